@@ -1,0 +1,116 @@
+/* Public GMP API: messages, RPC, keys over a port of a udt_ctx. Shape: spec/gmp.md section 11.
+ * (The header is not called gmp.h: that name is GNU MP's.)
+ *
+ * All calls return 0 (or a value > 0) or a negative enum udt_err, never block, and may be made from
+ * any thread. Results come as events through udt_ctx_poll(). */
+#ifndef SGMP_H
+#define SGMP_H
+
+#include "udt_types.h"
+
+struct udt_ctx;
+
+enum sgmp_alg { SGMP_ALG_HMAC = 1, SGMP_ALG_AES256GCM = 2 };
+
+typedef struct sgmp_key {
+    uint32_t key_id; /* not 0; top 8 bits = issuer */
+    uint8_t alg;     /* enum sgmp_alg; HMAC only when require_auth is off */
+    uint8_t secret[32];
+    int64_t valid_ms;    /* lifetime from now, 0 = until removed */
+    char principal[128]; /* remote principal, NUL-terminated UTF-8 */
+} sgmp_key;
+
+typedef struct sgmp_dest {
+    udt_addr addr;
+    uint32_t key_id; /* 0 only where require_auth is off */
+} sgmp_dest;
+
+enum sgmp_flag {
+    SGMP_CONTROL = 1,       /* priority class, <= 256 bytes */
+    SGMP_REPEATABLE = 2,    /* idempotent: re-sent to a restarted peer */
+    SGMP_ONEWAY = 4,        /* RPC without an answer */
+    SGMP_IDEMPOTENT = 8,    /* RPC that may be repeated */
+    SGMP_WANT_PROGRESS = 16 /* callee reports liveness */
+};
+typedef struct sgmp_opts {
+    uint16_t channel;
+    uint16_t flags;       /* enum sgmp_flag */
+    uint32_t deadline_ms; /* message: default 30 s, <= 300 s; RPC: default 60 s. 0 = default */
+    uint32_t ttl_ms;      /* receiver refuses the message after this age, 0 = none */
+} sgmp_opts;
+
+enum sgmp_event_kind {
+    SGMP_EV_MESSAGE = 64, /* data; `from`, `channel`, `key_id` */
+    SGMP_EV_OUTCOME,      /* of message `id`: status 0 = delivered, else enum udt_err */
+    SGMP_EV_REQUEST,      /* data; answer with `id`; `method`; `ms` = budget left */
+    SGMP_EV_RESPONSE, /* of call `id`: status 0 = data is the answer; < 0 error, data = detail */
+    SGMP_EV_PROGRESS, /* of call `id`: status = percent */
+    SGMP_EV_CANCEL,   /* request `id`: the caller no longer wants it */
+    SGMP_EV_WRITABLE, /* queue towards `from` is below half after AGAIN */
+    SGMP_EV_PEER_READY,
+    SGMP_EV_PEER_SUSPECT,
+    SGMP_EV_PEER_LOST,
+    SGMP_EV_PEER_RESTARTED, /* instance = the new one */
+    SGMP_EV_KEY_UNKNOWN     /* the peer does not know key_id: renew it */
+};
+/* Status of SGMP_EV_RESPONSE in the core's own range (section 9); <= -100 is the application's. */
+enum sgmp_rpc_status {
+    SGMP_RPC_UNKNOWN = -1,
+    SGMP_RPC_NO_METHOD = -2,
+    SGMP_RPC_BUSY = -3,
+    SGMP_RPC_CANCELLED = -4,
+    SGMP_RPC_TIMEOUT = -5,
+    SGMP_RPC_PEER_LOST = -6,
+    SGMP_RPC_PEER_RESTARTED = -7,
+    SGMP_RPC_TOO_LARGE = -8,
+    SGMP_RPC_DENIED = -9
+};
+struct sgmp_ev {
+    uint16_t kind;
+    uint16_t channel;
+    int32_t status;
+    uint64_t id;
+    uint64_t instance; /* of the peer */
+    udt_addr from;
+    uint32_t key_id;
+    uint32_t method;
+    uint32_t ms;
+    uint32_t len;        /* bytes at data */
+    const uint8_t *data; /* owned by the core until released */
+    void *buf;           /* what to release; NULL when there is no data */
+};
+
+typedef struct sgmp_stats {
+    int64_t dgrams_in, dgrams_out, bytes_in, bytes_out;
+    int64_t retrans_pto, retrans_loss, duplicates, replays, bad_tag, bad_check, bad_format;
+    int64_t no_key, busy, refused, reset_in, reset_out, hello_in, hello_out;
+    int64_t messages_in, messages_out, delivered, timed_out, late_answers, evictions;
+    int64_t assoc, assoc_unauth, pending_calls, running_requests; /* current */
+    int64_t snd_queue_bytes, rcv_queue_bytes, bulk_bytes;         /* current */
+} sgmp_stats;
+
+typedef struct sgmp_peer_info {
+    uint64_t instance;
+    int32_t state; /* 0 none, 1 hello sent, 2 ready, 3 suspect, 4 lost */
+    int64_t srtt_us, pto_us, cwnd_dgrams, queued_msgs, queued_bytes;
+} sgmp_peer_info;
+
+/* Attach a GMP node to an open port; one per port. */
+int sgmp_open(struct udt_ctx *ctx, int32_t port, bool require_auth);
+int sgmp_key_add(struct udt_ctx *ctx, int32_t port, const sgmp_key *key);
+int sgmp_key_remove(struct udt_ctx *ctx, int32_t port, uint32_t key_id);
+/* Ids are positive and chosen at once by the caller's side; queue errors arrive as OUTCOME or
+ * RESPONSE events with the id. AGAIN when the port's command queue is full. */
+int64_t sgmp_send(struct udt_ctx *ctx, int32_t port, const sgmp_dest *to, const uint8_t *buf,
+                  size_t len, const sgmp_opts *o);
+int64_t sgmp_call(struct udt_ctx *ctx, int32_t port, const sgmp_dest *to, uint32_t method,
+                  const uint8_t *buf, size_t len, const sgmp_opts *o);
+int sgmp_cancel(struct udt_ctx *ctx, int32_t port, uint64_t id);
+int sgmp_reply(struct udt_ctx *ctx, int32_t port, uint64_t request_id, int32_t status,
+               const uint8_t *buf, size_t len);
+int sgmp_progress(struct udt_ctx *ctx, int32_t port, uint64_t request_id, uint32_t percent);
+int sgmp_channel_open(struct udt_ctx *ctx, int32_t port, uint16_t channel);
+int sgmp_stats_get(struct udt_ctx *ctx, int32_t port, sgmp_stats *out);
+int sgmp_instance(struct udt_ctx *ctx, int32_t port, uint64_t *instance);
+
+#endif

@@ -1,0 +1,174 @@
+/* Public API of the C core: context, ports, sockets, file transfers, events.
+ *
+ * Threading: a context owns one thread per open port and two disk threads. Every function may be
+ * called from any thread, never blocks on the network or a disk (udt_ctx_free and udt_port_close
+ * wait for their threads), and hands work to the owning thread through a bounded command queue.
+ * Results come as fixed-size events behind one eventfd. After fork() a context is dead in the
+ * child: every call returns UDT_E_FORKED. All descriptors are close-on-exec.
+ * No function calls back into the caller. Errors are negative enum udt_err values. */
+#ifndef UDT_H
+#define UDT_H
+
+#include "sgmp.h"
+#include "udt_err.h"
+#include "udt_types.h"
+
+#include <sys/types.h>
+
+typedef struct udt_ctx udt_ctx;
+
+typedef struct udt_ctx_config {
+    uint32_t max_events;    /* bound of the event queue that closes the peers' windows; 0 = 65536 */
+    uint64_t max_buf_bytes; /* memory budget of all buffers, 0 = 1 GiB */
+    uint32_t disk_threads;  /* 0 = 2 */
+} udt_ctx_config;
+
+int udt_ctx_new(const udt_ctx_config *cfg, udt_ctx **out);
+void udt_ctx_free(udt_ctx *ctx);
+/* Readable while events wait. Clear it with udt_ctx_poll (which clears first, then drains). */
+int udt_ctx_wakeup_fd(udt_ctx *ctx);
+
+/* One event of any kind. Socket events use enum udt_event_kind of udt/mux.h repeated below,
+ * transfer events start at 32, GMP events (enum sgmp_event_kind) at 64. */
+enum udt_io_event_kind {
+    UDT_IO_CONNECTED = 1,
+    UDT_IO_ACCEPTED, /* sock = new socket, value = listener */
+    UDT_IO_READABLE,
+    UDT_IO_WRITABLE,
+    UDT_IO_DRAINED,
+    UDT_IO_PEER_CLOSED,
+    UDT_IO_FAILED,
+    UDT_IO_CLOSED,
+    /* transfers: sock = transfer handle */
+    UDT_IO_XFER_OPEN = 32, /* the peer proved the ticket; data may flow */
+    UDT_IO_XFER_PROGRESS,  /* value = bytes moved so far; at most 4 a second */
+    UDT_IO_XFER_FIN,       /* receiver: all bytes arrived, verified and (if asked) fsynced;
+                              answer with udt_xfer_finish. value = bytes */
+    UDT_IO_XFER_DONE,      /* end of a transfer. err = 0 or why; value = bytes moved */
+    UDT_IO_PORT_FAILED     /* port's socket is unusable; sock = port, err */
+};
+typedef struct udt_event {
+    uint16_t kind;
+    int32_t port;
+    int32_t sock;
+    int32_t err;     /* enum udt_err */
+    int32_t sys_err; /* errno where err is SYS or a disk error */
+    int32_t remote;  /* code of the peer's ERROR record or type-8 packet */
+    int64_t value;
+    struct sgmp_ev g; /* valid for kinds >= 64; data owned by the core until udt_event_release */
+} udt_event;
+/* Clears the wake-up fd, copies up to max events; re-raises the fd if more wait. Returns count. */
+int udt_ctx_poll(udt_ctx *ctx, udt_event *ev, int max);
+void udt_event_release(udt_ctx *ctx, udt_event *ev);
+
+/* Ports: one UDP socket each. `at` family 4 or 6, port 0 = any; [::] is dual-stack. */
+enum udt_port_flag {
+    UDT_PORT_MANUAL = 1, /* no thread: the caller drives it with udt_port_run */
+    UDT_PORT_NO_GSO = 2,
+    UDT_PORT_NO_GRO = 4
+};
+int32_t udt_port_open(udt_ctx *ctx, const udt_addr *at, uint32_t flags, uint16_t mss);
+int udt_port_addr(udt_ctx *ctx, int32_t port, udt_addr *out);
+int udt_port_close(udt_ctx *ctx, int32_t port);
+/* One turn of a MANUAL port: wait at most timeout_us for a packet or a timer, then handle all. */
+int udt_port_run(udt_ctx *ctx, int32_t port, int64_t timeout_us);
+
+typedef struct udt_sock_opts {
+    uint16_t type;                               /* 1 stream, 2 messages */
+    uint16_t mss;                                /* 0 = the port's */
+    uint32_t snd_buf_bytes, rcv_buf_bytes;       /* 0 = default bound (64 MiB, grown on demand) */
+    const char *cc;                              /* NULL = default */
+    int64_t max_bw_Bps;                          /* 0 = unlimited */
+    int32_t connect_timeout_ms, idle_timeout_ms; /* 0 = default */
+    bool own_peer;
+    uint32_t tag; /* rendezvous */
+} udt_sock_opts;
+int32_t udt_listen(udt_ctx *ctx, int32_t port, const udt_sock_opts *o, uint32_t backlog);
+int32_t udt_connect(udt_ctx *ctx, int32_t port, const udt_addr *to, const udt_sock_opts *o);
+int32_t udt_rendezvous(udt_ctx *ctx, int32_t port, const udt_addr *to, const udt_sock_opts *o);
+/* Stream: bytes accepted (copied), 0 < n <= len, or AGAIN (then WRITABLE follows). */
+ssize_t udt_send(udt_ctx *ctx, int32_t sock, const uint8_t *buf, size_t len);
+/* Stream: bytes copied out, AGAIN, PEERCLOSED at the end, or the socket's error. */
+ssize_t udt_recv(udt_ctx *ctx, int32_t sock, uint8_t *buf, size_t cap);
+int udt_sendmsg(udt_ctx *ctx, int32_t sock, const uint8_t *buf, size_t len, int32_t ttl_ms,
+                bool in_order);
+/* One message; its full length even if cap is smaller (the rest is lost), or AGAIN. */
+ssize_t udt_recvmsg(udt_ctx *ctx, int32_t sock, uint8_t *buf, size_t cap);
+/* linger_ms < 0 = default 180 s. CLOSED follows. */
+int udt_close(udt_ctx *ctx, int32_t sock, int32_t linger_ms);
+int udt_sock_peer(udt_ctx *ctx, int32_t sock, udt_addr *out);
+
+typedef struct udt_sock_stats {
+    int64_t bytes_sent, bytes_retrans, bytes_recv, bytes_dup;
+    int64_t pkts_sent, pkts_retrans, pkts_recv, pkts_dup;
+    int64_t naks_sent, naks_recv, acks_sent, acks_recv, timeouts, probes;
+    int64_t rtt_us, rtt_var_us, min_rtt_us;
+    int64_t cwnd_pkts, flow_wnd_pkts, in_flight_pkts, snd_queue_bytes, rcv_queue_bytes;
+    int64_t period_ns, recv_rate_pps, capacity_pps;
+    int64_t lim_app_us, lim_cwnd_us, lim_flow_us;
+} udt_sock_stats;
+/* Last snapshot taken by the owning thread (at most 250 ms old). Works for sockets and transfers.
+ */
+int udt_stats_get(udt_ctx *ctx, int32_t sock, udt_sock_stats *out);
+
+typedef struct udt_port_stats {
+    int64_t dgrams_in, dgrams_out, bytes_in, bytes_out, send_calls, recv_calls, gso, gro;
+    int64_t sockets, half_open, tombstones, dropped_bad, dropped_unknown, dropped_cookie, rejected;
+    int64_t buf_bytes, rcvbuf_bytes, sndbuf_bytes; /* socket buffer sizes the kernel granted */
+} udt_port_stats;
+int udt_port_stats_get(udt_ctx *ctx, int32_t port, udt_port_stats *out);
+
+/* File transfers over a ticketed data channel (spec/security.md, "Tickets and the data channel").
+ * The descriptor is duplicated; bytes go file <-> connection inside C threads. */
+typedef struct udt_ticket {
+    uint8_t id[16];
+    uint8_t key[32];
+    uint32_t tag; /* rendezvous tag, not 0 */
+    bool encrypt; /* AES-256-GCM records; else CRC chain + authenticated FIN */
+} udt_ticket;
+
+enum udt_xfer_flag {
+    UDT_XFER_SEND = 1,      /* file -> peer; else peer -> file */
+    UDT_XFER_INITIATOR = 2, /* the ticket's client: speaks OPEN first; peer address required */
+    UDT_XFER_FSYNC = 4,     /* receiver: fsync before FIN is reported */
+    UDT_XFER_DIRECT = 8,    /* receiver: write-behind so that dirty pages stay few (big files) */
+    UDT_XFER_CHECK = 16     /* sender: compare with the block checksums given */
+};
+typedef struct udt_xfer_opts {
+    uint32_t flags;
+    int64_t offset;     /* first byte in the local file */
+    int64_t length;     /* bytes to send; receiver: bytes allowed at most, -1 = as FIN says */
+    int32_t start_ms;   /* give up when the peer has not opened by then; 0 = 60 s */
+    int32_t idle_ms;    /* give up after this silence; 0 = 10 s */
+    int64_t max_bw_Bps; /* 0 = unlimited */
+} udt_xfer_opts;
+/* `to` may be NULL for the responder: whoever shows the tag and proves the ticket first. */
+int32_t udt_xfer_start(udt_ctx *ctx, int32_t port, const udt_addr *to, const udt_ticket *t, int fd,
+                       const udt_xfer_opts *o);
+/* Receiver, after XFER_FIN: err 0 sends DONE(version, durable), else ERROR(err). */
+int udt_xfer_finish(udt_ctx *ctx, int32_t xfer, int32_t err, uint64_t version_epoch,
+                    uint64_t version_counter, uint32_t durable);
+/* Stop: the peer gets ERROR(code); XFER_DONE(err = CANCELLED) follows. */
+int udt_xfer_cancel(udt_ctx *ctx, int32_t xfer, int32_t code);
+
+#define UDT_BLOCK_BYTES (1 << 20) /* one CRC32C per block, counted from the transfer's offset */
+typedef struct udt_xfer_result {
+    int64_t bytes; /* payload moved */
+    int32_t err, sys_err, remote;
+    uint8_t digest[32]; /* SHA-256 over the little-endian CRC32C of each block, then size u64 LE */
+    uint64_t version_epoch, version_counter; /* sender: what the receiver's DONE said */
+    uint32_t durable;                        /* sender: replicas that fsynced, from DONE */
+    uint32_t blocks;                         /* number of block checksums available */
+    int64_t us;                              /* time from OPEN to FIN */
+    udt_sock_stats stats;                    /* of the connection, at its end */
+    int64_t lim_disk_us;                     /* time this side waited for its disk */
+} udt_xfer_result;
+/* After XFER_FIN or XFER_DONE; the handle lives until udt_xfer_free. crcs: up to cap values. */
+int udt_xfer_result_get(udt_ctx *ctx, int32_t xfer, udt_xfer_result *out);
+int udt_xfer_crcs(udt_ctx *ctx, int32_t xfer, uint32_t *crcs, uint32_t cap);
+int udt_xfer_free(udt_ctx *ctx, int32_t xfer);
+
+/* CRC32C and file digest, for verifying data at rest with the same definition. */
+uint32_t udt_crc32c(uint32_t crc, const uint8_t *buf, size_t len);
+
+#endif

@@ -1,0 +1,52 @@
+/* Inside of a port: what file transfers and GMP bulk streams may ask of the loop thread.
+ * Everything here but io_port_post and io_emit runs on the port's own loop thread. */
+#ifndef IO_PORT_H
+#define IO_PORT_H
+
+#include "udt.h"
+#include "udt/mux.h"
+
+struct io_port;
+typedef struct io_port io_port;
+
+udt_ctx *io_port_ctx(io_port *p);
+udt_mux *io_port_mux(io_port *p);
+udt_time io_port_now(const io_port *p); /* time of this turn of the loop */
+int32_t io_port_id(const io_port *p);
+
+/* Events of engine socket `sock` go to fn instead of the application's queue. fn NULL = back. */
+typedef void (*io_sock_fn)(io_port *p, void *arg, const struct udt_ev *ev);
+void io_port_own(io_port *p, int32_t sock, io_sock_fn fn, void *arg);
+
+/* One-shot timer; a handle embedded in the owner. Re-arming moves it; fires on the loop thread. */
+typedef struct io_timer {
+    udt_time at;
+    void (*fn)(io_port *p, void *arg);
+    void *arg;
+    int32_t slot; /* place in the port's queue, -1 = not armed; set to -1 before first use */
+} io_timer;
+void io_timer_arm(io_port *p, io_timer *t, udt_time at);
+void io_timer_stop(io_port *p, io_timer *t);
+
+/* From any thread: run fn(p, arg) on the loop thread soon, in order of posting per thread. Used
+ * for commands and disk completions. The queue holds a fixed number; AGAIN when full, except that
+ * disk completions pass `reserved` = true and always fit (their number is bounded by the jobs). */
+int io_port_post(io_port *p, void (*fn)(io_port *p, void *arg), void *arg, bool reserved);
+
+/* From any thread: queue an event for the application. PROGRESS events coalesce by handle. */
+void io_emit(udt_ctx *ctx, const udt_event *ev);
+
+/* Public handles (udt_event.sock): one table per context over sockets, ports and transfers. */
+enum io_kind { IO_KIND_PORT = 1, IO_KIND_SOCK = 2, IO_KIND_XFER = 3 };
+int32_t io_handle_new(udt_ctx *ctx, enum io_kind kind, io_port *p, void *obj);
+/* Looks up and pins an object; unpin with io_handle_put. NULL when gone or of another kind. */
+void *io_handle_get(udt_ctx *ctx, int32_t h, enum io_kind kind, io_port **p);
+void io_handle_put(udt_ctx *ctx, int32_t h);
+void io_handle_free(udt_ctx *ctx,
+                    int32_t h); /* object freed by its `io_handle_on_free` when unpinned */
+
+/* Disk threads of the context (io/disk.h). */
+struct disk_pool;
+struct disk_pool *io_ctx_disk(udt_ctx *ctx);
+
+#endif

@@ -1,0 +1,84 @@
+/* The sans-IO GMP engine of one UDP port: associations with many peers, messages, RPC.
+ *
+ * Same five verbs as the UDT mux. Over-size messages need a byte stream; the engine asks for one
+ * by events and is fed by the caller (io/ gives it UDT connections, tests a simulated stream).
+ * Wire: spec/gmp.md. Used by one thread at a time; all memory is bounded (sections 6.3, 7). */
+#ifndef SGMP_NODE_H
+#define SGMP_NODE_H
+
+#include "sgmp.h"
+#include "udt_err.h"
+#include "udt_types.h"
+
+#include <sys/types.h>
+
+struct sgmp_node;
+typedef struct sgmp_node sgmp_node;
+
+typedef struct sgmp_node_config {
+    udt_rand_fn rand;
+    void *rand_arg;
+    uint64_t start_time_us; /* wall clock at start, microseconds since 1970 */
+    bool require_auth;      /* default on: datagrams with key_id 0 are dropped */
+    uint32_t max_assoc;     /* 0 = 65536 */
+} sgmp_node_config;
+
+sgmp_node *sgmp_node_new(const sgmp_node_config *cfg, udt_time now);
+void sgmp_node_free(sgmp_node *n);
+
+void sgmp_node_input(sgmp_node *n, const udt_addr *from, const uint8_t *pkt, size_t len,
+                     udt_time now);
+/* One datagram at a time into buf (cap >= 1232); 0 when nothing is due. */
+size_t sgmp_node_output(sgmp_node *n, uint8_t *buf, size_t cap, udt_addr *to, udt_time now);
+udt_time sgmp_node_deadline(const sgmp_node *n);
+void sgmp_node_tick(sgmp_node *n, udt_time now);
+/* Next event; data stays owned by the engine until sgmp_node_release(ev.buf). */
+bool sgmp_node_next_event(sgmp_node *n, struct sgmp_ev *ev);
+void sgmp_node_release(sgmp_node *n, void *buf);
+
+uint64_t sgmp_node_instance(const sgmp_node *n);
+int sgmp_node_key_add(sgmp_node *n, const sgmp_key *key, udt_time now);
+int sgmp_node_key_remove(sgmp_node *n, uint32_t key_id, udt_time now);
+
+/* A destination = address + key. Sending to it finds or makes the association. `id` is the
+ * caller's own non-zero number, unique and increasing over messages and calls together; it comes
+ * back in OUTCOME, RESPONSE and PROGRESS, and is the rpc_id on the wire. */
+int sgmp_node_send(sgmp_node *n, const sgmp_dest *to, const uint8_t *buf, size_t len,
+                   const sgmp_opts *o, uint64_t id, udt_time now);
+int sgmp_node_cancel(sgmp_node *n, uint64_t id, udt_time now); /* message or call */
+int sgmp_node_call(sgmp_node *n, const sgmp_dest *to, uint32_t method, const uint8_t *buf,
+                   size_t len, const sgmp_opts *o, uint64_t id, udt_time now);
+/* Answer a REQUEST event by its id: status 0 = RESPONSE, < 0 = ERROR. Once per request. */
+int sgmp_node_reply(sgmp_node *n, uint64_t request_id, int32_t status, const uint8_t *buf,
+                    size_t len, udt_time now);
+int sgmp_node_progress(sgmp_node *n, uint64_t request_id, uint32_t percent, udt_time now);
+int sgmp_node_channel_open(sgmp_node *n, uint16_t channel);
+int sgmp_node_channel_close(sgmp_node *n, uint16_t channel);
+
+/* Over-size messages (section 8). The engine emits, through next_bulk(), orders to open a stream;
+ * the driver answers with the calls below. Stream handles are the driver's own non-zero numbers. */
+enum sgmp_bulk_kind {
+    SGMP_BULK_OPEN = 1, /* open a stream to `to` for bulk `id`, then call bulk_opened */
+    SGMP_BULK_ABORT     /* close the stream of bulk `id`; nothing more comes for it */
+};
+struct sgmp_bulk_order {
+    int kind;
+    uint64_t id;
+    udt_addr to;
+};
+bool sgmp_node_next_bulk(sgmp_node *n, struct sgmp_bulk_order *o);
+void sgmp_node_bulk_opened(sgmp_node *n, uint64_t id, udt_time now);
+void sgmp_node_bulk_failed(sgmp_node *n, uint64_t id, int err, udt_time now);
+/* Next bytes of the sealed stream of bulk `id`; 0 = nothing now; *last when the payload ended. */
+size_t sgmp_node_bulk_read(sgmp_node *n, uint64_t id, uint8_t *buf, size_t cap, bool *last,
+                           udt_time now);
+/* Incoming stream accepted from `from`: returns an id > 0 or an error. */
+int64_t sgmp_node_bulk_accept(sgmp_node *n, const udt_addr *from, udt_time now);
+/* Bytes that arrived on it. < 0: the driver closes the stream. */
+int sgmp_node_bulk_write(sgmp_node *n, int64_t in_id, const uint8_t *buf, size_t len, udt_time now);
+void sgmp_node_bulk_gone(sgmp_node *n, int64_t in_id, udt_time now);
+
+void sgmp_node_stats(const sgmp_node *n, sgmp_stats *out);
+int sgmp_node_peer_info(const sgmp_node *n, const sgmp_dest *to, sgmp_peer_info *out);
+
+#endif

@@ -1,0 +1,132 @@
+/* The sans-IO UDT engine of one UDP port: many sockets, a listener, rendezvous by tag or address.
+ *
+ * Drive it with five verbs (input, output, deadline, tick, next_event), each given `now`. It has no
+ * sockets, threads or clock, allocates nothing per packet, and is used by one thread at a time.
+ * Bad input from the network never asserts. Wire: spec/udt.md sections 1-8 and 11. */
+#ifndef UDT_MUX_H
+#define UDT_MUX_H
+
+#include "udt_err.h"
+#include "udt_types.h"
+
+#include <sys/types.h>
+
+struct udt_mux;
+typedef struct udt_mux udt_mux;
+
+enum udt_type { UDT_STREAM = 1, UDT_DGRAM = 2 };
+
+/* Per-connection settings. udt_opts_init() fills the defaults. */
+typedef struct udt_opts {
+    uint16_t type;          /* UDT_STREAM or UDT_DGRAM */
+    uint16_t mss;           /* IP packet size, default 1500 (1480 over IPv6) */
+    uint32_t snd_buf_bytes; /* upper bound of unacknowledged + unsent payload; grows from 64 KB */
+    uint32_t rcv_buf_bytes; /* upper bound of the receive buffer; grows from 64 KB */
+    uint32_t fc_pkts;       /* maximum flow window in packets, default 25600 */
+    const char *cc;         /* congestion control by name, default "udt" */
+    int64_t max_bw_Bps;     /* bytes per second, 0 = unlimited */
+    int32_t connect_timeout_ms; /* default 3000 client, 30000 rendezvous */
+    int32_t idle_timeout_ms;    /* 0 = rules of spec 5.3 (foreign peer); else dead after this
+                                   silence, with keep-alives and probes as spec section 11 */
+    uint32_t linger_ms; /* how long close() tries to deliver what is queued, default 180 s */
+    bool own_peer; /* the peer is known (from a ticket) to be ours: section 11 liveness, no probe
+                      pair, bursts up to 64 packets, early ACK */
+    uint32_t tag;  /* rendezvous tag, 0 = match by address */
+} udt_opts;
+void udt_opts_init(udt_opts *o);
+
+typedef struct udt_mux_config {
+    udt_rand_fn rand;
+    void *rand_arg;
+    uint16_t mss;           /* default MSS of new sockets */
+    uint32_t max_sockets;   /* bound of the socket table, default 65536 */
+    uint64_t max_buf_bytes; /* memory budget of all buffers together, default 1 GiB */
+} udt_mux_config;
+
+enum udt_event_kind {
+    UDT_EV_CONNECTED = 1, /* connect() or rendezvous() succeeded */
+    UDT_EV_ACCEPTED,      /* `sock` is a new connection of listener `value` */
+    UDT_EV_READABLE,    /* data (or a whole message) to read; level: again after recv leaves some */
+    UDT_EV_WRITABLE,    /* send buffer is below half again after send() returned AGAIN */
+    UDT_EV_DRAINED,     /* everything sent so far is acknowledged */
+    UDT_EV_PEER_CLOSED, /* peer's shutdown; buffered data stays readable, then PEERCLOSED */
+    UDT_EV_FAILED,      /* `err` says why (TIMEOUT, REJECTED, BROKEN, REMOTE, ...) */
+    UDT_EV_CLOSED       /* last event of a socket: the id is gone */
+};
+struct udt_ev {
+    uint16_t kind;
+    int32_t sock;
+    int32_t err;   /* enum udt_err, 0 unless FAILED */
+    int64_t value; /* see kind */
+};
+
+udt_mux *udt_mux_new(const udt_mux_config *cfg);
+void udt_mux_free(udt_mux *m);
+
+/* One received datagram; `from` is its source. Invalid datagrams are counted and dropped. */
+void udt_mux_input(udt_mux *m, const udt_addr *from, const uint8_t *pkt, size_t len, udt_time now);
+
+/* Fill `buf` with what may be sent now: one or more datagrams to one destination, each
+ * *seg_bytes long except a possibly shorter last one (what UDP GSO takes). Returns the number of
+ * bytes, 0 when nothing is due. cap >= 1500; at most 64 segments and 65000 bytes. `max_segs` = 1
+ * switches batching off for this call. */
+size_t udt_mux_output(udt_mux *m, uint8_t *buf, size_t cap, size_t max_segs, udt_addr *to,
+                      size_t *seg_bytes, udt_time now);
+
+/* When tick() must run next (also when paced output is due), UDT_NEVER if idle without sockets. */
+udt_time udt_mux_deadline(const udt_mux *m);
+void udt_mux_tick(udt_mux *m, udt_time now);
+
+/* The receive burst has ended (socket drained): acknowledge and deliver promptly (spec 5.1). */
+void udt_mux_burst_end(udt_mux *m, udt_time now);
+
+/* Next event, in order; false when there is none. READABLE and WRITABLE coalesce per socket. */
+bool udt_mux_next_event(udt_mux *m, struct udt_ev *ev);
+
+/* Sockets: ids are positive; negative returns are enum udt_err. A port has at most one listener. */
+int32_t udt_mux_listen(udt_mux *m, const udt_opts *o, uint32_t backlog);
+int32_t udt_mux_connect(udt_mux *m, const udt_addr *to, const udt_opts *o, udt_time now);
+/* `to` NULL with a tag: wait for whoever shows the tag first. */
+int32_t udt_mux_rendezvous(udt_mux *m, const udt_addr *to, const udt_opts *o, udt_time now);
+/* Close: what is queued is delivered for up to linger_ms, then shutdown is sent. linger_ms 0 =
+ * at once. CLOSED follows. */
+int udt_mux_close(udt_mux *m, int32_t sock, uint32_t linger_ms, udt_time now);
+
+/* Stream: bytes accepted (> 0), AGAIN when the buffer is full, or an error. */
+ssize_t udt_mux_send(udt_mux *m, int32_t sock, const uint8_t *buf, size_t len, udt_time now);
+/* Stream: bytes read (> 0), AGAIN, PEERCLOSED when all was read, or an error. */
+ssize_t udt_mux_recv(udt_mux *m, int32_t sock, uint8_t *buf, size_t cap, udt_time now);
+/* Message mode. ttl_ms < 0 = none. A whole message per call; the excess of a small buffer is
+ * lost.*/
+int udt_mux_sendmsg(udt_mux *m, int32_t sock, const uint8_t *buf, size_t len, int32_t ttl_ms,
+                    bool in_order, udt_time now);
+ssize_t udt_mux_recvmsg(udt_mux *m, int32_t sock, uint8_t *buf, size_t cap, udt_time now);
+/* Signal a local error to the peer (type 8), which stops its sender. */
+int udt_mux_peer_error(udt_mux *m, int32_t sock, int32_t code, udt_time now);
+
+size_t udt_mux_send_space(udt_mux *m, int32_t sock); /* bytes send() would accept now */
+size_t udt_mux_unacked(udt_mux *m, int32_t sock);    /* bytes sent or queued, not acknowledged */
+
+/* Statistics of a connection; every field cumulative since open unless noted. */
+typedef struct udt_stats {
+    int64_t bytes_sent, bytes_retrans, bytes_recv, bytes_dup; /* payload bytes */
+    int64_t pkts_sent, pkts_retrans, pkts_recv, pkts_dup;
+    int64_t naks_sent, naks_recv, acks_sent, acks_recv, timeouts, probes;
+    int64_t rtt_us, rtt_var_us, min_rtt_us; /* current */
+    int64_t cwnd_pkts, flow_wnd_pkts, in_flight_pkts, snd_queue_bytes,
+        rcv_queue_bytes;                          /* current */
+    int64_t period_ns;                            /* current sending period */
+    int64_t recv_rate_pps, capacity_pps;          /* current estimates from the peer */
+    int64_t lim_app_us, lim_cwnd_us, lim_flow_us; /* time the sender was limited by each */
+} udt_stats;
+int udt_mux_stats(udt_mux *m, int32_t sock, udt_stats *out);
+int udt_mux_peer(udt_mux *m, int32_t sock, udt_addr *out);
+
+typedef struct udt_mux_counters {
+    int64_t sockets, half_open, tombstones;                         /* current */
+    int64_t dropped_bad, dropped_unknown, dropped_cookie, rejected; /* cumulative datagrams */
+    int64_t buf_bytes;                                              /* current */
+} udt_mux_counters;
+void udt_mux_counters_get(const udt_mux *m, udt_mux_counters *out);
+
+#endif
