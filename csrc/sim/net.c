@@ -1,0 +1,561 @@
+#include "sim/net.h"
+
+#include "base/addr.h"
+
+#include <stdlib.h>
+
+/* Times inside are nanoseconds: a packet of 1500 bytes lasts 1.2 us at 10 Gb/s, so microseconds
+ * would distort the rate. Engines see microseconds, rounded up (never earlier than physics). */
+#define HEADER_BYTES 28       /* IPv4 + UDP */
+#define OUT_BATCH_BYTES 65536 /* buffer given to an engine's output */
+#define OUT_SEGS 64
+#define OUT_ROUNDS 4096 /* batches one endpoint may send without time passing */
+#define MIN_QUEUE_BYTES 65536
+#define SLAB_BYTES (256 * 1024)
+
+static void require(bool ok)
+{
+    if (!ok)
+        abort();
+}
+
+/* ---- generator ---- */
+
+static uint64_t rotl(uint64_t x, int k)
+{
+    return x << k | x >> (64 - k);
+}
+
+void sim_rng_seed(sim_rng *r, uint64_t seed)
+{
+    for (int i = 0; i < 4; i++) { /* splitmix64 spreads a small seed over the state */
+        uint64_t z = seed += 0x9e3779b97f4a7c15u;
+        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+        z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+        r->s[i] = z ^ z >> 31;
+    }
+}
+
+uint64_t sim_rng_u64(sim_rng *r)
+{
+    uint64_t *s = r->s, out = rotl(s[1] * 5, 7) * 9, t = s[1] << 17;
+    s[2] ^= s[0];
+    s[3] ^= s[1];
+    s[1] ^= s[2];
+    s[0] ^= s[3];
+    s[2] ^= t;
+    s[3] = rotl(s[3], 45);
+    return out;
+}
+
+uint64_t sim_rng_below(sim_rng *r, uint64_t n)
+{
+    if (n < 2)
+        return 0;
+    uint64_t skew = (0 - n) % n; /* 2^64 mod n values at the bottom would be favoured */
+    for (;;) {
+        unsigned __int128 m = (unsigned __int128)sim_rng_u64(r) * n;
+        if ((uint64_t)m >= skew)
+            return (uint64_t)(m >> 64);
+    }
+}
+
+void sim_rng_bytes(void *r, uint8_t *buf, size_t len)
+{
+    while (len > 0) {
+        uint64_t v = sim_rng_u64(r);
+        size_t n = len < sizeof v ? len : sizeof v;
+        memcpy(buf, &v, n);
+        buf += n;
+        len -= n;
+    }
+}
+
+/* ---- state ---- */
+
+/* A datagram under way. Buffers come from three size classes, carved from slabs and reused. */
+struct pkt {
+    struct pkt *next; /* free list */
+    udt_addr from;
+    struct path *path; /* for the counts; NULL if injected */
+    int32_t to;
+    uint32_t len;
+    int8_t cls;
+    uint8_t data[];
+};
+static const size_t class_bytes[] = {192, 1536, 65536};
+#define CLASSES 3
+
+struct slab {
+    struct slab *next;
+};
+
+struct event {
+    int64_t at_ns;
+    uint64_t order; /* ties leave in the order of sending */
+    struct pkt *pkt;
+};
+
+struct path { /* one direction a -> b */
+    sim_link link;
+    sim_counts counts;
+    int64_t queue_ns;   /* longest wait in front of the rate */
+    int64_t busy_ns;    /* the rate is taken until then */
+    int64_t arrival_ns; /* latest arrival in order: jitter may not overtake it */
+};
+
+struct endpoint {
+    udt_addr addr;
+    sim_ep_ops ops;
+    void *ep;
+    udt_time due;        /* cached deadline */
+    int heap_at;         /* place in due_heap */
+    struct path **paths; /* by destination id, NULL = perfect and unused so far */
+    int npaths;
+};
+
+struct sim_net {
+    int64_t now_ns;
+    sim_rng rng;
+    struct endpoint **eps;
+    int neps, cap_eps;
+    int *table; /* address -> id + 1, open addressing; size is a power of two */
+    size_t table_size;
+    struct event *heap; /* binary min-heap of arrivals */
+    size_t nheap, cap_heap;
+    uint64_t order;
+    int *due_heap; /* binary min-heap of endpoint ids by due */
+    struct pkt *pool[CLASSES];
+    struct slab *slabs;
+    void (*tap)(void *, int, const udt_addr *, const uint8_t *, size_t, udt_time);
+    void *tap_arg;
+    uint8_t buf[OUT_BATCH_BYTES];
+};
+
+/* ---- packets ---- */
+
+static void *slab_new(sim_net *n, size_t bytes)
+{
+    struct slab *s = malloc(sizeof *s + bytes);
+    require(s != NULL);
+    s->next = n->slabs;
+    n->slabs = s;
+    return s + 1;
+}
+
+static struct pkt *pkt_new(sim_net *n, const uint8_t *data, size_t len)
+{
+    int cls = 0;
+    while (class_bytes[cls] < len)
+        require(++cls < CLASSES);
+    if (!n->pool[cls]) {
+        size_t each = sizeof(struct pkt) + class_bytes[cls], count = SLAB_BYTES / each;
+        uint8_t *at = slab_new(n, each * count);
+        for (size_t i = 0; i < count; i++) {
+            struct pkt *p = (struct pkt *)(void *)(at + i * each);
+            p->next = n->pool[cls];
+            n->pool[cls] = p;
+        }
+    }
+    struct pkt *p = n->pool[cls];
+    n->pool[cls] = p->next;
+    p->cls = (int8_t)cls;
+    p->len = (uint32_t)len;
+    memcpy(p->data, data, len);
+    return p;
+}
+
+static void pkt_free(sim_net *n, struct pkt *p)
+{
+    p->next = n->pool[p->cls];
+    n->pool[p->cls] = p;
+}
+
+/* ---- arrivals in order of time ---- */
+
+static bool event_before(const struct event *a, const struct event *b)
+{
+    return a->at_ns < b->at_ns || (a->at_ns == b->at_ns && a->order < b->order);
+}
+
+static void arrival_push(sim_net *n, int64_t at_ns, struct pkt *p)
+{
+    if (n->nheap == n->cap_heap) {
+        n->cap_heap = n->cap_heap ? n->cap_heap * 2 : 1024;
+        n->heap = realloc(n->heap, n->cap_heap * sizeof *n->heap);
+        require(n->heap != NULL);
+    }
+    struct event e = {at_ns, n->order++, p};
+    size_t i = n->nheap++;
+    while (i > 0 && event_before(&e, &n->heap[(i - 1) / 2])) {
+        n->heap[i] = n->heap[(i - 1) / 2];
+        i = (i - 1) / 2;
+    }
+    n->heap[i] = e;
+}
+
+static struct pkt *arrival_pop(sim_net *n)
+{
+    struct pkt *p = n->heap[0].pkt;
+    struct event last = n->heap[--n->nheap];
+    size_t i = 0;
+    for (;;) {
+        size_t c = 2 * i + 1;
+        if (c >= n->nheap)
+            break;
+        if (c + 1 < n->nheap && event_before(&n->heap[c + 1], &n->heap[c]))
+            c++;
+        if (!event_before(&n->heap[c], &last))
+            break;
+        n->heap[i] = n->heap[c];
+        i = c;
+    }
+    if (n->nheap > 0)
+        n->heap[i] = last;
+    return p;
+}
+
+static udt_time up_us(int64_t ns)
+{
+    return (ns + 999) / 1000;
+}
+
+/* ---- endpoints in order of deadline ---- */
+
+static void due_place(sim_net *n, int at, int id)
+{
+    n->due_heap[at] = id;
+    n->eps[id]->heap_at = at;
+}
+
+static void due_set(sim_net *n, int id, udt_time due)
+{
+    struct endpoint *e = n->eps[id];
+    int i = e->heap_at;
+    e->due = due;
+    while (i > 0 && due < n->eps[n->due_heap[(i - 1) / 2]]->due) {
+        due_place(n, i, n->due_heap[(i - 1) / 2]);
+        i = (i - 1) / 2;
+    }
+    for (;;) {
+        int c = 2 * i + 1;
+        if (c >= n->neps)
+            break;
+        if (c + 1 < n->neps && n->eps[n->due_heap[c + 1]]->due < n->eps[n->due_heap[c]]->due)
+            c++;
+        if (n->eps[n->due_heap[c]]->due >= due)
+            break;
+        due_place(n, i, n->due_heap[c]);
+        i = c;
+    }
+    due_place(n, i, id);
+}
+
+/* A deadline that is not after `floor` counts as `floor`: an engine that asks again for a moment
+ * it has just had cannot stop the clock. */
+static void due_refresh(sim_net *n, int id, udt_time floor)
+{
+    struct endpoint *e = n->eps[id];
+    udt_time d = e->ep ? e->ops.deadline(e->ep) : UDT_NEVER;
+    due_set(n, id, d < floor ? floor : d);
+}
+
+/* ---- addresses ---- */
+
+static void table_put(sim_net *n, int id)
+{
+    size_t mask = n->table_size - 1, i = addr_hash(&n->eps[id]->addr) & mask;
+    while (n->table[i])
+        i = (i + 1) & mask;
+    n->table[i] = id + 1;
+}
+
+static int table_find(const sim_net *n, const udt_addr *a)
+{
+    if (n->table_size == 0)
+        return -1;
+    size_t mask = n->table_size - 1, i = addr_hash(a) & mask;
+    for (; n->table[i]; i = (i + 1) & mask)
+        if (addr_eq(&n->eps[n->table[i] - 1]->addr, a))
+            return n->table[i] - 1;
+    return -1;
+}
+
+static void table_grow(sim_net *n)
+{
+    free(n->table);
+    n->table_size = n->table_size ? n->table_size * 2 : 16;
+    n->table = calloc(n->table_size, sizeof *n->table);
+    require(n->table != NULL);
+    for (int i = 0; i < n->neps; i++)
+        table_put(n, i);
+}
+
+/* ---- life ---- */
+
+sim_net *sim_net_new(uint64_t seed)
+{
+    sim_net *n = calloc(1, sizeof *n);
+    require(n != NULL);
+    sim_rng_seed(&n->rng, seed);
+    return n;
+}
+
+void sim_net_free(sim_net *n)
+{
+    if (!n)
+        return;
+    for (int i = 0; i < n->neps; i++) {
+        for (int j = 0; j < n->eps[i]->npaths; j++)
+            free(n->eps[i]->paths[j]);
+        free(n->eps[i]->paths);
+        free(n->eps[i]);
+    }
+    while (n->slabs) {
+        struct slab *s = n->slabs;
+        n->slabs = s->next;
+        free(s);
+    }
+    free(n->eps);
+    free(n->table);
+    free(n->heap);
+    free(n->due_heap);
+    free(n);
+}
+
+int sim_net_add(sim_net *n, const udt_addr *addr, const sim_ep_ops *ops, void *ep)
+{
+    require(table_find(n, addr) < 0);
+    if (n->neps == n->cap_eps) {
+        n->cap_eps = n->cap_eps ? n->cap_eps * 2 : 8;
+        n->eps = realloc(n->eps, (size_t)n->cap_eps * sizeof *n->eps);
+        n->due_heap = realloc(n->due_heap, (size_t)n->cap_eps * sizeof *n->due_heap);
+        require(n->eps != NULL && n->due_heap != NULL);
+    }
+    struct endpoint *e = calloc(1, sizeof *e);
+    require(e != NULL);
+    int id = n->neps++;
+    n->eps[id] = e;
+    e->addr = *addr;
+    e->due = UDT_NEVER;
+    due_place(n, id, id);
+    if ((size_t)n->neps * 2 > n->table_size)
+        table_grow(n);
+    else
+        table_put(n, id);
+    sim_net_set(n, id, ops, ep);
+    return id;
+}
+
+void sim_net_set(sim_net *n, int id, const sim_ep_ops *ops, void *ep)
+{
+    require(id >= 0 && id < n->neps && (ops != NULL || ep == NULL));
+    if (ops)
+        n->eps[id]->ops = *ops;
+    n->eps[id]->ep = ep;
+    due_refresh(n, id, sim_net_now(n));
+}
+
+static struct path *path_get(sim_net *n, int a, int b)
+{
+    require(a >= 0 && a < n->neps && b >= 0 && b < n->neps);
+    struct endpoint *e = n->eps[a];
+    if (b >= e->npaths) {
+        e->paths = realloc(e->paths, (size_t)n->cap_eps * sizeof(struct path *));
+        require(e->paths != NULL);
+        memset(e->paths + e->npaths, 0, (size_t)(n->cap_eps - e->npaths) * sizeof(struct path *));
+        e->npaths = n->cap_eps;
+    }
+    if (!e->paths[b]) {
+        e->paths[b] = calloc(1, sizeof(struct path));
+        require(e->paths[b] != NULL);
+    }
+    return e->paths[b];
+}
+
+void sim_net_link(sim_net *n, int a, int b, const sim_link *l)
+{
+    struct path *p = path_get(n, a, b);
+    p->link = *l;
+    if (l->rate_bps <= 0)
+        return;
+    double bytes = (double)l->queue_bytes;
+    if (l->queue_bytes == 0)
+        bytes = (double)l->rate_bps / 8e6 * 2.0 * (double)l->delay_us;
+    if (l->queue_bytes == 0 && bytes < MIN_QUEUE_BYTES)
+        bytes = MIN_QUEUE_BYTES;
+    p->queue_ns = (int64_t)(bytes * 8e9 / (double)l->rate_bps);
+}
+
+udt_time sim_net_now(const sim_net *n)
+{
+    return up_us(n->now_ns);
+}
+
+sim_counts sim_net_counts(const sim_net *n, int a, int b)
+{
+    require(a >= 0 && a < n->neps && b >= 0 && b < n->neps);
+    const struct endpoint *e = n->eps[a];
+    if (b < e->npaths && e->paths[b])
+        return e->paths[b]->counts;
+    return (sim_counts){0};
+}
+
+void sim_net_tap(sim_net *n,
+                 void (*fn)(void *arg, int a, const udt_addr *to, const uint8_t *pkt, size_t len,
+                            udt_time now),
+                 void *arg)
+{
+    n->tap = fn;
+    n->tap_arg = arg;
+}
+
+/* ---- one datagram on a path ---- */
+
+static bool strikes(sim_net *n, uint32_t ppm)
+{
+    return ppm > 0 && sim_rng_below(&n->rng, 1000000) < ppm;
+}
+
+static void deliver_at(sim_net *n, struct path *p, int a, int b, const uint8_t *data, size_t len,
+                       int64_t at_ns)
+{
+    struct pkt *k = pkt_new(n, data, len);
+    k->from = n->eps[a]->addr;
+    k->to = b;
+    k->path = p;
+    arrival_push(n, at_ns, k);
+}
+
+static int64_t uniform_ns(sim_net *n, int64_t max_us)
+{
+    return max_us > 0 ? (int64_t)sim_rng_below(&n->rng, (uint64_t)max_us * 1000 + 1) : 0;
+}
+
+static void path_send(sim_net *n, int a, int b, const uint8_t *data, size_t len)
+{
+    struct path *p = path_get(n, a, b);
+    const sim_link *l = &p->link;
+    int64_t index = p->counts.sent++, at = n->now_ns;
+    p->counts.bytes += (int64_t)len;
+    if (l->rate_bps > 0) {
+        int64_t tx = (int64_t)(len + HEADER_BYTES) * 8000000000 / l->rate_bps;
+        int64_t start = p->busy_ns > at ? p->busy_ns : at;
+        if (start > at && start - at + tx > p->queue_ns) {
+            p->counts.queue_drops++;
+            return;
+        }
+        at = p->busy_ns = start + tx;
+    }
+    if ((index < 64 && (l->loss_mask >> index & 1)) || strikes(n, l->loss_ppm)) {
+        p->counts.lost++;
+        return;
+    }
+    at += l->delay_us * 1000 + uniform_ns(n, l->jitter_us);
+    if (strikes(n, l->reorder_ppm)) {
+        p->counts.reordered++;
+        at += l->reorder_us * 1000;
+    } else {
+        if (at < p->arrival_ns)
+            at = p->arrival_ns;
+        p->arrival_ns = at;
+    }
+    deliver_at(n, p, a, b, data, len, at);
+    if (strikes(n, l->dup_ppm)) {
+        p->counts.duplicated++;
+        deliver_at(n, p, a, b, data, len, at + uniform_ns(n, l->dup_delay_us));
+    }
+}
+
+void sim_net_inject(sim_net *n, const udt_addr *from, int b, const uint8_t *pkt, size_t len,
+                    udt_time at)
+{
+    require(b >= 0 && b < n->neps);
+    struct pkt *k = pkt_new(n, pkt, len);
+    k->from = *from;
+    k->to = b;
+    k->path = NULL;
+    arrival_push(n, at * 1000 > n->now_ns ? at * 1000 : n->now_ns, k);
+}
+
+/* ---- the clock ---- */
+
+/* Take all that an endpoint wants to send now and put it on its paths. */
+static void collect(sim_net *n, int id)
+{
+    struct endpoint *e = n->eps[id];
+    udt_time now = sim_net_now(n);
+    for (int round = 0; e->ep && round < OUT_ROUNDS; round++) {
+        udt_addr to = {0};
+        size_t seg = 0;
+        size_t len = e->ops.output(e->ep, n->buf, sizeof n->buf, OUT_SEGS, &to, &seg, now);
+        if (len == 0)
+            return;
+        require(len <= sizeof n->buf && seg > 0);
+        int b = table_find(n, &to);
+        for (size_t at = 0; at < len; at += seg) {
+            size_t one = len - at < seg ? len - at : seg;
+            if (n->tap)
+                n->tap(n->tap_arg, id, &to, n->buf + at, one, now);
+            if (b >= 0)
+                path_send(n, id, b, n->buf + at, one);
+        }
+    }
+}
+
+void sim_net_kick(sim_net *n, int id)
+{
+    require(id >= 0 && id < n->neps);
+    collect(n, id);
+    due_refresh(n, id, sim_net_now(n));
+}
+
+static void hand_over(sim_net *n, struct pkt *k, udt_time now)
+{
+    struct endpoint *e = n->eps[k->to];
+    if (e->ep) {
+        e->ops.input(e->ep, &k->from, k->data, k->len, now);
+        if (k->path)
+            k->path->counts.delivered++;
+    } else if (k->path) {
+        k->path->counts.lost++;
+    }
+    pkt_free(n, k);
+}
+
+/* All packets for one endpoint that arrive in this microsecond are one burst. */
+static void arrive(sim_net *n, udt_time now)
+{
+    int id = n->heap[0].pkt->to;
+    struct endpoint *e = n->eps[id];
+    while (n->nheap > 0 && n->heap[0].pkt->to == id && up_us(n->heap[0].at_ns) <= now)
+        hand_over(n, arrival_pop(n), now);
+    if (e->ep && e->ops.burst_end)
+        e->ops.burst_end(e->ep, now);
+    collect(n, id);
+    due_refresh(n, id, now);
+}
+
+bool sim_net_step(sim_net *n, udt_time limit)
+{
+    udt_time now = sim_net_now(n);
+    udt_time arrival = n->nheap > 0 ? up_us(n->heap[0].at_ns) : UDT_NEVER;
+    udt_time due = n->neps > 0 ? n->eps[n->due_heap[0]]->due : UDT_NEVER;
+    udt_time next = arrival <= due ? arrival : due;
+    if (next == UDT_NEVER || next > limit) {
+        if (limit != UDT_NEVER && limit > now)
+            n->now_ns = limit * 1000;
+        return false;
+    }
+    if (next > now)
+        n->now_ns = (now = next) * 1000;
+    if (arrival <= due) {
+        arrive(n, now);
+        return true;
+    }
+    int id = n->due_heap[0];
+    n->eps[id]->ops.tick(n->eps[id]->ep, now);
+    collect(n, id);
+    due_refresh(n, id, now + 1);
+    return true;
+}
