@@ -1,0 +1,131 @@
+"""What GMP offers to the layers above: bytes in, bytes out, outcomes by Deferreds.
+
+`node.GmpNode` implements it over the C core, `memory.MemoryGmp` inside one process. Neither knows a
+message class (layout.md, import rule 2). Wire and promises: spec/gmp.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from twisted.internet.defer import Deferred
+
+
+@dataclass(frozen=True, slots=True)
+class GmpKey:
+    """A pairwise key. `secret` is 32 bytes; `valid_s` seconds from now, 0 = until removed."""
+
+    key_id: int
+    secret: bytes = field(repr=False)
+    principal: str
+    valid_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A destination: address and the key used towards it. `host` is an IP literal."""
+
+    host: str
+    port: int
+    key_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class IncomingCall:
+    """A request to answer. `principal` is the authenticated name bound to the key; `budget_s` what is
+    left of the caller's deadline; `progress(percent)` tells the caller that work goes on."""
+
+    peer: Peer
+    principal: str
+    instance: int
+    method: int
+    payload: bytes
+    budget_s: float
+    progress: Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PeerEvent:
+    """`kind` is "ready", "suspect", "lost", "restarted" or "key_unknown"; `instance` of the peer."""
+
+    kind: str
+    peer: Peer
+    instance: int
+
+
+class GmpError(Exception):
+    """A call failed. `status` < 0: core status -1..-9 (spec/gmp.md section 9), <= -100 the peer
+    application's own with `payload` as its detail; `queue_full` when nothing was sent."""
+
+    def __init__(self, status: int, payload: bytes = b"", text: str = "") -> None:
+        super().__init__(text or f"GMP status {status}")
+        self.status = status
+        self.payload = payload
+
+
+STATUS_UNKNOWN = -1
+STATUS_NO_METHOD = -2
+STATUS_BUSY = -3
+STATUS_CANCELLED = -4
+STATUS_TIMEOUT = -5
+STATUS_PEER_LOST = -6
+STATUS_PEER_RESTARTED = -7
+STATUS_TOO_LARGE = -8
+STATUS_DENIED = -9
+STATUS_APPLICATION = -100
+
+Handler = Callable[[IncomingCall], "bytes | Deferred[bytes]"]
+
+
+class Gmp(Protocol):
+    """One GMP endpoint (one UDP port, one instance)."""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Local (host, port) that the endpoint is bound to."""
+
+    @property
+    def instance(self) -> int:
+        """Random 64-bit id of this endpoint, new at each start."""
+
+    def add_key(self, key: GmpKey) -> None:
+        """Install a key; from now on datagrams under it are accepted. Replaces the same key_id."""
+
+    def remove_key(self, key_id: int) -> None:
+        """Forget a key; its associations end."""
+
+    def call(
+        self,
+        peer: Peer,
+        method: int,
+        payload: bytes,
+        *,
+        deadline_s: float = 60.0,
+        control: bool = False,
+        idempotent: bool = False,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> Deferred[bytes]:
+        """Request and response. Errbacks with GmpError; cancelling the Deferred cancels the call."""
+
+    def send(
+        self, peer: Peer, payload: bytes, *, channel: int = 0, control: bool = False, deadline_s: float = 30.0
+    ) -> Deferred[None]:
+        """One message; fires when it is delivered (placed in the receiver's queue), else GmpError."""
+
+    def register(self, method: int, handler: Handler) -> None:
+        """Serve `method`. A handler that raises GmpError answers with its status and payload; any other
+        exception is logged and answered with status -1."""
+
+    def register_default(self, handler: Handler) -> None:
+        """Serve every method without a handler of its own."""
+
+    def on_message(self, channel: int, handler: Callable[[Peer, str, bytes], None]) -> None:
+        """Receive plain messages of a channel: handler(peer, principal, payload)."""
+
+    def on_peer_event(self, handler: Callable[[PeerEvent], None]) -> None:
+        """Hear of peers that became ready, silent, lost, restarted, or do not know our key."""
+
+    def stop(self) -> Deferred[None]:
+        """Close the port; pending calls end with GmpError(STATUS_CANCELLED)."""

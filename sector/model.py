@@ -1,0 +1,169 @@
+"""Frozen values that all layers share: paths, versions, files, nodes, tickets, keys, rights.
+
+They are msgspec Structs so that the wire messages can carry them as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from sector.errors import BadPath
+
+Path = Annotated[str, Meta(max_length=4096)]
+Name = Annotated[str, Meta(min_length=1, max_length=128)]
+Text = Annotated[str, Meta(max_length=8192)]
+Bytes16 = Annotated[bytes, Meta(min_length=16, max_length=16)]
+Bytes32 = Annotated[bytes, Meta(min_length=32, max_length=32)]
+U32 = Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
+U64 = Annotated[int, Meta(ge=0, le=0xFFFFFFFFFFFFFFFF)]
+Port = Annotated[int, Meta(ge=0, le=65535)]
+
+
+class Value(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """Base of shared values."""
+
+
+class Address(Value, frozen=True, array_like=True, order=True):
+    """A host (IPv4 or IPv6 literal) and a port."""
+
+    host: Name
+    port: Port
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Version(Value, frozen=True, array_like=True, order=True):
+    """Version of published content: ordered by (epoch, counter) (design section 5)."""
+
+    epoch: U64
+    counter: U64
+
+
+class FileInfo(Value, frozen=True, array_like=True):
+    """What the namespace knows of a path. `digest` is "" for directories; `mtime` seconds since 1970."""
+
+    path: Path
+    kind: Annotated[str, Meta(pattern="^(file|dir)$")]
+    size: U64
+    version: Version
+    owner: Name
+    mode: U32
+    mtime: float
+    digest: Annotated[str, Meta(max_length=128)]
+    replicas: Annotated[list[Name], Meta(max_length=4096)] = []
+
+
+class SliceMeta(Value, frozen=True, array_like=True):
+    """What a slave keeps beside one file (design section 5): enough to rebuild the namespace."""
+
+    path: Path
+    version: Version
+    size: U64
+    owner: Name
+    mode: U32
+    mtime: float
+    digest: Annotated[str, Meta(max_length=128)]
+
+
+class Tombstone(Value, frozen=True, array_like=True):
+    """A deleted path: content of `version` or older is never adopted again. `at` seconds since 1970."""
+
+    path: Path
+    version: Version
+    at: float
+
+
+class Right(Value, frozen=True, array_like=True):
+    """A directory right: `what` is a subset of "rwx" (read, write, execute UDFs) on `path` and below."""
+
+    user: Name
+    path: Path
+    what: Annotated[str, Meta(pattern="^r?w?x?$")]
+
+
+class Ticket(Value, frozen=True, array_like=True):
+    """Permission for one data transfer (spec/security.md). Travels only in sealed messages.
+
+    `op` is the client's view: "read" (slave sends) or "write" (slave receives). `length` bytes from
+    `offset`; for a write the most that is accepted.
+    """
+
+    id: Bytes16
+    key: Bytes32
+    tag: U32
+    op: Annotated[str, Meta(pattern="^(read|write)$")]
+    path: Path
+    version: Version
+    offset: U64
+    length: U64
+    encrypt: bool = True
+
+    def __repr__(self) -> str:
+        return f"Ticket({self.id.hex()[:8]}…, {self.op} {self.path})"
+
+
+class Key(msgspec.Struct, frozen=True, array_like=True):
+    """A GMP key record (spec/gmp.md section 5.1). `valid_s` seconds from receipt, 0 = until removed."""
+
+    key_id: U32
+    secret: Bytes32
+    principal: Name
+    valid_s: Annotated[float, Meta(ge=0, le=10**8)] = 0.0
+
+    def __repr__(self) -> str:
+        return f"Key({self.key_id:#x}, {self.principal})"
+
+
+BLOCK_BYTES = 1 << 20
+DIGEST_PREFIX = "crc32c-1m:"
+
+
+def digest_text(raw: bytes) -> str:
+    """Text form of a content digest: SHA-256 over the little-endian CRC32C of each 1 MiB block and the
+    size as u64 little-endian (csrc/include/udt.h)."""
+    return DIGEST_PREFIX + raw.hex()
+
+
+def check_path(path: str) -> str:
+    """The canonical form of an absolute cloud path: no trailing slash but for the root "/".
+
+    Raises `BadPath` for relative paths, `.`, `..`, empty names, NUL, names over 255 bytes, text that is
+    not UTF-8, and everything under /.sector (design section 5).
+    """
+    if not path.startswith("/"):
+        raise BadPath(f"path {path!r} is not absolute", hint="begin the path with /")
+    try:
+        raw = path.encode()
+    except UnicodeEncodeError:
+        raise BadPath(f"path {path!r} is not valid UTF-8") from None
+    if b"\0" in raw:
+        raise BadPath(f"path {path!r} holds a NUL character")
+    if len(raw) > 4096:
+        raise BadPath(f"path of {len(raw)} bytes is longer than 4096")
+    names = path.split("/")[1:]
+    if names and names[-1] == "":
+        names.pop()
+    for name in names:
+        if name == "":
+            raise BadPath(f"path {path!r} has an empty name", hint="remove the double slash")
+        if name in (".", ".."):
+            raise BadPath(f"path {path!r} holds {name!r}", hint="write the path without . and ..")
+        if len(name.encode()) > 255:
+            raise BadPath(f"a name in {path[:80]!r} is longer than 255 bytes")
+    if names and names[0] == ".sector":
+        raise BadPath("/.sector is reserved for the system")
+    return "/" + "/".join(names)
+
+
+def parent(path: str) -> str:
+    """The directory of a canonical path; the root is its own parent."""
+    return path.rsplit("/", 1)[0] or "/"
+
+
+def is_below(path: str, directory: str) -> bool:
+    """Whether `path` is `directory` or lies below it."""
+    return directory == "/" or path == directory or path.startswith(directory + "/")

@@ -1,0 +1,154 @@
+"""Administration: client to master over GMP; the master forwards user and rights changes to the security
+server over TLS with the same messages, naming who asks. Numbers 0x0100-0x01ff."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from sector.model import U64, Address, Name, Path, Right, Text
+from sector.wire.base import Message, Ok, Request, request
+from sector.wire.login import Password
+
+
+class UserInfo(msgspec.Struct, frozen=True, array_like=True):
+    name: Name
+    roles: list[Name]
+    rights: list[Right]
+    addresses: list[Name]
+    created: float
+
+
+class Users(Message, frozen=True, array_like=True):
+    users: Annotated[list[UserInfo], Meta(max_length=100000)]
+
+
+@request(0x0101, reply=Users, safe=True)
+class UserList(Request, frozen=True, array_like=True):
+    """Needs the admin role. Errors: denied."""
+
+    by: str = ""
+
+
+@request(0x0102)
+class UserAdd(Request, frozen=True, array_like=True):
+    """Errors: denied, exists."""
+
+    name: Name
+    password: Password
+    roles: list[Name] = []
+    by: str = ""
+
+
+@request(0x0103)
+class UserRemove(Request, frozen=True, array_like=True):
+    """Ends the user's sessions within 5 s. Errors: denied, not_found."""
+
+    name: Name
+    by: str = ""
+
+
+@request(0x0104)
+class UserPasswd(Request, frozen=True, array_like=True):
+    """Admin, or the user himself with `old`. Ends the user's sessions. Errors: denied, not_found."""
+
+    name: Name
+    password: Password
+    old: Password = ""
+    by: str = ""
+
+
+@request(0x0105)
+class Grant(Request, frozen=True, array_like=True):
+    """Set the right of a user on a directory and below (replaces the one on that path)."""
+
+    right: Right
+    by: str = ""
+
+
+@request(0x0106)
+class Revoke(Request, frozen=True, array_like=True):
+    """Take the user's right on exactly this directory. Errors: denied, not_found."""
+
+    user: Name
+    path: Path
+    by: str = ""
+
+
+@request(0x0107)
+class AclChange(Request, frozen=True, array_like=True):
+    """Allow-list of nodes: role "slave" or "master"; add or remove a node name."""
+
+    role: Name
+    name: Name
+    add: bool
+    addresses: list[Name] = []
+    by: str = ""
+
+
+class AclEntry(msgspec.Struct, frozen=True, array_like=True):
+    role: Name
+    name: Name
+    addresses: list[Name]
+
+
+class Acl(Message, frozen=True, array_like=True):
+    entries: list[AclEntry]
+
+
+@request(0x0108, reply=Acl, safe=True)
+class AclList(Request, frozen=True, array_like=True):
+    role: Name
+    by: str = ""
+
+
+class NodeInfo(msgspec.Struct, frozen=True, array_like=True):
+    """`state`: "up", "suspect", "lost"; `topology` "/site/rack"."""
+
+    id: Name
+    host: Name
+    topology: Text
+    state: Name
+    pid: int
+    data_dir: Text
+    used_bytes: U64
+    free_bytes: U64
+    files: U64
+    gmp: Address
+    udt: Address
+    spes: int
+
+
+class Nodes(Message, frozen=True, array_like=True):
+    nodes: Annotated[list[NodeInfo], Meta(max_length=65536)]
+
+
+@request(0x0120, reply=Nodes, safe=True)
+class NodeList(Request, frozen=True, array_like=True):
+    """All slaves the master knows."""
+
+
+class StatusInfo(Message, frozen=True, array_like=True):
+    """`counters`: associations, connections, half_open, sessions, tasks, ... (design section 9)."""
+
+    master_id: Name
+    version: Name
+    state: Name
+    uptime_s: float
+    files: U64
+    bytes: U64
+    slaves_up: int
+    slaves_known: int
+    under_replicated: U64
+    counters: dict[str, int]
+    nodes: dict[str, dict[str, int]] = {}
+
+
+@request(0x0121, reply=StatusInfo, safe=True)
+class Status(Request, frozen=True, array_like=True):
+    """State of the cluster; `nodes` has the same counters of each slave."""
+
+
+__all__ = ["Ok"]

@@ -1,0 +1,191 @@
+"""Between master and slaves over GMP. Numbers 0x0300-0x03ff. Every command carries the master's epoch;
+a slave refuses lower ones than it has seen (spec/masters.md)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from sector.model import U64, Address, Bytes16, Name, Path, Right, SliceMeta, Text, Ticket, Tombstone, Version
+from sector.wire.base import Message, Ok, Request, request
+
+
+# master -> slave ------------------------------------------------------------------------------------
+@request(0x0301)
+class PrepareRead(Request, frozen=True, array_like=True):
+    """Expect a reader with this ticket. Errors: not_found (no such version here), busy."""
+
+    epoch: U64
+    ticket: Ticket
+    principal: Name
+
+
+@request(0x0302)
+class PrepareWrite(Request, frozen=True, array_like=True):
+    """Expect a writer with this ticket; space for meta.size is reserved (fallocate) before the answer.
+    On completion the slave calls Publish with `lease`. Errors: no_space, busy."""
+
+    epoch: U64
+    ticket: Ticket
+    principal: Name
+    lease: Bytes16
+    meta: SliceMeta
+
+
+@request(0x0303)
+class Copy(Request, frozen=True, array_like=True):
+    """Replication, to the source slave: send ticket.path at ticket.version to `target` (the target got
+    PrepareReplica with the same ticket). Answer = started; the target reports Replicated."""
+
+    epoch: U64
+    task: Bytes16
+    ticket: Ticket
+    target: Address
+
+
+@request(0x0304)
+class PrepareReplica(Request, frozen=True, array_like=True):
+    """Replication, to the target slave: receive this published version. Errors: no_space, busy."""
+
+    epoch: U64
+    task: Bytes16
+    ticket: Ticket
+    meta: SliceMeta
+
+
+@request(0x0305, safe=True)
+class Delete(Request, frozen=True, array_like=True):
+    """Remove content not newer than the tombstones, and keep the tombstones. `surplus` True = only drop
+    the local replica (too many copies), without a tombstone."""
+
+    epoch: U64
+    tombstones: Annotated[list[Tombstone], Meta(max_length=1000)]
+    surplus: bool = False
+
+
+class Rename(Message, frozen=True, array_like=True):
+    """One file that moved: content `old` at `source` becomes `meta` (same bytes, new path and version);
+    the source path gets a tombstone at `old`."""
+
+    source: Path
+    old: Version
+    meta: SliceMeta
+
+
+@request(0x0306, safe=True)
+class RenameFiles(Request, frozen=True, array_like=True):
+    """Apply renames (idempotent); slaves without the file keep the tombstone."""
+
+    epoch: U64
+    renames: Annotated[list[Rename], Meta(max_length=1000)]
+    at: float
+
+
+@request(0x0307, safe=True)
+class Mirror(Request, frozen=True, array_like=True):
+    """Part of what files cannot tell, kept on every slave: tombstones, directories (SliceMeta with
+    digest "dir"), rights. `reset` True begins anew, `last` True ends and makes it durable."""
+
+    epoch: U64
+    serial: U64
+    reset: bool
+    last: bool
+    tombstones: Annotated[list[Tombstone], Meta(max_length=5000)] = []
+    directories: Annotated[list[SliceMeta], Meta(max_length=5000)] = []
+    removed_directories: Annotated[list[Path], Meta(max_length=5000)] = []
+    rights: Annotated[list[Right], Meta(max_length=5000)] = []
+
+
+# slave -> master ------------------------------------------------------------------------------------
+class HeartbeatReply(Message, frozen=True, array_like=True):
+    """`want_report`: send a full Report; `want_mirror` is served by Mirror commands."""
+
+    epoch: U64
+    want_report: bool
+
+
+@request(0x0321, reply=HeartbeatReply, safe=True)
+class Heartbeat(Request, frozen=True, array_like=True):
+    """Every second, CONTROL class. `mirror_serial` = last complete mirror; counters for `status`."""
+
+    slave_id: Name
+    free_bytes: U64
+    used_bytes: U64
+    files: U64
+    transfers: int
+    mirror_serial: U64
+    load: float = 0.0
+    spes: int = 0
+    spes_busy: int = 0
+
+
+class Prepared(Message, frozen=True, array_like=True):
+    """A version that is complete and durable on a slave, not yet published."""
+
+    lease: Bytes16
+    meta: SliceMeta
+
+
+class ReportReply(Message, frozen=True, array_like=True):
+    """What to do with reported files: `drop` = (path, version) that are old or deleted (to the attic);
+    `publish` / `discard` = leases of prepared versions."""
+
+    drop: list[tuple[Path, Version]] = []
+    publish: list[Bytes16] = []
+    discard: list[Bytes16] = []
+
+
+@request(0x0322, reply=ReportReply, safe=True)
+class Report(Request, frozen=True, array_like=True):
+    """Full catalogue in parts after a join or on demand: `first` begins, `last` ends (what the master
+    believed to be here and was not named is gone). Tombstones and directories of the mirror are sent
+    too when the master rebuilds."""
+
+    slave_id: Name
+    first: bool
+    last: bool
+    files: Annotated[list[SliceMeta], Meta(max_length=5000)] = []
+    tombstones: Annotated[list[Tombstone], Meta(max_length=5000)] = []
+    directories: Annotated[list[SliceMeta], Meta(max_length=5000)] = []
+    prepared: Annotated[list[Prepared], Meta(max_length=5000)] = []
+    mirror_serial: U64 = 0
+
+
+class Published(Message, frozen=True, array_like=True):
+    version: Version
+
+
+@request(0x0323, reply=Published, safe=True)
+class Publish(Request, frozen=True, array_like=True):
+    """A write is complete and fsynced here (data + metadata, not yet renamed). When the master has
+    committed it answers, then the slave renames and sends DONE to the client. Repeating it returns the
+    same answer. Errors: lease_lost, conflict, denied (then the slave discards)."""
+
+    slave_id: Name
+    lease: Bytes16
+    meta: SliceMeta
+
+
+@request(0x0324, safe=True)
+class Replicated(Request, frozen=True, array_like=True):
+    """A copy task ended at the target: error "" = published here."""
+
+    slave_id: Name
+    task: Bytes16
+    path: Path
+    version: Version
+    error: Text = ""
+
+
+@request(0x0325, safe=True)
+class Adopted(Request, frozen=True, array_like=True):
+    """Files changed or found on this slave outside of the protocol (scan): new, gone, or damaged."""
+
+    slave_id: Name
+    found: Annotated[list[SliceMeta], Meta(max_length=1000)] = []
+    gone: Annotated[list[tuple[Path, Version]], Meta(max_length=1000)] = []
+    damaged: Annotated[list[tuple[Path, Version]], Meta(max_length=1000)] = []
+
+
+__all__ = ["Ok"]
