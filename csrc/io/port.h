@@ -44,6 +44,22 @@ void *io_handle_get(udt_ctx *ctx, int32_t h, enum io_kind kind, io_port **p);
 void io_handle_put(udt_ctx *ctx, int32_t h);
 void io_handle_free(udt_ctx *ctx,
                     int32_t h); /* object freed by its `io_handle_on_free` when unpinned */
+/* Says who frees the object of handle `h`: fn(obj) runs once, on whatever thread drops the last pin
+ * after io_handle_free. Call it right after io_handle_new. */
+void io_handle_on_free(udt_ctx *ctx, int32_t h, void (*fn)(void *obj));
+
+/* A hold keeps the loop running: udt_port_close first ends all sockets (owned ones hear FAILED with
+ * UDT_E_CLOSED, then CLOSED), then the loop goes on running posts and timers until no hold is
+ * left. Whoever has work outside the loop that will post back (disk jobs) holds the port from
+ * before it starts until its last completion ran. io_port_hold on the loop thread or with the
+ * port's handle pinned (CLOSED when the port is closing); io_port_drop on the loop thread. */
+int io_port_hold(io_port *p);
+void io_port_drop(io_port *p);
+bool io_port_closing(const io_port *p); /* loop thread: no new sockets are wanted */
+
+/* Loop thread: udt_stats_get(handle) reports engine socket `sock` from now on. Ends by itself, with
+ * a last snapshot, when the engine socket closes. */
+void io_port_stats_of(io_port *p, int32_t sock, int32_t handle);
 
 /* Disk threads of the context (io/disk.h). */
 struct disk_pool;
