@@ -18,7 +18,7 @@ Text = Annotated[str, Meta(max_length=8192)]
 Bytes16 = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Bytes32 = Annotated[bytes, Meta(min_length=32, max_length=32)]
 U32 = Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
-U64 = Annotated[int, Meta(ge=0, le=0xFFFFFFFFFFFFFFFF)]
+U64 = Annotated[int, Meta(ge=0)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 
 

@@ -126,7 +126,7 @@ class MemoryTransfer:
         if self.ended or self.result is None or self.peer is None:
             return
         peer, old = self.peer, self.result
-        final = TransferResult(old.bytes, old.digest, old.crcs, version, durable, old.us, old.stats)
+        final = TransferResult(old.moved, old.digest, old.crcs, version, durable, old.us, old.stats)
         self._end()
         self.done.callback(final)
         if error:
