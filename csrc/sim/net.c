@@ -536,6 +536,18 @@ static void arrive(sim_net *n, udt_time now)
     due_refresh(n, id, now);
 }
 
+udt_time sim_net_next(const sim_net *n)
+{
+    udt_time arrival = n->nheap > 0 ? up_us(n->heap[0].at_ns) : UDT_NEVER;
+    udt_time due = n->neps > 0 ? n->eps[n->due_heap[0]]->due : UDT_NEVER;
+    return arrival <= due ? arrival : due;
+}
+
+size_t sim_net_in_flight(const sim_net *n)
+{
+    return n->nheap;
+}
+
 bool sim_net_step(sim_net *n, udt_time limit)
 {
     udt_time now = sim_net_now(n);

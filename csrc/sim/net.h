@@ -52,6 +52,9 @@ void sim_net_kick(sim_net *n, int id);
 /* Advance to the next arrival or deadline, at most to `limit`; false when nothing happens before.
  */
 bool sim_net_step(sim_net *n, udt_time limit);
+/* Time of the next arrival or deadline, UDT_NEVER if there is none; datagrams under way. */
+udt_time sim_net_next(const sim_net *n);
+size_t sim_net_in_flight(const sim_net *n);
 /* Put a datagram on the wire a -> b as if a had sent it (attacks, replays). */
 void sim_net_inject(sim_net *n, const udt_addr *from, int b, const uint8_t *pkt, size_t len,
                     udt_time at);
