@@ -1,0 +1,25 @@
+/* File transfers (udt_xfer_* of udt.h): what the loop and the handle table call.
+ *
+ * A transfer is owned by its port's loop thread: rendezvous by the ticket's tag, exchange of OPEN,
+ * records, FIN, DONE or ERROR (docs/protocol/data-channel.md). Disk threads read, seal, open,
+ * checksum, write and fsync; the loop thread moves sealed bytes between buffers and the engine. */
+#ifndef IO_FILE_H
+#define IO_FILE_H
+
+#include "io/port.h"
+
+struct xfer;
+typedef struct xfer xfer;
+
+/* On the loop thread of p, before its engine and its command queue go away: ends every transfer of
+ * the port (XFER_DONE, err CLOSED) and waits for their disk jobs. Afterwards no transfer of p
+ * touches the port. Must also be called (by whoever closes it) for a MANUAL port. */
+void xfer_port_closing(io_port *p);
+
+/* io_handle_on_free of IO_KIND_XFER: the handle's reference is gone. */
+void xfer_on_free(void *obj);
+
+/* udt_stats_get for a transfer handle; obj is pinned by the caller. Any thread. */
+int xfer_stats(void *obj, udt_sock_stats *out);
+
+#endif
