@@ -7,7 +7,20 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from sector.model import U64, Address, Bytes16, Name, Path, Right, SliceMeta, Text, Ticket, Tombstone, Version
+from sector.model import (
+    U32,
+    U64,
+    Address,
+    Bytes16,
+    Name,
+    Path,
+    Right,
+    SliceMeta,
+    Text,
+    Ticket,
+    Tombstone,
+    Version,
+)
 from sector.wire.base import Message, Ok, Request, request
 
 
@@ -186,6 +199,42 @@ class Adopted(Request, frozen=True, array_like=True):
     found: Annotated[list[SliceMeta], Meta(max_length=1000)] = []
     gone: Annotated[list[tuple[Path, Version]], Meta(max_length=1000)] = []
     damaged: Annotated[list[tuple[Path, Version]], Meta(max_length=1000)] = []
+
+
+class LocalGrant(Message, frozen=True, array_like=True):
+    """A lease on the path and the version that is to be published from this slave with Publish."""
+
+    lease: Bytes16
+    lease_s: float
+    version: Version
+
+
+@request(0x0330, reply=LocalGrant)
+class LocalPublish(Request, frozen=True, array_like=True):
+    """A finished local file of a job is to become a Sector file (OpenWrite whose writer is the slave itself):
+    the master checks that `principal` ("job:JOBID/NAME" as introduced to this slave, or "user:NAME#SESSION")
+    may write `path`, takes an exclusive lease for this slave and gives the version; the slave then calls
+    Publish with that lease as after any write. `parents` = make missing directories. `digest` and `size`
+    are of the whole content; the owner becomes the user behind `principal`.
+    Errors: denied, exists (create "new"), is_directory, not_found (parent), lease_held, session_expired."""
+
+    slave_id: Name
+    principal: Name
+    path: Path
+    size: U64
+    digest: Annotated[str, Meta(max_length=128)]
+    mode: U32 = 0o644
+    create: Annotated[str, Meta(pattern="^(any|new)$")] = "any"
+    parents: bool = True
+
+
+@request(0x0331)
+class LocalDrop(Request, frozen=True, array_like=True):
+    """The slave gives a lease of LocalPublish up; nothing was published."""
+
+    slave_id: Name
+    path: Path
+    lease: Bytes16
 
 
 __all__ = ["Ok"]
