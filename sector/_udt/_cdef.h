@@ -1,0 +1,179 @@
+/* What Python may call of csrc/include/{udt,sgmp,udt_err}.h, by topic. Kept by hand; the compiler
+ * checks every line against the real headers when the module is built. */
+
+/* errors */
+const char *udt_err_name(int code);
+const char *udt_err_text(int code);
+
+/* values */
+typedef struct udt_addr {
+    uint16_t family;
+    uint16_t port;
+    uint8_t ip[16];
+    uint32_t scope;
+} udt_addr;
+
+/* context and events */
+typedef struct udt_ctx udt_ctx;
+typedef struct udt_ctx_config {
+    uint32_t max_events;
+    uint64_t max_buf_bytes;
+    uint32_t disk_threads;
+    ...;
+} udt_ctx_config;
+int udt_ctx_new(const udt_ctx_config *cfg, udt_ctx **out);
+void udt_ctx_free(udt_ctx *ctx);
+int udt_ctx_wakeup_fd(udt_ctx *ctx);
+
+struct sgmp_ev {
+    uint16_t kind;
+    uint16_t channel;
+    int32_t status;
+    uint64_t id;
+    uint64_t instance;
+    udt_addr from;
+    uint32_t key_id;
+    uint32_t method;
+    uint32_t ms;
+    uint32_t len;
+    const uint8_t *data;
+    void *buf;
+};
+typedef struct udt_event {
+    uint16_t kind;
+    int32_t port;
+    int32_t sock;
+    int32_t err;
+    int32_t sys_err;
+    int32_t remote;
+    int64_t value;
+    struct sgmp_ev g;
+} udt_event;
+int udt_ctx_poll(udt_ctx *ctx, udt_event *ev, int max);
+void udt_event_release(udt_ctx *ctx, udt_event *ev);
+
+/* ports */
+int32_t udt_port_open(udt_ctx *ctx, const udt_addr *at, uint32_t flags, uint16_t mss);
+int udt_port_addr(udt_ctx *ctx, int32_t port, udt_addr *out);
+int udt_port_close(udt_ctx *ctx, int32_t port);
+typedef struct udt_port_stats {
+    int64_t dgrams_in, dgrams_out, bytes_in, bytes_out, send_calls, recv_calls, gso, gro;
+    int64_t sockets, half_open, tombstones, dropped_bad, dropped_unknown, dropped_cookie, rejected;
+    int64_t buf_bytes, rcvbuf_bytes, sndbuf_bytes;
+    ...;
+} udt_port_stats;
+int udt_port_stats_get(udt_ctx *ctx, int32_t port, udt_port_stats *out);
+
+/* sockets */
+typedef struct udt_sock_opts {
+    uint16_t type;
+    uint16_t mss;
+    uint32_t snd_buf_bytes, rcv_buf_bytes;
+    const char *cc;
+    int64_t max_bw_Bps;
+    int32_t connect_timeout_ms, idle_timeout_ms;
+    bool own_peer;
+    uint32_t tag;
+    ...;
+} udt_sock_opts;
+int32_t udt_listen(udt_ctx *ctx, int32_t port, const udt_sock_opts *o, uint32_t backlog);
+int32_t udt_connect(udt_ctx *ctx, int32_t port, const udt_addr *to, const udt_sock_opts *o);
+int32_t udt_rendezvous(udt_ctx *ctx, int32_t port, const udt_addr *to, const udt_sock_opts *o);
+ssize_t udt_send(udt_ctx *ctx, int32_t sock, const uint8_t *buf, size_t len);
+ssize_t udt_recv(udt_ctx *ctx, int32_t sock, uint8_t *buf, size_t cap);
+int udt_sendmsg(udt_ctx *ctx, int32_t sock, const uint8_t *buf, size_t len, int32_t ttl_ms,
+                bool in_order);
+ssize_t udt_recvmsg(udt_ctx *ctx, int32_t sock, uint8_t *buf, size_t cap);
+int udt_close(udt_ctx *ctx, int32_t sock, int32_t linger_ms);
+int udt_sock_peer(udt_ctx *ctx, int32_t sock, udt_addr *out);
+typedef struct udt_sock_stats {
+    int64_t bytes_sent, bytes_retrans, bytes_recv, bytes_dup;
+    int64_t pkts_sent, pkts_retrans, pkts_recv, pkts_dup;
+    int64_t naks_sent, naks_recv, acks_sent, acks_recv, timeouts, probes;
+    int64_t rtt_us, rtt_var_us, min_rtt_us;
+    int64_t cwnd_pkts, flow_wnd_pkts, in_flight_pkts, snd_queue_bytes, rcv_queue_bytes;
+    int64_t period_ns, recv_rate_pps, capacity_pps;
+    int64_t lim_app_us, lim_cwnd_us, lim_flow_us;
+    ...;
+} udt_sock_stats;
+int udt_stats_get(udt_ctx *ctx, int32_t sock, udt_sock_stats *out);
+
+/* file transfers */
+typedef struct udt_ticket {
+    uint8_t id[16];
+    uint8_t key[32];
+    uint32_t tag;
+    bool encrypt;
+} udt_ticket;
+typedef struct udt_xfer_opts {
+    uint32_t flags;
+    int64_t offset;
+    int64_t length;
+    int32_t start_ms;
+    int32_t idle_ms;
+    int64_t max_bw_Bps;
+    ...;
+} udt_xfer_opts;
+int32_t udt_xfer_start(udt_ctx *ctx, int32_t port, const udt_addr *to, const udt_ticket *t, int fd,
+                       const udt_xfer_opts *o);
+int udt_xfer_finish(udt_ctx *ctx, int32_t xfer, int32_t err, uint64_t version_epoch,
+                    uint64_t version_counter, uint32_t durable);
+int udt_xfer_cancel(udt_ctx *ctx, int32_t xfer, int32_t code);
+typedef struct udt_xfer_result {
+    int64_t bytes;
+    int32_t err, sys_err, remote;
+    uint8_t digest[32];
+    uint64_t version_epoch, version_counter;
+    uint32_t durable;
+    uint32_t blocks;
+    int64_t us;
+    udt_sock_stats stats;
+    int64_t lim_disk_us;
+    ...;
+} udt_xfer_result;
+int udt_xfer_result_get(udt_ctx *ctx, int32_t xfer, udt_xfer_result *out);
+int udt_xfer_crcs(udt_ctx *ctx, int32_t xfer, uint32_t *crcs, uint32_t cap);
+int udt_xfer_free(udt_ctx *ctx, int32_t xfer);
+uint32_t udt_crc32c(uint32_t crc, const uint8_t *buf, size_t len);
+
+/* GMP */
+typedef struct sgmp_key {
+    uint32_t key_id;
+    uint8_t alg;
+    uint8_t secret[32];
+    int64_t valid_ms;
+    char principal[128];
+} sgmp_key;
+typedef struct sgmp_dest {
+    udt_addr addr;
+    uint32_t key_id;
+} sgmp_dest;
+typedef struct sgmp_opts {
+    uint16_t channel;
+    uint16_t flags;
+    uint32_t deadline_ms;
+    uint32_t ttl_ms;
+} sgmp_opts;
+typedef struct sgmp_stats {
+    int64_t dgrams_in, dgrams_out, bytes_in, bytes_out;
+    int64_t retrans_pto, retrans_loss, duplicates, replays, bad_tag, bad_check, bad_format;
+    int64_t no_key, busy, refused, reset_in, reset_out, hello_in, hello_out;
+    int64_t messages_in, messages_out, delivered, timed_out, late_answers, evictions;
+    int64_t assoc, assoc_unauth, pending_calls, running_requests;
+    int64_t snd_queue_bytes, rcv_queue_bytes, bulk_bytes;
+    ...;
+} sgmp_stats;
+int sgmp_open(struct udt_ctx *ctx, int32_t port, bool require_auth);
+int sgmp_key_add(struct udt_ctx *ctx, int32_t port, const sgmp_key *key);
+int sgmp_key_remove(struct udt_ctx *ctx, int32_t port, uint32_t key_id);
+int64_t sgmp_send(struct udt_ctx *ctx, int32_t port, const sgmp_dest *to, const uint8_t *buf,
+                  size_t len, const sgmp_opts *o);
+int64_t sgmp_call(struct udt_ctx *ctx, int32_t port, const sgmp_dest *to, uint32_t method,
+                  const uint8_t *buf, size_t len, const sgmp_opts *o);
+int sgmp_cancel(struct udt_ctx *ctx, int32_t port, uint64_t id);
+int sgmp_reply(struct udt_ctx *ctx, int32_t port, uint64_t request_id, int32_t status,
+               const uint8_t *buf, size_t len);
+int sgmp_progress(struct udt_ctx *ctx, int32_t port, uint64_t request_id, uint32_t percent);
+int sgmp_channel_open(struct udt_ctx *ctx, int32_t port, uint16_t channel);
+int sgmp_stats_get(struct udt_ctx *ctx, int32_t port, sgmp_stats *out);
+int sgmp_instance(struct udt_ctx *ctx, int32_t port, uint64_t *instance);

@@ -1,0 +1,39 @@
+"""Addresses between Python's (host literal, port) and the core's udt_addr."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from typing import Any
+
+from sector._udt._ffi import ffi
+
+
+def pack_address(host: str, port: int) -> Any:
+    """A `udt_addr *`. `host` is an IP literal ("" or "*" = any IPv4), "fe80::1%eth0" with a scope.
+    Raises ValueError."""
+    out = ffi.new("udt_addr *")
+    address = ipaddress.ip_address(host or "0.0.0.0") if host != "*" else ipaddress.ip_address("0.0.0.0")
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        elif address.scope_id:
+            scope = address.scope_id
+            out.scope = int(scope) if scope.isdigit() else socket.if_nametoindex(scope)
+    out.family = address.version
+    out.port = port
+    raw = address.packed
+    ffi.memmove(out.ip, raw, len(raw))
+    return out
+
+
+def unpack_address(value: Any) -> tuple[str, int]:
+    """(host literal, port) of a udt_addr struct."""
+    raw = bytes(ffi.buffer(value.ip))
+    if value.family == 6:
+        host = str(ipaddress.IPv6Address(raw))
+        if value.scope:
+            host += f"%{value.scope}"
+    else:
+        host = str(ipaddress.IPv4Address(raw[:4]))
+    return host, int(value.port)

@@ -1,0 +1,168 @@
+"""Owns one C context, reads its event queue from the reactor, and hands each event to its owner.
+
+One `IReadDescriptor` stands for all sockets, transfers and GMP nodes of the process. At most 256 events
+are handled a turn; then the reactor gets its turn (design section 12).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReadDescriptor
+from twisted.internet.threads import deferToThreadPool
+from twisted.logger import Logger
+from zope.interface import implementer
+
+from sector._udt._ffi import ffi, lib
+from sector._udt.address import pack_address, unpack_address
+from sector._udt.errors import check
+
+log = Logger()
+BATCH = 256
+ACCEPTED = 2
+FIRST_GMP_EVENT = 64
+
+EventHandler = Callable[[Any], None]
+
+
+@implementer(IReadDescriptor)
+class Core:
+    """One context of the C core behind a Twisted reactor.
+
+    Handlers are kept by handle (sockets, transfers) and by port (GMP events); they run in the reactor
+    thread and get the cdata event, which is valid only during the call.
+    """
+
+    def __init__(self, reactor: Any, *, disk_threads: int = 2, max_buffer_bytes: int = 1 << 30) -> None:
+        self.reactor = reactor
+        config = ffi.new(
+            "udt_ctx_config *", {"disk_threads": disk_threads, "max_buf_bytes": max_buffer_bytes}
+        )
+        out = ffi.new("udt_ctx **")
+        check(lib.udt_ctx_new(config, out), "cannot start the transport core")
+        self._ctx = out[0]
+        self._events = ffi.new("udt_event[]", BATCH)
+        self._handlers: dict[int, EventHandler] = {}
+        self._gmp: dict[int, EventHandler] = {}
+        self._accept: dict[int, EventHandler] = {}
+        self._ports: set[int] = set()
+        self._stopped = False
+        reactor.addReader(self)
+
+    @property
+    def ctx(self) -> Any:
+        """The udt_ctx pointer, for the modules of this package."""
+        if self._stopped:
+            raise RuntimeError("the transport core is stopped")
+        return self._ctx
+
+    # IReadDescriptor
+    def fileno(self) -> int:
+        """The eventfd."""
+        return -1 if self._stopped else int(lib.udt_ctx_wakeup_fd(self._ctx))
+
+    def logPrefix(self) -> str:
+        """For Twisted's log."""
+        return "core"
+
+    def connectionLost(self, reason: object) -> None:
+        """The reactor stops: nothing to do, stop() frees the context."""
+
+    def doRead(self) -> None:
+        """Drain one batch of events."""
+        count = lib.udt_ctx_poll(self._ctx, self._events, BATCH)
+        for index in range(count):
+            event = self._events[index]
+            handler = self._handler(event)
+            try:
+                if handler is not None:
+                    handler(event)
+            except Exception:
+                log.failure("handler of core event {kind} failed", kind=event.kind)
+            finally:
+                if event.kind >= FIRST_GMP_EVENT and not self._stopped:
+                    lib.udt_event_release(self._ctx, ffi.addressof(event))
+            if self._stopped:
+                return
+
+    def _handler(self, event: Any) -> EventHandler | None:
+        if event.kind >= FIRST_GMP_EVENT:
+            return self._gmp.get(event.port)
+        if event.kind == ACCEPTED:
+            return self._accept.get(event.port)
+        return self._handlers.get(event.sock)
+
+    # registration
+    def watch(self, handle: int, handler: EventHandler) -> None:
+        """Send events of a socket or transfer to `handler`."""
+        self._handlers[handle] = handler
+
+    def unwatch(self, handle: int) -> None:
+        """Forget a handle."""
+        self._handlers.pop(handle, None)
+
+    def watch_gmp(self, port: int, handler: EventHandler) -> None:
+        """Send GMP events of a port to `handler`."""
+        self._gmp[port] = handler
+
+    def watch_accept(self, port: int, handler: EventHandler) -> None:
+        """Send the new connections of a port's listener to `handler`."""
+        self._accept[port] = handler
+
+    # ports
+    def open_port(self, host: str, port: int, *, flags: int = 0, mss: int = 0) -> int:
+        """Open a UDP port; returns its handle. Raises CoreError (INUSE, SYS)."""
+        handle: int = lib.udt_port_open(self.ctx, pack_address(host, port), flags, mss)
+        check(handle, f"cannot open UDP port {host}:{port}")
+        self._ports.add(handle)
+        return handle
+
+    def port_address(self, handle: int) -> tuple[str, int]:
+        """Where a port is bound."""
+        out = ffi.new("udt_addr *")
+        check(lib.udt_port_addr(self.ctx, handle, out))
+        return unpack_address(out[0])
+
+    def port_counters(self, handle: int) -> dict[str, int]:
+        """Counters of udt_port_stats."""
+        out = ffi.new("udt_port_stats *")
+        check(lib.udt_port_stats_get(self.ctx, handle, out))
+        return struct_dict(out[0])
+
+    def close_port(self, handle: int) -> Deferred[None]:
+        """Close a port and all on it; waits for its thread in a pool thread."""
+        if self._stopped or handle not in self._ports:
+            done: Deferred[None] = Deferred()
+            done.callback(None)
+            return done
+        self._ports.discard(handle)
+        self._gmp.pop(handle, None)
+        self._accept.pop(handle, None)
+        ctx = self._ctx
+
+        def close_thd() -> None:
+            lib.udt_port_close(ctx, handle)
+
+        return deferToThreadPool(self.reactor, self.reactor.getThreadPool(), close_thd)
+
+    async def stop(self) -> None:
+        """Close all ports, end the threads, free the context."""
+        for handle in list(self._ports):
+            await self.close_port(handle)
+        if self._stopped:
+            return
+        self.reactor.removeReader(self)
+        self._stopped = True
+        ctx = self._ctx
+
+        def free_thd() -> None:
+            lib.udt_ctx_free(ctx)
+
+        await deferToThreadPool(self.reactor, self.reactor.getThreadPool(), free_thd)
+
+
+def struct_dict(value: Any) -> dict[str, int]:
+    """A flat struct of integers as a dict by field name."""
+    return {name: int(getattr(value, name)) for name, _ in ffi.typeof(value).fields}

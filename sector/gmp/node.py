@@ -1,0 +1,263 @@
+"""GMP over the C core: `open_gmp` gives an endpoint with the interface of `sector.gmp.api`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from sector._udt.context import Core
+from sector._udt.errors import CoreError
+from sector._udt.gmp_port import CONTROL, IDEMPOTENT, WANT_PROGRESS, GmpEvent, GmpPort, Kind
+from sector.gmp.api import (
+    STATUS_BUSY,
+    STATUS_CANCELLED,
+    STATUS_NO_METHOD,
+    STATUS_PEER_LOST,
+    STATUS_PEER_RESTARTED,
+    STATUS_TIMEOUT,
+    STATUS_UNKNOWN,
+    GmpError,
+    GmpKey,
+    Handler,
+    IncomingCall,
+    Peer,
+    PeerEvent,
+)
+
+log = Logger()
+
+_PEER_EVENTS = {
+    Kind.PEER_READY: "ready",
+    Kind.PEER_SUSPECT: "suspect",
+    Kind.PEER_LOST: "lost",
+    Kind.PEER_RESTARTED: "restarted",
+    Kind.KEY_UNKNOWN: "key_unknown",
+}
+# outcomes of plain messages (udt_err.h) as call statuses
+_OUTCOME = {"TIMEOUT": STATUS_TIMEOUT, "UNREACHABLE": STATUS_PEER_LOST, "RESTARTED": STATUS_PEER_RESTARTED}
+_OUTCOME |= {"CANCELLED": STATUS_CANCELLED, "AGAIN": STATUS_BUSY}
+
+
+class GmpNode:
+    """One endpoint; see `sector.gmp.api.Gmp`. All calls and handlers belong to the reactor thread."""
+
+    def __init__(self, core: Core, host: str, port: int, *, require_auth: bool = True) -> None:
+        self._port = GmpPort(core, host, port, require_auth=require_auth, on_event=self._event)
+        self._principals: dict[int, str] = {}
+        self._calls: dict[int, Deferred[bytes]] = {}
+        self._watch: dict[int, Callable[[int], None]] = {}
+        self._sends: dict[int, Deferred[None]] = {}
+        self._running: dict[int, Deferred[Any]] = {}
+        self._handlers: dict[int, Handler] = {}
+        self._default: Handler | None = None
+        self._messages: dict[int, Callable[[Peer, str, bytes], None]] = {}
+        self._peer_handlers: list[Callable[[PeerEvent], None]] = []
+        self._stopped: Deferred[None] | None = None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self._port.address
+
+    @property
+    def instance(self) -> int:
+        return self._port.instance
+
+    def add_key(self, key: GmpKey) -> None:
+        self._port.add_key(key.key_id, key.secret, key.principal, key.valid_s)
+        self._principals[key.key_id] = key.principal
+
+    def remove_key(self, key_id: int) -> None:
+        self._principals.pop(key_id, None)
+        self._port.remove_key(key_id)
+
+    def call(
+        self,
+        peer: Peer,
+        method: int,
+        payload: bytes,
+        *,
+        deadline_s: float = 60.0,
+        control: bool = False,
+        idempotent: bool = False,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> Deferred[bytes]:
+        flags = (CONTROL if control else 0) | (IDEMPOTENT if idempotent else 0)
+        flags |= WANT_PROGRESS if on_progress else 0
+
+        def cancel(deferred: Deferred[bytes]) -> None:
+            if self._calls.pop(call_id, None) is not None:
+                self._watch.pop(call_id, None)
+                if self._stopped is None:
+                    self._port.cancel(call_id)
+                deferred.errback(GmpError(STATUS_CANCELLED, text="cancelled"))
+
+        answer: Deferred[bytes] = Deferred(cancel)
+        try:
+            call_id = self._port.call(peer.host, peer.port, peer.key_id, method, payload, flags, deadline_s)
+        except CoreError as error:
+            answer.errback(GmpError(_OUTCOME.get(error.name, STATUS_UNKNOWN), text=str(error)))
+            return answer
+        self._calls[call_id] = answer
+        if on_progress:
+            self._watch[call_id] = on_progress
+        return answer
+
+    def send(
+        self, peer: Peer, payload: bytes, *, channel: int = 0, control: bool = False, deadline_s: float = 30.0
+    ) -> Deferred[None]:
+        def cancel(deferred: Deferred[None]) -> None:
+            if self._sends.pop(message_id, None) is not None:
+                self._port.cancel(message_id)
+                deferred.errback(GmpError(STATUS_CANCELLED, text="cancelled"))
+
+        outcome: Deferred[None] = Deferred(cancel)
+        flags = CONTROL if control else 0
+        try:
+            message_id = self._port.send(
+                peer.host, peer.port, peer.key_id, channel, payload, flags, deadline_s
+            )
+        except CoreError as error:
+            outcome.errback(GmpError(_OUTCOME.get(error.name, STATUS_UNKNOWN), text=str(error)))
+            return outcome
+        self._sends[message_id] = outcome
+        return outcome
+
+    def register(self, method: int, handler: Handler) -> None:
+        self._handlers[method] = handler
+
+    def register_default(self, handler: Handler) -> None:
+        self._default = handler
+
+    def on_message(self, channel: int, handler: Callable[[Peer, str, bytes], None]) -> None:
+        self._messages[channel] = handler
+        if channel:
+            self._port.open_channel(channel)
+
+    def on_peer_event(self, handler: Callable[[PeerEvent], None]) -> None:
+        self._peer_handlers.append(handler)
+
+    def counters(self) -> dict[str, int]:
+        """Counters of the endpoint (udt_port_stats and sgmp_stats of the C headers)."""
+        return self._port.counters()
+
+    def stop(self) -> Deferred[None]:
+        if self._stopped is None:
+            self._stopped = self._port.close()
+            waiting: list[Deferred[Any]] = [*self._calls.values(), *self._sends.values()]
+            self._calls.clear()
+            self._sends.clear()
+            for pending in waiting:
+                if not pending.called:
+                    pending.errback(GmpError(STATUS_CANCELLED, text="the endpoint was closed"))
+            for running in list(self._running.values()):
+                running.cancel()
+        done: Deferred[None] = Deferred()
+        self._stopped.addCallback(lambda _: done.callback(None))
+        return done
+
+    # events of the core
+    def _event(self, event: GmpEvent) -> None:
+        if self._stopped is not None:
+            return
+        match event.kind:
+            case Kind.RESPONSE:
+                self._response(event)
+            case Kind.REQUEST:
+                self._request(event)
+            case Kind.OUTCOME:
+                self._outcome(event)
+            case Kind.PROGRESS:
+                watcher = self._watch.get(event.id)
+                if watcher is not None:
+                    watcher(event.status)
+            case Kind.MESSAGE:
+                handler = self._messages.get(event.channel)
+                if handler is not None:
+                    peer = Peer(event.host, event.port, event.key_id)
+                    handler(peer, self._principals.get(event.key_id, ""), event.data)
+            case Kind.CANCEL:
+                running = self._running.get(event.id)
+                if running is not None:
+                    running.cancel()
+            case kind if kind in _PEER_EVENTS:
+                peer = Peer(event.host, event.port, event.key_id)
+                for listener in list(self._peer_handlers):
+                    listener(PeerEvent(_PEER_EVENTS[Kind(kind)], peer, event.instance))
+
+    def _response(self, event: GmpEvent) -> None:
+        answer = self._calls.pop(event.id, None)
+        self._watch.pop(event.id, None)
+        if answer is None:
+            return
+        if event.status == 0:
+            answer.callback(event.data)
+        else:
+            answer.errback(GmpError(event.status, event.data))
+
+    def _outcome(self, event: GmpEvent) -> None:
+        outcome = self._sends.pop(event.id, None)
+        if outcome is None:
+            return
+        if event.status == 0:
+            outcome.callback(None)
+        else:
+            error = CoreError(event.status)
+            outcome.errback(GmpError(_OUTCOME.get(error.name, STATUS_UNKNOWN), text=str(error)))
+
+    def _request(self, event: GmpEvent) -> None:
+        handler = self._handlers.get(event.method, self._default)
+        if handler is None:
+            self._answer(event.id, STATUS_NO_METHOD, b"")
+            return
+        request_id = event.id
+
+        def progress(percent: int) -> None:
+            if self._stopped is None and request_id in self._running:
+                self._port.progress(request_id, percent)
+
+        incoming = IncomingCall(
+            Peer(event.host, event.port, event.key_id),
+            self._principals.get(event.key_id, ""),
+            event.instance,
+            event.method,
+            event.data,
+            event.ms / 1000.0,
+            progress,
+        )
+        running = maybeDeferred(handler, incoming)
+        self._running[request_id] = running
+        running.addCallbacks(
+            lambda body: self._finish(request_id, 0, body),
+            lambda failure: self._failed(request_id, event.method, failure),
+        )
+
+    def _failed(self, request_id: int, method: int, failure: Failure) -> None:
+        error = failure.value
+        if isinstance(error, GmpError):
+            self._finish(request_id, error.status, error.payload)
+        elif isinstance(error, CancelledError):
+            self._finish(request_id, STATUS_CANCELLED, b"")
+        else:
+            log.failure("handler of method {method:#x} failed", failure, method=method)
+            self._finish(request_id, STATUS_UNKNOWN, b"")
+
+    def _finish(self, request_id: int, status: int, body: bytes) -> None:
+        self._running.pop(request_id, None)
+        self._answer(request_id, status, body)
+
+    def _answer(self, request_id: int, status: int, body: bytes) -> None:
+        if self._stopped is not None:
+            return
+        try:
+            self._port.reply(request_id, status, body)
+        except CoreError as error:
+            log.warn("cannot answer request {id}: {error}", id=request_id, error=str(error))
+
+
+def open_gmp(core: Core, host: str, port: int, *, require_auth: bool = True) -> GmpNode:
+    """An endpoint on UDP (host, port); port 0 picks a free one. Raises CoreError (INUSE, SYS)."""
+    return GmpNode(core, host, port, require_auth=require_auth)
