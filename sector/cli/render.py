@@ -1,0 +1,69 @@
+"""What commands print: JSON for machines, tables and short lines for people. Data goes to standard output,
+talk to standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+import msgspec
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON knows it: Structs become objects by field name, bytes hex, addresses "HOST:PORT"."""
+    if isinstance(value, msgspec.Struct):
+        if type(value).__name__ == "Address":
+            return str(value)
+        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [plain(item) for item in value]
+    if isinstance(value, bytes):
+        return value.hex()
+    return value
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on standard output."""
+    click.echo(json.dumps(plain(value), indent=2 if sys.stdout.isatty() else None, ensure_ascii=False))
+
+
+def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]], right: Iterable[int] = ()) -> None:
+    """Columns in line; `right` are the indexes of those aligned to the right."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    widths = [max([len(head), *(len(row[i]) for row in cells)]) for i, head in enumerate(heads)]
+    to_right = set(right)
+    for row in [list(heads), *cells]:
+        parts = [
+            c.rjust(w) if i in to_right else c.ljust(w)
+            for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        ]
+        click.echo("  ".join(parts).rstrip())
+
+
+def say(text: str) -> None:
+    """One line of talk on standard error."""
+    click.echo(text, err=True)
+
+
+def size_text(size: float) -> str:
+    """Bytes for people, decimal units: 1234567 -> "1.2 MB"."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if abs(size) < 1000 or unit == "TB":
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def duration_text(seconds: float) -> str:
+    """Seconds for people: 3700 -> "1 h 1 min"."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = int(seconds // 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min" if minutes < 2880 else f"{minutes // 1440} days"

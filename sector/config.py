@@ -1,0 +1,448 @@
+"""Settings: TOML files of the services and the client's own file, checked once, one clear line on error.
+
+Each file has the sections ``[listen] [tls] [data] [peers] [log]`` and one per role. Paths are relative to
+the file. An unknown key is an error that names the nearest known one (design section 9).
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from sector.errors import BadConfig, LocalIO
+from sector.model import Address
+
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Seconds = Annotated[float, Meta(gt=0, le=10**7)]
+Count = Annotated[int, Meta(ge=1, le=4096)]
+Role = Literal["security", "master", "slave", "client"]
+ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+Id = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$|^$")]
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all sections."""
+
+
+class Listen(Section, frozen=True, kw_only=True):
+    """`host` an address of this machine; ports 0 = any free one. `advertise` is the address that others
+    reach this node at, when it differs (NAT, 0.0.0.0)."""
+
+    host: str = "127.0.0.1"
+    tls: Port = 0
+    gmp: Port = 0
+    udt: Port = 0
+    advertise: str = ""
+
+
+class Tls(Section, frozen=True, kw_only=True):
+    """Files in PEM. `ca_sha256` pins the CA certificate by its SHA-256 (hex, over DER)."""
+
+    ca: str = ""
+    ca_sha256: Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{64}$|^$")] = ""
+    cert: str = ""
+    key: str = ""
+
+
+class DataSection(Section, frozen=True, kw_only=True):
+    """`dir` holds the database (security, master) or the files (slave)."""
+
+    dir: str = ""
+
+
+class Peers(Section, frozen=True, kw_only=True):
+    """Where the others are, as "HOST:PORT" of their TLS ports."""
+
+    security: str = ""
+    masters: list[str] = []
+
+
+class LogSection(Section, frozen=True, kw_only=True):
+    """`format` auto = human on a terminal, else JSON lines."""
+
+    level: Literal["debug", "info", "warn", "error"] = "info"
+    format: Literal["auto", "human", "json"] = "auto"
+
+
+class SecuritySection(Section, frozen=True, kw_only=True):
+    """Cost of one password check, and how many may run or wait (spec/security.md, TLS channels)."""
+
+    argon2_mib: Annotated[int, Meta(ge=8, le=1024)] = 64
+    argon2_passes: Annotated[int, Meta(ge=1, le=16)] = 3
+    hashers: Annotated[int, Meta(ge=1, le=2)] = 2
+    hash_queue: Annotated[int, Meta(ge=1, le=1024)] = 32
+
+
+class MasterSection(Section, frozen=True, kw_only=True):
+    """Times in seconds. `issuer` 1-255 differs between the masters of a cluster."""
+
+    id: Id = "master"
+    issuer: Annotated[int, Meta(ge=1, le=255)] = 1
+    cluster_key: str = "cluster.key"
+    topology: str = "topology.toml"
+    replication: str = "replication.toml"
+    session_hours: Annotated[float, Meta(gt=0, le=8760)] = 12.0
+    logins_per_s: Annotated[float, Meta(gt=0, le=10**6)] = 50.0
+    heartbeat_s: Seconds = 1.0
+    suspect_s: Seconds = 3.0
+    lost_s: Seconds = 10.0
+    lease_s: Seconds = 60.0
+    check_s: Seconds = 10.0
+    copies: Count = 4
+    replicas_on_write: Count = 1
+    encrypt: bool = True
+
+
+class SlaveSection(Section, frozen=True, kw_only=True):
+    """`spes` worker processes for Sphere, 0 = one per core. `reserve_mib` of the disk are left free."""
+
+    id: Id = "slave"
+    spes: Annotated[int, Meta(ge=0, le=1024)] = 0
+    reserve_mib: Annotated[int, Meta(ge=0)] = 64
+    scan_s: Seconds = 300.0
+    transfers: Count = 64
+
+
+class SphereSection(Section, frozen=True, kw_only=True):
+    """Limits of one worker process that runs users' functions. `silence_s` without progress ends it."""
+
+    memory_mib: Annotated[int, Meta(ge=64)] = 2048
+    scratch_mib: Annotated[int, Meta(ge=1)] = 16384
+    open_files: Annotated[int, Meta(ge=16, le=65536)] = 256
+    silence_s: Seconds = 120.0
+    network: bool = False
+    user: str = "nobody"
+
+
+class ClientSection(Section, frozen=True, kw_only=True):
+    """A user's connection, as `sector login` and `sector up` write it (mode 0600): session, no password.
+    `session` and `secret` are hex; `gmp` the master's "HOST:PORT" for control messages; `expires` seconds
+    since 1970; `password_file` lets commands log in again when the session is over."""
+
+    masters: list[str] = []
+    user: str = ""
+    ca: str = ""
+    ca_sha256: Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{64}$|^$")] = ""
+    session: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$|^$")] = ""
+    secret: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$|^$")] = ""
+    expires: float = 0.0
+    master_id: Id = ""
+    gmp: str = ""
+    key_id: Annotated[int, Meta(ge=0, le=0xFFFFFFFF)] = 0
+    password_file: str = ""
+
+    def __repr__(self) -> str:
+        return f"ClientSection({self.user}@{','.join(self.masters)}, session {self.session[:8] or 'none'})"
+
+
+class Config(Section, frozen=True, kw_only=True):
+    """One file. `path` is where it was read from; `role` which service reads it."""
+
+    listen: Listen = Listen()
+    tls: Tls = Tls()
+    data: DataSection = DataSection()
+    peers: Peers = Peers()
+    log: LogSection = LogSection()
+    security: SecuritySection = SecuritySection()
+    master: MasterSection = MasterSection()
+    slave: SlaveSection = SlaveSection()
+    sphere: SphereSection = SphereSection()
+    client: ClientSection = ClientSection()
+    path: str = ""
+    role: str = ""
+
+    def file(self, name: str) -> Path:
+        """`name` from the file as a path, relative to the directory of the file."""
+        return (Path(self.path).parent / Path(name).expanduser()).resolve() if name else Path()
+
+    @property
+    def data_dir(self) -> Path:
+        """`[data] dir` as an absolute path."""
+        return self.file(self.data.dir)
+
+    @property
+    def node_id(self) -> str:
+        """Name of this node in the cluster."""
+        return {"master": self.master.id, "slave": self.slave.id}.get(self.role, "security")
+
+    @property
+    def security_peer(self) -> Address:
+        """Where the security server is."""
+        return parse_address(self.peers.security)
+
+    @property
+    def master_peers(self) -> list[Address]:
+        """TLS addresses of the masters."""
+        return [parse_address(text) for text in self.peers.masters]
+
+    @property
+    def advertised_host(self) -> str:
+        """The address that this node tells the others."""
+        return self.listen.advertise or self.listen.host
+
+
+SECTIONS: dict[str, type[Section]] = {
+    "listen": Listen,
+    "tls": Tls,
+    "data": DataSection,
+    "peers": Peers,
+    "log": LogSection,
+    "security": SecuritySection,
+    "master": MasterSection,
+    "slave": SlaveSection,
+    "sphere": SphereSection,
+    "client": ClientSection,
+}
+_COMMON = {"listen", "tls", "data", "peers", "log"}
+_ROLE_SECTIONS: dict[str, set[str]] = {
+    "security": _COMMON | {"security"},
+    "master": _COMMON | {"master"},
+    "slave": _COMMON | {"slave", "sphere"},
+    "client": {"client", "log"},
+}
+_DEFAULT_PORTS: dict[str, dict[str, int]] = {
+    "security": {"tls": 7000},
+    "master": {"tls": 7001, "gmp": 7002},
+    "slave": {"gmp": 7010, "udt": 7011},
+}
+_NEEDED: dict[str, tuple[str, ...]] = {
+    "security": ("tls.ca", "tls.cert", "tls.key", "data.dir"),
+    "master": ("tls.ca", "tls.cert", "tls.key", "data.dir", "peers.security", "master.id"),
+    "slave": ("tls.ca", "tls.cert", "tls.key", "data.dir", "peers.masters", "slave.id"),
+    "client": (),
+}
+
+
+def nearest(word: str, known: list[str] | set[str]) -> str:
+    """The known word that is most like `word`, "" when none is near."""
+    found = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.5)
+    return found[0] if found else ""
+
+
+def parse_address(text: str, default_port: int | None = None) -> Address:
+    """An `Address` from "HOST:PORT" or "[IPV6]:PORT"; without a port `default_port` counts.
+
+    Raises `BadConfig` with the text in its message."""
+    match = re.fullmatch(
+        r"\[([0-9A-Fa-f:.%\w]+)\](?::(\d{1,5}))?|([^:\s\[\]/]+)(?::(\d{1,5}))?", text.strip()
+    )
+    hint = "write HOST:PORT, for IPv6 [ADDRESS]:PORT"
+    if match is None:
+        raise BadConfig(f"{text!r} is not an address", hint=hint)
+    host = match.group(1) or match.group(3)
+    digits = match.group(2) or match.group(4)
+    if digits is None and default_port is None:
+        raise BadConfig(f"{text!r} has no port", hint=hint)
+    port = int(digits) if digits is not None else int(default_port or 0)
+    if not 0 < port <= 65535:
+        raise BadConfig(f"{text!r} has a port outside of 1 to 65535", hint=hint)
+    return Address(host, port)
+
+
+def _unknown(path: str, where: str, word: str, known: set[str], elsewhere: str = "") -> BadConfig:
+    near = nearest(word, known)
+    hint = f"did you mean {near}?" if near else f"known are {', '.join(sorted(known))}"
+    return BadConfig(f"{path}: unknown {where}{elsewhere}", hint=hint)
+
+
+def _check_names(path: str, role: str, raw: dict[str, Any]) -> None:
+    known = _ROLE_SECTIONS[role]
+    for name, body in raw.items():
+        if name not in known:
+            if not isinstance(body, dict):
+                raise BadConfig(
+                    f"{path}: key {name} stands outside of any section", hint="put it below [section]"
+                )
+            raise _unknown(path, f"section [{name}]", name, known, f" for {role}")
+        if not isinstance(body, dict):
+            raise BadConfig(
+                f"{path}: {name} is a section, not a value", hint=f"write [{name}] on a line of its own"
+            )
+        fields = set(SECTIONS[name].__struct_fields__)
+        for key in body:
+            if key not in fields:
+                raise _unknown(path, f"key {key} in [{name}]", key, fields)
+
+
+def _where(error: msgspec.ValidationError) -> tuple[str, str]:
+    """(key, what is wrong) of a validation error."""
+    text, _, place = str(error).rpartition(" - at ")
+    parts = re.findall(r"\.([A-Za-z_0-9]+)", place)
+    key = f"[{parts[0]}] {'.'.join(parts[1:])}" if len(parts) > 1 else ".".join(parts)
+    wrong = text.replace("`", "")
+    if "matching regex" in wrong:
+        wrong = "the text has a form that is not allowed"
+    return key, wrong[:1].lower() + wrong[1:]
+
+
+def parse_config(text: str, role: Role, path: str) -> Config:
+    """The settings in `text` for a service of `role`. `path` names the file in errors and anchors relative
+    paths. Raises `BadConfig`: one line with file, key, and what is expected."""
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadConfig(f"{path}: not valid TOML: {error}") from None
+    _check_names(path, role, raw)
+    listen = dict(_DEFAULT_PORTS.get(role, {}))
+    listen.update(raw.get("listen", {}))
+    raw = {**raw, "listen": listen}
+    try:
+        config = msgspec.convert({**raw, "path": path, "role": role}, Config)
+    except msgspec.ValidationError as error:
+        key, wrong = _where(error)
+        raise BadConfig(f"{path}: {key}: {wrong}") from None
+    _check_values(config, role)
+    return config
+
+
+def _check_values(config: Config, role: str) -> None:
+    for needed in _NEEDED[role]:
+        section, _, key = needed.partition(".")
+        if not getattr(getattr(config, section), key):
+            raise BadConfig(
+                f"{config.path}: [{section}] {key} is missing", hint=f"add {key} = … below [{section}]"
+            )
+    addresses = [("[peers] security", config.peers.security)] if config.peers.security else []
+    addresses += [("[peers] masters", text) for text in config.peers.masters]
+    addresses += [("[client] masters", text) for text in config.client.masters]
+    addresses += [("[client] gmp", config.client.gmp)] if config.client.gmp else []
+    for key, text in addresses:
+        try:
+            parse_address(text)
+        except BadConfig as error:
+            raise BadConfig(f"{config.path}: {key}: {error.message}", hint=error.hint) from None
+    if not config.listen.host:
+        raise BadConfig(
+            f"{config.path}: [listen] host is empty", hint='write an address, or "0.0.0.0" for all'
+        )
+    if (
+        config.listen.host in ("0.0.0.0", "::")
+        and role in ("master", "slave")
+        and not config.listen.advertise
+    ):
+        raise BadConfig(
+            f"{config.path}: [listen] advertise is missing while host is {config.listen.host}",
+            hint="say at which address the other nodes reach this one",
+        )
+    master = config.master
+    if not master.heartbeat_s < master.suspect_s < master.lost_s:
+        raise BadConfig(f"{config.path}: [master] needs heartbeat_s < suspect_s < lost_s")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise BadConfig(f"{path}: is not UTF-8 text") from None
+    except OSError as error:
+        raise BadConfig(
+            f"{path}: cannot be read: {error.strerror}", hint="sector init DIR writes new files"
+        ) from None
+
+
+def load_config(path: str | os.PathLike[str], role: Role) -> Config:
+    """Read and check a service's file. Raises `BadConfig` (one line)."""
+    where = Path(path).absolute()
+    return parse_config(_read(where), role, str(where))
+
+
+# the client's own file ------------------------------------------------------------------------------
+def client_path() -> Path:
+    """Where the client's settings are: SECTOR_CONFIG, else XDG_CONFIG_HOME/sector/client.toml, else
+    ~/.config/sector/client.toml."""
+    explicit = os.environ.get("SECTOR_CONFIG")
+    if explicit:
+        return Path(explicit).expanduser().absolute()
+    base = os.environ.get("XDG_CONFIG_HOME")
+    root = Path(base) if base else Path.home() / ".config"
+    return (root / "sector" / "client.toml").absolute()
+
+
+def load_client(path: Path | None = None) -> Config:
+    """The client's settings; empty ones when the file is not there. SECTOR_MASTER, SECTOR_USER and
+    SECTOR_PASSWORD_FILE win over the file; with another master or user the stored session does not count.
+    Raises `BadConfig`."""
+    where = path or client_path()
+    config = (
+        parse_config(_read(where), "client", str(where))
+        if where.exists()
+        else Config(path=str(where), role="client")
+    )
+    return override_client(
+        config,
+        master=os.environ.get("SECTOR_MASTER"),
+        user=os.environ.get("SECTOR_USER"),
+        password_file=os.environ.get("SECTOR_PASSWORD_FILE"),
+    )
+
+
+def override_client(
+    config: Config, *, master: str | None = None, user: str | None = None, password_file: str | None = None
+) -> Config:
+    """`config` with master ("HOST:PORT"), user or password file replaced where given."""
+    client = config.client
+    changes: dict[str, Any] = {}
+    if master and master not in client.masters:
+        changes["masters"] = [str(parse_address(master, 7001))]
+    if user and user != client.user:
+        changes["user"] = user
+    if changes:
+        changes.update(session="", secret="", expires=0.0, master_id="", gmp="", key_id=0, password_file="")
+    if password_file:
+        changes["password_file"] = str(Path(password_file).expanduser().absolute())
+    if not changes:
+        return config
+    return msgspec.structs.replace(config, client=msgspec.structs.replace(client, **changes))
+
+
+def save_client(client: ClientSection, path: Path | None = None) -> Path:
+    """Write the client's settings (mode 0600, atomically). Raises `LocalIO`."""
+    where = path or client_path()
+    text = "# Written by sector login and sector up. Keep it private: it holds a session.\n[client]\n"
+    text += to_toml(msgspec.structs.asdict(client))
+    try:
+        where.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_private(where, text.encode())
+    except OSError as error:
+        raise LocalIO(f"{where} cannot be written: {error.strerror}") from None
+    return where
+
+
+def write_private(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Write a file that only its owner may read, replacing an older one atomically; fsynced."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(
+        temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, mode
+    )
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def to_toml(values: dict[str, Any]) -> str:
+    """`key = value` lines for texts, numbers, truth values and lists of texts."""
+    return "".join(f"{key} = {_toml_value(value)}\n" for key, value in values.items())
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+    text = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in text) + '"'
