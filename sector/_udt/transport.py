@@ -81,6 +81,8 @@ class UdtTransport:
         self._reason: Failure | None = None
         self._closing = False
         self._buffer = ffi.new("uint8_t[]", READ_BYTES)
+        self.connected = True
+        self.final_stats: dict[str, int] = {}
         core.watch(sock, self.event)
 
     def start(self, protocol: Any) -> None:
@@ -105,6 +107,7 @@ class UdtTransport:
             self._gone()
 
     def _gone(self) -> None:
+        self.connected = False
         self._core.unwatch(self._sock)
         self._out.clear()
         protocol, self._protocol = self._protocol, None
@@ -177,6 +180,7 @@ class UdtTransport:
     def _close(self, linger_ms: int) -> None:
         if not self._closing:
             self._closing = True
+            self.final_stats = self.stats()
             lib.udt_close(self._core.ctx, self._sock, linger_ms)
 
     # ITransport
@@ -246,9 +250,10 @@ class UdtTransport:
         self.loseConnection()
 
     def stats(self) -> dict[str, int]:
-        """udt_sock_stats of this connection, at most 250 ms old."""
+        """udt_sock_stats of this connection, at most 250 ms old; after its end the last ones."""
         out = ffi.new("udt_sock_stats *")
-        check(lib.udt_stats_get(self._core.ctx, self._sock, out))
+        if lib.udt_stats_get(self._core.ctx, self._sock, out) < 0:
+            return self.final_stats
         return struct_dict(out[0])
 
 

@@ -1,0 +1,78 @@
+"""`sector bench udt`: bulk throughput over loopback, one process a side, peers in the same run."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+from typing import Any
+
+import click
+
+from sector.bench.common import document, peers_of, program, show
+from sector.errors import SectorError
+
+PEERS = ("libudt",)
+
+
+def free_port() -> int:
+    """A UDP port that is free now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _pair(receiver: list[str], sender: list[str], limit_s: float) -> tuple[dict[str, Any], dict[str, Any]]:
+    with subprocess.Popen(receiver, stdout=subprocess.PIPE, text=True) as rx:
+        assert rx.stdout is not None
+        try:
+            if rx.stdout.readline().strip() != "ready":
+                raise SectorError(f"{receiver[0]} did not start")
+            tx = subprocess.run(sender, stdout=subprocess.PIPE, text=True, timeout=limit_s, check=False)
+            out, _ = rx.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            raise SectorError(f"the bench did not end in {limit_s:.0f} s") from None
+        finally:
+            rx.kill()
+    if tx.returncode or rx.returncode:
+        raise SectorError(f"the bench failed: {sender[0]} {tx.returncode}, {receiver[0]} {rx.returncode}")
+    return json.loads(out.splitlines()[-1]), json.loads(tx.stdout.splitlines()[-1])
+
+
+def run_one(peer: str, seconds: float) -> dict[str, Any]:
+    """One transfer of `seconds` over loopback. GB = 10^9 payload bytes that arrived."""
+    port = str(free_port())
+    if peer == "libudt":
+        tool = program("libudt_peer")
+        receiver = [tool, "listen", port, "--bench-recv"]
+        sender = [tool, "connect", "127.0.0.1", port, "--bench-send", str(seconds)]
+    else:
+        tool = program("bench_udt")
+        receiver = [tool, "recv", port]
+        sender = [tool, "send", "127.0.0.1", port, str(seconds)]
+    rx, tx = _pair(receiver, sender, seconds + 60)
+    gigabytes = rx["bytes"] / 1e9
+    return {
+        "peer": peer,
+        "gbps": round(rx["bytes"] * 8 / rx["seconds"] / 1e9, 3),
+        "tx_cpu_s_per_gb": round(tx["cpu_s"] / gigabytes, 4),
+        "rx_cpu_s_per_gb": round(rx["cpu_s"] / gigabytes, 4),
+        "bytes": rx["bytes"],
+        "seconds": round(rx["seconds"], 3),
+        "ok": rx["bytes"] == tx["bytes"],
+    }
+
+
+@click.command(epilog="\b\nExample:\n  sector bench udt --peer libudt --runs 3 --json")
+@click.option("--peer", "peer_text", default="", metavar="NAME,…", help="Also measure: libudt.")
+@click.option("--runs", type=click.IntRange(1, 100), default=3, show_default=True, help="Runs of each.")
+@click.option("--seconds", type=click.FloatRange(0.2, 3600), default=5.0, show_default=True, help="A run.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def udt(peer_text: str, runs: int, seconds: float, as_json: bool) -> None:
+    """Plain UDT throughput on loopback, MTU-1500 packets, sender and receiver one process each."""
+    peers = ["sector", *peers_of(peer_text, PEERS)]
+    results = []
+    for run in range(1, runs + 1):
+        for peer in peers:
+            results.append({"run": run, **run_one(peer, seconds)})
+    show(document("udt", {"seconds": seconds, "runs": runs, "path": "loopback"}, results), as_json)

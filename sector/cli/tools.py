@@ -1,0 +1,85 @@
+"""Commands for network people: `udtcat` and the `bench` group."""
+
+from __future__ import annotations
+
+import click
+
+from sector.errors import UsageError
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  sector udtcat -l 9000 > copy.tar                      (receive)
+  sector udtcat 192.0.2.7 9000 < data.tar               (send)
+  sector udtcat --rendezvous -l 9000 192.0.2.7 9000     (both sides, through NAT)
+"""
+)
+@click.option("-l", "--listen", type=click.IntRange(0, 65535), metavar="PORT", help="Local UDP port.")
+@click.option("--rendezvous", is_flag=True, help="Both sides connect to each other; needs -l and HOST PORT.")
+@click.option("--message", is_flag=True, help="Message mode instead of a byte stream.")
+@click.option(
+    "--message-size",
+    type=click.IntRange(1, 8 << 20),
+    default=50000,
+    show_default=True,
+    help="Bytes a message.",
+)
+@click.option("--stats", is_flag=True, help="Print the connection's statistics to standard error at the end.")
+@click.argument("host", required=False)
+@click.argument("port", required=False, type=click.IntRange(1, 65535))
+def udtcat(
+    listen: int | None,
+    rendezvous: bool,
+    message: bool,
+    message_size: int,
+    stats: bool,
+    host: str | None,
+    port: int | None,
+) -> None:
+    """Netcat over plain UDT, with any UDT peer (libudt's programs included).
+
+    Standard input goes to the peer, what comes goes to standard output. At the end of input it closes when
+    all it sent is acknowledged, or, having sent nothing, when the peer closes.
+    """
+    if host is not None and port is None:
+        raise UsageError("HOST needs a PORT", hint="sector udtcat HOST PORT")
+    if host is None and listen is None:
+        raise UsageError("nothing to connect to", hint="give HOST PORT, or -l PORT to listen")
+    if rendezvous and (host is None or listen is None):
+        raise UsageError("a rendezvous needs both -l PORT and HOST PORT")
+    if host is not None and listen is not None and not rendezvous:
+        raise UsageError("-l with HOST PORT is a rendezvous", hint="add --rendezvous")
+    from sector.cli.udtcat import udtcat_main
+
+    peer = (_literal(host), port) if host is not None and port is not None else None
+    udtcat_main(listen, peer, message=message, message_size=message_size, stats=stats)
+
+
+def _literal(host: str) -> str:
+    import socket
+
+    from sector.errors import Unreachable
+
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)
+    except (OSError, UnicodeError) as error:
+        raise Unreachable(f"cannot find the host {host!r}: {error}") from None
+    return str(found[0][4][0])
+
+
+@click.group()
+def bench() -> None:
+    """Measure transport, messaging and sorting; --json prints one document with machine and settings."""
+
+
+def _mount() -> None:
+    from sector.bench.gmp import gmp
+    from sector.bench.terasort import terasort
+    from sector.bench.udt import udt
+
+    for command in (udt, gmp, terasort):
+        bench.add_command(command)
+
+
+_mount()

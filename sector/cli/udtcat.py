@@ -1,0 +1,271 @@
+"""`sector udtcat`: netcat over plain UDT, with any UDT peer (design section 9)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections import deque
+from typing import Any
+
+from twisted.internet import defer
+from twisted.internet.protocol import Factory, Protocol
+
+from sector._udt.context import Core
+from sector._udt.endpoints import UdtClientEndpoint, UdtRendezvousEndpoint, UdtServerEndpoint
+from sector._udt.errors import CoreError
+from sector._udt.transport import MESSAGE, STREAM
+from sector.errors import PortInUse, SectorError, Unreachable
+
+READ_BYTES = 1 << 18
+OUT_BOUND = 8 << 20
+
+
+class Stdin:
+    """Reads a descriptor in a thread of its own; at most one chunk waits."""
+
+    def __init__(self, reactor: Any, fd: int, chunk: int, whole: bool) -> None:
+        self._reactor, self._fd, self._chunk, self._whole = reactor, fd, chunk, whole
+        self._go = threading.Semaphore(0)
+        self._asked: defer.Deferred[bytes] | None = None
+        threading.Thread(target=self._run_thd, name="stdin", daemon=True).start()
+
+    def read(self) -> defer.Deferred[bytes]:
+        """The next chunk, b"" at the end."""
+        self._asked = defer.Deferred()
+        self._go.release()
+        return self._asked
+
+    def _run_thd(self) -> None:
+        while True:
+            self._go.acquire()
+            data = self._read_thd()
+            self._reactor.callFromThread(self._give, data)
+            if not data:
+                return
+
+    def _read_thd(self) -> bytes:
+        parts = []
+        left = self._chunk
+        while left:
+            part = os.read(self._fd, left)
+            if not part:
+                break
+            parts.append(part)
+            left -= len(part)
+            if not self._whole:
+                break
+        return b"".join(parts)
+
+    def _give(self, data: bytes) -> None:
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            asked.callback(data)
+
+
+class Stdout:
+    """Writes a descriptor in a thread of its own; the connection is paused above a bound."""
+
+    def __init__(self, reactor: Any, fd: int) -> None:
+        self._reactor, self._fd = reactor, fd
+        self._queue: deque[bytes] = deque()
+        self._bytes = 0
+        self._ready = threading.Condition()
+        self._ended = False
+        self.transport: Any = None
+        self.failed: str = ""
+        self.done: defer.Deferred[None] = defer.Deferred()
+        threading.Thread(target=self._run_thd, name="stdout", daemon=True).start()
+
+    def write(self, data: bytes) -> None:
+        """Queue for writing."""
+        with self._ready:
+            self._queue.append(data)
+            self._bytes += len(data)
+            full = self._bytes > OUT_BOUND
+            self._ready.notify()
+        if full and self.transport is not None:
+            self.transport.pauseProducing()
+
+    def end(self) -> None:
+        """No more comes; `done` fires when all is written."""
+        with self._ready:
+            self._ended = True
+            self._ready.notify()
+
+    def _run_thd(self) -> None:
+        while True:
+            with self._ready:
+                while not self._queue and not self._ended:
+                    self._ready.wait()
+                if not self._queue:
+                    break
+                data = self._queue.popleft()
+            view = memoryview(data)
+            try:
+                while view:
+                    view = view[os.write(self._fd, view) :]
+            except OSError as error:
+                self.failed = error.strerror or str(error)
+                break
+            with self._ready:
+                before, self._bytes = self._bytes, self._bytes - len(data)
+                resume = before > OUT_BOUND // 2 >= self._bytes
+            if resume:
+                self._reactor.callFromThread(self._resume)
+        self._reactor.callFromThread(self._finish)
+
+    def _resume(self) -> None:
+        if self.transport is not None:
+            self.transport.resumeProducing()
+
+    def _finish(self) -> None:
+        if self.failed and self.transport is not None:
+            self.transport.abortConnection()
+        self.done.callback(None)
+
+
+class Cat(Protocol):
+    """Standard input to the peer, what comes to standard output."""
+
+    def __init__(self, reactor: Any, source: Stdin, sink: Stdout) -> None:
+        self._reactor, self._source, self._sink = reactor, source, sink
+        self._writable: defer.Deferred[None] | None = None
+        self._paused = False
+        self.sent = self.received = 0
+        self.closed: defer.Deferred[Any] = defer.Deferred()
+        self.stats: dict[str, int] = {}
+
+    def connectionMade(self) -> None:
+        transport: Any = self.transport
+        self._sink.transport = transport
+        transport.registerProducer(self, True)
+        defer.ensureDeferred(self._pump())
+
+    async def _pump(self) -> None:
+        transport: Any = self.transport
+        while True:
+            data = await self._source.read()
+            if not data:
+                break
+            self.sent += len(data)
+            transport.write(data)
+            if self._paused:
+                self._writable = defer.Deferred()
+                await self._writable
+            self._sample()
+        transport.unregisterProducer()
+        if self.sent:
+            transport.loseConnection()
+
+    def _sample(self) -> None:
+        transport: Any = self.transport
+        if transport is not None and transport.connected:
+            self.stats = transport.stats()
+
+    def pauseProducing(self) -> None:
+        """The send buffer is full."""
+        self._paused = True
+
+    def resumeProducing(self) -> None:
+        """There is room again."""
+        self._paused = False
+        waiting, self._writable = self._writable, None
+        if waiting is not None:
+            waiting.callback(None)
+
+    def stopProducing(self) -> None:
+        """The connection ended."""
+
+    def dataReceived(self, data: bytes) -> None:
+        self.received += len(data)
+        self._sink.write(data)
+
+    messageReceived = dataReceived
+
+    def connectionLost(self, reason: Any = None) -> None:
+        transport: Any = self.transport
+        self.stats = transport.final_stats or self.stats
+        self._sink.transport = None
+        self._sink.end()
+        self.closed.callback(reason)
+
+
+class _Once(Factory):
+    """One connection, then no more."""
+
+    def __init__(self, protocol: Cat) -> None:
+        self._protocol: Cat | None = protocol
+        self.connected: defer.Deferred[Cat] = defer.Deferred()
+
+    def buildProtocol(self, addr: object) -> Cat | None:
+        protocol, self._protocol = self._protocol, None
+        if protocol is not None and not self.connected.called:
+            self.connected.callback(protocol)
+        return protocol
+
+
+async def _meet(core: Core, cat: Cat, listen: int | None, peer: tuple[str, int] | None, kind: int) -> Any:
+    factory = _Once(cat)
+    if peer is None:
+        listening = await UdtServerEndpoint(core, listen or 0, kind=kind).listen(factory)
+        await factory.connected
+        return listening
+    if listen is None:
+        await UdtClientEndpoint(core, *peer, kind=kind).connect(factory)
+    else:
+        await UdtRendezvousEndpoint(core, listen, *peer, kind=kind).connect(factory)
+    return None
+
+
+async def _run(reactor: Any, listen: int | None, peer: tuple[str, int] | None, kind: int, size: int) -> Cat:
+    core = Core(reactor)
+    sink = Stdout(reactor, 1)
+    cat = Cat(reactor, Stdin(reactor, 0, size if kind == MESSAGE else READ_BYTES, kind == MESSAGE), sink)
+    try:
+        listening = await _meet(core, cat, listen, peer, kind)
+        reason = await cat.closed
+        await sink.done
+        if listening is not None:
+            await listening.stopListening()
+        if sink.failed:
+            raise SectorError(f"cannot write standard output: {sink.failed}")
+        lost = getattr(reason, "value", None)
+        if lost is not None and type(lost).__name__ != "ConnectionDone":
+            raise Unreachable(f"connection lost: {lost}", hint="")
+        return cat
+    except CoreError as error:
+        if error.name == "INUSE":
+            raise PortInUse(str(error)) from None
+        raise SectorError(str(error)) from None
+    finally:
+        await core.stop()
+
+
+def udtcat_main(
+    listen: int | None, peer: tuple[str, int] | None, *, message: bool, message_size: int, stats: bool
+) -> None:
+    """Run until one side closes. Raises SectorError."""
+    from twisted.internet import error as twisted_errors
+    from twisted.internet import reactor
+    from twisted.python.failure import Failure
+
+    outcome: list[Any] = []
+    work = defer.ensureDeferred(_run(reactor, listen, peer, MESSAGE if message else STREAM, message_size))
+
+    def end(result: Any) -> None:
+        outcome.append(result)
+        reactor.stop()  # type: ignore[attr-defined]
+
+    reactor.callWhenRunning(work.addBoth, end)  # type: ignore[attr-defined]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    reactor.run()  # type: ignore[attr-defined]
+    result = outcome[0] if outcome else None
+    if isinstance(result, Failure):
+        if result.check(twisted_errors.ConnectError):
+            raise Unreachable(str(result.value.args[0] if result.value.args else result.value))
+        result.raiseException()
+    if stats and isinstance(result, Cat):
+        line = {"sent": result.sent, "received": result.received, **result.stats}
+        os.write(2, json.dumps(line).encode() + b"\n")
