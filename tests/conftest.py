@@ -1,0 +1,55 @@
+"""What all tests share: the seed, and the check that a test leaves no process, thread or descriptor."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--seed", type=int, default=20260101, help="seed of all randomness in tests")
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """The seed of this run; printed by pytest when a test fails since it is a fixture value."""
+    return int(request.config.getoption("--seed"))
+
+
+@pytest.fixture
+def rng(seed: int) -> random.Random:
+    """A seeded generator."""
+    return random.Random(seed)
+
+
+def child_pids() -> set[int]:
+    """Live children of this process (zombies not counted)."""
+    found = set()
+    me = os.getpid()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if int(fields[1]) == me and fields[0] != "Z":
+            found.add(int(entry.name))
+    return found
+
+
+@pytest.fixture(autouse=True)
+def no_leaked_children(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test ends every process it starts."""
+    before = child_pids()
+    yield
+    left = child_pids() - before
+    for pid in left:
+        os.kill(pid, 9)
+    assert not left, f"{request.node.name} left processes behind: {sorted(left)}"

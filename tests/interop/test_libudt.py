@@ -1,0 +1,216 @@
+"""Both directions against Debian's libudt 4.11, through real loopback ports and the relay's faults.
+
+Roles x direction x mode x network (issue: streams to 64 MB clean, 8 MB at 1 % loss, 1 MB at 5 % with
+reordering; messages to 8 MB in order); what arrives must equal what was sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import random
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PEER = ROOT / "csrc" / "build" / "libudt_peer"
+RELAY = ROOT / "csrc" / "build" / "relay"
+SECTOR = [sys.executable, "-m", "sector.cli.main"]
+LIMIT_S = 60
+
+FAULTS = {
+    "clean": [],
+    "loss1": ["--loss", "10000"],
+    "loss5reorder": ["--loss", "50000", "--reorder", "20000", "--reorder-delay", "3000"],
+}
+STREAM_BYTES = {"clean": 64_000_000, "loss1": 8_000_000, "loss5reorder": 1_000_000}
+MESSAGE_SIZES = {
+    "clean": [8_000_000, 1, 1456, 1457, 2912, 50_000, 1_000_000],
+    "loss1": [1_000_000, 1, 1456, 100_000, 50_000],
+    "loss5reorder": [200_000, 7, 1456, 50_000],
+}
+UDTCAT_MESSAGE = {"clean": 8_000_000, "loss1": 1_000_000, "loss5reorder": 200_000}
+
+
+def free_ports(count: int) -> list[int]:
+    """UDP ports of 127.0.0.1 that are free now."""
+    with contextlib.ExitStack() as stack:
+        ports = []
+        for _ in range(count):
+            probe = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            probe.bind(("127.0.0.1", 0))
+            ports.append(int(probe.getsockname()[1]))
+        return ports
+
+
+@contextlib.contextmanager
+def relay(arguments: list[str]) -> Iterator[None]:
+    """A relay that runs until the end of the block."""
+    with subprocess.Popen([str(RELAY), *arguments], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(10)
+
+
+def sizes_and_data(mode: str, we_send: bool, network: str, seed: int) -> tuple[list[int], bytes]:
+    """The messages (or the one stream) to send. udtcat cuts its input into equal messages and a rest."""
+    if mode == "stream":
+        sizes = [STREAM_BYTES[network]]
+    elif we_send:
+        sizes = [UDTCAT_MESSAGE[network]] * 2 + [50_001]
+    else:
+        sizes = MESSAGE_SIZES[network]
+    return sizes, random.Random(seed).randbytes(sum(sizes))
+
+
+def framed(sizes: list[int], data: bytes) -> bytes:
+    """libudt_peer's file of messages."""
+    out, at = [], 0
+    for size in sizes:
+        out.append(struct.pack(">I", size) + data[at : at + size])
+        at += size
+    return b"".join(out)
+
+
+def unframe(raw: bytes) -> list[bytes]:
+    """The messages in libudt_peer's file."""
+    out, at = [], 0
+    while at < len(raw):
+        (size,) = struct.unpack_from(">I", raw, at)
+        out.append(raw[at + 4 : at + 4 + size])
+        at += 4 + size
+    return out
+
+
+def ours(
+    arguments: list[str], mode: str, network: str, **streams: IO[bytes] | int
+) -> subprocess.Popen[bytes]:
+    """Our side: the udtcat command as a user runs it."""
+    extra = [] if mode == "stream" else ["--message", "--message-size", str(UDTCAT_MESSAGE[network])]
+    return subprocess.Popen(
+        [*SECTOR, "udtcat", *extra, *arguments],
+        stdin=streams.get("stdin", subprocess.DEVNULL),
+        stdout=streams.get("stdout", subprocess.DEVNULL),
+        stderr=subprocess.PIPE,
+    )
+
+
+def theirs(arguments: list[str], mode: str, direction: list[str]) -> subprocess.Popen[bytes]:
+    """libudt's side."""
+    extra = [] if mode == "stream" else ["--message"]
+    return subprocess.Popen([str(PEER), *arguments, *direction, *extra], stdout=subprocess.PIPE)
+
+
+def addresses(role: str, network: str, stack: contextlib.ExitStack) -> tuple[list[str], list[str]]:
+    """Command lines (ours, theirs) that make both meet in `role` of ours through the network."""
+    faults = FAULTS[network]
+    if role == "rendezvous":
+        a, b, to_a, to_b = free_ports(4)
+        if faults:
+            stack.enter_context(relay(["--pair", f"{a}:{b}", "--ports", f"{to_a}:{to_b}", *faults]))
+        else:
+            to_a, to_b = b, a
+        return (
+            ["--rendezvous", "-l", str(a), "127.0.0.1", str(to_a)],
+            ["rendezvous", str(b), "127.0.0.1", str(to_b)],
+        )
+    server, front = free_ports(2)
+    if faults:
+        stack.enter_context(relay(["--listen", str(front), "--to", f"127.0.0.1:{server}", *faults]))
+    else:
+        front = server
+    listen, connect = str(server), ["127.0.0.1", str(front)]
+    if role == "client":
+        return connect, ["listen", listen]
+    return ["-l", listen], ["connect", *connect]
+
+
+def finish(process: subprocess.Popen[bytes], name: str) -> None:
+    """Wait for one side and say what went wrong."""
+    try:
+        _, talk = process.communicate(timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise AssertionError(f"{name} did not end in {LIMIT_S} s") from None
+    assert process.returncode == 0, f"{name} ended with {process.returncode}: {(talk or b'').decode()}"
+
+
+def wait_listening(role: str, listener: subprocess.Popen[bytes], port: int) -> None:
+    """Until the listening side has bound its UDP port."""
+    for _ in range(200):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                return
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            listener.wait(0.05)
+            break
+    raise AssertionError(f"the {role} side does not listen on {port}")
+
+
+def transfer(role: str, we_send: bool, mode: str, source: Path, target: Path, network: str) -> None:
+    """Run one cell of the matrix."""
+    with contextlib.ExitStack() as stack:
+        our_where, their_where = addresses(role, network, stack)
+        direction = ["--recv", str(target)] if we_send else ["--send", str(source)]
+
+        def start_ours() -> subprocess.Popen[bytes]:
+            if we_send:
+                return ours(our_where, mode, network, stdin=stack.enter_context(source.open("rb")))
+            return ours(our_where, mode, network, stdout=stack.enter_context(target.open("wb")))
+
+        def start_theirs() -> subprocess.Popen[bytes]:
+            return theirs(their_where, mode, direction)
+
+        if role == "client":
+            second = start_theirs()
+            wait_listening("libudt", second, int(their_where[1]))
+            first = start_ours()
+        else:
+            first = start_ours()
+            if role == "server":
+                wait_listening("our", first, int(our_where[1]))
+            second = start_theirs()
+        try:
+            finish(second, "libudt")
+            finish(first, "udtcat")
+        finally:
+            for process in (first, second):
+                if process.poll() is None:
+                    process.kill()
+                    process.communicate()
+
+
+@pytest.mark.parametrize("network", list(FAULTS))
+@pytest.mark.parametrize("mode", ["stream", "message"])
+@pytest.mark.parametrize("we_send", [True, False], ids=["to_libudt", "from_libudt"])
+@pytest.mark.parametrize("role", ["client", "server", "rendezvous"])
+def test_bytes_arrive_unchanged(
+    role: str, we_send: bool, mode: str, network: str, tmp_path: Path, seed: int
+) -> None:
+    """Every cell: what arrives equals what was sent, in order, with message boundaries kept."""
+    sizes, data = sizes_and_data(mode, we_send, network, seed)
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(data if mode == "stream" or we_send else framed(sizes, data))
+    transfer(role, we_send, mode, source, target, network)
+    arrived = target.read_bytes()
+    if mode == "message" and we_send:
+        messages = unframe(arrived)
+        assert [len(m) for m in messages] == sizes
+        arrived = b"".join(messages)
+    assert len(arrived) == len(data)
+    assert hashlib.sha256(arrived).digest() == hashlib.sha256(data).digest()
