@@ -9,6 +9,9 @@
 struct io_port;
 typedef struct io_port io_port;
 
+/* 0, or UDT_E_FORKED in the child of a fork: public functions ask this first. */
+int io_ctx_alive(const udt_ctx *ctx);
+
 udt_ctx *io_port_ctx(io_port *p);
 udt_mux *io_port_mux(io_port *p);
 udt_time io_port_now(const io_port *p); /* time of this turn of the loop */

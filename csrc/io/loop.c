@@ -1,0 +1,232 @@
+/* One turn of a port: wait for a packet, a command or a timer; take in what came; let the engines
+ * act; send what they have. The same turn serves threads and MANUAL ports. No spinning: when
+ * nothing is due the thread sleeps in ppoll, whose timeout is exact to the nanosecond and sleeps
+ * for ever when the engines have no deadline. */
+#include "io/priv.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+_Static_assert(sizeof(udt_sock_stats) == sizeof(udt_stats), "same fields in the same order");
+
+static udt_time min_time(udt_time a, udt_time b)
+{
+    return a < b ? a : b;
+}
+
+/* How long nothing is due, in microseconds; 0 = act now, UDT_NEVER = no deadline. */
+static int64_t idle_us(io_port *p, int64_t max_wait_us)
+{
+    if (io_cmd_waiting(p) || (p->tx_more && !p->tx_wait))
+        return 0;
+    udt_time at = min_time(udt_mux_deadline(p->mux), io_timers_next(&p->timers));
+    if (p->node)
+        at = min_time(at, sgmp_node_deadline(p->node));
+    at = min_time(at, p->snap_at);
+    int64_t wait = at == UDT_NEVER ? UDT_NEVER : at - p->now;
+    if (p->tx_wait && wait < 1000)
+        wait = 1000; /* output is due but the kernel is full: POLLOUT ends the wait */
+    wait = min_time(wait, max_wait_us);
+    return wait < 0 ? 0 : wait;
+}
+
+/* Sleeps until a packet, a waker or the timeout. Returns whether to read the socket. */
+static bool wait_for_work(io_port *p, int64_t wait_us)
+{
+    struct pollfd pf[2] = {{.fd = p->failed ? -1 : p->fd, .events = POLLIN},
+                           {.fd = p->evfd, .events = POLLIN}};
+    struct timespec ts = {.tv_sec = wait_us / 1000000, .tv_nsec = wait_us % 1000000 * 1000};
+    if (p->tx_wait)
+        pf[0].events |= POLLOUT;
+    atomic_store(&p->sleeping, 1);
+    if (io_cmd_waiting(p)) {
+        atomic_store(&p->sleeping, 0);
+        return true;
+    }
+    if (io_manual(p))
+        pthread_mutex_unlock(&p->mu);
+    int n = ppoll(pf, 2, wait_us == UDT_NEVER ? NULL : &ts, NULL);
+    if (io_manual(p))
+        pthread_mutex_lock(&p->mu);
+    atomic_store(&p->sleeping, 0);
+    if (n <= 0)
+        return false;
+    if (pf[1].revents & POLLIN) {
+        uint64_t v;
+        ssize_t got = read(p->evfd, &v, sizeof v);
+        (void)got;
+    }
+    if (pf[0].revents & POLLERR)
+        io_net_errors(p);
+    return (pf[0].revents & POLLIN) != 0;
+}
+
+static void tick(io_port *p)
+{
+    io_timers_run(p);
+    if (udt_mux_deadline(p->mux) <= p->now)
+        udt_mux_tick(p->mux, p->now);
+    if (p->node && sgmp_node_deadline(p->node) <= p->now)
+        sgmp_node_tick(p->node, p->now);
+}
+
+/* Hands engine events to the owners of the sockets. */
+void io_loop_events(io_port *p)
+{
+    struct udt_ev ev;
+    while (udt_mux_next_event(p->mux, &ev)) {
+        bool accepted = ev.kind == UDT_EV_ACCEPTED;
+        io_bind *b = io_map_find(&p->map, accepted ? (int32_t)ev.value : ev.sock);
+        if (!b) {
+            if (accepted)
+                (void)udt_mux_close(p->mux, ev.sock, 0, p->now);
+            continue;
+        }
+        if (ev.kind == UDT_EV_CLOSED || ev.kind == UDT_EV_FAILED) {
+            udt_stats st;
+            if (b->stats_handle && udt_mux_stats(p->mux, ev.sock, &st) == 0) {
+                udt_sock_stats s;
+                memcpy(&s, &st, sizeof s);
+                io_handle_snap(p->ctx, b->stats_handle, &s);
+            }
+        }
+        b->fn(p, b->arg, &ev);
+    }
+}
+
+void io_port_own(io_port *p, int32_t sock, io_sock_fn fn, void *arg)
+{
+    io_bind *b = io_map_find(&p->map, sock);
+    if (!fn) {
+        if (b)
+            io_map_remove(&p->map, b);
+        return;
+    }
+    if (!b) {
+        b = io_map_add(&p->map, sock);
+        if (!b) /* out of memory: without an owner the socket must not live */
+            return (void)udt_mux_close(p->mux, sock, 0, p->now);
+        b->stats_handle = 0;
+    }
+    b->fn = fn;
+    b->arg = arg;
+}
+
+void io_port_stats_of(io_port *p, int32_t sock, int32_t handle)
+{
+    io_bind *b = io_map_find(&p->map, sock);
+    if (b)
+        b->stats_handle = handle;
+}
+
+static void snap_sockets(io_port *p)
+{
+    for (uint32_t i = 0; i < p->map.cap; i++) {
+        io_bind *b = &p->map.slot[i];
+        udt_stats st;
+        udt_sock_stats s;
+        if (b->sock <= 0 || !b->stats_handle || udt_mux_stats(p->mux, b->sock, &st) != 0)
+            continue;
+        memcpy(&s, &st, sizeof s);
+        io_handle_snap(p->ctx, b->stats_handle, &s);
+    }
+}
+
+/* Statistics for other threads: at most 250 ms old, and no wake-up when nothing moved. */
+void io_loop_snap(io_port *p, bool now)
+{
+    if (!now && p->now < p->snap_at)
+        return;
+    udt_mux_counters c;
+    sgmp_stats g;
+    p->snap_at = UDT_NEVER;
+    p->snapped = p->now;
+    udt_mux_counters_get(p->mux, &c);
+    p->st.sockets = c.sockets;
+    p->st.half_open = c.half_open;
+    p->st.tombstones = c.tombstones;
+    p->st.dropped_bad = c.dropped_bad;
+    p->st.dropped_unknown = c.dropped_unknown;
+    p->st.dropped_cookie = c.dropped_cookie;
+    p->st.rejected = c.rejected;
+    p->st.buf_bytes = c.buf_bytes;
+    p->st.gso = p->gso;
+    if (p->node)
+        sgmp_node_stats(p->node, &g);
+    else
+        memset(&g, 0, sizeof g);
+    pthread_mutex_lock(&p->snap_mu);
+    p->snap = p->st;
+    p->gmp_snap = g;
+    pthread_mutex_unlock(&p->snap_mu);
+    snap_sockets(p);
+}
+
+static void end_all(io_port *p)
+{
+    p->ended = true;
+    io_loop_snap(p, true);
+    if (p->ctx->xfer_closing)
+        p->ctx->xfer_closing(p);
+    io_bulk_fini(p);
+    io_socks_end(p);
+    io_loop_events(p);
+    io_net_send(p); /* the peers hear of it */
+}
+
+void io_loop_turn(io_port *p, int64_t max_wait_us)
+{
+    p->now = io_clock();
+    bool readable = true;
+    if (!p->rx_more) {
+        if (io_manual(p) && !p->tx_wait)
+            io_net_send(p); /* what API calls left since the last turn */
+        int64_t wait = idle_us(p, max_wait_us);
+        if (wait > 0 || p->tx_wait)
+            readable = wait_for_work(p, wait);
+        p->now = io_clock();
+    }
+    if (readable && !p->failed)
+        io_net_recv(p);
+    io_cmd_run(p);
+    tick(p);
+    io_loop_events(p);
+    if (p->node) {
+        io_gmp_turn(p);
+        io_bulk_turn(p);
+        io_loop_events(p);
+    }
+    io_net_send(p);
+    io_loop_snap(p, false);
+    if (atomic_load(&p->closing) && !p->ended)
+        end_all(p);
+}
+
+static void *loop_main(void *arg)
+{
+    io_port *p = arg;
+    char name[16];
+    snprintf(name, sizeof name, "udt-%u", p->at.port);
+    prctl(PR_SET_NAME, name);
+    prctl(PR_SET_TIMERSLACK, 1000ul); /* 1 us: pacing, not power saving */
+    while (!p->ended || atomic_load(&p->holds) > 0)
+        io_loop_turn(p, UDT_NEVER);
+    return NULL;
+}
+
+int io_loop_start(io_port *p)
+{
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old); /* signals are the application's */
+    int err = pthread_create(&p->thread, NULL, loop_main, p);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    errno = err;
+    return err ? UDT_E_SYS : 0;
+}

@@ -1,0 +1,381 @@
+/* The UDP socket of a port: batches in (recvmmsg, GRO) and out (sendmmsg, GSO). What the kernel or
+ * a path does not support is found out while running and done one datagram at a time instead. */
+#include "io/priv.h"
+
+#include "base/addr.h"
+#include "io/sockaddr.h"
+
+#include <errno.h>
+#include <linux/errqueue.h>
+#include <netinet/ip.h>
+#include <netinet/udp.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { SOCK_BUF_BYTES = 8 << 20, GMP_MAGIC = 0xC7, GMP_OUT_CAP = 9000 };
+
+static void set_int(int fd, int level, int name, int v)
+{
+    (void)setsockopt(fd, level, name, &v, sizeof v); /* absent on old kernels: then not used */
+}
+
+/* As root the limits of the system do not count; else we get what rmem_max and wmem_max allow. */
+static void set_buffers(io_port *p)
+{
+    int v = SOCK_BUF_BYTES;
+    if (setsockopt(p->fd, SOL_SOCKET, SO_RCVBUFFORCE, &v, sizeof v) < 0)
+        set_int(p->fd, SOL_SOCKET, SO_RCVBUF, v);
+    if (setsockopt(p->fd, SOL_SOCKET, SO_SNDBUFFORCE, &v, sizeof v) < 0)
+        set_int(p->fd, SOL_SOCKET, SO_SNDBUF, v);
+    socklen_t len = sizeof v;
+    if (getsockopt(p->fd, SOL_SOCKET, SO_RCVBUF, &v, &len) == 0)
+        p->st.rcvbuf_bytes = v / 2; /* the kernel reports twice what was asked for */
+    len = sizeof v;
+    if (getsockopt(p->fd, SOL_SOCKET, SO_SNDBUF, &v, &len) == 0)
+        p->st.sndbuf_bytes = v / 2;
+}
+
+static void set_options(io_port *p)
+{
+    int one = 1, zero = 0;
+    set_buffers(p);
+    set_int(p->fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE); /* don't-fragment */
+    set_int(p->fd, IPPROTO_IP, IP_RECVERR, 1);
+    if (p->v6) {
+        set_int(p->fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_PROBE);
+        set_int(p->fd, IPPROTO_IPV6, IPV6_RECVERR, 1);
+    }
+    p->gso = !(p->flags & UDT_PORT_NO_GSO) &&
+             setsockopt(p->fd, SOL_UDP, UDP_SEGMENT, &zero, sizeof zero) == 0;
+    p->gro =
+        !(p->flags & UDT_PORT_NO_GRO) && setsockopt(p->fd, SOL_UDP, UDP_GRO, &one, sizeof one) == 0;
+    p->st.gso = p->gso;
+    p->st.gro = p->gro;
+}
+
+static bool is_any(const udt_addr *a)
+{
+    static const uint8_t zero[16];
+    return memcmp(a->ip, zero, sizeof zero) == 0;
+}
+
+int io_net_open(io_port *p, const udt_addr *at)
+{
+    struct sockaddr_storage ss;
+    p->v6 = at->family == 6;
+    p->fd = socket(p->v6 ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (p->fd < 0)
+        return UDT_E_SYS;
+    bool dual = p->v6 && is_any(at);
+    if (p->v6)
+        set_int(p->fd, IPPROTO_IPV6, IPV6_V6ONLY, !dual);
+    p->only4 = !p->v6;
+    p->only6 = p->v6 && !dual;
+    socklen_t len = sockaddr_put(&ss, at, p->v6);
+    if (bind(p->fd, (struct sockaddr *)&ss, len) < 0)
+        return errno == EADDRINUSE ? UDT_E_INUSE : UDT_E_SYS;
+    set_options(p);
+    len = sizeof ss;
+    if (getsockname(p->fd, (struct sockaddr *)&ss, &len) < 0 || !sockaddr_get(&ss, &p->at))
+        return UDT_E_SYS;
+    return 0;
+}
+
+int io_net_alloc(io_port *p)
+{
+    p->rx.buf = malloc((size_t)IO_RX_SLOTS * IO_SLOT_BYTES);
+    p->tx.buf = malloc(IO_TX_BYTES);
+    if (!p->rx.buf || !p->tx.buf)
+        return UDT_E_NOMEM;
+    for (int i = 0; i < IO_RX_SLOTS; i++) {
+        p->rx.iov[i].iov_base = p->rx.buf + (size_t)i * IO_SLOT_BYTES;
+        p->rx.iov[i].iov_len = IO_SLOT_BYTES;
+        p->rx.msg[i].msg_hdr.msg_iov = &p->rx.iov[i];
+        p->rx.msg[i].msg_hdr.msg_iovlen = 1;
+        p->rx.msg[i].msg_hdr.msg_name = &p->rx.name[i];
+        p->rx.msg[i].msg_hdr.msg_control = p->rx.ctrl[i];
+    }
+    return 0;
+}
+
+void io_net_free(io_port *p)
+{
+    free(p->rx.buf);
+    free(p->tx.buf);
+}
+
+static void fail_port(io_port *p, int sys)
+{
+    if (p->failed)
+        return;
+    p->failed = true;
+    udt_event ev = {.kind = UDT_IO_PORT_FAILED, .sock = p->id, .err = UDT_E_SYS, .sys_err = sys};
+    io_emit_from(p, &ev);
+}
+
+/* ICMP errors. Port unreachable ends a connect at once, as TCP would; the rest is left to the
+ * engines' timers, for a route may come back. */
+void io_net_errors(io_port *p)
+{
+    for (int i = 0; i < 64; i++) {
+        struct sockaddr_storage to;
+        uint8_t ctrl[512];
+        struct msghdr m = {.msg_name = &to,
+                           .msg_namelen = sizeof to,
+                           .msg_control = ctrl,
+                           .msg_controllen = sizeof ctrl};
+        if (recvmsg(p->fd, &m, MSG_ERRQUEUE | MSG_DONTWAIT) < 0)
+            return;
+        udt_addr a;
+        if (!sockaddr_get(&to, &a))
+            continue;
+        for (struct cmsghdr *c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
+            struct sock_extended_err e;
+            if (!(c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_RECVERR) &&
+                !(c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_RECVERR))
+                continue;
+            memcpy(&e, CMSG_DATA(c), sizeof e);
+            if (e.ee_origin == SO_EE_ORIGIN_LOCAL || e.ee_errno != ECONNREFUSED)
+                continue;
+            io_sock_unreachable(p, &a);
+            io_bulk_unreachable(p, &a);
+        }
+    }
+}
+
+static size_t gro_segment(struct msghdr *m)
+{
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c))
+        if (c->cmsg_level == SOL_UDP && c->cmsg_type == UDP_GRO) {
+            int v;
+            memcpy(&v, CMSG_DATA(c), sizeof v);
+            return v > 0 ? (size_t)v : 0;
+        }
+    return 0;
+}
+
+static void feed(io_port *p, const udt_addr *from, const uint8_t *b, size_t len, size_t seg)
+{
+    while (len > 0) {
+        size_t n = seg && seg < len ? seg : len;
+        if (b[0] == GMP_MAGIC && p->node)
+            sgmp_node_input(p->node, from, b, n, p->now);
+        else
+            udt_mux_input(p->mux, from, b, n, p->now);
+        p->st.dgrams_in++;
+        p->st.bytes_in += (int64_t)n;
+        b += n;
+        len -= n;
+    }
+}
+
+static int receive(io_port *p)
+{
+    for (int i = 0; i < IO_RX_SLOTS; i++) {
+        p->rx.msg[i].msg_hdr.msg_namelen = sizeof p->rx.name[i];
+        p->rx.msg[i].msg_hdr.msg_controllen = p->gro ? sizeof p->rx.ctrl[i] : 0;
+    }
+    for (int tries = 0; tries < 8; tries++) {
+        int n = recvmmsg(p->fd, p->rx.msg, IO_RX_SLOTS, MSG_DONTWAIT, NULL);
+        p->st.recv_calls++;
+        if (n >= 0 || errno == EAGAIN)
+            return n;
+        if (errno == EBADF || errno == ENOTSOCK || errno == EINVAL) {
+            fail_port(p, errno);
+            return -1;
+        }
+        if (errno != EINTR) /* an ICMP error that waits to be told */
+            io_net_errors(p);
+    }
+    return -1;
+}
+
+void io_net_recv(io_port *p)
+{
+    int n = receive(p);
+    p->rx_more = n == IO_RX_SLOTS;
+    if (n <= 0)
+        return;
+    udt_addr from;
+    for (int i = 0; i < n; i++) {
+        struct msghdr *m = &p->rx.msg[i].msg_hdr;
+        if ((m->msg_flags & MSG_TRUNC) || !sockaddr_get(&p->rx.name[i], &from))
+            continue;
+        feed(p, &from, p->rx.iov[i].iov_base, p->rx.msg[i].msg_len, p->gro ? gro_segment(m) : 0);
+    }
+    udt_mux_burst_end(p->mux, p->now);
+    p->snap_at = p->snapped + IO_SNAP_US;
+}
+
+/* ---- output ------------------------------------------------------------------------------ */
+static bool path_has_gso(const io_port *p, const udt_addr *to)
+{
+    for (uint32_t i = 0; i < p->no_gso_n && i < IO_NO_GSO_PATHS; i++)
+        if (addr_eq(&p->no_gso[i], to))
+            return false;
+    return true;
+}
+
+static void add_message(io_port *p, const udt_addr *to, uint8_t *b, size_t len, size_t seg)
+{
+    io_tx *t = &p->tx;
+    uint32_t i = t->n++;
+    struct msghdr *m = &t->msg[i].msg_hdr;
+    memset(m, 0, sizeof *m);
+    t->to[i] = *to;
+    t->iov[i].iov_base = b;
+    t->iov[i].iov_len = len;
+    m->msg_iov = &t->iov[i];
+    m->msg_iovlen = 1;
+    m->msg_name = &t->name[i];
+    m->msg_namelen = sockaddr_put(&t->name[i], to, p->v6);
+    t->seg[i] = 0;
+    if (seg == 0 || seg >= len)
+        return;
+    t->seg[i] = (uint16_t)seg;
+    m->msg_control = t->ctrl[i].b;
+    m->msg_controllen = CMSG_SPACE(sizeof(uint16_t));
+    struct cmsghdr *c = CMSG_FIRSTHDR(m);
+    c->cmsg_level = SOL_UDP;
+    c->cmsg_type = UDP_SEGMENT;
+    c->cmsg_len = CMSG_LEN(sizeof(uint16_t));
+    memcpy(CMSG_DATA(c), &t->seg[i], sizeof(uint16_t));
+}
+
+/* One datagram at a time: what cannot be sent is lost, and the engines repeat it. */
+static void send_split(io_port *p, uint32_t i)
+{
+    struct mmsghdr m[64];
+    struct iovec iov[64];
+    uint8_t *b = p->tx.iov[i].iov_base;
+    size_t left = p->tx.iov[i].iov_len, seg = p->tx.seg[i] ? p->tx.seg[i] : left;
+    unsigned k = 0, at = 0;
+    for (; left > 0 && k < 64; k++) {
+        iov[k].iov_base = b;
+        iov[k].iov_len = seg < left ? seg : left;
+        b += iov[k].iov_len;
+        left -= iov[k].iov_len;
+        memset(&m[k], 0, sizeof m[k]);
+        m[k].msg_hdr.msg_name = &p->tx.name[i];
+        m[k].msg_hdr.msg_namelen = p->tx.msg[i].msg_hdr.msg_namelen;
+        m[k].msg_hdr.msg_iov = &iov[k];
+        m[k].msg_hdr.msg_iovlen = 1;
+    }
+    while (at < k) {
+        int n = sendmmsg(p->fd, m + at, k - at, MSG_DONTWAIT);
+        p->st.send_calls++;
+        if (n < 0 && errno == EAGAIN)
+            return;
+        for (int j = 0; j < n; j++)
+            p->st.bytes_out += (int64_t)iov[at + (unsigned)j].iov_len;
+        p->st.dgrams_out += n > 0 ? n : 0;
+        at += n > 0 ? (unsigned)n : 1;
+    }
+}
+
+static void count_sent(io_port *p, uint32_t from, uint32_t to)
+{
+    for (uint32_t i = from; i < to; i++) {
+        size_t len = p->tx.iov[i].iov_len, seg = p->tx.seg[i];
+        p->st.dgrams_out += seg ? (int64_t)((len + seg - 1) / seg) : 1;
+        p->st.bytes_out += (int64_t)len;
+    }
+}
+
+/* The first unsent message met an error: repeat it another way or give it up. */
+static void send_failed(io_port *p, int err)
+{
+    io_tx *t = &p->tx;
+    bool segmented = t->seg[t->first] != 0;
+    if (segmented && (err == EINVAL || err == EMSGSIZE || err == EIO)) {
+        if (path_has_gso(p, &t->to[t->first]))
+            p->no_gso[p->no_gso_n++ % IO_NO_GSO_PATHS] = t->to[t->first];
+    } else if (err != EMSGSIZE && err != EINVAL) {
+        io_net_errors(p); /* most likely an ICMP error about some other datagram */
+    }
+    send_split(p, t->first++);
+}
+
+/* Sends what is queued. False when the kernel takes no more now. */
+static bool flush(io_port *p)
+{
+    io_tx *t = &p->tx;
+    while (t->first < t->n) {
+        int n = sendmmsg(p->fd, t->msg + t->first, t->n - t->first, MSG_DONTWAIT);
+        p->st.send_calls++;
+        if (n > 0) {
+            count_sent(p, t->first, t->first + (uint32_t)n);
+            t->first += (uint32_t)n;
+        } else if (errno == EAGAIN) {
+            return false;
+        } else if (errno != EINTR) {
+            send_failed(p, errno);
+        }
+    }
+    t->n = t->first = 0;
+    t->used = 0;
+    return true;
+}
+
+static bool fits(const io_tx *t, size_t cap)
+{
+    return t->n < IO_TX_MSGS && IO_TX_BYTES - t->used >= cap;
+}
+
+static void take_gmp(io_port *p)
+{
+    io_tx *t = &p->tx;
+    udt_addr to;
+    while (fits(t, GMP_OUT_CAP)) {
+        size_t n = sgmp_node_output(p->node, t->buf + t->used, GMP_OUT_CAP, &to, p->now);
+        if (n == 0)
+            return;
+        if ((to.family == 4 && p->only6) || (to.family == 6 && p->only4))
+            continue;
+        add_message(p, &to, t->buf + t->used, n, 0);
+        t->used += n;
+    }
+    p->tx_more = true;
+}
+
+static void take_udt(io_port *p)
+{
+    io_tx *t = &p->tx;
+    udt_addr to;
+    while (fits(t, IO_SLOT_BYTES)) {
+        size_t seg = 0;
+        size_t n =
+            udt_mux_output(p->mux, t->buf + t->used, 65000, p->gso ? 64 : 1, &to, &seg, p->now);
+        if (n == 0)
+            return;
+        uint8_t *b = t->buf + t->used;
+        if (seg && seg < n && p->no_gso_n && !path_has_gso(p, &to)) {
+            bool flushed = flush(p); /* keeps the order */
+            add_message(p, &to, b, n, seg);
+            send_split(p, --t->n);
+            if (!flushed) {
+                p->tx_wait = true;
+                return;
+            }
+            continue;
+        }
+        add_message(p, &to, b, n, seg);
+        t->used += (n + 63) & ~(size_t)63;
+    }
+    p->tx_more = true;
+}
+
+void io_net_send(io_port *p)
+{
+    p->tx_more = false;
+    if (p->tx.n > 0 && !flush(p))
+        return;
+    p->tx_wait = false;
+    if (p->node)
+        take_gmp(p);
+    take_udt(p);
+    if (p->tx.n > 0) {
+        p->snap_at = p->snapped + IO_SNAP_US;
+        p->tx_wait = !flush(p);
+    }
+}

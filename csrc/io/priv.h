@@ -1,0 +1,262 @@
+/* Private structures of io/: context, port, commands. Who may touch a field is said beside it:
+ * [ctx] under ctx->mu, [loop] only the thread that runs the port's turns, [set] written before the
+ * object is shared. Atomics and mutexes speak for themselves. */
+#ifndef IO_PRIV_H
+#define IO_PRIV_H
+
+#include "io/bytesq.h"
+#include "io/port.h"
+#include "sgmp/node.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/socket.h>
+
+enum {
+    IO_MAX_PORTS = 256,                /* per context */
+    IO_MAX_FDS = 1 + 2 * IO_MAX_PORTS, /* the context's eventfd, then two per port */
+    IO_MAX_CMDS = 4096,                /* queued commands of a port, completions not counted */
+    IO_MAX_CMD_BYTES = 64 << 20,       /* payload inside queued commands of a port */
+    IO_MAX_GMP_BYTES = 128 << 20,      /* GMP payload delivered and not yet released, per context */
+    IO_RX_SLOTS = 16,                  /* GRO buffers per recvmmsg */
+    IO_SLOT_BYTES = 65536,
+    IO_TX_BYTES = 16 * IO_SLOT_BYTES, /* one turn's output */
+    IO_TX_MSGS = 64,
+    IO_SNAP_US = 250000,
+    IO_QUEUE_BYTES = 1 << 20 /* bound of a socket's outbox and of its inbox */
+};
+
+/* ---- commands -------------------------------------------------------------------------- */
+typedef void (*io_cmd_fn)(io_port *p, void *arg);
+typedef struct io_cmd {
+    struct io_cmd *next;
+    io_cmd_fn fn;
+    void *arg;
+    bool heap; /* made by io_port_post: counted and freed by the loop */
+} io_cmd;
+
+/* Pushes an embedded command that cannot fail; the caller keeps it alive until it ran. */
+void io_cmd_push(io_port *p, io_cmd *c);
+/* Runs fn on the loop thread and waits for it (a turn of the loop at most). MANUAL: at once. */
+int io_port_call(io_port *p, io_cmd_fn fn, void *arg);
+void io_cmd_run(io_port *p);     /* [loop] all that are queued */
+bool io_cmd_waiting(io_port *p); /* any queued? */
+void io_wake(io_port *p);        /* the loop should have a look soon */
+
+/* ---- handles and events: see handle.c, ready.c ------------------------------------------ */
+enum io_queued { IO_Q_READ = 1, IO_Q_WRITE = 2, IO_Q_DRAIN = 4, IO_Q_PROGRESS = 8 };
+typedef struct io_entry {
+    void *obj;
+    io_port *port; /* referenced */
+    void (*on_free)(void *obj);
+    udt_sock_stats *snap; /* last statistics or NULL */
+    int64_t progress;     /* newest value of a queued PROGRESS event */
+    uint32_t gen, pins, next_free;
+    uint8_t kind;   /* 0 = free slot */
+    uint8_t queued; /* enum io_queued: such an event waits */
+    bool freed;     /* io_handle_free was called */
+    bool closing;   /* closed by the application: invisible to it but for CLOSED */
+} io_entry;
+
+enum { IO_CHUNK = 1024, IO_MAX_CHUNKS = 128 };
+typedef struct io_table {
+    io_entry *chunk[IO_MAX_CHUNKS];
+    uint32_t nchunks, free_head, free_tail, live; /* free list is FIFO; UINT32_MAX = none */
+} io_table;
+
+typedef struct io_ready {
+    udt_event *ring;
+    uint32_t cap, head;
+    _Atomic uint32_t count; /* written under ctx->mu */
+    uint32_t soft;          /* GMP deliveries stop at 3/4 of this */
+    bool raised;            /* the wake-up descriptor is readable */
+    int fd;
+} io_ready;
+
+struct udt_ctx {
+    uint32_t *alive; /* a page the kernel wipes in a forked child: 1 here, 0 there */
+    int64_t pid;     /* used instead where the kernel cannot wipe; else 0 */
+    pthread_mutex_t mu;
+    io_table tab;                 /* [ctx] */
+    io_ready ready;               /* [ctx] */
+    io_port *ports[IO_MAX_PORTS]; /* [ctx] */
+    _Atomic int fds[IO_MAX_FDS];  /* to close in a forked child; 0 = none */
+    _Atomic int64_t queue_bytes;  /* memory of all outboxes and inboxes */
+    _Atomic int64_t gmp_bytes;    /* delivered and unreleased GMP payload */
+    _Atomic int stalled;          /* some port stopped delivering GMP events */
+    uint64_t max_buf_bytes;       /* [set] */
+    uint32_t disk_threads;        /* [set] */
+    pthread_mutex_t disk_mu;
+    struct disk_pool *disk; /* disk_mu; made at first use, with the hooks below */
+    void (*disk_free)(struct disk_pool *);
+    void (*xfer_closing)(io_port *p);
+    int (*xfer_stats)(void *xfer, udt_sock_stats *out);
+    _Atomic int refs; /* the application and each port */
+};
+void io_ctx_ref(udt_ctx *ctx);
+void io_ctx_unref(udt_ctx *ctx);
+
+io_entry *io_entry_of(udt_ctx *ctx, int32_t h); /* [ctx] NULL when gone */
+void io_handle_snap(udt_ctx *ctx, int32_t h, const udt_sock_stats *st);
+/* Marks as closed by the application. NOSOCK when it already was; the pin is the caller's. */
+void *io_handle_close(udt_ctx *ctx, int32_t h, enum io_kind kind, io_port **p);
+void io_handles_fini(udt_ctx *ctx);
+int io_ready_init(udt_ctx *ctx, uint32_t max_events);
+void io_ready_fini(udt_ctx *ctx);
+/* As io_emit, without raising the descriptor (events of MANUAL ports). */
+void io_emit_from(io_port *p, udt_event *ev);
+bool io_ready_full(udt_ctx *ctx); /* GMP deliveries should pause */
+
+/* ---- timers ------------------------------------------------------------------------------ */
+typedef struct io_timers {
+    io_timer **heap; /* earliest first */
+    int32_t n, cap;
+} io_timers;
+udt_time io_timers_next(const io_timers *t);
+void io_timers_run(io_port *p);
+
+/* ---- engine socket -> owner --------------------------------------------------------------- */
+typedef struct io_bind {
+    int32_t sock; /* engine id, 0 = empty, -1 = deleted */
+    int32_t stats_handle;
+    io_sock_fn fn;
+    void *arg;
+} io_bind;
+typedef struct io_map {
+    io_bind *slot;
+    uint32_t cap, used, live; /* cap is a power of two; used counts deleted ones too */
+} io_map;
+io_bind *io_map_find(io_map *m, int32_t sock);
+/* NULL when out of memory. May move all binds. */
+io_bind *io_map_add(io_map *m, int32_t sock);
+void io_map_remove(io_map *m, io_bind *b);
+
+/* ---- network ------------------------------------------------------------------------------ */
+typedef struct io_rx {
+    uint8_t *buf; /* IO_RX_SLOTS slots */
+    struct mmsghdr msg[IO_RX_SLOTS];
+    struct iovec iov[IO_RX_SLOTS];
+    struct sockaddr_storage name[IO_RX_SLOTS];
+    uint8_t ctrl[IO_RX_SLOTS][64];
+} io_rx;
+
+typedef struct io_tx {
+    uint8_t *buf; /* IO_TX_BYTES, filled from the front, emptied at once */
+    size_t used;
+    uint32_t n, first; /* queued messages, first not yet sent */
+    struct mmsghdr msg[IO_TX_MSGS];
+    struct iovec iov[IO_TX_MSGS];
+    struct sockaddr_storage name[IO_TX_MSGS];
+    udt_addr to[IO_TX_MSGS];
+    uint16_t seg[IO_TX_MSGS]; /* 0 = one datagram */
+    union {
+        uint8_t b[64];
+        struct cmsghdr align;
+    } ctrl[IO_TX_MSGS];
+} io_tx;
+
+enum { IO_NO_GSO_PATHS = 16 };
+
+struct io_bulk;
+struct io_port {
+    udt_ctx *ctx;       /* [set] */
+    int32_t id;         /* [set] handle */
+    uint32_t slot;      /* [set] place in ctx->ports */
+    uint32_t flags;     /* [set] enum udt_port_flag */
+    int fd, evfd;       /* [set] */
+    bool v6;            /* [set] the socket is AF_INET6 */
+    bool only4, only6;  /* [set] families it can reach */
+    uint16_t mss;       /* [set] */
+    udt_addr at;        /* [set] */
+    _Atomic int refs;   /* open, each handle, each GMP buffer outside */
+    pthread_t thread;   /* [set] unless MANUAL */
+    pthread_mutex_t mu; /* MANUAL: held while handling, not while waiting */
+
+    _Atomic(io_cmd *) cmds;     /* newest first */
+    _Atomic uint32_t ncmds;     /* heap commands that count against IO_MAX_CMDS */
+    _Atomic uint32_t cmd_bytes; /* GMP payload in them */
+    _Atomic int sleeping;       /* a waker must write evfd */
+    _Atomic int dead;           /* no loop any more: posters run commands themselves */
+    pthread_mutex_t dead_mu;
+    _Atomic int32_t holds;
+    _Atomic int closing; /* written by the loop */
+    io_cmd close_cmd;
+    bool ended; /* [loop] sockets were told */
+
+    udt_mux *mux;    /* [loop] */
+    sgmp_node *node; /* [loop] NULL without GMP */
+    struct io_bulk *bulk;
+    io_map map;       /* [loop] */
+    io_timers timers; /* [loop] */
+    udt_time now;     /* [loop] */
+    udt_time snap_at; /* [loop] next snapshot, UDT_NEVER = nothing changed since */
+    udt_time snapped; /* [loop] time of the last one */
+    io_rx rx;         /* [loop] */
+    io_tx tx;         /* [loop] */
+    bool rx_more;     /* [loop] the last receive filled all buffers */
+    bool tx_more;     /* [loop] output stopped at the turn's bound */
+    bool tx_wait;     /* [loop] the kernel's send buffer is full */
+    bool failed;      /* [loop] PORT_FAILED was said */
+    bool gso, gro;    /* [loop] in use */
+    uint32_t no_gso_n;
+    udt_addr no_gso[IO_NO_GSO_PATHS]; /* [loop] paths that refused segmentation */
+    udt_port_stats st;                /* [loop] */
+    uint8_t *scratch;                 /* [loop] for one message of message mode, mmapped */
+    size_t scratch_bytes;
+
+    pthread_mutex_t snap_mu;
+    udt_port_stats snap; /* snap_mu */
+    sgmp_stats gmp_snap; /* snap_mu */
+    pthread_mutex_t gmp_mu;
+    int64_t gmp_next; /* gmp_mu: last id given out */
+    _Atomic uint64_t gmp_instance;
+    _Atomic int gmp_open;  /* 1 while a node is attached or being attached */
+    _Atomic int gmp_again; /* a caller met AGAIN: say WRITABLE when the queue is short */
+    _Atomic int gmp_stall; /* deliveries pause until the application drains */
+    _Atomic(struct io_gbuf *) released;
+    _Atomic uint32_t nreleased;
+    struct io_gbuf *gbuf_free; /* [loop] */
+    uint32_t gbuf_nfree;
+    _Atomic int listening; /* a listener exists (or is being made) */
+};
+
+void io_port_ref(io_port *p);
+void io_port_unref(io_port *p);
+/* For MANUAL ports: the direct door into the engines. Sets p->now. No-ops on threaded ports. */
+bool io_manual(const io_port *p);
+void io_manual_enter(io_port *p);
+void io_manual_leave(io_port *p);
+
+udt_time io_clock(void);
+void io_random(void *arg, uint8_t *buf, size_t len);
+
+/* loop.c */
+void io_loop_turn(io_port *p, int64_t max_wait_us);
+int io_loop_start(io_port *p);
+void io_loop_events(io_port *p);
+void io_loop_snap(io_port *p, bool now);
+
+/* net.c */
+int io_net_open(io_port *p, const udt_addr *at);
+int io_net_alloc(io_port *p);
+void io_net_free(io_port *p);
+void io_net_recv(io_port *p);
+void io_net_send(io_port *p);
+void io_net_errors(io_port *p); /* reads the error queue */
+
+/* sock.c: application sockets */
+void io_sock_unreachable(io_port *p, const udt_addr *to);
+void io_socks_end(io_port *p);
+bool io_sock_readable(void *sock);
+void io_listen_close(io_port *p);
+
+/* gmp.c, bulk.c */
+void io_gmp_turn(io_port *p);
+void io_gmp_released(io_port *p);
+void io_gmp_fini(io_port *p);
+int io_bulk_init(io_port *p);
+void io_bulk_fini(io_port *p);
+void io_bulk_turn(io_port *p);
+void io_bulk_unreachable(io_port *p, const udt_addr *to);
+
+#endif

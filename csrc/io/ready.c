@@ -1,0 +1,181 @@
+/* The event queue of a context. Readiness and progress are kept once per handle, so their number is
+ * bounded by that of handles; GMP deliveries stop at a bound, which closes the peers' windows.
+ * The descriptor is raised on empty -> non-empty only. */
+#include "io/priv.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+int io_ready_init(udt_ctx *ctx, uint32_t max_events)
+{
+    io_ready *r = &ctx->ready;
+    r->soft = max_events < 64 ? 64 : max_events;
+    r->cap = 64;
+    r->ring = malloc(r->cap * sizeof *r->ring);
+    r->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (!r->ring || r->fd < 0) {
+        free(r->ring);
+        r->ring = NULL;
+        return r->fd < 0 ? UDT_E_SYS : UDT_E_NOMEM;
+    }
+    return 0;
+}
+
+void io_ready_fini(udt_ctx *ctx)
+{
+    io_ready *r = &ctx->ready;
+    uint32_t n = atomic_load(&r->count);
+    for (uint32_t i = 0; i < n; i++)
+        udt_event_release(ctx, &r->ring[(r->head + i) & (r->cap - 1)]);
+    free(r->ring);
+    close(r->fd);
+}
+
+bool io_ready_full(udt_ctx *ctx)
+{
+    return atomic_load(&ctx->ready.count) >= ctx->ready.soft / 4 * 3 ||
+           atomic_load(&ctx->gmp_bytes) >= IO_MAX_GMP_BYTES;
+}
+
+static bool ring_grow(io_ready *r)
+{
+    uint32_t n = atomic_load(&r->count);
+    udt_event *ring = malloc(2 * (size_t)r->cap * sizeof *ring);
+    if (!ring)
+        return false;
+    for (uint32_t i = 0; i < n; i++)
+        ring[i] = r->ring[(r->head + i) & (r->cap - 1)];
+    free(r->ring);
+    r->ring = ring;
+    r->head = 0;
+    r->cap *= 2;
+    return true;
+}
+
+static uint8_t queued_bit(uint16_t kind)
+{
+    switch (kind) {
+    case UDT_IO_READABLE:
+        return IO_Q_READ;
+    case UDT_IO_WRITABLE:
+        return IO_Q_WRITE;
+    case UDT_IO_DRAINED:
+        return IO_Q_DRAIN;
+    case UDT_IO_XFER_PROGRESS:
+        return IO_Q_PROGRESS;
+    default:
+        return 0;
+    }
+}
+
+static void emit(udt_ctx *ctx, const udt_event *ev, bool raise)
+{
+    io_ready *r = &ctx->ready;
+    uint8_t bit = queued_bit(ev->kind);
+    pthread_mutex_lock(&ctx->mu);
+    if (bit) {
+        io_entry *e = io_entry_of(ctx, ev->sock);
+        bool known = !e || (e->queued & bit);
+        if (e) {
+            e->queued |= bit;
+            e->progress = bit == IO_Q_PROGRESS ? ev->value : e->progress;
+        }
+        if (known) {
+            pthread_mutex_unlock(&ctx->mu);
+            return;
+        }
+    }
+    uint32_t n = atomic_load_explicit(&r->count, memory_order_relaxed);
+    if (n == r->cap && !ring_grow(r))
+        abort(); /* an event lost silently would hang its owner; the queue is small and bounded */
+    r->ring[(r->head + n) & (r->cap - 1)] = *ev;
+    atomic_store_explicit(&r->count, n + 1, memory_order_relaxed);
+    if (raise && !r->raised) {
+        uint64_t one = 1;
+        ssize_t w = write(r->fd, &one, sizeof one);
+        r->raised = w > 0;
+    }
+    pthread_mutex_unlock(&ctx->mu);
+}
+
+void io_emit(udt_ctx *ctx, const udt_event *ev)
+{
+    emit(ctx, ev, true);
+}
+
+void io_emit_from(io_port *p, udt_event *ev)
+{
+    ev->port = p->id;
+    emit(p->ctx, ev, !io_manual(p));
+}
+
+/* Is the event still news? Readiness that was used up in the meantime is not, nor is anything but
+ * the end of a socket that the application has closed. */
+static bool still_news(udt_ctx *ctx, udt_event *ev)
+{
+    uint8_t bit = queued_bit(ev->kind);
+    bool of_sock = ev->kind < UDT_IO_CLOSED;
+    if (!bit && !of_sock)
+        return true;
+    io_entry *e = io_entry_of(ctx, ev->sock);
+    if (!e)
+        return false;
+    e->queued &= (uint8_t)~bit;
+    if (of_sock && e->closing)
+        return false;
+    if (bit == IO_Q_PROGRESS)
+        ev->value = e->progress;
+    return bit != IO_Q_READ || io_sock_readable(e->obj);
+}
+
+static void wake_stalled(udt_ctx *ctx)
+{
+    if (!atomic_load(&ctx->stalled) || atomic_load(&ctx->ready.count) >= ctx->ready.soft / 2)
+        return;
+    pthread_mutex_lock(&ctx->mu);
+    atomic_store(&ctx->stalled, 0);
+    for (int i = 0; i < IO_MAX_PORTS; i++)
+        if (ctx->ports[i] && atomic_load(&ctx->ports[i]->gmp_stall))
+            io_wake(ctx->ports[i]);
+    pthread_mutex_unlock(&ctx->mu);
+}
+
+int udt_ctx_poll(udt_ctx *ctx, udt_event *ev, int max)
+{
+    int err = io_ctx_alive(ctx), n = 0;
+    if (err)
+        return err;
+    io_ready *r = &ctx->ready;
+    pthread_mutex_lock(&ctx->mu);
+    if (r->raised) {
+        uint64_t v;
+        ssize_t got = read(r->fd, &v, sizeof v);
+        (void)got;
+        r->raised = false;
+    }
+    uint32_t left = atomic_load_explicit(&r->count, memory_order_relaxed);
+    while (n < max && left > 0) {
+        ev[n] = r->ring[r->head];
+        r->head = (r->head + 1) & (r->cap - 1);
+        left--;
+        if (still_news(ctx, &ev[n]))
+            n++;
+    }
+    atomic_store_explicit(&r->count, left, memory_order_relaxed);
+    if (left > 0) {
+        uint64_t one = 1;
+        r->raised = write(r->fd, &one, sizeof one) > 0;
+    }
+    pthread_mutex_unlock(&ctx->mu);
+    wake_stalled(ctx);
+    return n;
+}
+
+int udt_ctx_wakeup_fd(udt_ctx *ctx)
+{
+    int err = io_ctx_alive(ctx);
+    return err ? err : ctx->ready.fd;
+}
