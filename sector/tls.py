@@ -1,0 +1,582 @@
+"""TLS channels: login, join, and masters to the security server (spec/security.md, TLS channels).
+
+TLS 1.3 only, against the cluster's private CA, pinned by its file or its SHA-256. A frame is a u32 length
+(big-endian) and that many bytes of msgpack: a request [number, body], a reply [0, body] or a refusal
+[1, [code, message, hint]]; at most 64 KiB, one request at a time, 10 s for each.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Annotated, Any, cast
+
+import msgspec
+from cryptography import x509
+from msgspec import Meta
+from OpenSSL import SSL
+from OpenSSL.crypto import X509
+from twisted.internet import defer, error
+from twisted.internet.endpoints import HostnameEndpoint
+from twisted.internet.interfaces import (
+    IHandshakeListener,
+    IOpenSSLClientConnectionCreator,
+    IOpenSSLServerConnectionCreator,
+)
+from twisted.internet.protocol import Factory, Protocol
+from twisted.logger import Logger
+from twisted.protocols.tls import TLSMemoryBIOFactory
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from sector import errors, keys, pki
+from sector.pki import Credentials, Identity, Trust, load_node
+from sector.wire.base import REGISTRY, Message, Request, decode, encode
+from sector.wire.login import Resume
+
+__all__ = [
+    "Credentials",
+    "Identity",
+    "TlsCaller",
+    "TlsServer",
+    "Trust",
+    "load_node",
+    "open_tls",
+    "tls_request",
+]
+log = Logger()
+
+MAX_FRAME = 64 * 1024
+DEADLINE_S = 10.0
+IDLE_S = 60.0
+MAX_CONNECTIONS = 1024
+_HEAD = struct.Struct(">I")
+
+
+class Refusal(msgspec.Struct, frozen=True, array_like=True):
+    """How an error travels."""
+
+    code: Annotated[str, Meta(max_length=64)]
+    message: Annotated[str, Meta(max_length=16384)]
+    hint: Annotated[str, Meta(max_length=1024)] = ""
+
+
+_outer = msgspec.msgpack.Decoder(tuple[Annotated[int, Meta(ge=0, le=0xFFFFFFFF)], msgspec.Raw])
+
+
+# frames (pure) --------------------------------------------------------------------------------------
+def frame(number: int, body: bytes) -> bytes:
+    """A frame with its length in front. Raises `Protocol` over 64 KiB."""
+    inner = msgspec.msgpack.encode((number, msgspec.Raw(body)))
+    if len(inner) > MAX_FRAME:
+        raise errors.Protocol(f"a message of {len(inner)} bytes is over the limit of {MAX_FRAME}")
+    return _HEAD.pack(len(inner)) + inner
+
+
+def parse_frame(inner: bytes) -> tuple[int, bytes]:
+    """(number, body) of a frame without its length. Raises `Protocol`."""
+    try:
+        number, raw = _outer.decode(inner)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as bad:
+        raise errors.Protocol(f"malformed frame: {bad}") from None
+    return number, bytes(raw)
+
+
+class FrameBuffer:
+    """Cuts a byte stream into frames; holds at most one frame and refuses a longer one at its length."""
+
+    def __init__(self) -> None:
+        self._have = bytearray()
+
+    def __len__(self) -> int:
+        return len(self._have)
+
+    def feed(self, data: bytes) -> bytes | None:
+        """The frame that `data` completes, if any. Raises `Protocol` when the length is 0 or over the
+        limit, or when bytes follow a frame (one request at a time)."""
+        self._have += data
+        if len(self._have) < _HEAD.size:
+            return None
+        (length,) = _HEAD.unpack_from(self._have)
+        if not 0 < length <= MAX_FRAME:
+            raise errors.Protocol(f"frame length {length} is not allowed")
+        if len(self._have) < _HEAD.size + length:
+            return None
+        if len(self._have) > _HEAD.size + length:
+            raise errors.Protocol("bytes follow a frame: one request at a time")
+        inner = bytes(self._have[_HEAD.size :])
+        self._have.clear()
+        return inner
+
+
+# TLS contexts ---------------------------------------------------------------------------------------
+_PROBLEMS = {
+    9: "is not valid yet",
+    10: "has expired",
+    18: "is not from this cluster's CA",
+    19: "is not from this cluster's CA",
+    20: "is not from this cluster's CA",
+    21: "is not from this cluster's CA",
+    7: "has a wrong signature",
+}
+
+
+def _context(mine: Credentials | None, ca: x509.Certificate | None, *, server: bool) -> SSL.Context:
+    context = SSL.Context(SSL.TLS_SERVER_METHOD if server else SSL.TLS_CLIENT_METHOD)
+    context.set_min_proto_version(SSL.TLS1_3_VERSION)
+    context.set_max_proto_version(SSL.TLS1_3_VERSION)
+    context.set_options(SSL.OP_NO_COMPRESSION | SSL.OP_NO_TICKET | SSL.OP_NO_RENEGOTIATION)
+    context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
+    if mine is not None:
+        context.use_certificate(mine.certificate)
+        context.use_privatekey(mine.key)
+        context.add_extra_chain_cert(mine.ca)
+        context.check_privatekey()
+    if ca is not None:
+        store = context.get_cert_store()
+        assert store is not None
+        store.add_cert(X509.from_cryptography(ca))
+    return context
+
+
+@implementer(IOpenSSLServerConnectionCreator)
+class _ServerTls:
+    """Server side: `need_cert` refuses peers without a certificate of our CA during the handshake."""
+
+    def __init__(self, mine: Credentials, trust: Trust, *, need_cert: bool) -> None:
+        self._context = _context(mine, trust.ca or mine.ca, server=True)
+        mode = SSL.VERIFY_PEER | (SSL.VERIFY_FAIL_IF_NO_PEER_CERT if need_cert else 0)
+        self._context.set_verify(mode, lambda conn, cert, errnum, depth, good: bool(good))
+
+    def serverConnectionForTLS(self, tlsProtocol: Any) -> SSL.Connection:
+        return SSL.Connection(self._context, None)
+
+
+@implementer(IOpenSSLClientConnectionCreator)
+class _ClientTls:
+    """Client side of one connection; `problem` says why the server's certificate was refused."""
+
+    def __init__(self, mine: Credentials | None, trust: Trust) -> None:
+        self.problem = ""
+        self._trust = trust
+        self._context = _context(mine, trust.ca, server=False)
+        self._context.set_verify(SSL.VERIFY_PEER, self._verify)
+
+    def _verify(self, _conn: Any, certificate: Any, errnum: int, _depth: int, good: int) -> bool:
+        # 19 = the chain ends in a CA that is in no store: right if it is the one pinned by hash
+        if errnum == 19 and self._trust.is_ca(certificate.to_cryptography()):
+            return True
+        if not good:
+            self.problem = _PROBLEMS.get(errnum, "was refused")
+        return bool(good)
+
+    def clientConnectionForTLS(self, tlsProtocol: Any) -> SSL.Connection:
+        return SSL.Connection(self._context, None)
+
+
+def _peer_identity(connection: SSL.Connection, trust: Trust) -> Identity | None:
+    """Who stands at the other end, checked once more by ourselves; None without a certificate.
+
+    Raises `NotAllowed`."""
+    leaf = connection.get_peer_certificate(as_cryptography=True)
+    if leaf is None:
+        return None
+    ca = trust.ca
+    if ca is None:
+        chain = connection.get_peer_cert_chain(as_cryptography=True) or []
+        ca = next((certificate for certificate in chain if trust.is_ca(certificate)), None)
+    if ca is None:
+        raise errors.NotAllowed("the server does not show the CA that is pinned")
+    return pki.check_certificate(leaf, ca, datetime.now(UTC))
+
+
+def exporter(connection: SSL.Connection) -> bytes:
+    """32 bytes that only the two ends of this TLS connection know (RFC 8446 section 7.5)."""
+    value: bytes = connection.export_keying_material(keys.EXPORTER_LABEL, 32, b"")
+    return value
+
+
+def literal(host: str) -> str:
+    """The canonical address of a socket's peer: without zone, IPv4 in IPv6 form as IPv4."""
+    address = ipaddress.ip_address(host.partition("%")[0])
+    mapped = getattr(address, "ipv4_mapped", None)
+    return str(mapped or address)
+
+
+# server ---------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class TlsPeer:
+    """Who sent a request: `address` of its socket (IP literal), `identity` from its certificate, None
+    for clients; `exporter` of the connection (32 bytes)."""
+
+    address: str
+    identity: Identity | None
+    exporter: bytes = field(repr=False)
+
+
+Handler = Callable[[Any, TlsPeer], Awaitable[Message]]
+
+
+class TlsServer(Factory):
+    """Serves requests over TLS. `handlers` request class -> async handler(request, peer) -> reply;
+    `roles` whose certificates may come (others are refused before any request), () = anyone."""
+
+    noisy = False
+
+    def __init__(
+        self,
+        clock: Any,
+        mine: Credentials,
+        trust: Trust,
+        handlers: dict[type[Request], Handler],
+        *,
+        roles: tuple[str, ...] = (),
+        idle_s: float = IDLE_S,
+    ) -> None:
+        self.clock = clock
+        self.trust = trust
+        self.cluster = mine.identity.cluster
+        self.roles = roles
+        self.idle_s = idle_s
+        self.handlers = {cls.NUMBER: (cls, handler) for cls, handler in handlers.items()}
+        self.open: set[ServerProtocol] = set()
+        self._tls = _ServerTls(mine, trust, need_cert=bool(roles))
+
+    def listener(self) -> TLSMemoryBIOFactory:
+        """The factory to give to listenTCP."""
+        factory = TLSMemoryBIOFactory(cast(Any, self._tls), False, cast(Any, self), clock=self.clock)
+        factory.noisy = False
+        return factory
+
+    def buildProtocol(self, addr: Any) -> Protocol | None:
+        if len(self.open) >= MAX_CONNECTIONS:
+            return None
+        return ServerProtocol(self, literal(addr.host))
+
+    def close_all(self, role: str = "", node_id: str = "") -> None:
+        """Drop open connections: all of them, or those of one node."""
+        for protocol in list(self.open):
+            who = protocol.identity
+            if not role or (who is not None and (who.role, who.id) == (role, node_id)):
+                protocol.drop()
+
+
+@implementer(IHandshakeListener)
+class ServerProtocol(Protocol):
+    """One connection at the server."""
+
+    transport: Any
+
+    def __init__(self, server: TlsServer, address: str) -> None:
+        self.server = server
+        self.address = address
+        self.identity: Identity | None = None
+        self._buffer = FrameBuffer()
+        self._busy = False
+        self._running: defer.Deferred[Any] | None = None
+        self._ready = False
+        self._timer: Any = None
+
+    def connectionMade(self) -> None:
+        self.server.open.add(self)
+        self._wait(DEADLINE_S)
+
+    def _wait(self, seconds: float) -> None:
+        if self._timer is not None and self._timer.active():
+            self._timer.reset(seconds)
+        else:
+            self._timer = self.server.clock.callLater(seconds, self.drop)
+
+    def drop(self) -> None:
+        """Close at once."""
+        if self.transport is not None:
+            self.transport.abortConnection()
+
+    def handshakeCompleted(self) -> None:
+        try:
+            who = _peer_identity(self.transport.getHandle(), self.server.trust)
+            roles = self.server.roles
+            if roles and (who is None or who.role not in roles):
+                raise errors.NotAllowed(f"{who.principal if who else 'a peer'} may not connect here")
+            if who is not None and who.cluster != self.server.cluster:
+                raise errors.NotAllowed("the certificate is from another cluster")
+        except errors.NotAllowed as bad:
+            log.info("refused connection from {address}: {why}", address=self.address, why=bad.message)
+            self.transport.write(frame(1, encode(Refusal(bad.code, bad.message, bad.hint))))
+            self.transport.loseConnection()
+            return
+        self.identity = who
+        self._ready = True
+
+    def dataReceived(self, data: bytes) -> None:
+        try:
+            if not self._ready:
+                return
+            if self._busy:
+                raise errors.Protocol("a second request before the reply: one request at a time")
+            inner = self._buffer.feed(data)
+            if inner is None:
+                return
+            number, body = parse_frame(inner)
+        except errors.Protocol as bad:
+            log.debug("malformed input from {address}: {why}", address=self.address, why=bad.message)
+            self._reply(frame(1, encode(Refusal(bad.code, bad.message[:1000]))))
+            self.transport.loseConnection()
+            return
+        self._wait(DEADLINE_S)
+        self._busy = True
+        self._running = defer.ensureDeferred(self._answer(number, body))
+        self._running.addErrback(self._broken)
+
+    async def _answer(self, number: int, body: bytes) -> None:
+        try:
+            found = self.server.handlers.get(number)
+            if found is None:
+                name = REGISTRY[number].__name__ if number in REGISTRY else f"request {number:#x}"
+                raise errors.Protocol(f"{name} is not served here")
+            cls, handler = found
+            peer = TlsPeer(self.address, self.identity, exporter(self.transport.getHandle()))
+            reply = frame(0, encode(await handler(decode(cls, body), peer)))
+        except errors.SectorError as refused:
+            reply = frame(1, encode(Refusal(refused.code, refused.message[:4000], refused.hint[:1000])))
+        self._busy = False
+        if self not in self.server.open:
+            return
+        self._reply(reply)
+        self._wait(self.server.idle_s)
+
+    def _reply(self, data: bytes) -> None:
+        self.transport.write(data)
+
+    def _broken(self, failure: Failure) -> None:
+        self._busy = False
+        if failure.check(defer.CancelledError):
+            return
+        log.failure("request from {address} failed", failure, address=self.address)
+        self.drop()
+
+    def connectionLost(self, reason: Failure = Failure(error.ConnectionDone())) -> None:
+        self.server.open.discard(self)
+        self._ready = False
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+        if self._running is not None:
+            self._running.cancel()
+
+
+# client ---------------------------------------------------------------------------------------------
+class TlsCaller:
+    """An open, checked connection to a server; calls run one after the other."""
+
+    def __init__(self, protocol: _ClientProtocol, where: str, identity: Identity) -> None:
+        self._protocol = protocol
+        self._lock = defer.DeferredLock()
+        self.where = where
+        self.identity = identity
+
+    @property
+    def connected(self) -> bool:
+        """Whether the connection still stands."""
+        return self._protocol.lost is None
+
+    def exporter(self) -> bytes:
+        """32 bytes bound to this connection."""
+        return exporter(self._protocol.transport.getHandle())
+
+    async def call(self, request: Request) -> Any:
+        """Send `request`, return its reply. Raises the server's error, `Unreachable`, `TimedOut`."""
+        await self._lock.acquire()
+        try:
+            inner = await self._protocol.exchange(frame(type(request).NUMBER, encode(request)))
+        finally:
+            self._lock.release()
+        number, body = parse_frame(inner)
+        if number == 0:
+            return decode(type(request).REPLY, body)
+        raise refusal(body)
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._protocol.transport is not None:
+            self._protocol.transport.loseConnection()
+
+
+def refusal(body: bytes) -> errors.SectorError:
+    """The error in a refusal."""
+    try:
+        told = msgspec.msgpack.decode(body, type=Refusal)
+    except (msgspec.DecodeError, RecursionError) as bad:
+        return errors.Protocol(f"malformed refusal: {bad}")
+    return errors.from_wire(told.code, told.message, told.hint)
+
+
+@implementer(IHandshakeListener)
+class _ClientProtocol(Protocol):
+    transport: Any
+
+    def __init__(self, clock: Any, where: str, tls: _ClientTls, shows_cert: bool) -> None:
+        self.clock = clock
+        self.where = where
+        self.tls = tls
+        self.shows_cert = shows_cert
+        self.handshake: defer.Deferred[None] = defer.Deferred()
+        self.lost: errors.SectorError | None = None
+        self._buffer = FrameBuffer()
+        self._early: bytes | None = None
+        self._waiting: defer.Deferred[bytes] | None = None
+
+    def handshakeCompleted(self) -> None:
+        if not self.handshake.called:
+            self.handshake.callback(None)
+
+    def dataReceived(self, data: bytes) -> None:
+        try:
+            inner = self._buffer.feed(data)
+        except errors.Protocol as bad:
+            self._end(bad)
+            self.transport.abortConnection()
+            return
+        if inner is None:
+            return
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting.callback(inner)
+        else:
+            self._early = inner  # a refusal that the server sent before any request
+
+    async def exchange(self, data: bytes) -> bytes:
+        if self.lost is not None:
+            raise self.lost
+        if self._early is not None:
+            return self._early
+        answer: defer.Deferred[bytes] = defer.Deferred()
+        self._waiting = answer
+        self.transport.write(data)
+        answer.addTimeout(DEADLINE_S, self.clock)
+        try:
+            return await answer
+        except (defer.TimeoutError, defer.CancelledError) as end:
+            # the reply that may still come belongs to nobody: the connection cannot be used again
+            self._waiting = None
+            self.transport.abortConnection()
+            if isinstance(end, defer.CancelledError):
+                raise
+            raise errors.TimedOut(f"{self.where} did not answer within {DEADLINE_S:.0f} s") from None
+
+    def connectionLost(self, reason: Failure = Failure(error.ConnectionDone())) -> None:
+        if self._early is not None:
+            try:
+                self._end(refusal(parse_frame(self._early)[1]))
+            except errors.Protocol as bad:
+                self._end(bad)
+        elif self.tls.problem:
+            self._end(
+                errors.NotAllowed(
+                    f"the certificate of {self.where} {self.tls.problem}", hint="check the address and the CA"
+                )
+            )
+        elif reason.check(SSL.Error):
+            self._end(self._ssl_error(reason.value))
+        else:
+            self._end(errors.Unreachable(f"{self.where} closed the connection"))
+
+    def _ssl_error(self, bad: Any) -> errors.SectorError:
+        words = " ".join(str(part) for entry in (bad.args[0] if bad.args else ()) for part in entry if part)
+        if self.shows_cert and "alert" in words:
+            return errors.NotAllowed(f"{self.where} refuses this node's certificate ({words})")
+        return errors.Unreachable(f"{self.where} does not speak the TLS of this cluster ({words})")
+
+    def _end(self, why: errors.SectorError) -> None:
+        if self.lost is None:
+            self.lost = why
+        if not self.handshake.called:
+            self.handshake.errback(why)
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting.errback(why)
+
+
+async def open_tls(
+    reactor: Any,
+    host: str,
+    port: int,
+    trust: Trust,
+    cert: Credentials | None = None,
+    role: str = "master",
+    timeout_s: float = DEADLINE_S,
+) -> TlsCaller:
+    """Connect to a server of `role` and check that it is one. Raises `Unreachable`, `NotAllowed`."""
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    tls = _ClientTls(cert, trust)
+    protocol = _ClientProtocol(reactor, where, tls, cert is not None)
+    plain: Any = Factory.forProtocol(lambda: protocol)
+    factory: Any = TLSMemoryBIOFactory(cast(Any, tls), True, plain, clock=reactor)
+    factory.noisy = False
+    endpoint = HostnameEndpoint(reactor, host, port, timeout=timeout_s)
+    try:
+        await endpoint.connect(factory)
+    except (error.ConnectError, error.DNSLookupError, defer.TimeoutError, defer.CancelledError) as bad:
+        if isinstance(bad, defer.CancelledError):
+            raise
+        why = "refused" if isinstance(bad, error.ConnectionRefusedError) else "not possible"
+        raise errors.Unreachable(f"connection to {where} {why}") from None
+    try:
+        protocol.handshake.addTimeout(timeout_s, reactor)
+        await protocol.handshake
+        identity = _peer_identity(protocol.transport.getHandle(), trust)
+        if identity is None or identity.role != role:
+            shown = identity.principal if identity else "nobody"
+            raise errors.NotAllowed(f"{where} is {shown}, not a {role}", hint="check host and port")
+        if cert is not None and identity.cluster != cert.identity.cluster:
+            raise errors.NotAllowed(f"{where} belongs to cluster {identity.cluster}")
+    except defer.TimeoutError:
+        protocol.transport.abortConnection()
+        raise errors.TimedOut(f"{where} did not finish the TLS handshake") from None
+    except BaseException:
+        protocol.transport.abortConnection()
+        raise
+    return TlsCaller(protocol, where, identity)
+
+
+async def tls_request(
+    reactor: Any,
+    host: str,
+    port: int,
+    trust: Trust,
+    request: Request,
+    cert: Credentials | None = None,
+    role: str = "master",
+) -> Any:
+    """One request over a new connection: connect, ask, close. Raises the server's error, `Unreachable`,
+    `NotAllowed`, `TimedOut`."""
+    caller = await open_tls(reactor, host, port, trust, cert, role)
+    try:
+        return await caller.call(request)
+    finally:
+        caller.close()
+
+
+async def tls_resume(
+    reactor: Any, host: str, port: int, trust: Trust, session_id: bytes, secret: bytes
+) -> Any:
+    """Prove a session's secret to a master and get the session's current data (`Session`, without
+    secret). Raises `SessionExpired`, `Unreachable`, `NotAllowed`, `TimedOut`."""
+    caller = await open_tls(reactor, host, port, trust)
+    try:
+        return await caller.call(Resume(session_id, keys.resume_proof(secret, caller.exporter())))
+    finally:
+        caller.close()
+
+
+async def first_that_answers(addresses: Iterable[Any], attempt: Callable[[Any], Awaitable[Any]]) -> Any:
+    """`attempt(address)` for one after the other until one does not raise `Unreachable` or `TimedOut`."""
+    last: errors.SectorError = errors.Unreachable("no master is configured", hint="sector login HOST:PORT")
+    for address in addresses:
+        try:
+            return await attempt(address)
+        except (errors.Unreachable, errors.TimedOut) as failed:
+            last = failed
+    raise last
