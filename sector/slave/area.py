@@ -1,0 +1,197 @@
+"""What lies where in a slave's data directory, and the plain file work below the rules of `disk`.
+
+Layout below DATA_DIR: `files/` the visible tree; `.sector/` with `lock`, `slave.json` (whose directory this
+is), `tmp/` (data under way), `meta/` (records), `mirror/`, `attic/`, `scratch/`. Everything here blocks and
+runs in the slave's disk pool.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import shutil
+import stat
+import time
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from sector import errors
+from sector.model import check_path
+from sector.slave import beneath
+from sector.slave.catalog import FORMAT, Found, Record, record_name
+
+_decode_record = msgspec.json.Decoder(Record).decode
+_encode_record = msgspec.json.Encoder().encode
+
+
+class Area:
+    """The folders of one data directory, locked for one slave process."""
+
+    def __init__(self, root: str, slave_id: str, now: Callable[[], float]) -> None:
+        self.root = os.path.abspath(root)
+        self.slave_id = slave_id
+        self.warnings: list[str] = []
+        self._now = now
+        self._lock_fd = self._files = self._tmp = self._meta = -1
+
+    def _inner(self, *names: str) -> str:
+        return os.path.join(self.root, ".sector", *names)
+
+    # ------------------------------------------------------------------------------- start and stop
+    def _take(self) -> None:
+        """Make the folders, lock the directory, check whose it is, open the folders."""
+        for name in ("tmp", "meta", "mirror", "attic", "scratch"):
+            os.makedirs(self._inner(name), mode=0o700, exist_ok=True)
+        os.makedirs(os.path.join(self.root, "files"), exist_ok=True)
+        self._lock_fd = os.open(self._inner("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise errors.Busy(
+                f"data directory {self.root} is in use by another slave process",
+                hint="stop the other process or choose another data_dir",
+            ) from None
+        self._identify()
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        self._files = os.open(os.path.join(self.root, "files"), flags | os.O_NOFOLLOW)
+        self._tmp = os.open(self._inner("tmp"), flags)
+        self._meta = os.open(self._inner("meta"), flags)
+        for entry in os.scandir(self._inner("scratch")):
+            shutil.rmtree(entry.path, ignore_errors=True)
+
+    def _identify(self) -> None:
+        identity = self._inner("slave.json")
+        try:
+            with open(identity, encoding="utf-8") as source:
+                known = json.load(source)
+            name, form = str(known["slave_id"]), int(known["format"])
+        except FileNotFoundError:
+            self._write_file(identity, json.dumps({"slave_id": self.slave_id, "format": FORMAT}).encode())
+            return
+        except (ValueError, KeyError, TypeError):
+            raise errors.BadConfig(f"{identity} is damaged", hint="restore the file or remove it") from None
+        if name != self.slave_id:
+            raise errors.BadConfig(
+                f"data directory {self.root} belongs to slave {name}, not to {self.slave_id}",
+                hint="each slave needs a data_dir of its own",
+            )
+        if form > FORMAT:
+            raise errors.BadConfig(
+                f"data directory {self.root} was written by a newer version (format {form})"
+            )
+
+    def close_thd(self) -> None:
+        """Give the directory up."""
+        for name in ("_files", "_tmp", "_meta", "_lock_fd"):
+            fd = getattr(self, name)
+            if fd >= 0:
+                os.close(fd)
+                setattr(self, name, -1)
+
+    # ---------------------------------------------------------------------------------------- scan
+    def _walk(self) -> Iterator[Found]:
+        for folder, _dirs, names, fd in os.fwalk(".", dir_fd=self._files, follow_symlinks=False):
+            for name in names:
+                raw = f"{folder[1:]}/{name}"
+                info = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                try:
+                    path = check_path(raw)
+                except errors.BadPath as bad:
+                    self.warnings.append(f"ignored: {bad}")
+                    continue
+                if not stat.S_ISREG(info.st_mode):
+                    self.warnings.append(f"ignored: {path} is not a regular file")
+                    continue
+                yield Found(path, info.st_ino, info.st_size, info.st_mtime_ns)
+
+    def _temps(self) -> dict[str, Found]:
+        found = {}
+        for entry in os.scandir(self._tmp):
+            info = os.stat(entry.name, dir_fd=self._tmp, follow_symlinks=False)
+            found[entry.name] = Found(entry.name, info.st_ino, info.st_size, info.st_mtime_ns)
+        return found
+
+    def _records(self) -> Iterator[Record]:
+        for sub in os.scandir(self._meta):
+            if not sub.name.isalnum() or len(sub.name) != 2:
+                continue
+            folder = self._inner("meta", sub.name)
+            for entry in os.scandir(folder):
+                if entry.name.endswith(".new"):
+                    os.unlink(entry.path)
+                elif entry.name.endswith(".json"):
+                    try:
+                        with open(entry.path, "rb") as source:
+                            yield _decode_record(source.read())
+                    except (msgspec.DecodeError, OSError):
+                        os.rename(entry.path, entry.path + ".bad")
+                        self.warnings.append(f"damaged record {entry.path} was set aside")
+
+    def _stat(self, path: str) -> os.stat_result:
+        folder, name = beneath.split(path)
+        with beneath.directory(self._files, folder) as fd:
+            return os.stat(name, dir_fd=fd, follow_symlinks=False)
+
+    # ------------------------------------------------------------------------------------- records
+    def _record_file(self, record: Record) -> str:
+        return self._inner("meta", record_name(record.path, record.version))
+
+    def _read_record(self, record: Record) -> Record:
+        with open(self._record_file(record), "rb") as source:
+            try:
+                return _decode_record(source.read())
+            except msgspec.DecodeError:
+                raise OSError(errno.EIO, f"the record of {record.path} is damaged") from None
+
+    def _write_record(self, record: Record) -> None:
+        file = self._record_file(record)
+        folder = os.path.dirname(file)
+        if not os.path.isdir(folder):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder, 0o700)
+            os.fsync(self._meta)
+        self._write_file(file, _encode_record(record))
+
+    def _write_file(self, file: str, body: bytes) -> None:
+        """Replace a file atomically; durable when this returns."""
+        new = file + ".new"
+        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            with open(fd, "wb", closefd=False) as target:
+                target.write(body)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(new, file)
+        folder = os.open(os.path.dirname(file), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def _forget(self, record: Record) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._record_file(record))
+
+    # --------------------------------------------------------------------------------------- attic
+    def _to_attic(self, path: str, why: str, record: Record | None) -> None:
+        """Move whatever lies at `path` to `.sector/attic/STAMP-RANDOM/data`, with `info.json` beside it."""
+        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self._now()))
+        box = self._inner("attic", f"{stamp}-{os.urandom(4).hex()}")
+        os.mkdir(box, 0o700)
+        info = {"path": path, "why": why, "at": self._now(), "version": None}
+        if record is not None:
+            info["version"] = [record.epoch, record.counter]
+        self._write_file(os.path.join(box, "info.json"), json.dumps(info).encode())
+        folder, name = beneath.split(path)
+        with contextlib.suppress(FileNotFoundError):
+            with beneath.directory(self._files, folder) as fd:
+                os.rename(name, os.path.join(box, "data"), src_dir_fd=fd)
+                os.fsync(fd)
+        if record is not None:
+            self._forget(record)
+        self.warnings.append(f"{path} was moved to the attic: {why}")

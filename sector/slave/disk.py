@@ -1,0 +1,563 @@
+"""The contents of a slave: native files, a record beside each, atomic publish, deletion, adoption.
+
+All methods ending in `_thd` block; they run in the slave's disk pool and may run side by side.
+Source: design.md, sections 5 and 12.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from sector import errors
+from sector._udt import checksum
+from sector.model import BLOCK_BYTES, SliceMeta, Tombstone, Version, digest_text
+from sector.slave import beneath
+from sector.slave.area import Area
+from sector.slave.catalog import (
+    ADOPTED,
+    Catalogue,
+    Found,
+    Record,
+    path_key,
+    reconcile,
+    record_of,
+)
+from sector.slave.mirror import Mirror
+
+_KEEP_SIZE = 1
+_MARGIN_BYTES = 256 << 10
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+
+
+def fallocate(fd: int, size: int) -> bool:
+    """Reserve `size` bytes without changing the file's length. False where the file system cannot.
+
+    Raises OSError(ENOSPC) when the disk is full.
+    """
+    if size <= 0:
+        return True
+    while _libc.fallocate(fd, _KEEP_SIZE, 0, size) != 0:
+        code = ctypes.get_errno()
+        if code in (errno.EOPNOTSUPP, errno.ENOSYS):
+            return False
+        if code != errno.EINTR:
+            raise OSError(code, os.strerror(code))
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Temp:
+    """A reserved file in `.sector/tmp`; `fd` is open for writing and owned by whoever holds this."""
+
+    name: str
+    fd: int
+
+
+class Disk(Area):
+    """One data directory, owned by one slave process at a time."""
+
+    def __init__(
+        self,
+        root: str,
+        slave_id: str,
+        *,
+        owner: str = "admin",
+        keep_free_bytes: int = 0,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """`owner` of adopted files; `keep_free_bytes` are never filled; `now` gives seconds since 1970."""
+        super().__init__(root, slave_id, now)
+        self.where = f"slave {slave_id}"
+        self.entries: dict[str, Record] = {}
+        self.prepared: dict[bytes, Record] = {}
+        self.mirror = Mirror(self._inner("mirror"))
+        self._owner = owner
+        self._keep_free = keep_free_bytes
+        self._locks = [threading.RLock() for _ in range(64)]
+
+    # ------------------------------------------------------------------------- start and recovery
+    def open_thd(self) -> Catalogue:
+        """Take the directory, recover from any crash, and say what is in it.
+
+        Stale records and unfinished data are removed, conflicts set aside; `adopt` and `verify` of the
+        answer are left to `adopt_thd` and `verify_thd`. Raises Busy (another process has it), BadConfig
+        (it belongs to another slave), LocalIO.
+        """
+        try:
+            self._take()
+            self.mirror.load_thd()
+            return self._recover()
+        except OSError as error:
+            self.close_thd()
+            raise errors.LocalIO(
+                f"data directory {self.root}: {error.strerror or error}",
+                hint="check data_dir, its owner and free space",
+            ) from None
+        except errors.SectorError:
+            self.close_thd()
+            raise
+
+    def _recover(self) -> Catalogue:
+        result = reconcile(self._walk(), self._records(), self._temps(), self.mirror.tombstones)
+        for record in result.stale:
+            self._forget(record)
+        for name in result.temps:
+            os.unlink(name, dir_fd=self._tmp)
+        for path, why in result.attic:
+            self._to_attic(path, why, None)
+        self.entries = {path: record.lean() for path, record in result.current.items()}
+        self.prepared = {lease: record.lean() for lease, record in result.prepared.items()}
+        return result
+
+    def rescan_thd(self) -> Catalogue:
+        """What changed in the visible tree behind our back; nothing is touched."""
+        return reconcile(self._walk(), list(self.entries.values()), {}, self.mirror.tombstones)
+
+    def _fits(self, found: Found) -> bool:
+        try:
+            info = self._stat(found.path)
+        except OSError:
+            return False
+        return (info.st_ino, info.st_size, info.st_mtime_ns) == (found.inode, found.size, found.mtime_ns)
+
+    def adopt_thd(self, found: Found, stop: Callable[[], bool] = lambda: False) -> Record | None:
+        """Make a file that nobody knew a content of ours; None if it changed or is no longer unknown."""
+        fd = -1
+        try:
+            fd = beneath.open_beneath(self._files, found.path, os.O_RDONLY)
+            crcs = checksum.block_crcs(fd, 0, found.size, stop)
+            mode = os.fstat(fd).st_mode & 0o777
+        except (EOFError, InterruptedError, FileNotFoundError):
+            return None
+        except OSError as error:
+            raise beneath.explain(error, found.path, self.where) from None
+        finally:
+            if fd >= 0:
+                os.close(fd)
+        digest = digest_text(checksum.content_digest(crcs, found.size))
+        meta = SliceMeta(found.path, ADOPTED, found.size, self._owner, mode, found.mtime_ns / 1e9, digest)
+        with self._lock(found.path):
+            known = self.entries.get(found.path)
+            if not self._fits(found) or (known is not None and found.matches(known)):
+                return None
+            if known is not None or found.path in self.mirror.tombstones:
+                return None
+            record = record_of(meta, found, crcs)
+            self._write_record(record)
+            self.entries[found.path] = record.lean()
+            return record.lean()
+
+    def verify_thd(self, found: Found, record: Record, stop: Callable[[], bool] = lambda: False) -> bool:
+        """Whether a file with a new stamp still has the content of `record`; if so it is kept, else it
+        goes to the attic and the content counts as gone."""
+        fd = -1
+        try:
+            fd = beneath.open_beneath(self._files, found.path, os.O_RDONLY)
+            crcs = checksum.block_crcs(fd, 0, found.size, stop)
+        except InterruptedError:
+            return False
+        except (EOFError, FileNotFoundError):
+            crcs = []
+        except OSError as error:
+            raise beneath.explain(error, found.path, self.where) from None
+        finally:
+            if fd >= 0:
+                os.close(fd)
+        with self._lock(found.path):
+            now = self.entries.get(found.path)
+            if now is not None and now.version != record.version:
+                return True
+            if not self._fits(found):
+                return False
+            if digest_text(checksum.content_digest(crcs, found.size)) == record.digest:
+                fresh = record_of(record.meta, found, crcs)
+                self._write_record(fresh)
+                self.entries[found.path] = fresh.lean()
+                return True
+            self.entries.pop(found.path, None)
+            self._to_attic(found.path, "changed outside of the system", record)
+            return False
+
+    def lost_thd(self, path: str, version: Version) -> bool:
+        """Drop the record of a content whose file is gone; False if it is there after all."""
+        with self._lock(path):
+            record = self.entries.get(path)
+            if record is None or record.version != version:
+                return False
+            with contextlib.suppress(OSError):
+                info = self._stat(path)
+                if Found(path, info.st_ino, info.st_size, info.st_mtime_ns).matches(record):
+                    return False
+            del self.entries[path]
+            self._forget(record)
+            return True
+
+    # --------------------------------------------------------------------------------------- space
+    def space_thd(self) -> tuple[int, int]:
+        """(free, used) bytes: what may still be written; what our contents take."""
+        info = os.fstatvfs(self._tmp)
+        free = info.f_bavail * info.f_frsize - self._keep_free
+        return max(0, free), sum(record.size for record in list(self.entries.values()))
+
+    def reserve_thd(self, path: str, size: int) -> Temp:
+        """A temporary file with room for `size` bytes of `path`. Raises NoSpace, Conflict (a symbolic
+        link is in the way), LocalIO."""
+        self._check_way(path)
+        need = _MARGIN_BYTES + 6 * (size // BLOCK_BYTES + 1)
+        name = os.urandom(12).hex()
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        fd = -1
+        try:
+            fd = os.open(name, flags, 0o644, dir_fd=self._tmp)
+            backed = fallocate(fd, size)
+            info = os.fstatvfs(fd)
+            free = info.f_bavail * info.f_frsize - self._keep_free
+            if free < need + (0 if backed else size):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            if fd >= 0:
+                os.close(fd)
+                self._unlink_temp(name)
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise errors.NoSpace(f"{self.where} has no room for {size} bytes of {path}") from None
+            raise beneath.explain(error, path, self.where) from None
+        return Temp(name, fd)
+
+    def _check_way(self, path: str) -> None:
+        """Refuse a path that a symbolic link would lead elsewhere."""
+        try:
+            os.close(beneath.open_beneath(self._files, path, os.O_RDONLY | os.O_NONBLOCK))
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EXDEV):
+                raise beneath.explain(error, path, self.where) from None
+
+    def drop_temp_thd(self, temp: Temp) -> None:
+        """Give a temporary file up."""
+        os.close(temp.fd)
+        self._unlink_temp(temp.name)
+
+    def _unlink_temp(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self._tmp)
+
+    # ------------------------------------------------------------------------------------- publish
+    def seal_thd(self, temp: Temp, meta: SliceMeta, crcs: tuple[int, ...], lease: bytes = b"") -> Record:
+        """Make received data durable together with its record; still invisible. `temp.fd` stays open.
+
+        With a lease the content survives a restart as prepared, until `publish_thd` or `discard_thd`.
+        """
+        try:
+            stamp = int(meta.mtime * 1_000_000_000)
+            os.fchmod(temp.fd, (meta.mode & 0o777) | 0o600)
+            os.utime(temp.fd, ns=(stamp, stamp))
+            os.fsync(temp.fd)
+            info = os.fstat(temp.fd)
+            if info.st_size != meta.size:
+                raise errors.Damaged(
+                    f"{self.where}: {meta.path} has {info.st_size} bytes, {meta.size} were expected"
+                )
+            os.fsync(self._tmp)
+            found = Found(meta.path, info.st_ino, info.st_size, info.st_mtime_ns)
+            record = record_of(meta, found, crcs, lease=lease, temp=temp.name)
+            self._write_record(record)
+        except OSError as error:
+            raise beneath.explain(error, meta.path, self.where) from None
+        if lease:
+            self.prepared[lease] = record.lean()
+        return record.lean()
+
+    def publish_thd(self, record: Record, version: Version | None = None) -> Record:
+        """Rename sealed data into the visible tree; afterwards all of it is durable. Repeating is harmless.
+
+        `version` = what the master gave, if not that of the record. Raises Conflict (newer content or a
+        tombstone is here; the sealed data is dropped), LocalIO and NoSpace (it is kept).
+        """
+        with self._lock(record.path):
+            known = self.entries.get(record.path)
+            if known is not None and known.inode == record.inode and known.digest == record.digest:
+                self.prepared.pop(bytes.fromhex(record.lease), None)
+                return known
+            final = (
+                record
+                if version is None
+                else msgspec.structs.replace(record, epoch=version.epoch, counter=version.counter)
+            )
+            if known is not None and known.version >= final.version:
+                self._discard(record)
+                raise errors.Conflict(f"{self.where} has a newer version of {record.path}")
+            if self.mirror.buried(record.path, final.version):
+                self._discard(record)
+                raise errors.Conflict(f"{record.path} was deleted in between")
+            try:
+                if final.version != record.version:
+                    full = self._read_record(record)
+                    self._write_record(
+                        msgspec.structs.replace(full, epoch=final.epoch, counter=final.counter)
+                    )
+                    self._forget(record)
+                self._move_in(final)
+            except OSError as error:
+                raise beneath.explain(error, record.path, self.where) from None
+            self.entries[record.path] = final
+            self.prepared.pop(bytes.fromhex(record.lease), None)
+            if known is not None:
+                self._forget(known)
+            return final
+
+    def _move_in(self, record: Record) -> None:
+        folder, name = beneath.split(record.path)
+        for attempt in range(4):
+            try:
+                with beneath.directory(self._files, folder, create=True) as fd:
+                    os.rename(record.temp, name, src_dir_fd=self._tmp, dst_dir_fd=fd)
+                    os.fsync(fd)
+                    return
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+                if attempt == 3:
+                    raise
+                if not isinstance(error, FileNotFoundError):
+                    self._clear_way(record.path)
+
+    def _clear_way(self, path: str) -> None:
+        """The namespace says `path` is a file: a file on one of its directories, or a directory on itself,
+        is a remainder of older times and is set aside."""
+        names = path.strip("/").split("/")
+        for count in range(1, len(names) + 1):
+            part = "/" + "/".join(names[:count])
+            try:
+                info = self._stat(part)
+            except OSError:
+                return
+            last = count == len(names)
+            if stat.S_ISDIR(info.st_mode) and not last:
+                continue
+            if stat.S_ISDIR(info.st_mode):
+                for below in [p for p in list(self.entries) if p.startswith(part + "/")]:
+                    self._forget(self.entries.pop(below))
+            elif last:
+                return
+            record = self.entries.pop(part, None)
+            self._to_attic(part, "in the way of a newer file", record)
+            return
+
+    def discard_thd(self, record: Record) -> None:
+        """Drop sealed data that is not to be published."""
+        with self._lock(record.path):
+            self._discard(record)
+
+    def _discard(self, record: Record) -> None:
+        self.prepared.pop(bytes.fromhex(record.lease), None)
+        known = self.entries.get(record.path)
+        if known is not None and known.version == record.version:
+            return
+        self._forget(record)
+        if record.temp:
+            self._unlink_temp(record.temp)
+
+    # --------------------------------------------------------------------------- delete and rename
+    def delete_thd(self, path: str, version: Version) -> bool:
+        """Remove the content of `path` if it is not newer than `version`; True if there was some."""
+        with self._lock(path):
+            record = self.entries.get(path)
+            if record is None or record.version > version:
+                return False
+            folder, name = beneath.split(path)
+            try:
+                with beneath.directory(self._files, folder) as fd:
+                    os.unlink(name, dir_fd=fd)
+                    os.fsync(fd)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                raise beneath.explain(error, path, self.where) from None
+            del self.entries[path]
+            self._forget(record)
+        self._prune(folder)
+        return True
+
+    def rename_thd(self, source: str, old: Version, meta: SliceMeta) -> bool:
+        """Content `old` of `source` becomes `meta`; True if it is now there (also when repeated)."""
+        first, second = sorted((self._lock_index(source), self._lock_index(meta.path)))
+        with self._locks[first], self._locks[second]:
+            target = self.entries.get(meta.path)
+            if target is not None and target.version >= meta.version:
+                return target.version == meta.version
+            record = self.entries.get(source)
+            if record is None or record.version != old:
+                return False
+            try:
+                full = self._read_record(record)
+                fresh = msgspec.structs.replace(
+                    full,
+                    path=meta.path,
+                    epoch=meta.version.epoch,
+                    counter=meta.version.counter,
+                    owner=meta.owner,
+                    mode=meta.mode,
+                    lease="",
+                    temp="",
+                )
+                self._write_record(fresh)
+                self._rename(source, meta.path)
+            except OSError as error:
+                raise beneath.explain(error, source, self.where) from None
+            del self.entries[source]
+            self.entries[meta.path] = fresh.lean()
+            self._forget(record)
+            if target is not None:
+                self._forget(target)
+        self._prune(beneath.split(source)[0])
+        return True
+
+    def _rename(self, source: str, target: str) -> None:
+        from_folder, from_name = beneath.split(source)
+        to_folder, to_name = beneath.split(target)
+        for attempt in range(3):
+            try:
+                with beneath.directory(self._files, from_folder) as from_fd:
+                    with beneath.directory(self._files, to_folder, create=True) as to_fd:
+                        os.rename(from_name, to_name, src_dir_fd=from_fd, dst_dir_fd=to_fd)
+                        os.fsync(to_fd)
+                        os.fsync(from_fd)
+                        return
+            except (NotADirectoryError, IsADirectoryError):
+                if attempt == 2:
+                    raise
+                self._clear_way(target)
+
+    def _prune(self, folder: str) -> None:
+        """Remove directories that became empty; the namespace keeps its own."""
+        while folder != "/":
+            above, name = beneath.split(folder)
+            try:
+                with beneath.directory(self._files, above) as fd:
+                    os.rmdir(name, dir_fd=fd)
+            except OSError:
+                return
+            folder = above
+
+    def bury_thd(self, tombstones: list[Tombstone]) -> None:
+        """Keep tombstones; durable when this returns."""
+        try:
+            self.mirror.bury_thd(tombstones)
+        except OSError as error:
+            raise beneath.explain(error, "a tombstone", self.where) from None
+
+    def aside_unknown_thd(self, path: str, why: str) -> None:
+        """Move a file that is no content of ours to the attic."""
+        with self._lock(path):
+            if path not in self.entries:
+                try:
+                    self._to_attic(path, why, None)
+                except OSError as error:
+                    raise beneath.explain(error, path, self.where) from None
+
+    def set_aside_thd(self, path: str, version: Version, why: str) -> None:
+        """Move the content `version` of `path` to the attic."""
+        with self._lock(path):
+            record = self.entries.get(path)
+            if record is None or record.version != version:
+                return
+            del self.entries[path]
+            try:
+                self._to_attic(path, why, record)
+            except OSError as error:
+                raise beneath.explain(error, path, self.where) from None
+
+    # ---------------------------------------------------------------------------------------- read
+    def open_read_thd(self, path: str, version: Version) -> tuple[int, Record]:
+        """A descriptor of exactly this content (the caller closes it) and its record. Raises NotFound
+        (another version or none is here, or the file was changed outside), Conflict (a symbolic link)."""
+        record = self.entries.get(path)
+        if record is None or record.version != version:
+            raise errors.NotFound(f"{self.where} has no {path} at version {version.epoch}.{version.counter}")
+        try:
+            fd = beneath.open_beneath(self._files, path, os.O_RDONLY | os.O_NONBLOCK)
+        except OSError as error:
+            raise beneath.explain(error, path, self.where) from None
+        info = os.fstat(fd)
+        if not Found(path, info.st_ino, info.st_size, info.st_mtime_ns).matches(record):
+            os.close(fd)
+            raise errors.NotFound(f"{self.where}: {path} was changed outside of the system")
+        return fd, record
+
+    def bad_blocks_thd(self, record: Record, fd: int, offset: int, length: int) -> list[int]:
+        """Numbers of the blocks touched by the range whose checksum at rest is wrong."""
+        if length <= 0:
+            return []
+        crcs = self.crcs_thd(record)
+        first, last = offset // BLOCK_BYTES, (offset + length - 1) // BLOCK_BYTES
+        start = first * BLOCK_BYTES
+        end = min(record.size, (last + 1) * BLOCK_BYTES)
+        try:
+            have = checksum.block_crcs(fd, start, end - start)
+        except (OSError, EOFError):
+            return [first]
+        return [first + i for i, crc in enumerate(have) if crcs[first + i : first + i + 1] != (crc,)]
+
+    def crcs_thd(self, record: Record) -> tuple[int, ...]:
+        """The block checksums of a content."""
+        try:
+            return self._read_record(record).crcs()
+        except OSError as error:
+            raise beneath.explain(error, record.path, self.where) from None
+
+    def import_thd(self, local: str) -> tuple[Temp, tuple[int, ...], int]:
+        """Take a finished local file over as a temporary one (renamed where possible, else copied and
+        removed): (temp, block checksums, size in bytes). Raises NotFound, NoSpace, LocalIO."""
+        name = os.urandom(12).hex()
+        fd = -1
+        try:
+            fd = os.open(local, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            info = os.fstat(fd)
+            if not stat.S_ISREG(info.st_mode):
+                raise errors.LocalIO(f"{self.where}: {local} is not a regular file")
+            crcs = checksum.block_crcs(fd, 0, info.st_size)
+            try:
+                os.rename(local, name, dst_dir_fd=self._tmp)
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                copy = self.reserve_thd("/" + os.path.basename(local), info.st_size)
+                try:
+                    os.lseek(fd, 0, os.SEEK_SET)
+                    while os.sendfile(copy.fd, fd, None, 1 << 24):
+                        pass
+                except OSError:
+                    self.drop_temp_thd(copy)
+                    raise
+                os.close(fd)
+                os.unlink(local)
+                return copy, tuple(crcs), info.st_size
+        except (OSError, EOFError, errors.SectorError) as error:
+            if fd >= 0:
+                os.close(fd)
+            if isinstance(error, OSError):
+                raise beneath.explain(error, local, self.where) from None
+            if isinstance(error, EOFError):
+                raise errors.LocalIO(f"{self.where}: {local} changed while it was read") from None
+            raise
+        return Temp(name, fd), tuple(crcs), info.st_size
+
+    def scratch_thd(self, name: str) -> str:
+        """A new empty directory `.sector/scratch/NAME-RANDOM` (mode 0700), emptied at the next start."""
+        path = self._inner("scratch", f"{path_key(name)[:8]}-{os.urandom(8).hex()}")
+        os.mkdir(path, 0o700)
+        return path
+
+    def _lock_index(self, path: str) -> int:
+        return int(path_key(path)[:2], 16) % len(self._locks)
+
+    def _lock(self, path: str) -> threading.RLock:
+        return self._locks[self._lock_index(path)]

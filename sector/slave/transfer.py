@@ -1,0 +1,365 @@
+"""Tickets to file transfers: what a slave sends and receives, and how received content becomes public."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import msgspec
+from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from sector import errors
+from sector._udt.data_api import Data, DataTicket, Receiving, Sending, TransferError, TransferResult
+from sector.clock import Clock
+from sector.model import BLOCK_BYTES, SliceMeta, Ticket, Version, digest_text
+from sector.slave.catalog import Record
+from sector.slave.core import START_S, Open, SlaveCore, is_final, retry_delay
+from sector.slave.disk import Disk, Temp
+from sector.slave.pool import Pool
+from sector.wire.base import Request
+from sector.wire.outcome import number_of
+from sector.wire.slave import Adopted, PrepareReplica, PrepareWrite, Publish, Published, Replicated
+
+log = Logger()
+_CHECK_AHEAD_BYTES = 16 * BLOCK_BYTES
+_PUBLISH_S = 10.0
+
+T = TypeVar("T")
+MasterCall = Callable[..., Coroutine[Any, Any, Any]]
+
+
+def _stop_code(error: BaseException) -> int:
+    """What the peer hears when this slave stops, or fails in a way that it should not."""
+    return number_of(errors.Unavailable("") if isinstance(error, CancelledError) else error)
+
+
+def channel_ticket(ticket: Ticket) -> DataTicket:
+    """The part of a ticket that the data channel needs."""
+    return DataTicket(ticket.id, ticket.key, ticket.tag, ticket.encrypt)
+
+
+class Transfers:
+    """All transfers of one slave. `master_call(request, deadline_s=...)` reaches the current master."""
+
+    def __init__(
+        self,
+        core: SlaveCore,
+        disk: Disk,
+        pool: Pool,
+        data: Data,
+        clock: Clock,
+        master_call: MasterCall,
+        now: Callable[[], float],
+        random: Callable[[], float],
+    ) -> None:
+        """`now` seconds since 1970 (times of files), `random` numbers in 0..1 (jitter)."""
+        self._core = core
+        self._disk = disk
+        self._pool = pool
+        self._data = data
+        self._clock = clock
+        self._master_call = master_call
+        self._now = now
+        self._random = random
+        self._tasks: set[Deferred[Any]] = set()
+        self._publishing: set[bytes] = set()
+        self._discard: set[bytes] = set()
+        self._stopping = False
+        self._wake: set[Deferred[None]] = set()
+        self._waits: set[Deferred[Any]] = set()
+        self._idle: Deferred[None] | None = None
+
+    # --------------------------------------------------------------------------------------- tasks
+    def _spawn(self, work: Coroutine[Any, Any, None], what: str) -> None:
+        task = ensureDeferred(work)
+        self._tasks.add(task)
+
+        def failed(failure: Failure) -> None:
+            if not failure.check(CancelledError):
+                log.failure("{what} failed", failure, what=what)
+
+        def ended(_: Any) -> None:
+            self._tasks.discard(task)
+            if self._idle is not None and not self._tasks:
+                idle, self._idle = self._idle, None
+                idle.callback(None)
+
+        task.addErrback(failed).addBoth(ended)
+
+    async def stop(self) -> None:
+        """End every transfer; sealed content stays prepared on disk. Disk work under way is finished."""
+        self._stopping = True
+        for waiting in list(self._waits):
+            waiting.cancel()
+        if self._tasks:
+            self._idle = Deferred()
+            await self._idle
+
+    async def _until(self, event: Deferred[T]) -> T:
+        """Wait for `event`; the only waits that `stop` cuts short (with CancelledError)."""
+        gate: Deferred[T] = Deferred()
+        event.addBoth(lambda result: None if gate.called else gate.callback(result))
+        if self._stopping:
+            gate.cancel()
+        self._waits.add(gate)
+        try:
+            return await gate
+        finally:
+            self._waits.discard(gate)
+
+    async def _ask_master(self, request: Request, deadline_s: float = 10.0) -> Any:
+        return await self._until(ensureDeferred(self._master_call(request, deadline_s=deadline_s)))
+
+    async def _pause(self, seconds: float, wake: Deferred[None] | None = None) -> None:
+        waiting: Deferred[None] = wake or Deferred()
+        timer = self._clock.callLater(seconds, self._ring, waiting)
+        try:
+            await self._until(waiting)
+        finally:
+            if timer.active():
+                timer.cancel()
+
+    # ------------------------------------------------------------------------------------- sending
+    async def send(self, kind: str, ticket: Ticket, to: tuple[str, int] | None) -> None:
+        """Begin to send what `ticket` allows; returns when the file is open and the ticket is known.
+
+        Raises NotFound (no such version here), Damaged (a block at rest is bad), Busy, Conflict.
+        """
+        transfer = self._core.begin(ticket.id, kind, ticket.path, ticket.length, self._clock.seconds())
+        fd = -1
+        try:
+            fd, record = await self._pool.run(self._disk.open_read_thd, ticket.path, ticket.version)
+            length = min(ticket.length, max(0, record.size - ticket.offset))
+            if 0 < length <= _CHECK_AHEAD_BYTES:
+                bad = await self._pool.run(self._disk.bad_blocks_thd, record, fd, ticket.offset, length)
+                if bad:
+                    self._spawn(self._damaged(record, bad), "report of a damaged file")
+                    raise errors.Damaged(f"block {bad[0]} of {ticket.path} is damaged on {self._disk.where}")
+            sending = self._data.send_file(
+                channel_ticket(ticket), fd, offset=ticket.offset, length=length, to=to, start_s=START_S
+            )
+        except BaseException:
+            self._core.end(transfer, self._clock.seconds(), 0, False)
+            raise
+        finally:
+            if fd >= 0:
+                os.close(fd)
+        self._spawn(self._watch_sending(transfer, ticket, record, sending), f"sending {ticket.path}")
+
+    async def _watch_sending(self, transfer: Open, ticket: Ticket, record: Record, sending: Sending) -> None:
+        moved, good = 0, False
+        crcs: tuple[int, ...] = ()
+        try:
+            result = await self._until(sending.done)
+            moved, good, crcs = result.moved, True, result.crcs
+        except TransferError as error:
+            moved = error.bytes
+            level = log.debug if error.code in ("CANCELLED", "TIMEOUT", "CLOSED") else log.info
+            level("sending {path} ended: {why}", path=ticket.path, why=str(error), code=error.code)
+        except CancelledError as stop:
+            sending.cancel(_stop_code(stop))
+            raise
+        finally:
+            self._core.end(transfer, self._clock.seconds(), moved, good)
+        if good and ticket.offset % BLOCK_BYTES == 0 and moved > _CHECK_AHEAD_BYTES:
+            first = ticket.offset // BLOCK_BYTES
+            rest = await self._pool.run(self._disk.crcs_thd, record)
+            whole = moved // BLOCK_BYTES if ticket.offset + moved < record.size else len(crcs)
+            bad = [first + i for i in range(whole) if rest[first + i : first + i + 1] != (crcs[i],)]
+            if bad:
+                await self._damaged(record, bad)
+
+    async def _damaged(self, record: Record, blocks: list[int]) -> None:
+        log.error(
+            "{path} is damaged in {count} blocks, the first is {block}",
+            path=record.path,
+            count=len(blocks),
+            block=blocks[0],
+        )
+        await self.condemn(record.path, record.version, f"damaged in block {blocks[0]}")
+
+    async def condemn(self, path: str, version: Version, why: str) -> None:
+        """Set a bad replica aside and tell the master."""
+        await self._pool.run(self._disk.set_aside_thd, path, version, why)
+        try:
+            await self._ask_master(Adopted(self._core.slave_id, damaged=[(path, version)]))
+        except errors.SectorError as error:
+            log.warn("the master was not told of damaged {path}: {why}", path=path, why=error.message)
+
+    # ----------------------------------------------------------------------------------- receiving
+    async def receive(self, request: PrepareWrite | PrepareReplica) -> None:
+        """Reserve space and begin to wait for the sender. Raises NoSpace, Busy, Conflict, LocalIO."""
+        ticket, meta = request.ticket, request.meta
+        kind = "write" if isinstance(request, PrepareWrite) else "replica"
+        transfer = self._core.begin(ticket.id, kind, meta.path, meta.size, self._clock.seconds())
+        temp: Temp | None = None
+        try:
+            temp = await self._pool.run(self._disk.reserve_thd, meta.path, meta.size)
+            receiving = self._data.receive_file(
+                channel_ticket(ticket), temp.fd, limit=meta.size, start_s=START_S
+            )
+        except BaseException:
+            self._core.end(transfer, self._clock.seconds(), 0, False)
+            if temp is not None:
+                await self._pool.run(self._disk.drop_temp_thd, temp)
+            raise
+        if isinstance(request, PrepareWrite):
+            work = self._take_write(transfer, request, temp, receiving)
+        else:
+            work = self._take_replica(transfer, request, temp, receiving)
+        self._spawn(work, f"receiving {meta.path}")
+
+    async def _take(self, receiving: Receiving, temp: Temp, meta: SliceMeta, lease: bytes) -> Record:
+        """Wait for the bytes, check them, seal them. Whatever fails, the temporary file is gone."""
+        arrived: Deferred[TransferResult] = Deferred()
+        receiving.done.addErrback(lambda bad: None if arrived.called else arrived.errback(bad))
+        receiving.fin.addCallback(lambda good: None if arrived.called else arrived.callback(good))
+        try:
+            result = await self._until(arrived)
+            digest = digest_text(result.digest)
+            if result.moved != meta.size:
+                raise errors.Damaged(f"{meta.path}: {result.moved} bytes came, {meta.size} were announced")
+            if meta.digest and digest != meta.digest:
+                raise errors.Damaged(f"the copy of {meta.path} differs from the published content")
+            if not meta.digest:
+                meta = msgspec.structs.replace(meta, digest=digest, mtime=round(self._now(), 6))
+            sealed = await self._pool.run(self._disk.seal_thd, temp, meta, result.crcs, lease)
+        except BaseException:
+            await self._pool.run(self._disk.drop_temp_thd, temp)
+            raise
+        os.close(temp.fd)
+        return sealed
+
+    async def _take_write(
+        self, transfer: Open, request: PrepareWrite, temp: Temp, receiving: Receiving
+    ) -> None:
+        good = False
+        try:
+            record = await self._take(receiving, temp, request.meta, request.lease)
+            final = await self.publish(request.lease, record)
+            receiving.finish(version=(final.epoch, final.counter), durable=1)
+            good = True
+        except TransferError as error:
+            log.info("writing {path} ended: {why}", path=transfer.path, why=str(error), code=error.code)
+        except errors.SectorError as error:
+            log.info("writing {path} was refused: {why}", path=transfer.path, why=error.message)
+            receiving.finish(error=number_of(error))
+        except BaseException as error:
+            receiving.cancel(_stop_code(error))
+            raise
+        finally:
+            self._core.end(transfer, self._clock.seconds(), transfer.size if good else 0, good)
+
+    async def _take_replica(
+        self, transfer: Open, request: PrepareReplica, temp: Temp, receiving: Receiving
+    ) -> None:
+        why = ""
+        try:
+            record = await self._take(receiving, temp, request.meta, b"")
+            await self._pool.run(self._disk.publish_thd, record)
+            receiving.finish(version=(record.epoch, record.counter), durable=1)
+        except TransferError as error:
+            why = f"{error.code}: {error}"
+        except errors.SectorError as error:
+            why = error.message
+            receiving.finish(error=number_of(error))
+        except BaseException as error:
+            why = "stopped"
+            receiving.cancel(_stop_code(error))
+            raise
+        finally:
+            self._core.end(transfer, self._clock.seconds(), 0 if why else transfer.size, not why)
+        await self._tell(
+            Replicated(self._core.slave_id, request.task, transfer.path, request.meta.version, why[:8000])
+        )
+
+    async def _tell(self, report: Request) -> None:
+        """Bring a report to the master, with some patience: a later full Report says the same."""
+        for attempt in range(5):
+            try:
+                await self._ask_master(report)
+                return
+            except errors.SectorError as error:
+                log.debug("a report was not delivered: {why}", why=error.message)
+            await self._pause(retry_delay(attempt, self._random()))
+
+    # ------------------------------------------------------------------------------------- publish
+    async def publish(self, lease: bytes, record: Record) -> Record:
+        """Have the master commit sealed content, then make it visible. Asks again while the master is
+        away; raises the master's refusal after discarding the content."""
+        self._publishing.add(lease)
+        try:
+            version = await self._agree(lease, record)
+            return await self._show(record, version)
+        finally:
+            self._publishing.discard(lease)
+            self._discard.discard(lease)
+
+    async def _agree(self, lease: bytes, record: Record) -> Version:
+        attempt = 0
+        request = Publish(self._core.slave_id, lease, record.meta)
+        while True:
+            try:
+                reply: Published = await self._ask_master(request, _PUBLISH_S)
+                return reply.version
+            except errors.SectorError as error:
+                if is_final(error) or lease in self._discard:
+                    await self._pool.run(self._disk.discard_thd, record)
+                    raise
+                log.info("publishing {path} waits for the master: {why}", path=record.path, why=error.message)
+            wake: Deferred[None] = Deferred()
+            self._wake.add(wake)
+            try:
+                await self._pause(retry_delay(attempt, self._random()), wake)
+            finally:
+                self._wake.discard(wake)
+            attempt += 1
+
+    def _ring(self, wake: Deferred[None]) -> None:
+        if not wake.called:
+            wake.callback(None)
+
+    def master_is_back(self) -> None:
+        """Ask at once what waits for the master."""
+        for wake in list(self._wake):
+            self._ring(wake)
+
+    async def _show(self, record: Record, version: Version) -> Record:
+        """The master has committed: the rename must follow, whatever it takes."""
+        attempt = 0
+        while True:
+            try:
+                return await self._pool.run(self._disk.publish_thd, record, version)
+            except (errors.LocalIO, errors.NoSpace) as error:
+                if attempt == 5:
+                    raise
+                log.error("{path} cannot be made visible: {why}", path=record.path, why=error.message)
+            await self._pause(retry_delay(attempt, self._random()))
+            attempt += 1
+
+    def resume(self, publish: list[bytes], discard: list[bytes]) -> None:
+        """What the master says of prepared content (ReportReply)."""
+        for lease in discard:
+            self._discard.add(lease)
+            if lease not in self._publishing and lease in self._disk.prepared:
+                self._spawn(self._drop_prepared(lease), "discarding prepared content")
+        for lease in publish:
+            record = self._disk.prepared.get(lease)
+            if record is not None and lease not in self._publishing:
+                self._spawn(self._publish_again(lease, record), f"publishing {record.path}")
+
+    async def _drop_prepared(self, lease: bytes) -> None:
+        record = self._disk.prepared.get(lease)
+        self._discard.discard(lease)
+        if record is not None:
+            await self._pool.run(self._disk.discard_thd, record)
+
+    async def _publish_again(self, lease: bytes, record: Record) -> None:
+        try:
+            await self.publish(lease, record)
+            log.info("{path} was published after a restart", path=record.path)
+        except errors.SectorError as error:
+            log.info("{path} was not published: {why}", path=record.path, why=error.message)
