@@ -1,0 +1,86 @@
+"""Nothing grows: many put/get/rm cycles, memory, descriptors and threads of every daemon."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from cluster import Cluster, running
+
+import sector
+
+CYCLES = int(os.environ.get("SECTOR_TEST_CYCLES", "1000"))
+
+
+def usage(pid: int) -> dict[str, int]:
+    """RSS in kB, threads, descriptors."""
+    fields = dict(
+        line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line
+    )
+    return {
+        "rss": int(fields["VmRSS"].split()[0]),
+        "threads": int(fields["Threads"]),
+        "descriptors": len(list(Path(f"/proc/{pid}/fd").iterdir())),
+    }
+
+
+def daemons(cluster: Cluster) -> dict[str, int]:
+    """Name -> pid."""
+    return cluster.info["pids"] | {slave["id"]: slave["pid"] for slave in cluster.info["slaves"]}
+
+
+def test_cycles_leave_nothing_behind(tmp_path: Path) -> None:
+    """RSS at the end <= RSS after a fifth + 5 %; descriptors and threads equal."""
+    source = tmp_path / "x"
+    source.write_bytes(os.urandom(200_000))
+    with running(tmp_path / "c") as cluster:
+        os.environ["SECTOR_CONFIG"] = cluster.env["SECTOR_CONFIG"]
+        try:
+            with sector.connect() as cloud:
+                early: dict[str, dict[str, int]] = {}
+                for cycle in range(1, CYCLES + 1):
+                    cloud.put(str(source), "/cycle/x", progress=False)
+                    cloud.get("/cycle/x", str(tmp_path / "back"), progress=False)
+                    cloud.rm("/cycle/x")
+                    if cycle == CYCLES // 5:
+                        early = {name: usage(pid) for name, pid in daemons(cluster).items()}
+                late = {name: usage(pid) for name, pid in daemons(cluster).items()}
+        finally:
+            del os.environ["SECTOR_CONFIG"]
+        assert (tmp_path / "back").read_bytes() == source.read_bytes()
+    for name, first in early.items():
+        last = late[name]
+        print(name, first, last)
+        assert last["rss"] <= first["rss"] * 1.05, (name, first, last)
+        assert last["threads"] == first["threads"], (name, first, last)
+        assert last["descriptors"] == first["descriptors"], (name, first, last)
+
+
+def test_no_orphan_after_a_killed_slave(tmp_path: Path) -> None:
+    """The workers and the spawner of a killed slave end with it."""
+    with running(tmp_path / "c", slaves=2) as cluster:
+        slave = cluster.info["slaves"][0]
+        children = descendants(slave["pid"])
+        cluster.kill(slave["pid"])
+        from cluster import alive, wait_for
+
+        for child in children:
+            wait_for(f"the end of {child}", lambda child=child: not alive(child), 10)
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below `pid`."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+            except OSError:
+                continue
+            parents.setdefault(int(fields[1]), []).append(int(entry.name))
+    found, queue = [], [pid]
+    while queue:
+        for child in parents.get(queue.pop(), []):
+            found.append(child)
+            queue.append(child)
+    return found
