@@ -145,6 +145,10 @@ typedef struct udt_xfer_opts {
 /* `to` may be NULL for the responder: whoever shows the tag and proves the ticket first. */
 int32_t udt_xfer_start(udt_ctx *ctx, int32_t port, const udt_addr *to, const udt_ticket *t, int fd,
                        const udt_xfer_opts *o);
+/* The same with UDT_XFER_CHECK: the sender compares each block it reads with crcs (copied; one per
+ * UDT_BLOCK_BYTES of length) and ends with DISKREAD, errno EBADMSG, at the first that differs. */
+int32_t udt_xfer_start_checked(udt_ctx *ctx, int32_t port, const udt_addr *to, const udt_ticket *t,
+                               int fd, const udt_xfer_opts *o, const uint32_t *crcs, uint32_t n);
 /* Receiver, after XFER_FIN: err 0 sends DONE(version, durable), else ERROR(err). */
 int udt_xfer_finish(udt_ctx *ctx, int32_t xfer, int32_t err, uint64_t version_epoch,
                     uint64_t version_counter, uint32_t durable);

@@ -11,9 +11,8 @@
 struct xfer;
 typedef struct xfer xfer;
 
-/* On the loop thread of p, before its engine and its command queue go away: ends every transfer of
- * the port (XFER_DONE, err CLOSED) and waits for their disk jobs. Afterwards no transfer of p
- * touches the port. Must also be called (by whoever closes it) for a MANUAL port. */
+/* On the loop thread of a closing port: every transfer of it ends (XFER_DONE, err CLOSED). One
+ * whose disk job still runs keeps its hold on the port until that job is done. */
 void xfer_port_closing(io_port *p);
 
 /* io_handle_on_free of IO_KIND_XFER: the handle's reference is gone. */

@@ -1,0 +1,466 @@
+/* File transfers on the loop thread: meeting the peer, OPEN, the answer to FIN, and every end. */
+#include "io/file_priv.h"
+#include "io/priv.h"
+
+#include <string.h>
+#include <unistd.h>
+
+static void on_event(io_port *p, void *arg, const struct udt_ev *ev);
+
+/* ---- the connection ---- */
+
+static void drop_sock(xfer *x, uint32_t linger_ms)
+{
+    if (x->sock <= 0)
+        return;
+    if (x->sender)
+        (void)xfer_send_bytes(x); /* last look at what was acknowledged */
+    xfer_note_stats(x);
+    io_port_own(x->port, x->sock, NULL, NULL);
+    (void)udt_mux_close(io_port_mux(x->port), x->sock, linger_ms, io_port_now(x->port));
+    x->sock = 0;
+}
+
+/* Sends x->out; true when nothing of it is left. */
+static bool flush_out(xfer *x)
+{
+    while (x->out_at < x->out_len) {
+        ssize_t n = x->sock <= 0 ? UDT_E_CLOSED
+                                 : udt_mux_send(io_port_mux(x->port), x->sock, x->out + x->out_at,
+                                                x->out_len - x->out_at, io_port_now(x->port));
+        if (n <= 0)
+            return false; /* AGAIN: WRITABLE follows; else FAILED or PEER_CLOSED does */
+        x->out_at += (size_t)n;
+    }
+    x->out_at = x->out_len = 0;
+    return true;
+}
+
+static void meet(xfer *x)
+{
+    udt_opts o;
+    udt_time now = io_port_now(x->port), left = x->deadline.at - now;
+    udt_opts_init(&o);
+    o.type = UDT_STREAM;
+    o.mss = x->port->mss;
+    o.own_peer = true;
+    o.tag = x->ticket.tag;
+    o.idle_timeout_ms = x->o.idle_ms;
+    o.max_bw_Bps = x->o.max_bw_Bps;
+    o.connect_timeout_ms = left > 1000 ? (int32_t)(left / 1000) : 1;
+    int32_t sock =
+        io_port_closing(x->port)
+            ? UDT_E_CLOSED
+            : udt_mux_rendezvous(io_port_mux(x->port), x->has_to ? &x->to : NULL, &o, now);
+    if (sock > 0) {
+        x->sock = sock;
+        io_port_own(x->port, sock, on_event, x);
+    } else if (sock == UDT_E_INUSE && !x->initiator) {
+        io_timer_arm(x->port, &x->step, now + XFER_AGAIN_US); /* the last one is still closing */
+    } else {
+        xfer_fail(x, sock, 0, 0, 0);
+    }
+}
+
+/* A connection that came to nothing. A responder has shown its place to whoever knew the tag, so it
+ * waits for the next one; an initiator knows whom it called. */
+static void lost_early(xfer *x, int err)
+{
+    if (x->initiator || err == UDT_E_CLOSED || err == UDT_E_NOMEM) {
+        xfer_fail(x, err == UDT_E_PEERCLOSED ? UDT_E_REJECTED : err, 0, 0, 0);
+        return;
+    }
+    drop_sock(x, 0);
+    x->in_len = x->out_at = x->out_len = 0;
+    x->peer_closed = false;
+    io_timer_arm(x->port, &x->step, io_port_now(x->port) + XFER_AGAIN_US);
+}
+
+/* ---- OPEN ---- */
+
+static void on_connected(xfer *x)
+{
+    uint8_t nonce[SDC_NONCE_BYTES];
+    sys_random(NULL, nonce, sizeof nonce);
+    sdc_hello_init(&x->hello, &x->ticket, x->initiator, nonce);
+    if (x->initiator) {
+        (void)sdc_hello_write(&x->hello, x->out);
+        x->out_len = SDC_OPEN_BYTES;
+        (void)flush_out(x);
+    } else {
+        io_timer_arm(x->port, &x->step, io_port_now(x->port) + XFER_PROVE_US);
+    }
+}
+
+static void pump(xfer *x)
+{
+    if (x->sender)
+        xfer_send_pump(x);
+    else
+        xfer_recv_pump(x);
+}
+
+static void opened(xfer *x)
+{
+    if (!x->initiator) {
+        (void)sdc_hello_write(&x->hello, x->out);
+        x->out_len = SDC_OPEN_BYTES;
+    }
+    int rc = sdc_dir_init(&x->send, &x->hello, x->initiator);
+    if (rc == 0)
+        rc = sdc_dir_init(&x->recv, &x->hello, !x->initiator);
+    sdc_hello_fini(&x->hello);
+    secure_wipe(x->ticket.key, sizeof x->ticket.key);
+    if (rc != 0) {
+        xfer_fail(x, rc, 0, 0, 0);
+        return;
+    }
+    io_timer_stop(x->port, &x->deadline);
+    io_timer_stop(x->port, &x->step);
+    x->phase = XFER_DATA;
+    x->in_len = 0;
+    x->opened_at = x->progress_at = io_port_now(x->port);
+    (void)flush_out(x);
+    xfer_emit(x, UDT_IO_XFER_OPEN, 0);
+    pump(x);
+}
+
+static void read_open(xfer *x)
+{
+    while (x->in_len < SDC_OPEN_BYTES) {
+        ssize_t n = udt_mux_recv(io_port_mux(x->port), x->sock, x->in + x->in_len,
+                                 SDC_OPEN_BYTES - x->in_len, io_port_now(x->port));
+        if (n == UDT_E_PEERCLOSED)
+            lost_early(x, UDT_E_PEERCLOSED);
+        if (n <= 0)
+            return;
+        x->in_len += (size_t)n;
+    }
+    if (sdc_hello_read(&x->hello, x->in) == 0) {
+        opened(x);
+        return;
+    }
+    x->wrong_proof = true;
+    lost_early(x, UDT_E_AUTH);
+}
+
+/* ---- small records: DONE and ERROR ---- */
+
+static void got_done(xfer *x)
+{
+    sdc_done v;
+    sdc_done_get(&v, x->in + SDC_HEADER_BYTES);
+    pthread_mutex_lock(&x->mu);
+    x->result.version_epoch = v.epoch;
+    x->result.version_counter = v.counter;
+    x->result.durable = v.durable;
+    pthread_mutex_unlock(&x->mu);
+    if (!x->fin_at)
+        x->fin_at = io_port_now(x->port);
+    x->phase = XFER_ENDING;
+    drop_sock(x, 0);
+    xfer_try_end(x);
+}
+
+/* One whole record lies in x->in. */
+static void heard(xfer *x, int type, size_t size)
+{
+    bool wanted = type == SDC_ERROR || (type == SDC_DONE && x->sender && x->phase == XFER_FIN);
+    ssize_t rc = wanted ? sdc_unseal(&x->recv, x->in, size) : UDT_E_PROTO;
+    if (rc < 0)
+        xfer_fail(x, (int)rc, 0, 0, (int32_t)rc);
+    else if (type == SDC_ERROR)
+        xfer_fail(x, UDT_E_REMOTE, 0, sdc_error_get(x->in + SDC_HEADER_BYTES), 0);
+    else
+        got_done(x);
+}
+
+/* What may come against the stream of data, or after its FIN. */
+static void hear(xfer *x)
+{
+    while (x->phase == XFER_DATA || x->phase == XFER_FIN) {
+        int type;
+        size_t body;
+        ssize_t n = udt_mux_recv(io_port_mux(x->port), x->sock, x->in + x->in_len,
+                                 sizeof x->in - x->in_len, io_port_now(x->port));
+        if (n <= 0)
+            return;
+        x->in_len += (size_t)n;
+        ssize_t size = sdc_peek(x->encrypt, x->in, x->in_len, &type, &body);
+        if (size < 0 || (size > 0 && type == SDC_DATA))
+            xfer_fail(x, UDT_E_PROTO, 0, 0, UDT_E_PROTO);
+        else if (size > 0 && (size_t)size <= x->in_len)
+            heard(x, type, (size_t)size);
+    }
+}
+
+void xfer_reply(xfer *x)
+{
+    uint8_t *rec = x->out + x->out_len;
+    pthread_mutex_lock(&x->mu);
+    int err = x->finish_err;
+    sdc_done v = x->finish_done;
+    x->finishable = false;
+    pthread_mutex_unlock(&x->mu);
+    if (err != 0) {
+        xfer_fail(x, err, 0, 0, err);
+        return;
+    }
+    sdc_done_put(&v, rec + SDC_HEADER_BYTES);
+    x->out_len += sdc_seal(&x->send, SDC_DONE, rec, SDC_DONE_BYTES);
+    x->phase = XFER_REPLY;
+    io_timer_arm(x->port, &x->step, io_port_now(x->port) + XFER_REPLY_US);
+    (void)flush_out(x);
+}
+
+/* ---- ends ---- */
+
+void xfer_disk_wait(xfer *x, bool waiting)
+{
+    udt_time now = io_port_now(x->port);
+    if (x->waited_at)
+        x->waited_us += now - x->waited_at;
+    x->waited_at = waiting ? now : 0;
+}
+
+static void free_bufs(xfer *x)
+{
+    struct xfer_list *lists[] = {&x->ready, &x->spare, &x->work};
+    struct disk_buf *b;
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        while ((b = xfer_list_take(lists[i])))
+            xfer_buf_put(x, b);
+    if (x->cur)
+        xfer_buf_put(x, x->cur);
+    x->cur = NULL;
+}
+
+static void end(xfer *x)
+{
+    io_port *p = x->port;
+    io_timer_stop(p, &x->deadline);
+    io_timer_stop(p, &x->step);
+    drop_sock(x, 0);
+    xfer_disk_wait(x, false);
+    x->phase = XFER_ENDED;
+    free_bufs(x);
+    close(x->fd);
+    x->fd = -1;
+    sdc_hello_fini(&x->hello);
+    sdc_dir_fini(&x->send);
+    sdc_dir_fini(&x->recv);
+    secure_wipe(&x->ticket, sizeof x->ticket);
+    disk_xfer_remove(x->pool, x);
+    xfer_show(x, true);
+    xfer_emit(x, UDT_IO_XFER_DONE, x->result.bytes);
+    bool held = x->held;
+    xfer_unref(x);
+    if (held)
+        io_port_drop(p);
+}
+
+void xfer_try_end(xfer *x)
+{
+    if (x->phase == XFER_ENDING && !x->busy && x->sock == 0)
+        end(x);
+}
+
+/* Puts an ERROR behind whole records only: the rest of the one under way goes first. */
+static void tell_peer(xfer *x, int32_t code)
+{
+    size_t n = x->out_len - x->out_at;
+    memmove(x->out, x->out + x->out_at, n);
+    if (x->sender && n == 0)
+        n = xfer_send_cut(x, x->out);
+    x->out_at = 0;
+    x->out_len = n + sdc_seal_error(&x->send, code, x->out + n);
+    if (flush_out(x))
+        drop_sock(x, XFER_LINGER_MS);
+    else
+        io_timer_arm(x->port, &x->step, io_port_now(x->port) + XFER_LINGER_MS * 1000);
+}
+
+void xfer_fail(xfer *x, int err, int sys_err, int32_t remote, int32_t tell)
+{
+    bool open = x->phase == XFER_DATA || x->phase == XFER_FIN;
+    if (x->phase >= XFER_ENDING)
+        return;
+    if (x->phase != XFER_REPLY) { /* after DONE nothing can fail any more */
+        x->err = err;
+        x->sys_err = sys_err;
+        x->remote = remote;
+    }
+    io_timer_stop(x->port, &x->deadline);
+    io_timer_stop(x->port, &x->step);
+    pthread_mutex_lock(&x->mu);
+    x->finishable = false;
+    pthread_mutex_unlock(&x->mu);
+    x->phase = XFER_ENDING;
+    if (open && tell != 0 && x->sock > 0 && !x->peer_closed)
+        tell_peer(x, tell);
+    else
+        drop_sock(x, 0);
+    xfer_try_end(x);
+}
+
+/* ---- events and timers ---- */
+
+static void on_peer_closed(xfer *x)
+{
+    x->peer_closed = true;
+    if (x->phase == XFER_MEET) {
+        read_open(x); /* it may have said all before it went; else this notices */
+        if (x->phase == XFER_MEET && x->sock > 0)
+            lost_early(x, UDT_E_PEERCLOSED);
+    } else if (x->phase == XFER_DATA && !x->sender) {
+        xfer_recv_pump(x); /* reads on to the end of what arrived */
+    } else {
+        hear(x);
+        xfer_fail(x, UDT_E_PEERCLOSED, 0, 0, 0);
+        drop_sock(x, 0);
+        xfer_try_end(x);
+    }
+}
+
+static void on_lost(xfer *x, int err, int32_t remote)
+{
+    if (x->phase == XFER_MEET) {
+        lost_early(x, err);
+        return;
+    }
+    xfer_fail(x, err, 0, remote, 0);
+    drop_sock(x, 0);
+    xfer_try_end(x);
+}
+
+static void on_readable(xfer *x)
+{
+    if (x->phase == XFER_MEET)
+        read_open(x);
+    else if (x->phase == XFER_DATA && !x->sender)
+        xfer_recv_pump(x);
+    else
+        hear(x);
+}
+
+static void on_writable(xfer *x)
+{
+    bool empty = flush_out(x);
+    if (x->phase == XFER_ENDING && empty) {
+        drop_sock(x, XFER_LINGER_MS);
+        xfer_try_end(x);
+    } else if (x->phase == XFER_DATA && x->sender && empty) {
+        xfer_send_pump(x);
+        xfer_note_progress(x);
+    }
+}
+
+static void on_drained(xfer *x)
+{
+    if (udt_mux_unacked(io_port_mux(x->port), x->sock) > 0)
+        return;
+    if (x->phase == XFER_FIN && x->sender && !x->fin_at) {
+        x->fin_at = io_port_now(x->port);
+    } else if (x->phase == XFER_REPLY && x->out_len == 0) {
+        x->phase = XFER_ENDING;
+        drop_sock(x, XFER_LINGER_MS);
+        xfer_try_end(x);
+    }
+}
+
+static void on_event(io_port *p, void *arg, const struct udt_ev *ev)
+{
+    xfer *x = arg;
+    (void)p;
+    if (ev->sock != x->sock)
+        return;
+    xfer_ref(x);
+    switch (ev->kind) {
+    case UDT_EV_CONNECTED:
+        on_connected(x);
+        break;
+    case UDT_EV_READABLE:
+        on_readable(x);
+        break;
+    case UDT_EV_WRITABLE:
+        on_writable(x);
+        break;
+    case UDT_EV_DRAINED:
+        on_drained(x);
+        break;
+    case UDT_EV_PEER_CLOSED:
+        on_peer_closed(x);
+        break;
+    case UDT_EV_FAILED:
+        on_lost(x, ev->err, ev->err == UDT_E_REMOTE ? (int32_t)ev->value : 0);
+        break;
+    case UDT_EV_CLOSED:
+        on_lost(x, UDT_E_CLOSED, 0);
+        break;
+    default:
+        break;
+    }
+    xfer_unref(x);
+}
+
+static void on_deadline(io_port *p, void *arg)
+{
+    xfer *x = arg;
+    (void)p;
+    if (x->phase == XFER_MEET)
+        xfer_fail(x, x->wrong_proof ? UDT_E_AUTH : UDT_E_TIMEOUT, 0, 0, 0);
+}
+
+static void on_step(io_port *p, void *arg)
+{
+    xfer *x = arg;
+    (void)p;
+    xfer_ref(x);
+    switch (x->phase) {
+    case XFER_MEET:
+        if (x->sock == 0)
+            meet(x);
+        else
+            lost_early(x, UDT_E_TIMEOUT);
+        break;
+    case XFER_DATA:
+        x->flush = true;
+        xfer_recv_pump(x);
+        break;
+    case XFER_REPLY:
+        x->phase = XFER_ENDING;
+        drop_sock(x, XFER_LINGER_MS);
+        xfer_try_end(x);
+        break;
+    case XFER_ENDING:
+        drop_sock(x, 0);
+        xfer_try_end(x);
+        break;
+    default:
+        break;
+    }
+    xfer_unref(x);
+}
+
+void xfer_begin(io_port *p, void *arg)
+{
+    xfer *x = arg;
+    x->deadline.fn = on_deadline;
+    x->step.fn = on_step;
+    x->deadline.arg = x->step.arg = x;
+    x->held = io_port_hold(p) == 0;
+    if (!x->held) {
+        xfer_fail(x, UDT_E_CLOSED, 0, 0, 0);
+        return;
+    }
+    io_timer_arm(p, &x->deadline, io_port_now(p) + (udt_time)x->o.start_ms * 1000);
+    meet(x);
+}
+
+void xfer_port_closing(io_port *p)
+{
+    disk_pool *d = io_ctx_disk(io_port_ctx(p));
+    xfer *x;
+    while (d && (x = disk_xfer_find(d, p)))
+        xfer_fail(x, UDT_E_CLOSED, 0, 0, 0);
+}

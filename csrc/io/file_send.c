@@ -1,0 +1,211 @@
+/* Sending side of a file transfer: the disk job reads, checksums and seals a block; the loop gives
+ * sealed bytes to the engine. */
+#include "io/file_priv.h"
+
+#include <errno.h>
+#include <string.h>
+
+static size_t block_payload(const struct disk_buf *b)
+{
+    return (size_t)(b->cap == XFER_SMALL_WIRE ? XFER_SMALL_BATCH : XFER_BATCH) * SDC_MAX_BODY;
+}
+
+/* ---- disk thread ---- */
+
+/* Reads n bytes at x->pos into the bodies of the records that b will hold. */
+static int read_block(xfer *x, struct disk_buf *b, size_t n)
+{
+    struct iovec iovs[XFER_BATCH], *iov = iovs;
+    size_t each = sdc_record_bytes(x->send.encrypt, SDC_DATA, SDC_MAX_BODY);
+    int count = 0;
+    for (size_t left = n; left > 0; count++) {
+        size_t body = left < SDC_MAX_BODY ? left : SDC_MAX_BODY;
+        iovs[count].iov_base = b->data + (size_t)count * each + SDC_HEADER_BYTES;
+        iovs[count].iov_len = body;
+        left -= body;
+    }
+    off_t at = x->o.offset + x->pos;
+    while (count > 0) {
+        ssize_t got = preadv(x->fd, iov, count, at);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0) {
+            x->job_sys = errno;
+            return UDT_E_DISKREAD;
+        }
+        if (got == 0)
+            return UDT_E_SHORT;
+        at += got;
+        xfer_iov_skip(&iov, &count, (size_t)got);
+    }
+    return 0;
+}
+
+/* The blocks that were finished since the first `from` are those that the caller expects. */
+static int check_blocks(xfer *x, uint32_t from)
+{
+    if (!x->want)
+        return 0;
+    for (uint32_t i = from; i < x->blocks.n; i++) {
+        if (i >= x->nwant || x->want[i] != x->blocks.crcs[i]) {
+            x->job_sys = EBADMSG; /* what file systems say of a block whose checksum is wrong */
+            return UDT_E_DISKREAD;
+        }
+    }
+    return 0;
+}
+
+static int seal_block(xfer *x, struct disk_buf *b, size_t n)
+{
+    uint32_t done = x->blocks.n;
+    while (n > 0) {
+        uint8_t *rec = b->data + b->len;
+        size_t body = n < SDC_MAX_BODY ? n : SDC_MAX_BODY;
+        int rc = sdc_blocks_add(&x->blocks, rec + SDC_HEADER_BYTES, body);
+        if (rc != 0)
+            return rc;
+        b->len += sdc_seal(&x->send, SDC_DATA, rec, body);
+        b->payload += body;
+        n -= body;
+    }
+    return check_blocks(x, done);
+}
+
+static int seal_fin(xfer *x, struct disk_buf *b)
+{
+    uint32_t done = x->blocks.n;
+    sdc_fin f = {.size = x->blocks.size};
+    int rc = sdc_blocks_end(&x->blocks, x->digest);
+    if (rc == 0)
+        rc = check_blocks(x, done);
+    if (rc != 0)
+        return rc;
+    memcpy(f.digest, x->digest, sizeof f.digest);
+    uint8_t *rec = b->data + b->len;
+    sdc_fin_put(&f, rec + SDC_HEADER_BYTES);
+    b->len += sdc_seal(&x->send, SDC_FIN, rec, SDC_FIN_BYTES);
+    x->job_fin = true;
+    return 0;
+}
+
+static void job_done(io_port *p, void *arg);
+
+void xfer_send_job(struct disk_job *job)
+{
+    xfer *x = (xfer *)(void *)((char *)job - offsetof(xfer, job));
+    struct disk_buf *b = x->work.head;
+    int64_t left = x->o.length - x->pos;
+    size_t n = left < (int64_t)block_payload(b) ? (size_t)left : block_payload(b);
+    int rc = read_block(x, b, n);
+    if (rc == 0)
+        rc = seal_block(x, b, n);
+    if (rc == 0)
+        x->pos += (int64_t)n;
+    if (rc == 0 && x->pos == x->o.length)
+        rc = seal_fin(x, b);
+    x->job_err = rc;
+    (void)io_port_post(x->port, job_done, x, true);
+}
+
+/* ---- loop thread ---- */
+
+static void start_job(xfer *x)
+{
+    struct disk_buf *b;
+    if (x->busy || x->job_fin || x->phase != XFER_DATA)
+        return;
+    unsigned share = disk_buf_share(x->pool);
+    while (x->held_bufs > share && (b = xfer_list_take(&x->spare)))
+        xfer_buf_put(x, b);
+    b = xfer_list_take(&x->spare);
+    if (!b && x->held_bufs < share) {
+        b = disk_buf_get(x->pool, x->small);
+        if (b)
+            x->held_bufs++;
+        else if (x->held_bufs == 0)
+            xfer_fail(x, UDT_E_NOMEM, 0, 0, UDT_E_NOMEM);
+    }
+    if (!b)
+        return;
+    b->at = b->len = b->payload = 0;
+    xfer_list_add(&x->work, b);
+    x->busy = true;
+    disk_submit(x->pool, &x->job);
+}
+
+void xfer_send_pump(xfer *x)
+{
+    struct disk_buf *b;
+    if (x->phase != XFER_DATA || x->out_len > 0)
+        return;
+    while ((b = x->ready.head)) {
+        ssize_t n = udt_mux_send(io_port_mux(x->port), x->sock, b->data + b->at, b->len - b->at,
+                                 io_port_now(x->port));
+        if (n <= 0)
+            break; /* AGAIN: WRITABLE follows; else FAILED or PEER_CLOSED does */
+        b->at += (size_t)n;
+        if (b->at < b->len)
+            continue;
+        x->sent += (int64_t)b->payload;
+        xfer_list_add(&x->spare, xfer_list_take(&x->ready));
+    }
+    start_job(x);
+    if (x->phase != XFER_DATA)
+        return;
+    xfer_disk_wait(x, !x->ready.head && x->busy);
+    if (!x->ready.head && !x->busy && x->job_fin) {
+        while ((b = xfer_list_take(&x->spare)))
+            xfer_buf_put(x, b);
+        x->phase = XFER_FIN;
+    }
+}
+
+static void job_done(io_port *p, void *arg)
+{
+    xfer *x = arg;
+    (void)p;
+    xfer_ref(x);
+    x->busy = false;
+    struct disk_buf *b = xfer_list_take(&x->work);
+    if (x->job_err != 0 || x->phase != XFER_DATA)
+        xfer_buf_put(x, b);
+    else
+        xfer_list_add(&x->ready, b);
+    if (x->job_err != 0)
+        xfer_fail(x, x->job_err, x->job_sys, 0, x->job_err);
+    xfer_try_end(x);
+    if (x->phase == XFER_DATA) {
+        xfer_send_pump(x);
+        xfer_note_progress(x);
+    }
+    xfer_unref(x);
+}
+
+int64_t xfer_send_bytes(xfer *x)
+{
+    if (x->phase >= XFER_ENDING && x->err == 0)
+        x->progress = x->o.length;
+    if (x->sock <= 0 || x->phase == XFER_MEET)
+        return x->progress;
+    const struct disk_buf *b = x->ready.head;
+    int64_t bytes = x->sent, waiting = (int64_t)udt_mux_unacked(io_port_mux(x->port), x->sock);
+    if (b)
+        bytes += (int64_t)(b->at < b->payload ? b->at : b->payload);
+    bytes -= waiting < bytes ? waiting : bytes;
+    if (bytes > x->progress)
+        x->progress = bytes;
+    return x->progress;
+}
+
+size_t xfer_send_cut(xfer *x, uint8_t *out)
+{
+    const struct disk_buf *b = x->ready.head;
+    size_t end = 0, body;
+    int type;
+    while (b && end < b->at)
+        end += (size_t)sdc_peek(x->send.encrypt, b->data + end, b->len - end, &type, &body);
+    if (!b || end == b->at)
+        return 0;
+    memcpy(out, b->data + b->at, end - b->at);
+    return end - b->at;
+}
