@@ -22,14 +22,18 @@ class UserInfo(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Users(Message, frozen=True, array_like=True):
+    """`more` = ask again with after = last name."""
+
     users: Annotated[list[UserInfo], Meta(max_length=100000)]
+    more: bool = False
 
 
 @request(0x0101, reply=Users, safe=True)
 class UserList(Request, frozen=True, array_like=True):
-    """Needs the admin role. Errors: denied."""
+    """Users in order of name, behind `after`. Needs the admin role. Errors: denied."""
 
     by: str = ""
+    after: Annotated[str, Meta(max_length=128)] = ""
 
 
 @request(0x0102)

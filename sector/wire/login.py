@@ -116,11 +116,13 @@ class NodeAllowed(Request, frozen=True, array_like=True):
 
 class Epochs(Message, frozen=True, array_like=True):
     """Users whose rights changed: name -> rights_epoch; a removed user has epoch 0. `serial` grows with
-    every change; ask again with it."""
+    every change; ask again with it until it stays. `rights` all directory rights of the users named;
+    `nodes` "slave:NAME" or "master:NAME" -> 0 when it was taken from its allow-list."""
 
     serial: U64
     changed: dict[str, int]
-    rights: Rights = []
+    rights: Annotated[list[Right], Meta(max_length=65536)] = []
+    nodes: dict[str, int] = {}
 
 
 @request(0x0014, reply=Epochs, safe=True)
