@@ -47,6 +47,10 @@ class SlaveCore:
             )
         self.epoch = epoch
 
+    def joined(self, epoch: int) -> None:
+        """A master admitted this slave over TLS and told its epoch; a rebuilt one may begin anew."""
+        self.epoch = epoch
+
     def begin(self, ticket_id: bytes, kind: str, path: str, size: int, now: float) -> Open:
         """A new transfer. Raises Conflict (this ticket came before), Busy (at the limit)."""
         for old in [key for key, until in self._used.items() if until < now]:

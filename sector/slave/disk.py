@@ -351,9 +351,12 @@ class Disk(Area):
             self._to_attic(part, "in the way of a newer file", record)
             return
 
-    def discard_thd(self, record: Record) -> None:
-        """Drop sealed data that is not to be published."""
+    def discard_thd(self, record: Record, back: str = "") -> None:
+        """Drop sealed data that is not to be published, or move it to the local file `back`."""
         with self._lock(record.path):
+            if back and record.temp:
+                with contextlib.suppress(OSError):
+                    os.rename(record.temp, back, src_dir_fd=self._tmp)
             self._discard(record)
 
     def _discard(self, record: Record) -> None:
@@ -549,6 +552,15 @@ class Disk(Area):
                 raise errors.LocalIO(f"{self.where}: {local} changed while it was read") from None
             raise
         return Temp(name, fd), tuple(crcs), info.st_size
+
+    def put_back_thd(self, temp: Temp, local: str) -> None:
+        """Undo `import_thd`."""
+        os.close(temp.fd)
+        try:
+            os.rename(temp.name, local, src_dir_fd=self._tmp)
+        except OSError as error:
+            self._unlink_temp(temp.name)
+            raise beneath.explain(error, local, self.where) from None
 
     def scratch_thd(self, name: str) -> str:
         """A new empty directory `.sector/scratch/NAME-RANDOM` (mode 0700), emptied at the next start."""

@@ -18,6 +18,7 @@ from sector.model import BLOCK_BYTES, SliceMeta, Ticket, Version, digest_text
 from sector.slave.catalog import Record
 from sector.slave.core import START_S, Open, SlaveCore, is_final, retry_delay
 from sector.slave.disk import Disk, Temp
+from sector.slave.gate import Gate
 from sector.slave.pool import Pool
 from sector.wire.base import Request
 from sector.wire.outcome import number_of
@@ -64,6 +65,7 @@ class Transfers:
         self._master_call = master_call
         self._now = now
         self._random = random
+        self.gate = Gate()
         self._tasks: set[Deferred[Any]] = set()
         self._publishing: set[bytes] = set()
         self._discard: set[bytes] = set()
@@ -259,7 +261,8 @@ class Transfers:
         why = ""
         try:
             record = await self._take(receiving, temp, request.meta, b"")
-            await self._pool.run(self._disk.publish_thd, record)
+            async with self.gate.shared():
+                await self._pool.run(self._disk.publish_thd, record)
             receiving.finish(version=(record.epoch, record.counter), durable=1)
         except TransferError as error:
             why = f"{error.code}: {error}"
@@ -280,43 +283,49 @@ class Transfers:
         """Bring a report to the master, with some patience: a later full Report says the same."""
         for attempt in range(5):
             try:
-                await self._ask_master(report)
+                async with self.gate.shared():
+                    await self._ask_master(report)
                 return
             except errors.SectorError as error:
                 log.debug("a report was not delivered: {why}", why=error.message)
             await self._pause(retry_delay(attempt, self._random()))
 
     # ------------------------------------------------------------------------------------- publish
-    async def publish(self, lease: bytes, record: Record) -> Record:
+    async def publish(self, lease: bytes, record: Record, back: str = "") -> Record:
         """Have the master commit sealed content, then make it visible. Asks again while the master is
-        away; raises the master's refusal after discarding the content."""
+        away; raises the master's refusal after discarding the content, or moving it to the local file
+        `back`."""
         self._publishing.add(lease)
+        attempt = 0
         try:
-            version = await self._agree(lease, record)
-            return await self._show(record, version)
+            while True:
+                async with self.gate.shared():
+                    version = await self._agree(lease, record, back)
+                    if version is not None:
+                        return await self._show(record, version)
+                wake: Deferred[None] = Deferred()
+                self._wake.add(wake)
+                try:
+                    await self._pause(retry_delay(attempt, self._random()), wake)
+                finally:
+                    self._wake.discard(wake)
+                attempt += 1
         finally:
             self._publishing.discard(lease)
             self._discard.discard(lease)
 
-    async def _agree(self, lease: bytes, record: Record) -> Version:
-        attempt = 0
-        request = Publish(self._core.slave_id, lease, record.meta)
-        while True:
-            try:
-                reply: Published = await self._ask_master(request, _PUBLISH_S)
-                return reply.version
-            except errors.SectorError as error:
-                if is_final(error) or lease in self._discard:
-                    await self._pool.run(self._disk.discard_thd, record)
-                    raise
-                log.info("publishing {path} waits for the master: {why}", path=record.path, why=error.message)
-            wake: Deferred[None] = Deferred()
-            self._wake.add(wake)
-            try:
-                await self._pause(retry_delay(attempt, self._random()), wake)
-            finally:
-                self._wake.discard(wake)
-            attempt += 1
+    async def _agree(self, lease: bytes, record: Record, back: str) -> Version | None:
+        """The version that the master committed; None if it gave no clear answer."""
+        try:
+            request = Publish(self._core.slave_id, lease, record.meta)
+            reply: Published = await self._ask_master(request, _PUBLISH_S)
+            return reply.version
+        except errors.SectorError as error:
+            if is_final(error) or lease in self._discard:
+                await self._pool.run(self._disk.discard_thd, record, back)
+                raise
+            log.info("publishing {path} waits for the master: {why}", path=record.path, why=error.message)
+            return None
 
     def _ring(self, wake: Deferred[None]) -> None:
         if not wake.called:

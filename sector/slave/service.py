@@ -1,0 +1,543 @@
+"""A slave: joins a master, serves its commands, reports, and keeps nothing a master said from being true.
+
+`make_slave` is the composition root. The life of a slave: open the data directory, join over TLS, report,
+then a heartbeat every second; whenever the master forgets us or falls silent: join again.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import random
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from twisted.application.service import Service
+from twisted.internet.defer import CancelledError, Deferred, ensureDeferred, maybeDeferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from sector import __version__, errors
+from sector._udt.data_api import Data
+from sector.config import Config
+from sector.gmp.api import Gmp, GmpKey, Peer, PeerEvent
+from sector.model import Address, Tombstone
+from sector.resolve import literal_host
+from sector.rpc import Caller, RpcNode
+from sector.slave.catalog import Catalogue, Record
+from sector.slave.context import SlaveContext
+from sector.slave.core import SlaveCore, retry_delay
+from sector.slave.disk import Disk
+from sector.slave.local import LocalDisk
+from sector.slave.mirror import Part
+from sector.slave.pool import Pool, Threads
+from sector.slave.transfer import Transfers
+from sector.tls import first_that_answers, load_node, tls_request
+from sector.wire.base import Ok, Request
+from sector.wire.login import Join, Joined
+from sector.wire.slave import (
+    Adopted,
+    Copy,
+    Delete,
+    Heartbeat,
+    HeartbeatReply,
+    Mirror,
+    Prepared,
+    PrepareRead,
+    PrepareReplica,
+    PrepareWrite,
+    RenameFiles,
+    Report,
+    ReportReply,
+)
+
+log = Logger()
+_REPORT_FILES = 2000
+_FIRST_CHECK_BYTES = 2 << 30
+_MISSES = 3
+
+JoinMaster = Callable[[Join], Awaitable[Joined]]
+
+
+def make_slave(
+    config: Config,
+    reactor: Any,
+    gmp: Gmp,
+    data: Data,
+    spawner: Any,
+    *,
+    join: JoinMaster | None = None,
+    pool: Pool | None = None,
+    now: Callable[[], float] = time.time,
+    rng: random.Random | None = None,
+) -> Slave:
+    """The service of one slave over its two endpoints. Certificates are read at once (BadConfig).
+
+    `spawner` starts Sphere workers (None = no Sphere); `join` replaces the TLS join, `pool` the disk
+    threads, `now` (seconds since 1970) and `rng` the sources of time and jitter: for simulated clusters.
+    """
+    if join is None:
+        credentials, trust = load_node(config, "slave")
+
+        async def over_tls(request: Join) -> Joined:
+            def ask(address: Address) -> Awaitable[Joined]:
+                return tls_request(reactor, address.host, address.port, trust, request, credentials)
+
+            joined: Joined = await first_that_answers(config.master_peers, ask)
+            return joined
+
+        join = over_tls
+    threads = pool or Threads(reactor, f"disk-{config.slave.id}")
+    return Slave(config, reactor, gmp, data, spawner, join, threads, now, rng or random.Random())
+
+
+class Slave(Service):
+    """One slave. `ready` fires at the first join; `fatal` errbacks with the SectorError that ended it."""
+
+    def __init__(
+        self,
+        config: Config,
+        reactor: Any,
+        gmp: Gmp,
+        data: Data,
+        spawner: Any,
+        join: JoinMaster,
+        pool: Pool,
+        now: Callable[[], float],
+        rng: random.Random,
+    ) -> None:
+        self.slave_id = config.slave.id
+        self.name = f"slave {self.slave_id}"
+        self.config = config
+        self.clock = reactor
+        self.gmp = gmp
+        self.data = data
+        self.rpc = RpcNode(gmp)
+        self.core = SlaveCore(self.slave_id, config.slave.transfers)
+        self.disk = Disk(
+            str(config.data_dir), self.slave_id, keep_free_bytes=config.slave.reserve_mib << 20, now=now
+        )
+        self.pool = pool
+        self.ready: Deferred[None] = Deferred()
+        self.fatal: Deferred[None] = Deferred()
+        self._join = join
+        self._now = now
+        self._rng = rng
+        self._spawner = spawner
+        self._peer: Peer | None = None
+        self._beat_s = 1.0
+        self._want_report = False
+        self._stopping = False
+        self._running: Deferred[None] | None = None
+        self._sleeper: Deferred[bool] | None = None
+        self._background: set[Deferred[Any]] = set()
+        self.transfers = Transfers(
+            self.core, self.disk, pool, data, reactor, self.master_call, now, rng.random
+        )
+        self.context = SlaveContext(
+            self.slave_id,
+            config,
+            reactor,
+            self.rpc,
+            gmp,
+            data,
+            LocalDisk(self.disk, pool, self.transfers, self.master_call, now),
+            spawner,
+            lambda request, **options: ensureDeferred(self.master_call(request, **options)),
+            self.check_master,
+        )
+        self._serve()
+        gmp.on_peer_event(self._peer_event)
+
+    # ------------------------------------------------------------------------------------ lifecycle
+    def startService(self) -> None:
+        super().startService()  # type: ignore[no-untyped-call]
+        self.pool.start()
+        self._running = ensureDeferred(self._run())
+        self._running.addErrback(self._failed)
+
+    def _failed(self, failure: Failure) -> None:
+        if failure.check(CancelledError) and self._stopping:
+            return
+        if not failure.check(errors.SectorError):
+            log.failure("slave {slave} failed", failure, slave=self.slave_id)
+        if not self.fatal.called:
+            self.fatal.errback(failure)
+
+    def stopService(self) -> Deferred[None]:
+        """Fires when jobs, transfers and disk work have ended and the data directory is given up."""
+        super().stopService()  # type: ignore[no-untyped-call]
+        return ensureDeferred(self._stop())
+
+    async def _stop(self) -> None:
+        self._stopping = True
+        if self._sleeper is not None and not self._sleeper.called:
+            self._sleeper.callback(False)
+        if self._running is not None:
+            self._running.cancel()
+        for hook in self.context.on_stop:
+            try:
+                await maybeDeferred(hook)
+            except Exception as error:
+                log.error("stopping Sphere: {why}", why=str(error))
+        await self.transfers.stop()
+        for task in list(self._background):
+            task.cancel()
+        await self.data.stop()
+        await self.gmp.stop()
+        self.pool.stop()
+        self.disk.close_thd()
+
+    def _sleep(self, seconds: float) -> Deferred[bool]:
+        """True after `seconds`; False at once when `_wake` is called."""
+        sleeper: Deferred[bool] = Deferred()
+        self._sleeper = sleeper
+
+        def over() -> None:
+            if not sleeper.called:
+                sleeper.callback(True)
+
+        timer = self.clock.callLater(seconds, over)
+
+        def ended(result: Any) -> Any:
+            if timer.active():
+                timer.cancel()
+            return result
+
+        return sleeper.addBoth(ended)
+
+    def _wake(self) -> None:
+        if self._sleeper is not None and not self._sleeper.called:
+            self._sleeper.callback(False)
+
+    # --------------------------------------------------------------------------------- the main loop
+    async def _run(self) -> None:
+        catalogue = await self.pool.run(self.disk.open_thd)
+        self._tell_warnings()
+        log.info("slave {slave} has {files} files", slave=self.slave_id, files=len(self.disk.entries))
+        later = await self._settle(catalogue)
+        self._attach_sphere()
+        self._spawn(self._watch_tree(later), "scanning the data directory")
+        attempt = 0
+        while not self._stopping:
+            try:
+                joined = await self._join(self._join_request())
+                await self._joined(joined)
+            except errors.NotAllowed:
+                raise
+            except errors.SectorError as error:
+                if attempt in (0, 5) or attempt % 60 == 0:
+                    log.warn("no master yet: {why}", why=error.message)
+                await self._sleep(retry_delay(attempt, self._rng.random(), first_s=0.2, most_s=5.0))
+                attempt += 1
+                continue
+            attempt = 0
+            await self._session()
+            self._peer = None
+            if not self._stopping:
+                await self._sleep(0.05 + 0.2 * self._rng.random())
+
+    def _attach_sphere(self) -> None:
+        if self._spawner is not None:
+            importlib.import_module("sector.slave.spe").register_spe(self.rpc, self.context)
+
+    def _join_request(self) -> Join:
+        host = self.config.advertised_host
+        return Join(
+            self.slave_id,
+            self.gmp.instance,
+            Address(host, self.gmp.address[1]),
+            Address(host, self.data.address[1]),
+            self.disk.root,
+            os.getpid(),
+            __version__,
+        )
+
+    async def _joined(self, joined: Joined) -> None:
+        key = joined.key
+        self.gmp.add_key(GmpKey(key.key_id, key.secret, key.principal, key.valid_s))
+        host = await literal_host(self.clock, joined.gmp.host)
+        old, self._peer = self._peer, Peer(host, joined.gmp.port, key.key_id)
+        if old is not None and old.key_id != key.key_id:
+            self.gmp.remove_key(old.key_id)
+        self.core.joined(joined.epoch)
+        self._beat_s = joined.heartbeat_s
+        log.info("slave {slave} joined master {master}", slave=self.slave_id, master=joined.master_id)
+
+    async def _session(self) -> None:
+        """One time with the master: report, then heartbeats until it is silent or forgot us."""
+        try:
+            await self._report()
+        except errors.SectorError as error:
+            log.warn("the report did not reach the master: {why}", why=error.message)
+            await self._sleep(0.5 + 0.5 * self._rng.random())
+            return
+        if not self.ready.called:
+            self.ready.callback(None)
+        self.transfers.master_is_back()
+        for hook in self.context.on_join:
+            hook()
+        misses = 0
+        while misses < _MISSES and not self._stopping:
+            if not await self._sleep(self._beat_s):
+                return
+            try:
+                await self._beat()
+                misses = 0
+            except (errors.Unreachable, errors.TimedOut, errors.Busy) as error:
+                misses += 1
+                log.debug("heartbeat {count} was lost: {why}", count=misses, why=error.message)
+            except errors.SectorError as error:
+                log.warn("heartbeat was refused: {why}", why=error.message)
+                return
+
+    async def _beat(self) -> None:
+        free, used = await self.pool.run(self.disk.space_thd)
+        beat = Heartbeat(
+            self.slave_id,
+            free,
+            used,
+            len(self.disk.entries),
+            len(self.core.open),
+            self.disk.mirror.serial,
+            os.getloadavg()[0],
+            self.context.spes,
+            self.context.spes_busy,
+        )
+        wait = max(2.0, 2 * self._beat_s)
+        reply: HeartbeatReply = await self.master_call(beat, deadline_s=wait, control=True)
+        self.core.epoch = max(self.core.epoch, reply.epoch)
+        if reply.want_report and not self._want_report:
+            self._want_report = True
+            self._spawn(self._report_again(), "report")
+
+    async def _report_again(self) -> None:
+        try:
+            await self._report()
+        finally:
+            self._want_report = False
+
+    def _peer_event(self, event: PeerEvent) -> None:
+        if self._peer is None or (event.peer.host, event.peer.port) != (self._peer.host, self._peer.port):
+            return
+        if event.kind in ("key_unknown", "restarted"):
+            log.info("the master does not know us any more: joining again", event=event.kind)
+            self._wake()
+
+    async def master_call(self, request: Request, deadline_s: float = 10.0, control: bool = False) -> Any:
+        """Ask the current master. Raises its SectorError, Unreachable, TimedOut."""
+        if self._peer is None:
+            raise errors.Unreachable(f"slave {self.slave_id} has no master at the moment")
+        return await self.rpc.call(self._peer, request, deadline_s=deadline_s, control=control)
+
+    def _spawn(self, work: Coroutine[Any, Any, Any], what: str) -> None:
+        task = ensureDeferred(work)
+        self._background.add(task)
+
+        def ended(result: Any) -> None:
+            self._background.discard(task)
+            if isinstance(result, Failure) and not self._stopping:
+                if result.check(errors.SectorError):
+                    log.warn("{what}: {why}", what=what, why=str(result.value))
+                elif not result.check(CancelledError):
+                    log.failure("{what} failed", result, what=what)
+
+        task.addBoth(ended)
+
+    # -------------------------------------------------------------------------------------- reports
+    async def _report(self) -> None:
+        """The full catalogue in parts. The last part is made and sent while nothing is published, so that
+        the master never misses content that came in between."""
+        sent: set[tuple[str, Any]] = set()
+        stones = list(self.disk.mirror.tombstones.values())
+        folders = list(self.disk.mirror.directories.values())
+        first = True
+        while True:
+            batch = self._unsent(sent)
+            rest = max(len(batch), len(stones), len(folders))
+            if rest <= _REPORT_FILES:
+                break
+            await self._send_part(first, False, batch[:_REPORT_FILES], stones, folders)
+            first = False
+            sent.update((r.path, r.version) for r in batch[:_REPORT_FILES])
+            stones, folders = stones[_REPORT_FILES:], folders[_REPORT_FILES:]
+        async with self.transfers.gate.alone():
+            while len(batch := self._unsent(sent)) > _REPORT_FILES:
+                await self._send_part(first, False, batch[:_REPORT_FILES], stones, folders)
+                first, stones, folders = False, [], []
+                sent.update((r.path, r.version) for r in batch[:_REPORT_FILES])
+            await self._send_part(first, True, batch, stones, folders)
+
+    def _unsent(self, sent: set[tuple[str, Any]]) -> list[Record]:
+        return [r for r in list(self.disk.entries.values()) if (r.path, r.version) not in sent]
+
+    async def _send_part(
+        self, first: bool, last: bool, records: list[Record], stones: list[Tombstone], folders: list[Any]
+    ) -> None:
+        prepared: list[Prepared] = []
+        if last:
+            prepared = [
+                Prepared(lease, record.meta) for lease, record in list(self.disk.prepared.items())[:5000]
+            ]
+        reply: ReportReply = await self.master_call(
+            Report(
+                self.slave_id,
+                first,
+                last,
+                [record.meta for record in records],
+                stones[:_REPORT_FILES],
+                folders[:_REPORT_FILES],
+                prepared,
+                self.disk.mirror.serial,
+            ),
+            deadline_s=60.0,
+        )
+        for path, version in reply.drop:
+            await self.pool.run(self.disk.set_aside_thd, path, version, "old or deleted, said the master")
+        self.transfers.resume(reply.publish, reply.discard)
+        self._tell_warnings()
+
+    def _tell_warnings(self) -> None:
+        warnings, self.disk.warnings = self.disk.warnings, []
+        for text in warnings[:20]:
+            log.warn("{text}", text=text)
+        if len(warnings) > 20:
+            log.warn("{count} more of these", count=len(warnings) - 20)
+
+    # ------------------------------------------------------------------- files changed by other hands
+    async def _settle(self, catalogue: Catalogue) -> Catalogue:
+        """Look into new and changed files before the first report, as long as they are not too many."""
+        later = Catalogue()
+        budget = _FIRST_CHECK_BYTES
+        for found, record in catalogue.verify:
+            if found.size <= budget:
+                budget -= found.size
+                await self.pool.run(self.disk.verify_thd, found, record, self._halt)
+            else:
+                later.verify.append((found, record))
+        for found in catalogue.adopt:
+            if found.size <= budget:
+                budget -= found.size
+                await self.pool.run(self.disk.adopt_thd, found, self._halt)
+            else:
+                later.adopt.append(found)
+        return later
+
+    def _halt(self) -> bool:
+        return self._stopping
+
+    async def _watch_tree(self, later: Catalogue) -> None:
+        """Adopt what was too much at the start, then look at the tree again and again."""
+        await self._tell_changes(later)
+        while not self._stopping:
+            pause: Deferred[None] = Deferred()
+            timer = self.clock.callLater(self.config.slave.scan_s, pause.callback, None)
+            try:
+                await pause
+            finally:
+                if timer.active():
+                    timer.cancel()
+            if self._peer is not None:
+                await self._tell_changes(await self.pool.run(self.disk.rescan_thd))
+
+    async def _tell_changes(self, catalogue: Catalogue) -> None:
+        found, gone = [], []
+        for seen, record in catalogue.verify:
+            if await self.pool.run(self.disk.verify_thd, seen, record, self._halt):
+                found.append(record.meta)
+            else:
+                gone.append((record.path, record.version))
+        for path, why in catalogue.attic:
+            known = self.disk.entries.get(path)
+            if known is None:
+                await self.pool.run(self.disk.aside_unknown_thd, path, why)
+            elif (path, known.version) in catalogue.gone:
+                await self.pool.run(self.disk.set_aside_thd, path, known.version, why)
+        for path, version in catalogue.gone:
+            if await self.pool.run(self.disk.lost_thd, path, version) or path not in self.disk.entries:
+                gone.append((path, version))
+        for seen in catalogue.adopt:
+            new = await self.pool.run(self.disk.adopt_thd, seen, self._halt)
+            if new is not None:
+                found.append(new.meta)
+        self._tell_warnings()
+        for at in range(0, max(len(found), len(gone)), 1000):
+            await self.master_call(
+                Adopted(self.slave_id, found[at : at + 1000], gone[at : at + 1000]), deadline_s=30.0
+            )
+
+    # ------------------------------------------------------------------------------------- commands
+    def check_master(self, caller: Caller, request: Request) -> None:
+        """Raises Denied unless `caller` is a master, Conflict if the request's epoch is old."""
+        if not caller.principal.startswith("master:"):
+            raise errors.Denied(
+                f"slave {self.slave_id} takes {type(request).__name__} from masters only", hint=""
+            )
+        self.core.command(int(getattr(request, "epoch", self.core.epoch)))
+
+    def _serve(self) -> None:
+        serve = self.rpc.serve
+        serve(PrepareRead, self._prepare_read)
+        serve(PrepareWrite, self._prepare_write)
+        serve(PrepareReplica, self._prepare_replica)
+        serve(Copy, self._copy)
+        serve(Delete, self._delete)
+        serve(RenameFiles, self._rename)
+        serve(Mirror, self._mirror)
+
+    async def _prepare_read(self, request: PrepareRead, caller: Caller) -> Ok:
+        self.check_master(caller, request)
+        await self.transfers.send("read", request.ticket, None)
+        return Ok()
+
+    async def _prepare_write(self, request: PrepareWrite, caller: Caller) -> Ok:
+        self.check_master(caller, request)
+        await self.transfers.receive(request)
+        return Ok()
+
+    async def _prepare_replica(self, request: PrepareReplica, caller: Caller) -> Ok:
+        self.check_master(caller, request)
+        await self.transfers.receive(request)
+        return Ok()
+
+    async def _copy(self, request: Copy, caller: Caller) -> Ok:
+        self.check_master(caller, request)
+        host = await literal_host(self.clock, request.target.host)
+        await self.transfers.send("copy", request.ticket, (host, request.target.port))
+        return Ok()
+
+    async def _delete(self, request: Delete, caller: Caller) -> Ok:
+        self.check_master(caller, request)
+        async with self.transfers.gate.shared():
+            if not request.surplus:
+                await self.pool.run(self.disk.bury_thd, request.tombstones)
+            for stone in request.tombstones:
+                await self.pool.run(self.disk.delete_thd, stone.path, stone.version)
+        return Ok()
+
+    async def _rename(self, request: RenameFiles, caller: Caller) -> Ok:
+        self.check_master(caller, request)
+        async with self.transfers.gate.shared():
+            for item in request.renames:
+                await self.pool.run(self.disk.rename_thd, item.source, item.old, item.meta)
+            stones = [Tombstone(item.source, item.old, request.at) for item in request.renames]
+            await self.pool.run(self.disk.bury_thd, stones)
+        return Ok()
+
+    async def _mirror(self, request: Mirror, caller: Caller) -> Ok:
+        self.check_master(caller, request)
+        part = Part(
+            request.reset,
+            request.serial if request.last else 0,
+            request.tombstones,
+            request.directories,
+            request.removed_directories,
+            request.rights,
+        )
+        await self.pool.run(self.disk.mirror.part_thd, part, last=request.last, now=self._now())
+        return Ok()
+
+    def counters(self) -> dict[str, int]:
+        """State counters of this process (design section 9)."""
+        return {**self.core.counters(), **self.data.counters(), "files": len(self.disk.entries)}
