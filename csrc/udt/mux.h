@@ -19,7 +19,7 @@ enum udt_type { UDT_STREAM = 1, UDT_DGRAM = 2 };
 /* Per-connection settings. udt_opts_init() fills the defaults. */
 typedef struct udt_opts {
     uint16_t type;          /* UDT_STREAM or UDT_DGRAM */
-    uint16_t mss;           /* IP packet size, default 1500 (1480 over IPv6) */
+    uint16_t mss;           /* IP packet size; 0 = the port's, 1500 (1480 over IPv6) by default */
     uint32_t snd_buf_bytes; /* upper bound of unacknowledged + unsent payload; grows from 64 KB */
     uint32_t rcv_buf_bytes; /* upper bound of the receive buffer; grows from 64 KB */
     uint32_t fc_pkts;       /* maximum flow window in packets, default 25600 */

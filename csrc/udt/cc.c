@@ -1,0 +1,15 @@
+#include "udt/cc.h"
+
+#include <string.h>
+
+const udt_cc_ops *const udt_cc_all[] = {&udt_cc_udt, NULL};
+
+const udt_cc_ops *udt_cc_find(const char *name)
+{
+    if (!name)
+        return udt_cc_all[0];
+    for (int i = 0; udt_cc_all[i]; i++)
+        if (strcmp(udt_cc_all[i]->name, name) == 0)
+            return udt_cc_all[i];
+    return NULL;
+}

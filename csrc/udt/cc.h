@@ -1,0 +1,101 @@
+/* Congestion control: a table of operations over numbers. It never sees the connection.
+ *
+ * A controller sets `period_ns` (time between packets) and `cwnd_pkts` (packets in flight). Its
+ * state lives inside the connection. udt_cc_all lists every algorithm, NULL at the end. */
+#ifndef UDT_CC_H
+#define UDT_CC_H
+
+#include "udt_types.h"
+
+typedef struct udt_cc udt_cc;
+
+typedef struct udt_cc_params {
+    uint32_t mss;       /* IP packet size, bytes */
+    uint32_t rand;      /* seed of the controller's own choices */
+    int64_t max_bw_Bps; /* 0 = unlimited */
+} udt_cc_params;
+
+/* An acknowledgement that moved on. */
+typedef struct udt_cc_ack {
+    udt_time now;
+    int64_t ack;          /* everything before this index has arrived */
+    int64_t next;         /* next new index to send: rounds are counted with it */
+    int64_t acked_pkts;   /* newly acknowledged, > 0 */
+    int64_t in_flight;    /* packets, before this acknowledgement */
+    int64_t rtt_us;       /* clean sample, 0 = none */
+    int64_t srtt_us;      /* smoothed */
+    double rate_pps;      /* delivery rate sample, 0 = none */
+    bool app_limited;     /* the sample was taken while the application had nothing to send */
+    int64_t window_pkts;  /* peer's flow window */
+    int64_t capacity_pps; /* the peer's estimate from packet pairs, 0 = unknown */
+} udt_cc_ack;
+
+typedef struct udt_cc_loss {
+    udt_time now;
+    int64_t first;     /* smallest packet reported */
+    int64_t lost_pkts; /* newly known to be lost */
+    int64_t next;      /* next new index to send */
+    int64_t srtt_us;
+    bool startup; /* among the first packets after the handshake: no congestion (spec 2.2) */
+} udt_cc_loss;
+
+typedef struct udt_cc_ops {
+    const char *name;
+    void (*init)(udt_cc *cc, const udt_cc_params *p);
+    void (*on_ack)(udt_cc *cc, const udt_cc_ack *a);
+    void (*on_loss)(udt_cc *cc, const udt_cc_loss *l);
+    /* Nothing was heard for a whole timeout; `n` = how often in a row. */
+    void (*on_timeout)(udt_cc *cc, int n, udt_time now);
+    /* The peer's delay warning (type 4). */
+    void (*on_warning)(udt_cc *cc);
+} udt_cc_ops;
+
+/* Maximum of the samples of about the last window, in four buckets. */
+typedef struct udt_cc_max {
+    double bucket[4];
+    int at;
+    udt_time rotate_at;
+} udt_cc_max;
+
+/* State of the native law (cc_udt.c). */
+typedef struct udt_cc_native {
+    bool slow_start, loss_flag;
+    double bw_pps;       /* delivery rate: maximum of the last rounds */
+    double rate_pps;     /* sending rate, 10^9 / period before the limit and the probe */
+    double last_dec_pps; /* rate before the last decrease */
+    double full_bw;      /* slow start: best rate so far */
+    int full_rounds;     /* rounds without growth */
+    int64_t round_end;   /* the running round ends when this index is acknowledged */
+    int64_t round_lost, round_acked;
+    double loss_rate; /* of the last round */
+    bool round_app_limited;
+    int64_t min_rtt_us, min_rtt_next_us; /* of this and the coming period */
+    udt_time min_rtt_at;                 /* start of the running period */
+    int64_t round_rtt_us;                /* smallest sample of the running round, 0 = none */
+    bool inflated;                       /* last round: a queue stands in the path */
+    int probe_wait;                      /* rounds until the next probe; 0 = probing */
+    double probe_from;                   /* bw when the probe began */
+    udt_time inc_at;                     /* last increase */
+    int64_t last_dec_seq;                /* highest index sent at the last decrease */
+    int dec_count, nak_count, dec_random;
+    double avg_nak;
+    udt_cc_max filter;
+} udt_cc_native;
+
+struct udt_cc {
+    const udt_cc_ops *ops;
+    int64_t period_ns; /* time between packets, >= 0 */
+    int64_t cwnd_pkts; /* packets in flight, >= 2 */
+    uint32_t mss, rand;
+    int64_t min_period_ns; /* from the bandwidth limit */
+    union {
+        udt_cc_native native;
+    } u;
+};
+
+extern const udt_cc_ops udt_cc_udt;
+extern const udt_cc_ops *const udt_cc_all[];
+/* NULL when there is none of that name; a NULL name is the default. */
+const udt_cc_ops *udt_cc_find(const char *name);
+
+#endif

@@ -1,0 +1,291 @@
+/* The native congestion control of UDT (spec 6): slow start, then a sending rate that grows by the
+ * bandwidth that seems left and shrinks by 1/9 per congestion epoch, plus the repairs of spec 6.6
+ * and 9, none of which shows on the wire:
+ *
+ * - The rate comes from delivery-rate samples (BBR's estimator), never from the receiver's first
+ *   guesses, so an early loss cannot end in 16 packets/s, and it is a rate, so its period has no
+ *   microsecond steps and no inverted formula.
+ * - Slow start ends when the delivery rate stops growing (three rounds, or one with loss), not at
+ *   the first lost packet.
+ * - The rate is not cut below what the path has just been seen to deliver (9/10 of it while a
+ *   queue stands), so random loss does not strangle it; every few rounds one round probes 25 %
+ *   above. The rate never exceeds 5/4 of the delivered one. */
+#include <math.h>
+#include <string.h>
+
+#include "udt/cc.h"
+
+#define SYN_US 10000
+#define INITIAL_CWND 16
+#define PROBE_GAIN 1.25
+#define PROBE_ROUNDS 8
+#define MIN_RTT_PERIOD_US 5000000
+#define MIN_CWND 16
+
+static double max_get(const udt_cc_max *f)
+{
+    return fmax(fmax(f->bucket[0], f->bucket[1]), fmax(f->bucket[2], f->bucket[3]));
+}
+
+static void max_put(udt_cc_max *f, double x, int64_t window_us, udt_time now)
+{
+    if (now >= f->rotate_at) {
+        f->at = (f->at + 1) & 3;
+        f->bucket[f->at] = 0;
+        f->rotate_at = now + window_us / 4;
+    }
+    if (x > f->bucket[f->at])
+        f->bucket[f->at] = x;
+}
+
+static uint32_t next_rand(udt_cc *cc)
+{
+    cc->rand = cc->rand * 1664525u + 1013904223u;
+    return cc->rand >> 8;
+}
+
+static void set_rate(udt_cc *cc, double pps)
+{
+    double period = 1e9 / fmax(pps, 1.0);
+    cc->period_ns = period < 1 ? 1 : (int64_t)period;
+    if (cc->period_ns < cc->min_period_ns)
+        cc->period_ns = cc->min_period_ns;
+}
+
+static void native_init(udt_cc *cc, const udt_cc_params *p)
+{
+    udt_cc_native *n = &cc->u.native;
+    memset(n, 0, sizeof *n);
+    cc->mss = p->mss;
+    cc->rand = p->rand;
+    cc->min_period_ns = p->max_bw_Bps > 0 ? (int64_t)(1e9 * p->mss / (double)p->max_bw_Bps) : 0;
+    cc->period_ns = cc->min_period_ns;
+    cc->cwnd_pkts = INITIAL_CWND;
+    n->slow_start = true;
+    n->probe_wait = 2;
+    n->last_dec_seq = -1;
+    n->dec_random = 1;
+    n->avg_nak = 1;
+}
+
+static void note_rtt(udt_cc_native *n, int64_t rtt, udt_time now)
+{
+    if (now - n->min_rtt_at > MIN_RTT_PERIOD_US) {
+        n->min_rtt_us = n->min_rtt_next_us;
+        n->min_rtt_next_us = 0;
+        n->min_rtt_at = now;
+    }
+    if (rtt <= 0)
+        return;
+    if (!n->min_rtt_us || rtt < n->min_rtt_us)
+        n->min_rtt_us = rtt;
+    if (!n->min_rtt_next_us || rtt < n->min_rtt_next_us)
+        n->min_rtt_next_us = rtt;
+    if (!n->round_rtt_us || rtt < n->round_rtt_us)
+        n->round_rtt_us = rtt;
+}
+
+static int64_t base_rtt(const udt_cc_native *n, int64_t srtt)
+{
+    return n->min_rtt_us ? n->min_rtt_us : srtt;
+}
+
+/* Leave slow start with the rate the path has shown. */
+static void leave_slow_start(udt_cc *cc, int64_t srtt)
+{
+    udt_cc_native *n = &cc->u.native;
+    n->slow_start = false;
+    n->rate_pps = n->bw_pps > 0 ? n->bw_pps : (double)cc->cwnd_pkts * 1e6 / (double)(srtt + SYN_US);
+    n->last_dec_pps = n->rate_pps;
+    n->probe_wait = PROBE_ROUNDS / 2;
+}
+
+static void slow_start_round(udt_cc *cc, int64_t srtt)
+{
+    udt_cc_native *n = &cc->u.native;
+    if (n->bw_pps >= n->full_bw * 1.25) {
+        n->full_bw = n->bw_pps;
+        n->full_rounds = 0;
+        return;
+    }
+    if (n->round_app_limited)
+        return;
+    n->full_rounds += n->loss_rate > 0.02 || n->inflated ? 2 : 1;
+    if (n->full_rounds >= 3)
+        leave_slow_start(cc, srtt);
+}
+
+/* Probing: one round at 5/4 of the rate, and again at once while that pays. */
+static void probe_round(udt_cc_native *n)
+{
+    if (n->probe_wait == 0) {
+        n->probe_wait = -1; /* its result shows one round later */
+    } else if (n->probe_wait < 0) {
+        n->probe_wait = n->bw_pps > 1.1 * n->probe_from && !n->inflated ? 1 : PROBE_ROUNDS;
+    }
+    if (n->probe_wait > 0 && --n->probe_wait == 0) {
+        n->probe_from = n->bw_pps;
+        if (n->inflated)
+            n->probe_wait = 1;
+    }
+}
+
+/* A round has passed: everything sent at its start is acknowledged. */
+static void end_round(udt_cc *cc, const udt_cc_ack *a)
+{
+    udt_cc_native *n = &cc->u.native;
+    int64_t total = n->round_lost + n->round_acked;
+    int64_t floor = base_rtt(n, a->srtt_us);
+    n->loss_rate = total > 0 ? (double)n->round_lost / (double)total : 0;
+    n->inflated = n->round_rtt_us > floor + (floor / 4 > SYN_US ? floor / 4 : SYN_US);
+    if (n->slow_start)
+        slow_start_round(cc, a->srtt_us);
+    else
+        probe_round(n);
+    n->round_end = a->next;
+    n->round_lost = n->round_acked = 0;
+    n->round_rtt_us = 0;
+    n->round_app_limited = false;
+}
+
+/* Spec 6.1: packets per SYN added for a bandwidth of `left` pkt/s that seems free. */
+static double increase_pkts(double left, uint32_t mss)
+{
+    if (left <= 0)
+        return 0.01;
+    double inc = pow(10, ceil(log10(left * mss * 8))) * 1.5e-6 / mss;
+    return inc > 0.01 ? inc : 0.01;
+}
+
+static void increase(udt_cc *cc, const udt_cc_ack *a)
+{
+    udt_cc_native *n = &cc->u.native;
+    int64_t since = a->now - n->inc_at;
+    if (since < SYN_US)
+        return;
+    if (since > 4 * SYN_US)
+        since = 4 * SYN_US; /* ACKs are rarer than SYN: make up for some */
+    n->inc_at = a->now;
+    if (n->loss_flag) {
+        n->loss_flag = false;
+        return;
+    }
+    if (n->inflated)
+        return;
+    double cap = fmax(PROBE_GAIN * n->bw_pps, (double)a->capacity_pps);
+    double left = cap - n->rate_pps;
+    if (n->rate_pps < n->last_dec_pps && cap / 9 < left)
+        left = cap / 9;
+    n->rate_pps += increase_pkts(left, cc->mss) * 1e6 / SYN_US * (double)since / SYN_US;
+}
+
+static void steady(udt_cc *cc, const udt_cc_ack *a)
+{
+    udt_cc_native *n = &cc->u.native;
+    increase(cc, a);
+    if (n->bw_pps > 0) {
+        if (n->rate_pps > PROBE_GAIN * n->bw_pps)
+            n->rate_pps = PROBE_GAIN * n->bw_pps;
+        double floor = (n->inflated ? 0.9 : 1.0) * n->bw_pps;
+        if (n->rate_pps < floor)
+            n->rate_pps = floor;
+        else if (n->inflated && n->rate_pps > n->bw_pps)
+            n->rate_pps = n->bw_pps;
+    }
+    set_rate(cc, n->probe_wait == 0 ? fmax(n->rate_pps, PROBE_GAIN * n->bw_pps) : n->rate_pps);
+    /* Room for a window, the peer's ACK interval and the repair of holes. */
+    double rtt = (double)(base_rtt(n, a->srtt_us) + SYN_US);
+    cc->cwnd_pkts = (int64_t)(4 * fmax(n->bw_pps, n->rate_pps) * rtt / 1e6) + MIN_CWND;
+}
+
+static void native_on_ack(udt_cc *cc, const udt_cc_ack *a)
+{
+    udt_cc_native *n = &cc->u.native;
+    int64_t window_us = 10 * a->srtt_us > 200000 ? 10 * a->srtt_us : 200000;
+    note_rtt(n, a->rtt_us, a->now);
+    if (a->rate_pps > 0 && (!a->app_limited || a->rate_pps > n->bw_pps))
+        max_put(&n->filter, a->rate_pps, window_us, a->now);
+    n->bw_pps = max_get(&n->filter);
+    n->round_acked += a->acked_pkts;
+    n->round_app_limited |= a->app_limited;
+    if (a->ack >= n->round_end)
+        end_round(cc, a);
+    if (!n->slow_start) {
+        steady(cc, a);
+        return;
+    }
+    if (!a->app_limited || a->in_flight * 2 > cc->cwnd_pkts)
+        cc->cwnd_pkts += a->acked_pkts;
+    /* Three times what the path holds leaves room for doubling and for repairs. */
+    double rtt = (double)(base_rtt(n, a->srtt_us) + SYN_US);
+    int64_t most = (int64_t)(3 * n->bw_pps * rtt / 1e6) + 4 * INITIAL_CWND;
+    if (n->full_rounds > 0 && cc->cwnd_pkts > most)
+        cc->cwnd_pkts = most;
+    if (cc->cwnd_pkts > a->window_pkts && a->window_pkts > INITIAL_CWND)
+        cc->cwnd_pkts = a->window_pkts;
+    set_rate(cc, 2e6 * (double)cc->cwnd_pkts / (double)(a->srtt_us > 0 ? a->srtt_us : 1));
+}
+
+static void native_on_loss(udt_cc *cc, const udt_cc_loss *l)
+{
+    udt_cc_native *n = &cc->u.native;
+    if (l->startup)
+        return;
+    n->round_lost += l->lost_pkts;
+    if (n->slow_start)
+        return; /* judged at the end of the round, by growth */
+    n->loss_flag = true;
+    bool decrease = false;
+    if (l->first > n->last_dec_seq) {
+        n->last_dec_pps = n->rate_pps;
+        n->avg_nak = ceil(0.875 * n->avg_nak + 0.125 * n->nak_count);
+        n->nak_count = n->dec_count = 1;
+        n->dec_random = 1 + (int)(next_rand(cc) % (uint32_t)n->avg_nak);
+        decrease = true;
+    } else if (n->dec_count < 5) {
+        n->dec_count++;
+        decrease = ++n->nak_count % n->dec_random == 0;
+    }
+    if (!decrease)
+        return;
+    n->last_dec_seq = l->next - 1;
+    n->rate_pps = fmax(n->rate_pps / 1.125, (n->inflated ? 0.9 : 1.0) * n->bw_pps);
+    if (n->probe_wait == 0 && n->loss_rate > 0.02)
+        n->probe_wait = -1;
+    set_rate(cc, n->rate_pps);
+}
+
+static void native_on_timeout(udt_cc *cc, int times, udt_time now)
+{
+    udt_cc_native *n = &cc->u.native;
+    (void)now;
+    if (times < 2)
+        return; /* one may be chance: the repair is paced anyway */
+    if (n->slow_start) {
+        cc->cwnd_pkts = cc->cwnd_pkts / 2 > MIN_CWND ? cc->cwnd_pkts / 2 : MIN_CWND;
+        return;
+    }
+    for (int i = 0; i < 4; i++)
+        n->filter.bucket[i] /= 2;
+    n->bw_pps /= 2;
+    n->rate_pps = fmax(n->rate_pps / 2, 16);
+    set_rate(cc, n->rate_pps);
+}
+
+static void native_on_warning(udt_cc *cc)
+{
+    udt_cc_native *n = &cc->u.native;
+    if (n->slow_start)
+        return;
+    n->rate_pps /= 1.125;
+    set_rate(cc, n->rate_pps);
+}
+
+const udt_cc_ops udt_cc_udt = {
+    .name = "udt",
+    .init = native_init,
+    .on_ack = native_on_ack,
+    .on_loss = native_on_loss,
+    .on_timeout = native_on_timeout,
+    .on_warning = native_on_warning,
+};

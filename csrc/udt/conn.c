@@ -1,0 +1,343 @@
+/* A connection's life: creation of its parts, events, dispatch of packets, close. */
+#include "udt/conn.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/addr.h"
+#include "base/bytes.h"
+#include "base/seq.h"
+
+#define SHUTDOWNS 3
+
+void udt__conn_event(udt_conn *c, enum udt_event_kind kind)
+{
+    c->ev_mask = (uint16_t)(c->ev_mask | 1u << kind);
+    if (!list_linked(&c->events))
+        list_add_tail(&c->mux->events, &c->events);
+}
+
+void udt__conn_ready(udt_conn *c)
+{
+    if (!list_linked(&c->ready))
+        list_add_tail(&c->mux->ready, &c->ready);
+}
+
+void udt__conn_timer(udt_conn *c, udt_time *field, udt_time at)
+{
+    *field = at;
+    if (at < c->timer.at)
+        timerq_set(&c->mux->timers, &c->timer, at);
+}
+
+void udt__conn_arm(udt_conn *c)
+{
+    const udt_time all[] = {c->t_handshake, c->t_connect, c->t_ack,     c->t_ack_repeat,
+                            c->t_nak,       c->t_probe,   c->t_retx,    c->t_exp,
+                            c->t_pace,      c->t_linger,  c->t_shutdown};
+    udt_time first = UDT_NEVER;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        first = all[i] < first ? all[i] : first;
+    if (first != c->timer.at)
+        timerq_set(&c->mux->timers, &c->timer, first);
+}
+
+static void stop_timers(udt_conn *c)
+{
+    c->t_handshake = c->t_connect = c->t_ack = c->t_ack_repeat = c->t_nak = c->t_probe = c->t_retx =
+        c->t_exp = c->t_pace = c->t_linger = c->t_shutdown = UDT_NEVER;
+    udt__conn_arm(c);
+}
+
+bool udt__conn_open(udt_conn *c, uint32_t peer_isn, uint32_t peer_window, uint32_t mss,
+                    udt_time now)
+{
+    udt_mux *m = c->mux;
+    c->peer_isn = peer_isn & SEQ_MASK;
+    c->mss = mss;
+    c->payload = mss - UDT_OVERHEAD;
+    bool messages = c->opts.type == UDT_DGRAM;
+    if (!udt_sndbuf_init(&c->snd, &m->mem, c->payload, c->opts.snd_buf_bytes) ||
+        !udt_rcvbuf_init(&c->rcv, &m->mem, c->own_payload, udt__conn_own_window(c), messages)) {
+        udt__conn_free_buffers(c);
+        return false;
+    }
+    const udt_cc_params p = {mss, udt__rand32(m), c->opts.max_bw_Bps};
+    c->cc.ops = udt_cc_find(c->opts.cc);
+    c->cc.ops->init(&c->cc, &p);
+    udt_window_init(&c->window, now);
+    c->edge = peer_window < 2 ? 2 : peer_window < 1u << 24 ? peer_window : 1 << 24;
+    c->largest = -1;
+    c->said_window = c->rcv.slots;
+    c->opened_at = c->limit_at = c->progress_at = c->delivered_us = now;
+    c->last_full_at = c->last_24_at = now - 10 * SYN_US;
+    c->app_limited = -1;
+    c->drained = true;
+    c->state = CONN_OPEN;
+    c->t_handshake = c->t_connect = UDT_NEVER;
+    udt__conn_start_liveness(c, now);
+    udt__conn_ready(c);
+    return true;
+}
+
+void udt__conn_free_buffers(udt_conn *c)
+{
+    if (c->snd.mem)
+        udt_sndbuf_fini(&c->snd);
+    if (c->rcv.mem)
+        udt_rcvbuf_fini(&c->rcv);
+    udt_sndloss_fini(&c->loss);
+    lossmap_fini(&c->retx);
+    udt_rcvloss_fini(&c->missing);
+    udt_window_fini(&c->window);
+}
+
+static void set_key_free(udt_conn *c)
+{
+    table_del(c->server_side ? &c->mux->peers : &c->mux->rdv, &c->by_key);
+}
+
+void udt__conn_fail(udt_conn *c, int err, udt_time now)
+{
+    if (c->state == CONN_FAILED || c->state == CONN_SHUT)
+        return;
+    bool closing = c->state == CONN_LINGER;
+    c->error = err;
+    c->due = 0;
+    set_key_free(c);
+    stop_timers(c);
+    if (closing) {
+        udt__conn_shut(c, now);
+        return;
+    }
+    c->state = CONN_FAILED;
+    udt__conn_event(c, UDT_EV_FAILED);
+}
+
+void udt__conn_peer_closed(udt_conn *c, udt_time now)
+{
+    bool closing = c->state == CONN_LINGER;
+    c->due = 0;
+    set_key_free(c);
+    stop_timers(c);
+    c->state = CONN_PEERCLOSED;
+    udt__conn_set_limit(c, LIM_NONE, now);
+    if (closing)
+        udt__conn_shut(c, now);
+    else
+        udt__conn_event(c, UDT_EV_PEER_CLOSED);
+}
+
+void udt__conn_fetched(udt_conn *c)
+{
+    udt_conn *l = c->mux->listener;
+    if (c->listener && l && l->id == c->listener && l->unaccepted > 0)
+        l->unaccepted--;
+    c->listener = 0;
+}
+
+void udt__conn_shut(udt_conn *c, udt_time now)
+{
+    udt_mux *m = c->mux;
+    bool tell = udt__conn_live(c);
+    udt__conn_fetched(c);
+    set_key_free(c);
+    stop_timers(c);
+    if (c->peer_id)
+        udt__tombstone_add(m, c, now);
+    table_del(&m->ids, &c->by_id);
+    if (m->listener == c)
+        m->listener = NULL;
+    list_remove(&c->touched);
+    udt__conn_free_buffers(c);
+    c->state = CONN_SHUT;
+    c->due = 0;
+    c->ev_mask = 0;
+    udt__conn_event(c, UDT_EV_CLOSED);
+    if (!tell)
+        return;
+    c->shutdowns_left = SHUTDOWNS;
+    c->due = DUE_SHUTDOWN;
+    udt__conn_ready(c);
+}
+
+void udt__conn_close(udt_conn *c, uint32_t linger_ms, udt_time now)
+{
+    if (c->state == CONN_OPEN && linger_ms > 0 && c->snd.tail > c->snd.head) {
+        c->state = CONN_LINGER;
+        c->ev_mask = 0;
+        udt__conn_timer(c, &c->t_linger, now + (int64_t)linger_ms * 1000);
+        return;
+    }
+    udt__conn_shut(c, now);
+}
+
+void udt__conn_rtt(udt_conn *c, int64_t rtt)
+{
+    rtt = rtt < 1 ? 1 : rtt > 30000000 ? 30000000 : rtt;
+    if (!c->min_rtt_us || rtt < c->min_rtt_us)
+        c->min_rtt_us = rtt;
+    if (!c->rtt_known) {
+        c->rtt_known = true;
+        c->rtt_us = rtt;
+        c->rtt_var_us = rtt / 2;
+        return;
+    }
+    int64_t diff = rtt > c->rtt_us ? rtt - c->rtt_us : c->rtt_us - rtt;
+    c->rtt_var_us = (3 * c->rtt_var_us + diff) / 4;
+    c->rtt_us = (7 * c->rtt_us + rtt) / 8;
+}
+
+static void control_input(udt_conn *c, const udt_pkt *p, udt_time now)
+{
+    switch (p->type) {
+    case UDT_CTRL_KEEPALIVE:
+        /* Between our own peers a keep-alive asks for a sign of life. */
+        if (!c->foreign && now - c->sent_at >= 1000000) {
+            c->due |= DUE_KEEPALIVE;
+            udt__conn_ready(c);
+        }
+        break;
+    case UDT_CTRL_ACK:
+        udt__conn_ack_input(c, p, now);
+        break;
+    case UDT_CTRL_NAK:
+        udt__conn_nak_input(c, p, now);
+        break;
+    case UDT_CTRL_WARNING:
+        c->cc.ops->on_warning(&c->cc);
+        break;
+    case UDT_CTRL_SHUTDOWN:
+        udt__conn_peer_closed(c, now);
+        break;
+    case UDT_CTRL_ACK2:
+        udt__conn_ack2_input(c, p, now);
+        break;
+    case UDT_CTRL_DROP:
+        udt__conn_drop_input(c, p, now);
+        break;
+    case UDT_CTRL_ERROR:
+        udt__conn_fail(c, UDT_E_REMOTE, now);
+        break;
+    default:
+        break; /* unknown and user-defined types: a sign of life, nothing else */
+    }
+}
+
+void udt__conn_input(udt_conn *c, const udt_addr *from, const udt_pkt *p, udt_time now)
+{
+    udt_hs h;
+    bool handshake = p->control && p->type == UDT_CTRL_HANDSHAKE;
+    /* A rendezvous by tag learns the address from the first handshake; all else must match. */
+    bool learn = handshake && c->state == CONN_RENDEZVOUS && c->opts.tag;
+    if (!learn && !addr_eq(from, &c->peer)) {
+        c->mux->n.dropped_unknown++;
+        return;
+    }
+    if (handshake) {
+        if (udt_hs_decode(&h, p->body, p->len))
+            udt__conn_handshake_input(c, from, &h, p->dst, now);
+        else
+            c->mux->n.dropped_bad++;
+        if (!udt__conn_live(c))
+            return;
+    } else if (c->state == CONN_RENDEZVOUS && c->hs_stored &&
+               (!p->control || p->type == UDT_CTRL_KEEPALIVE)) {
+        /* The peer is connected already: its agreement was lost (spec 2.3). */
+        udt_hs stored = {.version = UDT_HS_VERSION,
+                         .type = c->opts.type,
+                         .req = UDT_HS_AGREEMENT,
+                         .isn = c->peer_isn,
+                         .mss = c->mss,
+                         .window = c->hs_peer_window,
+                         .id = c->peer_id,
+                         .cookie = c->opts.tag};
+        c->hs_req = UDT_HS_RESPONSE;
+        udt__conn_handshake_input(c, from, &stored, p->dst, now);
+    }
+    if (!udt__conn_live(c)) {
+        if (c->state == CONN_FAILED && c->peer_id && p->type != UDT_CTRL_SHUTDOWN && p->len >= 4 &&
+            now >= c->shut_reply_at) {
+            c->shut_reply_at = now + TOMBSTONE_REPLY_US;
+            udt__reply_shutdown(c->mux, from, c->peer_id);
+        }
+        return;
+    }
+    c->heard_at = c->exp_from = now;
+    c->exp_count = 1;
+    if (!list_linked(&c->touched))
+        list_add_tail(&c->mux->touched, &c->touched);
+    if (handshake)
+        return;
+    if (p->control)
+        control_input(c, p, now);
+    else
+        udt__conn_data_input(c, p, now);
+}
+
+static size_t emit_shutdown(udt_conn *c, uint8_t *buf, udt_time now)
+{
+    if (--c->shutdowns_left > 0) {
+        int64_t gap = c->rtt_us / 2;
+        gap = gap < 1000 ? 1000 : gap > 500000 ? 500000 : gap;
+        udt__conn_timer(c, &c->t_shutdown, now + gap);
+    }
+    return udt_pkt_put_ctrl(buf, UDT_CTRL_SHUTDOWN, 0, c->peer_id, NULL, 0);
+}
+
+/* The next pending control packet, 0 when there is none. */
+static size_t emit_control(udt_conn *c, uint8_t *buf, size_t cap, udt_time now)
+{
+    while (c->due & ~(unsigned)DUE_PROBE) {
+        unsigned bit = c->due & -c->due;
+        size_t n = 0;
+        c->due &= ~bit;
+        switch (bit) {
+        case DUE_HANDSHAKE:
+            n = udt__conn_emit_handshake(c, buf, now);
+            break;
+        case DUE_SHUTDOWN:
+            n = emit_shutdown(c, buf, now);
+            break;
+        case DUE_ERROR:
+            n = udt_pkt_put_ctrl(buf, UDT_CTRL_ERROR, (uint32_t)c->error_code, c->peer_id, NULL, 0);
+            break;
+        case DUE_ACK2:
+            n = udt_pkt_put_ctrl(buf, UDT_CTRL_ACK2, c->ack2_sub, c->peer_id, NULL, 0);
+            break;
+        case DUE_ACK:
+            n = udt__conn_emit_ack(c, buf, now);
+            break;
+        case DUE_LIGHT:
+            n = udt__conn_emit_light(c, buf);
+            break;
+        case DUE_NAK:
+            n = udt__conn_emit_nak(c, buf, cap);
+            break;
+        case DUE_NAK_REPEAT:
+            n = udt__conn_emit_nak_repeat(c, buf, cap);
+            break;
+        case DUE_KEEPALIVE:
+            n = udt_pkt_put_ctrl(buf, UDT_CTRL_KEEPALIVE, 0, c->peer_id, NULL, 0);
+            break;
+        default:
+            break;
+        }
+        if (n)
+            return n;
+    }
+    return 0;
+}
+
+size_t udt__conn_output(udt_conn *c, uint8_t *buf, size_t cap, size_t max_segs, size_t *seg,
+                        udt_time now)
+{
+    size_t n = emit_control(c, buf, cap, now);
+    if (n)
+        *seg = n;
+    else if (udt__conn_live(c))
+        n = udt__conn_emit_data(c, buf, cap, max_segs, seg, now);
+    if (n)
+        c->sent_at = now;
+    return n;
+}

@@ -1,0 +1,271 @@
+/* Private: one UDT connection (or listener) and the port it belongs to, shared by conn*.c and
+ * mux*.c.
+ *
+ * Packets are named by index (see base/seq.h). Rules:
+ *  1. sndbuf.head = una <= next <= sndbuf.tail; loss and retx hold indices of [una, next) only.
+ *  2. rcvbuf.base <= rcvbuf.frontier <= largest + 1; rcvloss holds [frontier, largest] only.
+ *  3. A connection is in mux->ready whenever it may have something to send now; output() takes it
+ *     out when it has not. Pending control packets are bits of `due`, never a queue.
+ *  4. `timer` is queued no later than the earliest of the t_* fields. */
+#ifndef UDT_CONN_H
+#define UDT_CONN_H
+
+#include "base/list.h"
+#include "base/timerq.h"
+#include "udt/cc.h"
+#include "udt/handshake.h"
+#include "udt/mux.h"
+#include "udt/packet.h"
+#include "udt/rcvbuf.h"
+#include "udt/rcvloss.h"
+#include "udt/sndbuf.h"
+#include "udt/sndloss.h"
+#include "udt/table.h"
+#include "udt/window.h"
+
+#define SYN_US 10000
+#define RTT_INITIAL_US 100000
+#define BURST_OWN 64
+#define BURST_FOREIGN 16
+#define LIGHT_ACK_PKTS 64
+
+enum conn_state {
+    CONN_LISTEN,
+    CONN_CLIENT,     /* waits for the server's answers */
+    CONN_RENDEZVOUS, /* waits for the other side's */
+    CONN_OPEN,
+    CONN_LINGER,     /* closed by the application, still delivering */
+    CONN_PEERCLOSED, /* shutdown received; what has arrived may be read */
+    CONN_FAILED,     /* `error` says why; waits for close() */
+    CONN_SHUT        /* closed: repeats its shutdown, then goes */
+};
+
+enum conn_due {
+    DUE_HANDSHAKE = 1,
+    DUE_SHUTDOWN = 2,
+    DUE_ERROR = 4,
+    DUE_ACK2 = 8,
+    DUE_ACK = 16,
+    DUE_LIGHT = 32,
+    DUE_NAK = 64,
+    DUE_NAK_REPEAT = 128,
+    DUE_KEEPALIVE = 256,
+    DUE_PROBE = 512 /* tail-loss probe: the last packet again */
+};
+
+enum limit_reason { LIM_NONE, LIM_APP, LIM_CWND, LIM_FLOW };
+
+typedef struct udt_conn {
+    udt_mux *mux;
+    int32_t id;
+    enum conn_state state;
+    int error; /* enum udt_err once FAILED */
+    udt_opts opts;
+    udt_addr peer; /* family 0: not known yet (rendezvous by tag) */
+    int32_t peer_id;
+    bool server_side, rendezvous;
+    bool foreign; /* libudt's rules of spec 5.3, probe pairs, small bursts */
+
+    /* Places in the port's structures. */
+    table_node by_id, by_key; /* by_key: accepted peers, or rendezvous by tag or address */
+    list_node ready, touched, events, all;
+    timerq_node timer;
+    uint16_t ev_mask; /* bits 1 << enum udt_event_kind, not yet fetched */
+    int32_t ev_listener;
+
+    /* Listener. */
+    uint32_t backlog, unaccepted; /* bound and number of accepted connections not yet fetched */
+    int32_t listener;             /* of an accepted connection, 0 once fetched */
+
+    /* Handshake. */
+    uint32_t isn, peer_isn;
+    uint32_t cookie;
+    uint32_t hs_ip[4];
+    uint32_t hs_peer_window;
+    int32_t hs_req; /* request type we send now */
+    int hs_sent;    /* times sent since the last change */
+    udt_time hs_sent_at, hs_second_at;
+    bool hs_stored;        /* rendezvous: a handshake of the peer was read */
+    uint32_t hs_version;   /* of the handshake to send: 0 in agreements */
+    uint32_t mss, payload; /* negotiated MSS and P */
+    uint32_t own_payload;  /* P of our own MSS: largest body accepted */
+
+    /* Timers (spec 5); UDT_NEVER when off. */
+    udt_time t_handshake, t_connect, t_ack, t_ack_repeat, t_nak, t_probe, t_retx, t_exp, t_pace,
+        t_linger, t_shutdown;
+    udt_time opened_at, heard_at, sent_at, exp_from;
+    int exp_count;
+
+    unsigned due; /* enum conn_due */
+    int shutdowns_left;
+    int32_t error_code;
+    udt_time shut_reply_at;
+
+    /* Sending. */
+    udt_sndbuf snd;
+    udt_sndloss loss;
+    lossmap retx; /* sent again and not yet acknowledged */
+    udt_cc cc;
+    int64_t next;      /* next new index */
+    int64_t edge;      /* first index beyond the peer's window */
+    int64_t next_ns;   /* pacing: when the next packet may go */
+    int burst_left;    /* packets of the running burst */
+    int64_t delivered; /* packets acknowledged */
+    udt_time delivered_us;
+    int64_t app_limited;  /* rate samples up to this index are the application's, -1 = none */
+    udt_time progress_at; /* last acknowledgement that moved, or first packet in flight */
+    int probes;           /* tail-loss probes and timeouts since then */
+    uint32_t ack2_sub;    /* ACK to confirm */
+    bool want_space;      /* send() returned AGAIN */
+    bool drained;         /* everything was acknowledged and said so */
+    enum limit_reason limit;
+    udt_time limit_at;
+
+    /* Receiving. */
+    udt_rcvbuf rcv;
+    udt_rcvloss missing;
+    udt_window window;
+    int64_t largest;      /* largest index received, -1 = none */
+    int64_t last_ack;     /* of the last non-light ACK */
+    int64_t acked2;       /* confirmed by ACK2 */
+    int64_t last_any_ack; /* of the last ACK of any form */
+    uint32_t ack_sub;     /* sub-sequence number of the last ACK */
+    int pkts_since_ack;
+    int ack_repeats;
+    bool ack_force; /* acknowledge even if nothing moved */
+    bool ack_pending;
+    udt_time last_full_at; /* last non-light ACK */
+    udt_time last_24_at;   /* last one with rates */
+    int64_t said_window;   /* free slots last reported */
+    int64_t nak_from;      /* holes at or above were never reported */
+    int64_t nak_mark;      /* largest + 1 when the repeat timer last ran */
+    int64_t repeat_from, repeat_to;
+
+    /* RTT, shared by both directions as libudt does. */
+    int64_t rtt_us, rtt_var_us, min_rtt_us;
+    bool rtt_known;
+    int64_t peer_rate_pps, peer_capacity_pps;
+    udt_stats st;
+} udt_conn;
+
+typedef struct udt_tombstone {
+    table_node node;
+    int32_t id, peer_id;
+    udt_addr peer;
+    udt_time until, reply_at;
+} udt_tombstone;
+#define TOMBSTONES 1024
+#define TOMBSTONE_US 60000000
+#define TOMBSTONE_REPLY_US 100000
+
+typedef struct udt_reply {
+    udt_addr to;
+    uint8_t len;
+    uint8_t buf[UDT_CTRL_MAX];
+} udt_reply;
+#define REPLIES 256
+
+struct udt_mux {
+    udt_mux_config cfg;
+    udt_mem mem;
+    timerq timers;
+    list_node ready, touched, events, all;
+    table ids, peers, rdv, tombs;
+    udt_conn *listener;
+    uint32_t sockets;
+    int32_t next_id;
+    udt_time now; /* of the last call that had one */
+    udt_cookies cookies;
+    udt_reply *replies; /* ring */
+    uint32_t reply_head, reply_count;
+    udt_tombstone *tomb; /* ring of TOMBSTONES */
+    uint32_t tomb_next;
+    udt_mux_counters n;
+};
+
+/* mux.c */
+uint32_t udt__rand32(udt_mux *m);
+udt_conn *udt__mux_find(const udt_mux *m, int32_t id);
+/* A new connection with an id, in the tables of all and by id; NULL at a bound. */
+udt_conn *udt__mux_new_conn(udt_mux *m, const udt_opts *o, enum conn_state state, udt_time now);
+void udt__mux_free_conn(udt_conn *c);
+
+/* mux_reply.c: what is answered without a connection. */
+void udt__reply(udt_mux *m, const udt_addr *to, const uint8_t *buf, size_t len);
+void udt__reply_shutdown(udt_mux *m, const udt_addr *to, int32_t dst);
+void udt__tombstone_add(udt_mux *m, const udt_conn *c, udt_time now);
+void udt__tombstone_input(udt_mux *m, const udt_addr *from, const udt_pkt *p, size_t len,
+                          udt_time now);
+void udt__listener_input(udt_mux *m, const udt_addr *from, const udt_pkt *p, udt_time now);
+
+/* conn.c */
+void udt__conn_event(udt_conn *c, enum udt_event_kind kind);
+void udt__conn_ready(udt_conn *c);
+/* Set one of the t_* fields and see that the timer runs by then. */
+void udt__conn_timer(udt_conn *c, udt_time *field, udt_time at);
+void udt__conn_arm(udt_conn *c);
+/* The handshake is complete: buffers, congestion control, timers. False without memory. */
+bool udt__conn_open(udt_conn *c, uint32_t peer_isn, uint32_t peer_window, uint32_t mss,
+                    udt_time now);
+void udt__conn_fail(udt_conn *c, int err, udt_time now);
+void udt__conn_close(udt_conn *c, uint32_t linger_ms, udt_time now);
+/* Closing is done: send the shutdowns (if the peer is there to hear them) and go. */
+void udt__conn_shut(udt_conn *c, udt_time now);
+/* The application has fetched the ACCEPTED event (or never will): room in the backlog. */
+void udt__conn_fetched(udt_conn *c);
+void udt__conn_peer_closed(udt_conn *c, udt_time now);
+void udt__conn_input(udt_conn *c, const udt_addr *from, const udt_pkt *p, udt_time now);
+size_t udt__conn_output(udt_conn *c, uint8_t *buf, size_t cap, size_t max_segs, size_t *seg,
+                        udt_time now);
+void udt__conn_rtt(udt_conn *c, int64_t rtt_us);
+void udt__conn_free_buffers(udt_conn *c);
+static inline bool udt__conn_live(const udt_conn *c)
+{
+    return c->state == CONN_OPEN || c->state == CONN_LINGER;
+}
+static inline int64_t udt__conn_rto(const udt_conn *c)
+{
+    return c->rtt_us + 4 * c->rtt_var_us;
+}
+
+/* conn_handshake.c */
+void udt__conn_start(udt_conn *c, udt_time now);
+void udt__conn_handshake_input(udt_conn *c, const udt_addr *from, const udt_hs *h, int32_t dst,
+                               udt_time now);
+size_t udt__conn_emit_handshake(udt_conn *c, uint8_t *buf, udt_time now);
+void udt__conn_handshake_timer(udt_conn *c, udt_time now);
+uint32_t udt__conn_own_window(const udt_conn *c);
+
+/* conn_send.c */
+ssize_t udt__conn_send(udt_conn *c, const uint8_t *buf, size_t len, udt_time now);
+int udt__conn_sendmsg(udt_conn *c, const uint8_t *buf, size_t len, int32_t ttl_ms, bool in_order,
+                      udt_time now);
+size_t udt__conn_emit_data(udt_conn *c, uint8_t *buf, size_t cap, size_t max_segs, size_t *seg,
+                           udt_time now);
+bool udt__conn_can_send(const udt_conn *c);
+void udt__conn_mark_lost(udt_conn *c, int64_t first, int64_t last);
+void udt__conn_set_limit(udt_conn *c, enum limit_reason why, udt_time now);
+
+/* conn_ack.c: the sender's side of acknowledgements and loss reports. */
+void udt__conn_ack_input(udt_conn *c, const udt_pkt *p, udt_time now);
+void udt__conn_nak_input(udt_conn *c, const udt_pkt *p, udt_time now);
+
+/* conn_recv.c */
+void udt__conn_data_input(udt_conn *c, const udt_pkt *p, udt_time now);
+void udt__conn_drop_input(udt_conn *c, const udt_pkt *p, udt_time now);
+void udt__conn_ack2_input(udt_conn *c, const udt_pkt *p, udt_time now);
+void udt__conn_burst_end(udt_conn *c, udt_time now);
+size_t udt__conn_emit_ack(udt_conn *c, uint8_t *buf, udt_time now);
+size_t udt__conn_emit_light(udt_conn *c, uint8_t *buf);
+size_t udt__conn_emit_nak(udt_conn *c, uint8_t *buf, size_t cap);
+size_t udt__conn_emit_nak_repeat(udt_conn *c, uint8_t *buf, size_t cap);
+ssize_t udt__conn_recv(udt_conn *c, uint8_t *buf, size_t cap, udt_time now);
+ssize_t udt__conn_recvmsg(udt_conn *c, uint8_t *buf, size_t cap, udt_time now);
+
+/* conn_timer.c */
+void udt__conn_tick(udt_conn *c, udt_time now);
+/* Restart the loss timers after an acknowledgement moved or the first packet went out. */
+void udt__conn_restart_probe(udt_conn *c, udt_time now);
+void udt__conn_start_liveness(udt_conn *c, udt_time now);
+
+#endif

@@ -1,0 +1,299 @@
+/* Receiving (spec 4.1 to 4.4, 7): data and drop requests in; ACK, light ACK, NAK out. */
+#include "base/bytes.h"
+#include "base/seq.h"
+#include "udt/conn.h"
+
+#define NAK_WORDS 360
+
+static int64_t frontier(udt_conn *c)
+{
+    return udt_rcvloss_first(&c->missing, c->largest + 1);
+}
+
+/* Everything before `frontier` is here: tell the buffer and the reader. */
+static void deliver(udt_conn *c)
+{
+    int64_t f = frontier(c);
+    if (f != c->rcv.frontier)
+        udt_rcvbuf_advance(&c->rcv, f);
+    if (udt_rcvbuf_readable(&c->rcv) && c->state == CONN_OPEN &&
+        !(c->ev_mask & 1u << UDT_EV_READABLE))
+        udt__conn_event(c, UDT_EV_READABLE);
+    if (c->state == CONN_LINGER) /* nobody will read it */
+        while (udt_rcvbuf_readable(&c->rcv)) {
+            uint8_t sink[2048];
+            if (c->rcv.messages)
+                udt_rcvbuf_read_msg(&c->rcv, sink, 0);
+            else
+                udt_rcvbuf_read(&c->rcv, sink, sizeof sink);
+        }
+}
+
+/* An acknowledgement is wanted, within SYN; burst_end() makes it sooner. */
+static void want_ack(udt_conn *c, udt_time now)
+{
+    c->ack_pending = true;
+    if (c->t_ack == UDT_NEVER)
+        udt__conn_timer(c, &c->t_ack, now + SYN_US);
+}
+
+/* The largest index received becomes `idx`; what lies between is missing. */
+static bool open_gap(udt_conn *c, int64_t idx, udt_time now)
+{
+    if (idx > c->largest + 1) {
+        if (!udt_rcvloss_add(&c->missing, c->largest + 1, idx - 1))
+            return false;
+        c->due |= DUE_NAK;
+        udt__conn_ready(c);
+        if (c->t_nak == UDT_NEVER) {
+            c->nak_mark = idx;
+            udt__conn_timer(c, &c->t_nak, now + udt__conn_rto(c) + SYN_US);
+        }
+    }
+    c->largest = idx;
+    return true;
+}
+
+void udt__conn_data_input(udt_conn *c, const udt_pkt *p, udt_time now)
+{
+    if (p->len == 0 || p->len > c->own_payload) {
+        c->mux->n.dropped_bad++;
+        return;
+    }
+    udt_window_arrival(&c->window, p->seq, now);
+    int64_t idx = seq_index(c->peer_isn, c->largest, p->seq);
+    /* Remember the hole first: once stored, a packet must not be forgotten. */
+    if (idx > c->largest + 1 && idx < c->rcv.base + c->rcv.slots &&
+        !lossmap_reserve(&c->missing.map, c->largest + 1, idx - 1))
+        return;
+    enum rcv_put r = udt_rcvbuf_put(&c->rcv, idx, p->word1, p->body, p->len);
+    if (r != RCV_STORED) {
+        c->st.pkts_dup++;
+        c->st.bytes_dup += (int64_t)p->len;
+        c->ack_force = true; /* the sender lacks an ACK, or the window */
+        want_ack(c, now);
+        return;
+    }
+    c->st.pkts_recv++;
+    c->st.bytes_recv += (int64_t)p->len;
+    if (idx > c->largest)
+        open_gap(c, idx, now);
+    else
+        udt_rcvloss_del(&c->missing, idx);
+    deliver(c);
+    want_ack(c, now);
+    if (++c->pkts_since_ack >= LIGHT_ACK_PKTS) {
+        c->pkts_since_ack = 0;
+        c->due |= DUE_LIGHT;
+        udt__conn_ready(c);
+    }
+}
+
+void udt__conn_drop_input(udt_conn *c, const udt_pkt *p, udt_time now)
+{
+    if (p->len < 8 || !c->rcv.messages) {
+        c->mux->n.dropped_bad++;
+        return;
+    }
+    int64_t first = seq_index(c->peer_isn, c->largest, be32_get(p->body) & SEQ_MASK);
+    int64_t last = seq_index(c->peer_isn, c->largest, be32_get(p->body + 4) & SEQ_MASK);
+    if (first > last || first < 0) {
+        c->mux->n.dropped_bad++;
+        return;
+    }
+    want_ack(c, now);
+    c->ack_force = true;
+    if (last < c->rcv.base || first >= c->rcv.base + c->rcv.slots)
+        return;
+    /* Holes before the range stay holes; the range itself counts as received. */
+    if (first > c->largest + 1 && !lossmap_reserve(&c->missing.map, c->largest + 1, first - 1))
+        return;
+    if (!udt_rcvbuf_drop(&c->rcv, first, last))
+        return;
+    if (last > c->largest) {
+        if (first > c->largest + 1)
+            open_gap(c, first, now);
+        c->largest = last;
+    }
+    for (int64_t i = lossmap_next(&c->missing.map, first); i <= last;
+         i = lossmap_next(&c->missing.map, i + 1))
+        udt_rcvloss_del(&c->missing, i);
+    deliver(c);
+}
+
+void udt__conn_ack2_input(udt_conn *c, const udt_pkt *p, udt_time now)
+{
+    udt_ack_entry e;
+    if (!udt_window_ack2(&c->window, p->word1, &e))
+        return;
+    udt__conn_rtt(c, now - e.sent_us);
+    if (e.ack > c->acked2)
+        c->acked2 = e.ack;
+    if (c->acked2 >= c->last_ack) {
+        c->ack_repeats = 0;
+        c->t_ack_repeat = UDT_NEVER;
+    }
+}
+
+/* Full ACKs are at least 1 ms (RTT / 32, at most SYN) apart. */
+static int64_t ack_gap(const udt_conn *c)
+{
+    int64_t gap = c->rtt_us / 32;
+    if (!c->rtt_known || gap < 1000)
+        return 1000;
+    return gap < SYN_US ? gap : SYN_US;
+}
+
+void udt__conn_burst_end(udt_conn *c, udt_time now)
+{
+    if (!c->ack_pending)
+        return;
+    udt_time at = c->last_full_at + ack_gap(c);
+    if (now >= at) {
+        c->due |= DUE_ACK;
+        udt__conn_ready(c);
+    } else if (at < c->t_ack) {
+        udt__conn_timer(c, &c->t_ack, at);
+    }
+}
+
+static int64_t window_now(const udt_conn *c)
+{
+    int64_t room = udt_rcvbuf_free_slots(&c->rcv) - 1;
+    return room < 2 ? 2 : room;
+}
+
+size_t udt__conn_emit_ack(udt_conn *c, uint8_t *buf, udt_time now)
+{
+    int64_t ack = frontier(c);
+    bool moved = ack > c->last_ack;
+    c->ack_pending = false;
+    c->t_ack = UDT_NEVER;
+    if (!moved && !c->ack_force)
+        return 0;
+    udt_window_sample(&c->window, now);
+    c->ack_sub = c->ack_sub >= SEQ_MASK ? 1 : c->ack_sub + 1;
+    c->said_window = window_now(c);
+    bool rates = now - c->last_24_at > SYN_US;
+    const uint32_t words[6] = {seq_add(c->peer_isn, ack),
+                               (uint32_t)c->rtt_us,
+                               (uint32_t)c->rtt_var_us,
+                               (uint32_t)c->said_window,
+                               (uint32_t)udt_window_rate(&c->window),
+                               (uint32_t)udt_window_capacity(&c->window)};
+    udt_window_ack_sent(&c->window, c->ack_sub, ack, now);
+    if (rates)
+        c->last_24_at = now;
+    c->ack_repeats = moved ? 0 : c->ack_repeats;
+    c->last_ack = c->last_any_ack = ack;
+    c->last_full_at = now;
+    c->pkts_since_ack = 0;
+    c->ack_force = false;
+    c->due &= ~(unsigned)DUE_LIGHT;
+    c->st.acks_sent++;
+    if (ack > c->acked2) {
+        int64_t wait = udt__conn_rto(c) << (c->ack_repeats < 5 ? c->ack_repeats : 5);
+        udt__conn_timer(c, &c->t_ack_repeat, now + wait + SYN_US);
+    }
+    return udt_pkt_put_ctrl(buf, UDT_CTRL_ACK, c->ack_sub, c->peer_id, words, rates ? 6 : 4);
+}
+
+size_t udt__conn_emit_light(udt_conn *c, uint8_t *buf)
+{
+    int64_t ack = frontier(c);
+    if (ack <= c->last_any_ack)
+        return 0;
+    c->last_any_ack = ack;
+    c->st.acks_sent++;
+    const uint32_t word = seq_add(c->peer_isn, ack);
+    return udt_pkt_put_ctrl(buf, UDT_CTRL_ACK, 0, c->peer_id, &word, 1);
+}
+
+static size_t emit_range(udt_conn *c, uint8_t *buf, size_t cap, int64_t *from, int64_t to)
+{
+    uint32_t words[NAK_WORDS];
+    size_t max = c->payload / 4 < NAK_WORDS ? c->payload / 4 : NAK_WORDS;
+    if (max > (cap - UDT_HDR_BYTES) / 4)
+        max = (cap - UDT_HDR_BYTES) / 4;
+    size_t n = udt_rcvloss_encode(&c->missing, c->peer_isn, *from, to, words, max, from);
+    if (n == 0)
+        return 0;
+    c->st.naks_sent++;
+    return udt_pkt_put_ctrl(buf, UDT_CTRL_NAK, 0, c->peer_id, words, n);
+}
+
+/* First report of the holes at or above nak_from. */
+size_t udt__conn_emit_nak(udt_conn *c, uint8_t *buf, size_t cap)
+{
+    size_t n = emit_range(c, buf, cap, &c->nak_from, c->largest + 1);
+    if (c->nak_from <= c->largest)
+        c->due |= DUE_NAK; /* more than one packet's worth */
+    return n;
+}
+
+size_t udt__conn_emit_nak_repeat(udt_conn *c, uint8_t *buf, size_t cap)
+{
+    size_t n = emit_range(c, buf, cap, &c->repeat_from, c->repeat_to);
+    if (n && c->repeat_from < c->repeat_to)
+        c->due |= DUE_NAK_REPEAT;
+    return n;
+}
+
+/* The reader made room: say so when the window had become small. */
+static void window_update(udt_conn *c, udt_time now)
+{
+    int64_t room = window_now(c);
+    if (c->state != CONN_OPEN || c->said_window * 2 > c->rcv.slots ||
+        room < c->said_window + c->rcv.slots / 4)
+        return;
+    c->ack_force = true;
+    c->ack_pending = true;
+    if (now - c->last_full_at >= 1000) {
+        c->due |= DUE_ACK;
+        udt__conn_ready(c);
+    } else {
+        udt__conn_timer(c, &c->t_ack, c->last_full_at + 1000);
+    }
+}
+
+static ssize_t nothing(const udt_conn *c)
+{
+    switch (c->state) {
+    case CONN_OPEN:
+        return UDT_E_AGAIN;
+    case CONN_PEERCLOSED:
+        return UDT_E_PEERCLOSED;
+    case CONN_FAILED:
+        return c->error;
+    default:
+        return UDT_E_STATE;
+    }
+}
+
+static ssize_t was_read(udt_conn *c, ssize_t n, udt_time now)
+{
+    window_update(c, now);
+    if (udt_rcvbuf_readable(&c->rcv) && !(c->ev_mask & 1u << UDT_EV_READABLE))
+        udt__conn_event(c, UDT_EV_READABLE);
+    return n;
+}
+
+ssize_t udt__conn_recv(udt_conn *c, uint8_t *buf, size_t cap, udt_time now)
+{
+    if (c->opts.type != UDT_STREAM)
+        return UDT_E_STATE;
+    if (cap == 0)
+        return UDT_E_INVAL;
+    if (!c->rcv.mem || !udt_rcvbuf_readable(&c->rcv))
+        return nothing(c);
+    return was_read(c, (ssize_t)udt_rcvbuf_read(&c->rcv, buf, cap), now);
+}
+
+ssize_t udt__conn_recvmsg(udt_conn *c, uint8_t *buf, size_t cap, udt_time now)
+{
+    if (c->opts.type != UDT_DGRAM)
+        return UDT_E_STATE;
+    if (!c->rcv.mem || !udt_rcvbuf_readable(&c->rcv))
+        return nothing(c);
+    return was_read(c, (ssize_t)udt_rcvbuf_read_msg(&c->rcv, buf, cap), now);
+}

@@ -1,0 +1,314 @@
+/* Sending data (spec 4.5, 5.1, 7.1, 7.2): what goes out when, pacing, bursts, message deadlines. */
+#include <string.h>
+
+#include "base/seq.h"
+#include "udt/conn.h"
+
+#define PACE_SLACK_NS 1000000 /* lateness of a timer that is made up for */
+#define BURST_NS 500000       /* a burst holds at most this much sending time */
+
+void udt__conn_set_limit(udt_conn *c, enum limit_reason why, udt_time now)
+{
+    if (why == c->limit)
+        return;
+    int64_t span = now - c->limit_at;
+    if (c->limit == LIM_APP)
+        c->st.lim_app_us += span;
+    else if (c->limit == LIM_CWND)
+        c->st.lim_cwnd_us += span;
+    else if (c->limit == LIM_FLOW)
+        c->st.lim_flow_us += span;
+    c->limit = why;
+    c->limit_at = now;
+}
+
+static int usable(const udt_conn *c)
+{
+    if (c->state == CONN_OPEN)
+        return UDT_OK;
+    if (c->state == CONN_PEERCLOSED)
+        return UDT_E_PEERCLOSED;
+    return c->state == CONN_FAILED ? c->error : UDT_E_STATE;
+}
+
+static void data_queued(udt_conn *c, bool was_empty, udt_time now)
+{
+    if (was_empty)
+        c->exp_from = now; /* spec 5.3 */
+    c->drained = false;
+    if (udt__conn_can_send(c))
+        udt__conn_ready(c);
+}
+
+ssize_t udt__conn_send(udt_conn *c, const uint8_t *buf, size_t len, udt_time now)
+{
+    int rc = usable(c);
+    if (rc)
+        return rc;
+    if (c->opts.type != UDT_STREAM)
+        return UDT_E_STATE;
+    if (len == 0)
+        return UDT_E_INVAL;
+    bool was_empty = c->snd.tail == c->snd.head;
+    size_t done = udt_sndbuf_write(&c->snd, buf, len, c->next);
+    if (done < len)
+        c->want_space = true;
+    if (done == 0)
+        return UDT_E_AGAIN;
+    data_queued(c, was_empty, now);
+    return (ssize_t)done;
+}
+
+int udt__conn_sendmsg(udt_conn *c, const uint8_t *buf, size_t len, int32_t ttl_ms, bool in_order,
+                      udt_time now)
+{
+    int rc = usable(c);
+    if (rc)
+        return rc;
+    if (c->opts.type != UDT_DGRAM)
+        return UDT_E_STATE;
+    if (len == 0)
+        return UDT_E_INVAL;
+    if (len > c->snd.max_bytes)
+        return UDT_E_TOOBIG;
+    bool was_empty = c->snd.tail == c->snd.head;
+    udt_time expire = ttl_ms < 0 ? UDT_NEVER : now + (int64_t)ttl_ms * 1000;
+    if (!udt_sndbuf_write_msg(&c->snd, buf, len, in_order, expire)) {
+        c->want_space = true;
+        return UDT_E_AGAIN;
+    }
+    data_queued(c, was_empty, now);
+    return UDT_OK;
+}
+
+static bool new_allowed(const udt_conn *c)
+{
+    return c->next < c->snd.tail && c->next < c->edge && c->next - c->snd.head < c->cc.cwnd_pkts;
+}
+
+bool udt__conn_can_send(const udt_conn *c)
+{
+    return c->due || !udt_sndloss_empty(&c->loss) || new_allowed(c);
+}
+
+void udt__conn_mark_lost(udt_conn *c, int64_t first, int64_t last)
+{
+    if (udt_sndloss_add(&c->loss, first, last))
+        udt__conn_ready(c);
+}
+
+/* The packets of the message around `idx` that are still held: [*first, *last]. */
+static void message_span(const udt_conn *c, int64_t idx, int64_t *first, int64_t *last)
+{
+    uint32_t no = udt_sndbuf_slot(&c->snd, idx)->word1 & UDT_MSG_NO;
+    *first = *last = idx;
+    while (*first > c->snd.head && (udt_sndbuf_slot(&c->snd, *first - 1)->word1 & UDT_MSG_NO) == no)
+        --*first;
+    while (*last + 1 < c->snd.tail &&
+           (udt_sndbuf_slot(&c->snd, *last + 1)->word1 & UDT_MSG_NO) == no)
+        ++*last;
+}
+
+/* Give up the message around `idx`: its packets count as sent, and the peer is told. */
+static void drop_message(udt_conn *c, int64_t idx, udt_time now)
+{
+    int64_t first, last;
+    message_span(c, idx, &first, &last);
+    for (int64_t i = first; i <= last; i++) {
+        snd_slot *s = udt_sndbuf_slot(&c->snd, i);
+        s->flags |= SND_DROPPED;
+        if (i >= c->next) {
+            s->sent_us = now;
+            s->delivered = c->delivered;
+            s->delivered_us = c->delivered_us;
+            s->ntx = 2; /* never an RTT sample */
+        }
+    }
+    if (last >= c->next)
+        c->next = last + 1;
+    udt__conn_mark_lost(c, first, first);
+}
+
+/* A drop request for the message around the lost packet `idx`; its losses are dealt with. */
+static size_t emit_drop(udt_conn *c, uint8_t *buf, int64_t idx)
+{
+    int64_t first, last;
+    message_span(c, idx, &first, &last);
+    for (int64_t i = first; i <= last; i++)
+        udt_sndloss_del(&c->loss, i);
+    const uint32_t words[2] = {seq_add(c->isn, first), seq_add(c->isn, last)};
+    uint32_t no = udt_sndbuf_slot(&c->snd, idx)->word1 & UDT_MSG_NO;
+    return udt_pkt_put_ctrl(buf, UDT_CTRL_DROP, no, c->peer_id, words, 2);
+}
+
+static bool expired(const snd_slot *s, udt_time now)
+{
+    return s->expire_us != UDT_NEVER && now > s->expire_us && !(s->flags & SND_DROPPED);
+}
+
+/* The next packet to send: a lost one, else a new one; LOSSMAP_NONE when nothing may go.
+ * Messages whose time is over turn into drop requests on the way. */
+static int64_t choose(udt_conn *c, udt_time now)
+{
+    for (;;) {
+        int64_t idx = udt_sndloss_first(&c->loss);
+        if (idx == LOSSMAP_NONE) {
+            if (!new_allowed(c))
+                return LOSSMAP_NONE;
+            idx = c->next;
+        }
+        if (!expired(udt_sndbuf_slot(&c->snd, idx), now))
+            return idx;
+        drop_message(c, idx, now);
+        if (udt_sndloss_empty(&c->loss))
+            return LOSSMAP_NONE; /* no memory to remember it; the timers try again */
+    }
+}
+
+static void note_new(udt_conn *c, snd_slot *s, udt_time now)
+{
+    if (c->next == c->snd.head) { /* nothing was in flight: rate samples start here */
+        c->delivered_us = now;
+        c->progress_at = now;
+    }
+    s->delivered = c->delivered;
+    s->delivered_us = c->delivered_us;
+    if (c->app_limited >= 0)
+        s->flags |= SND_APP_LIMITED;
+    c->next++;
+    c->st.pkts_sent++;
+    c->st.bytes_sent += s->len;
+}
+
+static void note_again(udt_conn *c, int64_t idx, const snd_slot *s, udt_time now)
+{
+    udt_sndloss_del(&c->loss, idx);
+    if (lossmap_reserve(&c->retx, idx, idx))
+        lossmap_add(&c->retx, idx, idx);
+    if (c->t_retx == UDT_NEVER)
+        udt__conn_timer(c, &c->t_retx, now + udt__conn_rto(c) + SYN_US);
+    c->st.pkts_retrans++;
+    c->st.bytes_retrans += s->len;
+}
+
+static size_t put_packet(udt_conn *c, uint8_t *buf, int64_t idx, snd_slot *s, udt_time now)
+{
+    s->sent_us = now;
+    if (s->ntx < 255)
+        s->ntx++;
+    udt_pkt_put_data(buf, seq_add(c->isn, idx), s->word1, (uint32_t)(now - c->opened_at),
+                     c->peer_id);
+    memcpy(buf + UDT_HDR_BYTES, udt_sndbuf_data(&c->snd, idx), s->len);
+    return UDT_HDR_BYTES + s->len;
+}
+
+/* Packets that may go now; 0 when pacing says later (t_pace is set then). */
+static int allowance(udt_conn *c, udt_time now)
+{
+    int64_t now_ns = now * 1000;
+    if (c->burst_left > 0)
+        return c->burst_left;
+    if (c->next_ns > now_ns) {
+        udt__conn_timer(c, &c->t_pace, (c->next_ns + 999) / 1000);
+        return 0;
+    }
+    if (c->next_ns < now_ns - PACE_SLACK_NS)
+        c->next_ns = now_ns - PACE_SLACK_NS;
+    int most = c->foreign ? BURST_FOREIGN : BURST_OWN;
+    int64_t period = c->cc.period_ns;
+    if (period * most > BURST_NS)
+        most = (int)(BURST_NS / period);
+    c->burst_left = most > 0 ? most : 1;
+    return c->burst_left;
+}
+
+/* Why the sender stopped, for rate samples and statistics. */
+static void note_stop(udt_conn *c, udt_time now)
+{
+    if (c->next == c->snd.tail) {
+        if (c->next - c->snd.head < c->cc.cwnd_pkts)
+            c->app_limited = c->next;
+        udt__conn_set_limit(c, LIM_APP, now);
+    } else {
+        udt__conn_set_limit(c, c->next >= c->edge ? LIM_FLOW : LIM_CWND, now);
+    }
+}
+
+/* Towards libudt, never let a probe pair (seq mod 16 = 0, 1) fall apart (spec 4.5). */
+static bool starts_pair(const udt_conn *c, int64_t idx)
+{
+    return c->foreign && idx == c->next && (seq_add(c->isn, idx) & 15) == 0;
+}
+
+static size_t emit_probe(udt_conn *c, uint8_t *buf, udt_time now)
+{
+    int64_t idx = c->next - 1;
+    c->due &= ~(unsigned)DUE_PROBE;
+    if (idx < c->snd.head)
+        return 0;
+    snd_slot *s = udt_sndbuf_slot(&c->snd, idx);
+    c->st.probes++;
+    if (s->flags & SND_DROPPED)
+        return emit_drop(c, buf, idx);
+    note_again(c, idx, s, now);
+    return put_packet(c, buf, idx, s, now);
+}
+
+size_t udt__conn_emit_data(udt_conn *c, uint8_t *buf, size_t cap, size_t max_segs, size_t *seg,
+                           udt_time now)
+{
+    size_t out = 0, n = 0;
+    if (c->due & DUE_PROBE && (out = emit_probe(c, buf, now)) > 0) {
+        *seg = out;
+        return out;
+    }
+    int64_t idx = choose(c, now);
+    if (idx == LOSSMAP_NONE) {
+        note_stop(c, now);
+        return 0;
+    }
+    size_t limit = (size_t)allowance(c, now);
+    limit = limit < max_segs ? limit : max_segs;
+    bool first_flight = c->next == c->snd.head;
+    while (idx != LOSSMAP_NONE && n < limit) {
+        snd_slot *s = udt_sndbuf_slot(&c->snd, idx);
+        bool again = idx < c->next;
+        if (s->flags & SND_DROPPED) {
+            if (n == 0)
+                *seg = out = emit_drop(c, buf, idx);
+            break;
+        }
+        if (c->foreign && !again && idx + 1 == c->snd.tail && s->len == c->payload &&
+            c->opts.type == UDT_STREAM)
+            udt_sndbuf_split_tail(&c->snd);
+        if ((n > 0 && UDT_HDR_BYTES + (size_t)s->len > *seg) ||
+            cap - out < UDT_HDR_BYTES + (size_t)s->len)
+            break;
+        bool pair = starts_pair(c, idx);
+        if (pair && n > 0 && n + 1 >= max_segs)
+            break;
+        if (again)
+            note_again(c, idx, s, now);
+        else
+            note_new(c, s, now);
+        size_t len = put_packet(c, buf + out, idx, s, now);
+        out += len;
+        c->next_ns += c->cc.period_ns;
+        c->burst_left--;
+        if (pair && c->burst_left == 0 && c->next < c->snd.tail) {
+            c->burst_left = 1;
+            limit = limit < max_segs ? limit + 1 : limit;
+        }
+        if (n++ == 0)
+            *seg = len;
+        else if (len < *seg)
+            break;
+        idx = choose(c, now);
+    }
+    if (n > 0) {
+        udt__conn_set_limit(c, LIM_NONE, now);
+        if (first_flight || c->t_probe == UDT_NEVER)
+            udt__conn_restart_probe(c, now);
+    }
+    return out;
+}

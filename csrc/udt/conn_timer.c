@@ -1,0 +1,210 @@
+/* Everything a connection does because time has passed (spec 5, 11). */
+#include "udt/conn.h"
+
+#define PROBE_FIRST_US 20000 /* before any RTT is known (spec 2.2) */
+#define PROBE_ROUNDS 2       /* probes before a timeout marks everything lost */
+#define EXP_MIN_US 300000
+#define EXP_MAX_COUNT 16
+#define EXP_DEAD_US 5000000
+#define NAK_REPEAT_PKTS 4
+
+void udt__conn_start_liveness(udt_conn *c, udt_time now)
+{
+    c->heard_at = c->sent_at = c->exp_from = now;
+    c->exp_count = 1;
+    if (!c->rtt_known) {
+        c->rtt_us = RTT_INITIAL_US;
+        c->rtt_var_us = RTT_INITIAL_US / 2;
+    }
+    udt__conn_timer(c, &c->t_exp, now + EXP_MIN_US);
+}
+
+/* Time without an acknowledgement after which the tail is probed. */
+static int64_t probe_wait(const udt_conn *c)
+{
+    int64_t base = c->rtt_known ? udt__conn_rto(c) + SYN_US : PROBE_FIRST_US;
+    int64_t most = 4 * base > 1000000 ? 4 * base : 1000000;
+    int64_t wait = base << (c->probes < 8 ? c->probes : 8);
+    if (base < PROBE_FIRST_US)
+        wait = PROBE_FIRST_US << (c->probes < 8 ? c->probes : 8);
+    return wait < most ? wait : most;
+}
+
+void udt__conn_restart_probe(udt_conn *c, udt_time now)
+{
+    c->probes = 0;
+    c->progress_at = now;
+    udt__conn_timer(c, &c->t_probe, now + probe_wait(c));
+}
+
+/* The whole flight is presumed lost, except what went out within the last RTT. */
+static void timeout(udt_conn *c, udt_time now)
+{
+    udt_time since = now - c->rtt_us;
+    c->st.timeouts++;
+    for (int64_t i = c->snd.head; i < c->next; i++)
+        if (udt_sndbuf_slot(&c->snd, i)->sent_us <= since)
+            udt__conn_mark_lost(c, i, i);
+    c->cc.ops->on_timeout(&c->cc, c->probes - PROBE_ROUNDS, now);
+}
+
+static void probe_timer(udt_conn *c, udt_time now)
+{
+    if (c->next == c->snd.head) { /* nothing in flight */
+        c->t_probe = UDT_NEVER;
+        return;
+    }
+    /* While packets keep going out or wait for pacing, nobody owes us an answer yet. */
+    udt_time last = udt_sndbuf_slot(&c->snd, c->next - 1)->sent_us;
+    if (c->probes == 0 && last > c->progress_at)
+        c->progress_at = last;
+    udt_time due = c->progress_at + probe_wait(c);
+    if (now < due) {
+        c->t_probe = due;
+        return;
+    }
+    c->probes++;
+    c->progress_at = now;
+    if (c->probes <= PROBE_ROUNDS)
+        c->due |= DUE_PROBE;
+    else
+        timeout(c, now);
+    udt__conn_ready(c);
+    c->t_probe = now + probe_wait(c);
+}
+
+/* A retransmission was lost too: libudt reports each loss only once. */
+static void retx_timer(udt_conn *c, udt_time now)
+{
+    int64_t period = (udt__conn_rto(c) + SYN_US) * (c->foreign ? 1 : 3);
+    c->t_retx = UDT_NEVER;
+    for (int64_t i = lossmap_next(&c->retx, c->snd.head); i != LOSSMAP_NONE;
+         i = lossmap_next(&c->retx, i + 1))
+        if (udt_sndbuf_slot(&c->snd, i)->sent_us + period <= now)
+            udt__conn_mark_lost(c, i, i);
+    if (c->retx.count)
+        c->t_retx = now + period / 2 + 1;
+}
+
+static void nak_timer(udt_conn *c, udt_time now)
+{
+    if (c->missing.map.count == 0) {
+        c->t_nak = UDT_NEVER;
+        return;
+    }
+    c->repeat_from = udt_rcvloss_first(&c->missing, 0);
+    c->repeat_to = c->nak_mark;
+    if (c->repeat_from < c->repeat_to) {
+        c->due |= DUE_NAK_REPEAT;
+        udt__conn_ready(c);
+    }
+    c->nak_mark = c->largest + 1;
+    c->t_nak = now + udt__conn_rto(c) + SYN_US;
+}
+
+/* libudt's rules (spec 5.3): dead after 16 expiries in a row and 5 s. */
+static void exp_foreign(udt_conn *c, udt_time now)
+{
+    int64_t step = udt__conn_rto(c) > EXP_MIN_US ? udt__conn_rto(c) : EXP_MIN_US;
+    udt_time due = c->exp_from + c->exp_count * step + SYN_US;
+    if (now < due) {
+        c->t_exp = due;
+        return;
+    }
+    if (c->exp_count > EXP_MAX_COUNT && now - c->heard_at > EXP_DEAD_US) {
+        udt__conn_fail(c, UDT_E_BROKEN, now);
+        return;
+    }
+    c->due |= DUE_KEEPALIVE;
+    udt__conn_ready(c);
+    c->exp_count++;
+    c->exp_from = now;
+    c->t_exp = now + c->exp_count * step + SYN_US;
+}
+
+/* Ours (spec 11), as fractions of the idle time-out T (10 s): keep-alive after T/2 without a word
+ * from us, probes every T/10 from 6T/10 of the peer's silence, dead at T. */
+static void exp_own(udt_conn *c, udt_time now)
+{
+    int64_t idle = (int64_t)c->opts.idle_timeout_ms * 1000;
+    int64_t tenth = idle / 10 > 1000 ? idle / 10 : 1000;
+    if (now - c->heard_at >= idle) {
+        udt__conn_fail(c, UDT_E_BROKEN, now);
+        return;
+    }
+    bool probe = now - c->heard_at >= 6 * tenth && now - c->sent_at >= tenth;
+    if (probe || now - c->sent_at >= 5 * tenth) {
+        c->due |= DUE_KEEPALIVE;
+        udt__conn_ready(c);
+        c->sent_at = now;
+    }
+    udt_time next = c->sent_at + 5 * tenth, silent = c->heard_at + 6 * tenth;
+    if (next > silent)
+        next = silent > now ? silent : now + tenth;
+    if (next > c->heard_at + idle)
+        next = c->heard_at + idle;
+    c->t_exp = next > now ? next : now + tenth;
+}
+
+static void open_timers(udt_conn *c, udt_time now)
+{
+    if (now >= c->t_pace) {
+        c->t_pace = UDT_NEVER;
+        udt__conn_ready(c);
+    }
+    if (now >= c->t_ack) {
+        c->t_ack = UDT_NEVER;
+        c->due |= DUE_ACK;
+        udt__conn_ready(c);
+    }
+    if (now >= c->t_ack_repeat) {
+        c->t_ack_repeat = UDT_NEVER;
+        c->ack_force = true;
+        c->ack_repeats++;
+        c->due |= DUE_ACK;
+        udt__conn_ready(c);
+    }
+    if (now >= c->t_nak)
+        nak_timer(c, now);
+    if (now >= c->t_probe)
+        probe_timer(c, now);
+    if (now >= c->t_retx)
+        retx_timer(c, now);
+    if (now >= c->t_exp) {
+        if (c->opts.idle_timeout_ms > 0)
+            exp_own(c, now);
+        else
+            exp_foreign(c, now);
+    }
+}
+
+void udt__conn_tick(udt_conn *c, udt_time now)
+{
+    switch (c->state) {
+    case CONN_CLIENT:
+    case CONN_RENDEZVOUS:
+        if (now >= c->t_handshake || now >= c->t_connect)
+            udt__conn_handshake_timer(c, now);
+        break;
+    case CONN_LINGER:
+        if (now >= c->t_linger) {
+            udt__conn_shut(c, now);
+            break;
+        }
+        open_timers(c, now);
+        break;
+    case CONN_OPEN:
+        open_timers(c, now);
+        break;
+    case CONN_SHUT:
+        if (now >= c->t_shutdown) {
+            c->t_shutdown = UDT_NEVER;
+            c->due |= DUE_SHUTDOWN;
+            udt__conn_ready(c);
+        }
+        break;
+    default:
+        break;
+    }
+    udt__conn_arm(c);
+}

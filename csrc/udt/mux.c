@@ -1,0 +1,519 @@
+/* One UDP port: tables of sockets, the five verbs, and the calls of the application. */
+#include "udt/mux.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/addr.h"
+#include "base/bytes.h"
+#include "base/seq.h"
+#include "udt/conn.h"
+
+#define DEFAULT_MSS 1500
+#define DEFAULT_MSS_V6 1480
+#define DEFAULT_BUF_PKTS 8192
+#define DEFAULT_IDLE_MS 10000
+#define ID_MAX (1 << 30)
+
+void udt_opts_init(udt_opts *o)
+{
+    *o = (udt_opts){
+        .type = UDT_STREAM,
+        .snd_buf_bytes = DEFAULT_BUF_PKTS * (DEFAULT_MSS - UDT_OVERHEAD),
+        .rcv_buf_bytes = DEFAULT_BUF_PKTS * (DEFAULT_MSS - UDT_OVERHEAD),
+        .fc_pkts = 25600,
+        .cc = "udt",
+        .linger_ms = 180000,
+    };
+}
+
+uint32_t udt__rand32(udt_mux *m)
+{
+    uint8_t b[4];
+    m->cfg.rand(m->cfg.rand_arg, b, sizeof b);
+    return be32_get(b);
+}
+
+udt_mux *udt_mux_new(const udt_mux_config *cfg)
+{
+    udt_mux *m = calloc(1, sizeof *m);
+    if (!m || !cfg->rand) {
+        free(m);
+        return NULL;
+    }
+    m->cfg = *cfg;
+    if (!m->cfg.mss)
+        m->cfg.mss = DEFAULT_MSS;
+    if (!m->cfg.max_sockets)
+        m->cfg.max_sockets = 65536;
+    if (!m->cfg.max_buf_bytes)
+        m->cfg.max_buf_bytes = 1ull << 30;
+    udt_mem_init(&m->mem, m->cfg.max_buf_bytes, 0);
+    if (m->cfg.mss >= UDT_MSS_MIN)
+        m->mem.stock_size = udt_sndbuf_chunk_size(m->cfg.mss - UDT_OVERHEAD);
+    timerq_init(&m->timers);
+    list_init(&m->ready);
+    list_init(&m->touched);
+    list_init(&m->events);
+    list_init(&m->all);
+    udt_cookies_init(&m->cookies);
+    m->replies = calloc(REPLIES, sizeof *m->replies);
+    m->tomb = calloc(TOMBSTONES, sizeof *m->tomb);
+    bool tables =
+        table_init(&m->ids) & table_init(&m->peers) & table_init(&m->rdv) & table_init(&m->tombs);
+    if (!tables || !m->replies || !m->tomb) {
+        udt_mux_free(m);
+        return NULL;
+    }
+    m->next_id = (int32_t)(udt__rand32(m) & (ID_MAX - 1)) | 1 << 8;
+    return m;
+}
+
+void udt_mux_free(udt_mux *m)
+{
+    if (!m)
+        return;
+    while (!list_empty(&m->all))
+        udt__mux_free_conn(list_entry(list_first(&m->all), udt_conn, all));
+    table_fini(&m->ids);
+    table_fini(&m->peers);
+    table_fini(&m->rdv);
+    table_fini(&m->tombs);
+    timerq_fini(&m->timers);
+    udt_mem_fini(&m->mem);
+    free(m->replies);
+    free(m->tomb);
+    free(m);
+}
+
+udt_conn *udt__mux_find(const udt_mux *m, int32_t id)
+{
+    for (table_node *n = table_chain(&m->ids, (uint32_t)id); n; n = n->next) {
+        udt_conn *c = list_entry(n, udt_conn, by_id);
+        if (c->id == id)
+            return c;
+    }
+    return NULL;
+}
+
+static bool id_in_use(const udt_mux *m, int32_t id)
+{
+    if (udt__mux_find(m, id))
+        return true;
+    for (table_node *n = table_chain(&m->tombs, (uint32_t)id); n; n = n->next)
+        if (list_entry(n, udt_tombstone, node)->id == id)
+            return true;
+    return false;
+}
+
+static int32_t fresh_id(udt_mux *m)
+{
+    int32_t id;
+    do {
+        id = m->next_id--;
+        if (m->next_id <= 0)
+            m->next_id = ID_MAX;
+    } while (id_in_use(m, id));
+    return id;
+}
+
+udt_conn *udt__mux_new_conn(udt_mux *m, const udt_opts *o, enum conn_state state, udt_time now)
+{
+    udt_conn *c = m->sockets < m->cfg.max_sockets ? calloc(1, sizeof *c) : NULL;
+    if (!c)
+        return NULL;
+    if (!timerq_reserve(&m->timers)) {
+        free(c);
+        return NULL;
+    }
+    c->mux = m;
+    c->opts = *o;
+    c->state = state;
+    c->foreign = !o->own_peer;
+    if (o->own_peer && !o->idle_timeout_ms)
+        c->opts.idle_timeout_ms = DEFAULT_IDLE_MS;
+    c->own_payload = o->mss - UDT_OVERHEAD;
+    c->mss = o->mss;
+    c->rtt_us = RTT_INITIAL_US;
+    c->rtt_var_us = RTT_INITIAL_US / 2;
+    c->opened_at = c->limit_at = now;
+    c->hs_second_at = UDT_NEVER;
+    c->t_handshake = c->t_connect = c->t_ack = c->t_ack_repeat = c->t_nak = c->t_probe = c->t_retx =
+        c->t_exp = c->t_pace = c->t_linger = c->t_shutdown = UDT_NEVER;
+    timerq_node_init(&c->timer);
+    list_init(&c->ready);
+    list_init(&c->touched);
+    list_init(&c->events);
+    list_init(&c->all);
+    c->id = fresh_id(m);
+    table_add(&m->ids, &c->by_id, (uint32_t)c->id);
+    list_add_tail(&m->all, &c->all);
+    m->sockets++;
+    return c;
+}
+
+void udt__mux_free_conn(udt_conn *c)
+{
+    udt_mux *m = c->mux;
+    timerq_set(&m->timers, &c->timer, UDT_NEVER);
+    timerq_release(&m->timers);
+    table_del(&m->ids, &c->by_id);
+    table_del(c->server_side ? &m->peers : &m->rdv, &c->by_key);
+    list_remove(&c->ready);
+    list_remove(&c->touched);
+    list_remove(&c->events);
+    list_remove(&c->all);
+    if (m->listener == c)
+        m->listener = NULL;
+    udt__conn_free_buffers(c);
+    m->sockets--;
+    free(c);
+}
+
+/* Free a closed connection once its last event was fetched and its shutdowns are out. */
+static bool reap(udt_conn *c)
+{
+    if (c->state != CONN_SHUT || c->ev_mask || c->shutdowns_left > 0 || c->due)
+        return false;
+    udt__mux_free_conn(c);
+    return true;
+}
+
+/* ---- rendezvous ---- */
+
+static uint32_t rdv_hash(uint32_t tag, const udt_addr *a)
+{
+    return tag ? tag * 2654435761u : addr_hash(a);
+}
+
+static udt_conn *find_rendezvous(const udt_mux *m, const udt_addr *from, uint32_t tag)
+{
+    for (int by_tag = tag != 0; by_tag >= 0; by_tag--) {
+        uint32_t key = by_tag ? tag : 0;
+        for (table_node *n = table_chain(&m->rdv, rdv_hash(key, from)); n; n = n->next) {
+            udt_conn *c = list_entry(n, udt_conn, by_key);
+            if (c->opts.tag == key && (key || addr_eq(&c->peer, from)))
+                return c;
+        }
+    }
+    return NULL;
+}
+
+/* ---- the five verbs ---- */
+
+static void input_without_id(udt_mux *m, const udt_addr *from, const udt_pkt *p, udt_time now)
+{
+    udt_hs h;
+    if (!p->control || p->type != UDT_CTRL_HANDSHAKE || !udt_hs_decode(&h, p->body, p->len)) {
+        m->n.dropped_bad++;
+        return;
+    }
+    udt_conn *c =
+        h.req == UDT_HS_RENDEZVOUS || !m->listener ? find_rendezvous(m, from, h.cookie) : NULL;
+    if (c)
+        udt__conn_input(c, from, p, now);
+    else if (m->listener && h.req != UDT_HS_RENDEZVOUS)
+        udt__listener_input(m, from, p, now);
+    else
+        m->n.dropped_unknown++;
+}
+
+void udt_mux_input(udt_mux *m, const udt_addr *from, const uint8_t *pkt, size_t len, udt_time now)
+{
+    udt_pkt p;
+    m->now = now;
+    if (!udt_pkt_decode(&p, pkt, len)) {
+        m->n.dropped_bad++;
+        return;
+    }
+    if (p.dst == 0) {
+        input_without_id(m, from, &p, now);
+        return;
+    }
+    udt_conn *c = udt__mux_find(m, p.dst);
+    if (!c || c->state == CONN_LISTEN) {
+        m->n.dropped_unknown++;
+        if (!c)
+            udt__tombstone_input(m, from, &p, len, now);
+        return;
+    }
+    udt__conn_input(c, from, &p, now);
+}
+
+size_t udt_mux_output(udt_mux *m, uint8_t *buf, size_t cap, size_t max_segs, udt_addr *to,
+                      size_t *seg_bytes, udt_time now)
+{
+    m->now = now;
+    if (m->reply_count > 0) {
+        const udt_reply *r = &m->replies[m->reply_head];
+        m->reply_head = (m->reply_head + 1) % REPLIES;
+        m->reply_count--;
+        memcpy(buf, r->buf, r->len);
+        *to = r->to;
+        return *seg_bytes = r->len;
+    }
+    if (max_segs < 1 || max_segs > 64)
+        max_segs = max_segs < 1 ? 1 : 64;
+    if (cap > 65000)
+        cap = 65000;
+    list_node *n;
+    while ((n = list_first(&m->ready)) != NULL) {
+        udt_conn *c = list_entry(n, udt_conn, ready);
+        size_t len = udt__conn_output(c, buf, cap, max_segs, seg_bytes, now);
+        list_remove(&c->ready);
+        if (len) {
+            list_add_tail(&m->ready, &c->ready);
+            *to = c->peer;
+            return len;
+        }
+        reap(c);
+    }
+    return 0;
+}
+
+udt_time udt_mux_deadline(const udt_mux *m)
+{
+    if (m->reply_count > 0 || !list_empty(&m->ready))
+        return m->now;
+    const timerq_node *n = timerq_first(&m->timers);
+    return n ? n->at : UDT_NEVER;
+}
+
+void udt_mux_tick(udt_mux *m, udt_time now)
+{
+    timerq_node *n;
+    m->now = now;
+    while ((n = timerq_first(&m->timers)) != NULL && n->at <= now)
+        udt__conn_tick(list_entry(n, udt_conn, timer), now);
+}
+
+void udt_mux_burst_end(udt_mux *m, udt_time now)
+{
+    list_node *n;
+    m->now = now;
+    while ((n = list_first(&m->touched)) != NULL) {
+        udt_conn *c = list_entry(n, udt_conn, touched);
+        list_remove(n);
+        if (udt__conn_live(c))
+            udt__conn_burst_end(c, now);
+    }
+}
+
+bool udt_mux_next_event(udt_mux *m, struct udt_ev *ev)
+{
+    list_node *n = list_first(&m->events);
+    if (!n)
+        return false;
+    udt_conn *c = list_entry(n, udt_conn, events);
+    int kind = __builtin_ctz(c->ev_mask);
+    *ev = (struct udt_ev){.kind = (uint16_t)kind, .sock = c->id};
+    c->ev_mask = (uint16_t)(c->ev_mask & ~(1u << kind));
+    if (kind == UDT_EV_FAILED)
+        ev->err = c->error;
+    if (kind == UDT_EV_ACCEPTED) {
+        ev->value = c->ev_listener;
+        udt__conn_fetched(c);
+    }
+    if (!c->ev_mask)
+        list_remove(&c->events);
+    if (!list_linked(&c->ready))
+        reap(c);
+    return true;
+}
+
+/* ---- the application ---- */
+
+/* Fill in what the caller left to the port; false when an option makes no sense. */
+static bool resolve(const udt_mux *m, udt_opts *o, uint16_t family, int32_t timeout_ms)
+{
+    if (!o->mss) {
+        o->mss = m->cfg.mss;
+        if (family == 6 && o->mss == DEFAULT_MSS)
+            o->mss = DEFAULT_MSS_V6;
+    }
+    if (o->connect_timeout_ms <= 0)
+        o->connect_timeout_ms = timeout_ms;
+    return o->mss >= UDT_MSS_MIN && (o->type == UDT_STREAM || o->type == UDT_DGRAM) &&
+           udt_cc_find(o->cc) && o->snd_buf_bytes > 0 && o->idle_timeout_ms >= 0 &&
+           o->max_bw_Bps >= 0;
+}
+
+int32_t udt_mux_listen(udt_mux *m, const udt_opts *o, uint32_t backlog)
+{
+    udt_opts opts = *o;
+    if (!resolve(m, &opts, 0, 3000) || backlog == 0)
+        return UDT_E_INVAL;
+    if (m->listener)
+        return UDT_E_INUSE;
+    udt_conn *c = udt__mux_new_conn(m, &opts, CONN_LISTEN, m->now);
+    if (!c)
+        return UDT_E_LIMIT;
+    c->backlog = backlog;
+    m->listener = c;
+    return c->id;
+}
+
+int32_t udt_mux_connect(udt_mux *m, const udt_addr *to, const udt_opts *o, udt_time now)
+{
+    udt_opts opts = *o;
+    m->now = now;
+    if (!to || !to->family || !resolve(m, &opts, to->family, 3000))
+        return UDT_E_INVAL;
+    udt_conn *c = udt__mux_new_conn(m, &opts, CONN_CLIENT, now);
+    if (!c)
+        return UDT_E_LIMIT;
+    c->peer = *to;
+    c->isn = udt__rand32(m) & SEQ_MASK;
+    udt__conn_start(c, now);
+    return c->id;
+}
+
+int32_t udt_mux_rendezvous(udt_mux *m, const udt_addr *to, const udt_opts *o, udt_time now)
+{
+    udt_opts opts = *o;
+    m->now = now;
+    if ((!to && !opts.tag) || (to && !to->family) || !resolve(m, &opts, to ? to->family : 4, 30000))
+        return UDT_E_INVAL;
+    if (opts.tag) {
+        for (table_node *n = table_chain(&m->rdv, rdv_hash(opts.tag, NULL)); n; n = n->next)
+            if (list_entry(n, udt_conn, by_key)->opts.tag == opts.tag)
+                return UDT_E_INUSE;
+    } else if (find_rendezvous(m, to, 0)) {
+        return UDT_E_INUSE;
+    }
+    udt_conn *c = udt__mux_new_conn(m, &opts, CONN_RENDEZVOUS, now);
+    if (!c)
+        return UDT_E_LIMIT;
+    c->rendezvous = true;
+    if (to)
+        c->peer = *to;
+    c->isn = udt__rand32(m) & SEQ_MASK;
+    table_add(&m->rdv, &c->by_key, rdv_hash(opts.tag, &c->peer));
+    udt__conn_start(c, now);
+    return c->id;
+}
+
+/* A socket the application may still use; *rc says why not. */
+static udt_conn *usable(const udt_mux *m, int32_t sock, int *rc)
+{
+    udt_conn *c = udt__mux_find(m, sock);
+    *rc = !c ? UDT_E_NOSOCK : c->state == CONN_LINGER ? UDT_E_CLOSED : UDT_OK;
+    return *rc ? NULL : c;
+}
+
+int udt_mux_close(udt_mux *m, int32_t sock, uint32_t linger_ms, udt_time now)
+{
+    int rc;
+    m->now = now;
+    udt_conn *c = usable(m, sock, &rc);
+    if (c)
+        udt__conn_close(c, linger_ms, now);
+    return rc;
+}
+
+ssize_t udt_mux_send(udt_mux *m, int32_t sock, const uint8_t *buf, size_t len, udt_time now)
+{
+    int rc;
+    m->now = now;
+    udt_conn *c = usable(m, sock, &rc);
+    return c ? udt__conn_send(c, buf, len, now) : rc;
+}
+
+ssize_t udt_mux_recv(udt_mux *m, int32_t sock, uint8_t *buf, size_t cap, udt_time now)
+{
+    int rc;
+    m->now = now;
+    udt_conn *c = usable(m, sock, &rc);
+    return c ? udt__conn_recv(c, buf, cap, now) : rc;
+}
+
+int udt_mux_sendmsg(udt_mux *m, int32_t sock, const uint8_t *buf, size_t len, int32_t ttl_ms,
+                    bool in_order, udt_time now)
+{
+    int rc;
+    m->now = now;
+    udt_conn *c = usable(m, sock, &rc);
+    return c ? udt__conn_sendmsg(c, buf, len, ttl_ms, in_order, now) : rc;
+}
+
+ssize_t udt_mux_recvmsg(udt_mux *m, int32_t sock, uint8_t *buf, size_t cap, udt_time now)
+{
+    int rc;
+    m->now = now;
+    udt_conn *c = usable(m, sock, &rc);
+    return c ? udt__conn_recvmsg(c, buf, cap, now) : rc;
+}
+
+int udt_mux_peer_error(udt_mux *m, int32_t sock, int32_t code, udt_time now)
+{
+    int rc;
+    m->now = now;
+    udt_conn *c = usable(m, sock, &rc);
+    if (!c)
+        return rc;
+    if (c->state != CONN_OPEN)
+        return UDT_E_STATE;
+    c->error_code = code;
+    c->due |= DUE_ERROR;
+    udt__conn_ready(c);
+    return UDT_OK;
+}
+
+size_t udt_mux_send_space(udt_mux *m, int32_t sock)
+{
+    const udt_conn *c = udt__mux_find(m, sock);
+    return c && c->state == CONN_OPEN ? udt_sndbuf_space(&c->snd, c->next) : 0;
+}
+
+size_t udt_mux_unacked(udt_mux *m, int32_t sock)
+{
+    const udt_conn *c = udt__mux_find(m, sock);
+    return c ? (size_t)c->snd.bytes : 0;
+}
+
+int udt_mux_stats(udt_mux *m, int32_t sock, udt_stats *out)
+{
+    const udt_conn *c = udt__mux_find(m, sock);
+    if (!c)
+        return UDT_E_NOSOCK;
+    *out = c->st;
+    out->rtt_us = c->rtt_us;
+    out->rtt_var_us = c->rtt_var_us;
+    out->min_rtt_us = c->min_rtt_us;
+    out->cwnd_pkts = c->cc.cwnd_pkts;
+    out->flow_wnd_pkts = c->edge - c->snd.head;
+    out->in_flight_pkts = c->next - c->snd.head;
+    out->snd_queue_bytes = (int64_t)c->snd.bytes;
+    out->rcv_queue_bytes = (int64_t)c->rcv.bytes;
+    out->period_ns = c->cc.period_ns;
+    out->recv_rate_pps = c->peer_rate_pps;
+    out->capacity_pps = c->peer_capacity_pps;
+    int64_t span = m->now - c->limit_at;
+    out->lim_app_us += c->limit == LIM_APP ? span : 0;
+    out->lim_cwnd_us += c->limit == LIM_CWND ? span : 0;
+    out->lim_flow_us += c->limit == LIM_FLOW ? span : 0;
+    return UDT_OK;
+}
+
+int udt_mux_peer(udt_mux *m, int32_t sock, udt_addr *out)
+{
+    const udt_conn *c = udt__mux_find(m, sock);
+    if (!c)
+        return UDT_E_NOSOCK;
+    *out = c->peer;
+    return out->family ? UDT_OK : UDT_E_STATE;
+}
+
+void udt_mux_counters_get(const udt_mux *m, udt_mux_counters *out)
+{
+    *out = m->n;
+    out->sockets = m->sockets;
+    out->buf_bytes = (int64_t)m->mem.used;
+    out->half_open = out->tombstones = 0;
+    for (const list_node *n = m->all.next; n != &m->all; n = n->next) {
+        const udt_conn *c = list_entry(n, udt_conn, all);
+        out->half_open += c->state == CONN_CLIENT || c->state == CONN_RENDEZVOUS;
+    }
+    for (int i = 0; i < TOMBSTONES; i++)
+        out->tombstones += m->tomb[i].node.in && m->tomb[i].until > m->now;
+}

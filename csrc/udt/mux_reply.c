@@ -1,0 +1,143 @@
+/* What a port answers without a connection: cookies and refusals of the listener (spec 2.1), and
+ * shutdowns for sockets that are gone (spec 7.3). One datagram out for one in, none larger. */
+#include <string.h>
+
+#include "base/addr.h"
+#include "base/seq.h"
+#include "udt/conn.h"
+
+void udt__reply(udt_mux *m, const udt_addr *to, const uint8_t *buf, size_t len)
+{
+    if (m->reply_count == REPLIES)
+        return; /* under a flood the peers repeat themselves */
+    udt_reply *r = &m->replies[(m->reply_head + m->reply_count++) % REPLIES];
+    r->to = *to;
+    r->len = (uint8_t)len;
+    memcpy(r->buf, buf, len);
+}
+
+void udt__reply_shutdown(udt_mux *m, const udt_addr *to, int32_t dst)
+{
+    uint8_t buf[UDT_CTRL_MAX];
+    udt__reply(m, to, buf, udt_pkt_put_ctrl(buf, UDT_CTRL_SHUTDOWN, 0, dst, NULL, 0));
+}
+
+void udt__tombstone_add(udt_mux *m, const udt_conn *c, udt_time now)
+{
+    udt_tombstone *t = &m->tomb[m->tomb_next];
+    m->tomb_next = (m->tomb_next + 1) % TOMBSTONES;
+    table_del(&m->tombs, &t->node);
+    t->id = c->id;
+    t->peer_id = c->peer_id;
+    t->peer = c->peer;
+    t->until = now + TOMBSTONE_US;
+    t->reply_at = now;
+    table_add(&m->tombs, &t->node, (uint32_t)c->id);
+}
+
+void udt__tombstone_input(udt_mux *m, const udt_addr *from, const udt_pkt *p, size_t len,
+                          udt_time now)
+{
+    if (len < 20 || (p->control && p->type == UDT_CTRL_SHUTDOWN))
+        return;
+    table_node *n = table_chain(&m->tombs, (uint32_t)p->dst);
+    for (; n; n = n->next) {
+        udt_tombstone *t = list_entry(n, udt_tombstone, node);
+        if (t->id != p->dst || !addr_eq(&t->peer, from))
+            continue;
+        if (now < t->until && now >= t->reply_at) {
+            t->reply_at = now + TOMBSTONE_REPLY_US;
+            udt__reply_shutdown(m, from, t->peer_id);
+        }
+        return;
+    }
+}
+
+static uint32_t peer_hash(const udt_addr *from, int32_t id, uint32_t isn)
+{
+    return (addr_hash(from) ^ (uint32_t)id * 2654435761u) + isn;
+}
+
+static udt_conn *find_child(const udt_mux *m, const udt_addr *from, const udt_hs *h)
+{
+    uint32_t hash = peer_hash(from, h->id, h->isn & SEQ_MASK);
+    for (table_node *n = table_chain(&m->peers, hash); n; n = n->next) {
+        udt_conn *c = list_entry(n, udt_conn, by_key);
+        if (c->peer_id == h->id && c->isn == (h->isn & SEQ_MASK) && addr_eq(&c->peer, from))
+            return c;
+    }
+    return NULL;
+}
+
+static void answer(udt_mux *m, const udt_addr *to, udt_hs *h, int32_t req, uint32_t cookie)
+{
+    uint8_t buf[UDT_CTRL_MAX];
+    h->req = req;
+    h->cookie = cookie;
+    udt_hs_encode(buf, h, h->id);
+    udt__reply(m, to, buf, UDT_HDR_BYTES + UDT_HS_BYTES);
+}
+
+/* The server's end of a connection whose client has shown a valid cookie; NULL at a bound. */
+static udt_conn *new_child(udt_mux *m, const udt_addr *from, const udt_hs *h, udt_time now)
+{
+    udt_conn *l = m->listener;
+    udt_opts o = l->opts;
+    if (from->family == 6 && o.mss > 1480 && o.mss <= 1500)
+        o.mss = 1480;
+    udt_conn *c = udt__mux_new_conn(m, &o, CONN_CLIENT, now);
+    if (!c)
+        return NULL;
+    c->server_side = true;
+    c->peer = *from;
+    c->peer_id = h->id;
+    c->isn = h->isn & SEQ_MASK;
+    c->cookie = h->cookie;
+    c->hs_req = UDT_HS_RESPONSE;
+    c->hs_version = UDT_HS_VERSION;
+    memcpy(c->hs_ip, h->ip, sizeof c->hs_ip);
+    uint32_t mss = h->mss < o.mss ? h->mss : o.mss;
+    if (!udt__conn_open(c, c->isn, h->window, mss, now)) {
+        udt__mux_free_conn(c);
+        return NULL;
+    }
+    table_add(&m->peers, &c->by_key, peer_hash(from, h->id, c->isn));
+    c->listener = c->ev_listener = l->id;
+    l->unaccepted++;
+    udt__conn_event(c, UDT_EV_ACCEPTED);
+    return c;
+}
+
+void udt__listener_input(udt_mux *m, const udt_addr *from, const udt_pkt *p, udt_time now)
+{
+    udt_hs h;
+    udt_conn *l = m->listener;
+    if (!udt_hs_decode(&h, p->body, p->len) || h.id <= 0) {
+        m->n.dropped_bad++;
+        return;
+    }
+    if (h.req == UDT_HS_REQUEST) {
+        answer(m, from, &h, UDT_HS_REQUEST,
+               udt_cookie_make(&m->cookies, m->cfg.rand, m->cfg.rand_arg, from, h.isn, h.id, now));
+        return;
+    }
+    if (h.req != UDT_HS_RESPONSE) {
+        m->n.dropped_unknown++;
+        return;
+    }
+    if (!udt_cookie_check(&m->cookies, from, h.isn, h.id, h.cookie, now)) {
+        m->n.dropped_cookie++;
+        return;
+    }
+    udt_conn *c = find_child(m, from, &h);
+    if (!c && h.version == UDT_HS_VERSION && h.type == l->opts.type && h.mss >= UDT_MSS_MIN &&
+        l->unaccepted < l->backlog)
+        c = new_child(m, from, &h, now);
+    if (!c) {
+        m->n.rejected++;
+        answer(m, from, &h, UDT_HS_REJECTED, h.cookie);
+        return;
+    }
+    c->due |= DUE_HANDSHAKE;
+    udt__conn_ready(c);
+}
