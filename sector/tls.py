@@ -280,6 +280,11 @@ class ServerProtocol(Protocol):
         self._ready = False
         self._timer: Any = None
 
+    @property
+    def established(self) -> bool:
+        """Whether the handshake is complete and the peer may ask."""
+        return self._ready
+
     def connectionMade(self) -> None:
         self.server.open.add(self)
         self._wait(DEADLINE_S)

@@ -281,6 +281,7 @@ class SecurityService(MultiService):
     async def _stop(self) -> None:
         stopped: Any = MultiService.stopService(self)
         await stopped
+        self.ready.addErrback(lambda failure: None)
         if self._starting is not None and not self._starting.called:
             self._starting.cancel()
         if self._port is not None:

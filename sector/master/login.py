@@ -1,0 +1,378 @@
+"""The master's TLS door: login and resume of clients, join of slaves; and the end of sessions.
+
+Source: spec/security.md, TLS channels and Sessions.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Awaitable, Callable
+from ipaddress import ip_address
+from typing import Any, Protocol
+
+from twisted.application.service import MultiService
+from twisted.internet import error
+from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from sector.config import Config
+from sector.errors import (
+    BadConfig,
+    Busy,
+    Damaged,
+    NotAllowed,
+    NotFound,
+    PortInUse,
+    SectorError,
+    SessionExpired,
+)
+from sector.gmp.api import Gmp
+from sector.keys import SECRET_BYTES
+from sector.master.security_link import SecurityLink
+from sector.master.sessions import SessionRow, Sessions
+from sector.model import Address, Right
+from sector.tls import TlsPeer, TlsServer, load_node
+from sector.wire import login
+
+log = Logger()
+
+WATCH_S = 2.0
+EXPIRE_S = 30.0
+RELOAD_S = 5.0
+
+
+class SessionStore(Protocol):
+    """What of the master's database is needed here."""
+
+    def session_add(self, row: SessionRow) -> Deferred[None]:
+        """Keep a session."""
+
+    def session_all(self) -> Deferred[list[SessionRow]]:
+        """All that are kept."""
+
+    def session_drop(self, ids: list[bytes]) -> Deferred[None]:
+        """Forget sessions."""
+
+
+class Admission:
+    """At most `per_s` logins a second, `burst` at once; the rest hear when to return (pure)."""
+
+    def __init__(self, per_s: float, burst: float) -> None:
+        self._per_s = per_s
+        self._burst = burst
+        self._tokens = burst
+        self._at: float | None = None
+        self._told = 0.0
+
+    def admit(self, now: float, jitter: float) -> float:
+        """0 = go on; else seconds after which to come again, spread by `jitter` (0 to 1)."""
+        if self._at is not None:
+            self._tokens = min(self._burst, self._tokens + (now - self._at) * self._per_s)
+            self._told = max(0.0, self._told - (now - self._at) * self._per_s)
+        self._at = now
+        if self._tokens >= 1:
+            self._tokens -= 1
+            return 0.0
+        self._told = min(self._told + 1, 60 * self._per_s)
+        return (self._told / self._per_s) * (1 + jitter) + 0.1
+
+
+def single_network(address: str) -> str:
+    """The CIDR that holds exactly one address."""
+    return f"{address}/{ip_address(address).max_prefixlen}"
+
+
+def load_cluster_key(config: Config) -> bytes:
+    """The key (32 bytes, hex in a file) that seals session secrets in the database. Raises `BadConfig`."""
+    path = config.file(config.master.cluster_key)
+    try:
+        key = bytes.fromhex(path.read_text(encoding="ascii").strip())
+    except OSError as bad:
+        raise BadConfig(f"{path}: cannot be read: {bad.strerror}") from None
+    except ValueError:
+        raise BadConfig(f"{path}: is not a key in hex") from None
+    if len(key) != SECRET_BYTES:
+        raise BadConfig(f"{path}: has {len(key)} bytes, not {SECRET_BYTES}")
+    return key
+
+
+def make_sessions(config: Config, now: Callable[[], float] = time.time) -> Sessions:
+    """The session table of a master with its cluster key. Raises `BadConfig`."""
+    master = config.master
+    key = load_cluster_key(config)
+    return Sessions(master.id, key, now, os.urandom, master.issuer, master.session_hours * 3600)
+
+
+def make_login_service(
+    config: Config,
+    reactor: Any,
+    sessions: Sessions,
+    link: SecurityLink,
+    gmp: Gmp,
+    store: SessionStore,
+    on_join: Callable[[login.Join, str], Awaitable[login.Joined]],
+    on_closed: Callable[[list[SessionRow]], None] | None = None,
+    on_node_removed: Callable[[str], None] | None = None,
+    on_rights: Callable[[dict[str, tuple[Right, ...]]], None] | None = None,
+) -> LoginService:
+    """The TLS door of a master. `on_join(join, address)` answers an allowed slave; `on_closed(rows)` hears
+    of sessions that ended (their keys are gone already); `on_node_removed("slave:ID")` of nodes taken from
+    their list; `on_rights(user -> all his directory rights)` of changes (a removed user has none)."""
+    return LoginService(
+        config, reactor, sessions, link, gmp, store, on_join, on_closed, on_node_removed, on_rights
+    )
+
+
+class LoginService(MultiService):
+    """Serves Login, Resume and Join. `ready` fires when it does, or errbacks with what hinders it."""
+
+    def __init__(
+        self,
+        config: Config,
+        reactor: Any,
+        sessions: Sessions,
+        link: SecurityLink,
+        gmp: Gmp,
+        store: SessionStore,
+        on_join: Callable[[login.Join, str], Awaitable[login.Joined]],
+        on_closed: Callable[[list[SessionRow]], None] | None,
+        on_node_removed: Callable[[str], None] | None,
+        on_rights: Callable[[dict[str, tuple[Right, ...]]], None] | None,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.ready: Deferred[None] = Deferred()
+        self._config = config
+        self._reactor = reactor
+        self._sessions = sessions
+        self._link = link
+        self._gmp = gmp
+        self._store = store
+        self._on_join = on_join
+        self._on_closed = on_closed
+        self._on_node_removed = on_node_removed
+        self._on_rights = on_rights
+        per_s = config.master.logins_per_s
+        self._admission = Admission(per_s, per_s)
+        self._serial = 0
+        self._watching: Deferred[None] | None = None
+        self._watch_again = False
+        self._timers: dict[str, Any] = {}
+        self._reloaded = float("-inf")
+        self._port: Any = None
+        self._starting: Deferred[None] | None = None
+        mine, trust = load_node(config, "master")
+        handlers = {
+            login.Login: self.serve_login,
+            login.Resume: self.serve_resume,
+            login.Join: self.serve_join,
+        }
+        self.server = TlsServer(reactor, mine, trust, handlers, idle_s=10.0)
+
+    # life -------------------------------------------------------------------------------------------
+    @property
+    def address(self) -> tuple[str, int]:
+        """(host, port) of the TLS listener."""
+        host = self._port.getHost()
+        return host.host, host.port
+
+    def startService(self) -> None:
+        """Load the sessions, listen, watch for changed rights; see `ready`."""
+        super().startService()  # type: ignore[no-untyped-call]
+        self._starting = ensureDeferred(self._start())
+        self._starting.addCallbacks(self.ready.callback, self.ready.errback)
+
+    async def _start(self) -> None:
+        await self.reload()
+        listen = self._config.listen
+        try:
+            self._port = self._reactor.listenTCP(
+                listen.tls, self.server.listener(), interface=listen.host, backlog=1024
+            )
+        except error.CannotListenError as bad:
+            reason = getattr(bad.socketError, "strerror", "") or str(bad.socketError)
+            raise PortInUse(f"cannot listen at {listen.host}:{listen.tls}: {reason}") from None
+        self._link.on_change.append(self.watch)
+        self.watch()
+        self._later("expire", EXPIRE_S, self._expire)
+
+    def stopService(self) -> Deferred[None]:
+        """Fires when the port, connections and timers are gone."""
+        return ensureDeferred(self._stop())
+
+    async def _stop(self) -> None:
+        stopped: Any = MultiService.stopService(self)
+        await stopped
+        if self.watch in self._link.on_change:
+            self._link.on_change.remove(self.watch)
+        for timer in self._timers.values():
+            if timer.active():
+                timer.cancel()
+        self.ready.addErrback(lambda failure: None)
+        if self._starting is not None:
+            self._starting.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
+        if self._port is not None:
+            await self._port.stopListening()
+        self.server.close_all()
+
+    def _later(self, name: str, delay_s: float, function: Callable[[], None]) -> None:
+        timer = self._timers.get(name)
+        if timer is not None and timer.active():
+            timer.cancel()
+        if self.running:
+            self._timers[name] = self._reactor.callLater(delay_s, function)
+
+    async def reload(self) -> None:
+        """Take the sessions of the database; a restart of the master loses none."""
+        self._reloaded = self._reactor.seconds()
+        before = {row.id for row in self._sessions.rows()}
+        over = self._sessions.load(await self._store.session_all())
+        unusable = []
+        for row in self._sessions.rows():
+            if row.id in before:
+                continue
+            try:
+                self._gmp.add_key(self._sessions.gmp_key(row))
+            except Damaged:
+                unusable.append(row)
+        if unusable:
+            log.warn("{count} sessions do not open with this cluster key", count=len(unusable))
+            self._sessions.close([row.id for row in unusable])
+        gone = [row.id for row in (*over, *unusable)]
+        if gone:
+            await self._store.session_drop(gone)
+
+    def counters(self) -> dict[str, int]:
+        """For `status`: sessions, TLS connections, those still in their handshake."""
+        half_open = sum(not protocol.established for protocol in self.server.open)
+        return {"sessions": len(self._sessions), "tls": len(self.server.open), "tls_half_open": half_open}
+
+    # requests ---------------------------------------------------------------------------------------
+    def _admit(self) -> None:
+        wait = self._admission.admit(self._reactor.seconds(), random.random())
+        if wait > 0:
+            raise Busy("many clients log in at once", hint=f"try again in {wait:.1f} s")
+
+    async def serve_login(self, request: login.Login, peer: TlsPeer) -> login.Session:
+        """Name and password to the security server, a new session to the client."""
+        self._admit()
+        verified = await self._link.call(login.Verify(request.user, request.password, peer.address))
+        row, secret = self._sessions.create(verified, single_network(peer.address))
+        try:
+            await self._store.session_add(row)
+        except BaseException:
+            self._sessions.close([row.id])
+            raise
+        self._gmp.add_key(self._sessions.gmp_key(row))
+        log.info("{user} logged in from {address}", user=row.user, address=peer.address)
+        return self._session(row, secret)
+
+    async def serve_resume(self, request: login.Resume, peer: TlsPeer) -> login.Session:
+        """A client that proves its secret gets its session's data again, without a password."""
+        self._admit()
+        if self._sessions.get(request.session_id) is None:
+            if self._reactor.seconds() - self._reloaded < RELOAD_S:
+                raise SessionExpired("the session has ended")
+            await self.reload()
+        row = self._sessions.resume(request.session_id, request.proof, peer.exporter, peer.address)
+        self._gmp.add_key(self._sessions.gmp_key(row))
+        return self._session(row, b"")
+
+    def _session(self, row: SessionRow, secret: bytes) -> login.Session:
+        host = self._config.listen.advertise or self._gmp.address[0]
+        return login.Session(
+            row.id,
+            secret,
+            row.user,
+            row.expires,
+            self._sessions.master_id,
+            Address(host, self._gmp.address[1]),
+            row.key_id,
+            list(row.roles),
+            list(row.rights),
+        )
+
+    async def serve_join(self, request: login.Join, peer: TlsPeer) -> login.Joined:
+        """A slave that shows its certificate and stands on the allow-list."""
+        who = peer.identity
+        if who is None or who.role != "slave":
+            raise NotAllowed("only a slave with a certificate of this cluster may join")
+        if who.id != request.slave_id:
+            raise NotAllowed(f"the certificate is for slave {who.id}, not {request.slave_id}")
+        verdict = await self._link.call(login.NodeAllowed("slave", who.id, peer.address))
+        if not verdict.allowed:
+            log.warn("slave {slave_id} refused: {why}", slave_id=who.id, why=verdict.why)
+            raise NotAllowed(verdict.why, hint=f"an administrator must add it: sector acl slave add {who.id}")
+        joined = await self._on_join(request, peer.address)
+        log.info("slave {slave_id} joined from {address}", slave_id=who.id, address=peer.address)
+        return joined
+
+    # ends of sessions -------------------------------------------------------------------------------
+    def _expire(self) -> None:
+        self._end(self._sessions.expired())
+        self._later("expire", EXPIRE_S, self._expire)
+
+    def _end(self, rows: list[SessionRow]) -> None:
+        if not rows:
+            return
+        for row in rows:
+            self._gmp.remove_key(row.key_id)
+        dropping = self._store.session_drop([row.id for row in rows])
+        dropping.addErrback(lambda failure: log.failure("ended sessions stay in the database", failure))
+        if self._on_closed is not None:
+            self._on_closed(rows)
+
+    def watch(self) -> None:
+        """Ask for changed rights now, and every 2 s from then on."""
+        if self._watching is not None:
+            self._watch_again = True
+            return
+        self._watching = ensureDeferred(self._watch())
+        self._watching.addErrback(self._watch_failed)
+
+    def _watch_failed(self, failure: Failure) -> None:
+        if failure.check(CancelledError) is None:
+            log.failure("watching rights failed", failure)
+            self._later("watch", WATCH_S, self.watch)
+
+    async def _watch(self) -> None:
+        try:
+            while True:
+                self._watch_again = False
+                news: login.Epochs = await self._link.call(login.WatchRights(self._serial))
+                if news.serial != self._serial:
+                    await self._apply(news)
+                    self._serial = news.serial
+                elif not self._watch_again:
+                    break
+        except SectorError as failed:
+            log.debug("security server: {why}", why=failed.message)
+        finally:
+            self._watching = None
+        self._later("watch", WATCH_S * random.uniform(0.9, 1.1), self.watch)
+
+    async def _apply(self, news: login.Epochs) -> None:
+        self._end(self._sessions.apply_epochs(news.changed))
+        live = {row.user for row in self._sessions.rows()}
+        for user in news.changed:
+            if user in live:
+                await self._refresh(user)
+        for node, epoch in news.nodes.items():
+            if epoch == 0:
+                role, _, node_id = node.partition(":")
+                self.server.close_all(role, node_id)
+                if self._on_node_removed is not None:
+                    self._on_node_removed(node)
+        if self._on_rights is not None and news.changed:
+            self._on_rights({user: tuple(r for r in news.rights if r.user == user) for user in news.changed})
+
+    async def _refresh(self, user: str) -> None:
+        try:
+            verified: login.Verified = await self._link.call(login.RightsOf(user))
+            self._sessions.renew_rights(verified)
+        except NotFound:
+            self._end(self._sessions.apply_epochs({user: 0}))

@@ -1,0 +1,181 @@
+"""The master's connections to the security server: a few, kept open, mutual TLS; and the audit buffer.
+
+TLS carries one request at a time, so that some connections together let password checks run at once while
+rights are watched. A connection that was idle for long is not trusted to be alive.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore, ensureDeferred
+from twisted.logger import Logger
+
+from sector.config import Config
+from sector.errors import Busy, Cancelled, SectorError, Unreachable
+from sector.tls import TlsCaller, load_node, open_tls
+from sector.wire.base import Request
+from sector.wire.login import Audit, AuditEntry
+
+log = Logger()
+
+CONNECTIONS = 4
+WAITING = 256
+FRESH_S = 30.0
+AUDIT_LINES = 10_000
+AUDIT_BATCH = 50
+AUDIT_S = 1.0
+
+
+class SecurityLink:
+    """Calls to the security server; connects when needed, and again after a failure."""
+
+    def __init__(self, config: Config, reactor: Any) -> None:
+        self._reactor = reactor
+        self._peer = config.security_peer
+        self._mine, self._trust = load_node(config, "master")
+        self._idle: list[tuple[float, TlsCaller]] = []
+        self._slots = DeferredSemaphore(CONNECTIONS)
+        self._asking: set[Deferred[Any]] = set()
+        self._stopped = False
+        self.on_change: list[Callable[[], None]] = []
+
+    def __repr__(self) -> str:
+        return f"SecurityLink({self._peer})"
+
+    def call(self, request: Request) -> Deferred[Any]:
+        """The reply to `request`. Errbacks with the server's error, `Unreachable`, `TimedOut`, `Busy`."""
+        result = ensureDeferred(self._call(request))
+        self._asking.add(result)
+        result.addBoth(self._asked, result)
+        return result
+
+    def _asked(self, outcome: Any, result: Deferred[Any]) -> Any:
+        self._asking.discard(result)
+        return outcome
+
+    async def _call(self, request: Request) -> Any:
+        if self._stopped:
+            raise Cancelled("the master stops")
+        if len(self._asking) > WAITING:
+            raise Busy("too many requests wait for the security server", hint="try again in a few seconds")
+        await self._slots.acquire()
+        try:
+            caller, reused = await self._caller()
+            try:
+                reply = await caller.call(request)
+            except Unreachable:
+                if not (reused and type(request).SAFE):
+                    raise
+                caller, _ = await self._caller(fresh=True)
+                reply = await caller.call(request)
+            finally:
+                if caller.connected and not self._stopped:
+                    self._idle.append((self._reactor.seconds(), caller))
+                else:
+                    caller.close()
+            return reply
+        finally:
+            self._slots.release()
+
+    async def _caller(self, fresh: bool = False) -> tuple[TlsCaller, bool]:
+        while self._idle:
+            since, caller = self._idle.pop()
+            if not fresh and caller.connected and self._reactor.seconds() - since < FRESH_S:
+                return caller, True
+            caller.close()
+        peer = self._peer
+        opened = await open_tls(self._reactor, peer.host, peer.port, self._trust, self._mine, "security")
+        return opened, False
+
+    def changed(self, delay_s: float = 0.3) -> None:
+        """A change was made through us: ask the security server for news soon, after the reply is out."""
+        for listener in self.on_change:
+            self._reactor.callLater(delay_s, listener)
+
+    async def stop(self) -> None:
+        """Cancel what runs and close the connections."""
+        self._stopped = True
+        for result in list(self._asking):
+            result.addErrback(lambda failure: failure.trap(CancelledError, SectorError) and None)
+            result.cancel()
+        for _, caller in self._idle:
+            caller.close()
+        self._idle.clear()
+
+
+class AuditBuffer:
+    """Lines for the audit log on their way to the security server: kept while it is away, bounded.
+
+    `now()` seconds since 1970. When the buffer is full the oldest lines are dropped and their number
+    is itself a line."""
+
+    def __init__(self, link: SecurityLink, clock: Any, now: Callable[[], float], who: str) -> None:
+        self._link = link
+        self._clock = clock
+        self._now = now
+        self._who = who
+        self._lines: deque[AuditEntry] = deque()
+        self._dropped = 0
+        self._timer: Any = None
+        self._sending: Deferred[None] | None = None
+        self._stopped = False
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def __call__(self, who: str, what: str, detail: str) -> None:
+        """Add a line: who did what."""
+        self._lines.append(AuditEntry(self._now(), who[:128], what[:128], detail[:1000]))
+        while len(self._lines) > AUDIT_LINES:
+            self._lines.popleft()
+            self._dropped += 1
+        self._plan(AUDIT_S)
+
+    def _plan(self, delay_s: float) -> None:
+        if self._stopped or self._sending is not None or (self._timer is not None and self._timer.active()):
+            return
+        self._timer = self._clock.callLater(delay_s, self._send)
+
+    def _send(self) -> None:
+        self._sending = ensureDeferred(self._flush())
+        self._sending.addErrback(lambda failure: log.failure("audit lines cannot be sent", failure))
+
+    async def _flush(self) -> None:
+        delay_s = AUDIT_S
+        try:
+            while self._lines:
+                batch = [self._lines[i] for i in range(min(AUDIT_BATCH, len(self._lines)))]
+                if self._dropped:
+                    text = f"{self._dropped} lines were dropped"
+                    batch.insert(0, AuditEntry(self._now(), self._who, "audit gap", text))
+                dropped_before, told = self._dropped, len(batch) - bool(self._dropped)
+                await self._link.call(Audit(batch))
+                if self._dropped == dropped_before:
+                    self._dropped = 0
+                    for _ in range(told):
+                        self._lines.popleft()
+                else:
+                    gone = self._dropped - dropped_before
+                    self._dropped = 0
+                    for _ in range(max(0, told - gone)):
+                        self._lines.popleft()
+        except SectorError as error:
+            log.debug("audit lines wait: {why}", why=error.message)
+            delay_s = 5.0
+        finally:
+            self._sending = None
+        if self._lines:
+            self._plan(delay_s)
+
+    async def stop(self) -> None:
+        """Send what is left if the server is there."""
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+        if self._sending is None and self._lines:
+            self._send()
+        self._stopped = True
+        if self._sending is not None:
+            await self._sending
