@@ -1,0 +1,370 @@
+/* Round trips of 1 KB there and 1 KB back, several ways, round by round in turn so that all meet
+ * the same machine: sector          sealed GMP call to a known peer, the caller drives the port
+ *   sector_threads  the same with loop threads and the event queue
+ *   udp             bare datagrams
+ *   tcp             an open connection
+ *   tcp_connect     connect, request, response, close
+ * bench_gmp [--rounds N] [--cpus A,B] [--bytes N] [--peers a,b,...]
+ * Each peer has a server process of its own on CPU B; the client runs on CPU A. One JSON object. */
+#include "udt.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MAX_BYTES = 1096, WARM_UP = 200 };
+
+static size_t size = 1024;
+static uint8_t secret[32];
+
+static _Noreturn void die(const char *what, int64_t err)
+{
+    fprintf(stderr, "bench_gmp: %s: %s\n", what, err ? udt_err_text((int)err) : strerror(errno));
+    exit(1);
+}
+
+static int64_t now_ns(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
+}
+
+static void pin(int cpu)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET((size_t)cpu, &set);
+    if (cpu >= 0 && sched_setaffinity(0, sizeof set, &set) < 0)
+        die("sched_setaffinity", 0);
+}
+
+static void whole(ssize_t n)
+{
+    if (n != (ssize_t)size)
+        die("short read or write", 0);
+}
+
+/* ---- sockets ------------------------------------------------------------------------------- */
+static int bound(int type, uint16_t *port)
+{
+    struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof in;
+    int fd = socket(AF_INET, type | SOCK_CLOEXEC, 0);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&in, len) < 0 ||
+        getsockname(fd, (struct sockaddr *)&in, &len) < 0)
+        die("socket", 0);
+    *port = ntohs(in.sin_port);
+    return fd;
+}
+
+static int connected(int type, uint16_t port)
+{
+    struct sockaddr_in in = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int one = 1, fd = socket(AF_INET, type | SOCK_CLOEXEC, 0);
+    if (fd < 0 || connect(fd, (struct sockaddr *)&in, sizeof in) < 0)
+        die("connect", 0);
+    if (type == SOCK_STREAM)
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    return fd;
+}
+
+static ssize_t read_all(int fd, uint8_t *buf)
+{
+    size_t got = 0;
+    while (got < size) {
+        ssize_t n = read(fd, buf + got, size - got);
+        if (n <= 0)
+            return n;
+        got += (size_t)n;
+    }
+    return (ssize_t)got;
+}
+
+static void udp_serve(int fd)
+{
+    uint8_t buf[MAX_BYTES];
+    struct sockaddr_in from;
+    for (;;) {
+        socklen_t len = sizeof from;
+        ssize_t n = recvfrom(fd, buf, sizeof buf, 0, (struct sockaddr *)&from, &len);
+        if (n > 0)
+            whole(sendto(fd, buf, (size_t)n, 0, (struct sockaddr *)&from, len));
+    }
+}
+
+static void tcp_serve(int fd)
+{
+    uint8_t buf[MAX_BYTES];
+    if (listen(fd, 64) < 0)
+        die("listen", 0);
+    for (;;) {
+        int one = 1, c = accept4(fd, NULL, NULL, SOCK_CLOEXEC);
+        if (c < 0)
+            continue;
+        setsockopt(c, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        while (read_all(c, buf) > 0)
+            whole(write(c, buf, size));
+        close(c);
+    }
+}
+
+/* ---- GMP ------------------------------------------------------------------------------------- */
+struct gmp {
+    udt_ctx *ctx;
+    int32_t port;
+    udt_addr at;
+    bool manual;
+    sgmp_dest to;
+};
+
+static void gmp_init(struct gmp *g, bool manual)
+{
+    udt_addr at = {.family = 4, .ip = {127, 0, 0, 1}};
+    sgmp_key k = {.key_id = 0x01000001, .alg = SGMP_ALG_AES256GCM, .principal = "bench"};
+    memcpy(k.secret, secret, sizeof k.secret);
+    g->manual = manual;
+    int err = udt_ctx_new(NULL, &g->ctx);
+    g->port = err ? err : udt_port_open(g->ctx, &at, manual ? UDT_PORT_MANUAL : 0, 0);
+    err = g->port < 0 ? g->port : sgmp_open(g->ctx, g->port, true);
+    err = err ? err : sgmp_key_add(g->ctx, g->port, &k);
+    err = err ? err : udt_port_addr(g->ctx, g->port, &g->at);
+    if (err)
+        die("GMP port", err);
+    g->to.key_id = k.key_id;
+}
+
+static int gmp_events(struct gmp *g, udt_event *ev, int max)
+{
+    int n = udt_ctx_poll(g->ctx, ev, max);
+    if (n != 0)
+        return n;
+    if (g->manual) {
+        udt_port_run(g->ctx, g->port, 1000000);
+    } else {
+        struct pollfd pf = {.fd = udt_ctx_wakeup_fd(g->ctx), .events = POLLIN};
+        poll(&pf, 1, 1000);
+    }
+    return udt_ctx_poll(g->ctx, ev, max);
+}
+
+static void gmp_serve(struct gmp *g)
+{
+    udt_event ev[16];
+    for (;;) {
+        int n = gmp_events(g, ev, 16);
+        for (int i = 0; i < n; i++) {
+            if (ev[i].kind == SGMP_EV_REQUEST)
+                sgmp_reply(g->ctx, g->port, ev[i].g.id, 0, ev[i].g.data, ev[i].g.len);
+            udt_event_release(g->ctx, &ev[i]);
+        }
+    }
+}
+
+static void gmp_round(struct gmp *g, const uint8_t *buf)
+{
+    udt_event ev[16];
+    int64_t id = sgmp_call(g->ctx, g->port, &g->to, 1, buf, size, NULL);
+    if (id < 0)
+        die("call", id);
+    for (bool done = false; !done;) {
+        int n = gmp_events(g, ev, 16);
+        for (int i = 0; i < n; i++) {
+            if (ev[i].kind == SGMP_EV_RESPONSE && ev[i].g.id == (uint64_t)id) {
+                if (ev[i].g.status != 0 || ev[i].g.len != size)
+                    die("answer", UDT_E_REMOTE);
+                done = true;
+            }
+            udt_event_release(g->ctx, &ev[i]);
+        }
+    }
+}
+
+/* ---- peers ------------------------------------------------------------------------------------
+ */
+enum kind { SECTOR, SECTOR_THREADS, UDP, TCP, TCP_CONNECT, KINDS };
+static const char *const names[KINDS] = {"sector", "sector_threads", "udp", "tcp", "tcp_connect"};
+
+struct peer {
+    bool on;
+    pid_t pid;
+    uint16_t port;
+    int fd;
+    struct gmp gmp;
+    int64_t *ns;
+};
+
+static _Noreturn void serve(enum kind k, int cpu, int report)
+{
+    struct gmp g = {0};
+    uint16_t port;
+    int fd = -1;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    pin(cpu);
+    if (k <= SECTOR_THREADS) {
+        gmp_init(&g, k == SECTOR);
+        port = g.at.port;
+    } else {
+        fd = bound(k == UDP ? SOCK_DGRAM : SOCK_STREAM, &port);
+    }
+    if (k >= TCP && listen(fd, 64) < 0)
+        die("listen", 0);
+    if (write(report, &port, sizeof port) != sizeof port)
+        die("pipe", 0);
+    close(report);
+    if (k <= SECTOR_THREADS)
+        gmp_serve(&g);
+    else if (k == UDP)
+        udp_serve(fd);
+    else
+        tcp_serve(fd);
+    exit(1);
+}
+
+static void start(struct peer *p, enum kind k, int cpu)
+{
+    int fds[2];
+    if (pipe(fds) < 0)
+        die("pipe", 0);
+    p->pid = fork();
+    if (p->pid < 0)
+        die("fork", 0);
+    if (p->pid == 0)
+        serve(k, cpu, fds[1]);
+    close(fds[1]);
+    if (read(fds[0], &p->port, sizeof p->port) != sizeof p->port)
+        die("server", 0);
+    close(fds[0]);
+}
+
+static void join(struct peer *p, enum kind k)
+{
+    if (k <= SECTOR_THREADS) {
+        gmp_init(&p->gmp, k == SECTOR);
+        p->gmp.to.addr = p->gmp.at;
+        p->gmp.to.addr.port = p->port;
+    } else if (k <= TCP) {
+        p->fd = connected(k == UDP ? SOCK_DGRAM : SOCK_STREAM, p->port);
+    }
+}
+
+static void one_round(struct peer *p, enum kind k, uint8_t *buf)
+{
+    uint8_t in[MAX_BYTES];
+    int fd = p->fd;
+    if (k <= SECTOR_THREADS) {
+        gmp_round(&p->gmp, buf);
+        return;
+    }
+    if (k == TCP_CONNECT)
+        fd = connected(SOCK_STREAM, p->port);
+    whole(write(fd, buf, size));
+    whole(k == UDP ? read(fd, in, sizeof in) : read_all(fd, in));
+    if (k == TCP_CONNECT)
+        close(fd);
+}
+
+static int by_value(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static void print(struct peer *peers, int rounds, int a, int b)
+{
+    printf(
+        "{\"bench\": \"gmp\", \"settings\": {\"rounds\": %d, \"bytes\": %zu, \"cpus\": [%d, %d]}, "
+        "\"results\": [",
+        rounds, size, a, b);
+    const char *sep = "";
+    for (int k = 0; k < KINDS; k++) {
+        int64_t *v = peers[k].ns;
+        if (!peers[k].on)
+            continue;
+        qsort(v, (size_t)rounds, sizeof *v, by_value);
+        printf(
+            "%s\n  {\"peer\": \"%s\", \"run\": 1, \"p50_us\": %.2f, \"p99_us\": %.2f, \"min_us\": "
+            "%.2f}",
+            sep, names[k], (double)v[rounds / 2] / 1e3, (double)v[(int64_t)rounds * 99 / 100] / 1e3,
+            (double)v[0] / 1e3);
+        sep = ",";
+    }
+    printf("]}\n");
+}
+
+int main(int argc, char **argv)
+{
+    static struct peer peers[KINDS];
+    int rounds = 10000, a = 0, b = 0;
+    const char *want = NULL;
+    for (int i = 1; i < argc; i++) {
+        bool has = i + 1 < argc;
+        if (strcmp(argv[i], "--rounds") == 0 && has)
+            rounds = atoi(argv[++i]);
+        else if (strcmp(argv[i], "--bytes") == 0 && has)
+            size = strtoul(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--peers") == 0 && has)
+            want = argv[++i];
+        else if (strcmp(argv[i], "--cpus") == 0 && has && sscanf(argv[++i], "%d,%d", &a, &b) == 2)
+            continue;
+        else if (strcmp(argv[i], "--json") != 0) {
+            fprintf(stderr,
+                    "usage: bench_gmp [--rounds N] [--cpus A,B] [--bytes N] [--peers X,Y]\n");
+            return 2;
+        }
+    }
+    if (rounds < 1 || size < 1 || size > MAX_BYTES - 24) {
+        fprintf(stderr, "bench_gmp: rounds >= 1, 1 <= bytes <= %d\n", MAX_BYTES - 24);
+        return 2;
+    }
+    if (getrandom(secret, sizeof secret, 0) != sizeof secret)
+        die("getrandom", 0);
+    uint8_t buf[MAX_BYTES];
+    memset(buf, 0x33, sizeof buf);
+    for (int k = 0; k < KINDS; k++) { /* all forks before the first context */
+        char list[256], name[64];
+        snprintf(list, sizeof list, ",%s,", want ? want : "");
+        snprintf(name, sizeof name, ",%s,", names[k]);
+        peers[k].on = !want || strstr(list, name);
+        if (peers[k].on)
+            start(&peers[k], (enum kind)k, b);
+    }
+    pin(a);
+    for (int k = 0; k < KINDS; k++)
+        if (peers[k].on) {
+            peers[k].ns = calloc((size_t)rounds, sizeof *peers[k].ns);
+            join(&peers[k], (enum kind)k);
+        }
+    for (int i = -WARM_UP; i < rounds; i++)
+        for (int k = 0; k < KINDS; k++) {
+            if (!peers[k].on)
+                continue;
+            int64_t t0 = now_ns();
+            one_round(&peers[k], (enum kind)k, buf);
+            if (i >= 0)
+                peers[k].ns[i] = now_ns() - t0;
+        }
+    print(peers, rounds, a, b);
+    for (int k = 0; k < KINDS; k++)
+        if (peers[k].on) {
+            kill(peers[k].pid, SIGKILL);
+            waitpid(peers[k].pid, NULL, 0);
+            free(peers[k].ns);
+            if (peers[k].gmp.ctx)
+                udt_ctx_free(peers[k].gmp.ctx);
+        }
+    return 0;
+}

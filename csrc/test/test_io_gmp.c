@@ -1,0 +1,258 @@
+/* GMP between two contexts on loopback: sealed calls, messages, over-size messages. */
+#include "test_io.h"
+
+#include <unistd.h>
+
+static void add_key(tio *t, const char *principal)
+{
+    sgmp_key k = {.key_id = 0x01000007, .alg = SGMP_ALG_AES256GCM};
+    memset(k.secret, 0x5a, sizeof k.secret);
+    strcpy(k.principal, principal);
+    CHECK_INT(sgmp_key_add(t->ctx, t->port, &k), 0);
+}
+
+static void gmp_pair(tio **a, tio **b, uint32_t flags)
+{
+    *a = tio_open(4, flags);
+    *b = tio_open(4, flags);
+    CHECK_INT(sgmp_open((*a)->ctx, (*a)->port, true), 0);
+    CHECK_INT(sgmp_open((*b)->ctx, (*b)->port, true), 0);
+    add_key(*a, "b");
+    add_key(*b, "a");
+}
+
+static sgmp_dest dest(const tio *t)
+{
+    sgmp_dest d = {.addr = t->at, .key_id = 0x01000007};
+    return d;
+}
+
+TEST(io_gmp_sealed_calls)
+{
+    tio *a, *b;
+    gmp_pair(&a, &b, 0);
+    sgmp_dest to = dest(b);
+    uint8_t buf[1024];
+    int rounds = 500 * test_scale / 100 + 1;
+    for (int i = 0; i < rounds; i++) {
+        tio_fill(buf, sizeof buf, (uint64_t)i, 0);
+        int64_t id = sgmp_call(a->ctx, a->port, &to, 42, buf, sizeof buf, NULL);
+        CHECK(id > 0);
+        udt_event ev = tio_wait(b, SGMP_EV_REQUEST, 0, 5000);
+        CHECK_INT(ev.g.method, 42);
+        CHECK_INT(ev.g.len, sizeof buf);
+        CHECK_INT(ev.g.key_id, to.key_id);
+        tio_check(ev.g.data, ev.g.len, (uint64_t)i, 0);
+        CHECK_INT(sgmp_reply(b->ctx, b->port, ev.g.id, 0, ev.g.data, ev.g.len / 2), 0);
+        udt_event_release(b->ctx, &ev);
+        ev = tio_wait(a, SGMP_EV_RESPONSE, 0, 5000);
+        CHECK_INT(ev.g.id, id);
+        CHECK_INT(ev.g.status, 0);
+        CHECK_INT(ev.g.len, sizeof buf / 2);
+        tio_check(ev.g.data, ev.g.len, (uint64_t)i, 0);
+        udt_event_release(a->ctx, &ev);
+        udt_event_release(a->ctx, &ev); /* twice does nothing */
+    }
+    sgmp_stats st;
+    CHECK_INT(sgmp_stats_get(b->ctx, b->port, &st), 0);
+    CHECK(st.dgrams_in >= rounds);
+    CHECK_INT(st.bad_tag, 0);
+    uint64_t ia, ib;
+    CHECK_INT(sgmp_instance(a->ctx, a->port, &ia), 0);
+    CHECK_INT(sgmp_instance(b->ctx, b->port, &ib), 0);
+    CHECK(ia != 0 && ib != 0 && ia != ib);
+    tio_free(a);
+    tio_free(b);
+}
+
+TEST(io_gmp_many_messages_at_once)
+{
+    tio *a, *b;
+    gmp_pair(&a, &b, 0);
+    sgmp_dest to = dest(b);
+    uint8_t buf[600];
+    enum { MSGS = 3000 };
+    static uint8_t seen[MSGS];
+    memset(seen, 0, sizeof seen);
+    int msgs = MSGS * test_scale / 100, sent = 0, got = 0, settled = 0;
+    int64_t limit = tio_now_us() + 60000000;
+    udt_event ev;
+    while (got < msgs || settled < msgs) {
+        CHECK(tio_now_us() < limit);
+        while (sent < msgs && sent - settled < 500) {
+            memset(buf, 0, sizeof buf);
+            memcpy(buf, &sent, sizeof sent);
+            int64_t id = sgmp_send(a->ctx, a->port, &to, buf, sizeof buf, NULL);
+            if (id == UDT_E_AGAIN)
+                break;
+            CHECK(id > 0);
+            sent++;
+        }
+        tio_pull(b, 500);
+        tio_pull(a, 500);
+        while (tio_take(b, SGMP_EV_MESSAGE, 0, &ev)) {
+            int k;
+            memcpy(&k, ev.g.data, sizeof k);
+            CHECK(k >= 0 && k < msgs && !seen[k]);
+            seen[k] = 1;
+            got++;
+            udt_event_release(b->ctx, &ev);
+        }
+        while (tio_take(a, SGMP_EV_OUTCOME, 0, &ev)) {
+            CHECK_INT(ev.g.status, 0);
+            settled++;
+        }
+    }
+    tio_free(a);
+    tio_free(b);
+}
+
+TEST(io_gmp_8_mb_call)
+{
+    tio *a, *b;
+    gmp_pair(&a, &b, 0);
+    sgmp_dest to = dest(b);
+    size_t n = 8 << 20;
+    uint8_t *buf = malloc(n);
+    CHECK(buf);
+    for (int round = 0; round < 3; round++) {
+        tio_fill(buf, n, (uint64_t)round, 0);
+        int64_t id = sgmp_call(a->ctx, a->port, &to, 9, buf, n, NULL);
+        CHECK(id > 0);
+        udt_event ev = tio_wait(b, SGMP_EV_REQUEST, 0, 30000);
+        CHECK_INT(ev.g.len, n);
+        CHECK_MEM(ev.g.data, buf, n);
+        CHECK_INT(sgmp_reply(b->ctx, b->port, ev.g.id, 0, ev.g.data, ev.g.len), 0);
+        udt_event_release(b->ctx, &ev);
+        ev = tio_wait(a, SGMP_EV_RESPONSE, 0, 30000);
+        CHECK_INT(ev.g.id, id);
+        CHECK_INT(ev.g.status, 0);
+        CHECK_INT(ev.g.len, n);
+        CHECK_MEM(ev.g.data, buf, n);
+        udt_event_release(a->ctx, &ev);
+    }
+    CHECK_INT(sgmp_send(a->ctx, a->port, &to, buf, (64 << 20) + 1, NULL), UDT_E_TOOBIG);
+    usleep(700000);
+    udt_port_stats ps;
+    CHECK_INT(udt_port_stats_get(b->ctx, b->port, &ps), 0);
+    CHECK(ps.sockets <= 2); /* the listener and at most one that still says good-bye */
+    free(buf);
+    tio_free(a);
+    tio_free(b);
+}
+
+TEST(io_gmp_to_a_dead_peer)
+{
+    tio *a, *b;
+    gmp_pair(&a, &b, 0);
+    sgmp_dest to = dest(b);
+    CHECK_INT(udt_port_close(b->ctx, b->port), 0);
+    sgmp_opts o = {.deadline_ms = 500};
+    int64_t id = sgmp_call(a->ctx, a->port, &to, 1, (const uint8_t *)"x", 1, &o);
+    udt_event ev = tio_wait(a, SGMP_EV_RESPONSE, 0, 5000);
+    CHECK_INT(ev.g.id, id);
+    CHECK(ev.g.status < 0);
+    id = sgmp_send(a->ctx, a->port, &to, (const uint8_t *)"x", 1, &o);
+    ev = tio_wait(a, SGMP_EV_OUTCOME, 0, 5000);
+    CHECK_INT(ev.g.id, id);
+    CHECK(ev.g.status < 0);
+    to.key_id = 99; /* no such key: the outcome says so */
+    id = sgmp_send(a->ctx, a->port, &to, (const uint8_t *)"x", 1, &o);
+    if (id > 0)
+        CHECK(tio_wait(a, SGMP_EV_OUTCOME, 0, 5000).g.status < 0);
+    tio_free(a);
+    tio_free(b);
+}
+
+TEST(io_gmp_bad_arguments)
+{
+    tio *a = tio_open(4, 0);
+    sgmp_dest to = {.addr = tio_loopback(4, 9), .key_id = 1};
+    uint8_t buf[300] = {0};
+    sgmp_opts control = {.flags = SGMP_CONTROL};
+    sgmp_key k = {.key_id = 0, .alg = SGMP_ALG_AES256GCM};
+    CHECK_INT(sgmp_send(a->ctx, a->port, &to, buf, 1, NULL), UDT_E_STATE); /* no node yet */
+    CHECK(udt_listen(a->ctx, a->port, NULL, 0) > 0);
+    CHECK_INT(sgmp_open(a->ctx, a->port, true), UDT_E_INUSE); /* the listener is taken */
+    tio_free(a);
+    a = tio_open(4, 0);
+    CHECK_INT(sgmp_open(a->ctx, a->port, true), 0);
+    CHECK_INT(sgmp_open(a->ctx, a->port, true), UDT_E_STATE);
+    CHECK_INT(udt_listen(a->ctx, a->port, NULL, 0), UDT_E_INUSE);
+    CHECK_INT(sgmp_key_add(a->ctx, a->port, &k), UDT_E_INVAL);
+    CHECK_INT(sgmp_send(a->ctx, a->port, &to, buf, sizeof buf, &control), UDT_E_TOOBIG);
+    to.addr = tio_loopback(6, 9);
+    CHECK_INT(sgmp_send(a->ctx, a->port, &to, buf, 1, NULL), UDT_E_INVAL);
+    CHECK_INT(sgmp_cancel(a->ctx, 77, 1), UDT_E_NOSOCK);
+    tio_free(a);
+}
+
+/* A receiver that does not poll: deliveries stop, memory stays bounded, then all goes on. */
+TEST(io_gmp_slow_application)
+{
+    tio *a = tio_open(4, 0), *b = calloc(1, sizeof *b);
+    udt_ctx_config cfg = {.max_events = 64};
+    udt_addr at = tio_loopback(4, 0);
+    CHECK_INT(udt_ctx_new(&cfg, &b->ctx), 0);
+    b->port = udt_port_open(b->ctx, &at, 0, 0);
+    CHECK_INT(udt_port_addr(b->ctx, b->port, &b->at), 0);
+    CHECK_INT(sgmp_open(a->ctx, a->port, true), 0);
+    CHECK_INT(sgmp_open(b->ctx, b->port, true), 0);
+    add_key(a, "b");
+    add_key(b, "a");
+    sgmp_dest to = dest(b);
+    uint8_t buf[200] = {0};
+    int sent = 0, got = 0, again = 0;
+    for (; sent < 400; sent++)
+        CHECK(sgmp_send(a->ctx, a->port, &to, buf, sizeof buf, NULL) > 0);
+    usleep(500000);
+    int64_t limit = tio_now_us() + 20000000;
+    udt_event ev[8];
+    while (got < sent) {
+        CHECK(tio_now_us() < limit);
+        int n = udt_ctx_poll(b->ctx, ev, 8);
+        again += n == 0;
+        for (int i = 0; i < n; i++) {
+            got += ev[i].kind == SGMP_EV_MESSAGE;
+            udt_event_release(b->ctx, &ev[i]);
+        }
+        if (n == 0)
+            usleep(1000);
+    }
+    CHECK_INT(got, sent);
+    tio_free(a);
+    tio_free(b);
+}
+
+TEST(io_gmp_manual)
+{
+    tio *a, *b;
+    gmp_pair(&a, &b, UDT_PORT_MANUAL);
+    sgmp_dest to = dest(b);
+    uint8_t buf[1000];
+    udt_event ev;
+    for (int i = 0; i < 100; i++) {
+        int64_t limit = tio_now_us() + 5000000;
+        tio_fill(buf, sizeof buf, (uint64_t)i, 0);
+        int64_t id = sgmp_call(a->ctx, a->port, &to, 3, buf, sizeof buf, NULL);
+        CHECK(id > 0);
+        for (;;) {
+            CHECK(tio_now_us() < limit);
+            CHECK_INT(udt_port_run(a->ctx, a->port, 200), 0);
+            CHECK_INT(udt_port_run(b->ctx, b->port, 200), 0);
+            tio_pull(a, 0);
+            tio_pull(b, 0);
+            if (tio_take(b, SGMP_EV_REQUEST, 0, &ev)) {
+                CHECK_INT(sgmp_reply(b->ctx, b->port, ev.g.id, 7 - 7, ev.g.data, ev.g.len), 0);
+                udt_event_release(b->ctx, &ev);
+            }
+            if (tio_take(a, SGMP_EV_RESPONSE, 0, &ev))
+                break;
+        }
+        CHECK_INT(ev.g.id, id);
+        tio_check(ev.g.data, ev.g.len, (uint64_t)i, 0);
+        udt_event_release(a->ctx, &ev);
+    }
+    tio_free(a);
+    tio_free(b);
+}
