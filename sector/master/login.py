@@ -36,6 +36,7 @@ from sector.master.sessions import SessionRow, Sessions
 from sector.model import Address, Right
 from sector.tls import TlsPeer, TlsServer, load_node
 from sector.wire import login
+from sector.wire.base import Request
 
 log = Logger()
 
@@ -164,7 +165,7 @@ class LoginService(MultiService):
         self._port: Any = None
         self._starting: Deferred[None] | None = None
         mine, trust = load_node(config, "master")
-        handlers = {
+        handlers: dict[type[Request], Any] = {
             login.Login: self.serve_login,
             login.Resume: self.serve_resume,
             login.Join: self.serve_join,
