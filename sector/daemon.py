@@ -1,0 +1,217 @@
+"""What all services share: logging, the reactor's run, readiness for systemd, clean stop, exit status.
+
+A service is an IService; if it has `ready` (a Deferred) it counts as started when that fires, and if it has
+`fatal` (a Deferred) an errback there ends the process. Errors before or after come out as the SectorError.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TextIO
+
+from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.logger import (
+    FilteringLogObserver,
+    ILogObserver,
+    Logger,
+    LogLevel,
+    LogLevelFilterPredicate,
+    formatEvent,
+    globalLogBeginner,
+)
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from sector.config import Config, LogSection
+from sector.errors import SectorError
+
+log = Logger()
+
+STOP_S = 20.0
+_LEVELS = {
+    "debug": LogLevel.debug,
+    "info": LogLevel.info,
+    "warn": LogLevel.warn,
+    "error": LogLevel.error,
+}
+
+
+# logging --------------------------------------------------------------------------------------------
+def _failure_lines(event: dict[str, Any]) -> str:
+    failure = event.get("log_failure")
+    return failure.getTraceback() if isinstance(failure, Failure) else ""
+
+
+def human_line(event: dict[str, Any]) -> str:
+    """One event for people: time, level, part, text; a traceback below it."""
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.get("log_time", 0.0)))
+    level = getattr(event.get("log_level"), "name", "info")
+    line = f"{at} {level:<5} {event.get('log_namespace', '-')}: {formatEvent(event)}\n"
+    return line + _failure_lines(event)
+
+
+def json_line(event: dict[str, Any]) -> str:
+    """One event as a JSON object on one line: time, level, part, text, and its fields."""
+    at = event.get("log_time", 0.0)
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at)) + f".{int(at % 1 * 1000):03d}Z"
+    fields = {
+        key: value
+        for key, value in event.items()
+        if not key.startswith("log_") and isinstance(value, str | int | float | bool | None)
+    }
+    line: dict[str, Any] = {
+        "time": stamp,
+        "level": getattr(event.get("log_level"), "name", "info"),
+        "part": str(event.get("log_namespace", "-")),
+        "text": formatEvent(event),
+    }
+    if fields:
+        line["fields"] = fields
+    trace = _failure_lines(event)
+    if trace:
+        line["traceback"] = trace
+    return json.dumps(line, ensure_ascii=False) + "\n"
+
+
+@implementer(ILogObserver)
+class LineObserver:
+    """Writes one line per event; a log that cannot be written never stops the service."""
+
+    def __init__(self, stream: TextIO, form: Callable[[dict[str, Any]], str]) -> None:
+        self._stream = stream
+        self._form = form
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        try:
+            self._stream.write(self._form(event))
+            self._stream.flush()
+        except (OSError, ValueError):
+            return
+
+
+def start_logging(settings: LogSection, log_format: str | None = None, stream: TextIO | None = None) -> None:
+    """Send all events to standard error: human lines on a terminal, else JSON lines; once a process."""
+    out = stream or sys.stderr
+    form = log_format or settings.format
+    if form == "auto":
+        form = "human" if out.isatty() else "json"
+    observer: Any = LineObserver(out, human_line if form == "human" else json_line)
+    level: Any = LogLevelFilterPredicate(_LEVELS[settings.level])
+    filtered: Any = FilteringLogObserver(observer, [level])
+    globalLogBeginner.beginLoggingTo([filtered], redirectStandardIO=False, discardBuffer=True)
+
+
+# readiness ------------------------------------------------------------------------------------------
+def notify(**fields: str | int) -> None:
+    """Tell the service manager (systemd's NOTIFY_SOCKET protocol); nothing without one."""
+    where = os.environ.get("NOTIFY_SOCKET")
+    if not where:
+        return
+    address = "\0" + where[1:] if where.startswith("@") else where
+    text = "\n".join(f"{key}={value}" for key, value in fields.items())
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
+            channel.setblocking(False)
+            channel.sendto(text.encode(), address)
+    except OSError as bad:
+        log.warn("cannot notify {where}: {why}", where=where, why=str(bad))
+
+
+# the run --------------------------------------------------------------------------------------------
+Make = Callable[[Any], Awaitable[Any]]
+
+
+class _Run:
+    """One service from its start to its end in a reactor."""
+
+    def __init__(self, reactor: Any, make: Make, name: str) -> None:
+        self._reactor = reactor
+        self._make = make
+        self._name = name
+        self._service: Any = None
+        self._starting: Deferred[None] | None = None
+        self._stopping = False
+        self.error: BaseException | None = None
+
+    def begin(self) -> None:
+        self._starting = ensureDeferred(self._start())
+        self._starting.addErrback(self._failed)
+
+    async def _start(self) -> None:
+        self._service = await self._make(self._reactor)
+        fatal = getattr(self._service, "fatal", None)
+        if isinstance(fatal, Deferred):
+            fatal.addErrback(self._failed)
+        self._service.startService()
+        ready = getattr(self._service, "ready", None)
+        if isinstance(ready, Deferred):
+            await _once(ready)
+        log.info("{name} is ready, process {pid}", name=self._name, pid=os.getpid())
+        notify(READY=1, MAINPID=os.getpid(), STATUS=f"{self._name} is ready")
+
+    def _failed(self, failure: Failure) -> None:
+        if self._stopping:
+            return
+        self.error = failure.value
+        if not isinstance(failure.value, SectorError):
+            log.failure("{name} failed", failure, name=self._name)
+        if self._reactor.running:
+            self._reactor.stop()
+
+    def stop(self) -> Deferred[None]:
+        """Runs before the reactor's shutdown; takes at most STOP_S."""
+        self._stopping = True
+        notify(STOPPING=1)
+        log.info("{name} stops", name=self._name)
+        if self._starting is not None and not self._starting.called:
+            self._starting.cancel()
+        if self._service is None or not self._service.running:
+            done: Deferred[None] = Deferred()
+            done.callback(None)
+            return done
+        stopped: Deferred[None] = ensureDeferred(self._stop_service())
+        stopped.addTimeout(STOP_S, self._reactor)
+        stopped.addErrback(
+            lambda failure: log.failure("{name} did not stop cleanly", failure, name=self._name)
+        )
+        return stopped
+
+    async def _stop_service(self) -> None:
+        result = self._service.stopService()
+        if result is not None:
+            await result
+
+
+def _once(deferred: Deferred[Any]) -> Deferred[Any]:
+    """Wait for a Deferred that others look at too."""
+    result: Deferred[Any] = Deferred()
+
+    def pass_on(value: Any) -> Any:
+        if not result.called:
+            result.callback(value)
+        return None if isinstance(value, Failure) else value
+
+    deferred.addBoth(pass_on)
+    return result
+
+
+def run_service(config: Config, make: Make, *, name: str, log_format: str | None = None) -> None:
+    """Run a service until SIGTERM or SIGINT. `make(reactor)` builds it (it may be async, for parts that
+    must be open before). Raises the SectorError that kept it from running or ended it."""
+    from twisted.internet import reactor
+
+    start_logging(config.log, log_format)
+    running: Any = reactor
+    run = _Run(running, make, name)
+    running.callWhenRunning(run.begin)
+    running.addSystemEventTrigger("before", "shutdown", run.stop)
+    running.run()
+    if isinstance(run.error, SectorError):
+        raise run.error
+    if run.error is not None:
+        raise SectorError(f"{name} failed: {type(run.error).__name__}: {run.error}", hint="see its log")
