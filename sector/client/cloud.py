@@ -1,0 +1,411 @@
+"""The cloud as seen by one user: one implementation on Deferreds below the blocking and the awaiting face.
+
+Every public method returns a Deferred that can be cancelled and errbacks with a SectorError. Paths are
+absolute cloud paths ("/a/b"); times are seconds, sizes bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import Deferred, ensureDeferred
+
+from sector import errors
+from sector._udt.data_api import Data
+from sector.client.deferred import bounded, deferred, pause
+from sector.client.progress import Moved, Progress, Summary
+from sector.client.session import ClientSession
+from sector.client.transfer import Get, Link, Put, Run, open_local_thd
+from sector.model import FileInfo, Version, check_path
+from sector.wire.admin import NodeInfo, NodeList, Status, StatusInfo
+from sector.wire.base import Request
+from sector.wire.files import List, Listing, Mkdir, Move, Remove, Removed, Replicas, Replicate, Stat
+
+PARALLEL = 4
+MAX_READ = 1 << 30
+
+
+def join(folder: str, name: str) -> str:
+    """The cloud path of `name` in `folder`."""
+    return f"{folder.rstrip('/')}/{name}"
+
+
+class CloudClient:
+    """Operations on the cloud over an open session.
+
+    `session` calls the master, `data` is the data port, `run(function, *args)` runs a blocking function in
+    a thread pool, `clock` the reactor. Sphere and the command line build on these.
+    """
+
+    def __init__(self, session: ClientSession, data: Data, run: Run) -> None:
+        self.session = session
+        self.data = data
+        self.run = run
+        self.clock = session.clock
+        self.rpc = session.rpc
+        self.gmp = session.gmp
+        self.link = Link(session, data, run)
+        self._on_close: list[Callable[[], Deferred[Any] | None]] = []
+
+    def __repr__(self) -> str:
+        return f"Cloud({self.session.user}@{self.session.section.gmp})"
+
+    @property
+    def user(self) -> str:
+        """Name of the user."""
+        return self.session.user
+
+    def on_close(self, function: Callable[[], Deferred[Any] | None]) -> None:
+        """Call `function` when the client is closed."""
+        self._on_close.append(function)
+
+    @deferred
+    async def close(self) -> None:
+        """End transfers and close both ports. The session stays valid for later connections."""
+        for function in self._on_close:
+            ended = function()
+            if ended is not None:
+                await ended
+        self.session.close()
+        await self.data.stop()
+        await self.gmp.stop()
+
+    @deferred
+    async def call(self, request: Request, *, deadline_s: float = 10.0, patience_s: float = 0.0) -> Any:
+        """Any request to the master; fires with its reply."""
+        return await self.session.call(request, deadline_s=deadline_s, patience_s=patience_s)
+
+    # ------------------------------------------------------------------------------------ name space
+    @deferred
+    async def stat(self, path: str) -> FileInfo:
+        """What the cloud knows of a path. Errors: NotFound, Denied, BadPath."""
+        reply = await self.session.call(Stat(check_path(path)))
+        info: FileInfo = reply.info
+        return info
+
+    @deferred
+    async def exists(self, path: str) -> bool:
+        """Whether the path is a file or directory."""
+        try:
+            await self.session.call(Stat(check_path(path)))
+        except errors.NotFound:
+            return False
+        return True
+
+    @deferred
+    async def ls(self, path: str = "/", *, recursive: bool = False) -> list[FileInfo]:
+        """Entries of a directory (all below it if `recursive`) in order of path; a file lists itself."""
+        path = check_path(path)
+        entries: list[FileInfo] = []
+        after = ""
+        while True:
+            page: Listing = await self.session.call(List(path, recursive, after, 5000))
+            entries.extend(page.entries)
+            if not page.more or not page.entries:
+                return entries
+            after = page.entries[-1].path
+
+    @deferred
+    async def mkdir(self, path: str, *, parents: bool = False) -> None:
+        """Make a directory; `parents`: and those above, and it may exist. Errors: Exists, NotFound."""
+        await self._mkdir(check_path(path), parents)
+
+    async def _mkdir(self, path: str, parents: bool) -> None:
+        if path == "/":
+            if parents:
+                return
+            raise errors.Exists("/ exists")
+        try:
+            await self.session.call(Mkdir(path, parents))
+        except errors.Exists:
+            if not parents:
+                raise
+            there = await self.session.call(Stat(path))
+            if there.info.kind != "dir":
+                raise
+
+    @deferred
+    async def mv(self, source: str, target: str, *, overwrite: bool = False) -> None:
+        """Rename a file or directory; into `target` if that is a directory. Errors: NotFound, Exists."""
+        source, target, inside = check_path(source), check_path(target), target.endswith("/")
+        if not inside:
+            try:
+                inside = (await self.session.call(Stat(target))).info.kind == "dir"
+            except errors.NotFound:
+                inside = False
+        if inside:
+            target = join(target, source.rsplit("/", 1)[1])
+        await self.session.call(Move(source, target, overwrite))
+
+    @deferred
+    async def rm(self, path: str, *, recursive: bool = False) -> Removed:
+        """Remove a file or directory. Errors: NotFound, NotEmpty (a directory, not recursive)."""
+        removed: Removed = await self.session.call(Remove(check_path(path), recursive), deadline_s=60.0)
+        return removed
+
+    @deferred
+    async def replicate(
+        self,
+        path: str,
+        *,
+        copies: int = 0,
+        wait: bool = False,
+        timeout: float | None = None,
+        progress: Callable[[Replicas], None] | None = None,
+    ) -> Replicas:
+        """Bring a file, or all files of a directory, to `copies` replicas (0 = the configured minimum)
+        now; with `wait` fire when they are there, or errback with TimedOut after `timeout` seconds."""
+        request = Replicate(check_path(path), copies)
+        begin = self.clock.seconds()
+        delay = 0.1
+        while True:
+            state: Replicas = await self.session.call(request, patience_s=60.0 if wait else 0.0)
+            if progress is not None:
+                progress(state)
+            if not wait or state.have >= state.wanted:
+                return state
+            if timeout is not None and self.clock.seconds() - begin > timeout:
+                raise errors.TimedOut(
+                    f"{path} has {state.have} of {state.wanted} replicas after {timeout:g} s",
+                    hint="copies go on in the background",
+                )
+            await pause(self.clock, delay)
+            delay = min(1.0, delay * 1.5)
+
+    @deferred
+    async def status(self) -> StatusInfo:
+        """State of the cluster."""
+        state: StatusInfo = await self.session.call(Status())
+        return state
+
+    @deferred
+    async def nodes(self) -> list[NodeInfo]:
+        """All slaves that the master knows."""
+        reply = await self.session.call(NodeList())
+        found: list[NodeInfo] = reply.nodes
+        return found
+
+    # ------------------------------------------------------------------------------------- transfers
+    @deferred
+    async def put(
+        self,
+        local: str | os.PathLike[str] | list[str],
+        remote: str,
+        *,
+        recursive: bool = False,
+        create: str = "any",
+        parallel: int = PARALLEL,
+        progress: Progress | None = None,
+    ) -> Summary:
+        """Store local files. A `remote` that ends with "/" or is a directory takes them by name, else it
+        names the one file. `recursive` = directories with all below; `create` "new" = never replace;
+        `parallel` files at once. Errors: LocalIO, Exists, NoSpace, Denied, LeaseHeld, LeaseLost,
+        Unavailable, Unreachable."""
+        progress = progress or Progress()
+        begin = self.clock.seconds()
+        sources = [os.fspath(one) for one in local] if isinstance(local, list) else [os.fspath(local)]
+        target, into = check_path(remote), remote.endswith("/")
+        if not into:
+            try:
+                into = (await self.session.call(Stat(target), patience_s=60.0)).info.kind == "dir"
+            except errors.NotFound:
+                into = False
+        if len(sources) > 1 and not into:
+            raise errors.NotDirectory(f"{target} is no directory", hint="sector mkdir makes it")
+        plan: list[tuple[str, str, int]] = []
+        folders: list[str] = []
+        for source in sources:
+            found = await self.run(_plan_put_thd, source, recursive)
+            name = os.path.basename(os.path.abspath(source))
+            base = join(target, name) if into else target
+            if found is None:
+                size = (await self.run(os.stat, source)).st_size
+                plan.append((source, base, size))
+                continue
+            folders.append(base)
+            for folder in found[0]:
+                folders.append(check_path(join(base, folder)))
+            for inner, size in found[1]:
+                plan.append((os.path.join(source, inner), check_path(join(base, inner)), size))
+        for folder in folders:
+            await self._mkdir(folder, True)
+        progress.files_total += len(plan)
+        progress.bytes_total += sum(size for _, _, size in plan)
+        progress.tell()
+        moved = await bounded(
+            parallel, [_bind(self._put_one, source, path, create, progress) for source, path, _ in plan]
+        )
+        return self._summary(moved, begin, progress)
+
+    async def _put_one(self, source: str, path: str, create: str, progress: Progress) -> Moved:
+        fd, size = await self.run(open_local_thd, source)
+        try:
+            return await Put(self.link, source, path, progress).run(fd, size, create)
+        finally:
+            os.close(fd)
+
+    def _summary(self, moved: list[Moved], begin: float, progress: Progress) -> Summary:
+        total = sum(one.size for one in moved)
+        return Summary(moved, total, self.clock.seconds() - begin, progress.notes)
+
+    @deferred
+    async def get(
+        self,
+        remote: str | list[str],
+        local: str | os.PathLike[str] = ".",
+        *,
+        recursive: bool = False,
+        overwrite: bool = True,
+        parallel: int = PARALLEL,
+        progress: Progress | None = None,
+    ) -> Summary:
+        """Fetch files to this machine. A `local` that is a directory (or ends with "/") takes them by
+        name, else it names the one file. Each file appears complete and verified, or not at all. Errors:
+        NotFound, IsDirectory (not recursive), Exists, Unavailable, Damaged, LocalIO, NoSpace."""
+        progress = progress or Progress()
+        begin = self.clock.seconds()
+        paths = [check_path(one) for one in ([remote] if isinstance(remote, str) else remote)]
+        target = os.fspath(local)
+        into = target.endswith(os.sep) or os.path.isdir(target)
+        if len(paths) > 1 and not into:
+            raise errors.NotDirectory(f"{target} is no directory on this machine", hint="make it first")
+        plan: list[tuple[FileInfo, str]] = []
+        folders: list[str] = [target] if target.endswith(os.sep) else []
+        for path in paths:
+            info: FileInfo = (await self.session.call(Stat(path), patience_s=60.0)).info
+            base = os.path.join(target, path.rsplit("/", 1)[1]) if into else target
+            if info.kind == "file":
+                plan.append((info, base))
+                continue
+            if not recursive:
+                raise errors.IsDirectory(f"{path} is a directory", hint="use -r to get all that is in it")
+            folders.append(base)
+            for entry in await self.ls(path, recursive=True):
+                inner = entry.path[len(path.rstrip("/")) + 1 :]
+                if entry.kind == "dir":
+                    folders.append(os.path.join(base, inner))
+                else:
+                    plan.append((entry, os.path.join(base, inner)))
+        await self.run(_make_folders_thd, folders)
+        progress.files_total += len(plan)
+        progress.bytes_total += sum(info.size for info, _ in plan)
+        progress.tell()
+        moved = await bounded(
+            parallel, [_bind(self._get_one, info.path, place, overwrite, progress) for info, place in plan]
+        )
+        return self._summary(moved, begin, progress)
+
+    async def _get_one(self, path: str, place: str, overwrite: bool, progress: Progress) -> Moved:
+        return await Get(self.link, path, place, progress).to_file(place, overwrite=overwrite)
+
+    @deferred
+    async def read_at(
+        self, path: str, offset: int, length: int, *, version: Version = Version(0, 0)
+    ) -> bytes:
+        """At most `length` bytes (up to 1 GiB) of a file from `offset`; fewer at its end. `version` other
+        than (0, 0): exactly that one, else Conflict. Goes on with another replica when a slave fails."""
+        if length > MAX_READ:
+            raise errors.UsageError(f"{length} bytes at once are more than {MAX_READ}")
+        _, body = await self._read_range(path, offset, length, version)
+        return body
+
+    async def _read_range(
+        self, path: str, offset: int, length: int, version: Version
+    ) -> tuple[FileInfo, bytes]:
+        get = Get(self.link, check_path(path), "memory", Progress())
+        if length <= 0:
+            return (await get.open(0, 1, version)).info, b""
+        grant = await get.open(offset, length, version)
+        size = max(0, min(length, grant.info.size - offset))
+        if size == 0:
+            return grant.info, b""
+        fd = os.memfd_create("sector-read", os.MFD_CLOEXEC)
+        try:
+            await get.range(fd, grant, offset, size, at=0)
+            return grant.info, await self.run(os.pread, fd, size, 0)
+        finally:
+            os.close(fd)
+
+    @deferred
+    async def read(self, path: str) -> bytes:
+        """A whole file (up to 1 GiB) as bytes, verified against its digest."""
+        get = Get(self.link, check_path(path), "memory", Progress())
+        grant = await get.open()
+        if grant.info.size > MAX_READ:
+            raise errors.UsageError(f"{path} is too large to be read at once", hint="use open or get")
+        fd = os.memfd_create("sector-read", os.MFD_CLOEXEC)
+        try:
+            await get.whole(fd, grant)
+            body: bytes = await self.run(_read_all_thd, fd, grant.info.size)
+            return body
+        finally:
+            os.close(fd)
+
+    @deferred
+    async def write(self, path: str, content: bytes, *, create: str = "any") -> Moved:
+        """Store bytes as a whole file. `create` "new" = never replace (Exists)."""
+        fd = os.memfd_create("sector-write", os.MFD_CLOEXEC)
+        try:
+            await self.run(_write_all_thd, fd, content)
+            return await self.put_fd(fd, len(content), path, create=create)
+        finally:
+            os.close(fd)
+
+    def put_fd(
+        self, fd: int, size: int, path: str, *, create: str = "any", progress: Progress | None = None
+    ) -> Deferred[Moved]:
+        """Store `size` bytes of an open local file, from its beginning, as `path`."""
+        work = Put(self.link, path, check_path(path), progress or Progress()).run(fd, size, create)
+        return ensureDeferred(work)
+
+
+def _bind(function: Callable[..., Any], *args: Any) -> Callable[[], Any]:
+    return lambda: function(*args)
+
+
+def _plan_put_thd(source: str, recursive: bool) -> tuple[list[str], list[tuple[str, int]]] | None:
+    """None for a file; (directories, (file, size)) below a directory, relative to it, in order."""
+    if not os.path.exists(source):
+        raise errors.LocalIO(f"{source}: no such file or directory", hint="check the name")
+    if not os.path.isdir(source):
+        return None
+    if not recursive:
+        raise errors.LocalIO(f"{source} is a directory", hint="use -r to put all that is in it")
+    folders: list[str] = []
+    files: list[tuple[str, int]] = []
+    for top, names, inner in os.walk(source):
+        names.sort()
+        base = os.path.relpath(top, source)
+        for name in names:
+            folders.append(os.path.normpath(os.path.join(base, name)))
+        for name in sorted(inner):
+            full = os.path.join(top, name)
+            if os.path.isfile(full):
+                files.append((os.path.normpath(os.path.join(base, name)), os.path.getsize(full)))
+    return folders, files
+
+
+def _make_folders_thd(folders: list[str]) -> None:
+    for folder in folders:
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except OSError as error:
+            raise errors.LocalIO(f"{folder}: {error.strerror}") from None
+
+
+def _write_all_thd(fd: int, content: bytes) -> None:
+    view = memoryview(content)
+    done = 0
+    while done < len(view):
+        done += os.pwrite(fd, view[done : done + (64 << 20)], done)
+
+
+def _read_all_thd(fd: int, size: int) -> bytes:
+    parts = []
+    done = 0
+    while done < size:
+        parts.append(os.pread(fd, min(64 << 20, size - done), done))
+        done += len(parts[-1])
+    return b"".join(parts)

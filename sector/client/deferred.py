@@ -1,0 +1,49 @@
+"""Coroutines as functions that return Deferreds, and the few waits that the client needs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, ParamSpec, TypeVar
+
+from twisted.internet.defer import Deferred, DeferredSemaphore, ensureDeferred, gatherResults
+
+from sector.clock import Clock
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def deferred(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Deferred[T]]:
+    """The async function as one that returns a Deferred, which can be cancelled."""
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> Deferred[T]:
+        return ensureDeferred(function(*args, **kwargs))
+
+    return run
+
+
+def pause(clock: Clock, seconds: float) -> Deferred[None]:
+    """Fires after `seconds`; can be cancelled."""
+    waiting: Deferred[None] = Deferred(lambda _: timer.cancel() if timer.active() else None)
+    timer = clock.callLater(seconds, waiting.callback, None)
+    return waiting
+
+
+async def bounded(limit: int, works: Iterable[Callable[[], Coroutine[Any, Any, T]]]) -> list[T]:
+    """Run the works, at most `limit` at once; results in order. The first failure cancels the rest and is
+    raised when all have ended."""
+    semaphore = DeferredSemaphore(limit)
+    running: list[Deferred[Any]] = [semaphore.run(lambda work=work: ensureDeferred(work())) for work in works]
+    whole = gatherResults(running, consumeErrors=True)
+    try:
+        return list(await whole)
+    except BaseException as error:
+        for one in running:
+            one.addErrback(lambda _: None)
+            one.cancel()
+        first = getattr(error, "subFailure", None)
+        if first is not None:
+            raise first.value from None
+        raise

@@ -1,0 +1,343 @@
+"""A user's session with a master: log in, resume without password, call, and outlive restarts of masters.
+
+The session secret S comes from the login; keys are derived from it (spec/security.md, Sessions). When the
+master does not know our key any more, or another master has to take over, the session is resumed over TLS
+by proving S. The password is needed at the login only.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from sector import errors
+from sector.client.deferred import pause
+from sector.config import ClientSection, Config, parse_address, save_client
+from sector.gmp.api import Gmp, GmpKey, Peer, PeerEvent
+from sector.keys import client_master_key
+from sector.model import Address, Right
+from sector.resolve import literal_host
+from sector.rpc import RpcNode
+from sector.tls import Trust, first_that_answers, tls_request, tls_resume
+from sector.wire.base import Request
+from sector.wire.login import Login
+from sector.wire.login import Session as Granted
+
+log = Logger()
+CALL_S = 10.0
+_RESUME_GAP_S = 5.0
+
+
+class Door(Protocol):
+    """How sessions begin: TLS to a master, or its equivalent in one process."""
+
+    def login(self, user: str, password: str) -> Awaitable[Granted]:
+        """A new session with its secret. Raises LoginRefused, Busy, Unreachable."""
+
+    def resume(self, session_id: bytes, secret: bytes) -> Awaitable[Granted]:
+        """The same session (its `secret` empty). Raises SessionExpired, Unreachable."""
+
+
+class TlsDoor:
+    """Sessions over TLS 1.3 with the masters of the client's settings (spec/security.md)."""
+
+    def __init__(self, reactor: Any, config: Config) -> None:
+        """Raises BadConfig when there is no master or no CA to check it by."""
+        client = config.client
+        if not client.masters:
+            raise errors.BadConfig(
+                "no master is known", hint="run sector login HOST:PORT --ca FILE, or sector up"
+            )
+        if not client.ca and not client.ca_sha256:
+            raise errors.BadConfig(
+                "the cluster's CA is not known", hint="run sector login HOST:PORT --ca FILE (or --ca-sha256)"
+            )
+        self._reactor = reactor
+        self._addresses = [parse_address(text, 7001) for text in client.masters]
+        self._trust = Trust.load(config.file(client.ca) if client.ca else None, client.ca_sha256)
+
+    async def login(self, user: str, password: str) -> Granted:
+        def ask(address: Address) -> Awaitable[Granted]:
+            request = Login(user, password)
+            return tls_request(self._reactor, address.host, address.port, self._trust, request)
+
+        granted: Granted = await first_that_answers(self._addresses, ask)
+        return granted
+
+    async def resume(self, session_id: bytes, secret: bytes) -> Granted:
+        def ask(address: Address) -> Awaitable[Granted]:
+            return tls_resume(self._reactor, address.host, address.port, self._trust, session_id, secret)
+
+        granted: Granted = await first_that_answers(self._addresses, ask)
+        return granted
+
+
+def section_of(granted: Granted, secret: bytes, old: ClientSection) -> ClientSection:
+    """The client's settings with this session in them."""
+    return msgspec.structs.replace(
+        old,
+        user=granted.user,
+        session=granted.session_id.hex(),
+        secret=secret.hex(),
+        expires=granted.expires,
+        master_id=granted.master_id,
+        gmp=str(granted.gmp),
+        key_id=granted.key_id,
+    )
+
+
+def read_password(config: Config) -> str:
+    """The password from the settings' password file, "" without one. Raises LocalIO."""
+    name = config.client.password_file
+    if not name:
+        return ""
+    try:
+        return config.file(name).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise errors.LocalIO(f"password file {name}: {why}") from None
+
+
+@dataclass(eq=False)
+class _Flight:
+    """A call under way; `lost` = the master did not know our key."""
+
+    answer: Deferred[Any]
+    fresh: bool
+    lost: bool = field(default=False)
+
+
+class ClientSession:
+    """Calls to the master under one session. Make it with `open_session`."""
+
+    def __init__(
+        self,
+        reactor: Any,
+        gmp: Gmp,
+        door: Door,
+        section: ClientSection,
+        *,
+        password: str = "",
+        save: Callable[[ClientSection], object] | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        """`save` keeps a changed session; `password` (from a file or the caller) begins a new session when
+        the old one is over."""
+        self.clock = reactor
+        self.gmp = gmp
+        self.rpc = RpcNode(gmp)
+        self.section = section
+        self.roles: list[str] = []
+        self.rights: list[Right] = []
+        self._door = door
+        self._password = password
+        self._save = save
+        self._rng = rng or random.Random()
+        self._peer: Peer | None = None
+        self._answered = False
+        self._flights: set[_Flight] = set()
+        self._opening: list[Deferred[None]] | None = None
+        self._last_reset = -1e9
+        self._closed = False
+        gmp.on_peer_event(self._peer_event)
+
+    def __repr__(self) -> str:
+        return f"ClientSession({self.user}@{self.section.gmp or 'nowhere'})"
+
+    @property
+    def user(self) -> str:
+        """The user's name."""
+        return self.section.user
+
+    @property
+    def secret(self) -> bytes:
+        """S; keys towards slaves are derived from it."""
+        return bytes.fromhex(self.section.secret)
+
+    @property
+    def peer(self) -> Peer:
+        """The master in use. Raises Unreachable before the session is open."""
+        if self._peer is None:
+            raise errors.Unreachable("not connected to a master")
+        return self._peer
+
+    # ------------------------------------------------------------------------------ begin and renew
+    async def open(self) -> None:
+        """Use the stored session, or log in. Raises LoginRefused, SessionExpired, Unreachable."""
+        if self.section.session and self.section.secret and self.section.gmp:
+            await self._use()
+        else:
+            await self.renew()
+
+    async def _use(self) -> None:
+        section = self.section
+        address = parse_address(section.gmp)
+        key = client_master_key(self.secret, section.master_id, section.key_id)
+        self.gmp.add_key(GmpKey(section.key_id, key, f"master:{section.master_id}"))
+        host = await literal_host(self.clock, address.host)
+        self._peer = Peer(host, address.port, section.key_id)
+        self._answered = False
+
+    async def renew(self) -> None:
+        """Resume the session at a master that answers, or begin a new one with the password. Several
+        callers at once share one attempt."""
+        if self._opening is not None:
+            turn: Deferred[None] = Deferred()
+            self._opening.append(turn)
+            await turn
+            return
+        self._opening = []
+        outcome: Any = None
+        try:
+            await self._renew()
+        except errors.SectorError as error:
+            outcome = error
+            raise
+        except BaseException:
+            outcome = errors.Unreachable("connecting to the master was given up")
+            raise
+        finally:
+            waiting, self._opening = self._opening, None
+            for turn in waiting:
+                if turn.called:
+                    continue
+                if outcome is None:
+                    turn.callback(None)
+                else:
+                    turn.errback(outcome)
+
+    async def _renew(self) -> None:
+        granted: Granted | None = None
+        if self.section.session and self.section.secret:
+            try:
+                granted = await self._door.resume(bytes.fromhex(self.section.session), self.secret)
+            except errors.SessionExpired:
+                if not self._password:
+                    raise
+        if granted is None:
+            if not self._password:
+                raise errors.SessionExpired("there is no session", hint="log in first: sector login")
+            granted = await self._door.login(self.section.user, self._password)
+        secret = granted.secret or self.secret
+        old_key = self._peer.key_id if self._peer is not None else None
+        fresh = section_of(granted, secret, self.section)
+        changed = fresh != self.section
+        self.section = fresh
+        self.roles, self.rights = list(granted.roles), list(granted.rights)
+        if old_key is not None and old_key != granted.key_id:
+            self.gmp.remove_key(old_key)
+        await self._use()
+        if changed and self._save is not None:
+            self._save(fresh)
+
+    def _peer_event(self, event: PeerEvent) -> None:
+        peer = self._peer
+        if event.kind != "key_unknown" or peer is None or self._closed:
+            return
+        if (event.peer.host, event.peer.port, event.peer.key_id) != (peer.host, peer.port, peer.key_id):
+            return
+        now = self.clock.seconds()
+        if now - self._last_reset < _RESUME_GAP_S:
+            return
+        self._last_reset = now
+        for flight in list(self._flights):
+            flight.lost = True
+            flight.answer.cancel()
+
+    # ---------------------------------------------------------------------------------------- calls
+    async def call(
+        self,
+        request: Request,
+        *,
+        deadline_s: float = CALL_S,
+        patience_s: float = 0.0,
+        on_progress: Callable[[int], None] | None = None,
+        on_wait: Callable[[str], None] | None = None,
+        repeat: bool = False,
+    ) -> Any:
+        """Ask the master; returns the reply or raises its SectorError.
+
+        Requests that may be repeated (by their class, or `repeat`) are sent again while the master is
+        away, for at most `patience_s`; others only if they certainly did not arrive. `on_wait(why)` is told when a wait begins.
+        """
+        until = self.clock.seconds() + patience_s
+        attempt = 0
+        while True:
+            if self._peer is None:
+                await self.open()
+            flight: _Flight | None = None
+            try:
+                flight = self._send(request, deadline_s, on_progress)
+                reply = await flight.answer
+                self._answered = True
+                return reply
+            except errors.Busy as error:
+                trouble: errors.SectorError = error
+                again = True
+            except errors.SessionExpired:
+                if not self._password or attempt:
+                    raise
+                await self.renew()
+                attempt += 1
+                continue
+            except (errors.Unreachable, errors.TimedOut, errors.Cancelled) as error:
+                if flight is None or (isinstance(error, errors.Cancelled) and not flight.lost):
+                    raise
+                again = repeat or type(request).SAFE or (flight.lost and flight.fresh)
+                trouble = (
+                    error
+                    if not flight.lost
+                    else errors.Unreachable(f"the master restarted during {type(request).__name__}")
+                )
+                if flight.lost and again:
+                    await self.renew()
+                    continue
+                if not flight.lost:
+                    await self._find_master(trouble)
+            finally:
+                if flight is not None:
+                    self._flights.discard(flight)
+            if not again or self.clock.seconds() >= until:
+                raise trouble
+            if attempt == 0 and on_wait is not None:
+                on_wait("waiting for the master")
+            await pause(self.clock, min(2.0, 0.2 * 2**attempt) * (0.5 + 0.5 * self._rng.random()))
+            attempt += 1
+
+    def _send(
+        self, request: Request, deadline_s: float, on_progress: Callable[[int], None] | None
+    ) -> _Flight:
+        answer = self.rpc.call(self.peer, request, deadline_s=deadline_s, on_progress=on_progress)
+        flight = _Flight(answer, not self._answered)
+        self._flights.add(flight)
+        return flight
+
+    async def _find_master(self, trouble: errors.SectorError) -> None:
+        """After silence: some master may know our session; a plain refusal of TLS is the clearer error."""
+        try:
+            await self.renew()
+        except (errors.Unreachable, errors.TimedOut, errors.Busy) as error:
+            trouble.message = f"the master does not answer: {error.message}"
+            trouble.hint = error.hint or trouble.hint
+        except errors.NotAllowed as error:
+            log.debug("session not renewed: {why}", why=error.message)
+
+    def close(self) -> None:
+        """End pending calls. The session itself stays valid."""
+        self._closed = True
+        for flight in list(self._flights):
+            flight.answer.cancel()
+
+
+def saver(config: Config) -> Callable[[ClientSection], object] | None:
+    """Keeps a session in the file it came from; None when it came from none."""
+    if not config.path or not Path(config.path).exists():
+        return None
+    return lambda section: save_client(section, Path(config.path))

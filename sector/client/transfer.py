@@ -1,0 +1,475 @@
+"""Putting and getting files: leases, tickets, failures of slaves and masters, verification.
+
+The bytes go between file descriptors and the data channel; this module only decides what moves where, and
+what to do when something stops. Source: design.md, section 5.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from twisted.internet.defer import Deferred, ensureDeferred
+
+from sector import errors
+from sector._udt import checksum
+from sector._udt.data_api import Data, DataTicket, TransferError, TransferResult
+from sector.client.deferred import pause
+from sector.client.progress import FileProgress, Moved, Progress, size_text
+from sector.client.session import ClientSession
+from sector.model import BLOCK_BYTES, FileInfo, Ticket, Version, digest_text
+from sector.resolve import literal_host
+from sector.wire.files import (
+    LeaseDrop,
+    LeaseKeep,
+    LeaseState,
+    OpenRead,
+    OpenWrite,
+    ReadGrant,
+    ReportBad,
+    WriteGrant,
+)
+from sector.wire.outcome import error_of
+
+START_S = 15.0
+PATIENCE_S = 180.0
+_ATTEMPTS = 8
+
+Run = Callable[..., Deferred[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What transfers need of a client: session, data port, a pool for blocking calls."""
+
+    session: ClientSession
+    data: Data
+    run: Run
+
+
+def channel(ticket: Ticket) -> DataTicket:
+    """The part of a ticket that the data channel needs."""
+    return DataTicket(ticket.id, ticket.key, ticket.tag, ticket.encrypt)
+
+
+def explain(error: TransferError, node: str) -> str:
+    """What happened to a transfer with slave `node`, as the beginning of a sentence."""
+    match error.code:
+        case "TIMEOUT" | "UNREACHABLE" | "REJECTED":
+            return f"slave {node} could not be reached"
+        case "BROKEN":
+            return f"slave {node} stopped answering"
+        case "PEERCLOSED" | "REMOTE":
+            return f"slave {node} gave the transfer up"
+        case "DIGEST":
+            return f"data from slave {node} arrived damaged"
+        case _:
+            return f"the transfer with slave {node} failed ({error})"
+
+
+def local_error(error: TransferError, local: str) -> errors.SectorError | None:
+    """The exception if this side's disk was the reason."""
+    match error.code:
+        case "DISKFULL":
+            return errors.NoSpace(f"{local}: no space left on this machine's disk", hint="free space")
+        case "SHORT":
+            return errors.LocalIO(f"{local} became shorter while it was read", hint="put it again")
+        case "DISKREAD" | "DISKWRITE" | "DISKSYNC":
+            why = f": {os.strerror(error.errno)}" if error.errno else ""
+            return errors.LocalIO(f"{local} cannot be read or written{why}")
+        case "CLOSED" | "CANCELLED":
+            return errors.Cancelled("the transfer was cancelled")
+        case _:
+            return None
+
+
+# --------------------------------------------------------------------------------------------------- put
+class Put:
+    """One file on its way into the cloud: one lease, as many attempts as needed."""
+
+    def __init__(self, link: Link, local: str, path: str, progress: Progress) -> None:
+        self.link = link
+        self.local = local
+        self.path = path
+        self.progress = progress
+        self._waiting = ""
+
+    async def run(self, fd: int, size: int, create: str = "any", near: str = "") -> Moved:
+        """Send `size` bytes of `fd`; returns when a version is published and durable.
+
+        Raises what the master refuses (Exists, LeaseHeld, NoSpace, Denied, ...), LeaseLost, LocalIO,
+        Unreachable. Nothing half-written ever becomes visible.
+        """
+        clock = self.link.session.clock
+        begin = clock.seconds()
+        part = FileProgress(self.progress, self.path, size)
+        grant = await self._open(OpenWrite(self.path, size, create, near))
+        keeper = ensureDeferred(self._keep(grant))
+        keeper.addErrback(lambda _: None)
+        result: TransferResult | None = None
+        try:
+            version, result, node = await self._send(fd, size, grant, part, near)
+        except BaseException:
+            keeper.cancel()
+            self._drop(grant.lease)
+            raise
+        keeper.cancel()
+        part.finish()
+        digest = digest_text(result.digest) if result is not None else ""
+        stats = dict(result.stats, us=result.us) if result is not None else {}
+        return Moved(self.path, self.local, size, version, digest, node, clock.seconds() - begin, stats)
+
+    async def _open(self, request: OpenWrite) -> WriteGrant:
+        """Ask for a lease. When an answer was lost the lease may be held by nobody but ourselves: then wait
+        until it has ended."""
+        clock = self.link.session.clock
+        until = clock.seconds() + PATIENCE_S
+        while True:
+            try:
+                grant: WriteGrant = await self.link.session.call(
+                    request, patience_s=PATIENCE_S, on_wait=self._wait, repeat=True
+                )
+                return grant
+            except errors.LeaseHeld:
+                if not self._waiting or clock.seconds() > until:
+                    raise
+            await pause(clock, 2.0)
+
+    async def _send(
+        self, fd: int, size: int, grant: WriteGrant, part: FileProgress, near: str
+    ) -> tuple[Version, TransferResult | None, str]:
+        failed: list[str] = []
+        for attempt in range(_ATTEMPTS):
+            try:
+                result = await self._once(fd, size, grant, part)
+                return Version(*result.version), result, grant.node
+            except TransferError as error:
+                trouble = self._trouble(error, grant.node)
+                at = size_text(error.bytes)
+            state = await self._state(grant)
+            if state.state == "published":
+                self.progress.note(f"{trouble.message}; the file is published all the same")
+                return state.version, None, grant.node
+            if state.state != "open":
+                raise errors.LeaseLost(f"{self.path}: {trouble.message}, and the write lease has ended")
+            if attempt == _ATTEMPTS - 1:
+                raise trouble
+            failed.append(grant.node)
+            part.at(0)
+            grant = await self._reopen(size, near, failed, grant, trouble)
+            self.progress.note(f"{trouble.message} at {at} of {self.path}; began anew on {grant.node}")
+        raise errors.Unavailable(f"{self.path} could not be written")
+
+    def _trouble(self, error: TransferError, node: str) -> errors.SectorError:
+        """Why an attempt failed; raises what no other attempt can cure."""
+        ours = local_error(error, self.local)
+        if ours is not None:
+            raise ours from None
+        told = error_of(error.remote, f"slave {node}") if error.code == "REMOTE" else None
+        if isinstance(
+            told, errors.LeaseLost | errors.Conflict | errors.Denied | errors.SessionExpired | errors.Exists
+        ):
+            raise told from None
+        return told or errors.Unavailable(explain(error, node))
+
+    async def _once(self, fd: int, size: int, grant: WriteGrant, part: FileProgress) -> TransferResult:
+        host = await literal_host(self.link.session.clock, grant.data.host)
+        sending = self.link.data.send_file(
+            channel(grant.ticket),
+            fd,
+            length=size,
+            to=(host, grant.data.port),
+            start_s=START_S,
+            progress=part.at,
+        )
+        try:
+            return await sending.done
+        except TransferError:
+            raise
+        except BaseException:
+            sending.cancel()
+            raise
+
+    async def _state(self, grant: WriteGrant) -> LeaseState:
+        state: LeaseState = await self.link.session.call(
+            LeaseKeep(self.path, grant.lease), patience_s=PATIENCE_S, on_wait=self._wait
+        )
+        return state
+
+    async def _reopen(
+        self, size: int, near: str, failed: list[str], grant: WriteGrant, trouble: errors.SectorError
+    ) -> WriteGrant:
+        """The same lease with a new ticket, on another slave if there is one."""
+        for exclude in (failed[-64:], []):
+            try:
+                return await self._open(OpenWrite(self.path, size, "any", near, exclude, grant.lease))
+            except (errors.Unavailable, errors.NoSpace) as error:
+                if not exclude or isinstance(trouble, errors.NoSpace):
+                    raise error from None
+        raise trouble
+
+    async def _keep(self, grant: WriteGrant) -> None:
+        """Renew the lease for as long as the transfer runs."""
+        every = max(1.0, grant.lease_s / 3)
+        while True:
+            await pause(self.link.session.clock, every)
+            try:
+                await self.link.session.call(
+                    LeaseKeep(self.path, grant.lease),
+                    deadline_s=every,
+                    patience_s=PATIENCE_S,
+                    on_wait=self._wait,
+                )
+            except errors.SectorError:
+                continue
+
+    def _wait(self, why: str) -> None:
+        if why != self._waiting:
+            self._waiting = why
+            self.progress.note(f"{why} ({self.path})")
+
+    def _drop(self, lease: bytes) -> None:
+        """Give the lease up in the background, so that the path is free at once."""
+        ensureDeferred(self.link.session.call(LeaseDrop(self.path, lease), deadline_s=3.0)).addErrback(
+            lambda _: None
+        )
+
+
+# --------------------------------------------------------------------------------------------------- get
+class Get:
+    """A byte range of one version on its way to a local descriptor, from one replica after another."""
+
+    def __init__(self, link: Link, path: str, local: str, progress: Progress) -> None:
+        self.link = link
+        self.path = path
+        self.local = local
+        self.progress = progress
+        self.nodes: list[str] = []
+        self.stats: dict[str, int] = {}
+        self._waiting = False
+
+    async def open(
+        self,
+        offset: int = 0,
+        length: int = 0,
+        version: Version = Version(0, 0),
+        exclude: list[str] | None = None,
+    ) -> ReadGrant:
+        """Ask for a replica to read from. Raises NotFound, IsDirectory, Denied, Unavailable, Conflict."""
+        grant: ReadGrant = await self.link.session.call(
+            OpenRead(self.path, offset, length, version, exclude or []),
+            patience_s=PATIENCE_S,
+            on_wait=self._wait,
+        )
+        return grant
+
+    def _wait(self, why: str) -> None:
+        if not self._waiting:
+            self._waiting = True
+            self.progress.note(f"{why} ({self.path})")
+
+    async def whole(self, fd: int, grant: ReadGrant) -> None:
+        """All bytes of the version of `grant` into `fd`, with the whole digest verified.
+
+        A replica whose content is damaged is reported and another one is read from the beginning.
+        Raises Damaged when no good replica is left, Unavailable, NoSpace, LocalIO.
+        """
+        info = grant.info
+        part = FileProgress(self.progress, self.path, info.size)
+        exclude: list[str] = []
+        for _ in range(_ATTEMPTS):
+            first = len(self.nodes)
+            crcs = await self.range(fd, grant, 0, info.size, part, exclude)
+            if not info.digest or digest_text(checksum.content_digest(crcs, info.size)) == info.digest:
+                part.finish()
+                return
+            served = self.nodes[first:]
+            if len(set(served)) == 1:
+                node = served[0]
+                exclude.append(node)
+                self.progress.note(f"the replica of {self.path} on slave {node} is damaged; reported")
+                await self._report(info, node)
+            else:
+                self.progress.note(f"{self.path} arrived damaged from {', '.join(served)}; read again")
+            part.at(0)
+            try:
+                grant = await self.open(0, 0, info.version, exclude)
+            except errors.Unavailable:
+                raise errors.Damaged(
+                    f"every replica of {self.path} that can be reached is damaged",
+                    hint="sector stat shows them",
+                ) from None
+        raise errors.Damaged(f"{self.path} could not be read without damage")
+
+    async def range(
+        self,
+        fd: int,
+        grant: ReadGrant,
+        offset: int,
+        length: int,
+        part: FileProgress | None = None,
+        exclude: list[str] | None = None,
+        at: int | None = None,
+    ) -> list[int]:
+        """`length` bytes from `offset` of the version of `grant` (a grant for `offset`) into `fd` at byte
+        `at` (default `offset`); returns the checksums of the blocks counted from `offset`."""
+        crcs: list[int] = []
+        shift = (offset if at is None else at) - offset
+        failed = list(exclude or [])
+        here, end = offset, offset + length
+        attempt = 0
+        while True:
+            self.nodes.append(grant.node)
+            got = here
+            try:
+                result = await self._once(fd, grant, here + shift, end - here, here, part)
+                self.stats = dict(result.stats, us=result.us)
+                if result.moved != end - here:
+                    raise TransferError("SHORT", "fewer bytes than promised", bytes=result.moved)
+                return crcs + list(result.crcs)
+            except TransferError as error:
+                ours = local_error(error, self.local) if error.code != "SHORT" else None
+                if ours is not None:
+                    raise ours from None
+                told = error_of(error.remote, f"slave {grant.node}") if error.code == "REMOTE" else None
+                trouble = told or errors.Unavailable(explain(error, grant.node))
+                got = min(end, here + error.bytes)
+            kept = (got - here) // BLOCK_BYTES * BLOCK_BYTES
+            if kept:
+                try:
+                    crcs += await self.link.run(checksum.block_crcs, fd, here + shift, kept)
+                    here += kept
+                except EOFError:
+                    kept = 0
+            if part is not None:
+                part.at(here)
+            failed.append(grant.node)
+            attempt += 1
+            if attempt >= _ATTEMPTS:
+                raise trouble
+            grant = await self._next(grant, here, end, failed, trouble, attempt)
+            self.progress.note(f"{trouble.message} at {size_text(here)}; continued from {grant.node}")
+
+    async def _next(
+        self,
+        last: ReadGrant,
+        here: int,
+        end: int,
+        failed: list[str],
+        trouble: errors.SectorError,
+        attempt: int,
+    ) -> ReadGrant:
+        """Another replica of the same version; if none is left, those that failed once more, later."""
+        version = last.info.version
+        try:
+            return await self.open(here, end - here, version, failed[-64:])
+        except errors.Unavailable:
+            await pause(self.link.session.clock, min(5.0, 0.5 * attempt))
+        try:
+            return await self.open(here, end - here, version)
+        except errors.Unavailable:
+            raise errors.Unavailable(
+                f"{self.path}: {trouble.message}, and no other replica is left"
+            ) from None
+
+    async def _once(
+        self, fd: int, grant: ReadGrant, at: int, length: int, here: int, part: FileProgress | None
+    ) -> TransferResult:
+        host = await literal_host(self.link.session.clock, grant.data.host)
+        receiving = self.link.data.receive_file(
+            channel(grant.ticket),
+            fd,
+            offset=at,
+            limit=length,
+            to=(host, grant.data.port),
+            start_s=START_S,
+            fsync=False,
+            progress=None if part is None else lambda moved: part.at(here + moved),
+        )
+        arrived: Deferred[TransferResult] = Deferred()
+        receiving.done.addErrback(lambda bad: None if arrived.called else arrived.errback(bad))
+        receiving.fin.addCallback(lambda good: None if arrived.called else arrived.callback(good))
+        try:
+            result = await arrived
+        except TransferError:
+            raise
+        except BaseException:
+            receiving.cancel()
+            raise
+        receiving.finish(version=(grant.info.version.epoch, grant.info.version.counter), durable=0)
+        return result
+
+    async def _report(self, info: FileInfo, node: str) -> None:
+        with contextlib.suppress(errors.SectorError):
+            await self.link.session.call(
+                ReportBad(self.path, info.version, node, "wrong digest of the whole")
+            )
+
+    async def to_file(self, target: str, *, overwrite: bool = True) -> Moved:
+        """Fetch the whole file to the local path `target`: a temporary file beside it, then a rename.
+
+        Raises what `open` and `whole` raise, Exists, LocalIO, NoSpace (also before the first byte).
+        """
+        clock = self.link.session.clock
+        begin = clock.seconds()
+        grant = await self.open()
+        info = grant.info
+        temp, fd = await self.link.run(_make_temp_thd, target, info.size, overwrite)
+        try:
+            await self.whole(fd, grant)
+            await self.link.run(_keep_temp_thd, temp, fd, target)
+        except BaseException:
+            os.close(fd)
+            with contextlib.suppress(OSError):
+                os.unlink(temp)
+            raise
+        os.close(fd)
+        seconds = clock.seconds() - begin
+        node = self.nodes[-1]
+        return Moved(self.path, target, info.size, info.version, info.digest, node, seconds, self.stats)
+
+
+def _make_temp_thd(target: str, size: int, overwrite: bool) -> tuple[str, int]:
+    if not overwrite and os.path.lexists(target):
+        raise errors.Exists(f"{target} exists", hint="remove it or choose another name")
+    folder, name = os.path.split(os.path.abspath(target))
+    temp = os.path.join(folder, f".{name[:200]}.{os.urandom(4).hex()}.part")
+    fd = -1
+    try:
+        fd = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        info = os.fstatvfs(fd)
+        if info.f_bavail * info.f_frsize < size:
+            raise errors.NoSpace(
+                f"{target}: {size_text(size)} do not fit on this machine's disk", hint="free space"
+            )
+    except OSError as error:
+        raise errors.LocalIO(f"{target}: {error.strerror}") from None
+    except errors.NoSpace:
+        os.close(fd)
+        os.unlink(temp)
+        raise
+    return temp, fd
+
+
+def _keep_temp_thd(temp: str, fd: int, target: str) -> None:
+    try:
+        os.fsync(fd)
+        os.rename(temp, target)
+    except OSError as error:
+        raise errors.LocalIO(f"{target}: {error.strerror}") from None
+
+
+def open_local_thd(local: str) -> tuple[int, int]:
+    """(descriptor, size) of a local file to be read. Raises LocalIO."""
+    try:
+        fd = os.open(local, os.O_RDONLY | os.O_CLOEXEC)
+        info = os.fstat(fd)
+    except OSError as error:
+        raise errors.LocalIO(f"{local}: {error.strerror}", hint="check the name") from None
+    if not os.path.isfile(local):
+        os.close(fd)
+        raise errors.LocalIO(f"{local} is not a regular file", hint="directories need -r")
+    return fd, info.st_size
