@@ -6,7 +6,13 @@
 #include <string.h>
 #include <time.h>
 
-enum { MAX_MESSAGE = 64 << 20, MAX_CONTROL = 256, WAKE_RELEASED = 32, KEEP_FREE = 256 };
+enum {
+    MAX_MESSAGE = 64 << 20,
+    MAX_CONTROL = 256,
+    WAKE_RELEASED = 32,
+    KEEP_FREE = 256,
+    RETRY_US = 5000
+};
 
 typedef struct io_gbuf {
     struct io_gbuf *next;
@@ -146,6 +152,11 @@ void io_gmp_fini(io_port *p)
 {
     if (!p->node)
         return;
+    while (p->late_head) { /* their callers are gone with the port */
+        io_cmd *c = p->late_head;
+        p->late_head = c->next;
+        free(c->arg);
+    }
     io_gmp_released(p);
     while (p->gbuf_free) {
         io_gbuf *w = p->gbuf_free;
@@ -181,6 +192,7 @@ static void open_run(io_port *p, void *arg)
         return;
     }
     p->node = n;
+    p->late_timer.slot = -1;
     c->result = io_bulk_init(p);
     if (c->result < 0) {
         p->node = NULL;
@@ -361,15 +373,48 @@ static void refuse(io_port *p, const gmp_cmd *c, int err)
     io_emit_from(p, &ev);
 }
 
+static void retry_replies(io_port *p, void *arg);
+
+/* An answer that does not fit the peer's queue now must not be lost: it is offered again soon. It
+ * still counts as a queued command; the request's own deadline ends it. */
+static void reply_later(io_port *p, gmp_cmd *c)
+{
+    c->cmd.next = NULL;
+    if (p->late_tail)
+        p->late_tail->next = &c->cmd;
+    else
+        p->late_head = &c->cmd;
+    p->late_tail = &c->cmd;
+    p->late_timer.fn = retry_replies;
+    if (p->late_timer.slot < 0)
+        io_timer_arm(p, &p->late_timer, p->now + RETRY_US);
+}
+
 static void cmd_run(io_port *p, void *arg)
 {
     gmp_cmd *c = arg;
     int err = p->node ? run_engine(p, c) : UDT_E_CLOSED;
+    if (err == UDT_E_AGAIN && c->what == G_REPLY && !io_port_closing(p)) {
+        reply_later(p, c);
+        return;
+    }
     if (err < 0)
         refuse(p, c, err);
     atomic_fetch_sub(&p->ncmds, 1);
     atomic_fetch_sub(&p->cmd_bytes, (uint32_t)c->len);
     free(c);
+}
+
+static void retry_replies(io_port *p, void *arg)
+{
+    io_cmd *c = p->late_head;
+    (void)arg;
+    p->late_head = p->late_tail = NULL;
+    while (c) {
+        io_cmd *next = c->next;
+        cmd_run(p, c->arg);
+        c = next;
+    }
 }
 
 static int take_room(io_port *p, size_t len)

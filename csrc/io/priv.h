@@ -215,7 +215,9 @@ struct io_port {
     _Atomic int gmp_stall; /* deliveries pause until the application drains */
     _Atomic(struct io_gbuf *) released;
     _Atomic uint32_t nreleased;
-    struct io_gbuf *gbuf_free; /* [loop] */
+    struct io_gbuf *gbuf_free;     /* [loop] */
+    io_cmd *late_head, *late_tail; /* [loop] answers that wait for room at their peer */
+    io_timer late_timer;           /* [loop] */
     uint32_t gbuf_nfree;
     _Atomic int listening; /* a listener exists (or is being made) */
 };

@@ -256,3 +256,41 @@ TEST(io_gmp_manual)
     tio_free(a);
     tio_free(b);
 }
+
+/* More answers than a peer's queue holds at once: none is lost. */
+TEST(io_gmp_answers_wait_for_room)
+{
+    enum { CALLS = 60, EACH = 150000 };
+    tio *a, *b;
+    gmp_pair(&a, &b, 0);
+    sgmp_dest to = dest(b);
+    static uint8_t buf[EACH];
+    uint64_t ids[CALLS];
+    int64_t first = 0;
+    udt_event ev;
+    for (int i = 0; i < CALLS; i++) {
+        int64_t id = sgmp_call(a->ctx, a->port, &to, 1, (const uint8_t *)&i, sizeof i, NULL);
+        CHECK(id > 0);
+        first = i ? first : id;
+    }
+    for (int i = 0; i < CALLS; i++) {
+        int k;
+        ev = tio_wait(b, SGMP_EV_REQUEST, 0, 10000);
+        memcpy(&k, ev.g.data, sizeof k);
+        ids[k] = ev.g.id;
+        udt_event_release(b->ctx, &ev);
+    }
+    for (int i = 0; i < CALLS; i++) {
+        tio_fill(buf, sizeof buf, (uint64_t)i, 0);
+        CHECK_INT(sgmp_reply(b->ctx, b->port, ids[i], 0, buf, sizeof buf), 0);
+    }
+    for (int i = 0; i < CALLS; i++) {
+        ev = tio_wait(a, SGMP_EV_RESPONSE, 0, 30000);
+        CHECK_INT(ev.g.status, 0);
+        CHECK_INT(ev.g.len, sizeof buf);
+        tio_check(ev.g.data, ev.g.len, ev.g.id - (uint64_t)first, 0);
+        udt_event_release(a->ctx, &ev);
+    }
+    tio_free(a);
+    tio_free(b);
+}
