@@ -152,11 +152,11 @@ class CloudClient:
         *,
         copies: int = 0,
         wait: bool = False,
-        timeout: float | None = None,
+        timeout_s: float | None = None,
         progress: Callable[[Replicas], None] | None = None,
     ) -> Replicas:
         """Bring a file, or all files of a directory, to `copies` replicas (0 = the configured minimum)
-        now; with `wait` fire when they are there, or errback with TimedOut after `timeout` seconds."""
+        now; with `wait` fire when they are there, or errback with TimedOut after `timeout_s` seconds."""
         request = Replicate(check_path(path), copies)
         begin = self.clock.seconds()
         delay = 0.1
@@ -166,9 +166,9 @@ class CloudClient:
                 progress(state)
             if not wait or state.have >= state.wanted:
                 return state
-            if timeout is not None and self.clock.seconds() - begin > timeout:
+            if timeout_s is not None and self.clock.seconds() - begin > timeout_s:
                 raise errors.TimedOut(
-                    f"{path} has {state.have} of {state.wanted} replicas after {timeout:g} s",
+                    f"{path} has {state.have} of {state.wanted} replicas after {timeout_s:g} s",
                     hint="copies go on in the background",
                 )
             await pause(self.clock, delay)
@@ -199,27 +199,26 @@ class CloudClient:
         parallel: int = PARALLEL,
         progress: Progress | None = None,
     ) -> Summary:
-        """Store local files. A `remote` that ends with "/" or is a directory takes them by name, else it
-        names the one file. `recursive` = directories with all below; `create` "new" = never replace;
+        """Store local files. A `remote` that is a directory or ends with "/" (then it is made if it is not
+        there) takes them by name, else it names the one file. `recursive` = directories with all below; `create` "new" = never replace;
         `parallel` files at once. Errors: LocalIO, Exists, NoSpace, Denied, LeaseHeld, LeaseLost,
         Unavailable, Unreachable."""
         progress = progress or Progress()
         begin = self.clock.seconds()
         sources = [os.fspath(one) for one in local] if isinstance(local, list) else [os.fspath(local)]
         target, into = check_path(remote), remote.endswith("/")
-        if not into:
-            try:
-                into = (await self.session.call(Stat(target), patience_s=60.0)).info.kind == "dir"
-            except errors.NotFound:
-                into = False
+        try:
+            into = (await self.session.call(Stat(target), patience_s=60.0)).info.kind == "dir" or into
+        except errors.NotFound:
+            if into:
+                await self._mkdir(target, True)
         if len(sources) > 1 and not into:
             raise errors.NotDirectory(f"{target} is no directory", hint="sector mkdir makes it")
         plan: list[tuple[str, str, int]] = []
         folders: list[str] = []
         for source in sources:
             found = await self.run(_plan_put_thd, source, recursive)
-            name = os.path.basename(os.path.abspath(source))
-            base = join(target, name) if into else target
+            base = join(target, _name_of(source)) if into else target
             if found is None:
                 size = (await self.run(os.stat, source)).st_size
                 plan.append((source, base, size))
@@ -268,7 +267,7 @@ class CloudClient:
         begin = self.clock.seconds()
         paths = [check_path(one) for one in ([remote] if isinstance(remote, str) else remote)]
         target = os.fspath(local)
-        into = target.endswith(os.sep) or os.path.isdir(target)
+        into = target.endswith(os.sep) or await self.run(os.path.isdir, target)
         if len(paths) > 1 and not into:
             raise errors.NotDirectory(f"{target} is no directory on this machine", hint="make it first")
         plan: list[tuple[FileInfo, str]] = []
@@ -359,6 +358,10 @@ class CloudClient:
         """Store `size` bytes of an open local file, from its beginning, as `path`."""
         work = Put(self.link, path, check_path(path), progress or Progress()).run(fd, size, create)
         return ensureDeferred(work)
+
+
+def _name_of(source: str) -> str:
+    return os.path.basename(os.path.abspath(source))
 
 
 def _bind(function: Callable[..., Any], *args: Any) -> Callable[[], Any]:

@@ -6,7 +6,14 @@ import functools
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, ParamSpec, TypeVar
 
-from twisted.internet.defer import Deferred, DeferredSemaphore, ensureDeferred, gatherResults
+from twisted.internet.defer import (
+    Deferred,
+    DeferredList,
+    DeferredSemaphore,
+    FirstError,
+    ensureDeferred,
+    gatherResults,
+)
 
 from sector.clock import Clock
 
@@ -34,16 +41,15 @@ def pause(clock: Clock, seconds: float) -> Deferred[None]:
 async def bounded(limit: int, works: Iterable[Callable[[], Coroutine[Any, Any, T]]]) -> list[T]:
     """Run the works, at most `limit` at once; results in order. The first failure cancels the rest and is
     raised when all have ended."""
-    semaphore = DeferredSemaphore(limit)
-    running: list[Deferred[Any]] = [semaphore.run(lambda work=work: ensureDeferred(work())) for work in works]
+    run: Any = DeferredSemaphore(limit).run
+    running: list[Deferred[T]] = [run(deferred(work)) for work in works]
     whole = gatherResults(running, consumeErrors=True)
     try:
         return list(await whole)
     except BaseException as error:
         for one in running:
-            one.addErrback(lambda _: None)
             one.cancel()
-        first = getattr(error, "subFailure", None)
-        if first is not None:
-            raise first.value from None
+        await DeferredList(running)
+        if isinstance(error, FirstError):
+            raise error.subFailure.value from None
         raise

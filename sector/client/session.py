@@ -265,7 +265,8 @@ class ClientSession:
         """Ask the master; returns the reply or raises its SectorError.
 
         Requests that may be repeated (by their class, or `repeat`) are sent again while the master is
-        away, for at most `patience_s`; others only if they certainly did not arrive. `on_wait(why)` is told when a wait begins.
+        away, for at most `patience_s`; others only if they certainly did not arrive. `on_wait(why)` is
+        told when a wait begins.
         """
         until = self.clock.seconds() + patience_s
         attempt = 0
