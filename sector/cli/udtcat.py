@@ -10,6 +10,7 @@ from collections import deque
 from typing import Any
 
 from twisted.internet import defer
+from twisted.internet import error as twisted_errors
 from twisted.internet.protocol import Factory, Protocol
 
 from sector._udt.context import Core
@@ -189,7 +190,7 @@ class Cat(Protocol):
         self.stats = transport.final_stats or self.stats
         self._sink.transport = None
         self._sink.end()
-        self.closed.callback(reason)
+        self.closed.callback(reason.value)
 
 
 class _Once(Factory):
@@ -231,9 +232,8 @@ async def _run(reactor: Any, listen: int | None, peer: tuple[str, int] | None, k
             await listening.stopListening()
         if sink.failed:
             raise SectorError(f"cannot write standard output: {sink.failed}")
-        lost = getattr(reason, "value", None)
-        if lost is not None and type(lost).__name__ != "ConnectionDone":
-            raise Unreachable(f"connection lost: {lost}", hint="")
+        if not isinstance(reason, twisted_errors.ConnectionDone):
+            raise Unreachable(f"connection lost: {reason}", hint="")
         return cat
     except CoreError as error:
         if error.name == "INUSE":
@@ -247,7 +247,6 @@ def udtcat_main(
     listen: int | None, peer: tuple[str, int] | None, *, message: bool, message_size: int, stats: bool
 ) -> None:
     """Run until one side closes. Raises SectorError."""
-    from twisted.internet import error as twisted_errors
     from twisted.internet import reactor
     from twisted.python.failure import Failure
 

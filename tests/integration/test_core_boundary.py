@@ -41,7 +41,7 @@ class Collect(Protocol):
             self.transport.write(data)
 
     def connectionLost(self, reason: Any = None) -> None:
-        self.closed.callback(reason)
+        self.closed.callback(reason.value)
 
 
 class One(Factory):
@@ -299,4 +299,4 @@ class DataTests(CoreCase):
                 await sending.done
             with self.assertRaises(TransferError) as caught:
                 await receiving.done
-            self.assertEqual(caught.exception.code, "TIMEOUT")
+            self.assertEqual(caught.exception.code, "AUTH")
