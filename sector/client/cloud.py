@@ -7,7 +7,7 @@ absolute cloud paths ("/a/b"); times are seconds, sizes bytes.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from twisted.internet.defer import Deferred, ensureDeferred
@@ -48,6 +48,7 @@ class CloudClient:
         self.gmp = session.gmp
         self.link = Link(session, data, run)
         self._on_close: list[Callable[[], Deferred[Any] | None]] = []
+        self._after_close: list[Callable[[], Coroutine[Any, Any, None]]] = []
 
     def __repr__(self) -> str:
         return f"Cloud({self.session.user}@{self.session.section.gmp})"
@@ -61,6 +62,10 @@ class CloudClient:
         """Call `function` when the client is closed."""
         self._on_close.append(function)
 
+    def after_close(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run `function` when both ports are closed."""
+        self._after_close.append(function)
+
     @deferred
     async def close(self) -> None:
         """End transfers and close both ports. The session stays valid for later connections."""
@@ -68,9 +73,15 @@ class CloudClient:
             ended = function()
             if ended is not None:
                 await ended
+        for _ in range(20):
+            if not self.link.ending:
+                break
+            await pause(self.clock, 0.05)
         self.session.close()
         await self.data.stop()
         await self.gmp.stop()
+        for finish in self._after_close:
+            await finish()
 
     @deferred
     async def call(self, request: Request, *, deadline_s: float = 10.0, patience_s: float = 0.0) -> Any:
@@ -200,9 +211,9 @@ class CloudClient:
         progress: Progress | None = None,
     ) -> Summary:
         """Store local files. A `remote` that is a directory or ends with "/" (then it is made if it is not
-        there) takes them by name, else it names the one file. `recursive` = directories with all below; `create` "new" = never replace;
-        `parallel` files at once. Errors: LocalIO, Exists, NoSpace, Denied, LeaseHeld, LeaseLost,
-        Unavailable, Unreachable."""
+        there) takes them by name, else it names the one file. `recursive` = directories with all below;
+        `create` "new" = never replace; `parallel` files at once. Errors: LocalIO, Exists, NoSpace, Denied,
+        LeaseHeld, LeaseLost, Unavailable, Unreachable."""
         progress = progress or Progress()
         begin = self.clock.seconds()
         sources = [os.fspath(one) for one in local] if isinstance(local, list) else [os.fspath(local)]

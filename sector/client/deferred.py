@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 from twisted.internet.defer import (
     Deferred,
@@ -51,5 +51,5 @@ async def bounded(limit: int, works: Iterable[Callable[[], Coroutine[Any, Any, T
             one.cancel()
         await DeferredList(running)
         if isinstance(error, FirstError):
-            raise error.subFailure.value from None
+            raise cast(BaseException, error.subFailure.value) from None
         raise

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from twisted.internet.defer import Deferred, ensureDeferred
@@ -43,11 +43,13 @@ Run = Callable[..., Deferred[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What transfers need of a client: session, data port, a pool for blocking calls."""
+    """What transfers need of a client: session, data port, a pool for blocking calls. `ending` holds
+    transfers whose last word is still on its way to the slave."""
 
     session: ClientSession
     data: Data
     run: Run
+    ending: set[Deferred[Any]] = field(default_factory=set)
 
 
 def channel(ticket: Ticket) -> DataTicket:
@@ -400,6 +402,8 @@ class Get:
             receiving.cancel()
             raise
         receiving.finish(version=(grant.info.version.epoch, grant.info.version.counter), durable=0)
+        self.link.ending.add(receiving.done)
+        receiving.done.addBoth(lambda _: self.link.ending.discard(receiving.done))
         return result
 
     async def _report(self, info: FileInfo, node: str) -> None:

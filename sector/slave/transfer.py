@@ -140,9 +140,12 @@ class Transfers:
                 if bad:
                     self._spawn(self._damaged(record, bad), "report of a damaged file")
                     raise errors.Damaged(f"block {bad[0]} of {ticket.path} is damaged on {self._disk.where}")
-            sending = self._data.send_file(
-                channel_ticket(ticket), fd, offset=ticket.offset, length=length, to=to, start_s=START_S
-            )
+            try:
+                sending = self._data.send_file(
+                    channel_ticket(ticket), fd, offset=ticket.offset, length=length, to=to, start_s=START_S
+                )
+            except Exception as error:
+                raise errors.Busy(f"{self._disk.where} cannot start a transfer: {error}") from None
         except BaseException:
             self._core.end(transfer, self._clock.seconds(), 0, False)
             raise
@@ -200,9 +203,12 @@ class Transfers:
         temp: Temp | None = None
         try:
             temp = await self._pool.run(self._disk.reserve_thd, meta.path, meta.size)
-            receiving = self._data.receive_file(
-                channel_ticket(ticket), temp.fd, limit=meta.size, start_s=START_S
-            )
+            try:
+                receiving = self._data.receive_file(
+                    channel_ticket(ticket), temp.fd, limit=meta.size, start_s=START_S
+                )
+            except Exception as error:
+                raise errors.Busy(f"{self._disk.where} cannot start a transfer: {error}") from None
         except BaseException:
             self._core.end(transfer, self._clock.seconds(), 0, False)
             if temp is not None:

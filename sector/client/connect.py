@@ -1,0 +1,98 @@
+"""From settings to an open client: the C core, its two ports, the session."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+from twisted.internet.threads import deferToThreadPool
+from twisted.python.threadpool import ThreadPool
+
+from sector import errors
+from sector.client.cloud import CloudClient
+from sector.client.session import ClientSession, Door, TlsDoor, read_password, saver
+from sector.config import Config, load_client, override_client, parse_address
+
+_URL = re.compile(r"sector://(?:(?P<user>[^@/:]*)@)?(?P<where>[^/]*)/?")
+
+
+def settings(
+    url: str | None = None,
+    *,
+    user: str | None = None,
+    ca: str | None = None,
+    config: Config | None = None,
+) -> Config:
+    """The client's settings for "sector://USER@HOST:PORT" (or the stored ones), with another CA file if
+    given. Raises BadConfig, UsageError."""
+    config = config or load_client()
+    master = None
+    if url:
+        match = _URL.fullmatch(url)
+        if match is None:
+            raise errors.UsageError(f"{url!r} is not an address", hint="write sector://USER@HOST:PORT")
+        user = unquote(match["user"]) if match["user"] else user
+        master = str(parse_address(match["where"], 7001)) if match["where"] else None
+    config = override_client(config, master=master, user=user)
+    if ca:
+        config = msgspec.structs.replace(config, client=msgspec.structs.replace(config.client, ca=ca))
+    return config
+
+
+def bind_host(config: Config) -> str:
+    """The wildcard address to bind to: of the master's family where it is an IP literal."""
+    where = config.client.gmp or (config.client.masters[0] if config.client.masters else "")
+    host = parse_address(where, 7001).host if where else ""
+    try:
+        return "::" if ipaddress.ip_address(host).version == 6 else "0.0.0.0"
+    except ValueError:
+        return "0.0.0.0"
+
+
+async def open_client(
+    reactor: Any, config: Config, *, password: str | None = None, door: Door | None = None
+) -> CloudClient:
+    """Start a core, open both ports, open the session. Raises SectorErrors; nothing is left open then.
+
+    With `password` a new session is begun; else the stored one counts, or the password file.
+    """
+    from sector._udt.context import Core
+    from sector._udt.data import open_data
+    from sector.gmp.node import open_gmp
+
+    door = door or TlsDoor(reactor, config)
+    known = password or read_password(config)
+    section = config.client
+    if password:
+        section = msgspec.structs.replace(section, session="", secret="", gmp="", key_id=0)
+    if not section.user:
+        raise errors.BadConfig("no user name is known", hint="run sector login, or set SECTOR_USER")
+    core = Core(reactor)
+    pool = ThreadPool(minthreads=0, maxthreads=4, name="sector-files")
+    try:
+        host = bind_host(config)
+        gmp = open_gmp(core, host, 0, require_auth=True)
+        data = open_data(core, host, 0)
+        keep = saver(config) if not password or section.user == config.client.user else None
+        session = ClientSession(reactor, gmp, door, section, password=known, save=keep)
+        await session.open()
+    except BaseException:
+        await core.stop()
+        raise
+    pool.start()
+
+    def run(function: Callable[..., Any], *args: Any) -> Any:
+        return deferToThreadPool(reactor, pool, function, *args)
+
+    client = CloudClient(session, data, run)
+
+    async def stop() -> None:
+        pool.stop()
+        await core.stop()
+
+    client.after_close(stop)
+    return client
