@@ -36,8 +36,12 @@ TOPOLOGY = """\
 
 REPLICATION = """\
 # How many replicas a file gets (never more than there are slaves). Read again when changed.
-[default]
 min = 3
+
+# Other numbers for some paths; the first rule that fits counts:
+# [[rule]]
+# path = "/scratch"
+# min = 1
 """
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import click
 
 from sector.errors import UsageError
@@ -68,18 +70,30 @@ def _literal(host: str) -> str:
     return str(found[0][4][0])
 
 
-@click.group()
+BENCHES = {
+    "udt": ("sector.bench.udt", "Bulk throughput over loopback."),
+    "gmp": ("sector.bench.gmp", "Round trips of 1 KB messages."),
+    "terasort": ("sector.bench.terasort", "Sort records of 100 bytes on a cluster."),
+}
+
+
+class _Benches(click.Group):
+    """Imports a bench when it is run."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(BENCHES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in BENCHES:
+            return None
+        command: click.Command = getattr(importlib.import_module(BENCHES[cmd_name][0]), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in BENCHES.items()])
+
+
+@click.command(cls=_Benches)
 def bench() -> None:
     """Measure transport, messaging and sorting; --json prints one document with machine and settings."""
-
-
-def _mount() -> None:
-    from sector.bench.gmp import gmp
-    from sector.bench.terasort import terasort
-    from sector.bench.udt import udt
-
-    for command in (udt, gmp, terasort):
-        bench.add_command(command)
-
-
-_mount()

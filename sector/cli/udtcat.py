@@ -247,23 +247,24 @@ def udtcat_main(
     listen: int | None, peer: tuple[str, int] | None, *, message: bool, message_size: int, stats: bool
 ) -> None:
     """Run until one side closes. Raises SectorError."""
-    from twisted.internet import reactor
+    from twisted.internet import reactor as installed
     from twisted.python.failure import Failure
 
+    reactor: Any = installed
     outcome: list[Any] = []
     work = defer.ensureDeferred(_run(reactor, listen, peer, MESSAGE if message else STREAM, message_size))
 
     def end(result: Any) -> None:
         outcome.append(result)
-        reactor.stop()  # type: ignore[attr-defined]
+        reactor.stop()
 
-    reactor.callWhenRunning(work.addBoth, end)  # type: ignore[attr-defined]
+    reactor.callWhenRunning(work.addBoth, end)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    reactor.run()  # type: ignore[attr-defined]
+    reactor.run()
     result = outcome[0] if outcome else None
     if isinstance(result, Failure):
         if result.check(twisted_errors.ConnectError):
-            raise Unreachable(str(result.value.args[0] if result.value.args else result.value))
+            raise Unreachable(getattr(result.value, "string", None) or str(result.value))
         result.raiseException()
     if stats and isinstance(result, Cat):
         line = {"sent": result.sent, "received": result.received, **result.stats}
