@@ -33,7 +33,8 @@ from sector.slave.context import SlaveContext
 from sector.slave.spe_data import Opened, SpeData
 from sector.slave.spe_job import Result, SpeJob
 from sector.sphere.runtime import mismatch
-from sector.sphere.supervisor import Fault, Outcome, Supervisor, Task, TaskInput, WorkerLimits
+from sector.sphere.supervisor import Supervisor
+from sector.sphere.tasks import Fault, Outcome, Task, TaskInput, WorkerLimits
 from sector.wire.base import Message, Ok, Request
 from sector.wire.sphere import (
     INLINE_MAX,

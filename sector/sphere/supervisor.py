@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import shutil
 import signal
 import socket
-import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,9 +22,10 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from sector.clock import Timer
-from sector.errors import BadConfig, Busy, Cancelled, SectorError, Unavailable
+from sector.errors import Busy, Cancelled, SectorError, Unavailable
 from sector.sphere import channel
 from sector.sphere.spawner import Spawner
+from sector.sphere.tasks import Done, Fault, Outcome, Progress, Task, WorkerLimits, pick_user
 from sector.wire.sphere import SpeState, UdfFault
 
 log = Logger()
@@ -34,85 +33,6 @@ LOG_KEEP = 64 << 10
 START_S = 60.0
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 OUTSIDE_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerLimits:
-    """Limits of one worker process. Bytes; -1 = none. `user` "" = `nobody` when the slave runs as root
-    and that user can read the interpreter, else the slave's own user. `silence_s` without a sign of
-    life and without using the processor = hung. `idle_s` = how long an idle worker is kept."""
-
-    memory: int = 4 << 30
-    file_size: int = 64 << 30
-    files: int = 256
-    processes: int = 256
-    cpu_s: int = 0
-    user: str = ""
-    silence_s: float = 30.0
-    idle_s: float = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class TaskInput:
-    """One input of a segment: an open descriptor and where the range begins in it (`at`), the range in
-    the file (`offset`, `length`, file `size`), and the index likewise (-1 = none)."""
-
-    path: str
-    fd: int
-    at: int
-    offset: int
-    length: int
-    size: int
-    record_size: int = 0
-    records: int = 0
-    index_fd: int = -1
-    index_at: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One segment for a worker. The caller keeps the descriptors open until the outcome. `blob` = path of
-    the pickled function, `udf` its SHA-256; `timeout_s` 0 = none."""
-
-    job: str
-    segment: int
-    attempt: int
-    udf: str
-    blob: str
-    inputs: tuple[TaskInput, ...]
-    output_fd: int
-    granularity: str
-    dtype: str = ""
-    buckets: int = 0
-    timeout_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """The function returned; the output descriptor holds `bytes` of data and `table` int64 lengths."""
-
-    kind: str
-    bytes: int
-    table: int
-    pieces: int
-    row_bytes: int
-    dtype: str
-    shape: list[int]
-    pid: int
-    log: str
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """The function failed."""
-
-    fault: UdfFault
-    pid: int
-    log: str
-
-
-Outcome = Done | Fault
-Progress = Callable[[float, int], None]
 
 
 class _Reader:
@@ -165,36 +85,6 @@ class _Worker:
     gone: bool = False
 
 
-def pick_user(name: str) -> tuple[int, int]:
-    """uid and gid for workers; (0, 0) = stay what we are. Raises `BadConfig` for an unknown user."""
-    if os.geteuid() != 0:
-        return 0, 0
-    try:
-        entry = pwd.getpwnam(name or "nobody")
-    except KeyError:
-        if name:
-            raise BadConfig(f"[sphere] user: there is no user {name!r} on this machine") from None
-        return 0, 0
-    if not name and not _readable_by_others():
-        return 0, 0
-    return entry.pw_uid, entry.pw_gid
-
-
-def _readable_by_others() -> bool:
-    """Whether another user can reach the interpreter, its packages and ours."""
-    places = {sys.prefix, sys.base_prefix, os.path.dirname(os.path.abspath(__file__))}
-    for place in places:
-        path = os.path.realpath(place)
-        while path != "/":
-            try:
-                if not os.stat(path).st_mode & 0o001:
-                    return False
-            except OSError:
-                return False
-            path = os.path.dirname(path)
-    return True
-
-
 class Supervisor:
     """All workers of a slave."""
 
@@ -212,6 +102,7 @@ class Supervisor:
         self.turn: deque[str] = deque()
         self.broken = ""
         self._next = 0
+        self._told = False
         self._timer: Timer | None = None
         self._spawn_reader = _Reader(spawner.sock.fileno(), self._from_spawner, "spawner")
         reactor.addReader(self._spawn_reader)
@@ -279,6 +170,7 @@ class Supervisor:
             self._forget(worker)
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
+        self.queues.clear()
         self.reactor.removeReader(self._spawn_reader)
         self.spawner.stop()
         shutil.rmtree(self.scratch, ignore_errors=True)
@@ -367,6 +259,7 @@ class Supervisor:
             "cpu_s": limits.cpu_s,
             "uid": self.uid,
             "gid": self.gid,
+            "network": limits.network,
         }
         channel.send(ours, hello)
         return worker
@@ -439,6 +332,9 @@ class Supervisor:
         kind = message["op"]
         if kind == "ready":
             worker.ready = True
+            if not message["isolated"] and not self.limits.network and not self._told:
+                self._told = True
+                log.warn("the kernel gives workers no network namespace: functions can use the network")
             worker.begun = worker.heard
             if current is not None:
                 self._feed(worker)

@@ -22,14 +22,15 @@ import numpy as np
 
 from sector.sphere import channel, records, udf
 from sector.sphere.output import BucketOutput, PlainOutput
-from sector.sphere.worker_os import close_doors, die_with_parent
+from sector.sphere.worker_os import close_doors, die_with_parent, leave_network
 
 TEXT_MAX = 8000
 TRACE_MAX = 48000
 
 
-def confine(hello: dict[str, Any], parent: int) -> None:
-    """Limits, unprivileged user, working directory; after exec, before any user code."""
+def confine(hello: dict[str, Any], parent: int) -> bool:
+    """Limits, unprivileged user, working directory; after exec, before any user code. Whether the process is
+    cut off from the network."""
     sys.setswitchinterval(0.005)
     os.umask(0o077)
     os.chdir(hello["scratch"])
@@ -48,12 +49,14 @@ def confine(hello: dict[str, Any], parent: int) -> None:
             _, hard = resource.getrlimit(what)
             top = value if hard == resource.RLIM_INFINITY else min(value, hard)
             resource.setrlimit(what, (top, top))
+    isolated = False if hello["network"] else leave_network()
     if hello.get("uid"):
         os.setgroups([])
         os.setresgid(hello["gid"], hello["gid"], hello["gid"])
         os.setresuid(hello["uid"], hello["uid"], hello["uid"])
         die_with_parent(parent)  # the kernel clears it when the user changes
     close_doors()
+    return isolated
 
 
 class Beat(threading.Thread):
@@ -205,10 +208,10 @@ class Worker:
         """Until the channel closes."""
         hello, _ = channel.receive(self.sock)
         self.job, self.scratch = hello["job"], hello["scratch"]
-        confine(hello, parent)
+        isolated = confine(hello, parent)
         sys.path.insert(0, self.scratch)
         self.beat.start()
-        channel.send(self.sock, {"op": "ready"})
+        channel.send(self.sock, {"op": "ready", "isolated": isolated})
         while True:
             message, fds = channel.receive(self.sock)
             self.beat.fraction = 0.0

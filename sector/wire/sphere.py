@@ -51,15 +51,15 @@ class Runtime(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SpeNode(msgspec.Struct, frozen=True, array_like=True):
-    """A slave that takes part in a job, as the client sees it. `spes` = segments it runs at once."""
+    """A slave that takes part in a job, as the client sees it. `spes` = segments it runs at once. The key is
+    HKDF(S, "cs" + node + instance + key_id) (sector.keys.client_slave_key): it does not travel."""
 
     node: Name
     instance: U64
     gmp: Address
     data: Address
     spes: U32
-    key: Key
-    host: Name = "localhost"
+    key_id: U32
 
 
 class SpePeer(msgspec.Struct, frozen=True, array_like=True):
@@ -302,8 +302,9 @@ class Delivered(msgspec.Struct, frozen=True, array_like=True):
 
 class SegmentDone(Message, frozen=True, array_like=True):
     """A segment is complete. `kind` of the result: "none", "bytes", "array" (then `dtype` and `shape`),
-    "buckets"; `lengths` of its pieces when they are few. `inline`: the bytes are in `data`; else fetch
-    them with ResultFetch, or `path` holds them, or the buckets do. `undelivered`: bucket ranges whose
+    "buckets"; `pieces` = how many were returned. `inline`: data and behind it `table` int64 lengths of the
+    pieces (left out when all are `row_bytes` long) are in `data`; else fetch both with ResultFetch, or
+    `path` holds the data, or the buckets do. `undelivered`: bucket ranges whose
     target did not take them; Deliver sends them anew. `row_bytes` = length of every record, 0 = various.
     `fault` = the function failed."""
 
@@ -313,10 +314,11 @@ class SegmentDone(Message, frozen=True, array_like=True):
     bytes_out: U64
     bytes_moved: U64
     inline: bool = False
-    data: Annotated[bytes, Meta(max_length=INLINE_MAX)] = b""
+    data: Annotated[bytes, Meta(max_length=2 * INLINE_MAX)] = b""
     dtype: Annotated[str, Meta(max_length=4096)] = ""
     shape: Annotated[list[int], Meta(max_length=32)] = []
-    lengths: Annotated[list[int], Meta(max_length=4096)] = []
+    table: U64 = 0
+    pieces: U64 = 0
     row_bytes: U64 = 0
     path: Annotated[str, Meta(max_length=4096)] = ""
     version: Version = Version(0, 0)

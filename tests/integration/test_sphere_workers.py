@@ -21,7 +21,8 @@ from twisted.trial.unittest import TestCase
 
 from sector.errors import Cancelled, Unavailable
 from sector.sphere import spawner, supervisor
-from sector.sphere.supervisor import Done, Fault, Supervisor, Task, TaskInput, WorkerLimits
+from sector.sphere.supervisor import Supervisor
+from sector.sphere.tasks import Done, Fault, Task, TaskInput, WorkerLimits
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

@@ -1,0 +1,422 @@
+"""Sphere jobs at the master: who may run what, job records for slaves, keys for a job, lists, ends.
+
+The master schedules nothing: the client's driver does. Here a job begins (execute right, keys, records sent to
+the slaves), is listed, watched and cancelled, and ends: by its driver's word, by a user's, with the session,
+or after the driver has been silent (spec/sphere.md, spec/security.md "UDFs").
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+from twisted.internet.defer import Deferred, DeferredList
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from sector.errors import Busy, Cancelled, Denied, NotFound, SectorError, Unavailable
+from sector.master.context import MasterContext, SlaveView
+from sector.master.sessions import View
+from sector.master.store_jobs import job_forget, job_load, job_save
+from sector.model import Address, Key, check_path
+from sector.rpc import Caller, RpcNode
+from sector.wire.base import Ok
+from sector.wire.sphere import (
+    Blob,
+    JobCancel,
+    JobCounts,
+    JobEnd,
+    JobInfo,
+    JobJoin,
+    JobList,
+    JobOrder,
+    JobRecord,
+    JobReport,
+    JobShow,
+    JobStart,
+    JobStarted,
+    JobTable,
+    Runtime,
+    SpeNode,
+    SpePeer,
+    SpeQuery,
+    SpeState,
+    SpeStates,
+    UdfFault,
+)
+
+log = Logger()
+REPORT_S = 2.0
+SILENCE_S = 45.0
+TICK_S = 2.0
+KEEP_JOBS = 1000
+PER_USER = 100
+
+
+class JobState(msgspec.Struct, array_like=True):
+    """What is kept of a job in the database. `client` = principal of its driver; times: seconds since
+    1970; `slaves` = ids of those it was introduced to."""
+
+    id: str
+    user: str
+    client: str
+    label: str
+    output: str
+    stage: int
+    blobs: list[Blob]
+    runtime: Runtime
+    timeout_s: float
+    started: float
+    state: str = "running"
+    why: str = ""
+    ended: float = 0.0
+    counts: JobCounts = JobCounts()
+    errors: Annotated[list[UdfFault], Meta(max_length=20)] = []
+    slaves: list[str] = []
+
+
+@dataclass
+class _Live:
+    """What lives only while a job runs: when its driver was heard, the keys of pairs of slaves."""
+
+    heard: float
+    pairs: dict[tuple[int, int], tuple[int, bytes]] = field(default_factory=dict)
+    ending: bool = False
+
+
+class Jobs:
+    """All jobs of a master."""
+
+    def __init__(self, rpc: RpcNode, context: MasterContext) -> None:
+        self.context = context
+        self.jobs: dict[str, JobState] = {}
+        self.live: dict[str, _Live] = {}
+        self.client_keys: dict[tuple[str, int], int] = {}
+        self.loaded = Deferred.fromCoroutine(self._load())
+        self.loaded.addErrback(lambda failure: log.failure("reading the list of jobs", failure))
+        self._timer = context.clock.callLater(TICK_S, self._tick)
+        context.resolvers["job"] = self.resolve
+        context.on_session_end.append(self.session_ended)
+        context.on_stop.append(self.stop)
+        rpc.serve(JobStart, self.start)
+        rpc.serve(JobJoin, self.join)
+        rpc.serve(JobReport, self.report)
+        rpc.serve(JobList, self.list)
+        rpc.serve(JobShow, self.show)
+        rpc.serve(JobCancel, self.cancel)
+
+    async def _load(self) -> None:
+        decoder = msgspec.msgpack.Decoder(JobState)
+        for body in await job_load(self.context.store, KEEP_JOBS):
+            try:
+                job = decoder.decode(body)
+            except msgspec.DecodeError as error:
+                log.warn("a job's row cannot be read: {why}", why=str(error))
+                continue
+            self.jobs.setdefault(job.id, job)
+            if job.state == "running":
+                self.live.setdefault(job.id, _Live(self.context.clock.seconds()))
+
+    def stop(self) -> None:
+        """No more ticks. Jobs go on: their drivers find the master again."""
+        if self._timer.active():
+            self._timer.cancel()
+
+    def _save(self, job: JobState) -> Deferred[None]:
+        saved = job_save(self.context.store, job.id, job.started, msgspec.msgpack.encode(job))
+        saved.addErrback(lambda failure: log.failure("writing job {job}", failure, job=job.id))
+        return saved
+
+    # -- begin -----------------------------------------------------------------------------------
+    async def start(self, request: JobStart, caller: Caller) -> JobStarted:
+        """Check the user's rights, make the job and introduce it to the slaves."""
+        await _when(self.loaded)
+        context = self.context
+        view = context.sessions.user_of(caller.principal)
+        if not any("x" in right.what for right in view.rights):
+            context.audit(view.user, "job.refused", request.label)
+            raise Denied(
+                f"user {view.user} has no right to run functions",
+                hint=f"an administrator can give it: sector grant {view.user} DIRECTORY rx",
+            )
+        if request.output and not view.may(check_path(request.output), "w"):
+            raise Denied(f"user {view.user} may not write {request.output}")
+        mine = sum(1 for name in self.live if self.jobs[name].user == view.user)
+        if mine >= PER_USER:
+            raise Busy(f"user {view.user} runs {mine} jobs already")
+        job = JobState(
+            os.urandom(8).hex(),
+            view.user,
+            caller.principal,
+            request.label,
+            request.output,
+            request.stage,
+            list(request.blobs),
+            request.runtime,
+            request.timeout_s,
+            context.wall(),
+        )
+        self.jobs[job.id] = job
+        self.live[job.id] = _Live(context.clock.seconds())
+        try:
+            started = await self._introduce(job, view)
+        except BaseException:
+            del self.jobs[job.id]
+            self._release(job.id)
+            raise
+        await self._save(job)
+        blobs = " ".join(blob.sha256.hex()[:16] for blob in request.blobs)
+        context.audit(view.user, "job.start", f"{job.id} {request.label} code {blobs}")
+        self._trim()
+        return started
+
+    async def join(self, request: JobJoin, caller: Caller) -> JobStarted:
+        """Introduce a running job to the slaves of now."""
+        await _when(self.loaded)
+        job = self._own(request.job, caller)
+        if job.id not in self.live:
+            raise Cancelled(f"job {job.id} has ended: {job.why or job.state}")
+        self.live[job.id].heard = self.context.clock.seconds()
+        started = await self._introduce(job, self.context.sessions.user_of(caller.principal))
+        await self._save(job)
+        return started
+
+    async def _introduce(self, job: JobState, view: View) -> JobStarted:
+        """Send the record with fresh keys and peers to all slaves that run; answer with those that took it."""
+        live = self.live[job.id]
+        up = [slave for slave in self.context.slaves() if slave.state == "up" and slave.spes > 0]
+        if not up:
+            raise Unavailable("no slave that runs functions is up")
+        calls = []
+        for slave in up:
+            record = JobRecord(
+                self.context.epoch(),
+                job.id,
+                job.user,
+                job.client,
+                self._client_key(job, slave),
+                list(view.rights),
+                job.blobs,
+                job.runtime,
+                job.timeout_s,
+                job.stage,
+                [self._peer(live, slave, other) for other in up if other.id != slave.id],
+            )
+            calls.append(self.context.call_slave(slave.id, record, deadline_s=10.0))
+        nodes, refused, first = [], {}, None
+        for slave, (good, answer) in zip(up, await DeferredList(calls, consumeErrors=True), strict=True):
+            if good:
+                nodes.append(
+                    SpeNode(
+                        slave.id,
+                        slave.instance,
+                        Address(slave.peer.host, slave.peer.port),
+                        slave.data,
+                        slave.spes,
+                        self.client_keys[(job.client, slave.instance)],
+                    )
+                )
+            else:
+                error = _sector_error(answer)
+                refused[slave.id] = error.message
+                first = first or error
+        if not nodes:
+            assert first is not None
+            raise first
+        job.slaves = sorted({*job.slaves, *(node.node for node in nodes)})
+        return JobStarted(job.id, nodes, REPORT_S, SILENCE_S, refused)
+
+    def _client_key(self, job: JobState, slave: SlaveView) -> Key:
+        sessions = self.context.sessions
+        number = self.client_keys.get((job.client, slave.instance))
+        if number is None:
+            number = self.client_keys[(job.client, slave.instance)] = sessions.key_ids.new()
+        secret = sessions.slave_key(job.client, slave.id, slave.instance, number)
+        row = sessions.get(sessions.user_of(job.client).session_id)
+        rest = row.expires - self.context.wall() if row is not None else 0.0
+        return Key(number, secret, job.client, max(1.0, rest))
+
+    def _peer(self, live: _Live, slave: SlaveView, other: SlaveView) -> SpePeer:
+        pair = (min(slave.instance, other.instance), max(slave.instance, other.instance))
+        if pair not in live.pairs:
+            live.pairs[pair] = (self.context.sessions.key_ids.new(), os.urandom(32))
+        number, secret = live.pairs[pair]
+        key = Key(number, secret, f"slave:{other.id}")
+        address = Address(other.peer.host, other.peer.port)
+        return SpePeer(other.id, other.instance, address, other.data, key)
+
+    # -- while it runs ---------------------------------------------------------------------------
+    async def report(self, request: JobReport, caller: Caller) -> JobOrder:
+        """The driver tells how it stands."""
+        await _when(self.loaded)
+        job = self._own(request.job, caller)
+        live = self.live.get(job.id)
+        if live is None:
+            if request.state == job.state:
+                return JobOrder(False)
+            return JobOrder(True, job.why or f"job {job.id} has ended")
+        live.heard = self.context.clock.seconds()
+        job.counts, job.stage, job.errors = request.counts, request.stage, list(request.errors)
+        if request.state != "running":
+            why = job.errors[0].message[:200] if job.errors else ""
+            await self._end(job, request.state, why)
+        return JobOrder(False)
+
+    def resolve(self, principal: str, slave_id: str) -> View:
+        """Who stands behind "job:ID/USER" when a slave publishes for a job."""
+        name, _, user = principal.partition(":")[2].partition("/")
+        job = self.jobs.get(name)
+        if job is None or name not in self.live or job.user != user or slave_id not in job.slaves:
+            raise Denied(f"slave {slave_id} does not work for job {name}")
+        return self.context.sessions.user_of(job.client)
+
+    async def list(self, request: JobList, caller: Caller) -> JobTable:
+        """The caller's jobs, newest first; an administrator sees all."""
+        await _when(self.loaded)
+        view = self.context.sessions.user_of(caller.principal)
+        seen = [job for job in self.jobs.values() if view.is_admin or job.user == view.user]
+        seen.sort(key=lambda job: -job.started)
+        return JobTable([_info(job) for job in seen[: request.limit]])
+
+    async def show(self, request: JobShow, caller: Caller) -> JobInfo:
+        """One job with what its workers do now."""
+        await _when(self.loaded)
+        job = self._seen(request.job, caller)
+        spes: list[SpeState] = []
+        if job.id in self.live:
+            up = {slave.id for slave in self.context.slaves() if slave.state == "up"}
+            query = SpeQuery(self.context.epoch(), job.id)
+            asked = [self.context.call_slave(s, query, deadline_s=2.0) for s in job.slaves if s in up]
+            for good, answer in await DeferredList(asked, consumeErrors=True):
+                if good and isinstance(answer, SpeStates):
+                    spes += answer.spes
+        return _info(job, spes)
+
+    # -- end -------------------------------------------------------------------------------------
+    async def cancel(self, request: JobCancel, caller: Caller) -> Ok:
+        """A user ends a job."""
+        await _when(self.loaded)
+        job = self._seen(request.job, caller)
+        user = self.context.sessions.user_of(caller.principal).user
+        if job.id in self.live:
+            self.context.audit(user, "job.cancel", job.id)
+            await self._end(job, "cancelled", f"job {job.id} was cancelled by {user}")
+        return Ok()
+
+    def session_ended(self, principal: str) -> None:
+        """All jobs of a session end with it."""
+        for name in list(self.live):
+            if self.jobs[name].client == principal:
+                self._end_soon(self.jobs[name], "cancelled", "the session has ended")
+        for key in [key for key in self.client_keys if key[0] == principal]:
+            self.context.sessions.key_ids.free(self.client_keys.pop(key))
+
+    def _tick(self) -> None:
+        self._timer = self.context.clock.callLater(TICK_S, self._tick)
+        now = self.context.clock.seconds()
+        for name, live in list(self.live.items()):
+            job = self.jobs[name]
+            if now - live.heard > SILENCE_S:
+                self._end_soon(job, "lost", f"the driver of job {name} was silent for {SILENCE_S:g} s")
+                continue
+            try:
+                self.context.sessions.user_of(job.client)
+            except SectorError as error:
+                self._end_soon(job, "cancelled", error.message)
+
+    def _end_soon(self, job: JobState, state: str, why: str) -> None:
+        ending = Deferred.fromCoroutine(self._end(job, state, why))
+        ending.addErrback(lambda failure: log.failure("ending job {job}", failure, job=job.id))
+
+    async def _end(self, job: JobState, state: str, why: str) -> None:
+        live = self.live.get(job.id)
+        if live is None or live.ending:
+            return
+        live.ending = True
+        job.state, job.why, job.ended = state, why, self.context.wall()
+        self._release(job.id)
+        end = JobEnd(self.context.epoch(), job.id, why[:8000])
+        calls = [self.context.call_slave(name, end, deadline_s=10.0) for name in job.slaves]
+        await self._save(job)
+        await DeferredList(calls, consumeErrors=True)
+
+    def _release(self, name: str) -> None:
+        live = self.live.pop(name, None)
+        if live is not None:
+            for number, _ in live.pairs.values():
+                self.context.sessions.key_ids.free(number)
+
+    def _trim(self) -> None:
+        over = sorted(
+            (job for job in self.jobs.values() if job.id not in self.live), key=lambda job: job.started
+        )[: max(0, len(self.jobs) - KEEP_JOBS)]
+        for job in over:
+            del self.jobs[job.id]
+        if over:
+            forgotten = job_forget(self.context.store, [job.id for job in over])
+            forgotten.addErrback(lambda failure: log.failure("forgetting old jobs", failure))
+
+    # -- who may ---------------------------------------------------------------------------------
+    def _own(self, name: str, caller: Caller) -> JobState:
+        """The job, if its driver (or the same user under a newer session) asks."""
+        view = self.context.sessions.user_of(caller.principal)
+        job = self.jobs.get(name)
+        if job is None:
+            raise NotFound(f"there is no job {name}")
+        if job.user != view.user:
+            raise Denied(f"job {name} belongs to {job.user}")
+        return job
+
+    def _seen(self, name: str, caller: Caller) -> JobState:
+        """The job by its id or the unique beginning of it, if the caller may see it."""
+        view = self.context.sessions.user_of(caller.principal)
+        found = [job for key, job in self.jobs.items() if name and key.startswith(name)]
+        if len(found) != 1:
+            raise NotFound(f"there is no job {name}" if not found else f"{name} fits {len(found)} jobs")
+        if found[0].user != view.user and not view.is_admin:
+            raise Denied(f"job {found[0].id} belongs to {found[0].user}")
+        return found[0]
+
+
+def _info(job: JobState, spes: list[SpeState] | None = None) -> JobInfo:
+    return JobInfo(
+        job.id,
+        job.user,
+        job.state,
+        job.stage,
+        job.label,
+        job.started,
+        job.ended,
+        job.counts,
+        spes or [],
+        job.errors,
+    )
+
+
+def _sector_error(failure: Failure) -> SectorError:
+    value = failure.value
+    return value if isinstance(value, SectorError) else Unavailable(f"internal error: {value}")
+
+
+def _when(ready: Deferred[None]) -> Awaitable[None]:
+    """Wait for a Deferred that others wait for too."""
+    waiting: Deferred[None] = Deferred()
+
+    def fired(result: None) -> None:
+        waiting.callback(None)
+        return result
+
+    ready.addCallback(fired)
+    return waiting
+
+
+def register_jobs(rpc: RpcNode, context: MasterContext) -> Jobs:
+    """Serve jobs at a master; called once, before the first request."""
+    return Jobs(rpc, context)
+
+
+__all__ = ["JobState", "Jobs", "register_jobs"]
