@@ -38,7 +38,7 @@ REPLICATION = """\
 # How many replicas a file gets (never more than there are slaves). Read again when changed.
 min = 3
 
-# Other numbers for some paths; the first rule that fits counts:
+# Other numbers for some paths; the last rule that fits counts:
 # [[rule]]
 # path = "/scratch"
 # min = 1

@@ -1,0 +1,281 @@
+"""Commands for administrators: users, directory rights, nodes, allow-lists."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from sector.cli import render
+from sector.cli.calls import call
+from sector.cli.main import Shared, shared_options
+from sector.cli.tls_once import read_password
+from sector.errors import UsageError
+from sector.model import Right, check_path
+from sector.rights import parse_letters
+from sector.wire.admin import (
+    Acl,
+    AclChange,
+    AclList,
+    Grant,
+    NodeList,
+    Nodes,
+    Revoke,
+    UserAdd,
+    UserInfo,
+    UserList,
+    UserPasswd,
+    UserRemove,
+    Users,
+)
+
+password_option = click.option(
+    "--password-file", metavar="FILE", help="File with the password, - = standard input; else a prompt."
+)
+
+
+def _done(shared: Shared, text: str, **fields: object) -> None:
+    if shared.json:
+        render.print_json(fields)
+    else:
+        click.echo(text)
+
+
+# users ------------------------------------------------------------------------------------------------
+@click.group()
+def user() -> None:
+    """Add, list and remove users, set passwords."""
+
+
+@user.command("add")
+@click.argument("name")
+@click.option("--admin", is_flag=True, help="Make the user an administrator.")
+@password_option
+@shared_options
+@click.pass_obj
+def user_add(shared: Shared, name: str, admin: bool, password_file: str | None) -> None:
+    """Add the user NAME. Rights on directories are given with `sector grant`.
+
+    \b
+    Examples:
+      sector user add alice
+      sector user add alice --password-file pw
+    """
+    password = read_password(password_file, f"Password of {name}", confirm=True)
+    roles = ["user", "admin"] if admin else ["user"]
+    call(shared, UserAdd(name, password, roles))
+    if len(password) < 8:
+        render.say("this password is short; choose a longer one with sector user passwd")
+    _done(
+        shared, f"user {name} added; give rights with: sector grant {name} /PATH rw", name=name, roles=roles
+    )
+
+
+@user.command("list")
+@shared_options
+@click.pass_obj
+def user_list(shared: Shared) -> None:
+    """List the users with roles and rights.
+
+    \b
+    Example:
+      sector user list --json
+    """
+    found: list[UserInfo] = []
+    while True:
+        page: Users = call(shared, UserList(after=found[-1].name if found else ""))
+        found.extend(page.users)
+        if not page.more or not page.users:
+            break
+    if shared.json:
+        render.print_json([_user_json(info) for info in found])
+        return
+    rows = [
+        (
+            info.name,
+            ",".join(info.roles),
+            " ".join(f"{right.path}:{right.what or '-'}" for right in info.rights) or "-",
+            " ".join(info.addresses) or "any",
+            time.strftime("%Y-%m-%d", time.localtime(info.created)),
+        )
+        for info in found
+    ]
+    render.print_table(("name", "roles", "rights", "addresses", "since"), rows)
+
+
+def _user_json(info: UserInfo) -> dict[str, object]:
+    return {
+        "name": info.name,
+        "roles": info.roles,
+        "rights": [{"path": right.path, "rights": right.what} for right in info.rights],
+        "addresses": info.addresses,
+        "created": info.created,
+    }
+
+
+@user.command("remove")
+@click.argument("name")
+@shared_options
+@click.pass_obj
+def user_remove(shared: Shared, name: str) -> None:
+    """Remove the user NAME; his sessions end within seconds, his files stay.
+
+    \b
+    Example:
+      sector user remove alice
+    """
+    call(shared, UserRemove(name))
+    _done(shared, f"user {name} removed", name=name)
+
+
+@user.command("passwd")
+@click.argument("name", required=False)
+@password_option
+@click.option("--old-password-file", metavar="FILE", help="File with the old password (for your own).")
+@shared_options
+@click.pass_obj
+def user_passwd(
+    shared: Shared, name: str | None, password_file: str | None, old_password_file: str | None
+) -> None:
+    """Set the password of NAME, or your own; all sessions of that user end.
+
+    \b
+    Examples:
+      sector user passwd alice --password-file pw
+      sector user passwd
+    """
+    me = shared.client_config().client.user
+    target = name or me
+    if not target:
+        raise UsageError("no user name is given", hint="sector user passwd NAME")
+    old = read_password(old_password_file, f"Old password of {target}") if target == me else ""
+    password = read_password(password_file, f"New password of {target}", confirm=True)
+    call(shared, UserPasswd(target, password, old))
+    _done(shared, f"password of {target} set; log in again: sector login --user {target}", name=target)
+
+
+# rights -----------------------------------------------------------------------------------------------
+@click.command()
+@click.argument("user_name", metavar="USER")
+@click.argument("path")
+@click.argument("rights", metavar="RIGHTS")
+@shared_options
+@click.pass_obj
+def grant(shared: Shared, user_name: str, path: str, rights: str) -> None:
+    """Give USER the RIGHTS on the directory PATH and all below it.
+
+    RIGHTS are letters of rwx: read, write, execute (ship functions that run on these files); "none" takes
+    what a directory above gives. They replace those that were set on the same PATH.
+
+    \b
+    Examples:
+      sector grant alice /sdss r
+      sector grant alice /home/alice rwx
+      sector grant alice /sdss/private none
+    """
+    try:
+        letters = parse_letters(rights)
+    except ValueError as bad:
+        raise UsageError(str(bad), hint="write r, rw, rwx or none") from None
+    call(shared, Grant(Right(user_name, check_path(path), letters)))
+    shown = letters or "no rights"
+    _done(shared, f"{user_name} has {shown} on {path}", user=user_name, path=check_path(path), rights=letters)
+
+
+@click.command()
+@click.argument("user_name", metavar="USER")
+@click.argument("path")
+@shared_options
+@click.pass_obj
+def revoke(shared: Shared, user_name: str, path: str) -> None:
+    """Take the rights that USER has on exactly PATH; his sessions end within seconds.
+
+    \b
+    Example:
+      sector revoke alice /sdss
+    """
+    call(shared, Revoke(user_name, check_path(path)))
+    _done(shared, f"rights of {user_name} on {path} taken", user=user_name, path=check_path(path))
+
+
+# nodes ------------------------------------------------------------------------------------------------
+@click.group()
+def node() -> None:
+    """Show the nodes."""
+
+
+@node.command("list")
+@shared_options
+@click.pass_obj
+def node_list(shared: Shared) -> None:
+    """List the slaves with state, space and files.
+
+    \b
+    Example:
+      sector node list --json
+    """
+    nodes: Nodes = call(shared, NodeList())
+    if shared.json:
+        render.print_json(nodes.nodes)
+        return
+    rows = [
+        (
+            info.id,
+            info.state,
+            info.host,
+            info.topology,
+            info.pid,
+            info.files,
+            render.size_text(info.used_bytes),
+            render.size_text(info.free_bytes),
+        )
+        for info in nodes.nodes
+    ]
+    heads = ("node", "state", "host", "topology", "pid", "files", "used", "free")
+    render.print_table(heads, rows, right=(4, 5, 6, 7))
+
+
+# allow-lists ------------------------------------------------------------------------------------------
+@click.group()
+def acl() -> None:
+    """Say which slaves and masters may join."""
+
+
+def _acl_group(role: str) -> click.Group:
+    @click.group(role, help=f"Allow-list of {role}s.")
+    def group() -> None:
+        pass
+
+    @group.command("add", help=f"Let the {role} NAME join, from the given addresses or from anywhere.")
+    @click.argument("name")
+    @click.option("--address", "addresses", metavar="CIDR", multiple=True, help="Only from here; repeatable.")
+    @shared_options
+    @click.pass_obj
+    def add(shared: Shared, name: str, addresses: tuple[str, ...]) -> None:
+        call(shared, AclChange(role, name, True, list(addresses)))
+        _done(shared, f"{role} {name} may join", role=role, name=name, addresses=list(addresses))
+
+    @group.command("remove", help=f"Refuse the {role} NAME from now on.")
+    @click.argument("name")
+    @shared_options
+    @click.pass_obj
+    def remove(shared: Shared, name: str) -> None:
+        call(shared, AclChange(role, name, False))
+        _done(shared, f"{role} {name} may not join any more", role=role, name=name)
+
+    @group.command("list", help=f"Show the {role}s that may join.")
+    @shared_options
+    @click.pass_obj
+    def show(shared: Shared) -> None:
+        found: Acl = call(shared, AclList(role))
+        if shared.json:
+            render.print_json(found.entries)
+        else:
+            rows = [(entry.name, " ".join(entry.addresses) or "any") for entry in found.entries]
+            render.print_table(("name", "addresses"), rows)
+
+    return group
+
+
+for _role in ("slave", "master"):
+    acl.add_command(_acl_group(_role))

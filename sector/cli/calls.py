@@ -1,0 +1,55 @@
+"""Requests of commands to the master: a session from the client's settings, one call, the reply."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sector.cli.main import Shared
+from sector.cli.tls_once import run_once
+from sector.errors import PortInUse, UsageError
+from sector.wire.base import Request
+
+DEADLINE_S = 20.0
+
+
+def call(shared: Shared, *requests: Request) -> Any:
+    """Send the requests one after the other under the user's session; the reply to the last one. Raises the
+    master's error, `Unreachable`, `SessionExpired`, `UsageError` when nobody is logged in."""
+    from sector._udt.context import Core
+    from sector._udt.errors import CoreError
+    from sector.client.session import ClientSession, TlsDoor, read_password, saver
+    from sector.gmp.node import open_gmp
+
+    config = shared.client_config()
+    if not config.client.masters:
+        raise UsageError("no master is known", hint="run sector login HOST:PORT --ca FILE, or sector up")
+
+    async def work(reactor: Any) -> Any:
+        door = TlsDoor(reactor, config)
+        core = Core(reactor)
+        try:
+            host = "::" if ":" in config.client.gmp.rpartition(":")[0].strip("[]") else "0.0.0.0"
+            gmp = open_gmp(core, host, 0)
+            session = ClientSession(
+                reactor,
+                gmp,
+                door,
+                config.client,
+                password=read_password(config),
+                save=saver(config),
+            )
+            reply = None
+            try:
+                await session.open()
+                for request in requests:
+                    reply = await session.call(request, deadline_s=DEADLINE_S)
+            finally:
+                session.close()
+                await gmp.stop()
+            return reply
+        except CoreError as bad:
+            raise PortInUse(f"no UDP port can be opened: {bad}") from None
+        finally:
+            await core.stop()
+
+    return run_once(work)

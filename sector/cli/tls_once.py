@@ -1,0 +1,109 @@
+"""One login over TLS from a command: a reactor of its own, run until the answer is there."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.epollreactor import EPollReactor
+from twisted.python.failure import Failure
+
+from sector.config import ClientSection, save_client
+from sector.errors import LocalIO, UsageError
+from sector.model import Address
+from sector.pki import fingerprint
+from sector.tls import Trust, open_tls
+from sector.wire.login import Login, Session
+
+T = TypeVar("T")
+
+
+def run_once(work: Callable[[Any], Awaitable[T]]) -> T:
+    """Run `work(reactor)` to its end in a reactor of its own. Ctrl-C cancels it."""
+    reactor = EPollReactor()
+    outcome: list[Any] = []
+    interrupted: list[int] = []
+
+    def begin() -> None:
+        running: Deferred[Any] = ensureDeferred(cast(Any, work(reactor)))
+
+        def over(result: Any) -> None:
+            outcome.append(result)
+            reactor.callLater(0, reactor.stop)  # closed connections get their turn first
+
+        def interrupt(number: int, _frame: Any) -> None:
+            interrupted.append(number)
+            reactor.callFromThread(running.cancel)
+
+        running.addBoth(over)
+        signal.signal(signal.SIGINT, interrupt)
+
+    before = signal.getsignal(signal.SIGINT)
+    reactor.callWhenRunning(begin)
+    try:
+        reactor.run(installSignalHandlers=False)
+    finally:
+        signal.signal(signal.SIGINT, before)
+        for reader in reactor.removeAll():
+            reader.connectionLost(Failure(ConnectionError("the command has ended")))
+    if interrupted:
+        raise KeyboardInterrupt
+    result = outcome[0]
+    if isinstance(result, Failure):
+        result.raiseException()
+    return result  # type: ignore[no-any-return]
+
+
+def read_password(password_file: str | None, prompt: str, *, confirm: bool = False) -> str:
+    """A password from a file ("-" = standard input), SECTOR_PASSWORD_FILE, or a prompt on the terminal.
+    Never from the command line. Raises `LocalIO`, `UsageError`."""
+    name = password_file or os.environ.get("SECTOR_PASSWORD_FILE")
+    if name == "-":
+        return sys.stdin.readline().rstrip("\r\n")
+    if name:
+        try:
+            return Path(name).expanduser().read_text(encoding="utf-8").rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as bad:
+            why = getattr(bad, "strerror", None) or "it is not UTF-8 text"
+            raise LocalIO(f"password file {name}: {why}") from None
+    if not sys.stdin.isatty():
+        raise UsageError("no password is given", hint="use --password-file FILE or SECTOR_PASSWORD_FILE")
+    password = getpass.getpass(f"{prompt}: ")
+    if confirm and getpass.getpass(f"{prompt} again: ") != password:
+        raise UsageError("the two passwords differ")
+    return password
+
+
+def log_in(master: Address, trust: Trust, user: str, password: str, password_file: str = "") -> ClientSection:
+    """Log in at a master and keep the session in the client's settings. Raises `LoginRefused`, `Busy`,
+    `Unreachable`, `NotAllowed`."""
+
+    async def work(reactor: Any) -> Session:
+        caller = await open_tls(reactor, master.host, master.port, trust)
+        try:
+            session: Session = await caller.call(Login(user, password))
+            return session
+        finally:
+            caller.close()
+
+    session = run_once(work)
+    client = ClientSection(
+        masters=[str(master)],
+        user=session.user,
+        ca_sha256=fingerprint(trust.ca) if trust.ca is not None else trust.ca_sha256,
+        session=session.session_id.hex(),
+        secret=session.secret.hex(),
+        expires=session.expires,
+        master_id=session.master_id,
+        gmp=str(session.gmp),
+        key_id=session.key_id,
+        password_file=password_file,
+    )
+    save_client(client)
+    return client
