@@ -77,7 +77,7 @@ async def open_client(
         host = bind_host(config)
         gmp = open_gmp(core, host, 0, require_auth=True)
         data = open_data(core, host, 0)
-        keep = saver(config) if not password or section.user == config.client.user else None
+        keep = saver(config) if password is None else None
         session = ClientSession(reactor, gmp, door, section, password=known, save=keep)
         await session.open()
     except BaseException:
