@@ -1,4 +1,4 @@
-"""Tables of the master's database. Rows never leave the store; a version is two columns, epoch and counter."""
+"""Tables of the master's database. Rows stay in the store; a version is two columns, epoch and counter."""
 
 from __future__ import annotations
 

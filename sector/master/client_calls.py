@@ -1,0 +1,364 @@
+"""What clients ask of the master: names, listings, reading, writing, replicas (wire/files.py).
+
+Each handler checks the right of the user, runs one rule in the database, and for data introduces the client
+to a slave with a ticket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from twisted.logger import Logger
+
+from sector.errors import (
+    BadPath,
+    Busy,
+    Conflict,
+    Denied,
+    IsDirectory,
+    NoSpace,
+    NotFound,
+    SectorError,
+    TimedOut,
+    Unavailable,
+    Unreachable,
+)
+from sector.master import namespace, placement
+from sector.master.errands import Errands
+from sector.master.hub import REBUILDING, Hub, new_id
+from sector.master.membership import LOST
+from sector.master.namespace import Entry, Lease, Replica, WriteRequest
+from sector.master.sessions import View
+from sector.master.store import SqlTx
+from sector.master.values import FileState
+from sector.model import FileInfo, SliceMeta, check_path, is_below
+from sector.rpc import Caller
+from sector.wire import files
+from sector.wire.base import Ok
+from sector.wire.slave import PrepareRead, PrepareWrite
+
+log = Logger()
+WRITE_TRIES = 4
+PREPARE_S = 6.0
+PAGE = 500
+LOOK_LIMIT = 1000
+
+
+def check(view: View, path: str, what: str) -> str:
+    """The canonical path, if the user has the right. Raises `BadPath`, `Denied`."""
+    path = check_path(path)
+    if not view.may(path, what):
+        verb = {"r": "read", "w": "change", "x": "run functions on"}.get(what, what)
+        raise Denied(f"user {view.user} may not {verb} {path}")
+    return path
+
+
+def check_tree(view: View, path: str, what: str) -> str:
+    """The same for a path and all below: a directory inside may have been taken from the user."""
+    path = check(view, path, what)
+    for right in view.rights:
+        if is_below(right.path, path) and not view.may(right.path, what):
+            raise Denied(f"user {view.user} may not change {right.path}")
+    return path
+
+
+class ClientCalls:
+    """Serves wire/files.py."""
+
+    def __init__(self, hub: Hub, errands: Errands) -> None:
+        self._hub = hub
+        self._errands = errands
+        serve = hub.rpc.serve
+        serve(files.Stat, self.stat)
+        serve(files.List, self.listing)
+        serve(files.Mkdir, self.mkdir)
+        serve(files.Move, self.move)
+        serve(files.Remove, self.remove)
+        serve(files.OpenRead, self.open_read)
+        serve(files.OpenWrite, self.open_write)
+        serve(files.LeaseKeep, self.lease_keep)
+        serve(files.LeaseDrop, self.lease_drop)
+        serve(files.Replicate, self.replicate)
+        serve(files.ReportBad, self.report_bad)
+
+    # names ----------------------------------------------------------------------------------------------
+    def info(self, entry: Entry, replicas: Sequence[Replica]) -> FileInfo:
+        """What the user sees; replicas on lost slaves do not count."""
+        nodes = self._hub.core.members.nodes
+        return namespace.info_of(
+            entry, [r for r in replicas if r.node not in nodes or nodes[r.node].state != LOST]
+        )
+
+    async def locate(self, paths: Sequence[str]) -> list[FileInfo]:
+        """Information on those of the paths that exist, for the Sphere part."""
+        wanted = [check_path(path) for path in paths]
+        found: list[FileInfo] = []
+        for start in range(0, len(wanted), PAGE):
+            chunk = wanted[start : start + PAGE]
+
+            def load(tx: SqlTx, chunk: list[str] = chunk) -> list[tuple[Entry, list[Replica]]]:
+                entries = [entry for path in chunk if (entry := namespace.find(tx, path)) is not None]
+                return [(e, [] if e.is_dir else tx.replicas(e.path)) for e in entries]
+
+            found += [self.info(*pair) for pair in await self._hub.store.read(load)]
+        return found
+
+    async def stat(self, request: files.Stat, caller: Caller) -> files.Info:
+        """One path."""
+        path = check(self._hub.user(caller), request.path, "r")
+        entry, replicas = await self._hub.store.read(lambda tx: namespace.stat(tx, path))
+        return files.Info(self.info(entry, replicas))
+
+    async def listing(self, request: files.List, caller: Caller) -> files.Listing:
+        """A page of a directory; entries that the user may not read are left out."""
+        view = self._hub.user(caller)
+        path = check(view, request.path, "r")
+        entries, more = await self._hub.store.read(
+            lambda tx: namespace.list_entries(tx, path, request.recursive, request.after, request.limit)
+        )
+        hidden = [r.path for r in view.rights if "r" not in r.what and is_below(r.path, path)]
+        if hidden and entries:
+            last = entries[-1]
+            entries = [e for e in entries if view.may(e.path, "r") or (more and e is last)]
+            if more and not view.may(last.path, "r"):
+                entries[-1] = FileInfo(last.path, last.kind, 0, namespace.ZERO, namespace.SYSTEM, 0, 0.0, "")
+        return files.Listing(entries, more)
+
+    async def _change(self, rule: Callable[[SqlTx], namespace.Totals], *, renames: bool) -> namespace.Totals:
+        """Run a rule that leaves tombstones; the answer waits until a slave has them too."""
+
+        def run(tx: SqlTx) -> tuple[namespace.Totals, int]:
+            return rule(tx), tx.serial()
+
+        totals, serial = await self._hub.store.write(run)
+        self._hub.serial = max(self._hub.serial, serial)
+        self._errands.poke_all(renames=renames)
+        await self._errands.settled(serial)
+        return totals
+
+    async def mkdir(self, request: files.Mkdir, caller: Caller) -> Ok:
+        """Make a directory."""
+        view = self._hub.writer(caller)
+        path = check(view, request.path, "w")
+
+        def run(tx: SqlTx) -> int:
+            namespace.make_directory(tx, path, request.parents, view.user, self._hub.wall())
+            return tx.mirror_serial()
+
+        serial = await self._hub.store.write(run)
+        self.mirror_grew(serial)
+        return Ok()
+
+    def mirror_grew(self, serial: int) -> None:
+        """The database's mirror serial is at least this: slaves get what they lack."""
+        if serial > self._hub.serial:
+            self._hub.serial = serial
+            self._errands.poke_all()
+
+    async def move(self, request: files.Move, caller: Caller) -> Ok:
+        """Rename; the slaves follow in the background."""
+        view = self._hub.writer(caller)
+        source = check_tree(view, request.source, "rw")
+        target = check_tree(view, request.target, "w")
+        now = self._hub.wall()
+        totals = await self._change(
+            lambda tx: namespace.move(tx, source, target, request.overwrite, now), renames=True
+        )
+        self._hub.audit(f"user:{view.user}", "move", f"{source} to {target}: {totals.files} files")
+        if request.overwrite:
+            self._hub.look(target)
+        return Ok()
+
+    async def remove(self, request: files.Remove, caller: Caller) -> files.Removed:
+        """Delete; tombstones are on at least one slave when this returns."""
+        view = self._hub.writer(caller)
+        path = (check_tree if request.recursive else check)(view, request.path, "w")
+        now = self._hub.wall()
+        totals = await self._change(
+            lambda tx: namespace.remove(tx, path, request.recursive, now), renames=False
+        )
+        self._hub.audit(f"user:{view.user}", "remove", f"{path}: {totals.files} files, {totals.bytes} bytes")
+        return files.Removed(totals.files, totals.bytes)
+
+    # reading --------------------------------------------------------------------------------------------
+    async def open_read(self, request: files.OpenRead, caller: Caller) -> files.ReadGrant:
+        """Introduce the client to the best slave with a replica that answers."""
+        path = check(self._hub.user(caller), request.path, "r")
+        entry, replicas = await self._hub.store.read(lambda tx: namespace.stat(tx, path))
+        if entry.is_dir:
+            raise IsDirectory(f"{path} is a directory")
+        if request.version not in (namespace.ZERO, entry.version):
+            raise Conflict(f"{path} has another version by now", hint="open it again")
+        if request.offset > entry.size:
+            raise BadPath(f"offset {request.offset} is beyond the {entry.size} bytes of {path}")
+        rest = entry.size - request.offset
+        length = min(request.length, rest) if request.length else rest
+        current = [r for r in replicas if r.version == entry.version]
+        for node_id in self._read_order(path, current, request.exclude, caller):
+            ticket = self._hub.ticket("read", path, entry.version, request.offset, length)
+            try:
+                await self._errands.ensure_renamed(node_id, path)
+                await self._hub.call_slave(
+                    node_id, PrepareRead(self._hub.epoch, ticket, caller.principal), PREPARE_S
+                )
+            except NotFound:
+                await self._gone(node_id, entry)
+                continue
+            except SectorError as error:
+                log.info("{path} from {node}: {error}", path=path, node=node_id, error=error.message)
+                continue
+            self._hub.core.members.grant(node_id)
+            data = self._hub.core.members.get(node_id).data
+            return files.ReadGrant(self.info(entry, replicas), node_id, data, ticket)
+        names = ", ".join(sorted(r.node for r in current)) or "no slave"
+        raise Unavailable(f"{path} cannot be read now: its replicas are on {names}")
+
+    def _read_order(
+        self, path: str, current: Sequence[Replica], exclude: Sequence[str], caller: Caller
+    ) -> list[str]:
+        nodes = self._hub.core.members.nodes
+        held = [nodes[r.node] for r in current if r.node in nodes and nodes[r.node].state != LOST]
+        return placement.for_read(
+            [node.candidate() for node in held],
+            path=path,
+            client=self._hub.place(caller),
+            exclude=exclude,
+            doubtful=[r.node for r in current if r.bad],
+        )
+
+    async def _gone(self, node_id: str, entry: Entry) -> None:
+        """The slave says that it has no such content."""
+        log.warn("slave {node} has lost {path}", node=node_id, path=entry.path)
+        if self._hub.state == REBUILDING:
+            return
+        await self._hub.store.write(lambda tx: namespace.replica_gone(tx, node_id, entry.path, entry.version))
+        self._hub.look(entry.path)
+
+    # writing --------------------------------------------------------------------------------------------
+    async def open_write(self, request: files.OpenWrite, caller: Caller) -> files.WriteGrant:
+        """Take the lease and introduce the client to a slave with room."""
+        view = self._hub.writer(caller)
+        path = check(view, request.path, "w")
+        order = placement.for_write(
+            self._hub.core.members.candidates(),
+            path=path,
+            size=request.size,
+            client=self._hub.place(caller),
+            near=request.near,
+            exclude=request.exclude,
+        )
+        if not order:
+            raise self._no_room(request)
+        lease_s = self._hub.config.master.lease_s
+        want = WriteRequest(
+            path, request.size, view.user, order[0], new_id(), lease_s, request.create, request.lease
+        )
+        lease = await self._hub.store.write(lambda tx: namespace.open_write(tx, want, self._hub.wall()))
+        failure: SectorError | None = None
+        for node_id in order[:WRITE_TRIES]:
+            try:
+                return await self._prepare_write(node_id, lease, caller)
+            except (NoSpace, Busy, Unreachable, TimedOut, Conflict) as error:
+                log.info("{path} to {node}: {error}", path=path, node=node_id, error=error.message)
+                failure = error
+        if not request.lease:
+            await self._hub.store.write(lambda tx: namespace.end_lease(tx, path, lease.id, view.user))
+        if isinstance(failure, NoSpace):
+            raise failure
+        raise Unavailable(f"no slave takes {path} now: {failure}")
+
+    def _no_room(self, request: files.OpenWrite) -> SectorError:
+        up = self._hub.core.members.up()
+        if not up:
+            return Unavailable("no slave runs", hint="start slaves, or wait until they have joined")
+        left = [node for node in up if node.id not in request.exclude]
+        if not left:
+            return Unavailable("every slave that runs has failed for this client")
+        most = max(node.candidate().free for node in left)
+        return NoSpace(f"no slave has room for {request.size} bytes; the emptiest has {most}")
+
+    async def _prepare_write(self, node_id: str, lease: Lease, caller: Caller) -> files.WriteGrant:
+        if node_id != lease.node:
+            await self._hub.store.write(lambda tx: namespace.move_lease(tx, lease.id, node_id))
+        ticket = self._hub.ticket("write", lease.path, lease.version, 0, lease.size)
+        meta = SliceMeta(lease.path, lease.version, lease.size, lease.owner, lease.mode, self._hub.wall(), "")
+        await self._errands.ensure_renamed(node_id, lease.path)
+        command = PrepareWrite(self._hub.epoch, ticket, caller.principal, lease.id, meta)
+        await self._hub.call_slave(node_id, command, PREPARE_S)
+        self._hub.core.members.grant(node_id, lease.size)
+        node = self._hub.core.members.get(node_id)
+        lease_s = max(0.0, lease.expires - self._hub.wall())
+        return files.WriteGrant(lease.id, lease_s, lease.version, node_id, node.data, ticket)
+
+    async def lease_keep(self, request: files.LeaseKeep, caller: Caller) -> files.LeaseState:
+        """Renew a lease, or tell what became of it."""
+        view = self._hub.user(caller)
+        lease_s = self._hub.config.master.lease_s
+        lease = await self._hub.store.write(
+            lambda tx: namespace.keep_lease(
+                tx, request.path, request.lease, view.user, self._hub.wall(), lease_s
+            )
+        )
+        if lease is None:
+            return files.LeaseState(namespace.LOST, 0.0, namespace.ZERO)
+        left = lease.expires - self._hub.wall() if lease.state == namespace.OPEN else 0.0
+        return files.LeaseState(lease.state, left, lease.version)
+
+    async def lease_drop(self, request: files.LeaseDrop, caller: Caller) -> Ok:
+        """Give a lease up."""
+        view = self._hub.user(caller)
+        await self._hub.store.write(
+            lambda tx: namespace.end_lease(tx, request.path, request.lease, view.user)
+        )
+        return Ok()
+
+    # replicas -------------------------------------------------------------------------------------------
+    async def replicate(self, request: files.Replicate, caller: Caller) -> files.Replicas:
+        """Copies now; of a directory the least replicated file counts."""
+        view = self._hub.writer(caller)
+        path = check_tree(view, request.path, "w")
+        await self._hub.store.read(lambda tx: namespace.stat(tx, path))
+        replicator = self._hub.core.replicator
+        least: files.Replicas | None = None
+        looks: list[str] = []
+        after, changes = "", False
+        while True:
+
+            def load(tx: SqlTx, after: str = after) -> list[FileState]:
+                return tx.page(path, after, PAGE)
+
+            page = await self._hub.store.read(load)
+            for file in page:
+                now = self._hub.clock.seconds()
+                standing = replicator.standing(file, now, request.copies)
+                changes = changes or self._pin(file, request.copies) != file.entry.copies
+                if standing.lacking and len(looks) < LOOK_LIMIT:
+                    looks.append(file.entry.path)
+                worse = least is None or (len(standing.good) - standing.wanted < least.have - least.wanted)
+                if worse:
+                    least = files.Replicas(standing.wanted, len(standing.good), list(standing.good))
+            if len(page) < PAGE:
+                break
+            after = page[-1].entry.path
+        if changes:
+            await self._hub.store.write(lambda tx: tx.set_copies(path, self._pins(path, request.copies)))
+        self._hub.look(*looks, urgent=True)
+        return least or files.Replicas(0, 0, [])
+
+    def _pins(self, path: str, copies: int) -> int:
+        return copies if copies > self._hub.core.replicator.rules.of(path).minimum else 0
+
+    def _pin(self, file: FileState, copies: int) -> int:
+        return self._pins(file.entry.path, copies) if copies else file.entry.copies
+
+    async def report_bad(self, request: files.ReportBad, caller: Caller) -> Ok:
+        """The replica no longer counts; when another is good it is replaced."""
+        view = self._hub.writer(caller)
+        path = check(view, request.path, "r")
+        known = await self._hub.store.write(
+            lambda tx: namespace.replica_bad(tx, request.node, path, request.version)
+        )
+        if known:
+            self._hub.audit(f"user:{view.user}", "bad replica", f"{path} on {request.node}: {request.why}")
+            self._hub.look(path)
+        return Ok()

@@ -1,0 +1,248 @@
+"""Work that each slave has to catch up with: renames, then deletions, then the mirror, in this order.
+
+Nothing is kept in memory but what the slave confirmed: the work is in the database, so that a restart of
+either side loses none of it. A tombstone in the mirror never overtakes the rename that moves content away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.logger import Logger
+
+from sector.clock import Timer
+from sector.errors import SectorError
+from sector.master.hub import Hub
+from sector.master.membership import LOST
+from sector.master.store import SqlTx
+from sector.master.values import MirrorPage, PendingRename, Trash
+from sector.model import Tombstone
+from sector.wire.slave import Delete, Mirror, Rename, RenameFiles
+
+log = Logger()
+BATCH = 500
+MIRROR_BATCH = 2000
+RETRY_S, RETRY_MOST_S = 0.5, 15.0
+
+
+@dataclass(slots=True)
+class _Slave:
+    """Progress of one slave instance. `renames` = there may be unconfirmed ones."""
+
+    instance: int
+    acked: int = 0
+    renames: bool = True
+    running: bool = False
+    again: bool = False
+    failures: int = 0
+    timer: Timer | None = field(default=None)
+
+
+class Errands:
+    """One worker per slave, at most one command in flight each."""
+
+    def __init__(self, hub: Hub, spawn: Callable[[Any], None]) -> None:
+        """`spawn` runs a coroutine and logs what it raises."""
+        self._hub = hub
+        self._spawn = spawn
+        self._slaves: dict[str, _Slave] = {}
+        self._waiting: list[tuple[int, Deferred[None]]] = []
+        self._stopped = False
+
+    def _state(self, node_id: str) -> _Slave | None:
+        node = self._hub.core.members.nodes.get(node_id)
+        if node is None:
+            return None
+        state = self._slaves.get(node_id)
+        if state is None or state.instance != node.instance:
+            if state is not None and state.timer is not None and state.timer.active():
+                state.timer.cancel()
+            state = self._slaves[node_id] = _Slave(node.instance)
+        return state
+
+    def heard(self, node_id: str, mirror_serial: int) -> None:
+        """A heartbeat told how far the slave's mirror is; what is missing is sent."""
+        state = self._state(node_id)
+        if state is None:
+            return
+        if not state.running:
+            state.acked = mirror_serial
+        if state.acked < self._hub.serial and state.timer is None:
+            self.poke(node_id)
+
+    def poke_all(self, *, renames: bool = False) -> None:
+        """The namespace changed: every slave has something to catch up with."""
+        for node in self._hub.core.members.alive():
+            state = self._state(node.id)
+            if state is not None:
+                state.renames = state.renames or renames
+            self.poke(node.id)
+
+    def poke(self, node_id: str) -> None:
+        """Start the slave's worker, or have it look once more."""
+        state = self._state(node_id)
+        if state is None or self._stopped:
+            return
+        if state.running:
+            state.again = True
+            return
+        if state.timer is not None and state.timer.active():
+            state.timer.cancel()
+        state.timer = None
+        state.running = True
+        self._spawn(self._work(node_id, state))
+
+    def stop(self) -> None:
+        """No new commands."""
+        self._stopped = True
+        for state in self._slaves.values():
+            if state.timer is not None and state.timer.active():
+                state.timer.cancel()
+        for _, waiting in self._waiting:
+            waiting.callback(None)
+        self._waiting = []
+
+    def settled(self, serial: int, limit_s: float = 2.0) -> Deferred[None]:
+        """Fires when at least one slave has the mirror up to `serial`, or after `limit_s`, or at once when
+        there is no slave."""
+        if self._stopped or not self._hub.core.members.up():
+            return succeed(None)
+        if any(state.acked >= serial for state in self._slaves.values()):
+            return succeed(None)
+        waiting: Deferred[None] = Deferred()
+        self._waiting.append((serial, waiting))
+
+        def over() -> None:
+            self._waiting = [item for item in self._waiting if item[1] is not waiting]
+            if not waiting.called:
+                waiting.callback(None)
+
+        timer = self._hub.clock.callLater(limit_s, over)
+
+        def done(_: None) -> None:
+            if timer.active():
+                timer.cancel()
+
+        return waiting.addCallback(done)
+
+    def _acknowledged(self, serial: int) -> None:
+        ready = [item for item in self._waiting if item[0] <= serial]
+        self._waiting = [item for item in self._waiting if item[0] > serial]
+        for _, waiting in ready:
+            waiting.callback(None)
+
+    async def _work(self, node_id: str, state: _Slave) -> None:
+        try:
+            while not self._stopped:
+                state.again = False
+                if await self._once(node_id, state):
+                    state.failures = 0
+                    continue
+                if not state.again:
+                    break
+        except SectorError as error:
+            node = self._hub.core.members.nodes.get(node_id)
+            if node is not None and node.state != LOST and self._slaves.get(node_id) is state:
+                self._later(node_id, state, error)
+        finally:
+            state.running = False
+
+    def _later(self, node_id: str, state: _Slave, error: SectorError) -> None:
+        if self._stopped:
+            return
+        pause = min(RETRY_MOST_S, RETRY_S * float(2 ** min(state.failures, 8)))
+        state.failures += 1
+        log.info("slave {slave_id} did not take an errand: {error}", slave_id=node_id, error=error.message)
+
+        def again() -> None:
+            state.timer = None
+            self.poke(node_id)
+
+        state.timer = self._hub.clock.callLater(pause, again)
+
+    async def _once(self, node_id: str, state: _Slave) -> bool:
+        """One step; False when nothing is left."""
+        if state.renames:
+            renames = await self._hub.store.read(lambda tx: tx.renames(node_id, BATCH))
+            if renames:
+                await self._send_renames(node_id, renames)
+                return True
+            state.renames = state.again
+        trash = await self._hub.store.read(lambda tx: tx.trash(node_id, BATCH))
+        if trash:
+            await self._send_trash(node_id, trash)
+            return True
+        if state.acked < self._hub.serial and state.acked >= 0:
+            return await self._send_mirror(node_id, state)
+        return False
+
+    async def _send_renames(self, node_id: str, renames: Sequence[PendingRename]) -> None:
+        moves = [Rename(r.old_path, r.old_version, r.meta) for r in renames]
+        command = RenameFiles(self._hub.epoch, moves, self._hub.wall())
+        await self._hub.call_slave(node_id, command, 60.0)
+        await self._hub.store.write(lambda tx: tx.renames_done(node_id, renames))
+
+    async def _send_trash(self, node_id: str, trash: Sequence[Trash]) -> None:
+        kind = trash[0].surplus
+        same = [item for item in trash if item.surplus == kind]
+        dead = [Tombstone(item.path, item.version, item.at) for item in same]
+        await self._hub.call_slave(node_id, Delete(self._hub.epoch, dead, kind), 60.0)
+        await self._hub.store.write(lambda tx: tx.trash_done(node_id, same))
+
+    async def _send_mirror(self, node_id: str, state: _Slave) -> bool:
+        """All changes since the slave's serial. False = a rename has to go first, or no change."""
+        since = state.acked
+        reset = since < self._hub.serial_base or since == 0
+        since = 0 if reset else since
+        until = 0
+        position: tuple[int, int, str] | None = (0, 0, "")
+        first = True
+        while position is not None:
+
+            def load(
+                tx: SqlTx, at: tuple[int, int, str] = position, first: bool = first, until: int = until
+            ) -> tuple[int, MirrorPage] | None:
+                if first:
+                    if tx.renames(node_id, 1):
+                        return None
+                    until = tx.setting("serial")
+                return until, tx.mirror(since, until, at, MIRROR_BATCH)
+
+            found = await self._hub.store.read(load)
+            if found is None:
+                state.renames = True
+                return True
+            until, page = found
+            last = page.next is None
+            await self._hub.call_slave(
+                node_id,
+                Mirror(
+                    self._hub.epoch,
+                    until if last else 0,
+                    reset and first,
+                    last,
+                    list(page.tombstones),
+                    list(page.directories),
+                    list(page.removed),
+                    list(page.rights),
+                ),
+                60.0,
+            )
+            first = False
+            position = page.next
+        state.acked = until
+        self._acknowledged(until)
+        return until < self._hub.serial
+
+    async def ensure_renamed(self, node_id: str, path: str) -> None:
+        """Have the slave know `path` by its present name, and have content that is to leave that name go,
+        before it is read or written there. Raises a SectorError when the slave does not answer."""
+        state = self._state(node_id)
+        if state is None or not state.renames:
+            return
+        renames = await self._hub.store.read(lambda tx: tx.renames(node_id, BATCH, path))
+        if renames:
+            await self._send_renames(node_id, renames)

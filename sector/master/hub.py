@@ -1,0 +1,161 @@
+"""What the parts of a running master share: settings, peers, the core, who asks, commands to slaves."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import Deferred, fail
+from twisted.logger import Logger
+
+from sector.clock import Clock
+from sector.config import Config
+from sector.errors import Busy, Denied, ReadOnly, Unreachable
+from sector.gmp.api import Gmp, Peer
+from sector.master.context import AuditLine, MasterContext, SlaveView
+from sector.master.core import CoreSettings, Effect, Event, Look, MasterCore
+from sector.master.membership import LOST, Node, Times
+from sector.master.replication import CopyRules, Limits
+from sector.master.sessions import Sessions, View
+from sector.master.store import Store
+from sector.master.topology import Place, Topology
+from sector.model import Ticket, Version
+from sector.rpc import Caller, RpcNode
+from sector.wire.base import Request
+
+log = Logger()
+STARTING, RUNNING, REBUILDING, REBUILD_NEEDED = "starting", "running", "rebuilding", "rebuild_needed"
+COMMAND_S = 10.0
+
+
+def new_id() -> bytes:
+    """16 random bytes."""
+    return secrets.token_bytes(16)
+
+
+class Hub:
+    """Shared parts. `perform` is set by the service and carries out the core's effects."""
+
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock,
+        gmp: Gmp,
+        store: Store,
+        sessions: Sessions,
+        wall: Callable[[], float],
+        topology: Topology,
+        rules: CopyRules,
+        audit: AuditLine,
+    ) -> None:
+        section = config.master
+        times = Times(section.heartbeat_s, section.suspect_s, section.lost_s)
+        limits = Limits(copies=section.copies, settle_s=section.lost_s)
+        self.config = config
+        self.clock = clock
+        self.gmp = gmp
+        self.rpc = RpcNode(gmp)
+        self.store = store
+        self.sessions = sessions
+        self.wall = wall
+        self.topology = topology
+        self.audit = audit
+        self.core = MasterCore(CoreSettings(times, limits, section.check_s), rules, new_id, clock.seconds())
+        self.epoch = 0
+        self.serial = 0
+        self.serial_base = 0
+        self.state = STARTING
+        self.tickets = 0
+        self.perform: Callable[[Effect], None] = lambda effect: None
+        self.context = MasterContext(
+            master_id=section.id,
+            sessions=sessions,
+            rpc=self.rpc,
+            store=store,
+            clock=clock,
+            wall=wall,
+            slaves=self.slaves,
+            epoch=lambda: self.epoch,
+            locate=lambda paths: fail(Busy("the master is starting")),
+            call_slave=self.call_slave,
+            audit=audit,
+        )
+
+    # the core -------------------------------------------------------------------------------------------
+    def feed(self, event: Event) -> None:
+        """An event for the core; its effects are carried out."""
+        for effect in self.core.handle(event, self.clock.seconds()):
+            self.perform(effect)
+
+    def look(self, *paths: str, urgent: bool = False) -> None:
+        """Have the replicas of these paths looked at."""
+        self.feed(Look(paths, urgent))
+
+    # who asks -------------------------------------------------------------------------------------------
+    def user(self, caller: Caller) -> View:
+        """The user behind a client's call. Raises `SessionExpired`, `Busy` while starting."""
+        if self.state == STARTING:
+            raise Busy("the master is starting")
+        return self.sessions.user_of(caller.principal)
+
+    def writer(self, caller: Caller) -> View:
+        """The same for a request that changes something. Raises `ReadOnly` during a rebuild."""
+        view = self.user(caller)
+        self.check_writable()
+        return view
+
+    def check_writable(self) -> None:
+        """Raises `ReadOnly` during a rebuild, `Busy` while starting."""
+        if self.state == REBUILDING:
+            raise ReadOnly("the master rebuilds its database and serves reads only")
+        if self.state == STARTING:
+            raise Busy("the master is starting")
+
+    def slave(self, caller: Caller, slave_id: str) -> Node:
+        """The slave that calls. Raises `Denied` for any other peer, `NotFound` if it has to join."""
+        if caller.principal != f"slave:{slave_id}":
+            raise Denied(f"this request is only for slave {slave_id} itself", hint="")
+        if self.state == STARTING:
+            raise Busy("the master is starting")
+        return self.core.members.get(slave_id)
+
+    def place(self, caller: Caller) -> Place:
+        """Where a caller is."""
+        return self.topology.place(caller.peer.host)
+
+    # slaves -----------------------------------------------------------------------------------------------
+    def peer_of(self, node: Node) -> Peer:
+        """Where a slave hears commands."""
+        return Peer(node.gmp.host, node.gmp.port, node.key_id)
+
+    def call_slave(self, slave_id: str, request: Request, deadline_s: float = COMMAND_S) -> Deferred[Any]:
+        """A command to a slave; errbacks with a SectorError, at once when the slave is lost."""
+        node = self.core.members.nodes.get(slave_id)
+        if node is None or node.state == LOST:
+            return fail(Unreachable(f"slave {slave_id} is not there"))
+        return self.rpc.call(self.peer_of(node), request, deadline_s=deadline_s)
+
+    def slaves(self) -> list[SlaveView]:
+        """All slaves since the start, in order of name."""
+        return [
+            SlaveView(
+                node.id,
+                self.peer_of(node),
+                node.data,
+                node.instance,
+                node.load.spes,
+                node.load.spes_busy,
+                node.state,
+                node.place.host,
+                node.place.location,
+            )
+            for _, node in sorted(self.core.members.nodes.items())
+        ]
+
+    def ticket(self, op: str, path: str, version: Version, offset: int, length: int) -> Ticket:
+        """A new one-use ticket; tag 0 would mean "match by address"."""
+        self.tickets += 1
+        tag = secrets.randbelow(0xFFFFFFFF) + 1
+        encrypt = self.config.master.encrypt
+        return Ticket(new_id(), secrets.token_bytes(32), tag, op, path, version, offset, length, encrypt)

@@ -1,0 +1,242 @@
+"""What a slave says it holds against what the namespace knows: reports, adoption, rebuild (design section 5).
+
+Pure rules over a `Tx`, like `namespace.py`. In normal service the namespace is right: older or deleted
+content is dropped to the slave's attic, newer or unknown content is adopted. While a master rebuilds, the
+newest version wins whatever comes first, and nothing is dropped; full reports afterwards clean up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from enum import Enum
+from typing import Protocol
+
+from sector.errors import BadPath
+from sector.master.namespace import (
+    DIR,
+    DIR_MODE,
+    FILE,
+    PUBLISHED,
+    SYSTEM,
+    ZERO,
+    Entry,
+    Replica,
+    Tx,
+    find,
+)
+from sector.model import SliceMeta, Tombstone, Version, check_path, parent
+
+GRACE_S = 60.0
+
+
+class ReportTx(Tx, Protocol):
+    """What reports need beyond the namespace."""
+
+    def confirm(self, node: str, number: int, metas: Sequence[SliceMeta]) -> list[SliceMeta]:
+        """Mark the replicas that are exactly as the namespace knows them as seen in report `number`;
+        returns the others."""
+
+    def mark(self, node: str, path: str, number: int) -> None:
+        """Mark one replica, by the entry's path or by the name its slave still knows, as seen."""
+
+    def unseen(self, node: str, number: int, before: float) -> int:
+        """Forget replicas of the node that report `number` did not name and that were confirmed before
+        that time; returns how many."""
+
+
+class Verdict(Enum):
+    """What became of a reported file; `keep` False = the slave is to drop it."""
+
+    KNOWN = "known"
+    MOVING = "moving"
+    ADOPTED = "adopted"
+    NEWER = "newer"
+    RECENT = "recent"
+    OLD = "old"
+    DELETED = "deleted"
+    BLOCKED = "blocked"
+
+    @property
+    def keep(self) -> bool:
+        return self not in (Verdict.OLD, Verdict.DELETED, Verdict.BLOCKED)
+
+
+def _clear_way(tx: Tx, path: str, version: Version, rebuild: bool) -> bool:
+    """Whether all directories above can exist. While rebuilding, a file in the way that is older goes."""
+    above = parent(path)
+    while above != "/":
+        entry = tx.entry(above)
+        if entry is not None:
+            if entry.is_dir:
+                return True
+            if not rebuild or entry.version >= version:
+                return False
+            tx.forget_entry(above)
+        above = parent(above)
+    return True
+
+
+def _make_parents(tx: Tx, path: str, owner: str, now: float) -> None:
+    missing = []
+    above = parent(path)
+    while find(tx, above) is None:
+        missing.append(above)
+        above = parent(above)
+    for name in reversed(missing):
+        tx.put_entry(Entry(name, DIR, 0, tx.draw(), owner, DIR_MODE, now, ""))
+
+
+def _take(tx: Tx, node: str, path: str, meta: SliceMeta, now: float, copies: int) -> None:
+    """Make `meta` the current content of the path, held by `node`."""
+    version = meta.version
+    _make_parents(tx, path, meta.owner, now)
+    tx.put_entry(
+        Entry(path, FILE, meta.size, version, meta.owner, meta.mode, meta.mtime, meta.digest, copies)
+    )
+    tx.put_replica(path, Replica(node, version, now))
+
+
+def merge_file(tx: Tx, node: str, meta: SliceMeta, now: float, rebuild: bool) -> Verdict:
+    """One file that `node` says it holds. With several claims for one path the newest version wins."""
+    try:
+        path = check_path(meta.path)
+    except BadPath:
+        return Verdict.BLOCKED
+    if path == "/" or path != meta.path or meta.version == ZERO:
+        return Verdict.BLOCKED
+    entry = find(tx, path)
+    if entry is not None and not entry.is_dir and entry.version == meta.version:
+        return _same(tx, node, entry, meta, now)
+    if tx.moving(node, path, meta.version):
+        return Verdict.MOVING
+    dead = tx.tombstone(path)
+    if dead is not None and meta.version <= dead:
+        return Verdict.DELETED
+    if entry is None:
+        if not _clear_way(tx, path, meta.version, rebuild):
+            return Verdict.BLOCKED
+        _take(tx, node, path, meta, now, 0)
+        return Verdict.ADOPTED
+    if entry.is_dir:
+        if not rebuild or tx.has_children(path) or entry.version >= meta.version:
+            return Verdict.BLOCKED
+        tx.forget_entry(path)
+        _take(tx, node, path, meta, now, 0)
+        return Verdict.ADOPTED
+    if meta.version > entry.version:
+        _take(tx, node, path, meta, now, entry.copies)
+        return Verdict.NEWER
+    return _older(tx, node, entry, meta, now, rebuild)
+
+
+def _same(tx: Tx, node: str, entry: Entry, meta: SliceMeta, now: float) -> Verdict:
+    if meta.size != entry.size or meta.digest != entry.digest:
+        tx.drop_replica(entry.path, node)
+        return Verdict.BLOCKED
+    bad = any(r.node == node and r.version == meta.version and r.bad for r in tx.replicas(entry.path))
+    tx.put_replica(entry.path, Replica(node, meta.version, now, bad))
+    return Verdict.KNOWN
+
+
+def _older(tx: Tx, node: str, entry: Entry, meta: SliceMeta, now: float, rebuild: bool) -> Verdict:
+    row = next((r for r in tx.replicas(entry.path) if r.node == node), None)
+    if rebuild:
+        if row is None:
+            tx.put_replica(entry.path, Replica(node, meta.version, now))
+        return Verdict.RECENT
+    if row is not None and row.version == entry.version and row.confirmed > now - GRACE_S:
+        return Verdict.RECENT
+    if row is not None:
+        tx.drop_replica(entry.path, node)
+    return Verdict.OLD
+
+
+def merge_tombstone(tx: Tx, dead: Tombstone, rebuild: bool) -> None:
+    """A deletion that a slave remembers. While rebuilding it removes what is not newer; in normal service
+    it only counts where the namespace has nothing."""
+    try:
+        path = check_path(dead.path)
+    except BadPath:
+        return
+    if path == "/" or path != dead.path:
+        return
+    entry = find(tx, path)
+    if entry is not None and rebuild and entry.version <= dead.version:
+        if entry.is_dir and tx.has_children(path):
+            return
+        tx.forget_entry(path)
+        entry = None
+    if entry is None:
+        tx.put_tombstone(path, dead.version, dead.at, False)
+
+
+def merge_directory(tx: Tx, meta: SliceMeta, now: float) -> None:
+    """A directory that a slave's mirror has, while the master rebuilds."""
+    try:
+        path = check_path(meta.path)
+    except BadPath:
+        return
+    dead = tx.tombstone(path)
+    entry = find(tx, path)
+    if path == "/" or path != meta.path or (dead is not None and meta.version <= dead):
+        return
+    if entry is None or (entry.is_dir and entry.version < meta.version):
+        if not _clear_way(tx, path, meta.version, True):
+            return
+        _make_parents(tx, path, SYSTEM, now)
+        tx.put_entry(Entry(path, DIR, 0, meta.version, meta.owner, meta.mode or DIR_MODE, meta.mtime, ""))
+
+
+def merge_part(
+    tx: ReportTx, node: str, number: int, metas: Sequence[SliceMeta], now: float, rebuild: bool
+) -> tuple[list[tuple[str, Version]], list[str], int]:
+    """Files of one part of report `number`: (what the slave is to drop, paths whose copies need a look,
+    adopted files). While rebuilding nothing is to be dropped."""
+    drop: list[tuple[str, Version]] = []
+    look: list[str] = []
+    adopted = 0
+    for meta in tx.confirm(node, number, metas):
+        verdict = merge_file(tx, node, meta, now, rebuild)
+        if verdict.keep:
+            tx.mark(node, meta.path, number)
+        elif not rebuild:
+            drop.append((meta.path, meta.version))
+        if verdict not in (Verdict.DELETED, Verdict.BLOCKED):
+            look.append(meta.path)
+        if verdict in (Verdict.ADOPTED, Verdict.NEWER):
+            adopted += 1
+    return drop, look, adopted
+
+
+def judge_prepared(tx: ReportTx, node: str, number: int, lease: bytes, meta: SliceMeta) -> str:
+    """A complete but unpublished version on the slave: "publish" (committed, the answer was lost),
+    "discard", or "wait" (the lease is open: the slave publishes in the ordinary way)."""
+    row = tx.lease(lease)
+    if row is None or row.node != node or row.version != meta.version or row.path != meta.path:
+        return "discard"
+    if row.state != PUBLISHED:
+        return "wait"
+    entry = tx.entry(row.path)
+    moved = tx.moving(node, row.path, row.version)
+    if not moved and (entry is None or entry.version != row.version):
+        return "discard"
+    tx.mark(node, row.path, number)
+    return "publish"
+
+
+def finish_report(tx: ReportTx, node: str, number: int, started: float) -> int:
+    """The report is complete: what the master believed to be there and was not named is gone, unless it
+    came while the report was made. Returns how many replicas went."""
+    return tx.unseen(node, number, started - GRACE_S)
+
+
+def adopt_found(tx: Tx, node: str, meta: SliceMeta, now: float) -> Verdict:
+    """A file that a scan found. A known path with other content is a conflict: the replica no longer
+    counts, and the next report sends the content to the attic."""
+    verdict = merge_file(tx, node, meta, now, False)
+    if not verdict.keep:
+        for row in tx.replicas(meta.path):
+            if row.node == node:
+                tx.put_replica(meta.path, replace(row, bad=True))
+    return verdict

@@ -1,0 +1,442 @@
+"""What to copy or drop next, and why (design section 5).
+
+Pure: paths wait here to be looked at; `plan` gets the files' present state and answers with actions. Copies
+in flight count as replicas to come, so that no file is copied twice; limits per cluster and per slave keep a
+lost slave from becoming a storm; failures wait with growing pauses. Times are monotonic seconds.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from sector.errors import BadConfig
+from sector.master import placement
+from sector.master.membership import LOST, UP, Membership, Node
+from sector.master.namespace import Replica, meta_of
+from sector.master.values import FileState
+from sector.model import SliceMeta, Version, is_below
+
+QUEUE_LIMIT = 10_000
+MIN_COPIES = 3
+
+
+# rules ------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class CopyRule:
+    """`minimum` replicas wanted; more than `maximum` are surplus (0 = the same as minimum)."""
+
+    path: str = "/"
+    minimum: int = MIN_COPIES
+    maximum: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRules:
+    """`replication.toml`: `min`, `max` for all; `[[rule]]` with `path` (a directory or a pattern with * ? [])
+    for a part. The last rule that matches counts."""
+
+    default: CopyRule = CopyRule()
+    rules: tuple[CopyRule, ...] = ()
+
+    def of(self, path: str) -> CopyRule:
+        """The rule for a path."""
+        for rule in reversed(self.rules):
+            if is_below(path, rule.path) or fnmatchcase(path, rule.path):
+                return rule
+        return self.default
+
+
+def _numbers(name: str, table: dict[str, object], default: CopyRule) -> tuple[int, int]:
+    values = []
+    for key, fallback, low in (("min", default.minimum, 1), ("max", 0, 0)):
+        value = table.get(key, fallback)
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= 64:
+            raise BadConfig(f"{name}: {key} = {value!r} is not a number from {low} to 64")
+        values.append(value)
+    minimum, maximum = values
+    if maximum and maximum < minimum:
+        raise BadConfig(f"{name}: max = {maximum} is less than min = {minimum}")
+    return minimum, maximum
+
+
+def parse_rules(text: str, name: str = "replication.toml") -> CopyRules:
+    """Raises `BadConfig` with file and key."""
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadConfig(f"{name}: not valid TOML: {error}") from None
+    odd = set(raw) - {"min", "max", "rule"}
+    if odd:
+        raise BadConfig(f"{name}: unknown key {min(odd)}", hint="known are min, max, [[rule]]")
+    default = CopyRule("/", *_numbers(name, raw, CopyRule()))
+    tables = raw.get("rule", [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise BadConfig(f"{name}: rule is not a list of tables", hint="write [[rule]] above each")
+    rules = []
+    for table in tables:
+        odd = set(table) - {"path", "min", "max"}
+        path = table.get("path")
+        if odd or not isinstance(path, str) or not path.startswith("/"):
+            wrong = f"unknown key {min(odd)}" if odd else f"path = {path!r} is not absolute"
+            raise BadConfig(f"{name}: [[rule]]: {wrong}", hint="known are path, min, max")
+        rules.append(CopyRule(path.rstrip("/") or "/", *_numbers(name, table, default)))
+    return CopyRules(default, tuple(rules))
+
+
+# actions ----------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`copies` at once in the cluster, `per_node` on one slave; a failed path waits `retry_s`, doubling up
+    to `retry_most_s`; a copy may take `start_s` plus its size at `slowest` bytes/s; before `settle_s` after
+    the start a slave that has not come back yet counts as there."""
+
+    copies: int = 4
+    per_node: int = 2
+    retry_s: float = 1.0
+    retry_most_s: float = 60.0
+    start_s: float = 60.0
+    slowest: float = 1e6
+    settle_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTask:
+    """One replica on its way from `source` to `target`. `id` 16 bytes; `why` for the log."""
+
+    id: bytes
+    meta: SliceMeta
+    source: str
+    target: str
+    deadline: float
+    urgent: bool
+    why: str
+
+    @property
+    def path(self) -> str:
+        return self.meta.path
+
+    @property
+    def version(self) -> Version:
+        return self.meta.version
+
+
+@dataclass(frozen=True, slots=True)
+class DropCopy:
+    """The replica of exactly this version on `node` is to go."""
+
+    path: str
+    node: str
+    version: Version
+    why: str
+
+
+Action = CopyTask | DropCopy
+
+
+@dataclass(slots=True)
+class _Wait:
+    """Back-off of one path."""
+
+    failures: int = 0
+    until: float = 0.0
+    avoid: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a file stands: copies `wanted` after clipping, nodes with a `good` replica."""
+
+    wanted: int
+    good: tuple[str, ...]
+
+    @property
+    def lacking(self) -> bool:
+        return len(self.good) < self.wanted
+
+
+class Replicator:
+    """Queue, running copies, back-off."""
+
+    def __init__(
+        self, rules: CopyRules, limits: Limits, members: Membership, new_id: Callable[[], bytes], now: float
+    ) -> None:
+        self.rules = rules
+        self.limits = limits
+        self.members = members
+        self.tasks: dict[bytes, CopyTask] = {}
+        self.urgent: dict[str, None] = {}
+        self.queue: dict[str, None] = {}
+        self._waits: dict[str, _Wait] = {}
+        self._dropping: set[tuple[str, str]] = set()
+        self._loading: set[str] = set()
+        self._new_id = new_id
+        self._settled_at = now + limits.settle_s
+        self.copied = 0
+        self.failures = 0
+
+    # the queue ----------------------------------------------------------------------------------------
+    def want(self, path: str, urgent: bool = False) -> bool:
+        """Look at a path soon; False when too many wait (a later round finds it again)."""
+        if urgent:
+            self._waits.pop(path, None)
+            self.queue.pop(path, None)
+            if path not in self.urgent and len(self.urgent) >= QUEUE_LIMIT:
+                return False
+            self.urgent[path] = None
+        elif path not in self.urgent:
+            if path not in self.queue and len(self.queue) >= QUEUE_LIMIT:
+                return False
+            self.queue[path] = None
+        return True
+
+    def room(self) -> int:
+        """How many more paths may wait."""
+        return QUEUE_LIMIT - len(self.queue)
+
+    def due(self, now: float) -> list[str]:
+        """Paths to look at now, urgent ones first; none while all copy slots are taken."""
+        slots = self.limits.copies - len(self.tasks)
+        limit = 2 * slots + 4 - len(self._loading)
+        if slots <= 0 or limit <= 0:
+            return []
+        found: list[str] = []
+        for waiting in (self.urgent, self.queue):
+            for path in waiting:
+                wait = self._waits.get(path)
+                if path not in self._loading and (wait is None or wait.until <= now):
+                    found.append(path)
+                    if len(found) >= limit:
+                        break
+            if len(found) >= limit:
+                break
+        self._loading.update(found)
+        return found
+
+    def not_loaded(self, asked: Iterable[str], now: float) -> None:
+        """What `due` named could not be read: later."""
+        for path in asked:
+            self._loading.discard(path)
+            self._pause(path, now)
+
+    def next_retry(self) -> float | None:
+        """When the next path may be tried again."""
+        return min(
+            (w.until for p, w in self._waits.items() if p in self.queue or p in self.urgent), default=None
+        )
+
+    # judging ------------------------------------------------------------------------------------------
+    def _here(self, node_id: str, now: float) -> bool:
+        node = self.members.nodes.get(node_id)
+        return now < self._settled_at if node is None else node.state != LOST
+
+    def _node(self, node_id: str) -> Node | None:
+        return self.members.nodes.get(node_id)
+
+    def standing(self, file: FileState, now: float, copies: int = 0) -> Standing:
+        """Copies wanted (`copies`, else by rule and user, never more than slaves that are not lost) and
+        good ones."""
+        entry = file.entry
+        asked = copies or max(self.rules.of(entry.path).minimum, entry.copies)
+        good = tuple(
+            r.node
+            for r in file.replicas
+            if r.version == entry.version and not r.bad and self._here(r.node, now)
+        )
+        return Standing(min(asked, max(1, len(self.members.alive()))), good)
+
+    def needs_look(self, file: FileState, now: float) -> bool:
+        """Whether a round over all files should queue this one."""
+        standing = self.standing(file, now)
+        rest = [r for r in file.replicas if r.node not in standing.good and self._here(r.node, now)]
+        return standing.lacking or bool(rest) or len(standing.good) > self._most(file)
+
+    def _most(self, file: FileState) -> int:
+        rule = self.rules.of(file.entry.path)
+        return max(rule.maximum or rule.minimum, file.entry.copies)
+
+    # planning -----------------------------------------------------------------------------------------
+    def plan(self, asked: Iterable[str], files: Sequence[FileState], now: float) -> list[Action]:
+        """Actions for the files that `due` named; those that are gone are forgotten."""
+        states = {file.entry.path: file for file in files}
+        actions: list[Action] = []
+        for path in asked:
+            self._loading.discard(path)
+            file = states.get(path)
+            if file is None:
+                self._forget(path)
+            else:
+                actions.extend(self._plan_file(file, now))
+        return actions
+
+    def _forget(self, path: str) -> None:
+        self.urgent.pop(path, None)
+        self.queue.pop(path, None)
+        self._waits.pop(path, None)
+
+    def _plan_file(self, file: FileState, now: float) -> list[Action]:
+        path = file.entry.path
+        standing = self.standing(file, now)
+        arriving = [t for t in self.tasks.values() if t.path == path and t.version == file.entry.version]
+        need = standing.wanted - len(standing.good) - len(arriving)
+        if need > 0:
+            started = self._copies(file, standing, arriving, need, now)
+            if started is not None:
+                return list(started)
+        drops = self._drops(file, standing, bool(arriving), now)
+        if need <= 0:
+            self._forget(path)
+        return list(drops)
+
+    def _busy(self, node_id: str) -> int:
+        return sum(node_id in (task.source, task.target) for task in self.tasks.values())
+
+    def _free(self, node_id: str) -> bool:
+        return self._busy(node_id) < self.limits.per_node
+
+    def _copies(
+        self, file: FileState, standing: Standing, arriving: list[CopyTask], need: int, now: float
+    ) -> list[CopyTask] | None:
+        """Copies to start now; the path stays queued for the rest. None = no source or target at all."""
+        entry = file.entry
+        path = entry.path
+        wait = self._waits.get(path)
+        avoid = wait.avoid if wait else set()
+        sources = [
+            node
+            for r in file.replicas
+            if r.node in standing.good
+            and not r.old_path
+            and (node := self._node(r.node)) is not None
+            and node.state == UP
+        ]
+        taken = {r.node for r in file.replicas if r.version == entry.version} | set(file.doomed)
+        taken |= {task.target for task in arriving} | {node for p, node in self._dropping if p == path}
+        holders = [node.place for name in standing.good if (node := self._node(name)) is not None]
+        holders += [node.place for t in arriving if (node := self._node(t.target)) is not None]
+        started: list[CopyTask] = []
+        urgent = path in self.urgent
+        for _ in range(need):
+            found = placement.for_copy(
+                self.members.candidates(), path=path, size=entry.size, holders=holders, exclude=taken
+            )
+            if not sources or not found:
+                if not started and not arriving:
+                    self._pause(path, now)
+                    return None
+                break
+            found.sort(key=lambda name: name in avoid)
+            target = next((name for name in found if self._free(name)), None)
+            if target is None or len(self.tasks) >= self.limits.copies:
+                break
+            node = self.members.get(target)
+            able = placement.for_source([s.candidate() for s in sources], target=node.place, path=path)
+            source = next((name for name in able if self._free(name)), None)
+            if source is None:
+                break
+            deadline = now + self.limits.start_s + entry.size / self.limits.slowest
+            why = f"{len(standing.good)} of {standing.wanted} copies"
+            task = CopyTask(self._new_id(), meta_of(entry), source, target, deadline, urgent, why)
+            self.tasks[task.id] = task
+            self.members.grant(target, entry.size)
+            self.members.grant(source)
+            started.append(task)
+            taken.add(target)
+            holders.append(node.place)
+        self.urgent.pop(path, None)
+        self.queue.pop(path, None)
+        if len(started) < need:
+            (self.urgent if urgent else self.queue)[path] = None  # at the end: others have their turn
+        return started
+
+    def _drops(self, file: FileState, standing: Standing, arriving: bool, now: float) -> list[DropCopy]:
+        entry = file.entry
+        path = entry.path
+        rest: list[Replica] = [r for r in file.replicas if r.node not in standing.good]
+        drops = []
+        if not arriving:
+            for row in rest:
+                node = self._node(row.node)
+                if node is None or node.state != UP or row.version > entry.version:
+                    continue
+                if row.version == entry.version and standing.good:
+                    drops.append(DropCopy(path, row.node, row.version, "damaged"))
+                elif row.version < entry.version and not standing.lacking:
+                    drops.append(DropCopy(path, row.node, row.version, "an older version"))
+            drops += self._surplus(file, standing, now)
+        fresh = [drop for drop in drops if (path, drop.node) not in self._dropping]
+        self._dropping.update((path, drop.node) for drop in fresh)
+        return fresh
+
+    def _surplus(self, file: FileState, standing: Standing, now: float) -> list[DropCopy]:
+        """One replica too many, if all holders are up and have told what they hold."""
+        nodes = [self._node(name) for name in standing.good]
+        sure = [n for n in nodes if n is not None and n.state == UP and n.reported]
+        if len(standing.good) <= max(self._most(file), standing.wanted) or len(sure) < len(nodes):
+            return []
+        if now < self._settled_at or any(p == file.entry.path for p, _ in self._dropping):
+            return []
+        name = placement.for_drop([n.candidate() for n in sure], path=file.entry.path)
+        return [DropCopy(file.entry.path, name, file.entry.version, f"{len(sure)} copies")]
+
+    def _pause(self, path: str, now: float, avoid: str = "") -> None:
+        wait = self._waits.setdefault(path, _Wait())
+        pause = min(self.limits.retry_most_s, self.limits.retry_s * float(2 ** min(wait.failures, 16)))
+        wait.failures += 1
+        wait.until = now + pause
+        if avoid:
+            wait.avoid.add(avoid)
+
+    # outcomes -----------------------------------------------------------------------------------------
+    def done(self, task_id: bytes) -> CopyTask | None:
+        """A copy is complete; its path is looked at once more."""
+        task = self.tasks.pop(task_id, None)
+        if task is not None:
+            self.copied += 1
+            self._waits.pop(task.path, None)
+            self.want(task.path, task.urgent)
+        return task
+
+    def failed(self, task_id: bytes, now: float, *, blame_target: bool = True) -> CopyTask | None:
+        """A copy failed: try again later, rather with another target."""
+        task = self.tasks.pop(task_id, None)
+        if task is not None:
+            self.failures += 1
+            self.want(task.path, task.urgent)
+            self._pause(task.path, now, task.target if blame_target else "")
+        return task
+
+    def dropped(self, path: str, node: str) -> None:
+        """The order to drop is in the database."""
+        self._dropping.discard((path, node))
+
+    def overdue(self, now: float) -> list[CopyTask]:
+        """Copies whose time is over, and those whose source or target is lost; they have failed."""
+        over = [
+            task
+            for task in self.tasks.values()
+            if task.deadline <= now or not self._here(task.source, now) or not self._here(task.target, now)
+        ]
+        for task in over:
+            self.failed(task.id, now)
+        return over
+
+    def members_changed(self) -> None:
+        """Slaves came or went: what could not be placed may be tried again."""
+        for path in list(self._waits):
+            if path not in self.queue and path not in self.urgent:
+                del self._waits[path]
+            else:
+                self._waits[path].until = 0.0
+
+    def check_invariants(self) -> None:
+        """Limits hold; one copy of a file per target."""
+        assert len(self.tasks) <= self.limits.copies, "too many copies at once"
+        for node in self.members.nodes:
+            assert self._busy(node) <= self.limits.per_node, f"too many copies on {node}"
+        pairs = [(task.path, task.target) for task in self.tasks.values()]
+        assert len(pairs) == len(set(pairs)), "two copies of one file to one slave"
+        assert not set(self.urgent) & set(self.queue), "a path in both queues"
+        assert len(self.queue) <= QUEUE_LIMIT and len(self.urgent) <= QUEUE_LIMIT

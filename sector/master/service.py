@@ -1,0 +1,591 @@
+"""The running master: its parts, their start and end, joins, status (design sections 2 and 5).
+
+`make_master` is the composition root with TLS and the security server; `MasterService` is the same without
+them, as tests use it: slaves come in through `on_join`, users through the session table.
+"""
+
+from __future__ import annotations
+
+import importlib
+import secrets
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from twisted.application.service import MultiService
+from twisted.internet.defer import CancelledError, Deferred, ensureDeferred, gatherResults, succeed
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from sector import __version__
+from sector.config import Config
+from sector.errors import BadConfig, SectorError
+from sector.gmp.api import Gmp, GmpKey, PeerEvent
+from sector.master import core, namespace
+from sector.master.admin import register_admin
+from sector.master.client_calls import ClientCalls
+from sector.master.context import AuditLine, MasterContext
+from sector.master.copier import Copier
+from sector.master.core import PAGE, Effect, Tick
+from sector.master.errands import Errands
+from sector.master.hub import REBUILDING, RUNNING, STARTING, Hub
+from sector.master.login import LoginService, make_login_service, make_sessions
+from sector.master.membership import LOST, UP, Node
+from sector.master.rebuild import AllowList, Rebuild
+from sector.master.rebuild import begin as begin_rebuild
+from sector.master.replication import CopyRules, DropCopy, parse_rules
+from sector.master.security_link import AuditBuffer, SecurityLink
+from sector.master.sessions import Sessions, principal_of
+from sector.master.slave_calls import SlaveCalls
+from sector.master.store import SqlTx, Store
+from sector.master.topology import Topology, parse_topology
+from sector.model import Address, Key, Right
+from sector.rpc import Caller
+from sector.wire import admin, login
+
+log = Logger()
+TICK_S = 0.25
+LEASES_S = 5.0
+RULES_S = 2.0
+SUMS_S = 1.0
+REBUILD_WAIT_S = 60.0
+
+
+def no_audit(who: str, what: str, detail: str) -> None:
+    """Where no security server is: the line goes to the log."""
+    log.info("audit: {who} {what} {detail}", who=who, what=what, detail=detail)
+
+
+async def nobody() -> list[str]:
+    """An allow-list that is empty: a rebuild then lasts as long as it may wait."""
+    return []
+
+
+class MasterService(MultiService):
+    """Serves slaves and clients over GMP. `ready` fires when it does, or errbacks with what hinders it."""
+
+    def __init__(
+        self,
+        config: Config,
+        reactor: Any,
+        gmp: Gmp,
+        store: Store,
+        sessions: Sessions,
+        *,
+        wall: Callable[[], float] = time.time,
+        topology: Topology | None = None,
+        rules: CopyRules | None = None,
+        audit: AuditLine = no_audit,
+        rebuild: bool = False,
+        rebuild_wait_s: float = REBUILD_WAIT_S,
+        allow_list: AllowList = nobody,
+    ) -> None:
+        """`store` is open. `wall` gives seconds since 1970, `reactor` monotonic ones and timers."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.ready: Deferred[None] = Deferred()
+        self.hub = Hub(
+            config,
+            reactor,
+            gmp,
+            store,
+            sessions,
+            wall,
+            topology or Topology(),
+            rules or CopyRules(),
+            audit,
+        )
+        self.hub.perform = self._perform
+        self.errands = Errands(self.hub, self.spawn)
+        self.copier = Copier(self.hub, self.errands)
+        self.clients = ClientCalls(self.hub, self.errands)
+        self.slaves = SlaveCalls(self.hub, self.errands, self._reported)
+        self.hub.context.locate = lambda paths: ensureDeferred(self.clients.locate(paths))
+        self.rebuild: Rebuild | None = None
+        self.more_counters: list[Callable[[], dict[str, int]]] = []
+        self._want_rebuild = rebuild
+        self._rebuild_wait_s = rebuild_wait_s
+        self._allow_list = allow_list
+        self._started = reactor.seconds()
+        self._running: set[Deferred[Any]] = set()
+        self._loops: list[LoopingCall] = []
+        self._sums: tuple[float, Any, int] | None = None
+        self._rules_text = ""
+        self.hub.rpc.serve(admin.NodeList, self.node_list)
+        self.hub.rpc.serve(admin.Status, self.status)
+        gmp.on_peer_event(self._peer_event)
+
+    @property
+    def context(self) -> MasterContext:
+        """What `register_jobs` gets."""
+        return self.hub.context
+
+    # life -----------------------------------------------------------------------------------------------
+    def startService(self) -> None:
+        """Take the next epoch and serve; see `ready`."""
+        super().startService()  # type: ignore[no-untyped-call]
+        starting = ensureDeferred(self._begin())
+        starting.addCallbacks(self.ready.callback, self.ready.errback)
+
+    async def _begin(self) -> None:
+        hub = self.hub
+        lease_s = hub.config.master.lease_s
+
+        def run(tx: SqlTx) -> bool:
+            rebuilding = self._want_rebuild or bool(tx.setting("rebuilding"))
+            if rebuilding:
+                begin_rebuild(tx, hub.wall())
+            else:
+                tx.set("epoch", tx.setting("epoch") + 1)
+            tx.extend_leases(hub.wall() + lease_s)
+            hub.epoch = tx.setting("epoch")
+            hub.serial = tx.setting("serial")
+            hub.serial_base = tx.setting("serial_base")
+            return rebuilding
+
+        rebuilding = await hub.store.write(run)
+        if rebuilding:
+            hub.state = REBUILDING
+            hub.core.paused = True
+            self.rebuild = Rebuild(hub, self._rebuild_wait_s, self._allow_list, self._rebuilt)
+        else:
+            hub.state = RUNNING
+        log.info("epoch {epoch}, {state}", epoch=hub.epoch, state=hub.state)
+        self._loop(self._tick, TICK_S)
+        self._loop(self._leases, LEASES_S)
+        if hub.config.master.replication and hub.config.path:
+            self._loop(self._read_rules, RULES_S)
+
+    def _loop(self, function: Callable[[], Any], period_s: float) -> None:
+        loop = LoopingCall(function)
+        loop.clock = self.hub.clock  # type: ignore[assignment]
+        self._loops.append(loop)
+        running = loop.start(period_s, now=False)
+        running.addErrback(lambda failure: log.failure("a loop of the master ended", failure))
+
+    def stopService(self) -> Deferred[None]:
+        """Fires when nothing runs any more and the database is closed."""
+        return ensureDeferred(self._stop())
+
+    async def _stop(self) -> None:
+        await _deferred(MultiService.stopService(self))
+        self.hub.state = STARTING
+        for loop in self._loops:
+            if loop.running:
+                loop.stop()
+        self.errands.stop()
+        for hook in self.context.on_stop:
+            await _deferred(hook())
+        for running in list(self._running):
+            running.cancel()
+        await gatherResults(list(self._running), consumeErrors=True).addErrback(lambda f: None)
+        await self.hub.store.close()
+
+    def spawn(self, work: Coroutine[Deferred[Any], Any, Any]) -> None:
+        """Run a coroutine of ours; what it raises is logged."""
+        running = ensureDeferred(work)
+        if running.called and not isinstance(running.result, Failure | Deferred):
+            return
+        self._running.add(running)
+
+        def ended(result: Any) -> None:
+            self._running.discard(running)
+            if isinstance(result, Failure) and not result.check(CancelledError):
+                if result.check(SectorError):
+                    log.warn("background work failed: {why}", why=result.getErrorMessage())
+                else:
+                    log.failure("background work failed", result)
+
+        running.addBoth(ended)
+
+    # periodic -------------------------------------------------------------------------------------------
+    def _tick(self) -> None:
+        self.hub.feed(Tick())
+        if self.rebuild is not None and self.hub.state == REBUILDING:
+            self.spawn(self.rebuild.check())
+
+    def _leases(self) -> None:
+        if self.hub.state == RUNNING:
+            self.spawn(self._expire_leases())
+
+    async def _expire_leases(self) -> None:
+        lost = await self.hub.store.write(lambda tx: tx.expire_leases(self.hub.wall()))
+        if lost:
+            log.info("{count} write leases expired", count=lost)
+
+    def _read_rules(self) -> None:
+        """Take replication.toml anew when it changed; a bad one is logged once and does not count."""
+        path = self.hub.config.file(self.hub.config.master.replication)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return
+        if text == self._rules_text:
+            return
+        self._rules_text = text
+        try:
+            rules = parse_rules(text, str(path))
+        except BadConfig as error:
+            log.error("{error}", error=error.message)
+            return
+        if rules != self.hub.core.replicator.rules:
+            log.info("new replication rules from {path}", path=str(path))
+            self.hub.core.new_rules(rules)
+
+    # effects --------------------------------------------------------------------------------------------
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case core.LoadFiles(paths):
+                self.spawn(self._load(list(paths)))
+            case core.ScanPage(after):
+                self.spawn(self._scan(after))
+            case core.StartCopy(task):
+                log.debug("copy {path} to {target}: {why}", path=task.path, target=task.target, why=task.why)
+                self.spawn(self.copier.start(task))
+            case core.StoreDrop(drop):
+                self.spawn(self._drop(drop))
+            case core.Errands(node):
+                if self.hub.state == RUNNING:
+                    self.errands.poke(node)
+            case core.SlaveChanged(change):
+                log.info(
+                    "slave {slave_id} is {state} (was {before})",
+                    slave_id=change.node,
+                    state=change.state,
+                    before=change.before or "not known",
+                )
+                for listener in self.context.on_slave:
+                    listener(change.node, change.before, change.state)
+            case core.CopyLost(task):
+                log.warn("copy of {path} to {target} did not end", path=task.path, target=task.target)
+
+    async def _load(self, paths: list[str]) -> None:
+        files: list[Any] = []
+        try:
+            files = await self.hub.store.read(lambda tx: tx.states(paths))
+        except SectorError:
+            self.hub.feed(core.NotLoaded(paths))
+            raise
+        self.hub.feed(core.Loaded(paths, files))
+
+    async def _scan(self, after: str) -> None:
+        try:
+            files = await self.hub.store.read(lambda tx: tx.page("/", after, PAGE))
+        except SectorError:
+            self.hub.feed(core.PageSeen((), ""))
+            raise
+        following = files[-1].entry.path if len(files) == PAGE else ""
+        self.hub.feed(core.PageSeen(files, following))
+
+    async def _drop(self, drop: DropCopy) -> None:
+        try:
+            log.info("drop {path} on {node}: {why}", path=drop.path, node=drop.node, why=drop.why)
+            await self.hub.store.write(
+                lambda tx: namespace.replica_surplus(tx, drop.node, drop.path, drop.version, self.hub.wall())
+            )
+        finally:
+            self.hub.feed(core.DropStored(drop.path, drop.node))
+
+    # slaves ---------------------------------------------------------------------------------------------
+    async def on_join(self, join: login.Join, address: str) -> login.Joined:
+        """A slave that the security server allows, seen at `address`: it gets a key of its own.
+
+        The security of this call is the caller's: the id is the one in the certificate."""
+        hub = self.hub
+        if hub.state == STARTING:
+            await self._until_ready()
+        host = join.gmp.host if join.gmp.host not in ("0.0.0.0", "::", "") else address
+        data_host = join.data.host if join.data.host not in ("0.0.0.0", "::", "") else address
+        before = hub.core.members.nodes.get(join.slave_id)
+        if before is not None:
+            hub.gmp.remove_key(before.key_id)
+            hub.sessions.key_ids.free(before.key_id)
+        key_id, secret = hub.sessions.key_ids.new(), secrets.token_bytes(32)
+        hub.gmp.add_key(GmpKey(key_id, secret, f"slave:{join.slave_id}"))
+        node = Node(
+            join.slave_id,
+            hub.topology.place(host),
+            join.instance,
+            Address(host, join.gmp.port),
+            Address(data_host, join.data.port),
+            key_id,
+            join.data_dir,
+            join.pid,
+            hub.clock.seconds(),
+        )
+        if before is not None and before.instance == join.instance:
+            node.load = before.load
+        hub.feed(core.SlaveJoined(node))
+        master_id = hub.config.master.id
+        mine = Address(hub.config.listen.advertise or hub.gmp.address[0], hub.gmp.address[1])
+        return login.Joined(
+            master_id,
+            mine,
+            Key(key_id, secret, f"master:{master_id}"),
+            hub.epoch,
+            hub.config.master.heartbeat_s,
+            hub.config.master.encrypt,
+        )
+
+    def _until_ready(self) -> Deferred[None]:
+        waiting: Deferred[None] = Deferred()
+
+        def pass_on(result: Any) -> Any:
+            waiting.callback(result)
+            return None if isinstance(result, Failure) else result
+
+        self.ready.addBoth(pass_on)
+        return waiting
+
+    def remove_node(self, principal: str) -> None:
+        """A slave ("slave:ID") was taken from the allow-list: it is heard no longer."""
+        role, _, node_id = principal.partition(":")
+        node = self.hub.core.members.nodes.get(node_id)
+        if role != "slave" or node is None:
+            return
+        self.hub.gmp.remove_key(node.key_id)
+        self.hub.core.forget(node_id)
+        self.hub.audit("master", "slave removed", node_id)
+
+    def _peer_event(self, event: PeerEvent) -> None:
+        if event.kind == "restarted":
+            log.debug("peer {host}:{port} restarted", host=event.peer.host, port=event.peer.port)
+
+    def _reported(self, slave_id: str, _mirror_serial: int) -> None:
+        if self.rebuild is not None and self.hub.state == REBUILDING:
+            self.rebuild.slave_reported(slave_id)
+            self.spawn(self.rebuild.check())
+
+    def _rebuilt(self) -> None:
+        self.hub.core.paused = False
+        self.errands.poke_all(renames=True)
+
+    # users ----------------------------------------------------------------------------------------------
+    def sessions_ended(self, rows: list[Any]) -> None:
+        """Sessions are over (log-out, changed rights, removed user): their write leases end too when the
+        user has no session left."""
+        live = {row.user for row in self.hub.sessions.rows()}
+        for row in rows:
+            for listener in self.context.on_session_end:
+                listener(principal_of(row.user, row.id))
+        for user in {row.user for row in rows} - live:
+            self.spawn(self._drop_leases(user))
+
+    async def _drop_leases(self, user: str) -> None:
+        await self.hub.store.write(lambda tx: tx.drop_leases_of(user))
+
+    def rights_changed(self, rights: dict[str, tuple[Right, ...]]) -> None:
+        """All directory rights of some users, for the mirror on the slaves."""
+        self.spawn(self._mirror_rights(rights))
+
+    async def _mirror_rights(self, rights: dict[str, tuple[Right, ...]]) -> None:
+        def run(tx: SqlTx) -> int:
+            tx.mirror_rights(rights)
+            return tx.mirror_serial()
+
+        self.clients.mirror_grew(await self.hub.store.write(run))
+
+    # status ---------------------------------------------------------------------------------------------
+    def node_list(self, request: admin.NodeList, caller: Caller) -> admin.Nodes:
+        """All slaves since the master's start."""
+        self.hub.user(caller)
+        nodes = [
+            admin.NodeInfo(
+                node.id,
+                node.place.host,
+                node.place.location,
+                node.state,
+                node.pid,
+                node.data_dir,
+                node.load.used,
+                node.load.free,
+                node.load.files,
+                node.gmp,
+                node.data,
+                node.load.spes,
+            )
+            for _, node in sorted(self.hub.core.members.nodes.items())
+        ]
+        return admin.Nodes(nodes)
+
+    async def status(self, request: admin.Status, caller: Caller) -> admin.StatusInfo:
+        """State and counters; sums over all files are at most a second old."""
+        self.hub.user(caller)
+        sums, lacking = await self._totals()
+        nodes = self.hub.core.members.nodes
+        counters = {
+            **self.hub.core.counters(),
+            "sessions": len(self.hub.sessions.rows()),
+            "tickets": self.hub.tickets,
+            "tasks": len(self.hub.core.replicator.tasks),
+            "leases": sums.leases,
+            "directories": sums.directories,
+            "tombstones": sums.tombstones,
+            "deletions_waiting": sums.trash,
+            "epoch": self.hub.epoch,
+        }
+        for more in self.more_counters:
+            counters.update(more())
+        return admin.StatusInfo(
+            self.hub.config.master.id,
+            __version__,
+            self.hub.state,
+            self.hub.clock.seconds() - self._started,
+            sums.files,
+            sums.bytes,
+            sum(node.state == UP for node in nodes.values()),
+            len(nodes),
+            lacking,
+            counters,
+            {name: self._node_counters(node) for name, node in sorted(nodes.items())},
+        )
+
+    def _node_counters(self, node: Node) -> dict[str, int]:
+        load = node.load
+        return {
+            "files": load.files,
+            "used_bytes": load.used,
+            "free_bytes": load.free,
+            "transfers": load.transfers,
+            "spes": load.spes,
+            "spes_busy": load.spes_busy,
+            "mirror_serial": load.mirror_serial,
+            "reported": int(node.reported),
+        }
+
+    async def _totals(self) -> tuple[Any, int]:
+        now = self.hub.clock.seconds()
+        if self._sums is not None and now < self._sums[0]:
+            return self._sums[1], self._sums[2]
+        live = [node.id for node in self.hub.core.members.nodes.values() if node.state != LOST]
+        minimum = self.hub.core.replicator.rules.default.minimum
+
+        def run(tx: SqlTx) -> tuple[Any, int]:
+            return tx.sums(), tx.lacking(live, minimum) if live else tx.sums().files
+
+        sums, lacking = await self.hub.store.read(run)
+        took = self.hub.clock.seconds() - now
+        fresh_s = min(SUMS_S, 0.2 + 20 * took) if took < 0.05 else 20 * took
+        self._sums = (self.hub.clock.seconds() + fresh_s, sums, lacking)
+        return sums, lacking
+
+
+def _deferred(result: Any) -> Deferred[Any]:
+    return result if isinstance(result, Deferred) else succeed(result)
+
+
+def read_topology(config: Config) -> Topology:
+    """The networks of the cluster; an absent file = one place. Raises `BadConfig`."""
+    path = config.file(config.master.topology)
+    try:
+        return parse_topology(path.read_text(encoding="utf-8"), str(path))
+    except FileNotFoundError:
+        return Topology()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadConfig(f"{path}: cannot be read: {error}") from None
+
+
+def read_rules(config: Config) -> CopyRules:
+    """How many copies of what; an absent file = the defaults. Raises `BadConfig`."""
+    path = config.file(config.master.replication)
+    try:
+        return parse_rules(path.read_text(encoding="utf-8"), str(path))
+    except FileNotFoundError:
+        return CopyRules()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadConfig(f"{path}: cannot be read: {error}") from None
+
+
+# the whole master ---------------------------------------------------------------------------------------
+class Master(MultiService):
+    """A master with its TLS door and its link to the security server. `ready` fires when all of it serves."""
+
+    def __init__(
+        self, service: MasterService, door: LoginService, link: SecurityLink, audit: AuditBuffer
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.service = service
+        self.door = door
+        self.ready: Deferred[None] = Deferred()
+        self._link = link
+        self._audit = audit
+
+    def startService(self) -> None:
+        """Serve slaves and clients, then open the door."""
+        super().startService()  # type: ignore[no-untyped-call]
+        ensureDeferred(self._begin()).addCallbacks(self.ready.callback, self.ready.errback)
+
+    async def _begin(self) -> None:
+        self.service.startService()
+        await self.service.ready
+        self.door.startService()
+        await self.door.ready
+
+    def stopService(self) -> Deferred[None]:
+        """Fires when ports, threads and connections are gone."""
+        return ensureDeferred(self._stop())
+
+    async def _stop(self) -> None:
+        await _deferred(MultiService.stopService(self))
+        if self.door.running:
+            await self.door.stopService()
+        await self._audit.stop()
+        await self._link.stop()
+        await self.service.stopService()
+
+
+def make_master(
+    config: Config,
+    reactor: Any,
+    gmp: Gmp,
+    store: Store,
+    *,
+    rebuild: bool = False,
+    rebuild_wait_s: float = REBUILD_WAIT_S,
+) -> Master:
+    """The composition root of a master: database, sessions, security link, TLS door, jobs.
+
+    Raises `BadConfig`, `Conflict` (another master has the database), `LocalIO`. With `rebuild` the database
+    has to be empty; it is filled from what the slaves report."""
+    store.open()
+    sessions = make_sessions(config)
+    link = SecurityLink(config, reactor)
+    audit = AuditBuffer(link, reactor, time.time, f"master:{config.master.id}")
+
+    async def allowed_slaves() -> list[str]:
+        acl: admin.Acl = await link.call(admin.AclList("slave", f"master:{config.master.id}"))
+        return [entry.name for entry in acl.entries]
+
+    service = MasterService(
+        config,
+        reactor,
+        gmp,
+        store,
+        sessions,
+        topology=read_topology(config),
+        rules=read_rules(config),
+        audit=audit,
+        rebuild=rebuild,
+        rebuild_wait_s=rebuild_wait_s,
+        allow_list=allowed_slaves,
+    )
+    door = make_login_service(
+        config,
+        reactor,
+        sessions,
+        link,
+        gmp,
+        store,
+        service.on_join,
+        service.sessions_ended,
+        service.remove_node,
+        service.rights_changed,
+    )
+    service.more_counters.append(door.counters)
+    counters = getattr(gmp, "counters", None)
+    if counters is not None:
+        service.more_counters.append(counters)
+    register_admin(service.hub.rpc, sessions, link, audit)
+    register_jobs = importlib.import_module("sector.master.jobs").register_jobs
+    register_jobs(service.hub.rpc, service.context)
+    return Master(service, door, link, audit)

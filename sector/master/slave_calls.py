@@ -1,0 +1,268 @@
+"""What slaves ask of the master: heartbeats, reports, publishing, outcomes of copies (wire/slave.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from twisted.logger import Logger
+
+from sector.errors import Conflict, Denied, Protocol, SectorError
+from sector.master import namespace, reconcile
+from sector.master.core import CopyEnded, ReportEnded, SlaveBeat
+from sector.master.errands import Errands
+from sector.master.hub import REBUILD_NEEDED, REBUILDING, RUNNING, Hub, new_id
+from sector.master.membership import Load
+from sector.master.namespace import WriteRequest
+from sector.master.sessions import View
+from sector.master.store import SqlTx
+from sector.model import check_path
+from sector.rpc import Caller
+from sector.wire import slave
+from sector.wire.base import Ok
+
+log = Logger()
+REPORT_PAUSE_S = 30.0
+
+
+@dataclass(slots=True)
+class _Report:
+    """A full report on its way."""
+
+    number: int
+    started: float
+    instance: int
+    adopted: int = 0
+    dropped: int = 0
+
+
+class SlaveCalls:
+    """Serves the slaves' side of wire/slave.py."""
+
+    def __init__(self, hub: Hub, errands: Errands, on_reported: Callable[[str, int], None]) -> None:
+        """`on_reported(slave, mirror serial)` hears of complete reports."""
+        self._hub = hub
+        self._errands = errands
+        self._on_reported = on_reported
+        self._reports: dict[str, _Report] = {}
+        self._asked: dict[str, float] = {}
+        serve = hub.rpc.serve
+        serve(slave.Heartbeat, self.heartbeat)
+        serve(slave.Report, self.report)
+        serve(slave.Publish, self.publish)
+        serve(slave.Replicated, self.replicated)
+        serve(slave.Adopted, self.adopted)
+        serve(slave.LocalPublish, self.local_publish)
+        serve(slave.LocalDrop, self.local_drop)
+
+    def heartbeat(self, request: slave.Heartbeat, caller: Caller) -> slave.HeartbeatReply:
+        """A sign of life with the slave's load."""
+        node = self._hub.slave(caller, request.slave_id)
+        load = Load(
+            request.free_bytes,
+            request.used_bytes,
+            request.files,
+            request.transfers,
+            request.mirror_serial,
+            request.load,
+            request.spes,
+            request.spes_busy,
+        )
+        self._hub.feed(SlaveBeat(node.id, load))
+        if self._hub.state == RUNNING:
+            self._errands.heard(node.id, request.mirror_serial)
+        wanted = node.want_report and node.id not in self._reports
+        return slave.HeartbeatReply(self._hub.epoch, wanted)
+
+    # reports --------------------------------------------------------------------------------------------
+    async def report(self, request: slave.Report, caller: Caller) -> slave.ReportReply:
+        """One part of a full report."""
+        node = self._hub.slave(caller, request.slave_id)
+        rebuild = self._hub.state == REBUILDING
+        if not rebuild and request.mirror_serial > self._hub.serial:
+            if self._hub.state != REBUILD_NEEDED:
+                log.error(
+                    "slave {slave_id} remembers more than this database; start with --rebuild",
+                    slave_id=node.id,
+                )
+                self._hub.state = REBUILD_NEEDED
+            raise Conflict(
+                f"slave {node.id} remembers more than the master's database",
+                hint="the database was lost or is an old copy: start the master with --rebuild",
+            )
+        if request.first:
+            number = await self._hub.store.write(lambda tx: tx.draw().counter)
+            self._reports[node.id] = _Report(number, self._hub.wall(), node.instance)
+        current = self._reports.get(node.id)
+        if current is None or current.instance != node.instance:
+            node.want_report = True
+            raise Protocol("a part of a report without its beginning", hint="report from the start")
+        reply = await self._part(request, current, rebuild)
+        if request.last:
+            await self._end(request, current)
+        return reply
+
+    async def _part(self, request: slave.Report, current: _Report, rebuild: bool) -> slave.ReportReply:
+        node_id, number, now = request.slave_id, current.number, self._hub.wall()
+
+        def merge(tx: SqlTx) -> tuple[slave.ReportReply, list[str], int, int]:
+            for dead in request.tombstones:
+                reconcile.merge_tombstone(tx, dead, rebuild)
+            if rebuild:
+                for directory in request.directories:
+                    reconcile.merge_directory(tx, directory, now)
+            drop, look, adopted = reconcile.merge_part(tx, node_id, number, request.files, now, rebuild)
+            verdicts = (
+                {}
+                if rebuild
+                else {
+                    p.lease: reconcile.judge_prepared(tx, node_id, number, p.lease, p.meta)
+                    for p in request.prepared
+                }
+            )
+            publish = [lease for lease, verdict in verdicts.items() if verdict == "publish"]
+            discard = [lease for lease, verdict in verdicts.items() if verdict == "discard"]
+            return slave.ReportReply(drop, publish, discard), look, adopted, tx.mirror_serial()
+
+        reply, look, adopted, serial = await self._hub.store.write(merge)
+        current.adopted += adopted
+        current.dropped += len(reply.drop)
+        self._hub.serial = max(self._hub.serial, serial)
+        if not rebuild:
+            self._hub.look(*look)
+        return reply
+
+    async def _end(self, request: slave.Report, current: _Report) -> None:
+        node_id = request.slave_id
+        gone = await self._hub.store.write(
+            lambda tx: reconcile.finish_report(tx, node_id, current.number, current.started)
+        )
+        if self._reports.get(node_id) is current:
+            del self._reports[node_id]
+        log.info(
+            "slave {slave_id} reported: {adopted} files adopted, {dropped} to drop, {gone} gone",
+            slave_id=node_id,
+            adopted=current.adopted,
+            dropped=current.dropped,
+            gone=gone,
+        )
+        self._hub.feed(ReportEnded(node_id))
+        self._on_reported(node_id, request.mirror_serial)
+
+    # content ----------------------------------------------------------------------------------------------
+    async def publish(self, request: slave.Publish, caller: Caller) -> slave.Published:
+        """The commit of a write; repeating it gives the same answer."""
+        node = self._hub.slave(caller, request.slave_id)
+        self._hub.check_writable()
+        version = await self._hub.store.write(
+            lambda tx: namespace.publish(tx, node.id, request.lease, request.meta, self._hub.wall())
+        )
+        self._hub.look(request.meta.path)
+        return slave.Published(version)
+
+    async def replicated(self, request: slave.Replicated, caller: Caller) -> Ok:
+        """The end of a copy at its target."""
+        node = self._hub.slave(caller, request.slave_id)
+        self._hub.check_writable()
+        task = self._hub.core.replicator.tasks.get(request.task)
+        if task is not None and task.target != node.id:
+            raise Denied("this copy is for another slave", hint="")
+        if request.error:
+            log.info(
+                "copy of {path} to {node} failed: {error}",
+                path=request.path,
+                node=node.id,
+                error=request.error,
+            )
+            self._hub.feed(CopyEnded(request.task, request.error))
+            return Ok()
+        path = check_path(request.path)
+        await self._hub.store.write(
+            lambda tx: namespace.replica_arrived(tx, node.id, path, request.version, self._hub.wall())
+        )
+        self._hub.feed(CopyEnded(request.task))
+        return Ok()
+
+    async def adopted(self, request: slave.Adopted, caller: Caller) -> Ok:
+        """What a scan of the slave's directory found."""
+        node = self._hub.slave(caller, request.slave_id)
+        self._hub.check_writable()
+        now = self._hub.wall()
+
+        def run(tx: SqlTx) -> tuple[list[str], bool, int]:
+            for path, version in request.gone:
+                namespace.replica_gone(tx, node.id, path, version)
+            for path, version in request.damaged:
+                namespace.replica_bad(tx, node.id, path, version)
+            verdicts = [reconcile.adopt_found(tx, node.id, meta, now) for meta in request.found]
+            paths = [meta.path for meta in request.found]
+            paths += [path for path, _ in (*request.gone, *request.damaged)]
+            return paths, all(verdict.keep for verdict in verdicts), tx.mirror_serial()
+
+        paths, clean, serial = await self._hub.store.write(run)
+        if serial > self._hub.serial:
+            self._hub.serial = serial
+            self._errands.poke_all()
+        asked = self._asked.get(node.id, float("-inf"))
+        if not clean and self._hub.clock.seconds() - asked > REPORT_PAUSE_S:
+            self._asked[node.id] = self._hub.clock.seconds()
+            node.want_report = True
+        self._hub.look(*paths)
+        return Ok()
+
+    # files that jobs wrote --------------------------------------------------------------------------------
+    def _writer(self, principal: str, slave_id: str) -> View:
+        kind = principal.partition(":")[0]
+        if kind == "user":
+            return self._hub.sessions.user_of(principal)
+        resolver = self._hub.context.resolvers.get(kind)
+        if resolver is None:
+            raise Denied(f"nobody is known as {principal}")
+        return resolver(principal, slave_id)
+
+    async def local_publish(self, request: slave.LocalPublish, caller: Caller) -> slave.LocalGrant:
+        """A lease for a file that the slave itself has made for a job."""
+        node = self._hub.slave(caller, request.slave_id)
+        self._hub.check_writable()
+        view = self._writer(request.principal, node.id)
+        path = check_path(request.path)
+        if not view.may(path, "w"):
+            raise Denied(f"user {view.user} may not change {path}")
+        lease_s = self._hub.config.master.lease_s
+        want = WriteRequest(
+            path,
+            request.size,
+            view.user,
+            node.id,
+            new_id(),
+            lease_s,
+            request.create,
+            parents=request.parents,
+            mode=request.mode,
+        )
+
+        def run(tx: SqlTx) -> tuple[namespace.Lease, int]:
+            return namespace.open_write(tx, want, self._hub.wall()), tx.mirror_serial()
+
+        lease, serial = await self._hub.store.write(run)
+        if serial > self._hub.serial:
+            self._hub.serial = serial
+            self._errands.poke_all()
+        try:
+            await self._errands.ensure_renamed(node.id, path)
+        except SectorError:
+            await self._hub.store.write(lambda tx: namespace.end_lease(tx, path, lease.id, view.user))
+            raise
+        return slave.LocalGrant(lease.id, lease_s, lease.version)
+
+    async def local_drop(self, request: slave.LocalDrop, caller: Caller) -> Ok:
+        """The slave gives such a lease up."""
+        node = self._hub.slave(caller, request.slave_id)
+
+        def run(tx: SqlTx) -> None:
+            lease = tx.lease(request.lease)
+            if lease is not None and lease.node == node.id and lease.path == request.path:
+                namespace.end_lease(tx, lease.path, lease.id, lease.user)
+
+        await self._hub.store.write(run)
+        return Ok()
