@@ -27,7 +27,7 @@ PEERS = ("udp", "tcp")
 def gmp(peer_text: str, runs: int, rounds: int, cpus: str, as_json: bool) -> None:
     """Round trip of a sealed 1 KB GMP call to a known peer; peers alternate with it round by round.
 
-    "sector" drives its loop from the calling thread, "sector-thread" uses the loop thread; "tcp-connect" is
+    "sector" drives its loop from the calling thread, "sector_threads" uses loop threads; "tcp_connect" is
     connect + request + response + close, "tcp" a ping-pong on an open connection, "udp" raw datagrams.
     """
     peers = peers_of(peer_text, PEERS)
@@ -39,8 +39,7 @@ def gmp(peer_text: str, runs: int, rounds: int, cpus: str, as_json: bool) -> Non
         done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
         if done.returncode:
             raise SectorError(f"bench_gmp failed: {done.stderr.strip()[-300:]}")
-        for name, row in json.loads(done.stdout.splitlines()[-1]).items():
-            family = name.split("-")[0]
-            if family == "sector" or family in peers:
-                results.append({"peer": name, "run": run, **row})
+        for row in json.loads(done.stdout)["results"]:
+            if row["peer"].split("_")[0] in ("sector", *peers):
+                results.append(row | {"run": run})
     show(document("gmp", {"rounds": rounds, "cpus": pinning, "bytes": 1024}, results), as_json)
