@@ -80,13 +80,16 @@ def json_line(event: dict[str, Any]) -> str:
 
 @implementer(ILogObserver)
 class LineObserver:
-    """Writes one line per event; a log that cannot be written never stops the service."""
+    """Writes one line per event; a log that cannot be written never stops the service. What Twisted says of
+    ports and factories in its old style is left out unless it is a failure."""
 
     def __init__(self, stream: TextIO, form: Callable[[dict[str, Any]], str]) -> None:
         self._stream = stream
         self._form = form
 
     def __call__(self, event: dict[str, Any]) -> None:
+        if event.get("log_namespace") == "log_legacy" and not event.get("isError"):
+            return
         try:
             self._stream.write(self._form(event))
             self._stream.flush()

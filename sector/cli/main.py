@@ -19,7 +19,7 @@ import click
 
 from sector import __version__
 from sector.config import Config, load_client, nearest, override_client
-from sector.errors import SectorError, UdfError, UsageError
+from sector.errors import BadConfig, SectorError, UdfError, UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -185,7 +185,7 @@ def report(error: SectorError, as_json: bool) -> int:
         lines = error.message.splitlines()
         message = error.message if isinstance(error, UdfError) else " ".join(lines)
         click.echo(f"sector: {message}" + (f" ({error.hint})" if error.hint else ""), err=True)
-    return 2 if isinstance(error, UsageError) else 1
+    return 2 if isinstance(error, UsageError) and not isinstance(error, BadConfig) else 1
 
 
 def run(arguments: list[str]) -> int:

@@ -40,6 +40,7 @@ class SecurityLink:
         self._slots = DeferredSemaphore(CONNECTIONS)
         self._asking: set[Deferred[Any]] = set()
         self._stopped = False
+        self._change_timer: Any = None
         self.on_change: list[Callable[[], None]] = []
 
     def __repr__(self) -> str:
@@ -92,12 +93,19 @@ class SecurityLink:
 
     def changed(self, delay_s: float = 0.3) -> None:
         """A change was made through us: ask the security server for news soon, after the reply is out."""
+        if self._stopped or (self._change_timer is not None and self._change_timer.active()):
+            return
+        self._change_timer = self._reactor.callLater(delay_s, self._tell_change)
+
+    def _tell_change(self) -> None:
         for listener in self.on_change:
-            self._reactor.callLater(delay_s, listener)
+            listener()
 
     async def stop(self) -> None:
         """Cancel what runs and close the connections."""
         self._stopped = True
+        if self._change_timer is not None and self._change_timer.active():
+            self._change_timer.cancel()
         for result in list(self._asking):
             result.addErrback(lambda failure: failure.trap(CancelledError, SectorError) and None)
             result.cancel()
