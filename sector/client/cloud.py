@@ -210,9 +210,9 @@ class CloudClient:
         parallel: int = PARALLEL,
         progress: Progress | None = None,
     ) -> Summary:
-        """Store local files. A `remote` that is a directory or ends with "/" (then it is made if it is not
-        there) takes them by name, else it names the one file. `recursive` = directories with all below;
-        `create` "new" = never replace; `parallel` files at once. Errors: LocalIO, Exists, NoSpace, Denied,
+        """Store local files. A `remote` that is a directory or ends with "/" takes them by name, else it names
+        the one file; missing directories are made. `recursive` = directories with all below; `create`
+        "new" = never replace; `parallel` files at once. Errors: LocalIO, Exists, NoSpace, Denied,
         LeaseHeld, LeaseLost, Unavailable, Unreachable."""
         progress = progress or Progress()
         begin = self.clock.seconds()

@@ -20,12 +20,13 @@ from sector._udt.data_api import Data, DataTicket, TransferError, TransferResult
 from sector.client.deferred import pause
 from sector.client.progress import FileProgress, Moved, Progress, size_text
 from sector.client.session import ClientSession
-from sector.model import BLOCK_BYTES, FileInfo, Ticket, Version, digest_text
+from sector.model import BLOCK_BYTES, FileInfo, Ticket, Version, digest_text, parent
 from sector.resolve import literal_host
 from sector.wire.files import (
     LeaseDrop,
     LeaseKeep,
     LeaseState,
+    Mkdir,
     OpenRead,
     OpenWrite,
     ReadGrant,
@@ -125,16 +126,24 @@ class Put:
         return Moved(self.path, self.local, size, version, digest, node, clock.seconds() - begin, stats)
 
     async def _open(self, request: OpenWrite) -> WriteGrant:
-        """Ask for a lease. When an answer was lost the lease may be held by nobody but ourselves: then wait
-        until it has ended."""
+        """Ask for a lease; missing directories are made. When an answer was lost the lease may be held by
+        nobody but ourselves: then wait until it has ended."""
         clock = self.link.session.clock
         until = clock.seconds() + PATIENCE_S
+        made = False
         while True:
             try:
                 grant: WriteGrant = await self.link.session.call(
                     request, patience_s=PATIENCE_S, on_wait=self._wait, repeat=True
                 )
                 return grant
+            except errors.NotFound:
+                if made or parent(self.path) == "/":
+                    raise
+                made = True
+                with contextlib.suppress(errors.Exists):
+                    await self.link.session.call(Mkdir(parent(self.path), True), repeat=True)
+                continue
             except errors.LeaseHeld:
                 if not self._waiting or clock.seconds() > until:
                     raise
