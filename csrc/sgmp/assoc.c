@@ -198,8 +198,8 @@ void sg_assoc_close(sgmp_node *n, struct assoc *a)
 void sg_assoc_free(sgmp_node *n, struct assoc *a)
 {
     if (a->x) {
+        sg_calls_fail(n, a, SGMP_RPC_PEER_LOST, 0);
         sg_fail_all(n, a, UDT_E_CLOSED, UDT_E_CLOSED, 0);
-        sg_calls_fail(n, a, SGMP_RPC_CANCELLED, 0);
     }
     sg_assoc_close(n, a);
     raise_marks(n, a);
@@ -397,8 +397,6 @@ int sg_assoc_for(sgmp_node *n, const sgmp_dest *to, struct assoc **out, udt_time
         a->key_id = key->id; /* rotation: the newest key named by the application */
         a->x->key_bad = false;
     }
-    if (!a->instance)
-        sg_hello_start(n, a, now);
     *out = a;
     return 0;
 }

@@ -298,7 +298,11 @@ void sgmp_node_bulk_failed(sgmp_node *n, uint64_t id, int err, udt_time now)
     b->state = SG_B_WAIT;
     sg_heap_set(&n->heap, &b->timer, now + b->backoff);
     b->backoff = b->backoff * 2 < SEC(5) ? b->backoff * 2 : SEC(5);
-    pump(n, b->a);
+    if (b->a->x) { /* a peer that restarted says so */
+        b->a->x->ping_due = b->a->x->ping_pad = true;
+        pump(n, b->a);
+        sg_assoc_kick(n, b->a, now);
+    }
 }
 
 static void next_chunk(struct bulk *b)

@@ -43,8 +43,9 @@ enum {
 #define SG_T_IDLE SEC(600)
 #define SG_T_EVICT (SG_T_MSG + SEC(120))
 #define SG_T_LOST SEC(15)
-#define SG_T_QUIET SEC(10) /* unused transmission state and crypto contexts are freed after this \
-                            */
+#define SG_T_QUIET                                                                \
+    SEC(10) /* unused transmission state and crypto contexts are freed after this \
+             */
 
 enum sg_timer_kind {
     SG_TM_ASSOC,

@@ -159,6 +159,8 @@ int sg_post(sgmp_node *n, struct assoc *a, const struct sg_post *p, struct msg *
     if (p->body_len)
         memcpy(m->data + p->head_len, p->body, p->body_len);
     sg_msg_join(n, a, m);
+    if (!a->instance || a->x->need_token)
+        sg_hello_start(n, a, now);
     if (p->until != UDT_NEVER)
         sg_heap_set(&n->heap, &m->timer, p->until);
     n->st.messages_out++;

@@ -16,6 +16,7 @@ struct gnode {
     udt_addr addr;
     sim_rng rng;
     bool auth;
+    int gen;         /* counts starts */
     uint64_t starts; /* wall clock of the next start, rises with each */
 };
 
@@ -62,6 +63,7 @@ static inline void gnode_start(struct gnode *g)
                             .require_auth = g->auth};
     g->n = sgmp_node_new(&cfg, sim_net_now(g->net));
     CHECK(g->n != NULL);
+    g->gen++;
     sim_net_set(g->net, g->id, &gnode_ops, g);
     sim_net_kick(g->net, g->id);
 }
