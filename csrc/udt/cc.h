@@ -26,6 +26,7 @@ typedef struct udt_cc_ack {
     int64_t srtt_us;      /* smoothed */
     double rate_pps;      /* delivery rate sample, 0 = none */
     bool app_limited;     /* the sample was taken while the application had nothing to send */
+    bool repairing;       /* mostly sending again: the sample says too little */
     int64_t window_pkts;  /* peer's flow window */
     int64_t capacity_pps; /* the peer's estimate from packet pairs, 0 = unknown */
 } udt_cc_ack;
@@ -60,20 +61,25 @@ typedef struct udt_cc_max {
 /* State of the native law (cc_udt.c). */
 typedef struct udt_cc_native {
     bool slow_start, loss_flag;
+    bool drain;          /* the round after slow start */
     double bw_pps;       /* delivery rate: maximum of the last rounds */
     double rate_pps;     /* sending rate, 10^9 / period before the limit and the probe */
     double last_dec_pps; /* rate before the last decrease */
     double full_bw;      /* slow start: best rate so far */
     int full_rounds;     /* rounds without growth */
     int64_t round_end;   /* the running round ends when this index is acknowledged */
+    udt_time round_at;   /* when it began */
     int64_t round_lost, round_acked;
     double loss_rate; /* of the last round */
     bool round_app_limited;
     int64_t min_rtt_us, min_rtt_next_us; /* of this and the coming period */
     udt_time min_rtt_at;                 /* start of the running period */
     int64_t round_rtt_us;                /* smallest sample of the running round, 0 = none */
+    int64_t round_samples;               /* RTT samples of the running round */
+    int64_t last_rtt_us, jitter_us;      /* smoothed difference of successive samples */
     bool inflated;                       /* last round: a queue stands in the path */
     int probe_wait;                      /* rounds until the next probe; 0 = probing */
+    int probe_every;                     /* rounds from one probe to the next */
     double probe_from;                   /* bw when the probe began */
     udt_time inc_at;                     /* last increase */
     int64_t last_dec_seq;                /* highest index sent at the last decrease */

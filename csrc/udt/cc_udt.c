@@ -11,6 +11,7 @@
  *   queue stands), so random loss does not strangle it; every few rounds one round probes 25 %
  *   above. The rate never exceeds 5/4 of the delivered one. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "udt/cc.h"
@@ -18,9 +19,16 @@
 #define SYN_US 10000
 #define INITIAL_CWND 16
 #define PROBE_GAIN 1.25
-#define PROBE_ROUNDS 8
+#define DRAIN_GAIN 0.75 /* first round after slow start: empty the queue it has filled */
+#define RTT_SAMPLES 6   /* in a round before its RTT may end slow start */
+#define PROBE_ROUNDS 4
+#define GROWTH 1.2    /* slow start goes on while a round delivers this much more */
+#define FULL_ROUNDS 3 /* and ends after so many rounds that did not */
 #define MIN_RTT_PERIOD_US 5000000
 #define MIN_CWND 16
+#define SMALL_CWND 64
+#define LOSS_MAX 0.25 /* more than this cannot be chance: the rate is too high */
+#define MIN_ROUND_US 1000
 
 static double max_get(const udt_cc_max *f)
 {
@@ -52,6 +60,18 @@ static void set_rate(udt_cc *cc, double pps)
         cc->period_ns = cc->min_period_ns;
 }
 
+/* The sending rate after slow start; a probing round goes above it. */
+static void apply_rate(udt_cc *cc)
+{
+    const udt_cc_native *n = &cc->u.native;
+    if (n->drain)
+        set_rate(cc, n->rate_pps * DRAIN_GAIN);
+    else if (n->probe_wait == 0)
+        set_rate(cc, fmax(n->rate_pps, PROBE_GAIN * n->bw_pps));
+    else
+        set_rate(cc, n->rate_pps);
+}
+
 static void native_init(udt_cc *cc, const udt_cc_params *p)
 {
     udt_cc_native *n = &cc->u.native;
@@ -62,7 +82,7 @@ static void native_init(udt_cc *cc, const udt_cc_params *p)
     cc->period_ns = cc->min_period_ns;
     cc->cwnd_pkts = INITIAL_CWND;
     n->slow_start = true;
-    n->probe_wait = 2;
+    n->probe_every = n->probe_wait = PROBE_ROUNDS;
     n->last_dec_seq = -1;
     n->dec_random = 1;
     n->avg_nak = 1;
@@ -81,6 +101,9 @@ static void note_rtt(udt_cc_native *n, int64_t rtt, udt_time now)
         n->min_rtt_us = rtt;
     if (!n->min_rtt_next_us || rtt < n->min_rtt_next_us)
         n->min_rtt_next_us = rtt;
+    if (n->round_samples++ > 0)
+        n->jitter_us = (3 * n->jitter_us + llabs(rtt - n->last_rtt_us)) / 4;
+    n->last_rtt_us = rtt;
     if (!n->round_rtt_us || rtt < n->round_rtt_us)
         n->round_rtt_us = rtt;
 }
@@ -90,28 +113,37 @@ static int64_t base_rtt(const udt_cc_native *n, int64_t srtt)
     return n->min_rtt_us ? n->min_rtt_us : srtt;
 }
 
+/* Slow start fills a queue: this round's smallest RTT is well above the path's. */
+static bool queue_builds(const udt_cc_native *n)
+{
+    int64_t slack = n->min_rtt_us / 8;
+    slack = (slack < 4000 ? 4000 : slack > 16000 ? 16000 : slack) + n->jitter_us;
+    return n->round_samples >= RTT_SAMPLES && n->round_rtt_us > n->min_rtt_us + slack;
+}
+
 /* Leave slow start with the rate the path has shown. */
 static void leave_slow_start(udt_cc *cc, int64_t srtt)
 {
     udt_cc_native *n = &cc->u.native;
     n->slow_start = false;
+    n->drain = true;
     n->rate_pps = n->bw_pps > 0 ? n->bw_pps : (double)cc->cwnd_pkts * 1e6 / (double)(srtt + SYN_US);
     n->last_dec_pps = n->rate_pps;
-    n->probe_wait = PROBE_ROUNDS / 2;
+    n->probe_wait = 2;
 }
 
 static void slow_start_round(udt_cc *cc, int64_t srtt)
 {
     udt_cc_native *n = &cc->u.native;
-    if (n->bw_pps >= n->full_bw * 1.25) {
+    if (n->bw_pps >= n->full_bw * GROWTH) {
         n->full_bw = n->bw_pps;
         n->full_rounds = 0;
         return;
     }
-    if (n->round_app_limited)
+    if (n->round_app_limited || n->round_acked < SMALL_CWND / 2)
         return;
-    n->full_rounds += n->loss_rate > 0.02 || n->inflated ? 2 : 1;
-    if (n->full_rounds >= 3)
+    n->full_rounds += n->inflated || n->loss_rate > 0.1 ? 2 : 1;
+    if (n->full_rounds >= FULL_ROUNDS)
         leave_slow_start(cc, srtt);
 }
 
@@ -121,13 +153,24 @@ static void probe_round(udt_cc_native *n)
     if (n->probe_wait == 0) {
         n->probe_wait = -1; /* its result shows one round later */
     } else if (n->probe_wait < 0) {
-        n->probe_wait = n->bw_pps > 1.1 * n->probe_from && !n->inflated ? 1 : PROBE_ROUNDS;
+        bool paid = n->bw_pps > 1.05 * n->probe_from && !n->inflated;
+        n->probe_every = paid ? PROBE_ROUNDS : n->probe_every < 16 ? 2 * n->probe_every : 16;
+        n->probe_wait = paid ? 1 : n->probe_every;
     }
     if (n->probe_wait > 0 && --n->probe_wait == 0) {
         n->probe_from = n->bw_pps;
         if (n->inflated)
             n->probe_wait = 1;
     }
+}
+
+/* The path takes less than we believed. */
+static void lower_estimate(udt_cc_native *n)
+{
+    for (int i = 0; i < 4; i++)
+        n->filter.bucket[i] *= 0.85;
+    n->bw_pps *= 0.85;
+    n->rate_pps *= 0.85;
 }
 
 /* A round has passed: everything sent at its start is acknowledged. */
@@ -138,13 +181,24 @@ static void end_round(udt_cc *cc, const udt_cc_ack *a)
     int64_t floor = base_rtt(n, a->srtt_us);
     n->loss_rate = total > 0 ? (double)n->round_lost / (double)total : 0;
     n->inflated = n->round_rtt_us > floor + (floor / 4 > SYN_US ? floor / 4 : SYN_US);
-    if (n->slow_start)
+    if (n->slow_start) {
         slow_start_round(cc, a->srtt_us);
-    else
+    } else {
+        n->drain = false;
+        if (n->loss_rate > LOSS_MAX && total >= SMALL_CWND)
+            lower_estimate(n);
         probe_round(n);
+    }
+    printf("%.3f ss %d bw %.0f full %.0f(%d) rate %.0f cwnd %ld infl %d loss %.3f al %d pw %d "
+           "sz %ld rtt %ld/%ld min %ld\n",
+           (double)a->now * 1e-6, n->slow_start, n->bw_pps, n->full_bw, n->full_rounds,
+           1e9 / (double)(cc->period_ns + 1), cc->cwnd_pkts, n->inflated, n->loss_rate,
+           n->round_app_limited, n->probe_wait, a->next - a->ack, n->round_rtt_us, a->srtt_us,
+           n->min_rtt_us);
     n->round_end = a->next;
+    n->round_at = a->now;
     n->round_lost = n->round_acked = 0;
-    n->round_rtt_us = 0;
+    n->round_rtt_us = n->round_samples = 0;
     n->round_app_limited = false;
 }
 
@@ -192,7 +246,7 @@ static void steady(udt_cc *cc, const udt_cc_ack *a)
         else if (n->inflated && n->rate_pps > n->bw_pps)
             n->rate_pps = n->bw_pps;
     }
-    set_rate(cc, n->probe_wait == 0 ? fmax(n->rate_pps, PROBE_GAIN * n->bw_pps) : n->rate_pps);
+    apply_rate(cc);
     /* Room for a window, the peer's ACK interval and the repair of holes. */
     double rtt = (double)(base_rtt(n, a->srtt_us) + SYN_US);
     cc->cwnd_pkts = (int64_t)(4 * fmax(n->bw_pps, n->rate_pps) * rtt / 1e6) + MIN_CWND;
@@ -203,27 +257,33 @@ static void native_on_ack(udt_cc *cc, const udt_cc_ack *a)
     udt_cc_native *n = &cc->u.native;
     int64_t window_us = 10 * a->srtt_us > 200000 ? 10 * a->srtt_us : 200000;
     note_rtt(n, a->rtt_us, a->now);
-    if (a->rate_pps > 0 && (!a->app_limited || a->rate_pps > n->bw_pps))
+    if (a->rate_pps > 0 && ((!a->app_limited && !a->repairing) || a->rate_pps > n->bw_pps))
         max_put(&n->filter, a->rate_pps, window_us, a->now);
     n->bw_pps = max_get(&n->filter);
     n->round_acked += a->acked_pkts;
     n->round_app_limited |= a->app_limited;
-    if (a->ack >= n->round_end)
+    if (a->ack >= n->round_end && a->now - n->round_at >= MIN_ROUND_US)
         end_round(cc, a);
+    if (n->slow_start && n->bw_pps > 0 && queue_builds(n))
+        leave_slow_start(cc, a->srtt_us);
     if (!n->slow_start) {
         steady(cc, a);
         return;
     }
     if (!a->app_limited || a->in_flight * 2 > cc->cwnd_pkts)
         cc->cwnd_pkts += a->acked_pkts;
-    /* Three times what the path holds leaves room for doubling and for repairs. */
-    double rtt = (double)(base_rtt(n, a->srtt_us) + SYN_US);
-    int64_t most = (int64_t)(3 * n->bw_pps * rtt / 1e6) + 4 * INITIAL_CWND;
-    if (n->full_rounds > 0 && cc->cwnd_pkts > most)
-        cc->cwnd_pkts = most;
     if (cc->cwnd_pkts > a->window_pkts && a->window_pkts > INITIAL_CWND)
         cc->cwnd_pkts = a->window_pkts;
-    set_rate(cc, 2e6 * (double)cc->cwnd_pkts / (double)(a->srtt_us > 0 ? a->srtt_us : 1));
+    double rate = 2e6 * (double)cc->cwnd_pkts / (double)(a->srtt_us > 0 ? a->srtt_us : 1);
+    /* In doubt whether there is more, overshoot less; and what is sent again is not limited by the
+     * window, so it must not go out faster than the path has been seen to take. */
+    if (cc->cwnd_pkts <= SMALL_CWND)
+        ; /* too few packets to judge by */
+    else if (n->full_rounds > 0)
+        rate = fmin(rate, 1.5 * n->bw_pps);
+    else if (n->bw_pps > 0 && (n->round_lost > 0 || n->loss_rate > 0))
+        rate = fmin(rate, 2 * n->bw_pps);
+    set_rate(cc, rate);
 }
 
 static void native_on_loss(udt_cc *cc, const udt_cc_loss *l)
@@ -250,26 +310,15 @@ static void native_on_loss(udt_cc *cc, const udt_cc_loss *l)
         return;
     n->last_dec_seq = l->next - 1;
     n->rate_pps = fmax(n->rate_pps / 1.125, (n->inflated ? 0.9 : 1.0) * n->bw_pps);
-    if (n->probe_wait == 0 && n->loss_rate > 0.02)
-        n->probe_wait = -1;
-    set_rate(cc, n->rate_pps);
+    apply_rate(cc);
 }
 
+/* As in libudt the rate stays after slow start: what is sent again is bounded by the caller. */
 static void native_on_timeout(udt_cc *cc, int times, udt_time now)
 {
-    udt_cc_native *n = &cc->u.native;
     (void)now;
-    if (times < 2)
-        return; /* one may be chance: the repair is paced anyway */
-    if (n->slow_start) {
+    if (times >= 2 && cc->u.native.slow_start)
         cc->cwnd_pkts = cc->cwnd_pkts / 2 > MIN_CWND ? cc->cwnd_pkts / 2 : MIN_CWND;
-        return;
-    }
-    for (int i = 0; i < 4; i++)
-        n->filter.bucket[i] /= 2;
-    n->bw_pps /= 2;
-    n->rate_pps = fmax(n->rate_pps / 2, 16);
-    set_rate(cc, n->rate_pps);
 }
 
 static void native_on_warning(udt_cc *cc)

@@ -72,6 +72,7 @@ bool udt__conn_open(udt_conn *c, uint32_t peer_isn, uint32_t peer_window, uint32
     c->opened_at = c->limit_at = c->progress_at = c->delivered_us = now;
     c->last_full_at = c->last_24_at = now - 10 * SYN_US;
     c->app_limited = -1;
+    c->mix = 1;
     c->drained = true;
     c->state = CONN_OPEN;
     c->t_handshake = c->t_connect = UDT_NEVER;

@@ -106,12 +106,20 @@ typedef struct udt_conn {
     udt_sndloss loss;
     lossmap retx; /* sent again and not yet acknowledged */
     udt_cc cc;
-    int64_t next;      /* next new index */
-    int64_t edge;      /* first index beyond the peer's window */
-    int64_t next_ns;   /* pacing: when the next packet may go */
-    int burst_left;    /* packets of the running burst */
-    int64_t delivered; /* packets acknowledged */
+    int64_t next;       /* next new index */
+    int64_t edge;       /* first index beyond the peer's window */
+    int64_t next_ns;    /* pacing: when the next packet may go */
+    int burst_left;     /* packets of the running burst */
+    int64_t high;       /* all before has arrived or is known to be missing; una <= high <= next */
+    int64_t lost_first; /* packets before high whose first transmission was lost */
+    int64_t delivered;  /* first transmissions known to have arrived */
     udt_time delivered_us;
+    int64_t epoch_delivered; /* rate samples over several short round trips */
+    udt_time epoch_at;
+    int64_t epoch_sent, epoch_again; /* packets sent new and again when it began */
+    double mix;                      /* all packets sent / new ones, smoothed */
+    bool repairing;                  /* mostly sending again: rate samples say too little */
+    bool epoch_app_limited;
     int64_t app_limited;  /* rate samples up to this index are the application's, -1 = none */
     udt_time progress_at; /* last acknowledgement that moved, or first packet in flight */
     int probes;           /* tail-loss probes and timeouts since then */

@@ -7,29 +7,86 @@
 #include "udt/conn.h"
 
 #define STARTUP_PKTS 16
+#define MIX_MAX 1.25
 
-/* Delivery rate and RTT from the newest packet acknowledged, before its slot is freed. */
-static void take_samples(udt_conn *c, int64_t ack, udt_cc_ack *a)
+/* Acknowledgements come in lumps of up to 64 packets or 1 ms: a rate needs more than that. */
+static bool span_says(const udt_conn *c, int64_t pkts, int64_t span_us)
 {
-    const snd_slot *s = udt_sndbuf_slot(&c->snd, ack - 1);
-    bool clean = s->ntx == 1 && lossmap_next(&c->retx, c->snd.head) >= ack;
-    if (clean) {
-        a->rtt_us = a->now - s->sent_us;
-        a->rtt_us = a->rtt_us < 1 ? 1 : a->rtt_us;
-        udt__conn_rtt(c, a->rtt_us);
+    return span_us > 0 && span_us >= c->rtt_us / 2 &&
+           (pkts >= 4 * LIGHT_ACK_PKTS || span_us >= 2000);
+}
+
+/* Where a round trip is too short to say anything, count over several. The arrival of packets sent
+ * again shows too late (when the hole before them is filled), so only first transmissions are
+ * counted, and scaled by `mix` = all packets sent / new ones. */
+static void epoch_sample(udt_conn *c, udt_cc_ack *a)
+{
+    int64_t pkts = c->delivered - c->epoch_delivered, span = a->now - c->epoch_at;
+    c->epoch_app_limited |= c->app_limited >= 0;
+    if (!span_says(c, pkts, span))
+        return;
+    int64_t sent = c->st.pkts_sent - c->epoch_sent, again = c->st.pkts_retrans - c->epoch_again;
+    c->repairing = again > sent / 2; /* too few new ones to tell */
+    double mix = sent > 0 ? (double)(sent + again) / (double)sent : MIX_MAX;
+    mix = mix < MIX_MAX ? mix : MIX_MAX;
+    c->mix += (mix - c->mix) / 4;
+    double rate = (mix < c->mix ? mix : c->mix) * (double)pkts * 1e6 / (double)span;
+    if (a->rate_pps == 0 && c->rtt_us < 2000) {
+        a->rate_pps = rate;
+        a->app_limited = c->epoch_app_limited;
     }
-    int64_t span = a->now - s->delivered_us;
-    if (s->ntx == 1 && span > 0 && span >= c->min_rtt_us / 2) {
-        a->rate_pps = (double)(c->delivered + a->acked_pkts - s->delivered) * 1e6 / (double)span;
-        a->app_limited = s->flags & SND_APP_LIMITED;
+    c->epoch_at = a->now;
+    c->epoch_delivered = c->delivered;
+    c->epoch_app_limited = false;
+    c->epoch_sent = c->st.pkts_sent;
+    c->epoch_again = c->st.pkts_retrans;
+}
+
+/* The peer has news: it has seen packet `newest`, so all before it has arrived or is known to be
+ * missing (a loss report says what is). Feeds RTT, delivery rate and congestion control, which so
+ * do not stall with the cumulative acknowledgement behind a hole. `clean`: the news were sent when
+ * that packet came, not when a hole before it was filled. */
+static void news(udt_conn *c, int64_t newest, bool clean, udt_time now)
+{
+    udt_cc_ack a = {.now = now, .next = c->next, .in_flight = c->next - c->high};
+    bool ahead = newest >= c->high;
+    const snd_slot *s = udt_sndbuf_slot(&c->snd, newest);
+    if (ahead)
+        c->high = newest + 1;
+    int64_t arrived = c->high - c->lost_first;
+    if (arrived > c->delivered) {
+        a.acked_pkts = arrived - c->delivered;
+        c->delivered = arrived;
+        c->delivered_us = now;
     }
+    if (ahead && s->ntx == 1) {
+        int64_t span = now - s->delivered_us;
+        if (clean) {
+            a.rtt_us = now - s->sent_us > 0 ? now - s->sent_us : 1;
+            udt__conn_rtt(c, a.rtt_us);
+        }
+        if (span_says(c, c->delivered - s->delivered, span)) {
+            a.rate_pps = c->mix * (double)(c->delivered - s->delivered) * 1e6 / (double)span;
+            a.app_limited = s->flags & SND_APP_LIMITED;
+        }
+    }
+    epoch_sample(c, &a);
+    if (!c->rtt_known && !a.rtt_us) /* every packet was probed: better too long than none */
+        udt__conn_rtt(c, now - s->delivered_us);
+    if (c->app_limited >= 0 && c->high > c->app_limited)
+        c->app_limited = -1;
+    a.ack = c->high;
+    a.repairing = c->repairing;
+    a.srtt_us = c->rtt_us;
+    a.window_pkts = c->edge - c->snd.head;
+    a.capacity_pps = c->foreign ? c->peer_capacity_pps : 0;
+    c->cc.ops->on_ack(&c->cc, &a);
+    udt__conn_restart_probe(c, now);
 }
 
 static void free_up_to(udt_conn *c, int64_t ack, udt_time now)
 {
     udt_sndbuf_acked(&c->snd, ack);
-    udt_sndloss_acked(&c->loss, ack);
-    lossmap_del_below(&c->retx, ack);
     if (c->want_space && c->snd.bytes * 2 <= c->snd.max_bytes &&
         (c->snd.tail - c->snd.head) * 2 <= c->snd.max_slots) {
         c->want_space = false;
@@ -48,19 +105,10 @@ static void free_up_to(udt_conn *c, int64_t ack, udt_time now)
 /* Everything before `ack` (> una) has arrived. */
 static void advance(udt_conn *c, int64_t ack, udt_time now)
 {
-    udt_cc_ack a = {.now = now, .ack = ack, .next = c->next};
-    a.acked_pkts = ack - c->snd.head;
-    a.in_flight = c->next - c->snd.head;
-    take_samples(c, ack, &a);
-    c->delivered += a.acked_pkts;
-    c->delivered_us = now;
-    if (c->app_limited >= 0 && ack > c->app_limited)
-        c->app_limited = -1;
-    a.srtt_us = c->rtt_us;
-    a.window_pkts = c->edge - ack;
-    a.capacity_pps = c->foreign ? c->peer_capacity_pps : 0;
-    c->cc.ops->on_ack(&c->cc, &a);
-    udt__conn_restart_probe(c, now);
+    bool clean = lossmap_next(&c->retx, c->snd.head) >= ack;
+    udt_sndloss_acked(&c->loss, ack);
+    lossmap_del_below(&c->retx, ack);
+    news(c, ack - 1, clean, now);
     free_up_to(c, ack, now);
 }
 
@@ -133,11 +181,21 @@ static int64_t mark_reported(udt_conn *c, int64_t a, int64_t b, udt_time now)
             continue;
         }
         int64_t run = lossmap_next(&c->retx, i + 1);
-        int64_t end = run <= b ? run - 1 : b;
+        int64_t end = run <= b ? run - 1 : b, had = c->loss.map.count;
+        bool first = !lossmap_has(&c->retx, i);
+        if (!first)
+            end = i;
         udt__conn_mark_lost(c, i, end);
+        c->lost_first += first ? c->loss.map.count - had : 0;
         i = end + 1;
     }
     return c->loss.map.count - before;
+}
+
+static void lost(udt_conn *c, udt_cc_loss *l)
+{
+    l->startup = l->first < STARTUP_PKTS && l->lost_pkts < STARTUP_PKTS;
+    c->cc.ops->on_loss(&c->cc, l);
 }
 
 void udt__conn_nak_input(udt_conn *c, const udt_pkt *p, udt_time now)
@@ -149,20 +207,23 @@ void udt__conn_nak_input(udt_conn *c, const udt_pkt *p, udt_time now)
     bytes_rd r = bytes_reader(p->body, p->len);
     udt_cc_loss l = {.now = now, .first = LOSSMAP_NONE, .next = c->next, .srtt_us = c->rtt_us};
     uint32_t sa, sb;
-    int64_t a, b;
+    int64_t a, b, newest = -1; /* a hole ends where something has arrived */
     c->st.naks_recv++;
     while (udt_nak_next(&r, &sa, &sb)) {
         entry(c, sa, sb, &a, &b);
         a = a < c->snd.head ? c->snd.head : a;
         if (a > b)
             continue;
-        int64_t lost = mark_reported(c, a, b, now);
-        if (lost > 0 && l.first == LOSSMAP_NONE)
+        int64_t marked = mark_reported(c, a, b, now);
+        if (marked > 0 && l.first == LOSSMAP_NONE)
             l.first = a;
-        l.lost_pkts += lost;
+        l.lost_pkts += marked;
+        newest = b + 1 > newest ? b + 1 : newest;
     }
-    if (l.lost_pkts == 0)
-        return;
-    l.startup = l.first < STARTUP_PKTS && l.lost_pkts < STARTUP_PKTS;
-    c->cc.ops->on_loss(&c->cc, &l);
+    if (l.lost_pkts > 0)
+        lost(c, &l);
+    if (newest < c->next && newest > c->high)
+        news(c, newest, true, now);
+    if (udt__conn_can_send(c))
+        udt__conn_ready(c);
 }

@@ -5,7 +5,8 @@
 #include "udt/conn.h"
 
 #define PACE_SLACK_NS 1000000 /* lateness of a timer that is made up for */
-#define BURST_NS 500000       /* a burst holds at most this much sending time */
+#define BURST_BYTES 65536
+#define BURST_NS 500000 /* a burst holds at most this much sending time */
 
 void udt__conn_set_limit(udt_conn *c, enum limit_reason why, udt_time now)
 {
@@ -83,7 +84,7 @@ int udt__conn_sendmsg(udt_conn *c, const uint8_t *buf, size_t len, int32_t ttl_m
 
 static bool new_allowed(const udt_conn *c)
 {
-    return c->next < c->snd.tail && c->next < c->edge && c->next - c->snd.head < c->cc.cwnd_pkts;
+    return c->next < c->snd.tail && c->next < c->edge && c->next - c->high < c->cc.cwnd_pkts;
 }
 
 bool udt__conn_can_send(const udt_conn *c)
@@ -168,8 +169,11 @@ static int64_t choose(udt_conn *c, udt_time now)
 static void note_new(udt_conn *c, snd_slot *s, udt_time now)
 {
     if (c->next == c->snd.head) { /* nothing was in flight: rate samples start here */
-        c->delivered_us = now;
-        c->progress_at = now;
+        c->delivered_us = c->progress_at = now;
+        if (c->app_limited >= 0) {
+            c->epoch_at = now;
+            c->epoch_delivered = c->delivered;
+        }
     }
     s->delivered = c->delivered;
     s->delivered_us = c->delivered_us;
@@ -215,6 +219,8 @@ static int allowance(udt_conn *c, udt_time now)
     if (c->next_ns < now_ns - PACE_SLACK_NS)
         c->next_ns = now_ns - PACE_SLACK_NS;
     int most = c->foreign ? BURST_FOREIGN : BURST_OWN;
+    if (!c->foreign && (uint32_t)most * c->mss > BURST_BYTES)
+        most = (int)(BURST_BYTES / c->mss);
     int64_t period = c->cc.period_ns;
     if (period * most > BURST_NS)
         most = (int)(BURST_NS / period);
@@ -226,7 +232,7 @@ static int allowance(udt_conn *c, udt_time now)
 static void note_stop(udt_conn *c, udt_time now)
 {
     if (c->next == c->snd.tail) {
-        if (c->next - c->snd.head < c->cc.cwnd_pkts)
+        if (c->next - c->high < c->cc.cwnd_pkts)
             c->app_limited = c->next;
         udt__conn_set_limit(c, LIM_APP, now);
     } else {

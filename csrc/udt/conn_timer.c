@@ -3,10 +3,11 @@
 
 #define PROBE_FIRST_US 20000 /* before any RTT is known (spec 2.2) */
 #define PROBE_ROUNDS 2       /* probes before a timeout marks everything lost */
+#define TIMEOUT_HEAD_PKTS 64
+#define PROBES_UNKNOWN 6 /* while the RTT is not known: 1.3 s with the doubling */
 #define EXP_MIN_US 300000
 #define EXP_MAX_COUNT 16
 #define EXP_DEAD_US 5000000
-#define NAK_REPEAT_PKTS 4
 
 void udt__conn_start_liveness(udt_conn *c, udt_time now)
 {
@@ -37,14 +38,20 @@ void udt__conn_restart_probe(udt_conn *c, udt_time now)
     udt__conn_timer(c, &c->t_probe, now + probe_wait(c));
 }
 
-/* The whole flight is presumed lost, except what went out within the last RTT. */
+/* The whole flight is presumed lost, except what went out within the last RTT. When even that was
+ * not answered, only its head is tried again: the path may be gone. */
 static void timeout(udt_conn *c, udt_time now)
 {
     udt_time since = now - c->rtt_us;
     c->st.timeouts++;
-    for (int64_t i = c->snd.head; i < c->next; i++)
-        if (udt_sndbuf_slot(&c->snd, i)->sent_us <= since)
+    int64_t end = c->next;
+    if (c->probes > PROBE_ROUNDS + 1 && end - c->snd.head > TIMEOUT_HEAD_PKTS)
+        end = c->snd.head + TIMEOUT_HEAD_PKTS;
+    for (int64_t i = c->snd.head; i < end; i++)
+        if (udt_sndbuf_slot(&c->snd, i)->sent_us <= since) {
+            c->lost_first += i >= c->high && udt_sndbuf_slot(&c->snd, i)->ntx == 1;
             udt__conn_mark_lost(c, i, i);
+        }
     c->cc.ops->on_timeout(&c->cc, c->probes - PROBE_ROUNDS, now);
 }
 
@@ -65,7 +72,7 @@ static void probe_timer(udt_conn *c, udt_time now)
     }
     c->probes++;
     c->progress_at = now;
-    if (c->probes <= PROBE_ROUNDS)
+    if (c->probes <= (c->rtt_known ? PROBE_ROUNDS : PROBES_UNKNOWN))
         c->due |= DUE_PROBE;
     else
         timeout(c, now);

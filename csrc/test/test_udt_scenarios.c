@@ -1,0 +1,152 @@
+/* A thousand seeded scenarios: any rate, distance and loss, every way to connect, both modes. */
+#include <math.h>
+#include <time.h>
+
+#include "test_udt_util.h"
+
+enum { SCENARIOS = 1000, FIRST = 0 };
+
+typedef struct scenario {
+    double rate_bps, rtt_s, loss; /* of each direction */
+    sim_link link;
+    int how;
+    uint16_t type;
+    bool both, in_order, own;
+    uint64_t size, msg_size;
+} scenario;
+
+typedef struct totals {
+    int64_t bytes, retrans, pkts;
+    double virtual_s, worst;
+} totals;
+
+static double unit(sim_rng *r)
+{
+    return (double)(sim_rng_u64(r) >> 11) / 9007199254740992.0;
+}
+
+static scenario draw(uint64_t seed)
+{
+    sim_rng r;
+    scenario s = {0};
+    sim_rng_seed(&r, seed);
+    s.rate_bps = pow(10, 6 + 4 * unit(&r));
+    s.rtt_s = 0.6 * unit(&r) * unit(&r);
+    s.loss = sim_rng_below(&r, 4) ? 0.2 * unit(&r) * unit(&r) : 0.2 * unit(&r);
+    if (sim_rng_below(&r, 8) == 0)
+        s.loss = 0;
+    if (sim_rng_below(&r, 8) == 0)
+        s.rtt_s = 0.6 * unit(&r);
+    s.link.rate_bps = (int64_t)s.rate_bps;
+    s.link.delay_us = (int64_t)(s.rtt_s * 5e5);
+    s.link.loss_ppm = (uint32_t)(s.loss * 1e6);
+    if (sim_rng_below(&r, 3) == 0) {
+        s.link.reorder_ppm = (uint32_t)sim_rng_below(&r, 50000);
+        s.link.reorder_us = (int64_t)sim_rng_below(&r, 20000);
+    }
+    if (sim_rng_below(&r, 3) == 0) {
+        s.link.dup_ppm = (uint32_t)sim_rng_below(&r, 50000);
+        s.link.dup_delay_us = (int64_t)sim_rng_below(&r, 50000);
+    }
+    if (sim_rng_below(&r, 3) == 0)
+        s.link.jitter_us = (int64_t)(sim_rng_below(&r, 1000) * (uint64_t)(1 + s.rtt_s * 100));
+    s.how = (int)sim_rng_below(&r, 4);
+    s.type = sim_rng_below(&r, 2) ? UDT_STREAM : UDT_DGRAM;
+    s.both = sim_rng_below(&r, 3) == 0;
+    s.in_order = sim_rng_below(&r, 2);
+    s.own = s.how != PAIR_CLIENT && s.how != PAIR_RDV_ADDR && sim_rng_below(&r, 4);
+    double bdp = s.rate_bps * s.rtt_s / 8;
+    s.size = (uint64_t)fmin(2e7, fmax(1e5, 2 * bdp));
+    s.msg_size = 500 + sim_rng_below(&r, 60000);
+    return s;
+}
+
+/* Seconds within which a transfer must end, after the connection is open.
+ *
+ *   wire   the bytes, with headers and what loss repeats, at the rate of the link. Goodput may be
+ *          as low as 40 % of that, down to 20 % with loss, because slow start must find the rate.
+ *   start  16 packets double each round trip until all is sent: log2(packets / 16) rounds; a round
+ *          is RTT + 20 ms (acknowledgement and probe timers) + what a full queue adds (one BDP or
+ *          64 KB, and 10 ms of jitter and reordering each way).
+ *   tail   the last packets may be lost again and again: n tries with loss^n * packets < 10^-4,
+ *          each a probe or repeated report: 2 rounds and at most one back-off step. */
+static double bound_s(const scenario *s)
+{
+    double packets = (double)(s->size / 1456 + (s->type == UDT_DGRAM ? s->size / s->msg_size : 0));
+    double both_ways = 1 - (1 - s->loss) * (1 - s->loss);
+    double wire = (packets * 1500 * 8) / (s->rate_bps * (1 - s->loss));
+    double queue = fmax(s->rtt_s, 65536 * 8 / s->rate_bps);
+    double round = s->rtt_s + 0.02 + queue +
+                   (double)(s->link.jitter_us + s->link.reorder_us + s->link.dup_delay_us) * 1e-6;
+    double start = log2(packets / 16 + 2);
+    double tail = both_ways > 0 ? log(packets * 1e4) / -log(both_ways) : 0;
+    return wire * (2.5 + 12.5 * s->loss) + round * (start + 2 * tail) + 0.5;
+}
+
+static void run(int n, uint64_t seed, totals *t)
+{
+    scenario s = draw(seed);
+    world w;
+    udt_opts o;
+    sim_link back = s.link;
+    world_init(&w, seed, &s.link, &back);
+    udt_opts_init(&o);
+    o.type = s.type;
+    o.own_peer = s.own;
+    o.snd_buf_bytes = o.rcv_buf_bytes = 32 << 20;
+    o.connect_timeout_ms = 60000;
+    o.idle_timeout_ms = s.own ? 60000 : 0;
+    pair p = world_connect(&w, s.how, &o, 60000000);
+    udt_time start = sim_net_now(w.net);
+    flow f[2];
+    for (int i = 0; i < 2; i++)
+        f[i] = (flow){.from = i,
+                      .seed = seed + (uint64_t)i,
+                      .size = s.size,
+                      .in_order = s.in_order,
+                      .msg_size = s.type == UDT_DGRAM ? s.msg_size : 0};
+    double bound = bound_s(&s);
+    bool ok = world_move(&w, &p, f, s.both ? 2 : 1, start + (udt_time)(bound * 4e6));
+    double took = (double)(sim_net_now(w.net) - start) * 1e-6;
+    udt_stats st[2];
+    for (int i = 0; i < 2; i++) {
+        CHECK_INT(udt_mux_stats(w.m[i], p.s[i], &st[i]), 0);
+        t->bytes += (int64_t)f[i].got * (i == 0 || s.both);
+        t->retrans += st[i].pkts_retrans;
+        t->pkts += st[i].pkts_sent;
+    }
+    t->virtual_s += took;
+    t->worst = fmax(t->worst, took / bound);
+    if (!ok || took > bound || getenv("TEST_VERBOSE")) {
+        printf("scenario %d seed %" PRIu64 ": %.3g Mb/s, RTT %.1f ms, loss %.2f %%, reorder %u ppm "
+               "by %" PRId64 " us, jitter %" PRId64 " us, how %d type %d own %d both %d: %" PRIu64
+               " of %" PRIu64 " bytes in %.3f s of %.3f (%.2f), %" PRId64 " pkts %" PRId64
+               " retrans %" PRId64 " timeouts %" PRId64 " probes\n",
+               n, seed, s.rate_bps * 1e-6, s.rtt_s * 1e3, s.loss * 100, s.link.reorder_ppm,
+               s.link.reorder_us, s.link.jitter_us, s.how, s.type, s.own, s.both, f[0].got, s.size,
+               took, bound, took / bound, st[0].pkts_sent, st[0].pkts_retrans, st[0].timeouts,
+               st[0].probes);
+    }
+    if (!getenv("TEST_KEEP_GOING")) {
+        CHECK(ok);
+        CHECK(took <= bound);
+    }
+    flow_fini(&f[0]);
+    flow_fini(&f[1]);
+    world_fini(&w);
+}
+
+TEST(udt_scenarios)
+{
+    totals t = {0};
+    int n = SCENARIOS * test_scale / 100;
+    const char *one = getenv("TEST_SCENARIO");
+    int from = one ? atoi(one) : 0;
+    if (one)
+        n = from + 1;
+    for (int i = from; i < n; i++)
+        run(i, test_seed + (uint64_t)i * 7919, &t);
+    printf("%d scenarios: %.1f MB, %" PRId64 " packets, %" PRId64 " retransmissions, %.0f virtual "
+           "seconds, slowest %.2f of its bound\n",
+           n - from, (double)t.bytes * 1e-6, t.pkts, t.retrans, t.virtual_s, t.worst);
+}
