@@ -34,7 +34,8 @@ from twisted.python.threadpool import ThreadPool
 from sector.errors import Busy, Conflict, LocalIO, NoSpace, SectorError
 from sector.master.models import SessionRecord
 from sector.master.sessions import SessionRow
-from sector.master.store_tx import E, SqlTx, T
+from sector.master.store_tx import SqlTx
+from sector.master.store_work import E, T
 from sector.model import Right
 
 log = Logger()

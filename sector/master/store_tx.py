@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Sequence
 
 from sqlalchemy import (
-    Connection,
-    Row,
+    LargeBinary,
     Table,
     and_,
+    cast,
     delete,
     exists,
     func,
@@ -23,114 +22,34 @@ from sqlalchemy import (
 from sqlalchemy.dialects.sqlite import insert as upsert
 from sqlalchemy.sql.elements import ColumnElement
 
-from sector.master.models import EntryRow, LeaseRow, ReplicaRow, RightRow, Setting, TombstoneRow, TrashRow
-from sector.master.namespace import DIR, FILE, OPEN, ZERO, Entry, Lease, Replica, Totals, meta_of
-from sector.master.values import FileState, MirrorPage, PendingRename, Sums, Trash
-from sector.model import Right, SliceMeta, Tombstone, Version, parent
+from sector.master.namespace import DIR, FILE, OPEN, Entry, Lease, Replica, Totals
+from sector.master.store_work import (
+    E,
+    L,
+    R,
+    T,
+    WorkTx,
+    X,
+    at_or_below,
+    below,
+    entry_of,
+    lease_of,
+    replica_of,
+)
+from sector.master.values import FileState, Sums
+from sector.model import SliceMeta, Version, parent
 
-E = cast(Table, EntryRow.__table__)
-R = cast(Table, ReplicaRow.__table__)
-T = cast(Table, TombstoneRow.__table__)
-X = cast(Table, TrashRow.__table__)
-L = cast(Table, LeaseRow.__table__)
-S = cast(Table, Setting.__table__)
-G = cast(Table, RightRow.__table__)
+
 IN_CHUNK = 400
 
 
-def _entry(row: Row[Any]) -> Entry:
-    return Entry(
-        row.path,
-        row.kind,
-        row.size,
-        Version(row.epoch, row.counter),
-        row.owner,
-        row.mode,
-        row.mtime,
-        row.digest,
-        row.copies,
-    )
-
-
-def _replica(row: Row[Any]) -> Replica:
-    old = Version(row.old_epoch, row.old_counter)
-    return Replica(row.node, Version(row.epoch, row.counter), row.confirmed, row.bad, row.old_path or "", old)
-
-
-def _lease(row: Row[Any]) -> Lease:
-    version = Version(row.epoch, row.counter)
-    return Lease(
-        row.id,
-        row.path,
-        row.node,
-        version,
-        row.size,
-        row.user,
-        row.owner,
-        row.mode,
-        row.expires,
-        row.state,
-    )
-
-
-def _below(column: ColumnElement[str], path: str) -> ColumnElement[bool]:
-    """Strictly below a directory: "/" sorts just before "0"."""
-    if path == "/":
-        return column > "/"
-    return and_(column > path + "/", column < path + "0")
-
-
-def _at_or_below(column: ColumnElement[str], path: str) -> ColumnElement[bool]:
-    return or_(column == path, _below(column, path))
-
-
-class SqlTx:
+class SqlTx(WorkTx):
     """Implements `ReportTx`. Lives as long as one rule runs; `flush` writes the counters back."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-        self._counter: int | None = None
-        self._epoch = 0
-        self._serial: int | None = None
-
-    # settings ---------------------------------------------------------------------------------------
-    def setting(self, key: str) -> int:
-        """A number of the database, 0 when it is not set."""
-        return int(self.connection.execute(select(S.c.value).where(S.c.key == key)).scalar() or 0)
-
-    def set(self, key: str, value: int) -> None:
-        """Set a number of the database."""
-        row = upsert(S).values(key=key, value=value)
-        self.connection.execute(row.on_conflict_do_update(index_elements=[S.c.key], set_={"value": value}))
-
-    def flush(self) -> None:
-        """Write the counters that this transaction advanced."""
-        if self._counter is not None:
-            self.set("counter", self._counter)
-        if self._serial is not None:
-            self.set("serial", self._serial)
-
-    def draw(self) -> Version:
-        if self._counter is None:
-            self._counter = self.setting("counter")
-            self._epoch = self.setting("epoch")
-        self._counter += 1
-        return Version(self._epoch, self._counter)
-
-    def serial(self) -> int:
-        """The mirror serial of this transaction: one more than before it."""
-        if self._serial is None:
-            self._serial = self.setting("serial") + 1
-        return self._serial
-
-    def mirror_serial(self) -> int:
-        """The mirror serial as it will be after this transaction."""
-        return self.setting("serial") if self._serial is None else self._serial
 
     # reading ----------------------------------------------------------------------------------------
     def entry(self, path: str) -> Entry | None:
         row = self.connection.execute(select(E).where(E.c.path == path)).first()
-        return _entry(row) if row else None
+        return entry_of(row) if row else None
 
     def tombstone(self, path: str) -> Version | None:
         row = self.connection.execute(select(T.c.epoch, T.c.counter).where(T.c.path == path)).first()
@@ -138,7 +57,7 @@ class SqlTx:
 
     def replicas(self, path: str) -> list[Replica]:
         query = select(R).join(E, E.c.id == R.c.entry_id).where(E.c.path == path).order_by(R.c.node)
-        return [_replica(row) for row in self.connection.execute(query)]
+        return [replica_of(row) for row in self.connection.execute(query)]
 
     def moving(self, node: str, path: str, version: Version) -> bool:
         found = exists().where(
@@ -151,14 +70,14 @@ class SqlTx:
 
     def lease(self, lease_id: bytes) -> Lease | None:
         row = self.connection.execute(select(L).where(L.c.id == lease_id)).first()
-        return _lease(row) if row else None
+        return lease_of(row) if row else None
 
     def lease_on(self, path: str) -> Lease | None:
         row = self.connection.execute(select(L).where(L.c.path == path, L.c.state == OPEN)).first()
-        return _lease(row) if row else None
+        return lease_of(row) if row else None
 
     def leased_below(self, path: str, now: float) -> str | None:
-        query = select(L.c.path).where(L.c.state == OPEN, L.c.expires > now, _at_or_below(L.c.path, path))
+        query = select(L.c.path).where(L.c.state == OPEN, L.c.expires > now, at_or_below(L.c.path, path))
         found: str | None = self.connection.execute(query.limit(1)).scalar()
         return found
 
@@ -167,18 +86,18 @@ class SqlTx:
 
     def totals(self, path: str) -> Totals:
         files = func.count().filter(E.c.kind == FILE)
-        longest = func.max(func.octet_length(E.c.path))
+        longest = func.max(func.length(cast(E.c.path, LargeBinary)))
         row = self.connection.execute(
             select(files, func.coalesce(func.sum(E.c.size), 0), func.coalesce(longest, 0)).where(
-                _at_or_below(E.c.path, path)
+                at_or_below(E.c.path, path)
             )
         ).one()
         return Totals(int(row[0]), int(row[1]), int(row[2]))
 
     def listing(self, path: str, recursive: bool, after: str, limit: int) -> list[Entry]:
-        where = _below(E.c.path, path) if recursive else E.c.parent == path
+        where = below(E.c.path, path) if recursive else E.c.parent == path
         query = select(E).where(where, E.c.path > after).order_by(E.c.path).limit(limit)
-        return [_entry(row) for row in self.connection.execute(query)]
+        return [entry_of(row) for row in self.connection.execute(query)]
 
     def states(self, paths: Sequence[str]) -> list[FileState]:
         """Files among `paths` with their replicas; at most a few hundred."""
@@ -192,15 +111,15 @@ class SqlTx:
 
     def page(self, below: str, after: str, limit: int) -> list[FileState]:
         """Files at or below a path, in order, after a path, with their replicas."""
-        query = select(E).where(E.c.kind == FILE, _at_or_below(E.c.path, below), E.c.path > after)
+        query = select(E).where(E.c.kind == FILE, at_or_below(E.c.path, below), E.c.path > after)
         rows = self.connection.execute(query.order_by(E.c.path).limit(limit)).all()
         replicas: dict[int, list[Replica]] = {row.id: [] for row in rows}
         ids = list(replicas)
         for start in range(0, len(ids), IN_CHUNK):
             chunk = ids[start : start + IN_CHUNK]
             for row in self.connection.execute(select(R).where(R.c.entry_id.in_(chunk))):
-                replicas[row.entry_id].append(_replica(row))
-        return [FileState(_entry(row), tuple(replicas[row.id])) for row in rows]
+                replicas[row.entry_id].append(replica_of(row))
+        return [FileState(entry_of(row), tuple(replicas[row.id])) for row in rows]
 
     def lacking(self, live: Sequence[str], copies: int) -> int:
         """Number of files with fewer good replicas on the `live` nodes than min(copies or what the user
@@ -274,7 +193,7 @@ class SqlTx:
 
     def set_copies(self, path: str, copies: int) -> None:
         self.connection.execute(
-            update(E).where(E.c.kind == FILE, _at_or_below(E.c.path, path)).values(copies=copies)
+            update(E).where(E.c.kind == FILE, at_or_below(E.c.path, path)).values(copies=copies)
         )
 
     def put_tombstone(self, path: str, version: Version, at: float, directory: bool) -> None:
@@ -302,7 +221,7 @@ class SqlTx:
             literal(at),
             E.c.kind == DIR,
             literal(self.serial()),
-        ).where(_at_or_below(E.c.path, path))
+        ).where(at_or_below(E.c.path, path))
         row = upsert(T).from_select(columns, source)
         changes = {name: row.excluded[name] for name in columns[1:]}
         self.connection.execute(row.on_conflict_do_update(index_elements=[T.c.path], set_=changes))
@@ -321,7 +240,7 @@ class SqlTx:
                     literal(at),
                 )
                 .join(E, E.c.id == R.c.entry_id)
-                .where(_at_or_below(E.c.path, path), *where, *more)
+                .where(at_or_below(E.c.path, path), *where, *more)
             )
             row = upsert(X).from_select(columns, source)
             self.connection.execute(
@@ -334,13 +253,13 @@ class SqlTx:
     def remove_tree(self, path: str, version: Version, at: float) -> None:
         self._throw(path, version, at, [])
         self._bury(path, version, at)
-        inside = select(E.c.id).where(_at_or_below(E.c.path, path))
+        inside = select(E.c.id).where(at_or_below(E.c.path, path))
         self.connection.execute(delete(R).where(R.c.entry_id.in_(inside)))
-        self.connection.execute(delete(E).where(_at_or_below(E.c.path, path)))
-        self.connection.execute(delete(L).where(L.c.state == OPEN, _at_or_below(L.c.path, path)))
+        self.connection.execute(delete(E).where(at_or_below(E.c.path, path)))
+        self.connection.execute(delete(L).where(L.c.state == OPEN, at_or_below(L.c.path, path)))
 
     def move_tree(self, source: str, target: str, version: Version, at: float) -> None:
-        inside = _at_or_below(E.c.path, source)
+        inside = at_or_below(E.c.path, source)
         ids = select(E.c.id).where(inside)
         stale = or_(R.c.epoch != E.c.epoch, R.c.counter != E.c.counter)
         self._throw(source, version, at, [stale])
@@ -358,9 +277,9 @@ class SqlTx:
             .values(epoch=version.epoch, counter=version.counter, confirmed=at)
         )
         self._bury(source, version, at)
-        self.connection.execute(delete(L).where(L.c.state == OPEN, _at_or_below(L.c.path, source)))
+        self.connection.execute(delete(L).where(L.c.state == OPEN, at_or_below(L.c.path, source)))
         self._rename_rows(source, target, version)
-        moved = select(E.c.path).where(_at_or_below(E.c.path, target))
+        moved = select(E.c.path).where(at_or_below(E.c.path, target))
         self.connection.execute(delete(T).where(T.c.path.in_(moved)))
 
     def _rename_rows(self, source: str, target: str, version: Version) -> None:
@@ -385,18 +304,6 @@ class SqlTx:
                 "high": source + "0",
             },
         )
-
-    # rebuilding -------------------------------------------------------------------------------------
-    def highest_epoch(self) -> int:
-        """The highest epoch in any version."""
-        epochs = (self.connection.execute(select(func.max(table.c.epoch))).scalar() for table in (E, T, R))
-        return max((epoch for epoch in epochs if epoch is not None), default=0)
-
-    def stamp_mirror(self, serial: int) -> None:
-        """Give everything that is mirrored this serial, so that all slaves get it."""
-        self.connection.execute(update(T).values(serial=serial))
-        self.connection.execute(update(E).where(E.c.kind == DIR).values(serial=serial))
-        self.connection.execute(update(G).values(serial=serial))
 
     # replicas ---------------------------------------------------------------------------------------
     def put_replica(self, path: str, replica: Replica) -> None:
@@ -513,93 +420,3 @@ class SqlTx:
     def drop_leases_of(self, user: str) -> int:
         """End the open leases of a user."""
         return self.connection.execute(delete(L).where(L.c.user == user, L.c.state == OPEN)).rowcount
-
-    # work for slaves --------------------------------------------------------------------------------
-    def renames(self, node: str, limit: int, path: str = "") -> list[PendingRename]:
-        """Renames that the node has not confirmed, of one path or of any."""
-        query = select(E, R.c.old_path, R.c.old_epoch, R.c.old_counter).join(R, R.c.entry_id == E.c.id)
-        query = query.where(R.c.node == node, R.c.old_path.is_not(None))
-        if path:
-            query = query.where(or_(E.c.path == path, R.c.old_path == path))
-        return [
-            PendingRename(row.old_path, Version(row.old_epoch, row.old_counter), meta_of(_entry(row)))
-            for row in self.connection.execute(query.limit(limit))
-        ]
-
-    def renames_done(self, node: str, done: Sequence[PendingRename]) -> None:
-        """The node has applied these renames."""
-        for rename in done:
-            version = rename.meta.version
-            entry_id = select(E.c.id).where(E.c.path == rename.meta.path).scalar_subquery()
-            self.connection.execute(
-                update(R)
-                .where(
-                    R.c.node == node,
-                    R.c.entry_id == entry_id,
-                    R.c.epoch == version.epoch,
-                    R.c.counter == version.counter,
-                )
-                .values(old_path=None, old_epoch=ZERO.epoch, old_counter=ZERO.counter)
-            )
-
-    def trash(self, node: str, limit: int) -> list[Trash]:
-        """Content the node is to remove, oldest first."""
-        query = select(X).where(X.c.node == node).order_by(X.c.surplus, X.c.at, X.c.path).limit(limit)
-        return [
-            Trash(row.path, Version(row.epoch, row.counter), row.at, row.surplus)
-            for row in self.connection.execute(query)
-        ]
-
-    def trash_done(self, node: str, done: Sequence[Trash]) -> None:
-        """The node has removed these."""
-        for item in done:
-            self.connection.execute(
-                delete(X).where(
-                    X.c.node == node,
-                    X.c.path == item.path,
-                    X.c.surplus == item.surplus,
-                    X.c.epoch == item.version.epoch,
-                    X.c.counter == item.version.counter,
-                )
-            )
-
-    def mirror(self, since: int, until: int, position: tuple[int, int, str], limit: int) -> MirrorPage:
-        """Tombstones, then directories, then rights that changed after serial `since` up to `until`, from
-        `position` (part 0-2, serial, key) on."""
-        part, serial, key = position
-        if part == 0:
-            query = select(T).where(T.c.serial > since, T.c.serial <= until)
-            query = query.where(tuple_(T.c.serial, T.c.path) > tuple_(literal(serial), literal(key)))
-            rows = self.connection.execute(query.order_by(T.c.serial, T.c.path).limit(limit)).all()
-            after = (0, rows[-1].serial, rows[-1].path) if len(rows) == limit else (1, 0, "")
-            dead = tuple(Tombstone(r.path, Version(r.epoch, r.counter), r.at) for r in rows)
-            return MirrorPage(dead, (), tuple(r.path for r in rows if r.directory), (), after)
-        if part == 1:
-            query = select(E).where(E.c.serial > 0, E.c.serial > since, E.c.serial <= until)
-            query = query.where(tuple_(E.c.serial, E.c.path) > tuple_(literal(serial), literal(key)))
-            rows = self.connection.execute(query.order_by(E.c.serial, E.c.path).limit(limit)).all()
-            after = (1, rows[-1].serial, rows[-1].path) if len(rows) == limit else (2, 0, "")
-            return MirrorPage((), tuple(meta_of(_entry(r)) for r in rows), (), (), after)
-        name = G.c.user + "\n" + G.c.path
-        query = select(G).where(G.c.serial > since, G.c.serial <= until)
-        query = query.where(tuple_(G.c.serial, name) > tuple_(literal(serial), literal(key)))
-        rows = self.connection.execute(query.order_by(G.c.serial, name).limit(limit)).all()
-        end = (2, rows[-1].serial, f"{rows[-1].user}\n{rows[-1].path}") if len(rows) == limit else None
-        return MirrorPage((), (), (), tuple(Right(r.user, r.path, r.what) for r in rows), end)
-
-    def mirror_rights(self, rights: Mapping[str, Sequence[Right]]) -> bool:
-        """Take all directory rights of some users (none = the user is gone); True when something changed."""
-        before = self._serial
-        for user, given in rights.items():
-            wanted = {right.path: right.what for right in given}
-            query = select(G.c.path, G.c.what).where(G.c.user == user)
-            known = {row.path: row.what for row in self.connection.execute(query)}
-            wanted.update({path: "" for path in known if path not in wanted})
-            for path, what in wanted.items():
-                if known.get(path, "") != what:
-                    values = {"what": what, "serial": self.serial()}
-                    row = upsert(G).values(user=user, path=path, **values)
-                    self.connection.execute(
-                        row.on_conflict_do_update(index_elements=[G.c.user, G.c.path], set_=values)
-                    )
-        return self._serial != before

@@ -1,0 +1,217 @@
+"""The SQL side of what is not a rule of the namespace: counters, work that slaves have to catch up with, the
+mirror, and the end of a rebuild. `SqlTx` in `store_tx.py` builds on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from sqlalchemy import Connection, Row, Table, and_, delete, func, literal, or_, select, tuple_, update
+from sqlalchemy.dialects.sqlite import insert as upsert
+from sqlalchemy.sql.elements import ColumnElement
+
+from sector.master.models import EntryRow, LeaseRow, ReplicaRow, RightRow, Setting, TombstoneRow, TrashRow
+from sector.master.namespace import DIR, ZERO, Entry, Lease, Replica, meta_of
+from sector.master.values import MirrorPage, PendingRename, Trash
+from sector.model import Right, Tombstone, Version
+
+E = cast(Table, EntryRow.__table__)
+R = cast(Table, ReplicaRow.__table__)
+T = cast(Table, TombstoneRow.__table__)
+X = cast(Table, TrashRow.__table__)
+L = cast(Table, LeaseRow.__table__)
+S = cast(Table, Setting.__table__)
+G = cast(Table, RightRow.__table__)
+
+
+def entry_of(row: Row[Any]) -> Entry:
+    return Entry(
+        row.path,
+        row.kind,
+        row.size,
+        Version(row.epoch, row.counter),
+        row.owner,
+        row.mode,
+        row.mtime,
+        row.digest,
+        row.copies,
+    )
+
+
+def replica_of(row: Row[Any]) -> Replica:
+    old = Version(row.old_epoch, row.old_counter)
+    return Replica(row.node, Version(row.epoch, row.counter), row.confirmed, row.bad, row.old_path or "", old)
+
+
+def lease_of(row: Row[Any]) -> Lease:
+    version = Version(row.epoch, row.counter)
+    return Lease(
+        row.id,
+        row.path,
+        row.node,
+        version,
+        row.size,
+        row.user,
+        row.owner,
+        row.mode,
+        row.expires,
+        row.state,
+    )
+
+
+def below(column: ColumnElement[str], path: str) -> ColumnElement[bool]:
+    """Strictly below a directory: "/" sorts just before "0"."""
+    if path == "/":
+        return column > "/"
+    return and_(column > path + "/", column < path + "0")
+
+
+def at_or_below(column: ColumnElement[str], path: str) -> ColumnElement[bool]:
+    return or_(column == path, below(column, path))
+
+
+class WorkTx:
+    """One transaction: counters and errands."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self._counter: int | None = None
+        self._epoch = 0
+        self._serial: int | None = None
+
+    # settings ---------------------------------------------------------------------------------------
+    def setting(self, key: str) -> int:
+        """A number of the database, 0 when it is not set."""
+        return int(self.connection.execute(select(S.c.value).where(S.c.key == key)).scalar() or 0)
+
+    def set(self, key: str, value: int) -> None:
+        """Set a number of the database."""
+        row = upsert(S).values(key=key, value=value)
+        self.connection.execute(row.on_conflict_do_update(index_elements=[S.c.key], set_={"value": value}))
+
+    def flush(self) -> None:
+        """Write the counters that this transaction advanced."""
+        if self._counter is not None:
+            self.set("counter", self._counter)
+        if self._serial is not None:
+            self.set("serial", self._serial)
+
+    def draw(self) -> Version:
+        if self._counter is None:
+            self._counter = self.setting("counter")
+            self._epoch = self.setting("epoch")
+        self._counter += 1
+        return Version(self._epoch, self._counter)
+
+    def serial(self) -> int:
+        """The mirror serial of this transaction: one more than before it."""
+        if self._serial is None:
+            self._serial = self.setting("serial") + 1
+        return self._serial
+
+    def mirror_serial(self) -> int:
+        """The mirror serial as it will be after this transaction."""
+        return self.setting("serial") if self._serial is None else self._serial
+
+    # work for slaves --------------------------------------------------------------------------------
+    def renames(self, node: str, limit: int, path: str = "") -> list[PendingRename]:
+        """Renames that the node has not confirmed, of one path or of any."""
+        query = select(E, R.c.old_path, R.c.old_epoch, R.c.old_counter).join(R, R.c.entry_id == E.c.id)
+        query = query.where(R.c.node == node, R.c.old_path.is_not(None))
+        if path:
+            query = query.where(or_(E.c.path == path, R.c.old_path == path))
+        return [
+            PendingRename(row.old_path, Version(row.old_epoch, row.old_counter), meta_of(entry_of(row)))
+            for row in self.connection.execute(query.limit(limit))
+        ]
+
+    def renames_done(self, node: str, done: Sequence[PendingRename]) -> None:
+        """The node has applied these renames."""
+        for rename in done:
+            version = rename.meta.version
+            entry_id = select(E.c.id).where(E.c.path == rename.meta.path).scalar_subquery()
+            self.connection.execute(
+                update(R)
+                .where(
+                    R.c.node == node,
+                    R.c.entry_id == entry_id,
+                    R.c.epoch == version.epoch,
+                    R.c.counter == version.counter,
+                )
+                .values(old_path=None, old_epoch=ZERO.epoch, old_counter=ZERO.counter)
+            )
+
+    def trash(self, node: str, limit: int) -> list[Trash]:
+        """Content the node is to remove, oldest first."""
+        query = select(X).where(X.c.node == node).order_by(X.c.surplus, X.c.at, X.c.path).limit(limit)
+        return [
+            Trash(row.path, Version(row.epoch, row.counter), row.at, row.surplus)
+            for row in self.connection.execute(query)
+        ]
+
+    def trash_done(self, node: str, done: Sequence[Trash]) -> None:
+        """The node has removed these."""
+        for item in done:
+            self.connection.execute(
+                delete(X).where(
+                    X.c.node == node,
+                    X.c.path == item.path,
+                    X.c.surplus == item.surplus,
+                    X.c.epoch == item.version.epoch,
+                    X.c.counter == item.version.counter,
+                )
+            )
+
+    def mirror(self, since: int, until: int, position: tuple[int, int, str], limit: int) -> MirrorPage:
+        """Tombstones, then directories, then rights that changed after serial `since` up to `until`, from
+        `position` (part 0-2, serial, key) on."""
+        part, serial, key = position
+        if part == 0:
+            query = select(T).where(T.c.serial > since, T.c.serial <= until)
+            query = query.where(tuple_(T.c.serial, T.c.path) > tuple_(literal(serial), literal(key)))
+            rows = self.connection.execute(query.order_by(T.c.serial, T.c.path).limit(limit)).all()
+            after = (0, rows[-1].serial, rows[-1].path) if len(rows) == limit else (1, 0, "")
+            dead = tuple(Tombstone(r.path, Version(r.epoch, r.counter), r.at) for r in rows)
+            return MirrorPage(dead, (), tuple(r.path for r in rows if r.directory), (), after)
+        if part == 1:
+            query = select(E).where(E.c.serial > 0, E.c.serial > since, E.c.serial <= until)
+            query = query.where(tuple_(E.c.serial, E.c.path) > tuple_(literal(serial), literal(key)))
+            rows = self.connection.execute(query.order_by(E.c.serial, E.c.path).limit(limit)).all()
+            after = (1, rows[-1].serial, rows[-1].path) if len(rows) == limit else (2, 0, "")
+            return MirrorPage((), tuple(meta_of(entry_of(r)) for r in rows), (), (), after)
+        name = G.c.user + "\n" + G.c.path
+        query = select(G).where(G.c.serial > since, G.c.serial <= until)
+        query = query.where(tuple_(G.c.serial, name) > tuple_(literal(serial), literal(key)))
+        rows = self.connection.execute(query.order_by(G.c.serial, name).limit(limit)).all()
+        end = (2, rows[-1].serial, f"{rows[-1].user}\n{rows[-1].path}") if len(rows) == limit else None
+        return MirrorPage((), (), (), tuple(Right(r.user, r.path, r.what) for r in rows), end)
+
+    def mirror_rights(self, rights: Mapping[str, Sequence[Right]]) -> bool:
+        """Take all directory rights of some users (none = the user is gone); True when something changed."""
+        before = self._serial
+        for user, given in rights.items():
+            wanted = {right.path: right.what for right in given}
+            query = select(G.c.path, G.c.what).where(G.c.user == user)
+            known = {row.path: row.what for row in self.connection.execute(query)}
+            wanted.update({path: "" for path in known if path not in wanted})
+            for path, what in wanted.items():
+                if known.get(path, "") != what:
+                    values = {"what": what, "serial": self.serial()}
+                    row = upsert(G).values(user=user, path=path, **values)
+                    self.connection.execute(
+                        row.on_conflict_do_update(index_elements=[G.c.user, G.c.path], set_=values)
+                    )
+        return self._serial != before
+
+    # rebuilding -------------------------------------------------------------------------------------
+    def highest_epoch(self) -> int:
+        """The highest epoch in any version."""
+        epochs = (self.connection.execute(select(func.max(table.c.epoch))).scalar() for table in (E, T, R))
+        return max((epoch for epoch in epochs if epoch is not None), default=0)
+
+    def stamp_mirror(self, serial: int) -> None:
+        """Give everything that is mirrored this serial, so that all slaves get it."""
+        self.connection.execute(update(T).values(serial=serial))
+        self.connection.execute(update(E).where(E.c.kind == DIR).values(serial=serial))
+        self.connection.execute(update(G).values(serial=serial))
