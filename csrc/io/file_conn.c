@@ -122,6 +122,8 @@ static void opened(xfer *x)
     x->opened_at = x->progress_at = io_port_now(x->port);
     (void)flush_out(x);
     xfer_emit(x, UDT_IO_XFER_OPEN, 0);
+    if (x->sender)
+        io_timer_arm(x->port, &x->step, x->opened_at + XFER_PROGRESS_US);
     pump(x);
 }
 
@@ -411,6 +413,15 @@ static void on_deadline(io_port *p, void *arg)
         xfer_fail(x, x->wrong_proof ? UDT_E_AUTH : UDT_E_TIMEOUT, 0, 0, 0);
 }
 
+/* Everything may lie in the engine's buffer long before it is acknowledged: while some of it is on
+ * its way, a timer tells how far it is. */
+static void watch_sender(xfer *x)
+{
+    xfer_note_progress(x);
+    if (x->phase == XFER_DATA || udt_mux_unacked(io_port_mux(x->port), x->sock) > 0)
+        io_timer_arm(x->port, &x->step, io_port_now(x->port) + XFER_PROGRESS_US);
+}
+
 static void on_step(io_port *p, void *arg)
 {
     xfer *x = arg;
@@ -424,8 +435,13 @@ static void on_step(io_port *p, void *arg)
             lost_early(x, UDT_E_TIMEOUT);
         break;
     case XFER_DATA:
-        x->flush = true;
-        xfer_recv_pump(x);
+    case XFER_FIN:
+        if (x->sender) {
+            watch_sender(x);
+        } else {
+            x->flush = true;
+            xfer_recv_pump(x);
+        }
         break;
     case XFER_REPLY:
         x->phase = XFER_ENDING;

@@ -1,0 +1,403 @@
+/* File transfers that go wrong: strangers, full disks, lost peers, cancels, damage on the way. */
+#include "test_xfer.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+/* Starts a push of src from a to b. */
+static void push(tio *a, tio *b, int src, int dst, int64_t size, int32_t *xs, int32_t *xr)
+{
+    udt_ticket k = xf_ticket(true);
+    *xr = xf_start(b, NULL, &k, dst, 0, 0, -1);
+    *xs = xf_start(a, &b->at, &k, src, UDT_XFER_SEND | UDT_XFER_INITIATOR, 0, size);
+}
+
+TEST(xfer_fault_source_is_too_short)
+{
+    tio *a = tio_open(4, 0), *b = tio_open(4, 0);
+    static const int64_t sizes[] = {0, 1000, 2 * UDT_BLOCK_BYTES};
+    for (int i = 0; i < 3; i++) {
+        int src = xf_file(sizes[i], 1), dst = xf_empty();
+        int32_t xs, xr;
+        push(a, b, src, dst, sizes[i] + 1, &xs, &xr);
+        xf_end(a, xs, UDT_E_SHORT);
+        CHECK_INT(xf_end(b, xr, UDT_E_REMOTE).remote, UDT_E_SHORT);
+        close(src);
+        close(dst);
+    }
+    tio_free(a);
+    tio_free(b);
+}
+
+TEST(xfer_fault_disk_is_full)
+{
+    tio *a = tio_open(4, 0), *b = tio_open(4, 0);
+    int64_t size = 9 * UDT_BLOCK_BYTES;
+    int src = xf_file(size, 1), full = open("/dev/full", O_RDWR | O_CLOEXEC), dst = xf_empty();
+    int32_t xs, xr;
+    CHECK(full >= 0);
+    push(a, b, src, full, size, &xs, &xr);
+    CHECK_INT(xf_end(b, xr, UDT_E_DISKFULL).sys_err, ENOSPC);
+    CHECK_INT(xf_end(a, xs, UDT_E_REMOTE).remote, UDT_E_DISKFULL);
+    /* a limit of the process in the middle of the file: an error, not a signal */
+    struct rlimit old, low;
+    CHECK_INT(getrlimit(RLIMIT_FSIZE, &old), 0);
+    low = old;
+    low.rlim_cur = 5 * UDT_BLOCK_BYTES + 4096;
+    CHECK_INT(setrlimit(RLIMIT_FSIZE, &low), 0);
+    push(a, b, src, dst, size, &xs, &xr);
+    udt_event ev = tio_wait(b, UDT_IO_XFER_DONE, xr, 10000);
+    CHECK_INT(setrlimit(RLIMIT_FSIZE, &old), 0);
+    CHECK_INT(ev.err, UDT_E_DISKWRITE);
+    CHECK_INT(ev.sys_err, EFBIG);
+    CHECK(ev.value <= (int64_t)low.rlim_cur);
+    CHECK_INT(xf_end(a, xs, UDT_E_REMOTE).remote, UDT_E_DISKWRITE);
+    CHECK_INT(udt_xfer_free(b->ctx, xr), 0);
+    close(src);
+    close(full);
+    close(dst);
+    tio_free(a);
+    tio_free(b);
+}
+
+TEST(xfer_fault_more_than_allowed)
+{
+    tio *a = tio_open(4, 0), *b = tio_open(4, 0);
+    int src = xf_file(3000000, 1), dst = xf_empty();
+    udt_ticket k = xf_ticket(true);
+    int32_t xr = xf_start(b, NULL, &k, dst, 0, 0, 2999999);
+    int32_t xs = xf_start(a, &b->at, &k, src, UDT_XFER_SEND | UDT_XFER_INITIATOR, 0, 3000000);
+    xf_end(b, xr, UDT_E_PROTO);
+    CHECK_INT(xf_end(a, xs, UDT_E_REMOTE).remote, UDT_E_PROTO);
+    CHECK(xf_size(dst) <= 2999999);
+    close(src);
+    close(dst);
+    tio_free(a);
+    tio_free(b);
+}
+
+TEST(xfer_fault_application_refuses_the_file)
+{
+    tio *a = tio_open(4, 0), *b = tio_open(4, 0);
+    int src = xf_file(100, 1), dst = xf_empty();
+    int32_t xs, xr;
+    push(a, b, src, dst, 100, &xs, &xr);
+    CHECK_INT(udt_xfer_finish(b->ctx, xr, 0, 0, 0, 0), UDT_E_STATE); /* too early */
+    tio_wait(b, UDT_IO_XFER_FIN, xr, 5000);
+    CHECK_INT(udt_xfer_finish(b->ctx, xr, UDT_E_REFUSED, 0, 0, 0), 0);
+    CHECK_INT(xf_end(a, xs, UDT_E_REMOTE).remote, UDT_E_REFUSED);
+    xf_end(b, xr, UDT_E_REFUSED);
+    close(src);
+    close(dst);
+    tio_free(a);
+    tio_free(b);
+}
+
+TEST(xfer_fault_nobody_comes)
+{
+    tio *a = tio_open(4, 0), *b = tio_open(4, 0);
+    int fd = xf_file(10, 1);
+    udt_ticket k = xf_ticket(true);
+    udt_xfer_opts o = {.flags = UDT_XFER_SEND | UDT_XFER_INITIATOR, .length = 10, .start_ms = 400};
+    int64_t start = tio_now_us();
+    int32_t xs = udt_xfer_start(a->ctx, a->port, &b->at, &k, fd, &o);
+    o.flags = 0;
+    int32_t xr = udt_xfer_start(b->ctx, b->port, NULL, &(udt_ticket){.tag = k.tag ^ 2}, fd, &o);
+    xf_end(a, xs, UDT_E_TIMEOUT);
+    xf_end(b, xr, UDT_E_TIMEOUT);
+    CHECK(tio_now_us() - start >= 390000 && tio_now_us() - start < 3000000);
+    close(fd);
+    tio_free(a);
+    tio_free(b);
+}
+
+/* Strangers know the tag and even the ticket's id, but not its key; one speaks no records. */
+TEST(xfer_fault_strangers_do_not_disturb)
+{
+    tio *a = tio_open(4, 0), *b = tio_open(4, 0), *c = tio_open(4, 0);
+    int64_t size = 300000;
+    int src = xf_file(size, 1), dst = xf_empty();
+    udt_ticket k = xf_ticket(true), wrong = k, other_id = k, other_mode = k;
+    wrong.key[5] ^= 4;
+    other_id.id[15] ^= 1;
+    other_mode.encrypt = false;
+    const udt_ticket *strangers[] = {&wrong, &other_id, &other_mode};
+    int32_t xr = xf_start(b, NULL, &k, dst, 0, 0, size);
+    for (int i = 0; i < 3; i++) {
+        int32_t x =
+            xf_start(c, &b->at, strangers[i], src, UDT_XFER_SEND | UDT_XFER_INITIATOR, 0, size);
+        xf_end(c, x, UDT_E_REJECTED);
+    }
+    udt_sock_opts so = {.type = 1, .own_peer = true, .tag = k.tag};
+    int32_t raw = udt_rendezvous(c->ctx, c->port, &b->at, &so);
+    tio_wait(c, UDT_IO_CONNECTED, raw, 5000);
+    uint8_t junk[500] = {1, 1, 0, 64};
+    CHECK(udt_send(c->ctx, raw, junk, sizeof junk) > 0);
+    tio_wait(c, UDT_IO_PEER_CLOSED, raw, 5000);
+    tio_close(c, raw);
+    int32_t xs = xf_start(a, &b->at, &k, src, UDT_XFER_SEND | UDT_XFER_INITIATOR, 0, size);
+    tio_wait(b, UDT_IO_XFER_FIN, xr, 8000);
+    CHECK_INT(udt_xfer_finish(b->ctx, xr, 0, 1, 1, 1), 0);
+    xf_end(a, xs, 0);
+    xf_end(b, xr, 0);
+    xf_same(dst, 0, size, 1);
+    close(src);
+    close(dst);
+    tio_free(a);
+    tio_free(b);
+    tio_free(c);
+}
+
+/* A stranger that takes the place and says nothing loses it after five seconds. */
+TEST(xfer_fault_silent_stranger)
+{
+    tio *a = tio_open(4, 0), *b = tio_open(4, 0), *c = tio_open(4, 0);
+    int src = xf_file(1000, 1), dst = xf_empty();
+    udt_ticket k = xf_ticket(true);
+    udt_xfer_opts o = {.length = 1000, .start_ms = 20000};
+    int32_t xr = udt_xfer_start(b->ctx, b->port, NULL, &k, dst, &o);
+    udt_sock_opts so = {.type = 1, .own_peer = true, .tag = k.tag};
+    int32_t raw = udt_rendezvous(c->ctx, c->port, &b->at, &so);
+    tio_wait(c, UDT_IO_CONNECTED, raw, 5000);
+    o.flags = UDT_XFER_SEND | UDT_XFER_INITIATOR;
+    int32_t xs = udt_xfer_start(a->ctx, a->port, &b->at, &k, src, &o);
+    tio_wait(b, UDT_IO_XFER_FIN, xr, 15000);
+    CHECK_INT(udt_xfer_finish(b->ctx, xr, 0, 1, 1, 1), 0);
+    xf_end(a, xs, 0);
+    xf_end(b, xr, 0);
+    close(src);
+    close(dst);
+    tio_free(a);
+    tio_free(b);
+    tio_free(c);
+}
+
+TEST(xfer_fault_only_wrong_keys)
+{
+    tio *a = tio_open(4, 0), *b = tio_open(4, 0);
+    int fd = xf_file(10, 1);
+    udt_ticket k = xf_ticket(true), wrong = k;
+    wrong.key[0] ^= 1;
+    udt_xfer_opts o = {.length = 10, .start_ms = 1500};
+    int32_t xr = udt_xfer_start(b->ctx, b->port, NULL, &k, fd, &o);
+    int32_t xs = xf_start(a, &b->at, &wrong, fd, UDT_XFER_SEND | UDT_XFER_INITIATOR, 0, 10);
+    xf_end(a, xs, UDT_E_REJECTED);
+    xf_end(b, xr, UDT_E_AUTH);
+    close(fd);
+    tio_free(a);
+    tio_free(b);
+}
+
+/* A child process that is killed in the middle: the other end notices after its idle time. */
+TEST(xfer_fault_peer_vanishes)
+{
+    udt_ticket k = xf_ticket(true);
+    int pipes[2], src = xf_file(4 * UDT_BLOCK_BYTES, 1), dst = xf_empty();
+    CHECK_INT(pipe(pipes), 0);
+    for (int child_sends = 0; child_sends < 2; child_sends++) {
+        udt_addr at;
+        pid_t pid = fork();
+        CHECK(pid >= 0);
+        if (pid == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            tio *c = tio_open(4, 0);
+            udt_xfer_opts o = {.flags = child_sends ? UDT_XFER_SEND : 0, .length = 1 << 30};
+            o.max_bw_Bps = 3000000;
+            int32_t x = udt_xfer_start(c->ctx, c->port, NULL, &k, child_sends ? src : dst, &o);
+            ssize_t n = x > 0 ? write(pipes[1], &c->at, sizeof c->at) : 0;
+            pause();
+            _exit(n > 0);
+        }
+        CHECK_INT(read(pipes[0], &at, sizeof at), sizeof at);
+        tio *a = tio_open(4, 0);
+        udt_xfer_opts o = {.flags = UDT_XFER_INITIATOR | (child_sends ? 0 : UDT_XFER_SEND),
+                           .length = child_sends ? -1 : 4 * UDT_BLOCK_BYTES,
+                           .idle_ms = 1500,
+                           .max_bw_Bps = 3000000};
+        int32_t x = udt_xfer_start(a->ctx, a->port, &at, &k, child_sends ? dst : src, &o);
+        tio_wait(a, UDT_IO_XFER_OPEN, x, 5000);
+        tio_wait(a, UDT_IO_XFER_PROGRESS, x, 5000);
+        CHECK_INT(kill(pid, SIGKILL), 0);
+        CHECK_INT(waitpid(pid, NULL, 0), pid);
+        int64_t start = tio_now_us();
+        xf_end(a, x, UDT_E_BROKEN);
+        CHECK(tio_now_us() - start < 6000000);
+        tio_free(a);
+        k = xf_ticket(true);
+    }
+    close(pipes[0]);
+    close(pipes[1]);
+    close(src);
+    close(dst);
+}
+
+/* Whenever one side cancels, both end, and the other knows why unless it was done or not there. */
+TEST(xfer_fault_cancel_at_any_time)
+{
+    tio *a = tio_open(4, 0), *b = tio_open(4, 0);
+    int64_t size = 20 * UDT_BLOCK_BYTES;
+    int src = xf_file(size, 1), dst = xf_empty(), told = 0;
+    sim_rng r;
+    sim_rng_seed(&r, test_seed);
+    for (int i = 0; i < 40; i++) {
+        int32_t xs, xr;
+        udt_event ev;
+        push(a, b, src, dst, size, &xs, &xr);
+        tio *t = i & 1 ? a : b, *other = i & 1 ? b : a;
+        int32_t x = i & 1 ? xs : xr, y = i & 1 ? xr : xs;
+        if (i >= 20) { /* both have met: from now on each must hear of the other's end */
+            tio_wait(a, UDT_IO_XFER_OPEN, xs, 5000);
+            tio_wait(b, UDT_IO_XFER_OPEN, xr, 5000);
+        }
+        int64_t until = tio_now_us() + (int64_t)sim_rng_below(&r, 60000);
+        bool fin = false;
+        while (tio_now_us() < until) {
+            tio_pull(b, 500);
+            if (!fin && i % 3 == 0 && tio_take(b, UDT_IO_XFER_FIN, xr, &ev)) {
+                fin = true;
+                CHECK_INT(udt_xfer_finish(b->ctx, xr, 0, 1, 1, 1), 0);
+            }
+        }
+        CHECK_INT(udt_xfer_cancel(t->ctx, x, 4711), 0);
+        CHECK_INT(udt_xfer_cancel(t->ctx, x, 4712), 0);
+        ev = tio_wait(t, UDT_IO_XFER_DONE, x, 10000);
+        CHECK(ev.err == UDT_E_CANCELLED || (fin && ev.err == 0));
+        if (ev.err == UDT_E_CANCELLED && i < 20) /* whom nobody met would wait for start_ms */
+            CHECK_INT(udt_xfer_cancel(other->ctx, y, 1) >= UDT_E_NOSOCK, 1);
+        ev = tio_wait(other, UDT_IO_XFER_DONE, y, 12000);
+        told += ev.err == UDT_E_REMOTE && ev.remote == 4711;
+        CHECK(ev.err != 0 || fin);
+        CHECK_INT(udt_xfer_free(a->ctx, xs), 0);
+        CHECK_INT(udt_xfer_free(b->ctx, xr), 0);
+        tio_pull(a, 0);
+        tio_pull(b, 0);
+        a->n = b->n = 0;
+    }
+    CHECK(told >= 3);
+    close(src);
+    close(dst);
+    tio_free(a);
+    tio_free(b);
+}
+
+/* Handles and contexts may go at any moment; the sanitizers watch. */
+TEST(xfer_fault_freed_at_any_time)
+{
+    int64_t size = 30 * UDT_BLOCK_BYTES;
+    int src = xf_file(size, 1), dst = xf_empty();
+    sim_rng r;
+    sim_rng_seed(&r, test_seed + 1);
+    for (int i = 0; i < 12; i++) {
+        tio *a = tio_open(4, 0), *b = tio_open(4, 0);
+        int32_t xs[3], xr[3];
+        for (int k = 0; k < 3; k++)
+            push(a, b, src, dst, size, &xs[k], &xr[k]);
+        usleep((useconds_t)sim_rng_below(&r, 30000));
+        CHECK_INT(udt_xfer_free(a->ctx, xs[0]), 0);
+        CHECK_INT(udt_xfer_free(b->ctx, xr[1]), 0);
+        if (i & 1)
+            CHECK_INT(udt_port_close(a->ctx, a->port), 0);
+        usleep((useconds_t)sim_rng_below(&r, 5000));
+        if (i % 4 == 1)
+            CHECK_INT(tio_wait(a, UDT_IO_XFER_DONE, xs[2], 5000).err != 1, 1);
+        tio_free(i & 2 ? a : b);
+        tio_free(i & 2 ? b : a);
+    }
+    close(src);
+    close(dst);
+}
+
+/* ---- a path that damages one packet ---- */
+
+struct path {
+    int fd[2];
+    struct sockaddr_in peer[2]; /* who talks to fd[0]; whom fd[1] talks to */
+    int damage;                 /* flip a bit of this data packet; -1 = of none */
+    int seen;
+    volatile bool stop;
+};
+
+static int path_socket(udt_addr *at)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof a;
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), big = 4 << 20;
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &big, sizeof big);
+    CHECK_INT(bind(fd, (struct sockaddr *)&a, len), 0);
+    CHECK_INT(getsockname(fd, (struct sockaddr *)&a, &len), 0);
+    *at = tio_loopback(4, ntohs(a.sin_port));
+    return fd;
+}
+
+static void *path_run(void *arg)
+{
+    struct path *p = arg;
+    uint8_t buf[2048];
+    while (!p->stop) {
+        struct pollfd pf[2] = {{.fd = p->fd[0], .events = POLLIN},
+                               {.fd = p->fd[1], .events = POLLIN}};
+        if (poll(pf, 2, 50) <= 0)
+            continue;
+        for (int i = 0; i < 2; i++) {
+            struct sockaddr_in from;
+            socklen_t len = sizeof from;
+            ssize_t n = pf[i].revents ? recvfrom(p->fd[i], buf, sizeof buf, MSG_DONTWAIT,
+                                                 (struct sockaddr *)&from, &len)
+                                      : -1;
+            if (n <= 0)
+                continue;
+            if (i == 0)
+                p->peer[0] = from;
+            if (n > 500 && !(buf[0] & 0x80) && p->seen++ == p->damage)
+                buf[400] ^= 1;
+            (void)sendto(p->fd[1 - i], buf, (size_t)n, 0, (struct sockaddr *)&p->peer[1 - i],
+                         sizeof from);
+        }
+    }
+    return NULL;
+}
+
+TEST(xfer_fault_damage_on_the_way_is_found)
+{
+    for (int encrypt = 0; encrypt < 2; encrypt++)
+        for (int damage = -1; damage < 40; damage += 20) {
+            tio *a = tio_open(4, 0), *b = tio_open(4, 0);
+            int src = xf_file(200000, 1), dst = xf_empty();
+            struct path p = {.damage = damage};
+            udt_addr at, unused;
+            pthread_t th;
+            p.fd[0] = path_socket(&at);
+            p.fd[1] = path_socket(&unused);
+            p.peer[1] = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(b->at.port)};
+            p.peer[1].sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+            CHECK_INT(pthread_create(&th, NULL, path_run, &p), 0);
+            udt_ticket k = xf_ticket(encrypt);
+            int32_t xr = xf_start(b, NULL, &k, dst, 0, 0, 200000);
+            int32_t xs = xf_start(a, &at, &k, src, UDT_XFER_SEND | UDT_XFER_INITIATOR, 0, 200000);
+            if (damage < 0) {
+                tio_wait(b, UDT_IO_XFER_FIN, xr, 8000);
+                CHECK_INT(udt_xfer_finish(b->ctx, xr, 0, 1, 1, 1), 0);
+                xf_end(a, xs, 0);
+                xf_end(b, xr, 0);
+            } else {
+                int want = encrypt ? UDT_E_AUTH : UDT_E_DIGEST;
+                xf_end(b, xr, want);
+                CHECK_INT(xf_end(a, xs, UDT_E_REMOTE).remote, want);
+            }
+            p.stop = true;
+            pthread_join(th, NULL);
+            close(p.fd[0]);
+            close(p.fd[1]);
+            close(src);
+            close(dst);
+            tio_free(a);
+            tio_free(b);
+        }
+}
