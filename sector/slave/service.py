@@ -127,7 +127,7 @@ class Slave(Service):
         self._spawner = spawner
         self._peer: Peer | None = None
         self._beat_s = 1.0
-        self._want_report = False
+        self._reporting = False
         self._stopping = False
         self._running: Deferred[None] | None = None
         self._sleeper: Deferred[bool] | None = None
@@ -268,6 +268,7 @@ class Slave(Service):
     async def _session(self) -> None:
         """One time with the master: report, then heartbeats until it is silent or forgot us."""
         try:
+            await self._beat()  # the master knows our free space before it sends writers
             await self._report()
         except errors.SectorError as error:
             log.warn("the report did not reach the master: {why}", why=error.message)
@@ -283,7 +284,9 @@ class Slave(Service):
             if not await self._sleep(self._beat_s):
                 return
             try:
-                await self._beat()
+                if (await self._beat()).want_report and not self._reporting:
+                    self._reporting = True
+                    self._spawn(self._report_again(), "report")
                 misses = 0
             except (errors.Unreachable, errors.TimedOut, errors.Busy) as error:
                 misses += 1
@@ -292,7 +295,7 @@ class Slave(Service):
                 log.warn("heartbeat was refused: {why}", why=error.message)
                 return
 
-    async def _beat(self) -> None:
+    async def _beat(self) -> HeartbeatReply:
         free, used = await self.pool.run(self.disk.space_thd)
         beat = Heartbeat(
             self.slave_id,
@@ -308,15 +311,13 @@ class Slave(Service):
         wait = max(2.0, 2 * self._beat_s)
         reply: HeartbeatReply = await self.master_call(beat, deadline_s=wait, control=True)
         self.core.epoch = max(self.core.epoch, reply.epoch)
-        if reply.want_report and not self._want_report:
-            self._want_report = True
-            self._spawn(self._report_again(), "report")
+        return reply
 
     async def _report_again(self) -> None:
         try:
             await self._report()
         finally:
-            self._want_report = False
+            self._reporting = False
 
     def _peer_event(self, event: PeerEvent) -> None:
         if self._peer is None or (event.peer.host, event.peer.port) != (self._peer.host, self._peer.port):

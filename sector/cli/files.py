@@ -1,0 +1,428 @@
+"""Commands on files: ls, stat, mkdir, put, get, cat, mv, rm, replicate: parse, call the client, render."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from sector.cli.main import Shared, shared_options
+from sector.cli.render import print_json, print_table, say, size_text
+from sector.client.bars import bar
+from sector.client.blocking import Cloud, connected
+from sector.client.progress import Progress, Summary
+from sector.errors import UsageError
+from sector.model import FileInfo
+from sector.wire.files import Replicas
+
+CAT_BYTES = 8 << 20
+
+
+def connection(shared: Shared) -> Any:
+    """The cloud of the user's settings, for a `with` block."""
+    return connected(shared.client_config())
+
+
+def info_json(info: FileInfo) -> dict[str, Any]:
+    """One entry as in `stat --json` (design section 9); `version` "EPOCH.COUNTER", `mode` octal text."""
+    return {
+        "path": info.path,
+        "kind": info.kind,
+        "size": info.size,
+        "version": f"{info.version.epoch}.{info.version.counter}",
+        "owner": info.owner,
+        "mode": f"{info.mode & 0o7777:04o}",
+        "mtime": info.mtime,
+        "digest": info.digest,
+        "replicas": list(info.replicas),
+    }
+
+
+def shown(name: str) -> str:
+    """A name for people: what would move the cursor is escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
+
+
+def when(mtime: float) -> str:
+    """A time for people."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(mtime))
+
+
+@click.command()
+@click.argument("path", default="/")
+@click.option("-l", "long", is_flag=True, help="Size, owner, time and number of replicas.")
+@click.option("-r", "-R", "--recursive", is_flag=True, help="All that is below.")
+@shared_options
+@click.pass_obj
+def ls(shared: Shared, path: str, long: bool, recursive: bool) -> None:
+    """List a directory of the cloud (default "/").
+
+    \b
+    Examples:
+      sector ls /sdss
+      sector ls -l -r /sdss
+      sector ls /sdss --json | jq -r '.[].path'
+    """
+    with connection(shared) as cloud:
+        entries = cloud.ls(path, recursive=recursive)
+    if shared.json:
+        print_json([info_json(entry) for entry in entries])
+        return
+    names = [_listed(entry, recursive) for entry in entries]
+    if not long:
+        for name in names:
+            click.echo(name)
+        return
+    rows = [
+        (
+            "d" if entry.kind == "dir" else "-",
+            f"{entry.mode & 0o777:03o}",
+            "-" if entry.kind == "dir" else len(entry.replicas),
+            entry.owner,
+            "-" if entry.kind == "dir" else entry.size,
+            when(entry.mtime),
+            name,
+        )
+        for entry, name in zip(entries, names, strict=True)
+    ]
+    print_table(("", "mode", "copies", "owner", "size", "changed", "name"), rows, right=(2, 4))
+
+
+def _listed(entry: FileInfo, whole: bool) -> str:
+    name = entry.path if whole else entry.path.rsplit("/", 1)[1]
+    return shown(name) + ("/" if entry.kind == "dir" else "")
+
+
+@click.command()
+@click.argument("path")
+@shared_options
+@click.pass_obj
+def stat(shared: Shared, path: str) -> None:
+    """Show what the cloud knows of a file or directory.
+
+    \b
+    Examples:
+      sector stat /sdss/sdss1.dat
+      sector stat /sdss/sdss1.dat --json | jq .replicas
+    """
+    with connection(shared) as cloud:
+        info = cloud.stat(path)
+    if shared.json:
+        print_json(info_json(info))
+        return
+    fields = info_json(info)
+    fields["path"] = shown(info.path)
+    fields["mtime"] = when(info.mtime)
+    fields["replicas"] = ", ".join(info.replicas) or "-"
+    fields["size"] = f"{info.size} bytes"
+    for name, value in fields.items():
+        click.echo(f"{name + ':':<10} {value or '-'}")
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True)
+@click.option("-p", "--parents", is_flag=True, help="Make directories above too; it may exist already.")
+@shared_options
+@click.pass_obj
+def mkdir(shared: Shared, paths: tuple[str, ...], parents: bool) -> None:
+    """Make directories.
+
+    \b
+    Examples:
+      sector mkdir /sdss
+      sector mkdir -p /sdss/dr5/u
+    """
+    with connection(shared) as cloud:
+        for path in paths:
+            cloud.mkdir(path, parents=parents)
+    if shared.json:
+        print_json({"paths": list(paths)})
+
+
+# -------------------------------------------------------------------------------------------- transfers
+def transfer_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What put and get share."""
+    for option in (
+        click.option(
+            "--progress",
+            "progress_kind",
+            type=click.Choice(["json"]),
+            help="Progress as JSON lines on standard error.",
+        ),
+        click.option("--stats", is_flag=True, help="Show what the transport counted and what was slow."),
+        click.option(
+            "-j",
+            "--parallel",
+            type=click.IntRange(1, 64),
+            default=4,
+            show_default=True,
+            help="Files at once.",
+        ),
+        click.option("-r", "-R", "--recursive", is_flag=True, help="Directories with all that is in them."),
+    ):
+        function = option(function)
+    return function
+
+
+@contextmanager
+def told(shared: Shared, title: str, kind: str | None) -> Iterator[Progress]:
+    """A progress that is shown as the user asked; notes go to standard error."""
+    if kind == "json" or shared.progress_json:
+        progress = Progress(on_note=lambda text: click.echo(json.dumps({"note": text}), err=True))
+        last = [0.0]
+
+        def line(now: Progress) -> None:
+            if time.monotonic() - last[0] >= 0.25 or now.files_done == now.files_total:
+                last[0] = time.monotonic()
+                fields = ("files_done", "files_total", "bytes_done", "bytes_total", "name")
+                click.echo(json.dumps({name: getattr(now, name) for name in fields}), err=True)
+
+        progress.listener = line
+        yield progress
+        return
+    with bar(title, draw=shared.bars) as progress:
+        if not shared.bars:
+            progress.on_note = say
+        yield progress
+    if shared.bars:
+        for note in progress.notes:
+            say(note)
+
+
+def limits(stats: dict[str, int]) -> str:
+    """What held a transfer up, in percent of its time."""
+    whole = max(1, stats.get("us", 0))
+    names = {
+        "lim_disk_us": "disk",
+        "lim_app_us": "sender",
+        "lim_cwnd_us": "network",
+        "lim_flow_us": "receiver",
+    }
+    parts = [
+        f"{word} {100 * stats[key] / whole:.0f} %"
+        for key, word in names.items()
+        if stats.get(key, 0) * 100 >= whole
+    ]
+    return ", ".join(parts) or "nothing"
+
+
+def report(shared: Shared, verb: str, summary: Summary, stats: bool) -> None:
+    """The outcome of a put or get."""
+    if shared.json:
+        files = [
+            {
+                "path": one.path,
+                "local": one.local,
+                "size": one.size,
+                "version": f"{one.version.epoch}.{one.version.counter}",
+                "digest": one.digest,
+                "node": one.node,
+                "seconds": round(one.seconds, 6),
+                **({"stats": one.stats} if stats else {}),
+            }
+            for one in summary.files
+        ]
+        print_json(
+            {
+                "files": files,
+                "bytes": summary.bytes,
+                "seconds": round(summary.seconds, 6),
+                "gbps": round(summary.rate * 8 / 1e9, 6),
+                "notes": summary.notes,
+            }
+        )
+        return
+    count = f"{len(summary.files)} file{'' if len(summary.files) == 1 else 's'}"
+    say(
+        f"{verb} {count}, {size_text(summary.bytes)} in {summary.seconds:.1f} s ({size_text(summary.rate)}/s)"
+    )
+    if stats:
+        for one in summary.files:
+            say(f"{shown(one.path)}: slave {one.node}, {one.seconds:.3f} s, held up by: {limits(one.stats)}")
+            for name, value in sorted(one.stats.items()):
+                say(f"  {name} = {value}")
+
+
+@click.command()
+@click.argument("sources", nargs=-1, required=True, metavar="LOCAL... REMOTE")
+@click.option("--no-replace", is_flag=True, help="Refuse to replace a file that exists.")
+@transfer_options
+@shared_options
+@click.pass_obj
+def put(
+    shared: Shared,
+    sources: tuple[str, ...],
+    recursive: bool,
+    parallel: int,
+    stats: bool,
+    progress_kind: str | None,
+    no_replace: bool,
+) -> None:
+    """Store files of this machine in the cloud.
+
+    REMOTE that is a directory, or ends with /, takes the files by name; else it names the one file.
+    Directories that are missing are made. A file is visible when all of it is safe on a slave's disk.
+
+    \b
+    Examples:
+      sector put sdss1.dat /sdss/
+      sector put -r pages /web
+      sector put big.dat /big.dat --stats
+    """
+    if len(sources) < 2:
+        raise UsageError("put needs a local file and a cloud path", hint="sector put FILE /path")
+    with connection(shared) as cloud, told(shared, "put", progress_kind) as progress:
+        summary = cloud.put(
+            list(sources[:-1]) if len(sources) > 2 else sources[0],
+            sources[-1],
+            recursive=recursive,
+            create="new" if no_replace else "any",
+            parallel=parallel,
+            progress=progress,
+        )
+    report(shared, "put", summary, stats)
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, metavar="REMOTE... [LOCAL]")
+@click.option("--no-replace", is_flag=True, help="Refuse to replace a local file that exists.")
+@transfer_options
+@shared_options
+@click.pass_obj
+def get(
+    shared: Shared,
+    paths: tuple[str, ...],
+    recursive: bool,
+    parallel: int,
+    stats: bool,
+    progress_kind: str | None,
+    no_replace: bool,
+) -> None:
+    """Fetch files of the cloud to this machine (default: the current directory).
+
+    A local file appears when all of it has arrived and its digest was verified. If a slave stops, another
+    replica goes on at the same place.
+
+    \b
+    Examples:
+      sector get /sdss/sdss1.dat
+      sector get /sdss/sdss1.dat copy.dat
+      sector get -r /web pages
+    """
+    remote, local = (list(paths[:-1]), paths[-1]) if len(paths) > 1 else (list(paths), ".")
+    with connection(shared) as cloud, told(shared, "get", progress_kind) as progress:
+        summary = cloud.get(
+            remote if len(remote) > 1 else remote[0],
+            local,
+            recursive=recursive,
+            overwrite=not no_replace,
+            parallel=parallel,
+            progress=progress,
+        )
+    report(shared, "got", summary, stats)
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True)
+@shared_options
+@click.pass_obj
+def cat(shared: Shared, paths: tuple[str, ...]) -> None:
+    """Print files on standard output, as they are.
+
+    \b
+    Examples:
+      sector cat /web/index.html
+      sector cat /logs/1 /logs/2 | grep error
+    """
+    if shared.json:
+        raise UsageError("cat prints bytes, not JSON", hint="leave --json away")
+    with connection(shared) as cloud:
+        for path in paths:
+            _cat(cloud, path)
+    sys.stdout.buffer.flush()
+
+
+def _cat(cloud: Cloud, path: str) -> None:
+    with cloud.open(path, "rb") as source:
+        while chunk := source.read(CAT_BYTES):
+            sys.stdout.buffer.write(chunk)
+
+
+# --------------------------------------------------------------------------------------- mv, rm, copies
+@click.command()
+@click.argument("source")
+@click.argument("target")
+@click.option("-f", "--force", is_flag=True, help="Replace a file that exists.")
+@shared_options
+@click.pass_obj
+def mv(shared: Shared, source: str, target: str, force: bool) -> None:
+    """Rename a file or directory, or move it into a directory.
+
+    \b
+    Examples:
+      sector mv /sdss/a.dat /sdss/b.dat
+      sector mv /sdss/dr5 /archive/
+    """
+    with connection(shared) as cloud:
+        cloud.mv(source, target, overwrite=force)
+    if shared.json:
+        print_json({"source": source, "target": target})
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True)
+@click.option("-r", "-R", "--recursive", is_flag=True, help="Directories with all that is in them.")
+@shared_options
+@click.pass_obj
+def rm(shared: Shared, paths: tuple[str, ...], recursive: bool) -> None:
+    """Remove files or directories.
+
+    \b
+    Examples:
+      sector rm /sdss/a.dat
+      sector rm -r /sdss/dr5
+    """
+    files = size = 0
+    with connection(shared) as cloud:
+        for path in paths:
+            removed = cloud.rm(path, recursive=recursive)
+            files += removed.files
+            size += removed.bytes
+    if shared.json:
+        print_json({"files": files, "bytes": size})
+
+
+@click.command()
+@click.argument("path")
+@click.option("-n", "--copies", type=click.IntRange(0, 64), default=0, help="Replicas; 0 = as configured.")
+@click.option("--wait", is_flag=True, help="Return when they are there.")
+@click.option("--timeout", type=click.FloatRange(min=0), help="Give up waiting after so many seconds.")
+@shared_options
+@click.pass_obj
+def replicate(shared: Shared, path: str, copies: int, wait: bool, timeout: float | None) -> None:
+    """Bring a file, or all files of a directory, to its number of replicas now.
+
+    \b
+    Examples:
+      sector replicate --wait /sdss/sdss1.dat
+      sector replicate -n 4 /sdss
+    """
+    last: list[Replicas] = []
+
+    def changed(state: Replicas) -> None:
+        if shared.bars and (not last or last[-1] != state):
+            say(f"{shown(path)}: {state.have} of {state.wanted} replicas")
+        last[:] = [state]
+
+    with connection(shared) as cloud:
+        state = cloud.replicate(path, copies=copies, wait=wait, timeout_s=timeout, progress=changed)
+    if shared.json:
+        print_json({"path": path, "wanted": state.wanted, "have": state.have, "replicas": list(state.nodes)})
+    else:
+        nodes = f" ({', '.join(state.nodes)})" if state.nodes else ""
+        click.echo(f"{shown(path)}: {state.have} of {state.wanted} replicas{nodes}")
