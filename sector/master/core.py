@@ -187,12 +187,12 @@ class MasterCore:
         match event:
             case SlaveJoined(node):
                 self._changed(self.members.join(node), effects)
-                effects.append(Errands(node.id))
             case SlaveBeat(node, load):
                 change = self.members.heartbeat(node, load, now)
                 if change is not None:
                     self._changed(change, effects)
-                    effects.append(Errands(node))
+                if change is not None or self.members.get(node).beats == 1:
+                    effects.append(Errands(node))  # before its first beat it may not have its key yet
             case ReportEnded(node):
                 found = self.members.get(node)
                 found.reported, found.want_report = True, False

@@ -42,7 +42,8 @@ class Load:
 @dataclass(slots=True)
 class Node:
     """One slave. `reported` = its full report of this instance is complete; `granted` transfers and
-    `promised` bytes given out since the last heartbeat counted them."""
+    `promised` bytes given out since the last heartbeat counted them. Before its first heartbeat (`beats`) it
+    gets no work."""
 
     id: str
     place: Place
@@ -64,7 +65,8 @@ class Node:
     def candidate(self) -> Candidate:
         """As placement sees it."""
         free = max(0, self.load.free - self.promised)
-        return Candidate(self.id, self.place, free, self.load.transfers + self.granted, self.state == UP)
+        usable = self.state == UP and self.beats > 0
+        return Candidate(self.id, self.place, free, self.load.transfers + self.granted, usable)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ newest version wins whatever comes first, and nothing is dropped; full reports a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from enum import Enum
 from typing import Protocol
 
@@ -77,28 +76,33 @@ def _clear_way(tx: Tx, path: str, version: Version, rebuild: bool) -> bool:
     return True
 
 
-def _make_parents(tx: Tx, path: str, owner: str, now: float) -> None:
+def _make_parents(tx: Tx, path: str, owner: str, now: float, rebuild: bool) -> None:
+    """Directories above. While rebuilding they are older than what any slave's mirror says of them."""
     missing = []
     above = parent(path)
     while find(tx, above) is None:
         missing.append(above)
         above = parent(above)
     for name in reversed(missing):
-        tx.put_entry(Entry(name, DIR, 0, tx.draw(), owner, DIR_MODE, now, ""))
+        version = ZERO if rebuild else tx.draw()
+        tx.put_entry(Entry(name, DIR, 0, version, owner, DIR_MODE, now, ""))
 
 
-def _take(tx: Tx, node: str, path: str, meta: SliceMeta, now: float, copies: int) -> None:
+def _take(tx: Tx, node: str, path: str, meta: SliceMeta, now: float, copies: int, rebuild: bool) -> None:
     """Make `meta` the current content of the path, held by `node`."""
     version = meta.version
-    _make_parents(tx, path, meta.owner, now)
+    _make_parents(tx, path, meta.owner, now, rebuild)
     tx.put_entry(
         Entry(path, FILE, meta.size, version, meta.owner, meta.mode, meta.mtime, meta.digest, copies)
     )
     tx.put_replica(path, Replica(node, version, now))
 
 
-def merge_file(tx: Tx, node: str, meta: SliceMeta, now: float, rebuild: bool) -> Verdict:
-    """One file that `node` says it holds. With several claims for one path the newest version wins."""
+def merge_file(
+    tx: Tx, node: str, meta: SliceMeta, now: float, rebuild: bool, grace_s: float = GRACE_S
+) -> Verdict:
+    """One file that `node` says it holds. With several claims for one path the newest version wins.
+    What the node published less than `grace_s` ago is not given up for an older claim."""
     try:
         path = check_path(meta.path)
     except BadPath:
@@ -116,18 +120,18 @@ def merge_file(tx: Tx, node: str, meta: SliceMeta, now: float, rebuild: bool) ->
     if entry is None:
         if not _clear_way(tx, path, meta.version, rebuild):
             return Verdict.BLOCKED
-        _take(tx, node, path, meta, now, 0)
+        _take(tx, node, path, meta, now, 0, rebuild)
         return Verdict.ADOPTED
     if entry.is_dir:
         if not rebuild or tx.has_children(path) or entry.version >= meta.version:
             return Verdict.BLOCKED
         tx.forget_entry(path)
-        _take(tx, node, path, meta, now, 0)
+        _take(tx, node, path, meta, now, 0, rebuild)
         return Verdict.ADOPTED
     if meta.version > entry.version:
-        _take(tx, node, path, meta, now, entry.copies)
+        _take(tx, node, path, meta, now, entry.copies, rebuild)
         return Verdict.NEWER
-    return _older(tx, node, entry, meta, now, rebuild)
+    return _older(tx, node, entry, meta, now - grace_s, rebuild)
 
 
 def _same(tx: Tx, node: str, entry: Entry, meta: SliceMeta, now: float) -> Verdict:
@@ -139,13 +143,13 @@ def _same(tx: Tx, node: str, entry: Entry, meta: SliceMeta, now: float) -> Verdi
     return Verdict.KNOWN
 
 
-def _older(tx: Tx, node: str, entry: Entry, meta: SliceMeta, now: float, rebuild: bool) -> Verdict:
+def _older(tx: Tx, node: str, entry: Entry, meta: SliceMeta, since: float, rebuild: bool) -> Verdict:
     row = next((r for r in tx.replicas(entry.path) if r.node == node), None)
     if rebuild:
         if row is None:
-            tx.put_replica(entry.path, Replica(node, meta.version, now))
+            tx.put_replica(entry.path, Replica(node, meta.version, since))
         return Verdict.RECENT
-    if row is not None and row.version == entry.version and row.confirmed > now - GRACE_S:
+    if row is not None and row.version == entry.version and row.confirmed > since:
         return Verdict.RECENT
     if row is not None:
         tx.drop_replica(entry.path, node)
@@ -184,7 +188,7 @@ def merge_directory(tx: Tx, meta: SliceMeta, now: float) -> None:
     if entry is None or (entry.is_dir and entry.version < meta.version):
         if not _clear_way(tx, path, meta.version, True):
             return
-        _make_parents(tx, path, SYSTEM, now)
+        _make_parents(tx, path, SYSTEM, now, True)
         tx.put_entry(Entry(path, DIR, 0, meta.version, meta.owner, meta.mode or DIR_MODE, meta.mtime, ""))
 
 
@@ -232,11 +236,10 @@ def finish_report(tx: ReportTx, node: str, number: int, started: float) -> int:
 
 
 def adopt_found(tx: Tx, node: str, meta: SliceMeta, now: float) -> Verdict:
-    """A file that a scan found. A known path with other content is a conflict: the replica no longer
-    counts, and the next report sends the content to the attic."""
-    verdict = merge_file(tx, node, meta, now, False)
-    if not verdict.keep:
-        for row in tx.replicas(meta.path):
-            if row.node == node:
-                tx.put_replica(meta.path, replace(row, bad=True))
+    """A file that a scan found. Other content of a known path is a conflict: the node counts as holding
+    something bad and gets no copy until its next report has sent that content to the attic."""
+    verdict = merge_file(tx, node, meta, now, False, grace_s=0.0)
+    entry = find(tx, meta.path)
+    if not verdict.keep and entry is not None and not entry.is_dir:
+        tx.put_replica(meta.path, Replica(node, meta.version, now, bad=True))
     return verdict

@@ -313,6 +313,7 @@ class Replicator:
             and node.state == UP
         ]
         taken = {r.node for r in file.replicas if r.version == entry.version} | set(file.doomed)
+        taken |= {r.node for r in file.replicas if r.bad}
         taken |= {task.target for task in arriving} | {node for p, node in self._dropping if p == path}
         holders = [node.place for name in standing.good if (node := self._node(name)) is not None]
         holders += [node.place for t in arriving if (node := self._node(t.target)) is not None]
@@ -363,7 +364,7 @@ class Replicator:
                     continue
                 if row.version == entry.version and standing.good:
                     drops.append(DropCopy(path, row.node, row.version, "damaged"))
-                elif row.version < entry.version and not standing.lacking:
+                elif row.version < entry.version and not row.bad and not standing.lacking:
                     drops.append(DropCopy(path, row.node, row.version, "an older version"))
             drops += self._surplus(file, standing, now)
         fresh = [drop for drop in drops if (path, drop.node) not in self._dropping]

@@ -39,7 +39,6 @@ from sector.master.store_work import (
 from sector.master.values import FileState, Sums
 from sector.model import SliceMeta, Version, parent
 
-
 IN_CHUNK = 400
 
 
