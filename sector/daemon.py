@@ -122,7 +122,7 @@ def notify(**fields: str | int) -> None:
             channel.setblocking(False)
             channel.sendto(text.encode(), address)
     except OSError as bad:
-        log.warn("cannot notify {where}: {why}", where=where, why=str(bad))
+        log.debug("cannot notify {where}: {why}", where=where, why=str(bad))
 
 
 # the run --------------------------------------------------------------------------------------------

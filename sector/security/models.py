@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import ForeignKey, LargeBinary, MetaData
+from sqlalchemy import Double, ForeignKey, LargeBinary, MetaData
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 NAMES = {
@@ -29,7 +29,7 @@ class UserRow(Base):
     roles: Mapped[str] = mapped_column(comment="names separated by spaces")
     addresses: Mapped[str] = mapped_column(comment="CIDR rules separated by spaces, ! denies")
     rights_epoch: Mapped[int] = mapped_column(comment="sessions with a lower one are closed")
-    created: Mapped[float] = mapped_column(comment="seconds since 1970")
+    created: Mapped[float] = mapped_column(Double, comment="seconds since 1970")
 
 
 class RightRow(Base):
@@ -68,7 +68,7 @@ class AuditRow(Base):
     __tablename__ = "audit"
 
     seq: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    at: Mapped[float] = mapped_column(comment="seconds since 1970")
+    at: Mapped[float] = mapped_column(Double, comment="seconds since 1970")
     who: Mapped[str]
     what: Mapped[str]
     detail: Mapped[str]

@@ -18,7 +18,7 @@ from alembic.config import Config as AlembicConfig
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, create_engine, delete, event, func, select
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.threads import deferToThreadPool
@@ -102,7 +102,7 @@ class Database:
                 alembic.command.upgrade(settings, "head")
         except alembic.util.CommandError as bad:
             raise BadConfig(f"{self.path}: was written by another version: {bad}") from None
-        except OperationalError as bad:
+        except DBAPIError as bad:
             raise LocalIO(f"{self.path}: {bad.orig}") from None
         except OSError as bad:
             raise LocalIO(f"{self.path}: {bad.strerror}") from None
@@ -336,10 +336,18 @@ class SecurityStore:
         return cls(Database(path), reactor, ThreadPool(1, 1, name="security-db"))
 
     def run(self, method_thd: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Deferred[T]:
-        """Run a method of `database` and hear its result."""
+        """Run a method of `database` and hear its result. Errbacks with its SectorError; `LocalIO` when the
+        database cannot be read or written (full disk)."""
+
+        def run_thd() -> T:
+            try:
+                return method_thd(*args, **kwargs)
+            except DBAPIError as bad:
+                raise LocalIO(f"{self.database.path}: {bad.orig}") from None
+
         if self._threads is None:
-            return maybeDeferred(method_thd, *args, **kwargs)
-        result: Deferred[T] = deferToThreadPool(self._reactor, self._threads, method_thd, *args, **kwargs)
+            return maybeDeferred(run_thd)
+        result: Deferred[T] = deferToThreadPool(self._reactor, self._threads, run_thd)
         return result
 
     def open(self) -> Deferred[None]:

@@ -18,7 +18,7 @@ def upgrade() -> None:
         sa.Column("roles", sa.String, nullable=False, comment="names separated by spaces"),
         sa.Column("addresses", sa.String, nullable=False, comment="CIDR rules separated by spaces, ! denies"),
         sa.Column("rights_epoch", sa.Integer, nullable=False, comment="sessions with a lower one are closed"),
-        sa.Column("created", sa.Float, nullable=False, comment="seconds since 1970"),
+        sa.Column("created", sa.Double, nullable=False, comment="seconds since 1970"),
         sa.PrimaryKeyConstraint("name", name="pk_users"),
     )
     op.create_table(
@@ -52,7 +52,7 @@ def upgrade() -> None:
     op.create_table(
         "audit",
         sa.Column("seq", sa.Integer, autoincrement=False, nullable=False),
-        sa.Column("at", sa.Float, nullable=False, comment="seconds since 1970"),
+        sa.Column("at", sa.Double, nullable=False, comment="seconds since 1970"),
         sa.Column("who", sa.String, nullable=False),
         sa.Column("what", sa.String, nullable=False),
         sa.Column("detail", sa.String, nullable=False),
