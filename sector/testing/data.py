@@ -35,7 +35,28 @@ class SimTransfer(MemoryTransfer):
     """One side of a transfer that moves a block per turn of the clock."""
 
     crcs: list[int]
-    moved: int
+    moved = 0
+
+    def fail(self, code: str, text: str, *, remote: int = 0, errno: int = 0) -> None:
+        """End with an error that says how far it got."""
+        if self.ended:
+            return
+        self._end()
+        peer = self.peer
+        moved = self.moved if self.sending or not isinstance(peer, SimTransfer) else peer.moved
+        self.done.errback(TransferError(code, text, remote=remote, errno=errno, bytes=moved))
+
+    def cancel(self, code: int = 1) -> None:
+        """Stop; the peer hears of it unless this side was cut off."""
+        if self.port.address[1] in self._net().broken:
+            self.fail("CANCELLED", "cancelled")
+        else:
+            super().cancel(code)
+
+    def finish(self, *, version: tuple[int, int] = (0, 0), durable: int = 1, error: int = 0) -> None:
+        """The last word, unless this side was cut off."""
+        if self.port.address[1] not in self._net().broken:
+            super().finish(version=version, durable=durable, error=error)
 
     def meet(self, peer: MemoryTransfer) -> None:
         """Called on the sender's side once both are there."""
@@ -44,7 +65,6 @@ class SimTransfer(MemoryTransfer):
             if side._timer.active():
                 side._timer.cancel()
         self.crcs = []
-        self.moved = 0
         self._step()
 
     def _net(self) -> SimDataNet:
@@ -54,12 +74,14 @@ class SimTransfer(MemoryTransfer):
 
     def _step(self) -> None:
         peer = self.peer
-        if self.ended or peer is None or peer.ended:
-            return
         net = self._net()
+        if peer is None:
+            return
         if net.broken & {self.port.address[1], peer.port.address[1]}:
             for side in (self, peer):
                 net.clock.callLater(IDLE_S, self._silent, side)
+            return
+        if self.ended or peer.ended:
             return
         if self.moved >= self.length:
             self._finish_sending(peer)

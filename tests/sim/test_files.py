@@ -37,3 +37,272 @@ def test_put_stat_list_get_remove(sim: SimCluster, tmp_path: Path) -> None:
     with pytest.raises(errors.NotFound):
         sim.wait(cloud.stat("/data/sub/a.bin"))
     sim.until(lambda: not sim.serving("/data/sub/a.bin"))
+
+
+@pytest.mark.parametrize("size", [0, 1, 1 << 20, (1 << 20) + 1, 5 * MB])
+def test_round_trip_of_sizes(sim: SimCluster, tmp_path: Path, size: int) -> None:
+    """Nothing, one byte, exactly one block, and more come back the same, replicas included."""
+    cloud = sim.client()
+    content = write_random(tmp_path / "a", size)
+    sim.wait(cloud.put(tmp_path / "a", "/a"))
+    state = sim.wait(cloud.replicate("/a", wait=True))
+    assert (state.wanted, state.have) == (3, 3)
+    sim.until(lambda: len(sim.serving("/a")) == 3)
+    for slave in sim.slaves.values():
+        assert slave.native("/a").read_bytes() == content
+    sim.wait(cloud.get("/a", tmp_path / "b"))
+    assert (tmp_path / "b").read_bytes() == content
+    assert sim.wait(cloud.read("/a")) == content
+
+
+def test_hundred_megabytes(sim: SimCluster, tmp_path: Path) -> None:
+    """A file of 100 MB, there and back."""
+    cloud = sim.client()
+    content = write_random(tmp_path / "a", 100 * MB)
+    put = sim.wait(cloud.put(tmp_path / "a", "/a"))
+    got = sim.wait(cloud.get("/a", tmp_path / "b"))
+    assert (put.bytes, got.bytes) == (100 * MB, 100 * MB)
+    assert (tmp_path / "b").read_bytes() == content
+
+
+def test_tree_round_trip(sim: SimCluster, tmp_path: Path) -> None:
+    """put -r and get -r keep names, empty directories and contents; the listing is paged right."""
+    cloud = sim.client()
+    top = tmp_path / "tree"
+    for index in range(40):
+        folder = top / f"d{index % 3}" / "inner"
+        folder.mkdir(parents=True, exist_ok=True)
+        write_random(folder / f"f{index} ü\n", 100 * index, index)
+    (top / "empty").mkdir()
+    summary = sim.wait(cloud.put(top, "/t", recursive=True))
+    assert len(summary.files) == 40
+    sim.wait(cloud.get("/t", tmp_path / "back", recursive=True))
+    before = {p.relative_to(top): p.is_dir() or p.read_bytes() for p in top.rglob("*")}
+    back = tmp_path / "back"
+    assert {p.relative_to(back): p.is_dir() or p.read_bytes() for p in back.rglob("*")} == before
+
+
+def test_get_goes_on_when_the_serving_slave_dies(sim: SimCluster, tmp_path: Path) -> None:
+    """Killed in the middle of a get: the other replica continues at a block, the digest is right, and one
+    line says what happened."""
+    cloud = sim.client()
+    content = write_random(tmp_path / "a", 30 * MB)
+    sim.wait(cloud.put(tmp_path / "a", "/a"))
+    sim.wait(cloud.replicate("/a", wait=True))
+    sim.advance(2)
+    before = dict(sim.net.moved)
+    progress = Progress()
+    getting = cloud.get("/a", tmp_path / "b", progress=progress)
+    sim.until(lambda: progress.bytes_done > 10 * MB)
+    ports = {slave.data.address[1]: slave.name for slave in sim.slaves.values() if slave.data}
+    server = next(ports[p] for p, n in sim.net.moved.items() if n > before.get(p, 0))
+    sim.kill_slave(server)
+    summary = sim.wait(getting)
+    assert (tmp_path / "b").read_bytes() == content
+    assert len(summary.notes) == 1
+    assert f"slave {server} stopped answering at 1" in summary.notes[0]
+    assert "continued from s" in summary.notes[0]
+    again = sum(n - before.get(p, 0) for p, n in sim.net.moved.items())
+    assert again < 30 * MB + 2 * (1 << 20)
+
+
+def test_put_goes_on_when_the_receiving_slave_dies(sim: SimCluster, tmp_path: Path) -> None:
+    """Killed in the middle of a put: the same lease, another slave, nothing half visible."""
+    cloud = sim.client()
+    content = write_random(tmp_path / "a", 20 * MB)
+    progress = Progress()
+    putting = cloud.put(tmp_path / "a", "/a", progress=progress)
+    sim.until(lambda: progress.bytes_done > 5 * MB)
+    name = next(s.name for s in sim.slaves.values() if s.service and s.service.core.open)
+    sim.kill_slave(name)
+    summary = sim.wait(putting)
+    assert any(name in note for note in summary.notes)
+    assert sim.wait(cloud.read("/a")) == content
+
+
+def test_put_over_a_restart_of_the_master(sim: SimCluster, tmp_path: Path) -> None:
+    """The master killed while data flows and started again later: the same put ends well, no password."""
+    cloud = sim.client()
+    content = write_random(tmp_path / "a", 20 * MB)
+    progress = Progress()
+    putting = cloud.put(tmp_path / "a", "/a", progress=progress)
+    sim.until(lambda: progress.bytes_done > 5 * MB)
+    sim.kill_master()
+    sim.advance(5)
+    sim.start_master()
+    summary = sim.wait(putting)
+    assert summary.bytes == len(content)
+    assert sim.wait(cloud.read("/a")) == content
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.05, 0.19, 0.2, 0.21, 0.22, 0.25])
+def test_master_dies_around_the_publish(sim: SimCluster, tmp_path: Path, delay: float) -> None:
+    """Wherever the master dies: after its return the file is whole or not there at all."""
+    cloud = sim.client()
+    content = write_random(tmp_path / "a", 20 * MB)
+    putting = cloud.put(tmp_path / "a", "/a")
+    sim.advance(delay, step=0.005)
+    sim.kill_master()
+    sim.advance(3)
+    sim.start_master()
+    try:
+        sim.wait(putting)
+    except errors.SectorError:
+        assert not sim.wait(cloud.exists("/a"))
+    else:
+        assert sim.wait(cloud.read("/a")) == content
+
+
+def test_a_deleted_file_is_not_brought_back(sim: SimCluster, tmp_path: Path) -> None:
+    """A slave that was away while a file was deleted moves its copy to the attic."""
+    cloud = sim.client()
+    write_random(tmp_path / "a", MB)
+    sim.wait(cloud.put(tmp_path / "a", "/a"))
+    sim.wait(cloud.replicate("/a", wait=True))
+    sim.kill_slave("s2")
+    sim.advance(15)
+    sim.wait(cloud.rm("/a"))
+    sim.start_slave("s2")
+    sim.advance(10)
+    assert not sim.wait(cloud.exists("/a"))
+    assert sim.serving("/a") == []
+
+
+def test_old_content_is_not_brought_back(sim: SimCluster, tmp_path: Path) -> None:
+    """A slave that was away while a file was replaced gets the new content, not the other way round."""
+    cloud = sim.client()
+    sim.wait(cloud.write("/a", b"old"))
+    sim.wait(cloud.replicate("/a", wait=True))
+    sim.kill_slave("s2")
+    sim.advance(15)
+    sim.wait(cloud.write("/a", b"new content"))
+    sim.start_slave("s2")
+    sim.advance(30)
+    assert sim.wait(cloud.read("/a")) == b"new content"
+    sim.until(
+        lambda: all(sim.slaves[n].native("/a").read_bytes() == b"new content" for n in sim.serving("/a"))
+    )
+    sim.wait(cloud.replicate("/a", wait=True))
+    assert len(sim.serving("/a")) == 3
+
+
+def test_rebuild_from_the_slaves(sim: SimCluster, tmp_path: Path) -> None:
+    """The database lost: files, sizes, owners, versions, directories come back; a deletion stays."""
+    cloud = sim.client()
+    for index in range(20):
+        sim.wait(cloud.write(f"/d{index % 2}/f{index}", bytes([index]) * index))
+    sim.wait(cloud.mkdir("/empty"))
+    sim.wait(cloud.rm("/d0/f2"))
+    sim.wait(cloud.mv("/d1/f3", "/d0/moved"))
+    sim.advance(30)
+    before = {
+        (i.path, i.kind, i.size, i.version, i.owner, i.digest)
+        for i in sim.wait(cloud.ls("/", recursive=True))
+    }
+    sim.kill_master()
+    for file in (sim.root / "master").glob("master.db*"):
+        file.unlink()
+    sim.start_master(rebuild=True)
+    sim.advance(60)
+    fresh = sim.client()
+    after = {
+        (i.path, i.kind, i.size, i.version, i.owner, i.digest)
+        for i in sim.wait(fresh.ls("/", recursive=True))
+    }
+    assert after == before
+
+
+def test_file_gone_between_listing_and_reading(sim: SimCluster, tmp_path: Path) -> None:
+    """One clear error, and no half file on this machine."""
+    cloud = sim.client()
+    sim.wait(cloud.write("/a", b"x"))
+    assert [e.path for e in sim.wait(cloud.ls("/"))] == ["/a"]
+    sim.wait(cloud.rm("/a"))
+    with pytest.raises(errors.NotFound, match="/a"):
+        sim.wait(cloud.get("/a", tmp_path / "b"))
+    assert list(tmp_path.glob("*b*")) == []
+
+
+def test_a_damaged_replica_is_replaced(sim: SimCluster, tmp_path: Path) -> None:
+    """A flipped bit on one disk: the reader still gets the right bytes, and the replica is set aside."""
+    cloud = sim.client()
+    content = write_random(tmp_path / "a", 40 * MB)
+    sim.wait(cloud.put(tmp_path / "a", "/a"))
+    sim.wait(cloud.replicate("/a", wait=True))
+    for name in sim.serving("/a")[:2]:
+        native = sim.slaves[name].native("/a")
+        stamp = native.stat()
+        with native.open("r+b") as file:
+            file.seek(23 * MB)
+            byte = file.read(1)[0]
+            file.seek(23 * MB)
+            file.write(bytes([byte ^ 1]))
+        import os
+
+        os.utime(native, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    for attempt in range(3):
+        sim.wait(cloud.get("/a", tmp_path / f"b{attempt}"))
+        assert (tmp_path / f"b{attempt}").read_bytes() == content
+        assert sim.wait(cloud.read_at("/a", 23 * MB, 10)) == content[23 * MB : 23 * MB + 10]
+
+
+def test_adoption_of_native_files(sim: SimCluster, tmp_path: Path) -> None:
+    """A file put into the tree by hand becomes a file of the cloud."""
+    cloud = sim.client()
+    sim.stop_slave("s1")
+    native = sim.slaves["s1"].native("/by/hand")
+    native.parent.mkdir(parents=True)
+    native.write_bytes(b"hello")
+    sim.start_slave("s1")
+    sim.advance(5)
+    assert sim.wait(cloud.read("/by/hand")) == b"hello"
+
+
+def test_exclusive_writer_and_no_replace(sim: SimCluster, tmp_path: Path) -> None:
+    """Two writers of one path: the second is refused at once; "new" never replaces."""
+    cloud, other = sim.client(), sim.client("bob")
+    write_random(tmp_path / "a", 20 * MB)
+    putting = cloud.put(tmp_path / "a", "/a")
+    sim.advance(0.1)
+    with pytest.raises(errors.LeaseHeld):
+        sim.wait(other.write("/a", b"mine"))
+    sim.wait(putting)
+    with pytest.raises(errors.Exists):
+        sim.wait(other.write("/a", b"mine", create="new"))
+
+
+def test_cancelled_put_leaves_nothing(sim: SimCluster, tmp_path: Path) -> None:
+    """Ctrl-C in a put: the path is free at once and no slave keeps data of it."""
+    cloud = sim.client()
+    write_random(tmp_path / "a", 20 * MB)
+    putting = cloud.put(tmp_path / "a", "/a")
+    putting.addErrback(lambda _: None)
+    sim.advance(0.1)
+    putting.cancel()
+    sim.advance(1)
+    sim.wait(cloud.write("/a", b"other"))
+    assert sim.wait(cloud.read("/a")) == b"other"
+    sim.advance(20)
+    for slave in sim.slaves.values():
+        assert list((slave.root / ".sector" / "tmp").iterdir()) == []
+
+
+def test_stale_epoch_is_refused(sim: SimCluster) -> None:
+    """A command with a lower epoch than the slave has seen does nothing."""
+    from sector.model import Tombstone, Version
+    from sector.wire.slave import Delete
+
+    cloud = sim.client()
+    sim.wait(cloud.write("/a", b"x"))
+    node = sim.serving("/a")[0]
+    slave = sim.slaves[node].service
+    assert slave is not None
+    slave.core.command(99)
+    master = sim.up()
+    member = master.hub.core.members.nodes[node]
+    from sector.gmp.api import Peer
+
+    peer = Peer(member.gmp.host, member.gmp.port, member.key_id)
+    with pytest.raises(errors.Conflict, match="epoch"):
+        sim.wait(master.hub.rpc.call(peer, Delete(98, [Tombstone("/a", Version(9, 9), 0.0)])))
+    assert sim.slaves[node].native("/a").exists()
