@@ -170,10 +170,11 @@ struct assoc {
     udt_addr addr;
     uint32_t key_id, rx_key_id; /* for sending; of the last genuine datagram */
     uint64_t next_seq, next_pkt;
-    uint64_t first_pkt; /* pkts below were used by earlier associations */
-    uint64_t peer_echo; /* highest pkt the peer ever reported */
-    uint64_t base, top; /* lowest seq not settled here; 1 + highest accepted */
-    uint64_t conn_no;   /* last bulk connection seen from the peer */
+    uint64_t first_pkt;  /* pkts below were used by earlier associations */
+    uint64_t peer_echo;  /* highest pkt the peer ever reported */
+    uint64_t fresh_from; /* pkts below must prove themselves one by one */
+    uint64_t base, top;  /* lowest seq not settled here; 1 + highest accepted */
+    uint64_t conn_no;    /* last bulk connection seen from the peer */
     udt_time last_rx, last_use;
     int32_t srtt, rttvar, latest; /* us; srtt 0 = no sample */
     uint32_t rcv_msgs, rcv_ctl;   /* events queued or not yet released */

@@ -288,6 +288,10 @@ static bool accept_datagram(sgmp_node *n, struct assoc *a, const struct rx *rx, 
         }
         if (!a && !(a = make_assoc(n, rx, key)))
             return false;
+        a->fresh_from = h->pkt;
+    } else if (h->pkt < a->fresh_from && !is_fresh(n, a, rx, &b)) {
+        n->st.replays++; /* may be of an association that was forgotten */
+        return false;
     }
     if (!sg_assoc_wake(a, rx->now))
         return false;

@@ -1,0 +1,736 @@
+/* The rules of spec/gmp.md section 12 that concern delivery, attacks, restarts and bounds. */
+#include "base/crc32c.h"
+#include "gmp_world.h"
+#include "sgmp/packet.h"
+
+#include <malloc.h>
+
+enum { KEY = 0x03000001 };
+
+struct rec {
+    int from;
+    uint16_t len;
+    udt_time at;
+    uint8_t data[1300];
+};
+struct pair {
+    sim_net *net;
+    struct gnode a, b;
+    sgmp_dest to_b, to_a;
+    struct rec *rec; /* what was sent */
+    int nrec, caprec;
+    int64_t to_victim; /* bytes sent to 10.0.9.9 */
+};
+
+static void tap(void *arg, int a, const udt_addr *to, const uint8_t *pkt, size_t len, udt_time now)
+{
+    struct pair *p = arg;
+    if (to->ip[2] == 9)
+        p->to_victim += (int64_t)len;
+    if (!p->rec || p->nrec == p->caprec)
+        return;
+    struct rec *r = &p->rec[p->nrec++];
+    r->from = a;
+    r->len = (uint16_t)len;
+    r->at = now;
+    memcpy(r->data, pkt, len);
+}
+
+static void open_pair(struct pair *p, bool auth, const sim_link *l)
+{
+    memset(p, 0, sizeof *p);
+    p->net = sim_net_new(test_seed);
+    gnode_open(&p->a, p->net, 1, auth, test_seed);
+    gnode_open(&p->b, p->net, 2, auth, test_seed);
+    if (l) {
+        sim_net_link(p->net, 0, 1, l);
+        sim_net_link(p->net, 1, 0, l);
+    }
+    if (auth)
+        gpair(&p->a, &p->b, KEY, SGMP_ALG_AES256GCM);
+    p->to_b = gdest(&p->b, auth ? KEY : 0);
+    p->to_a = gdest(&p->a, auth ? KEY : 0);
+    sim_net_tap(p->net, tap, p);
+}
+
+static void close_pair(struct pair *p)
+{
+    if (p->a.n)
+        gnode_stop(&p->a);
+    if (p->b.n)
+        gnode_stop(&p->b);
+    sim_net_free(p->net);
+    free(p->rec);
+}
+
+static void record(struct pair *p, int cap)
+{
+    p->rec = calloc((size_t)cap, sizeof *p->rec);
+    p->caprec = cap;
+}
+
+static void post(struct gnode *g, const sgmp_dest *to, uint64_t id, int flags, uint32_t ms,
+                 int want)
+{
+    sgmp_opts o = {.flags = (uint16_t)flags, .deadline_ms = ms};
+    uint8_t body[8];
+    for (int i = 0; i < 8; i++)
+        body[i] = (uint8_t)(id >> (56 - 8 * i));
+    CHECK_INT(sgmp_node_send(g->n, to, body, 8, &o, id, sim_net_now(g->net)), want);
+    sim_net_kick(g->net, g->id);
+}
+
+static uint64_t body_id(const struct sgmp_ev *ev)
+{
+    uint64_t v = 0;
+    for (uint32_t i = 0; i < ev->len; i++)
+        v = v << 8 | ev->data[i];
+    return v;
+}
+
+/* Reads all events; counts messages, keeps the last outcome. */
+static int read_all(struct gnode *g, int *outcomes, int *status)
+{
+    struct sgmp_ev ev;
+    int messages = 0;
+    while (sgmp_node_next_event(g->n, &ev)) {
+        messages += ev.kind == SGMP_EV_MESSAGE || ev.kind == SGMP_EV_REQUEST;
+        if (ev.kind == SGMP_EV_OUTCOME) {
+            if (outcomes)
+                ++*outcomes;
+            if (status)
+                *status = ev.status;
+        }
+        sgmp_node_release(g->n, ev.buf);
+    }
+    return messages;
+}
+
+static sgmp_stats stats(const struct gnode *g)
+{
+    sgmp_stats s;
+    sgmp_node_stats(g->n, &s);
+    return s;
+}
+
+static void make_session(struct pair *p)
+{
+    sim_link l = {.delay_us = 1000};
+    struct sgmp_ev ev;
+    open_pair(p, true, &l);
+    record(p, 200);
+    for (uint64_t i = 1; i <= 5; i++)
+        post(&p->a, &p->to_b, i, 0, 0, 0);
+    CHECK_INT(sgmp_node_call(p->a.n, &p->to_b, 3, NULL, 0, NULL, 6, sim_net_now(p->net)), 0);
+    sim_net_kick(p->net, p->a.id);
+    CHECK(gwait(&p->b, SGMP_EV_REQUEST, &ev, SEC_(2)));
+    CHECK_INT(sgmp_node_reply(p->b.n, ev.id, 0, NULL, 0, sim_net_now(p->net)), 0);
+    sgmp_node_release(p->b.n, ev.buf);
+    sim_net_kick(p->net, p->b.id);
+    post(&p->b, &p->to_a, 7, SGMP_CONTROL, 0, 0);
+    grun(p->net, sim_net_now(p->net) + SEC_(1));
+    read_all(&p->a, NULL, NULL);
+    read_all(&p->b, NULL, NULL);
+    CHECK(p->nrec > 10);
+}
+
+/* Rule 5: replays, flipped bits and spoofed sources deliver nothing, change nothing and draw no
+ * more bytes than they brought. */
+TEST(gmp_rules_replay_and_bit_flips_change_nothing)
+{
+    struct pair p;
+    make_session(&p);
+    int n = p.nrec;
+    p.caprec = n; /* keep what was recorded */
+    sgmp_stats a0 = stats(&p.a), b0 = stats(&p.b);
+    udt_addr victim = gaddr(9 << 8 | 9, 7002);
+    int64_t in = 0;
+    for (int i = 0; i < n; i++) {
+        struct rec *r = &p.rec[i];
+        struct gnode *src = r->from == p.a.id ? &p.a : &p.b, *dst = src == &p.a ? &p.b : &p.a;
+        for (int way = 0; way < 2; way++) {
+            sim_net_inject(p.net, way ? &victim : &src->addr, dst->id, r->data, r->len,
+                           sim_net_now(p.net));
+            in += way ? r->len : 0;
+            grun(p.net, sim_net_now(p.net) + 20000);
+        }
+        for (int byte = 0; byte < r->len; byte++) {
+            uint8_t *d = &r->data[byte], was = *d;
+            *d ^= (uint8_t)(1 << (byte + i) % 8);
+            sim_net_inject(p.net, byte % 2 ? &victim : &src->addr, dst->id, r->data, r->len,
+                           sim_net_now(p.net));
+            in += byte % 2 ? r->len : 0;
+            *d = was;
+            if (byte % 16 == 0)
+                grun(p.net, sim_net_now(p.net) + 10000);
+        }
+        grun(p.net, sim_net_now(p.net) + 10000);
+    }
+    CHECK_INT(read_all(&p.a, NULL, NULL), 0);
+    CHECK_INT(read_all(&p.b, NULL, NULL), 0);
+    sgmp_stats a1 = stats(&p.a), b1 = stats(&p.b);
+    CHECK_INT(a1.assoc, a0.assoc);
+    CHECK_INT(b1.assoc, b0.assoc);
+    CHECK_INT(a1.messages_in, a0.messages_in);
+    CHECK_INT(b1.messages_in, b0.messages_in);
+    CHECK(b1.replays > b0.replays && b1.bad_tag > b0.bad_tag);
+    CHECK(p.to_victim <= in);
+    /* And the session still works. */
+    int outcomes = 0, status = 1;
+    post(&p.a, &p.to_b, 100, 0, 0, 0);
+    grun(p.net, sim_net_now(p.net) + SEC_(1));
+    CHECK_INT(read_all(&p.b, NULL, NULL), 1);
+    read_all(&p.a, &outcomes, &status);
+    CHECK_INT(outcomes, 1);
+    CHECK_INT(status, 0);
+    close_pair(&p);
+}
+
+/* Rule 2: copies of everything, 1 s to 1 h late, across expiry and re-creation on either side. */
+TEST(gmp_rules_late_copies_across_expiry_are_not_delivered)
+{
+    static const int delays_s[] = {1, 15, 119, 121, 400, 599, 601, 800, 1300, 3600};
+    struct pair p;
+    make_session(&p);
+    int n = p.nrec;
+    p.caprec = n;
+    uint64_t id = 1000;
+    for (size_t d = 0; d < sizeof delays_s / sizeof *delays_s; d++) {
+        grun(p.net, SEC_(delays_s[d]));
+        for (int round = 0; round < 2; round++) {
+            for (int i = 0; i < n; i++) {
+                struct rec *r = &p.rec[i];
+                struct gnode *src = r->from == p.a.id ? &p.a : &p.b;
+                sim_net_inject(p.net, &src->addr, src == &p.a ? p.b.id : p.a.id, r->data, r->len,
+                               sim_net_now(p.net));
+            }
+            grun(p.net, sim_net_now(p.net) + SEC_(2));
+            CHECK_INT(read_all(&p.a, NULL, NULL), 0);
+            CHECK_INT(read_all(&p.b, NULL, NULL), 0);
+            if (round == 0 && d % 2) { /* made anew by either side, then attacked again */
+                struct gnode *g = d % 4 == 1 ? &p.a : &p.b;
+                post(g, g == &p.a ? &p.to_b : &p.to_a, id++, 0, 0, 0);
+                grun(p.net, sim_net_now(p.net) + SEC_(2));
+                CHECK_INT(read_all(g == &p.a ? &p.b : &p.a, NULL, NULL), 1);
+            }
+        }
+    }
+    close_pair(&p);
+}
+
+static size_t forge(uint8_t *buf, int type, uint64_t src, uint64_t dst, uint64_t pkt,
+                    const uint8_t *body, size_t len)
+{
+    struct pkt_header h = {.type = (uint8_t)type,
+                           .src = src,
+                           .dst = dst,
+                           .pkt = pkt,
+                           .body_len = (uint16_t)len,
+                           .flags = type == PKT_T_ACK ? PKT_F_ACKBLK : 0};
+    pkt_header_put(buf, &h);
+    memcpy(buf + PKT_HEADER, body, len);
+    be32_put(buf + 36, udt_crc32c(0, buf, PKT_HEADER + len));
+    return PKT_HEADER + len;
+}
+
+/* Rule 5: RESETs and ACKs that anyone can make do not settle, restart or close anything. */
+TEST(gmp_rules_spoofed_reset_and_ack_settle_nothing)
+{
+    struct pair p;
+    make_session(&p);
+    sim_net_set(p.net, p.b.id, &gnode_ops, NULL); /* b is off line: a message stays outstanding */
+    post(&p.a, &p.to_b, 50, 0, 20000, 0);
+    grun(p.net, sim_net_now(p.net) + MS_(100));
+    uint64_t ia = sgmp_node_instance(p.a.n), ib = sgmp_node_instance(p.b.n);
+    for (uint64_t pkt = 1; pkt < 60; pkt++)
+        for (uint16_t reason = 1; reason <= 5; reason++) {
+            uint8_t body[64] = {0}, d[200];
+            bytes_wr w = bytes_writer(body, sizeof body);
+            struct pkt_reset_body rb = {reason, pkt, ia};
+            pkt_reset_put(&w, &rb);
+            size_t len =
+                forge(d, PKT_T_RESET, reason == 1 ? 999 : ib, ia, 500 + pkt, body, PKT_RESET);
+            sim_net_inject(p.net, &p.b.addr, p.a.id, d, len, sim_net_now(p.net));
+            struct pkt_ack k = {.cum = pkt + 5, .echo_pkt = pkt};
+            w = bytes_writer(body, sizeof body);
+            pkt_ack_put(&w, &k);
+            len = forge(d, PKT_T_ACK, ib, ia, 900 + pkt, body, PKT_ACK);
+            sim_net_inject(p.net, &p.b.addr, p.a.id, d, len, sim_net_now(p.net));
+        }
+    grun(p.net, sim_net_now(p.net) + MS_(500));
+    struct sgmp_ev ev;
+    while (sgmp_node_next_event(p.a.n, &ev)) {
+        CHECK(ev.kind != SGMP_EV_OUTCOME && ev.kind != SGMP_EV_PEER_RESTARTED);
+        sgmp_node_release(p.a.n, ev.buf);
+    }
+    sim_net_set(p.net, p.b.id, &gnode_ops, &p.b); /* back: the same instance, the same message */
+    sim_net_kick(p.net, p.b.id);
+    CHECK(gwait(&p.a, SGMP_EV_OUTCOME, &ev, sim_net_now(p.net) + SEC_(15)));
+    CHECK_INT(ev.status, 0);
+    CHECK_INT(read_all(&p.b, NULL, NULL), 1);
+    close_pair(&p);
+}
+
+/* Wrong key: another secret under the same id, and an id that the peer does not know. */
+TEST(gmp_rules_wrong_key_gets_nothing_and_unknown_key_is_reported)
+{
+    struct pair p;
+    sim_link l = {.delay_us = 1000};
+    struct sgmp_ev ev;
+    open_pair(&p, true, &l);
+    sgmp_key k = gkey(77, SGMP_ALG_AES256GCM, "node-1"), other = gkey(77, SGMP_ALG_AES256GCM, "x");
+    other.secret[0] ^= 1;
+    CHECK_INT(sgmp_node_key_add(p.a.n, &k, 0), 0);
+    CHECK_INT(sgmp_node_key_add(p.b.n, &other, 0), 0);
+    sgmp_dest to = gdest(&p.b, 77);
+    post(&p.a, &to, 1, 0, 3000, 0);
+    CHECK(gwait(&p.a, SGMP_EV_OUTCOME, &ev, SEC_(5)));
+    CHECK_INT(ev.status, UDT_E_NOTSENT);
+    CHECK(stats(&p.b).bad_tag > 0 && stats(&p.b).assoc == 0);
+    k = gkey(78, SGMP_ALG_AES256GCM, "node-one");
+    CHECK_INT(sgmp_node_key_add(p.a.n, &k, sim_net_now(p.net)), 0);
+    to.key_id = 78;
+    post(&p.a, &to, 2, 0, 5000, 0);
+    CHECK(gwait(&p.a, SGMP_EV_KEY_UNKNOWN, &ev, sim_net_now(p.net) + SEC_(2)));
+    CHECK_INT(ev.key_id, 78);
+    /* The message waits; a newer key of the same principal carries it. */
+    sgmp_key ka = gkey(79, SGMP_ALG_AES256GCM, "node-one"), kb = gkey(79, SGMP_ALG_AES256GCM, "a");
+    CHECK_INT(sgmp_node_key_add(p.a.n, &ka, sim_net_now(p.net)), 0);
+    CHECK_INT(sgmp_node_key_add(p.b.n, &kb, sim_net_now(p.net)), 0);
+    CHECK(gwait(&p.a, SGMP_EV_OUTCOME, &ev, sim_net_now(p.net) + SEC_(5)));
+    CHECK_INT(ev.status, 0);
+    to.key_id = 999;
+    post(&p.a, &to, 3, 0, 0, UDT_E_NOKEY);
+    sgmp_key weak = gkey(80, SGMP_ALG_HMAC, "w");
+    CHECK_INT(sgmp_node_key_add(p.a.n, &weak, 0), UDT_E_INVAL); /* require_auth takes AEAD only */
+    close_pair(&p);
+}
+
+/* Rotation without losing a message; the end of the last key ends what waits for it. */
+TEST(gmp_rules_key_rotation_and_expiry)
+{
+    struct pair p;
+    struct sgmp_ev ev;
+    make_session(&p);
+    sgmp_key ka = gkey(KEY + 1, SGMP_ALG_AES256GCM, "node-1"),
+             kb = gkey(KEY + 1, SGMP_ALG_AES256GCM, "node-0");
+    ka.valid_ms = kb.valid_ms = 30000;
+    CHECK_INT(sgmp_node_key_add(p.a.n, &ka, sim_net_now(p.net)), 0);
+    CHECK_INT(sgmp_node_key_add(p.b.n, &kb, sim_net_now(p.net)), 0);
+    CHECK_INT(sgmp_node_key_remove(p.a.n, KEY, sim_net_now(p.net)), 0);
+    p.to_b.key_id = KEY + 1;
+    int64_t assocs = stats(&p.b).assoc;
+    post(&p.a, &p.to_b, 60, 0, 0, 0);
+    CHECK(gwait(&p.a, SGMP_EV_OUTCOME, &ev, sim_net_now(p.net) + SEC_(2)));
+    CHECK_INT(ev.status, 0);
+    CHECK_INT(stats(&p.b).assoc, assocs); /* same principal, same association */
+    CHECK_INT(read_all(&p.b, NULL, NULL), 1);
+    sim_net_set(p.net, p.b.id, &gnode_ops, NULL);
+    grun(p.net, sim_net_now(p.net) + SEC_(25));
+    post(&p.a, &p.to_b, 61, 0, 0, 0); /* sent, never answered; the key dies midway */
+    CHECK(gwait(&p.a, SGMP_EV_OUTCOME, &ev, sim_net_now(p.net) + SEC_(25)));
+    CHECK_INT(ev.status, UDT_E_AUTHFAILED);
+    post(&p.a, &p.to_b, 62, 0, 0, UDT_E_NOKEY);
+    close_pair(&p);
+}
+
+/* Rule 3: either side restarts after the k-th datagram of a session, for every k. */
+TEST(gmp_rules_restart_at_every_step)
+{
+    for (int who = 0; who < 2; who++)
+        for (int k = 1; k < 40; k++) {
+            struct pair p;
+            sim_link l = {.delay_us = 5000};
+            int delivered[16] = {0}, outcome[16], got[16] = {0};
+            open_pair(&p, true, &l);
+            record(&p, 4000);
+            for (uint64_t i = 1; i <= 6; i++)
+                post(&p.a, &p.to_b, i, i % 3 == 0 ? SGMP_REPEATABLE : 0, 8000, 0);
+            bool called = false, restarted = false;
+            udt_time back = 0;
+            while (sim_net_now(p.net) < SEC_(20)) {
+                struct sgmp_ev ev;
+                while (sgmp_node_next_event(p.b.n, &ev)) {
+                    if (ev.kind == SGMP_EV_MESSAGE)
+                        delivered[body_id(&ev)]++;
+                    sgmp_node_release(p.b.n, ev.buf);
+                }
+                if (!restarted && p.nrec >= k) {
+                    struct gnode *g = who ? &p.b : &p.a;
+                    restarted = true;
+                    gnode_stop(g);
+                    gnode_start(g);
+                    sgmp_key key = gkey(KEY, SGMP_ALG_AES256GCM, who ? "node-0" : "node-1");
+                    CHECK_INT(sgmp_node_key_add(g->n, &key, sim_net_now(p.net)), 0);
+                    back = sim_net_now(p.net);
+                    if (!who) { /* the new life of a sends something of its own */
+                        for (int i = 0; i < 16; i++)
+                            got[i] = i < 7;
+                        post(&p.a, &p.to_b, 10, 0, 8000, 0);
+                    }
+                }
+                if (!called && sim_net_now(p.net) > MS_(12) && (who || !restarted)) {
+                    called = true;
+                    post(&p.a, &p.to_b, 7, 0, 8000, 0);
+                }
+                while (sgmp_node_next_event(p.a.n, &ev)) {
+                    if (ev.kind == SGMP_EV_OUTCOME) {
+                        CHECK_INT(got[ev.id]++, 0);
+                        outcome[ev.id] = ev.status;
+                    }
+                    if (who && ev.kind == SGMP_EV_PEER_RESTARTED)
+                        CHECK(sim_net_now(p.net) - back < SEC_(5));
+                    sgmp_node_release(p.a.n, ev.buf);
+                }
+                if (!sim_net_step(p.net, sim_net_now(p.net) + MS_(50)) && restarted &&
+                    sim_net_now(p.net) > back + SEC_(10))
+                    break;
+            }
+            for (int i = 1; i <= 7 && who; i++) {
+                CHECK_INT(got[i], i < 7 || called);
+                bool rep = i % 3 == 0 && i < 7;
+                CHECK(delivered[i] <= (rep ? 2 : 1));
+                if (!got[i])
+                    continue;
+                if (outcome[i] == 0)
+                    CHECK(delivered[i] >= 1);
+                if (outcome[i] == UDT_E_NOTSENT)
+                    CHECK_INT(delivered[i], 0);
+                if (rep)
+                    CHECK_INT(outcome[i], 0); /* moved to the new instance */
+            }
+            for (int i = 1; i <= 7; i++)
+                CHECK(delivered[i] <= (i % 3 ? 1 : 2));
+            if (!who && restarted) {
+                CHECK_INT(delivered[10], 1);
+                CHECK_INT(outcome[10], 0);
+            }
+            close_pair(&p);
+        }
+}
+
+/* Rule 4: a sender that gives up on many messages does not stall; late copies are old. */
+TEST(gmp_rules_sender_gives_up_and_window_moves)
+{
+    struct pair p;
+    sim_link good = {.delay_us = 1000}, bad = {.delay_us = 1000, .loss_ppm = 1000000};
+    struct sgmp_ev ev;
+    open_pair(&p, true, &good);
+    post(&p.a, &p.to_b, 1, 0, 0, 0);
+    grun(p.net, SEC_(1));
+    CHECK_INT(read_all(&p.b, NULL, NULL), 1);
+    read_all(&p.a, NULL, NULL);
+    record(&p, 20000);
+    sim_net_link(p.net, 0, 1, &bad);
+    uint64_t id = 2;
+    int timeouts = 0;
+    for (int round = 0; round < 12; round++) {
+        for (int i = 0; i < 500; i++)
+            post(&p.a, &p.to_b, id++, 0, 1000, 0);
+        grun(p.net, sim_net_now(p.net) + SEC_(3));
+        while (sgmp_node_next_event(p.a.n, &ev)) {
+            if (ev.kind == SGMP_EV_OUTCOME) {
+                CHECK(ev.status == UDT_E_TIMEOUT || ev.status == UDT_E_NOTSENT);
+                timeouts++;
+            }
+            sgmp_node_release(p.a.n, ev.buf);
+        }
+    }
+    CHECK_INT(timeouts, 6000); /* more than the window of 4096 */
+    sim_net_link(p.net, 0, 1, &good);
+    int n = p.nrec;
+    p.caprec = n;
+    for (int i = 0; i < 20; i++)
+        post(&p.a, &p.to_b, id++, 0, 0, 0);
+    grun(p.net, sim_net_now(p.net) + SEC_(2));
+    CHECK_INT(read_all(&p.b, NULL, NULL), 20);
+    for (int i = 0; i < n; i++) /* late copies of what was given up */
+        if (p.rec[i].from == p.a.id)
+            sim_net_inject(p.net, &p.a.addr, p.b.id, p.rec[i].data, p.rec[i].len,
+                           sim_net_now(p.net));
+    grun(p.net, sim_net_now(p.net) + SEC_(2));
+    CHECK_INT(read_all(&p.b, NULL, NULL), 0);
+    close_pair(&p);
+}
+
+/* Rule 8: the receiver stops reading. */
+TEST(gmp_rules_receiver_stops_reading)
+{
+    struct pair p;
+    sim_link l = {.delay_us = 2000, .rate_bps = 1000000000};
+    struct sgmp_ev ev;
+    open_pair(&p, true, &l);
+    uint64_t id = 1, accepted = 0;
+    bool again = false;
+    for (int t = 0; t < 400; t++) {
+        for (int i = 0; i < 64; i++) {
+            uint8_t body[1000] = {0};
+            sgmp_opts o = {.deadline_ms = 300000};
+            int err = sgmp_node_send(p.a.n, &p.to_b, body, sizeof body, &o, id, sim_net_now(p.net));
+            again |= err == UDT_E_AGAIN;
+            CHECK(err == 0 || err == UDT_E_AGAIN);
+            if (err)
+                break;
+            id++;
+            accepted++;
+        }
+        sim_net_kick(p.net, p.a.id);
+        grun(p.net, sim_net_now(p.net) + MS_(50));
+    }
+    CHECK(again);
+    CHECK(stats(&p.a).snd_queue_bytes <= 4 << 20);
+    CHECK(stats(&p.b).rcv_queue_bytes <= 64 << 20);
+    CHECK(stats(&p.b).messages_in <= 4096);
+    post(&p.a, &p.to_b, 1000000, SGMP_CONTROL, 20000, UDT_E_AGAIN); /* the queue bound is hard */
+    sgmp_node_cancel(p.a.n, id - 1, sim_net_now(p.net));
+    accepted--; /* certainly not sent: far behind in the queue */
+    post(&p.a, &p.to_b, 1000000, SGMP_CONTROL, 20000, 0);
+    int seen = 0;
+    bool control = false;
+    for (int i = 0; i < 100 && !control; i++) {
+        grun(p.net, sim_net_now(p.net) + MS_(20));
+        while (sgmp_node_next_event(p.a.n, &ev)) {
+            control |= ev.kind == SGMP_EV_OUTCOME && ev.id == 1000000 && ev.status == 0;
+            sgmp_node_release(p.a.n, ev.buf);
+        }
+    }
+    CHECK(control); /* passed while everything else was stuck */
+    udt_time until = sim_net_now(p.net) + SEC_(60);
+    while (sim_net_now(p.net) < until && seen < (int)accepted + 1) {
+        seen += read_all(&p.b, NULL, NULL);
+        sim_net_kick(p.net, p.b.id);
+        sim_net_step(p.net, sim_net_now(p.net) + MS_(10));
+        read_all(&p.a, NULL, NULL);
+    }
+    CHECK_INT(seen, accepted + 1);
+    grun(p.net, sim_net_now(p.net) + SEC_(2));
+    CHECK_INT(stats(&p.a).snd_queue_bytes, 0);
+    CHECK_INT(stats(&p.a).timed_out, 0);
+    close_pair(&p);
+}
+
+/* Rule 6: fake instances. HELLOs keep nothing, tokens that were not issued to the sender make
+ * nothing, real ones at most 1024 associations; honest peers are unaffected. */
+TEST(gmp_rules_fake_instances_are_bounded)
+{
+    struct pair p;
+    int fakes = 1000 * test_scale;
+    open_pair(&p, false, NULL);
+    uint8_t d[200], body[128], buf[1500];
+    sim_rng r;
+    sim_rng_seed(&r, test_seed);
+    size_t before = mallinfo2().uordblks;
+    int64_t in = 0, out = 0;
+    uint64_t ib = sgmp_node_instance(p.b.n);
+    for (int i = 0; i < fakes; i++) {
+        uint64_t inst = sim_rng_u64(&r) | 1;
+        udt_addr from = gaddr((unsigned)(i % 60000) + 100, 1000u + (unsigned)i / 60000), to;
+        struct pkt_hello h = {.start_us = 5, .nonce = 6, .max_dgram = 1232};
+        bytes_wr w = bytes_writer(body, sizeof body);
+        pkt_hello_put(&w, &h);
+        size_t len = forge(d, PKT_T_HELLO, inst, 0, 1, body, PKT_HELLO);
+        sgmp_node_input(p.b.n, &from, d, len, 0);
+        in += (int64_t)len;
+        memset(h.token, 0, PKT_TOKEN);
+        while ((len = sgmp_node_output(p.b.n, buf, sizeof buf, &to, 0))) {
+            out += (int64_t)len;
+            if ((buf[1] & 15) == PKT_T_HELLO_ACK && i % 3 == 0)
+                memcpy(h.token, buf + PKT_HEADER + 24, PKT_TOKEN);
+        }
+        struct pkt_data pd = {.seq = 1};
+        w = bytes_writer(body, sizeof body);
+        bytes_put(&w, h.token, PKT_TOKEN);
+        pkt_data_put(&w, &pd);
+        bytes_put(&w, "spam", 4);
+        struct pkt_header ph = {.type = PKT_T_DATA,
+                                .flags = PKT_F_TOKEN,
+                                .src = inst,
+                                .dst = ib,
+                                .pkt = 1,
+                                .body_len = PKT_TOKEN + PKT_DATA + 4};
+        pkt_header_put(d, &ph);
+        memcpy(d + PKT_HEADER, body, ph.body_len);
+        be32_put(d + 36, udt_crc32c(0, d, PKT_HEADER + (size_t)ph.body_len));
+        sgmp_node_input(p.b.n, &from, d, PKT_HEADER + (size_t)ph.body_len, 0);
+        read_all(&p.b, NULL, NULL);
+    }
+    CHECK(out <= in);
+    CHECK(stats(&p.b).assoc_unauth <= 1024);
+    CHECK(stats(&p.b).assoc == stats(&p.b).assoc_unauth);
+    size_t used = mallinfo2().uordblks - before;
+    if (mallinfo2().uordblks > before)
+        CHECK(used < 1024 * 6000);
+    printf("# %d fake instances: %zu KiB, %" PRId64 " associations\n", fakes, used / 1024,
+           stats(&p.b).assoc);
+    /* An authenticated peer still gets through. */
+    gpair(&p.a, &p.b, KEY, SGMP_ALG_AES256GCM);
+    p.to_b.key_id = KEY;
+    post(&p.a, &p.to_b, 1, 0, 0, 0);
+    struct sgmp_ev ev;
+    CHECK(gwait(&p.a, SGMP_EV_OUTCOME, &ev, SEC_(5)));
+    CHECK_INT(ev.status, 0);
+    /* After ten quiet seconds only the idle part is left. */
+    grun(p.net, SEC_(30));
+    used = mallinfo2().uordblks - before;
+    if (mallinfo2().uordblks > before)
+        CHECK(used < 1100 * 1040 + 200000);
+    close_pair(&p);
+}
+
+/* Refusals are certain: missing channel, time to live over. */
+TEST(gmp_rules_refusals)
+{
+    struct pair p;
+    sim_link l = {.delay_us = 50000};
+    struct sgmp_ev ev;
+    open_pair(&p, true, &l);
+    sgmp_opts o = {.channel = 9};
+    CHECK_INT(sgmp_node_send(p.a.n, &p.to_b, (const uint8_t *)"x", 1, &o, 1, 0), 0);
+    sim_net_kick(p.net, p.a.id);
+    CHECK(gwait(&p.a, SGMP_EV_OUTCOME, &ev, SEC_(3)));
+    CHECK_INT(ev.status, UDT_E_REFUSED);
+    CHECK_INT(ev.ms, REFUSE_CHANNEL);
+    CHECK_INT(sgmp_node_channel_open(p.b.n, 9), 0);
+    CHECK_INT(sgmp_node_send(p.a.n, &p.to_b, NULL, 0, &o, 2, sim_net_now(p.net)), 0);
+    sim_net_kick(p.net, p.a.id);
+    CHECK(gwait(&p.b, SGMP_EV_MESSAGE, &ev, SEC_(3)));
+    CHECK_INT(ev.len, 0);
+    CHECK_INT(ev.channel, 9);
+    CHECK(gwait(&p.a, SGMP_EV_OUTCOME, &ev, SEC_(3)));
+    CHECK_INT(ev.status, 0);
+    o.ttl_ms = 20; /* the path alone takes 50 ms */
+    CHECK_INT(sgmp_node_send(p.a.n, &p.to_b, (const uint8_t *)"x", 1, &o, 3, sim_net_now(p.net)),
+              0);
+    sim_net_kick(p.net, p.a.id);
+    CHECK(gwait(&p.a, SGMP_EV_OUTCOME, &ev, sim_net_now(p.net) + SEC_(3)));
+    CHECK_INT(ev.status, UDT_E_TIMEOUT); /* given up when it was of no use any more */
+    uint8_t big[300] = {0};
+    o = (sgmp_opts){.flags = SGMP_CONTROL};
+    CHECK_INT(sgmp_node_send(p.a.n, &p.to_b, big, sizeof big, &o, 4, 0), UDT_E_TOOBIG);
+    CHECK_INT(sgmp_node_send(p.a.n, &p.to_b, big, 10, NULL, 0, 0), UDT_E_INVAL);
+    close_pair(&p);
+}
+
+/* Rule 1: loss to 50 %, duplication to 30 %, reordering, mixed. */
+TEST(gmp_rules_at_most_once_under_heavy_faults)
+{
+    static uint8_t seen[200001];
+    static int8_t result[200001];
+    int64_t total = 0, delivered = 0;
+    for (int mix = 1; mix < 8; mix++) {
+        struct pair p;
+        sim_link l = {.delay_us = 3000, .rate_bps = 100000000, .queue_bytes = 500000};
+        l.loss_ppm = mix & 1 ? 500000 : 0;
+        l.dup_ppm = mix & 2 ? 300000 : 0;
+        l.dup_delay_us = 3000000;
+        l.reorder_ppm = mix & 4 ? 300000 : 0;
+        l.reorder_us = 40000;
+        int n = (mix & 1 ? 20 : 250) * test_scale, sent = 0, settled = 0;
+        memset(seen, 0, sizeof seen);
+        memset(result, 0, sizeof result);
+        open_pair(&p, true, &l);
+        while (settled < n) {
+            struct sgmp_ev ev;
+            while (sent < n) {
+                uint8_t body[8] = {0};
+                be32_put(body + 4, (uint32_t)sent + 1);
+                int err = sgmp_node_send(p.a.n, &p.to_b, body, 8, NULL, (uint64_t)sent + 1,
+                                         sim_net_now(p.net));
+                if (err == UDT_E_AGAIN)
+                    break;
+                CHECK_INT(err, 0);
+                sent++;
+            }
+            sim_net_kick(p.net, p.a.id);
+            sim_net_step(p.net, sim_net_now(p.net) + SEC_(1));
+            while (sgmp_node_next_event(p.b.n, &ev)) {
+                if (ev.kind == SGMP_EV_MESSAGE)
+                    CHECK_INT(seen[body_id(&ev)]++, 0);
+                sgmp_node_release(p.b.n, ev.buf);
+            }
+            while (sgmp_node_next_event(p.a.n, &ev)) {
+                if (ev.kind == SGMP_EV_OUTCOME) {
+                    CHECK_INT(result[ev.id], 0);
+                    result[ev.id] = ev.status == 0 ? 1 : ev.status == UDT_E_NOTSENT ? 2 : 3;
+                    settled++;
+                }
+                sgmp_node_release(p.a.n, ev.buf);
+            }
+        }
+        grun(p.net, sim_net_now(p.net) + SEC_(10));
+        struct sgmp_ev ev;
+        while (sgmp_node_next_event(p.b.n, &ev)) {
+            if (ev.kind == SGMP_EV_MESSAGE)
+                CHECK_INT(seen[body_id(&ev)]++, 0);
+            sgmp_node_release(p.b.n, ev.buf);
+        }
+        for (int i = 1; i <= n; i++) {
+            CHECK(result[i] != 1 || seen[i] == 1);
+            CHECK(result[i] != 2 || seen[i] == 0);
+            if (!(mix & 1))
+                CHECK_INT(result[i], 1);
+            delivered += seen[i];
+        }
+        total += n;
+        close_pair(&p);
+    }
+    printf("# heavy faults: %" PRId64 " messages, %" PRId64 " delivered\n", total, delivered);
+}
+
+/* Rule 7: the path's delay jumps and falls back. */
+TEST(gmp_rules_round_trip_step_makes_no_storm)
+{
+    struct pair p;
+    sim_link l = {.delay_us = 500};
+    open_pair(&p, true, &l);
+    uint64_t id = 1;
+    sgmp_peer_info info;
+    for (int phase = 0; phase < 3; phase++) {
+        l.delay_us = phase == 1 ? 150000 : 500;
+        sim_net_link(p.net, 0, 1, &l);
+        sim_net_link(p.net, 1, 0, &l);
+        udt_time end = sim_net_now(p.net) + SEC_(20);
+        while (sim_net_now(p.net) < end) {
+            post(&p.a, &p.to_b, id++, 0, 0, 0);
+            udt_time next = sim_net_now(p.net) + MS_(20);
+            grun(p.net, next);
+            read_all(&p.b, NULL, NULL);
+            read_all(&p.a, NULL, NULL);
+        }
+        CHECK_INT(sgmp_node_peer_info(p.a.n, &p.to_b, &info), 0);
+        CHECK(phase == 1 ? info.pto_us > 300000 && info.pto_us < 700000 : info.pto_us < 60000);
+    }
+    sgmp_stats s = stats(&p.a);
+    CHECK((s.retrans_pto + s.retrans_loss) * 20 < s.messages_out); /* none was lost */
+    close_pair(&p);
+}
+
+/* A peer behind a new address is followed, but gets no flood before it proved it. */
+TEST(gmp_rules_address_change_is_followed_after_proof)
+{
+    struct pair p;
+    sim_link l = {.delay_us = 1000};
+    struct sgmp_ev ev;
+    open_pair(&p, true, &l);
+    post(&p.a, &p.to_b, 1, 0, 0, 0);
+    grun(p.net, SEC_(1));
+    CHECK_INT(read_all(&p.b, NULL, NULL), 1);
+    read_all(&p.a, NULL, NULL);
+    /* a moves: the same node under another address. */
+    udt_addr moved = gaddr(77, 7002);
+    sim_net_set(p.net, p.a.id, &gnode_ops, NULL);
+    p.a.id = sim_net_add(p.net, &moved, &gnode_ops, &p.a);
+    p.a.addr = moved;
+    sim_net_link(p.net, p.a.id, p.b.id, &l);
+    sim_net_link(p.net, p.b.id, p.a.id, &l);
+    post(&p.a, &p.to_b, 2, 0, 0, 0);
+    CHECK(gwait(&p.a, SGMP_EV_OUTCOME, &ev, sim_net_now(p.net) + SEC_(3)));
+    CHECK_INT(ev.status, 0);
+    CHECK_INT(read_all(&p.b, NULL, NULL), 1);
+    p.to_a.addr = moved;
+    post(&p.b, &p.to_a, 3, 0, 0, 0);
+    CHECK(gwait(&p.b, SGMP_EV_OUTCOME, &ev, sim_net_now(p.net) + SEC_(3)));
+    CHECK_INT(ev.status, 0);
+    CHECK_INT(stats(&p.b).assoc, 1);
+    close_pair(&p);
+}
