@@ -61,7 +61,7 @@ typedef struct udt_cc_max {
 /* State of the native law (cc_udt.c). */
 typedef struct udt_cc_native {
     bool slow_start, loss_flag;
-    bool drain;          /* the round after slow start */
+    bool drain;          /* a slow round, to empty the queue */
     double bw_pps;       /* delivery rate: maximum of the last rounds */
     double rate_pps;     /* sending rate, 10^9 / period before the limit and the probe */
     double last_dec_pps; /* rate before the last decrease */
@@ -70,7 +70,9 @@ typedef struct udt_cc_native {
     int64_t round_end;   /* the running round ends when this index is acknowledged */
     udt_time round_at;   /* when it began */
     int64_t round_lost, round_acked;
-    double loss_rate; /* of the last round */
+    double loss_rate;   /* of the last round */
+    double least_loss;  /* smallest loss_rate since the last probe */
+    double chance_loss; /* loss that does not go away when we slow down */
     bool round_app_limited;
     int64_t min_rtt_us, min_rtt_next_us; /* of this and the coming period */
     udt_time min_rtt_at;                 /* start of the running period */
@@ -80,6 +82,7 @@ typedef struct udt_cc_native {
     bool inflated;                       /* last round: a queue stands in the path */
     int probe_wait;                      /* rounds until the next probe; 0 = probing */
     int probe_every;                     /* rounds from one probe to the next */
+    bool probe_paid;                     /* the last probe raised bw */
     double probe_from;                   /* bw when the probe began */
     udt_time inc_at;                     /* last increase */
     int64_t last_dec_seq;                /* highest index sent at the last decrease */

@@ -9,7 +9,8 @@
  *   the first lost packet.
  * - The rate is not cut below what the path has just been seen to deliver (9/10 of it while a
  *   queue stands), so random loss does not strangle it; every few rounds one round probes 25 %
- *   above. The rate never exceeds 5/4 of the delivered one. */
+ *   above, and the next drains what that has queued. Loss that stays when we slow down is chance,
+ *   and made up for. The rate never exceeds 5/4 of what this comes to. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,7 @@
 #define SYN_US 10000
 #define INITIAL_CWND 16
 #define PROBE_GAIN 1.25
+#define PROBE_AGAIN 1.5 /* after a probe that paid */
 #define DRAIN_GAIN 0.75 /* first round after slow start: empty the queue it has filled */
 #define RTT_SAMPLES 6   /* in a round before its RTT may end slow start */
 #define PROBE_ROUNDS 4
@@ -27,7 +29,8 @@
 #define MIN_RTT_PERIOD_US 5000000
 #define MIN_CWND 16
 #define SMALL_CWND 64
-#define LOSS_MAX 0.25 /* more than this cannot be chance: the rate is too high */
+#define CHANCE_LOSS_MAX 0.2 /* loss that stays when we slow down is made up for, up to this */
+#define LOSS_MAX 0.4        /* more than this cannot be chance: the rate is too high */
 #define MIN_ROUND_US 1000
 
 static double max_get(const udt_cc_max *f)
@@ -60,6 +63,12 @@ static void set_rate(udt_cc *cc, double pps)
         cc->period_ns = cc->min_period_ns;
 }
 
+/* The rate that delivers bw in spite of the loss that is chance. */
+static double sustain(const udt_cc_native *n)
+{
+    return n->bw_pps / (1 - n->chance_loss);
+}
+
 /* The sending rate after slow start; a probing round goes above it. */
 static void apply_rate(udt_cc *cc)
 {
@@ -67,7 +76,7 @@ static void apply_rate(udt_cc *cc)
     if (n->drain)
         set_rate(cc, n->rate_pps * DRAIN_GAIN);
     else if (n->probe_wait == 0)
-        set_rate(cc, fmax(n->rate_pps, PROBE_GAIN * n->bw_pps));
+        set_rate(cc, fmax(n->rate_pps, (n->probe_paid ? PROBE_AGAIN : PROBE_GAIN) * sustain(n)));
     else
         set_rate(cc, n->rate_pps);
 }
@@ -84,6 +93,7 @@ static void native_init(udt_cc *cc, const udt_cc_params *p)
     n->slow_start = true;
     n->probe_every = n->probe_wait = PROBE_ROUNDS;
     n->last_dec_seq = -1;
+    n->least_loss = 1;
     n->dec_random = 1;
     n->avg_nak = 1;
 }
@@ -118,6 +128,8 @@ static bool queue_builds(const udt_cc_native *n)
 {
     int64_t slack = n->min_rtt_us / 8;
     slack = (slack < 4000 ? 4000 : slack > 16000 ? 16000 : slack) + n->jitter_us;
+    if (n->bw_pps > n->full_bw * GROWTH && slack < n->min_rtt_us / 2)
+        slack = n->min_rtt_us / 2; /* still growing: jitter looks the same */
     return n->round_samples >= RTT_SAMPLES && n->round_rtt_us > n->min_rtt_us + slack;
 }
 
@@ -154,13 +166,19 @@ static void probe_round(udt_cc_native *n)
         n->probe_wait = -1; /* its result shows one round later */
     } else if (n->probe_wait < 0) {
         bool paid = n->bw_pps > 1.05 * n->probe_from && !n->inflated;
-        n->probe_every = paid ? PROBE_ROUNDS : n->probe_every < 16 ? 2 * n->probe_every : 16;
+        n->probe_paid = paid;
+        n->probe_every = paid ? PROBE_ROUNDS : 2 * PROBE_ROUNDS;
         n->probe_wait = paid ? 1 : n->probe_every;
+        n->drain = !paid && (n->inflated || n->loss_rate > 0);
     }
     if (n->probe_wait > 0 && --n->probe_wait == 0) {
-        n->probe_from = n->bw_pps;
-        if (n->inflated)
+        if (n->inflated) {
             n->probe_wait = 1;
+            return;
+        }
+        n->probe_from = n->bw_pps;
+        n->chance_loss = n->least_loss < 1 ? fmin(n->least_loss, CHANCE_LOSS_MAX) : 0;
+        n->least_loss = 1;
     }
 }
 
@@ -185,16 +203,12 @@ static void end_round(udt_cc *cc, const udt_cc_ack *a)
         slow_start_round(cc, a->srtt_us);
     } else {
         n->drain = false;
+        if (total >= SMALL_CWND / 2)
+            n->least_loss = fmin(n->least_loss, n->loss_rate);
         if (n->loss_rate > LOSS_MAX && total >= SMALL_CWND)
             lower_estimate(n);
         probe_round(n);
     }
-    printf("%.3f ss %d bw %.0f full %.0f(%d) rate %.0f cwnd %ld infl %d loss %.3f al %d pw %d "
-           "sz %ld rtt %ld/%ld min %ld\n",
-           (double)a->now * 1e-6, n->slow_start, n->bw_pps, n->full_bw, n->full_rounds,
-           1e9 / (double)(cc->period_ns + 1), cc->cwnd_pkts, n->inflated, n->loss_rate,
-           n->round_app_limited, n->probe_wait, a->next - a->ack, n->round_rtt_us, a->srtt_us,
-           n->min_rtt_us);
     n->round_end = a->next;
     n->round_at = a->now;
     n->round_lost = n->round_acked = 0;
@@ -238,9 +252,9 @@ static void steady(udt_cc *cc, const udt_cc_ack *a)
     udt_cc_native *n = &cc->u.native;
     increase(cc, a);
     if (n->bw_pps > 0) {
-        if (n->rate_pps > PROBE_GAIN * n->bw_pps)
-            n->rate_pps = PROBE_GAIN * n->bw_pps;
-        double floor = (n->inflated ? 0.9 : 1.0) * n->bw_pps;
+        if (n->rate_pps > PROBE_GAIN * sustain(n))
+            n->rate_pps = PROBE_GAIN * sustain(n);
+        double floor = n->inflated ? 0.9 * n->bw_pps : sustain(n);
         if (n->rate_pps < floor)
             n->rate_pps = floor;
         else if (n->inflated && n->rate_pps > n->bw_pps)
@@ -309,7 +323,7 @@ static void native_on_loss(udt_cc *cc, const udt_cc_loss *l)
     if (!decrease)
         return;
     n->last_dec_seq = l->next - 1;
-    n->rate_pps = fmax(n->rate_pps / 1.125, (n->inflated ? 0.9 : 1.0) * n->bw_pps);
+    n->rate_pps = fmax(n->rate_pps / 1.125, n->inflated ? 0.9 * n->bw_pps : sustain(n));
     apply_rate(cc);
 }
 

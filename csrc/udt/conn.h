@@ -123,6 +123,7 @@ typedef struct udt_conn {
     int64_t app_limited;  /* rate samples up to this index are the application's, -1 = none */
     udt_time progress_at; /* last acknowledgement that moved, or first packet in flight */
     int probes;           /* tail-loss probes and timeouts since then */
+    int backoff;          /* timeouts since the last clean RTT sample: longer waits (Karn) */
     uint32_t ack2_sub;    /* ACK to confirm */
     bool want_space;      /* send() returned AGAIN */
     bool drained;         /* everything was acknowledged and said so */

@@ -64,6 +64,7 @@ static void news(udt_conn *c, int64_t newest, bool clean, udt_time now)
         if (clean) {
             a.rtt_us = now - s->sent_us > 0 ? now - s->sent_us : 1;
             udt__conn_rtt(c, a.rtt_us);
+            c->backoff = 0;
         }
         if (span_says(c, c->delivered - s->delivered, span)) {
             a.rate_pps = c->mix * (double)(c->delivered - s->delivered) * 1e6 / (double)span;
@@ -72,7 +73,7 @@ static void news(udt_conn *c, int64_t newest, bool clean, udt_time now)
     }
     epoch_sample(c, &a);
     if (!c->rtt_known && !a.rtt_us) /* every packet was probed: better too long than none */
-        udt__conn_rtt(c, now - s->delivered_us);
+        udt__conn_rtt(c, now - s->first_us);
     if (c->app_limited >= 0 && c->high > c->app_limited)
         c->app_limited = -1;
     a.ack = c->high;

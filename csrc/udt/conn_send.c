@@ -119,7 +119,7 @@ static void drop_message(udt_conn *c, int64_t idx, udt_time now)
         snd_slot *s = udt_sndbuf_slot(&c->snd, i);
         s->flags |= SND_DROPPED;
         if (i >= c->next) {
-            s->sent_us = now;
+            s->sent_us = s->first_us = now;
             s->delivered = c->delivered;
             s->delivered_us = c->delivered_us;
             s->ntx = 2; /* never an RTT sample */
@@ -175,6 +175,7 @@ static void note_new(udt_conn *c, snd_slot *s, udt_time now)
             c->epoch_delivered = c->delivered;
         }
     }
+    s->first_us = now;
     s->delivered = c->delivered;
     s->delivered_us = c->delivered_us;
     if (c->app_limited >= 0)

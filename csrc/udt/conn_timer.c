@@ -24,11 +24,10 @@ void udt__conn_start_liveness(udt_conn *c, udt_time now)
 static int64_t probe_wait(const udt_conn *c)
 {
     int64_t base = c->rtt_known ? udt__conn_rto(c) + SYN_US : PROBE_FIRST_US;
+    int shift = c->probes + c->backoff < 8 ? c->probes + c->backoff : 8;
+    base = base < PROBE_FIRST_US ? PROBE_FIRST_US : base;
     int64_t most = 4 * base > 1000000 ? 4 * base : 1000000;
-    int64_t wait = base << (c->probes < 8 ? c->probes : 8);
-    if (base < PROBE_FIRST_US)
-        wait = PROBE_FIRST_US << (c->probes < 8 ? c->probes : 8);
-    return wait < most ? wait : most;
+    return base << shift < most ? base << shift : most;
 }
 
 void udt__conn_restart_probe(udt_conn *c, udt_time now)
@@ -44,6 +43,7 @@ static void timeout(udt_conn *c, udt_time now)
 {
     udt_time since = now - c->rtt_us;
     c->st.timeouts++;
+    c->backoff++;
     int64_t end = c->next;
     if (c->probes > PROBE_ROUNDS + 1 && end - c->snd.head > TIMEOUT_HEAD_PKTS)
         end = c->snd.head + TIMEOUT_HEAD_PKTS;

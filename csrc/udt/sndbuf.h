@@ -10,6 +10,7 @@
 
 typedef struct snd_slot {
     udt_time sent_us;      /* last transmission */
+    udt_time first_us;     /* first transmission */
     int64_t delivered;     /* packets delivered when it was first sent: rate samples */
     udt_time delivered_us; /* when that count was reached */
     udt_time expire_us;    /* message deadline, UDT_NEVER without */
