@@ -1,8 +1,8 @@
 """Sphere jobs at the master: who may run what, job records for slaves, keys for a job, lists, ends.
 
-The master schedules nothing: the client's driver does. Here a job begins (execute right, keys, records sent to
-the slaves), is listed, watched and cancelled, and ends: by its driver's word, by a user's, with the session,
-or after the driver has been silent (spec/sphere.md, spec/security.md "UDFs").
+The master schedules nothing: the client's driver does. Here a job begins (execute right, keys, records
+sent to the slaves), is listed, watched and cancelled, and ends: by its driver's word, by a user's, with the
+session, or after the driver has been silent (spec/sphere.md, spec/security.md "UDFs").
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, cast
 
 import msgspec
 from msgspec import Meta
@@ -55,6 +55,7 @@ SILENCE_S = 45.0
 TICK_S = 2.0
 KEEP_JOBS = 1000
 PER_USER = 100
+START_TRIES = 6
 
 
 class JobState(msgspec.Struct, array_like=True):
@@ -140,8 +141,8 @@ class Jobs:
         if not any("x" in right.what for right in view.rights):
             context.audit(view.user, "job.refused", request.label)
             raise Denied(
-                f"user {view.user} has no right to run functions",
-                hint=f"an administrator can give it: sector grant {view.user} DIRECTORY rx",
+                f"user {view.user} has no execute right: functions may not be run",
+                hint=f"an administrator can give it: sector grant {view.user} rx DIRECTORY",
             )
         if request.output and not view.may(check_path(request.output), "w"):
             raise Denied(f"user {view.user} may not write {request.output}")
@@ -186,11 +187,16 @@ class Jobs:
         return started
 
     async def _introduce(self, job: JobState, view: View) -> JobStarted:
-        """Send the record with fresh keys and peers to all slaves that run; answer with those that took it."""
+        """Send the record with keys and peers to all slaves that are up; answer with those that took it."""
         live = self.live[job.id]
-        up = [slave for slave in self.context.slaves() if slave.state == "up" and slave.spes > 0]
+        up = self._ready()
+        for _ in range(START_TRIES):
+            if up:
+                break
+            await self._pause(0.5)  # a slave's first heartbeat tells its slots
+            up = self._ready()
         if not up:
-            raise Unavailable("no slave that runs functions is up")
+            raise Unavailable("no slave that runs functions is up", hint="see sector node list")
         calls = []
         for slave in up:
             record = JobRecord(
@@ -221,7 +227,7 @@ class Jobs:
                     )
                 )
             else:
-                error = _sector_error(answer)
+                error = _sector_error(cast(object, answer))
                 refused[slave.id] = error.message
                 first = first or error
         if not nodes:
@@ -229,6 +235,14 @@ class Jobs:
             raise first
         job.slaves = sorted({*job.slaves, *(node.node for node in nodes)})
         return JobStarted(job.id, nodes, REPORT_S, SILENCE_S, refused)
+
+    def _ready(self) -> list[SlaveView]:
+        return [slave for slave in self.context.slaves() if slave.state == "up" and slave.spes > 0]
+
+    def _pause(self, seconds: float) -> Deferred[None]:
+        later: Deferred[None] = Deferred()
+        self.context.clock.callLater(seconds, later.callback, None)
+        return later
 
     def _client_key(self, job: JobState, slave: SlaveView) -> Key:
         sessions = self.context.sessions
@@ -397,8 +411,8 @@ def _info(job: JobState, spes: list[SpeState] | None = None) -> JobInfo:
     )
 
 
-def _sector_error(failure: Failure) -> SectorError:
-    value = failure.value
+def _sector_error(failure: object) -> SectorError:
+    value = failure.value if isinstance(failure, Failure) else failure
     return value if isinstance(value, SectorError) else Unavailable(f"internal error: {value}")
 
 

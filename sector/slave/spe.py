@@ -33,8 +33,7 @@ from sector.slave.context import SlaveContext
 from sector.slave.spe_data import Opened, SpeData
 from sector.slave.spe_job import Result, SpeJob
 from sector.sphere.runtime import mismatch
-from sector.sphere.supervisor import Supervisor
-from sector.sphere.tasks import Fault, Outcome, Task, TaskInput, WorkerLimits
+from sector.sphere.tasks import Fault, Outcome, Task, TaskInput, WorkerLimits, Workers
 from sector.wire.base import Message, Ok, Request
 from sector.wire.sphere import (
     INLINE_MAX,
@@ -93,9 +92,7 @@ class Spe:
             silence_s=config.sphere.silence_s,
         )
         scratch = os.path.join(self.root, "workers")
-        self.supervisor = Supervisor(
-            context.clock, context.spawner, slots=self.slots, scratch=scratch, limits=limits
-        )
+        self.supervisor: Workers = context.spawner.workers(context.clock, self.slots, scratch, limits)
         self.data = SpeData(context, self.sleep)
         self.sending = DeferredSemaphore(4)
         self.publishing = DeferredSemaphore(2)

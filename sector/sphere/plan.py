@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -74,55 +75,83 @@ def target_size(total: int, slots: int, *, smin: int = S_MIN, smax: int = S_MAX)
     return max(smin, min(smax, -(-total // max(1, slots * SLOT_SEGMENTS))))
 
 
-def cut_fixed(source: Source, goal: int, *, smax: int = S_MAX) -> list[Span]:
-    """Spans of whole records of `source.record_size` bytes, about `goal` bytes, at most smax (one record
-    that is larger is a span of its own). A file that is no multiple of the record size is refused."""
-    width = source.record_size
-    if width <= 0 or source.size % width:
-        raise UsageError(
-            f"{source.path} has {source.size} bytes, no multiple of the record size {width}",
-            hint="give the right --record-size, or use an index or granularity segment/file",
-        )
-    total = source.size // width
-    limit = max(1, smax // width)
-    pieces = max(1, -(-total // limit), round(source.size / max(1, goal)))
-    pieces = min(pieces, max(1, total))
+def cut(
+    group: Sequence[Source],
+    offsets: Sequence[Offsets | None],
+    goal: int,
+    *,
+    smax: int = S_MAX,
+) -> list[tuple[Span, ...]]:
+    """Cut one file of each paired stream at the same records: pieces of about `goal` bytes in all, at most
+    smax (a record that is larger is a piece of its own). `offsets` = the record index of a file, None when
+    its records have a fixed size. Raises `UsageError` when counts differ or a size does not fit."""
+    for source, index in zip(group, offsets, strict=True):
+        if index is None and (source.record_size <= 0 or source.size % source.record_size):
+            raise UsageError(
+                f"{source.path} has {source.size} bytes, no multiple of the record size {source.record_size}",
+                hint="give the right record size, or use an index or granularity segment or file",
+            )
+    counts = [
+        source.size // source.record_size if index is None else len(index) - 1
+        for source, index in zip(group, offsets, strict=True)
+    ]
+    if len(set(counts)) != 1:
+        names = ", ".join(f"{s.path} {n}" for s, n in zip(group, counts, strict=True))
+        raise UsageError(f"paired files have different numbers of records: {names}")
+    count = counts[0]
+    if all(index is None for index in offsets):
+        bounds = _even(count, sum(source.record_size for source in group), goal, smax)
+    else:
+        bounds = _along(_summed(group, offsets, count), goal, smax)
     spans = []
-    for number in range(pieces):
-        first, last = total * number // pieces, total * (number + 1) // pieces
-        spans.append(Span(source, first * width, (last - first) * width, first, last - first))
-    return [span for span in spans if span.length] if total else []
-
-
-def cut_indexed(source: Source, offsets: Offsets, goal: int, *, smax: int = S_MAX) -> list[Span]:
-    """Spans of whole records along an index (int64[n+1])."""
-    count, spans, first = len(offsets) - 1, [], 0
-    while first < count:
-        start = int(offsets[first])
-        last = int(np.searchsorted(offsets, start + min(goal, smax), side="right")) - 1
-        last = min(count, max(first + 1, last))
-        rest = source.size - int(offsets[last])
-        if 0 < rest < goal // 4 and source.size - start <= smax:
-            last = count
-        spans.append(Span(source, start, int(offsets[last]) - start, first, last - first))
-        first = last
+    for first, last in pairwise(bounds):
+        parts = []
+        for source, index in zip(group, offsets, strict=True):
+            start = first * source.record_size if index is None else int(index[first])
+            end = last * source.record_size if index is None else int(index[last])
+            parts.append(Span(source, start, end - start, first, last - first))
+        spans.append(tuple(parts))
     return spans
 
 
-def cut_whole(source: Source) -> list[Span]:
-    """One span for the whole file."""
-    return [Span(source, 0, source.size)]
+def _even(count: int, width: int, goal: int, smax: int) -> list[int]:
+    """Record numbers where pieces of equal length begin and end."""
+    limit = max(1, smax // width)
+    pieces = max(-(-count // limit), round(count * width / max(1, goal)), 1 if count else 0)
+    pieces = min(pieces, count)
+    return [count * number // pieces for number in range(pieces + 1)] if pieces else []
 
 
-def pair(streams: Sequence[Sequence[Span]]) -> list[Segment]:
-    """Segments of the spans of one or several streams, paired by position. Raises `UsageError`."""
-    if len({len(spans) for spans in streams}) > 1:
-        counts = ", ".join(str(len(spans)) for spans in streams)
-        raise UsageError(
-            f"the paired streams have different numbers of segments ({counts})",
-            hint="pair streams with the same number of records or files",
-        )
-    return [Segment(number, spans) for number, spans in enumerate(zip(*streams, strict=True))]
+def _summed(group: Sequence[Source], offsets: Sequence[Offsets | None], count: int) -> Offsets:
+    total = np.zeros(count + 1, dtype=np.int64)
+    for source, index in zip(group, offsets, strict=True):
+        total += np.arange(count + 1, dtype=np.int64) * source.record_size if index is None else index
+    return total
+
+
+def _along(total: Offsets, goal: int, smax: int) -> list[int]:
+    """Record numbers where pieces begin and end, along summed offsets."""
+    count, bounds = len(total) - 1, [0]
+    while bounds[-1] < count:
+        first = bounds[-1]
+        start = int(total[first])
+        last = int(np.searchsorted(total, start + min(goal, smax), side="right")) - 1
+        last = min(count, max(first + 1, last))
+        rest = int(total[-1]) - int(total[last])
+        if 0 < rest < goal // 4 and int(total[-1]) - start <= smax:
+            last = count
+        bounds.append(last)
+    return bounds if count else []
+
+
+def cut_whole(group: Sequence[Source]) -> tuple[Span, ...]:
+    """Whole files as one piece."""
+    return tuple(Span(source, 0, source.size) for source in group)
+
+
+def numbered(pieces: Iterable[tuple[Span, ...]]) -> list[Segment]:
+    """Segments in input order."""
+    return [Segment(index, spans) for index, spans in enumerate(pieces)]
 
 
 # -- scheduling --------------------------------------------------------------------------------------

@@ -31,6 +31,12 @@ class Spawner:
     sock: socket.socket
     process: subprocess.Popen[bytes]
 
+    def workers(self, reactor: Any, slots: int, scratch: str, limits: Any) -> Any:
+        """The supervisor of a slave's workers (`sector.sphere.supervisor.Supervisor`)."""
+        from sector.sphere.supervisor import Supervisor
+
+        return Supervisor(reactor, self, slots=slots, scratch=scratch, limits=limits)
+
     def stop(self) -> None:
         """End the spawner and with it all workers; returns when it is gone (it needs milliseconds)."""
         self.sock.close()

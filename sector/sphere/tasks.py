@@ -7,11 +7,13 @@ import pwd
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from sector.errors import BadConfig
-from sector.wire.sphere import UdfFault
+from sector.wire.sphere import SpeState, UdfFault
 
 log = Logger()
 
@@ -95,6 +97,29 @@ class Fault:
 
 Outcome = Done | Fault
 Progress = Callable[[float, int], None]
+
+
+class Workers(Protocol):
+    """What the slave needs of its workers; `sector.sphere.supervisor.Supervisor` is the real one."""
+
+    @property
+    def busy(self) -> int:
+        """Segments that run now."""
+
+    def run(self, task: Task, progress: Progress) -> Deferred[Outcome]:
+        """Run a segment when its turn comes."""
+
+    def cancel(self, job: str, segment: int, attempt: int) -> bool:
+        """Stop one attempt."""
+
+    def end_job(self, job: str) -> None:
+        """Stop all of a job."""
+
+    def states(self, job: str, node: str) -> list[SpeState]:
+        """The worker processes of a job."""
+
+    def stop(self) -> None:
+        """Stop everything."""
 
 
 def pick_user(name: str) -> tuple[int, int]:

@@ -1,0 +1,175 @@
+"""The plain face of Sphere: calls that block, for scripts and notebooks."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from twisted.internet.defer import Deferred
+
+from sector.client.bars import wanted
+from sector.client.blocking import Cloud
+from sector.errors import TimedOut, UsageError
+from sector.sphere.job import JobDriver
+from sector.sphere.job_request import Options
+from sector.sphere.result import Part, Status
+from sector.sphere.stream import SphereStream
+
+__all__ = ["Job", "Part", "SphereProcess", "SphereStream", "Status"]
+
+
+class Job:
+    """A running or finished job. Made by `SphereProcess.run`.
+
+    While nobody waits for it the job goes on in the background, as long as this process lives.
+    """
+
+    def __init__(self, cloud: Cloud, driver: JobDriver) -> None:
+        self._cloud = cloud
+        self._driver = driver
+
+    @property
+    def id(self) -> str:
+        """The job's id, as `sector job show` takes it."""
+        return self._driver.id
+
+    def __repr__(self) -> str:
+        return f"<Sphere {self.status()}>"
+
+    def status(self) -> Status:
+        """How the job stands now."""
+        status: Status = self._cloud.wait(self._driver.status)
+        return status
+
+    def wait(self, timeout: float | None = None) -> Status:
+        """Wait for the end of the job, at most `timeout` seconds; its final status. Raises UdfError (with
+        the remote traceback), UdfType, UdfTimeout, JobFailed, Cancelled, TimedOut. Ctrl-C cancels the job."""
+        try:
+            self._cloud.wait(_limited, self._driver, timeout)
+        except KeyboardInterrupt:
+            self._cloud.wait(self._driver.cancel, "interrupted by the user")
+            raise
+        return self.status()
+
+    def cancel(self) -> None:
+        """End the job: its workers are killed."""
+        self._cloud.wait(self._driver.cancel)
+
+    def results(self) -> Iterator[Part]:
+        """The parts as they come (in the order of input with in_order=True); ends with the job. Raises what
+        `wait` raises."""
+        number = 0
+        while True:
+            try:
+                part: Part | None = self._cloud.wait(self._driver.part, number)
+            except KeyboardInterrupt:
+                self._cloud.wait(self._driver.cancel, "interrupted by the user")
+                raise
+            if part is None:
+                return
+            yield part
+            number += 1
+
+    @property
+    def output(self) -> SphereStream:
+        """The job's files as input of the next stage; waits for the end of the job. Raises what `wait`
+        raises, and UsageError for a job without output files."""
+        self.wait()
+        stream: SphereStream = self._cloud.wait(self._driver.output_stream)
+        stream.cloud = self._cloud
+        return stream
+
+
+def _limited(driver: JobDriver, seconds: float | None) -> Deferred[None]:
+    waiting = driver.ended_deferred()
+    if seconds is not None:
+        waiting.addTimeout(seconds, driver.clock, lambda *_: _too_late(driver, seconds))
+    return waiting
+
+
+def _too_late(driver: JobDriver, timeout: float) -> Any:
+    raise TimedOut(f"job {driver.id} is still running after {timeout:g} s", hint="wait again, or cancel it")
+
+
+class SphereProcess:
+    """Runs functions over streams of a cloud.
+
+    >>> cloud = sector.connect()                                           # doctest: +SKIP
+    >>> stream = sector.SphereStream(cloud, "/sdss/*.dat", record_size=100)   # doctest: +SKIP
+    >>> job = sector.SphereProcess(cloud).run(stream, find_brown_dwarf)    # doctest: +SKIP
+    >>> for part in job.results(): print(part.index, len(part.data))       # doctest: +SKIP
+    """
+
+    def __init__(self, cloud: Cloud) -> None:
+        self._cloud = cloud
+
+    def run(
+        self,
+        stream: SphereStream,
+        f: Callable[..., Any],
+        output: str | None = None,
+        buckets: int = 0,
+        params: Any = None,
+        files: tuple[str | os.PathLike[str], ...] = (),
+        timeout: float | None = None,
+        in_order: bool = False,
+        detach: bool = False,
+        *,
+        segment_bytes: int | None = None,
+        progress: bool | None = None,
+    ) -> Job:
+        """Run `f(data, ctx)` over every segment of `stream` and return the job.
+
+        `output` = prefix of cloud files for the results: PREFIX.i of segment i, or of bucket i when
+        `buckets` > 0; without it the results come back to this process. `params` is `ctx.params`; `files`
+        are small local files that lie in `ctx.scratch`, modules among them can be imported. `timeout` =
+        seconds that the function may take for one segment. `in_order` = results in the order of the input.
+        Returns as soon as the job runs; with `detach` no progress bar is drawn, otherwise on a terminal one
+        is drawn while the job runs. `segment_bytes` = about how large segments are (default: by the amount
+        of data, 8 to 128 MB). Raises Denied (no execute right), NotFound (no input), UsageError,
+        Unavailable.
+        """
+        if buckets < 0:
+            raise UsageError("buckets cannot be negative")
+        options = Options(
+            output=output or "",
+            buckets=buckets,
+            params=params,
+            files=tuple(files),
+            timeout_s=float(timeout or 0.0),
+            in_order=in_order,
+            segment_bytes=segment_bytes,
+            label=getattr(f, "__qualname__", type(f).__name__),
+        )
+        driver = JobDriver(self._cloud.client, stream, f, options)
+        driver.fetch = self._cloud.read
+        self._cloud.wait(driver.start)
+        job = Job(self._cloud, driver)
+        if not detach and (wanted() if progress is None else progress):
+            threading.Thread(target=_draw, args=(job,), name="sphere-progress", daemon=True).start()
+        return job
+
+
+def _draw(job: Job) -> None:
+    """A progress bar on standard error until the job ends."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("segments"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"job {job.id[:8]}", total=None)
+        while True:
+            status = job.status()
+            bar.update(task, total=status.counts.total or None, completed=status.counts.done)
+            if status.state in ("done", "failed", "cancelled"):
+                return
+            time.sleep(0.25)

@@ -1,0 +1,116 @@
+"""From a stream to segments: listing, record indexes, cutting. Runs in the client, on its session."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from typing import Any
+
+import numpy as np
+
+from sector.client.cloud import CloudClient
+from sector.errors import NotFound, UsageError
+from sector.model import FileInfo, check_path
+from sector.sphere import plan, records
+from sector.sphere.plan import Segment, Source, Span
+from sector.sphere.records import Offsets
+from sector.sphere.stream import KnownFile, SphereStream, data_files, fixed_part, matches
+
+
+async def find_files(client: CloudClient, stream: SphereStream) -> list[KnownFile]:
+    """The files of a stream in input order. Raises `NotFound` when a path or pattern gives none."""
+    found = list(stream.files)
+    for path in stream.paths:
+        base, is_glob = fixed_part(path)
+        if is_glob:
+            entries = {e.path: e for e in await client.ls(base, recursive=True) if e.kind == "file"}
+            names = sorted(p for p in entries if matches(p, path))
+        else:
+            info = await client.stat(check_path(path))
+            if info.kind == "file":
+                found.append(_known(info))
+                continue
+            entries = {e.path: e for e in await client.ls(base, recursive=True) if e.kind == "file"}
+            names = list(entries)
+        if not path.endswith(records.SUFFIX):
+            names = data_files(names)
+        if not names:
+            raise NotFound(f"{path}: no such files", hint="look with sector ls -r")
+        found += [_known(entries[name]) for name in names]
+    return found
+
+
+def _known(info: FileInfo) -> KnownFile:
+    return KnownFile(info.path, info.size, info.version, tuple(info.replicas))
+
+
+async def make_segments(
+    client: CloudClient, stream: SphereStream, slots: int, goal: int | None = None
+) -> list[Segment]:
+    """Segments of a stream for `slots` SPE slots, of about `goal` bytes (default: by the amount of data).
+    Raises `UsageError`, `NotFound`."""
+    streams = [await find_files(client, part) for part in stream.parts]
+    groups = _pair_files(streams, stream.granularity)
+    total = sum(file.size for files in streams for file in files)
+    size = goal or plan.target_size(total, slots)
+    smax = max(plan.S_MAX, size)
+    pieces: list[tuple[Span, ...]] = []
+    for group in groups:
+        sources, offsets = [], []
+        for file, part in zip(group, stream.parts, strict=True):
+            source, index = await _source(client, file, part)
+            sources.append(source)
+            offsets.append(index)
+        cut = stream.granularity != "file" and all(p.record_size or p.index for p in stream.parts)
+        if cut:
+            pieces += plan.cut(sources, offsets, size, smax=smax)
+        else:
+            pieces.append(plan.cut_whole(sources))
+    return plan.numbered(pieces)
+
+
+def _pair_files(streams: list[list[KnownFile]], granularity: str) -> list[tuple[KnownFile, ...]]:
+    if len(streams) == 1:
+        return [(file,) for file in streams[0]]
+    if granularity == "file":
+        by_name = [{os.path.basename(file.path): file for file in files} for files in streams]
+        whole = all(len(names) == len(files) for names, files in zip(by_name, streams, strict=True))
+        if whole and all(names.keys() == by_name[0].keys() for names in by_name):
+            order = [os.path.basename(file.path) for file in streams[0]]
+            return [tuple(names[key] for names in by_name) for key in order]
+    if len({len(files) for files in streams}) != 1:
+        counts = " and ".join(str(len(files)) for files in streams)
+        raise UsageError(f"the paired streams have {counts} files", hint="pair streams with as many files")
+    return list(zip(*streams, strict=True))
+
+
+async def _source(client: CloudClient, file: KnownFile, part: SphereStream) -> tuple[Source, Offsets | None]:
+    if not part.index:
+        width = part.record_size if part.granularity != "file" else 0
+        return Source(file.path, file.size, file.version, file.holders, width or part.record_size), None
+    try:
+        info = await client.stat(records.index_path(file.path))
+    except NotFound:
+        raise NotFound(
+            f"{file.path} has no record index", hint=f"store one as {records.index_path(file.path)}"
+        ) from None
+    offsets = records.check(await _read_index(client, info), file.size)
+    index = (info.version, info.size)
+    return Source(file.path, file.size, file.version, file.holders, 0, index), offsets
+
+
+async def _read_index(client: CloudClient, info: FileInfo) -> Any:
+    """The index as an array over a mapped temporary file: it may be larger than memory."""
+    records.record_count(info.size)
+    folder = await client.run(tempfile.mkdtemp, "", "sphere-index-")
+    local = os.path.join(folder, "idx")
+    try:
+        await client.get(info.path, local)
+        return await client.run(_map_thd, local)
+    finally:
+        await client.run(shutil.rmtree, folder, True)
+
+
+def _map_thd(local: str) -> Any:
+    return np.memmap(local, dtype=records.OFFSET, mode="r")

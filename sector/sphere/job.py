@@ -1,0 +1,597 @@
+"""The client's driver of one job: a plan run over real slaves (design.md section 6; spec/sphere.md).
+
+The plan decides, the driver does what it says: sends segments, watches their progress, takes results, brings
+bucket output to where it is missing, and tells the master every two seconds how the job stands.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred, DeferredList, DeferredSemaphore
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from sector import errors
+from sector.client.cloud import CloudClient
+from sector.client.deferred import pause
+from sector.errors import SectorError
+from sector.model import check_path
+from sector.sphere.inputs import make_segments
+from sector.sphere.job_buckets import BucketBook
+from sector.sphere.job_nodes import Nodes, is_silence
+from sector.sphere.job_request import Options, fault_error, segment_request
+from sector.sphere.job_results import ResultBox
+from sector.sphere.pack import pack
+from sector.sphere.plan import Effect, Failed, Finished, Limits, Plan, Start, Stop
+from sector.sphere.result import Part, Status
+from sector.sphere.runtime import here
+from sector.sphere.stream import KnownFile, SphereStream
+from sector.wire.sphere import (
+    Blob,
+    BucketSeal,
+    BucketsHeld,
+    BucketState,
+    Deliver,
+    DeliverDone,
+    JobCounts,
+    JobJoin,
+    JobOrder,
+    JobReport,
+    JobStart,
+    JobStarted,
+    ResultDrop,
+    Route,
+    SealDone,
+    SegmentCancel,
+    SegmentDone,
+    SegmentRun,
+    UdfFault,
+)
+
+log = Logger()
+RUN_S = 7 * 24 * 3600.0
+SILENCE_S = 15.0
+GONE_S = 20.0
+JOIN_EVERY_S = 2.0
+ROUNDS = 200
+
+
+class JobDriver:
+    """One job, from `start` to its last part. All in the reactor thread."""
+
+    def __init__(
+        self, client: CloudClient, stream: SphereStream, function: Callable[..., Any], options: Options
+    ) -> None:
+        if options.output:
+            check_path(options.output)
+        self.client = client
+        self.clock = client.clock
+        self.stream = stream
+        self.options = options
+        self.blob = pack(function, options.params, options.files)
+        self.udf = hashlib.sha256(self.blob).digest()
+        self.id = ""
+        self.state = "starting"
+        self.stage = stream.stage + 1
+        self.plan: Plan | None = None
+        self.nodes: Nodes | None = None
+        self.book: BucketBook | None = None
+        self.box: ResultBox | None = None
+        self.fetch: Callable[[str], bytes] = _no_fetch
+        self.parts: list[Part] = []
+        self.by_segment: dict[int, Part] = {}
+        self.faults: list[UdfFault] = []
+        self.error: SectorError | None = None
+        self.bytes_in = self.bytes_out = self.bytes_moved = 0
+        self.row_bytes: set[int] = set()
+        self.began = self.clock.seconds()
+        self.ended_at = 0.0
+        self.watchers: list[Callable[[], None]] = []
+        self._changed: list[Deferred[None]] = []
+        self._tasks: set[Deferred[Any]] = set()
+        self._counted: set[int] = set()
+        self._local: set[tuple[int, int, str]] = set()
+        self._joined_at = -1e9
+        self._joining = False
+        self._report_s = 2.0
+        self._main: Deferred[None] | None = None
+
+    # -- for the faces ---------------------------------------------------------------------------
+    async def start(self) -> str:
+        """Cut the input, have the master make the job, begin. Fires with the job's id as soon as it runs."""
+        blob = Blob(self.udf, len(self.blob))
+        request = JobStart(
+            [blob], here(), self.options.timeout_s, self.stage, self.options.label[:256], self.options.output
+        )
+        started: JobStarted = await self.client.call(request, deadline_s=30.0)
+        self.id = started.job
+        self._report_s = started.report_s
+        self.nodes = Nodes(self.client, self.id, {self.udf: self.blob})
+        self.box = ResultBox(self.client, self.id, self.nodes, self.fetch)
+        try:
+            await self.nodes.take(started.nodes)
+            slots = sum(node.spes for node in started.nodes)
+            segments = await make_segments(self.client, self.stream, slots, self.options.segment_bytes)
+        except BaseException:
+            await self._tell_master("failed")
+            self.nodes.close()
+            raise
+        for node, why in started.refused.items():
+            log.info("slave {node} takes no part: {why}", node=node, why=why)
+        limits = Limits(silence_s=SILENCE_S)
+        self.plan = Plan(segments, limits)
+        if self.options.buckets:
+            weights = [(node.node, node.spes) for node in sorted(started.nodes, key=lambda n: n.node)]
+            self.book = BucketBook(self.options.buckets, weights)
+        self.state = "running"
+        self._main = Deferred.fromCoroutine(self._run())
+        self._main.addErrback(lambda failure: log.failure("job {job}", failure, job=self.id))
+        return self.id
+
+    def status(self) -> Status:
+        """How it stands."""
+        return Status(self.id, self.state, self.stage, self.counts(), tuple(self.faults), len(self.parts))
+
+    def counts(self) -> JobCounts:
+        """Numbers so far."""
+        plan = self.plan
+        end = self.ended_at or self.clock.seconds()
+        if plan is None:
+            return JobCounts(seconds=end - self.began)
+        return JobCounts(
+            len(plan.segments),
+            len(plan.done),
+            len(self.faults),
+            plan.retries,
+            plan.duplicates,
+            self.bytes_in,
+            self.bytes_out,
+            self.bytes_moved,
+            round(end - self.began, 3),
+        )
+
+    async def wait(self) -> None:
+        """Fires when the job has ended; raises its error."""
+        while not self.ended:
+            await self._change()
+        if self.error is not None:
+            raise self.error
+
+    def ended_deferred(self) -> Deferred[None]:
+        """`wait` as a Deferred of its own, which may be cancelled."""
+        return Deferred.fromCoroutine(self.wait())
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is over."""
+        return self.state in ("done", "failed", "cancelled")
+
+    async def part(self, number: int) -> Part | None:
+        """Part `number` in the order of completion (or of input, with in_order); None after the last.
+        Raises the job's error when it failed."""
+        while True:
+            if self.options.in_order and self.options.buckets == 0:
+                found = self._ordered(number)
+            else:
+                found = self.parts[number] if number < len(self.parts) else None
+            if found is not None:
+                return found
+            if self.ended:
+                if self.error is not None:
+                    raise self.error
+                return None
+            await self._change()
+
+    def _ordered(self, number: int) -> Part | None:
+        """Part `number` by segment; segments without output do not count."""
+        assert self.plan is not None
+        seen = 0
+        for segment in range(len(self.plan.segments)):
+            if segment in self.by_segment:
+                if seen == number:
+                    return self.by_segment[segment]
+                seen += 1
+            elif segment not in self.plan.done:
+                return None
+        return None
+
+    async def cancel(self, why: str = "") -> None:
+        """End the job; fires when the master knows."""
+        if not self.ended:
+            self._fail(errors.Cancelled(why or f"job {self.id} was cancelled"))
+        await self.finished()
+
+    async def finished(self) -> None:
+        """Fires when nothing of the job runs any more."""
+        while self._main is not None and not self._main.called:
+            await self._change()
+
+    # -- main ------------------------------------------------------------------------------------
+    async def _run(self) -> None:
+        assert self.plan is not None and self.nodes is not None
+        reporting = self._spawn(self._report_loop())
+        ticking = self._spawn(self._tick_loop())
+        try:
+            now = self.clock.seconds()
+            for link in self.nodes.up:
+                self._do(self.plan.node_up(link.info.node, link.info.spes, now))
+            while self.error is None:
+                while self.error is None and len(self.plan.done) < len(self.plan.segments):
+                    await self._change()
+                if self.error is None and await self._settled():
+                    break
+        except SectorError as error:
+            self._fail(error)
+        except Exception as error:
+            log.failure("job {job}", job=self.id)
+            self._fail(errors.SectorError(f"the driver of job {self.id} failed: {error!r}"))
+        finally:
+            reporting.cancel()
+            ticking.cancel()
+            self._do(self.plan.cancel())
+            for task in list(self._tasks):
+                task.cancel()
+            self.ended_at = self.clock.seconds()
+            state = "done"
+            if self.error is not None:
+                state = "cancelled" if isinstance(self.error, errors.Cancelled) else "failed"
+            await self._tell_master(state)
+            self.nodes.close()
+            self.state = state
+            self.clock.callLater(0, self._notify)
+
+    def _fail(self, error: SectorError) -> None:
+        if self.error is None and not self.ended:
+            self.error = error
+            self._notify()
+
+    async def _settled(self) -> bool:
+        """Whether all output is where it belongs; for buckets: deliver what is missing, then seal."""
+        assert self.plan is not None
+        if self.book is None:
+            return True
+        for rounds in range(ROUNDS):
+            missing = self.book.missing(range(len(self.plan.segments)))
+            if not missing:
+                return await self._seal()
+            if rounds:
+                await pause(self.clock, min(2.0, 0.1 * rounds))
+            await self._deliver_missing(missing)
+            if self.error is not None or len(self.plan.done) < len(self.plan.segments):
+                return False
+        raise errors.Unavailable(f"job {self.id}: buckets cannot be delivered, see the logs of the slaves")
+
+    async def _deliver_missing(self, missing: dict[int, list[Route]]) -> None:
+        """Have kept results sent anew; segments whose result is lost run again."""
+        assert self.plan is not None and self.nodes is not None and self.book is not None
+        gate = DeferredSemaphore(8)
+        targets = {route.node for routes in missing.values() for route in routes}
+        if any(node not in self.nodes.links or not self.nodes[node].up for node in targets):
+            await self._rejoin()
+        calls = []
+        for segment, routes in missing.items():
+            home = self.book.home.get(segment)
+            if home is None or home not in self.nodes.links or not self.nodes[home].up:
+                self._do(self.plan.redo(segment, self.clock.seconds()))
+                continue
+            calls.append(gate.run(self._deliver_one, segment, home, routes))
+        if calls:
+            await DeferredList(calls, consumeErrors=True)
+
+    async def _deliver_one(self, segment: int, home: str, routes: list[Route]) -> None:
+        assert self.plan is not None and self.nodes is not None and self.book is not None
+        try:
+            done: DeliverDone = await self.nodes.call(
+                home, Deliver(self.id, segment, routes), deadline_s=600.0
+            )
+        except SectorError as error:
+            if is_silence(error):
+                self._node_trouble(home)
+            self.book.home.pop(segment, None)
+            self._do(self.plan.redo(segment, self.clock.seconds()))
+            return
+        self.book.took(segment, done.delivered)
+        self.bytes_moved += sum(item.moved for item in done.delivered)
+        for route in done.undelivered:
+            self._suspect(route.node)
+
+    async def _seal(self) -> bool:
+        """Have all buckets put together and published; False when something is missing after all."""
+        assert self.plan is not None and self.book is not None and self.box is not None
+        routes = self.book.routes()
+        calls = [Deferred.fromCoroutine(self._seal_one(route)) for route in routes]
+        outcomes = await DeferredList(calls, consumeErrors=True)
+        sealed: list[tuple[str, SealDone]] = []
+        for route, (good, answer) in zip(routes, outcomes, strict=True):
+            if good and isinstance(answer, SealDone):
+                sealed.append((route.node, answer))
+                continue
+            error = answer.value if isinstance(answer, Failure) else answer
+            if isinstance(error, errors.Conflict) or (
+                isinstance(error, SectorError)
+                and (is_silence(error) or isinstance(error, errors.Unavailable))
+            ):
+                log.info("buckets on {node} are not sealed: {why}", node=route.node, why=str(error))
+                if not isinstance(error, errors.Conflict):
+                    self._node_trouble(route.node)
+                await self._rejoin()
+                await self._ask_ledger(route.node)
+                return False
+            raise error if isinstance(error, BaseException) else errors.SectorError(str(error))
+        for node, done in sealed:
+            for item in done.sealed:
+                self.parts.append(await self.box.of_bucket(item, node, self._row()))
+        self.parts.sort(key=lambda part: part.index)
+        return True
+
+    async def _seal_one(self, route: Route) -> SealDone:
+        assert self.plan is not None and self.nodes is not None
+        request = BucketSeal(
+            self.id, self.stage, len(self.plan.segments), route.first, route.last, self.options.output
+        )
+        done: SealDone = await self.nodes.call(route.node, request, deadline_s=RUN_S)
+        return done
+
+    def _row(self) -> int:
+        """The length of all records, 0 when they differ."""
+        return next(iter(self.row_bytes)) if len(self.row_bytes) == 1 else 0
+
+    # -- doing what the plan says ----------------------------------------------------------------
+    def _do(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Start():
+                    self._spawn(self._attempt(effect))
+                case Stop():
+                    self._spawn(self._stop(effect))
+                case Finished():
+                    self._notify()
+                case Failed():
+                    if not effect.user_error:
+                        self._fail(errors.JobFailed(f"job {self.id}: {effect.why}"))
+        self._notify()
+
+    async def _stop(self, effect: Stop) -> None:
+        assert self.nodes is not None
+        if effect.node in self.nodes.links:
+            request = SegmentCancel(self.id, effect.segment, effect.attempt)
+            await self.nodes.call(effect.node, request, deadline_s=10.0)
+
+    async def _attempt(self, start: Start) -> None:
+        assert self.plan is not None and self.nodes is not None
+        plan, segment, attempt, node = self.plan, start.segment, start.attempt, start.node
+
+        def heard(percent: int) -> None:
+            plan.progress(segment, attempt, node, percent / 100, self.clock.seconds())
+
+        here_now = (segment, attempt, node)
+        self._local.add(here_now)
+        try:
+            await self.nodes.ship(node)
+            self._local.discard(here_now)
+            heard(0)
+            done: SegmentDone = await self.nodes.call(
+                node, self._request(segment, attempt), deadline_s=RUN_S, on_progress=heard
+            )
+            self._local.add(here_now)
+            await self._take(done, node)
+        except errors.Busy:
+            self._do(plan.refused(segment, attempt, node, 0.5, self.clock.seconds()))
+        except (errors.Unavailable, errors.Cancelled, errors.Unreachable, errors.TimedOut) as error:
+            if self.error is not None or self.ended:
+                return
+            if is_silence(error):
+                self._node_trouble(node)
+            self._do(plan.lost(segment, attempt, node, error.message, self.clock.seconds()))
+        except errors.NotFound as error:
+            if "does not know job" in error.message:
+                self._node_trouble(node)
+                self._do(plan.lost(segment, attempt, node, error.message, self.clock.seconds()))
+            else:
+                self._fail(error)
+        except SectorError as error:
+            self._fail(error)
+        else:
+            if not done.fault:
+                self._do(plan.finished(segment, attempt, node, self.clock.seconds()))
+            else:
+                self._do(plan.user_error(segment, attempt, node, "", self.clock.seconds()))
+        finally:
+            self._local.discard(here_now)
+
+    def _request(self, segment: int, attempt: int) -> SegmentRun:
+        assert self.plan is not None
+        routes = self.book.routes() if self.book is not None else []
+        cut = self.plan.segments[segment]
+        return segment_request(self.id, self.udf, self.stream, self.options, cut, attempt, routes)
+
+    async def _take(self, done: SegmentDone, node: str) -> None:
+        """Use the answer of a segment, if it is the first one of it."""
+        assert self.plan is not None
+        if done.fault:
+            self._fault(done.fault[0])
+            return
+        if done.segment in self.plan.done:
+            return
+        part: Part | None = None
+        if self.book is not None:
+            self.book.ran_on(done.segment, node)
+            self.book.took(done.segment, done.delivered)
+            for route in done.undelivered:
+                self._suspect(route.node)
+        else:
+            assert self.box is not None
+            part = await self.box.of_segment(done, node)
+            if done.segment in self.plan.done:
+                return
+            if part is not None and part.path is None and not done.inline:
+                self._spawn(self._drop(node, done.segment))
+        if part is not None:
+            self.parts.append(part)
+            self.by_segment[done.segment] = part
+        if done.segment in self._counted:
+            return
+        self._counted.add(done.segment)
+        self.bytes_in += done.bytes_in
+        self.bytes_out += done.bytes_out
+        self.bytes_moved += done.bytes_moved
+        if done.bytes_out:
+            self.row_bytes.add(done.row_bytes)
+
+    def _fault(self, fault: UdfFault) -> None:
+        assert self.plan is not None
+        self.faults.append(fault)
+        self._fail(fault_error(fault, self.plan.segments[fault.segment]))
+
+    async def _drop(self, node: str, segment: int) -> None:
+        assert self.nodes is not None
+        await self.nodes.call(node, ResultDrop(self.id, [segment]), deadline_s=10.0)
+
+    # -- slaves come and go ----------------------------------------------------------------------
+    def _suspect(self, node: str) -> None:
+        """Somebody could not deliver to a node."""
+        self._spawn(self._rejoin())
+
+    def _node_trouble(self, node: str) -> None:
+        assert self.plan is not None and self.nodes is not None
+        if self.nodes.mark_lost(node):
+            log.info("job {job}: slave {node} does not answer", job=self.id, node=node)
+            self._do(self.plan.node_lost(node, self.clock.seconds()))
+        self._spawn(self._rejoin())
+
+    async def _rejoin(self) -> None:
+        """Ask the master for the slaves of now; take back those that returned, replace those that do not."""
+        assert self.plan is not None and self.nodes is not None
+        now = self.clock.seconds()
+        if self._joining or now - self._joined_at < JOIN_EVERY_S or self.ended:
+            return
+        self._joining, self._joined_at = True, now
+        try:
+            started: JobStarted = await self.client.call(JobJoin(self.id), deadline_s=30.0)
+        except (errors.Unavailable, errors.Unreachable, errors.TimedOut, errors.Busy):
+            return
+        finally:
+            self._joining = False
+        before = {name for name, link in self.nodes.links.items() if link.up}
+        for node, fresh in await self.nodes.take(started.nodes):
+            if fresh and self.book is not None:
+                self.book.lose_results(node)
+                await self._ask_ledger(node)
+            if fresh or node not in before:
+                if fresh and node in before:
+                    self._do(self.plan.node_lost(node, self.clock.seconds()))
+                self._do(self.plan.node_up(node, self.nodes[node].info.spes, self.clock.seconds()))
+        self._give_up(now, {info.node for info in started.nodes})
+
+    def _give_up(self, now: float, present: set[str]) -> None:
+        """Buckets of slaves that have been away for long move to others."""
+        assert self.nodes is not None and self.plan is not None
+        for name, link in self.nodes.links.items():
+            if name in present:
+                continue
+            if link.up:
+                self.nodes.mark_lost(name)
+                self._do(self.plan.node_lost(name, now))
+            if self.book is not None and now - link.lost_at >= GONE_S:
+                others = [other.info.node for other in self.nodes.up]
+                if others:
+                    self.book.lose_node(name, others)
+
+    async def _ask_ledger(self, node: str) -> None:
+        assert self.nodes is not None
+        if self.book is None or node not in self.nodes.links:
+            return
+        try:
+            held: BucketsHeld = await self.nodes.call(node, BucketState(self.id, self.stage))
+            self.book.replace_state(node, held.held)
+        except SectorError as error:
+            log.info("the ledger of {node} is not known: {why}", node=node, why=error.message)
+
+    # -- time ------------------------------------------------------------------------------------
+    async def _tick_loop(self) -> None:
+        assert self.plan is not None and self.nodes is not None
+        while True:
+            await pause(self.clock, 1.0)
+            now = self.clock.seconds()
+            for segment, attempt, node in self._local:  # the slave is not what we wait for
+                self.plan.progress(segment, attempt, node, 0.0, now)
+            self._do(self.plan.tick(now))
+            if any(not link.up for link in self.nodes.links.values()):
+                await self._rejoin()
+
+    async def _report_loop(self) -> None:
+        while True:
+            try:
+                order = await self._report("running")
+                if order is not None and order.cancel:
+                    self._fail(errors.Cancelled(order.why or f"job {self.id} was cancelled"))
+                    return
+            except (errors.SessionExpired, errors.NotFound, errors.Denied) as error:
+                self._fail(error)
+                return
+            except SectorError as error:
+                log.info("job {job}: {why}", job=self.id, why=error.message)
+            await pause(self.clock, self._report_s / 2)
+
+    async def _report(self, state: str) -> JobOrder:
+        request = JobReport(self.id, state, self.counts(), self.stage, self.faults[:20])
+        order: JobOrder = await self.client.call(request, deadline_s=10.0, patience_s=30.0)
+        return order
+
+    async def _tell_master(self, state: str) -> None:
+        try:
+            await self._report(state)
+        except SectorError as error:
+            log.warn(
+                "the master was not told that job {job} is {state}: {why}",
+                job=self.id,
+                state=state,
+                why=error.message,
+            )
+
+    # -- small things ----------------------------------------------------------------------------
+    def _spawn(self, work: Any) -> Deferred[Any]:
+        task: Deferred[Any] = Deferred.fromCoroutine(work)
+        self._tasks.add(task)
+
+        def ended(result: Any) -> None:
+            self._tasks.discard(task)
+            if isinstance(result, Failure) and not result.check(CancelledError, SectorError):
+                log.failure("job {job}", result, job=self.id)
+                self._fail(errors.SectorError(f"the driver of job {self.id} failed: {result.value!r}"))
+
+        task.addBoth(ended)
+        return task
+
+    def _change(self) -> Deferred[None]:
+        """Fires at the next change."""
+        change: Deferred[None] = Deferred()
+        self._changed.append(change)
+        return change
+
+    def _notify(self) -> None:
+        changed, self._changed = self._changed, []
+        for change in changed:
+            if not change.called:
+                change.callback(None)
+        for watcher in self.watchers:
+            watcher()
+
+    def output_stream(self) -> SphereStream:
+        """The output as input of the next stage, without a look-up. Raises `UsageError`."""
+        if not self.options.output:
+            raise errors.UsageError("the job has no output files", hint="give run(..., output=PREFIX)")
+        files = [
+            KnownFile(part.path, part.size, part.version, part.holders)
+            for part in sorted(self.parts, key=lambda part: part.index)
+            if part.path is not None
+        ]
+        return SphereStream.of_files(self.client, files, record_size=self._row(), stage=self.stage)
+
+
+def _no_fetch(path: str) -> bytes:
+    """Until a face sets its own way to read a cloud file."""
+    raise errors.UsageError(f"open {path} with the cloud")

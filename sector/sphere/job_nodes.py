@@ -1,0 +1,174 @@
+"""The slaves of a job as its driver sees them: keys, code shipped once, loss and return."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from sector.client.cloud import CloudClient
+from sector.client.deferred import pause
+from sector.errors import Busy, SectorError, TimedOut, Unreachable
+from sector.gmp.api import GmpKey, Peer
+from sector.keys import client_slave_key
+from sector.resolve import literal_host
+from sector.wire.base import Request
+from sector.wire.sphere import BlobHave, BlobPut, BlobsMissing, SpeNode
+
+log = Logger()
+BLOB_S = 120.0
+SILENCE = (Unreachable, TimedOut)
+"""A call failed because the slave, or the way to it, is gone; not for what it said."""
+_shared_keys: dict[int, dict[int, int]] = {}
+
+
+class Once:
+    """One piece of work that several wait for; each gets its outcome."""
+
+    def __init__(self, work: Coroutine[Any, Any, None]) -> None:
+        self.over = self.failed = False
+        self._failure: Failure | None = None
+        self._waiting: list[Deferred[None]] = []
+        Deferred.fromCoroutine(work).addCallbacks(self._done, self._broken)
+
+    def _done(self, _: None) -> None:
+        self.over = True
+        for waiting in self._waiting:
+            if not waiting.called:
+                waiting.callback(None)
+
+    def _broken(self, failure: Failure) -> None:
+        self.over = self.failed = True
+        self._failure = failure
+        for waiting in self._waiting:
+            if not waiting.called:
+                waiting.errback(failure)
+
+    def wait(self) -> Deferred[None]:
+        """Fires with the outcome."""
+        waiting: Deferred[None] = Deferred()
+        if not self.over:
+            self._waiting.append(waiting)
+        elif self._failure is not None:
+            waiting.errback(self._failure)
+        else:
+            waiting.callback(None)
+        return waiting
+
+
+@dataclass(eq=False)
+class NodeLink:
+    """One slave: where it is, under which key, whether it has the code. `up` False = not in use now."""
+
+    info: SpeNode
+    peer: Peer
+    up: bool = True
+    lost_at: float = 0.0
+    shipping: Once | None = None
+
+
+class Nodes:
+    """All slaves of a job."""
+
+    def __init__(self, client: CloudClient, job: str, blobs: dict[bytes, bytes]) -> None:
+        self.client = client
+        self.job = job
+        self.blobs = blobs
+        self.links: dict[str, NodeLink] = {}
+        self._keys: set[int] = set()
+
+    def __getitem__(self, node: str) -> NodeLink:
+        return self.links[node]
+
+    @property
+    def up(self) -> list[NodeLink]:
+        """Slaves in use, by name."""
+        return [self.links[name] for name in sorted(self.links) if self.links[name].up]
+
+    async def take(self, infos: list[SpeNode]) -> list[tuple[str, bool]]:
+        """What the master says now: (node, whether it is new or restarted) for each. Others stay."""
+        news = []
+        for info in infos:
+            known = self.links.get(info.node)
+            fresh = known is None or known.info.instance != info.instance
+            if fresh or known is None or known.info.key_id != info.key_id:
+                host = await literal_host(self.client.clock, info.gmp.host)
+                self._install(info)
+                link = NodeLink(info, Peer(host, info.gmp.port, info.key_id))
+                if known is not None and not fresh:
+                    link.shipping = known.shipping
+                self.links[info.node] = link
+            else:
+                known.up = True
+            news.append((info.node, fresh))
+        return news
+
+    def _install(self, info: SpeNode) -> None:
+        """Install the key towards a slave. Several jobs of a client share it."""
+        users = _shared_keys.setdefault(id(self.client.gmp), {})
+        if info.key_id not in self._keys:
+            self._keys.add(info.key_id)
+            users[info.key_id] = users.get(info.key_id, 0) + 1
+        secret = client_slave_key(self.client.session.secret, info.node, info.instance, info.key_id)
+        self.client.gmp.add_key(GmpKey(info.key_id, secret, f"slave:{info.node}"))
+
+    def close(self) -> None:
+        """Forget the keys that no other job of this client uses."""
+        users = _shared_keys.get(id(self.client.gmp), {})
+        for number in self._keys:
+            users[number] -= 1
+            if not users[number]:
+                del users[number]
+                self.client.gmp.remove_key(number)
+        self._keys.clear()
+        if not users:
+            _shared_keys.pop(id(self.client.gmp), None)
+
+    def mark_lost(self, node: str) -> bool:
+        """A slave does not answer; whether that is news."""
+        link = self.links.get(node)
+        if link is None or not link.up:
+            return False
+        link.up = False
+        link.lost_at = self.client.clock.seconds()
+        return True
+
+    def call(self, node: str, request: Request, *, deadline_s: float = 30.0, on_progress: Any = None) -> Any:
+        """A request to a slave under the job's key."""
+        return self.client.rpc.call(
+            self.links[node].peer, request, deadline_s=deadline_s, on_progress=on_progress
+        )
+
+    async def patient(self, node: str, request: Request, *, deadline_s: float, tries: int = 5) -> Any:
+        """A request that may be repeated while the slave is busy."""
+        for attempt in range(tries):
+            try:
+                return await self.call(node, request, deadline_s=deadline_s)
+            except Busy:
+                if attempt + 1 == tries:
+                    raise
+                await pause(self.client.clock, 0.2 * 2**attempt * (0.5 + random.random()))
+        raise AssertionError("unreachable")
+
+    def ship(self, node: str) -> Deferred[None]:
+        """Fires when the slave has the code; it is shipped once, whoever asks first."""
+        link = self.links[node]
+        if link.shipping is None or link.shipping.failed:
+            link.shipping = Once(self._ship(link))
+        return link.shipping.wait()
+
+    async def _ship(self, link: NodeLink) -> None:
+        missing: BlobsMissing = await self.patient(link.info.node, BlobHave(self.job), deadline_s=30.0)
+        for sha256 in missing.missing:
+            request = BlobPut(self.job, sha256, self.blobs[sha256])
+            await self.patient(link.info.node, request, deadline_s=BLOB_S)
+
+
+def is_silence(error: SectorError) -> bool:
+    """Whether nobody answered."""
+    return isinstance(error, SILENCE)
