@@ -356,7 +356,7 @@ static size_t build_data(sgmp_node *n, struct assoc *a, struct draft *d, struct 
         n->st.retrans_loss++;
     draft_start(n, a, d, PKT_T_DATA, flags, now);
     d->h.channel = m->channel;
-    if (m->call) /* the budget shrinks while the request waits */
+    if (m->call && m->kind == PKT_K_RPC) /* the budget shrinks while the request waits */
         be32_put(m->data + 16, (uint32_t)((m->call->timer.at - now) / 1000 + 1));
     struct pkt_data pd = {m->seq, (uint16_t)(m->seq - x->low), (uint8_t)(m->attempt - 1), m->kind,
                           0};
