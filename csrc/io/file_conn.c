@@ -122,8 +122,10 @@ static void opened(xfer *x)
     x->opened_at = x->progress_at = io_port_now(x->port);
     (void)flush_out(x);
     xfer_emit(x, UDT_IO_XFER_OPEN, 0);
-    if (x->sender)
+    if (x->sender) {
         io_timer_arm(x->port, &x->step, x->opened_at + XFER_PROGRESS_US);
+        xfer_hear(x);
+    }
     pump(x);
 }
 
@@ -177,8 +179,7 @@ static void heard(xfer *x, int type, size_t size)
         got_done(x);
 }
 
-/* What may come against the stream of data, or after its FIN. */
-static void hear(xfer *x)
+void xfer_hear(xfer *x)
 {
     while (x->phase == XFER_DATA || x->phase == XFER_FIN) {
         int type;
@@ -317,7 +318,7 @@ static void on_peer_closed(xfer *x)
     } else if (x->phase == XFER_DATA && !x->sender) {
         xfer_recv_pump(x); /* reads on to the end of what arrived */
     } else {
-        hear(x);
+        xfer_hear(x);
         xfer_fail(x, UDT_E_PEERCLOSED, 0, 0, 0);
         drop_sock(x, 0);
         xfer_try_end(x);
@@ -342,7 +343,7 @@ static void on_readable(xfer *x)
     else if (x->phase == XFER_DATA && !x->sender)
         xfer_recv_pump(x);
     else
-        hear(x);
+        xfer_hear(x);
 }
 
 static void on_writable(xfer *x)

@@ -126,6 +126,9 @@ void xfer_reply(xfer *x); /* receiver: the application's answer to FIN */
  * when it is ending already. */
 void xfer_fail(xfer *x, int err, int sys_err, int32_t remote, int32_t tell);
 void xfer_try_end(xfer *x); /* in phase ending: ends if nothing is left to wait for */
+/* What may come against the stream of data, or after its FIN. The engine says READABLE again only
+ * when all was read, so whoever stops reading the stream calls this once. */
+void xfer_hear(xfer *x);
 void xfer_disk_wait(xfer *x, bool waiting);
 
 /* file_send.c */

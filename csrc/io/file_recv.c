@@ -273,6 +273,7 @@ static void job_done(io_port *p, void *arg)
         x->fin_at = io_port_now(x->port);
         xfer_show(x, false);
         xfer_emit(x, UDT_IO_XFER_FIN, x->pos);
+        xfer_hear(x);
     } else if (x->phase == XFER_DATA) {
         xfer_recv_pump(x);
         xfer_note_progress(x);
