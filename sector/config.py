@@ -96,7 +96,6 @@ class MasterSection(Section, frozen=True, kw_only=True):
     lease_s: Seconds = 60.0
     check_s: Seconds = 10.0
     copies: Count = 4
-    replicas_on_write: Count = 1
     encrypt: bool = True
 
 

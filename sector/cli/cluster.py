@@ -20,6 +20,8 @@ from sector.errors import NotFound, SectorError, UsageError
 from sector.pki import Trust
 from sector.wire.admin import Status, StatusInfo
 
+# counters of `status` for people; --json has all
+SHOWN = ("sessions", "leases", "tickets", "tasks", "copies_running", "copies_waiting", "assoc", "half_open")
 DEFAULT_DIR = "~/.local/share/sector/up"
 dir_option = click.option(
     "--dir",
@@ -406,8 +408,8 @@ def status(shared: Shared) -> None:
     click.echo(f"slaves {info.slaves_up} up of {info.slaves_known} known")
     size = render.size_text(info.bytes)
     click.echo(f"files  {info.files}, {size}; {info.under_replicated} with too few replicas")
-    if info.counters:
-        click.echo("  ".join(f"{name} {count}" for name, count in sorted(info.counters.items())))
+    shown = [name for name in SHOWN if name in info.counters]
+    click.echo("now    " + ", ".join(f"{info.counters[name]} {name.replace('_', ' ')}" for name in shown))
 
 
 # services -------------------------------------------------------------------------------------------------

@@ -1,0 +1,352 @@
+"""The `sector` program: one line per error, exit status, --json, the table of commands, readiness, logs."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from twisted.logger import LogLevel
+from twisted.python.failure import Failure
+
+from sector import daemon, errors
+from sector.cli import admin as admin_commands
+from sector.cli import cluster_run, main, render
+from sector.cli.cluster_run import Child, Process, Readiness
+from sector.model import Address, Right
+from sector.wire import admin
+
+
+@pytest.fixture(autouse=True)
+def own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("SECTOR_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("SECTOR_CONFIG", str(tmp_path / "client.toml"))
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Status, standard output and standard error of one command line."""
+    status = main.run(list(arguments))
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+class FakeMaster:
+    """Answers requests of commands and keeps them."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+        self.replies: dict[type, Any] = {}
+
+    def __call__(self, shared: main.Shared, *requests: Any) -> Any:
+        self.seen.extend(requests)
+        reply = self.replies.get(type(requests[-1]))
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+
+@pytest.fixture
+def master(monkeypatch: pytest.MonkeyPatch) -> FakeMaster:
+    fake = FakeMaster()
+    monkeypatch.setattr(admin_commands, "call", fake)
+    return fake
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("arguments", "status", "part"),
+        [
+            (("lss",), 2, "did you mean ls?"),
+            (("--nope",), 2, "No such option"),
+            (("master",), 2, "--config"),
+            (("master", "--config", "/none.toml"), 1, "/none.toml: cannot be read"),
+            (("status",), 2, "no master is known"),
+            (("login",), 2, "no master is given"),
+            (("login", "h:1"), 1, "no CA is given"),
+            (("login", "h:x", "--ca", "f"), 1, "not an address"),
+            (("login", "h:1", "--ca", "/none", "--user", "u"), 1, "/none: cannot be read"),
+            (("down", "--dir", "/none"), 1, "no cluster in /none"),
+            (("up", "--slaves", "0"), 2, "--slaves"),
+            (("grant", "u", "/a", "q"), 2, "not letters of rwx"),
+            (("grant", "u", "a", "r"), 2, "not absolute"),
+            (("acl", "king", "list"), 2, "No such command"),
+            (("user", "add", "u", "--password-file", "/none"), 1, "password file /none"),
+        ],
+    )
+    def test_one_line_and_the_right_status(
+        self, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], status: int, part: str
+    ) -> None:
+        got, out, err = run(capsys, *arguments)
+        assert (got, out) == (status, "")
+        assert err.startswith("sector: ") and err.count("\n") == 1 and part in err
+        got, out, err = run(capsys, *arguments, "--json") if arguments[0] != "master" else (status, "", "")
+        if out:
+            body = json.loads(out)
+            assert got == status and set(body["error"]) == {"code", "message", "hint"}
+
+    def test_a_fault_of_the_program_is_one_line_too(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def broken(*_: object) -> None:
+            raise RuntimeError("boom")
+
+        monkeypatch.setattr(admin_commands, "call", broken)
+        status, _, err = run(capsys, "node", "list")
+        assert status == 1 and "RuntimeError: boom" in err and "Traceback" not in err
+        monkeypatch.setattr(admin_commands, "call", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        assert run(capsys, "node", "list")[0] == 130
+
+    def test_a_users_function_shows_its_whole_traceback(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main.report(errors.UdfError("line 1\nline 2"), False) == 1
+        assert capsys.readouterr().err == "sector: line 1\nline 2\n"
+
+    def test_every_command_of_the_table_has_help(self, capsys: pytest.CaptureFixture[str]) -> None:
+        status, out, _ = run(capsys, "--help")
+        assert status == 0 and all(name in out for name in main.COMMANDS)
+        for name in ("init", "up", "down", "status", "login", "security", "master", "slave", "user", "acl"):
+            status, out, _ = run(capsys, name, "--help")
+            assert status == 0 and "Usage: sector " + name in out
+
+    def test_help_loads_neither_the_core_nor_twisted(self) -> None:
+        code = "import sys; from sector.cli.main import run; run(['--help']); "
+        code += "bad = [m for m in sys.modules if m.split('.')[0] in ('twisted', 'sqlalchemy', 'numpy')]; "
+        code += "sys.exit(bool(bad))"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+        assert done.returncode == 0
+
+
+class TestAdmin:
+    def test_users(self, capsys: pytest.CaptureFixture[str], master: FakeMaster, tmp_path: Path) -> None:
+        (tmp_path / "pw").write_text("wonderland\n")
+        status, out, _ = run(
+            capsys, "user", "add", "alice", "--password-file", str(tmp_path / "pw"), "--json"
+        )
+        assert status == 0 and json.loads(out) == {"name": "alice", "roles": ["user"]}
+        assert master.seen == [admin.UserAdd("alice", "wonderland", ["user"])]
+        assert "wonderland" not in out
+        info = admin.UserInfo("alice", ["user"], [Right("alice", "/a", "rw")], [], 0.0)
+        master.replies[admin.UserList] = admin.Users([info])
+        status, out, _ = run(capsys, "user", "list", "--json")
+        assert json.loads(out) == [
+            {
+                "name": "alice",
+                "roles": ["user"],
+                "rights": [{"path": "/a", "rights": "rw"}],
+                "addresses": [],
+                "created": 0.0,
+            }
+        ]
+        assert "/a:rw" in run(capsys, "user", "list")[1]
+
+    def test_all_pages_of_users_are_fetched(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        names = [f"u{n}" for n in range(5)]
+
+        def pages(_: object, request: admin.UserList) -> admin.Users:
+            rest = [name for name in names if name > request.after]
+            return admin.Users([admin.UserInfo(n, [], [], [], 0.0) for n in rest[:2]], len(rest) > 2)
+
+        monkeypatch.setattr(admin_commands, "call", pages)
+        assert [u["name"] for u in json.loads(run(capsys, "user", "list", "--json")[1])] == names
+
+    def test_rights_and_lists(self, capsys: pytest.CaptureFixture[str], master: FakeMaster) -> None:
+        assert run(capsys, "grant", "alice", "/a/", "wr")[0] == 0
+        assert run(capsys, "grant", "alice", "/b", "none")[0] == 0
+        assert run(capsys, "revoke", "alice", "/a")[0] == 0
+        assert run(capsys, "acl", "slave", "add", "s9", "--address", "10.0.0.0/8")[0] == 0
+        assert run(capsys, "acl", "master", "remove", "m2")[0] == 0
+        assert master.seen == [
+            admin.Grant(Right("alice", "/a", "rw")),
+            admin.Grant(Right("alice", "/b", "")),
+            admin.Revoke("alice", "/a"),
+            admin.AclChange("slave", "s9", True, ["10.0.0.0/8"]),
+            admin.AclChange("master", "m2", False),
+        ]
+
+    def test_a_refusal_keeps_its_code(self, capsys: pytest.CaptureFixture[str], master: FakeMaster) -> None:
+        master.replies[admin.UserRemove] = errors.Denied("no")
+        status, out, _ = run(capsys, "--json", "user", "remove", "alice")
+        assert status == 1 and json.loads(out)["error"]["code"] == "denied"
+
+    def test_nodes_have_the_fields_of_the_design(
+        self, capsys: pytest.CaptureFixture[str], master: FakeMaster
+    ) -> None:
+        node = admin.NodeInfo("s1", "h", "/a/b", "up", 7, "/d", 1, 2, 3, Address("h", 1), Address("h", 2), 4)
+        master.replies[admin.NodeList] = admin.Nodes([node])
+        (shown,) = json.loads(run(capsys, "node", "list", "--json")[1])
+        assert {
+            "id",
+            "host",
+            "topology",
+            "state",
+            "pid",
+            "data_dir",
+            "used_bytes",
+            "free_bytes",
+            "files",
+        } <= set(shown)
+        assert shown["gmp"] == "h:1"
+
+
+class TestProcesses:
+    """Processes of `sector up`, here small sleeping ones."""
+
+    @pytest.fixture
+    def children(self) -> Iterator[list[subprocess.Popen[bytes]]]:
+        found: list[subprocess.Popen[bytes]] = []
+        yield found
+        for popen in found:
+            if popen.poll() is None:
+                popen.kill()
+            popen.wait()
+
+    def spawn(
+        self, children: list[subprocess.Popen[bytes]], directory: Path, name: str, code: str = ""
+    ) -> subprocess.Popen[bytes]:
+        marks = {cluster_run.DIR_MARK: str(directory), cluster_run.NAME_MARK: name}
+        text = code + "\nprint('on', flush=True)\nimport time\ntime.sleep(60)"
+        popen = subprocess.Popen(
+            [sys.executable, "-c", text], env={**os.environ, **marks}, stdout=subprocess.PIPE
+        )
+        children.append(popen)
+        assert popen.stdout is not None and popen.stdout.readline() == b"on\n"
+        popen.stdout.close()
+        return popen
+
+    def test_they_are_found_by_their_directory_and_stopped(
+        self, children: list[subprocess.Popen[bytes]], tmp_path: Path
+    ) -> None:
+        mine = [self.spawn(children, tmp_path, name) for name in ("master", "slave1")]
+        other = self.spawn(children, tmp_path / "other", "slave1")
+        found = cluster_run.running(tmp_path)
+        assert {(p.name, p.pid) for p in found} == {("master", mine[0].pid), ("slave1", mine[1].pid)}
+        report = cluster_run.stop(found)
+        assert [(line["name"], line["killed"]) for line in report] == [("slave1", False), ("master", False)]
+        assert [popen.wait() for popen in mine] == [-signal.SIGTERM] * 2 and other.poll() is None
+        assert cluster_run.running(tmp_path) == []
+
+    def test_one_that_does_not_obey_is_killed(
+        self, children: list[subprocess.Popen[bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(cluster_run, "STOP_S", 0.2)
+        deaf = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)"
+        popen = self.spawn(children, tmp_path, "slave1", deaf)
+        (line,) = cluster_run.stop(cluster_run.running(tmp_path))
+        assert line["killed"] and popen.wait() == -signal.SIGKILL
+
+    def test_a_later_process_with_the_same_number_is_not_touched(
+        self, children: list[subprocess.Popen[bytes]], tmp_path: Path
+    ) -> None:
+        popen = self.spawn(children, tmp_path, "slave1")
+        began = cluster_run.start_time(popen.pid)
+        assert began is not None
+        assert cluster_run.stop([Process("slave1", popen.pid, began - 1)]) == []
+        assert popen.poll() is None
+
+    def test_readiness_is_heard_and_an_early_end_is_told_with_its_own_words(
+        self, children: list[subprocess.Popen[bytes]], tmp_path: Path
+    ) -> None:
+        log = tmp_path / "x.log"
+        log.write_text("sector: an old line\n")
+        size = log.stat().st_size
+        with Readiness() as ready:
+            text = "import socket, os; s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\n"
+            text += f"s.sendto(b'READY=1\\nMAINPID=%d' % os.getpid(), {ready.path!r})"
+            good = self.spawn(children, tmp_path, "good", text)
+            ready.wait(Child("good", good, log, size), 10)
+            bad = subprocess.Popen(["/bin/sh", "-c", f"echo 'sector: port in use' >> {log}; exit 1"])
+            children.append(bad)
+            with pytest.raises(errors.SectorError, match="bad did not start: port in use"):
+                ready.wait(Child("bad", bad, log, size), 10)
+            with pytest.raises(errors.TimedOut):
+                ready.wait(Child("late", self.spawn(children, tmp_path, "late"), log, size), 0.1)
+        assert not Path(ready.path).exists()
+
+    def test_only_one_up_or_down_at_a_time(self, tmp_path: Path) -> None:
+        with cluster_run.locked(tmp_path), pytest.raises(errors.Busy), cluster_run.locked(tmp_path):
+            pass
+        with cluster_run.locked(tmp_path):
+            pass
+
+    def test_free_ports_are_all_different(self) -> None:
+        ports = cluster_run.free_ports("127.0.0.1", 8)
+        numbers = [number for node in ports.values() for number in node.values()]
+        assert len(numbers) == 19 and all(1024 < number < 65536 for number in numbers)
+
+
+class TestDaemon:
+    def event(self, **fields: Any) -> dict[str, Any]:
+        base = {"log_time": 0.25, "log_level": LogLevel.warn, "log_namespace": "sector.x"}
+        return {
+            **base,
+            "log_format": "slave {slave_id} lost after {idle_s}s",
+            "slave_id": "s1",
+            "idle_s": 3,
+            **fields,
+        }
+
+    def test_json_lines_have_text_and_fields(self) -> None:
+        line = json.loads(daemon.json_line(self.event(obj=object())))
+        assert line == {
+            "time": "1970-01-01T00:00:00.250Z",
+            "level": "warn",
+            "part": "sector.x",
+            "text": "slave s1 lost after 3s",
+            "fields": {"slave_id": "s1", "idle_s": 3},
+        }
+
+    def test_human_lines_and_tracebacks(self) -> None:
+        try:
+            raise ValueError("x")
+        except ValueError:
+            event = self.event(log_failure=Failure())
+        assert "warn  sector.x: slave s1 lost after 3s\n" in daemon.human_line(event)
+        assert "ValueError" in daemon.human_line(event)
+        assert "ValueError" in json.loads(daemon.json_line(event))["traceback"]
+
+    def test_a_log_that_cannot_be_written_does_not_matter(self) -> None:
+        stream = io.StringIO()
+        stream.close()
+        daemon.LineObserver(stream, daemon.human_line)(self.event())
+
+    def test_readiness_goes_to_the_service_manager(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+            channel.bind(str(tmp_path / "n"))
+            monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "n"))
+            daemon.notify(READY=1, MAINPID=5)
+            assert channel.recv(100) == b"READY=1\nMAINPID=5"
+        daemon.notify(READY=1)
+        monkeypatch.delenv("NOTIFY_SOCKET")
+        daemon.notify(READY=1)
+
+
+class TestRender:
+    def test_sizes_and_durations(self) -> None:
+        sizes = [render.size_text(n) for n in (0, 999, 1000, 1234567, 5 * 10**15)]
+        assert sizes == ["0 B", "999 B", "1.0 kB", "1.2 MB", "5000.0 TB"]
+        assert [render.duration_text(s) for s in (5, 120, 3700, 10**6)] == [
+            "5 s",
+            "2 min",
+            "1 h 1 min",
+            "11 days",
+        ]
+
+    def test_structs_and_bytes_become_plain(self) -> None:
+        assert render.plain({"a": Address("::1", 2), "b": b"\xff", "r": [Right("u", "/", "r")]}) == {
+            "a": "[::1]:2",
+            "b": "ff",
+            "r": [{"user": "u", "path": "/", "what": "r"}],
+        }
