@@ -1,6 +1,6 @@
 /* The memory budget of all buffers of a port, and a small stock of freed chunks.
  *
- * Each buffer is promised one chunk for its head when it is created, so that every connection can
+ * Each buffer is promised a chunk or two for its head when it is created: every connection can
  * always make progress; further chunks are charged one by one and refused when the budget is
  * spent. Chunks of the port's usual size are kept for reuse (at most UDT_MEM_STOCK). */
 #ifndef UDT_MEM_H

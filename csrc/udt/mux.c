@@ -65,7 +65,7 @@ udt_mux *udt_mux_new(const udt_mux_config *cfg)
         udt_mux_free(m);
         return NULL;
     }
-    m->next_id = (int32_t)(udt__rand32(m) & (ID_MAX - 1)) | 1 << 8;
+    m->next_id = (int32_t)(udt__rand32(m) & (ID_MAX - 1)) + 1;
     return m;
 }
 

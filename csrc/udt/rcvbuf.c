@@ -27,19 +27,29 @@ bool udt_rcvbuf_init(udt_rcvbuf *b, udt_mem *mem, uint32_t unit, int64_t slots, 
     b->ready_first = b->ready_last = b->drop_end = -1;
     b->ring_size = 4;
     b->ring = calloc(b->ring_size, sizeof *b->ring);
-    b->reserved = b->ring && udt_mem_charge(mem, b->chunk_size);
+    /* A message that crosses from one chunk into the next must be able to end. */
+    b->cover = messages ? 2 : 1;
+    b->reserved = b->ring && udt_mem_charge(mem, (size_t)b->cover * b->chunk_size);
     return b->reserved;
+}
+
+/* Allocated chunks that are charged one by one. */
+static uint32_t charged(const udt_rcvbuf *b)
+{
+    uint32_t n = b->chunks;
+    for (int64_t c = b->base >> b->shift, i = 0; i < b->cover; i++)
+        n -= b->ring[(uint32_t)(c + i) & (b->ring_size - 1)] != NULL;
+    return n;
 }
 
 void udt_rcvbuf_fini(udt_rcvbuf *b)
 {
-    bool head = b->ring && b->ring[(uint32_t)(b->base >> b->shift) & (b->ring_size - 1)];
+    if (b->chunks)
+        udt_mem_uncharge(b->mem, charged(b) * b->chunk_size);
     for (uint32_t i = 0; b->ring && i < b->ring_size; i++)
         udt_mem_chunk_free(b->mem, b->ring[i], b->chunk_size);
-    if (b->chunks)
-        udt_mem_uncharge(b->mem, (b->chunks - (head ? 1 : 0)) * b->chunk_size);
     if (b->reserved)
-        udt_mem_uncharge(b->mem, b->chunk_size);
+        udt_mem_uncharge(b->mem, (size_t)b->cover * b->chunk_size);
     free(b->ring);
     *b = (udt_rcvbuf){0};
 }
@@ -75,11 +85,11 @@ static rcv_slot *open_slot(udt_rcvbuf *b, int64_t idx)
     uint8_t **at = chunk_at(b, idx);
     size_t slots = (size_t)1 << b->shift;
     if (!*at) {
-        if (ahead > 0 && !udt_mem_charge(b->mem, b->chunk_size))
+        if (ahead >= b->cover && !udt_mem_charge(b->mem, b->chunk_size))
             return NULL;
         *at = udt_mem_chunk(b->mem, b->chunk_size);
         if (!*at) {
-            if (ahead > 0)
+            if (ahead >= b->cover)
                 udt_mem_uncharge(b->mem, b->chunk_size);
             return NULL;
         }
@@ -119,8 +129,8 @@ static void set_base(udt_rcvbuf *b, int64_t base)
             b->chunks--;
         }
         b->base = end;
-        /* The next chunk is now the head's, which the buffer's reserve pays for. */
-        if (*chunk_at(b, end))
+        /* One more chunk is now near enough to the head for the buffer's reserve. */
+        if (*chunk_at(b, end + ((int64_t)(b->cover - 1) << b->shift)))
             udt_mem_uncharge(b->mem, b->chunk_size);
     }
 }
@@ -325,9 +335,7 @@ int64_t udt_rcvbuf_free_slots(const udt_rcvbuf *b)
     /* What the promised head chunk, those at hand and the rest of the budget can hold. */
     int64_t into = b->frontier - (b->base >> b->shift << b->shift);
     uint64_t spare = (b->mem->limit - b->mem->used) / b->chunk_size;
-    int64_t chunks = (int64_t)(spare < (1u << 20) ? spare : (1u << 20)) + 1;
-    if (b->chunks > 1)
-        chunks += b->chunks - 1;
+    int64_t chunks = (int64_t)(spare < (1u << 20) ? spare : (1u << 20)) + b->cover + charged(b);
     int64_t fits = (chunks << b->shift) - into;
     if (room > fits)
         room = fits;

@@ -31,6 +31,7 @@ typedef struct udt_rcvbuf {
     uint32_t ring_size, shift;
     uint32_t unit; /* largest payload accepted, bytes of a slot */
     size_t chunk_size;
+    int cover; /* chunks from the head on that the buffer's own reserve pays for */
     bool reserved;
     bool messages;
     int64_t base;                    /* oldest slot in use; everything before is gone */

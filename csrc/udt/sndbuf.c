@@ -185,15 +185,15 @@ bool udt_sndbuf_split_tail(udt_sndbuf *b)
 size_t udt_sndbuf_space(const udt_sndbuf *b, int64_t next)
 {
     uint64_t room = b->max_bytes - b->bytes;
-    uint64_t slots = (uint64_t)(b->max_slots - (b->tail - b->head)) * b->payload;
+    uint64_t slots = (uint64_t)(b->max_slots - (b->tail - b->head)) * b->payload, rest = 0;
     if (b->tail > b->head && b->tail - 1 >= next)
-        slots += b->payload - udt_sndbuf_slot(b, b->tail - 1)->len;
+        rest = b->payload - udt_sndbuf_slot(b, b->tail - 1)->len;
     /* What the chunks at hand and the rest of the budget can hold. */
     int64_t used = b->chunks ? b->tail - (b->head >> b->shift << b->shift) : 0;
     uint64_t spare = (b->mem->limit - b->mem->used) / b->chunk_size + (b->chunks ? 0 : 1);
     uint64_t held = ((uint64_t)b->chunks + spare) << b->shift;
     uint64_t fits = held > (uint64_t)used ? (held - (uint64_t)used) * b->payload : 0;
-    room = room < slots ? room : slots;
+    fits = (fits < slots ? fits : slots) + rest;
     return (size_t)(room < fits ? room : fits);
 }
 
