@@ -119,7 +119,7 @@ class SpeData:
         at, size = item.first * OFFSET_BYTES, (item.records + 1) * OFFSET_BYTES
         try:
             path = index_path(item.path)
-            index = await self.open_range(job, path, item.index_version, at, size, item.holders)
+            index = await self.open_range(job, path, item.index_version, at, size, item.index_holders)
         except BaseException:
             os.close(data.fd)
             raise

@@ -96,7 +96,7 @@ async def _source(client: CloudClient, file: KnownFile, part: SphereStream) -> t
             f"{file.path} has no record index", hint=f"store one as {records.index_path(file.path)}"
         ) from None
     offsets = records.check(await _read_index(client, info), file.size)
-    index = (info.version, info.size)
+    index = (info.version, info.size, tuple(info.replicas))
     return Source(file.path, file.size, file.version, file.holders, 0, index), offsets
 
 

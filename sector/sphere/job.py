@@ -7,6 +7,7 @@ bucket output to where it is missing, and tells the master every two seconds how
 from __future__ import annotations
 
 import hashlib
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -91,6 +92,8 @@ class JobDriver:
         self.ended_at = 0.0
         self.watchers: list[Callable[[], None]] = []
         self._changed: list[Deferred[None]] = []
+        self._notified = False
+        self.hurry = False
         self._tasks: set[Deferred[Any]] = set()
         self._counted: set[int] = set()
         self._local: set[tuple[int, int, str]] = set()
@@ -129,6 +132,8 @@ class JobDriver:
         self.state = "running"
         self._main = Deferred.fromCoroutine(self._run())
         self._main.addErrback(lambda failure: log.failure("job {job}", failure, job=self.id))
+        me = weakref.ref(self)
+        self.client.on_close(lambda: closing(me))
         return self.id
 
     def status(self) -> Status:
@@ -241,7 +246,7 @@ class JobDriver:
             await self._tell_master(state)
             self.nodes.close()
             self.state = state
-            self.clock.callLater(0, self._notify)
+            self._notify()
 
     def _fail(self, error: SectorError) -> None:
         if self.error is None and not self.ended:
@@ -295,8 +300,8 @@ class JobDriver:
             return
         self.book.took(segment, done.delivered)
         self.bytes_moved += sum(item.moved for item in done.delivered)
-        for route in done.undelivered:
-            self._suspect(route.node)
+        if done.undelivered:
+            self._spawn(self._rejoin())
 
     async def _seal(self) -> bool:
         """Have all buckets put together and published; False when something is missing after all."""
@@ -420,8 +425,8 @@ class JobDriver:
         if self.book is not None:
             self.book.ran_on(done.segment, node)
             self.book.took(done.segment, done.delivered)
-            for route in done.undelivered:
-                self._suspect(route.node)
+            if done.undelivered:
+                self._spawn(self._rejoin())
         else:
             assert self.box is not None
             part = await self.box.of_segment(done, node)
@@ -451,10 +456,6 @@ class JobDriver:
         await self.nodes.call(node, ResultDrop(self.id, [segment]), deadline_s=10.0)
 
     # -- slaves come and go ----------------------------------------------------------------------
-    def _suspect(self, node: str) -> None:
-        """Somebody could not deliver to a node."""
-        self._spawn(self._rejoin())
-
     def _node_trouble(self, node: str) -> None:
         assert self.plan is not None and self.nodes is not None
         if self.nodes.mark_lost(node):
@@ -538,7 +539,8 @@ class JobDriver:
 
     async def _report(self, state: str) -> JobOrder:
         request = JobReport(self.id, state, self.counts(), self.stage, self.faults[:20])
-        order: JobOrder = await self.client.call(request, deadline_s=10.0, patience_s=30.0)
+        patience = 0.0 if self.hurry else 30.0
+        order: JobOrder = await self.client.call(request, deadline_s=5.0, patience_s=patience)
         return order
 
     async def _tell_master(self, state: str) -> None:
@@ -573,6 +575,13 @@ class JobDriver:
         return change
 
     def _notify(self) -> None:
+        """Wake those that wait for a change, outside of whatever runs now."""
+        if not self._notified:
+            self._notified = True
+            self.clock.callLater(0, self._fire)
+
+    def _fire(self) -> None:
+        self._notified = False
         changed, self._changed = self._changed, []
         for change in changed:
             if not change.called:
@@ -590,6 +599,15 @@ class JobDriver:
             if part.path is not None
         ]
         return SphereStream.of_files(self.client, files, record_size=self._row(), stage=self.stage)
+
+
+def closing(driver: Callable[[], JobDriver | None]) -> Deferred[None] | None:
+    """The connection is closed: a job that still runs ends."""
+    job = driver()
+    if job is None or job.ended:
+        return None
+    job.hurry = True
+    return Deferred.fromCoroutine(job.cancel("the connection was closed"))
 
 
 def _no_fetch(path: str) -> bytes:

@@ -42,7 +42,7 @@ def segment_request(
         output = f"{options.output}.{segment.index}"
     inputs = []
     for span in segment.spans:
-        version, size = span.source.index or (Version(0, 0), 0)
+        version, size, index_holders = span.source.index or (Version(0, 0), 0, ())
         inputs.append(
             Input(
                 span.source.path,
@@ -56,6 +56,7 @@ def segment_request(
                 version,
                 size,
                 list(span.source.holders[:64]),
+                list(index_holders[:64]),
             )
         )
     return SegmentRun(

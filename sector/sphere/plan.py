@@ -26,15 +26,15 @@ SLOT_SEGMENTS = 4
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One input file: what the namespace says and how it is cut. `index` = version and size of its
-    record index, or None; `holders` = nodes with a replica."""
+    """One input file: what the namespace says and how it is cut. `index` = version, size and holders
+    of its record index, or None; `holders` = nodes with a replica."""
 
     path: str
     size: int
     version: Version
     holders: tuple[str, ...]
     record_size: int = 0
-    index: tuple[Version, int] | None = None
+    index: tuple[Version, int, tuple[str, ...]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import traceback
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -80,6 +80,14 @@ class Beat(threading.Thread):
                     channel.send(self.sock, {"op": "beat", "segment": state[0], "fraction": state[1]})
                 except (channel.Closed, OSError):
                     os._exit(0)
+
+
+def load_blob(file: BinaryIO) -> dict[str, Any]:
+    """{"function", "params", "files"} of a job. Only a worker (and a test of one) opens pickles."""
+    import cloudpickle
+
+    blob: dict[str, Any] = cloudpickle.load(file)
+    return blob
 
 
 class Worker:

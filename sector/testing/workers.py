@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from sector.errors import Cancelled, Unavailable
 from sector.sphere import records, udf
 from sector.sphere.output import BucketOutput, PlainOutput
 from sector.sphere.tasks import Done, Fault, Outcome, Progress, Task
+from sector.sphere.worker import load_blob
 from sector.wire.sphere import SpeState, UdfFault
 
 
@@ -133,7 +133,7 @@ class SimSpawner:
 
 def _call(task: Task, pid: int) -> Done:
     with open(task.blob, "rb") as file:
-        blob = pickle.load(file)  # noqa: S301 - the test wrote it
+        blob = load_blob(file)
     views = []
     for item in task.inputs:
         data = memoryview(os.pread(item.fd, item.length, item.at))
@@ -151,7 +151,7 @@ def _call(task: Task, pid: int) -> Done:
         ctx = udf.Context(
             job=task.job,
             segment=task.segment,
-            params=blob["params"],
+            params=blob.get("params"),
             scratch=scratch,
             buckets=task.buckets,
             sink=sink,

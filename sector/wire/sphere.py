@@ -265,7 +265,8 @@ class BlobPut(Request, frozen=True, array_like=True):
 class Input(msgspec.Struct, frozen=True, array_like=True):
     """A byte range of one file. `records` from `first` on with an index (then `index_version` is that of
     `path`.idx) or of `record_size` bytes; records = 0: the range is not cut into records.
-    `holders` = slaves that have a replica."""
+    `holders` = slaves that have a replica,
+    `index_holders` of the index."""
 
     path: Path
     version: Version
@@ -278,6 +279,7 @@ class Input(msgspec.Struct, frozen=True, array_like=True):
     index_version: Version = Version(0, 0)
     index_size: U64 = 0
     holders: Annotated[list[Name], Meta(max_length=64)] = []
+    index_holders: Annotated[list[Name], Meta(max_length=64)] = []
 
 
 class Route(msgspec.Struct, frozen=True, array_like=True):

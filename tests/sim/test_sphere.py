@@ -1,0 +1,311 @@
+"""Sphere on a simulated cluster: real master, slaves, ledger and driver; only the workers are simulated."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sector import errors
+from sector.client.cloud import CloudClient
+from sector.master.jobs import register_jobs
+from sector.model import Right
+from sector.slave.spe import register_spe
+from sector.sphere.job import JobDriver
+from sector.sphere.job_request import Options
+from sector.sphere.records import encode, from_lengths
+from sector.sphere.stream import SphereStream
+from sector.testing.cluster import SimCluster
+from sector.testing.workers import SimSpawner
+from sector.wire.sphere import JobCancel, JobList, JobShow
+
+KB = 1000
+
+
+class SphereSim(SimCluster):
+    """A cluster whose slaves run functions, two at once, half a second each."""
+
+    def __init__(self, root: Path, slaves: int = 3, **options: Any) -> None:
+        self.spawners: dict[str, SimSpawner] = {}
+        super().__init__(root, slaves, **options)
+
+    def start_master(self, **options: Any) -> None:
+        super().start_master(**options)
+        register_jobs(self.up().hub.rpc, self.up().context)
+
+    def start_slave(self, name: str) -> None:
+        super().start_slave(name)
+        service = self.slaves[name].service
+        assert service is not None
+        self.spawners[name] = SimSpawner()
+        service.context.spawner = self.spawners[name]
+        register_spe(service.rpc, service.context)
+
+    def job(self, cloud: CloudClient, stream: SphereStream, function: Any, **options: Any) -> JobDriver:
+        driver = JobDriver(cloud, stream, function, Options(**options))
+        self.wait(driver.start())
+        return driver
+
+    def kill_worker(self) -> bool:
+        return any(spawner.made is not None and spawner.made.kill() for spawner in self.spawners.values())
+
+
+@pytest.fixture
+def sim(tmp_path: Path, seed: int) -> Iterator[SphereSim]:
+    with SphereSim(tmp_path / "sim", slaves=4, copies=2, seed=seed) as cluster:
+        cluster.advance(3)
+        yield cluster
+
+
+def store(sim: SphereSim, cloud: CloudClient, files: int = 6, size: int = 100 * KB) -> list[bytes]:
+    contents = [random.Random(n).randbytes(size) for n in range(files)]
+    for number, content in enumerate(contents):
+        sim.wait(cloud.write(f"/in/f{number}", content))
+    return contents
+
+
+def parts(sim: SphereSim, driver: JobDriver) -> list[Any]:
+    found = []
+    while (part := sim.wait(driver.part(len(found)))) is not None:
+        found.append(part)
+    return found
+
+
+def test_results_come_back_in_order(sim: SphereSim) -> None:
+    cloud = sim.client()
+    contents = store(sim, cloud)
+    driver = sim.job(
+        cloud,
+        SphereStream(cloud, "/in"),
+        lambda data, ctx: bytes(data)[:10] + ctx.path.encode(),
+        in_order=True,
+    )
+    got = [part.data for part in parts(sim, driver)]
+    assert got == [c[:10] + f"/in/f{n}".encode() for n, c in enumerate(contents)]
+    status = driver.status()
+    assert (status.state, status.counts.done, status.counts.total) == ("done", 6, 6)
+    assert status.counts.bytes_in == 600 * KB
+
+
+def test_large_results_travel_by_ticket(sim: SphereSim) -> None:
+    cloud = sim.client()
+    contents = store(sim, cloud, 3, 700 * KB)
+    driver = sim.job(cloud, SphereStream(cloud, "/in"), lambda data, ctx: bytes(data), in_order=True)
+    assert [part.data for part in parts(sim, driver)] == contents
+
+
+def test_batch_arrays_keep_dtype_and_shape(sim: SphereSim) -> None:
+    cloud = sim.client()
+    rows = np.arange(30000, dtype="<u4").reshape(-1, 3)
+    sim.wait(cloud.write("/rows", rows.tobytes()))
+    stream = SphereStream(cloud, "/rows", record_size=12, granularity="batch", dtype="<u4")
+
+    def pick(data: Any, ctx: Any) -> Any:
+        return data.reshape(-1, 3)[:, :2].astype("<f8")
+
+    driver = sim.job(cloud, stream, pick, in_order=True, segment_bytes=10000)
+    data = np.concatenate([part.data for part in parts(sim, driver)])
+    assert data.dtype == np.dtype("<f8")
+    assert np.array_equal(data, rows[:, :2].astype("<f8"))
+    assert driver.status().counts.total == 12
+
+
+def test_output_files_feed_the_next_stage(sim: SphereSim) -> None:
+    cloud = sim.client()
+    contents = store(sim, cloud)
+    first = sim.job(cloud, SphereStream(cloud, "/in"), lambda data, ctx: bytes(data)[::-1], output="/out/rev")
+    sim.wait(first.wait())
+    assert sim.wait(cloud.read("/out/rev.3")) == contents[3][::-1]
+    assert sim.wait(cloud.stat("/out/rev.3")).owner == "alice"
+    second = sim.job(cloud, first.output_stream(), lambda data, ctx: bytes(data)[::-1], in_order=True)
+    assert [part.data for part in parts(sim, second)] == contents
+    assert (first.stage, second.stage) == (1, 2)
+
+
+def scatter(data: Any, ctx: Any) -> Any:
+    return data, data[:, 0].astype(np.int64) * ctx.buckets // 256
+
+
+def expected_buckets(contents: list[bytes], buckets: int) -> list[bytes]:
+    rows = np.concatenate([np.frombuffer(c, np.uint8).reshape(-1, 10) for c in contents])
+    ids = rows[:, 0].astype(np.int64) * buckets // 256
+    return [rows[ids == b].tobytes() for b in range(buckets)]
+
+
+def test_buckets_become_files_in_order_of_input(sim: SphereSim) -> None:
+    cloud = sim.client()
+    contents = store(sim, cloud)
+    stream = SphereStream(cloud, "/in", record_size=10, granularity="batch")
+    driver = sim.job(cloud, stream, scatter, output="/out/b", buckets=7, segment_bytes=30 * KB)
+    sim.wait(driver.wait())
+    assert driver.status().counts.total == 18
+    got = [sim.wait(cloud.read(f"/out/b.{b}")) for b in range(7)]
+    assert got == expected_buckets(contents, 7)
+    assert driver.output_stream().record_size == 10
+    assert driver.status().counts.bytes_moved > 0
+
+
+def test_buckets_without_output_come_back(sim: SphereSim) -> None:
+    cloud = sim.client()
+    contents = store(sim, cloud)
+    stream = SphereStream(cloud, "/in", record_size=10, granularity="batch")
+    driver = sim.job(cloud, stream, scatter, buckets=5)
+    assert [part.data for part in parts(sim, driver)] == expected_buckets(contents, 5)
+
+
+@pytest.mark.parametrize("attempt", range(6))
+def test_killed_workers_and_slaves_change_nothing(sim: SphereSim, attempt: int) -> None:
+    """Every segment counts once whatever dies."""
+    cloud = sim.client()
+    contents = store(sim, cloud, 8)
+    sim.wait(cloud.replicate("/in", copies=2, wait=True))
+    chance = random.Random(attempt)
+    stream = SphereStream(cloud, "/in", record_size=10, granularity="batch")
+    driver = sim.job(cloud, stream, scatter, output="/out/b", buckets=9, segment_bytes=25 * KB)
+    sim.advance(chance.uniform(0.1, 2.5))
+    killed = sim.kill_worker()
+    sim.advance(chance.uniform(0.1, 1.5))
+    victim = chance.choice(sorted(sim.slaves))
+    sim.kill_slave(victim)
+    if attempt % 2:
+        sim.advance(chance.uniform(0.5, 6))
+        sim.start_slave(victim)
+    sim.wait(driver.wait(), 900)
+    got = [sim.wait(cloud.read(f"/out/b.{b}")) for b in range(9)]
+    assert got == expected_buckets(contents, 9)
+    counts = driver.status().counts
+    assert counts.done == counts.total == 32
+    assert counts.retries >= int(killed)
+    driver.plan.check_invariants()  # type: ignore[union-attr]
+
+
+def test_restarted_bucket_node_keeps_its_ledger(sim: SphereSim) -> None:
+    cloud = sim.client()
+    contents = store(sim, cloud, 4)
+    sim.wait(cloud.replicate("/in", copies=2, wait=True))
+    stream = SphereStream(cloud, "/in", record_size=10, granularity="batch")
+    driver = sim.job(cloud, stream, scatter, output="/out/b", buckets=8, segment_bytes=10 * KB)
+    sim.until(lambda: len(driver.plan.done) > 15)  # type: ignore[union-attr]
+    sim.kill_slave("s2")
+    sim.advance(0.5)
+    sim.start_slave("s2")
+    sim.wait(driver.wait(), 900)
+    got = [sim.wait(cloud.read(f"/out/b.{b}")) for b in range(8)]
+    assert got == expected_buckets(contents, 8)
+    assert {item.node for item in driver.book.table.ranges} == {"s1", "s2", "s3", "s4"}  # type: ignore[union-attr]
+
+
+def test_index_cuts_at_records(sim: SphereSim) -> None:
+    cloud = sim.client()
+    words = [bytes([65 + n % 26]) * (n % 17 + 1) for n in range(3000)]
+    sim.wait(cloud.write("/words", b"".join(words)))
+    sim.wait(cloud.write("/words.idx", encode(from_lengths(map(len, words)))))
+    stream = SphereStream(cloud, "/words", index=True)
+    driver = sim.job(cloud, stream, lambda data, ctx: data.lower(), in_order=True, segment_bytes=3000)
+    got = [record for part in parts(sim, driver) for record in part.records()]
+    assert got == [word.lower() for word in words]
+    assert driver.status().counts.total > 5
+
+
+def test_two_streams_are_paired(sim: SphereSim) -> None:
+    cloud = sim.client()
+    a, b = np.arange(1000, dtype="<u4"), np.arange(1000, dtype="<u8") * 3
+    sim.wait(cloud.write("/a", a.tobytes()))
+    sim.wait(cloud.write("/b", b.tobytes()))
+    pair = SphereStream(cloud, "/a", record_size=4, granularity="batch") + SphereStream(
+        cloud, "/b", record_size=8, granularity="batch"
+    )
+
+    def add(data: Any, ctx: Any) -> Any:
+        left, right = data
+        return left.view("<u4")[:, 0] + right.view("<u8")[:, 0]
+
+    driver = sim.job(cloud, pair, add, in_order=True, segment_bytes=2000)
+    assert np.array_equal(np.concatenate([p.data for p in parts(sim, driver)]), a + b)
+
+
+def test_function_error_has_segment_and_traceback_and_is_not_retried(sim: SphereSim) -> None:
+    cloud = sim.client()
+    store(sim, cloud)
+
+    def bad(data: Any, ctx: Any) -> None:
+        if ctx.path == "/in/f4":
+            raise ValueError("no dwarfs in f4")
+
+    driver = sim.job(cloud, SphereStream(cloud, "/in"), bad)
+    with pytest.raises(errors.UdfError) as caught:
+        sim.wait(driver.wait())
+    assert "segment 4" in str(caught.value) and "no dwarfs in f4" in str(caught.value)
+    assert "in bad" in str(caught.value)
+    assert driver.status().counts.retries == 0
+    info = sim.wait(cloud.call(JobShow(driver.id)))
+    assert (info.state, info.errors[0].segment) == ("failed", 4)
+
+
+def test_rights_are_checked(sim: SphereSim) -> None:
+    sim.rights["reader"] = [Right("reader", "/", "r")]
+    sim.rights["half"] = [Right("half", "/", "r"), Right("half", "/home", "rwx")]
+    cloud = sim.client()
+    store(sim, cloud)
+    for user in ("reader", "half"):
+        other = sim.client(user)
+        with pytest.raises(errors.Denied):
+            sim.wait(sim.job(other, SphereStream(other, "/in"), lambda data, ctx: b"x").wait())
+
+
+def test_list_show_cancel(sim: SphereSim) -> None:
+    cloud = sim.client()
+    store(sim, cloud)
+    driver = sim.job(cloud, SphereStream(cloud, "/in", record_size=10), lambda r, c: r, segment_bytes=1000)
+    sim.advance(1)
+    listed = sim.wait(cloud.call(JobList())).jobs
+    assert [(job.id, job.state) for job in listed] == [(driver.id, "running")]
+    shown = sim.wait(cloud.call(JobShow(driver.id[:6])))
+    assert shown.spes and all(spe.pid for spe in shown.spes)
+    stranger = sim.client("mallory")
+    with pytest.raises(errors.Denied):
+        sim.wait(stranger.call(JobCancel(driver.id)))
+    sim.wait(cloud.call(JobCancel(driver.id)))
+    with pytest.raises(errors.Cancelled):
+        sim.wait(driver.wait())
+    sim.advance(1)
+    assert all(spawner.made.busy == 0 for spawner in sim.spawners.values() if spawner.made)
+    for slave in sim.slaves.values():
+        assert not list((slave.root / ".sector" / "sphere").glob("[0-9a-f]*"))
+
+
+def test_job_survives_a_restart_of_the_master(sim: SphereSim) -> None:
+    cloud = sim.client()
+    contents = store(sim, cloud)
+    stream = SphereStream(cloud, "/in", record_size=10, granularity="batch")
+    driver = sim.job(cloud, stream, scatter, output="/out/b", buckets=4, segment_bytes=20 * KB)
+    sim.advance(0.7)
+    sim.kill_master()
+    sim.advance(2)
+    sim.start_master()
+    sim.wait(driver.wait(), 900)
+    assert [sim.wait(cloud.read(f"/out/b.{b}")) for b in range(4)] == expected_buckets(contents, 4)
+    assert sim.wait(cloud.call(JobShow(driver.id))).state == "done"
+
+
+def test_silent_driver_loses_its_job(sim: SphereSim) -> None:
+    cloud = sim.client()
+    store(sim, cloud)
+    driver = sim.job(cloud, SphereStream(cloud, "/in", record_size=10), lambda r, c: r, segment_bytes=300)
+    sim.hub.blocked.add((cloud.gmp.address[1], 7002))
+    other = sim.client()
+    sim.until(lambda: sim.wait(other.call(JobShow(driver.id))).state == "lost", 120)
+
+
+def test_nothing_to_do(sim: SphereSim) -> None:
+    cloud = sim.client()
+    sim.wait(cloud.write("/empty", b""))
+    driver = sim.job(cloud, SphereStream(cloud, "/empty", record_size=10), lambda r, c: r)
+    sim.wait(driver.wait())
+    assert parts(sim, driver) == []
+    with pytest.raises(errors.NotFound):
+        sim.job(cloud, SphereStream(cloud, "/none/*"), lambda r, c: r)
