@@ -69,7 +69,7 @@ bool udt__conn_open(udt_conn *c, uint32_t peer_isn, uint32_t peer_window, uint32
     c->edge = peer_window < 2 ? 2 : peer_window < 1u << 24 ? peer_window : 1 << 24;
     c->largest = -1;
     c->said_window = c->rcv.slots;
-    c->opened_at = c->limit_at = c->progress_at = c->delivered_us = now;
+    c->opened_at = c->limit_at = c->progress_at = c->delivered_us = c->epoch_at = now;
     c->last_full_at = c->last_24_at = now - 10 * SYN_US;
     c->app_limited = -1;
     c->mix = 1;
