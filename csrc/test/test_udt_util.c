@@ -67,11 +67,21 @@ void world_fini(world *w)
     sim_net_free(w->net);
 }
 
+/* READABLE comes again with each arrival: one of a socket is enough. */
+static bool known(const world *w, int e, const struct udt_ev *ev)
+{
+    for (int i = 0; i < w->nev[e]; i++)
+        if (ev->kind == UDT_EV_READABLE && w->ev[e][i].kind == ev->kind &&
+            w->ev[e][i].sock == ev->sock)
+            return true;
+    return false;
+}
+
 void world_events(world *w)
 {
     for (int i = 0; i < 2; i++)
         while (w->nev[i] < EVQ && udt_mux_next_event(w->m[i], &w->ev[i][w->nev[i]]))
-            w->nev[i]++;
+            w->nev[i] += !known(w, i, &w->ev[i][w->nev[i]]);
 }
 
 bool world_step(world *w, udt_time limit)
