@@ -37,6 +37,7 @@ sgmp_node *sgmp_node_new(const sgmp_node_config *cfg, udt_time now)
     n->channels[0] = 1;
     n->jitter = sg_rand64(n);
     n->reset_at = now;
+    n->reset_credit_m = 10000;
     return n;
 }
 
@@ -364,8 +365,9 @@ int sgmp_node_peer_info(const sgmp_node *n, const sgmp_dest *to, sgmp_peer_info 
     if (to->key_id && !key)
         return UDT_E_NOKEY;
     memset(out, 0, sizeof *out);
+    udt_addr addr = sg_addr(&to->addr);
     sgmp_node *mut = sg_of((uintptr_t)n, sgmp_node, cfg);
-    const struct assoc *a = sg_assoc_at(mut, &to->addr, key ? key->who : NULL);
+    const struct assoc *a = sg_assoc_at(mut, &addr, key ? key->who : NULL);
     if (!a)
         return 0;
     out->instance = a->instance;

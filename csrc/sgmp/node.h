@@ -56,7 +56,11 @@ int sgmp_node_channel_open(sgmp_node *n, uint16_t channel);
 int sgmp_node_channel_close(sgmp_node *n, uint16_t channel);
 
 /* Over-size messages (section 8). The engine emits, through next_bulk(), orders to open a stream;
- * the driver answers with the calls below. Stream handles are the driver's own non-zero numbers. */
+ * the driver answers with the calls below. Stream handles are the driver's own non-zero numbers.
+ * Ids of outgoing streams and those that bulk_accept returns never collide; ABORT may name either,
+ * and may come for a stream that the driver has closed already (then there is nothing to do).
+ * After *last the driver closes the stream when all is acknowledged; if it breaks before, it calls
+ * bulk_failed. At most one outgoing stream per peer is open. */
 enum sgmp_bulk_kind {
     SGMP_BULK_OPEN = 1, /* open a stream to `to` for bulk `id`, then call bulk_opened */
     SGMP_BULK_ABORT     /* close the stream of bulk `id`; nothing more comes for it */

@@ -140,6 +140,8 @@ int sg_post(sgmp_node *n, struct assoc *a, const struct sg_post *p, struct msg *
             sg_push(&n->writers, &a->x->want);
         return UDT_E_AGAIN;
     }
+    if (p->reserved && a->x->q_msgs >= 2 * SG_Q_MSGS)
+        return UDT_E_AGAIN;
     struct msg *m = malloc(sizeof *m + len);
     if (!m || !sg_heap_reserve(&n->heap)) {
         free(m);
