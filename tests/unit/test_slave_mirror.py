@@ -1,0 +1,93 @@
+"""Tombstones, directories and rights on a slave: durable, and never half of a change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sector.model import Right, SliceMeta, Tombstone, Version
+from sector.slave import mirror
+from sector.slave.mirror import Mirror, Part
+
+V1, V2 = Version(1, 1), Version(1, 2)
+
+
+def loaded(folder: Path) -> Mirror:
+    """What a slave that starts knows."""
+    found = Mirror(str(folder))
+    found.load_thd()
+    return found
+
+
+def folder_meta(path: str) -> SliceMeta:
+    """A directory."""
+    return SliceMeta(path, V1, 0, "alice", 0o755, 1.0, "dir")
+
+
+def test_tombstones_survive_and_only_grow(tmp_path: Path) -> None:
+    one = loaded(tmp_path)
+    one.bury_thd([Tombstone("/a", V2, 1.0)])
+    one.bury_thd([Tombstone("/a", V1, 2.0), Tombstone("/b", V1, 2.0)])
+    again = loaded(tmp_path)
+    assert again.tombstones == {"/a": Tombstone("/a", V2, 1.0), "/b": Tombstone("/b", V1, 2.0)}
+    assert again.buried("/a", V2)
+    assert not again.buried("/a", Version(1, 3))
+
+
+def test_a_mirror_counts_when_its_last_part_is_here(tmp_path: Path) -> None:
+    one = loaded(tmp_path)
+    one.part_thd(Part(True, directories=[folder_meta("/old")], serial=1), last=True, now=0.0)
+    one.part_thd(Part(True, directories=[folder_meta("/x")]), last=False, now=0.0)
+    assert list(loaded(tmp_path).directories) == ["/old"]
+    one.part_thd(Part(False, rights=[Right("u", "/", "r")], serial=7), last=True, now=0.0)
+    again = loaded(tmp_path)
+    assert (list(again.directories), again.serial) == (["/x"], 7)
+    assert list(again.rights.values()) == [Right("u", "/", "r")]
+
+
+def test_reset_forgets_no_tombstone(tmp_path: Path) -> None:
+    """A master with a lost database must not erase what only the slaves know."""
+    one = loaded(tmp_path)
+    one.bury_thd([Tombstone("/a", V1, 1.0)])
+    one.part_thd(Part(True, serial=1), last=True, now=2.0)
+    assert "/a" in loaded(tmp_path).tombstones
+
+
+def test_very_old_tombstones_end_with_a_reset(tmp_path: Path) -> None:
+    one = loaded(tmp_path)
+    one.bury_thd([Tombstone("/a", V1, 1.0)])
+    one.part_thd(Part(True, serial=1), last=True, now=1.0 + 401 * 86400)
+    assert loaded(tmp_path).tombstones == {}
+
+
+def test_changes_after_a_reset(tmp_path: Path) -> None:
+    one = loaded(tmp_path)
+    start = Part(True, directories=[folder_meta("/x"), folder_meta("/y")], rights=[Right("u", "/", "rw")])
+    one.part_thd(start, last=True, now=0.0)
+    one.part_thd(Part(removed_directories=["/x"], rights=[Right("u", "/", "")], serial=3), last=True, now=0.0)
+    again = loaded(tmp_path)
+    assert (list(again.directories), again.rights, again.serial) == (["/y"], {}, 3)
+
+
+@pytest.mark.parametrize("cut", range(1, 30, 4))
+def test_a_torn_end_of_the_log_is_dropped(tmp_path: Path, cut: int) -> None:
+    one = loaded(tmp_path)
+    one.bury_thd([Tombstone("/a", V1, 1.0)])
+    one.bury_thd([Tombstone("/b", V1, 1.0)])
+    log = next(tmp_path.glob("log.*"))
+    log.write_bytes(log.read_bytes()[:-cut])
+    again = loaded(tmp_path)
+    assert set(again.tombstones) == {"/a"}
+    again.bury_thd([Tombstone("/c", V1, 1.0)])
+    assert set(loaded(tmp_path).tombstones) == {"/a", "/c"}
+
+
+def test_the_log_is_folded_into_the_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirror, "_LOG_BYTES", 2000)
+    one = loaded(tmp_path)
+    for index in range(200):
+        one.bury_thd([Tombstone(f"/{index}", V1, 1.0)])
+    assert sum(f.stat().st_size for f in tmp_path.glob("log.*")) <= 2000
+    assert len(list(tmp_path.iterdir())) == 2
+    assert len(loaded(tmp_path).tombstones) == 200
