@@ -207,6 +207,14 @@ def literal(host: str) -> str:
 
 
 # server ---------------------------------------------------------------------------------------------
+class _Listener(TLSMemoryBIOFactory):
+    """Closes a connection at once, before any TLS, when the server is full."""
+
+    def buildProtocol(self, addr: Any) -> Any:
+        server: Any = self.wrappedFactory
+        return None if server.full else super().buildProtocol(addr)
+
+
 @dataclass(frozen=True)
 class TlsPeer:
     """Who sent a request: `address` of its socket (IP literal), `identity` from its certificate, None
@@ -247,13 +255,16 @@ class TlsServer(Factory):
 
     def listener(self) -> TLSMemoryBIOFactory:
         """The factory to give to listenTCP."""
-        factory = TLSMemoryBIOFactory(cast(Any, self._tls), False, cast(Any, self), clock=self.clock)
+        factory = _Listener(cast(Any, self._tls), False, cast(Any, self), clock=self.clock)
         factory.noisy = False
         return factory
 
-    def buildProtocol(self, addr: Any) -> Protocol | None:
-        if len(self.open) >= MAX_CONNECTIONS:
-            return None
+    @property
+    def full(self) -> bool:
+        """Whether no further connection is taken."""
+        return len(self.open) >= MAX_CONNECTIONS
+
+    def buildProtocol(self, addr: Any) -> Protocol:
         return ServerProtocol(self, literal(addr.host))
 
     def close_all(self, role: str = "", node_id: str = "") -> None:

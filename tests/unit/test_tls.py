@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from OpenSSL import SSL
 from twisted.internet import defer, reactor
+from twisted.internet.endpoints import TCP4ClientEndpoint
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import Clock, deferLater
 from twisted.trial.unittest import TestCase
@@ -253,6 +255,43 @@ class TestChannel(ChannelCase):
         await self.refused(errors.SectorError, tls_request(reactor, "127.0.0.1", port, TRUST, ASK))
         assert self.seen == []
 
+    async def test_garbage_instead_of_tls_leaves_no_connection_behind(self) -> None:
+        port = self.serve()
+        rng = random.Random(7)
+        for number in range(40):
+            endpoint = TCP4ClientEndpoint(reactor, "127.0.0.1", port)
+            protocol: Any = await endpoint.connect(Factory.forProtocol(Silent))
+            protocol.transport.write(rng.randbytes(rng.choice([1, 5, 600])))
+            if number % 2:
+                protocol.transport.abortConnection()
+            else:
+                protocol.transport.loseConnection()
+        for _ in range(300):
+            if not self.servers[0].open:
+                break
+            await deferLater(reactor, 0.01)
+        assert not self.servers[0].open and self.seen == []
+        assert (await tls_request(reactor, "127.0.0.1", port, TRUST, ASK)).allowed
+
+    async def test_a_full_server_closes_further_connections_and_takes_them_again_later(self) -> None:
+        self.patch(tls, "MAX_CONNECTIONS", 2)
+        port = self.serve()
+        first = await open_tls(reactor, "127.0.0.1", port, TRUST)
+        second = await open_tls(reactor, "127.0.0.1", port, TRUST)
+        await self.refused(errors.Unreachable, open_tls(reactor, "127.0.0.1", port, TRUST))
+        first.close()
+        await self.until_open(1)
+        assert (await tls_request(reactor, "127.0.0.1", port, TRUST, ASK)).allowed
+        assert (await second.call(ASK)).allowed
+        second.close()
+
+    async def until_open(self, count: int) -> None:
+        for _ in range(300):
+            if len(self.servers[0].open) == count:
+                return
+            await deferLater(reactor, 0.01)
+        raise AssertionError("connections stay open")
+
     async def test_a_refused_port_is_one_clear_line(self) -> None:
         error = await self.refused(errors.Unreachable, tls_request(reactor, "127.0.0.1", 1, TRUST, ASK))
         assert error.message == "connection to 127.0.0.1:1 refused"
@@ -309,13 +348,6 @@ def test_a_connection_without_a_whole_request_is_dropped_after_ten_seconds() -> 
     assert not transport.aborted
     clock.advance(1.1)
     assert transport.aborted
-
-
-def test_the_server_takes_a_bounded_number_of_connections() -> None:
-    clock = Clock()
-    server = TlsServer(clock, MASTER, TRUST, {})
-    server.open = {object() for _ in range(tls.MAX_CONNECTIONS)}  # type: ignore[misc]
-    assert server.buildProtocol(Address("127.0.0.1", 1)) is None
 
 
 def test_secrets_do_not_show() -> None:
