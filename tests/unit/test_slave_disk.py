@@ -190,7 +190,7 @@ def test_crash_at_every_step_of_replacing_leaves_old_or_new(tmp_path: Path) -> N
 
 
 def test_crash_at_every_step_of_a_rename_keeps_the_content(tmp_path: Path) -> None:
-    """Interrupted anywhere, then repeated: the content is at one of the two paths, and at the new in the end."""
+    """Interrupted anywhere, then repeated: the content is at one of the two paths, at last at the new."""
     steps = 0
     while True:
         root = tmp_path / f"c{steps}"

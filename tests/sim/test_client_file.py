@@ -1,0 +1,122 @@
+"""File objects over a simulated cluster: seeking, read-ahead, text, writers that fail."""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sector import errors
+from sector.client.file import CloudReader, CloudWriter, Ranges, TextWriter, check_mode
+from sector.testing.cluster import SimCluster
+
+SIZE = 9_000_001
+
+
+@pytest.fixture
+def sim(tmp_path: Path, seed: int) -> Iterator[SimCluster]:
+    """Two slaves and a master, running."""
+    with SimCluster(tmp_path / "sim", slaves=2, seed=seed) as cluster:
+        yield cluster
+
+
+def reader(sim: SimCluster, cloud: Any, path: str) -> CloudReader:
+    """An open file."""
+    return CloudReader(Ranges(cloud, sim.wait(cloud.stat(path))), lambda f, *a: sim.wait(f(*a)))
+
+
+def test_random_reads_equal_a_local_file(sim: SimCluster, rng: random.Random) -> None:
+    """Any mix of seeks and reads gives what a local file gives."""
+    cloud = sim.client()
+    content = rng.randbytes(SIZE)
+    sim.wait(cloud.write("/f", content))
+    model = io.BytesIO(content)
+    with io.BufferedReader(reader(sim, cloud, "/f"), 65536) as file:
+        for _ in range(60):
+            match rng.randrange(4):
+                case 0:
+                    place = rng.randrange(SIZE + 10)
+                    assert file.seek(place) == model.seek(place)
+                case 1:
+                    back = -rng.randrange(SIZE)
+                    assert file.seek(back, 2) == model.seek(back, 2)
+                case _:
+                    count = rng.choice([0, 1, 1000, 70_000, 3_000_000])
+                    assert file.read(count) == model.read(count)
+            assert file.tell() == model.tell()
+        file.seek(5)
+        assert file.read() == content[5:]
+
+
+def test_reading_in_order_asks_for_growing_windows(sim: SimCluster) -> None:
+    """Read-ahead: far fewer transfers than reads, and no more than the bytes of the file."""
+    cloud = sim.client()
+    sim.wait(cloud.write("/f", bytes(SIZE)))
+    before = sum(sim.net.moved.values())
+    sim.advance(20)
+    copied = sum(sim.net.moved.values())
+    with reader(sim, cloud, "/f") as file:
+        asked = 0
+        while file.read(100_000):
+            asked += 1
+    moved = sum(sim.net.moved.values()) - copied
+    assert before <= copied
+    assert asked == 91
+    assert moved <= SIZE + (2 << 20)
+
+
+def test_an_open_file_keeps_its_version(sim: SimCluster) -> None:
+    """Replaced while open: the reader gets the old bytes or a Conflict, never a mix."""
+    cloud = sim.client()
+    sim.wait(cloud.write("/f", b"a" * 3_000_000))
+    with reader(sim, cloud, "/f") as file:
+        assert file.read(10) == b"a" * 10
+        sim.wait(cloud.write("/f", b"b" * 3_000_000))
+        try:
+            rest = file.read_at(2_500_000, 10)
+        except (errors.Conflict, errors.NotFound, errors.Unavailable):
+            rest = b"a" * 10
+        assert rest == b"a" * 10
+
+
+def fail_while_writing(file: Any) -> None:
+    """Leave the file's block by an exception."""
+    with file:
+        file.write("half" if isinstance(file, TextWriter) else b"half")
+        raise RuntimeError
+
+
+def test_writers_publish_at_close_or_not_at_all(sim: SimCluster) -> None:
+    cloud = sim.client()
+
+    def wait(function: Any, *args: Any) -> Any:
+        return sim.wait(function(*args))
+
+    with CloudWriter(cloud, "/f", "any", wait) as file:
+        file.write(b"hello ")
+        file.write(b"world")
+        assert not sim.wait(cloud.exists("/f"))
+    assert file.published is not None
+    assert sim.wait(cloud.read("/f")) == b"hello world"
+    for broken in (
+        CloudWriter(cloud, "/f", "any", wait),
+        TextWriter(CloudWriter(cloud, "/f", "any", wait), "utf-8", None, None),
+    ):
+        with pytest.raises(RuntimeError):
+            fail_while_writing(broken)
+    assert sim.wait(cloud.read("/f")) == b"hello world"
+    with TextWriter(CloudWriter(cloud, "/t", "new", wait), "utf-8", None, None) as text:
+        text.write("żółw\n")
+    assert sim.wait(cloud.read("/t")) == "żółw\n".encode()
+
+
+def test_modes() -> None:
+    assert check_mode("rb") == ("r", False)
+    assert check_mode("x") == ("new", True)
+    for bad in ("a", "r+b", "", "rw"):
+        with pytest.raises(errors.UsageError):
+            check_mode(bad)

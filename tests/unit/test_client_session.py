@@ -1,0 +1,229 @@
+"""A session over restarts and silence of the master, on a simulated clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.task import Clock
+
+from sector import errors
+from sector.client.session import ClientSession
+from sector.config import ClientSection
+from sector.gmp.api import GmpKey
+from sector.gmp.memory import MemoryGmp, MemoryHub
+from sector.keys import client_master_key
+from sector.model import Address
+from sector.rpc import RpcNode
+from sector.wire.admin import Status, StatusInfo
+from sector.wire.base import Ok
+from sector.wire.files import Mkdir
+from sector.wire.login import Session
+
+SECRET = b"S" * 32
+
+
+class Master:
+    """A master that answers Status and Mkdir, and its door."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.hub = MemoryHub(self.clock)
+        self.gmp: MemoryGmp | None = None
+        self.key_id = 0
+        self.logins = 0
+        self.resumes = 0
+        self.expired = False
+        self.mkdirs = 0
+        self.start()
+
+    def start(self) -> None:
+        """Come up without any key."""
+        self.gmp = self.hub.endpoint("127.0.0.1", 7002)
+        rpc = RpcNode(self.gmp)
+        rpc.serve(Status, lambda request, caller: StatusInfo("m1", "0", "running", 0, 0, 0, 0, 0, 0, {}))
+        rpc.serve(Mkdir, self._mkdir)
+
+    def _mkdir(self, request: Mkdir, caller: Any) -> Ok:
+        self.mkdirs += 1
+        return Ok()
+
+    def stop(self) -> None:
+        """Go without a word."""
+        if self.gmp is not None:
+            self.gmp.stop()
+        self.gmp = None
+
+    def _granted(self, secret: bytes) -> Session:
+        if self.gmp is None:
+            raise errors.Unreachable("connection to 127.0.0.1:7001 refused")
+        self.key_id += 1
+        key = client_master_key(SECRET, "m1", self.key_id)
+        self.gmp.add_key(GmpKey(self.key_id, key, "user:alice#00"))
+        return Session(
+            b"i" * 16, secret, "alice", 9e9, "m1", Address("127.0.0.1", 7002), self.key_id, ["admin"], []
+        )
+
+    async def login(self, user: str, password: str) -> Session:
+        if password != "right":
+            raise errors.LoginRefused("wrong user name or password")
+        self.logins += 1
+        self.expired = False
+        return self._granted(SECRET)
+
+    async def resume(self, session_id: bytes, secret: bytes) -> Session:
+        if self.expired:
+            raise errors.SessionExpired("the session has ended")
+        self.resumes += 1
+        return self._granted(b"")
+
+    def session(self, password: str = "right", **fields: Any) -> ClientSession:
+        """A client's session."""
+        section = ClientSection(user="alice", **fields)
+        self.saved: list[ClientSection] = []
+        return ClientSession(
+            self.clock,
+            self.hub.endpoint(),
+            self,
+            section,
+            password=password,
+            save=self.saved.append,
+        )
+
+    def run(self, work: Any, limit_s: float = 300.0) -> Any:
+        """Let time pass until `work` is done."""
+        outcome: list[Any] = []
+        deferred: Deferred[Any] = ensureDeferred(work)
+        deferred.addBoth(outcome.append)
+        end = self.clock.seconds() + limit_s
+        while not outcome:
+            assert self.clock.seconds() < end
+            self.clock.advance(0.05)
+        if hasattr(outcome[0], "raiseException"):
+            outcome[0].raiseException()
+        return outcome[0]
+
+
+def test_login_then_resume_from_the_file() -> None:
+    """The stored session needs no password, and its key no TLS at all while the master knows it."""
+    master = Master()
+    session = master.session()
+    master.run(session.open())
+    assert (master.logins, master.resumes) == (1, 0)
+    assert session.roles == ["admin"]
+    stored = master.saved[-1]
+    assert stored.secret == SECRET.hex()
+    second = master.session(
+        "",
+        session=stored.session,
+        secret=stored.secret,
+        gmp=stored.gmp,
+        key_id=stored.key_id,
+        master_id=stored.master_id,
+    )
+    assert master.run(second.call(Status())).master_id == "m1"
+    assert (master.logins, master.resumes) == (1, 0)
+
+
+def test_wrong_password_is_refused() -> None:
+    master = Master()
+    with pytest.raises(errors.LoginRefused):
+        master.run(master.session("wrong").open())
+
+
+def test_restart_of_the_master_needs_no_password() -> None:
+    """It does not know the key any more: the session is resumed and the call repeated."""
+    master = Master()
+    session = master.session()
+    master.run(session.open())
+    master.run(session.call(Status()))
+    master.stop()
+    master.start()
+    assert master.run(session.call(Status())).master_id == "m1"
+    assert (master.logins, master.resumes) == (1, 1)
+
+
+def test_calls_wait_for_the_master_with_patience() -> None:
+    """A request that may be repeated outlives the time the master is away; the wait is told once."""
+    master = Master()
+    session = master.session()
+    master.run(session.open())
+    master.stop()
+    master.clock.callLater(40, master.start)
+    told: list[str] = []
+    state = master.run(session.call(Status(), patience_s=100, on_wait=told.append))
+    assert state.master_id == "m1"
+    assert told == ["waiting for the master"]
+
+
+def test_without_patience_the_error_is_clear() -> None:
+    master = Master()
+    session = master.session()
+    master.run(session.open())
+    master.stop()
+    with pytest.raises((errors.Unreachable, errors.TimedOut), match="does not answer"):
+        master.run(session.call(Status()))
+
+
+def test_changes_are_not_repeated_when_they_may_have_happened() -> None:
+    """A Mkdir whose answer was lost is an error, not a second Mkdir."""
+    master = Master()
+    session = master.session()
+    master.run(session.open())
+    master.run(session.call(Status()))
+    master.stop()
+    master.clock.callLater(15, master.start)
+    with pytest.raises((errors.Unreachable, errors.TimedOut)):
+        master.run(session.call(Mkdir("/a"), patience_s=100))
+    assert master.mkdirs == 0
+
+
+def test_first_call_after_a_restart_is_sent_again_even_if_it_changes_things() -> None:
+    """The key was not known: the request certainly did not arrive."""
+    master = Master()
+    session = master.session()
+    master.run(session.open())
+    master.stop()
+    master.start()
+    master.run(session.call(Mkdir("/a")))
+    assert master.mkdirs == 1
+
+
+def test_expired_session_logs_in_again_only_with_a_password() -> None:
+    master = Master()
+    session = master.session()
+    master.run(session.open())
+    master.expired = True
+    master.stop()
+    master.start()
+    master.run(session.call(Status()))
+    assert master.logins == 2
+    poor = master.session("", session="69" * 16, secret=SECRET.hex())
+    master.expired = True
+    with pytest.raises(errors.SessionExpired):
+        master.run(poor.open())
+    with pytest.raises(errors.SessionExpired, match="no session"):
+        master.run(master.session("").open())
+
+
+def test_cancelled_calls_end() -> None:
+    master = Master()
+    session = master.session()
+    master.run(session.open())
+    master.stop()
+    calling = ensureDeferred(session.call(Status(), patience_s=100))
+    outcome: list[Any] = []
+    calling.addBoth(outcome.append)
+    master.clock.advance(0.1)
+    calling.cancel()
+    master.clock.advance(0.1)
+    assert outcome
+    assert outcome[0].check(errors.Cancelled)
+
+
+def test_secrets_are_not_shown() -> None:
+    master = Master()
+    session = master.session()
+    master.run(session.open())
+    assert SECRET.hex() not in repr(session) + repr(session.section)
