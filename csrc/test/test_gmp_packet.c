@@ -10,9 +10,9 @@
 TEST(gmp_packet_header_vector)
 {
     static const uint8_t v[PKT_HEADER + 2] = {
-        0xc7, 0x10, 0x00, 0x0a, 0,    0,    0,    0,    1, 2, 3, 4, 5,    6,    7,    8,    0x11,
-        0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0,    0, 0, 0, 0, 0,    0x01, 0x02, 0x00, 0x05,
-        0x00, 0x02, 0xde, 0xad, 0xbe, 0xef, 0x61, 0x62};
+        0xc7, 0x10, 0x00, 0x0a, 0,    0,    0,    0,    1,    2,    3,    4,    5,    6,
+        7,    8,    0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0,    0,    0,    0,
+        0,    0,    0x01, 0x02, 0x00, 0x05, 0x00, 0x02, 0xde, 0xad, 0xbe, 0xef, 0x61, 0x62};
     struct pkt_header h;
     uint8_t out[PKT_HEADER];
     CHECK_INT(pkt_header_get(v, sizeof v, &h), 0);
@@ -59,8 +59,8 @@ TEST(gmp_packet_header_rejects)
 TEST(gmp_packet_ack_vector)
 {
     static const uint8_t v[PKT_ACK + 16] = {
-        0, 0, 0, 0, 0, 0, 0, 9,    0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 3, 0xe8, 0x10, 0, 2,   1,
-        0, 0, 4, 0, 0, 0, 0, 0,    0, 0, 0, 0, 0, 0, 0, 6, 0x80, 0, 0, 0, 0, 0, 0, 0};
+        0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 7, 0,    0, 3, 0xe8, 0x10, 0, 2, 1,
+        0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 6, 0x80, 0, 0, 0,    0,    0, 0, 0};
     struct pkt_ack a;
     uint8_t out[sizeof v];
     bytes_rd r = bytes_reader(v, sizeof v);
@@ -88,7 +88,7 @@ TEST(gmp_packet_ack_vector)
 
 TEST(gmp_packet_rpc_and_bulk_vectors)
 {
-    static const uint8_t rpc[RPC_HEAD] = {3,    0,    0,    0,    0, 0, 0, 0x4d, 0,    0,    0,    0,
+    static const uint8_t rpc[RPC_HEAD] = {3, 0, 0, 0, 0, 0, 0,    0x4d, 0,    0,    0,    0,
                                           0, 0, 1, 0, 0, 0, 0x27, 0x10, 0xff, 0xff, 0xff, 0xfd};
     struct rpc_head h;
     uint8_t out[BULK_DESC + 32];

@@ -442,6 +442,7 @@ TEST(gmp_rules_fake_instances_are_bounded)
         memcpy(d + PKT_HEADER, body, ph.body_len);
         be32_put(d + 36, udt_crc32c(0, d, PKT_HEADER + (size_t)ph.body_len));
         sgmp_node_input(p.b.n, &from, d, PKT_HEADER + (size_t)ph.body_len, 0);
+        in += PKT_HEADER + ph.body_len;
         read_all(&p.b, NULL, NULL);
     }
     CHECK(out <= in);
