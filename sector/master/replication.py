@@ -251,7 +251,9 @@ class Replicator:
         """Whether a round over all files should queue this one."""
         standing = self.standing(file, now)
         rest = [r for r in file.replicas if r.node not in standing.good and self._here(r.node, now)]
-        return standing.lacking or bool(rest) or len(standing.good) > self._most(file)
+        if standing.lacking or rest or len(standing.good) > self._most(file):
+            return True
+        return self._better_host(file, standing)
 
     def _most(self, file: FileState) -> int:
         rule = self.rules.of(file.entry.path)
@@ -281,14 +283,40 @@ class Replicator:
         standing = self.standing(file, now)
         arriving = [t for t in self.tasks.values() if t.path == path and t.version == file.entry.version]
         need = standing.wanted - len(standing.good) - len(arriving)
+        if need == 0 and not arriving and self._better_host(file, standing):
+            need = 1
         if need > 0:
             started = self._copies(file, standing, arriving, need, now)
             if started is not None:
                 return list(started)
         drops = self._drops(file, standing, bool(arriving), now)
         if need <= 0:
-            self._forget(path)
+            self.urgent.pop(path, None)
+            self.queue.pop(path, None)
+            if not arriving:
+                self._waits.pop(path, None)
         return list(drops)
+
+    def _better_host(self, file: FileState, standing: Standing) -> bool:
+        """Whether two replicas share a host while another could take one: a copy more, then the surplus
+        goes."""
+        if not self._share(standing):
+            return False
+        wait = self._waits.get(file.entry.path)
+        taken = {r.node for r in file.replicas} | set(file.doomed) | (wait.avoid if wait else set())
+        holders = [node.place for name in standing.good if (node := self._node(name)) is not None]
+        found = placement.for_copy(
+            self.members.candidates(),
+            path=file.entry.path,
+            size=file.entry.size,
+            holders=holders,
+            exclude=taken,
+        )
+        return bool(found) and self.members.get(found[0]).place.host not in {h.host for h in holders}
+
+    def _share(self, standing: Standing) -> bool:
+        hosts = [node.place.host for name in standing.good if (node := self._node(name)) is not None]
+        return len(set(hosts)) < len(hosts)
 
     def _busy(self, node_id: str) -> int:
         return sum(node_id in (task.source, task.target) for task in self.tasks.values())
@@ -314,7 +342,8 @@ class Replicator:
         ]
         taken = {r.node for r in file.replicas if r.version == entry.version} | set(file.doomed)
         taken |= {r.node for r in file.replicas if r.bad}
-        taken |= {task.target for task in arriving} | {node for p, node in self._dropping if p == path}
+        taken |= {task.target for task in self.tasks.values() if task.path == path}
+        taken |= {node for p, node in self._dropping if p == path}
         holders = [node.place for name in standing.good if (node := self._node(name)) is not None]
         holders += [node.place for t in arriving if (node := self._node(t.target)) is not None]
         started: list[CopyTask] = []
@@ -328,8 +357,7 @@ class Replicator:
                     self._pause(path, now)
                     return None
                 break
-            found.sort(key=lambda name: name in avoid)
-            target = next((name for name in found if self._free(name)), None)
+            target = self._pick_target(found, avoid, {place.host for place in holders})
             if target is None or len(self.tasks) >= self.limits.copies:
                 break
             node = self.members.get(target)
@@ -351,6 +379,13 @@ class Replicator:
         if len(started) < need:
             (self.urgent if urgent else self.queue)[path] = None  # at the end: others have their turn
         return started
+
+    def _pick_target(self, found: list[str], avoid: set[str], hosts: set[str]) -> str | None:
+        """The best target with a free slot; rather none now than to share a host needlessly."""
+        trusted = [name for name in found if name not in avoid] or found
+        shares = [self.members.get(name).place.host in hosts for name in trusted]
+        best = [name for name, shared in zip(trusted, shares, strict=True) if shared == min(shares)]
+        return next((name for name in best if self._free(name)), None)
 
     def _drops(self, file: FileState, standing: Standing, arriving: bool, now: float) -> list[DropCopy]:
         entry = file.entry
