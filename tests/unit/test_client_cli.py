@@ -1,0 +1,143 @@
+"""Commands on files with a fake cloud: text, JSON and exit status for success and failure."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from sector import errors
+from sector.cli import files
+from sector.cli.main import cli, run
+from sector.client.progress import Moved, Summary
+from sector.model import FileInfo, Version
+from sector.wire.files import Removed, Replicas
+
+A = FileInfo("/d/a", "file", 5, Version(1, 7), "alice", 0o640, 1.7e9, "crc32c-1m:00", ["s1", "s2"])
+B = FileInfo("/d/b\n\x1b[2J", "file", 0, Version(1, 8), "bob", 0o644, 1.7e9, "crc32c-1m:01", [])
+D = FileInfo("/d", "dir", 0, Version(0, 0), "alice", 0o755, 1.7e9, "", [])
+
+
+class FakeCloud:
+    """Answers from a table and records the calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.answers: dict[str, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            kwargs.pop("progress", None)
+            self.calls.append((name, *args, kwargs))
+            answer = self.answers.get(name)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        return call
+
+
+@pytest.fixture
+def cloud(monkeypatch: pytest.MonkeyPatch) -> FakeCloud:
+    """The cloud that commands get."""
+    fake = FakeCloud()
+
+    @contextmanager
+    def connection(shared: Any) -> Any:
+        yield fake
+
+    monkeypatch.setattr(files, "connection", connection)
+    return fake
+
+
+def out(*arguments: str) -> str:
+    """Standard output of a command that succeeds."""
+    done = CliRunner().invoke(cli, list(arguments), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_ls_text(cloud: FakeCloud) -> None:
+    """Names are escaped for a terminal, directories end with a slash."""
+    cloud.answers["ls"] = [D, A, B]
+    assert out("ls", "/") == "d/\na\nb\\n\\x1b[2J\n"
+    assert out("ls", "-r", "/").splitlines()[1] == "/d/a"
+    long = out("ls", "-l", "/").splitlines()
+    assert long[2].split()[:5] == ["-", "640", "2", "alice", "5"]
+
+
+def test_ls_json_is_an_array_with_the_fields_of_the_design(cloud: FakeCloud) -> None:
+    cloud.answers["ls"] = [A, B]
+    rows = json.loads(out("ls", "/d", "--json"))
+    assert [row["path"] for row in rows] == ["/d/a", "/d/b\n\x1b[2J"]
+    assert set(rows[0]) >= {"path", "size", "version", "owner", "mtime", "digest", "replicas"}
+    assert rows[0]["version"] == "1.7"
+    assert rows[0]["replicas"] == ["s1", "s2"]
+
+
+def test_stat(cloud: FakeCloud) -> None:
+    cloud.answers["stat"] = A
+    assert json.loads(out("stat", "/d/a", "--json"))["size"] == 5
+    assert "5 bytes" in out("stat", "/d/a")
+
+
+def test_refusal_is_one_line_or_one_object(cloud: FakeCloud, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit status 1 with code, message and hint; 2 for wrong use."""
+    cloud.answers["stat"] = errors.NotFound("/d/x does not exist")
+    assert run(["stat", "/d/x"]) == 1
+    assert capsys.readouterr().err == "sector: /d/x does not exist\n"
+    assert run(["stat", "/d/x", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "not_found"
+    assert run(["put", "/only-one"]) == 2
+    assert run(["cat", "/a", "--json"]) == 2
+    assert run(["replicate", "-n", "99", "/a"]) == 2
+
+
+def test_put_and_get(cloud: FakeCloud, capsys: pytest.CaptureFixture[str]) -> None:
+    """Arguments reach the client; the summary is JSON or one line of talk."""
+    moved = Moved("/d/a", "a", 5, Version(1, 7), "crc32c-1m:00", "s1", 0.5, {"us": 10, "lim_disk_us": 5})
+    cloud.answers["put"] = cloud.answers["get"] = Summary([moved], 5, 0.5, ["slave s1 stopped"])
+    told = json.loads(out("put", "-r", "a", "b", "/d/", "--json", "--no-replace"))
+    assert cloud.calls[-1] == (
+        "put",
+        ["a", "b"],
+        "/d/",
+        {"recursive": True, "create": "new", "parallel": 4},
+    )
+    assert told["bytes"] == 5
+    assert told["notes"] == ["slave s1 stopped"]
+    assert told["files"][0]["path"] == "/d/a"
+    assert run(["get", "/d/a", "--stats"]) == 0
+    assert cloud.calls[-1][1:3] == ("/d/a", ".")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines()[0].startswith("got 1 file, 5 B in 0.5 s")
+    assert "disk 50 %" in captured.err
+
+
+def test_mkdir_mv_rm_replicate(cloud: FakeCloud) -> None:
+    cloud.answers["rm"] = Removed(3, 30)
+    cloud.answers["replicate"] = Replicas(3, 2, ["s1", "s2"])
+    out("mkdir", "-p", "/a", "/b")
+    assert cloud.calls == [("mkdir", "/a", {"parents": True}), ("mkdir", "/b", {"parents": True})]
+    out("mv", "-f", "/a", "/b")
+    assert cloud.calls[-1] == ("mv", "/a", "/b", {"overwrite": True})
+    assert json.loads(out("rm", "-r", "/a", "/b", "--json")) == {"files": 6, "bytes": 60}
+    assert json.loads(out("replicate", "--wait", "/a", "--json")) == {
+        "path": "/a",
+        "wanted": 3,
+        "have": 2,
+        "replicas": ["s1", "s2"],
+    }
+    assert cloud.calls[-1][2]["wait"] is True
+
+
+@pytest.mark.parametrize("name", ["ls", "stat", "mkdir", "put", "get", "cat", "mv", "rm", "replicate"])
+def test_help_has_examples(name: str) -> None:
+    text = out(name, "--help")
+    assert "Examples:" in text
+    assert f"sector {name}" in text
+    assert "--json" in text
