@@ -194,6 +194,10 @@ class ClientCalls:
         rest = entry.size - request.offset
         length = min(request.length, rest) if request.length else rest
         current = [r for r in replicas if r.version == entry.version]
+        holders = {r.node for r in current}
+        await self._hub.until_settled(
+            lambda: any(n.id in holders and n.candidate().usable for n in self._hub.core.members.up())
+        )
         for node_id in self._read_order(path, current, request.exclude, caller):
             ticket = self._hub.ticket("read", path, entry.version, request.offset, length)
             try:
@@ -239,14 +243,19 @@ class ClientCalls:
         """Take the lease and introduce the client to a slave with room."""
         view = self._hub.writer(caller)
         path = check(view, request.path, "w")
-        order = placement.for_write(
-            self._hub.core.members.candidates(),
-            path=path,
-            size=request.size,
-            client=self._hub.place(caller),
-            near=request.near,
-            exclude=request.exclude,
-        )
+
+        def choose() -> list[str]:
+            return placement.for_write(
+                self._hub.core.members.candidates(),
+                path=path,
+                size=request.size,
+                client=self._hub.place(caller),
+                near=request.near,
+                exclude=request.exclude,
+            )
+
+        await self._hub.until_settled(lambda: bool(choose()))
+        order = choose()
         if not order:
             raise self._no_room(request)
         lease_s = self._hub.config.master.lease_s
@@ -271,7 +280,7 @@ class ClientCalls:
         up = self._hub.core.members.up()
         if not up:
             return Unavailable("no slave runs", hint="start slaves, or wait until they have joined")
-        left = [node for node in up if node.id not in request.exclude]
+        left = [node for node in up if node.id not in request.exclude and node.candidate().usable]
         if not left:
             return Unavailable("every slave that runs has failed for this client")
         most = max(node.candidate().free for node in left)

@@ -183,7 +183,7 @@ class Errands:
         moves = [Rename(r.old_path, r.old_version, r.meta) for r in renames]
         command = RenameFiles(self._hub.epoch, moves, self._hub.wall())
         await self._hub.call_slave(node_id, command, 60.0)
-        await self._hub.store.write(lambda tx: tx.renames_done(node_id, renames))
+        await self._hub.store.write(lambda tx: tx.renames_done(node_id, renames, self._hub.wall()))
 
     async def _send_trash(self, node_id: str, trash: Sequence[Trash]) -> None:
         kind = trash[0].surplus

@@ -27,6 +27,7 @@ from sector.wire.base import Request
 log = Logger()
 STARTING, RUNNING, REBUILDING, REBUILD_NEEDED = "starting", "running", "rebuilding", "rebuild_needed"
 COMMAND_S = 10.0
+SETTLE_STEP_S = 0.1
 
 
 def new_id() -> bytes:
@@ -67,6 +68,7 @@ class Hub:
         self.serial_base = 0
         self.state = STARTING
         self.tickets = 0
+        self.started = clock.seconds()
         self.perform: Callable[[Effect], None] = lambda effect: None
         self.context = MasterContext(
             master_id=section.id,
@@ -109,6 +111,11 @@ class Hub:
         """Raises `ReadOnly` during a rebuild, `Busy` while starting."""
         if self.state == REBUILDING:
             raise ReadOnly("the master rebuilds its database and serves reads only")
+        if self.state == REBUILD_NEEDED:
+            raise ReadOnly(
+                "the slaves remember more than the master's database",
+                hint="the database was lost or is an old copy: move it away, start the master with --rebuild",
+            )
         if self.state == STARTING:
             raise Busy("the master is starting")
 
@@ -123,6 +130,15 @@ class Hub:
     def place(self, caller: Caller) -> Place:
         """Where a caller is."""
         return self.topology.place(caller.peer.host)
+
+    async def until_settled(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition that slaves bring about when they come back after a restart of the master;
+        once the cluster has had its time to settle there is nothing to wait for."""
+        until = self.started + self.config.master.lost_s
+        while not condition() and self.clock.seconds() < until and self.state != STARTING:
+            pause: Deferred[None] = Deferred()
+            self.clock.callLater(SETTLE_STEP_S, pause.callback, None)
+            await pause
 
     # slaves -----------------------------------------------------------------------------------------------
     def peer_of(self, node: Node) -> Peer:

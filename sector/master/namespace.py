@@ -106,6 +106,9 @@ class Tx(Protocol):
     def replicas(self, path: str) -> list[Replica]:
         """All replicas of the entry, in order of node."""
 
+    def replicas_of(self, paths: Sequence[str]) -> dict[str, list[Replica]]:
+        """The same for many paths; those without replicas may be absent."""
+
     def moving(self, node: str, path: str, version: Version) -> bool:
         """Whether the slave knows some entry's content still by this name and version."""
 
@@ -218,7 +221,8 @@ def list_entries(tx: Tx, path: str, recursive: bool, after: str, limit: int) -> 
         return ([] if after >= entry.path else [info_of(entry, tx.replicas(entry.path))]), False
     page = tx.listing(entry.path, recursive, after, limit + 1)
     more = len(page) > limit
-    return [info_of(e, [] if e.is_dir else tx.replicas(e.path)) for e in page[:limit]], more
+    held = tx.replicas_of([e.path for e in page[:limit] if not e.is_dir])
+    return [info_of(e, held.get(e.path, [])) for e in page[:limit]], more
 
 
 # directories ------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from twisted.python.failure import Failure
 
 from sector import __version__
 from sector.config import Config
-from sector.errors import BadConfig, SectorError
+from sector.errors import BadConfig, Busy, SectorError
 from sector.gmp.api import Gmp, GmpKey, PeerEvent
 from sector.master import core, namespace
 from sector.master.admin import register_admin
@@ -45,7 +45,7 @@ from sector.rpc import Caller
 from sector.wire import admin, login
 
 log = Logger()
-TICK_S = 0.25
+TICK_S = 0.5
 LEASES_S = 5.0
 RULES_S = 2.0
 SUMS_S = 1.0
@@ -293,7 +293,7 @@ class MasterService(MultiService):
         The security of this call is the caller's: the id is the one in the certificate."""
         hub = self.hub
         if hub.state == STARTING:
-            await self._until_ready()
+            raise Busy("the master is starting")
         host = join.gmp.host if join.gmp.host not in ("0.0.0.0", "::", "") else address
         data_host = join.data.host if join.data.host not in ("0.0.0.0", "::", "") else address
         before = hub.core.members.nodes.get(join.slave_id)
@@ -327,16 +327,6 @@ class MasterService(MultiService):
             hub.config.master.encrypt,
         )
 
-    def _until_ready(self) -> Deferred[None]:
-        waiting: Deferred[None] = Deferred()
-
-        def pass_on(result: Any) -> Any:
-            waiting.callback(result)
-            return None if isinstance(result, Failure) else result
-
-        self.ready.addBoth(pass_on)
-        return waiting
-
     def remove_node(self, principal: str) -> None:
         """A slave ("slave:ID") was taken from the allow-list: it is heard no longer."""
         role, _, node_id = principal.partition(":")
@@ -346,6 +336,10 @@ class MasterService(MultiService):
         self.hub.gmp.remove_key(node.key_id)
         self.hub.core.forget(node_id)
         self.hub.audit("master", "slave removed", node_id)
+        self.spawn(self._forget_node(node_id))
+
+    async def _forget_node(self, node_id: str) -> None:
+        await self.hub.store.write(lambda tx: tx.forget_node(node_id))
 
     def _peer_event(self, event: PeerEvent) -> None:
         if event.kind == "restarted":
@@ -362,13 +356,14 @@ class MasterService(MultiService):
 
     # users ----------------------------------------------------------------------------------------------
     def sessions_ended(self, rows: list[Any]) -> None:
-        """Sessions are over (log-out, changed rights, removed user): their write leases end too when the
-        user has no session left."""
+        """Sessions are over. Those that were closed before their time (changed rights, removed user) end the
+        user's write leases too, if he has no session left."""
         live = {row.user for row in self.hub.sessions.rows()}
         for row in rows:
             for listener in self.context.on_session_end:
                 listener(principal_of(row.user, row.id))
-        for user in {row.user for row in rows} - live:
+        ended = {row.user for row in rows if row.expires > self.hub.wall()}
+        for user in ended - live:
             self.spawn(self._drop_leases(user))
 
     async def _drop_leases(self, user: str) -> None:

@@ -12,7 +12,7 @@ from sector.master import namespace, reconcile
 from sector.master.core import CopyEnded, ReportEnded, SlaveBeat
 from sector.master.errands import Errands
 from sector.master.hub import REBUILD_NEEDED, REBUILDING, RUNNING, Hub, new_id
-from sector.master.membership import Load
+from sector.master.membership import Load, Node
 from sector.master.namespace import WriteRequest
 from sector.master.sessions import View
 from sector.master.store import SqlTx
@@ -23,6 +23,7 @@ from sector.wire.base import Ok
 
 log = Logger()
 REPORT_PAUSE_S = 30.0
+FAILED_PAUSE_S = 300.0
 
 
 @dataclass(slots=True)
@@ -32,6 +33,7 @@ class _Report:
     number: int
     started: float
     instance: int
+    touched: float
     adopted: int = 0
     dropped: int = 0
 
@@ -71,7 +73,13 @@ class SlaveCalls:
         self._hub.feed(SlaveBeat(node.id, load))
         if self._hub.state == RUNNING:
             self._errands.heard(node.id, request.mirror_serial)
-        wanted = node.want_report and node.id not in self._reports
+        running = self._reports.get(node.id)
+        stuck = (
+            running is None
+            or running.instance != node.instance
+            or (self._hub.wall() - running.touched > REPORT_PAUSE_S)
+        )
+        wanted = node.want_report and stuck
         return slave.HeartbeatReply(self._hub.epoch, wanted)
 
     # reports --------------------------------------------------------------------------------------------
@@ -92,7 +100,7 @@ class SlaveCalls:
             )
         if request.first:
             number = await self._hub.store.write(lambda tx: tx.draw().counter)
-            self._reports[node.id] = _Report(number, self._hub.wall(), node.instance)
+            self._reports[node.id] = _Report(number, self._hub.wall(), node.instance, self._hub.wall())
         current = self._reports.get(node.id)
         if current is None or current.instance != node.instance:
             node.want_report = True
@@ -125,6 +133,7 @@ class SlaveCalls:
             return slave.ReportReply(drop, publish, discard), look, adopted, tx.mirror_serial()
 
         reply, look, adopted, serial = await self._hub.store.write(merge)
+        current.touched = self._hub.wall()
         current.adopted += adopted
         current.dropped += len(reply.drop)
         self._hub.serial = max(self._hub.serial, serial)
@@ -148,6 +157,13 @@ class SlaveCalls:
         )
         self._hub.feed(ReportEnded(node_id))
         self._on_reported(node_id, request.mirror_serial)
+
+    def _ask_report(self, node: Node, pause_s: float) -> None:
+        """The master's picture of the slave may be wrong: a full report, but not too often."""
+        asked = self._asked.get(node.id, float("-inf"))
+        if self._hub.clock.seconds() - asked > pause_s:
+            self._asked[node.id] = self._hub.clock.seconds()
+            node.want_report = True
 
     # content ----------------------------------------------------------------------------------------------
     async def publish(self, request: slave.Publish, caller: Caller) -> slave.Published:
@@ -174,6 +190,7 @@ class SlaveCalls:
                 node=node.id,
                 error=request.error,
             )
+            self._ask_report(node, FAILED_PAUSE_S)
             self._hub.feed(CopyEnded(request.task, request.error))
             return Ok()
         path = check_path(request.path)
@@ -203,10 +220,8 @@ class SlaveCalls:
         if serial > self._hub.serial:
             self._hub.serial = serial
             self._errands.poke_all()
-        asked = self._asked.get(node.id, float("-inf"))
-        if not clean and self._hub.clock.seconds() - asked > REPORT_PAUSE_S:
-            self._asked[node.id] = self._hub.clock.seconds()
-            node.want_report = True
+        if not clean:
+            self._ask_report(node, REPORT_PAUSE_S)
         self._hub.look(*paths)
         return Ok()
 

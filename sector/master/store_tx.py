@@ -58,6 +58,15 @@ class SqlTx(WorkTx):
         query = select(R).join(E, E.c.id == R.c.entry_id).where(E.c.path == path).order_by(R.c.node)
         return [replica_of(row) for row in self.connection.execute(query)]
 
+    def replicas_of(self, paths: Sequence[str]) -> dict[str, list[Replica]]:
+        found: dict[str, list[Replica]] = {}
+        for start in range(0, len(paths), IN_CHUNK):
+            chunk = paths[start : start + IN_CHUNK]
+            query = select(R, E.c.path).join(E, E.c.id == R.c.entry_id).where(E.c.path.in_(chunk))
+            for row in self.connection.execute(query.order_by(R.c.node)):
+                found.setdefault(row.path, []).append(replica_of(row))
+        return found
+
     def moving(self, node: str, path: str, version: Version) -> bool:
         found = exists().where(
             R.c.node == node,

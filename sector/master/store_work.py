@@ -126,7 +126,7 @@ class WorkTx:
             for row in self.connection.execute(query.limit(limit))
         ]
 
-    def renames_done(self, node: str, done: Sequence[PendingRename]) -> None:
+    def renames_done(self, node: str, done: Sequence[PendingRename], now: float) -> None:
         """The node has applied these renames."""
         for rename in done:
             version = rename.meta.version
@@ -139,7 +139,7 @@ class WorkTx:
                     R.c.epoch == version.epoch,
                     R.c.counter == version.counter,
                 )
-                .values(old_path=None, old_epoch=ZERO.epoch, old_counter=ZERO.counter)
+                .values(old_path=None, old_epoch=ZERO.epoch, old_counter=ZERO.counter, confirmed=now)
             )
 
     def trash(self, node: str, limit: int) -> list[Trash]:
@@ -203,6 +203,11 @@ class WorkTx:
                         row.on_conflict_do_update(index_elements=[G.c.user, G.c.path], set_=values)
                     )
         return self._serial != before
+
+    def forget_node(self, node: str) -> None:
+        """The slave is no longer part of the cluster: nothing is there, nothing is to be done there."""
+        self.connection.execute(delete(R).where(R.c.node == node))
+        self.connection.execute(delete(X).where(X.c.node == node))
 
     # rebuilding -------------------------------------------------------------------------------------
     def highest_epoch(self) -> int:

@@ -191,7 +191,7 @@ def test_move_remembers_what_slaves_know(space: Space) -> None:
     renames = space.do(lambda tx: tx.renames("s1", 10))
     assert [(r.old_path, r.old_version, r.meta.path) for r in renames] == [("/f", version, "/h")]
     assert space.do(lambda tx: tx.moving("s1", "/f", version))
-    space.do(lambda tx: tx.renames_done("s1", renames))
+    space.do(lambda tx: tx.renames_done("s1", renames, NOW))
     assert not space.do(lambda tx: tx.renames("s1", 10))
     space.do(lambda tx: ns.move(tx, "/h", "/f", False, NOW))
     assert space.do(lambda tx: tx.tombstone("/f")) is None
@@ -312,7 +312,7 @@ class NamespaceMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def confirm_renames(self, data: st.DataObject) -> None:
         node = data.draw(NODES)
-        self.space.do(lambda tx: tx.renames_done(node, tx.renames(node, 100)))
+        self.space.do(lambda tx: tx.renames_done(node, tx.renames(node, 100), NOW))
 
     @invariant()
     def same_as_model(self) -> None:
