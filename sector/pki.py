@@ -182,7 +182,7 @@ def check_certificate(leaf: x509.Certificate, ca: x509.Certificate, now: datetim
         if now < certificate.not_valid_before_utc:
             raise NotAllowed(f"the {name} is not valid yet", hint="check the clock of both machines")
         if now > certificate.not_valid_after_utc:
-            raise NotAllowed(f"the {name} has expired", hint="renew it: sector init --renew DIR")
+            raise NotAllowed(f"the {name} has expired", hint="renew it: sector init DIR --renew")
     try:
         leaf.verify_directly_issued_by(ca)
     except (InvalidSignature, ValueError, TypeError):

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from twisted.application.service import MultiService
 from twisted.internet import error
-from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
+from twisted.internet.defer import CancelledError, Deferred, ensureDeferred, maybeDeferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -159,6 +159,7 @@ class LoginService(MultiService):
         self._admission = Admission(per_s, per_s)
         self._serial = 0
         self._watching: Deferred[None] | None = None
+        self._watch_runs = False
         self._watch_again = False
         self._timers: dict[str, Any] = {}
         self._reloaded = float("-inf")
@@ -217,7 +218,7 @@ class LoginService(MultiService):
         if self._watching is not None:
             self._watching.cancel()
         if self._port is not None:
-            await self._port.stopListening()
+            await maybeDeferred(self._port.stopListening)
         self.server.close_all()
 
     def _later(self, name: str, delay_s: float, function: Callable[[], None]) -> None:
@@ -329,9 +330,10 @@ class LoginService(MultiService):
 
     def watch(self) -> None:
         """Ask for changed rights now, and every 2 s from then on."""
-        if self._watching is not None:
+        if self._watch_runs:
             self._watch_again = True
             return
+        self._watch_runs = True
         self._watching = ensureDeferred(self._watch())
         self._watching.addErrback(self._watch_failed)
 
@@ -353,7 +355,7 @@ class LoginService(MultiService):
         except SectorError as failed:
             log.debug("security server: {why}", why=failed.message)
         finally:
-            self._watching = None
+            self._watch_runs = False
         self._later("watch", WATCH_S * random.uniform(0.9, 1.1), self.watch)
 
     async def _apply(self, news: login.Epochs) -> None:

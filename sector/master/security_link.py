@@ -129,6 +129,7 @@ class AuditBuffer:
         self._dropped = 0
         self._timer: Any = None
         self._sending: Deferred[None] | None = None
+        self._runs = False
         self._stopped = False
 
     def __len__(self) -> int:
@@ -143,11 +144,12 @@ class AuditBuffer:
         self._plan(AUDIT_S)
 
     def _plan(self, delay_s: float) -> None:
-        if self._stopped or self._sending is not None or (self._timer is not None and self._timer.active()):
+        if self._stopped or self._runs or (self._timer is not None and self._timer.active()):
             return
         self._timer = self._clock.callLater(delay_s, self._send)
 
     def _send(self) -> None:
+        self._runs = True
         self._sending = ensureDeferred(self._flush())
         self._sending.addErrback(lambda failure: log.failure("audit lines cannot be sent", failure))
 
@@ -174,7 +176,7 @@ class AuditBuffer:
             log.debug("audit lines wait: {why}", why=error.message)
             delay_s = 5.0
         finally:
-            self._sending = None
+            self._runs = False
         if self._lines:
             self._plan(delay_s)
 
@@ -182,8 +184,8 @@ class AuditBuffer:
         """Send what is left if the server is there."""
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
-        if self._sending is None and self._lines:
-            self._send()
         self._stopped = True
+        if not self._runs and self._lines:
+            self._send()
         if self._sending is not None:
             await self._sending

@@ -9,7 +9,7 @@ from typing import Any
 
 from twisted.application.service import MultiService
 from twisted.internet import error
-from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.defer import Deferred, ensureDeferred, maybeDeferred
 from twisted.logger import Logger
 
 from sector.config import Config
@@ -285,7 +285,7 @@ class SecurityService(MultiService):
         if self._starting is not None and not self._starting.called:
             self._starting.cancel()
         if self._port is not None:
-            await self._port.stopListening()
+            await maybeDeferred(self._port.stopListening)
         self._server.close_all()
         self._pool.stop()
         await self._store.close()
