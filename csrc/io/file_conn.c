@@ -186,6 +186,8 @@ void xfer_hear(xfer *x)
         size_t body;
         ssize_t n = udt_mux_recv(io_port_mux(x->port), x->sock, x->in + x->in_len,
                                  sizeof x->in - x->in_len, io_port_now(x->port));
+        if (n == UDT_E_PEERCLOSED)
+            xfer_fail(x, UDT_E_PEERCLOSED, 0, 0, 0);
         if (n <= 0)
             return;
         x->in_len += (size_t)n;
