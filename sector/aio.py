@@ -19,6 +19,7 @@ from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
 from twisted.python.failure import Failure
 
 from sector import errors
+from sector.client.bars import bar
 from sector.client.blocking import ReactorThread
 from sector.client.cloud import PARALLEL, CloudClient
 from sector.client.connect import open_client, settings
@@ -190,18 +191,19 @@ class Cloud:
         recursive: bool = False,
         create: str = "any",
         parallel: int = PARALLEL,
-        progress: Progress | None = None,
+        progress: Progress | bool | None = None,
     ) -> Summary:
-        """Store local files. `progress` is updated in the reactor thread."""
-        summary: Summary = await self.wait(
-            self.client.put,
-            local,
-            remote,
-            recursive=recursive,
-            create=create,
-            parallel=parallel,
-            progress=progress,
-        )
+        """Store local files. A `progress` given is told in the reactor thread."""
+        with bar("put", progress) as shown:
+            summary: Summary = await self.wait(
+                self.client.put,
+                local,
+                remote,
+                recursive=recursive,
+                create=create,
+                parallel=parallel,
+                progress=shown,
+            )
         return summary
 
     async def get(
@@ -212,18 +214,19 @@ class Cloud:
         recursive: bool = False,
         overwrite: bool = True,
         parallel: int = PARALLEL,
-        progress: Progress | None = None,
+        progress: Progress | bool | None = None,
     ) -> Summary:
-        """Fetch files. `progress` is updated in the reactor thread."""
-        summary: Summary = await self.wait(
-            self.client.get,
-            remote,
-            local,
-            recursive=recursive,
-            overwrite=overwrite,
-            parallel=parallel,
-            progress=progress,
-        )
+        """Fetch files. A `progress` given is told in the reactor thread."""
+        with bar("get", progress) as shown:
+            summary: Summary = await self.wait(
+                self.client.get,
+                remote,
+                local,
+                recursive=recursive,
+                overwrite=overwrite,
+                parallel=parallel,
+                progress=shown,
+            )
         return summary
 
     async def read(self, path: str) -> bytes:

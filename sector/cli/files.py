@@ -185,7 +185,7 @@ def told(shared: Shared, title: str, kind: str | None) -> Iterator[Progress]:
         progress.listener = line
         yield progress
         return
-    with bar(title, draw=shared.bars) as progress:
+    with bar(title, shared.bars) as progress:
         if not shared.bars:
             progress.on_note = say
         yield progress

@@ -18,13 +18,14 @@ def wanted() -> bool:
 
 
 @contextmanager
-def bar(title: str, progress: Progress | None = None, *, draw: bool | None = None) -> Iterator[Progress]:
-    """A `Progress` for one call. With one given by the caller nothing is drawn."""
-    if progress is not None:
+def bar(title: str, progress: Progress | bool | None = None) -> Iterator[Progress]:
+    """A `Progress` for one call. One given by the caller is used and nothing drawn; True = draw, False =
+    do not, None = draw where it makes sense."""
+    if isinstance(progress, Progress):
         yield progress
         return
     state = Progress()
-    if not (wanted() if draw is None else draw):
+    if not (wanted() if progress is None else progress):
         yield state
         return
     from rich.console import Console

@@ -248,11 +248,12 @@ class Cloud:
         recursive: bool = False,
         create: str = "any",
         parallel: int = PARALLEL,
-        progress: Progress | None = None,
+        progress: Progress | bool | None = None,
     ) -> Summary:
         """Store local files. A `remote` that is a directory or ends with "/" takes them by name, else it
         names the one file. `recursive` = directories with all below; `create` "new" = never replace;
-        `parallel` files at once. Without `progress` a bar is drawn on a terminal. Raises LocalIO, Exists,
+        `parallel` files at once. `progress`: False = no bar (None = on a
+        terminal or in a notebook), or a `Progress` to be told. Raises LocalIO, Exists,
         NoSpace, Denied, LeaseHeld, LeaseLost, Unavailable, Unreachable."""
         with bar("put", progress) as shown:
             summary: Summary = self.wait(
@@ -274,7 +275,7 @@ class Cloud:
         recursive: bool = False,
         overwrite: bool = True,
         parallel: int = PARALLEL,
-        progress: Progress | None = None,
+        progress: Progress | bool | None = None,
     ) -> Summary:
         """Fetch files. A `local` that is a directory takes them by name, else it names the one file. Each
         appears complete and verified, or not at all. Raises NotFound, IsDirectory, Exists, Unavailable,

@@ -210,7 +210,7 @@ class CloudClient:
         parallel: int = PARALLEL,
         progress: Progress | None = None,
     ) -> Summary:
-        """Store local files. A `remote` that is a directory or ends with "/" takes them by name, else it names
+        """Store local files. A `remote` that is a directory or ends with "/" takes them by name, else names
         the one file; missing directories are made. `recursive` = directories with all below; `create`
         "new" = never replace; `parallel` files at once. Errors: LocalIO, Exists, NoSpace, Denied,
         LeaseHeld, LeaseLost, Unavailable, Unreachable."""

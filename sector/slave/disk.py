@@ -76,7 +76,8 @@ class Disk(Area):
         keep_free_bytes: int = 0,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`owner` of adopted files; `keep_free_bytes` are never filled; `now` gives seconds since 1970."""
+        """`owner` of adopted files; `keep_free_bytes`, but at most a twentieth of the disk, are never
+        filled; `now` gives seconds since 1970."""
         super().__init__(root, slave_id, now)
         self.where = f"slave {slave_id}"
         self.entries: dict[str, Record] = {}
@@ -207,8 +208,11 @@ class Disk(Area):
     def space_thd(self) -> tuple[int, int]:
         """(free, used) bytes: what may still be written; what our contents take."""
         info = os.fstatvfs(self._tmp)
-        free = info.f_bavail * info.f_frsize - self._keep_free
-        return max(0, free), sum(record.size for record in list(self.entries.values()))
+        return self._free(info), sum(record.size for record in list(self.entries.values()))
+
+    def _free(self, info: os.statvfs_result) -> int:
+        keep = min(self._keep_free, info.f_blocks * info.f_frsize // 20)
+        return max(0, info.f_bavail * info.f_frsize - keep)
 
     def reserve_thd(self, path: str, size: int) -> Temp:
         """A temporary file with room for `size` bytes of `path`. Raises NoSpace, Conflict (a symbolic
@@ -222,8 +226,7 @@ class Disk(Area):
             fd = os.open(name, flags, 0o644, dir_fd=self._tmp)
             backed = fallocate(fd, size)
             info = os.fstatvfs(fd)
-            free = info.f_bavail * info.f_frsize - self._keep_free
-            if free < need + (0 if backed else size):
+            if self._free(info) < need + (0 if backed else size):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             if fd >= 0:

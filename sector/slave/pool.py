@@ -30,7 +30,7 @@ class Threads:
 
     def __init__(self, reactor: Any, name: str, size: int = 4) -> None:
         self._reactor = reactor
-        self._pool = ThreadPool(minthreads=0, maxthreads=size, name=name)
+        self._pool = ThreadPool(minthreads=size, maxthreads=size, name=name)
 
     def start(self) -> None:
         if not self._pool.started:
