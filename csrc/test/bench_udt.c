@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { CHUNK = 180 * 1456 };
 
@@ -27,7 +28,7 @@ struct bench {
     const char *cc;
     int64_t bytes, limit_bytes, limit_us, t0, t1;
     double cpu0;
-    bool done, writable;
+    bool done, writable, refused;
 };
 
 static _Noreturn void die(const char *what, int64_t err)
@@ -97,7 +98,10 @@ static void on_event(struct bench *b, const udt_event *ev)
         b->done = b->limit_bytes == 0;
         break;
     case UDT_IO_FAILED:
-        die("connection", ev->err);
+        if (b->t0 || ev->err != UDT_E_UNREACHABLE)
+            die("connection", ev->err);
+        b->refused = true;
+        break;
     default:
         break;
     }
@@ -191,18 +195,34 @@ static bool more(const struct bench *b)
     return b->bytes < b->limit_bytes;
 }
 
+/* Connects; for 5 s a receiver that is not there yet is waited for. */
+static void meet(struct bench *b, const udt_addr *to)
+{
+    udt_sock_opts o = options(b);
+    int64_t end = now_us() + 5000000;
+    b->refused = true;
+    while (!b->t0) {
+        if (b->refused) {
+            if (b->sock)
+                udt_close(b->ctx, b->sock, 0);
+            b->refused = false;
+            b->sock = udt_connect(b->ctx, b->port, to, &o);
+            if (b->sock < 0 || now_us() > end)
+                die("connect", b->sock < 0 ? b->sock : UDT_E_UNREACHABLE);
+        }
+        turn(b, 100000);
+        if (b->refused)
+            usleep(50000);
+    }
+}
+
 static void sender(struct bench *b, const char *host, const char *port)
 {
     udt_addr to = parse_addr(host, port), at = {.family = to.family};
     static uint8_t buf[CHUNK];
     memset(buf, 0x55, sizeof buf);
     open_port(b, &at);
-    udt_sock_opts o = options(b);
-    b->sock = udt_connect(b->ctx, b->port, &to, &o);
-    if (b->sock < 0)
-        die("connect", b->sock);
-    while (!b->t0)
-        turn(b, 100000);
+    meet(b, &to);
     while (more(b)) {
         size_t want = sizeof buf;
         if (b->limit_bytes && b->limit_bytes - b->bytes < (int64_t)want)
