@@ -377,3 +377,60 @@ TEST(udt_conn_probe_pairs_and_bursts_towards_a_foreign_peer)
     }
     world_fini(&w);
 }
+
+TEST(udt_conn_bandwidth_limit_holds)
+{
+    world w;
+    udt_opts o;
+    sim_link l = {.rate_bps = 1000000000, .delay_us = 5000};
+    udt_opts_init(&o);
+    o.max_bw_Bps = 2500000; /* 20 Mb/s */
+    pair p = open_pair(&w, PAIR_CLIENT, &o, &l);
+    flow f = {.from = 0, .seed = 1, .size = 5000000};
+    udt_time start = sim_net_now(w.net);
+    CHECK(world_move(&w, &p, &f, 1, start + 10000000));
+    double took = (double)(sim_net_now(w.net) - start) * 1e-6;
+    CHECK(took > 1.9 && took < 2.4);
+    udt_stats st;
+    CHECK_INT(udt_mux_stats(w.m[0], p.s[0], &st), 0);
+    CHECK_INT(st.pkts_retrans, 0);
+    CHECK(st.rtt_us > 9000 && st.rtt_us < 30000);
+    world_fini(&w);
+}
+
+TEST(udt_conn_request_and_response_take_a_round_trip)
+{
+    /* Full-size and short packets, own and foreign: no 10 ms or 100 ms ticks in the way. */
+    for (int own = 0; own < 2; own++) {
+        for (size_t size = 100; size <= 2912; size += 1356) {
+            world w;
+            udt_opts o;
+            sim_link l = {.delay_us = 500};
+            static uint8_t buf[4096];
+            udt_opts_init(&o);
+            o.own_peer = own;
+            pair p = open_pair(&w, PAIR_CLIENT, &o, &l);
+            udt_time start = sim_net_now(w.net);
+            for (int i = 0; i < 100; i++) {
+                for (int from = 0; from < 2; from++) {
+                    size_t have = 0;
+                    struct udt_ev ev;
+                    CHECK_INT(udt_mux_send(w.m[from], p.s[from], buf, size, sim_net_now(w.net)),
+                              (ssize_t)size);
+                    sim_net_kick(w.net, from);
+                    while (have < size) {
+                        if (!world_take(&w, !from, UDT_EV_READABLE, 0, &ev)) {
+                            CHECK(world_step(&w, start + 1000000));
+                            continue;
+                        }
+                        ssize_t n = udt_mux_recv(w.m[!from], p.s[!from], buf, sizeof buf,
+                                                 sim_net_now(w.net));
+                        have += n > 0 ? (size_t)n : 0;
+                    }
+                }
+            }
+            CHECK((sim_net_now(w.net) - start) / 100 < 1200);
+            world_fini(&w);
+        }
+    }
+}

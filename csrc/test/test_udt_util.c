@@ -67,12 +67,12 @@ void world_fini(world *w)
     sim_net_free(w->net);
 }
 
-/* READABLE comes again with each arrival: one of a socket is enough. */
+/* States, unlike changes of state, come again and again: one of a socket is enough. */
 static bool known(const world *w, int e, const struct udt_ev *ev)
 {
     for (int i = 0; i < w->nev[e]; i++)
-        if (ev->kind == UDT_EV_READABLE && w->ev[e][i].kind == ev->kind &&
-            w->ev[e][i].sock == ev->sock)
+        if (ev->kind >= UDT_EV_READABLE && ev->kind <= UDT_EV_DRAINED &&
+            w->ev[e][i].kind == ev->kind && w->ev[e][i].sock == ev->sock)
             return true;
     return false;
 }

@@ -32,9 +32,9 @@ void udt__conn_timer(udt_conn *c, udt_time *field, udt_time at)
 
 void udt__conn_arm(udt_conn *c)
 {
-    const udt_time all[] = {c->t_handshake, c->t_connect, c->t_ack,     c->t_ack_repeat,
-                            c->t_nak,       c->t_probe,   c->t_retx,    c->t_exp,
-                            c->t_pace,      c->t_linger,  c->t_shutdown};
+    const udt_time all[] = {c->t_handshake, c->t_connect, c->t_ack,      c->t_ack_repeat,
+                            c->t_nak,       c->t_probe,   c->t_retx,     c->t_exp,
+                            c->t_pace,      c->t_linger,  c->t_shutdown, c->t_space};
     udt_time first = UDT_NEVER;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         first = all[i] < first ? all[i] : first;
@@ -45,7 +45,7 @@ void udt__conn_arm(udt_conn *c)
 static void stop_timers(udt_conn *c)
 {
     c->t_handshake = c->t_connect = c->t_ack = c->t_ack_repeat = c->t_nak = c->t_probe = c->t_retx =
-        c->t_exp = c->t_pace = c->t_linger = c->t_shutdown = UDT_NEVER;
+        c->t_exp = c->t_pace = c->t_linger = c->t_shutdown = c->t_space = UDT_NEVER;
     udt__conn_arm(c);
 }
 
@@ -166,7 +166,8 @@ void udt__conn_close(udt_conn *c, uint32_t linger_ms, udt_time now)
 {
     if (c->state == CONN_OPEN && linger_ms > 0 && c->snd.tail > c->snd.head) {
         c->state = CONN_LINGER;
-        c->ev_mask = 0;
+        c->ev_mask = 0; /* nobody listens any more, but for CLOSED */
+        list_remove(&c->events);
         udt__conn_timer(c, &c->t_linger, now + (int64_t)linger_ms * 1000);
         return;
     }

@@ -92,7 +92,7 @@ typedef struct udt_conn {
 
     /* Timers (spec 5); UDT_NEVER when off. */
     udt_time t_handshake, t_connect, t_ack, t_ack_repeat, t_nak, t_probe, t_retx, t_exp, t_pace,
-        t_linger, t_shutdown;
+        t_linger, t_shutdown, t_space;
     udt_time opened_at, heard_at, sent_at, exp_from;
     int exp_count;
 
@@ -253,6 +253,8 @@ size_t udt__conn_emit_data(udt_conn *c, uint8_t *buf, size_t cap, size_t max_seg
                            udt_time now);
 bool udt__conn_can_send(const udt_conn *c);
 void udt__conn_mark_lost(udt_conn *c, int64_t first, int64_t last);
+/* send() found no room: see that WRITABLE comes. */
+void udt__conn_want_space(udt_conn *c, udt_time now);
 void udt__conn_set_limit(udt_conn *c, enum limit_reason why, udt_time now);
 
 /* conn_ack.c: the sender's side of acknowledgements and loss reports. */

@@ -41,6 +41,15 @@ static void data_queued(udt_conn *c, bool was_empty, udt_time now)
         udt__conn_ready(c);
 }
 
+void udt__conn_want_space(udt_conn *c, udt_time now)
+{
+    c->want_space = true;
+    /* With an empty buffer it is the port's budget that is spent, and no acknowledgement of this
+     * connection will tell when that changes. */
+    if (c->snd.head == c->snd.tail)
+        udt__conn_timer(c, &c->t_space, now + SYN_US);
+}
+
 ssize_t udt__conn_send(udt_conn *c, const uint8_t *buf, size_t len, udt_time now)
 {
     int rc = usable(c);
@@ -53,7 +62,7 @@ ssize_t udt__conn_send(udt_conn *c, const uint8_t *buf, size_t len, udt_time now
     bool was_empty = c->snd.tail == c->snd.head;
     size_t done = udt_sndbuf_write(&c->snd, buf, len, c->next);
     if (done < len)
-        c->want_space = true;
+        udt__conn_want_space(c, now);
     if (done == 0)
         return UDT_E_AGAIN;
     data_queued(c, was_empty, now);
@@ -70,12 +79,13 @@ int udt__conn_sendmsg(udt_conn *c, const uint8_t *buf, size_t len, int32_t ttl_m
         return UDT_E_STATE;
     if (len == 0)
         return UDT_E_INVAL;
-    if (len > c->snd.max_bytes)
-        return UDT_E_TOOBIG;
+    uint64_t chunks = (len / c->payload >> c->snd.shift) + 2;
+    if (len > c->snd.max_bytes || chunks * c->snd.chunk_size > c->mux->mem.limit)
+        return UDT_E_TOOBIG; /* it could never fit */
     bool was_empty = c->snd.tail == c->snd.head;
     udt_time expire = ttl_ms < 0 ? UDT_NEVER : now + (int64_t)ttl_ms * 1000;
     if (!udt_sndbuf_write_msg(&c->snd, buf, len, in_order, expire)) {
-        c->want_space = true;
+        udt__conn_want_space(c, now);
         return UDT_E_AGAIN;
     }
     data_queued(c, was_empty, now);

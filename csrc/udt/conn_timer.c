@@ -159,6 +159,13 @@ static void open_timers(udt_conn *c, udt_time now)
         c->t_pace = UDT_NEVER;
         udt__conn_ready(c);
     }
+    if (now >= c->t_space) {
+        c->t_space = UDT_NEVER;
+        if (c->want_space && c->state == CONN_OPEN) {
+            c->want_space = false;
+            udt__conn_event(c, UDT_EV_WRITABLE);
+        }
+    }
     if (now >= c->t_ack) {
         c->t_ack = UDT_NEVER;
         c->due |= DUE_ACK;
