@@ -40,7 +40,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             break;
         for (ssize_t i = 0; i < need; i++)
             rec[i] = p[i];
-        if (sdc_unseal(&d, rec, (size_t)need) >= 0)
+        bool checked_only = !encrypt && type == SDC_DATA; /* 32 bits of CRC can be guessed */
+        if (sdc_unseal(&d, rec, (size_t)need) >= 0 && !checked_only)
             abort(); /* nobody can make a genuine record without the key */
         free(rec);
         p += need;
