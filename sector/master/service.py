@@ -542,9 +542,10 @@ def make_master(
 
     Raises `BadConfig`, `Conflict` (another master has the database), `LocalIO`. With `rebuild` the database
     has to be empty; it is filled from what the slaves report."""
-    store.open()
+    topology, rules = read_topology(config), read_rules(config)
     sessions = make_sessions(config)
     link = SecurityLink(config, reactor)
+    store.open()
     audit = AuditBuffer(link, reactor, time.time, f"master:{config.master.id}")
 
     async def allowed_slaves() -> list[str]:
@@ -557,8 +558,8 @@ def make_master(
         gmp,
         store,
         sessions,
-        topology=read_topology(config),
-        rules=read_rules(config),
+        topology=topology,
+        rules=rules,
         audit=audit,
         rebuild=rebuild,
         rebuild_wait_s=rebuild_wait_s,

@@ -8,6 +8,7 @@ from sqlalchemy import (
     LargeBinary,
     Table,
     and_,
+    bindparam,
     cast,
     delete,
     exists,
@@ -34,6 +35,7 @@ from sector.master.store_work import (
     below,
     entry_of,
     lease_of,
+    replacing,
     replica_of,
 )
 from sector.master.values import FileState, Sums
@@ -41,22 +43,36 @@ from sector.model import SliceMeta, Version, parent
 
 IN_CHUNK = 400
 
+# statements of every open, publish and read, built once
+_PATH = bindparam("path")
+_ID_OF_PATH = select(E.c.id).where(E.c.path == bindparam("of_path")).scalar_subquery()
+GET_ENTRY = select(E).where(E.c.path == _PATH)
+GET_TOMBSTONE = select(T.c.epoch, T.c.counter).where(T.c.path == _PATH)
+GET_REPLICAS = select(R).join(E, E.c.id == R.c.entry_id).where(E.c.path == _PATH).order_by(R.c.node)
+GET_LEASE = select(L).where(L.c.id == bindparam("lease_id"))
+GET_OPEN_LEASE = select(L).where(L.c.path == _PATH, L.c.state == OPEN)
+PUT_ENTRY = replacing(E, ["path"], keep=["id"])
+PUT_REPLICA = replacing(R, ["entry_id", "node"], keep=["seen"]).values(entry_id=_ID_OF_PATH)
+PUT_LEASE = replacing(L, ["id"])
+CLEAR_TOMBSTONE = delete(T).where(
+    T.c.path == _PATH, tuple_(T.c.epoch, T.c.counter) < tuple_(bindparam("epoch"), bindparam("counter"))
+)
+
 
 class SqlTx(WorkTx):
     """Implements `ReportTx`. Lives as long as one rule runs; `flush` writes the counters back."""
 
     # reading ----------------------------------------------------------------------------------------
     def entry(self, path: str) -> Entry | None:
-        row = self.connection.execute(select(E).where(E.c.path == path)).first()
+        row = self.connection.execute(GET_ENTRY, {"path": path}).first()
         return entry_of(row) if row else None
 
     def tombstone(self, path: str) -> Version | None:
-        row = self.connection.execute(select(T.c.epoch, T.c.counter).where(T.c.path == path)).first()
+        row = self.connection.execute(GET_TOMBSTONE, {"path": path}).first()
         return Version(row.epoch, row.counter) if row else None
 
     def replicas(self, path: str) -> list[Replica]:
-        query = select(R).join(E, E.c.id == R.c.entry_id).where(E.c.path == path).order_by(R.c.node)
-        return [replica_of(row) for row in self.connection.execute(query)]
+        return [replica_of(row) for row in self.connection.execute(GET_REPLICAS, {"path": path})]
 
     def replicas_of(self, paths: Sequence[str]) -> dict[str, list[Replica]]:
         found: dict[str, list[Replica]] = {}
@@ -77,11 +93,11 @@ class SqlTx(WorkTx):
         return bool(self.connection.execute(select(found)).scalar())
 
     def lease(self, lease_id: bytes) -> Lease | None:
-        row = self.connection.execute(select(L).where(L.c.id == lease_id)).first()
+        row = self.connection.execute(GET_LEASE, {"lease_id": lease_id}).first()
         return lease_of(row) if row else None
 
     def lease_on(self, path: str) -> Lease | None:
-        row = self.connection.execute(select(L).where(L.c.path == path, L.c.state == OPEN)).first()
+        row = self.connection.execute(GET_OPEN_LEASE, {"path": path}).first()
         return lease_of(row) if row else None
 
     def leased_below(self, path: str, now: float) -> str | None:
@@ -184,15 +200,9 @@ class SqlTx(WorkTx):
             "copies": entry.copies,
             "serial": self.serial() if entry.is_dir else 0,
         }
-        row = upsert(E).values(**values)
-        self.connection.execute(row.on_conflict_do_update(index_elements=[E.c.path], set_=values))
-        self.connection.execute(
-            delete(T).where(
-                T.c.path == entry.path,
-                tuple_(T.c.epoch, T.c.counter)
-                < tuple_(literal(entry.version.epoch), literal(entry.version.counter)),
-            )
-        )
+        self.connection.execute(PUT_ENTRY, values)
+        version = {"epoch": entry.version.epoch, "counter": entry.version.counter}
+        self.connection.execute(CLEAR_TOMBSTONE, {"path": entry.path, **version})
 
     def forget_entry(self, path: str) -> None:
         ids = select(E.c.id).where(E.c.path == path)
@@ -316,19 +326,18 @@ class SqlTx(WorkTx):
     # replicas ---------------------------------------------------------------------------------------
     def put_replica(self, path: str, replica: Replica) -> None:
         values = {
+            "of_path": path,
+            "node": replica.node,
             "epoch": replica.version.epoch,
             "counter": replica.version.counter,
             "confirmed": replica.confirmed,
             "bad": replica.bad,
+            "seen": 0,
             "old_path": replica.old_path or None,
             "old_epoch": replica.old_version.epoch,
             "old_counter": replica.old_version.counter,
         }
-        entry_id = select(E.c.id).where(E.c.path == path).scalar_subquery()
-        row = upsert(R).values(entry_id=entry_id, node=replica.node, seen=0, **values)
-        self.connection.execute(
-            row.on_conflict_do_update(index_elements=[R.c.entry_id, R.c.node], set_=values)
-        )
+        self.connection.execute(PUT_REPLICA, values)
 
     def drop_replica(self, path: str, node: str) -> None:
         entry_id = select(E.c.id).where(E.c.path == path).scalar_subquery()
@@ -398,6 +407,7 @@ class SqlTx(WorkTx):
     # leases -----------------------------------------------------------------------------------------
     def put_lease(self, lease: Lease) -> None:
         values = {
+            "id": lease.id,
             "path": lease.path,
             "node": lease.node,
             "epoch": lease.version.epoch,
@@ -409,8 +419,7 @@ class SqlTx(WorkTx):
             "expires": lease.expires,
             "state": lease.state,
         }
-        row = upsert(L).values(id=lease.id, **values)
-        self.connection.execute(row.on_conflict_do_update(index_elements=[L.c.id], set_=values))
+        self.connection.execute(PUT_LEASE, values)
 
     def drop_lease(self, lease_id: bytes) -> None:
         self.connection.execute(delete(L).where(L.c.id == lease_id))

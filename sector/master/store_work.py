@@ -7,7 +7,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from sqlalchemy import Connection, Row, Table, and_, delete, func, literal, or_, select, tuple_, update
+from sqlalchemy import (
+    Connection,
+    Row,
+    Table,
+    and_,
+    bindparam,
+    delete,
+    func,
+    literal,
+    or_,
+    select,
+    tuple_,
+    update,
+)
+from sqlalchemy.dialects.sqlite import Insert
 from sqlalchemy.dialects.sqlite import insert as upsert
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -71,6 +85,18 @@ def at_or_below(column: ColumnElement[str], path: str) -> ColumnElement[bool]:
     return or_(column == path, below(column, path))
 
 
+def replacing(table: Table, key: list[str], keep: Sequence[str] = ()) -> Insert:
+    """INSERT of all columns that replaces the row with the same key, but for the columns `keep`. Built once:
+    making a statement costs more than running it."""
+    row = upsert(table)
+    names = [c.name for c in table.columns if c.name not in (*key, *keep)]
+    return row.on_conflict_do_update(index_elements=key, set_={n: row.excluded[n] for n in names})
+
+
+GET_SETTING = select(S.c.value).where(S.c.key == bindparam("name"))
+PUT_SETTING = replacing(S, ["key"])
+
+
 class WorkTx:
     """One transaction: counters and errands."""
 
@@ -83,12 +109,11 @@ class WorkTx:
     # settings ---------------------------------------------------------------------------------------
     def setting(self, key: str) -> int:
         """A number of the database, 0 when it is not set."""
-        return int(self.connection.execute(select(S.c.value).where(S.c.key == key)).scalar() or 0)
+        return int(self.connection.execute(GET_SETTING, {"name": key}).scalar() or 0)
 
     def set(self, key: str, value: int) -> None:
         """Set a number of the database."""
-        row = upsert(S).values(key=key, value=value)
-        self.connection.execute(row.on_conflict_do_update(index_elements=[S.c.key], set_={"value": value}))
+        self.connection.execute(PUT_SETTING, {"key": key, "value": value})
 
     def flush(self) -> None:
         """Write the counters that this transaction advanced."""

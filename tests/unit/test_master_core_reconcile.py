@@ -1,0 +1,171 @@
+"""Reports, adoption and rebuild as rules: whatever slaves claim, in any order (design section 5)."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_namespace import NOW, Space
+
+from sector.errors import Conflict
+from sector.master import namespace as ns
+from sector.master import reconcile
+from sector.master.rebuild import begin, finish
+from sector.master.reconcile import Verdict
+from sector.model import SliceMeta, Tombstone, Version, parent
+
+
+def meta(path: str, counter: int, digest: str = "d", epoch: int = 1) -> SliceMeta:
+    """What a slave says of one file."""
+    return SliceMeta(path, Version(epoch, counter), 10, "u", 0o644, NOW, digest)
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Iterator[Space]:
+    made = Space(tmp_path)
+    yield made
+    made.store.close()
+
+
+def merge(space: Space, node: str, what: SliceMeta, rebuild: bool = False, now: float = NOW) -> Verdict:
+    """One reported file."""
+    return space.do(lambda tx: reconcile.merge_file(tx, node, what, now, rebuild))
+
+
+def test_verdicts_in_normal_service(space: Space) -> None:
+    version = space.put("/f")
+    same = SliceMeta("/f", version, 10, "u", 0o644, NOW, "d")
+    assert merge(space, "s2", same) == Verdict.KNOWN
+    assert [r.node for r in space.do(lambda tx: tx.replicas("/f"))] == ["s1", "s2"]
+    assert merge(space, "s2", SliceMeta("/f", version, 10, "u", 0o644, NOW, "x")) == Verdict.BLOCKED
+    assert merge(space, "s3", meta("/f", 0, epoch=1)) == Verdict.OLD
+    assert merge(space, "s1", meta("/f", 0, epoch=1)) == Verdict.RECENT
+    assert merge(space, "s1", meta("/f", 0, epoch=1), now=NOW + 61) == Verdict.OLD
+    assert merge(space, "s3", meta("/new/f", 1)) == Verdict.ADOPTED
+    assert merge(space, "s3", meta("/f/below", 99)) == Verdict.BLOCKED
+    assert merge(space, "s3", meta("/new", 99)) == Verdict.BLOCKED
+    assert merge(space, "s3", meta("/f", 99)) == Verdict.NEWER
+    for bad in ("/", "relative", "/a/../b", "/.sector/x", "/a//b", "/a/"):
+        assert merge(space, "s3", meta(bad, 99)) == Verdict.BLOCKED
+    assert merge(space, "s3", meta("/zero", 0, epoch=0)) == Verdict.BLOCKED
+    space.do(lambda tx: ns.remove(tx, "/new/f", False, NOW))
+    assert merge(space, "s3", meta("/new/f", 1)) == Verdict.DELETED
+
+
+def test_found_conflict_counts_as_bad(space: Space) -> None:
+    space.put("/f")
+    verdict = space.do(lambda tx: reconcile.adopt_found(tx, "s1", meta("/f", 1, "other", 0), NOW))
+    assert verdict == Verdict.OLD
+    assert [(r.node, r.bad) for r in space.do(lambda tx: tx.replicas("/f"))] == [("s1", True)]
+
+
+def test_normal_service_ignores_tombstones_of_living_files(space: Space) -> None:
+    """A slave's tombstone does not remove what the namespace has; where there is nothing it counts."""
+    space.put("/f")
+    space.do(lambda tx: reconcile.merge_tombstone(tx, Tombstone("/f", Version(9, 9), NOW), False))
+    space.do(lambda tx: reconcile.merge_tombstone(tx, Tombstone("/g", Version(9, 9), NOW), False))
+    assert space.paths() == ["/f"]
+    assert space.do(lambda tx: tx.tombstone("/g")) == Version(9, 9)
+
+
+def test_rebuild_prefers_what_is_newer(space: Space) -> None:
+    """A file in the way of a newer directory goes; a tombstone removes what is not newer."""
+    assert merge(space, "s1", meta("/a", 3), True) == Verdict.ADOPTED
+    assert merge(space, "s2", meta("/a/b", 5), True) == Verdict.ADOPTED
+    assert space.paths() == ["/a", "/a/b"]
+    assert merge(space, "s1", meta("/a/b/c", 4), True) == Verdict.BLOCKED
+    assert merge(space, "s1", meta("/a", 9), True) == Verdict.BLOCKED
+    space.do(lambda tx: reconcile.merge_directory(tx, meta("/d", 7, "dir"), NOW))
+    assert merge(space, "s1", meta("/d", 6), True) == Verdict.BLOCKED
+    assert merge(space, "s1", meta("/d", 8), True) == Verdict.ADOPTED
+    space.do(lambda tx: reconcile.merge_tombstone(tx, Tombstone("/d", Version(1, 8), NOW), True))
+    space.do(lambda tx: reconcile.merge_tombstone(tx, Tombstone("/a", Version(1, 99), NOW), True))
+    assert space.paths() == ["/a", "/a/b"]
+
+
+def test_rebuild_raises_epoch_and_serial(space: Space) -> None:
+    space.do(lambda tx: begin(tx, NOW))
+    with_flag = space.do(lambda tx: tx.setting("rebuilding"))
+    first = space.do(lambda tx: tx.setting("epoch"))
+    merge(space, "s1", meta("/f", 1, epoch=first + 50), True)
+    space.do(lambda tx: begin(tx, NOW))
+    space.do(lambda tx: finish(tx, NOW))
+    assert with_flag == 1 and space.do(lambda tx: tx.setting("rebuilding")) == 0
+    assert space.do(lambda tx: tx.setting("epoch")) == first + 51
+    assert space.do(lambda tx: tx.setting("serial")) > 1 << 40
+    with pytest.raises(Conflict):
+        space.do(lambda tx: begin(tx, NOW))
+
+
+FLAT = st.sampled_from(["/a", "/b", "/d/a", "/d/b"])
+DEEP = st.sampled_from(["/a", "/a/b", "/a/b/c", "/b", "/b/a"])
+COUNTERS = st.integers(1, 6)
+NODES = st.sampled_from(["s1", "s2", "s3"])
+
+
+def claims(paths: st.SearchStrategy[str]) -> st.SearchStrategy[list[tuple[str, str, str, int]]]:
+    """(kind, node, path, counter): content is the same for the same path and version."""
+    kinds = st.sampled_from(["file", "file", "dead", "dir"])
+    return st.lists(st.tuples(kinds, NODES, paths, COUNTERS), max_size=14)
+
+
+def rebuilt(items: list[tuple[str, str, str, int]]) -> tuple[dict[str, ns.Entry], dict[str, set[str]]]:
+    """The namespace after a rebuild from these claims: entries, and holders of current versions."""
+    with tempfile.TemporaryDirectory() as folder:
+        space = Space(Path(folder))
+        for kind, node, path, counter in items:
+            if kind == "file":
+                merge(space, node, meta(path, counter, f"{path}{counter}"), True)
+            elif kind == "dead":
+                dead = Tombstone(path, Version(1, counter), NOW)
+                space.do(lambda tx, d=dead: reconcile.merge_tombstone(tx, d, True))
+            else:
+                space.do(lambda tx, m=meta(path, counter, "dir"): reconcile.merge_directory(tx, m, NOW))
+        entries = {p: space.do(lambda tx, p=p: tx.entry(p)) for p in space.paths()}
+        holders = {
+            p: {r.node for r in space.do(lambda tx, p=p: tx.replicas(p)) if r.version == e.version}
+            for p, e in entries.items()
+            if e is not None
+        }
+        space.store.close()
+    return {p: e for p, e in entries.items() if e is not None}, holders
+
+
+@settings(max_examples=40, deadline=None)
+@given(items=claims(FLAT).map(lambda xs: [x for x in xs if x[0] != "dir"]), data=st.data())
+def test_rebuild_does_not_depend_on_the_order(
+    items: list[tuple[str, str, str, int]], data: st.DataObject
+) -> None:
+    """The newest version of each file wins unless a tombstone covers it, whoever reports first."""
+    entries, holders = rebuilt(items)
+    for path in {path for _, _, path, _ in items}:
+        versions = [c for kind, _, p, c in items if p == path and kind == "file"]
+        dead = max((c for kind, _, p, c in items if p == path and kind == "dead"), default=0)
+        best = max(versions, default=0)
+        if best > dead:
+            assert entries[path].version == Version(1, best)
+            assert holders[path] == {n for k, n, p, c in items if (k, p, c) == ("file", path, best)}
+        else:
+            assert path not in entries
+    again, held = rebuilt(data.draw(st.permutations(items)))
+    assert {p: e.version for p, e in again.items() if not e.is_dir} == {
+        p: e.version for p, e in entries.items() if not e.is_dir
+    }
+    assert {p: h for p, h in held.items() if h} == {p: h for p, h in holders.items() if h}
+
+
+@settings(max_examples=40, deadline=None)
+@given(items=claims(DEEP))
+def test_rebuild_always_makes_a_tree(items: list[tuple[str, str, str, int]]) -> None:
+    """Files in the way of directories, in any order: every entry lies in a directory, no deletion revives."""
+    entries, _ = rebuilt(items)
+    for path, entry in entries.items():
+        above = parent(path)
+        assert above == "/" or entries[above].is_dir
+        dead = max((c for kind, _, p, c in items if p == path and kind == "dead"), default=0)
+        if not entry.is_dir:
+            assert entry.version > Version(1, dead)
