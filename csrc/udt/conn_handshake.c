@@ -147,6 +147,9 @@ static void rendezvous_input(udt_conn *c, const udt_addr *from, const udt_hs *h,
     }
     c->hs_req = UDT_HS_RESPONSE;
     connected(c, h, c->mss, now);
+    /* Our own peer need not repeat its answer after REPEAT_US to hear that we have it. */
+    if (c->opts.tag && c->state == CONN_OPEN && h->req == UDT_HS_RESPONSE)
+        agree(c);
 }
 
 void udt__conn_handshake_input(udt_conn *c, const udt_addr *from, const udt_hs *h, int32_t dst,
