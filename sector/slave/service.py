@@ -510,6 +510,7 @@ class Slave(Service):
 
     async def _delete(self, request: Delete, caller: Caller) -> Ok:
         self.check_master(caller, request)
+        await self.transfers.settled([stone.path for stone in request.tombstones])
         async with self.transfers.gate.shared():
             if not request.surplus:
                 await self.pool.run(self.disk.bury_thd, request.tombstones)
@@ -519,6 +520,7 @@ class Slave(Service):
 
     async def _rename(self, request: RenameFiles, caller: Caller) -> Ok:
         self.check_master(caller, request)
+        await self.transfers.settled([item.source for item in request.renames])
         async with self.transfers.gate.shared():
             for item in request.renames:
                 await self.pool.run(self.disk.rename_thd, item.source, item.old, item.meta)

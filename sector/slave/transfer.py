@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import msgspec
@@ -68,6 +69,7 @@ class Transfers:
         self.gate = Gate()
         self._tasks: set[Deferred[Any]] = set()
         self._publishing: set[bytes] = set()
+        self._commits: dict[str, list[Deferred[None]]] = {}
         self._discard: set[bytes] = set()
         self._stopping = False
         self._wake: set[Deferred[None]] = set()
@@ -133,6 +135,7 @@ class Transfers:
         transfer = self._core.begin(ticket.id, kind, ticket.path, ticket.length, self._clock.seconds())
         fd = -1
         try:
+            await self.settled([ticket.path])
             fd, record = await self._pool.run(self._disk.open_read_thd, ticket.path, ticket.version)
             length = min(ticket.length, max(0, record.size - ticket.offset))
             if 0 < length <= _CHECK_AHEAD_BYTES:
@@ -306,9 +309,10 @@ class Transfers:
         try:
             while True:
                 async with self.gate.shared():
-                    version = await self._agree(lease, record, back)
-                    if version is not None:
-                        return await self._show(record, version)
+                    with self._committing(record.path):
+                        version = await self._agree(lease, record, back)
+                        if version is not None:
+                            return await self._show(record, version)
                 wake: Deferred[None] = Deferred()
                 self._wake.add(wake)
                 try:
@@ -319,6 +323,27 @@ class Transfers:
         finally:
             self._publishing.discard(lease)
             self._discard.discard(lease)
+
+    @contextmanager
+    def _committing(self, path: str) -> Iterator[None]:
+        """Between the question to the master and the rename: the master may know the content already."""
+        waiting = self._commits.setdefault(path, [])
+        waiting.append(done := Deferred[None]())
+        try:
+            yield
+        finally:
+            waiting.remove(done)
+            if not waiting:
+                self._commits.pop(path, None)
+            done.callback(None)
+
+    async def settled(self, paths: Iterable[str]) -> None:
+        """Wait until what the master may have committed of these paths is visible here."""
+        for path in paths:
+            while path in self._commits:
+                turn: Deferred[None] = Deferred()
+                self._commits[path][0].addCallback(turn.callback)
+                await turn
 
     async def _agree(self, lease: bytes, record: Record, back: str) -> Version | None:
         """The version that the master committed; None if it gave no clear answer."""
