@@ -54,9 +54,8 @@ def main() -> None:
         stars = np.concatenate(found) if found else np.zeros(0, dtype=STAR)
         print(f"{len(stars)} candidates")
         for star in stars[:10]:
-            print(
-                f"ra {star['ra']:9.4f}  dec {star['dec']:8.4f}  z {star['z']:5.2f}  i-z {star['i'] - star['z']:4.2f}"
-            )
+            place = f"ra {star['ra']:9.4f}  dec {star['dec']:8.4f}"
+            print(f"{place}  z {star['z']:5.2f}  i-z {star['i'] - star['z']:4.2f}")
 
 
 if __name__ == "__main__":

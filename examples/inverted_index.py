@@ -58,9 +58,9 @@ def build(cloud: sector.Cloud, pages: str, output: str, buckets: int) -> list[st
     first = sphere.run(stream, extract, output=f"{output}/terms", buckets=buckets)
     second = sphere.run(first.output.cut(granularity="file"), merge, output=f"{output}/part")
     second.wait()
-    for part in first.results():
-        cloud.rm(part.path)
-    return sorted((part.path for part in second.results()), key=lambda path: int(path.rsplit(".", 1)[1]))
+    for file in first.output.files:
+        cloud.rm(file.path)
+    return [file.path for file in second.output.files]
 
 
 def look_up(cloud: sector.Cloud, parts: list[str], word: str) -> list[tuple[str, int]]:

@@ -1,4 +1,4 @@
-"""`sector bench terasort`: records of 100 bytes made, sorted and checked on the cluster one is logged in to."""
+"""`sector bench terasort`: records of 100 bytes made, sorted and checked on one's cluster."""
 
 from __future__ import annotations
 
@@ -149,8 +149,8 @@ def one_run(cloud: Cloud, folder: str, records: int, buckets: int, seed: int) ->
 def terasort(records: int, buckets: int, runs: int, seed: int, as_json: bool) -> None:
     """Sort records by a 10-byte key: range partition to buckets, then one sort a bucket.
 
-    Runs on the cluster one is logged in to. The records are made there first and removed afterwards; `seconds`
-    are those of the two stages of sorting.
+    Runs on the cluster one is logged in to. The records are made there first and removed afterwards;
+    `seconds` are those of the two stages of sorting.
     """
     results = []
     folder = f"/bench-terasort-{os.urandom(4).hex()}"
