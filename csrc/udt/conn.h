@@ -126,6 +126,7 @@ typedef struct udt_conn {
     int backoff;          /* timeouts since the last clean RTT sample: longer waits (Karn) */
     uint32_t ack2_sub;    /* ACK to confirm */
     bool want_space;      /* send() returned AGAIN */
+    int64_t full_ack;     /* highest index that a non-light ACK confirmed */
     bool drained;         /* everything was acknowledged and said so */
     enum limit_reason limit;
     udt_time limit_at;

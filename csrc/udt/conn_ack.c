@@ -85,7 +85,20 @@ static void news(udt_conn *c, int64_t newest, bool clean, udt_time now)
     udt__conn_restart_probe(c, now);
 }
 
-static void free_up_to(udt_conn *c, int64_t ack, udt_time now)
+/* All that was queued has arrived. libudt hands data to its reader only with a non-light ACK and
+ * keeps the rest from him when a shutdown comes first, so a light one does not count there. */
+static void check_drained(udt_conn *c, udt_time now)
+{
+    if (c->snd.head < c->snd.tail || c->drained || (c->foreign && c->full_ack < c->snd.tail))
+        return;
+    c->drained = true;
+    if (c->state == CONN_LINGER)
+        udt__conn_shut(c, now);
+    else
+        udt__conn_event(c, UDT_EV_DRAINED);
+}
+
+static void free_up_to(udt_conn *c, int64_t ack)
 {
     udt_sndbuf_acked(&c->snd, ack);
     if (c->want_space && c->snd.bytes * 2 <= c->snd.max_bytes &&
@@ -94,13 +107,6 @@ static void free_up_to(udt_conn *c, int64_t ack, udt_time now)
         if (c->state == CONN_OPEN)
             udt__conn_event(c, UDT_EV_WRITABLE);
     }
-    if (c->snd.head < c->snd.tail || c->drained)
-        return;
-    c->drained = true;
-    if (c->state == CONN_LINGER)
-        udt__conn_shut(c, now);
-    else
-        udt__conn_event(c, UDT_EV_DRAINED);
 }
 
 /* Everything before `ack` (> una) has arrived. */
@@ -110,7 +116,7 @@ static void advance(udt_conn *c, int64_t ack, udt_time now)
     udt_sndloss_acked(&c->loss, ack);
     lossmap_del_below(&c->retx, ack);
     news(c, ack - 1, clean, now);
-    free_up_to(c, ack, now);
+    free_up_to(c, ack);
 }
 
 static void note_rates(udt_conn *c, const udt_pkt *p)
@@ -140,6 +146,8 @@ void udt__conn_ack_input(udt_conn *c, const udt_pkt *p, udt_time now)
         c->ack2_sub = p->word1;
         c->due |= DUE_ACK2;
         udt__conn_ready(c);
+        if (ack > c->full_ack)
+            c->full_ack = ack;
         if (ack >= c->snd.head)
             c->edge = ack + (window < 2 ? 2 : window < 1 << 24 ? window : 1 << 24);
         if (p->len >= 24)
@@ -147,6 +155,7 @@ void udt__conn_ack_input(udt_conn *c, const udt_pkt *p, udt_time now)
     }
     if (ack > c->snd.head)
         advance(c, ack, now);
+    check_drained(c, now);
     if (udt__conn_live(c) && udt__conn_can_send(c))
         udt__conn_ready(c);
 }
