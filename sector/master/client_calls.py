@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
 from twisted.logger import Logger
 
 from sector.errors import (
@@ -84,10 +85,12 @@ class ClientCalls:
     # names ----------------------------------------------------------------------------------------------
     def info(self, entry: Entry, replicas: Sequence[Replica]) -> FileInfo:
         """What the user sees; replicas on lost slaves do not count."""
+        return self._without_lost(namespace.info_of(entry, replicas))
+
+    def _without_lost(self, info: FileInfo) -> FileInfo:
         nodes = self._hub.core.members.nodes
-        return namespace.info_of(
-            entry, [r for r in replicas if r.node not in nodes or nodes[r.node].state != LOST]
-        )
+        here = [n for n in info.replicas if n not in nodes or nodes[n].state != LOST]
+        return info if len(here) == len(info.replicas) else msgspec.structs.replace(info, replicas=here)
 
     async def locate(self, paths: Sequence[str]) -> list[FileInfo]:
         """Information on those of the paths that exist, for the Sphere part."""
@@ -116,6 +119,7 @@ class ClientCalls:
         entries, more = await self._hub.store.read(
             lambda tx: namespace.list_entries(tx, path, request.recursive, request.after, request.limit)
         )
+        entries = [self._without_lost(info) for info in entries]
         hidden = [r.path for r in view.rights if "r" not in r.what and is_below(r.path, path)]
         if hidden and entries:
             last = entries[-1]

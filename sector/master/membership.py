@@ -6,6 +6,7 @@ without one, lost after `lost_s`; a heartbeat brings it back, a join makes it a 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sector.errors import NotFound
@@ -37,6 +38,7 @@ class Load:
     load: float = 0.0
     spes: int = 0
     spes_busy: int = 0
+    counters: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

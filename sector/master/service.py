@@ -421,6 +421,8 @@ class MasterService(MultiService):
         }
         for more in self.more_counters:
             counters.update(more())
+        counters["associations"] = counters.get("assoc", 0)
+        counters["connections"] = counters.get("sockets", 0) + counters.get("tls", 0)
         return admin.StatusInfo(
             self.hub.config.master.id,
             __version__,
@@ -438,6 +440,7 @@ class MasterService(MultiService):
     def _node_counters(self, node: Node) -> dict[str, int]:
         load = node.load
         return {
+            **load.counters,
             "files": load.files,
             "used_bytes": load.used,
             "free_bytes": load.free,

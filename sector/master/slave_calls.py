@@ -69,6 +69,7 @@ class SlaveCalls:
             request.load,
             request.spes,
             request.spes_busy,
+            request.counters,
         )
         self._hub.feed(SlaveBeat(node.id, load))
         if self._hub.state == RUNNING:

@@ -21,7 +21,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.sqlite import insert as upsert
-from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy.sql.elements import BindParameter, ColumnElement
 
 from sector.master.namespace import DIR, FILE, OPEN, Entry, Lease, Replica, Totals
 from sector.master.store_work import (
@@ -44,7 +44,7 @@ from sector.model import SliceMeta, Version, parent
 IN_CHUNK = 400
 
 # statements of every open, publish and read, built once
-_PATH = bindparam("path")
+_PATH: BindParameter[str] = bindparam("path")
 _ID_OF_PATH = select(E.c.id).where(E.c.path == bindparam("of_path")).scalar_subquery()
 GET_ENTRY = select(E).where(E.c.path == _PATH)
 GET_TOMBSTONE = select(T.c.epoch, T.c.counter).where(T.c.path == _PATH)

@@ -120,7 +120,8 @@ class HeartbeatReply(Message, frozen=True, array_like=True):
 
 @request(0x0321, reply=HeartbeatReply, safe=True)
 class Heartbeat(Request, frozen=True, array_like=True):
-    """Every second, CONTROL class. `mirror_serial` = last complete mirror; counters for `status`."""
+    """Every second, CONTROL class. `mirror_serial` = last complete mirror; `counters` of the slave's ports
+    and tasks for `status`."""
 
     slave_id: Name
     free_bytes: U64
@@ -131,6 +132,7 @@ class Heartbeat(Request, frozen=True, array_like=True):
     load: float = 0.0
     spes: int = 0
     spes_busy: int = 0
+    counters: Annotated[dict[Annotated[str, Meta(max_length=64)], int], Meta(max_length=64)] = {}
 
 
 class Prepared(Message, frozen=True, array_like=True):

@@ -120,7 +120,9 @@ class ScriptedSlave:
     def _beat(self) -> None:
         if not self.alive:
             return
-        beat = wire.Heartbeat(self.id, self.free, 0, len(self.files), 0, self.mirror_serial, 0.0, 2, 0)
+        beat = wire.Heartbeat(
+            self.id, self.free, 0, len(self.files), 0, self.mirror_serial, 0.0, 2, 0, {"sockets": 7}
+        )
         self.call(beat).addCallbacks(self._beaten, self._unheard)
         self.cluster.clock.callLater(1.0, self._beat)
 

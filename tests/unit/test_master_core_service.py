@@ -51,6 +51,8 @@ def test_background_copies_reach_the_minimum(cluster: Cluster) -> None:
     assert sum(isinstance(r, wire.Copy) for s in cluster.slaves.values() for r in s.log) == 2
     status = alice.ask(admin.Status())
     assert (status.files, status.bytes, status.under_replicated, status.slaves_up) == (1, 10, 0, 3)
+    assert status.nodes["s1"]["spes"] == 2 and status.nodes["s1"]["sockets"] == 7
+    assert {"associations", "connections", "sessions", "tasks"} <= set(status.counters)
 
 
 # leases -------------------------------------------------------------------------------------------------
@@ -264,6 +266,11 @@ def test_lost_slave_is_replaced_and_its_surplus_removed(tmp_path: Path) -> None:
     assert (status.slaves_up, status.slaves_known) == (3, 4)
     states = {n.id: n.state for n in alice.ask(admin.NodeList()).nodes}
     assert states == {"s1": "suspect", "s2": "up", "s3": "up", "s4": "up"}
+    cluster.until(
+        lambda: alice.ask(admin.Status()).slaves_up == 3 and "lost" in str(alice.ask(admin.NodeList()))
+    )
+    for entry in alice.ask(files.List("/")).entries:
+        assert "s1" not in entry.replicas
     cluster.until(lambda: all(len(cluster.holders(n)) == 3 for n in names))
     cluster.slaves["s1"].start()
     cluster.until(lambda: all(len(cluster.holders(n)) == 3 for n in names), 120)
