@@ -151,6 +151,7 @@ static xfer *xfer_new(udt_ctx *ctx, io_port *p, const udt_addr *to, const udt_ti
     x->ticket = *t;
     x->encrypt = t->encrypt;
     x->has_to = to != NULL;
+    x->batch = 1;
     if (to)
         x->to = *to;
     x->deadline.slot = x->step.slot = -1;

@@ -84,6 +84,7 @@ struct xfer {
     int64_t progress;           /* [loop] its value */
 
     struct disk_job job;
+    unsigned batch;         /* [loop] sender: blocks that the next job fills */
     bool busy;              /* [loop] the job is queued or runs */
     unsigned held_bufs;     /* [loop] buffers of this transfer, wherever they are */
     struct xfer_list ready; /* [loop] sealed and unsent, or received and not yet with the disk */

@@ -90,45 +90,63 @@ static int seal_fin(xfer *x, struct disk_buf *b)
 
 static void job_done(io_port *p, void *arg);
 
-void xfer_send_job(struct disk_job *job)
+static int fill_block(xfer *x, struct disk_buf *b)
 {
-    xfer *x = (xfer *)(void *)((char *)job - offsetof(xfer, job));
-    struct disk_buf *b = x->work.head;
     int64_t left = x->o.length - x->pos;
     size_t n = left < (int64_t)block_payload(b) ? (size_t)left : block_payload(b);
     int rc = read_block(x, b, n);
     if (rc == 0)
         rc = seal_block(x, b, n);
-    if (rc == 0)
-        x->pos += (int64_t)n;
-    if (rc == 0 && x->pos == x->o.length)
-        rc = seal_fin(x, b);
+    if (rc != 0)
+        return rc;
+    x->pos += (int64_t)n;
+    return x->pos == x->o.length ? seal_fin(x, b) : 0;
+}
+
+void xfer_send_job(struct disk_job *job)
+{
+    xfer *x = (xfer *)(void *)((char *)job - offsetof(xfer, job));
+    int rc = 0;
+    for (struct disk_buf *b = x->work.head; b && rc == 0 && !x->job_fin; b = b->next)
+        rc = fill_block(x, b);
     x->job_err = rc;
     (void)io_port_post(x->port, job_done, x, true);
 }
 
 /* ---- loop thread ---- */
 
-static void start_job(xfer *x)
+/* An empty buffer within this transfer's share; NULL: all are in use. */
+static struct disk_buf *empty_buf(xfer *x, unsigned share)
 {
-    struct disk_buf *b;
-    if (x->busy || x->job_fin || x->phase != XFER_DATA)
-        return;
-    unsigned share = disk_buf_share(x->pool);
-    while (x->held_bufs > share && (b = xfer_list_take(&x->spare)))
-        xfer_buf_put(x, b);
-    b = xfer_list_take(&x->spare);
+    struct disk_buf *b = xfer_list_take(&x->spare);
     if (!b && x->held_bufs < share) {
         b = disk_buf_get(x->pool, x->small);
         if (b)
             x->held_bufs++;
-        else if (x->held_bufs == 0)
-            xfer_fail(x, UDT_E_NOMEM, 0, 0, UDT_E_NOMEM);
     }
-    if (!b)
+    if (b)
+        b->at = b->len = b->payload = 0;
+    return b;
+}
+
+/* The first job fills one block, so that the peer gets something soon; later ones up to half of
+ * the buffers, so that disk and network work at the same time and seldom wait for each other. */
+static void start_job(xfer *x)
+{
+    struct disk_buf *b;
+    unsigned share = disk_buf_share(x->pool);
+    if (x->busy || x->job_fin || x->phase != XFER_DATA)
         return;
-    b->at = b->len = b->payload = 0;
-    xfer_list_add(&x->work, b);
+    while (x->held_bufs > share && (b = xfer_list_take(&x->spare)))
+        xfer_buf_put(x, b);
+    for (unsigned n = 0; n < x->batch && (b = empty_buf(x, share)); n++)
+        xfer_list_add(&x->work, b);
+    if (!x->work.head) {
+        if (x->held_bufs == 0)
+            xfer_fail(x, UDT_E_NOMEM, 0, 0, UDT_E_NOMEM);
+        return;
+    }
+    x->batch = x->batch * 2 < XFER_MAX_BUFS / 2 ? x->batch * 2 : XFER_MAX_BUFS / 2;
     x->busy = true;
     disk_submit(x->pool, &x->job);
 }
@@ -166,11 +184,13 @@ static void job_done(io_port *p, void *arg)
     (void)p;
     xfer_ref(x);
     x->busy = false;
-    struct disk_buf *b = xfer_list_take(&x->work);
-    if (x->job_err != 0 || x->phase != XFER_DATA)
-        xfer_buf_put(x, b);
-    else
-        xfer_list_add(&x->ready, b);
+    struct disk_buf *b;
+    while ((b = xfer_list_take(&x->work))) {
+        if (x->job_err != 0 || x->phase != XFER_DATA || b->len == 0)
+            xfer_list_add(&x->spare, b);
+        else
+            xfer_list_add(&x->ready, b);
+    }
     if (x->job_err != 0)
         xfer_fail(x, x->job_err, x->job_sys, 0, x->job_err);
     xfer_try_end(x);
