@@ -42,15 +42,34 @@ HOST = "127.0.0.1"
 
 
 class Mortal(Inline):
-    """A disk pool that stops working when its slave is killed: what runs then never comes back."""
+    """A disk pool in simulated time. It stops working when its slave is killed: what runs then never comes
+    back."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock, rng: random.Random, disk_s: float) -> None:
         self.dead = False
+        self._clock = clock
+        self._rng = rng
+        self._disk_s = disk_s
 
     def run(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> Deferred[T]:
         if self.dead:
             return Deferred()
-        return super().run(function, *args, **kwargs)
+        if not self._disk_s:
+            return super().run(function, *args, **kwargs)
+        done: Deferred[T] = Deferred()
+
+        def work() -> None:
+            if self.dead:
+                return
+            result = Inline.run(self, function, *args, **kwargs)
+            self._clock.callLater(self._rng.random() * self._disk_s, tell, result)
+
+        def tell(result: Deferred[T]) -> None:
+            if not done.called and not self.dead:
+                result.addBoth(done.callback)
+
+        self._clock.callLater(self._rng.random() * self._disk_s, work)
+        return done
 
 
 class SimSlave:
@@ -62,7 +81,7 @@ class SimSlave:
         self.service: Slave | None = None
         self.gmp: MemoryGmp | None = None
         self.data: SimDataPort | None = None
-        self.pool = Mortal()
+        self.pool: Mortal | None = None
 
     def native(self, path: str) -> Path:
         """The native file of a cloud path."""
@@ -112,14 +131,23 @@ class SimCluster:
     """Master, slaves "s1".."sN" and clients. Time passes only in `advance` and `wait`."""
 
     def __init__(
-        self, root: Path, slaves: int = 3, *, copies: int = 3, seed: int = 1, bytes_per_s: float = 100e6
+        self,
+        root: Path,
+        slaves: int = 3,
+        *,
+        copies: int = 3,
+        seed: int = 1,
+        bytes_per_s: float = 100e6,
+        disk_s: float = 0.0,
     ) -> None:
-        """`copies` = wanted replicas of each file; `bytes_per_s` = rate of one transfer."""
+        """`copies` = wanted replicas of each file; `bytes_per_s` = rate of one transfer; each disk operation
+        of a slave takes up to `disk_s` seconds before and after it happens."""
         self.root = root
         self.clock = Clock()
         self.hub = MemoryHub(self.clock)
         self.net = SimDataNet(self.clock, bytes_per_s)
         self.rng = random.Random(seed)
+        self.disk_s = disk_s
         self.rules = CopyRules(CopyRule(minimum=copies))
         self.rights: dict[str, list[Right]] = {}
         self.master: MasterService | None = None
@@ -236,7 +264,7 @@ class SimCluster:
         slave = self.slaves[name]
         slave.gmp = self.hub.endpoint(HOST)
         slave.data = self.net.port(HOST)
-        slave.pool = Mortal()
+        slave.pool = Mortal(self.clock, random.Random(self.rng.random()), self.disk_s)
         config = Config(
             listen=Listen(host=HOST),
             data=DataSection(dir=name),
@@ -263,7 +291,8 @@ class SimCluster:
     def kill_slave(self, name: str) -> None:
         """The slave is gone without a word: messages vanish, transfers stall, nothing is written any more."""
         slave = self.slaves[name]
-        assert slave.service is not None and slave.gmp is not None and slave.data is not None
+        assert slave.service is not None and slave.gmp is not None
+        assert slave.data is not None and slave.pool is not None
         slave.pool.dead = True
         self.net.broken.add(slave.data.address[1])
         self.hub.endpoints.pop(slave.gmp.address, None)
