@@ -524,7 +524,14 @@ class JobDriver:
                 await self._rejoin()
 
     async def _report_loop(self) -> None:
+        """At once when something changed, but at most four times a second; else at half the master's time."""
+        told, at = -1, -1e9
         while True:
+            done = self.counts().done
+            if done == told and self.clock.seconds() - at < self._report_s / 2:
+                await pause(self.clock, 0.25)
+                continue
+            told, at = done, self.clock.seconds()
             try:
                 order = await self._report("running")
                 if order is not None and order.cancel:
@@ -535,7 +542,7 @@ class JobDriver:
                 return
             except SectorError as error:
                 log.info("job {job}: {why}", job=self.id, why=error.message)
-            await pause(self.clock, self._report_s / 2)
+            await pause(self.clock, 0.25)
 
     async def _report(self, state: str) -> JobOrder:
         request = JobReport(self.id, state, self.counts(), self.stage, self.faults[:20])
