@@ -30,7 +30,7 @@ def udfs(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The misbehaving functions, and a small input at /in."""
     folder = tmp_path_factory.mktemp("udfs")
     (folder / "bad.py").write_text(UDFS)
-    (folder / "in").write_bytes(os.urandom(1000))
+    (folder / "in").write_text("a line of text\n" * 70)
     cluster.ok("put", str(folder / "in"), "/in")
     return folder / "bad.py"
 
@@ -140,7 +140,7 @@ def test_user_without_the_execute_right(cluster: Cluster, udfs: Path, tmp_path: 
     secret = tmp_path / "password"
     secret.write_text("correct horse battery\n")
     cluster.ok("user", "add", "reader", "--password-file", str(secret))
-    cluster.ok("grant", "reader", "r", "/")
+    cluster.ok("grant", "reader", "/", "r")
     ca = next((cluster.dir / "up").rglob("ca.pem"))
     other = Cluster(tmp_path, info=cluster.info)
     login = subprocess.run(
