@@ -15,6 +15,7 @@ from sector.client.blocking import Cloud
 from sector.errors import TimedOut, UsageError
 from sector.sphere.job import JobDriver
 from sector.sphere.job_request import Options
+from sector.sphere.pack import pack
 from sector.sphere.result import Part, Status
 from sector.sphere.stream import SphereStream
 
@@ -137,14 +138,13 @@ class SphereProcess:
         options = Options(
             output=output or "",
             buckets=buckets,
-            params=params,
             files=tuple(files),
             timeout_s=float(timeout or 0.0),
             in_order=in_order,
             segment_bytes=segment_bytes,
             label=getattr(f, "__qualname__", type(f).__name__),
         )
-        driver = JobDriver(self._cloud.client, stream, f, options)
+        driver = JobDriver(self._cloud.client, stream, pack(f, params, options.files), options)
         driver.fetch = self._cloud.read
         self._cloud.wait(driver.start)
         job = Job(self._cloud, driver)

@@ -46,11 +46,14 @@ def _known(info: FileInfo) -> KnownFile:
 
 
 async def make_segments(
-    client: CloudClient, stream: SphereStream, slots: int, goal: int | None = None
+    client: CloudClient,
+    stream: SphereStream,
+    streams: list[list[KnownFile]],
+    slots: int,
+    goal: int | None = None,
 ) -> list[Segment]:
-    """Segments of a stream for `slots` SPE slots, of about `goal` bytes (default: by the amount of data).
-    Raises `UsageError`, `NotFound`."""
-    streams = [await find_files(client, part) for part in stream.parts]
+    """Segments of a stream (whose parts have the files `streams`) for `slots` SPE slots, of about `goal`
+    bytes (default: by the amount of data). Raises `UsageError`, `NotFound`."""
     groups = _pair_files(streams, stream.granularity)
     total = sum(file.size for files in streams for file in files)
     size = goal or plan.target_size(total, slots)

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from twisted.internet.defer import CancelledError, Deferred, DeferredList, DeferredSemaphore
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -20,23 +20,20 @@ from sector.client.cloud import CloudClient
 from sector.client.deferred import pause
 from sector.errors import SectorError
 from sector.model import check_path
-from sector.sphere.inputs import make_segments
+from sector.sphere.inputs import find_files, make_segments
 from sector.sphere.job_buckets import BucketBook
 from sector.sphere.job_nodes import Nodes, is_silence
 from sector.sphere.job_request import Options, fault_error, segment_request
 from sector.sphere.job_results import ResultBox
-from sector.sphere.pack import pack
+from sector.sphere.job_stage import BucketStage
 from sector.sphere.plan import Effect, Failed, Finished, Limits, Plan, Start, Stop
 from sector.sphere.result import Part, Status
 from sector.sphere.runtime import here
 from sector.sphere.stream import KnownFile, SphereStream
 from sector.wire.sphere import (
     Blob,
-    BucketSeal,
     BucketsHeld,
     BucketState,
-    Deliver,
-    DeliverDone,
     JobCounts,
     JobJoin,
     JobOrder,
@@ -44,8 +41,6 @@ from sector.wire.sphere import (
     JobStart,
     JobStarted,
     ResultDrop,
-    Route,
-    SealDone,
     SegmentCancel,
     SegmentDone,
     SegmentRun,
@@ -57,22 +52,20 @@ RUN_S = 7 * 24 * 3600.0
 SILENCE_S = 15.0
 GONE_S = 20.0
 JOIN_EVERY_S = 2.0
-ROUNDS = 200
 
 
 class JobDriver:
     """One job, from `start` to its last part. All in the reactor thread."""
 
-    def __init__(
-        self, client: CloudClient, stream: SphereStream, function: Callable[..., Any], options: Options
-    ) -> None:
+    def __init__(self, client: CloudClient, stream: SphereStream, blob: bytes, options: Options) -> None:
+        """`blob` is what `sector.sphere.pack.pack` made of the function."""
         if options.output:
             check_path(options.output)
         self.client = client
         self.clock = client.clock
         self.stream = stream
         self.options = options
-        self.blob = pack(function, options.params, options.files)
+        self.blob = blob
         self.udf = hashlib.sha256(self.blob).digest()
         self.id = ""
         self.state = "starting"
@@ -105,6 +98,7 @@ class JobDriver:
     # -- for the faces ---------------------------------------------------------------------------
     async def start(self) -> str:
         """Cut the input, have the master make the job, begin. Fires with the job's id as soon as it runs."""
+        found = [await find_files(self.client, part) for part in self.stream.parts]
         blob = Blob(self.udf, len(self.blob))
         request = JobStart(
             [blob], here(), self.options.timeout_s, self.stage, self.options.label[:256], self.options.output
@@ -117,7 +111,7 @@ class JobDriver:
         try:
             await self.nodes.take(started.nodes)
             slots = sum(node.spes for node in started.nodes)
-            segments = await make_segments(self.client, self.stream, slots, self.options.segment_bytes)
+            segments = await make_segments(self.client, self.stream, found, slots, self.options.segment_bytes)
         except BaseException:
             await self._tell_master("failed")
             self.nodes.close()
@@ -133,7 +127,12 @@ class JobDriver:
         self._main = Deferred.fromCoroutine(self._run())
         self._main.addErrback(lambda failure: log.failure("job {job}", failure, job=self.id))
         me = weakref.ref(self)
-        self.client.on_close(lambda: closing(me))
+
+        def closing() -> Deferred[None] | None:
+            job = me()
+            return job.closing() if job is not None else None
+
+        self.client.on_close(closing)
         return self.id
 
     def status(self) -> Status:
@@ -209,6 +208,13 @@ class JobDriver:
             self._fail(errors.Cancelled(why or f"job {self.id} was cancelled"))
         await self.finished()
 
+    def closing(self) -> Deferred[None] | None:
+        """The connection is closed: a job that still runs ends."""
+        if self.ended:
+            return None
+        self.hurry = True
+        return Deferred.fromCoroutine(self.cancel("the connection was closed"))
+
     async def finished(self) -> None:
         """Fires when nothing of the job runs any more."""
         while self._main is not None and not self._main.called:
@@ -217,26 +223,21 @@ class JobDriver:
     # -- main ------------------------------------------------------------------------------------
     async def _run(self) -> None:
         assert self.plan is not None and self.nodes is not None
-        reporting = self._spawn(self._report_loop())
-        ticking = self._spawn(self._tick_loop())
+        reporting = self.spawn(self._report_loop())
+        ticking = self.spawn(self._tick_loop())
         try:
             now = self.clock.seconds()
             for link in self.nodes.up:
-                self._do(self.plan.node_up(link.info.node, link.info.spes, now))
+                self.do(self.plan.node_up(link.info.node, link.info.spes, now))
             while self.error is None:
                 while self.error is None and len(self.plan.done) < len(self.plan.segments):
                     await self._change()
                 if self.error is None and await self._settled():
                     break
-        except SectorError as error:
-            self._fail(error)
-        except Exception as error:
-            log.failure("job {job}", job=self.id)
-            self._fail(errors.SectorError(f"the driver of job {self.id} failed: {error!r}"))
         finally:
             reporting.cancel()
             ticking.cancel()
-            self._do(self.plan.cancel())
+            self.do(self.plan.cancel())
             for task in list(self._tasks):
                 task.cancel()
             self.ended_at = self.clock.seconds()
@@ -254,104 +255,38 @@ class JobDriver:
             self._notify()
 
     async def _settled(self) -> bool:
-        """Whether all output is where it belongs; for buckets: deliver what is missing, then seal."""
-        assert self.plan is not None
+        """Whether all output is where it belongs. Work for that is given up when the job fails meanwhile."""
         if self.book is None:
             return True
-        for rounds in range(ROUNDS):
-            missing = self.book.missing(range(len(self.plan.segments)))
-            if not missing:
-                return await self._seal()
-            if rounds:
-                await pause(self.clock, min(2.0, 0.1 * rounds))
-            await self._deliver_missing(missing)
-            if self.error is not None or len(self.plan.done) < len(self.plan.segments):
+        outcome: list[Any] = []
+        settling = Deferred.fromCoroutine(BucketStage(self, self.book).settle())
+        settling.addBoth(outcome.append).addBoth(lambda _: self._notify())
+        while not outcome:
+            if self.error is not None:
+                settling.cancel()
                 return False
-        raise errors.Unavailable(f"job {self.id}: buckets cannot be delivered, see the logs of the slaves")
+            await self._change()
+        if isinstance(outcome[0], Failure):
+            error = outcome[0].value
+            if not isinstance(error, SectorError):
+                log.failure("job {job}", outcome[0], job=self.id)
+                error = errors.SectorError(f"the driver of job {self.id} failed: {error!r}")
+            self._fail(error)
+            return False
+        return bool(outcome[0])
 
-    async def _deliver_missing(self, missing: dict[int, list[Route]]) -> None:
-        """Have kept results sent anew; segments whose result is lost run again."""
-        assert self.plan is not None and self.nodes is not None and self.book is not None
-        gate = DeferredSemaphore(8)
-        targets = {route.node for routes in missing.values() for route in routes}
-        if any(node not in self.nodes.links or not self.nodes[node].up for node in targets):
-            await self._rejoin()
-        calls = []
-        for segment, routes in missing.items():
-            home = self.book.home.get(segment)
-            if home is None or home not in self.nodes.links or not self.nodes[home].up:
-                self._do(self.plan.redo(segment, self.clock.seconds()))
-                continue
-            calls.append(gate.run(self._deliver_one, segment, home, routes))
-        if calls:
-            await DeferredList(calls, consumeErrors=True)
-
-    async def _deliver_one(self, segment: int, home: str, routes: list[Route]) -> None:
-        assert self.plan is not None and self.nodes is not None and self.book is not None
-        try:
-            done: DeliverDone = await self.nodes.call(
-                home, Deliver(self.id, segment, routes), deadline_s=600.0
-            )
-        except SectorError as error:
-            if is_silence(error):
-                self._node_trouble(home)
-            self.book.home.pop(segment, None)
-            self._do(self.plan.redo(segment, self.clock.seconds()))
-            return
-        self.book.took(segment, done.delivered)
-        self.bytes_moved += sum(item.moved for item in done.delivered)
-        if done.undelivered:
-            self._spawn(self._rejoin())
-
-    async def _seal(self) -> bool:
-        """Have all buckets put together and published; False when something is missing after all."""
-        assert self.plan is not None and self.book is not None and self.box is not None
-        routes = self.book.routes()
-        calls = [Deferred.fromCoroutine(self._seal_one(route)) for route in routes]
-        outcomes = await DeferredList(calls, consumeErrors=True)
-        sealed: list[tuple[str, SealDone]] = []
-        for route, (good, answer) in zip(routes, outcomes, strict=True):
-            if good and isinstance(answer, SealDone):
-                sealed.append((route.node, answer))
-                continue
-            error = answer.value if isinstance(answer, Failure) else answer
-            if isinstance(error, errors.Conflict) or (
-                isinstance(error, SectorError)
-                and (is_silence(error) or isinstance(error, errors.Unavailable))
-            ):
-                log.info("buckets on {node} are not sealed: {why}", node=route.node, why=str(error))
-                if not isinstance(error, errors.Conflict):
-                    self._node_trouble(route.node)
-                await self._rejoin()
-                await self._ask_ledger(route.node)
-                return False
-            raise error if isinstance(error, BaseException) else errors.SectorError(str(error))
-        for node, done in sealed:
-            for item in done.sealed:
-                self.parts.append(await self.box.of_bucket(item, node, self._row()))
-        self.parts.sort(key=lambda part: part.index)
-        return True
-
-    async def _seal_one(self, route: Route) -> SealDone:
-        assert self.plan is not None and self.nodes is not None
-        request = BucketSeal(
-            self.id, self.stage, len(self.plan.segments), route.first, route.last, self.options.output
-        )
-        done: SealDone = await self.nodes.call(route.node, request, deadline_s=RUN_S)
-        return done
-
-    def _row(self) -> int:
+    def row_size(self) -> int:
         """The length of all records, 0 when they differ."""
         return next(iter(self.row_bytes)) if len(self.row_bytes) == 1 else 0
 
     # -- doing what the plan says ----------------------------------------------------------------
-    def _do(self, effects: Iterable[Effect]) -> None:
+    def do(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             match effect:
                 case Start():
-                    self._spawn(self._attempt(effect))
+                    self.spawn(self._attempt(effect))
                 case Stop():
-                    self._spawn(self._stop(effect))
+                    self.spawn(self._stop(effect))
                 case Finished():
                     self._notify()
                 case Failed():
@@ -383,27 +318,27 @@ class JobDriver:
             )
             self._local.add(here_now)
             await self._take(done, node)
-        except errors.Busy:
-            self._do(plan.refused(segment, attempt, node, 0.5, self.clock.seconds()))
+        except (errors.Busy, errors.LeaseHeld):
+            self.do(plan.refused(segment, attempt, node, 0.5, self.clock.seconds()))
         except (errors.Unavailable, errors.Cancelled, errors.Unreachable, errors.TimedOut) as error:
             if self.error is not None or self.ended:
                 return
             if is_silence(error):
-                self._node_trouble(node)
-            self._do(plan.lost(segment, attempt, node, error.message, self.clock.seconds()))
+                self.node_trouble(node)
+            self.do(plan.lost(segment, attempt, node, error.message, self.clock.seconds()))
         except errors.NotFound as error:
             if "does not know job" in error.message:
-                self._node_trouble(node)
-                self._do(plan.lost(segment, attempt, node, error.message, self.clock.seconds()))
+                self.node_trouble(node)
+                self.do(plan.lost(segment, attempt, node, error.message, self.clock.seconds()))
             else:
                 self._fail(error)
         except SectorError as error:
             self._fail(error)
         else:
             if not done.fault:
-                self._do(plan.finished(segment, attempt, node, self.clock.seconds()))
+                self.do(plan.finished(segment, attempt, node, self.clock.seconds()))
             else:
-                self._do(plan.user_error(segment, attempt, node, "", self.clock.seconds()))
+                self.do(plan.user_error(segment, attempt, node, "", self.clock.seconds()))
         finally:
             self._local.discard(here_now)
 
@@ -426,14 +361,14 @@ class JobDriver:
             self.book.ran_on(done.segment, node)
             self.book.took(done.segment, done.delivered)
             if done.undelivered:
-                self._spawn(self._rejoin())
+                self.spawn(self.rejoin())
         else:
             assert self.box is not None
             part = await self.box.of_segment(done, node)
             if done.segment in self.plan.done:
                 return
             if part is not None and part.path is None and not done.inline:
-                self._spawn(self._drop(node, done.segment))
+                self.spawn(self._drop(node, done.segment))
         if part is not None:
             self.parts.append(part)
             self.by_segment[done.segment] = part
@@ -456,14 +391,14 @@ class JobDriver:
         await self.nodes.call(node, ResultDrop(self.id, [segment]), deadline_s=10.0)
 
     # -- slaves come and go ----------------------------------------------------------------------
-    def _node_trouble(self, node: str) -> None:
+    def node_trouble(self, node: str) -> None:
         assert self.plan is not None and self.nodes is not None
         if self.nodes.mark_lost(node):
             log.info("job {job}: slave {node} does not answer", job=self.id, node=node)
-            self._do(self.plan.node_lost(node, self.clock.seconds()))
-        self._spawn(self._rejoin())
+            self.do(self.plan.node_lost(node, self.clock.seconds()))
+        self.spawn(self.rejoin())
 
-    async def _rejoin(self) -> None:
+    async def rejoin(self) -> None:
         """Ask the master for the slaves of now; take back those that returned, replace those that do not."""
         assert self.plan is not None and self.nodes is not None
         now = self.clock.seconds()
@@ -480,11 +415,11 @@ class JobDriver:
         for node, fresh in await self.nodes.take(started.nodes):
             if fresh and self.book is not None:
                 self.book.lose_results(node)
-                await self._ask_ledger(node)
+                await self.ask_ledger(node)
             if fresh or node not in before:
                 if fresh and node in before:
-                    self._do(self.plan.node_lost(node, self.clock.seconds()))
-                self._do(self.plan.node_up(node, self.nodes[node].info.spes, self.clock.seconds()))
+                    self.do(self.plan.node_lost(node, self.clock.seconds()))
+                self.do(self.plan.node_up(node, self.nodes[node].info.spes, self.clock.seconds()))
         self._give_up(now, {info.node for info in started.nodes})
 
     def _give_up(self, now: float, present: set[str]) -> None:
@@ -495,13 +430,13 @@ class JobDriver:
                 continue
             if link.up:
                 self.nodes.mark_lost(name)
-                self._do(self.plan.node_lost(name, now))
+                self.do(self.plan.node_lost(name, now))
             if self.book is not None and now - link.lost_at >= GONE_S:
                 others = [other.info.node for other in self.nodes.up]
                 if others:
                     self.book.lose_node(name, others)
 
-    async def _ask_ledger(self, node: str) -> None:
+    async def ask_ledger(self, node: str) -> None:
         assert self.nodes is not None
         if self.book is None or node not in self.nodes.links:
             return
@@ -519,9 +454,9 @@ class JobDriver:
             now = self.clock.seconds()
             for segment, attempt, node in self._local:  # the slave is not what we wait for
                 self.plan.progress(segment, attempt, node, 0.0, now)
-            self._do(self.plan.tick(now))
+            self.do(self.plan.tick(now))
             if any(not link.up for link in self.nodes.links.values()):
-                await self._rejoin()
+                await self.rejoin()
 
     async def _report_loop(self) -> None:
         """At once when something changed, but at most four times a second; else at half the master's time."""
@@ -562,7 +497,7 @@ class JobDriver:
             )
 
     # -- small things ----------------------------------------------------------------------------
-    def _spawn(self, work: Any) -> Deferred[Any]:
+    def spawn(self, work: Any) -> Deferred[Any]:
         task: Deferred[Any] = Deferred.fromCoroutine(work)
         self._tasks.add(task)
 
@@ -605,16 +540,7 @@ class JobDriver:
             for part in sorted(self.parts, key=lambda part: part.index)
             if part.path is not None
         ]
-        return SphereStream.of_files(self.client, files, record_size=self._row(), stage=self.stage)
-
-
-def closing(driver: Callable[[], JobDriver | None]) -> Deferred[None] | None:
-    """The connection is closed: a job that still runs ends."""
-    job = driver()
-    if job is None or job.ended:
-        return None
-    job.hurry = True
-    return Deferred.fromCoroutine(job.cancel("the connection was closed"))
+        return SphereStream.of_files(self.client, files, record_size=self.row_size(), stage=self.stage)
 
 
 def _no_fetch(path: str) -> bytes:

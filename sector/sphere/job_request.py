@@ -19,7 +19,6 @@ class Options:
 
     output: str = ""
     buckets: int = 0
-    params: Any = None
     files: tuple[Any, ...] = ()
     timeout_s: float = 0.0
     in_order: bool = False

@@ -17,6 +17,7 @@ from sector.model import Right
 from sector.slave.spe import register_spe
 from sector.sphere.job import JobDriver
 from sector.sphere.job_request import Options
+from sector.sphere.pack import pack
 from sector.sphere.records import encode, from_lengths
 from sector.sphere.stream import SphereStream
 from sector.testing.cluster import SimCluster
@@ -46,7 +47,7 @@ class SphereSim(SimCluster):
         register_spe(service.rpc, service.context)
 
     def job(self, cloud: CloudClient, stream: SphereStream, function: Any, **options: Any) -> JobDriver:
-        driver = JobDriver(cloud, stream, function, Options(**options))
+        driver = JobDriver(cloud, stream, pack(function, None), Options(**options))
         self.wait(driver.start())
         return driver
 

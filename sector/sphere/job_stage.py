@@ -1,0 +1,132 @@
+"""The end of a stage with buckets: deliver what is still missing, then have the buckets sealed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from twisted.internet.defer import Deferred, DeferredList, DeferredSemaphore
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from sector.client.deferred import pause
+from sector.errors import Conflict, LeaseHeld, SectorError, Unavailable
+from sector.sphere.job_buckets import BucketBook
+from sector.sphere.job_nodes import SILENCE, is_silence
+from sector.wire.sphere import BucketSeal, Deliver, DeliverDone, Route, SealDone
+
+if TYPE_CHECKING:
+    from sector.sphere.job import JobDriver
+
+log = Logger()
+ROUNDS = 200
+DELIVER_S = 3600.0
+SEAL_S = 7 * 24 * 3600.0
+AT_ONCE = 8
+
+
+class BucketStage:
+    """Works on a driver whose plan has counted every segment."""
+
+    def __init__(self, driver: JobDriver, book: BucketBook) -> None:
+        assert driver.plan is not None and driver.nodes is not None and driver.box is not None
+        self.driver = driver
+        self.book = book
+        self.plan = driver.plan
+        self.nodes = driver.nodes
+        self.box = driver.box
+
+    @property
+    def complete(self) -> bool:
+        """Whether every segment counts."""
+        return len(self.plan.done) == len(self.plan.segments)
+
+    async def settle(self) -> bool:
+        """True when all buckets are sealed; False when segments have to run again first. Raises
+        `Unavailable` when deliveries do not get anywhere."""
+        for rounds in range(ROUNDS):
+            missing = self.book.missing(range(len(self.plan.segments)))
+            if not missing:
+                return await self._seal()
+            if rounds:
+                await pause(self.driver.clock, min(2.0, 0.1 * rounds))
+            await self._deliver(missing)
+            if not self.complete:
+                return False
+        raise Unavailable(f"job {self.driver.id}: buckets cannot be delivered, see the logs of the slaves")
+
+    def _present(self, node: str | None) -> bool:
+        return node is not None and node in self.nodes.links and self.nodes[node].up
+
+    async def _deliver(self, missing: dict[int, list[Route]]) -> None:
+        """Have kept results sent anew; segments whose result is lost run again."""
+        if not all(self._present(route.node) for routes in missing.values() for route in routes):
+            await self.driver.rejoin()
+        gate = DeferredSemaphore(AT_ONCE)
+        calls = []
+        for segment, routes in missing.items():
+            home = self.book.home.get(segment)
+            if home is None or not self._present(home):
+                self.driver.do(self.plan.redo(segment, self.driver.clock.seconds()))
+            else:
+                calls.append(gate.run(self._deliver_one, segment, home, routes))
+        await DeferredList(calls, consumeErrors=True)
+
+    async def _deliver_one(self, segment: int, home: str, routes: list[Route]) -> None:
+        try:
+            request = Deliver(self.driver.id, segment, routes)
+            done: DeliverDone = await self.nodes.call(home, request, deadline_s=DELIVER_S)
+        except SectorError as error:
+            if is_silence(error):
+                self.driver.node_trouble(home)
+            self.book.home.pop(segment, None)
+            self.driver.do(self.plan.redo(segment, self.driver.clock.seconds()))
+            return
+        self.book.took(segment, done.delivered)
+        self.driver.bytes_moved += sum(item.moved for item in done.delivered)
+        if done.undelivered:
+            self.driver.spawn(self.driver.rejoin())
+
+    async def _seal(self) -> bool:
+        """Have all buckets put together and published; False when something is missing after all."""
+        routes = self.book.routes()
+        calls = [Deferred.fromCoroutine(self._seal_one(route)) for route in routes]
+        outcomes = await DeferredList(calls, consumeErrors=True)
+        sealed: list[tuple[str, SealDone]] = []
+        for route, (good, answer) in zip(routes, outcomes, strict=True):
+            if good and isinstance(answer, SealDone):
+                sealed.append((route.node, answer))
+            elif isinstance(answer, Failure):
+                await self._not_sealed(route, cast(BaseException, answer.value))
+        if len(sealed) < len(routes):
+            return False
+        for node, done in sealed:
+            for item in done.sealed:
+                part = await self.box.of_bucket(item, node, self.driver.row_size())
+                self.driver.parts.append(part)
+        self.driver.parts.sort(key=lambda part: part.index)
+        return True
+
+    async def _seal_one(self, route: Route) -> SealDone:
+        request = BucketSeal(
+            self.driver.id,
+            self.driver.stage,
+            len(self.plan.segments),
+            route.first,
+            route.last,
+            self.driver.options.output,
+        )
+        done: SealDone = await self.nodes.call(route.node, request, deadline_s=SEAL_S)
+        return done
+
+    async def _not_sealed(self, route: Route, error: BaseException) -> None:
+        """What to do about buckets that are not sealed; raises what cannot be helped."""
+        if not isinstance(error, (Conflict, LeaseHeld, Unavailable, *SILENCE)):
+            raise error
+        log.info("buckets on {node} are not sealed: {why}", node=route.node, why=str(error))
+        if isinstance(error, LeaseHeld):  # of an attempt that was cut short; it ends by itself
+            await pause(self.driver.clock, 2.0)
+            return
+        if not isinstance(error, Conflict):
+            self.driver.node_trouble(route.node)
+        await self.driver.rejoin()
+        await self.driver.ask_ledger(route.node)
