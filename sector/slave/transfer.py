@@ -212,7 +212,7 @@ class Transfers:
                 )
             except Exception as error:
                 raise errors.Busy(f"{self._disk.where} cannot start a transfer: {error}") from None
-        except BaseException:
+        except Exception:
             self._core.end(transfer, self._clock.seconds(), 0, False)
             if temp is not None:
                 await self._pool.run(self._disk.drop_temp_thd, temp)
@@ -238,7 +238,7 @@ class Transfers:
             if not meta.digest:
                 meta = msgspec.structs.replace(meta, digest=digest, mtime=round(self._now(), 6))
             sealed = await self._pool.run(self._disk.seal_thd, temp, meta, result.crcs, lease)
-        except BaseException:
+        except Exception:
             await self._pool.run(self._disk.drop_temp_thd, temp)
             raise
         os.close(temp.fd)

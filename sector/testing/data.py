@@ -121,7 +121,18 @@ class SimTransfer(MemoryTransfer):
             self.moved, digest, tuple(self.crcs), (0, 0), 0, 1000, {"bytes_sent": self.moved}
         )
         self.result = peer.result = result
+        self._await_confirmation()
         peer.fin.callback(result)
+
+    def _await_confirmation(self) -> None:
+        """All is sent: the receiver's last word may take long, but its silence ends the transfer."""
+        peer, net = self.peer, self._net()
+        if self.ended or peer is None:
+            return
+        if net.broken & {self.port.address[1], peer.port.address[1]}:
+            net.clock.callLater(IDLE_S, self._silent, self)
+        else:
+            net.clock.callLater(1.0, self._await_confirmation)
 
 
 class SimDataPort(MemoryDataPort):
