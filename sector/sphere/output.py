@@ -39,14 +39,16 @@ class Summary:
 class _Widths:
     """Whether all records have the same length."""
 
+    NONE, VARIOUS = -1, -2
+
     def __init__(self) -> None:
-        self.width = -1
+        self.width = self.NONE
 
     def add(self, width: int) -> None:
-        if self.width < 0:
+        if self.width == self.NONE:
             self.width = width
         elif self.width != width:
-            self.width = 0
+            self.width = self.VARIOUS
 
     @property
     def value(self) -> int:
@@ -111,7 +113,7 @@ class PlainOutput:
         self.widths.add(size)
         if self.lengths:
             self.lengths.append(size)
-        elif self.count and self.widths.width == 0:
+        elif self.count and self.widths.width == _Widths.VARIOUS:
             first = (self.bytes - size) // self.count
             self.lengths.extend([first] * self.count)
             self.lengths.append(size)
