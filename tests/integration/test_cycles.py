@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from cluster import Cluster, running
+from cluster import Cluster, alive, running, wait_for
 
 import sector
 
@@ -29,6 +29,19 @@ def daemons(cluster: Cluster) -> dict[str, int]:
     return cluster.info["pids"] | {slave["id"]: slave["pid"] for slave in cluster.info["slaves"]}
 
 
+def at_rest(cluster: Cluster) -> dict[str, dict[str, int]]:
+    """Usage of each daemon when its background copies are over: the same descriptors for two seconds."""
+    seen: list[dict[str, dict[str, int]]] = []
+
+    def quiet() -> bool:
+        seen.append({name: usage(pid) for name, pid in daemons(cluster).items()})
+        counts = [{name: use["descriptors"] for name, use in sample.items()} for sample in seen[-40:]]
+        return len(counts) == 40 and all(count == counts[0] for count in counts)
+
+    wait_for("rest", quiet, 60)
+    return seen[-1]
+
+
 def test_cycles_leave_nothing_behind(tmp_path: Path) -> None:
     """RSS at the end <= RSS after a fifth + 5 %; descriptors and threads equal."""
     source = tmp_path / "x"
@@ -43,8 +56,8 @@ def test_cycles_leave_nothing_behind(tmp_path: Path) -> None:
                     cloud.get("/cycle/x", str(tmp_path / "back"), progress=False)
                     cloud.rm("/cycle/x")
                     if cycle == CYCLES // 5:
-                        early = {name: usage(pid) for name, pid in daemons(cluster).items()}
-                late = {name: usage(pid) for name, pid in daemons(cluster).items()}
+                        early = at_rest(cluster)
+                late = at_rest(cluster)
         finally:
             del os.environ["SECTOR_CONFIG"]
         assert (tmp_path / "back").read_bytes() == source.read_bytes()
@@ -62,8 +75,6 @@ def test_no_orphan_after_a_killed_slave(tmp_path: Path) -> None:
         slave = cluster.info["slaves"][0]
         children = descendants(slave["pid"])
         cluster.kill(slave["pid"])
-        from cluster import alive, wait_for
-
         for child in children:
             wait_for(f"the end of {child}", lambda child=child: not alive(child), 10)
 
