@@ -24,6 +24,8 @@ typedef struct udt_ctx_config {
 } udt_ctx_config;
 
 int udt_ctx_new(const udt_ctx_config *cfg, udt_ctx **out);
+/* Closes what is open and waits for calls of udt_port_close that have begun in other threads. No
+ * other call may be running, and none may follow. */
 void udt_ctx_free(udt_ctx *ctx);
 /* Readable while events wait. Clear it with udt_ctx_poll (which clears first, then drains). */
 int udt_ctx_wakeup_fd(udt_ctx *ctx);

@@ -68,6 +68,7 @@ int udt_ctx_new(const udt_ctx_config *cfg, udt_ctx **out)
     atomic_store(&ctx->fds[0], ctx->ready.fd);
     pthread_mutex_init(&ctx->mu, NULL);
     pthread_mutex_init(&ctx->disk_mu, NULL);
+    pthread_cond_init(&ctx->closers_cv, NULL);
     guard_init(ctx);
     *out = ctx;
     return 0;
@@ -84,9 +85,36 @@ void io_ctx_unref(udt_ctx *ctx)
         return;
     pthread_mutex_destroy(&ctx->mu);
     pthread_mutex_destroy(&ctx->disk_mu);
+    pthread_cond_destroy(&ctx->closers_cv);
     if (ctx->alive)
         munmap(ctx->alive, 4096);
     free(ctx);
+}
+
+void io_ctx_enter_close(udt_ctx *ctx)
+{
+    io_ctx_ref(ctx);
+    pthread_mutex_lock(&ctx->mu);
+    ctx->port_closers++;
+    pthread_mutex_unlock(&ctx->mu);
+}
+
+void io_ctx_leave_close(udt_ctx *ctx)
+{
+    pthread_mutex_lock(&ctx->mu);
+    if (--ctx->port_closers == 0)
+        pthread_cond_broadcast(&ctx->closers_cv);
+    pthread_mutex_unlock(&ctx->mu);
+    io_ctx_unref(ctx);
+}
+
+/* A port that another thread is closing looks closed from here, but its loop may still run. */
+static void wait_for_closers(udt_ctx *ctx)
+{
+    pthread_mutex_lock(&ctx->mu);
+    while (ctx->port_closers > 0)
+        pthread_cond_wait(&ctx->closers_cv, &ctx->mu);
+    pthread_mutex_unlock(&ctx->mu);
 }
 
 /* In a forked child only the inherited descriptors are given back; locks and memory may be in any
@@ -115,6 +143,7 @@ void udt_ctx_free(udt_ctx *ctx)
         if (id)
             udt_port_close(ctx, id);
     }
+    wait_for_closers(ctx);
     if (ctx->disk)
         ctx->disk_free(ctx->disk);
     ctx->disk = NULL;

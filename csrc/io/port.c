@@ -214,9 +214,12 @@ int udt_port_close(udt_ctx *ctx, int32_t port)
     int err = io_ctx_alive(ctx);
     if (err)
         return err;
+    io_ctx_enter_close(ctx);
     io_port *p = io_handle_close(ctx, port, IO_KIND_PORT, NULL);
-    if (!p)
+    if (!p) {
+        io_ctx_leave_close(ctx);
         return UDT_E_NOSOCK;
+    }
     p->close_cmd.fn = begin_close;
     io_cmd_push(p, &p->close_cmd);
     if (io_manual(p))
@@ -231,6 +234,7 @@ int udt_port_close(udt_ctx *ctx, int32_t port)
     io_handle_put(ctx, port);
     io_handle_free(ctx, port);
     io_port_unref(p);
+    io_ctx_leave_close(ctx);
     return 0;
 }
 

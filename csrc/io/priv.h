@@ -80,6 +80,8 @@ struct udt_ctx {
     io_table tab;                 /* [ctx] */
     io_ready ready;               /* [ctx] */
     io_port *ports[IO_MAX_PORTS]; /* [ctx] */
+    uint32_t port_closers;        /* [ctx] threads inside udt_port_close */
+    pthread_cond_t closers_cv;    /* [ctx] the last of them has left */
     _Atomic int fds[IO_MAX_FDS];  /* to close in a forked child; 0 = none */
     _Atomic int64_t queue_bytes;  /* memory of all outboxes and inboxes */
     _Atomic int64_t gmp_bytes;    /* delivered and unreleased GMP payload */
@@ -95,6 +97,9 @@ struct udt_ctx {
 };
 void io_ctx_ref(udt_ctx *ctx);
 void io_ctx_unref(udt_ctx *ctx);
+/* Around udt_port_close: handles and event queue live until the last one has left. */
+void io_ctx_enter_close(udt_ctx *ctx);
+void io_ctx_leave_close(udt_ctx *ctx);
 
 io_entry *io_entry_of(udt_ctx *ctx, int32_t h); /* [ctx] NULL when gone */
 void io_handle_snap(udt_ctx *ctx, int32_t h, const udt_sock_stats *st);

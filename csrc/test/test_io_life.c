@@ -4,6 +4,8 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <pthread.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -104,6 +106,31 @@ TEST(io_port_closes_with_live_sockets)
     tio_wait(b, UDT_IO_PEER_CLOSED, sb, 5000); /* the last shutdown was sent */
     tio_free(a);
     tio_free(b);
+}
+
+static void *close_port_thd(void *arg)
+{
+    tio *t = arg;
+    udt_port_close(t->ctx, t->port);
+    return NULL;
+}
+
+/* A context may be freed while another thread is still closing one of its ports. */
+TEST(io_context_is_freed_while_a_port_closes)
+{
+    for (int round = 0; round < 50; round++) {
+        tio *a = tio_open(4, 0);
+        udt_addr at;
+        pthread_t thd;
+        CHECK(udt_connect(a->ctx, a->port,
+                          &(udt_addr){.family = 4, .ip = {127, 0, 0, 1}, .port = 9}, NULL) > 0);
+        CHECK_INT(pthread_create(&thd, NULL, close_port_thd, a), 0);
+        while (udt_port_addr(a->ctx, a->port, &at) == 0)
+            sched_yield(); /* until the close has begun */
+        udt_ctx_free(a->ctx);
+        CHECK_INT(pthread_join(thd, NULL), 0);
+        free(a);
+    }
 }
 
 TEST(io_nothing_leaks_over_many_ports)

@@ -48,6 +48,7 @@ class Core:
         self._gmp: dict[int, EventHandler] = {}
         self._accept: dict[int, EventHandler] = {}
         self._ports: set[int] = set()
+        self._closing: dict[int, list[Deferred[None]]] = {}  # ports on their way out, who waits
         self._stopped = False
         reactor.addReader(self)
 
@@ -132,25 +133,34 @@ class Core:
         return struct_dict(out[0])
 
     def close_port(self, handle: int) -> Deferred[None]:
-        """Close a port and all on it; waits for its thread in a pool thread."""
+        """Close a port and all on it; waits for its thread in a pool thread. Asked twice, both wait."""
+        done: Deferred[None] = Deferred()
+        if handle in self._closing:
+            self._closing[handle].append(done)
+            return done
         if self._stopped or handle not in self._ports:
-            done: Deferred[None] = Deferred()
             done.callback(None)
             return done
         self._ports.discard(handle)
         self._gmp.pop(handle, None)
         self._accept.pop(handle, None)
+        self._closing[handle] = [done]
         ctx = self._ctx
 
         def close_thd() -> None:
             lib.udt_port_close(ctx, handle)
 
-        return deferToThreadPool(self.reactor, self.reactor.getThreadPool(), close_thd)
+        def closed(_: object) -> None:
+            for waiting in self._closing.pop(handle):
+                waiting.callback(None)
+
+        deferToThreadPool(self.reactor, self.reactor.getThreadPool(), close_thd).addBoth(closed)
+        return done
 
     async def stop(self) -> None:
         """Close all ports, end the threads, free the context."""
-        for handle in list(self._ports):
-            await self.close_port(handle)
+        while busy := [*self._ports, *self._closing]:
+            await self.close_port(busy[0])  # also those that somebody else closes just now
         if self._stopped:
             return
         self.reactor.removeReader(self)
