@@ -169,7 +169,7 @@ TEST(sim_jitter_keeps_order_and_reorder_breaks_it)
     sim_net_free(p.net);
     l.reorder_ppm = 50000;
     l.reorder_us = 20000;
-    pair_new(&p, &l, 1000, 10);
+    pair_new(&p, &l, 1000, 2000);
     pair_run(&p, 10000000);
     CHECK_INT(p.b.got, 1000);
     CHECK(p.b.out_of_order >= 20);

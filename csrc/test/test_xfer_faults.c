@@ -125,9 +125,11 @@ TEST(xfer_fault_application_refuses_the_file)
 {
     tio *a = tio_open(4, 0), *b = tio_open(4, 0);
     int src = xf_file(100, 1), dst = xf_empty();
-    int32_t xs, xr;
-    push(a, b, src, dst, 100, &xs, &xr);
+    udt_ticket k = xf_ticket(true);
+    int32_t xr = xf_start(b, NULL, &k, dst, 0, 0, -1);
     CHECK_INT(udt_xfer_finish(b->ctx, xr, 0, 0, 0, 0), UDT_E_STATE); /* too early */
+    int32_t xs = xf_start(a, &b->at, &k, src, UDT_XFER_SEND | UDT_XFER_INITIATOR, 0, 100);
+    CHECK_INT(udt_xfer_finish(a->ctx, xs, 0, 0, 0, 0), UDT_E_STATE); /* not the receiver */
     tio_wait(b, UDT_IO_XFER_FIN, xr, 5000);
     CHECK_INT(udt_xfer_finish(b->ctx, xr, UDT_E_REFUSED, 0, 0, 0), 0);
     CHECK_INT(xf_end(a, xs, UDT_E_REMOTE).remote, UDT_E_REFUSED);
