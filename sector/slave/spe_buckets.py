@@ -72,10 +72,10 @@ class BucketStore:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(fd, 0, size)
-        except OSError as error:
+        except (OSError, OverflowError) as error:
             os.close(fd)
             os.unlink(path)
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if isinstance(error, OverflowError) or error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise NoSpace(f"no room for {size} bytes of a bucket") from None
             raise
         return name, fd

@@ -128,13 +128,15 @@ class SphereProcess:
         `buckets` > 0; without it the results come back to this process. `params` is `ctx.params`; `files`
         are small local files that lie in `ctx.scratch`, modules among them can be imported. `timeout` =
         seconds that the function may take for one segment. `in_order` = results in the order of the input.
-        Returns as soon as the job runs; with `detach` no progress bar is drawn, otherwise on a terminal one
-        is drawn while the job runs. `segment_bytes` = about how large segments are (default: by the amount
-        of data, 8 to 128 MB). Raises Denied (no execute right), NotFound (no input), UsageError,
-        Unavailable.
+        Returns as soon as the job runs; on a terminal a progress bar is drawn meanwhile. With `detach`
+        (and `output`) the job is driven by a process of its own on this machine and goes on when this one
+        ends. `segment_bytes` = about how large segments are (default: by the amount of data, 8 to 128 MB).
+        Raises Denied (no execute right), NotFound (no input), UsageError, Unavailable.
         """
         if buckets < 0:
             raise UsageError("buckets cannot be negative")
+        if detach and not output:
+            raise UsageError("a detached job needs output files", hint="give run(..., output=PREFIX)")
         options = Options(
             output=output or "",
             buckets=buckets,
@@ -144,11 +146,16 @@ class SphereProcess:
             segment_bytes=segment_bytes,
             label=getattr(f, "__qualname__", type(f).__name__),
         )
-        driver = JobDriver(self._cloud.client, stream, pack(f, params, options.files), options)
+        blob = pack(f, params, options.files)
+        if detach:
+            from sector.sphere.detached import start_detached
+
+            return start_detached(self._cloud, stream, blob, options)
+        driver = JobDriver(self._cloud.client, stream, blob, options)
         driver.fetch = self._cloud.read
         self._cloud.wait(driver.start)
         job = Job(self._cloud, driver)
-        if not detach and (wanted() if progress is None else progress):
+        if wanted() if progress is None else progress:
             threading.Thread(target=_draw, args=(job,), name="sphere-progress", daemon=True).start()
         return job
 

@@ -84,7 +84,10 @@ def fault_error(fault: UdfFault, segment: Segment) -> SectorError:
         return UdfTimeout(f"{fault.message} ({span.source.path})")
     if fault.code == UdfType.code:
         return UdfType(f"{where}: {fault.message}")
-    text = f"{where}: {fault.type}: {fault.message}"
-    if fault.traceback:
-        text += f"\n{fault.traceback.rstrip()}"
-    return UdfError(text)
+    return UdfError(f"{where}: {fault_text(fault)}")
+
+
+def fault_text(fault: UdfFault) -> str:
+    """What a function raised, with the remote traceback."""
+    text = f"{fault.type}: {fault.message}"
+    return f"{text}\n{fault.traceback.rstrip()}" if fault.traceback else text

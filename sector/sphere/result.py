@@ -20,13 +20,13 @@ class Spool:
     """A nameless local file for results, so that their number needs no memory. Not for several threads."""
 
     def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile(prefix="sphere-")  # noqa: SIM115
+        fd, name = tempfile.mkstemp(prefix="sphere-")
+        os.unlink(name)
+        self.fd = fd
         self._size = 0
 
-    @property
-    def fd(self) -> int:
-        """Its descriptor."""
-        return self._file.fileno()
+    def __del__(self) -> None:
+        os.close(self.fd)
 
     def room(self, size: int) -> int:
         """Reserve a range; its offset."""

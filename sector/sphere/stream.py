@@ -57,7 +57,7 @@ class SphereStream:
         self.files: tuple[KnownFile, ...] = ()
         self.record_size = int(record_size)
         self.index = bool(index)
-        self.dtype = "" if dtype is None else dtype_text(dtype)
+        self.dtype = _dtype(dtype)
         self.granularity = granularity or ("record" if self.record_size or self.index else "file")
         self.paired: tuple[SphereStream, ...] = ()
         self.stage = 0
@@ -134,6 +134,15 @@ class SphereStream:
         if self.index:
             names.append("index=True")
         return f"SphereStream({', '.join(names)}, granularity={self.granularity!r})"
+
+
+def _dtype(dtype: Any) -> str:
+    if dtype is None:
+        return ""
+    try:
+        return dtype_text(dtype)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"dtype {dtype!r} is no NumPy type for records: {error}") from None
 
 
 def natural_key(path: str) -> list[tuple[int, int, str]]:
