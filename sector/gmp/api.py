@@ -127,5 +127,8 @@ class Gmp(Protocol):
     def on_peer_event(self, handler: Callable[[PeerEvent], None]) -> None:
         """Hear of peers that became ready, silent, lost, restarted, or do not know our key."""
 
+    def counters(self) -> dict[str, int]:
+        """State and traffic of this endpoint; at least `assoc` (associations), `sockets`, `half_open`."""
+
     def stop(self) -> Deferred[None]:
         """Close the port; pending calls end with GmpError(STATUS_CANCELLED)."""

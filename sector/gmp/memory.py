@@ -181,6 +181,9 @@ class MemoryGmp:
         handler(source, target._keys[peer.key_id].principal, bytes(payload))
         return succeed(None)
 
+    def counters(self) -> dict[str, int]:
+        return {"assoc": len(self._keys), "sockets": 0, "half_open": 0}
+
     def stop(self) -> Deferred[None]:
         self._stopped = True
         self._hub.endpoints.pop(self._address, None)

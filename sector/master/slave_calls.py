@@ -198,6 +198,7 @@ class SlaveCalls:
         await self._hub.store.write(
             lambda tx: namespace.replica_arrived(tx, node.id, path, request.version, self._hub.wall())
         )
+        self._errands.poke(node.id)  # an outdated copy may have to go
         self._hub.feed(CopyEnded(request.task))
         return Ok()
 

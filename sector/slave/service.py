@@ -307,6 +307,7 @@ class Slave(Service):
             os.getloadavg()[0],
             self.context.spes,
             self.context.spes_busy,
+            self.state_counters(),
         )
         wait = max(2.0, 2 * self._beat_s)
         reply: HeartbeatReply = await self.master_call(beat, deadline_s=wait, control=True)
@@ -540,6 +541,16 @@ class Slave(Service):
         )
         await self.pool.run(self.disk.mirror.part_thd, part, last=request.last, now=self._now())
         return Ok()
+
+    def state_counters(self) -> dict[str, int]:
+        """What `sector status` shows of each slave (design section 9); few, since heartbeats are small."""
+        messages, data = self.gmp.counters(), self.data.counters()
+        return {
+            "associations": messages.get("assoc", 0),
+            "connections": messages.get("sockets", 0) + data.get("sockets", 0),
+            "half_open": messages.get("half_open", 0) + data.get("half_open", 0),
+            "tasks": len(self.core.open),
+        }
 
     def counters(self) -> dict[str, int]:
         """State counters of this process (design section 9)."""
