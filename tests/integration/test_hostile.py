@@ -146,9 +146,8 @@ def test_a_million_hostile_datagrams(tmp_path: Path, seed: int) -> None:
         cluster.ok("rm", "/meanwhile")
         time.sleep(2)
         after = counters(cluster)
-        print(json.dumps({"before": before, "after": after}))
         for node, values in before.items():
-            for name in STATE:
+            for name in (name for name in STATE if name in values):
                 own = OWN_COMMANDS if (node, name) == ("master", "associations") else 0
                 assert after[node][name] <= values[name] + own, (node, name, values[name], after[node][name])
         cluster.ok("get", "/before", str(back))
