@@ -16,11 +16,19 @@ uint32_t udt__conn_own_window(const udt_conn *c)
     return slots < 32 ? 32 : slots;
 }
 
+/* Repeats come every 250 ms (spec 2). Our own peers, known by their tag, are often a moment late
+ * only: the other end heard of the ticket at the same time. */
+static udt_time repeat_us(const udt_conn *c)
+{
+    uint32_t again = c->hs_sent < 5 ? c->hs_sent : 5;
+    return c->opts.tag && again < 5 ? (udt_time)10000 << again : REPEAT_US;
+}
+
 static void send_now(udt_conn *c, udt_time now)
 {
     c->due |= DUE_HANDSHAKE;
     c->hs_sent = 0;
-    udt__conn_timer(c, &c->t_handshake, now + REPEAT_US);
+    udt__conn_timer(c, &c->t_handshake, now + repeat_us(c));
     udt__conn_ready(c);
 }
 
@@ -68,7 +76,7 @@ void udt__conn_handshake_timer(udt_conn *c, udt_time now)
         c->cookie = 0;
     }
     c->due |= DUE_HANDSHAKE;
-    c->t_handshake = now + REPEAT_US;
+    c->t_handshake = now + repeat_us(c);
     udt__conn_ready(c);
 }
 
