@@ -261,6 +261,47 @@ TEST(udt_conn_close_lingers_until_delivered)
     world_fini(&w);
 }
 
+/* Whether end 1 has heard the shutdown by then. */
+static bool shut_by(world *w, const pair *p, udt_time until)
+{
+    struct udt_ev ev;
+    world_run(w, until);
+    return world_take(w, 1, UDT_EV_PEER_CLOSED, p->s[1], &ev);
+}
+
+/* libudt loses the message that its reader is just copying when a shutdown comes, so towards a
+ * foreign peer a closed connection stays until its window says that all was read. */
+TEST(udt_conn_close_waits_for_a_foreign_reader_of_messages)
+{
+    static uint8_t msg[100000], got[100000];
+    sim_link l = {.rate_bps = 100000000, .delay_us = 1000};
+    for (int reads = 0; reads < 2; reads++) {
+        world w;
+        udt_opts o;
+        udt_opts_init(&o);
+        o.type = UDT_DGRAM;
+        pair p = open_pair(&w, PAIR_CLIENT, &o, &l);
+        for (int i = 0; i < 3; i++)
+            CHECK_INT(
+                udt_mux_sendmsg(w.m[0], p.s[0], msg, sizeof msg, -1, true, sim_net_now(w.net)), 0);
+        CHECK_INT(udt_mux_close(w.m[0], p.s[0], 60000, sim_net_now(w.net)), 0);
+        sim_net_kick(w.net, 0);
+        udt_time t0 = sim_net_now(w.net);
+        CHECK(!shut_by(&w, &p, t0 + 3000000)); /* acknowledged long ago */
+        for (int i = 0; reads && i < 3; i++) {
+            CHECK_INT(udt_mux_recvmsg(w.m[1], p.s[1], got, sizeof got, sim_net_now(w.net)),
+                      sizeof got);
+            sim_net_kick(w.net, 1);
+            CHECK(!shut_by(&w, &p, sim_net_now(w.net) + 15000));
+        }
+        if (reads)
+            CHECK(shut_by(&w, &p, t0 + 4000000));
+        else /* it is not waited for without end */
+            CHECK(!shut_by(&w, &p, t0 + 4900000) && shut_by(&w, &p, t0 + 6000000));
+        world_fini(&w);
+    }
+}
+
 TEST(udt_conn_peer_error_stops_the_sender)
 {
     world w;

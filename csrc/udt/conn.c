@@ -67,6 +67,7 @@ bool udt__conn_open(udt_conn *c, uint32_t peer_isn, uint32_t peer_window, uint32
     c->cc.ops->init(&c->cc, &p);
     udt_window_init(&c->window, now);
     c->edge = peer_window < 2 ? 2 : peer_window < 1u << 24 ? peer_window : 1 << 24;
+    c->peer_slots = c->edge - 1;
     c->largest = -1;
     c->said_window = c->rcv.slots;
     c->opened_at = c->limit_at = c->progress_at = c->delivered_us = c->epoch_at = now;
@@ -164,11 +165,15 @@ void udt__conn_shut(udt_conn *c, udt_time now)
 
 void udt__conn_close(udt_conn *c, uint32_t linger_ms, udt_time now)
 {
-    if (c->state == CONN_OPEN && linger_ms > 0 && c->snd.tail > c->snd.head) {
+    if (c->unread)
+        c->reader_at = now; /* from now on its time counts */
+    if (c->state == CONN_OPEN && linger_ms > 0 && !udt__conn_delivered(c, now)) {
         c->state = CONN_LINGER;
         c->ev_mask = 0; /* nobody listens any more, but for CLOSED */
         list_remove(&c->events);
-        udt__conn_timer(c, &c->t_linger, now + (int64_t)linger_ms * 1000);
+        c->linger_end = now + (int64_t)linger_ms * 1000;
+        udt__conn_timer(c, &c->t_linger, c->linger_end);
+        udt__conn_try_shut(c, now);
         return;
     }
     udt__conn_shut(c, now);

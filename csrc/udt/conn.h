@@ -128,6 +128,12 @@ typedef struct udt_conn {
     bool want_space;      /* send() returned AGAIN */
     int64_t full_ack;     /* highest index that a non-light ACK confirmed */
     bool drained;         /* everything was acknowledged and said so */
+    /* A foreign peer's reader of messages (see udt__conn_try_shut). */
+    int64_t peer_slots;  /* free slots of its buffer when all was read, as far as we know */
+    bool slots_known;    /* an ACK has said something about that */
+    bool unread;         /* its last ACK left acknowledged packets unread */
+    udt_time reader_at;  /* when its reader last made room */
+    udt_time linger_end; /* of a closing connection: no longer, whatever is missing */
     enum limit_reason limit;
     udt_time limit_at;
 
@@ -261,6 +267,10 @@ void udt__conn_set_limit(udt_conn *c, enum limit_reason why, udt_time now);
 /* conn_ack.c: the sender's side of acknowledgements and loss reports. */
 void udt__conn_ack_input(udt_conn *c, const udt_pkt *p, udt_time now);
 void udt__conn_nak_input(udt_conn *c, const udt_pkt *p, udt_time now);
+/* Closing: send the shutdown if the peer has all, else see that it is tried again. */
+void udt__conn_try_shut(udt_conn *c, udt_time now);
+/* May the connection be shut now without taking data from the peer's reader? */
+bool udt__conn_delivered(const udt_conn *c, udt_time now);
 
 /* conn_recv.c */
 void udt__conn_data_input(udt_conn *c, const udt_pkt *p, udt_time now);

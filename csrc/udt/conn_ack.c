@@ -8,6 +8,8 @@
 
 #define STARTUP_PKTS 16
 #define MIX_MAX 1.25
+#define READER_IDLE_US 5000000
+#define READER_RETURN_US 20000 /* a thread that lost its processor at the wrong instruction */
 
 /* Acknowledgements come in lumps of up to 64 packets or 1 ms: a rate needs more than that. */
 static bool span_says(const udt_conn *c, int64_t pkts, int64_t span_us)
@@ -85,17 +87,63 @@ static void news(udt_conn *c, int64_t newest, bool clean, udt_time now)
     udt__conn_restart_probe(c, now);
 }
 
-/* All that was queued has arrived. libudt hands data to its reader only with a non-light ACK and
- * keeps the rest from him when a shutdown comes first, so a light one does not count there. */
-static void check_drained(udt_conn *c, udt_time now)
+/* When a shutdown cannot hurt any more. Our own peers keep what has arrived for their readers, but
+ * libudt (decisions/0020):
+ *  - hands data to its reader only with a non-light ACK, and forgets the rest at a shutdown, so a
+ *    light one does not count;
+ *  - throws away the message that a blocked recvmsg is just copying out. So there the connection
+ *    stays until the window in its ACKs says that all was read, and a moment more for the reader to
+ *    return. A reader that makes no room for READER_IDLE_US is not waited for. */
+static udt_time shut_at(const udt_conn *c)
 {
-    if (c->snd.head < c->snd.tail || c->drained || (c->foreign && c->full_ack < c->snd.tail))
-        return;
-    c->drained = true;
-    if (c->state == CONN_LINGER)
+    if (!c->drained)
+        return UDT_NEVER;
+    if (c->reader_at == 0)
+        return 0;
+    return c->reader_at + (c->unread ? READER_IDLE_US : READER_RETURN_US);
+}
+
+bool udt__conn_delivered(const udt_conn *c, udt_time now)
+{
+    return shut_at(c) <= now;
+}
+
+void udt__conn_try_shut(udt_conn *c, udt_time now)
+{
+    udt_time at = shut_at(c);
+    if (at <= now)
         udt__conn_shut(c, now);
     else
+        udt__conn_timer(c, &c->t_linger, at < c->linger_end ? at : c->linger_end);
+}
+
+static void check_drained(udt_conn *c, udt_time now)
+{
+    if (c->snd.head < c->snd.tail || (c->foreign && c->full_ack < c->snd.tail))
+        return;
+    if (!c->drained && c->state == CONN_OPEN)
         udt__conn_event(c, UDT_EV_DRAINED);
+    c->drained = true;
+    if (c->state == CONN_LINGER)
+        udt__conn_try_shut(c, now);
+}
+
+/* How much of what a foreign peer has acknowledged its reader has taken. The handshake says the
+ * size of the peer's buffer, but sometimes more than there is (spec 2.1); the first ACK comes when
+ * nothing was read yet. */
+static void note_reader(udt_conn *c, int64_t ack, int64_t window, udt_time now)
+{
+    if (!c->foreign || c->opts.type != UDT_DGRAM || ack < c->full_ack)
+        return;
+    if (!c->slots_known && window + ack < c->peer_slots)
+        c->peer_slots = window + ack;
+    c->slots_known = true;
+    if (window > c->peer_slots)
+        c->peer_slots = window;
+    int64_t room = ack + window; /* grows as the reader takes packets, by nothing else */
+    if (room > c->edge || ack > c->full_ack)
+        c->reader_at = now;
+    c->unread = window < c->peer_slots;
 }
 
 static void free_up_to(udt_conn *c, int64_t ack)
@@ -143,9 +191,13 @@ void udt__conn_ack_input(udt_conn *c, const udt_pkt *p, udt_time now)
     c->st.acks_recv++;
     if (!light) {
         int32_t window = (int32_t)be32_get(p->body + 12);
-        c->ack2_sub = p->word1;
-        c->due |= DUE_ACK2;
-        udt__conn_ready(c);
+        note_reader(c, ack, window, now);
+        /* An unconfirmed ACK comes again, and says then whether the rest was read. */
+        if (!c->unread || ack < c->snd.tail) {
+            c->ack2_sub = p->word1;
+            c->due |= DUE_ACK2;
+            udt__conn_ready(c);
+        }
         if (ack > c->full_ack)
             c->full_ack = ack;
         if (ack >= c->snd.head)
