@@ -20,7 +20,7 @@ uint32_t udt__conn_own_window(const udt_conn *c)
  * only: the other end heard of the ticket at the same time. */
 static udt_time repeat_us(const udt_conn *c)
 {
-    uint32_t again = c->hs_sent < 5 ? c->hs_sent : 5;
+    int again = c->hs_sent < 5 ? c->hs_sent : 5;
     return c->opts.tag && again < 5 ? (udt_time)10000 << again : REPEAT_US;
 }
 
