@@ -109,8 +109,9 @@ typedef struct udt_sock_stats {
     int64_t period_ns, recv_rate_pps, capacity_pps;
     int64_t lim_app_us, lim_cwnd_us, lim_flow_us;
 } udt_sock_stats;
-/* Last snapshot taken by the owning thread (at most 250 ms old). Works for sockets and transfers.
- */
+/* Last snapshot taken by the owning thread (at most 250 ms old); of a closed socket its final
+ * numbers, until the udt_ctx_poll after the one that gave its CLOSED event. Works for sockets and
+ * transfers. */
 int udt_stats_get(udt_ctx *ctx, int32_t sock, udt_sock_stats *out);
 
 typedef struct udt_port_stats {

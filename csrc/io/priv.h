@@ -64,12 +64,22 @@ typedef struct io_table {
     uint32_t nchunks, free_head, free_tail, live; /* free list is FIFO; UINT32_MAX = none */
 } io_table;
 
+/* Last statistics of a socket whose handle is gone, until its CLOSED event was handled. */
+typedef struct io_final {
+    struct io_final *next;
+    int32_t sock;
+    udt_sock_stats st;
+} io_final;
+
 typedef struct io_ready {
     udt_event *ring;
     uint32_t cap, head;
     _Atomic uint32_t count; /* written under ctx->mu */
     uint32_t soft;          /* GMP deliveries stop at 3/4 of this */
     bool raised;            /* the wake-up descriptor is readable */
+    /* In the order of their CLOSED events; those before `waiting` are with the application and go
+     * at its next poll. */
+    io_final *finals, *finals_tail, *waiting;
     int fd;
 } io_ready;
 
@@ -110,7 +120,8 @@ int io_ready_init(udt_ctx *ctx, uint32_t max_events);
 void io_ready_fini(udt_ctx *ctx);
 /* As io_emit, without raising the descriptor (events of MANUAL ports). */
 void io_emit_from(io_port *p, udt_event *ev);
-bool io_ready_full(udt_ctx *ctx); /* GMP deliveries should pause */
+const udt_sock_stats *io_final_stats(udt_ctx *ctx, int32_t sock); /* [ctx] or NULL */
+bool io_ready_full(udt_ctx *ctx);                                 /* GMP deliveries should pause */
 
 /* ---- timers ------------------------------------------------------------------------------ */
 typedef struct io_timers {

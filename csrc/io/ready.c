@@ -24,12 +24,22 @@ int io_ready_init(udt_ctx *ctx, uint32_t max_events)
     return 0;
 }
 
+static void drop_finals(io_ready *r, const io_final *end)
+{
+    while (r->finals != end) {
+        io_final *f = r->finals;
+        r->finals = f->next;
+        free(f);
+    }
+}
+
 void io_ready_fini(udt_ctx *ctx)
 {
     io_ready *r = &ctx->ready;
     uint32_t n = atomic_load(&r->count);
     for (uint32_t i = 0; i < n; i++)
         udt_event_release(ctx, &r->ring[(r->head + i) & (r->cap - 1)]);
+    drop_finals(r, NULL);
     free(r->ring);
     close(r->fd);
 }
@@ -71,6 +81,32 @@ static uint8_t queued_bit(uint16_t kind)
     }
 }
 
+/* The handle goes with its CLOSED event: the statistics move over to the event. */
+static void keep_stats(udt_ctx *ctx, int32_t sock)
+{
+    io_ready *r = &ctx->ready;
+    io_entry *e = io_entry_of(ctx, sock);
+    io_final *f = e && e->snap ? malloc(sizeof *f) : NULL;
+    if (!f)
+        return;
+    *f = (io_final){.sock = sock, .st = *e->snap};
+    if (r->finals)
+        r->finals_tail->next = f;
+    else
+        r->finals = f;
+    r->finals_tail = f;
+    if (!r->waiting)
+        r->waiting = f;
+}
+
+const udt_sock_stats *io_final_stats(udt_ctx *ctx, int32_t sock)
+{
+    for (const io_final *f = ctx->ready.finals; f; f = f->next)
+        if (f->sock == sock)
+            return &f->st;
+    return NULL;
+}
+
 static void emit(udt_ctx *ctx, const udt_event *ev, bool raise)
 {
     io_ready *r = &ctx->ready;
@@ -88,6 +124,8 @@ static void emit(udt_ctx *ctx, const udt_event *ev, bool raise)
             return;
         }
     }
+    if (ev->kind == UDT_IO_CLOSED)
+        keep_stats(ctx, ev->sock);
     uint32_t n = atomic_load_explicit(&r->count, memory_order_relaxed);
     if (n == r->cap && !ring_grow(r))
         abort(); /* an event lost silently would hang its owner; the queue is small and bounded */
@@ -156,11 +194,14 @@ int udt_ctx_poll(udt_ctx *ctx, udt_event *ev, int max)
         (void)got;
         r->raised = false;
     }
+    drop_finals(r, r->waiting);
     uint32_t left = atomic_load_explicit(&r->count, memory_order_relaxed);
     while (n < max && left > 0) {
         ev[n] = r->ring[r->head];
         r->head = (r->head + 1) & (r->cap - 1);
         left--;
+        if (ev[n].kind == UDT_IO_CLOSED && r->waiting && r->waiting->sock == ev[n].sock)
+            r->waiting = r->waiting->next;
         if (still_news(ctx, &ev[n]))
             n++;
     }

@@ -419,11 +419,12 @@ int udt_stats_get(udt_ctx *ctx, int32_t sock, udt_sock_stats *out)
     }
     (void)fresh_stats(ctx, sock);
     pthread_mutex_lock(&ctx->mu);
-    io_entry *e = io_entry_of(ctx, sock);
-    if (!e || e->kind != IO_KIND_SOCK)
+    const io_entry *e = io_entry_of(ctx, sock);
+    const udt_sock_stats *st = e ? e->snap : io_final_stats(ctx, sock);
+    if (e ? e->kind != IO_KIND_SOCK : !st)
         err = UDT_E_NOSOCK;
-    else if (e->snap)
-        *out = *e->snap;
+    else if (st)
+        *out = *st;
     else
         memset(out, 0, sizeof *out); /* nothing was measured yet */
     pthread_mutex_unlock(&ctx->mu);

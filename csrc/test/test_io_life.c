@@ -315,3 +315,38 @@ TEST(io_statistics)
     tio_free(a);
     tio_free(b);
 }
+
+/* The last numbers of a socket are there when its CLOSED event is, however short its life was. */
+TEST(io_final_statistics)
+{
+    for (int foreign = 0; foreign < 2; foreign++) {
+        tio *a = tio_open(4, 0), *b = tio_open(4, 0);
+        udt_sock_opts o = {.type = 1, .own_peer = !foreign};
+        int32_t sa, sb;
+        static uint8_t buf[200000], got[sizeof buf];
+        udt_sock_stats st;
+        tio_pair(a, b, &o, &sa, &sb);
+        CHECK_INT(udt_send(a->ctx, sa, buf, sizeof buf), sizeof buf);
+        CHECK_INT(udt_close(a->ctx, sa, -1), 0);
+        tio_wait(a, UDT_IO_CLOSED, sa, 5000);
+        CHECK_INT(udt_stats_get(a->ctx, sa, &st), 0);
+        CHECK_INT(st.bytes_sent, sizeof buf);
+        CHECK_INT(st.snd_queue_bytes, 0);
+        tio_wait(b, UDT_IO_PEER_CLOSED, sb, 5000);
+        for (size_t have = 0; have < sizeof buf;) {
+            ssize_t n = udt_recv(b->ctx, sb, got, sizeof got);
+            CHECK(n > 0 || n == UDT_E_AGAIN);
+            have += n > 0 ? (size_t)n : 0;
+        }
+        tio_close(b, sb);
+        CHECK_INT(udt_stats_get(b->ctx, sb, &st), 0);
+        CHECK_INT(st.bytes_recv, sizeof buf);
+        for (int i = 0; i < 100 && udt_stats_get(b->ctx, sb, &st) == 0; i++) {
+            usleep(1000); /* the loop lets go of the handle just after it has said CLOSED */
+            tio_pull(b, 0);
+        }
+        CHECK_INT(udt_stats_get(b->ctx, sb, &st), UDT_E_NOSOCK);
+        tio_free(a);
+        tio_free(b);
+    }
+}

@@ -94,6 +94,26 @@ void udt__conn_free_buffers(udt_conn *c)
     udt_window_fini(&c->window);
 }
 
+void udt__conn_stats(const udt_conn *c, udt_stats *out)
+{
+    *out = c->st;
+    out->rtt_us = c->rtt_us;
+    out->rtt_var_us = c->rtt_var_us;
+    out->min_rtt_us = c->min_rtt_us;
+    out->cwnd_pkts = c->cc.cwnd_pkts;
+    out->flow_wnd_pkts = c->edge - c->snd.head;
+    out->in_flight_pkts = c->next - c->snd.head;
+    out->snd_queue_bytes = (int64_t)c->snd.bytes;
+    out->rcv_queue_bytes = (int64_t)c->rcv.bytes;
+    out->period_ns = c->cc.period_ns;
+    out->recv_rate_pps = c->peer_rate_pps;
+    out->capacity_pps = c->peer_capacity_pps;
+    int64_t span = c->mux->now - c->limit_at;
+    out->lim_app_us += c->limit == LIM_APP ? span : 0;
+    out->lim_cwnd_us += c->limit == LIM_CWND ? span : 0;
+    out->lim_flow_us += c->limit == LIM_FLOW ? span : 0;
+}
+
 static void set_key_free(udt_conn *c)
 {
     table_del(c->server_side ? &c->mux->peers : &c->mux->rdv, &c->by_key);
@@ -142,6 +162,10 @@ void udt__conn_shut(udt_conn *c, udt_time now)
 {
     udt_mux *m = c->mux;
     bool tell = udt__conn_live(c);
+    udt_stats last;
+    udt__conn_stats(c, &last);
+    c->st = last; /* before the buffers go */
+    c->limit = LIM_NONE;
     udt__conn_fetched(c);
     set_key_free(c);
     stop_timers(c);

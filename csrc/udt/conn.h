@@ -197,6 +197,8 @@ struct udt_mux {
     udt_tombstone *tomb; /* ring of TOMBSTONES */
     uint32_t tomb_next;
     udt_mux_counters n;
+    int32_t closed_id; /* whose CLOSED event was fetched last */
+    udt_stats closed_stats;
 };
 
 /* mux.c */
@@ -235,6 +237,7 @@ size_t udt__conn_output(udt_conn *c, uint8_t *buf, size_t cap, size_t max_segs, 
                         udt_time now);
 void udt__conn_rtt(udt_conn *c, int64_t rtt_us);
 void udt__conn_free_buffers(udt_conn *c);
+void udt__conn_stats(const udt_conn *c, udt_stats *out);
 static inline bool udt__conn_live(const udt_conn *c)
 {
     return c->state == CONN_OPEN || c->state == CONN_LINGER;

@@ -314,6 +314,10 @@ bool udt_mux_next_event(udt_mux *m, struct udt_ev *ev)
         ev->value = c->ev_listener;
         udt__conn_fetched(c);
     }
+    if (kind == UDT_EV_CLOSED) {
+        m->closed_id = c->id;
+        m->closed_stats = c->st; /* complete since udt__conn_shut */
+    }
     if (!c->ev_mask)
         list_remove(&c->events);
     if (!list_linked(&c->ready))
@@ -474,24 +478,12 @@ size_t udt_mux_unacked(udt_mux *m, int32_t sock)
 int udt_mux_stats(udt_mux *m, int32_t sock, udt_stats *out)
 {
     const udt_conn *c = udt__mux_find(m, sock);
-    if (!c)
+    if (c)
+        udt__conn_stats(c, out);
+    else if (sock > 0 && sock == m->closed_id)
+        *out = m->closed_stats;
+    else
         return UDT_E_NOSOCK;
-    *out = c->st;
-    out->rtt_us = c->rtt_us;
-    out->rtt_var_us = c->rtt_var_us;
-    out->min_rtt_us = c->min_rtt_us;
-    out->cwnd_pkts = c->cc.cwnd_pkts;
-    out->flow_wnd_pkts = c->edge - c->snd.head;
-    out->in_flight_pkts = c->next - c->snd.head;
-    out->snd_queue_bytes = (int64_t)c->snd.bytes;
-    out->rcv_queue_bytes = (int64_t)c->rcv.bytes;
-    out->period_ns = c->cc.period_ns;
-    out->recv_rate_pps = c->peer_rate_pps;
-    out->capacity_pps = c->peer_capacity_pps;
-    int64_t span = m->now - c->limit_at;
-    out->lim_app_us += c->limit == LIM_APP ? span : 0;
-    out->lim_cwnd_us += c->limit == LIM_CWND ? span : 0;
-    out->lim_flow_us += c->limit == LIM_FLOW ? span : 0;
     return UDT_OK;
 }
 

@@ -119,6 +119,7 @@ typedef struct udt_stats {
     int64_t recv_rate_pps, capacity_pps;          /* current estimates from the peer */
     int64_t lim_app_us, lim_cwnd_us, lim_flow_us; /* time the sender was limited by each */
 } udt_stats;
+/* Of a closed socket: its last ones, from its CLOSED event until that of another is fetched. */
 int udt_mux_stats(udt_mux *m, int32_t sock, udt_stats *out);
 int udt_mux_peer(udt_mux *m, int32_t sock, udt_addr *out);
 

@@ -108,6 +108,7 @@ class UdtTransport:
 
     def _gone(self) -> None:
         self.connected = False
+        self.final_stats = self.stats()  # the core keeps them until this event was handled
         self._core.unwatch(self._sock)
         self._out.clear()
         protocol, self._protocol = self._protocol, None
@@ -180,7 +181,6 @@ class UdtTransport:
     def _close(self, linger_ms: int) -> None:
         if not self._closing:
             self._closing = True
-            self.final_stats = self.stats()
             lib.udt_close(self._core.ctx, self._sock, linger_ms)
 
     # ITransport
@@ -250,7 +250,7 @@ class UdtTransport:
         self.loseConnection()
 
     def stats(self) -> dict[str, int]:
-        """udt_sock_stats of this connection, at most 250 ms old; after its end the last ones."""
+        """udt_sock_stats of this connection, at most 250 ms old; after its end the final ones."""
         out = ffi.new("udt_sock_stats *")
         if lib.udt_stats_get(self._core.ctx, self._sock, out) < 0:
             return self.final_stats

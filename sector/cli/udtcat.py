@@ -155,15 +155,9 @@ class Cat(Protocol):
             if self._paused:
                 self._writable = defer.Deferred()
                 await self._writable
-            self._sample()
         transport.unregisterProducer()
         if self.sent:
             transport.loseConnection()
-
-    def _sample(self) -> None:
-        transport: Any = self.transport
-        if transport is not None and transport.connected:
-            self.stats = transport.stats()
 
     def pauseProducing(self) -> None:
         """The send buffer is full."""
@@ -187,7 +181,7 @@ class Cat(Protocol):
 
     def connectionLost(self, reason: Any = None) -> None:
         transport: Any = self.transport
-        self.stats = transport.final_stats or self.stats
+        self.stats = transport.final_stats
         self._sink.transport = None
         self._sink.end()
         self.closed.callback(reason.value)

@@ -16,7 +16,7 @@ from sector._udt.data import open_data
 from sector._udt.data_api import DataTicket, TransferError
 from sector._udt.endpoints import UdtClientEndpoint, UdtRendezvousEndpoint, UdtServerEndpoint
 from sector._udt.errors import CoreError
-from sector._udt.transport import MESSAGE
+from sector._udt.transport import MESSAGE, STREAM
 from sector.gmp.api import STATUS_CANCELLED, STATUS_NO_METHOD, STATUS_TIMEOUT, GmpError, GmpKey, Peer
 from sector.gmp.node import GmpNode, open_gmp
 
@@ -92,8 +92,7 @@ class StreamTests(CoreCase):
             client.transport.write(data[at : at + 100_000])
         await until(lambda: len(client.data) == len(data), 30)
         self.assertEqual(bytes(client.data), data)
-        stats = client.transport.stats()
-        self.assertGreaterEqual(stats["bytes_sent"], len(data))
+        await until(lambda: client.transport.stats()["bytes_sent"] >= len(data))  # they may be 250 ms old
         client.transport.loseConnection()
         await client.closed
         await listening.stopListening()
@@ -107,6 +106,27 @@ class StreamTests(CoreCase):
         self.assertEqual(bytes(server.data), data)
         await client.closed
         await listening.stopListening()
+
+    async def test_final_statistics_are_right(self) -> None:
+        for kind in (STREAM, MESSAGE):
+            server, client, listening = await self._pair(kind, echo=False)
+            await until(lambda end=server: end.transport is not None)
+            data = os.urandom(300_000)
+            client.transport.write(data)
+            client.transport.loseConnection()
+            await defer.gatherResults([client.closed, server.closed])
+            self.assertEqual(bytes(server.data) or server.messages[0], data)
+            for end, field in ((client, "bytes_sent"), (server, "bytes_recv")):
+                self.assertEqual(end.transport.final_stats[field], len(data))
+                self.assertEqual(end.transport.stats()[field], len(data))
+            await listening.stopListening()
+
+    async def test_core_stops_while_its_ports_close(self) -> None:
+        for _ in range(20):
+            core = Core(reactor)
+            closing = [core.close_port(core.open_port("127.0.0.1", 0)) for _ in range(3)]
+            await core.stop()
+            self.assertTrue(all(done.called for done in closing))
 
     async def test_messages_keep_their_boundaries(self) -> None:
         _, client, listening = await self._pair(MESSAGE)
