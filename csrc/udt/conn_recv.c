@@ -4,6 +4,7 @@
 #include "udt/conn.h"
 
 #define NAK_WORDS 360
+#define ACK_SLOW_US 250000
 
 static int64_t frontier(udt_conn *c)
 {
@@ -193,6 +194,8 @@ size_t udt__conn_emit_ack(udt_conn *c, uint8_t *buf, udt_time now)
     c->st.acks_sent++;
     if (ack > c->acked2) {
         int64_t wait = udt__conn_rto(c) << (c->ack_repeats < 5 ? c->ack_repeats : 5);
+        if (c->ack_repeats > 5 && wait < ACK_SLOW_US)
+            wait = ACK_SLOW_US; /* the peer waits for our reader: see udt__conn_try_shut */
         udt__conn_timer(c, &c->t_ack_repeat, now + wait + SYN_US);
     }
     return udt_pkt_put_ctrl(buf, UDT_CTRL_ACK, c->ack_sub, c->peer_id, words, rates ? 6 : 4);
