@@ -50,24 +50,28 @@ class NotFound(SectorError):
     """No such file or directory."""
 
     code = "not_found"
+    default_hint = "check the name; sector ls lists a directory"
 
 
 class Exists(SectorError):
     """The target exists already."""
 
     code = "exists"
+    default_hint = "choose another name, or remove or replace what is there"
 
 
 class IsDirectory(SectorError):
     """A file was wanted, a directory is there."""
 
     code = "is_directory"
+    default_hint = "name a file in it"
 
 
 class NotDirectory(SectorError):
     """A directory was wanted, a file is there."""
 
     code = "not_directory"
+    default_hint = "choose another path"
 
 
 class NotEmpty(SectorError):

@@ -380,7 +380,7 @@ class Jobs:
         view = self.context.sessions.user_of(caller.principal)
         job = self.jobs.get(name)
         if job is None:
-            raise NotFound(f"there is no job {name}")
+            raise NotFound(f"there is no job {name}", hint="sector job list")
         if job.user != view.user:
             raise Denied(f"job {name} belongs to {job.user}")
         return job
@@ -390,7 +390,8 @@ class Jobs:
         view = self.context.sessions.user_of(caller.principal)
         found = [job for key, job in self.jobs.items() if name and key.startswith(name)]
         if len(found) != 1:
-            raise NotFound(f"there is no job {name}" if not found else f"{name} fits {len(found)} jobs")
+            why = f"{name} fits {len(found)} jobs" if found else f"there is no job {name}"
+            raise NotFound(why, hint="sector job list")
         if found[0].user != view.user and not view.is_admin:
             raise Denied(f"job {found[0].id} belongs to {found[0].user}")
         return found[0]

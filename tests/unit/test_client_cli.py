@@ -88,7 +88,8 @@ def test_refusal_is_one_line_or_one_object(cloud: FakeCloud, capsys: pytest.Capt
     """Exit status 1 with code, message and hint; 2 for wrong use."""
     cloud.answers["stat"] = errors.NotFound("/d/x does not exist")
     assert run(["stat", "/d/x"]) == 1
-    assert capsys.readouterr().err == "sector: /d/x does not exist\n"
+    hint = errors.NotFound.default_hint
+    assert capsys.readouterr().err == f"sector: /d/x does not exist ({hint})\n"
     assert run(["stat", "/d/x", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "not_found"
     assert run(["put", "/only-one"]) == 2
