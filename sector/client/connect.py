@@ -39,7 +39,9 @@ def settings(
         master = str(parse_address(match["where"], 7001)) if match["where"] else None
     config = override_client(config, master=master, user=user)
     if ca:
-        config = msgspec.structs.replace(config, client=msgspec.structs.replace(config.client, ca=ca))
+        # a CA that is named wins over the pinned one, which may be of another cluster
+        client = msgspec.structs.replace(config.client, ca=ca, ca_sha256="")
+        config = msgspec.structs.replace(config, client=client)
     return config
 
 
