@@ -196,7 +196,9 @@ def told(shared: Shared, title: str, kind: str | None) -> Iterator[Progress]:
 
 def limits(stats: dict[str, int]) -> str:
     """What held a transfer up, in percent of its time."""
-    whole = max(1, stats.get("us", 0))
+    # the sender's times count from the handshake on, "us" only the time of the data
+    sender = sum(stats.get(key, 0) for key in ("lim_app_us", "lim_cwnd_us", "lim_flow_us"))
+    whole = max(1, stats.get("us", 0), sender)
     names = {
         "lim_disk_us": "disk",
         "lim_app_us": "sender",

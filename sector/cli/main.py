@@ -201,6 +201,11 @@ def run(arguments: list[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("", err=True)
         return 130
+    except click.exceptions.NoArgsIsHelpError as error:
+        if as_json:
+            return report(UsageError("a command is missing", hint="see sector --help"), as_json)
+        click.echo(error.format_message(), err=True)
+        return 2
     except click.UsageError as error:
         help_line = f"see {error.ctx.command_path} --help" if error.ctx else "see sector --help"
         return report(UsageError(error.format_message(), hint=help_line), as_json)

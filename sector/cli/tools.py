@@ -66,7 +66,8 @@ def _literal(host: str) -> str:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError) as error:
-        raise Unreachable(f"cannot find the host {host!r}: {error}") from None
+        why = getattr(error, "strerror", None) or str(error)
+        raise Unreachable(f"cannot find the host {host!r}: {why}") from None
     return str(found[0][4][0])
 
 
@@ -95,5 +96,8 @@ class _Benches(click.Group):
 
 
 @click.command(cls=_Benches)
-def bench() -> None:
+@click.pass_context
+def bench(ctx: click.Context) -> None:
     """Measure transport, messaging and sorting; --json prints one document with machine and settings."""
+    if getattr(ctx.obj, "json", False):  # given before the command's name
+        ctx.default_map = {name: {"as_json": True} for name in BENCHES}
