@@ -365,7 +365,7 @@ TEST(udt_conn_slow_reader_stops_the_sender_and_memory_stays_in_budget)
         int32_t s = udt_mux_connect(w.m[0], &w.addr[1], &o, sim_net_now(w.net));
         struct udt_ev ev;
         sim_net_kick(w.net, 0);
-        world_run(&w, sim_net_now(w.net) + 200000);
+        world_run(&w, sim_net_now(w.net) + 2000000); /* a lost handshake is repeated */
         if (!world_take(&w, 0, UDT_EV_CONNECTED, s, &ev))
             break;
     }
