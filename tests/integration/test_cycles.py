@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 from cluster import Cluster, alive, running, wait_for
 
-import sector
-
+USER = Path(__file__).with_name("cycle_user.py")
 CYCLES = int(os.environ.get("SECTOR_TEST_CYCLES", "1000"))
 
 
@@ -47,19 +48,22 @@ def test_cycles_leave_nothing_behind(tmp_path: Path) -> None:
     source = tmp_path / "x"
     source.write_bytes(os.urandom(200_000))
     with running(tmp_path / "c") as cluster:
-        os.environ["SECTOR_CONFIG"] = cluster.env["SECTOR_CONFIG"]
-        try:
-            with sector.connect() as cloud:
-                early: dict[str, dict[str, int]] = {}
-                for cycle in range(1, CYCLES + 1):
-                    cloud.put(str(source), "/cycle/x", progress=False)
-                    cloud.get("/cycle/x", str(tmp_path / "back"), progress=False)
-                    cloud.rm("/cycle/x")
-                    if cycle == CYCLES // 5:
-                        early = at_rest(cluster)
-                late = at_rest(cluster)
-        finally:
-            del os.environ["SECTOR_CONFIG"]
+        user = subprocess.Popen(
+            [sys.executable, str(USER), str(source), str(tmp_path / "back"), str(CYCLES)],
+            env=cluster.env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        with user:
+            assert user.stdin is not None and user.stdout is not None
+            assert user.stdout.readline().strip() == str(CYCLES // 5)
+            early = at_rest(cluster)
+            print(file=user.stdin, flush=True)
+            assert user.stdout.readline().strip() == str(CYCLES)
+            late = at_rest(cluster)
+            print(file=user.stdin, flush=True)
+        assert user.returncode == 0
         assert (tmp_path / "back").read_bytes() == source.read_bytes()
     for name, first in early.items():
         last = late[name]

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cluster import Cluster, running
 from test_cycles import descendants
 
-import sector
-from sector.wire.sphere import JobList, JobShow
-
 ROOT = Path(__file__).resolve().parents[2]
+HUNTER = Path(__file__).with_name("hunter.py")
 EXAMPLES = ROOT / "examples"
 RECORDS = int(os.environ.get("SECTOR_TEST_RECORDS", "3000000"))
 
@@ -38,35 +33,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         body = f"<html><head><title>{module}</title></head><body><p>{text}</p></body></html>"
         (folder / f"page{number:03}.html").write_text(body)
     return folder
-
-
-def killer(cluster: Cluster, job_done: threading.Event, killed: list[int]) -> None:
-    """kill -9 of one busy worker when 30 to 70 % of a stage's segments are done, once per stage."""
-    stages: set[tuple[str, int]] = set()
-    os.environ["SECTOR_CONFIG"] = cluster.env["SECTOR_CONFIG"]
-    try:
-        with sector.connect() as cloud:
-            while not job_done.wait(0.02):
-                for job in cloud.call(JobList()).jobs:
-                    if job.state == "running" and (job.id, job.stage) not in stages:
-                        kill_one(cloud.call(JobShow(job.id)), stages, killed)
-    finally:
-        del os.environ["SECTOR_CONFIG"]
-
-
-def kill_one(job: Any, stages: set[tuple[str, int]], killed: list[int]) -> None:
-    """Kill a worker of the job if its stage is in the window."""
-    if not job.counts.total or not 0.3 <= job.counts.done / job.counts.total <= 0.7:
-        return
-    for spe in job.spes:
-        if spe.pid and spe.segment >= 0:
-            try:
-                os.kill(spe.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-            stages.add((job.id, job.stage))
-            killed.append(spe.pid)
-            return
 
 
 def run_example(cluster: Cluster, name: str, *arguments: str) -> None:
@@ -120,10 +86,13 @@ def test_inverted_index_equals_the_reference(cluster: Cluster, pages: Path, tmp_
 def test_terasort_equals_the_reference_with_a_worker_killed_in_each_stage(tmp_path: Path) -> None:
     """Byte for byte; job show tells of the retries."""
     with running(tmp_path / "c") as cluster:
-        finished = threading.Event()
-        killed: list[int] = []
-        hunter = threading.Thread(target=killer, args=(cluster, finished, killed))
-        hunter.start()
+        hunter = subprocess.Popen(
+            [sys.executable, str(HUNTER)],
+            env=cluster.env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         try:
             run_example(
                 cluster,
@@ -140,16 +109,16 @@ def test_terasort_equals_the_reference_with_a_worker_killed_in_each_stage(tmp_pa
                 "9000000",
             )
         finally:
-            finished.set()
-            hunter.join()
+            killed, _ = hunter.communicate(timeout=30)
+        assert hunter.returncode == 0
         run_reference(
             "terasort.py", "--records", str(RECORDS), "--seed", "7", "--output", str(tmp_path / "plain")
         )
         assert (tmp_path / "ours").read_bytes() == (tmp_path / "plain").read_bytes()
         jobs = [cluster.json("job", "show", job["id"]) for job in cluster.json("job", "list")]
         print(json.dumps([{k: job[k] for k in ("id", "stage", "segments", "retries")} for job in jobs]))
-        assert len(killed) >= 2, "no worker was killed in each of the two stages"
-        assert sum(job["retries"] for job in jobs) >= len(killed)
+        assert len(killed.split()) >= 2, "no worker was killed in each of the two stages"
+        assert sum(job["retries"] for job in jobs) >= len(killed.split())
 
 
 def test_spawner_and_workers_are_gone_after_down(tmp_path: Path) -> None:
