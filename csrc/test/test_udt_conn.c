@@ -475,3 +475,35 @@ TEST(udt_conn_request_and_response_take_a_round_trip)
         }
     }
 }
+
+/* Handshakes of a rendezvous cross: what comes right after ours need not answer it. */
+TEST(udt_conn_rendezvous_learns_no_false_round_trip)
+{
+    sim_link l = {.rate_bps = 10000000, .delay_us = 100000};
+    static uint8_t data[20000];
+    for (udt_time late = 0; late < 800000; late += 7000) {
+        world w;
+        udt_opts o;
+        pair p;
+        world_init(&w, test_seed, &l, &l);
+        udt_opts_init(&o);
+        p.s[0] = udt_mux_rendezvous(w.m[0], &w.addr[1], &o, 0);
+        sim_net_kick(w.net, 0);
+        world_run(&w, late);
+        p.s[1] = udt_mux_rendezvous(w.m[1], &w.addr[0], &o, sim_net_now(w.net));
+        sim_net_kick(w.net, 1);
+        for (int i = 0; i < 2; i++)
+            world_wait(&w, i, UDT_EV_CONNECTED, p.s[i], 5000000);
+        for (int i = 0; i < 2; i++) {
+            CHECK(udt_mux_send(w.m[i], p.s[i], data, sizeof data, sim_net_now(w.net)) > 0);
+            sim_net_kick(w.net, i);
+        }
+        world_run(&w, sim_net_now(w.net) + 2000000);
+        for (int i = 0; i < 2; i++) {
+            udt_stats st;
+            CHECK_INT(udt_mux_stats(w.m[i], p.s[i], &st), 0);
+            CHECK(st.min_rtt_us >= 200000);
+        }
+        world_fini(&w);
+    }
+}

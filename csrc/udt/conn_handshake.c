@@ -82,7 +82,9 @@ void udt__conn_handshake_timer(udt_conn *c, udt_time now)
 
 static void connected(udt_conn *c, const udt_hs *h, uint32_t mss, udt_time now)
 {
-    if (c->hs_sent == 1)
+    /* In a rendezvous the peer's handshakes cross ours and answer earlier ones, or none: a far too
+     * short RTT, with which everything is sent again and again, so that no better sample comes. */
+    if (c->hs_sent == 1 && !c->rendezvous)
         udt__conn_rtt(c, now - c->hs_sent_at);
     if (udt__conn_open(c, h->isn, h->window, mss, now))
         udt__conn_event(c, UDT_EV_CONNECTED);
