@@ -25,8 +25,8 @@ class DataTicket:
 
 @dataclass(frozen=True, slots=True)
 class TransferResult:
-    """Outcome of a transfer. `moved` payload bytes; `digest` 32 raw bytes (udt.h); `crcs` CRC32C per 1 MiB block;
-    `version` and `durable` as the receiver's DONE said (sender side). Times in microseconds."""
+    """Outcome of a transfer. `moved` payload bytes; `digest` 32 raw bytes (udt.h); `crcs` CRC32C per 1 MiB
+    block; `version` and `durable` as the receiver's DONE said (sender side). Times in microseconds."""
 
     moved: int
     digest: bytes
