@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -457,8 +458,9 @@ class TestDecisions(TestCase):
 
     def setUp(self) -> None:
         self.clock = Clock()
-        path = Path(self.mktemp())
-        self.database = Database(path)
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.database = Database(Path(folder.name, "security"))
         self.database.open()
         self.addCleanup(self.database.close)
         self.database.user_add(user("root", roles=("user", "admin")), "x", 1.0)
