@@ -246,7 +246,14 @@ def _acl_group(role: str) -> click.Group:
     def group() -> None:
         pass
 
-    @group.command("add", help=f"Let the {role} NAME join, from the given addresses or from anywhere.")
+    def example(arguments: str) -> str:
+        return f"\b\nExample:\n  sector acl {role} {arguments}"
+
+    @group.command(
+        "add",
+        help=f"Let the {role} NAME join, from the given addresses or from anywhere.",
+        epilog=example(f"add {role}4 --address 10.0.0.0/24"),
+    )
     @click.argument("name")
     @click.option("--address", "addresses", metavar="CIDR", multiple=True, help="Only from here; repeatable.")
     @shared_options
@@ -255,7 +262,7 @@ def _acl_group(role: str) -> click.Group:
         call(shared, AclChange(role, name, True, list(addresses)))
         _done(shared, f"{role} {name} may join", role=role, name=name, addresses=list(addresses))
 
-    @group.command("remove", help=f"Refuse the {role} NAME from now on.")
+    @group.command("remove", help=f"Refuse the {role} NAME from now on.", epilog=example(f"remove {role}4"))
     @click.argument("name")
     @shared_options
     @click.pass_obj
@@ -263,7 +270,7 @@ def _acl_group(role: str) -> click.Group:
         call(shared, AclChange(role, name, False))
         _done(shared, f"{role} {name} may not join any more", role=role, name=name)
 
-    @group.command("list", help=f"Show the {role}s that may join.")
+    @group.command("list", help=f"Show the {role}s that may join.", epilog=example("list --json"))
     @shared_options
     @click.pass_obj
     def show(shared: Shared) -> None:

@@ -162,10 +162,10 @@ def cli(ctx: click.Context) -> None:
 
     \b
     Examples:
-      sector up                          a cluster on this machine
-      sector put data.bin /data/         store a file
-      sector ls -l /data                 list it
-      sector login host:7001 --ca ca.pem connect to another cluster
+      sector up                            a cluster on this machine
+      sector put data.bin /data/           store a file
+      sector ls -l /data                   list it
+      sector login host:7001 --ca ca.pem   connect to another cluster
     """
     ctx.ensure_object(Shared)
 
