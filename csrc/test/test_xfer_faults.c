@@ -74,8 +74,9 @@ static int tiny_disk(void)
     int fd = -1;
     if (!mkdtemp(dir))
         return -1;
-    if (unshare(CLONE_NEWNS) == 0 && mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
-        mount("xfer", dir, "tmpfs", MS_NOSUID, "size=4m") == 0) {
+    bool apart = unshare(CLONE_NEWNS) == 0;
+    (void)mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL); /* no mount point inside a chroot */
+    if (apart && mount("xfer", dir, "tmpfs", MS_NOSUID, "size=4m") == 0) {
         snprintf(name, sizeof name, "%s/file", dir);
         fd = open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
         umount2(dir, MNT_DETACH);

@@ -17,7 +17,17 @@ def main(folder: Path) -> None:
     """The whole check in `folder`."""
     disk = folder / "small"
     disk.mkdir()
+    # inside a chroot "/" is no mount point and cannot be made private; then the mount is undone below
+    subprocess.run(["mount", "--make-rprivate", "/"], check=False, stderr=subprocess.DEVNULL)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(disk)], check=True)
+    try:
+        check(folder, disk)
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def check(folder: Path, disk: Path) -> None:
+    """What a user of the full cluster sees."""
     small, big, back = folder / "small.bin", folder / "big.bin", folder / "back.bin"
     write_random(small, 1_000_000, 1)
     write_random(big, 32_000_000, 2)

@@ -162,10 +162,11 @@ def test_user_without_the_execute_right(cluster: Cluster, udfs: Path, tmp_path: 
 def test_full_disk(tmp_path: Path) -> None:
     """A slave on a 16 MB tmpfs refuses a file of 32 MB at open; a small one still fits."""
     script = Path(__file__).with_name("full_disk.py")
+    apart = ["unshare", "--mount", "--propagation", "unchanged"]
+    if os.geteuid():
+        apart += ["--map-root-user", "--user"]
     done = subprocess.run(
-        ["unshare", "--mount", "--map-root-user", "--user", sys.executable, str(script), str(tmp_path)]
-        if os.geteuid()
-        else ["unshare", "--mount", sys.executable, str(script), str(tmp_path)],
+        [*apart, sys.executable, str(script), str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=200,
