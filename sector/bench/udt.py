@@ -76,7 +76,11 @@ def _cpu_per_gb(side: dict[str, Any], gigabytes: float) -> float:
 @click.option("--seconds", type=click.FloatRange(0.2, 3600), default=5.0, show_default=True, help="A run.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def udt(peer_text: str, runs: int, seconds: float, as_json: bool) -> None:
-    """Plain UDT throughput on loopback, MTU-1500 packets, sender and receiver one process each."""
+    """UDT throughput on loopback: one unencrypted stream, MTU-1500 packets, one process a side.
+
+    Both ends of "sector" know each other as ours and drive their ports themselves, with GSO and GRO where
+    the kernel has them. The program bench_udt measures the rest: --plain, --threads, --no-gso, --no-gro.
+    """
     peers = ["sector", *peers_of(peer_text, PEERS)]
     results = []
     for run in range(1, runs + 1):
