@@ -41,9 +41,10 @@ class SlaveView:
 @dataclass(slots=True)
 class MasterContext:
     """Parts of a running master. `resolvers` says who stands behind a principal that is not a client's:
-    kind ("job") -> function(principal, slave id) -> View, which raises `Denied` or `SessionExpired`;
-    LocalPublish uses it. Functions in `on_slave` hear (slave id, state before, state now); those in
-    `on_session_end` hear the principal of a client whose session ended; `on_stop` run at the end."""
+    kind ("job") -> function(principal, slave id, path) -> View, which raises `Denied` or
+    `SessionExpired`; LocalPublish uses it. Functions in `on_slave` hear (slave id, state before, state
+    now); those in `on_session_end` hear the principal of a client whose session ended; `on_stop` run at
+    the end."""
 
     master_id: str
     sessions: Sessions
@@ -59,7 +60,7 @@ class MasterContext:
     call_slave: Callable[..., Deferred[Message]]
     """call_slave(slave id, request, deadline_s=10.0) -> reply; errbacks with a SectorError."""
     audit: AuditLine
-    resolvers: dict[str, Callable[[str, str], View]] = field(default_factory=dict)
+    resolvers: dict[str, Callable[[str, str, str], View]] = field(default_factory=dict)
     on_slave: list[Callable[[str, str, str], None]] = field(default_factory=list)
     on_session_end: list[Callable[[str], None]] = field(default_factory=list)
     on_stop: list[Callable[[], Deferred[None] | None]] = field(default_factory=list)

@@ -280,12 +280,14 @@ class Jobs:
             await self._end(job, request.state, why)
         return JobOrder(False)
 
-    def resolve(self, principal: str, slave_id: str) -> View:
-        """Who stands behind "job:ID/USER" when a slave publishes for a job."""
+    def resolve(self, principal: str, slave_id: str, path: str) -> View:
+        """Who stands behind "job:ID/USER" when a slave publishes `path` for a job: only its own output."""
         name, _, user = principal.partition(":")[2].partition("/")
         job = self.jobs.get(name)
         if job is None or name not in self.live or job.user != user or slave_id not in job.slaves:
             raise Denied(f"slave {slave_id} does not work for job {name}")
+        if not job.output or not path.startswith(f"{check_path(job.output)}."):
+            raise Denied(f"{path} is no output of job {name}")
         return self.context.sessions.user_of(job.client)
 
     async def list(self, request: JobList, caller: Caller) -> JobTable:
@@ -379,21 +381,21 @@ class Jobs:
         """The job, if its driver (or the same user under a newer session) asks."""
         view = self.context.sessions.user_of(caller.principal)
         job = self.jobs.get(name)
-        if job is None:
+        if job is None or job.user != view.user:
             raise NotFound(f"there is no job {name}", hint="sector job list")
-        if job.user != view.user:
-            raise Denied(f"job {name} belongs to {job.user}")
         return job
 
     def _seen(self, name: str, caller: Caller) -> JobState:
         """The job by its id or the unique beginning of it, if the caller may see it."""
         view = self.context.sessions.user_of(caller.principal)
-        found = [job for key, job in self.jobs.items() if name and key.startswith(name)]
+        found = [
+            job
+            for key, job in self.jobs.items()
+            if name and key.startswith(name) and (view.is_admin or job.user == view.user)
+        ]
         if len(found) != 1:
             why = f"{name} fits {len(found)} jobs" if found else f"there is no job {name}"
             raise NotFound(why, hint="sector job list")
-        if found[0].user != view.user and not view.is_admin:
-            raise Denied(f"job {found[0].id} belongs to {found[0].user}")
         return found[0]
 
 

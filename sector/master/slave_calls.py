@@ -228,21 +228,20 @@ class SlaveCalls:
         return Ok()
 
     # files that jobs wrote --------------------------------------------------------------------------------
-    def _writer(self, principal: str, slave_id: str) -> View:
-        kind = principal.partition(":")[0]
-        if kind == "user":
-            return self._hub.sessions.user_of(principal)
-        resolver = self._hub.context.resolvers.get(kind)
+    def _writer(self, principal: str, slave_id: str, path: str) -> View:
+        """Who stands behind a principal. A session is never one: a slave hears those of its readers, and must
+        not act as a user (spec/security.md)."""
+        resolver = self._hub.context.resolvers.get(principal.partition(":")[0])
         if resolver is None:
-            raise Denied(f"nobody is known as {principal}")
-        return resolver(principal, slave_id)
+            raise Denied(f"slave {slave_id} may not write for {principal}", hint="")
+        return resolver(principal, slave_id, path)
 
     async def local_publish(self, request: slave.LocalPublish, caller: Caller) -> slave.LocalGrant:
         """A lease for a file that the slave itself has made for a job."""
         node = self._hub.slave(caller, request.slave_id)
         self._hub.check_writable()
-        view = self._writer(request.principal, node.id)
         path = check_path(request.path)
+        view = self._writer(request.principal, node.id, path)
         if not view.may(path, "w"):
             raise Denied(f"user {view.user} may not change {path}")
         lease_s = self._hub.config.master.lease_s

@@ -214,10 +214,10 @@ class LocalGrant(Message, frozen=True, array_like=True):
 @request(0x0330, reply=LocalGrant)
 class LocalPublish(Request, frozen=True, array_like=True):
     """A finished local file of a job is to become a Sector file (OpenWrite whose writer is the slave itself):
-    the master checks that `principal` ("job:JOBID/NAME" as introduced to this slave, or "user:NAME#SESSION")
-    may write `path`, takes an exclusive lease for this slave and gives the version; the slave then calls
-    Publish with that lease as after any write. `parents` = make missing directories. `digest` and `size`
-    are of the whole content; the owner becomes the user behind `principal`.
+    the master checks that `principal` ("job:JOBID/NAME" as introduced to this slave) may write `path`, which
+    begins with the job's output and a dot, takes an exclusive lease for this slave and gives the version; the
+    slave then calls Publish with that lease as after any write. `parents` = make missing directories.
+    `digest` and `size` are of the whole content; the owner becomes the user behind `principal`.
     Errors: denied, exists (create "new"), is_directory, not_found (parent), lease_held, session_expired."""
 
     slave_id: Name

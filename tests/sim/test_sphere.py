@@ -22,6 +22,7 @@ from sector.sphere.records import encode, from_lengths
 from sector.sphere.stream import SphereStream
 from sector.testing.cluster import SimCluster
 from sector.testing.workers import SimSpawner
+from sector.wire.slave import LocalPublish
 from sector.wire.sphere import JobCancel, JobList, JobShow
 
 KB = 1000
@@ -271,8 +272,11 @@ def test_list_show_cancel(sim: SphereSim) -> None:
     shown = sim.wait(cloud.call(JobShow(driver.id[:6])))
     assert shown.spes and all(spe.pid for spe in shown.spes)
     stranger = sim.client("mallory")
-    with pytest.raises(errors.Denied):
-        sim.wait(stranger.call(JobCancel(driver.id)))
+    for guess in (driver.id, driver.id[:1]):  # jobs of others do not exist, neither id nor owner is told
+        for request in (JobShow(guess), JobCancel(guess)):
+            with pytest.raises(errors.NotFound) as refused:
+                sim.wait(stranger.call(request))
+            assert "alice" not in str(refused.value)
     sim.wait(cloud.call(JobCancel(driver.id)))
     with pytest.raises(errors.Cancelled):
         sim.wait(driver.wait())
@@ -280,6 +284,25 @@ def test_list_show_cancel(sim: SphereSim) -> None:
     assert all(spawner.made.busy == 0 for spawner in sim.spawners.values() if spawner.made)
     for slave in sim.slaves.values():
         assert not list((slave.root / ".sector" / "sphere").glob("[0-9a-f]*"))
+
+
+def test_slave_writes_only_the_output_of_its_job(sim: SphereSim) -> None:
+    """A slave that was introduced to a job gets no lease for any other path its user may write, and none
+    in the name of the user's session."""
+    cloud = sim.client()
+    store(sim, cloud)
+    stream = SphereStream(cloud, "/in", record_size=10)
+    driver = sim.job(cloud, stream, lambda r, c: r, output="/out/b", segment_bytes=1000)
+    slave = sim.slaves["s1"].service
+    assert slave is not None
+    job = f"job:{driver.id}/alice"
+    session = next(row for row in sim.up().hub.sessions.rows() if row.user == "alice")
+    principals = [(job, "/in/x"), (job, "/out/b"), (job, "/out/bad"), (job, "/out/c.0")]
+    principals.append((f"user:alice#{session.id.hex()}", "/out/b.0"))
+    for principal, path in principals:
+        with pytest.raises(errors.Denied):
+            sim.wait(slave.master_call(LocalPublish("s1", principal, path, 7, "d")))
+    sim.wait(driver.wait(), 900)
 
 
 def test_job_survives_a_restart_of_the_master(sim: SphereSim) -> None:

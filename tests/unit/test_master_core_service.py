@@ -9,6 +9,7 @@ import pytest
 from master_cluster import Cluster
 
 from sector import errors
+from sector.master.sessions import View
 from sector.model import Right, Version
 from sector.wire import admin, files
 from sector.wire import slave as wire
@@ -506,14 +507,22 @@ def test_local_publish_needs_the_users_right(cluster: Cluster) -> None:
     alice = cluster.client("alice", "rw", "/home")
     cluster.client().ask(files.Mkdir("/home"))
     slave = cluster.slaves["s1"]
-    principal = f"user:alice#{alice.row.id.hex()}"
+    principal = "job:1/alice"
+    session = f"user:alice#{alice.row.id.hex()}"
+
+    def resolve(name: str, slave_id: str, path: str) -> View:
+        if name != principal:
+            raise errors.Denied("no such job")
+        return cluster.sessions.user_of(session)
+
+    cluster.master.context.resolvers["job"] = resolve
     grant = cluster.run(slave.call(wire.LocalPublish("s1", principal, "/home/out/part.0", 7, "d")))
     meta = wire.SliceMeta("/home/out/part.0", grant.version, 7, "alice", 0o644, 1.0, "d")
     slave.files[meta.path] = meta
     assert cluster.run(slave.call(wire.Publish("s1", grant.lease, meta))).version == grant.version
     assert alice.ask(files.Stat("/home/out/part.0")).info.owner == "alice"
-    for bad in ("user:alice#00", "job:x/y", "slave:s1", "nobody"):
-        with pytest.raises((errors.Denied, errors.SessionExpired)):
+    for bad in (session, "user:alice#00", "job:x/y", "slave:s1", "nobody"):
+        with pytest.raises(errors.Denied):  # a slave hears sessions of its readers, it never acts as one
             cluster.run(slave.call(wire.LocalPublish("s1", bad, "/home/x", 7, "d")))
     with pytest.raises(errors.Denied):
         cluster.run(slave.call(wire.LocalPublish("s1", principal, "/etc", 7, "d")))
