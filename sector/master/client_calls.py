@@ -43,6 +43,7 @@ WRITE_TRIES = 4
 PREPARE_S = 6.0
 PAGE = 500
 LOOK_LIMIT = 1000
+LAST_NAME = "\U0010ffff" * 64  # longer than any name: sorts behind all of a directory
 
 
 def check(view: View, path: str, what: str) -> str:
@@ -60,6 +61,15 @@ def check_tree(view: View, path: str, what: str) -> str:
     for right in view.rights:
         if is_below(right.path, path) and not view.may(right.path, what):
             raise Denied(f"user {view.user} may not change {right.path}")
+    return path
+
+
+def _behind(view: View, hidden: Sequence[str], path: str) -> str:
+    """Where a listing goes on behind `path`: behind the whole of a directory that the user may not read, if
+    nothing in it is given to him."""
+    for top in hidden:
+        if is_below(path, top) and not any("r" in r.what and is_below(r.path, top) for r in view.rights):
+            return f"{top}/{LAST_NAME}"
     return path
 
 
@@ -116,17 +126,20 @@ class ClientCalls:
         """A page of a directory; entries that the user may not read are left out."""
         view = self._hub.user(caller)
         path = check(view, request.path, "r")
-        entries, more = await self._hub.store.read(
-            lambda tx: namespace.list_entries(tx, path, request.recursive, request.after, request.limit)
-        )
-        entries = [self._without_lost(info) for info in entries]
         hidden = [r.path for r in view.rights if "r" not in r.what and is_below(r.path, path)]
-        if hidden and entries:
-            last = entries[-1]
-            entries = [e for e in entries if view.may(e.path, "r") or (more and e is last)]
-            if more and not view.may(last.path, "r"):
-                entries[-1] = FileInfo(last.path, last.kind, 0, namespace.ZERO, namespace.SYSTEM, 0, 0.0, "")
-        return files.Listing(entries, more)
+        shown: list[FileInfo] = []
+        after, more = request.after, True
+        while more and len(shown) < request.limit:  # the last entry of a page is seen by the user too
+            limit = max(request.limit - len(shown), PAGE if hidden else 1)
+            page, more = await self._hub.store.read(
+                lambda tx, after=after, limit=limit: namespace.list_entries(
+                    tx, path, request.recursive, after, limit
+                )
+            )
+            if page:
+                after = _behind(view, hidden, page[-1].path)
+            shown += [self._without_lost(e) for e in page if not hidden or view.may(e.path, "r")]
+        return files.Listing(shown[: request.limit], more or len(shown) > request.limit)
 
     async def _change(self, rule: Callable[[SqlTx], namespace.Totals], *, renames: bool) -> namespace.Totals:
         """Run a rule that leaves tombstones; the answer waits until a slave has them too."""

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from master_cluster import Cluster
+from master_cluster import Client, Cluster
 
 from sector import errors
 from sector.master.sessions import View
 from sector.model import Right, Version
 from sector.wire import admin, files
 from sector.wire import slave as wire
+from sector.wire.login import Verified
 
 
 @pytest.fixture
@@ -565,3 +566,33 @@ def test_listing_pages(cluster: Cluster) -> None:
         after, more = seen[-1], page.more
         assert len(page.entries) <= 10
     assert seen == names
+
+
+@pytest.mark.parametrize("recursive", [False, True])
+@pytest.mark.parametrize("limit", [1, 2, 100])
+def test_listing_never_names_what_may_not_be_read(cluster: Cluster, recursive: bool, limit: int) -> None:
+    """Whatever the size of the pages: no entry of a directory without the read right, and nothing visible is
+    left out behind it, nor a directory in it that was given back."""
+    admin = cluster.client("root")
+    for folder in ("/a", "/b", "/b/open", "/c"):
+        admin.ask(files.Mkdir(folder))
+        for index in range(3):
+            admin.put(f"{folder}/f{index}", 0)
+    for given in ([], [Right("eve", "/b/open", "r")]):
+        rights = [Right("eve", "/", "r"), Right("eve", "/b", ""), *given]
+        row, _ = cluster.sessions.create(Verified("eve", [], rights, 1), "10.0.9.9/32")
+        cluster.gmp.add_key(cluster.sessions.gmp_key(row))
+        eve = Client(cluster, row)
+        seen: list[str] = []
+        after, more = "", True
+        while more:
+            page = eve.ask(files.List("/", recursive=recursive, after=after, limit=limit))
+            assert len(page.entries) <= limit
+            assert page.entries or not page.more
+            seen += [e.path for e in page.entries]
+            after, more = seen[-1], page.more
+        wanted = {"/a", "/c"}
+        if recursive:
+            wanted |= {f"{d}/f{i}" for d in ("/a", "/c") for i in range(3)}
+            wanted |= {"/b/open", *(f"/b/open/f{i}" for i in range(3))} if given else set()
+        assert seen == sorted(wanted)
