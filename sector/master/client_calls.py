@@ -131,11 +131,11 @@ class ClientCalls:
         after, more = request.after, True
         while more and len(shown) < request.limit:  # the last entry of a page is seen by the user too
             limit = max(request.limit - len(shown), PAGE if hidden else 1)
-            page, more = await self._hub.store.read(
-                lambda tx, after=after, limit=limit: namespace.list_entries(
-                    tx, path, request.recursive, after, limit
-                )
-            )
+
+            def load(tx: SqlTx, after: str = after, limit: int = limit) -> tuple[list[FileInfo], bool]:
+                return namespace.list_entries(tx, path, request.recursive, after, limit)
+
+            page, more = await self._hub.store.read(load)
             if page:
                 after = _behind(view, hidden, page[-1].path)
             shown += [self._without_lost(e) for e in page if not hidden or view.may(e.path, "r")]
