@@ -40,6 +40,7 @@ class UserList(Request, frozen=True, array_like=True):
 class UserAdd(Request, frozen=True, array_like=True):
     """Errors: denied, exists."""
 
+    SECRET = ("password",)
     name: Name
     password: Password
     roles: list[Name] = []
@@ -58,6 +59,7 @@ class UserRemove(Request, frozen=True, array_like=True):
 class UserPasswd(Request, frozen=True, array_like=True):
     """Admin, or the user himself with `old`. Ends the user's sessions. Errors: denied, not_found."""
 
+    SECRET = ("password", "old")
     name: Name
     password: Password
     old: Password = ""

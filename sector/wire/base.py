@@ -15,7 +15,16 @@ from sector.errors import Protocol
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True):
-    """Base of all requests and replies."""
+    """Base of all requests and replies. Fields named in `SECRET` do not show in `repr`."""
+
+    SECRET: ClassVar[tuple[str, ...]] = ()
+
+    def __repr__(self) -> str:
+        shown = (
+            f"{name}=…" if name in self.SECRET else f"{name}={getattr(self, name)!r}"
+            for name in self.__struct_fields__
+        )
+        return f"{type(self).__name__}({', '.join(shown)})"
 
 
 class Request(Message, frozen=True, array_like=True):

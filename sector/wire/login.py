@@ -21,6 +21,7 @@ class Session(Message, frozen=True, array_like=True):
     `expires` seconds since 1970; `gmp` where the master hears control messages; key_id of the GMP key
     HKDF(S, "cm" + master_id + key_id)."""
 
+    SECRET = ("secret",)
     session_id: Bytes16
     secret: bytes
     user: Name
@@ -36,6 +37,7 @@ class Session(Message, frozen=True, array_like=True):
 class Login(Request, frozen=True, array_like=True):
     """Client to master, over TLS. Errors: login_refused, busy."""
 
+    SECRET = ("password",)
     user: Name
     password: Password
     client: Text = ""
@@ -45,6 +47,7 @@ class Login(Request, frozen=True, array_like=True):
 class Resume(Request, frozen=True, array_like=True):
     """Client to master, over TLS: proof = HMAC-SHA-256(S, TLS exporter). Errors: session_expired."""
 
+    SECRET = ("proof",)
     session_id: Bytes16
     proof: Bytes32
 
@@ -88,6 +91,7 @@ class Verify(Request, frozen=True, array_like=True):
     """Master to security server: check name, password, address (literal, of the TLS peer).
     Errors: login_refused, busy."""
 
+    SECRET = ("password",)
     user: Name
     password: Password
     address: Name
