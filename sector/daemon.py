@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import sys
 import time
@@ -42,17 +43,32 @@ _LEVELS = {
 
 
 # logging --------------------------------------------------------------------------------------------
+# what ends a line or commands a terminal: names of files and users may hold it
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return f"\\u{ord(match[0]):04x}"
+
+
+def one_line(text: str) -> str:
+    """`text` without anything that ends a line or commands a terminal; those characters become \\uXXXX."""
+    return _CONTROL.sub(_escaped, text)
+
+
 def _failure_lines(event: dict[str, Any]) -> str:
     failure = event.get("log_failure")
     return failure.getTraceback() if isinstance(failure, Failure) else ""
 
 
 def human_line(event: dict[str, Any]) -> str:
-    """One event for people: time, level, part, text; a traceback below it."""
+    """One event for people: time, level, part, text; a traceback below it, indented: no text in a message
+    can pass for a line of its own."""
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.get("log_time", 0.0)))
     level = getattr(event.get("log_level"), "name", "info")
-    line = f"{at} {level:<5} {event.get('log_namespace', '-')}: {formatEvent(event)}\n"
-    return line + _failure_lines(event)
+    line = f"{at} {level:<5} {event.get('log_namespace', '-')}: {one_line(formatEvent(event))}\n"
+    trace = _failure_lines(event).splitlines()
+    return line + "".join(f"    {one_line(part)}\n" for part in trace)
 
 
 def json_line(event: dict[str, Any]) -> str:
@@ -75,7 +91,7 @@ def json_line(event: dict[str, Any]) -> str:
     trace = _failure_lines(event)
     if trace:
         line["traceback"] = trace
-    return json.dumps(line, ensure_ascii=False) + "\n"
+    return one_line(json.dumps(line, ensure_ascii=False)) + "\n"
 
 
 @implementer(ILogObserver)
