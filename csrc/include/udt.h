@@ -40,7 +40,7 @@ enum udt_io_event_kind {
     UDT_IO_DRAINED,
     UDT_IO_PEER_CLOSED,
     UDT_IO_FAILED,
-    UDT_IO_CLOSED,
+    UDT_IO_CLOSED, /* last event; err: what was sent is not known to have arrived whole */
     /* transfers: sock = transfer handle */
     UDT_IO_XFER_OPEN = 32, /* the peer proved the ticket; data may flow */
     UDT_IO_XFER_PROGRESS,  /* value = bytes moved so far; at most 4 a second */

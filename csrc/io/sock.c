@@ -231,6 +231,7 @@ static void pump_tx(io_sock *s)
             s->tx_blocked = true;
         } else if (n < 0) {
             atomic_store(&s->tx_err, (int)n);
+            s->end_err = (int)n;
             drop_outbox(s);
         }
     }
@@ -255,7 +256,7 @@ void io_sock_tx_run(io_port *p, void *arg)
 static void finish(io_sock *s)
 {
     io_timer_stop(s->p, &s->linger);
-    say(s, UDT_IO_CLOSED, 0, 0);
+    say(s, UDT_IO_CLOSED, s->end_err, 0);
     io_handle_free(s->p->ctx, s->h);
 }
 
@@ -337,6 +338,8 @@ static void on_event(io_port *p, void *arg, const struct udt_ev *ev)
         io_sock_fail(s, ev->err);
         break;
     case UDT_EV_CLOSED:
+        if (ev->err && !s->end_err)
+            s->end_err = ev->err;
         io_port_own(p, s->es, NULL, NULL);
         on_gone(s);
         break;

@@ -36,6 +36,7 @@ typedef struct io_sock {
     bool tx_blocked;    /* [loop] the engine's buffer is full */
     bool closing;       /* [loop] udt_close was called */
     bool shut;          /* [loop] udt_mux_close was called */
+    int end_err;        /* [loop] why what was sent is not known to have arrived, for CLOSED */
     int32_t linger_ms;  /* set by udt_close */
     udt_time linger_at; /* [loop] */
     io_timer linger;    /* [loop] */

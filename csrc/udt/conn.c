@@ -129,6 +129,7 @@ void udt__conn_fail(udt_conn *c, int err, udt_time now)
     set_key_free(c);
     stop_timers(c);
     if (closing) {
+        c->lost = c->drained ? 0 : err;
         udt__conn_shut(c, now);
         return;
     }
@@ -144,10 +145,12 @@ void udt__conn_peer_closed(udt_conn *c, udt_time now)
     stop_timers(c);
     c->state = CONN_PEERCLOSED;
     udt__conn_set_limit(c, LIM_NONE, now);
-    if (closing)
+    if (closing) {
+        c->lost = c->drained ? 0 : UDT_E_PEERCLOSED;
         udt__conn_shut(c, now);
-    else
-        udt__conn_event(c, UDT_EV_PEER_CLOSED);
+        return;
+    }
+    udt__conn_event(c, UDT_EV_PEER_CLOSED);
 }
 
 void udt__conn_fetched(udt_conn *c)
@@ -191,6 +194,8 @@ void udt__conn_close(udt_conn *c, uint32_t linger_ms, udt_time now)
 {
     if (c->unread)
         c->reader_at = now; /* from now on its time counts */
+    if (c->state == CONN_PEERCLOSED && !c->drained)
+        c->lost = UDT_E_PEERCLOSED;
     if (c->state == CONN_OPEN && linger_ms > 0 && !udt__conn_delivered(c, now)) {
         c->state = CONN_LINGER;
         c->ev_mask = 0; /* nobody listens any more, but for CLOSED */

@@ -60,6 +60,7 @@ typedef struct udt_conn {
     int32_t id;
     enum conn_state state;
     int error; /* enum udt_err once FAILED */
+    int lost;  /* why a lingering close ended before all was acknowledged, 0 = it was */
     udt_opts opts;
     udt_addr peer; /* family 0: not known yet (rendezvous by tag) */
     int32_t peer_id;

@@ -202,6 +202,7 @@ void udt__conn_tick(udt_conn *c, udt_time now)
         break;
     case CONN_LINGER:
         if (now >= c->t_linger) {
+            c->lost = c->drained ? 0 : UDT_E_TIMEOUT;
             udt__conn_shut(c, now);
             break;
         }

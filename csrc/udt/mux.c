@@ -315,6 +315,7 @@ bool udt_mux_next_event(udt_mux *m, struct udt_ev *ev)
         udt__conn_fetched(c);
     }
     if (kind == UDT_EV_CLOSED) {
+        ev->err = c->lost;
         m->closed_id = c->id;
         m->closed_stats = c->st; /* complete since udt__conn_shut */
     }

@@ -51,12 +51,12 @@ enum udt_event_kind {
     UDT_EV_DRAINED,     /* everything sent so far is acknowledged */
     UDT_EV_PEER_CLOSED, /* peer's shutdown; buffered data stays readable, then PEERCLOSED */
     UDT_EV_FAILED,      /* `err` says why (TIMEOUT, REJECTED, BROKEN, REMOTE, ...) */
-    UDT_EV_CLOSED       /* last event of a socket: the id is gone */
+    UDT_EV_CLOSED       /* last event: the id is gone. `err`: a close that lingered lost data */
 };
 struct udt_ev {
     uint16_t kind;
     int32_t sock;
-    int32_t err;   /* enum udt_err, 0 unless FAILED */
+    int32_t err;   /* enum udt_err, 0 unless FAILED or CLOSED */
     int64_t value; /* see kind */
 };
 

@@ -104,6 +104,9 @@ class UdtTransport:
             self._reason = Failure(twisted_errors.ConnectionLost(str(CoreError(event.err))))
             self._close(0)
         elif event.kind == _CLOSED:
+            if event.err and self._reason is None:
+                lost = f"not all that was sent has arrived: {CoreError(event.err)}"
+                self._reason = Failure(twisted_errors.ConnectionLost(lost))
             self._gone()
 
     def _gone(self) -> None:

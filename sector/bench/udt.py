@@ -13,6 +13,7 @@ from sector.bench.common import document, peers_of, program, show
 from sector.errors import SectorError
 
 PEERS = ("libudt",)
+COMPATIBLE = "sector_compatible"
 
 
 def free_port() -> int:
@@ -53,6 +54,9 @@ def run_one(peer: str, seconds: float) -> dict[str, Any]:
         tool = program("bench_udt")
         receiver = [tool, "recv", port]
         sender = [tool, "send", "127.0.0.1", port, f"{seconds:g}s"]
+        if peer == COMPATIBLE:
+            receiver.append("--plain")
+            sender.append("--plain")
     rx, tx = _pair(receiver, sender, seconds + 60)
     gigabytes = rx["bytes"] / 1e9
     return {
@@ -79,9 +83,10 @@ def udt(peer_text: str, runs: int, seconds: float, as_json: bool) -> None:
     """UDT throughput on loopback: one unencrypted stream, MTU-1500 packets, one process a side.
 
     Both ends of "sector" know each other as ours and drive their ports themselves, with GSO and GRO where
-    the kernel has them. The program bench_udt measures the rest: --plain, --threads, --no-gso, --no-gro.
+    the kernel has them; those of "sector_compatible" keep the rules and burst sizes for a foreign peer. The
+    program bench_udt measures the rest: --threads, --no-gso, --no-gro.
     """
-    peers = ["sector", *peers_of(peer_text, PEERS)]
+    peers = ["sector", COMPATIBLE, *peers_of(peer_text, PEERS)]
     results = []
     for run in range(1, runs + 1):
         for peer in peers:

@@ -128,6 +128,22 @@ class StreamTests(CoreCase):
             await core.stop()
             self.assertTrue(all(done.called for done in closing))
 
+    async def test_a_close_that_loses_data_is_no_clean_close(self) -> None:
+        from twisted.internet.error import ConnectionLost
+
+        server, client, listening = await self._pair(echo=False)
+        await until(lambda: server.transport is not None)
+        server.transport.pauseProducing()
+        for _ in range(50):
+            client.transport.write(bytes(1_000_000))
+        client.transport.loseConnection()
+        await task.deferLater(reactor, 0.2)
+        server.transport.abortConnection()
+        reason = await client.closed
+        self.assertIsInstance(reason, ConnectionLost)
+        await server.closed
+        await listening.stopListening()
+
     async def test_messages_keep_their_boundaries(self) -> None:
         _, client, listening = await self._pair(MESSAGE)
         sizes = [1, 1456, 1457, 100_000]
