@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -231,7 +232,9 @@ def up(shared: Shared, directory: str, slaves: int | None, port_base: int | None
                 cluster_run.stop(run.started)
                 raise
         _print_up(shared, summary, detach)
-        return 0 if detach else _stay(place, run)
+        pids = summary["pids"]
+        assert isinstance(pids, dict)
+        return 0 if detach else _stay(place, run, pids)
     finally:
         signal.signal(signal.SIGTERM, previous)
 
@@ -262,12 +265,19 @@ def _print_up(shared: Shared, summary: dict[str, object], detach: bool) -> None:
     click.echo("stop it: sector down" + (f" --dir {summary['dir']}" if detach else "  (or Ctrl-C here)"))
 
 
-def _stay(place: ClusterDir, run: _Up) -> int:
-    """In the foreground: tell of processes that end; stop the others on Ctrl-C or when none is left."""
+def _stay(place: ClusterDir, run: _Up, pids: dict[str, int]) -> int:
+    """In the foreground: tell of processes that end (those of `pids` that have ended already too); stop the
+    others on Ctrl-C or when none is left."""
     fds: dict[int, Process] = {}
     try:
         for process in cluster_run.running(place.path):
-            fds[os.pidfd_open(process.pid)] = process
+            with suppress(ProcessLookupError):
+                fds[os.pidfd_open(process.pid)] = process
+        alive = {process.pid for process in fds.values()}
+        for name, pid in pids.items():
+            if pid not in alive:
+                _reap(run.popens)
+                render.say(f"{name} (process {pid}) has ended; see {place.path}/log")
         while fds:
             readable, _, _ = select.select(list(fds), [], [])
             for descriptor in readable:
