@@ -52,13 +52,19 @@ class SlaveCore:
         self.epoch = epoch
 
     def begin(self, ticket_id: bytes, kind: str, path: str, size: int, now: float) -> Open:
-        """A new transfer. Raises Conflict (this ticket came before), Busy (at the limit)."""
-        for old in [key for key, until in self._used.items() if until < now]:
-            del self._used[old]
+        """A new transfer. Raises Conflict (this ticket came before), Busy (at the limit; or a copy of a path
+        of which one comes in already: two of the same version would share one record)."""
+        while self._used:  # in order of their time: one look at the oldest, not at all of them
+            oldest = next(iter(self._used))
+            if self._used[oldest] >= now:
+                break
+            del self._used[oldest]
         if ticket_id in self.open or ticket_id in self._used:
             raise errors.Conflict("this ticket was used before")
         if len(self.open) >= self._limit:
             raise errors.Busy(f"slave {self.slave_id} has {self._limit} transfers under way, its limit")
+        if kind == "replica" and any(t.kind == kind and t.path == path for t in self.open.values()):
+            raise errors.Busy(f"slave {self.slave_id} receives {path} already")
         transfer = Open(ticket_id, kind, path, size, now)
         self.open[ticket_id] = transfer
         return transfer

@@ -259,6 +259,7 @@ class Disk(Area):
         """Make received data durable together with its record; still invisible. `temp.fd` stays open.
 
         With a lease the content survives a restart as prepared, until `publish_thd` or `discard_thd`.
+        Raises Conflict (this very version is visible here), Damaged, NoSpace, LocalIO.
         """
         try:
             stamp = int(meta.mtime * 1_000_000_000)
@@ -273,7 +274,12 @@ class Disk(Area):
             os.fsync(self._tmp)
             found = Found(meta.path, info.st_ino, info.st_size, info.st_mtime_ns)
             record = record_of(meta, found, crcs, lease=lease, temp=temp.name)
-            self._write_record(record)
+            with self._lock(meta.path):
+                known = self.entries.get(meta.path)
+                if known is not None and known.version == meta.version:
+                    # its record has the same name: it must not be replaced
+                    raise errors.Conflict(f"{self.where} has {meta.path} in this version already")
+                self._write_record(record)
         except OSError as error:
             raise beneath.explain(error, meta.path, self.where) from None
         if lease:

@@ -39,6 +39,36 @@ def test_a_ticket_is_used_once() -> None:
     core.check_invariants()
 
 
+def test_used_tickets_are_forgotten_in_order() -> None:
+    """Looking for old ones costs the same however many there are."""
+    core = SlaveCore("s1", 4)
+
+    class Counting(dict[bytes, float]):
+        looks = 0
+
+        def __getitem__(self, key: bytes) -> float:
+            Counting.looks += 1
+            return super().__getitem__(key)
+
+    core._used = Counting()
+    for number in range(2000):
+        core.end(core.begin(ident(number), "read", "/a", 1, number * 0.1), number * 0.1, 1, True)
+    assert Counting.looks < 3 * 2000
+    assert len(core._used) <= 2 * START_S / 0.1 + 2
+    assert ident(1999) in core._used
+    core.check_invariants()
+
+
+def test_one_copy_of_a_path_comes_in_at_a_time() -> None:
+    core = SlaveCore("s1", 4)
+    first = core.begin(ident(1), "replica", "/a", 10, 0.0)
+    with pytest.raises(errors.Busy, match="already"):
+        core.begin(ident(2), "replica", "/a", 10, 0.0)
+    core.begin(ident(3), "replica", "/b", 10, 0.0)
+    core.end(first, 1.0, 10, True)
+    core.begin(ident(4), "replica", "/a", 10, 1.0)
+
+
 def test_the_number_of_transfers_is_limited() -> None:
     core = SlaveCore("s1", 2)
     core.begin(ident(1), "read", "/a", 1, 0.0)

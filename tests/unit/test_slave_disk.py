@@ -334,6 +334,23 @@ def test_publish_is_refused_when_newer_content_or_a_tombstone_is_here(here: Disk
     assert os.listdir(Path(here.root, ".sector/tmp")) == []
 
 
+def test_a_second_copy_of_the_same_version_changes_nothing(here: Disk) -> None:
+    """The master may send a copy that is here already (its table was wrong): the record of the content that
+    is visible stays, and nothing of the copy is left."""
+    store(here, "/f", b"hello", V1)
+    temp = here.reserve_thd("/f", 5)
+    os.pwrite(temp.fd, b"hello", 0)
+    with pytest.raises(errors.Conflict, match="already"):
+        here.seal_thd(temp, meta_of("/f", b"hello", V1), tuple(block_crcs(temp.fd, 0, 5)))
+    here.drop_temp_thd(temp)
+    assert os.listdir(Path(here.root, ".sector/tmp")) == []
+    here.close_thd()
+    again = opened(Path(here.root))
+    assert again.entries["/f"].version == V1
+    assert content_of(again, "/f", V1) == b"hello"
+    again.close_thd()
+
+
 def test_delete_spares_newer_content_and_prunes_directories(here: Disk) -> None:
     store(here, "/x/y/z", b"1", V2)
     assert not here.delete_thd("/x/y/z", V1)
