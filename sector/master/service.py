@@ -35,6 +35,7 @@ from sector.master.membership import LOST, UP, Node
 from sector.master.rebuild import AllowList, Rebuild
 from sector.master.rebuild import begin as begin_rebuild
 from sector.master.replication import CopyRules, DropCopy, parse_rules
+from sector.master.revocation import Revocation
 from sector.master.security_link import AuditBuffer, SecurityLink
 from sector.master.sessions import Sessions, principal_of
 from sector.master.slave_calls import SlaveCalls
@@ -101,6 +102,7 @@ class MasterService(MultiService):
         self.clients = ClientCalls(self.hub, self.errands)
         self.slaves = SlaveCalls(self.hub, self.errands, self._reported)
         self.hub.context.locate = lambda paths: ensureDeferred(self.clients.locate(paths))
+        self.revocation = Revocation(self.hub, self.spawn)
         self.rebuild: Rebuild | None = None
         self.more_counters: list[Callable[[], dict[str, int]]] = []
         self._want_rebuild = rebuild
@@ -356,18 +358,11 @@ class MasterService(MultiService):
 
     # users ----------------------------------------------------------------------------------------------
     def sessions_ended(self, rows: list[Any]) -> None:
-        """Sessions are over. Those that were closed before their time (changed rights, removed user) end the
-        user's write leases too, if he has no session left."""
-        live = {row.user for row in self.hub.sessions.rows()}
+        """Sessions are over; see `revocation.py`."""
         for row in rows:
             for listener in self.context.on_session_end:
                 listener(principal_of(row.user, row.id))
-        ended = {row.user for row in rows if row.expires > self.hub.wall()}
-        for user in ended - live:
-            self.spawn(self._drop_leases(user))
-
-    async def _drop_leases(self, user: str) -> None:
-        await self.hub.store.write(lambda tx: tx.drop_leases_of(user))
+        self.spawn(self.revocation.closed([row for row in rows if row.expires > self.hub.wall()]))
 
     def rights_changed(self, rights: dict[str, tuple[Right, ...]]) -> None:
         """All directory rights of some users, for the mirror on the slaves."""

@@ -434,6 +434,7 @@ class SqlTx(WorkTx):
         """Open leases hold at least until then: nobody could renew them while no master ran."""
         self.connection.execute(update(L).where(L.c.state == OPEN, L.c.expires < until).values(expires=until))
 
-    def drop_leases_of(self, user: str) -> int:
-        """End the open leases of a user."""
-        return self.connection.execute(delete(L).where(L.c.user == user, L.c.state == OPEN)).rowcount
+    def leases_of(self, user: str) -> list[Lease]:
+        """The open leases of a user."""
+        query = select(L).where(L.c.user == user, L.c.state == OPEN)
+        return [lease_of(row) for row in self.connection.execute(query)]

@@ -50,6 +50,7 @@ from sector.wire.slave import (
     RenameFiles,
     Report,
     ReportReply,
+    Revoke,
 )
 
 log = Logger()
@@ -487,10 +488,11 @@ class Slave(Service):
         serve(Delete, self._delete)
         serve(RenameFiles, self._rename)
         serve(Mirror, self._mirror)
+        serve(Revoke, self._revoke)
 
     async def _prepare_read(self, request: PrepareRead, caller: Caller) -> Ok:
         self.check_master(caller, request)
-        await self.transfers.send("read", request.ticket, None)
+        await self.transfers.send("read", request.ticket, None, request.principal)
         return Ok()
 
     async def _prepare_write(self, request: PrepareWrite, caller: Caller) -> Ok:
@@ -540,6 +542,11 @@ class Slave(Service):
             request.rights,
         )
         await self.pool.run(self.disk.mirror.part_thd, part, last=request.last, now=self._now())
+        return Ok()
+
+    def _revoke(self, request: Revoke, caller: Caller) -> Ok:
+        self.check_master(caller, request)
+        self.transfers.revoke(request.principals)
         return Ok()
 
     def state_counters(self) -> dict[str, int]:

@@ -75,6 +75,8 @@ class Transfers:
         self._wake: set[Deferred[None]] = set()
         self._waits: set[Deferred[Any]] = set()
         self._idle: Deferred[None] | None = None
+        self._guests: dict[bytes, tuple[str, Callable[[int], None]]] = {}
+        self._revoked: dict[str, float] = {}
 
     # --------------------------------------------------------------------------------------- tasks
     def _spawn(self, work: Coroutine[Any, Any, None], what: str) -> None:
@@ -126,11 +128,34 @@ class Transfers:
             if timer.active():
                 timer.cancel()
 
-    # ------------------------------------------------------------------------------------- sending
-    async def send(self, kind: str, ticket: Ticket, to: tuple[str, int] | None) -> None:
-        """Begin to send what `ticket` allows; returns when the file is open and the ticket is known.
+    # ------------------------------------------------------------------------------------ principals
+    def revoke(self, principals: Iterable[str]) -> None:
+        """These sessions were closed: end what they send and read, take no command for them any more (one
+        that a master sent before may still come)."""
+        now = self._clock.seconds()
+        while self._revoked and next(iter(self._revoked.values())) < now:
+            del self._revoked[next(iter(self._revoked))]
+        ended = set(principals)
+        for principal in ended:
+            self._revoked.pop(principal, None)
+            self._revoked[principal] = now + 2 * START_S
+        for principal, cancel in list(self._guests.values()):
+            if principal in ended:
+                cancel(number_of(errors.SessionExpired("")))
 
-        Raises NotFound (no such version here), Damaged (a block at rest is bad), Busy, Conflict.
+    def _check_guest(self, principal: str) -> None:
+        if principal in self._revoked:
+            raise errors.SessionExpired(f"the session of {principal.partition('#')[0]} was closed")
+
+    # ------------------------------------------------------------------------------------- sending
+    async def send(
+        self, kind: str, ticket: Ticket, to: tuple[str, int] | None, principal: str = ""
+    ) -> None:
+        """Begin to send what `ticket` allows; returns when the file is open and the ticket is known.
+        `principal` = the client it is for.
+
+        Raises NotFound (no such version here), Damaged (a block at rest is bad), Busy, Conflict,
+        SessionExpired.
         """
         transfer = self._core.begin(ticket.id, kind, ticket.path, ticket.length, self._clock.seconds())
         fd = -1
@@ -143,6 +168,7 @@ class Transfers:
                 if bad:
                     self._spawn(self._damaged(record, bad), "report of a damaged file")
                     raise errors.Damaged(f"block {bad[0]} of {ticket.path} is damaged on {self._disk.where}")
+            self._check_guest(principal)
             try:
                 sending = self._data.send_file(
                     channel_ticket(ticket), fd, offset=ticket.offset, length=length, to=to, start_s=START_S
@@ -155,6 +181,7 @@ class Transfers:
         finally:
             if fd >= 0:
                 os.close(fd)
+        self._guests[ticket.id] = (principal, sending.cancel)
         self._spawn(self._watch_sending(transfer, ticket, record, sending), f"sending {ticket.path}")
 
     async def _watch_sending(self, transfer: Open, ticket: Ticket, record: Record, sending: Sending) -> None:
@@ -171,6 +198,7 @@ class Transfers:
             sending.cancel(_stop_code(stop))
             raise
         finally:
+            self._guests.pop(ticket.id, None)
             self._core.end(transfer, self._clock.seconds(), moved, good)
         if good and ticket.offset % BLOCK_BYTES == 0 and moved > _CHECK_AHEAD_BYTES:
             first = ticket.offset // BLOCK_BYTES
@@ -199,13 +227,15 @@ class Transfers:
 
     # ----------------------------------------------------------------------------------- receiving
     async def receive(self, request: PrepareWrite | PrepareReplica) -> None:
-        """Reserve space and begin to wait for the sender. Raises NoSpace, Busy, Conflict, LocalIO."""
+        """Reserve space and begin to wait for the sender. Raises NoSpace, Busy, Conflict, LocalIO,
+        SessionExpired."""
         ticket, meta = request.ticket, request.meta
         kind = "write" if isinstance(request, PrepareWrite) else "replica"
         transfer = self._core.begin(ticket.id, kind, meta.path, meta.size, self._clock.seconds())
         temp: Temp | None = None
         try:
             temp = await self._pool.run(self._disk.reserve_thd, meta.path, meta.size)
+            self._check_guest(request.principal if isinstance(request, PrepareWrite) else "")
             try:
                 receiving = self._data.receive_file(
                     channel_ticket(ticket), temp.fd, limit=meta.size, start_s=START_S
@@ -218,6 +248,7 @@ class Transfers:
                 await self._pool.run(self._disk.drop_temp_thd, temp)
             raise
         if isinstance(request, PrepareWrite):
+            self._guests[ticket.id] = (request.principal, receiving.cancel)
             work = self._take_write(transfer, request, temp, receiving)
         else:
             work = self._take_replica(transfer, request, temp, receiving)
@@ -248,6 +279,12 @@ class Transfers:
         self, transfer: Open, request: PrepareWrite, temp: Temp, receiving: Receiving
     ) -> None:
         good = False
+
+        def complete(result: TransferResult) -> TransferResult:
+            self._guests.pop(transfer.ticket_id, None)  # from now on the lease decides
+            return result
+
+        receiving.fin.addCallback(complete)
         try:
             record = await self._take(receiving, temp, request.meta, request.lease)
             final = await self.publish(request.lease, record)
@@ -262,6 +299,7 @@ class Transfers:
             receiving.cancel(_stop_code(error))
             raise
         finally:
+            self._guests.pop(transfer.ticket_id, None)
             self._core.end(transfer, self._clock.seconds(), transfer.size if good else 0, good)
 
     async def _take_replica(

@@ -110,6 +110,15 @@ class Mirror(Request, frozen=True, array_like=True):
     rights: Annotated[list[Right], Meta(max_length=5000)] = []
 
 
+@request(0x0308, safe=True)
+class Revoke(Request, frozen=True, array_like=True):
+    """Sessions that were closed before their time ("user:NAME#SESSION"): their tickets are worth nothing from
+    now on, and their transfers end (spec/security.md, "Sessions")."""
+
+    epoch: U64
+    principals: Annotated[list[Name], Meta(max_length=1000)]
+
+
 # slave -> master ------------------------------------------------------------------------------------
 class HeartbeatReply(Message, frozen=True, array_like=True):
     """`want_report`: send a full Report; `want_mirror` is served by Mirror commands."""

@@ -202,8 +202,10 @@ def test_leases(bench: Bench) -> None:
         bench.write(lambda tx: tx.put_lease(ns.Lease(b"m" * 16, *_fields(lease)[1:])))
     bench.write(lambda tx: tx.extend_leases(70.0))
     assert bench.write(lambda tx: tx.expire_leases(60.0)) == 0
-    assert bench.write(lambda tx: tx.drop_leases_of("u")) == 1
+    assert [held.id for held in bench.read(lambda tx: tx.leases_of("u"))] == [lease.id]
+    bench.write(lambda tx: tx.drop_lease(lease.id))
     assert bench.read(lambda tx: tx.lease(lease.id)) is None
+    assert bench.read(lambda tx: tx.leases_of("u")) == []
 
 
 def _fields(lease: ns.Lease) -> list[Any]:

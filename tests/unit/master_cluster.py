@@ -84,6 +84,7 @@ class ScriptedSlave:
             (wire.Delete, self.delete),
             (wire.RenameFiles, self.rename),
             (wire.Mirror, self.mirror),
+            (wire.Revoke, lambda request: Ok()),
         ):
             self.rpc.serve(cls, self._scripted(cls, handler))
         self.alive = True
