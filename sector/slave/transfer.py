@@ -148,9 +148,7 @@ class Transfers:
             raise errors.SessionExpired(f"the session of {principal.partition('#')[0]} was closed")
 
     # ------------------------------------------------------------------------------------- sending
-    async def send(
-        self, kind: str, ticket: Ticket, to: tuple[str, int] | None, principal: str = ""
-    ) -> None:
+    async def send(self, kind: str, ticket: Ticket, to: tuple[str, int] | None, principal: str = "") -> None:
         """Begin to send what `ticket` allows; returns when the file is open and the ticket is known.
         `principal` = the client it is for.
 
