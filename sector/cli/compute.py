@@ -96,6 +96,7 @@ def run(
             timeout=timeout,
             in_order=True,
             progress=shared.bars,
+            on_log=_say_log,
         )
         outputs: list[Any] = []
         for part in job.results():
@@ -130,6 +131,12 @@ def run(
         f"job {job.id}: {counts.total} segments{retries}, {size_text(counts.bytes_in)} in,"
         f" {size_text(counts.bytes_out)} out{where}, {counts.seconds:.1f} s"
     )
+
+
+def _say_log(segment: int, text: str) -> None:
+    """What a function printed goes to standard error, each line with its segment."""
+    for line in text.splitlines():
+        say(f"segment {segment}: {line}")
 
 
 def _shown(raw: bytes) -> Any:

@@ -55,6 +55,11 @@ class Job:
             raise
         return self.status()
 
+    def logs(self) -> list[tuple[int, str]]:
+        """(segment, text) of what the function printed or gave to `ctx.log`, as segments ended; of each the
+        last 64 KiB at most, and of a long job the last 1,000."""
+        return list(self._driver.logs)
+
     def cancel(self) -> None:
         """End the job: its workers are killed."""
         self._cloud.wait(self._driver.cancel)
@@ -121,6 +126,7 @@ class SphereProcess:
         *,
         segment_bytes: int | None = None,
         progress: bool | None = None,
+        on_log: Callable[[int, str], None] | None = None,
     ) -> Job:
         """Run `f(data, ctx)` over every segment of `stream` and return the job.
 
@@ -131,6 +137,7 @@ class SphereProcess:
         Returns as soon as the job runs; on a terminal a progress bar is drawn meanwhile. With `detach`
         (and `output`) the job is driven by a process of its own on this machine and goes on when this one
         ends. `segment_bytes` = about how large segments are (default: by the amount of data, 8 to 128 MB).
+        `on_log(segment, text)` hears what the function printed, in another thread (see `Job.logs`).
         Raises Denied (no execute right), NotFound (no input), UsageError, Unavailable.
         """
         if buckets < 0:
@@ -153,6 +160,7 @@ class SphereProcess:
             return start_detached(self._cloud, stream, blob, options)
         driver = JobDriver(self._cloud.client, stream, blob, options)
         driver.fetch = self._cloud.read
+        driver.on_log = on_log
         self._cloud.wait(driver.start)
         job = Job(self._cloud, driver)
         if wanted() if progress is None else progress:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -48,6 +49,7 @@ from sector.wire.sphere import (
 )
 
 log = Logger()
+LOGS_KEPT = 1000
 RUN_S = 7 * 24 * 3600.0
 SILENCE_S = 15.0
 GONE_S = 20.0
@@ -75,6 +77,8 @@ class JobDriver:
         self.book: BucketBook | None = None
         self.box: ResultBox | None = None
         self.fetch: Callable[[str], bytes] = _no_fetch
+        self.logs: deque[tuple[int, str]] = deque(maxlen=LOGS_KEPT)
+        self.on_log: Callable[[int, str], None] | None = None
         self.parts: list[Part] = []
         self.by_segment: dict[int, Part] = {}
         self.faults: list[UdfFault] = []
@@ -351,6 +355,10 @@ class JobDriver:
     async def _take(self, done: SegmentDone, node: str) -> None:
         """Use the answer of a segment, if it is the first one of it."""
         assert self.plan is not None
+        if done.log and done.segment not in self.plan.done:
+            self.logs.append((done.segment, done.log))
+            if self.on_log is not None:
+                self.on_log(done.segment, done.log)
         if done.fault:
             self._fault(done.fault[0])
             return

@@ -125,6 +125,8 @@ def test_bad_functions(cluster: Cluster, udfs: Path, function: str, word: str) -
     assert word in done.err, done.said
     again = cluster.run("sphere", "run", f"{udfs}:prints", "/in", "--granularity", "file", "--output", "-")
     assert again.status == 0, again.said
+    assert "hello from a udf" in again.err
+    assert again.out.startswith("a line of text")
 
 
 def test_function_that_loops_for_ever(cluster: Cluster, udfs: Path) -> None:
