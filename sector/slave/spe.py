@@ -36,6 +36,7 @@ from sector.sphere.runtime import mismatch
 from sector.sphere.tasks import Fault, Outcome, Task, TaskInput, WorkerLimits, Workers
 from sector.wire.base import Message, Ok, Request
 from sector.wire.sphere import (
+    BUCKETS_MAX,
     INLINE_MAX,
     BlobHave,
     BlobPut,
@@ -481,6 +482,7 @@ class Spe:
     async def bucket_state(self, request: BucketState, caller: Caller) -> BucketsHeld:
         """What the ledger holds."""
         job = self.job_for(request.job, caller)
+        job.check_stage(request.stage)
         return BucketsHeld(await self._run_thd(job.store(request.stage).held_thd))
 
     async def deliver_again(self, request: Deliver, caller: Caller) -> DeliverDone:
@@ -495,6 +497,9 @@ class Spe:
     async def bucket_seal(self, request: BucketSeal, caller: Caller) -> SealDone:
         """Finish a range of buckets."""
         job = self.job_for(request.job, caller)
+        job.check_stage(request.stage)
+        if not request.first <= request.last < BUCKETS_MAX:
+            raise Conflict(f"there are no buckets {request.first} to {request.last}")
         return SealDone(await self.alive(caller, job, self._seal(job, request), [0]))
 
     async def _seal(self, job: SpeJob, request: BucketSeal) -> list[Sealed]:
@@ -526,8 +531,7 @@ class Spe:
         """Another slave has a run for buckets here."""
         job = self.job_of(request.job)
         job.check_slave(caller)
-        if request.stage != job.record.stage:
-            raise Conflict(f"job {request.job} is at stage {job.record.stage}")
+        job.check_stage(request.stage)
         try:
             return await self.data.accept_run(job, request)
         except OSError as error:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from sector.errors import Damaged, Denied, Protocol
+from sector.errors import Conflict, Damaged, Denied, Protocol
 from sector.model import check_path
 from sector.rights import allowed
 from sector.rpc import Caller
@@ -83,6 +83,11 @@ class SpeJob:
             raise Protocol(f"path {path!r} is not canonical")
         if not allowed(self.record.rights, path, "rx"):
             raise Denied(f"user {self.record.user} may not run functions on {path}")
+
+    def check_stage(self, stage: int) -> None:
+        """Raises `Conflict` for any stage but the job's own: each has a folder and a ledger."""
+        if stage != self.record.stage:
+            raise Conflict(f"job {self.record.job} is at stage {self.record.stage}")
 
     def blob_file(self, sha256: bytes) -> str:
         """Where a blob lies. Raises `Denied` for one that the record does not name."""

@@ -23,7 +23,7 @@ from sector.sphere.stream import SphereStream
 from sector.testing.cluster import SimCluster
 from sector.testing.workers import SimSpawner
 from sector.wire.slave import LocalPublish
-from sector.wire.sphere import JobCancel, JobList, JobShow
+from sector.wire.sphere import BucketSeal, BucketState, JobCancel, JobList, JobShow
 
 KB = 1000
 
@@ -302,6 +302,29 @@ def test_slave_writes_only_the_output_of_its_job(sim: SphereSim) -> None:
     for principal, path in principals:
         with pytest.raises(errors.Denied):
             sim.wait(slave.master_call(LocalPublish("s1", principal, path, 7, "d")))
+    sim.wait(driver.wait(), 900)
+
+
+def test_a_slave_makes_no_ledgers_or_buckets_on_demand(sim: SphereSim) -> None:
+    """The driver of a job is a stranger: numbers beyond the job's own stage and buckets are refused before
+    anything is made for them."""
+    cloud = sim.client()
+    store(sim, cloud)
+    driver = sim.job(cloud, SphereStream(cloud, "/in", record_size=10), lambda r, c: r, segment_bytes=1000)
+    slave = sim.slaves["s1"].service
+    assert slave is not None and driver.nodes is not None
+    folder = sim.slaves["s1"].root / ".sector" / "sphere" / driver.id
+    sim.until(folder.is_dir)
+    before = sorted(folder.iterdir())
+    for request in (
+        BucketState(driver.id, 77),
+        BucketSeal(driver.id, 77, 0, 0, 1),
+        BucketSeal(driver.id, driver.stage, 0, 0, 2**32 - 1),
+        BucketSeal(driver.id, driver.stage, 0, 5, 4),
+    ):
+        with pytest.raises(errors.Conflict):
+            sim.wait(driver.nodes.call("s1", request))
+    assert sorted(folder.iterdir()) == before
     sim.wait(driver.wait(), 900)
 
 
