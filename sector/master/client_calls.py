@@ -36,7 +36,7 @@ from sector.model import FileInfo, SliceMeta, check_path, is_below
 from sector.rpc import Caller
 from sector.wire import files
 from sector.wire.base import Ok
-from sector.wire.slave import PrepareRead, PrepareWrite
+from sector.wire.slave import PrepareRead, PrepareWrite, Verify
 
 log = Logger()
 WRITE_TRIES = 4
@@ -378,13 +378,19 @@ class ClientCalls:
         return self._pins(file.entry.path, copies) if copies else file.entry.copies
 
     async def report_bad(self, request: files.ReportBad, caller: Caller) -> Ok:
-        """The replica no longer counts; when another is good it is replaced."""
+        """The slave reads its replica; only what it finds damaged counts no longer and is replaced. What one
+        reader says must not cost a replica."""
         view = self._hub.writer(caller)
         path = check(view, request.path, "r")
-        known = await self._hub.store.write(
-            lambda tx: namespace.replica_bad(tx, request.node, path, request.version)
-        )
-        if known:
-            self._hub.audit(f"user:{view.user}", "bad replica", f"{path} on {request.node}: {request.why}")
-            self._hub.look(path)
+        entry, replicas = await self._hub.store.read(lambda tx: namespace.stat(tx, path))
+        if not any((r.node, r.version) == (request.node, request.version) for r in replicas):
+            return Ok()
+        self._hub.audit(f"user:{view.user}", "bad replica", f"{path} on {request.node}: {request.why}")
+        try:
+            await self._errands.ensure_renamed(request.node, path)
+            command = Verify(self._hub.epoch, path, request.version)
+            await self._hub.call_slave(request.node, command, PREPARE_S)
+        except NotFound:
+            if entry.version == request.version:
+                await self._gone(request.node, entry)
         return Ok()

@@ -51,6 +51,7 @@ from sector.wire.slave import (
     Report,
     ReportReply,
     Revoke,
+    Verify,
 )
 
 log = Logger()
@@ -489,6 +490,7 @@ class Slave(Service):
         serve(RenameFiles, self._rename)
         serve(Mirror, self._mirror)
         serve(Revoke, self._revoke)
+        serve(Verify, self._verify)
 
     async def _prepare_read(self, request: PrepareRead, caller: Caller) -> Ok:
         self.check_master(caller, request)
@@ -547,6 +549,11 @@ class Slave(Service):
     def _revoke(self, request: Revoke, caller: Caller) -> Ok:
         self.check_master(caller, request)
         self.transfers.revoke(request.principals)
+        return Ok()
+
+    def _verify(self, request: Verify, caller: Caller) -> Ok:
+        self.check_master(caller, request)
+        self.transfers.verify(request.path, request.version)
         return Ok()
 
     def state_counters(self) -> dict[str, int]:

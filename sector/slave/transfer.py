@@ -28,6 +28,8 @@ from sector.wire.slave import Adopted, PrepareReplica, PrepareWrite, Publish, Pu
 log = Logger()
 _CHECK_AHEAD_BYTES = 16 * BLOCK_BYTES
 _PUBLISH_S = 10.0
+_VERIFY_BYTES = 64 * BLOCK_BYTES
+_VERIFY_MOST = 16
 
 T = TypeVar("T")
 MasterCall = Callable[..., Coroutine[Any, Any, Any]]
@@ -77,6 +79,7 @@ class Transfers:
         self._idle: Deferred[None] | None = None
         self._guests: dict[bytes, tuple[str, Callable[[int], None]]] = {}
         self._revoked: dict[str, float] = {}
+        self._verifying: set[str] = set()
 
     # --------------------------------------------------------------------------------------- tasks
     def _spawn(self, work: Coroutine[Any, Any, None], what: str) -> None:
@@ -222,6 +225,42 @@ class Transfers:
             await self._ask_master(Adopted(self._core.slave_id, damaged=[(path, version)]))
         except errors.SectorError as error:
             log.warn("the master was not told of damaged {path}: {why}", path=path, why=error.message)
+
+    def verify(self, path: str, version: Version) -> None:
+        """Begin to read a content and compare it with its checksums; what is damaged is set aside. Raises
+        NotFound (not here), Busy."""
+        record = self._disk.entries.get(path)
+        if record is None or record.version != version:
+            raise errors.NotFound(f"{self._disk.where} has no such version of {path}")
+        if path in self._verifying:
+            return
+        if len(self._verifying) >= _VERIFY_MOST:
+            raise errors.Busy(f"{self._disk.where} reads {_VERIFY_MOST} files to verify them")
+        self._verifying.add(path)
+        self._spawn(self._verify(path, version), f"verifying {path}")
+
+    async def _verify(self, path: str, version: Version) -> None:
+        fd, bad = -1, []
+        try:
+            fd, record = await self._pool.run(self._disk.open_read_thd, path, version)
+            for at in range(0, record.size, _VERIFY_BYTES):
+                length = min(_VERIFY_BYTES, record.size - at)
+                bad = await self._pool.run(self._disk.bad_blocks_thd, record, fd, at, length)
+                if bad or self._stopping:
+                    break
+        except errors.NotFound:
+            return  # gone or changed meanwhile: the next scan tells
+        except errors.SectorError as error:
+            await self.condemn(path, version, error.message)
+            return
+        finally:
+            self._verifying.discard(path)
+            if fd >= 0:
+                os.close(fd)
+        if bad:
+            await self._damaged(record, bad)
+        else:
+            log.info("{path} was said to be damaged, but is as it was written", path=path)
 
     # ----------------------------------------------------------------------------------- receiving
     async def receive(self, request: PrepareWrite | PrepareReplica) -> None:

@@ -161,7 +161,8 @@ class Replicate(Request, frozen=True, array_like=True):
 
 @request(0x0221)
 class ReportBad(Request, frozen=True, array_like=True):
-    """A client found a replica unreadable or damaged; the master has it checked and replaced."""
+    """A client found a replica unreadable or damaged; the master has the slave read it, and replaced if it is
+    damaged: the word of a reader alone costs no replica."""
 
     path: Path
     version: Version

@@ -119,6 +119,16 @@ class Revoke(Request, frozen=True, array_like=True):
     principals: Annotated[list[Name], Meta(max_length=1000)]
 
 
+@request(0x0309, safe=True)
+class Verify(Request, frozen=True, array_like=True):
+    """Somebody found this content unreadable: read all of it and compare it with its checksums. Answer =
+    begun; the slave sets damaged content aside and says so with Adopted. Errors: not_found, busy."""
+
+    epoch: U64
+    path: Path
+    version: Version
+
+
 # slave -> master ------------------------------------------------------------------------------------
 class HeartbeatReply(Message, frozen=True, array_like=True):
     """`want_report`: send a full Report; `want_mirror` is served by Mirror commands."""

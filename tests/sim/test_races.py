@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from twisted.internet.defer import Deferred
 
 from sector import errors
 from sector.testing.cluster import SimCluster
+from sector.wire.files import ReportBad
 
 
 @pytest.fixture
@@ -143,3 +145,26 @@ def change(sim: SimCluster, journal: Journal, path: str, work: Deferred[Any], co
         return
     journal.certain[path] = content
     journal.maybe.pop(path, None)
+
+
+def test_reported_replicas_are_read_before_they_are_given_up(tmp_path: Path, seed: int) -> None:
+    """A reader says of every replica that it is bad: sound ones stay, the one that is bad gets replaced."""
+    with SimCluster(tmp_path / "sim", seed=seed) as sim:
+        cloud = sim.client()
+        sim.wait(cloud.write("/f", b"x" * 3_000_000))
+        sim.until(lambda: len(sim.serving("/f")) == 3)
+        version = sim.wait(cloud.stat("/f")).version
+        for node in sim.slaves:
+            sim.wait(cloud.call(ReportBad("/f", version, node, "I say so")))
+        sim.advance(5)
+        assert len(sim.serving("/f")) == 3
+        assert len(sim.wait(cloud.stat("/f")).replicas) == 3
+        native = sim.slaves["s2"].native("/f")
+        stamp = native.stat()
+        with native.open("r+b") as file:
+            file.seek(2_500_000)
+            file.write(b"y")
+        os.utime(native, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+        sim.wait(cloud.call(ReportBad("/f", version, "s2", "checksum")))
+        sim.until(lambda: native.is_file() and native.read_bytes() == b"x" * 3_000_000)
+        assert len(sim.wait(cloud.stat("/f")).replicas) == 3

@@ -69,6 +69,7 @@ class ScriptedSlave:
         self.alive = False
         self.epoch = 0
         self.attic: list[tuple[str, Version]] = []
+        self.damaged: set[str] = set()
         self._reporting = False
 
     # life ---------------------------------------------------------------------------------------------
@@ -85,6 +86,7 @@ class ScriptedSlave:
             (wire.RenameFiles, self.rename),
             (wire.Mirror, self.mirror),
             (wire.Revoke, lambda request: Ok()),
+            (wire.Verify, self.verify),
         ):
             self.rpc.serve(cls, self._scripted(cls, handler))
         self.alive = True
@@ -248,6 +250,17 @@ class ScriptedSlave:
         known = self.tombstones.get(dead.path)
         if known is None or known.version < dead.version:
             self.tombstones[dead.path] = dead
+
+    def verify(self, request: wire.Verify) -> Ok:
+        known = self.files.get(request.path)
+        if known is None or known.version != request.version:
+            raise errors.NotFound("not here")
+        if request.path in self.damaged:
+            self.damaged.remove(request.path)
+            del self.files[request.path]
+            told = wire.Adopted(self.id, damaged=[(request.path, request.version)])
+            self.call(told).addErrback(self._unheard)
+        return Ok()
 
     def rename(self, request: wire.RenameFiles) -> Ok:
         for move in request.renames:
