@@ -22,14 +22,19 @@ def hunt(cloud: sector.Cloud) -> None:
     while not select.select([sys.stdin], [], [], 0.02)[0]:
         for job in cloud.call(JobList()).jobs:
             key = (job.id, job.stage)
-            if job.state == "running" and key not in stages and kill_one(cloud.call(JobShow(job.id))):
-                stages.add(key)
+            if job.state == "running" and key not in stages and in_window(job):
+                shown = cloud.call(JobShow(job.id))
+                if in_window(shown) and kill_one(shown):
+                    stages.add(key)
+
+
+def in_window(job: Any) -> bool:
+    """Whether 30 to 70 % of the segments are done."""
+    return bool(job.counts.total) and 0.3 <= job.counts.done / job.counts.total <= 0.7
 
 
 def kill_one(job: Any) -> bool:
-    """Kill a worker of the job if its stage is in the window."""
-    if not job.counts.total or not 0.3 <= job.counts.done / job.counts.total <= 0.7:
-        return False
+    """Kill a busy worker of the job."""
     for spe in job.spes:
         if spe.pid and spe.segment >= 0:
             try:

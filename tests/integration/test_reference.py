@@ -83,42 +83,41 @@ def test_inverted_index_equals_the_reference(cluster: Cluster, pages: Path, tmp_
     assert (tmp_path / "plain").stat().st_size > 100_000
 
 
+def sort_under_fire(cluster: Cluster, output: str, fetch: Path) -> list[str]:
+    """Terasort while the hunter kills; the pids of its victims."""
+    hunter = subprocess.Popen(
+        [sys.executable, str(HUNTER)],
+        env=cluster.env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    arguments = ["--records", str(RECORDS), "--seed", "7", "--output", output, "--fetch", str(fetch)]
+    try:
+        run_example(cluster, "terasort.py", *arguments, "--segment-bytes", "9000000")
+    finally:
+        killed, _ = hunter.communicate(timeout=30)
+    assert hunter.returncode == 0
+    return killed.split()
+
+
 def test_terasort_equals_the_reference_with_a_worker_killed_in_each_stage(tmp_path: Path) -> None:
-    """Byte for byte; job show tells of the retries."""
+    """Byte for byte; job show tells of the retries. Where a stage is over before the hunter sees it in the
+    window, the sort is done again, at most three times in all."""
+    plain, ours = tmp_path / "plain", tmp_path / "ours"
+    run_reference("terasort.py", "--records", str(RECORDS), "--seed", "7", "--output", str(plain))
     with running(tmp_path / "c") as cluster:
-        hunter = subprocess.Popen(
-            [sys.executable, str(HUNTER)],
-            env=cluster.env,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            run_example(
-                cluster,
-                "terasort.py",
-                "--records",
-                str(RECORDS),
-                "--seed",
-                "7",
-                "--output",
-                "/sorted",
-                "--fetch",
-                str(tmp_path / "ours"),
-                "--segment-bytes",
-                "9000000",
-            )
-        finally:
-            killed, _ = hunter.communicate(timeout=30)
-        assert hunter.returncode == 0
-        run_reference(
-            "terasort.py", "--records", str(RECORDS), "--seed", "7", "--output", str(tmp_path / "plain")
-        )
-        assert (tmp_path / "ours").read_bytes() == (tmp_path / "plain").read_bytes()
-        jobs = [cluster.json("job", "show", job["id"]) for job in cluster.json("job", "list")]
-        print(json.dumps([{k: job[k] for k in ("id", "stage", "segments", "retries")} for job in jobs]))
-        assert len(killed.split()) >= 2, "no worker was killed in each of the two stages"
-        assert sum(job["retries"] for job in jobs) >= len(killed.split())
+        killed: list[str] = []
+        for attempt in range(3):
+            victims = sort_under_fire(cluster, f"/sorted{attempt}", ours)
+            killed += victims
+            assert ours.read_bytes() == plain.read_bytes()
+            jobs = [cluster.json("job", "show", job["id"]) for job in cluster.json("job", "list")]
+            print(json.dumps([{k: job[k] for k in ("id", "stage", "segments", "retries")} for job in jobs]))
+            assert sum(job["retries"] for job in jobs) >= len(killed)
+            if len(victims) >= 2:
+                return
+    raise AssertionError("no sort had a worker killed in two of its stages")
 
 
 def test_spawner_and_workers_are_gone_after_down(tmp_path: Path) -> None:
