@@ -19,6 +19,10 @@ Bytes16 = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Bytes32 = Annotated[bytes, Meta(min_length=32, max_length=32)]
 U32 = Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
 U64 = Annotated[int, Meta(ge=0)]
+Stored = Annotated[int, Meta(ge=0, le=1 << 62)]
+"""A number that databases keep as signed 64 bits, with room to count on."""
+Time = Annotated[float, Meta(ge=-1e11, le=1e11)]
+"""Seconds since 1970; not infinite, not NaN."""
 Port = Annotated[int, Meta(ge=0, le=65535)]
 
 
@@ -39,8 +43,8 @@ class Address(Value, frozen=True, array_like=True, order=True):
 class Version(Value, frozen=True, array_like=True, order=True):
     """Version of published content: ordered by (epoch, counter) (design section 5)."""
 
-    epoch: U64
-    counter: U64
+    epoch: Stored
+    counter: Stored
 
 
 class FileInfo(Value, frozen=True, array_like=True):
@@ -62,10 +66,10 @@ class SliceMeta(Value, frozen=True, array_like=True):
 
     path: Path
     version: Version
-    size: U64
+    size: Stored
     owner: Name
     mode: U32
-    mtime: float
+    mtime: Time
     digest: Annotated[str, Meta(max_length=128)]
 
 
@@ -74,7 +78,7 @@ class Tombstone(Value, frozen=True, array_like=True):
 
     path: Path
     version: Version
-    at: float
+    at: Time
 
 
 class Right(Value, frozen=True, array_like=True):

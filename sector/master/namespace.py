@@ -133,6 +133,9 @@ class Tx(Protocol):
     def draw(self) -> Version:
         """A version newer than all before."""
 
+    def advance(self, version: Version) -> None:
+        """From now on versions that are drawn are newer than this one too."""
+
     def put_entry(self, entry: Entry) -> None:
         """Insert or replace; replicas stay. A tombstone that is older than the entry goes."""
 

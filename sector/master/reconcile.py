@@ -89,8 +89,11 @@ def _make_parents(tx: Tx, path: str, owner: str, now: float, rebuild: bool) -> N
 
 
 def _take(tx: Tx, node: str, path: str, meta: SliceMeta, now: float, copies: int, rebuild: bool) -> None:
-    """Make `meta` the current content of the path, held by `node`."""
+    """Make `meta` the current content of the path, held by `node`. Its version may be newer than all this
+    database gave (an older copy of it was put back): what is written or removed next must be newer still."""
     version = meta.version
+    if not rebuild:
+        tx.advance(version)
     _make_parents(tx, path, meta.owner, now, rebuild)
     tx.put_entry(
         Entry(path, FILE, meta.size, version, meta.owner, meta.mode, meta.mtime, meta.digest, copies)
@@ -172,6 +175,8 @@ def merge_tombstone(tx: Tx, dead: Tombstone, rebuild: bool) -> None:
         tx.forget_entry(path)
         entry = None
     if entry is None:
+        if not rebuild:
+            tx.advance(dead.version)
         tx.put_tombstone(path, dead.version, dead.at, False)
 
 

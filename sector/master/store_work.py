@@ -129,6 +129,16 @@ class WorkTx:
         self._counter += 1
         return Version(self._epoch, self._counter)
 
+    def advance(self, version: Version) -> None:
+        if self._counter is None:
+            self._counter = self.setting("counter")
+            self._epoch = self.setting("epoch")
+        if version > Version(self._epoch, self._counter):
+            if version.epoch > self._epoch:
+                self._epoch = version.epoch
+                self.set("epoch", version.epoch)
+            self._counter = max(self._counter, version.counter)
+
     def serial(self) -> int:
         """The mirror serial of this transaction: one more than before it."""
         if self._serial is None:

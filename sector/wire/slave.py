@@ -16,6 +16,7 @@ from sector.model import (
     Path,
     Right,
     SliceMeta,
+    Stored,
     Text,
     Ticket,
     Tombstone,
@@ -101,7 +102,7 @@ class Mirror(Request, frozen=True, array_like=True):
     digest "dir"), rights. `reset` True begins anew, `last` True ends and makes it durable."""
 
     epoch: U64
-    serial: U64
+    serial: Stored
     reset: bool
     last: bool
     tombstones: Annotated[list[Tombstone], Meta(max_length=5000)] = []
@@ -143,14 +144,14 @@ class Heartbeat(Request, frozen=True, array_like=True):
     and tasks for `status`."""
 
     slave_id: Name
-    free_bytes: U64
-    used_bytes: U64
-    files: U64
-    transfers: int
-    mirror_serial: U64
+    free_bytes: Stored
+    used_bytes: Stored
+    files: Stored
+    transfers: Annotated[int, Meta(ge=0, le=1 << 31)]
+    mirror_serial: Stored
     load: float = 0.0
-    spes: int = 0
-    spes_busy: int = 0
+    spes: Annotated[int, Meta(ge=0, le=1 << 31)] = 0
+    spes_busy: Annotated[int, Meta(ge=0, le=1 << 31)] = 0
     counters: Annotated[dict[Annotated[str, Meta(max_length=64)], int], Meta(max_length=64)] = {}
 
 
@@ -183,7 +184,7 @@ class Report(Request, frozen=True, array_like=True):
     tombstones: Annotated[list[Tombstone], Meta(max_length=5000)] = []
     directories: Annotated[list[SliceMeta], Meta(max_length=5000)] = []
     prepared: Annotated[list[Prepared], Meta(max_length=5000)] = []
-    mirror_serial: U64 = 0
+    mirror_serial: Stored = 0
 
 
 class Published(Message, frozen=True, array_like=True):
@@ -242,7 +243,7 @@ class LocalPublish(Request, frozen=True, array_like=True):
     slave_id: Name
     principal: Name
     path: Path
-    size: U64
+    size: Stored
     digest: Annotated[str, Meta(max_length=128)]
     mode: U32 = 0o644
     create: Annotated[str, Meta(pattern="^(any|new)$")] = "any"

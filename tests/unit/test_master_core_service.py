@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 from master_cluster import Client, Cluster
+from twisted.internet.defer import ensureDeferred
 
 from sector import errors
 from sector.master.sessions import View
-from sector.model import Right, Version
+from sector.model import Right, Tombstone, Version
 from sector.wire import admin, files
 from sector.wire import slave as wire
 from sector.wire.login import Verified
@@ -602,3 +603,44 @@ def test_listing_never_names_what_may_not_be_read(cluster: Cluster, recursive: b
             wanted |= {f"{d}/f{i}" for d in ("/a", "/c") for i in range(3)}
             wanted |= {"/b/open", *(f"/b/open/f{i}" for i in range(3))} if given else set()
         assert seen == sorted(wanted)
+
+
+def test_versions_from_the_future_are_overtaken(cluster: Cluster) -> None:
+    """Content and deletions newer than the database ever gave (an older copy of it was put back): such a path
+    can be written, removed and written again, and numbers go on being new."""
+    alice, s1 = cluster.client(), cluster.slaves["s1"]
+    before = alice.put("/early")
+    ahead = Version(before.epoch + 7, before.counter + 1000)
+    s1.files["/f"] = wire.SliceMeta("/f", ahead, 5, "alice", 0o644, 1.0, "old")
+    s1.tombstones["/t"] = Tombstone("/t", Version(ahead.epoch + 1, 3), 1.0)
+    cluster.run(ensureDeferred(s1.report()))
+    assert alice.ask(files.Stat("/f")).info.version == ahead
+    assert alice.put("/f", digest="new") > ahead
+    assert alice.put("/t") > s1.tombstones["/t"].version
+    cluster.until(lambda: len(cluster.holders("/t")) == len(cluster.holders("/f")) == 3)
+    alice.ask(files.Remove("/f"))
+    cluster.until(lambda: cluster.holders("/f") == {})
+    cluster.restart()
+    assert alice.put("/late") > s1.tombstones["/t"].version > ahead
+    assert cluster.holders("/f") == {}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        wire.SliceMeta("/x", Version(1, 2**63), 1, "o", 0, 1.0, "d"),
+        wire.SliceMeta("/x", Version(2**64 - 1, 1), 1, "o", 0, 1.0, "d"),
+        wire.SliceMeta("/x", Version(1, 1), 2**63, "o", 0, 1.0, "d"),
+        wire.SliceMeta("/x", Version(1, 1), 1, "o", 0, float("nan"), "d"),
+        wire.SliceMeta("/x", Version(1, 1), 1, "o", 0, float("inf"), "d"),
+    ],
+)
+def test_numbers_that_no_database_keeps_are_refused(cluster: Cluster, bad: wire.SliceMeta) -> None:
+    """At decoding, with one clear error; nothing of the report counts and the next one does."""
+    s1 = cluster.slaves["s1"]
+    for request in (wire.Report("s1", True, True, [bad]), wire.Adopted("s1", [bad])):
+        with pytest.raises(errors.Protocol):
+            cluster.run(s1.call(request))
+    cluster.run(ensureDeferred(s1.report()))
+    with pytest.raises(errors.NotFound):
+        cluster.client().ask(files.Stat("/x"))
