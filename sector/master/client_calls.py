@@ -6,7 +6,8 @@ to a slave with a ticket.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import msgspec
 from twisted.logger import Logger
@@ -35,13 +36,14 @@ from sector.master.values import FileState
 from sector.model import FileInfo, SliceMeta, check_path, is_below
 from sector.rpc import Caller
 from sector.wire import files
-from sector.wire.base import Ok
+from sector.wire.base import Message, Ok, Request
 from sector.wire.slave import PrepareRead, PrepareWrite, Verify
 
 log = Logger()
 WRITE_TRIES = 4
 PREPARE_S = 6.0
 PAGE = 500
+DENIALS = 30
 LOOK_LIMIT = 1000
 LAST_NAME = "\U0010ffff" * 64  # longer than any name: sorts behind all of a directory
 
@@ -79,7 +81,9 @@ class ClientCalls:
     def __init__(self, hub: Hub, errands: Errands) -> None:
         self._hub = hub
         self._errands = errands
-        serve = hub.rpc.serve
+        self._denials: dict[str, int] = {}
+        self._denials_since = 0.0
+        serve = self._serve
         serve(files.Stat, self.stat)
         serve(files.List, self.listing)
         serve(files.Mkdir, self.mkdir)
@@ -91,6 +95,31 @@ class ClientCalls:
         serve(files.LeaseDrop, self.lease_drop)
         serve(files.Replicate, self.replicate)
         serve(files.ReportBad, self.report_bad)
+
+    def _serve(self, cls: type[Request], handler: Callable[[Any, Caller], Awaitable[Message]]) -> None:
+        """Serve a request; refusals for want of a right are in the audit log."""
+
+        async def audited(request: Any, caller: Caller) -> Message:
+            try:
+                return await handler(request, caller)
+            except Denied as refused:
+                self._note_denial(caller, f"{cls.__name__}: {refused.message}")
+                raise
+
+        self._hub.rpc.serve(cls, audited)
+
+    def _note_denial(self, caller: Caller, text: str) -> None:
+        """A line for the audit log; of one user not so many a minute that they push others out."""
+        now = self._hub.clock.seconds()
+        if now - self._denials_since > 60:
+            self._denials.clear()
+            self._denials_since = now
+        who = caller.principal.partition("#")[0]
+        count = self._denials[who] = self._denials.get(who, 0) + 1
+        if count <= DENIALS:
+            self._hub.audit(who, "denied", text)
+        elif count == DENIALS + 1:
+            self._hub.audit(who, "denied", "further refusals of this minute are not listed")
 
     # names ----------------------------------------------------------------------------------------------
     def info(self, entry: Entry, replicas: Sequence[Replica]) -> FileInfo:

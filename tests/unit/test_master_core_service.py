@@ -644,3 +644,24 @@ def test_numbers_that_no_database_keeps_are_refused(cluster: Cluster, bad: wire.
     cluster.run(ensureDeferred(s1.report()))
     with pytest.raises(errors.NotFound):
         cluster.client().ask(files.Stat("/x"))
+
+
+def test_refusals_are_audited_but_cannot_flood_the_log(cluster: Cluster) -> None:
+    """Who asked for what he may not have is on record (design section 4)."""
+    cluster.client().ask(files.Mkdir("/private"))
+    eve, mallory = cluster.client("eve", "rw", "/home"), cluster.client("mallory", "", "/")
+    with pytest.raises(errors.Denied):
+        eve.ask(files.Stat("/private"))
+    assert cluster.audit[-1][:2] == ("user:eve", "denied") and "Stat" in cluster.audit[-1][2]
+    for _ in range(200):
+        with pytest.raises(errors.Denied):
+            mallory.ask(files.OpenRead("/private/x"))
+    told = [line for line in cluster.audit if line[0] == "user:mallory"]
+    assert 20 < len(told) < 60
+    with pytest.raises(errors.Denied):
+        eve.ask(files.Remove("/private"))
+    assert cluster.audit[-1][0] == "user:eve"
+    cluster.sleep(61)
+    with pytest.raises(errors.Denied):
+        mallory.ask(files.List("/"))
+    assert cluster.audit[-1][0] == "user:mallory" and "List" in cluster.audit[-1][2]
