@@ -356,15 +356,14 @@ class Slave(Service):
         sent: set[tuple[str, Any]] = set()
         stones = list(self.disk.mirror.tombstones.values())
         folders = list(self.disk.mirror.directories.values())
-        first = True
-        while True:
-            batch = self._unsent(sent)
-            rest = max(len(batch), len(stones), len(folders))
-            if rest <= _REPORT_FILES:
-                break
-            await self._send_part(first, False, batch[:_REPORT_FILES], stones, folders)
-            first = False
-            sent.update((r.path, r.version) for r in batch[:_REPORT_FILES])
+        first, at = True, 0
+        known = list(self.disk.entries.values())
+        while max(len(known) - at, len(stones), len(folders)) > _REPORT_FILES:
+            now = known[at : at + _REPORT_FILES]
+            batch = [r for r in now if self.disk.entries.get(r.path) is r]  # not what changed meanwhile
+            await self._send_part(first, False, batch, stones, folders)
+            first, at = False, at + _REPORT_FILES
+            sent.update((r.path, r.version) for r in batch)
             stones, folders = stones[_REPORT_FILES:], folders[_REPORT_FILES:]
         async with self.transfers.gate.alone():
             while len(batch := self._unsent(sent)) > _REPORT_FILES:

@@ -12,6 +12,7 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from sector import errors
+from sector.slave import service
 from sector.testing.cluster import SimCluster
 from sector.wire.files import ReportBad
 
@@ -168,3 +169,35 @@ def test_reported_replicas_are_read_before_they_are_given_up(tmp_path: Path, see
         sim.wait(cloud.call(ReportBad("/f", version, "s2", "checksum")))
         sim.until(lambda: native.is_file() and native.read_bytes() == b"x" * 3_000_000)
         assert len(sim.wait(cloud.stat("/f")).replicas) == 3
+
+
+def test_a_report_of_many_files_looks_at_each_a_few_times(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In 40 parts, while files come and go: complete, and without a scan of the catalogue for each part."""
+    scans: list[int] = []
+    scan = service.Slave._unsent
+
+    def counted(self: Any, sent: set[tuple[str, Any]]) -> Any:
+        scans.append(len(sent))
+        return scan(self, sent)
+
+    with SimCluster(tmp_path / "sim", slaves=1, copies=1, seed=seed) as sim:
+        cloud = sim.client()
+        for number in range(80):
+            sim.wait(cloud.write(f"/f{number:02}", b"x"))
+        monkeypatch.setattr(service, "_REPORT_FILES", 2)
+        monkeypatch.setattr(service.Slave, "_unsent", counted)
+        slave = sim.slaves["s1"].service
+        assert slave is not None
+        slave._spawn(slave._report(), "report")
+        sim.wait(cloud.rm("/f79"))
+        sim.wait(cloud.mv("/f78", "/g"))
+        sim.wait(cloud.write("/f77", b"new"))
+        sim.until(lambda: len(scans) > 0)
+        sim.advance(5)
+        assert len(scans) < 6
+        paths = [info.path for info in sim.wait(cloud.ls("/"))]
+        assert paths == [f"/f{number:02}" for number in range(78)] + ["/g"]
+        assert all(info.replicas == ["s1"] for info in sim.wait(cloud.ls("/")))
+        assert sim.wait(cloud.read("/f77")) == b"new"
