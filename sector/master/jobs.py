@@ -139,7 +139,7 @@ class Jobs:
         context = self.context
         view = context.sessions.user_of(caller.principal)
         if not any("x" in right.what for right in view.rights):
-            context.audit(view.user, "job.refused", request.label)
+            context.audit(f"user:{view.user}", "job.refused", request.label)
             raise Denied(
                 f"user {view.user} has no execute right: functions may not be run",
                 hint=f"an administrator can give it: sector grant {view.user} rx DIRECTORY",
@@ -171,7 +171,7 @@ class Jobs:
             raise
         await self._save(job)
         blobs = " ".join(blob.sha256.hex()[:16] for blob in request.blobs)
-        context.audit(view.user, "job.start", f"{job.id} {request.label} code {blobs}")
+        context.audit(f"user:{view.user}", "job.start", f"{job.id} {request.label} code {blobs}")
         self._trim()
         return started
 
@@ -319,7 +319,7 @@ class Jobs:
         job = self._seen(request.job, caller)
         user = self.context.sessions.user_of(caller.principal).user
         if job.id in self.live:
-            self.context.audit(user, "job.cancel", job.id)
+            self.context.audit(f"user:{user}", "job.cancel", job.id)
             await self._end(job, "cancelled", f"job {job.id} was cancelled by {user}")
         return Ok()
 
