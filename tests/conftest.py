@@ -8,8 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+# the same examples in every run; the long searches of new ones belong to whoever changes the code
+settings.register_profile("sector", derandomize=True, deadline=None, print_blob=True)
+settings.load_profile("sector")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

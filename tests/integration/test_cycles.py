@@ -31,7 +31,15 @@ def daemons(cluster: Cluster) -> dict[str, int]:
 
 
 def at_rest(cluster: Cluster) -> dict[str, dict[str, int]]:
-    """Usage of each daemon when its background copies are over: the same descriptors for two seconds."""
+    """Usage of each daemon when its background work is over (a prepared copy whose file is gone waits for a
+    minute at most), and the descriptors have been the same for two seconds."""
+
+    def idle() -> bool:
+        status = cluster.json("status")
+        slaves = status["nodes"].values()
+        return status["counters"]["tasks"] == 0 and all(node["tasks"] == 0 for node in slaves)
+
+    wait_for("the end of all copies", idle, 120)
     seen: list[dict[str, dict[str, int]]] = []
 
     def quiet() -> bool:
@@ -44,7 +52,7 @@ def at_rest(cluster: Cluster) -> dict[str, dict[str, int]]:
 
 
 def test_cycles_leave_nothing_behind(tmp_path: Path) -> None:
-    """RSS at the end <= RSS after a fifth + 5 %; descriptors and threads equal."""
+    """RSS at the end <= RSS after a fifth + 5 %; no more descriptors and threads (idle connections may have ended)."""
     source = tmp_path / "x"
     source.write_bytes(os.urandom(200_000))
     with running(tmp_path / "c") as cluster:
@@ -69,8 +77,8 @@ def test_cycles_leave_nothing_behind(tmp_path: Path) -> None:
         last = late[name]
         print(name, first, last)
         assert last["rss"] <= first["rss"] * 1.05, (name, first, last)
-        assert last["threads"] == first["threads"], (name, first, last)
-        assert last["descriptors"] == first["descriptors"], (name, first, last)
+        assert last["threads"] <= first["threads"], (name, first, last)
+        assert last["descriptors"] <= first["descriptors"], (name, first, last)
 
 
 def test_no_orphan_after_a_killed_slave(tmp_path: Path) -> None:

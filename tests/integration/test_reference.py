@@ -103,21 +103,21 @@ def sort_under_fire(cluster: Cluster, output: str, fetch: Path) -> list[str]:
 
 def test_terasort_equals_the_reference_with_a_worker_killed_in_each_stage(tmp_path: Path) -> None:
     """Byte for byte; job show tells of the retries. Where a stage is over before the hunter sees it in the
-    window, the sort is done again, at most three times in all."""
+    window, or the victim was just between two segments, the sort is done again, at most three times."""
     plain, ours = tmp_path / "plain", tmp_path / "ours"
     run_reference("terasort.py", "--records", str(RECORDS), "--seed", "7", "--output", str(plain))
     with running(tmp_path / "c") as cluster:
-        killed: list[str] = []
+        before: set[str] = set()
         for attempt in range(3):
             victims = sort_under_fire(cluster, f"/sorted{attempt}", ours)
-            killed += victims
             assert ours.read_bytes() == plain.read_bytes()
             jobs = [cluster.json("job", "show", job["id"]) for job in cluster.json("job", "list")]
             print(json.dumps([{k: job[k] for k in ("id", "stage", "segments", "retries")} for job in jobs]))
-            assert sum(job["retries"] for job in jobs) >= len(killed)
-            if len(victims) >= 2:
+            hit = [job for job in jobs if job["retries"] and job["id"] not in before]
+            before |= {job["id"] for job in jobs}
+            if len(victims) >= 2 and len(hit) >= 2:
                 return
-    raise AssertionError("no sort had a worker killed in two of its stages")
+    raise AssertionError("no sort had a worker killed at work in two of its stages")
 
 
 def test_spawner_and_workers_are_gone_after_down(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ records = st.builds(
 
 @given(
     st.lists(founds, unique_by=lambda f: f.path),
-    st.lists(records, max_size=6),
+    st.lists(records, max_size=6, unique_by=repr),
     st.sets(st.sampled_from(["t1", "t2", "t3"])),
     st.dictionaries(paths, st.integers(1, 4)),
 )
