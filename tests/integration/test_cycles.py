@@ -52,7 +52,7 @@ def at_rest(cluster: Cluster) -> dict[str, dict[str, int]]:
 
 
 def test_cycles_leave_nothing_behind(tmp_path: Path) -> None:
-    """RSS at the end <= RSS after a fifth + 5 %; no more descriptors or threads (idle connections may end)."""
+    """RSS at the end <= RSS after a fifth + 5 %; no more descriptors or threads (idle connections end)."""
     source = tmp_path / "x"
     source.write_bytes(os.urandom(200_000))
     with running(tmp_path / "c") as cluster:
