@@ -26,6 +26,8 @@
     X(DIGEST, -106, "digest mismatch: the data arrived damaged")                  \
     X(REMOTE, -107, "the peer reported an error")                                 \
     X(UNREACHABLE, -108, "peer unreachable")                                      \
+    X(VANISHED, -109, "the peer fell silent; nothing is known to be missing")     \
+    X(UNCONFIRMED, -110, "the peer fell silent with its last data unconfirmed")   \
     X(DISKREAD, -200, "cannot read the file")                                     \
     X(DISKWRITE, -201, "cannot write the file")                                   \
     X(DISKFULL, -202, "no space left on the device")                              \

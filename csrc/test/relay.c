@@ -5,9 +5,8 @@
  * HOST:PORT relay --pair A:B --ports RA:RB [faults]         rendezvous: the end at port A takes RA
  * for its peer, the end at port B takes RB for its peer A port 0 is chosen by the kernel. The first
  * line of output names the ports; SIGTERM or SIGINT ends the program with one JSON object of
- * counts. Datagrams that begin with the bytes of --spare pass at once and always. Faults apply to
- * both directions unless --forth or --back came before them (--both returns to both). Probabilities
- * are parts per million. */
+ * counts. Faults apply to both directions unless --forth or --back came before them (--both returns
+ * to both). Probabilities are parts per million. */
 #include "sim/net.h"
 
 #include <arpa/inet.h>
@@ -58,8 +57,6 @@ struct relay {
     int front; /* socket the clients talk to */
     int family;
     bool pair;
-    uint8_t spare[8];
-    size_t spare_len; /* 0 = none */
     int64_t start_us, turn;
     int64_t overflow[2], send_errors[2]; /* by direction */
 };
@@ -224,11 +221,6 @@ static void enter(struct relay *r, int end, int client)
     e->hold[0] = (uint8_t)(client >> 8);
     e->hold[1] = (uint8_t)client;
     r->clients[client].used = ++r->turn;
-    if (r->spare_len && e->len >= TAG_BYTES + r->spare_len &&
-        memcmp(e->hold + TAG_BYTES, r->spare, r->spare_len) == 0) {
-        end_input(&r->ends[1 - end], NULL, e->hold, e->len, 0);
-        return;
-    }
     sim_net_kick(r->net, end);
 }
 
@@ -302,7 +294,7 @@ static void run(struct relay *r, int sigfd)
 }
 
 struct args {
-    const char *listen, *to, *pair, *ports, *host, *spare;
+    const char *listen, *to, *pair, *ports, *host;
     uint64_t seed;
     sim_link link[2];
 };
@@ -315,8 +307,7 @@ static void usage(int status)
             "options: --host ADDR (127.0.0.1) --seed N --forth --back --both\n"
             "         --rate BITS_PER_S --delay US --jitter US --queue BYTES --loss PPM\n"
             "         --reorder PPM --reorder-delay US --dup PPM --dup-delay US\n"
-            "         --loss-mask BITS (bit i drops packet i of the first 64)\n"
-            "         --spare HEX (datagrams that begin so meet no fault)\n");
+            "         --loss-mask BITS (bit i drops packet i of the first 64)\n");
     exit(status);
 }
 
@@ -368,15 +359,27 @@ static void set_link(sim_link *l, int opt, const char *name, const char *text)
 
 static void parse(struct args *a, int argc, char **argv)
 {
-    static const struct option opts[] = {
-        {"listen", 1, NULL, 1},  {"to", 1, NULL, 2},          {"pair", 1, NULL, 3},
-        {"ports", 1, NULL, 4},   {"host", 1, NULL, 5},        {"seed", 1, NULL, 6},
-        {"forth", 0, NULL, 7},   {"back", 0, NULL, 8},        {"both", 0, NULL, 9},
-        {"help", 0, NULL, 10},   {"spare", 1, NULL, 11},      {"rate", 1, NULL, 'r'},
-        {"delay", 1, NULL, 'd'}, {"jitter", 1, NULL, 'j'},    {"queue", 1, NULL, 'q'},
-        {"loss", 1, NULL, 'l'},  {"reorder", 1, NULL, 'o'},   {"reorder-delay", 1, NULL, 'O'},
-        {"dup", 1, NULL, 'u'},   {"dup-delay", 1, NULL, 'U'}, {"loss-mask", 1, NULL, 'm'},
-        {NULL, 0, NULL, 0}};
+    static const struct option opts[] = {{"listen", 1, NULL, 1},
+                                         {"to", 1, NULL, 2},
+                                         {"pair", 1, NULL, 3},
+                                         {"ports", 1, NULL, 4},
+                                         {"host", 1, NULL, 5},
+                                         {"seed", 1, NULL, 6},
+                                         {"forth", 0, NULL, 7},
+                                         {"back", 0, NULL, 8},
+                                         {"both", 0, NULL, 9},
+                                         {"help", 0, NULL, 10},
+                                         {"rate", 1, NULL, 'r'},
+                                         {"delay", 1, NULL, 'd'},
+                                         {"jitter", 1, NULL, 'j'},
+                                         {"queue", 1, NULL, 'q'},
+                                         {"loss", 1, NULL, 'l'},
+                                         {"reorder", 1, NULL, 'o'},
+                                         {"reorder-delay", 1, NULL, 'O'},
+                                         {"dup", 1, NULL, 'u'},
+                                         {"dup-delay", 1, NULL, 'U'},
+                                         {"loss-mask", 1, NULL, 'm'},
+                                         {NULL, 0, NULL, 0}};
     int opt, which = 3, at;
     while ((opt = getopt_long(argc, argv, "", opts, &at)) != -1) {
         switch (opt) {
@@ -406,9 +409,6 @@ static void parse(struct args *a, int argc, char **argv)
         case 10:
             usage(0);
             break;
-        case 11:
-            a->spare = optarg;
-            break;
         case '?':
             usage(2);
             break;
@@ -420,19 +420,6 @@ static void parse(struct args *a, int argc, char **argv)
     }
     if (optind != argc || (a->listen != NULL) == (a->pair != NULL) || (a->listen && !a->to))
         usage(2);
-}
-
-static void set_spare(struct relay *r, const char *hex)
-{
-    for (; *hex; hex += 2) {
-        const char digits[3] = {hex[0], hex[1], 0};
-        char *end;
-        if (r->spare_len == sizeof r->spare)
-            fail("--spare", "too long");
-        r->spare[r->spare_len++] = (uint8_t)strtoul(digits, &end, 16);
-        if (end != digits + 2)
-            fail("--spare", "want pairs of hexadecimal digits");
-    }
 }
 
 /* "X:Y" into two texts. */
@@ -495,8 +482,6 @@ int main(int argc, char **argv)
     }
     for (int i = 0; i < 2; i++)
         sim_net_link(r->net, i, 1 - i, &a.link[i]);
-    if (a.spare)
-        set_spare(r, a.spare);
     open_sockets(r, &a);
     fflush(stdout);
     run(r, sigfd);

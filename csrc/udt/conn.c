@@ -301,6 +301,7 @@ void udt__conn_input(udt_conn *c, const udt_addr *from, const udt_pkt *p, udt_ti
     }
     c->heard_at = c->exp_from = now;
     c->exp_count = 1;
+    c->asks = 0;
     if (!list_linked(&c->touched))
         list_add_tail(&c->mux->touched, &c->touched);
     if (handshake)

@@ -65,7 +65,7 @@ typedef struct udt_conn {
     udt_addr peer; /* family 0: not known yet (rendezvous by tag) */
     int32_t peer_id;
     bool server_side, rendezvous;
-    bool foreign; /* libudt's rules of spec 5.3, probe pairs, small bursts */
+    bool foreign; /* libudt's keep-alives (spec 5.3), probe pairs, small bursts */
 
     /* Places in the port's structures. */
     table_node by_id, by_key; /* by_key: accepted peers, or rendezvous by tag or address */
@@ -96,6 +96,8 @@ typedef struct udt_conn {
         t_linger, t_shutdown, t_space;
     udt_time opened_at, heard_at, sent_at, exp_from;
     int exp_count;
+    int asks; /* of a foreign peer, ACKs that ask for its ACK2, since it was heard */
+    udt_time asked_at;
 
     unsigned due; /* enum conn_due */
     int shutdowns_left;
@@ -143,6 +145,7 @@ typedef struct udt_conn {
     udt_rcvloss missing;
     udt_window window;
     int64_t largest;      /* largest index received, -1 = none */
+    bool cut;             /* the message or send() that `largest` belongs to goes on behind it */
     int64_t last_ack;     /* of the last non-light ACK */
     int64_t acked2;       /* confirmed by ACK2 */
     int64_t last_any_ack; /* of the last ACK of any form */

@@ -9,6 +9,7 @@
 #define STARTUP_PKTS 16
 #define MIX_MAX 1.25
 #define READER_IDLE_US 5000000
+#define WITHHELD_US 1000000
 #define READER_RETURN_US 20000 /* a thread that lost its processor at the wrong instruction */
 
 /* Acknowledgements come in lumps of up to 64 packets or 1 ms: a rate needs more than that. */
@@ -88,7 +89,7 @@ static void news(udt_conn *c, int64_t newest, bool clean, udt_time now)
 }
 
 /* When a shutdown cannot hurt any more. Our own peers keep what has arrived for their readers, but
- * libudt (decisions/0020):
+ * libudt (decisions/0040):
  *  - hands data to its reader only with a non-light ACK, and forgets the rest at a shutdown, so a
  *    light one does not count;
  *  - throws away the message that a blocked recvmsg is just copying out. So there the connection
@@ -196,6 +197,9 @@ void udt__conn_ack_input(udt_conn *c, const udt_pkt *p, udt_time now)
         if (!c->unread || ack < c->snd.tail) {
             c->ack2_sub = p->word1;
             c->due |= DUE_ACK2;
+            udt__conn_ready(c);
+        } else if (now - c->sent_at >= WITHHELD_US) { /* yet the peer must know that we live */
+            c->due |= DUE_KEEPALIVE;
             udt__conn_ready(c);
         }
         if (ack > c->full_ack)

@@ -77,6 +77,8 @@ void udt__conn_data_input(udt_conn *c, const udt_pkt *p, udt_time now)
     }
     c->st.pkts_recv++;
     c->st.bytes_recv += (int64_t)p->len;
+    if (idx >= c->largest)
+        c->cut = !(p->word1 & UDT_MSG_LAST);
     if (idx > c->largest)
         open_gap(c, idx, now);
     else
@@ -115,6 +117,7 @@ void udt__conn_drop_input(udt_conn *c, const udt_pkt *p, udt_time now)
         if (first > c->largest + 1)
             open_gap(c, first, now);
         c->largest = last;
+        c->cut = false;
     }
     for (int64_t i = lossmap_next(&c->missing.map, first); i <= last;
          i = lossmap_next(&c->missing.map, i + 1))

@@ -7,12 +7,13 @@
 #define PROBES_UNKNOWN 6 /* while the RTT is not known: 1.3 s with the doubling */
 #define EXP_MIN_US 300000
 #define EXP_MAX_COUNT 16
-#define EXP_DEAD_US 5000000
+#define ASKS_MIN 8 /* a live peer leaves all of them unanswered once in 1e7 times at 5 % loss */
 
 void udt__conn_start_liveness(udt_conn *c, udt_time now)
 {
     c->heard_at = c->sent_at = c->exp_from = now;
     c->exp_count = 1;
+    c->asks = 0;
     if (!c->rtt_known) {
         c->rtt_us = RTT_INITIAL_US;
         c->rtt_var_us = RTT_INITIAL_US / 2;
@@ -109,24 +110,50 @@ static void nak_timer(udt_conn *c, udt_time now)
     c->t_nak = now + udt__conn_rto(c) + SYN_US;
 }
 
-/* libudt's rules (spec 5.3): dead after 16 expiries in a row and 5 s. */
+/* What a peer's silence means for what it sent and for what we did. */
+static int silence(const udt_conn *c)
+{
+    if (!c->foreign || !c->drained || c->missing.map.count > 0 || c->cut)
+        return UDT_E_BROKEN;
+    return c->acked2 > c->largest ? UDT_E_VANISHED : UDT_E_UNCONFIRMED;
+}
+
+/* libudt answers an ACK with an ACK2 at once, whatever the ACK says, and nothing else: after
+ * T/10 of its silence it is asked so, at growing gaps (decisions/0041). */
+static udt_time ask_due(const udt_conn *c, int64_t idle, int64_t rto)
+{
+    if (c->asks == 0)
+        return c->heard_at + (idle / 10 > 3 * rto ? idle / 10 : 3 * rto);
+    int64_t gap = idle / 200 * (4 + c->asks);
+    return c->asked_at + (gap > rto / 2 ? gap : rto / 2);
+}
+
+/* Keep-alives as libudt's (spec 5.3); gone after T (10 s) or 8 time-outs without an answer. */
 static void exp_foreign(udt_conn *c, udt_time now)
 {
-    int64_t step = udt__conn_rto(c) > EXP_MIN_US ? udt__conn_rto(c) : EXP_MIN_US;
-    udt_time due = c->exp_from + c->exp_count * step + SYN_US;
-    if (now < due) {
-        c->t_exp = due;
+    int64_t idle = (int64_t)c->opts.idle_timeout_ms * 1000, rto = udt__conn_rto(c);
+    int64_t step = rto > EXP_MIN_US ? rto : EXP_MIN_US;
+    udt_time gone = c->heard_at + (idle > 8 * rto ? idle : 8 * rto);
+    if (now >= gone && c->asks >= ASKS_MIN) {
+        udt__conn_fail(c, silence(c), now);
         return;
     }
-    if (c->exp_count > EXP_MAX_COUNT && now - c->heard_at > EXP_DEAD_US) {
-        udt__conn_fail(c, UDT_E_BROKEN, now);
-        return;
+    if (now >= ask_due(c, idle, rto)) {
+        c->asks++;
+        c->asked_at = now;
+        c->ack_force = true;
+        c->due |= DUE_ACK;
+        udt__conn_ready(c);
     }
-    c->due |= DUE_KEEPALIVE;
-    udt__conn_ready(c);
-    c->exp_count++;
-    c->exp_from = now;
-    c->t_exp = now + c->exp_count * step + SYN_US;
+    if (now >= c->exp_from + c->exp_count * step + SYN_US) {
+        c->due |= DUE_KEEPALIVE;
+        udt__conn_ready(c);
+        c->exp_count += c->exp_count < EXP_MAX_COUNT;
+        c->exp_from = now;
+    }
+    udt_time next = ask_due(c, idle, rto), keep = c->exp_from + c->exp_count * step + SYN_US;
+    next = keep < next ? keep : next;
+    c->t_exp = gone > now && gone < next ? gone : next;
 }
 
 /* Ours (spec 11), as fractions of the idle time-out T (10 s): keep-alive after T/2 without a word
@@ -185,10 +212,10 @@ static void open_timers(udt_conn *c, udt_time now)
     if (now >= c->t_retx)
         retx_timer(c, now);
     if (now >= c->t_exp) {
-        if (c->opts.idle_timeout_ms > 0)
-            exp_own(c, now);
-        else
+        if (c->foreign)
             exp_foreign(c, now);
+        else
+            exp_own(c, now);
     }
 }
 

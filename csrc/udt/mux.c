@@ -130,7 +130,7 @@ udt_conn *udt__mux_new_conn(udt_mux *m, const udt_opts *o, enum conn_state state
     c->opts = *o;
     c->state = state;
     c->foreign = !o->own_peer;
-    if (o->own_peer && !o->idle_timeout_ms)
+    if (!o->idle_timeout_ms)
         c->opts.idle_timeout_ms = DEFAULT_IDLE_MS;
     c->own_payload = o->mss - UDT_OVERHEAD;
     c->mss = o->mss;

@@ -26,8 +26,8 @@ typedef struct udt_opts {
     const char *cc;         /* congestion control by name, default "udt" */
     int64_t max_bw_Bps;     /* bytes per second, 0 = unlimited */
     int32_t connect_timeout_ms; /* default 3000 client, 30000 rendezvous */
-    int32_t idle_timeout_ms;    /* 0 = rules of spec 5.3 (foreign peer); else dead after this
-                                   silence, with keep-alives and probes as spec section 11 */
+    int32_t idle_timeout_ms;    /* default 10000: dead after this silence in spite of keep-alives
+                                   and probes (spec 11; a foreign peer is asked for ACK2) */
     uint32_t linger_ms; /* how long close() tries to deliver what is queued, default 180 s */
     bool own_peer; /* the peer is known (from a ticket) to be ours: section 11 liveness, no probe
                       pair, bursts up to 64 packets, early ACK */
@@ -50,8 +50,10 @@ enum udt_event_kind {
     UDT_EV_WRITABLE,    /* send buffer is below half again after send() returned AGAIN */
     UDT_EV_DRAINED,     /* everything sent so far is acknowledged */
     UDT_EV_PEER_CLOSED, /* peer's shutdown; buffered data stays readable, then PEERCLOSED */
-    UDT_EV_FAILED,      /* `err` says why (TIMEOUT, REJECTED, BROKEN, REMOTE, ...) */
-    UDT_EV_CLOSED       /* last event: the id is gone. `err`: a close that lingered lost data */
+    UDT_EV_FAILED, /* `err` says why (TIMEOUT, REJECTED, BROKEN, REMOTE, ...). Of a foreign peer's
+                      silence: BROKEN = data is known to be missing or unacknowledged;
+                      VANISHED, UNCONFIRMED = none is. What has arrived stays readable */
+    UDT_EV_CLOSED  /* last event: the id is gone. `err`: a close that lingered lost data */
 };
 struct udt_ev {
     uint16_t kind;

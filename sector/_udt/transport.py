@@ -19,13 +19,30 @@ from zope.interface import implementer
 from sector._udt._ffi import ffi, lib
 from sector._udt.address import unpack_address
 from sector._udt.context import Core, struct_dict
-from sector._udt.errors import CoreError, check
+from sector._udt.errors import CoreError, check, error_text
 
 STREAM, MESSAGE = 1, 2
 _CONNECTED, _ACCEPTED, _READABLE, _WRITABLE, _DRAINED, _PEER_CLOSED, _FAILED, _CLOSED = range(1, 9)
-_AGAIN, _PEERCLOSED = -4, -103
+_AGAIN, _PEERCLOSED, _VANISHED, _UNCONFIRMED = -4, -103, -109, -110
 READ_BYTES = 1 << 16
 READS_PER_TURN = 16
+
+
+class PeerVanished(twisted_errors.ConnectionLost):
+    """A foreign peer (libudt) fell silent without a farewell, and nothing is known to be missing: all that
+    came was complete and acknowledged, all of ours was acknowledged. A crash looks like that, and so does a
+    normal end whose only shutdown packet was lost. `confirmed`: the peer knew that we have it all."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(error_text(code))
+        self.confirmed = code == _VANISHED
+
+
+def _lost(code: int) -> Failure:
+    """Why a connection ended, from the core's error code."""
+    if code in (_VANISHED, _UNCONFIRMED):
+        return Failure(PeerVanished(code))
+    return Failure(twisted_errors.ConnectionLost(str(CoreError(code))))
 
 
 class UdtAddress:
@@ -101,8 +118,10 @@ class UdtTransport:
         elif event.kind == _PEER_CLOSED:
             self._read()
         elif event.kind == _FAILED:
-            self._reason = Failure(twisted_errors.ConnectionLost(str(CoreError(event.err))))
-            self._close(0)
+            if self._closing:
+                self._reason = self._reason or _lost(event.err)
+            else:
+                self._read()  # what has arrived before comes first, then the error
         elif event.kind == _CLOSED:
             if event.err and self._reason is None:
                 lost = f"not all that was sent has arrived: {CoreError(event.err)}"
@@ -143,7 +162,10 @@ class UdtTransport:
                     return
                 if size < 0:
                     if size != _PEERCLOSED:
-                        self._reason = Failure(twisted_errors.ConnectionLost(str(CoreError(size))))
+                        self._reason = _lost(size)
+                    elif self._out:
+                        unsent = "closed by the peer before all was sent"
+                        self._reason = Failure(twisted_errors.ConnectionLost(unsent))
                     self._close(0)
                     return
                 self._deliver(ffi.buffer(self._buffer, size)[:])
@@ -160,7 +182,7 @@ class UdtTransport:
                 return
             if sent < 0:
                 self._out.clear()
-                self._reason = self._reason or Failure(twisted_errors.ConnectionLost(str(CoreError(sent))))
+                self._reason = self._reason or _lost(sent)
                 self._close(0)
                 return
             if sent < len(data):
@@ -285,7 +307,7 @@ class UdtMessageTransport(UdtTransport):
                 return
             if sent < 0:
                 self._out.clear()
-                self._reason = self._reason or Failure(twisted_errors.ConnectionLost(str(CoreError(sent))))
+                self._reason = self._reason or _lost(sent)
                 self._close(0)
                 return
             self._out.popleft()

@@ -16,11 +16,23 @@ from twisted.internet.protocol import Factory, Protocol
 from sector._udt.context import Core
 from sector._udt.endpoints import UdtClientEndpoint, UdtRendezvousEndpoint, UdtServerEndpoint
 from sector._udt.errors import CoreError
-from sector._udt.transport import MESSAGE, STREAM
+from sector._udt.transport import MESSAGE, STREAM, PeerVanished
 from sector.errors import PortInUse, SectorError, Unreachable
 
 READ_BYTES = 1 << 18
 OUT_BOUND = 8 << 20
+
+
+class NoFarewell(Unreachable):
+    """The sender fell silent after all that came had been received; whether it was all is not known."""
+
+    def __init__(self, received: int, confirmed: bool) -> None:
+        last = "" if confirmed else " (its last confirmation is missing too)"
+        super().__init__(
+            f"{received} bytes received, nothing known to be missing, but no farewell came{last}: "
+            "the sender crashed, or its farewell was lost (UDT sends only one)",
+            hint="check the length",
+        )
 
 
 class Stdin:
@@ -226,6 +238,8 @@ async def _run(reactor: Any, listen: int | None, peer: tuple[str, int] | None, k
             await listening.stopListening()
         if sink.failed:
             raise SectorError(f"cannot write standard output: {sink.failed}")
+        if isinstance(reason, PeerVanished) and cat.received:
+            raise NoFarewell(cat.received, reason.confirmed)
         if not isinstance(reason, twisted_errors.ConnectionDone):
             raise Unreachable(f"connection lost: {reason}", hint="")
         return cat
