@@ -190,6 +190,7 @@ class Cloud:
         *,
         recursive: bool = False,
         create: str = "any",
+        follow: bool = False,
         parallel: int = PARALLEL,
         progress: Progress | bool | None = None,
     ) -> Summary:
@@ -201,6 +202,7 @@ class Cloud:
                 remote,
                 recursive=recursive,
                 create=create,
+                follow=follow,
                 parallel=parallel,
                 progress=shown,
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -253,6 +253,7 @@ def report(shared: Shared, verb: str, summary: Summary, stats: bool) -> None:
 @click.command()
 @click.argument("sources", nargs=-1, required=True, metavar="LOCAL... REMOTE")
 @click.option("--no-replace", is_flag=True, help="Refuse to replace a file that exists.")
+@click.option("-L", "--follow", is_flag=True, help="Take what symbolic links in directories lead to.")
 @transfer_options
 @shared_options
 @click.pass_obj
@@ -264,11 +265,13 @@ def put(
     stats: bool,
     progress_kind: str | None,
     no_replace: bool,
+    follow: bool,
 ) -> None:
     """Store files of this machine in the cloud.
 
     REMOTE that is a directory, or ends with /, takes the files by name; else it names the one file.
     Directories that are missing are made. A file is visible when all of it is safe on a slave's disk.
+    Of a directory, symbolic links and what is no file are left out, and a line says so.
 
     \b
     Examples:
@@ -284,6 +287,7 @@ def put(
             sources[-1],
             recursive=recursive,
             create="new" if no_replace else "any",
+            follow=follow,
             parallel=parallel,
             progress=progress,
         )
@@ -308,7 +312,7 @@ def get(
     """Fetch files of the cloud to this machine (default: the current directory).
 
     A local file appears when all of it has arrived and its digest was verified. If a slave stops, another
-    replica goes on at the same place.
+    replica goes on at the same place. LOCAL that is - prints the files on standard output, as cat does.
 
     \b
     Examples:
@@ -317,6 +321,13 @@ def get(
       sector get -r /web pages
     """
     remote, local = (list(paths[:-1]), paths[-1]) if len(paths) > 1 else (list(paths), ".")
+    if local == "-":
+        if shared.json or recursive:
+            raise UsageError(
+                "get to - prints bytes of files", hint="leave --json and -r away, or name a place"
+            )
+        _print_files(shared, remote)
+        return
     with connection(shared) as cloud, told(shared, "get", progress_kind) as progress:
         summary = cloud.get(
             remote if len(remote) > 1 else remote[0],
@@ -343,6 +354,10 @@ def cat(shared: Shared, paths: tuple[str, ...]) -> None:
     """
     if shared.json:
         raise UsageError("cat prints bytes, not JSON", hint="leave --json away")
+    _print_files(shared, paths)
+
+
+def _print_files(shared: Shared, paths: Iterable[str]) -> None:
     with connection(shared) as cloud:
         for path in paths:
             _cat(cloud, path)

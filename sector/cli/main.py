@@ -224,13 +224,41 @@ def run(arguments: list[str]) -> int:
         return report(SectorError(f"{type(error).__name__}: {error}", hint=hint), as_json)
 
 
+def fill_descriptors() -> None:
+    """Standard descriptors that were closed by the caller are opened, so that no socket takes their numbers.
+    Closed input is empty, a closed error output takes all; writing to a closed output fails, as it should."""
+    for number, flags in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, flags)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            os.set_inheritable(number, True)
+    sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", 1, closefd=False)
+
+
+def unwritten(error: OSError, status: int) -> int:
+    """The exit status when standard output does not take what was printed: a full disk behind it is a
+    failure; a reader that has gone is not worth a word, nor is what follows a failure."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if not status and not isinstance(error, BrokenPipeError):
+        click.echo(f"sector: standard output: {error.strerror}", err=True)
+    return status or 1
+
+
 def main() -> NoReturn:
     """Entry point of the `sector` program."""
-    status = run(sys.argv[1:])
+    fill_descriptors()
+    status = 0
     try:
+        status = run(sys.argv[1:])
         sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        status = unwritten(error, status)
     sys.exit(status)
 
 

@@ -33,7 +33,7 @@ def bar(title: str, progress: Progress | bool | None = None) -> Iterator[Progres
     from rich.progress import Progress as Drawing
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),  # a name may hold brackets
         BarColumn(),
         DownloadColumn(),
         TransferSpeedColumn(),

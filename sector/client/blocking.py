@@ -247,14 +247,16 @@ class Cloud:
         *,
         recursive: bool = False,
         create: str = "any",
+        follow: bool = False,
         parallel: int = PARALLEL,
         progress: Progress | bool | None = None,
     ) -> Summary:
         """Store local files. A `remote` that is a directory or ends with "/" takes them by name, else it
         names the one file. `recursive` = directories with all below; `create` "new" = never replace;
-        `parallel` files at once. `progress`: False = no bar (None = on a
-        terminal or in a notebook), or a `Progress` to be told. Raises LocalIO, Exists,
-        NoSpace, Denied, LeaseHeld, LeaseLost, Unavailable, Unreachable."""
+        `follow` = take what symbolic links in directories lead to, else they are left out and a note of
+        the summary says so; `parallel` files at once. `progress`: False = no bar (None = on a terminal or in
+        a notebook), or a `Progress` to be told. Raises LocalIO, Exists, NoSpace, Denied, LeaseHeld,
+        LeaseLost, Unavailable, Unreachable, UsageError (two files for one path)."""
         with bar("put", progress) as shown:
             summary: Summary = self.wait(
                 self.client.put,
@@ -262,6 +264,7 @@ class Cloud:
                 remote,
                 recursive=recursive,
                 create=create,
+                follow=follow,
                 parallel=parallel,
                 progress=shown,
             )

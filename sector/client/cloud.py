@@ -18,6 +18,7 @@ from sector.client.deferred import bounded, deferred, pause
 from sector.client.progress import Moved, Progress, Summary
 from sector.client.session import ClientSession
 from sector.client.transfer import Get, Link, Put, Run, open_local_thd
+from sector.client.tree import plan_tree_thd
 from sector.model import FileInfo, Version, check_path
 from sector.wire.admin import NodeInfo, NodeList, Status, StatusInfo
 from sector.wire.base import Request
@@ -207,12 +208,14 @@ class CloudClient:
         *,
         recursive: bool = False,
         create: str = "any",
+        follow: bool = False,
         parallel: int = PARALLEL,
         progress: Progress | None = None,
     ) -> Summary:
         """Store local files. A `remote` that is a directory or ends with "/" takes them by name, else names
         the one file; missing directories are made. `recursive` = directories with all below; `create`
-        "new" = never replace; `parallel` files at once. Errors: LocalIO, Exists, NoSpace, Denied,
+        "new" = never replace; `follow` = take what symbolic links in directories lead to, else they are
+        left out and a note says so; `parallel` files at once. Errors: LocalIO, Exists, NoSpace, Denied,
         LeaseHeld, LeaseLost, Unavailable, Unreachable."""
         progress = progress or Progress()
         begin = self.clock.seconds()
@@ -228,17 +231,20 @@ class CloudClient:
         plan: list[tuple[str, str, int]] = []
         folders: list[str] = []
         for source in sources:
-            found = await self.run(_plan_put_thd, source, recursive)
+            found = await self.run(plan_tree_thd, source, recursive, follow)
             base = join(target, _name_of(source)) if into else target
             if found is None:
                 size = (await self.run(os.stat, source)).st_size
                 plan.append((source, base, size))
                 continue
+            for note in found.notes(source):
+                progress.note(note)
             folders.append(base)
-            for folder in found[0]:
+            for folder in found.folders:
                 folders.append(check_path(join(base, folder)))
-            for inner, size in found[1]:
+            for inner, size in found.files:
                 plan.append((os.path.join(source, inner), check_path(join(base, inner)), size))
+        _check_distinct([(source, path) for source, path, _ in plan])
         for folder in folders:
             await self._mkdir(folder, True)
         progress.files_total += len(plan)
@@ -298,6 +304,7 @@ class CloudClient:
                     folders.append(os.path.join(base, inner))
                 else:
                     plan.append((entry, os.path.join(base, inner)))
+        _check_distinct([(info.path, place) for info, place in plan])
         await self.run(_make_folders_thd, folders)
         progress.files_total += len(plan)
         progress.bytes_total += sum(info.size for info, _ in plan)
@@ -379,26 +386,15 @@ def _bind(function: Callable[..., Any], *args: Any) -> Callable[[], Any]:
     return lambda: function(*args)
 
 
-def _plan_put_thd(source: str, recursive: bool) -> tuple[list[str], list[tuple[str, int]]] | None:
-    """None for a file; (directories, (file, size)) below a directory, relative to it, in order."""
-    if not os.path.exists(source):
-        raise errors.LocalIO(f"{source}: no such file or directory", hint="check the name")
-    if not os.path.isdir(source):
-        return None
-    if not recursive:
-        raise errors.LocalIO(f"{source} is a directory", hint="use -r to put all that is in it")
-    folders: list[str] = []
-    files: list[tuple[str, int]] = []
-    for top, names, inner in os.walk(source):
-        names.sort()
-        base = os.path.relpath(top, source)
-        for name in names:
-            folders.append(os.path.normpath(os.path.join(base, name)))
-        for name in sorted(inner):
-            full = os.path.join(top, name)
-            if os.path.isfile(full):
-                files.append((os.path.normpath(os.path.join(base, name)), os.path.getsize(full)))
-    return folders, files
+def _check_distinct(moves: list[tuple[str, str]]) -> None:
+    """Refuses two sources that would end in one place, one of them lost. Raises UsageError."""
+    taken: dict[str, str] = {}
+    for source, place in moves:
+        if place in taken:
+            raise errors.UsageError(
+                f"{taken[place]} and {source} would both become {place}", hint="name a place for each"
+            )
+        taken[place] = source
 
 
 def _make_folders_thd(folders: list[str]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,7 +46,7 @@ Run = Callable[..., Deferred[Any]]
 @dataclass(frozen=True, slots=True)
 class Link:
     """What transfers need of a client: session, data port, a pool for blocking calls. `ending` holds
-    transfers whose last word is still on its way to the slave."""
+    last words that are still on their way: of transfers to a slave, of leases to the master."""
 
     session: ClientSession
     data: Data
@@ -244,9 +245,10 @@ class Put:
 
     def _drop(self, lease: bytes) -> None:
         """Give the lease up in the background, so that the path is free at once."""
-        ensureDeferred(self.link.session.call(LeaseDrop(self.path, lease), deadline_s=3.0)).addErrback(
-            lambda _: None
-        )
+        dropping = ensureDeferred(self.link.session.call(LeaseDrop(self.path, lease), deadline_s=3.0))
+        self.link.ending.add(dropping)
+        dropping.addErrback(lambda _: None)
+        dropping.addCallback(lambda _: self.link.ending.discard(dropping))
 
 
 # --------------------------------------------------------------------------------------------------- get
@@ -449,7 +451,8 @@ def _make_temp_thd(target: str, size: int, overwrite: bool) -> tuple[str, int]:
     if not overwrite and os.path.lexists(target):
         raise errors.Exists(f"{target} exists", hint="remove it or choose another name")
     folder, name = os.path.split(os.path.abspath(target))
-    temp = os.path.join(folder, f".{name[:200]}.{os.urandom(4).hex()}.part")
+    short = os.fsencode(name)[:200].decode(errors="ignore")  # a name has at most 255 bytes
+    temp = os.path.join(folder, f".{short}.{os.urandom(4).hex()}.part")
     fd = -1
     try:
         fd = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -478,11 +481,12 @@ def _keep_temp_thd(temp: str, fd: int, target: str) -> None:
 def open_local_thd(local: str) -> tuple[int, int]:
     """(descriptor, size) of a local file to be read. Raises LocalIO."""
     try:
-        fd = os.open(local, os.O_RDONLY | os.O_CLOEXEC)
-        info = os.fstat(fd)
+        fd = os.open(local, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe's writer is not waited for
     except OSError as error:
-        raise errors.LocalIO(f"{local}: {error.strerror}", hint="check the name") from None
-    if not os.path.isfile(local):
+        hint = "check the name" if isinstance(error, FileNotFoundError) else ""
+        raise errors.LocalIO(f"{local}: {error.strerror}", hint=hint) from None
+    info = os.fstat(fd)
+    if not stat.S_ISREG(info.st_mode):
         os.close(fd)
         raise errors.LocalIO(f"{local} is not a regular file", hint="directories need -r")
     return fd, info.st_size

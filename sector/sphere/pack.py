@@ -93,7 +93,7 @@ def load_function(text: str) -> Callable[..., Any]:
     module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
     function = getattr(module, name, None)
     if function is None:
-        raise NotFound(f"{place} has no function {name}")
+        raise NotFound(f"{place} has no function {name}", hint="check the name")
     if not callable(function):
         raise UsageError(f"{name} in {place} is not a function")
     found: Callable[..., Any] = function
@@ -102,7 +102,7 @@ def load_function(text: str) -> Callable[..., Any]:
 
 def _load_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise NotFound(f"{path}: no such file")
+        raise NotFound(f"{path}: no such file on this machine", hint="check the name")
     name = re.sub(r"\W", "_", path.stem)
     if name in sys.modules:
         name = f"{name}_udf"

@@ -287,6 +287,20 @@ def test_cancelled_put_leaves_nothing(sim: SimCluster, tmp_path: Path) -> None:
         assert list((slave.root / ".sector" / "tmp").iterdir()) == []
 
 
+def test_a_client_that_goes_away_frees_the_path(sim: SimCluster, tmp_path: Path) -> None:
+    """Ctrl-C ends the program too: the lease is given up before the connection closes."""
+    cloud, other = sim.client(), sim.client("bob")
+    write_random(tmp_path / "a", 20 * MB)
+    putting = cloud.put(tmp_path / "a", "/a")
+    putting.addErrback(lambda _: None)
+    sim.advance(0.1)
+    with pytest.raises(errors.LeaseHeld):
+        sim.wait(other.write("/a", b"mine"))
+    putting.cancel()
+    sim.wait(cloud.close())
+    sim.wait(other.write("/a", b"mine"), 5.0)
+
+
 def test_stale_epoch_is_refused(sim: SimCluster) -> None:
     """A command with a lower epoch than the slave has seen does nothing."""
     from sector.model import Tombstone, Version

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import subprocess
+import sys
 from contextlib import contextmanager
 from typing import Any
 
@@ -106,7 +109,7 @@ def test_put_and_get(cloud: FakeCloud, capsys: pytest.CaptureFixture[str]) -> No
         "put",
         ["a", "b"],
         "/d/",
-        {"recursive": True, "create": "new", "parallel": 4},
+        {"recursive": True, "create": "new", "follow": False, "parallel": 4},
     )
     assert told["bytes"] == 5
     assert told["notes"] == ["slave s1 stopped"]
@@ -117,6 +120,42 @@ def test_put_and_get(cloud: FakeCloud, capsys: pytest.CaptureFixture[str]) -> No
     assert captured.out == ""
     assert captured.err.splitlines()[0].startswith("got 1 file, 5 B in 0.5 s")
     assert "disk 50 %" in captured.err
+
+
+def test_get_to_standard_output(cloud: FakeCloud, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    """A local name of - prints the files as cat does; what - cannot mean is wrong use."""
+    cloud.answers["open"] = io.BytesIO(b"a\x00b")
+    assert run(["get", "/d/a", "-"]) == 0
+    assert capfdbinary.readouterr().out == b"a\x00b"
+    assert [call[0] for call in cloud.calls] == ["open"]
+    assert run(["get", "-r", "/d", "-"]) == 2
+    assert run(["get", "/d/a", "-", "--json"]) == 2
+
+
+def sector(shell: str) -> subprocess.CompletedProcess[str]:
+    """`sector` in a shell command, as "$@"."""
+    program = [sys.executable, "-m", "sector.cli.main"]
+    return subprocess.run(["sh", "-c", shell, "sh", *program], capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    "arguments", ["stat relative", "stat relative --json", "--help", "stat relative 2>&-", "put x"]
+)
+def test_closed_descriptors(arguments: str) -> None:
+    """Started with standard descriptors closed, as from a daemon: no traceback, no socket in their place."""
+    done = sector(f'"$@" {arguments} <&- >&-')
+    assert done.returncode in (1, 2)
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) == (0 if "2>&-" in arguments else 1)
+
+
+@pytest.mark.parametrize("arguments", ["stat relative --json", "--help"])
+def test_standard_output_that_takes_nothing(arguments: str) -> None:
+    """A full disk behind standard output is one line and a failure."""
+    done = sector(f'"$@" {arguments} >/dev/full')
+    assert done.returncode in (1, 2)
+    assert done.stderr.count("No space left on device") == 1
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_mkdir_mv_rm_replicate(cloud: FakeCloud) -> None:

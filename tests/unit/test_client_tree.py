@@ -1,0 +1,103 @@
+"""What of a local tree is put, and what a put or get refuses before it moves a byte."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from sector import errors
+from sector.client.cloud import _check_distinct
+from sector.client.transfer import _make_temp_thd, open_local_thd
+from sector.client.tree import Tree, plan_tree_thd
+
+
+@pytest.fixture
+def top(tmp_path: Path) -> Path:
+    """A tree with a file, a pipe, links to a file, a directory, nowhere and above."""
+    top = tmp_path / "tree"
+    (top / "sub" / "deep").mkdir(parents=True)
+    (top / "sub" / "a").write_bytes(b"abc")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "b").write_bytes(b"b")
+    os.mkfifo(top / "pipe")
+    (top / "to-a").symlink_to("sub/a")
+    (top / "to-other").symlink_to("../other")
+    (top / "nowhere").symlink_to("missing")
+    (top / "sub" / "above").symlink_to("..")
+    return top
+
+
+def plan(top: Path, follow: bool) -> Tree:
+    """The plan of a tree that is a directory."""
+    found = plan_tree_thd(str(top), True, follow)
+    assert found is not None
+    return found
+
+
+def test_links_are_left_out_and_named(top: Path) -> None:
+    """A link may lead out of the tree: it is taken only when asked for, and never dropped in silence."""
+    found = plan(top, False)
+    assert found.folders == ["sub", "sub/deep"]
+    assert found.files == [("sub/a", 3)]
+    assert sorted(found.links) == ["nowhere", "sub/above", "to-a", "to-other"]
+    assert found.others == ["pipe"]
+    links, others = found.notes("tree")
+    assert links.startswith("4 symbolic links (tree/")
+    assert others == "1 entry (tree/pipe) left out: not a regular file"
+
+
+def test_followed_links_end_at_a_loop(top: Path) -> None:
+    """With `follow` a link to a directory is a directory; one to a directory above would never end."""
+    found = plan(top, True)
+    assert sorted(found.folders) == ["sub", "sub/deep", "to-other"]
+    assert sorted(found.files) == [("sub/a", 3), ("to-a", 3), ("to-other/b", 1)]
+    assert (found.links, found.loops) == ([], ["sub/above"])
+    assert found.others == ["nowhere", "pipe"]
+
+
+def test_a_directory_that_cannot_be_read_is_an_error(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy that lacks a part would be taken for a whole one."""
+    scan = os.scandir
+
+    def refuse(path: str) -> object:
+        if str(path).endswith("deep"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(errors.LocalIO, match=r"deep: Permission denied"):
+        plan(top, False)
+
+
+def test_names_in_notes_do_not_move_the_cursor(tmp_path: Path) -> None:
+    (tmp_path / "a\n\x1b[2J").symlink_to("x")
+    (line,) = plan(tmp_path, False).notes("t")
+    assert line.isprintable()
+
+
+def test_only_regular_files_are_opened(tmp_path: Path) -> None:
+    """A pipe without a writer is refused, not waited for; so is a device, a directory, a socket."""
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as end:
+        end.bind(str(tmp_path / "socket"))
+        for place in (tmp_path / "pipe", tmp_path, "/dev/zero", tmp_path / "socket"):
+            with pytest.raises(errors.LocalIO):
+                open_local_thd(str(place))
+
+
+def test_two_sources_for_one_place_are_refused() -> None:
+    """One of them would be lost without a word."""
+    _check_distinct([("a/f", "/d/f"), ("b/g", "/d/g")])
+    with pytest.raises(errors.UsageError, match=r"a/f and b/f would both become /d/f"):
+        _check_distinct([("a/f", "/d/f"), ("b/f", "/d/f")])
+
+
+@pytest.mark.parametrize("name", ["n" * 255, "ü" * 127, "n" + "ü" * 127])
+def test_the_longest_names_can_be_got(tmp_path: Path, name: str) -> None:
+    """The temporary file beside the target has a name that fits too."""
+    temp, fd = _make_temp_thd(str(tmp_path / name), 1, True)
+    os.close(fd)
+    os.rename(temp, tmp_path / name)
