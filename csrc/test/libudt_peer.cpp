@@ -3,8 +3,9 @@
 //
 //   libudt_peer (listen PORT | connect HOST PORT | rendezvous LOCAL_PORT HOST PORT)
 //               (--send FILE | --recv FILE | --bench-send SECONDS | --bench-recv)
-//               [--message] [--timeout SECONDS]
+//               [--message] [--pause SECONDS] [--hold SECONDS]
 //
+// --pause waits before the first send or receive, --hold before the close.
 // FILE is a byte stream; with --message it is a row of u32 big-endian length + payload, one per
 // message. Prints one JSON line with bytes, seconds and CPU seconds at the end.
 #include <arpa/inet.h>
@@ -55,7 +56,7 @@ struct Args {
     std::string role, file;
     std::vector<const char *> where;
     bool message = false, send = false, bench = false;
-    double bench_seconds = 0;
+    double bench_seconds = 0, pause = 0, hold = 0;
 };
 
 static Args parse(int argc, char **argv)
@@ -71,6 +72,10 @@ static Args parse(int argc, char **argv)
             a.file = argv[++i];
         else if (s == "--bench-send" && i + 1 < argc)
             a.send = a.bench = true, a.bench_seconds = atof(argv[++i]);
+        else if (s == "--pause" && i + 1 < argc)
+            a.pause = atof(argv[++i]);
+        else if (s == "--hold" && i + 1 < argc)
+            a.hold = atof(argv[++i]);
         else if (s == "--bench-recv")
             a.bench = true;
         else if (a.role.empty())
@@ -85,7 +90,8 @@ static Args parse(int argc, char **argv)
     if (a.where.size() != want || (a.file.empty() && !a.bench)) {
         fprintf(stderr,
                 "usage: libudt_peer listen PORT | connect HOST PORT | rendezvous LPORT HOST PORT "
-                "(--send FILE | --recv FILE | --bench-send S | --bench-recv) [--message]\n");
+                "(--send FILE | --recv FILE | --bench-send S | --bench-recv) [--message] "
+                "[--pause S] [--hold S]\n");
         exit(2);
     }
     return a;
@@ -216,9 +222,11 @@ int main(int argc, char **argv)
     Args a = parse(argc, argv);
     UDT::startup();
     UDTSOCKET s = meet(a);
+    usleep(static_cast<useconds_t>(a.pause * 1e6));
     Clock::time_point start = Clock::now();
     int64_t total = a.bench ? bench(s, a) : a.send ? send_file(s, a) : recv_file(s, a);
     double seconds = seconds_since(start);
+    usleep(static_cast<useconds_t>(a.hold * 1e6));
     UDT::close(s);
     UDT::cleanup();
     printf("{\"bytes\": %lld, \"seconds\": %.6f, \"cpu_s\": %.6f}\n", static_cast<long long>(total),

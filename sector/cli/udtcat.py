@@ -241,7 +241,8 @@ async def _run(reactor: Any, listen: int | None, peer: tuple[str, int] | None, k
         if isinstance(reason, PeerVanished) and cat.received:
             raise NoFarewell(cat.received, reason.confirmed)
         if not isinstance(reason, twisted_errors.ConnectionDone):
-            raise Unreachable(f"connection lost: {reason}", hint="")
+            why = reason.args[0] if reason.args else reason  # without Twisted's prose around it
+            raise Unreachable(f"{why}; {cat.received} bytes had been received", hint="")
         return cat
     except CoreError as error:
         if error.name == "INUSE":

@@ -9,22 +9,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import random
-import re
-import signal
-import socket
 import struct
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 import pytest
+from foreign import NO_FAREWELL, PEER, SECTOR, free_ports, relay, wait_listening
 
-ROOT = Path(__file__).resolve().parents[2]
-PEER = ROOT / "csrc" / "build" / "libudt_peer"
-RELAY = ROOT / "csrc" / "build" / "relay"
-SECTOR = [sys.executable, "-m", "sector.cli.main"]
 LIMIT_S = 25
 
 FAULTS = {
@@ -32,13 +24,6 @@ FAULTS = {
     "loss1": ["--loss", "10000"],
     "loss5reorder": ["--loss", "50000", "--reorder", "20000", "--reorder-delay", "3000"],
 }
-# libudt says only once that it closes. Where that datagram is lost, udtcat says this line and exits with 1
-# (docs/decisions/0041); it may do so nowhere else.
-NO_FAREWELL = re.compile(
-    rb"sector: (\d+) bytes received, nothing known to be missing, but no farewell came"
-    rb"( \(its last confirmation is missing too\))?: "
-    rb"the sender crashed, or its farewell was lost \(UDT sends only one\) \(check the length\)\n"
-)
 STREAM_BYTES = {"clean": 64_000_000, "loss1": 8_000_000, "loss5reorder": 1_000_000}
 MESSAGE_SIZES = {
     "clean": [8_000_000, 1, 1456, 1457, 2912, 50_000, 1_000_000],
@@ -46,30 +31,6 @@ MESSAGE_SIZES = {
     "loss5reorder": [200_000, 7, 1456, 50_000],
 }
 UDTCAT_MESSAGE = {"clean": 8_000_000, "loss1": 1_000_000, "loss5reorder": 200_000}
-
-
-def free_ports(count: int) -> list[int]:
-    """UDP ports of 127.0.0.1 that are free now."""
-    with contextlib.ExitStack() as stack:
-        ports = []
-        for _ in range(count):
-            probe = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-            probe.bind(("127.0.0.1", 0))
-            ports.append(int(probe.getsockname()[1]))
-        return ports
-
-
-@contextlib.contextmanager
-def relay(arguments: list[str]) -> Iterator[None]:
-    """A relay that runs until the end of the block."""
-    with subprocess.Popen([str(RELAY), *arguments], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        try:
-            yield
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(10)
 
 
 def sizes_and_data(mode: str, we_send: bool, network: str, seed: int) -> tuple[list[int], bytes]:
@@ -159,20 +120,6 @@ def finish(process: subprocess.Popen[bytes], name: str, no_farewell_after: int |
         if line is not None and int(line[1]) == no_farewell_after:
             return
     assert process.returncode == 0, f"{name} ended with {process.returncode}: {(talk or b'').decode()}"
-
-
-def wait_listening(role: str, listener: subprocess.Popen[bytes], port: int) -> None:
-    """Until the listening side has bound its UDP port."""
-    for _ in range(200):
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                return
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            listener.wait(0.05)
-            break
-    raise AssertionError(f"the {role} side does not listen on {port}")
 
 
 def transfer(
