@@ -96,10 +96,12 @@ struct xfer {
     bool last;  /* [loop] receiver: a FIN or ERROR lies behind; read no more */
     bool flush; /* [loop] receiver: hand over what there is */
 
-    int fd;         /* [job] */
-    int64_t pos;    /* [job] bytes read or written so far, from o.offset */
-    int64_t synced; /* [job] write-behind: bytes sent to the disk; and given up */
-    int64_t dropped;
+    int fd;      /* [job] */
+    int64_t pos; /* [job] bytes read or written so far, from o.offset */
+    int64_t
+        synced; /* [job] receiver: write-behind, bytes sent to the disk; and known to be there */
+    int64_t settled;
+    int64_t ahead;      /* [job] sender: bytes that the disk was asked for */
     sdc_blocks blocks;  /* [job] until shown */
     uint8_t digest[32]; /* [job] valid with job_fin */
     uint32_t *want;     /* [set] expected block checksums, owned; NULL = none */

@@ -5,9 +5,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/statvfs.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { BEHIND = 8 << 20 }; /* write-behind: this much is under way to the disk at a time */
+enum {
+    BEHIND = 8 << 20,       /* write-behind: this much is under way to the disk at a time */
+    FULL_TRIES = 4,         /* pauses of 20 to 160 ms after a refusal that cannot be true */
+    FULL_MARGIN = 64 << 20, /* bytes free from which on it cannot */
+};
 
 /* ---- disk thread ---- */
 
@@ -15,6 +21,24 @@ static int write_error(xfer *x)
 {
     x->job_sys = errno;
     return errno == ENOSPC || errno == EDQUOT ? UDT_E_DISKFULL : UDT_E_DISKWRITE;
+}
+
+/* Blocks that were freed just now may come back only with the next commit of the file system's
+ * journal: while far more is said to be free than was refused, a write is tried again. False: the
+ * disk is full, or was asked often enough. Keeps errno. */
+static bool room_again(const xfer *x, unsigned *tries)
+{
+    struct statvfs st;
+    int refused = errno;
+    bool again = refused == ENOSPC && *tries < FULL_TRIES && fstatvfs(x->fd, &st) == 0 &&
+                 (uint64_t)st.f_bavail * st.f_frsize > FULL_MARGIN && st.f_favail > 0;
+    if (again) {
+        struct timespec pause = {.tv_nsec = (20 * 1000000L) << *tries};
+        (void)nanosleep(&pause, NULL);
+        ++*tries;
+    }
+    errno = refused;
+    return again;
 }
 
 /* Bodies that wait to be written behind x->pos. */
@@ -26,9 +50,10 @@ struct batch {
 static int write_batch(xfer *x, struct batch *w)
 {
     struct iovec *iov = w->iov;
+    unsigned tries = 0;
     while (w->n > 0) {
         ssize_t put = pwritev(x->fd, iov, w->n, x->o.offset + x->pos);
-        if (put < 0 && errno == EINTR)
+        if (put < 0 && (errno == EINTR || room_again(x, &tries)))
             continue;
         if (put == 0)
             errno = EIO; /* a device that takes nothing and says nothing */
@@ -40,8 +65,9 @@ static int write_batch(xfer *x, struct batch *w)
     return 0;
 }
 
-/* Starts the disk on what was written and lets go of what it has finished, so that the kernel never
- * has so many dirty pages that it stops all writers. */
+/* Starts the disk on what was written and waits for what is older, so that the kernel never has so
+ * many dirty pages that it stops all writers. The pages stay in its cache, clean and cheap to take
+ * back: who puts a file reads or copies it soon (without them the first get took twice as long). */
 static int write_behind(xfer *x)
 {
     off_t base = x->o.offset;
@@ -50,15 +76,14 @@ static int write_behind(xfer *x)
     while (x->pos - x->synced >= BEHIND) {
         (void)sync_file_range(x->fd, base + x->synced, BEHIND, SYNC_FILE_RANGE_WRITE);
         x->synced += BEHIND;
-        if (x->synced - x->dropped <= BEHIND)
+        if (x->synced - x->settled <= BEHIND)
             continue;
-        if (sync_file_range(x->fd, base + x->dropped, BEHIND,
+        if (sync_file_range(x->fd, base + x->settled, BEHIND,
                             SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
                                 SYNC_FILE_RANGE_WAIT_AFTER) != 0 &&
             (errno == EIO || errno == ENOSPC))
             return write_error(x);
-        (void)posix_fadvise(x->fd, base + x->dropped, BEHIND, POSIX_FADV_DONTNEED);
-        x->dropped += BEHIND;
+        x->settled += BEHIND;
     }
     return 0;
 }

@@ -3,7 +3,10 @@
 #include "io/file_priv.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
+
+enum { AHEAD = 16 << 20 }; /* bytes of a big file that the disk reads before they are needed */
 
 static size_t block_payload(const struct disk_buf *b)
 {
@@ -11,6 +14,16 @@ static size_t block_payload(const struct disk_buf *b)
 }
 
 /* ---- disk thread ---- */
+
+/* Has the disk read on while this block is sealed; the kernel alone may look ahead only 128 KiB. */
+static void read_ahead(xfer *x)
+{
+    int64_t want = x->pos + AHEAD < x->o.length ? x->pos + AHEAD : x->o.length;
+    if (x->small || (want - x->ahead < AHEAD / 4 && want < x->o.length) || want <= x->ahead)
+        return;
+    (void)posix_fadvise(x->fd, x->o.offset + x->ahead, want - x->ahead, POSIX_FADV_WILLNEED);
+    x->ahead = want;
+}
 
 /* Reads n bytes at x->pos into the bodies of the records that b will hold. */
 static int read_block(xfer *x, struct disk_buf *b, size_t n)
@@ -94,6 +107,7 @@ static int fill_block(xfer *x, struct disk_buf *b)
 {
     int64_t left = x->o.length - x->pos;
     size_t n = left < (int64_t)block_payload(b) ? (size_t)left : block_payload(b);
+    read_ahead(x);
     int rc = read_block(x, b, n);
     if (rc == 0)
         rc = seal_block(x, b, n);

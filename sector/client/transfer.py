@@ -7,6 +7,7 @@ what to do when something stops. Source: design.md, section 5.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, ensureDeferred
 
-from sector import errors
+from sector import errors, space
 from sector._udt import checksum
 from sector._udt.data_api import Data, DataTicket, TransferError, TransferResult
 from sector.client.deferred import pause
@@ -74,11 +75,13 @@ def explain(error: TransferError, node: str) -> str:
             return f"the transfer with slave {node} failed ({error})"
 
 
-def local_error(error: TransferError, local: str) -> errors.SectorError | None:
-    """The exception if this side's disk was the reason."""
+def local_error(
+    error: TransferError, local: str, fd: int = -1, missing: int = 0
+) -> errors.SectorError | None:
+    """The exception if this side's disk was the reason; `missing` bytes were still to be written to `fd`."""
     match error.code:
         case "DISKFULL":
-            return errors.NoSpace(f"{local}: no space left on this machine's disk", hint="free space")
+            return space.no_room(error.errno, f"{local} on this machine", missing, fd)
         case "SHORT":
             return errors.LocalIO(f"{local} became shorter while it was read", hint="put it again")
         case "DISKREAD" | "DISKWRITE" | "DISKSYNC":
@@ -344,7 +347,8 @@ class Get:
                     raise TransferError("SHORT", "fewer bytes than promised", bytes=result.moved)
                 return crcs + list(result.crcs)
             except TransferError as error:
-                ours = local_error(error, self.local) if error.code != "SHORT" else None
+                left = max(0, end - here - error.bytes)
+                ours = local_error(error, self.local, fd, left) if error.code != "SHORT" else None
                 if ours is not None:
                     raise ours from None
                 told = error_of(error.remote, f"slave {grant.node}") if error.code == "REMOTE" else None
@@ -456,18 +460,33 @@ def _make_temp_thd(target: str, size: int, overwrite: bool) -> tuple[str, int]:
     fd = -1
     try:
         fd = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        info = os.fstatvfs(fd)
-        if info.f_bavail * info.f_frsize < size:
-            raise errors.NoSpace(
-                f"{target}: {size_text(size)} do not fit on this machine's disk", hint="free space"
-            )
+        if not space.fallocate(fd, size) and space.free_bytes(fd) < size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     except OSError as error:
-        raise errors.LocalIO(f"{target}: {error.strerror}") from None
-    except errors.NoSpace:
-        os.close(fd)
+        if fd < 0:
+            raise _refused(error, target, size, _folder_fd(folder)) from None
         os.unlink(temp)
-        raise
+        raise _refused(error, target, size, fd) from None
     return temp, fd
+
+
+def _folder_fd(folder: str) -> int:
+    """A descriptor on the file system of `folder`; -1 if it cannot be had."""
+    try:
+        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return -1
+
+
+def _refused(error: OSError, target: str, size: int, fd: int) -> errors.SectorError:
+    """What the local disk refused, as the user hears it; closes `fd`, a descriptor there or -1."""
+    try:
+        if error.errno in space.FULL:
+            return space.no_room(error.errno, f"{target} on this machine", size, fd)
+        return errors.LocalIO(f"{target}: {error.strerror}")
+    finally:
+        if fd >= 0:
+            os.close(fd)
 
 
 def _keep_temp_thd(temp: str, fd: int, target: str) -> None:
@@ -475,7 +494,7 @@ def _keep_temp_thd(temp: str, fd: int, target: str) -> None:
         os.fsync(fd)
         os.rename(temp, target)
     except OSError as error:
-        raise errors.LocalIO(f"{target}: {error.strerror}") from None
+        raise _refused(error, target, os.fstat(fd).st_size, os.dup(fd)) from None
 
 
 def open_local_thd(local: str) -> tuple[int, int]:

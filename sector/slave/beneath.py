@@ -137,8 +137,12 @@ def split(path: str) -> tuple[str, str]:
 def explain(error: OSError, path: str, where: str) -> errors.SectorError:
     """One clear line for what the operating system refused on `where` (such as "slave s1")."""
     match error.errno:
-        case errno.ENOSPC | errno.EDQUOT | errno.EFBIG:
+        case errno.ENOSPC:
             return errors.NoSpace(f"{where}: no space left for {path}")
+        case errno.EDQUOT:
+            return errors.NoSpace(f"{where}: the quota of the slave's user has no space left for {path}")
+        case errno.EFBIG:
+            return errors.NoSpace(f"{where}: {path} is larger than a file may be there")
         case errno.ELOOP | errno.EXDEV:
             return errors.Conflict(
                 f"{where}: a symbolic link stands in the way of {path}; it is not followed",

@@ -7,7 +7,6 @@ Source: design.md, sections 5 and 12.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
 import stat
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from sector import errors
+from sector import errors, space
 from sector._udt import checksum
 from sector.model import BLOCK_BYTES, SliceMeta, Tombstone, Version, digest_text
 from sector.slave import beneath
@@ -34,26 +33,7 @@ from sector.slave.catalog import (
 )
 from sector.slave.mirror import Mirror
 
-_KEEP_SIZE = 1
 _MARGIN_BYTES = 256 << 10
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-
-
-def fallocate(fd: int, size: int) -> bool:
-    """Reserve `size` bytes without changing the file's length. False where the file system cannot.
-
-    Raises OSError(ENOSPC) when the disk is full.
-    """
-    if size <= 0:
-        return True
-    while _libc.fallocate(fd, _KEEP_SIZE, 0, size) != 0:
-        code = ctypes.get_errno()
-        if code in (errno.EOPNOTSUPP, errno.ENOSYS):
-            return False
-        if code != errno.EINTR:
-            raise OSError(code, os.strerror(code))
-    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +204,7 @@ class Disk(Area):
         fd = -1
         try:
             fd = os.open(name, flags, 0o644, dir_fd=self._tmp)
-            backed = fallocate(fd, size)
+            backed = space.fallocate(fd, size)
             info = os.fstatvfs(fd)
             if self._free(info) < need + (0 if backed else size):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -232,10 +212,19 @@ class Disk(Area):
             if fd >= 0:
                 os.close(fd)
                 self._unlink_temp(name)
-            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                raise errors.NoSpace(f"{self.where} has no room for {size} bytes of {path}") from None
+            if error.errno in space.FULL:
+                raise self._full(error, path, size, size + need) from None
             raise beneath.explain(error, path, self.where) from None
         return Temp(name, fd)
+
+    def _full(self, error: OSError, path: str, size: int, need: int) -> errors.NoSpace:
+        """Why `size` bytes of `path`, with all that goes with them `need`, found no room."""
+        usable = self._free(os.fstatvfs(self._tmp))
+        if error.errno == errno.ENOSPC and usable < need:
+            return errors.NoSpace(
+                f"{self.where} has no room for {size} bytes of {path}; {usable} bytes are free for files"
+            )
+        return space.no_room(error.errno or errno.ENOSPC, f"{self.where}: {path}", size, self._tmp)
 
     def _check_way(self, path: str) -> None:
         """Refuse a path that a symbolic link would lead elsewhere."""

@@ -541,7 +541,8 @@ class Spe:
 def _os_error(error: OSError, node: str) -> SectorError:
     """An error of the local disk as the caller hears it."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return NoSpace(f"slave {node}: the disk is full")
+        what = "its disk is full" if error.errno == errno.ENOSPC else "the quota of its user is used up"
+        return NoSpace(f"slave {node}: {what}" + (f" ({error.filename})" if error.filename else ""))
     return LocalIO(f"slave {node}: {error.strerror or error}")
 
 

@@ -12,7 +12,8 @@ import errno
 import os
 import threading
 
-from sector.errors import Damaged, NoSpace
+from sector import space
+from sector.errors import Damaged
 from sector.sphere.shuffle import Entry, Ledger, decode_entries, encode_entry
 
 COPY = 64 << 20
@@ -73,10 +74,12 @@ class BucketStore:
         try:
             os.posix_fallocate(fd, 0, size)
         except (OSError, OverflowError) as error:
-            os.close(fd)
             os.unlink(path)
-            if isinstance(error, OverflowError) or error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                raise NoSpace(f"no room for {size} bytes of a bucket") from None
+            code = errno.EFBIG if isinstance(error, OverflowError) else error.errno
+            full = space.no_room(code, f"bucket run {path}", size, fd) if code in space.FULL else None
+            os.close(fd)
+            if full is not None:
+                raise full from None
             raise
         return name, fd
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sector import errors
+from sector import errors, space
 from sector._udt.checksum import block_crcs, content_digest, crc32c, crc32c_tables
 from sector.model import SliceMeta, Tombstone, Version, digest_text
 from sector.slave import area, beneath, disk
@@ -460,7 +460,7 @@ def test_fallocate_says_when_the_disk_is_full(tmp_path: Path) -> None:
     fd = os.open(tmp_path / "f", os.O_RDWR | os.O_CREAT)
     try:
         with pytest.raises(OSError) as caught:
-            disk.fallocate(fd, 1 << 60)
+            space.fallocate(fd, 1 << 60)
         assert caught.value.errno in (errno.ENOSPC, errno.EFBIG)
     finally:
         os.close(fd)
