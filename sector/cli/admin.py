@@ -61,7 +61,7 @@ def user_add(shared: Shared, name: str, admin: bool, password_file: str | None) 
       sector user add alice
       sector user add alice --password-file pw
     """
-    password = read_password(password_file, f"Password of {name}", confirm=True)
+    password = read_password(password_file, f"Password of {name}", confirm=True, known=False)
     roles = ["user", "admin"] if admin else ["user"]
     call(shared, UserAdd(name, password, roles))
     if len(password) < 8:
@@ -148,8 +148,10 @@ def user_passwd(
     target = name or me
     if not target:
         raise UsageError("no user name is given", hint="sector user passwd NAME")
-    old = read_password(old_password_file, f"Old password of {target}") if target == me else ""
-    password = read_password(password_file, f"New password of {target}", confirm=True)
+    old = ""
+    if target == me:
+        old = read_password(old_password_file, f"Old password of {target}", option="--old-password-file")
+    password = read_password(password_file, f"New password of {target}", confirm=True, known=False)
     call(shared, UserPasswd(target, password, old))
     _done(shared, f"password of {target} set; log in again: sector login --user {target}", name=target)
 

@@ -22,7 +22,7 @@ from sector.pki import Trust
 from sector.wire.admin import Status, StatusInfo
 
 # counters of `status` for people; --json has all
-SHOWN = ("sessions", "leases", "tickets", "tasks", "copies_running", "copies_waiting", "assoc", "half_open")
+SHOWN = ("sessions", "leases", "tasks", "copies_running", "copies_waiting", "assoc", "half_open")
 DEFAULT_DIR = "~/.local/share/sector/up"
 dir_option = click.option(
     "--dir",
@@ -245,7 +245,7 @@ def _raise_interrupt(_number: int, _frame: Any) -> None:
 
 def _log_in_as_admin(place: ClusterDir, master: str) -> None:
     trust = Trust.load(place.path / "ca.pem")
-    password = read_password(str(place.password_file), "password")
+    password = read_password(str(place.password_file), "Password")
     log_in(parse_address(master), trust, ADMIN, password, str(place.password_file))
 
 

@@ -95,7 +95,7 @@ def run(
             params=values,
             timeout=timeout,
             in_order=True,
-            progress=shared.bars,
+            progress=shared.bars and (bool(prefix) or not sys.stdout.isatty()),  # a bar would erase results
             on_log=_say_log,
         )
         outputs: list[Any] = []

@@ -60,10 +60,18 @@ def run_once(work: Callable[[Any], Awaitable[T]]) -> T:
     return result  # type: ignore[no-any-return]
 
 
-def read_password(password_file: str | None, prompt: str, *, confirm: bool = False) -> str:
+def read_password(
+    password_file: str | None,
+    prompt: str,
+    *,
+    confirm: bool = False,
+    known: bool = True,
+    option: str = "--password-file",
+) -> str:
     """A password from a file ("-" = standard input), SECTOR_PASSWORD_FILE, or a prompt on the terminal.
-    Never from the command line. Raises `LocalIO`, `UsageError`."""
-    name = password_file or os.environ.get("SECTOR_PASSWORD_FILE")
+    Never from the command line. One that is not `known` yet is never taken from SECTOR_PASSWORD_FILE: that
+    holds the user's own. `option` names the option of the file. Raises `LocalIO`, `UsageError`."""
+    name = password_file or (os.environ.get("SECTOR_PASSWORD_FILE") if known else None)
     if name == "-":
         return sys.stdin.readline().rstrip("\r\n")
     if name:
@@ -73,7 +81,8 @@ def read_password(password_file: str | None, prompt: str, *, confirm: bool = Fal
             why = getattr(bad, "strerror", None) or "it is not UTF-8 text"
             raise LocalIO(f"password file {name}: {why}") from None
     if not sys.stdin.isatty():
-        raise UsageError("no password is given", hint="use --password-file FILE or SECTOR_PASSWORD_FILE")
+        either = " or SECTOR_PASSWORD_FILE" if known else ""
+        raise UsageError(f"{prompt} is not given", hint=f"use {option} FILE{either}")
     password = getpass.getpass(f"{prompt}: ")
     if confirm and getpass.getpass(f"{prompt} again: ") != password:
         raise UsageError("the two passwords differ")

@@ -169,6 +169,7 @@ class CloudClient:
     ) -> Replicas:
         """Bring a file, or all files of a directory, to `copies` replicas (0 = the configured minimum)
         now; with `wait` fire when they are there, or errback with TimedOut after `timeout_s` seconds."""
+        _check_number("copies", copies, 0)
         request = Replicate(check_path(path), copies)
         begin = self.clock.seconds()
         delay = 0.1
@@ -217,6 +218,9 @@ class CloudClient:
         "new" = never replace; `follow` = take what symbolic links in directories lead to, else they are
         left out and a note says so; `parallel` files at once. Errors: LocalIO, Exists, NoSpace, Denied,
         LeaseHeld, LeaseLost, Unavailable, Unreachable."""
+        if create not in ("any", "new"):
+            raise errors.UsageError(f"create={create!r} is not possible", hint="use any or new")
+        _check_number("parallel", parallel, 1)
         progress = progress or Progress()
         begin = self.clock.seconds()
         sources = [os.fspath(one) for one in local] if isinstance(local, list) else [os.fspath(local)]
@@ -226,6 +230,8 @@ class CloudClient:
         except errors.NotFound:
             if into:
                 await self._mkdir(target, True)
+        except errors.Denied:  # who may write but not read is believed; the master decides when it is opened
+            pass
         if len(sources) > 1 and not into:
             raise errors.NotDirectory(f"{target} is no directory", hint="sector mkdir makes it")
         plan: list[tuple[str, str, int]] = []
@@ -280,6 +286,7 @@ class CloudClient:
         """Fetch files to this machine. A `local` that is a directory (or ends with "/") takes them by
         name, else it names the one file. Each file appears complete and verified, or not at all. Errors:
         NotFound, IsDirectory (not recursive), Exists, Unavailable, Damaged, LocalIO, NoSpace."""
+        _check_number("parallel", parallel, 1)
         progress = progress or Progress()
         begin = self.clock.seconds()
         paths = [check_path(one) for one in ([remote] if isinstance(remote, str) else remote)]
@@ -323,6 +330,8 @@ class CloudClient:
     ) -> bytes:
         """At most `length` bytes (up to 1 GiB) of a file from `offset`; fewer at its end. `version` other
         than (0, 0): exactly that one, else Conflict. Goes on with another replica when a slave fails."""
+        _check_number("offset", offset, 0)
+        _check_number("length", length, 0)
         if length > MAX_READ:
             raise errors.UsageError(f"{length} bytes at once are more than {MAX_READ}")
         _, body = await self._read_range(path, offset, length, version)
@@ -384,6 +393,12 @@ def _name_of(source: str) -> str:
 
 def _bind(function: Callable[..., Any], *args: Any) -> Callable[[], Any]:
     return lambda: function(*args)
+
+
+def _check_number(name: str, value: int, least: int) -> None:
+    """Raises UsageError for an argument that is too small."""
+    if value < least:
+        raise errors.UsageError(f"{name}={value} is not possible", hint=f"{least} or more")
 
 
 def _check_distinct(moves: list[tuple[str, str]]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +11,7 @@ from twisted.internet.defer import Deferred
 
 from sector.client.bars import wanted
 from sector.client.blocking import Cloud
-from sector.errors import TimedOut, UsageError
+from sector.errors import SectorError, TimedOut, UsageError
 from sector.sphere.job import JobDriver
 from sector.sphere.job_request import Options
 from sector.sphere.pack import pack
@@ -31,6 +30,8 @@ class Job:
     def __init__(self, cloud: Cloud, driver: JobDriver) -> None:
         self._cloud = cloud
         self._driver = driver
+        self._bar: threading.Thread | None = None
+        self._bar_ends = threading.Event()
 
     @property
     def id(self) -> str:
@@ -53,6 +54,9 @@ class Job:
         except KeyboardInterrupt:
             self._cloud.wait(self._driver.cancel, "interrupted by the user")
             raise
+        finally:
+            if self._driver.ended:
+                self._clear()
         return self.status()
 
     def logs(self) -> list[tuple[int, str]]:
@@ -73,11 +77,29 @@ class Job:
                 part: Part | None = self._cloud.wait(self._driver.part, number)
             except KeyboardInterrupt:
                 self._cloud.wait(self._driver.cancel, "interrupted by the user")
+                self._clear()
+                raise
+            except BaseException:
+                self._clear()
                 raise
             if part is None:
+                self._clear()
                 return
             yield part
             number += 1
+
+    def draw(self) -> None:
+        """Draw a progress bar on standard error until the job ends, or nobody waits for it any more."""
+        self._bar = threading.Thread(
+            target=_draw, args=(self, self._bar_ends), name="sphere-bar", daemon=True
+        )
+        self._bar.start()
+
+    def _clear(self) -> None:
+        """The bar goes before anything else is printed."""
+        self._bar_ends.set()
+        if self._bar is not None:
+            self._bar.join(2.0)
 
     @property
     def output(self) -> SphereStream:
@@ -164,12 +186,12 @@ class SphereProcess:
         self._cloud.wait(driver.start)
         job = Job(self._cloud, driver)
         if wanted() if progress is None else progress:
-            threading.Thread(target=_draw, args=(job,), name="sphere-progress", daemon=True).start()
+            job.draw()
         return job
 
 
-def _draw(job: Job) -> None:
-    """A progress bar on standard error until the job ends."""
+def _draw(job: Job, ends: threading.Event) -> None:
+    """A progress bar on standard error until the job ends or `ends` is set."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -182,9 +204,12 @@ def _draw(job: Job) -> None:
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(f"job {job.id[:8]}", total=None)
-        while True:
-            status = job.status()
+        while not ends.is_set():
+            try:
+                status = job.status()
+            except SectorError:  # the connection was closed meanwhile
+                return
             bar.update(task, total=status.counts.total or None, completed=status.counts.done)
             if status.state in ("done", "failed", "cancelled"):
                 return
-            time.sleep(0.25)
+            ends.wait(0.25)

@@ -9,6 +9,7 @@ import pytest
 
 from sector import errors
 from sector.client.progress import Progress
+from sector.model import Right
 from sector.testing.cluster import SimCluster, write_random
 
 MB = 1_000_000
@@ -285,6 +286,38 @@ def test_cancelled_put_leaves_nothing(sim: SimCluster, tmp_path: Path) -> None:
     sim.advance(20)
     for slave in sim.slaves.values():
         assert list((slave.root / ".sector" / "tmp").iterdir()) == []
+
+
+def test_who_may_only_write_puts(sim: SimCluster, tmp_path: Path) -> None:
+    """A letter-box: the right to write is enough for a put, and shows nothing of what lies there."""
+    cloud = sim.client()
+    sim.wait(cloud.mkdir("/box"))
+    sim.rights["eve"] = [Right("eve", "/box", "w")]
+    eve = sim.client("eve")
+    (tmp_path / "a").write_bytes(b"abc")
+    sim.wait(eve.put(tmp_path / "a", "/box/"))
+    sim.wait(eve.put(tmp_path / "a", "/box/b"))
+    with pytest.raises(errors.Denied):
+        sim.wait(eve.ls("/box"))
+    with pytest.raises(errors.Denied):
+        sim.wait(eve.put(tmp_path / "a", "/elsewhere/"))
+    assert [entry.path for entry in sim.wait(cloud.ls("/box"))] == ["/box/a", "/box/b"]
+
+
+def test_impossible_arguments_are_refused_here(sim: SimCluster, tmp_path: Path) -> None:
+    """All errors are SectorErrors that name the argument; the master is not asked."""
+    cloud = sim.client()
+    sim.wait(cloud.write("/a", b"abc"))
+    for bad in (
+        cloud.put("x", "/x", create="maybe"),
+        cloud.put("x", "/x", parallel=0),
+        cloud.get("/a", tmp_path, parallel=0),
+        cloud.read_at("/a", -1, 2),
+        cloud.read_at("/a", 0, -2),
+        cloud.replicate("/a", copies=-1),
+    ):
+        with pytest.raises(errors.UsageError, match=r"is not possible"):
+            sim.wait(bad)
 
 
 def test_a_client_that_goes_away_frees_the_path(sim: SimCluster, tmp_path: Path) -> None:

@@ -6,7 +6,10 @@ import io
 import json
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,8 +18,10 @@ from click.testing import CliRunner
 from sector import errors
 from sector.cli import files
 from sector.cli.main import cli, run
+from sector.cli.tls_once import read_password
 from sector.client.progress import Moved, Summary
 from sector.model import FileInfo, Version
+from sector.sphere.blocking import Job, _draw
 from sector.wire.files import Removed, Replicas
 
 A = FileInfo("/d/a", "file", 5, Version(1, 7), "alice", 0o640, 1.7e9, "crc32c-1m:00", ["s1", "s2"])
@@ -181,3 +186,49 @@ def test_help_has_examples(name: str) -> None:
     assert "Examples:" in text
     assert f"sector {name}" in text
     assert "--json" in text
+
+
+def test_a_new_password_is_never_the_callers_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SECTOR_PASSWORD_FILE holds the password of who calls: `user add` must not give it to somebody else."""
+    (tmp_path / "own").write_text("own\n")
+    (tmp_path / "new").write_text("new\n")
+    monkeypatch.setenv("SECTOR_PASSWORD_FILE", str(tmp_path / "own"))
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    assert read_password(None, "Password") == "own"
+    assert read_password(str(tmp_path / "new"), "Password", known=False) == "new"
+    with pytest.raises(errors.UsageError):
+        read_password(None, "Password of bob", known=False)
+    assert run(["user", "add", "bob"]) == 2
+    assert run(["user", "passwd", "bob"]) == 2
+
+
+class FakeJob:
+    """What a progress bar needs of a job; it ends after some looks at it."""
+
+    def __init__(self, looks: int) -> None:
+        self.id = "0123456789abcdef"
+        self.looks = looks
+
+    def status(self) -> Any:
+        """Ever nearer to the end, then the connection is closed."""
+        self.looks -= 1
+        if not self.looks:
+            raise errors.UsageError("this connection is closed")
+        return SimpleNamespace(state="running", counts=SimpleNamespace(total=2, done=1))
+
+
+def test_the_bar_of_a_job_ends_with_the_connection(capsys: pytest.CaptureFixture[str]) -> None:
+    """A script that closes its connection while a job runs sees no traceback of the bar's thread."""
+    _draw(FakeJob(2), threading.Event())  # type: ignore[arg-type]
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_the_bar_of_a_job_goes_before_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`results` returns when the bar is gone: what is printed next stands on a line of its own."""
+    monkeypatch.setattr("sector.sphere.blocking._draw", lambda job, ends: ends.wait(30))
+    driver = SimpleNamespace(part=lambda number: None, ended=True, id="x")
+    job = Job(SimpleNamespace(wait=lambda function, *args: function(*args)), driver)  # type: ignore[arg-type]
+    job.draw()
+    assert job._bar is not None and job._bar.is_alive()
+    assert list(job.results()) == []
+    assert not job._bar.is_alive()
