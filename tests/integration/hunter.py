@@ -1,51 +1,115 @@
-"""Kills (-9) one busy worker of every running job when 30 to 70 % of its segments are done, once per stage.
+"""Kills (-9) one worker of every job while 30 to 70 % of the job's segments are done and the worker is surely
+in the middle of a segment.
 
-A program of its own, since it uses the blocking API. Prints the pid of each victim; ends when its standard
-input ends.
+A program of its own, since it uses the blocking API. It holds the workers of a job with SIGSTOP and lets
+them go on for moments only, until the count of done segments is in the window; then it kills one that
+`job show` still has at a segment, though it was stopped long enough for anything it had said to be heard.
+Prints a line of JSON for each victim; ends when its standard input ends.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import select
 import signal
 import sys
+import time
 from typing import Any
 
 import sector
 from sector.wire.sphere import JobList, JobShow
 
+MOMENT_S = 0.05  # how long workers go on between two looks
+SETTLE_S = 0.3  # more than the quarter of a second after which a driver tells the master of a change
+LOOKS_MOST = 200
 
-def hunt(cloud: sector.Cloud) -> None:
-    """Watch all jobs until standard input ends."""
-    stages: set[tuple[str, int]] = set()
+
+class Job:
+    """One job that is held: its workers stand still except in `go_on`."""
+
+    def __init__(self, cloud: sector.Cloud, name: str) -> None:
+        self.cloud = cloud
+        self.name = name
+        self.held: set[int] = set()
+
+    def look(self) -> Any:
+        """What `job show` says once everything stands still: no worker runs, the count has stayed. Far from
+        the window one look is enough."""
+        last = None
+        while True:
+            shown = self.cloud.call(JobShow(self.name))
+            if shown.state != "running":
+                return shown
+            news = {spe.pid for spe in shown.spes} - self.held
+            for pid in news:
+                self.signal(pid, signal.SIGSTOP)
+            self.held |= news
+            facts = (shown.counts.done, sorted((spe.pid, spe.segment) for spe in shown.spes))
+            far = 0 < self.counted(shown) < 0.2 or not shown.spes
+            if not news and (facts == last or far):
+                return shown
+            last = facts
+            time.sleep(SETTLE_S)
+
+    @staticmethod
+    def counted(shown: Any) -> float:
+        """The fraction of segments that are done."""
+        return shown.counts.done / shown.counts.total if shown.counts.total else 0.0
+
+    def go_on(self) -> None:
+        """Let all workers run for a moment."""
+        for pid in self.held:
+            self.signal(pid, signal.SIGCONT)
+        time.sleep(MOMENT_S)
+        for pid in self.held:
+            self.signal(pid, signal.SIGSTOP)
+
+    def release(self) -> None:
+        """Let all workers run again."""
+        for pid in self.held:
+            self.signal(pid, signal.SIGCONT)
+
+    def kill(self, victim: Any, shown: Any) -> None:
+        """The kill, and a line that says so."""
+        os.kill(victim.pid, signal.SIGKILL)
+        facts = {"job": self.name, "pid": victim.pid, "segment": victim.segment}
+        print(json.dumps(facts | {"done": shown.counts.done, "total": shown.counts.total}), flush=True)
+
+    @staticmethod
+    def signal(pid: int, number: int) -> None:
+        """A worker may be gone."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+    def hunt(self) -> None:
+        """Kill one worker in the window; says nothing if the job is over too soon."""
+        try:
+            for _ in range(LOOKS_MOST):
+                shown = self.look()
+                part = self.counted(shown)
+                if shown.state != "running" or part > 0.7:
+                    return
+                busy = [spe for spe in shown.spes if spe.segment >= 0]
+                if busy and part >= 0.3:
+                    self.kill(busy[0], shown)
+                    return
+                self.go_on()
+        finally:
+            self.release()
+
+
+def main(cloud: sector.Cloud) -> None:
+    """Watch for jobs until standard input ends."""
+    known: set[str] = set()
     while not select.select([sys.stdin], [], [], 0.02)[0]:
         for job in cloud.call(JobList()).jobs:
-            key = (job.id, job.stage)
-            if job.state == "running" and key not in stages and in_window(job):
-                shown = cloud.call(JobShow(job.id))
-                if in_window(shown) and kill_one(shown):
-                    stages.add(key)
-
-
-def in_window(job: Any) -> bool:
-    """Whether 30 to 70 % of the segments are done."""
-    return bool(job.counts.total) and 0.3 <= job.counts.done / job.counts.total <= 0.7
-
-
-def kill_one(job: Any) -> bool:
-    """Kill a busy worker of the job."""
-    for spe in job.spes:
-        if spe.pid and spe.segment >= 0:
-            try:
-                os.kill(spe.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-            print(spe.pid, flush=True)
-            return True
-    return False
+            if job.id not in known and job.state == "running":
+                known.add(job.id)
+                Job(cloud, job.id).hunt()
 
 
 if __name__ == "__main__":
     with sector.connect() as connected:
-        hunt(connected)
+        main(connected)
