@@ -151,6 +151,13 @@ class Unreachable(SectorError):
     default_hint = "check the address and that the service runs"
 
 
+class SecurityAway(Unreachable):
+    """The master answers, but its security server does not: no logins, joins, or changes of users."""
+
+    code = "security_away"
+    default_hint = "files stay reachable; an administrator starts the security server"
+
+
 class TimedOut(SectorError):
     """No answer before the deadline; it is not known whether the request took effect."""
 

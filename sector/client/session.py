@@ -288,6 +288,8 @@ class ClientSession:
                 await self.renew()
                 attempt += 1
                 continue
+            except errors.SecurityAway:  # said by a master that is there
+                raise
             except (errors.Unreachable, errors.TimedOut, errors.Cancelled) as error:
                 if flight is None or (isinstance(error, errors.Cancelled) and not flight.lost):
                     raise

@@ -14,7 +14,7 @@ from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore, 
 from twisted.logger import Logger
 
 from sector.config import Config
-from sector.errors import Busy, Cancelled, SectorError, Unreachable
+from sector.errors import Busy, Cancelled, SectorError, SecurityAway, Unreachable
 from sector.tls import TlsCaller, load_node, open_tls
 from sector.wire.base import Request
 from sector.wire.login import Audit, AuditEntry
@@ -47,7 +47,7 @@ class SecurityLink:
         return f"SecurityLink({self._peer})"
 
     def call(self, request: Request) -> Deferred[Any]:
-        """The reply to `request`. Errbacks with the server's error, `Unreachable`, `TimedOut`, `Busy`."""
+        """The reply to `request`. Errbacks with the server's error, `SecurityAway`, `TimedOut`, `Busy`."""
         result = ensureDeferred(self._call(request))
         self._asking.add(result)
         result.addBoth(self._asked, result)
@@ -78,6 +78,9 @@ class SecurityLink:
                 else:
                     caller.close()
             return reply
+        except Unreachable as error:  # users need not know its address
+            log.debug("{what} not asked: {why}", what=type(request).__name__, why=error.message)
+            raise SecurityAway("the security server does not answer the master") from None
         finally:
             self._slots.release()
 

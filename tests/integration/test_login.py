@@ -240,7 +240,8 @@ class TestLogin(ClusterCase):
     async def test_the_security_server_may_be_away_and_come_back(self) -> None:
         await self.login()
         await self.security.stopService()
-        await self.refused(errors.Unreachable, self.login())
+        error = await self.refused(errors.SecurityAway, self.login())
+        assert str(self.ports["security"]["tls"]) not in error.message
         self.security = await self.start_security()
         assert (await self.login()).user == "alice"
 

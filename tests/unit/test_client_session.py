@@ -227,3 +227,21 @@ def test_secrets_are_not_shown() -> None:
     session = master.session()
     master.run(session.open())
     assert SECRET.hex() not in repr(session) + repr(session.section)
+
+
+def test_a_missing_security_server_is_not_a_missing_master() -> None:
+    """The master answers and says who is away: no second log-in is tried, and nothing is waited for."""
+    master = Master()
+    session = master.session()
+    master.run(session.open())
+
+    def away(request: Mkdir, caller: Any) -> Ok:
+        raise errors.SecurityAway("the security server does not answer the master")
+
+    assert master.gmp is not None
+    RpcNode(master.gmp).serve(Mkdir, away)
+    before = master.clock.seconds()
+    with pytest.raises(errors.SecurityAway, match=r"^the security server does not answer"):
+        master.run(session.call(Mkdir("/a"), patience_s=60.0))
+    assert (master.logins, master.resumes) == (1, 0)
+    assert master.clock.seconds() - before < 5
