@@ -1,7 +1,8 @@
 """What the data channel offers to the layers above: files to tickets and tickets to files.
 
-`data.DataPort` implements it over the C core; `data_memory.MemoryDataPort` inside one process. The bytes
-never pass through Python. Source: spec/security.md, "Tickets and the data channel"; csrc/include/udt.h.
+`data.DataPort` implements it over the C core; the bytes never pass through Python. Simulated clusters have
+one of their own (sector.testing). Source: spec/security.md, "Tickets and the data channel";
+csrc/include/udt.h.
 """
 
 from __future__ import annotations
