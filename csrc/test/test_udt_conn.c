@@ -209,8 +209,9 @@ TEST(udt_conn_lost_shutdowns_and_tombstones)
     CHECK_INT(udt_mux_close(w.m[1], p.s[1], 0, sim_net_now(w.net)), 0);
     sim_net_kick(w.net, 1);
     world_wait(&w, 1, UDT_EV_CLOSED, p.s[1], sim_net_now(w.net) + 1000000);
+    CHECK(shutdowns >= 5); /* and not later: who hears CLOSED may end the process */
     world_run(&w, sim_net_now(w.net) + 150000);
-    CHECK_INT(shutdowns, 3);
+    int64_t before = shutdowns;
     udt_mux_counters n;
     udt_mux_counters_get(w.m[1], &n);
     CHECK_INT(n.sockets, 1); /* the listener */
@@ -227,7 +228,7 @@ TEST(udt_conn_lost_shutdowns_and_tombstones)
         sim_net_inject(w.net, &w.addr[0], 1, pkt, 16, sim_net_now(w.net));
     }
     world_wait(&w, 0, UDT_EV_PEER_CLOSED, p.s[0], sim_net_now(w.net) + 1000000);
-    CHECK_INT(shutdowns, 4);
+    CHECK_INT(shutdowns, before + 1);
     CHECK_INT(udt_mux_recv(w.m[0], p.s[0], pkt, 1, sim_net_now(w.net)), UDT_E_PEERCLOSED);
     CHECK_INT(udt_mux_send(w.m[0], p.s[0], pkt, 1, sim_net_now(w.net)), UDT_E_PEERCLOSED);
     world_fini(&w);

@@ -9,6 +9,7 @@
 #include "base/seq.h"
 
 #define SHUTDOWNS 3
+#define SHUTDOWNS_FOREIGN 5 /* libudt asks nobody: it would wait 46 s for a lost one */
 
 void udt__conn_event(udt_conn *c, enum udt_event_kind kind)
 {
@@ -182,10 +183,14 @@ void udt__conn_shut(udt_conn *c, udt_time now)
     c->state = CONN_SHUT;
     c->due = 0;
     c->ev_mask = 0;
-    udt__conn_event(c, UDT_EV_CLOSED);
+    list_remove(&c->events);
+    /* Who hears of the end may take the port away. So a foreign peer is told all times first; our
+     * own finds out by itself. */
+    if (!tell || !c->foreign)
+        udt__conn_event(c, UDT_EV_CLOSED);
     if (!tell)
         return;
-    c->shutdowns_left = SHUTDOWNS;
+    c->shutdowns_left = c->foreign ? SHUTDOWNS_FOREIGN : SHUTDOWNS;
     c->due = DUE_SHUTDOWN;
     udt__conn_ready(c);
 }
@@ -315,9 +320,11 @@ void udt__conn_input(udt_conn *c, const udt_addr *from, const udt_pkt *p, udt_ti
 static size_t emit_shutdown(udt_conn *c, uint8_t *buf, udt_time now)
 {
     if (--c->shutdowns_left > 0) {
-        int64_t gap = c->rtt_us / 2;
-        gap = gap < 1000 ? 1000 : gap > 500000 ? 500000 : gap;
+        int64_t gap = c->rtt_us / 2, most = c->foreign ? 100000 : 500000;
+        gap = gap < 1000 ? 1000 : gap > most ? most : gap;
         udt__conn_timer(c, &c->t_shutdown, now + gap);
+    } else if (c->foreign) {
+        udt__conn_event(c, UDT_EV_CLOSED);
     }
     return udt_pkt_put_ctrl(buf, UDT_CTRL_SHUTDOWN, 0, c->peer_id, NULL, 0);
 }
