@@ -22,7 +22,8 @@ import sector
 from sector.wire.sphere import JobList, JobShow
 
 MOMENT_S = 0.05  # how long workers go on between two looks
-SETTLE_S = 0.3  # more than the quarter of a second after which a driver tells the master of a change
+GLANCE_S = 0.03  # a new worker needs much longer for its imports
+SETTLE_S = 0.4  # more than the quarter of a second after which a driver tells the master of a change
 LOOKS_MOST = 200
 
 
@@ -35,9 +36,9 @@ class Job:
         self.held: set[int] = set()
 
     def look(self) -> Any:
-        """What `job show` says once everything stands still: no worker runs, the count has stayed. Far from
-        the window one look is enough."""
-        last = None
+        """What `job show` says once everything stands still: each worker is stopped, also those that started
+        meanwhile (long before their first segment), and nothing has changed for a while."""
+        last, since = None, 0.0
         while True:
             shown = self.cloud.call(JobShow(self.name))
             if shown.state != "running":
@@ -47,11 +48,11 @@ class Job:
                 self.signal(pid, signal.SIGSTOP)
             self.held |= news
             facts = (shown.counts.done, sorted((spe.pid, spe.segment) for spe in shown.spes))
-            far = 0 < self.counted(shown) < 0.2 or not shown.spes
-            if not news and (facts == last or far):
+            if facts != last:
+                last, since = facts, time.monotonic()
+            elif time.monotonic() - since > SETTLE_S:
                 return shown
-            last = facts
-            time.sleep(SETTLE_S)
+            time.sleep(GLANCE_S)
 
     @staticmethod
     def counted(shown: Any) -> float:
@@ -84,12 +85,13 @@ class Job:
             os.kill(pid, number)
 
     def hunt(self) -> None:
-        """Kill one worker in the window; says nothing if the job is over too soon."""
+        """Kill one worker in the window; a line also says if the job was over too soon."""
         try:
             for _ in range(LOOKS_MOST):
                 shown = self.look()
                 part = self.counted(shown)
                 if shown.state != "running" or part > 0.7:
+                    print(json.dumps({"job": self.name, "missed": part}), flush=True)
                     return
                 busy = [spe for spe in shown.spes if spe.segment >= 0]
                 if busy and part >= 0.3:
