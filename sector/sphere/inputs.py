@@ -26,6 +26,8 @@ async def find_files(client: CloudClient, stream: SphereStream) -> list[KnownFil
         if is_glob:
             entries = {e.path: e for e in await client.ls(base, recursive=True) if e.kind == "file"}
             names = sorted(p for p in entries if matches(p, path))
+            if not names:  # as in a shell: what fits nothing stands for itself
+                names = sorted(p for p in entries if f"{p}/".startswith(f"{path.rstrip('/')}/"))
         else:
             info = await client.stat(check_path(path))
             if info.kind == "file":
