@@ -66,8 +66,7 @@ static scenario draw(uint64_t seed)
  *          as low as 40 % of that, 20 % at 20 % loss, because slow start must find the rate.
  *   start  16 packets double each round trip until all is sent: log2(packets / 16) rounds; a round
  *          is RTT + 20 ms (acknowledgement and probe timers) + what a full queue adds (one BDP or
- *          64 KB, and jitter, reordering and late duplicates). Jitter looks like a queue and may
- *          end slow start early; the rate then grows by half in two rounds, so three times as long.
+ *          64 KB, and jitter, reordering and late duplicates).
  *   tail   the last packets may be lost again and again: n tries with loss^n * packets < 10^-4,
  *          each a probe or repeated report: 2 rounds and at most one back-off step. */
 static double bound_s(const scenario *s)
@@ -78,7 +77,7 @@ static double bound_s(const scenario *s)
     double queue = fmax(s->rtt_s, 65536 * 8 / s->rate_bps);
     double round = s->rtt_s + 0.02 + queue +
                    (double)(s->link.jitter_us + s->link.reorder_us + s->link.dup_delay_us) * 1e-6;
-    double start = log2(packets / 16 + 2) * (s->link.jitter_us ? 3 : 1);
+    double start = log2(packets / 16 + 2);
     double tail = both_ways > 0 ? log(packets * 1e4) / -log(both_ways) : 0;
     return wire * (2.5 + 12.5 * s->loss) + round * (start + 2 * tail) + 0.5;
 }

@@ -64,6 +64,7 @@ typedef struct udt_cc_native {
     bool drain;          /* a slow round, to empty the queue */
     double bw_pps;       /* delivery rate: maximum of the last rounds */
     double rate_pps;     /* sending rate, 10^9 / period before the limit and the probe */
+    double paced_pps[3]; /* fastest pace of this round and the two before: none arrives faster */
     double last_dec_pps; /* rate before the last decrease */
     double full_bw;      /* slow start: best rate so far */
     int full_rounds;     /* rounds without growth */
@@ -73,12 +74,16 @@ typedef struct udt_cc_native {
     double loss_rate;   /* of the last round */
     double least_loss;  /* smallest loss_rate since the last probe */
     double chance_loss; /* loss that does not go away when we slow down */
-    bool round_app_limited;
+    bool round_limited; /* by the application, or by doubt: says nothing about the path */
     int64_t min_rtt_us, min_rtt_next_us; /* of this and the coming period */
     udt_time min_rtt_at;                 /* start of the running period */
     int64_t round_rtt_us;                /* smallest sample of the running round, 0 = none */
     int64_t round_samples;               /* RTT samples of the running round */
-    int64_t last_rtt_us, jitter_us;      /* smoothed difference of successive samples */
+    bool doubt;                          /* slow start: the RTT rises, a queue or jitter? */
+    double doubt_pps;                    /* a delivery rate that says jitter */
+    int64_t doubt_end;                   /* all that can say so is sent before this index */
+    int64_t doubt_rtt_us;                /* RTT that raised the doubt */
+    int64_t harmless_us;                 /* a rise of the RTT that was jitter */
     bool inflated;                       /* last round: a queue stands in the path */
     int probe_wait;                      /* rounds until the next probe; 0 = probing */
     int probe_every;                     /* rounds from one probe to the next */

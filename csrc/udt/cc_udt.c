@@ -5,8 +5,9 @@
  * - The rate comes from delivery-rate samples (BBR's estimator), never from the receiver's first
  *   guesses, so an early loss cannot end in 16 packets/s, and it is a rate, so its period has no
  *   microsecond steps and no inverted formula.
- * - Slow start ends when the delivery rate stops growing (three rounds, or one with loss), not at
- *   the first lost packet.
+ * - Slow start ends when the delivery rate stops growing (three rounds, or two with loss), not at
+ *   the first lost packet; a rising RTT ends it only if what was under way then does not arrive
+ *   faster than what came before: jitter raises the RTT too, but holds nothing back.
  * - The rate is not cut below what the path has just been seen to deliver (9/10 of it while a
  *   queue stands), so random loss does not strangle it; every few rounds one round probes 25 %
  *   above, and the next drains what that has queued. Loss that stays when we slow down is chance,
@@ -29,8 +30,8 @@
 #define MIN_RTT_PERIOD_US 5000000
 #define MIN_CWND 16
 #define SMALL_CWND 64
-#define CHANCE_LOSS_MAX 0.2 /* loss that stays when we slow down is made up for, up to this */
-#define LOSS_MAX 0.4        /* more than this cannot be chance: the rate is too high */
+#define CHANCE_LOSS_MAX 0.4 /* loss that stays when we slow down is made up for, up to this */
+#define LOSS_EXCESS 0.3     /* so much more than chance: the rate is too high */
 #define MIN_ROUND_US 1000
 
 static double max_get(const udt_cc_max *f)
@@ -61,6 +62,7 @@ static void set_rate(udt_cc *cc, double pps)
     cc->period_ns = period < 1 ? 1 : (int64_t)period;
     if (cc->period_ns < cc->min_period_ns)
         cc->period_ns = cc->min_period_ns;
+    cc->u.native.paced_pps[0] = fmax(cc->u.native.paced_pps[0], 1e9 / (double)cc->period_ns);
 }
 
 /* The rate that delivers bw in spite of the loss that is chance. */
@@ -91,6 +93,7 @@ static void native_init(udt_cc *cc, const udt_cc_params *p)
     cc->period_ns = cc->min_period_ns;
     cc->cwnd_pkts = INITIAL_CWND;
     n->slow_start = true;
+    n->paced_pps[0] = 1e9; /* the first window is not paced */
     n->probe_every = n->probe_wait = PROBE_ROUNDS;
     n->last_dec_seq = -1;
     n->least_loss = 1;
@@ -111,9 +114,7 @@ static void note_rtt(udt_cc_native *n, int64_t rtt, udt_time now)
         n->min_rtt_us = rtt;
     if (!n->min_rtt_next_us || rtt < n->min_rtt_next_us)
         n->min_rtt_next_us = rtt;
-    if (n->round_samples++ > 0)
-        n->jitter_us = (3 * n->jitter_us + llabs(rtt - n->last_rtt_us)) / 4;
-    n->last_rtt_us = rtt;
+    n->round_samples++;
     if (!n->round_rtt_us || rtt < n->round_rtt_us)
         n->round_rtt_us = rtt;
 }
@@ -123,13 +124,12 @@ static int64_t base_rtt(const udt_cc_native *n, int64_t srtt)
     return n->min_rtt_us ? n->min_rtt_us : srtt;
 }
 
-/* Slow start fills a queue: this round's smallest RTT is well above the path's. */
-static bool queue_builds(const udt_cc_native *n)
+/* This round's smallest RTT is well above the path's: slow start fills a queue, or it is jitter. */
+static bool rtt_rises(const udt_cc_native *n)
 {
     int64_t slack = n->min_rtt_us / 8;
-    slack = (slack < 4000 ? 4000 : slack > 16000 ? 16000 : slack) + n->jitter_us;
-    if (n->bw_pps > n->full_bw * GROWTH && slack < n->min_rtt_us / 2)
-        slack = n->min_rtt_us / 2; /* still growing: jitter looks the same */
+    slack = slack < 4000 ? 4000 : slack > 16000 ? 16000 : slack;
+    slack = slack > 2 * n->harmless_us ? slack : 2 * n->harmless_us;
     return n->round_samples >= RTT_SAMPLES && n->round_rtt_us > n->min_rtt_us + slack;
 }
 
@@ -137,11 +137,34 @@ static bool queue_builds(const udt_cc_native *n)
 static void leave_slow_start(udt_cc *cc, int64_t srtt)
 {
     udt_cc_native *n = &cc->u.native;
-    n->slow_start = false;
+    n->slow_start = n->doubt = false;
     n->drain = true;
     n->rate_pps = n->bw_pps > 0 ? n->bw_pps : (double)cc->cwnd_pkts * 1e6 / (double)(srtt + SYN_US);
     n->last_dec_pps = n->rate_pps;
     n->probe_wait = 2;
+}
+
+/* What is under way when the RTT rises tells a queue from jitter: it was sent faster than anything
+ * that has arrived so far. If it arrives as fast as it was sent there is no queue; if the delivery
+ * rate stays where it is, the path is full. Until that is known we send as if it were. */
+static void watch_rtt(udt_cc *cc, const udt_cc_ack *a)
+{
+    udt_cc_native *n = &cc->u.native;
+    if (!n->doubt) {
+        if (n->bw_pps <= 0 || !rtt_rises(n))
+            return;
+        n->doubt = true;
+        n->doubt_end = a->next;
+        double sent_pps = (double)a->in_flight * 1e6 / (double)n->round_rtt_us;
+        sent_pps = (sent_pps * (1 - n->chance_loss) + n->bw_pps) / 2;
+        n->doubt_pps = fmax(sent_pps, GROWTH * n->bw_pps);
+        n->doubt_rtt_us = n->round_rtt_us;
+    } else if (n->bw_pps >= n->doubt_pps) {
+        n->doubt = false;
+        n->harmless_us = n->doubt_rtt_us - n->min_rtt_us;
+    } else if (a->ack >= n->doubt_end) {
+        leave_slow_start(cc, a->srtt_us);
+    }
 }
 
 static void slow_start_round(udt_cc *cc, int64_t srtt)
@@ -150,22 +173,38 @@ static void slow_start_round(udt_cc *cc, int64_t srtt)
     if (n->bw_pps >= n->full_bw * GROWTH) {
         n->full_bw = n->bw_pps;
         n->full_rounds = 0;
+        if (!n->inflated) /* a full path has a queue and does not grow */
+            n->chance_loss = fmin(n->loss_rate, CHANCE_LOSS_MAX);
         return;
     }
-    if (n->round_app_limited || n->round_acked < SMALL_CWND / 2)
+    if (n->round_limited || n->round_acked < SMALL_CWND / 2)
         return;
-    n->full_rounds += n->inflated || n->loss_rate > 0.1 ? 2 : 1;
+    n->full_rounds += n->inflated || n->loss_rate > n->chance_loss + 0.1 ? 2 : 1;
     if (n->full_rounds >= FULL_ROUNDS)
         leave_slow_start(cc, srtt);
 }
 
-/* Probing: one round at 5/4 of the rate, and again at once while that pays. */
-static void probe_round(udt_cc_native *n)
+/* Two probes in a row have found much more: slow start has ended too early, or the path is new. */
+static void resume_slow_start(udt_cc *cc)
 {
+    udt_cc_native *n = &cc->u.native;
+    n->slow_start = true;
+    n->full_bw = n->bw_pps;
+    n->full_rounds = 0;
+    cc->cwnd_pkts = (int64_t)(n->bw_pps * (double)n->min_rtt_us / 1e6) + MIN_CWND;
+}
+
+/* Probing: one round at 5/4 of the rate, and again at once while that pays. */
+static void probe_round(udt_cc *cc)
+{
+    udt_cc_native *n = &cc->u.native;
     if (n->probe_wait == 0) {
         n->probe_wait = -1; /* its result shows one round later */
     } else if (n->probe_wait < 0) {
         bool paid = n->bw_pps > 1.05 * n->probe_from && !n->inflated;
+        if (n->probe_paid && n->bw_pps > PROBE_GAIN * n->probe_from && !n->inflated &&
+            n->min_rtt_us >= SYN_US)
+            resume_slow_start(cc);
         n->probe_paid = paid;
         n->probe_every = paid ? PROBE_ROUNDS : 2 * PROBE_ROUNDS;
         n->probe_wait = paid ? 1 : n->probe_every;
@@ -205,15 +244,18 @@ static void end_round(udt_cc *cc, const udt_cc_ack *a)
         n->drain = false;
         if (total >= SMALL_CWND / 2)
             n->least_loss = fmin(n->least_loss, n->loss_rate);
-        if (n->loss_rate > LOSS_MAX && total >= SMALL_CWND)
+        if (n->loss_rate > n->chance_loss + LOSS_EXCESS && total >= SMALL_CWND)
             lower_estimate(n);
-        probe_round(n);
+        probe_round(cc);
     }
     n->round_end = a->next;
     n->round_at = a->now;
     n->round_lost = n->round_acked = 0;
+    n->paced_pps[2] = n->paced_pps[1];
+    n->paced_pps[1] = n->paced_pps[0];
+    n->paced_pps[0] = 1e9 / (double)(cc->period_ns > 0 ? cc->period_ns : 1);
     n->round_rtt_us = n->round_samples = 0;
-    n->round_app_limited = false;
+    n->round_limited = false;
 }
 
 /* Spec 6.1: packets per SYN added for a bandwidth of `left` pkt/s that seems free. */
@@ -271,20 +313,26 @@ static void native_on_ack(udt_cc *cc, const udt_cc_ack *a)
     udt_cc_native *n = &cc->u.native;
     int64_t window_us = 10 * a->srtt_us > 200000 ? 10 * a->srtt_us : 200000;
     note_rtt(n, a->rtt_us, a->now);
-    if (a->rate_pps > 0 && ((!a->app_limited && !a->repairing) || a->rate_pps > n->bw_pps))
-        max_put(&n->filter, a->rate_pps, window_us, a->now);
+    double rate_pps =
+        fmin(a->rate_pps, fmax(n->paced_pps[0], fmax(n->paced_pps[1], n->paced_pps[2])));
+    if (rate_pps > 0 && ((!a->app_limited && !a->repairing) || rate_pps > n->bw_pps))
+        max_put(&n->filter, rate_pps, window_us, a->now);
     n->bw_pps = max_get(&n->filter);
     n->round_acked += a->acked_pkts;
-    n->round_app_limited |= a->app_limited;
+    n->round_limited |= a->app_limited || n->doubt;
     if (a->ack >= n->round_end && a->now - n->round_at >= MIN_ROUND_US)
         end_round(cc, a);
-    if (n->slow_start && n->bw_pps > 0 && queue_builds(n))
-        leave_slow_start(cc, a->srtt_us);
+    if (n->slow_start)
+        watch_rtt(cc, a);
     if (!n->slow_start) {
         steady(cc, a);
         return;
     }
-    if (!a->app_limited || a->in_flight * 2 > cc->cwnd_pkts)
+    if (n->doubt) {
+        set_rate(cc, DRAIN_GAIN * n->bw_pps);
+        return;
+    }
+    if (a->in_flight * 2 > cc->cwnd_pkts)
         cc->cwnd_pkts += a->acked_pkts;
     if (cc->cwnd_pkts > a->window_pkts && a->window_pkts > INITIAL_CWND)
         cc->cwnd_pkts = a->window_pkts;
@@ -294,9 +342,9 @@ static void native_on_ack(udt_cc *cc, const udt_cc_ack *a)
     if (cc->cwnd_pkts <= SMALL_CWND)
         ; /* too few packets to judge by */
     else if (n->full_rounds > 0)
-        rate = fmin(rate, 1.5 * n->bw_pps);
+        rate = fmin(rate, 1.5 * sustain(n));
     else if (n->bw_pps > 0 && (n->round_lost > 0 || n->loss_rate > 0))
-        rate = fmin(rate, 2 * n->bw_pps);
+        rate = fmin(rate, 2 * sustain(n));
     set_rate(cc, rate);
 }
 
