@@ -13,8 +13,10 @@ from hypothesis import settings
 ROOT = Path(__file__).resolve().parents[1]
 
 
-# the same examples in every run; the long searches of new ones belong to whoever changes the code
-settings.register_profile("sector", derandomize=True, deadline=None, print_blob=True)
+# New examples in every run; a failure prints what repeats it. `./dev soak` (profile "deep") tries 20 times as
+# many, also of tests that ask for their own number (effort.py).
+settings.register_profile("sector", deadline=None, print_blob=True)
+settings.register_profile("deep", settings.get_profile("sector"), max_examples=2000)
 settings.load_profile("sector")
 
 

@@ -116,6 +116,8 @@ class Area:
         return found
 
     def _records(self) -> Iterator[Record]:
+        """Each record once, read from the file that bears its name."""
+        moved: set[str] = set()
         for sub in os.scandir(self._meta):
             if not sub.name.isalnum() or len(sub.name) != 2:
                 continue
@@ -126,10 +128,29 @@ class Area:
                 elif entry.name.endswith(".json"):
                     try:
                         with open(entry.path, "rb") as source:
-                            yield _decode_record(source.read())
+                            record = _decode_record(source.read())
                     except (msgspec.DecodeError, OSError):
                         os.rename(entry.path, entry.path + ".bad")
                         self.warnings.append(f"damaged record {entry.path} was set aside")
+                        continue
+                    if entry.path not in moved and self._in_place(record, entry.path, moved):
+                        yield record
+
+    def _in_place(self, record: Record, file: str, moved: set[str]) -> bool:
+        """Whether a record lies under its own name, or does from now on: one under another name (somebody's
+        `cp`) takes its place if that is empty (then it is added to `moved`); else it is set aside."""
+        right = self._record_file(record)
+        if file == right:
+            return True
+        if os.path.lexists(right):
+            os.rename(file, file + ".bad")
+            self.warnings.append(f"record {file} is a copy of {right}; it was set aside")
+            return False
+        os.makedirs(os.path.dirname(right), mode=0o700, exist_ok=True)
+        os.rename(file, right)
+        moved.add(right)
+        self.warnings.append(f"record {file} was under a wrong name; it was put back as {right}")
+        return True
 
     def _stat(self, path: str) -> os.stat_result:
         folder, name = beneath.split(path)

@@ -122,7 +122,8 @@ class Catalogue:
     `current` path -> record of the visible content; `prepared` lease -> complete, unpublished content;
     `verify` files whose stamp changed while the size did not: equal digest = keep, else attic; `adopt`
     files nobody knows; `attic` (path, why) to be set aside; `stale` records and `temps` to be removed;
-    `gone` contents whose file disappeared.
+    `gone` contents whose file disappeared; `doubles` further records of a content that is kept, under
+    whose name in `.sector/meta` only one can lie: they are told of, and nothing is removed for them.
     """
 
     current: dict[str, Record] = field(default_factory=dict)
@@ -133,6 +134,7 @@ class Catalogue:
     stale: list[Record] = field(default_factory=list)
     temps: list[str] = field(default_factory=list)
     gone: list[tuple[str, Version]] = field(default_factory=list)
+    doubles: list[Record] = field(default_factory=list)
 
 
 def reconcile(
@@ -144,28 +146,55 @@ def reconcile(
     """Decide what the files of a slave are (design section 5).
 
     A file not newer than its tombstone goes to the attic and is never adopted. A file with records that do
-    not match it was changed outside of the system: the attic, and the content counts as gone here.
+    not match it was changed outside of the system: the attic, and the content counts as gone here. Of
+    several records for one lease (a crash while the version that the master gave was written) the newest
+    counts.
     """
     result = Catalogue()
     by_path: dict[str, list[Record]] = {}
-    kept_temps: set[str] = set()
     for record in records:
         temp = temps.get(record.temp) if record.temp else None
         if temp is None:
             by_path.setdefault(record.path, []).append(record)
         elif record.lease and temp.matches(record):
-            result.prepared[bytes.fromhex(record.lease)] = record
-            kept_temps.add(record.temp)
+            _prepare(result, bytes.fromhex(record.lease), record)
         else:
             result.stale.append(record)
-    result.temps = sorted(name for name in temps if name not in kept_temps)
     for found in files:
         known = by_path.pop(found.path, [])
         _place(result, found, known, tombstones.get(found.path))
     for path, rest in by_path.items():
         result.gone.append((path, max(record.version for record in rest)))
         result.stale.extend(rest)
+    _part_doubles(result)
+    kept_temps = {record.temp for record in result.prepared.values()}
+    result.temps = sorted(name for name in temps if name not in kept_temps)
     return result
+
+
+def _prepare(result: Catalogue, lease: bytes, record: Record) -> None:
+    other = result.prepared.get(lease)
+    if other is None or record.version > other.version:
+        result.prepared[lease] = record
+    else:
+        other = record
+    if other is not None:
+        result.stale.append(other)
+
+
+def _part_doubles(result: Catalogue) -> None:
+    """A stale record with path and version of a kept one has its name too: removing the one would remove
+    the other. Of a content that is visible no second one in that version is prepared."""
+    shown = (*result.current.values(), *(record for _, record in result.verify))
+    kept = {(record.path, record.version) for record in shown}
+    for lease, record in list(result.prepared.items()):
+        if (record.path, record.version) in kept:
+            result.doubles.append(result.prepared.pop(lease))
+    kept |= {(record.path, record.version) for record in result.prepared.values()}
+    stale, result.stale = result.stale, []
+    for record in stale:
+        name = (record.path, record.version)
+        (result.doubles if name in kept else result.stale).append(record)
 
 
 def _place(result: Catalogue, found: Found, known: list[Record], tombstone: Tombstone | None) -> None:

@@ -91,6 +91,8 @@ class Disk(Area):
 
     def _recover(self) -> Catalogue:
         result = reconcile(self._walk(), self._records(), self._temps(), self.mirror.tombstones)
+        for record in result.doubles:
+            self.warnings.append(f"{record.path} has more than one record of {record.version}; one is used")
         for record in result.stale:
             self._forget(record)
         for name in result.temps:

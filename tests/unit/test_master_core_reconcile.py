@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from effort import effort
+from hypothesis import given
 from hypothesis import strategies as st
 from test_namespace import NOW, Space
 
@@ -135,7 +136,7 @@ def rebuilt(items: list[tuple[str, str, str, int]]) -> tuple[dict[str, ns.Entry]
     return {p: e for p, e in entries.items() if e is not None}, holders
 
 
-@settings(max_examples=40, deadline=None)
+@effort(40)
 @given(items=claims(FLAT).map(lambda xs: [x for x in xs if x[0] != "dir"]), data=st.data())
 def test_rebuild_does_not_depend_on_the_order(
     items: list[tuple[str, str, str, int]], data: st.DataObject
@@ -158,7 +159,7 @@ def test_rebuild_does_not_depend_on_the_order(
     assert {p: h for p, h in held.items() if h} == {p: h for p, h in holders.items() if h}
 
 
-@settings(max_examples=40, deadline=None)
+@effort(40)
 @given(items=claims(DEEP))
 def test_rebuild_always_makes_a_tree(items: list[tuple[str, str, str, int]]) -> None:
     """Files in the way of directories, in any order: every entry lies in a directory, no deletion revives."""

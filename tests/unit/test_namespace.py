@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import settings
+from effort import effort
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from twisted.python.failure import Failure
@@ -337,4 +337,4 @@ class NamespaceMachine(RuleBasedStateMachine):
 
 
 TestNamespaceMachine = NamespaceMachine.TestCase
-TestNamespaceMachine.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+TestNamespaceMachine.settings = effort(25, stateful_step_count=25)

@@ -6,7 +6,8 @@ import itertools
 from dataclasses import dataclass, field, replace
 
 import pytest
-from hypothesis import given, settings
+from effort import effort
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sector.errors import BadConfig
@@ -372,7 +373,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@effort(150)
 @given(hosts=st.lists(st.sampled_from(["h1", "h2", "h3", "h4"]), min_size=1, max_size=6), steps=STEPS)
 def test_any_history_ends_well(hosts: list[str], steps: list[tuple[str, int, int]]) -> None:
     """Whatever happens, limits hold, the last good replica stays, and in quiet times every file that has a

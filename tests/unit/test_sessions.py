@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from effort import effort
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sector import keys
@@ -209,7 +210,7 @@ class TestTable:
         for hidden in (secret, row.secret_wrapped, KEY, sessions.gmp_key(row).secret):
             assert hidden.hex() not in shown and repr(hidden)[2:-1] not in shown
 
-    @settings(max_examples=60)
+    @effort(60)
     @given(st.lists(st.tuples(st.sampled_from("cdeax"), st.integers(0, 3), st.integers(0, 12)), max_size=40))
     def test_any_order_of_events_keeps_table_and_index_together(
         self, events: list[tuple[str, int, int]]

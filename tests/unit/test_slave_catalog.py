@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -116,16 +117,42 @@ records = st.builds(
 )
 
 
+def test_a_copied_record_never_costs_the_one_that_is_kept() -> None:
+    """Both have the same name on disk: neither is removed, and it is told."""
+    result = reconcile([seen()], [record(), record()], {}, {})
+    assert result.current["/a"] == record()
+    assert result.stale == []
+    assert result.doubles == [record()]
+
+
+def test_an_altered_copy_of_a_record_loses_to_the_one_that_fits() -> None:
+    result = reconcile([seen()], [record(inode=9), record()], {}, {})
+    assert result.current["/a"] == record()
+    assert result.stale == []
+    assert result.doubles == [record(inode=9)]
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+def test_crash_while_the_masters_version_was_written(newest_first: bool) -> None:
+    """Two records for one lease and one temporary file, in any order: the newer counts."""
+    old, new = (record(version=v, inode=2, lease=b"L" * 16, temp="t") for v in (V1, V2))
+    result = reconcile([], [new, old] if newest_first else [old, new], {"t": seen("t", 2)}, {})
+    assert result.prepared == {b"L" * 16: new}
+    assert result.stale == [old]
+    assert result.temps == []
+
+
 @given(
     st.lists(founds, unique_by=lambda f: f.path),
-    st.lists(records, max_size=6, unique_by=repr),
+    st.lists(records, max_size=6),
     st.sets(st.sampled_from(["t1", "t2", "t3"])),
     st.dictionaries(paths, st.integers(1, 4)),
 )
 def test_every_file_has_exactly_one_fate(
     files: list[Found], known: list[Record], temps: set[str], dead: dict[str, int]
 ) -> None:
-    """Current, verified, adopted or set aside: one of them; never current when deleted."""
+    """Each file is current, verified, adopted or set aside, never current when deleted. Each record is kept,
+    stale or a double; what is removed never has the name of what is kept."""
     stones = {path: Tombstone(path, Version(1, c), 0.0) for path, c in dead.items()}
     result = reconcile(files, known, {t: Found(t, 1, 1, 1) for t in temps}, stones)
     fates = [*result.current, *(f.path for f, _ in result.verify), *(f.path for f in result.adopt)]
@@ -133,5 +160,10 @@ def test_every_file_has_exactly_one_fate(
     assert sorted(fates) == sorted(f.path for f in files)
     for path, kept in result.current.items():
         assert path not in stones or kept.version > stones[path].version
-    for kept in result.current.values():
-        assert kept not in result.stale
+    kept = [*result.current.values(), *result.prepared.values(), *(record for _, record in result.verify)]
+    names = {record_name(one.path, one.version) for one in kept}
+    assert len(names) == len(kept)
+    assert not names & {record_name(one.path, one.version) for one in result.stale}
+    assert len(kept) + len(result.stale) + len(result.doubles) == len(known)
+    assert {one.temp for one in result.prepared.values()}.isdisjoint(result.temps)
+    assert {*result.temps, *(one.temp for one in result.prepared.values())} == temps

@@ -98,6 +98,41 @@ def test_everything_survives_a_restart(here: Disk) -> None:
     again.close_thd()
 
 
+def meta_files(target: Disk) -> list[Path]:
+    """All records on disk, set aside or not."""
+    return sorted(Path(target.root, ".sector/meta").rglob("*.json*"))
+
+
+def test_a_copied_record_is_set_aside(here: Disk) -> None:
+    """Somebody's `cp` in .sector/meta: the content keeps its version, now and after the next start."""
+    store(here, "/a", b"one", V2)
+    here.close_thd()
+    file = meta_files(here)[0]
+    file.with_name("copy.json").write_bytes(file.read_bytes())
+    warned = []
+    for _ in range(2):
+        again = opened(Path(here.root))
+        assert {path: r.version for path, r in again.entries.items()} == {"/a": V2}
+        assert content_of(again, "/a", V2) == b"one"
+        warned.append(any("it was set aside" in line for line in again.warnings))
+        again.close_thd()
+    assert warned == [True, False]
+    assert {one.name for one in meta_files(here)} == {file.name, "copy.json.bad"}
+
+
+def test_a_misnamed_record_gets_its_name_back(here: Disk) -> None:
+    """As after a restore under other names."""
+    store(here, "/a", b"one", V2)
+    here.close_thd()
+    file = meta_files(here)[0]
+    file.rename(file.with_name("restored.json"))
+    again = opened(Path(here.root))
+    assert {path: r.version for path, r in again.entries.items()} == {"/a": V2}
+    assert [line for line in again.warnings if "wrong name" in line]
+    assert meta_files(here) == [file]
+    again.close_thd()
+
+
 class Crash(BaseException):
     """The power is gone."""
 

@@ -6,7 +6,8 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from effort import effort
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sector.errors import Conflict, Damaged, UsageError
@@ -166,7 +167,7 @@ def test_refused_attempt_does_not_count() -> None:
     assert plan.retries == 0
 
 
-@settings(max_examples=300, deadline=None)
+@effort(300)
 @given(seed=st.integers(0, 2**32), count=st.integers(0, 40), nodes=st.integers(1, 5))
 def test_every_segment_counts_once_whatever_dies(seed: int, count: int, nodes: int) -> None:
     """Random losses, refusals, late and doubled answers; in the end all are done, each once."""
@@ -262,7 +263,6 @@ def test_replacing_nodes_keeps_every_bucket_in_one_place(seed: int, buckets: int
             assert table.node_of(bucket) == node if node != lost else table.node_of(bucket) in names
 
 
-@settings(deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_ledger_counts_each_set_once_and_survives_torn_writes(seed: int) -> None:
     rng = random.Random(seed)

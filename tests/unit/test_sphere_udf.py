@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from effort import effort
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sector.errors import BadPath, Damaged, NotFound, UsageError
@@ -129,7 +130,7 @@ def test_params_objects_log_progress() -> None:
 
 
 # -- outputs -----------------------------------------------------------------------------------------
-@settings(deadline=None, max_examples=60)
+@effort(60)
 @given(
     data=st.lists(st.tuples(st.integers(0, 6), st.binary(max_size=40)), max_size=80),
     limit=st.integers(1, 500),
@@ -146,7 +147,6 @@ def test_spilled_buckets_equal_unspilled(data: list[tuple[int, bytes]], limit: i
     assert np.frombuffer(raw[done.bytes :], "<i8").tolist() == [len(e) for e in expected]
 
 
-@settings(deadline=None)
 @given(pieces=st.lists(st.binary(max_size=5), max_size=30))
 def test_plain_output_keeps_lengths_only_when_they_differ(pieces: list[bytes]) -> None:
     with tempfile.TemporaryFile() as file:
