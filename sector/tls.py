@@ -424,7 +424,7 @@ def refusal(body: bytes) -> errors.SectorError:
     """The error in a refusal."""
     try:
         told = msgspec.msgpack.decode(body, type=Refusal)
-    except (msgspec.DecodeError, RecursionError) as bad:
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as bad:
         return errors.Protocol(f"malformed refusal: {bad}")
     return errors.from_wire(told.code, told.message, told.hint)
 

@@ -115,7 +115,7 @@ class Jobs:
         for body in await job_load(self.context.store, KEEP_JOBS):
             try:
                 job = decoder.decode(body)
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 log.warn("a job's row cannot be read: {why}", why=str(error))
                 continue
             self.jobs.setdefault(job.id, job)

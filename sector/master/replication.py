@@ -399,7 +399,8 @@ class Replicator:
                     continue
                 if row.version == entry.version and standing.good:
                     drops.append(DropCopy(path, row.node, row.version, "damaged"))
-                elif row.version < entry.version and not row.bad and not standing.lacking:
+                elif row.version < entry.version and (standing.good if row.bad else not standing.lacking):
+                    # a bad one is of no use, and its slave gets no copy while it is there
                     drops.append(DropCopy(path, row.node, row.version, "an older version"))
             drops += self._surplus(file, standing, now)
         fresh = [drop for drop in drops if (path, drop.node) not in self._dropping]

@@ -129,7 +129,7 @@ class Area:
                     try:
                         with open(entry.path, "rb") as source:
                             record = _decode_record(source.read())
-                    except (msgspec.DecodeError, OSError):
+                    except (msgspec.DecodeError, UnicodeDecodeError, OSError):
                         os.rename(entry.path, entry.path + ".bad")
                         self.warnings.append(f"damaged record {entry.path} was set aside")
                         continue
@@ -165,7 +165,7 @@ class Area:
         with open(self._record_file(record), "rb") as source:
             try:
                 return _decode_record(source.read())
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, UnicodeDecodeError):
                 raise OSError(errno.EIO, f"the record of {record.path} is damaged") from None
 
     def _write_record(self, record: Record) -> None:

@@ -53,7 +53,7 @@ def _frames(raw: bytes) -> tuple[list[Part], int]:
             break
         try:
             parts.append(_decode(body))
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             break
         at += 8 + size
     return parts, at

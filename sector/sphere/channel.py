@@ -61,7 +61,7 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
         raise Closed("end of the channel")
     try:
         return _decode(raw), received
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         close_all(received)
         raise Closed(f"malformed packet: {error}") from None
 

@@ -349,6 +349,19 @@ def test_damaged_replica_is_dropped_then_replaced_but_never_the_last() -> None:
     assert len(world.replicas["/f"]) == 3
 
 
+def test_a_damaged_copy_of_an_older_version_keeps_no_slave_from_the_new_one() -> None:
+    world = World(distinct(2))
+    world.add("/f", "s0", "s1")
+    world.replicas["/f"] = {
+        "s0": replace(world.replicas["/f"]["s0"], version=V2),
+        "s1": replace(world.replicas["/f"]["s1"], bad=True),
+    }
+    world.files["/f"] = replace(world.files["/f"], version=V2)
+    world.feed(Look(["/f"]))
+    world.sleep(30)
+    assert len(world.good("/f")) == 2
+
+
 def test_gone_file_and_failed_load() -> None:
     world = World(distinct(3))
     world.feed(Look(["/none"]))
