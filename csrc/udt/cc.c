@@ -4,8 +4,9 @@
 
 const udt_cc_ops *const udt_cc_all[] = {&udt_cc_udt, NULL};
 
-const udt_cc_ops *udt_cc_find(const char *name)
+const udt_cc_ops *udt_cc_find(const char *name, bool foreign)
 {
+    (void)foreign; /* one law so far */
     if (!name)
         return udt_cc_all[0];
     for (int i = 0; udt_cc_all[i]; i++)

@@ -18,17 +18,19 @@ typedef struct udt_cc_params {
 /* An acknowledgement that moved on. */
 typedef struct udt_cc_ack {
     udt_time now;
-    int64_t ack;          /* everything before this index has arrived */
-    int64_t next;         /* next new index to send: rounds are counted with it */
-    int64_t acked_pkts;   /* newly acknowledged, > 0 */
-    int64_t in_flight;    /* packets, before this acknowledgement */
-    int64_t rtt_us;       /* clean sample, 0 = none */
-    int64_t srtt_us;      /* smoothed */
-    double rate_pps;      /* delivery rate sample, 0 = none */
-    bool app_limited;     /* the sample was taken while the application had nothing to send */
-    bool repairing;       /* mostly sending again: the sample says too little */
-    int64_t window_pkts;  /* peer's flow window */
-    int64_t capacity_pps; /* the peer's estimate from packet pairs, 0 = unknown */
+    int64_t ack;        /* everything before this index has arrived */
+    int64_t next;       /* next new index to send: rounds are counted with it */
+    int64_t acked_pkts; /* newly acknowledged, > 0 */
+    int64_t in_flight;  /* packets on the path before this acknowledgement, repeats too if known */
+    int64_t sent_in_flight; /* the same when the newest acknowledged packet was sent, 0 = unknown */
+    int64_t rtt_us;         /* clean sample, 0 = none */
+    int64_t srtt_us;        /* smoothed */
+    double rate_pps;        /* delivery rate sample, 0 = none */
+    bool exact;             /* the sample counts every packet that arrived, not only first ones */
+    bool app_limited;       /* the sample was taken while the application had nothing to send */
+    bool repairing;         /* mostly sending again: the sample says too little */
+    int64_t window_pkts;    /* peer's flow window */
+    int64_t capacity_pps;   /* the peer's estimate from packet pairs, 0 = unknown */
 } udt_cc_ack;
 
 typedef struct udt_cc_loss {
@@ -49,6 +51,8 @@ typedef struct udt_cc_ops {
     void (*on_timeout)(udt_cc *cc, int n, udt_time now);
     /* The peer's delay warning (type 4). */
     void (*on_warning)(udt_cc *cc);
+    /* `pkts` packets given to on_loss were not lost but late. May be NULL. */
+    void (*on_undo)(udt_cc *cc, int64_t pkts, udt_time now);
 } udt_cc_ops;
 
 /* Maximum of the samples of about the last window, in four buckets. */
@@ -109,7 +113,7 @@ struct udt_cc {
 
 extern const udt_cc_ops udt_cc_udt;
 extern const udt_cc_ops *const udt_cc_all[];
-/* NULL when there is none of that name; a NULL name is the default. */
-const udt_cc_ops *udt_cc_find(const char *name);
+/* NULL when there is none of that name; a NULL name is the default towards such a peer. */
+const udt_cc_ops *udt_cc_find(const char *name, bool foreign);
 
 #endif

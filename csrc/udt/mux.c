@@ -22,7 +22,6 @@ void udt_opts_init(udt_opts *o)
         .snd_buf_bytes = DEFAULT_BUF_PKTS * (DEFAULT_MSS - UDT_OVERHEAD),
         .rcv_buf_bytes = DEFAULT_BUF_PKTS * (DEFAULT_MSS - UDT_OVERHEAD),
         .fc_pkts = 25600,
-        .cc = "udt",
         .linger_ms = 180000,
     };
 }
@@ -339,7 +338,7 @@ static bool resolve(const udt_mux *m, udt_opts *o, uint16_t family, int32_t time
     if (o->connect_timeout_ms <= 0)
         o->connect_timeout_ms = timeout_ms;
     return o->mss >= UDT_MSS_MIN && (o->type == UDT_STREAM || o->type == UDT_DGRAM) &&
-           udt_cc_find(o->cc) && o->snd_buf_bytes > 0 && o->idle_timeout_ms >= 0 &&
+           udt_cc_find(o->cc, true) && o->snd_buf_bytes > 0 && o->idle_timeout_ms >= 0 &&
            o->max_bw_Bps >= 0;
 }
 

@@ -23,7 +23,7 @@ typedef struct udt_opts {
     uint32_t snd_buf_bytes; /* upper bound of unacknowledged + unsent payload; grows from 64 KB */
     uint32_t rcv_buf_bytes; /* upper bound of the receive buffer; grows from 64 KB */
     uint32_t fc_pkts;       /* maximum flow window in packets, default 25600 */
-    const char *cc;         /* congestion control by name, default "udt" */
+    const char *cc;         /* congestion control by name; NULL: bbr between own peers, else udt */
     int64_t max_bw_Bps;     /* bytes per second, 0 = unlimited */
     int32_t connect_timeout_ms; /* default 3000 client, 30000 rendezvous */
     int32_t idle_timeout_ms;    /* default 10000: dead after this silence in spite of keep-alives
