@@ -33,9 +33,9 @@ void udt__conn_timer(udt_conn *c, udt_time *field, udt_time at)
 
 void udt__conn_arm(udt_conn *c)
 {
-    const udt_time all[] = {c->t_handshake, c->t_connect, c->t_ack,      c->t_ack_repeat,
-                            c->t_nak,       c->t_probe,   c->t_retx,     c->t_exp,
-                            c->t_pace,      c->t_linger,  c->t_shutdown, c->t_space};
+    const udt_time all[] = {c->t_handshake, c->t_connect, c->t_ack, c->t_ack_repeat, c->t_nak,
+                            c->t_probe,     c->t_retx,    c->t_exp, c->t_pace,       c->t_linger,
+                            c->t_shutdown,  c->t_space,   c->t_own};
     udt_time first = UDT_NEVER;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         first = all[i] < first ? all[i] : first;
@@ -46,7 +46,7 @@ void udt__conn_arm(udt_conn *c)
 static void stop_timers(udt_conn *c)
 {
     c->t_handshake = c->t_connect = c->t_ack = c->t_ack_repeat = c->t_nak = c->t_probe = c->t_retx =
-        c->t_exp = c->t_pace = c->t_linger = c->t_shutdown = c->t_space = UDT_NEVER;
+        c->t_exp = c->t_pace = c->t_linger = c->t_shutdown = c->t_space = c->t_own = UDT_NEVER;
     udt__conn_arm(c);
 }
 

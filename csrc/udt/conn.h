@@ -15,6 +15,7 @@
 #include "udt/cc.h"
 #include "udt/handshake.h"
 #include "udt/mux.h"
+#include "udt/own.h"
 #include "udt/packet.h"
 #include "udt/rcvbuf.h"
 #include "udt/rcvloss.h"
@@ -50,7 +51,12 @@ enum conn_due {
     DUE_NAK = 64,
     DUE_NAK_REPEAT = 128,
     DUE_KEEPALIVE = 256,
-    DUE_PROBE = 512 /* tail-loss probe: the last packet again */
+    DUE_PROBE = 512, /* tail-loss probe: the last packet again */
+    /* Own mode; DUE_ACK means EACK there. */
+    DUE_PARAMS = 1024,
+    DUE_PATH = 2048,
+    DUE_PATH_REPLY = 4096,
+    DUE_ACKFREQ = 8192
 };
 
 enum limit_reason { LIM_NONE, LIM_APP, LIM_CWND, LIM_FLOW };
@@ -93,7 +99,7 @@ typedef struct udt_conn {
 
     /* Timers (spec 5); UDT_NEVER when off. */
     udt_time t_handshake, t_connect, t_ack, t_ack_repeat, t_nak, t_probe, t_retx, t_exp, t_pace,
-        t_linger, t_shutdown, t_space;
+        t_linger, t_shutdown, t_space, t_own;
     udt_time opened_at, heard_at, sent_at, exp_from;
     int exp_count;
     int asks; /* of a foreign peer, ACKs that ask for its ACK2, since it was heard */
@@ -166,6 +172,7 @@ typedef struct udt_conn {
     bool rtt_known;
     int64_t peer_rate_pps, peer_capacity_pps;
     udt_stats st;
+    udt_own own;
 } udt_conn;
 
 typedef struct udt_tombstone {
@@ -173,6 +180,8 @@ typedef struct udt_tombstone {
     int32_t id, peer_id;
     udt_addr peer;
     udt_time until, reply_at;
+    uint8_t bye_len; /* own mode: a sealed shutdown to answer with, 0 = a plain one */
+    uint8_t bye[UDT_CTRL_MAX];
 } udt_tombstone;
 #define TOMBSTONES 1024
 #define TOMBSTONE_US 60000000
@@ -203,7 +212,10 @@ struct udt_mux {
     udt_mux_counters n;
     int32_t closed_id; /* whose CLOSED event was fetched last */
     udt_stats closed_stats;
+    uint8_t *scratch; /* SCRATCH_BYTES: body of the sealed packet just opened */
+    own_counters own; /* of all connections */
 };
+#define SCRATCH_BYTES 65536
 
 /* mux.c */
 uint32_t udt__rand32(udt_mux *m);
