@@ -1,4 +1,5 @@
-"""IP literals from host names: GMP and the data channel talk to addresses only."""
+"""What can be known of a host without talking to it: its address (GMP and the data channel need one), and
+whether anything listens there."""
 
 from __future__ import annotations
 
@@ -6,7 +7,11 @@ import ipaddress
 from typing import Any
 
 from twisted.internet.defer import Deferred
+from twisted.internet.defer import TimeoutError as Late
+from twisted.internet.endpoints import HostnameEndpoint
+from twisted.internet.error import ConnectError, ConnectionRefusedError, DNSLookupError
 from twisted.internet.interfaces import IAddress, IHostResolution, IResolutionReceiver
+from twisted.internet.protocol import Factory, Protocol
 from zope.interface import implementer
 
 from sector.errors import Unreachable
@@ -43,3 +48,15 @@ async def literal_host(reactor: Any, host: str) -> str:
     receiver = _First(host)
     reactor.nameResolver.resolveHostName(receiver, host)
     return await receiver.done
+
+
+async def is_refused(reactor: Any, host: str, port: int, timeout_s: float = 5.0) -> bool:
+    """Whether the host itself says that nothing listens there; False when it listens or is only silent."""
+    plain: Any = Factory.forProtocol(Protocol)
+    plain.noisy = False
+    try:
+        connected: Any = await HostnameEndpoint(reactor, host, port, timeout=timeout_s).connect(plain)
+    except (ConnectError, DNSLookupError, Late) as bad:
+        return isinstance(bad, ConnectionRefusedError)
+    connected.transport.abortConnection()
+    return False

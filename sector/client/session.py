@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.error import ConnectingCancelledError
 from twisted.logger import Logger
 
 from sector import errors
@@ -23,7 +24,7 @@ from sector.config import ClientSection, Config, parse_address, save_client
 from sector.gmp.api import Gmp, GmpKey, Peer, PeerEvent
 from sector.keys import client_master_key
 from sector.model import Address, Right
-from sector.resolve import literal_host
+from sector.resolve import is_refused, literal_host
 from sector.rpc import RpcNode
 from sector.tls import Trust, first_that_answers, tls_request, tls_resume
 from sector.wire.base import Request
@@ -32,6 +33,9 @@ from sector.wire.login import Session as Granted
 
 log = Logger()
 CALL_S = 10.0
+LOOK_S = 2.0
+"""Seconds without an answer after which a look tells a master that is gone from one that is slow."""
+_LOOKS = 3
 _RESUME_GAP_S = 5.0
 
 
@@ -43,6 +47,9 @@ class Door(Protocol):
 
     def resume(self, session_id: bytes, secret: bytes) -> Awaitable[Granted]:
         """The same session (its `secret` empty). Raises SessionExpired, Unreachable."""
+
+    def look(self) -> Awaitable[None]:
+        """Raises Unreachable when it is certain that no master runs: all refuse connections."""
 
 
 class TlsDoor:
@@ -78,6 +85,12 @@ class TlsDoor:
         granted: Granted = await first_that_answers(self._addresses, ask)
         return granted
 
+    async def look(self) -> None:
+        for address in self._addresses:
+            if not await is_refused(self._reactor, address.host, address.port):
+                return
+        raise errors.Unreachable(f"connection to {self._addresses[0]} refused")
+
 
 def section_of(granted: Granted, secret: bytes, old: ClientSection) -> ClientSection:
     """The client's settings with this session in them."""
@@ -107,11 +120,14 @@ def read_password(config: Config) -> str:
 
 @dataclass(eq=False)
 class _Flight:
-    """A call under way; `lost` = the master did not know our key."""
+    """A call under way, to be looked after at `look_at`; `lost` = the master did not know our key, `away` =
+    no master runs."""
 
     answer: Deferred[Any]
     fresh: bool
+    look_at: float
     lost: bool = field(default=False)
+    away: bool = field(default=False)
 
 
 class ClientSession:
@@ -145,6 +161,7 @@ class ClientSession:
         self._flights: set[_Flight] = set()
         self._opening: list[Deferred[None]] | None = None
         self._last_reset = -1e9
+        self._looking: Deferred[None] | None = None
         self._closed = False
         gmp.on_peer_event(self._peer_event)
 
@@ -291,19 +308,22 @@ class ClientSession:
             except errors.SecurityAway:  # said by a master that is there
                 raise
             except (errors.Unreachable, errors.TimedOut, errors.Cancelled) as error:
-                if flight is None or (isinstance(error, errors.Cancelled) and not flight.lost):
+                ours = flight is not None and (flight.lost or flight.away)
+                if flight is None or (isinstance(error, errors.Cancelled) and not ours):
                     raise
                 again = repeat or type(request).SAFE or (flight.lost and flight.fresh)
-                trouble = (
-                    error
-                    if not flight.lost
-                    else errors.Unreachable(f"the master restarted during {type(request).__name__}")
-                )
+                trouble = error
+                if ours:
+                    what = "restarted" if flight.lost else "went away"
+                    trouble = errors.Unreachable(f"the master {what} during {type(request).__name__}")
                 if flight.lost and again:
                     await self.renew()
                     continue
                 if not flight.lost:
-                    await self._find_master(trouble)
+                    found = await self._find_master(trouble)
+                    if found and flight.away and again and attempt < _LOOKS:  # it has just come back
+                        attempt += 1
+                        continue
             finally:
                 if flight is not None:
                     self._flights.discard(flight)
@@ -318,23 +338,52 @@ class ClientSession:
         self, request: Request, deadline_s: float, on_progress: Callable[[int], None] | None
     ) -> _Flight:
         answer = self.rpc.call(self.peer, request, deadline_s=deadline_s, on_progress=on_progress)
-        flight = _Flight(answer, not self._answered)
+        flight = _Flight(answer, not self._answered, self.clock.seconds() + LOOK_S)
         self._flights.add(flight)
+        if self._looking is None:
+            self._looking = Deferred.fromCoroutine(self._watch())
+            self._looking.addErrback(lambda failure: failure.trap(CancelledError, ConnectingCancelledError))
         return flight
 
-    async def _find_master(self, trouble: errors.SectorError) -> None:
-        """After silence: some master may know our session; a plain refusal of TLS is the clearer error."""
+    async def _watch(self) -> None:
+        """While calls wait: see whether a master still runs. Ends those that nobody will answer."""
+        try:
+            while self._flights and not self._closed:
+                at = min(flight.look_at for flight in self._flights)
+                await pause(self.clock, max(0.0, at - self.clock.seconds()))
+                now = self.clock.seconds()
+                silent = [flight for flight in self._flights if flight.look_at <= now]
+                if not silent:
+                    continue
+                try:
+                    await self._door.look()
+                except errors.Unreachable:
+                    for flight in self._flights.intersection(silent):
+                        flight.away = True
+                        flight.answer.cancel()
+                for flight in silent:
+                    flight.look_at = self.clock.seconds() + LOOK_S
+        finally:
+            self._looking = None
+
+    async def _find_master(self, trouble: errors.SectorError) -> bool:
+        """After silence: some master may know our session (then True); a plain refusal of TLS is the clearer
+        error."""
         try:
             await self.renew()
+            return True
         except (errors.Unreachable, errors.TimedOut, errors.Busy) as error:
             trouble.message = f"the master does not answer: {error.message}"
             trouble.hint = error.hint or trouble.hint
         except errors.NotAllowed as error:
             log.debug("session not renewed: {why}", why=error.message)
+        return False
 
     def close(self) -> None:
         """End pending calls. The session itself stays valid."""
         self._closed = True
+        if self._looking is not None:
+            self._looking.cancel()
         for flight in list(self._flights):
             flight.answer.cancel()
 

@@ -112,6 +112,9 @@ class SimDoor:
         service.hub.gmp.add_key(service.hub.sessions.gmp_key(row))
         return self._granted(service, row, b"")
 
+    async def look(self) -> None:
+        self._sim.up()
+
     def _granted(self, service: MasterService, row: Any, secret: bytes) -> Session:
         host, port = service.hub.gmp.address
         return Session(

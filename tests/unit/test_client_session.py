@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import pytest
@@ -9,12 +10,14 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.task import Clock
 
 from sector import errors
+from sector.cli.tls_once import run_once
 from sector.client.session import ClientSession
 from sector.config import ClientSection
 from sector.gmp.api import GmpKey
 from sector.gmp.memory import MemoryGmp, MemoryHub
 from sector.keys import client_master_key
 from sector.model import Address
+from sector.resolve import is_refused
 from sector.rpc import RpcNode
 from sector.wire.admin import Status, StatusInfo
 from sector.wire.base import Ok
@@ -36,6 +39,8 @@ class Master:
         self.resumes = 0
         self.expired = False
         self.mkdirs = 0
+        self.looks = 0
+        self.silent = False
         self.start()
 
     def start(self) -> None:
@@ -77,6 +82,11 @@ class Master:
             raise errors.SessionExpired("the session has ended")
         self.resumes += 1
         return self._granted(b"")
+
+    async def look(self) -> None:
+        self.looks += 1
+        if self.gmp is None and not self.silent:
+            raise errors.Unreachable("connection to 127.0.0.1:7001 refused")
 
     def session(self, password: str = "right", **fields: Any) -> ClientSession:
         """A client's session."""
@@ -245,3 +255,74 @@ def test_a_missing_security_server_is_not_a_missing_master() -> None:
         master.run(session.call(Mkdir("/a"), patience_s=60.0))
     assert (master.logins, master.resumes) == (1, 0)
     assert master.clock.seconds() - before < 5
+
+
+def test_a_master_that_is_gone_is_told_at_once() -> None:
+    """Nothing listens where it was: that is said after two seconds, whatever the deadline."""
+    master = Master()
+    session = master.session()
+    master.run(session.open())
+    master.run(session.call(Status()))
+    master.stop()
+    for request in (Status(), Mkdir("/a")):
+        before = master.clock.seconds()
+        with pytest.raises(errors.Unreachable, match=r"the master does not answer: .* refused"):
+            master.run(session.call(request, deadline_s=20.0))
+        assert master.clock.seconds() - before < 3
+
+
+def test_a_master_that_is_only_slow_is_waited_for() -> None:
+    """A look that finds somebody there ends no call, and an answer late in the deadline counts."""
+    master = Master()
+    session = master.session()
+    master.run(session.open())
+
+    async def slow(request: Mkdir, caller: Any) -> Ok:
+        late: Deferred[None] = Deferred()
+        master.clock.callLater(15, late.callback, None)
+        await late
+        return Ok()
+
+    assert master.gmp is not None
+    RpcNode(master.gmp).serve(Mkdir, slow)
+    before = master.clock.seconds()
+    master.run(session.call(Mkdir("/a"), deadline_s=20.0))
+    assert 15 <= master.clock.seconds() - before < 16
+    assert master.looks >= 2
+    assert (master.logins, master.resumes) == (1, 0)
+
+
+def test_a_silent_host_is_waited_for_until_the_deadline() -> None:
+    """Only a refusal is certain."""
+    master = Master()
+    session = master.session()
+    master.run(session.open())
+    master.stop()
+    master.silent = True
+    before = master.clock.seconds()
+    with pytest.raises((errors.Unreachable, errors.TimedOut)):
+        master.run(session.call(Status(), deadline_s=8.0))
+    assert master.clock.seconds() - before > 7
+
+
+def test_nothing_is_left_when_calls_are_over() -> None:
+    """No timer of a look outlives its session."""
+    master = Master()
+    session = master.session()
+    master.run(session.open())
+    master.run(session.call(Status()))
+    session.close()
+    looks = master.looks
+    master.clock.advance(10)
+    assert master.looks == looks
+
+
+def test_only_a_refusal_is_a_refusal() -> None:
+    """Somebody who listens, even without a word, is there."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port = server.getsockname()[1]
+        server.listen()
+        assert run_once(lambda reactor: is_refused(reactor, "127.0.0.1", port)) is False
+    assert run_once(lambda reactor: is_refused(reactor, "127.0.0.1", port)) is True
+    assert run_once(lambda reactor: is_refused(reactor, "no.such.host.invalid", 1)) is False
