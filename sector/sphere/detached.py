@@ -23,7 +23,7 @@ from sector.config import ClientSection, Config, client_path
 from sector.model import Version, parent
 from sector.sphere.blocking import Job
 from sector.sphere.job import JobDriver
-from sector.sphere.job_request import Options, fault_text
+from sector.sphere.job_request import PROCESS_ENDS, Options, fault_text, process_end
 from sector.sphere.result import Part, Status
 from sector.sphere.stream import KnownFile, SphereStream, natural_key
 from sector.wire.sphere import BLOB_MAX, JobCancel, JobInfo, JobShow
@@ -127,6 +127,8 @@ class DetachedJob(Job):
             return status
         if status.errors:
             fault = status.errors[0]
+            if fault.type in PROCESS_ENDS and fault.segment >= 0:
+                raise process_end(fault, f"segment {fault.segment}", self._id, self._options.label)
             raise errors.from_wire(fault.code, fault_text(fault), "")
         if status.state == "cancelled":
             raise errors.Cancelled(f"job {self._id} was cancelled")

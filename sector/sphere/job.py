@@ -24,7 +24,7 @@ from sector.model import check_path
 from sector.sphere.inputs import find_files, make_segments
 from sector.sphere.job_buckets import BucketBook
 from sector.sphere.job_nodes import Nodes, is_silence
-from sector.sphere.job_request import Options, fault_error, segment_request
+from sector.sphere.job_request import Options, failure_fault, fault_error, segment_request
 from sector.sphere.job_results import ResultBox
 from sector.sphere.job_stage import BucketStage
 from sector.sphere.plan import Effect, Failed, Finished, Limits, Plan, Start, Stop
@@ -116,8 +116,8 @@ class JobDriver:
             await self.nodes.take(started.nodes)
             slots = sum(node.spes for node in started.nodes)
             segments = await make_segments(self.client, self.stream, found, slots, self.options.segment_bytes)
-        except BaseException:
-            await self._tell_master("failed")
+        except BaseException as error:
+            await self._tell_master("failed", error)
             self.nodes.close()
             raise
         for node, why in started.refused.items():
@@ -248,7 +248,7 @@ class JobDriver:
             state = "done"
             if self.error is not None:
                 state = "cancelled" if isinstance(self.error, errors.Cancelled) else "failed"
-            await self._tell_master(state)
+            await self._tell_master(state, self.error if state == "failed" else None)
             self.nodes.close()
             self.state = state
             self._notify()
@@ -392,7 +392,8 @@ class JobDriver:
     def _fault(self, fault: UdfFault) -> None:
         assert self.plan is not None
         self.faults.append(fault)
-        self._fail(fault_error(fault, self.plan.segments[fault.segment]))
+        segment = self.plan.segments[fault.segment]
+        self._fail(fault_error(fault, segment, self.id, self.options.label))
 
     async def _drop(self, node: str, segment: int) -> None:
         assert self.nodes is not None
@@ -487,15 +488,17 @@ class JobDriver:
                 log.info("job {job}: {why}", job=self.id, why=error.message)
             await pause(self.clock, 0.25)
 
-    async def _report(self, state: str) -> JobOrder:
-        request = JobReport(self.id, state, self.counts(), self.stage, self.faults[:20])
+    async def _report(self, state: str, why: BaseException | None = None) -> JobOrder:
+        """`why` it failed is told when no function is to blame."""
+        faults = self.faults[:20] or ([failure_fault(why)] if why is not None else [])
+        request = JobReport(self.id, state, self.counts(), self.stage, faults)
         patience = 0.0 if self.hurry else 30.0
         order: JobOrder = await self.client.call(request, deadline_s=5.0, patience_s=patience)
         return order
 
-    async def _tell_master(self, state: str) -> None:
+    async def _tell_master(self, state: str, why: BaseException | None = None) -> None:
         try:
-            await self._report(state)
+            await self._report(state, why)
         except SectorError as error:
             log.warn(
                 "the master was not told that job {job} is {state}: {why}",

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sector.errors import SectorError, UdfError, UdfTimeout, UdfType
+from sector.errors import JobFailed, SectorError, UdfError, UdfTimeout, UdfType
 from sector.model import Version
 from sector.sphere.plan import Segment
 from sector.sphere.stream import SphereStream
 from sector.wire.sphere import Input, Route, SegmentRun, UdfFault
+
+PROCESS_ENDS = ("signal", "exit")
+"""Types of faults where the function took its worker process with it."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +75,9 @@ def segment_request(
     )
 
 
-def fault_error(fault: UdfFault, segment: Segment) -> SectorError:
-    """The exception for a function's fault: where it happened, what, and the remote traceback."""
+def fault_error(fault: UdfFault, segment: Segment, job: str, label: str) -> SectorError:
+    """The exception for a function's fault: where it happened, what, and the remote traceback. One that
+    ended its process is told in one line: the dump of a crash is in the record of the job."""
     span = segment.spans[0]
     where = f"segment {fault.segment}"
     if fault.record >= 0:
@@ -84,10 +88,28 @@ def fault_error(fault: UdfFault, segment: Segment) -> SectorError:
         return UdfTimeout(f"{fault.message} ({span.source.path})")
     if fault.code == UdfType.code:
         return UdfType(f"{where}: {fault.message}")
+    if fault.type in PROCESS_ENDS:
+        return process_end(fault, where, job, label)
     return UdfError(f"{where}: {fault_text(fault)}")
 
 
+def process_end(fault: UdfFault, where: str, job: str, label: str) -> UdfError:
+    """The error of a function that took its process with it, in one line."""
+    hint = f"sector job show {job} has the crash dump" if fault.traceback else ""
+    return UdfError(f"function {label}, {where}: {fault.message}", hint=hint)
+
+
+def failure_fault(error: BaseException) -> UdfFault:
+    """The record of a job that failed for another reason than its function: segment -1."""
+    if isinstance(error, SectorError):
+        text = error.message + (f" ({error.hint})" if error.hint else "")
+        return UdfFault(-1, -1, type(error).__name__, text[:8192], "", error.code)
+    return UdfFault(-1, -1, type(error).__name__, str(error)[:8192] or "cancelled", "", JobFailed.code)
+
+
 def fault_text(fault: UdfFault) -> str:
-    """What a function raised, with the remote traceback."""
+    """What a function raised, with the remote traceback; else what ended the job."""
+    if fault.segment < 0:
+        return fault.message
     text = f"{fault.type}: {fault.message}"
     return f"{text}\n{fault.traceback.rstrip()}" if fault.traceback else text

@@ -30,6 +30,8 @@ from sector.wire.sphere import SpeState, UdfFault
 
 log = Logger()
 LOG_KEEP = 64 << 10
+LOG_SHOWN = 4000
+DUMP_HEAD = "Fatal Python error: "
 START_S = 60.0
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 OUTSIDE_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
@@ -400,7 +402,7 @@ class Supervisor:
 
     @staticmethod
     def _log_of(worker: _Worker) -> str:
-        text = bytes(worker.tail[-4000:]).decode("utf-8", "replace")
+        text = bytes(worker.tail[-LOG_SHOWN:]).decode("utf-8", "replace")
         return text
 
     # -- ends ------------------------------------------------------------------------------------
@@ -459,11 +461,12 @@ class Supervisor:
         else:
             if status < 0:
                 name = signal.Signals(-status).name if -status in signal.valid_signals() else str(-status)
-                kind, text = "signal", f"the function crashed its worker process ({name})"
+                kind, text = "signal", f"it crashed its worker process ({name})"
             else:
-                kind, text = "exit", f"the function ended its worker process with exit status {status}"
-            fault = UdfFault(task.segment, -1, kind, text, tail)
-            current.result.callback(Fault(fault, worker.pid, tail))
+                kind, text = "exit", f"it ended its worker process with exit status {status}"
+            printed, dump = _cut_dump(bytes(worker.tail).decode("utf-8", "replace"))
+            fault = UdfFault(task.segment, -1, kind, text, dump)
+            current.result.callback(Fault(fault, worker.pid, printed[-LOG_SHOWN:]))
 
     def _cancelled(self, entry: _Waiting) -> None:
         self._drop(entry, Cancelled(f"segment {entry.task.segment} was cancelled"))
@@ -555,6 +558,12 @@ class Supervisor:
             worker.cpu = used
             worker.heard = now
         current.progress(worker.fraction, worker.pid)
+
+
+def _cut_dump(text: str) -> tuple[str, str]:
+    """(what the function printed, the crash dump of faulthandler behind it or "")."""
+    at = text.rfind(DUMP_HEAD)
+    return (text, "") if at < 0 else (text[:at], text[at:])
 
 
 def _cpu_seconds(pid: int) -> float:

@@ -73,8 +73,9 @@ class SpePeer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UdfFault(msgspec.Struct, frozen=True, array_like=True):
-    """One error of a user function. `record` = number of the record in its segment, -1 unknown;
-    `type` = exception class or "exit", "signal"; `code` as in sector.errors."""
+    """One error of a user function, or (`segment` -1) why the job failed without one. `record` = number of
+    the record in its segment, -1 unknown; `type` = exception class or "exit", "signal"; `code` as in
+    sector.errors."""
 
     segment: int
     record: int

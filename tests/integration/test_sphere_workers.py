@@ -149,12 +149,15 @@ class WorkerTests(TestCase):
         def crash(data: Any, ctx: Any) -> None:
             import ctypes
 
+            print("before the crash")
             ctypes.string_at(0)
 
         fault = await self.run_task(self.task(crash))
         self.assertEqual(fault.fault.type, "signal")
         self.assertIn("SIGSEGV", fault.fault.message)
         self.assertIn("in crash", fault.fault.traceback)
+        self.assertNotIn("before the crash", fault.fault.traceback)
+        self.assertEqual(fault.log, "before the crash\n")
         done = await self.run_task(self.task(lambda data, ctx: b"next"))
         self.assertIsInstance(done, Done)
 

@@ -13,17 +13,18 @@ import pytest
 from sector import errors
 from sector.client.cloud import CloudClient
 from sector.master.jobs import register_jobs
-from sector.model import Right
+from sector.model import Right, Version
 from sector.slave.spe import register_spe
 from sector.sphere.job import JobDriver
-from sector.sphere.job_request import Options
+from sector.sphere.job_request import Options, fault_error
 from sector.sphere.pack import pack
+from sector.sphere.plan import Segment, Source, Span
 from sector.sphere.records import encode, from_lengths
 from sector.sphere.stream import SphereStream
 from sector.testing.cluster import SimCluster
 from sector.testing.workers import SimSpawner
 from sector.wire.slave import LocalPublish
-from sector.wire.sphere import BucketSeal, BucketState, JobCancel, JobList, JobShow
+from sector.wire.sphere import BucketSeal, BucketState, JobCancel, JobList, JobShow, UdfFault
 
 KB = 1000
 
@@ -249,6 +250,30 @@ def test_function_error_has_segment_and_traceback_and_is_not_retried(sim: Sphere
     assert driver.status().counts.retries == 0
     info = sim.wait(cloud.call(JobShow(driver.id)))
     assert (info.state, info.errors[0].segment) == ("failed", 4)
+
+
+def test_a_job_that_never_begins_says_why(sim: SphereSim) -> None:
+    """What `job show` tells of it is what its caller was told."""
+    cloud = sim.client()
+    store(sim, cloud)
+    with pytest.raises(errors.NotFound, match="no record index"):
+        sim.job(cloud, SphereStream(cloud, "/in/f1", index=True), lambda data, ctx: data)
+    (listed,) = sim.wait(cloud.call(JobList())).jobs
+    info = sim.wait(cloud.call(JobShow(listed.id)))
+    assert info.state == "failed"
+    (why,) = info.errors
+    assert (why.segment, why.record, why.code) == (-1, -1, "not_found")
+    assert "/in/f1 has no record index" in why.message and "/in/f1.idx" in why.message
+
+
+def test_a_crash_is_one_line_and_its_dump_is_kept() -> None:
+    fault = UdfFault(0, -1, "signal", "it crashed its worker process (SIGSEGV)", "Fatal Python error: x\n  y")
+    segment = Segment(0, (Span(Source("/in/f0", 9, Version(1, 1), ("s1",), 0), 0, 9),))
+    error = fault_error(fault, segment, "4f2a", "find")
+    assert str(error).splitlines() == [str(error)]
+    for part in ("function find", "segment 0", "/in/f0", "SIGSEGV"):
+        assert part in error.message
+    assert error.hint == "sector job show 4f2a has the crash dump"
 
 
 def test_rights_are_checked(sim: SphereSim) -> None:
