@@ -237,7 +237,7 @@ class Cloud:
         return body
 
     async def read_at(self, path: str, offset: int, length: int) -> bytes:
-        """At most `length` bytes of a file from `offset`; fewer at its end."""
+        """At most `length` bytes of a file from `offset`; fewer at its end, none beyond."""
         body: bytes = await self.wait(self.client.read_at, path, offset, length)
         return body
 

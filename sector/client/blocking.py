@@ -301,7 +301,7 @@ class Cloud:
         return body
 
     def read_at(self, path: str, offset: int, length: int) -> bytes:
-        """At most `length` bytes of a file from `offset`; fewer at its end."""
+        """At most `length` bytes of a file from `offset`; fewer at its end, none beyond."""
         body: bytes = self.wait(self.client.read_at, path, offset, length)
         return body
 

@@ -52,6 +52,16 @@ def test_random_reads_equal_a_local_file(sim: SimCluster, rng: random.Random) ->
         assert file.read() == content[5:]
 
 
+def test_reading_beyond_the_end_gives_nothing(sim: SimCluster) -> None:
+    """As pread does; a file that is missing is still an error."""
+    cloud = sim.client()
+    sim.wait(cloud.write("/f", b"0123456789"))
+    got = [sim.wait(cloud.read_at("/f", offset, 5)) for offset in (3, 8, 10, 11, 1 << 40)]
+    assert got == [b"34567", b"89", b"", b"", b""]
+    with pytest.raises(errors.NotFound):
+        sim.wait(cloud.read_at("/g", 11, 5))
+
+
 def test_reading_in_order_asks_for_growing_windows(sim: SimCluster) -> None:
     """Read-ahead: far fewer transfers than reads, and no more than the bytes of the file."""
     cloud = sim.client()
