@@ -34,6 +34,22 @@ password_option = click.option(
 )
 
 
+class _NameType(click.ParamType[str]):
+    """A name of a user or node, as far as a message can carry it: 1 to 128 characters."""
+
+    name = "name"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not value:
+            raise UsageError("the name is empty", hint="give a name of 1 to 128 characters")
+        if len(value) > 128:
+            raise UsageError(f"a name of {len(value)} characters is too long", hint="128 are allowed")
+        return value
+
+
+NAME = _NameType()
+
+
 def _done(shared: Shared, text: str, **fields: object) -> None:
     if shared.json:
         render.print_json(fields)
@@ -44,11 +60,17 @@ def _done(shared: Shared, text: str, **fields: object) -> None:
 # users ------------------------------------------------------------------------------------------------
 @click.group()
 def user() -> None:
-    """Add, list and remove users, set passwords."""
+    """Add, list and remove users, set passwords.
+
+    \b
+    Examples:
+      sector user add alice
+      sector user list
+    """
 
 
 @user.command("add")
-@click.argument("name")
+@click.argument("name", type=NAME)
 @click.option("--admin", is_flag=True, help="Make the user an administrator.")
 @password_option
 @shared_options
@@ -114,7 +136,7 @@ def _user_json(info: UserInfo) -> dict[str, object]:
 
 
 @user.command("remove")
-@click.argument("name")
+@click.argument("name", type=NAME)
 @shared_options
 @click.pass_obj
 def user_remove(shared: Shared, name: str) -> None:
@@ -129,7 +151,7 @@ def user_remove(shared: Shared, name: str) -> None:
 
 
 @user.command("passwd")
-@click.argument("name", required=False)
+@click.argument("name", required=False, type=NAME)
 @password_option
 @click.option("--old-password-file", metavar="FILE", help="File with the old password (for your own).")
 @shared_options
@@ -158,7 +180,7 @@ def user_passwd(
 
 # rights -----------------------------------------------------------------------------------------------
 @click.command()
-@click.argument("user_name", metavar="USER")
+@click.argument("user_name", metavar="USER", type=NAME)
 @click.argument("path")
 @click.argument("rights", metavar="RIGHTS")
 @shared_options
@@ -185,7 +207,7 @@ def grant(shared: Shared, user_name: str, path: str, rights: str) -> None:
 
 
 @click.command()
-@click.argument("user_name", metavar="USER")
+@click.argument("user_name", metavar="USER", type=NAME)
 @click.argument("path")
 @shared_options
 @click.pass_obj
@@ -203,7 +225,12 @@ def revoke(shared: Shared, user_name: str, path: str) -> None:
 # nodes ------------------------------------------------------------------------------------------------
 @click.group()
 def node() -> None:
-    """Show the nodes."""
+    """Show the nodes.
+
+    \b
+    Example:
+      sector node list
+    """
 
 
 @node.command("list")
@@ -240,23 +267,29 @@ def node_list(shared: Shared) -> None:
 # allow-lists ------------------------------------------------------------------------------------------
 @click.group()
 def acl() -> None:
-    """Say which slaves and masters may join."""
+    """Say which slaves and masters may join.
+
+    \b
+    Examples:
+      sector acl slave add slave4 --address 10.0.0.0/24
+      sector acl slave list
+    """
 
 
 def _acl_group(role: str) -> click.Group:
-    @click.group(role, help=f"Allow-list of {role}s.")
-    def group() -> None:
-        pass
-
     def example(arguments: str) -> str:
         return f"\b\nExample:\n  sector acl {role} {arguments}"
+
+    @click.group(role, help=f"Allow-list of {role}s.", epilog=example("list"))
+    def group() -> None:
+        pass
 
     @group.command(
         "add",
         help=f"Let the {role} NAME join, from the given addresses or from anywhere.",
         epilog=example(f"add {role}4 --address 10.0.0.0/24"),
     )
-    @click.argument("name")
+    @click.argument("name", type=NAME)
     @click.option("--address", "addresses", metavar="CIDR", multiple=True, help="Only from here; repeatable.")
     @shared_options
     @click.pass_obj
@@ -265,7 +298,7 @@ def _acl_group(role: str) -> click.Group:
         _done(shared, f"{role} {name} may join", role=role, name=name, addresses=list(addresses))
 
     @group.command("remove", help=f"Refuse the {role} NAME from now on.", epilog=example(f"remove {role}4"))
-    @click.argument("name")
+    @click.argument("name", type=NAME)
     @shared_options
     @click.pass_obj
     def remove(shared: Shared, name: str) -> None:

@@ -23,7 +23,12 @@ GRANULARITIES = click.Choice(["record", "batch", "segment", "file"])
 
 @click.group()
 def sphere() -> None:
-    """Run functions over files where they lie."""
+    """Run functions over files where they lie.
+
+    \b
+    Example:
+      sector sphere run words.py:count '/text/*.txt'
+    """
 
 
 @sphere.command(
@@ -148,7 +153,13 @@ def _shown(raw: bytes) -> Any:
 
 @click.group()
 def job() -> None:
-    """List, show and cancel jobs."""
+    """List, show and cancel jobs.
+
+    \b
+    Examples:
+      sector job list
+      sector job show 4f2a
+    """
 
 
 @job.command("list", epilog="\b\nExample:\n  sector job list --json | jq '.[0].id'")
@@ -198,7 +209,8 @@ def show(shared: Shared, job_id: str) -> None:
             right=(1, 2, 3),
         )
     for error in info.errors:
-        where = f"segment {error.segment}" + (f", record {error.record}" if error.record >= 0 else "")
+        where = f"segment {error.segment}" if error.segment >= 0 else "job"
+        where += f", record {error.record}" if error.record >= 0 else ""
         click.echo(f"{where}: {error.type}: {error.message}")
         if error.traceback:
             click.echo(error.traceback.rstrip())
@@ -247,7 +259,7 @@ def _detailed(info: JobInfo) -> dict[str, Any]:
 
 def _fault(fault: UdfFault) -> dict[str, Any]:
     return {
-        "segment": fault.segment,
+        "segment": None if fault.segment < 0 else fault.segment,
         "record": None if fault.record < 0 else fault.record,
         "type": fault.type,
         "message": fault.message,

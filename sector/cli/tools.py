@@ -101,6 +101,12 @@ class _Benches(click.Group):
 @click.command(cls=_Benches)
 @click.pass_context
 def bench(ctx: click.Context) -> None:
-    """Measure transport, messaging and sorting; --json prints one document with machine and settings."""
+    """Measure transport, messaging and sorting; --json prints one document with machine and settings.
+
+    \b
+    Examples:
+      sector bench udt
+      sector bench gmp --json
+    """
     if getattr(ctx.obj, "json", False):  # given before the command's name
         ctx.default_map = {name: {"as_json": True} for name in BENCHES}

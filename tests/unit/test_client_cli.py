@@ -16,13 +16,14 @@ import pytest
 from click.testing import CliRunner
 
 from sector import errors
-from sector.cli import files
+from sector.cli import compute, files
 from sector.cli.main import cli, run
 from sector.cli.tls_once import read_password
 from sector.client.progress import Moved, Summary
 from sector.model import FileInfo, Version
 from sector.sphere.blocking import Job, _draw
 from sector.wire.files import Removed, Replicas
+from sector.wire.sphere import JobCounts, JobInfo, UdfFault
 
 A = FileInfo("/d/a", "file", 5, Version(1, 7), "alice", 0o640, 1.7e9, "crc32c-1m:00", ["s1", "s2"])
 B = FileInfo("/d/b\n\x1b[2J", "file", 0, Version(1, 8), "bob", 0o644, 1.7e9, "crc32c-1m:01", [])
@@ -232,3 +233,34 @@ def test_the_bar_of_a_job_goes_before_the_results(monkeypatch: pytest.MonkeyPatc
     assert job._bar is not None and job._bar.is_alive()
     assert list(job.results()) == []
     assert not job._bar.is_alive()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("user", "add"), ("user", "remove"), ("user", "passwd"), ("grant",), ("acl", "slave", "add")],
+    ids=" ".join,
+)
+def test_a_name_that_no_message_can_carry_is_one_clear_line(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before any password is asked for and without a master."""
+    rest = ["/d", "r"] if words == ("grant",) else []
+    for name, told in (("", "the name is empty"), ("x" * 129, "a name of 129 characters is too long")):
+        assert run([*words, name, *rest]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"sector: {told}")
+        assert said.count("\n") == 1
+
+
+def test_the_record_of_a_job_that_never_began(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No segment is to blame: null in JSON, "job" in text."""
+    why = UdfFault(-1, -1, "NotFound", "/a has no record index", "", "not_found")
+    info = JobInfo("4f" * 8, "alice", "failed", 1, "f", 1.0, 2.0, JobCounts(), [], [why])
+    monkeypatch.setattr(compute, "call", lambda shared, *requests: info)
+    assert run(["job", "show", "4f", "--json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)["errors"]
+    assert (told["segment"], told["record"], told["message"]) == (None, None, "/a has no record index")
+    assert run(["job", "show", "4f"]) == 0
+    assert "\njob: NotFound: /a has no record index" in capsys.readouterr().out
