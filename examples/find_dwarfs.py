@@ -9,6 +9,7 @@ Cool stars are much brighter in z than in i. The catalogue has 24 bytes a star; 
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any
 
 import numpy as np
@@ -59,4 +60,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except sector.SectorError as error:
+        sys.exit(f"find_dwarfs: {error}")

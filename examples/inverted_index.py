@@ -14,6 +14,7 @@ import html
 import os
 import re
 import shutil
+import sys
 import tempfile
 import zlib
 from collections import Counter, defaultdict
@@ -113,4 +114,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except sector.SectorError as error:
+        sys.exit(f"inverted_index: {error}")

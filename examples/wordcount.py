@@ -6,6 +6,7 @@ sector sphere run examples/wordcount.py:count /text
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections import Counter
 from typing import Any
@@ -21,16 +22,23 @@ def count(text: memoryview, ctx: Any) -> bytes:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("paths", nargs="*", default=["/"], help="files, directories or globs of the cloud")
+    parser.add_argument("--top", type=int, default=20, metavar="N", help="how many words to print")
+    options = parser.parse_args()
     with sector.connect() as cloud:
         total: Counter[str] = Counter()
-        job = sector.SphereProcess(cloud).run(sector.SphereStream(cloud, sys.argv[1:] or ["/"]), count)
+        job = sector.SphereProcess(cloud).run(sector.SphereStream(cloud, options.paths), count)
         for part in job.results():
             for line in part.data.decode().splitlines():
                 number, word = line.split(" ", 1)
                 total[word] += int(number)
-        for word, number in total.most_common(20):
+        for word, number in total.most_common(options.top):
             print(f"{number:8} {word}")
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except sector.SectorError as error:
+        sys.exit(f"wordcount: {error}")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -123,8 +126,25 @@ def test_every_command_has_help_and_an_example() -> None:
     """`--help` everywhere, with examples (design section 9)."""
     for path, command in all_commands():
         assert command.help, f"{path} has no help"
-        if not isinstance(command, click.Group):
-            assert "sector " in f"{command.help}{command.epilog or ''}", f"{path} --help shows no example"
+        assert "  sector " in f"{command.help}{command.epilog or ''}", f"{path} --help shows no example"
+
+
+@pytest.mark.parametrize("name", ["wordcount", "find_dwarfs", "inverted_index", "terasort"])
+def test_examples_have_help_and_fail_in_one_line(name: str, tmp_path: Path) -> None:
+    """--help is help, and an error of the cluster (here: none is known) is no traceback."""
+    env = {key: value for key, value in os.environ.items() if not key.startswith("SECTOR_")}
+    env |= {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
+
+    def example(*arguments: str) -> subprocess.CompletedProcess[str]:
+        program = [sys.executable, str(ROOT / "examples" / f"{name}.py"), *arguments]
+        return subprocess.run(program, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+    shown = example("--help")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout.startswith("usage:")
+    told = example(*(["/no/such"] if name in ("wordcount", "find_dwarfs") else []))
+    assert told.returncode == 1
+    assert told.stderr.startswith(f"{name}: ") and told.stderr.count("\n") == 1
 
 
 CODE = [case for page in WRITTEN for case in blocks(page, "python", "python runnable")]
