@@ -36,10 +36,11 @@ static int64_t idle_us(io_port *p, int64_t max_wait_us)
     return wait < 0 ? 0 : wait;
 }
 
-/* Sleeps until a packet, a waker or the timeout. Returns whether to read the socket. */
-static bool wait_for_work(io_port *p, int64_t wait_us)
+/* Sleeps until a packet, a waker or the timeout. Returns whether to read the socket. `pause`:
+ * packets do not end this sleep. */
+static bool wait_for_work(io_port *p, int64_t wait_us, bool pause)
 {
-    struct pollfd pf[2] = {{.fd = p->failed ? -1 : p->fd, .events = POLLIN},
+    struct pollfd pf[2] = {{.fd = p->failed || pause ? -1 : p->fd, .events = POLLIN},
                            {.fd = p->evfd, .events = POLLIN}};
     struct timespec ts = {.tv_sec = wait_us / 1000000, .tv_nsec = wait_us % 1000000 * 1000};
     if (p->tx_wait)
@@ -56,7 +57,7 @@ static bool wait_for_work(io_port *p, int64_t wait_us)
         pthread_mutex_lock(&p->mu);
     atomic_store(&p->sleeping, 0);
     if (n <= 0)
-        return false;
+        return pause;
     if (pf[1].revents & POLLIN) {
         uint64_t v;
         ssize_t got = read(p->evfd, &v, sizeof v);
@@ -64,7 +65,7 @@ static bool wait_for_work(io_port *p, int64_t wait_us)
     }
     if (pf[0].revents & POLLERR)
         io_net_errors(p);
-    return (pf[0].revents & POLLIN) != 0;
+    return pause || (pf[0].revents & POLLIN) != 0;
 }
 
 static void tick(io_port *p)
@@ -187,9 +188,9 @@ void io_loop_turn(io_port *p, int64_t max_wait_us)
     if (!p->rx_more) {
         if (io_manual(p) && !p->tx_wait)
             io_net_send(p); /* what API calls left since the last turn */
-        int64_t wait = idle_us(p, max_wait_us);
+        int64_t wait = idle_us(p, max_wait_us), pause = p->tx_wait ? 0 : io_net_pause_us(p);
         if (wait > 0 || p->tx_wait)
-            readable = wait_for_work(p, wait);
+            readable = wait_for_work(p, pause > 0 ? min_time(wait, pause) : wait, pause > 0);
         p->now = io_clock();
     }
     if (readable && !p->failed)

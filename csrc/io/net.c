@@ -14,6 +14,11 @@
 
 enum { SOCK_BUF_BYTES = 8 << 20, GMP_MAGIC = 0xC7, GMP_OUT_CAP = 9000 };
 
+/* Where nothing joins datagrams for us (no GRO, or a sender without GSO) every few packets would
+ * wake the thread, and the waking costs both sides more than the packets do. Above PAUSE_SINGLES
+ * large datagrams in PAUSE_SPAN_US the socket is left alone for PAUSE_US at a time. */
+enum { PAUSE_US = 50, PAUSE_SPAN_US = 1000, PAUSE_SINGLES = 64, LARGE_BYTES = 1000 };
+
 static void set_int(int fd, int level, int name, int v)
 {
     (void)setsockopt(fd, level, name, &v, sizeof v); /* absent on old kernels: then not used */
@@ -83,12 +88,12 @@ int io_net_open(io_port *p, const udt_addr *at)
 
 int io_net_alloc(io_port *p)
 {
-    p->rx.buf = malloc((size_t)IO_RX_SLOTS * IO_SLOT_BYTES);
+    p->rx.buf = malloc((size_t)IO_RX_SLOTS * IO_SLOT_STRIDE);
     p->tx.buf = malloc(IO_TX_BYTES);
     if (!p->rx.buf || !p->tx.buf)
         return UDT_E_NOMEM;
     for (int i = 0; i < IO_RX_SLOTS; i++) {
-        p->rx.iov[i].iov_base = p->rx.buf + (size_t)i * IO_SLOT_BYTES;
+        p->rx.iov[i].iov_base = p->rx.buf + (size_t)i * IO_SLOT_STRIDE;
         p->rx.iov[i].iov_len = IO_SLOT_BYTES;
         p->rx.msg[i].msg_hdr.msg_iov = &p->rx.iov[i];
         p->rx.msg[i].msg_hdr.msg_iovlen = 1;
@@ -169,14 +174,14 @@ static void feed(io_port *p, const udt_addr *from, const uint8_t *b, size_t len,
     }
 }
 
-static int receive(io_port *p)
+static int receive(io_port *p, uint32_t slots)
 {
-    for (int i = 0; i < IO_RX_SLOTS; i++) {
+    for (uint32_t i = 0; i < slots; i++) {
         p->rx.msg[i].msg_hdr.msg_namelen = sizeof p->rx.name[i];
         p->rx.msg[i].msg_hdr.msg_controllen = p->gro ? sizeof p->rx.ctrl[i] : 0;
     }
     for (int tries = 0; tries < 8; tries++) {
-        int n = recvmmsg(p->fd, p->rx.msg, IO_RX_SLOTS, MSG_DONTWAIT, NULL);
+        int n = recvmmsg(p->fd, p->rx.msg, slots, MSG_DONTWAIT, NULL);
         p->st.recv_calls++;
         if (n >= 0 || errno == EAGAIN)
             return n;
@@ -190,19 +195,47 @@ static int receive(io_port *p)
     return -1;
 }
 
+/* Is the socket worth leaving alone? Decided anew after each span. */
+static void count_singles(io_port *p, uint32_t singles)
+{
+    p->rx_singles += singles;
+    p->rx_at = p->now;
+    if (p->now - p->rx_since < PAUSE_SPAN_US)
+        return;
+    p->rx_pause =
+        p->rx_singles >= PAUSE_SINGLES && p->now - p->rx_since < PAUSE_SPAN_US + 4 * PAUSE_US;
+    p->rx_singles = 0;
+    p->rx_since = p->now;
+}
+
+int64_t io_net_pause_us(const io_port *p)
+{
+    return p->rx_pause && !p->rx_more ? p->rx_at + PAUSE_US - p->now : 0;
+}
+
 void io_net_recv(io_port *p)
 {
-    int n = receive(p);
-    p->rx_more = n == IO_RX_SLOTS;
-    if (n <= 0)
+    uint32_t slots = p->rx_slots ? p->rx_slots : IO_RX_BIG, singles = 0;
+    int n = receive(p, slots);
+    p->rx_more = n == (int)slots;
+    if (n <= 0) {
+        count_singles(p, 0);
         return;
+    }
     udt_addr from;
+    size_t total = 0;
     for (int i = 0; i < n; i++) {
         struct msghdr *m = &p->rx.msg[i].msg_hdr;
+        const uint8_t *b = p->rx.iov[i].iov_base;
+        size_t len = p->rx.msg[i].msg_len, seg = p->gro ? gro_segment(m) : 0;
         if ((m->msg_flags & MSG_TRUNC) || !sockaddr_get(&p->rx.name[i], &from))
             continue;
-        feed(p, &from, p->rx.iov[i].iov_base, p->rx.msg[i].msg_len, p->gro ? gro_segment(m) : 0);
+        total += len;
+        singles += len >= LARGE_BYTES && (!seg || seg >= len) && b[0] != GMP_MAGIC;
+        feed(p, &from, b, len, seg);
     }
+    p->rx_slots = total / (size_t)n > IO_SLOT_BYTES / 8 ? IO_RX_BIG : IO_RX_SLOTS;
+    count_singles(p, singles);
     udt_mux_burst_end(p->mux, p->now);
     p->snap_at = p->snapped + IO_SNAP_US;
 }

@@ -18,9 +18,11 @@ enum {
     IO_MAX_CMDS = 4096,                /* queued commands of a port, completions not counted */
     IO_MAX_CMD_BYTES = 64 << 20,       /* payload inside queued commands of a port */
     IO_MAX_GMP_BYTES = 128 << 20,      /* GMP payload delivered and not yet released, per context */
-    IO_RX_SLOTS = 16,                  /* GRO buffers per recvmmsg */
+    IO_RX_SLOTS = 64,                  /* buffers per recvmmsg; memory only where one was filled */
+    IO_RX_BIG = 16,                    /* per call while GRO fills them: stays in the cache */
     IO_SLOT_BYTES = 65536,
-    IO_TX_BYTES = 16 * IO_SLOT_BYTES, /* one turn's output */
+    IO_SLOT_STRIDE = IO_SLOT_BYTES + 33 * 64, /* not all slots in the same cache sets */
+    IO_TX_BYTES = 16 * IO_SLOT_BYTES,         /* one turn's output */
     IO_TX_MSGS = 64,
     IO_SNAP_US = 250000,
     IO_QUEUE_BYTES = 1 << 20 /* bound of a socket's outbox and of its inbox */
@@ -202,18 +204,23 @@ struct io_port {
     udt_mux *mux;    /* [loop] */
     sgmp_node *node; /* [loop] NULL without GMP */
     struct io_bulk *bulk;
-    io_map map;       /* [loop] */
-    io_timers timers; /* [loop] */
-    udt_time now;     /* [loop] */
-    udt_time snap_at; /* [loop] next snapshot, UDT_NEVER = nothing changed since */
-    udt_time snapped; /* [loop] time of the last one */
-    io_rx rx;         /* [loop] */
-    io_tx tx;         /* [loop] */
-    bool rx_more;     /* [loop] the last receive filled all buffers */
-    bool tx_more;     /* [loop] output stopped at the turn's bound */
-    bool tx_wait;     /* [loop] the kernel's send buffer is full */
-    bool failed;      /* [loop] PORT_FAILED was said */
-    bool gso, gro;    /* [loop] in use */
+    io_map map;          /* [loop] */
+    io_timers timers;    /* [loop] */
+    udt_time now;        /* [loop] */
+    udt_time snap_at;    /* [loop] next snapshot, UDT_NEVER = nothing changed since */
+    udt_time snapped;    /* [loop] time of the last one */
+    io_rx rx;            /* [loop] */
+    io_tx tx;            /* [loop] */
+    bool rx_more;        /* [loop] the last receive filled all buffers */
+    uint32_t rx_slots;   /* [loop] buffers offered to the next receive */
+    uint32_t rx_singles; /* [loop] large datagrams since rx_since that came one by one */
+    bool rx_pause;       /* [loop] so many of them that the socket is left to fill a moment */
+    udt_time rx_since;   /* [loop] */
+    udt_time rx_at;      /* [loop] time of the last receive */
+    bool tx_more;        /* [loop] output stopped at the turn's bound */
+    bool tx_wait;        /* [loop] the kernel's send buffer is full */
+    bool failed;         /* [loop] PORT_FAILED was said */
+    bool gso, gro;       /* [loop] in use */
     uint32_t no_gso_n;
     udt_addr no_gso[IO_NO_GSO_PATHS]; /* [loop] paths that refused segmentation */
     udt_port_stats st;                /* [loop] */
@@ -259,6 +266,7 @@ int io_net_open(io_port *p, const udt_addr *at);
 int io_net_alloc(io_port *p);
 void io_net_free(io_port *p);
 void io_net_recv(io_port *p);
+int64_t io_net_pause_us(const io_port *p); /* how long to leave the socket to fill, or 0 */
 void io_net_send(io_port *p);
 void io_net_errors(io_port *p); /* reads the error queue */
 
