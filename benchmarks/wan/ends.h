@@ -1,0 +1,24 @@
+/* The two ends of an emulated link: network namespaces without a name, so that nothing is left
+ * whatever ends this process and those inside, each with one TUN device. */
+#ifndef WAN_ENDS_H
+#define WAN_ENDS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define WAN_DEVICE "wan0"
+
+typedef struct wan_end {
+    int ns, tun; /* descriptors */
+    char addr4[24], addr6[40];
+} wan_end;
+
+/* Makes end number `which` (0 or 1); afterwards the process is where it was. Exits on failure. */
+void wan_end_make(wan_end *e, int which, size_t mtu, int64_t window_bytes);
+/* Frames the device dropped because nobody read them. */
+int64_t wan_end_overruns(const wan_end *e);
+/* Runs argv in the namespace that `path` names; dies with its parent. Does not return. */
+_Noreturn void wan_enter(const char *path, char **argv);
+_Noreturn void wan_die(const char *what);
+
+#endif

@@ -1,0 +1,350 @@
+/* A long way between two network namespaces of this machine, in user space: for kernels without
+ * netem, and where one wants to know which frames were lost where. See wan --help. */
+#include "ends.h"
+#include "link.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char help[] =
+    "usage: wan [OPTIONS]            make both ends, print them as JSON, carry frames until the\n"
+    "                                end of standard input or a signal, print the counts as JSON\n"
+    "       wan enter NS COMMAND...  run a command at an end (NS as printed)\n"
+    "\n"
+    "  --link SPEC    both directions        --ab SPEC, --ba SPEC   one of them (first to second)\n"
+    "  --flow port=N,rtt=TIME   another delay for a TCP or UDP port; repeatable, one shared queue\n"
+    "  --mtu N        largest IP packet (1500)       --seed N       of all chance (1)\n"
+    "  --slice US     frames are moved at most this often (50)\n"
+    "  --window BYTES bound of TCP's auto-tuned buffers at both ends (max(64 MB, 4 BDP))\n"
+    "  --no-fifo      ordinary scheduling instead of SCHED_FIFO\n"
+    "\n"
+    "SPEC: rate=1g, rtt=100ms or delay=50ms (one way), jitter=2ms, order=keep|free,\n"
+    "  loss=0.1%, burst=LOSS:FRAMES or ge=P:R[:LOSS_BAD[:LOSS_GOOD]] (Gilbert-Elliott),\n"
+    "  reorder=SHARE[:HELD_BACK], dup=SHARE, corrupt=SHARE, queue=1bdp|100f|250kb (1bdp)\n"
+    "The rate counts Ethernet frames: an IP packet of 1500 bytes takes 1538 on the wire.\n";
+
+enum { LATE_BINS = 20000 }; /* of a microsecond */
+
+struct dir {
+    wan_spec spec;
+    wan_link *link;
+    wan_end *from, *to;
+    int64_t drop_device; /* the receiving end refused the frame */
+    uint32_t late[LATE_BINS];
+    int64_t late_max_ns, late_sum_ns, late_n;
+};
+
+static struct wan {
+    struct dir dir[2];
+    wan_end end[2];
+    size_t mtu;
+    int64_t slice_ns, window;
+    uint64_t seed;
+    bool fifo;
+    int64_t wakeups, longest_ns; /* longest time between two looks */
+} w = {.mtu = 1500, .slice_ns = 50000, .seed = 1, .fifo = true};
+
+static volatile sig_atomic_t stopped;
+
+static void on_signal(int sig)
+{
+    (void)sig;
+    stopped = 1;
+}
+
+static int64_t now_ns(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
+}
+
+static _Noreturn void usage(const char *why)
+{
+    fprintf(stderr, "wan: %s\n%s", why, help);
+    exit(2);
+}
+
+/* ---- moving frames --------------------------------------------------------------------------- */
+static int take_in(struct dir *d, int64_t now)
+{
+    static uint8_t bin[65536];
+    int n = 0;
+    for (; n < 256; n++) {
+        uint8_t *room = wan_link_room(d->link);
+        ssize_t len = read(d->from->tun, room ? room : bin, w.mtu);
+        if (len <= 0)
+            break;
+        if (room)
+            wan_link_offer(d->link, now, (size_t)len);
+        else
+            wan_link_no_room(d->link, (size_t)len);
+    }
+    return n;
+}
+
+static void lateness(struct dir *d, int64_t ns)
+{
+    int64_t us = ns / 1000;
+    d->late[us < LATE_BINS ? us : LATE_BINS - 1]++;
+    d->late_sum_ns += ns;
+    d->late_n++;
+    if (ns > d->late_max_ns)
+        d->late_max_ns = ns;
+}
+
+static int give_out(struct dir *d)
+{
+    const uint8_t *p;
+    size_t len;
+    int64_t due, now = now_ns();
+    int n = 0;
+    for (; n < 64 && (p = wan_link_take(d->link, now, &len, &due)) != NULL; n++) {
+        if (write(d->to->tun, p, len) != (ssize_t)len)
+            d->drop_device++;
+        lateness(d, now - due);
+        if (n % 8 == 7)
+            now = now_ns();
+    }
+    return n;
+}
+
+static void rest(int64_t due, bool busy)
+{
+    struct pollfd fd[3] = {{.fd = w.end[0].tun, .events = POLLIN},
+                           {.fd = w.end[1].tun, .events = POLLIN},
+                           {.fd = STDIN_FILENO, .events = POLLIN}};
+    int64_t wait = due == INT64_MAX ? 1000000000 : due - now_ns();
+    char c;
+    if (busy && wait > w.slice_ns)
+        wait = w.slice_ns;
+    if (wait < w.slice_ns / 4)
+        wait = w.slice_ns / 4;
+    struct timespec ts = {.tv_sec = wait / 1000000000, .tv_nsec = wait % 1000000000};
+    w.wakeups++;
+    if (busy) {
+        nanosleep(&ts, NULL);
+        return;
+    }
+    ppoll(fd, 3, &ts, NULL);
+    if (fd[2].revents && read(STDIN_FILENO, &c, 1) <= 0)
+        stopped = 1;
+}
+
+static void carry(void)
+{
+    int64_t last = now_ns(), active = 0, looked = last;
+    while (!stopped) {
+        int n = 0;
+        int64_t now = now_ns();
+        if (now - last > w.longest_ns && now - active < 1000000)
+            w.longest_ns = now - last;
+        last = now;
+        for (int i = 0; i < 2; i++)
+            n += take_in(&w.dir[i], now);
+        for (int i = 0; i < 2; i++)
+            n += give_out(&w.dir[i]);
+        if (n)
+            active = now;
+        int64_t a = wan_link_due(w.dir[0].link), b = wan_link_due(w.dir[1].link);
+        bool busy = now - active < 1000000;
+        if (busy && now - looked > 100000000) { /* standard input, now and then */
+            looked = now;
+            busy = false;
+            a = now;
+        }
+        if (n < 64)
+            rest(a < b ? a : b, busy);
+    }
+}
+
+/* ---- reports --------------------------------------------------------------------------------- */
+static void print_dir(const char *name, const struct dir *d)
+{
+    const wan_spec *s = &d->spec;
+    printf("\"%s\": {\"rate_bps\": %lld, \"delay_us\": %.1f, \"jitter_us\": %.1f, \"loss\": %.8g, "
+           "\"queue_bytes\": %lld, \"queue_frames\": %lld}",
+           name, (long long)s->rate_bps, (double)s->delay_ns * 1e-3, (double)s->jitter_ns * 1e-3,
+           s->loss, (long long)s->queue_bytes, (long long)s->queue_frames);
+}
+
+static void print_ready(void)
+{
+    printf("{\"ready\": true, \"pid\": %d, \"mtu\": %zu, \"window_bytes\": %lld, \"ends\": [",
+           (int)getpid(), w.mtu, (long long)w.window);
+    for (int i = 0; i < 2; i++)
+        printf("%s{\"ns\": \"/proc/%d/fd/%d\", \"ipv4\": \"%s\", \"ipv6\": \"%s\"}", i ? ", " : "",
+               (int)getpid(), w.end[i].ns, w.end[i].addr4, w.end[i].addr6);
+    printf("], ");
+    print_dir("ab", &w.dir[0]);
+    printf(", ");
+    print_dir("ba", &w.dir[1]);
+    printf("}\n");
+    fflush(stdout);
+}
+
+static long late_at(const struct dir *d, double share)
+{
+    int64_t want = (int64_t)((double)d->late_n * share), seen = 0;
+    for (long i = 0; i < LATE_BINS; i++)
+        if ((seen += d->late[i]) > want)
+            return i;
+    return 0;
+}
+
+static void print_counts(const char *name, const struct dir *d)
+{
+    const wan_counts *c = wan_link_counts(d->link);
+    int64_t in = c->in_frames - c->drop_queue - c->drop_memory;
+    printf(
+        "\"%s\": {\"in_frames\": %lld, \"in_bytes\": %lld, \"out_frames\": %lld, \"out_bytes\": "
+        "%lld, \"drop_queue\": %lld, \"drop_loss\": %lld, \"drop_burst\": %lld, \"drop_memory\": "
+        "%lld, \"drop_device\": %lld, \"drop_before\": %lld, \"reordered\": %lld, "
+        "\"duplicated\": %lld, \"corrupted\": %lld, ",
+        name, (long long)c->in_frames, (long long)c->in_bytes, (long long)c->out_frames,
+        (long long)c->out_bytes, (long long)c->drop_queue, (long long)c->drop_loss,
+        (long long)c->drop_burst, (long long)c->drop_memory, (long long)d->drop_device,
+        (long long)wan_end_overruns(d->from), (long long)c->reordered, (long long)c->duplicated,
+        (long long)c->corrupted);
+    printf("\"max_queue_frames\": %lld, \"max_queue_bytes\": %lld, \"mean_queue_us\": %.1f, "
+           "\"late_us\": {\"mean\": %.1f, \"p50\": %ld, \"p99\": %ld, \"p999\": %ld, \"max\": "
+           "%.1f}}",
+           (long long)c->max_queue_frames, (long long)c->max_queue_bytes,
+           in ? (double)c->queue_ns * 1e-3 / (double)in : 0,
+           d->late_n ? (double)d->late_sum_ns * 1e-3 / (double)d->late_n : 0, late_at(d, 0.5),
+           late_at(d, 0.99), late_at(d, 0.999), (double)d->late_max_ns * 1e-3);
+}
+
+static void print_report(double seconds)
+{
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    printf("{");
+    print_counts("ab", &w.dir[0]);
+    printf(", ");
+    print_counts("ba", &w.dir[1]);
+    printf(", \"seconds\": %.3f, \"cpu_s\": %.3f, \"wakeups\": %lld, \"longest_gap_us\": %.1f}\n",
+           seconds,
+           (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+               (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6,
+           (long long)w.wakeups, (double)w.longest_ns * 1e-3);
+    fflush(stdout);
+}
+
+/* ---- setting up ------------------------------------------------------------------------------ */
+static void options(int argc, char **argv)
+{
+    char err[160];
+    for (int i = 1; i < argc; i++) {
+        const char *a = argv[i], *v = i + 1 < argc ? argv[i + 1] : NULL;
+        bool ok = true;
+        if (strcmp(a, "--help") == 0) {
+            fputs(help, stdout);
+            exit(0);
+        }
+        if (strcmp(a, "--no-fifo") == 0) {
+            w.fifo = false;
+            continue;
+        }
+        if (!v)
+            usage(a);
+        i++;
+        for (int k = 0; k < 2; k++) {
+            wan_spec *s = &w.dir[k].spec;
+            if (strcmp(a, "--link") == 0 || strcmp(a, k ? "--ba" : "--ab") == 0)
+                ok = ok && wan_spec_parse(s, v, err, sizeof err);
+            else if (strcmp(a, "--flow") == 0)
+                ok = ok && wan_flow_parse(s, v, err, sizeof err);
+        }
+        if (!ok)
+            usage(err);
+        if (strcmp(a, "--mtu") == 0)
+            w.mtu = strtoul(v, NULL, 10);
+        else if (strcmp(a, "--seed") == 0)
+            w.seed = strtoull(v, NULL, 10);
+        else if (strcmp(a, "--slice") == 0)
+            w.slice_ns = strtol(v, NULL, 10) * 1000;
+        else if (strcmp(a, "--window") == 0)
+            w.window = strtoll(v, NULL, 10);
+        else if (!strstr("--link --ab --ba --flow", a))
+            usage(a);
+    }
+    if (w.mtu < 576 || w.mtu > 65535 || w.slice_ns < 1000 || w.slice_ns > 10000000 || w.window < 0)
+        usage("576 <= mtu <= 65535, 1 <= slice <= 10000");
+}
+
+/* Frames that may be under way at once; each takes memory only while it is used. */
+static size_t slots_of(const struct dir *d)
+{
+    const wan_spec *s = &d->spec;
+    int64_t longest = s->delay_ns;
+    for (int i = 0; i < s->flows; i++)
+        if (s->flow[i].delay_ns > longest)
+            longest = s->flow[i].delay_ns;
+    longest += s->jitter_ns + (s->reorder > 0 ? s->reorder_ns : 0);
+    double bytes = (double)s->rate_bps / 8e9 * (double)longest + (double)s->queue_bytes;
+    double n = 4096 + (double)s->queue_frames + bytes / WAN_MIN_WIRE;
+    if (s->rate_bps == 0 || n > 1 << 20)
+        n = 1 << 20;
+    return (size_t)n;
+}
+
+static void set_up(void)
+{
+    int64_t bdp = 0;
+    for (int i = 0; i < 2; i++) {
+        struct dir *d = &w.dir[i];
+        int64_t back = w.dir[!i].spec.delay_ns;
+        d->spec.seed = w.seed * 2 + (uint64_t)i;
+        d->from = &w.end[i];
+        d->to = &w.end[!i];
+        wan_spec_finish(&d->spec, back);
+        int64_t one = (int64_t)((double)d->spec.rate_bps / 8e9 * (double)(d->spec.delay_ns + back));
+        if (one > bdp)
+            bdp = one;
+        d->link = wan_link_new(&d->spec, w.mtu, slots_of(d));
+        if (!d->link)
+            wan_die("memory");
+    }
+    if (w.window == 0)
+        w.window = 4 * bdp > 64000000 ? 4 * bdp : 64000000;
+    if (w.window > 1 << 30)
+        w.window = 1 << 30;
+    for (int i = 0; i < 2; i++)
+        wan_end_make(&w.end[i], i, w.mtu, w.window);
+    struct sched_param p = {.sched_priority = 10};
+    if (w.fifo && sched_setscheduler(0, SCHED_FIFO | SCHED_RESET_ON_FORK, &p) < 0)
+        perror("wan: SCHED_FIFO"); /* works on, less exactly */
+    prctl(PR_SET_TIMERSLACK, 1);
+    mlockall(MCL_CURRENT | MCL_ONFAULT);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc >= 2 && strcmp(argv[1], "enter") == 0) {
+        if (argc < 4)
+            usage("enter NS COMMAND...");
+        wan_enter(argv[2], argv + 3);
+    }
+    options(argc, argv);
+    struct sigaction sa = {.sa_handler = on_signal};
+    sigaction(SIGTERM, &sa, NULL);
+    sigaction(SIGINT, &sa, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    set_up();
+    print_ready();
+    int64_t start = now_ns();
+    carry();
+    print_report((double)(now_ns() - start) * 1e-9);
+    return 0;
+}
