@@ -150,8 +150,7 @@ static void note_reader(udt_conn *c, int64_t ack, int64_t window, udt_time now)
 static void free_up_to(udt_conn *c, int64_t ack)
 {
     udt_sndbuf_acked(&c->snd, ack);
-    if (c->want_space && c->snd.bytes * 2 <= c->snd.max_bytes &&
-        (c->snd.tail - c->snd.head) * 2 <= c->snd.max_slots) {
+    if (c->want_space && udt_sndbuf_writable(&c->snd)) {
         c->want_space = false;
         if (c->state == CONN_OPEN)
             udt__conn_event(c, UDT_EV_WRITABLE);

@@ -79,8 +79,7 @@ int udt__conn_sendmsg(udt_conn *c, const uint8_t *buf, size_t len, int32_t ttl_m
         return UDT_E_STATE;
     if (len == 0)
         return UDT_E_INVAL;
-    uint64_t chunks = (len / c->payload >> c->snd.shift) + 2;
-    if (len > c->snd.max_bytes || chunks * c->snd.chunk_size > c->mux->mem.limit)
+    if (len > c->snd.max_bytes || udt_sndbuf_cost(&c->snd, len) > c->mux->mem.limit)
         return UDT_E_TOOBIG; /* it could never fit */
     bool was_empty = c->snd.tail == c->snd.head;
     udt_time expire = ttl_ms < 0 ? UDT_NEVER : now + (int64_t)ttl_ms * 1000;

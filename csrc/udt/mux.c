@@ -47,9 +47,7 @@ udt_mux *udt_mux_new(const udt_mux_config *cfg)
         m->cfg.max_sockets = 65536;
     if (!m->cfg.max_buf_bytes)
         m->cfg.max_buf_bytes = 1ull << 30;
-    udt_mem_init(&m->mem, m->cfg.max_buf_bytes, 0);
-    if (m->cfg.mss >= UDT_MSS_MIN)
-        m->mem.stock_size = udt_sndbuf_chunk_size(m->cfg.mss - UDT_OVERHEAD);
+    udt_mem_init(&m->mem, m->cfg.max_buf_bytes);
     timerq_init(&m->timers);
     list_init(&m->ready);
     list_init(&m->touched);

@@ -1,62 +1,108 @@
 #include "udt/rcvbuf.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "udt/packet.h"
 
-static uint32_t shift_for(uint32_t unit)
-{
-    uint32_t shift = 0;
-    while (((size_t)2 << shift) * (unit + sizeof(rcv_slot)) <= UDT_CHUNK_TARGET && shift < 9)
-        shift++;
-    return shift;
-}
+#define MIN_SLOTS 32
+#define SHARE_MIN (1 << 20)
+#define MAX_SLOTS (1 << 22)
+#define SHORT_PKTS 8 /* short packets may be this many times more than full ones would be */
 
-size_t udt_rcvbuf_chunk_size(uint32_t unit)
-{
-    size_t size = ((size_t)1 << shift_for(unit)) * (unit + sizeof(rcv_slot));
-    return (size + 15) & ~(size_t)15;
-}
+_Static_assert(sizeof(rcv_slot) == 32, "two headers in a cache line");
 
 bool udt_rcvbuf_init(udt_rcvbuf *b, udt_mem *mem, uint32_t unit, int64_t slots, bool messages)
 {
     *b = (udt_rcvbuf){.mem = mem, .unit = unit, .slots = slots, .messages = messages};
-    b->shift = shift_for(unit);
-    b->chunk_size = udt_rcvbuf_chunk_size(unit);
+    b->want = (uint64_t)slots * unit;
     b->ready_first = b->ready_last = b->drop_end = -1;
     b->ring_size = 4;
     b->ring = calloc(b->ring_size, sizeof *b->ring);
-    /* A message that crosses from one chunk into the next must be able to end. */
-    b->cover = messages ? 2 : 1;
-    b->reserved = b->ring && udt_mem_charge(mem, (size_t)b->cover * b->chunk_size);
+    b->reserved = b->ring && udt_mem_charge(mem, UDT_RCVBUF_RESERVE);
     return b->reserved;
 }
 
-/* Allocated chunks that are charged one by one. */
-static uint32_t charged(const udt_rcvbuf *b)
+void udt_rcvbuf_set_want(udt_rcvbuf *b, uint64_t bytes)
 {
-    uint32_t n = b->chunks;
-    for (int64_t c = b->base >> b->shift, i = 0; i < b->cover; i++)
+    uint64_t pkts = bytes / b->unit;
+    pkts = pkts > MAX_SLOTS / SHORT_PKTS ? MAX_SLOTS : pkts * SHORT_PKTS;
+    int64_t slots = pkts < MIN_SLOTS ? MIN_SLOTS : (int64_t)pkts;
+    b->want = bytes;
+    /* Rather a larger window than one that ends before what was promised and is on its way. */
+    if (slots > b->slots || b->base == b->frontier)
+        b->slots = slots;
+}
+
+/* ---- headers ---- */
+
+/* Pieces of headers that are charged one by one. */
+static uint32_t extra_pieces(const udt_rcvbuf *b)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < b->ring_size; i++)
+        n += b->ring[i] != NULL;
+    for (int64_t c = b->base >> RCV_HEADS_SHIFT, i = 0; i < RCV_COVER; i++)
         n -= b->ring[(uint32_t)(c + i) & (b->ring_size - 1)] != NULL;
     return n;
 }
 
+static void drop_block(udt_rcvbuf *b, udt_block *k)
+{
+    udt_mem_block_free(b->mem, k);
+    if (k == b->keep) {
+        b->keep = NULL;
+        return;
+    }
+    b->blocks--;
+    udt_mem_uncharge(b->mem, UDT_BLOCK_BYTES_ALL);
+    if (k == b->block)
+        b->block = NULL;
+}
+
+/* Takes the payload of a slot out of its block. */
+static void drop_data(udt_rcvbuf *b, rcv_slot *s)
+{
+    udt_block *k = udt_block_of(s->data);
+    s->data = NULL;
+    if (--k->live > 0)
+        return;
+    if (k == b->block)
+        k->used = 0; /* warm: the next packets go there */
+    else
+        drop_block(b, k);
+}
+
+/* An idle connection holds no payload memory. */
+static void rest(udt_rcvbuf *b)
+{
+    if (b->bytes == 0 && b->block)
+        drop_block(b, b->block);
+}
+
 void udt_rcvbuf_fini(udt_rcvbuf *b)
 {
-    if (b->chunks)
-        udt_mem_uncharge(b->mem, charged(b) * b->chunk_size);
-    for (uint32_t i = 0; b->ring && i < b->ring_size; i++)
-        udt_mem_chunk_free(b->mem, b->ring[i], b->chunk_size);
+    if (b->ring)
+        udt_mem_uncharge(b->mem, extra_pieces(b) * RCV_HEADS_BYTES);
+    for (uint32_t i = 0; b->ring && i < b->ring_size; i++) {
+        for (int j = 0; b->ring[i] && j < RCV_HEADS; j++)
+            if (b->ring[i][j].state == RCV_FILLED)
+                drop_data(b, &b->ring[i][j]);
+        free(b->ring[i]);
+    }
+    if (b->block)
+        drop_block(b, b->block);
+    assert(b->blocks == 0 && !b->keep);
     if (b->reserved)
-        udt_mem_uncharge(b->mem, (size_t)b->cover * b->chunk_size);
+        udt_mem_uncharge(b->mem, UDT_RCVBUF_RESERVE);
     free(b->ring);
     *b = (udt_rcvbuf){0};
 }
 
-static uint8_t **chunk_at(const udt_rcvbuf *b, int64_t idx)
+static rcv_slot **piece_at(const udt_rcvbuf *b, int64_t idx)
 {
-    return &b->ring[(uint32_t)(idx >> b->shift) & (b->ring_size - 1)];
+    return &b->ring[(uint32_t)(idx >> RCV_HEADS_SHIFT) & (b->ring_size - 1)];
 }
 
 static bool grow_ring(udt_rcvbuf *b, int64_t need)
@@ -64,10 +110,10 @@ static bool grow_ring(udt_rcvbuf *b, int64_t need)
     uint32_t size = b->ring_size;
     while (size < need)
         size *= 2;
-    uint8_t **ring = calloc(size, sizeof *ring);
+    rcv_slot **ring = calloc(size, sizeof *ring);
     if (!ring)
         return false;
-    int64_t first = b->base >> b->shift;
+    int64_t first = b->base >> RCV_HEADS_SHIFT;
     for (int64_t c = first; c < first + b->ring_size; c++)
         ring[(uint32_t)c & (size - 1)] = b->ring[(uint32_t)c & (b->ring_size - 1)];
     free(b->ring);
@@ -76,64 +122,92 @@ static bool grow_ring(udt_rcvbuf *b, int64_t need)
     return true;
 }
 
-/* The slot of a packet inside the window, its chunk allocated; NULL without memory. */
+/* The header of a packet inside the window; NULL without memory. */
 static rcv_slot *open_slot(udt_rcvbuf *b, int64_t idx)
 {
-    int64_t ahead = (idx >> b->shift) - (b->base >> b->shift);
+    int64_t ahead = (idx >> RCV_HEADS_SHIFT) - (b->base >> RCV_HEADS_SHIFT);
     if (ahead >= b->ring_size && !grow_ring(b, ahead + 1))
         return NULL;
-    uint8_t **at = chunk_at(b, idx);
-    size_t slots = (size_t)1 << b->shift;
+    rcv_slot **at = piece_at(b, idx);
     if (!*at) {
-        if (ahead >= b->cover && !udt_mem_charge(b->mem, b->chunk_size))
+        if (ahead >= RCV_COVER && !udt_mem_charge(b->mem, RCV_HEADS_BYTES))
             return NULL;
-        *at = udt_mem_chunk(b->mem, b->chunk_size);
+        *at = calloc(1, RCV_HEADS_BYTES);
         if (!*at) {
-            if (ahead >= b->cover)
-                udt_mem_uncharge(b->mem, b->chunk_size);
+            if (ahead >= RCV_COVER)
+                udt_mem_uncharge(b->mem, RCV_HEADS_BYTES);
             return NULL;
         }
-        memset(*at, 0, slots * sizeof(rcv_slot));
-        b->chunks++;
     }
-    return (rcv_slot *)(void *)*at + ((size_t)idx & (slots - 1));
+    return &(*at)[idx & (RCV_HEADS - 1)];
 }
 
-/* The slot if its chunk exists and it lies in the window, else NULL. */
+/* The slot if its header exists and it lies in the window, else NULL. */
 static rcv_slot *slot_at(const udt_rcvbuf *b, int64_t idx)
 {
-    if (idx < b->base || (idx >> b->shift) - (b->base >> b->shift) >= b->ring_size)
+    if (idx < b->base || (idx >> RCV_HEADS_SHIFT) - (b->base >> RCV_HEADS_SHIFT) >= b->ring_size)
         return NULL;
-    uint8_t *chunk = *chunk_at(b, idx);
-    return chunk ? (rcv_slot *)(void *)chunk + (idx & ((1 << b->shift) - 1)) : NULL;
-}
-
-static uint8_t *data_at(const udt_rcvbuf *b, int64_t idx)
-{
-    size_t slots = (size_t)1 << b->shift;
-    return *chunk_at(b, idx) + slots * sizeof(rcv_slot) + ((size_t)idx & (slots - 1)) * b->unit;
+    rcv_slot *piece = *piece_at(b, idx);
+    return piece ? &piece[idx & (RCV_HEADS - 1)] : NULL;
 }
 
 static void set_base(udt_rcvbuf *b, int64_t base)
 {
     while (b->base < base) {
-        int64_t end = ((b->base >> b->shift) + 1) << b->shift;
+        int64_t end = ((b->base >> RCV_HEADS_SHIFT) + 1) << RCV_HEADS_SHIFT;
         if (end > base) {
             b->base = base;
             return;
         }
-        uint8_t **at = chunk_at(b, b->base);
-        if (*at) {
-            udt_mem_chunk_free(b->mem, *at, b->chunk_size);
-            *at = NULL;
-            b->chunks--;
-        }
+        rcv_slot **at = piece_at(b, b->base);
+        free(*at);
+        *at = NULL;
         b->base = end;
-        /* One more chunk is now near enough to the head for the buffer's reserve. */
-        if (*chunk_at(b, end + ((int64_t)(b->cover - 1) << b->shift)))
-            udt_mem_uncharge(b->mem, b->chunk_size);
+        /* One more piece is now near enough to the head for the buffer's reserve. */
+        if (*piece_at(b, end + ((int64_t)(RCV_COVER - 1) << RCV_HEADS_SHIFT)))
+            udt_mem_uncharge(b->mem, RCV_HEADS_BYTES);
     }
 }
+
+/* ---- payload ---- */
+
+/* Blocks that full packets of the whole window need, and some for holes of dead pieces. */
+static bool within_window(const udt_rcvbuf *b)
+{
+    uint64_t full = (uint64_t)b->slots * b->unit;
+    uint64_t most = b->want < full ? b->want : full;
+    return (uint64_t)b->blocks * UDT_BLOCK_ROOM <= most + most / 4 + 2 * UDT_BLOCK_BYTES_ALL;
+}
+
+static bool open_block(udt_rcvbuf *b)
+{
+    if (!within_window(b) || !udt_mem_charge(b->mem, UDT_BLOCK_BYTES_ALL))
+        return false;
+    udt_block *k = udt_mem_block(b->mem);
+    if (!k) {
+        udt_mem_uncharge(b->mem, UDT_BLOCK_BYTES_ALL);
+        return false;
+    }
+    if (b->block && b->block->live == 0)
+        drop_block(b, b->block);
+    b->blocks++;
+    b->block = k;
+    return true;
+}
+
+/* Room for the payload of packet idx; NULL when there is none. */
+static uint8_t *open_data(udt_rcvbuf *b, int64_t idx, size_t len)
+{
+    if (udt_block_left(b->block) >= len || open_block(b))
+        return udt_block_take(b->block, len);
+    if (idx != b->frontier)
+        return NULL;
+    if (!b->keep)
+        b->keep = udt_mem_block(b->mem);
+    return udt_block_left(b->keep) >= len ? udt_block_take(b->keep, len) : NULL;
+}
+
+/* ---- messages ---- */
 
 static void queue_ready(udt_rcvbuf *b, int64_t first, rcv_slot *s)
 {
@@ -181,13 +255,13 @@ enum rcv_put udt_rcvbuf_put(udt_rcvbuf *b, int64_t idx, uint32_t word1, const ui
         return RCV_NOROOM;
     if (s->state == RCV_FILLED || s->state == RCV_CONSUMED)
         return RCV_DUPLICATE;
-    s->word1 = word1;
-    s->len = (uint16_t)len;
-    s->state = RCV_FILLED;
-    s->flags = 0;
-    s->run = 0;
-    memcpy(data_at(b, idx), data, len);
+    uint8_t *to = open_data(b, idx, len);
+    if (!to)
+        return RCV_NOROOM;
+    *s = (rcv_slot){.word1 = word1, .len = (uint16_t)len, .state = RCV_FILLED, .data = to};
+    memcpy(to, data, len);
     b->bytes += len;
+    b->ready += idx < b->frontier ? len : 0;
     if (b->messages) {
         join_run(b, idx, s);
         if (idx < b->scan) /* it was dropped, yet it came: judge again */
@@ -217,7 +291,11 @@ static void consume(udt_rcvbuf *b, int64_t first, int64_t last)
 {
     for (int64_t i = first; i <= last; i++) {
         rcv_slot *s = slot_at(b, i);
-        b->bytes -= s->state == RCV_FILLED ? s->len : 0;
+        if (s->state == RCV_FILLED) {
+            b->bytes -= s->len;
+            b->ready -= i < b->frontier ? s->len : 0;
+            drop_data(b, s);
+        }
         s->state = RCV_CONSUMED;
     }
 }
@@ -273,7 +351,10 @@ static bool judge(udt_rcvbuf *b)
 
 void udt_rcvbuf_advance(udt_rcvbuf *b, int64_t frontier)
 {
-    b->frontier = frontier;
+    for (; b->frontier < frontier; b->frontier++) {
+        const rcv_slot *s = slot_at(b, b->frontier);
+        b->ready += s && s->state == RCV_FILLED ? s->len : 0;
+    }
     if (!b->messages)
         return;
     while (b->scan < b->frontier && judge(b))
@@ -290,19 +371,23 @@ size_t udt_rcvbuf_read(udt_rcvbuf *b, uint8_t *dst, size_t cap)
 {
     size_t done = 0;
     while (done < cap && b->base < b->frontier) {
-        const rcv_slot *s = slot_at(b, b->base);
+        rcv_slot *s = slot_at(b, b->base);
         size_t n = s->len - b->offset;
         if (n > cap - done)
             n = cap - done;
-        memcpy(dst + done, data_at(b, b->base) + b->offset, n);
+        memcpy(dst + done, s->data + b->offset, n);
         done += n;
         b->offset += (uint32_t)n;
         if (b->offset < s->len)
             break;
         b->offset = 0;
+        s->state = RCV_CONSUMED;
+        drop_data(b, s);
         set_base(b, b->base + 1);
     }
     b->bytes -= done;
+    b->ready -= done;
+    rest(b);
     return done;
 }
 
@@ -318,25 +403,47 @@ int64_t udt_rcvbuf_read_msg(udt_rcvbuf *b, uint8_t *dst, size_t cap)
     if (b->ready_first < 0)
         b->ready_last = -1;
     for (int64_t i = first; i <= last; i++) {
-        size_t n = slot_at(b, i)->len;
+        const rcv_slot *s = slot_at(b, i);
+        size_t n = s->len;
         if (n > cap - done)
             n = cap - done;
-        memcpy(dst + done, data_at(b, i), n);
+        memcpy(dst + done, s->data, n);
         done += n;
     }
     consume(b, first, last);
     udt_rcvbuf_advance(b, b->frontier);
+    rest(b);
     return (int64_t)done;
+}
+
+/* ---- room ---- */
+
+/* Payload in packets of `unit` that memory has room for: the block at hand, a fair share of the
+ * budget, and the promised block. */
+static uint64_t memory_room(const udt_rcvbuf *b)
+{
+    uint64_t held = (uint64_t)b->blocks * UDT_BLOCK_BYTES_ALL;
+    uint64_t left = b->mem->limit - b->mem->used, share = udt_mem_share(b->mem, held);
+    /* Of a nearly spent budget the first to come gets some more: shares that small are useless. */
+    uint64_t some = left < SHARE_MIN ? left : SHARE_MIN;
+    uint64_t n = (share > some ? share : some) / UDT_BLOCK_BYTES_ALL;
+    n += b->keep ? 0 : 1;
+    uint64_t per = UDT_BLOCK_ROOM / b->unit * b->unit;
+    return n * per + udt_block_left(b->block) / b->unit * b->unit +
+           udt_block_left(b->keep) / b->unit * b->unit;
+}
+
+uint64_t udt_rcvbuf_free_bytes(const udt_rcvbuf *b)
+{
+    uint64_t room = b->want > b->ready ? b->want - b->ready : 0;
+    uint64_t fits = memory_room(b) + (b->bytes - b->ready); /* some of it is there already */
+    return room < fits ? room : fits;
 }
 
 int64_t udt_rcvbuf_free_slots(const udt_rcvbuf *b)
 {
     int64_t room = b->slots - (b->frontier - b->base);
-    /* What the promised head chunk, those at hand and the rest of the budget can hold. */
-    int64_t into = b->frontier - (b->base >> b->shift << b->shift);
-    uint64_t spare = (b->mem->limit - b->mem->used) / b->chunk_size;
-    int64_t chunks = (int64_t)(spare < (1u << 20) ? spare : (1u << 20)) + b->cover + charged(b);
-    int64_t fits = (chunks << b->shift) - into;
+    int64_t fits = (int64_t)((memory_room(b) + (b->bytes - b->ready)) / b->unit);
     if (room > fits)
         room = fits;
     return room > 0 ? room : 0;

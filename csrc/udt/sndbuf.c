@@ -7,43 +7,73 @@
 #include "udt/packet.h"
 
 #define MIN_SLOTS 32
+#define MAX_SLOTS (1 << 22)
+#define SHORT_PKTS 8 /* short packets may be this many times more than full ones would be */
 
-static uint32_t shift_for(uint32_t payload)
+_Static_assert(sizeof(snd_slot) <= 72, "headers are small");
+
+uint64_t udt_sndbuf_cost(const udt_sndbuf *b, uint64_t len)
 {
-    uint32_t shift = 0;
-    while (((size_t)2 << shift) * (payload + sizeof(snd_slot)) <= UDT_CHUNK_TARGET && shift < 9)
-        shift++;
-    return shift;
+    uint64_t pkts = len / b->payload + 1, per = UDT_BLOCK_ROOM / b->payload;
+    return (pkts / per + 2) * UDT_BLOCK_BYTES_ALL + (pkts / SND_HEADS + 2) * SND_HEADS_BYTES;
 }
 
-size_t udt_sndbuf_chunk_size(uint32_t payload)
+void udt_sndbuf_set_max(udt_sndbuf *b, uint64_t max_bytes)
 {
-    size_t size = ((size_t)1 << shift_for(payload)) * (payload + sizeof(snd_slot));
-    return (size + 15) & ~(size_t)15;
+    uint64_t pkts = max_bytes / b->payload + 1;
+    b->max_bytes = max_bytes;
+    pkts = pkts > MAX_SLOTS / SHORT_PKTS ? MAX_SLOTS : pkts * SHORT_PKTS;
+    b->max_slots = pkts < MIN_SLOTS ? MIN_SLOTS : (int64_t)pkts;
 }
 
 bool udt_sndbuf_init(udt_sndbuf *b, udt_mem *mem, uint32_t payload, uint64_t max_bytes)
 {
-    *b = (udt_sndbuf){.mem = mem, .payload = payload, .max_bytes = max_bytes, .msgno = 1};
-    b->shift = shift_for(payload);
-    b->chunk_size = udt_sndbuf_chunk_size(payload);
-    b->max_slots = (int64_t)(max_bytes / payload) + 1;
-    if (b->max_slots < MIN_SLOTS)
-        b->max_slots = MIN_SLOTS;
+    *b = (udt_sndbuf){.mem = mem, .payload = payload, .fill = payload, .msgno = 1};
+    udt_sndbuf_set_max(b, max_bytes);
     b->ring_size = 4;
     b->ring = calloc(b->ring_size, sizeof *b->ring);
-    b->reserved = b->ring && udt_mem_charge(mem, b->chunk_size);
+    b->reserved = b->ring && udt_mem_charge(mem, UDT_SNDBUF_RESERVE);
     return b->reserved;
+}
+
+static void drop_block(udt_sndbuf *b, udt_block *k)
+{
+    udt_mem_block_free(b->mem, k);
+    if (--b->blocks > 0)
+        udt_mem_uncharge(b->mem, UDT_BLOCK_BYTES_ALL);
+    if (k == b->block)
+        b->block = NULL;
+}
+
+static void drop_piece(udt_sndbuf *b, int64_t piece)
+{
+    snd_slot **at = &b->ring[(uint32_t)piece & (b->ring_size - 1)];
+    free(*at);
+    *at = NULL;
+    if (--b->pieces > 0)
+        udt_mem_uncharge(b->mem, SND_HEADS_BYTES);
+}
+
+/* Takes the payload of a slot out of its block. */
+static void drop_data(udt_sndbuf *b, const snd_slot *s)
+{
+    udt_block *k = udt_block_of(s->data);
+    b->bytes -= s->len;
+    if (--k->live == 0 && k != b->block)
+        drop_block(b, k);
 }
 
 void udt_sndbuf_fini(udt_sndbuf *b)
 {
+    for (; b->head < b->tail; b->head++)
+        drop_data(b, udt_sndbuf_slot(b, b->head));
+    if (b->block)
+        drop_block(b, b->block);
     for (uint32_t i = 0; b->ring && i < b->ring_size; i++)
-        udt_mem_chunk_free(b->mem, b->ring[i], b->chunk_size);
-    if (b->chunks > 1)
-        udt_mem_uncharge(b->mem, (b->chunks - 1) * b->chunk_size);
+        if (b->ring[i])
+            drop_piece(b, i);
     if (b->reserved)
-        udt_mem_uncharge(b->mem, b->chunk_size);
+        udt_mem_uncharge(b->mem, UDT_SNDBUF_RESERVE);
     free(b->ring);
     *b = (udt_sndbuf){0};
 }
@@ -51,10 +81,10 @@ void udt_sndbuf_fini(udt_sndbuf *b)
 static bool grow_ring(udt_sndbuf *b)
 {
     uint32_t size = b->ring_size * 2;
-    uint8_t **ring = calloc(size, sizeof *ring);
+    snd_slot **ring = calloc(size, sizeof *ring);
     if (!ring)
         return false;
-    for (int64_t c = b->head >> b->shift; c <= (b->tail - 1) >> b->shift; c++)
+    for (int64_t c = b->head >> SND_HEADS_SHIFT; c <= (b->tail - 1) >> SND_HEADS_SHIFT; c++)
         ring[(uint32_t)c & (size - 1)] = b->ring[(uint32_t)c & (b->ring_size - 1)];
     free(b->ring);
     b->ring = ring;
@@ -62,57 +92,99 @@ static bool grow_ring(udt_sndbuf *b)
     return true;
 }
 
-/* Make slot `tail` usable; false when slots, budget or memory are spent. */
-static bool open_slot(udt_sndbuf *b)
+/* The header of slot `tail`; NULL when slots, budget or memory are spent. */
+static snd_slot *open_head(udt_sndbuf *b)
 {
     if (b->tail - b->head >= b->max_slots)
-        return false;
-    int64_t c = b->tail >> b->shift;
-    if (b->tail > b->head && c - (b->head >> b->shift) >= b->ring_size && !grow_ring(b))
-        return false;
-    uint8_t **at = &b->ring[(uint32_t)c & (b->ring_size - 1)];
-    if (*at)
-        return true;
-    if (b->chunks > 0 && !udt_mem_charge(b->mem, b->chunk_size))
-        return false;
-    *at = udt_mem_chunk(b->mem, b->chunk_size);
+        return NULL;
+    int64_t c = b->tail >> SND_HEADS_SHIFT;
+    if (b->tail > b->head && c - (b->head >> SND_HEADS_SHIFT) >= b->ring_size && !grow_ring(b))
+        return NULL;
+    snd_slot **at = &b->ring[(uint32_t)c & (b->ring_size - 1)];
     if (!*at) {
-        if (b->chunks > 0)
-            udt_mem_uncharge(b->mem, b->chunk_size);
+        if (b->pieces > 0 && !udt_mem_charge(b->mem, SND_HEADS_BYTES))
+            return NULL;
+        *at = malloc(SND_HEADS_BYTES);
+        if (!*at) {
+            if (b->pieces > 0)
+                udt_mem_uncharge(b->mem, SND_HEADS_BYTES);
+            return NULL;
+        }
+        b->pieces++;
+    }
+    return &(*at)[b->tail & (SND_HEADS - 1)];
+}
+
+/* A block with room for a whole packet, so that the last one may still be filled up. */
+static bool open_block(udt_sndbuf *b)
+{
+    if (b->block && udt_block_left(b->block) >= b->payload)
+        return true;
+    if (b->block && b->block->live == 0) {
+        b->block->used = 0;
+        return true;
+    }
+    if (b->blocks > 0 && !udt_mem_charge(b->mem, UDT_BLOCK_BYTES_ALL))
+        return false;
+    udt_block *k = udt_mem_block(b->mem);
+    if (!k) {
+        if (b->blocks > 0)
+            udt_mem_uncharge(b->mem, UDT_BLOCK_BYTES_ALL);
         return false;
     }
-    b->chunks++;
+    b->blocks++;
+    b->block = k;
     return true;
 }
 
-/* Append one packet to the opened slot. */
-static void put(udt_sndbuf *b, const uint8_t *src, size_t len, uint32_t word1, udt_time expire)
+/* Append one packet; false when slots, budget or memory are spent. */
+static bool put(udt_sndbuf *b, const uint8_t *src, size_t len, uint32_t word1, udt_time expire)
 {
-    snd_slot *s = udt_sndbuf_slot(b, b->tail);
+    snd_slot *s = open_head(b);
+    if (!s)
+        return false;
+    if (!open_block(b)) {
+        if ((b->tail & (SND_HEADS - 1)) == 0)
+            drop_piece(b, b->tail >> SND_HEADS_SHIFT);
+        return false;
+    }
     *s = (snd_slot){.word1 = word1, .len = (uint16_t)len, .expire_us = expire};
-    memcpy(udt_sndbuf_data(b, b->tail), src, len);
+    s->data = udt_block_take(b->block, len);
+    memcpy(s->data, src, len);
     b->bytes += len;
     b->tail++;
+    return true;
+}
+
+/* Fill up the last packet, which lies at the end of the last block. */
+static size_t top_up(udt_sndbuf *b, const uint8_t *src, size_t len)
+{
+    snd_slot *s = udt_sndbuf_slot(b, b->tail - 1);
+    size_t room = s->len < b->fill ? b->fill - s->len : 0, n = len < room ? len : room;
+    if (!b->block || s->data + s->len != b->block->data + b->block->used)
+        return 0;
+    if (n > udt_block_left(b->block))
+        n = udt_block_left(b->block);
+    memcpy(s->data + s->len, src, n);
+    s->len = (uint16_t)(s->len + n);
+    b->block->used += (uint32_t)n;
+    b->bytes += n;
+    return n;
 }
 
 size_t udt_sndbuf_write(udt_sndbuf *b, const uint8_t *src, size_t len, int64_t next)
 {
-    size_t done = 0;
-    if (len > b->max_bytes - b->bytes)
-        len = b->max_bytes - b->bytes;
-    if (b->tail > b->head && b->tail - 1 >= next) {
-        snd_slot *s = udt_sndbuf_slot(b, b->tail - 1);
-        size_t room = b->payload - s->len;
-        done = len < room ? len : room;
-        memcpy(udt_sndbuf_data(b, b->tail - 1) + s->len, src, done);
-        s->len = (uint16_t)(s->len + done);
-        b->bytes += done;
-    }
+    size_t done = 0, room = b->max_bytes > b->bytes ? (size_t)(b->max_bytes - b->bytes) : 0;
+    if (len > room)
+        len = room;
+    if (b->tail > b->head && b->tail - 1 >= next && len > 0)
+        done = top_up(b, src, len);
     uint32_t first = UDT_MSG_FIRST;
     bool opened = false;
-    while (done < len && open_slot(b)) {
-        size_t n = len - done < b->payload ? len - done : b->payload;
-        put(b, src + done, n, first | b->msgno, UDT_NEVER);
+    while (done < len) {
+        size_t n = len - done < b->fill ? len - done : b->fill;
+        if (!put(b, src + done, n, first | b->msgno, UDT_NEVER))
+            break;
         done += n;
         first = 0;
         opened = true;
@@ -128,22 +200,21 @@ size_t udt_sndbuf_write(udt_sndbuf *b, const uint8_t *src, size_t len, int64_t n
 static void rewind_to(udt_sndbuf *b, int64_t tail)
 {
     while (b->tail > tail) {
-        b->tail--;
-        b->bytes -= udt_sndbuf_slot(b, b->tail)->len;
-    }
-    int64_t keep = b->tail > b->head ? (b->tail - 1) >> b->shift : (b->head >> b->shift) - 1;
-    for (uint32_t i = 0; i < b->ring_size; i++) {
-        int64_t c = keep + 1 + i;
-        uint8_t **at = &b->ring[(uint32_t)c & (b->ring_size - 1)];
-        if (c - (b->head >> b->shift) >= b->ring_size)
-            break;
-        if (*at) {
-            udt_mem_chunk_free(b->mem, *at, b->chunk_size);
-            *at = NULL;
-            if (--b->chunks > 0)
-                udt_mem_uncharge(b->mem, b->chunk_size);
+        const snd_slot *s = udt_sndbuf_slot(b, b->tail - 1);
+        udt_block *k = udt_block_of(s->data);
+        k->used = (uint32_t)(s->data - k->data);
+        if (k != b->block && k->live > 1) {
+            if (b->block && b->block->live == 0)
+                drop_block(b, b->block);
+            b->block = k; /* its other packets stay: it is the last one again */
         }
+        drop_data(b, s);
+        b->tail--;
+        if ((b->tail & (SND_HEADS - 1)) == 0 || b->tail == b->head)
+            drop_piece(b, b->tail >> SND_HEADS_SHIFT);
     }
+    if (b->block && b->block->live == 0)
+        drop_block(b, b->block);
 }
 
 bool udt_sndbuf_write_msg(udt_sndbuf *b, const uint8_t *src, size_t len, bool in_order,
@@ -151,16 +222,15 @@ bool udt_sndbuf_write_msg(udt_sndbuf *b, const uint8_t *src, size_t len, bool in
 {
     int64_t start = b->tail;
     uint32_t order = in_order ? UDT_MSG_ORDER : 0, first = UDT_MSG_FIRST;
-    if (len > b->max_bytes - b->bytes)
+    if (b->bytes > b->max_bytes || len > b->max_bytes - b->bytes)
         return false;
     for (size_t done = 0; done < len;) {
-        size_t n = len - done < b->payload ? len - done : b->payload;
-        if (!open_slot(b)) {
+        size_t n = len - done < b->fill ? len - done : b->fill;
+        uint32_t last = done + n == len ? UDT_MSG_LAST : 0;
+        if (!put(b, src + done, n, first | last | order | b->msgno, expire_us)) {
             rewind_to(b, start);
             return false;
         }
-        uint32_t last = done + n == len ? UDT_MSG_LAST : 0;
-        put(b, src + done, n, first | last | order | b->msgno, expire_us);
         done += n;
         first = 0;
     }
@@ -171,28 +241,37 @@ bool udt_sndbuf_write_msg(udt_sndbuf *b, const uint8_t *src, size_t len, bool in
 bool udt_sndbuf_split_tail(udt_sndbuf *b)
 {
     enum { CUT = 16 };
-    if (b->payload <= 2 * CUT || !open_slot(b))
+    uint8_t cut[CUT];
+    if (b->payload <= 2 * CUT)
         return false;
     snd_slot *s = udt_sndbuf_slot(b, b->tail - 1);
+    if (!b->block || s->data + s->len != b->block->data + b->block->used)
+        return false;
     uint32_t word1 = s->word1;
+    memcpy(cut, s->data + s->len - CUT, CUT);
+    b->block->used -= CUT;
+    if (!put(b, cut, CUT, word1 & ~UDT_MSG_FIRST, s->expire_us)) {
+        b->block->used += CUT;
+        return false;
+    }
     s->len = (uint16_t)(s->len - CUT);
     s->word1 &= ~UDT_MSG_LAST;
     b->bytes -= CUT;
-    put(b, udt_sndbuf_data(b, b->tail - 1) + s->len, CUT, word1 & ~UDT_MSG_FIRST, s->expire_us);
     return true;
 }
 
 size_t udt_sndbuf_space(const udt_sndbuf *b, int64_t next)
 {
-    uint64_t room = b->max_bytes - b->bytes;
-    uint64_t slots = (uint64_t)(b->max_slots - (b->tail - b->head)) * b->payload, rest = 0;
-    if (b->tail > b->head && b->tail - 1 >= next)
-        rest = b->payload - udt_sndbuf_slot(b, b->tail - 1)->len;
-    /* What the chunks at hand and the rest of the budget can hold. */
-    int64_t used = b->chunks ? b->tail - (b->head >> b->shift << b->shift) : 0;
-    uint64_t spare = (b->mem->limit - b->mem->used) / b->chunk_size + (b->chunks ? 0 : 1);
-    uint64_t held = ((uint64_t)b->chunks + spare) << b->shift;
-    uint64_t fits = held > (uint64_t)used ? (held - (uint64_t)used) * b->payload : 0;
+    uint64_t room = b->max_bytes > b->bytes ? b->max_bytes - b->bytes : 0, rest = 0;
+    uint64_t slots = (uint64_t)(b->max_slots - (b->tail - b->head)) * b->fill;
+    uint64_t left = b->mem->limit - b->mem->used, per = UDT_BLOCK_ROOM / b->payload;
+    if (b->tail > b->head && b->tail - 1 >= next && udt_sndbuf_slot(b, b->tail - 1)->len < b->fill)
+        rest = b->fill - udt_sndbuf_slot(b, b->tail - 1)->len;
+    /* What the block at hand, the promised one and the rest of the budget can hold for certain. */
+    uint64_t fits = udt_block_left(b->block) / b->payload + (b->blocks ? 0 : per);
+    left -= left < 2 * SND_HEADS_BYTES ? left : 2 * SND_HEADS_BYTES;
+    fits += left / (UDT_BLOCK_BYTES_ALL + per * sizeof(snd_slot)) * per;
+    fits *= b->fill;
     fits = (fits < slots ? fits : slots) + rest;
     return (size_t)(room < fits ? room : fits);
 }
@@ -200,17 +279,13 @@ size_t udt_sndbuf_space(const udt_sndbuf *b, int64_t next)
 void udt_sndbuf_acked(udt_sndbuf *b, int64_t una)
 {
     while (b->head < una) {
-        int64_t c = b->head >> b->shift, end = (c + 1) << b->shift;
-        if (end > una)
-            end = una;
-        for (; b->head < end; b->head++)
-            b->bytes -= udt_sndbuf_slot(b, b->head)->len;
-        if (b->head >> b->shift == c)
-            return; /* the chunk is still in use, or will be filled */
-        uint8_t **at = &b->ring[(uint32_t)c & (b->ring_size - 1)];
-        udt_mem_chunk_free(b->mem, *at, b->chunk_size);
-        *at = NULL;
-        if (--b->chunks > 0)
-            udt_mem_uncharge(b->mem, b->chunk_size);
+        const snd_slot *s = udt_sndbuf_slot(b, b->head);
+        b->done_bytes += s->len;
+        drop_data(b, s);
+        b->head++;
+        if ((b->head & (SND_HEADS - 1)) == 0)
+            drop_piece(b, (b->head >> SND_HEADS_SHIFT) - 1);
     }
+    if (b->head == b->tail && b->block)
+        drop_block(b, b->block);
 }
