@@ -3,9 +3,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RATE_WINDOW_MIN_US 5000
+#define RATE_BURST_US 1000 /* shortest span with a rate, if it has as many packets as this: */
+#define RATE_BURST_PKTS 64
+#define RATE_WINDOW_US 5000
 #define RATE_WINDOW_IDLE_US 1000000 /* a longer one holds a pause: it says nothing */
-#define REPORT_MAX 100000000        /* pkt/s; peers read signed 32-bit values */
+#define PAIRS_MIN 4
+#define GAP_MIN_NS 500       /* all pairs of a while in one batch each: below the clock's grain */
+#define REPORT_MAX 100000000 /* pkt/s; peers read signed 32-bit values */
 
 void udt_window_init(udt_window *w, udt_time now)
 {
@@ -40,11 +44,12 @@ bool udt_window_ack2(const udt_window *w, uint32_t subseq, udt_ack_entry *out)
 void udt_window_sample(udt_window *w, udt_time now)
 {
     int64_t span = now - w->rate_from;
-    if (span < RATE_WINDOW_MIN_US)
+    if (span < RATE_BURST_US || (span < RATE_WINDOW_US && w->rate_pkts < RATE_BURST_PKTS))
         return;
     if (span < RATE_WINDOW_IDLE_US && w->rate_pkts >= 8) {
         int64_t pps = w->rate_pkts * 1000000 / span;
-        w->rate_pps = w->rate_pps <= 1 ? pps : (3 * w->rate_pps + pps) / 4;
+        /* libudt leaves its slow start, which doubles, with this: a mean would lag behind. */
+        w->rate_pps = pps > w->rate_pps ? pps : (3 * w->rate_pps + pps) / 4;
     } else if (span < RATE_WINDOW_IDLE_US) {
         return; /* too few packets: go on counting */
     }
@@ -59,9 +64,10 @@ int64_t udt_window_rate(const udt_window *w)
 
 int64_t udt_window_capacity(const udt_window *w)
 {
-    if (w->pair_gap_ns == 0)
+    if (w->pairs < PAIRS_MIN)
         return w->rate_pps > UDT_CAPACITY_INITIAL ? udt_window_rate(w) : UDT_CAPACITY_INITIAL;
-    int64_t pps = 1000000000 / w->pair_gap_ns;
+    int64_t gap = w->pair_gap_ns > GAP_MIN_NS ? w->pair_gap_ns : GAP_MIN_NS;
+    int64_t pps = 1000000000 / gap;
     int64_t rate = udt_window_rate(w);
     pps = pps > rate ? pps : rate;
     return pps < REPORT_MAX ? pps : REPORT_MAX;

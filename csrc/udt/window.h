@@ -1,12 +1,14 @@
 /* What the receiver measures: the history of ACKs sent (RTT, by ACK2), arrival rate and link
  * capacity. Rates are counted over time windows, so packets that arrive in batches (same time
- * stamp) give sane values; pair gaps of 0 are ignored. */
+ * stamp) give sane values. Of probe pairs the mean gap counts: those inside one batch have 0, those
+ * that straddle two have the batches' distance, and only both together say the truth. */
 #ifndef UDT_WINDOW_H
 #define UDT_WINDOW_H
 
 #include "udt_types.h"
 
 #define UDT_ACK_HISTORY 256
+#define UDT_PAIRS 64
 
 typedef struct udt_ack_entry {
     uint32_t subseq;
@@ -20,7 +22,8 @@ typedef struct udt_window {
     int64_t rate_pkts;      /* packets in it */
     int64_t rate_pps;       /* arrival rate, 1 before the first window */
     udt_time pair_at;       /* arrival of the first packet of a probe pair, UDT_NEVER = none */
-    int64_t pair_gap_ns;    /* smoothed gap of probe pairs, 0 = none yet */
+    int64_t pair_gap_ns;    /* mean gap of the last 64 or so probe pairs */
+    int pairs;              /* of them */
 } udt_window;
 
 #define UDT_CAPACITY_INITIAL 1000 /* pkt/s, before any probe */
@@ -39,9 +42,8 @@ static inline void udt_window_arrival(udt_window *w, uint32_t seq, udt_time now)
     if ((seq & 15) == 0) {
         w->pair_at = now;
     } else if ((seq & 15) == 1 && w->pair_at != UDT_NEVER) {
-        int64_t gap = (now - w->pair_at) * 1000;
-        if (gap > 0)
-            w->pair_gap_ns = w->pair_gap_ns ? (7 * w->pair_gap_ns + gap) / 8 : gap;
+        w->pairs += w->pairs < UDT_PAIRS;
+        w->pair_gap_ns += ((now - w->pair_at) * 1000 - w->pair_gap_ns) / w->pairs;
         w->pair_at = UDT_NEVER;
     }
 }
