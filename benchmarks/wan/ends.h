@@ -3,6 +3,7 @@
 #ifndef WAN_ENDS_H
 #define WAN_ENDS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -15,6 +16,9 @@ typedef struct wan_end {
 
 /* Makes end number `which` (0 or 1); afterwards the process is where it was. Exits on failure. */
 void wan_end_make(wan_end *e, int which, size_t mtu, int64_t window_bytes);
+/* A namespace with nothing but a loopback device; `offload` false: every packet of at most `mtu`
+ * bytes goes through the stack alone (no TSO, GSO, GRO). */
+void wan_local_make(wan_end *e, size_t mtu, bool offload);
 /* Frames the device dropped because nobody read them. */
 int64_t wan_end_overruns(const wan_end *e);
 /* Runs argv in the namespace that `path` names; dies with its parent. Does not return. */

@@ -19,6 +19,8 @@
 static const char help[] =
     "usage: wan [OPTIONS]            make both ends, print them as JSON, carry frames until the\n"
     "                                end of standard input or a signal, print the counts as JSON\n"
+    "       wan local [--mtu N] [--no-offload]  one namespace with a loopback device, until the\n"
+    "                                end of standard input\n"
     "       wan enter NS COMMAND...  run a command at an end (NS as printed)\n"
     "\n"
     "  --link SPEC    both directions        --ab SPEC, --ba SPEC   one of them (first to second)\n"
@@ -178,14 +180,20 @@ static void print_dir(const char *name, const struct dir *d)
            s->loss, (long long)s->queue_bytes, (long long)s->queue_frames);
 }
 
-static void print_ready(void)
+static void print_ends(void)
 {
     printf("{\"ready\": true, \"pid\": %d, \"mtu\": %zu, \"window_bytes\": %lld, \"ends\": [",
            (int)getpid(), w.mtu, (long long)w.window);
     for (int i = 0; i < 2; i++)
         printf("%s{\"ns\": \"/proc/%d/fd/%d\", \"ipv4\": \"%s\", \"ipv6\": \"%s\"}", i ? ", " : "",
                (int)getpid(), w.end[i].ns, w.end[i].addr4, w.end[i].addr6);
-    printf("], ");
+    printf("]");
+}
+
+static void print_ready(void)
+{
+    print_ends();
+    printf(", ");
     print_dir("ab", &w.dir[0]);
     printf(", ");
     print_dir("ba", &w.dir[1]);
@@ -225,7 +233,13 @@ static void print_counts(const char *name, const struct dir *d)
            late_at(d, 0.99), late_at(d, 0.999), (double)d->late_max_ns * 1e-3);
 }
 
-static void print_report(double seconds)
+static double cpu_of(const struct rusage *u)
+{
+    return (double)(u->ru_utime.tv_sec + u->ru_stime.tv_sec) +
+           (double)(u->ru_utime.tv_usec + u->ru_stime.tv_usec) * 1e-6;
+}
+
+static void print_report(double seconds, double cpu_before)
 {
     struct rusage u;
     getrusage(RUSAGE_SELF, &u);
@@ -234,10 +248,7 @@ static void print_report(double seconds)
     printf(", ");
     print_counts("ba", &w.dir[1]);
     printf(", \"seconds\": %.3f, \"cpu_s\": %.3f, \"wakeups\": %lld, \"longest_gap_us\": %.1f}\n",
-           seconds,
-           (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
-               (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6,
-           (long long)w.wakeups, (double)w.longest_ns * 1e-3);
+           seconds, cpu_of(&u) - cpu_before, (long long)w.wakeups, (double)w.longest_ns * 1e-3);
     fflush(stdout);
 }
 
@@ -329,6 +340,30 @@ static void set_up(void)
     mlockall(MCL_CURRENT | MCL_ONFAULT);
 }
 
+/* Both "ends" are the same namespace. */
+static void local(int argc, char **argv)
+{
+    bool offload = true;
+    char c;
+    w.mtu = 65536;
+    for (int i = 2; i < argc; i++) {
+        if (strcmp(argv[i], "--no-offload") == 0)
+            offload = false;
+        else if (strcmp(argv[i], "--mtu") == 0 && i + 1 < argc)
+            w.mtu = strtoul(argv[++i], NULL, 10);
+        else
+            usage(argv[i]);
+    }
+    wan_local_make(&w.end[0], w.mtu, offload);
+    w.end[1] = w.end[0];
+    print_ends();
+    printf("}\n");
+    fflush(stdout);
+    while (!stopped && (read(STDIN_FILENO, &c, 1) > 0 || errno == EINTR))
+        ;
+    printf("{}\n");
+}
+
 int main(int argc, char **argv)
 {
     if (argc >= 2 && strcmp(argv[1], "enter") == 0) {
@@ -336,15 +371,21 @@ int main(int argc, char **argv)
             usage("enter NS COMMAND...");
         wan_enter(argv[2], argv + 3);
     }
-    options(argc, argv);
     struct sigaction sa = {.sa_handler = on_signal};
     sigaction(SIGTERM, &sa, NULL);
     sigaction(SIGINT, &sa, NULL);
     signal(SIGPIPE, SIG_IGN);
+    if (argc >= 2 && strcmp(argv[1], "local") == 0) {
+        local(argc, argv);
+        return 0;
+    }
+    options(argc, argv);
     set_up();
     print_ready();
+    struct rusage before;
+    getrusage(RUSAGE_SELF, &before);
     int64_t start = now_ns();
     carry();
-    print_report((double)(now_ns() - start) * 1e-9);
+    print_report((double)(now_ns() - start) * 1e-9, cpu_of(&before));
     return 0;
 }

@@ -3,11 +3,16 @@
 //
 //   libudt_peer (listen PORT | connect HOST PORT | rendezvous LOCAL_PORT HOST PORT)
 //               (--send FILE | --recv FILE | --bench-send SECONDS | --bench-recv)
-//               [--message] [--pause SECONDS] [--hold SECONDS]
+//               [--message] [--pause SECONDS] [--hold SECONDS] [--buf BYTES] [--seconds S]
+//               [--abandon]
 //
+// --buf sets the buffers and the flow window (default: the library's). --seconds ends --bench-recv
+// that long after the connection, --abandon closes without waiting for what is still unsent.
 // --pause waits before the first send or receive, --hold before the close.
 // FILE is a byte stream; with --message it is a row of u32 big-endian length + payload, one per
 // message. Prints one JSON line with bytes, seconds and CPU seconds at the end.
+#include "bench_util.h"
+
 #include <arpa/inet.h>
 #include <chrono>
 #include <cstdint>
@@ -44,20 +49,16 @@ static double seconds_since(Clock::time_point start)
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-static double cpu_seconds()
-{
-    rusage u;
-    getrusage(RUSAGE_SELF, &u);
-    return static_cast<double>(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
-           static_cast<double>(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
-}
-
 struct Args {
     std::string role, file;
     std::vector<const char *> where;
     bool message = false, send = false, bench = false;
+    bool abandon = false;
     double bench_seconds = 0, pause = 0, hold = 0;
+    int buf = 0;
 };
+
+static bench_series series;
 
 static Args parse(int argc, char **argv)
 {
@@ -78,6 +79,12 @@ static Args parse(int argc, char **argv)
             a.hold = atof(argv[++i]);
         else if (s == "--bench-recv")
             a.bench = true;
+        else if (s == "--seconds" && i + 1 < argc)
+            a.bench_seconds = atof(argv[++i]);
+        else if (s == "--buf" && i + 1 < argc)
+            a.buf = atoi(argv[++i]);
+        else if (s == "--abandon")
+            a.abandon = true;
         else if (a.role.empty())
             a.role = s;
         else
@@ -97,9 +104,25 @@ static Args parse(int argc, char **argv)
     return a;
 }
 
-static UDTSOCKET meet(const Args &a)
+static UDTSOCKET socket_of(const Args &a)
 {
     UDTSOCKET s = UDT::socket(AF_INET, a.message ? SOCK_DGRAM : SOCK_STREAM, 0);
+    if (a.buf) {
+        int packets = a.buf / 1456 + 1;
+        UDT::setsockopt(s, 0, UDT_FC, &packets, sizeof packets);
+        UDT::setsockopt(s, 0, UDT_SNDBUF, &a.buf, sizeof a.buf);
+        UDT::setsockopt(s, 0, UDT_RCVBUF, &a.buf, sizeof a.buf);
+    }
+    if (a.abandon) {
+        linger none = {0, 0};
+        UDT::setsockopt(s, 0, UDT_LINGER, &none, sizeof none);
+    }
+    return s;
+}
+
+static UDTSOCKET meet(const Args &a)
+{
+    UDTSOCKET s = socket_of(a);
     if (a.role == "connect") {
         sockaddr_in to = address(a.where[0], a.where[1]);
         if (UDT::ERROR == UDT::connect(s, reinterpret_cast<sockaddr *>(&to), sizeof to))
@@ -202,19 +225,26 @@ static int64_t recv_file(UDTSOCKET s, const Args &a)
     return total;
 }
 
-static int64_t bench(UDTSOCKET s, const Args &a)
+static void bench(UDTSOCKET s, const Args &a)
 {
-    int64_t total = 0;
     std::vector<char> buf(1 << 20);
-    Clock::time_point start = Clock::now();
-    while (!a.send || seconds_since(start) < a.bench_seconds) {
+    bool limited = a.bench_seconds > 0;
+    int wait_ms = 200;
+    UDT::setsockopt(s, 0, a.send ? UDT_SNDTIMEO : UDT_RCVTIMEO, &wait_ms, sizeof wait_ms);
+    while (!limited || static_cast<double>(bench_now_us() - series.t0) < a.bench_seconds * 1e6) {
         int n =
             a.send ? UDT::send(s, buf.data(), 1 << 18, 0) : UDT::recv(s, buf.data(), 1 << 20, 0);
-        if (n == UDT::ERROR)
+        if (n > 0)
+            bench_count(&series, n);
+        else if (n == UDT::ERROR && UDT::getlasterror().getErrorCode() != CUDTException::ETIMEOUT)
             break;
-        total += n;
     }
-    return total;
+}
+
+static int64_t retransmissions(UDTSOCKET s)
+{
+    UDT::TRACEINFO info;
+    return UDT::ERROR == UDT::perfmon(s, &info, false) ? 0 : info.pktRetransTotal;
 }
 
 int main(int argc, char **argv)
@@ -224,12 +254,30 @@ int main(int argc, char **argv)
     UDTSOCKET s = meet(a);
     usleep(static_cast<useconds_t>(a.pause * 1e6));
     Clock::time_point start = Clock::now();
-    int64_t total = a.bench ? bench(s, a) : a.send ? send_file(s, a) : recv_file(s, a);
+    bench_start(&series);
+    int64_t total = 0, retrans = 0;
+    if (a.bench)
+        bench(s, a);
+    else
+        total = a.send ? send_file(s, a) : recv_file(s, a);
     double seconds = seconds_since(start);
+    if (a.bench && a.send)
+        retrans = retransmissions(s);
     usleep(static_cast<useconds_t>(a.hold * 1e6));
+    if (a.bench && a.send && !a.abandon) {
+        UDT::close(s); // waits until everything has arrived
+        series.t1 = bench_now_us();
+    }
+    printf("{");
+    if (a.bench) {
+        bench_print(&series, a.send ? "send" : "recv");
+        printf(", \"retrans\": [%lld]}\n", static_cast<long long>(retrans));
+        fflush(stdout);
+    }
     UDT::close(s);
     UDT::cleanup();
-    printf("{\"bytes\": %lld, \"seconds\": %.6f, \"cpu_s\": %.6f}\n", static_cast<long long>(total),
-           seconds, cpu_seconds());
+    if (!a.bench)
+        printf("\"bytes\": %lld, \"seconds\": %.6f, \"cpu_s\": %.6f}\n",
+               static_cast<long long>(total), seconds, bench_cpu_s());
     return 0;
 }
