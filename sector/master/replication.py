@@ -399,8 +399,12 @@ class Replicator:
                     continue
                 if row.version == entry.version and standing.good:
                     drops.append(DropCopy(path, row.node, row.version, "damaged"))
-                elif row.version < entry.version and (standing.good if row.bad else not standing.lacking):
-                    # a bad one is of no use, and its slave gets no copy while it is there
+                elif row.version < entry.version and row.bad:
+                    # Of no use, and its slave gets no copy while it is there. Epoch 0 was found on a disk
+                    # and may be somebody's only copy: its slave's next report sends it to the attic.
+                    if standing.good and row.version.epoch > 0:
+                        drops.append(DropCopy(path, row.node, row.version, "a damaged older version"))
+                elif row.version < entry.version and not standing.lacking:
                     drops.append(DropCopy(path, row.node, row.version, "an older version"))
             drops += self._surplus(file, standing, now)
         fresh = [drop for drop in drops if (path, drop.node) not in self._dropping]

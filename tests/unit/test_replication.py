@@ -362,6 +362,16 @@ def test_a_damaged_copy_of_an_older_version_keeps_no_slave_from_the_new_one() ->
     assert len(world.good("/f")) == 2
 
 
+def test_content_found_on_a_disk_is_never_dropped_as_damaged() -> None:
+    """It waits for the slave's next report, which sends it to the attic: it may be somebody's only copy."""
+    world = World(distinct(2))
+    world.add("/f", "s0", "s1")
+    world.replicas["/f"]["s1"] = replace(world.replicas["/f"]["s1"], version=Version(0, 1), bad=True)
+    world.feed(Look(["/f"]))
+    world.sleep(30)
+    assert world.replicas["/f"]["s1"].version == Version(0, 1)
+
+
 def test_gone_file_and_failed_load() -> None:
     world = World(distinct(3))
     world.feed(Look(["/none"]))
