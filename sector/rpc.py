@@ -7,7 +7,6 @@ on the caller's side; core statuses become `TimedOut`, `Unreachable`, `Busy`, `P
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
@@ -32,8 +31,7 @@ class WireError(Message, frozen=True, array_like=True):
     hint: Annotated[str, Meta(max_length=1024)] = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(msgspec.Struct, frozen=True):
     """Who sent a request: authenticated principal ("user:NAME#SESSION", "master:ID", "slave:ID", ...),
     its peer, the instance, the time left, and how to report progress (percent)."""
 
@@ -121,18 +119,26 @@ class RpcNode:
         """Answer requests of `cls`. The handler may be async; a SectorError it raises goes to the caller;
         any other exception is logged here and answered as an internal error."""
 
+        run = cast(Handler, handler)
+
         def incoming(call: IncomingCall) -> Any:
-            return ensureDeferred(self._run(cls, cast(Handler, handler), call))
+            caller = Caller(call.principal, call.peer, call.instance, call.budget_s, call.progress)
+            try:
+                reply = run(decode(cls, call.payload), caller)
+                return (
+                    encode(reply) if isinstance(reply, msgspec.Struct) else ensureDeferred(self._wait(reply))
+                )
+            except errors.SectorError as error:
+                raise _refusal(error) from None
 
         self.gmp.register(cls.NUMBER, incoming)
 
-    async def _run(self, cls: type[Request], handler: Handler, call: IncomingCall) -> bytes:
-        caller = Caller(call.principal, call.peer, call.instance, call.budget_s, call.progress)
+    async def _wait(self, reply: Awaitable[Message]) -> bytes:
         try:
-            request = decode(cls, call.payload)
-            reply = handler(request, caller)
-            if not isinstance(reply, msgspec.Struct):
-                reply = await reply
-            return encode(reply)
+            return encode(await reply)
         except errors.SectorError as error:
-            raise GmpError(gmp_api.STATUS_APPLICATION, to_wire_error(error), error.message) from None
+            raise _refusal(error) from None
+
+
+def _refusal(error: errors.SectorError) -> GmpError:
+    return GmpError(gmp_api.STATUS_APPLICATION, to_wire_error(error), error.message)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from cffi import FFI
 
-ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 CORE = ROOT / "csrc"
 FOLDERS = ("base", "crypto", "udt", "sgmp", "sdc", "io")
 
@@ -18,17 +19,17 @@ def _relative(paths: list[Path]) -> list[str]:
 
 
 def _cdef() -> str:
-    return (Path(__file__).parent / "_cdef.h").read_text()
+    return (HERE / "_cdef.h").read_text()
 
 
 ffi = FFI()
 ffi.cdef(_cdef())
 ffi.set_source(
     "sector._udt._ffi",
-    '#include "udt.h"\n',
+    '#include "udt.h"\n#include "_glue.h"\n',
     sources=_relative(sorted(path for folder in FOLDERS for path in (CORE / folder).glob("*.c"))),
-    depends=_relative(sorted(CORE.glob("*/*.h"))),
-    include_dirs=_relative([CORE / "include", CORE]),
+    depends=_relative([HERE / "_glue.h", *sorted(CORE.glob("*/*.h"))]),
+    include_dirs=_relative([CORE / "include", CORE, HERE]),
     define_macros=[("_GNU_SOURCE", "1")],
     libraries=["crypto"],
     extra_compile_args=["-std=gnu11", "-O2", "-g", "-fvisibility=hidden", "-pthread"],

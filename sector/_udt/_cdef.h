@@ -177,3 +177,10 @@ int sgmp_progress(struct udt_ctx *ctx, int32_t port, uint64_t request_id, uint32
 int sgmp_channel_open(struct udt_ctx *ctx, int32_t port, uint16_t channel);
 int sgmp_stats_get(struct udt_ctx *ctx, int32_t port, sgmp_stats *out);
 int sgmp_instance(struct udt_ctx *ctx, int32_t port, uint64_t *instance);
+
+/* several steps in one call (_glue.h) */
+int glue_poll(udt_ctx *ctx, udt_event *ev, int max, uint8_t *data, size_t cap);
+int64_t glue_call(struct udt_ctx *ctx, int32_t port, const sgmp_dest *to, uint32_t method,
+                  const uint8_t *buf, size_t len, uint16_t flags, uint32_t deadline_ms);
+int64_t glue_send(struct udt_ctx *ctx, int32_t port, const sgmp_dest *to, uint16_t channel,
+                  const uint8_t *buf, size_t len, uint16_t flags, uint32_t deadline_ms);

@@ -6,8 +6,9 @@ are handled a turn; then the reactor gets its turn (design section 12).
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReadDescriptor
@@ -24,7 +25,57 @@ BATCH = 256
 ACCEPTED = 2
 FIRST_GMP_EVENT = 64
 
-EventHandler = Callable[[Any], None]
+DATA_BYTES = 1 << 19  # messages of one batch that are copied in the same call
+
+
+class CoreEvent(NamedTuple):
+    """An event of a socket or transfer; see udt_event of csrc/include/udt.h."""
+
+    kind: int
+    port: int
+    sock: int
+    err: int
+    sys_err: int
+    remote: int
+    value: int
+
+
+EventHandler = Callable[[CoreEvent], None]
+# an event of GMP: the numbers of the whole udt_event in the order of EVENT_FIELDS, and its data
+GmpHandler = Callable[["tuple[Any, ...]", bytes], None]
+
+_CODES = {("u", 1): "B", ("u", 2): "H", ("u", 4): "I", ("u", 8): "Q"}
+_CODES |= {("s", size): code.lower() for (_, size), code in _CODES.items()}
+
+
+def _layout(ctype: Any, prefix: str = "") -> tuple[str, list[str]]:
+    """The `struct` format of a C struct of integers, arrays of bytes, pointers and structs, and the
+    dotted names of its fields."""
+    form, at = "", 0
+    names: list[str] = []
+    for name, field in ctype.fields:
+        size = ffi.sizeof(field.type)
+        form += f"{field.offset - at}x" if field.offset > at else ""
+        at = field.offset + size
+        if field.type.kind == "struct":
+            inner, more = _layout(field.type, f"{prefix}{name}.")
+            form, names = form + inner, names + more
+            continue
+        if field.type.kind == "array":
+            form += f"{size}s"
+        elif field.type.kind == "pointer":
+            form += "Q"
+        else:
+            form += _CODES["u" if int(ffi.cast(field.type, -1)) > 0 else "s", size]
+        names.append(prefix + name)
+    return form + f"{ffi.sizeof(ctype) - at}x", names
+
+
+_FORMAT, EVENT_FIELDS = _layout(ffi.typeof("udt_event"))
+EVENT = struct.Struct("=" + _FORMAT)
+_LEN, _BUF, _DATA = (EVENT_FIELDS.index(f"g.{name}") for name in ("len", "buf", "data"))
+_PLAIN = EVENT_FIELDS.index("value") + 1
+assert EVENT.size == ffi.sizeof("udt_event") and tuple(EVENT_FIELDS[:_PLAIN]) == CoreEvent._fields
 
 
 @implementer(IReadDescriptor)
@@ -32,7 +83,7 @@ class Core:
     """One context of the C core behind a Twisted reactor.
 
     Handlers are kept by handle (sockets, transfers) and by port (GMP events); they run in the reactor
-    thread and get the cdata event, which is valid only during the call.
+    thread. A batch is one call into C and one unpacking of its array: no cdata per event.
     """
 
     def __init__(self, reactor: Any, *, disk_threads: int = 2, max_buffer_bytes: int = 1 << 30) -> None:
@@ -45,7 +96,10 @@ class Core:
         self._ctx = out[0]
         self._events = ffi.new("udt_event[]", BATCH)
         self._handlers: dict[int, EventHandler] = {}
-        self._gmp: dict[int, EventHandler] = {}
+        self._raw = memoryview(ffi.buffer(self._events)).cast("B")
+        self._space = ffi.new("uint8_t[]", DATA_BYTES)
+        self._data = ffi.buffer(self._space)
+        self._gmp: dict[int, GmpHandler] = {}
         self._accept: dict[int, EventHandler] = {}
         self._ports: set[int] = set()
         self._closing: dict[int, list[Deferred[None]]] = {}  # ports on their way out, who waits
@@ -73,27 +127,44 @@ class Core:
 
     def doRead(self) -> None:
         """Drain one batch of events."""
-        count = lib.udt_ctx_poll(self._ctx, self._events, BATCH)
-        for index in range(count):
-            event = self._events[index]
-            handler = self._handler(event)
+        count = lib.glue_poll(self._ctx, self._events, BATCH, self._space, DATA_BYTES)
+        if count <= 0:
+            return
+        at = 0
+        for index, event in enumerate(EVENT.iter_unpack(self._raw[: count * EVENT.size])):
+            kind = event[0]
             try:
-                if handler is not None:
-                    handler(event)
+                if kind >= FIRST_GMP_EVENT:
+                    data = b""
+                    if size := event[_LEN]:
+                        if event[_BUF]:
+                            data = self._take(index, size)
+                        else:
+                            data = self._data[at : at + size]
+                            at += size
+                    gmp = self._gmp.get(event[1])
+                    if gmp is not None:
+                        gmp(event, data)
+                else:
+                    handlers, key = (
+                        (self._accept, event[1]) if kind == ACCEPTED else (self._handlers, event[2])
+                    )
+                    handler = handlers.get(key)
+                    if handler is not None:
+                        handler(CoreEvent._make(event[:_PLAIN]))
             except Exception:
-                log.failure("handler of core event {kind} failed", kind=event.kind)
-            finally:
-                if event.kind >= FIRST_GMP_EVENT and not self._stopped:
-                    lib.udt_event_release(self._ctx, ffi.addressof(event))
+                log.failure("handler of core event {kind} failed", kind=kind)
             if self._stopped:
                 return
 
-    def _handler(self, event: Any) -> EventHandler | None:
-        if event.kind >= FIRST_GMP_EVENT:
-            return self._gmp.get(event.port)
-        if event.kind == ACCEPTED:
-            return self._accept.get(event.port)
-        return self._handlers.get(event.sock)
+    def _take(self, index: int, size: int) -> bytes:
+        """The data of a message too large for the batch, which is released."""
+        event = self._events[index]
+        try:
+            data: bytes = ffi.buffer(event.g.data, size)[:]
+        finally:
+            lib.udt_event_release(self._ctx, ffi.addressof(event))
+        return data
 
     # registration
     def watch(self, handle: int, handler: EventHandler) -> None:
@@ -104,7 +175,7 @@ class Core:
         """Forget a handle."""
         self._handlers.pop(handle, None)
 
-    def watch_gmp(self, port: int, handler: EventHandler) -> None:
+    def watch_gmp(self, port: int, handler: GmpHandler) -> None:
         """Send GMP events of a port to `handler`."""
         self._gmp[port] = handler
 

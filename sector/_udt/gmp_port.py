@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from operator import itemgetter
 from typing import Any
 
 from twisted.internet.defer import Deferred
 
 from sector._udt._ffi import ffi, lib
-from sector._udt.address import pack_address, unpack_address
-from sector._udt.context import Core, struct_dict
+from sector._udt.address import pack_address
+from sector._udt.context import EVENT_FIELDS, Core, struct_dict
 from sector._udt.errors import CoreError, check
 
 ALG_AES256GCM = 2
@@ -52,16 +54,37 @@ class GmpEvent:
     data: bytes
 
 
+# where each number lies in the tuple of an event
+_ID, _STATUS, _KEY, _INSTANCE, _CHANNEL, _METHOD, _MS = (
+    EVENT_FIELDS.index(f"g.{name}")
+    for name in ("id", "status", "key_id", "instance", "channel", "method", "ms")
+)
+_RESPONSE, _REQUEST = int(Kind.RESPONSE), int(Kind.REQUEST)
+_source = itemgetter(*(EVENT_FIELDS.index(f"g.from.{name}") for name in ("family", "port", "ip", "scope")))
+REMEMBERED = 4096  # addresses and destinations whose translation is kept
+
+
 class GmpPort:
-    """One GMP endpoint of the core."""
+    """One GMP endpoint of the core. Answers and requests, the two that matter for speed, have handlers of
+    their own: on_response(id, status, data) and on_request(id, host, port, key_id, instance, method, ms,
+    data); all else goes to on_event."""
 
     def __init__(
-        self, core: Core, host: str, port: int, *, require_auth: bool, on_event: Callable[[GmpEvent], None]
+        self,
+        core: Core,
+        host: str,
+        port: int,
+        *,
+        require_auth: bool,
+        on_event: Callable[[GmpEvent], None],
+        on_response: Callable[[int, int, bytes], None],
+        on_request: Callable[[int, str, int, int, int, int, int, bytes], None],
     ) -> None:
         self._core = core
-        self._on_event = on_event
+        self._on_event, self._on_response, self._on_request = on_event, on_response, on_request
         self.handle = core.open_port(host, port)
-        self._hosts: dict[tuple[str, int], Any] = {}
+        self._destinations: dict[tuple[str, int, int], Any] = {}
+        self._sources: dict[tuple[Any, ...], tuple[str, int]] = {}
         try:
             check(lib.sgmp_open(core.ctx, self.handle, require_auth), "cannot start GMP")
             instance = ffi.new("uint64_t *")
@@ -71,45 +94,57 @@ class GmpPort:
             raise
         self.instance = int(instance[0])
         self.address = core.port_address(self.handle)
-        self._opts = ffi.new("sgmp_opts *")
-        self._dest = ffi.new("sgmp_dest *")
         core.watch_gmp(self.handle, self._event)
 
-    def _event(self, event: Any) -> None:
-        g = event.g
-        host, port = unpack_address(getattr(g, "from"))  # a keyword here, a field name in C
+    def _event(self, event: tuple[Any, ...], data: bytes) -> None:
+        kind = event[0]
+        if kind == _RESPONSE:
+            self._on_response(event[_ID], event[_STATUS], data)
+            return
+        source = _source(event)
+        host, port = self._sources.get(source) or self._remember(source)
+        if kind == _REQUEST:
+            self._on_request(
+                event[_ID], host, port, event[_KEY], event[_INSTANCE], event[_METHOD], event[_MS], data
+            )
+            return
         self._on_event(
             GmpEvent(
-                event.kind,
-                g.id,
-                g.status,
+                kind,
+                event[_ID],
+                event[_STATUS],
                 host,
                 port,
-                g.key_id,
-                g.instance,
-                g.channel,
-                g.method,
-                g.ms,
-                ffi.buffer(g.data, g.len)[:] if g.len else b"",
+                event[_KEY],
+                event[_INSTANCE],
+                event[_CHANNEL],
+                event[_METHOD],
+                event[_MS],
+                data,
             )
         )
 
-    def _destination(self, host: str, port: int, key_id: int) -> Any:
-        packed = self._hosts.get((host, port))
-        if packed is None:
-            if len(self._hosts) > 4096:
-                self._hosts.clear()
-            packed = self._hosts[host, port] = pack_address(host, port)
-        self._dest.addr = packed[0]
-        self._dest.key_id = key_id
-        return self._dest
+    def _remember(self, source: tuple[Any, ...]) -> tuple[str, int]:
+        family, port, raw, scope = source
+        if family == 6:
+            host = str(ipaddress.IPv6Address(raw)) + (f"%{scope}" if scope else "")
+        else:
+            host = str(ipaddress.IPv4Address(raw[:4]))
+        if len(self._sources) >= REMEMBERED:
+            self._sources.clear()
+        self._sources[source] = host, port
+        return host, port
 
-    def _options(self, channel: int, flags: int, deadline_s: float) -> Any:
-        self._opts.channel = channel
-        self._opts.flags = flags
-        self._opts.deadline_ms = max(1, int(deadline_s * 1000))
-        self._opts.ttl_ms = 0
-        return self._opts
+    def _destination(self, host: str, port: int, key_id: int) -> Any:
+        to = (host, port, key_id)
+        known = self._destinations.get(to)
+        if known is None:
+            if len(self._destinations) >= REMEMBERED:
+                self._destinations.clear()
+            known = self._destinations[to] = ffi.new("sgmp_dest *")
+            known.addr = pack_address(host, port)[0]
+            known.key_id = key_id
+        return known
 
     def add_key(self, key_id: int, secret: bytes, principal: str, valid_s: float) -> None:
         """Install an AES-256-GCM key. Raises CoreError, ValueError for a wrong size."""
@@ -135,30 +170,22 @@ class GmpPort:
         self, host: str, port: int, key_id: int, method: int, payload: bytes, flags: int, deadline_s: float
     ) -> int:
         """Start a call; returns its id. Raises CoreError (AGAIN when the queue is full)."""
-        return check(
-            lib.sgmp_call(
-                self._core.ctx,
-                self.handle,
-                self._destination(host, port, key_id),
-                method,
-                payload,
-                len(payload),
-                self._options(0, flags, deadline_s),
-            )
+        to = self._destination(host, port, key_id)
+        milliseconds = max(1, int(deadline_s * 1000))
+        result: int = lib.glue_call(
+            self._core.ctx, self.handle, to, method, payload, len(payload), flags, milliseconds
         )
+        return result if result > 0 else check(result)
 
     def send(
         self, host: str, port: int, key_id: int, channel: int, payload: bytes, flags: int, deadline_s: float
     ) -> int:
         """Send a message; returns its id. Raises CoreError."""
+        to = self._destination(host, port, key_id)
+        milliseconds = max(1, int(deadline_s * 1000))
         return check(
-            lib.sgmp_send(
-                self._core.ctx,
-                self.handle,
-                self._destination(host, port, key_id),
-                payload,
-                len(payload),
-                self._options(channel, flags, deadline_s),
+            lib.glue_send(
+                self._core.ctx, self.handle, to, channel, payload, len(payload), flags, milliseconds
             )
         )
 

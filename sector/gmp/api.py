@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
 from twisted.internet.defer import Deferred
 
 
@@ -32,8 +33,7 @@ class Peer:
     key_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class IncomingCall:
+class IncomingCall(msgspec.Struct, frozen=True):
     """A request to answer. `principal` is the authenticated name bound to the key; `budget_s` what is
     left of the caller's deadline; `progress(percent)` tells the caller that work goes on."""
 

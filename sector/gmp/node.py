@@ -46,8 +46,17 @@ class GmpNode:
     """One endpoint; see `sector.gmp.api.Gmp`. All calls and handlers belong to the reactor thread."""
 
     def __init__(self, core: Core, host: str, port: int, *, require_auth: bool = True) -> None:
-        self._port = GmpPort(core, host, port, require_auth=require_auth, on_event=self._event)
+        self._port = GmpPort(
+            core,
+            host,
+            port,
+            require_auth=require_auth,
+            on_event=self._event,
+            on_response=self._response,
+            on_request=self._request,
+        )
         self._principals: dict[int, str] = {}
+        self._peers: dict[tuple[str, int, int], Peer] = {}  # those that called last
         self._calls: dict[int, Deferred[bytes]] = {}
         self._watch: dict[int, Callable[[int], None]] = {}
         self._sends: dict[int, Deferred[None]] = {}
@@ -164,10 +173,6 @@ class GmpNode:
         if self._stopped is not None:
             return
         match event.kind:
-            case Kind.RESPONSE:
-                self._response(event)
-            case Kind.REQUEST:
-                self._request(event)
             case Kind.OUTCOME:
                 self._outcome(event)
             case Kind.PROGRESS:
@@ -188,15 +193,16 @@ class GmpNode:
                 for listener in list(self._peer_handlers):
                     listener(PeerEvent(_PEER_EVENTS[Kind(kind)], peer, event.instance))
 
-    def _response(self, event: GmpEvent) -> None:
-        answer = self._calls.pop(event.id, None)
-        self._watch.pop(event.id, None)
+    def _response(self, call_id: int, status: int, data: bytes) -> None:
+        answer = self._calls.pop(call_id, None)
         if answer is None:
             return
-        if event.status == 0:
-            answer.callback(event.data)
+        if self._watch:
+            self._watch.pop(call_id, None)
+        if status == 0:
+            answer.callback(data)
         else:
-            answer.errback(GmpError(event.status, event.data))
+            answer.errback(GmpError(status, data))
 
     def _outcome(self, event: GmpEvent) -> None:
         outcome = self._sends.pop(event.id, None)
@@ -208,32 +214,51 @@ class GmpNode:
             error = CoreError(event.status)
             outcome.errback(GmpError(_OUTCOME.get(error.name, STATUS_UNKNOWN), text=str(error)))
 
-    def _request(self, event: GmpEvent) -> None:
-        handler = self._handlers.get(event.method, self._default)
-        if handler is None:
-            self._answer(event.id, STATUS_NO_METHOD, b"")
+    def _request(
+        self,
+        request_id: int,
+        host: str,
+        port: int,
+        key_id: int,
+        instance: int,
+        method: int,
+        budget_ms: int,
+        data: bytes,
+    ) -> None:
+        if self._stopped is not None:
             return
-        request_id = event.id
+        handler = self._handlers.get(method, self._default)
+        if handler is None:
+            self._answer(request_id, STATUS_NO_METHOD, b"")
+            return
 
         def progress(percent: int) -> None:
             if self._stopped is None and request_id in self._running:
                 self._port.progress(request_id, percent)
 
-        incoming = IncomingCall(
-            Peer(event.host, event.port, event.key_id),
-            self._principals.get(event.key_id, ""),
-            event.instance,
-            event.method,
-            event.data,
-            event.ms / 1000.0,
-            progress,
-        )
-        running = maybeDeferred(handler, incoming)
+        principal = self._principals.get(key_id, "")
+        peer = self._peers.get((host, port, key_id)) or self._peer(host, port, key_id)
+        incoming = IncomingCall(peer, principal, instance, method, data, budget_ms / 1000.0, progress)
+        try:
+            answer = handler(incoming)
+        except Exception:
+            self._failed(request_id, method, Failure())
+            return
+        if isinstance(answer, bytes):
+            self._answer(request_id, 0, answer)
+            return
+        running = maybeDeferred(lambda: answer)
         self._running[request_id] = running
         running.addCallbacks(
             lambda body: self._finish(request_id, 0, body),
-            lambda failure: self._failed(request_id, event.method, failure),
+            lambda failure: self._failed(request_id, method, failure),
         )
+
+    def _peer(self, host: str, port: int, key_id: int) -> Peer:
+        if len(self._peers) >= 4096:
+            self._peers.clear()
+        peer = self._peers[host, port, key_id] = Peer(host, port, key_id)
+        return peer
 
     def _failed(self, request_id: int, method: int, failure: Failure) -> None:
         error = failure.value
