@@ -56,7 +56,8 @@ bool udt__conn_open(udt_conn *c, uint32_t peer_isn, uint32_t peer_window, uint32
     udt_mux *m = c->mux;
     c->peer_isn = peer_isn & SEQ_MASK;
     c->mss = mss;
-    c->payload = mss - UDT_OVERHEAD;
+    c->payload = mss - UDT_OVERHEAD - udt__own_data_tag(&c->own);
+    c->own_payload -= udt__own_data_tag(&c->own);
     bool messages = c->opts.type == UDT_DGRAM;
     if (!udt_sndbuf_init(&c->snd, &m->mem, c->payload, c->opts.snd_buf_bytes) ||
         !udt_rcvbuf_init(&c->rcv, &m->mem, c->own_payload, udt__conn_own_window(c), messages)) {
@@ -93,6 +94,7 @@ void udt__conn_free_buffers(udt_conn *c)
     lossmap_fini(&c->retx);
     udt_rcvloss_fini(&c->missing);
     udt_window_fini(&c->window);
+    lossmap_fini(&c->own.out);
 }
 
 void udt__conn_stats(const udt_conn *c, udt_stats *out)
@@ -229,8 +231,28 @@ void udt__conn_rtt(udt_conn *c, int64_t rtt)
     c->rtt_us = (7 * c->rtt_us + rtt) / 8;
 }
 
-static void control_input(udt_conn *c, const udt_pkt *p, udt_time now)
+/* What is said in another way between own ends. */
+static bool foreign_only(uint16_t type)
 {
+    return type == UDT_CTRL_ACK || type == UDT_CTRL_NAK || type == UDT_CTRL_ACK2;
+}
+
+static void own_control(udt_conn *c, const udt_addr *from, const udt_pkt *p, uint64_t pn,
+                        udt_time now)
+{
+    if (p->type == OWN_EACK)
+        udt__own_eack_input(c, p, pn, now);
+    else if (p->type == OWN_ACKFREQ)
+        udt__own_ackfreq_input(c, p);
+    else
+        udt__own_control(c, from, p, pn, now);
+}
+
+static void control_input(udt_conn *c, const udt_addr *from, const udt_pkt *p, uint64_t pn,
+                          udt_time now)
+{
+    if (c->own.on && foreign_only(p->type))
+        return;
     switch (p->type) {
     case UDT_CTRL_KEEPALIVE:
         /* Between our own peers a keep-alive asks for a sign of life. */
@@ -260,15 +282,75 @@ static void control_input(udt_conn *c, const udt_pkt *p, udt_time now)
     case UDT_CTRL_ERROR:
         udt__conn_fail(c, UDT_E_REMOTE, now);
         break;
-    default:
-        break; /* unknown and user-defined types: a sign of life, nothing else */
+    default: /* unknown and user-defined types: a sign of life, nothing else */
+        if (c->own.on)
+            own_control(c, from, p, pn, now);
+        break;
     }
+}
+
+/* Something came for a connection that has failed: the peer may learn of it. */
+static void answer_late(udt_conn *c, const udt_addr *from, const udt_pkt *p, udt_time now)
+{
+    if (c->state != CONN_FAILED || !c->peer_id || p->type == UDT_CTRL_SHUTDOWN || p->len < 4 ||
+        now < c->shut_reply_at)
+        return;
+    c->shut_reply_at = now + TOMBSTONE_REPLY_US;
+    if (c->own.on) {
+        uint8_t buf[UDT_CTRL_MAX];
+        size_t n = udt__own_farewell(c, buf);
+        if (n)
+            udt__reply(c->mux, from, buf, n);
+    } else {
+        udt__reply_shutdown(c->mux, from, c->peer_id);
+    }
+}
+
+static void heard(udt_conn *c, udt_time now)
+{
+    c->heard_at = c->exp_from = now;
+    c->exp_count = 1;
+    c->asks = 0;
+    if (!list_linked(&c->touched))
+        list_add_tail(&c->mux->touched, &c->touched);
+}
+
+/* A packet of a connection in own mode: nothing happens before it has proved genuine. */
+static void own_input(udt_conn *c, const udt_addr *from, const udt_pkt *wire, udt_time now)
+{
+    udt_pkt p = *wire;
+    uint64_t pn, top = c->own.rx_top > c->own.rx_data ? c->own.rx_top : c->own.rx_data;
+    bool moved = !addr_eq(from, &c->peer);
+    if (moved &&
+        !(c->own.features & OWN_F_MIGRATE && (p.control ? c->own.sealed : c->own.seal_data))) {
+        c->mux->n.dropped_unknown++;
+        return;
+    }
+    if (!udt__own_open(c, &p, wire->body - UDT_HDR_BYTES, &pn))
+        return;
+    if (!udt__conn_live(c)) {
+        answer_late(c, from, &p, now);
+        return;
+    }
+    if (moved)
+        udt__own_moved(c, from, pn > top, UDT_HDR_BYTES + wire->len, now);
+    heard(c, now);
+    if (p.control) {
+        control_input(c, from, &p, pn, now);
+        return;
+    }
+    udt__own_data_seen(c, pn, now);
+    udt__conn_data_input(c, &p, now);
 }
 
 void udt__conn_input(udt_conn *c, const udt_addr *from, const udt_pkt *p, udt_time now)
 {
     udt_hs h;
     bool handshake = p->control && p->type == UDT_CTRL_HANDSHAKE;
+    if (c->own.on && !handshake && c->state >= CONN_OPEN) {
+        own_input(c, from, p, now);
+        return;
+    }
     /* A rendezvous by tag learns the address from the first handshake; all else must match. */
     bool learn = handshake && c->state == CONN_RENDEZVOUS && c->opts.tag;
     if (!learn && !addr_eq(from, &c->peer)) {
@@ -297,22 +379,16 @@ void udt__conn_input(udt_conn *c, const udt_addr *from, const udt_pkt *p, udt_ti
         udt__conn_handshake_input(c, from, &stored, p->dst, now);
     }
     if (!udt__conn_live(c)) {
-        if (c->state == CONN_FAILED && c->peer_id && p->type != UDT_CTRL_SHUTDOWN && p->len >= 4 &&
-            now >= c->shut_reply_at) {
-            c->shut_reply_at = now + TOMBSTONE_REPLY_US;
-            udt__reply_shutdown(c->mux, from, c->peer_id);
-        }
+        answer_late(c, from, p, now);
         return;
     }
-    c->heard_at = c->exp_from = now;
-    c->exp_count = 1;
-    c->asks = 0;
-    if (!list_linked(&c->touched))
-        list_add_tail(&c->mux->touched, &c->touched);
+    if (handshake && c->own.sealed)
+        return; /* no handshake is authentic: not even a sign of life */
+    heard(c, now);
     if (handshake)
         return;
     if (p->control)
-        control_input(c, p, now);
+        control_input(c, from, p, 0, now);
     else
         udt__conn_data_input(c, p, now);
 }
@@ -350,7 +426,7 @@ static size_t emit_control(udt_conn *c, uint8_t *buf, size_t cap, udt_time now)
             n = udt_pkt_put_ctrl(buf, UDT_CTRL_ACK2, c->ack2_sub, c->peer_id, NULL, 0);
             break;
         case DUE_ACK:
-            n = udt__conn_emit_ack(c, buf, now);
+            n = c->own.on ? udt__own_emit_eack(c, buf, cap, now) : udt__conn_emit_ack(c, buf, now);
             break;
         case DUE_LIGHT:
             n = udt__conn_emit_light(c, buf);
@@ -364,9 +440,19 @@ static size_t emit_control(udt_conn *c, uint8_t *buf, size_t cap, udt_time now)
         case DUE_KEEPALIVE:
             n = udt_pkt_put_ctrl(buf, UDT_CTRL_KEEPALIVE, 0, c->peer_id, NULL, 0);
             break;
+        case DUE_ACKFREQ:
+            n = udt__own_emit_ackfreq(c, buf);
+            break;
+        case DUE_PARAMS:
+        case DUE_PATH:
+        case DUE_PATH_REPLY:
+            n = udt__own_emit(c, bit, buf, cap, &c->own.to, now);
+            break;
         default:
             break;
         }
+        if (n && c->own.on && bit != DUE_HANDSHAKE)
+            n = udt__own_seal(c, buf, n);
         if (n)
             return n;
     }
@@ -376,6 +462,7 @@ static size_t emit_control(udt_conn *c, uint8_t *buf, size_t cap, udt_time now)
 size_t udt__conn_output(udt_conn *c, uint8_t *buf, size_t cap, size_t max_segs, size_t *seg,
                         udt_time now)
 {
+    c->own.to.family = 0;
     size_t n = emit_control(c, buf, cap, now);
     if (n)
         *seg = n;

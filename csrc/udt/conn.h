@@ -286,12 +286,17 @@ void udt__conn_set_limit(udt_conn *c, enum limit_reason why, udt_time now);
 /* conn_ack.c: the sender's side of acknowledgements and loss reports. */
 void udt__conn_ack_input(udt_conn *c, const udt_pkt *p, udt_time now);
 void udt__conn_nak_input(udt_conn *c, const udt_pkt *p, udt_time now);
+/* Everything before `ack` is acknowledged: its slots are free, and the writer may be told. */
+void udt__conn_free_up_to(udt_conn *c, int64_t ack);
+void udt__conn_check_drained(udt_conn *c, udt_time now);
 /* Closing: send the shutdown if the peer has all, else see that it is tried again. */
 void udt__conn_try_shut(udt_conn *c, udt_time now);
 /* May the connection be shut now without taking data from the peer's reader? */
 bool udt__conn_delivered(const udt_conn *c, udt_time now);
 
 /* conn_recv.c */
+/* Packets that may come after the first missing one, as acknowledgements say it. */
+int64_t udt__conn_window_now(const udt_conn *c);
 void udt__conn_data_input(udt_conn *c, const udt_pkt *p, udt_time now);
 void udt__conn_drop_input(udt_conn *c, const udt_pkt *p, udt_time now);
 void udt__conn_ack2_input(udt_conn *c, const udt_pkt *p, udt_time now);

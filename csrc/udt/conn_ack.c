@@ -118,7 +118,7 @@ void udt__conn_try_shut(udt_conn *c, udt_time now)
         udt__conn_timer(c, &c->t_linger, at < c->linger_end ? at : c->linger_end);
 }
 
-static void check_drained(udt_conn *c, udt_time now)
+void udt__conn_check_drained(udt_conn *c, udt_time now)
 {
     if (c->snd.head < c->snd.tail || (c->foreign && c->full_ack < c->snd.tail))
         return;
@@ -147,7 +147,7 @@ static void note_reader(udt_conn *c, int64_t ack, int64_t window, udt_time now)
     c->unread = window < c->peer_slots;
 }
 
-static void free_up_to(udt_conn *c, int64_t ack)
+void udt__conn_free_up_to(udt_conn *c, int64_t ack)
 {
     udt_sndbuf_acked(&c->snd, ack);
     if (c->want_space && udt_sndbuf_writable(&c->snd)) {
@@ -164,7 +164,7 @@ static void advance(udt_conn *c, int64_t ack, udt_time now)
     udt_sndloss_acked(&c->loss, ack);
     lossmap_del_below(&c->retx, ack);
     news(c, ack - 1, clean, now);
-    free_up_to(c, ack);
+    udt__conn_free_up_to(c, ack);
 }
 
 static void note_rates(udt_conn *c, const udt_pkt *p)
@@ -210,7 +210,7 @@ void udt__conn_ack_input(udt_conn *c, const udt_pkt *p, udt_time now)
     }
     if (ack > c->snd.head)
         advance(c, ack, now);
-    check_drained(c, now);
+    udt__conn_check_drained(c, now);
     if (udt__conn_live(c) && udt__conn_can_send(c))
         udt__conn_ready(c);
 }

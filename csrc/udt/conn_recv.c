@@ -30,12 +30,22 @@ static void deliver(udt_conn *c)
         }
 }
 
+/* Full ACKs are at least 1 ms (RTT / 32, at most SYN) apart. */
+static int64_t ack_gap(const udt_conn *c)
+{
+    int64_t gap = c->rtt_us / 32;
+    if (!c->rtt_known || gap < 1000)
+        gap = 1000;
+    gap = gap < SYN_US ? gap : SYN_US;
+    return c->own.on ? udt__own_ack_gap(c, gap) : gap;
+}
+
 /* An acknowledgement is wanted, within SYN; burst_end() makes it sooner. */
 static void want_ack(udt_conn *c, udt_time now)
 {
     c->ack_pending = true;
     if (c->t_ack == UDT_NEVER)
-        udt__conn_timer(c, &c->t_ack, now + SYN_US);
+        udt__conn_timer(c, &c->t_ack, now + (c->own.on ? ack_gap(c) : SYN_US));
 }
 
 /* The largest index received becomes `idx`; what lies between is missing. */
@@ -44,6 +54,11 @@ static bool open_gap(udt_conn *c, int64_t idx, udt_time now)
     if (idx > c->largest + 1) {
         if (!udt_rcvloss_add(&c->missing, c->largest + 1, idx - 1))
             return false;
+        if (c->own.on) { /* an EACK says it */
+            c->own.gap = true;
+            c->largest = idx;
+            return true;
+        }
         c->due |= DUE_NAK;
         udt__conn_ready(c);
         if (c->t_nak == UDT_NEVER) {
@@ -61,7 +76,8 @@ void udt__conn_data_input(udt_conn *c, const udt_pkt *p, udt_time now)
         c->mux->n.dropped_bad++;
         return;
     }
-    udt_window_arrival(&c->window, p->seq, now);
+    if (!c->own.on)
+        udt_window_arrival(&c->window, p->seq, now);
     int64_t idx = seq_index(c->peer_isn, c->largest, p->seq);
     /* Remember the hole first: once stored, a packet must not be forgotten. */
     if (idx > c->largest + 1 && idx < c->rcv.base + c->rcv.slots &&
@@ -72,6 +88,10 @@ void udt__conn_data_input(udt_conn *c, const udt_pkt *p, udt_time now)
         c->st.pkts_dup++;
         c->st.bytes_dup += (int64_t)p->len;
         c->ack_force = true; /* the sender lacks an ACK, or the window */
+        if (c->own.on && r == RCV_DUPLICATE) {
+            c->own.rx_dups++;
+            udt__own_arrived(c, idx, idx);
+        }
         want_ack(c, now);
         return;
     }
@@ -83,8 +103,17 @@ void udt__conn_data_input(udt_conn *c, const udt_pkt *p, udt_time now)
         open_gap(c, idx, now);
     else
         udt_rcvloss_del(&c->missing, idx);
+    if (c->own.on)
+        udt__own_arrived(c, idx, idx);
     deliver(c);
     want_ack(c, now);
+    if (c->own.on) {
+        if (++c->pkts_since_ack >= (int)udt__own_ack_pkts(c)) {
+            c->due |= DUE_ACK;
+            udt__conn_ready(c);
+        }
+        return;
+    }
     if (++c->pkts_since_ack >= LIGHT_ACK_PKTS) {
         c->pkts_since_ack = 0;
         c->due |= DUE_LIGHT;
@@ -122,6 +151,8 @@ void udt__conn_drop_input(udt_conn *c, const udt_pkt *p, udt_time now)
     for (int64_t i = lossmap_next(&c->missing.map, first); i <= last;
          i = lossmap_next(&c->missing.map, i + 1))
         udt_rcvloss_del(&c->missing, i);
+    if (c->own.on)
+        udt__own_arrived(c, first, last);
     deliver(c);
 }
 
@@ -139,15 +170,6 @@ void udt__conn_ack2_input(udt_conn *c, const udt_pkt *p, udt_time now)
     }
 }
 
-/* Full ACKs are at least 1 ms (RTT / 32, at most SYN) apart. */
-static int64_t ack_gap(const udt_conn *c)
-{
-    int64_t gap = c->rtt_us / 32;
-    if (!c->rtt_known || gap < 1000)
-        return 1000;
-    return gap < SYN_US ? gap : SYN_US;
-}
-
 void udt__conn_burst_end(udt_conn *c, udt_time now)
 {
     if (!c->ack_pending)
@@ -161,7 +183,7 @@ void udt__conn_burst_end(udt_conn *c, udt_time now)
     }
 }
 
-static int64_t window_now(const udt_conn *c)
+int64_t udt__conn_window_now(const udt_conn *c)
 {
     int64_t room = udt_rcvbuf_free_slots(&c->rcv) - 1;
     return room < 2 ? 2 : room;
@@ -177,7 +199,7 @@ size_t udt__conn_emit_ack(udt_conn *c, uint8_t *buf, udt_time now)
         return 0;
     udt_window_sample(&c->window, now);
     c->ack_sub = c->ack_sub >= SEQ_MASK ? 1 : c->ack_sub + 1;
-    c->said_window = window_now(c);
+    c->said_window = udt__conn_window_now(c);
     bool rates = now - c->last_24_at > SYN_US;
     const uint32_t words[6] = {seq_add(c->peer_isn, ack),
                                (uint32_t)c->rtt_us,
@@ -248,7 +270,7 @@ size_t udt__conn_emit_nak_repeat(udt_conn *c, uint8_t *buf, size_t cap)
 /* The reader made room: say so when the window had become small. */
 static void window_update(udt_conn *c, udt_time now)
 {
-    int64_t room = window_now(c);
+    int64_t room = udt__conn_window_now(c);
     if (c->state != CONN_OPEN || c->said_window * 2 > c->rcv.slots ||
         room < c->said_window + c->rcv.slots / 4)
         return;

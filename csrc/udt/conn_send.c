@@ -91,14 +91,27 @@ int udt__conn_sendmsg(udt_conn *c, const uint8_t *buf, size_t len, int32_t ttl_m
     return UDT_OK;
 }
 
+/* Own mode: the window counts what is in flight, packets sent again too. */
+static bool own_room(const udt_conn *c)
+{
+    return c->own.flight < c->cc.cwnd_pkts || c->own.flight == 0;
+}
+
 static bool new_allowed(const udt_conn *c)
 {
+    if (c->own.on)
+        return c->next < c->snd.tail && c->next < c->edge && own_room(c) &&
+               (c->own.sent_bytes + c->payload <= c->own.edge_bytes || c->next == c->snd.head);
     return c->next < c->snd.tail && c->next < c->edge && c->next - c->high < c->cc.cwnd_pkts;
 }
 
 bool udt__conn_can_send(const udt_conn *c)
 {
-    return c->due || !udt_sndloss_empty(&c->loss) || new_allowed(c);
+    if (c->own.hold)
+        return c->due;
+    if (!udt_sndloss_empty(&c->loss) && (!c->own.on || own_room(c)))
+        return true;
+    return c->due || new_allowed(c);
 }
 
 void udt__conn_mark_lost(udt_conn *c, int64_t first, int64_t last)
@@ -132,6 +145,7 @@ static void drop_message(udt_conn *c, int64_t idx, udt_time now)
             s->delivered = c->delivered;
             s->delivered_us = c->delivered_us;
             s->ntx = 2; /* never an RTT sample */
+            c->own.sent_bytes += s->len;
         }
     }
     if (last >= c->next)
@@ -140,15 +154,22 @@ static void drop_message(udt_conn *c, int64_t idx, udt_time now)
 }
 
 /* A drop request for the message around the lost packet `idx`; its losses are dealt with. */
-static size_t emit_drop(udt_conn *c, uint8_t *buf, int64_t idx)
+static size_t emit_drop(udt_conn *c, uint8_t *buf, int64_t idx, udt_time now)
 {
     int64_t first, last;
     message_span(c, idx, &first, &last);
     for (int64_t i = first; i <= last; i++)
         udt_sndloss_del(&c->loss, i);
     const uint32_t words[2] = {seq_add(c->isn, first), seq_add(c->isn, last)};
-    uint32_t no = udt_sndbuf_slot(&c->snd, idx)->word1 & UDT_MSG_NO;
-    return udt_pkt_put_ctrl(buf, UDT_CTRL_DROP, no, c->peer_id, words, 2);
+    snd_slot *s = udt_sndbuf_slot(&c->snd, idx);
+    size_t n = udt_pkt_put_ctrl(buf, UDT_CTRL_DROP, s->word1 & UDT_MSG_NO, c->peer_id, words, 2);
+    if (!c->own.on)
+        return n;
+    /* The request is in flight in place of the packet, and is sent again like one. */
+    uint64_t pn = c->own.pn;
+    n = udt__own_seal(c, buf, n);
+    udt__own_sent(c, idx, s, pn, now);
+    return n;
 }
 
 static bool expired(const snd_slot *s, udt_time now)
@@ -166,7 +187,11 @@ static int64_t choose(udt_conn *c, udt_time now)
             if (!new_allowed(c))
                 return LOSSMAP_NONE;
             idx = c->next;
+        } else if (c->own.on && !own_room(c)) {
+            return LOSSMAP_NONE;
         }
+        if (c->own.on && !udt__own_may_send(c, idx))
+            return LOSSMAP_NONE;
         if (!expired(udt_sndbuf_slot(&c->snd, idx), now))
             return idx;
         drop_message(c, idx, now);
@@ -184,6 +209,7 @@ static void note_new(udt_conn *c, snd_slot *s, udt_time now)
             c->epoch_delivered = c->delivered;
         }
     }
+    c->own.sent_bytes += s->len;
     s->first_us = now;
     s->delivered = c->delivered;
     s->delivered_us = c->delivered_us;
@@ -197,9 +223,9 @@ static void note_new(udt_conn *c, snd_slot *s, udt_time now)
 static void note_again(udt_conn *c, int64_t idx, const snd_slot *s, udt_time now)
 {
     udt_sndloss_del(&c->loss, idx);
-    if (lossmap_reserve(&c->retx, idx, idx))
+    if (!c->own.on && lossmap_reserve(&c->retx, idx, idx))
         lossmap_add(&c->retx, idx, idx);
-    if (c->t_retx == UDT_NEVER)
+    if (!c->own.on && c->t_retx == UDT_NEVER)
         udt__conn_timer(c, &c->t_retx, now + udt__conn_rto(c) + SYN_US);
     c->st.pkts_retrans++;
     c->st.bytes_retrans += s->len;
@@ -210,6 +236,13 @@ static size_t put_packet(udt_conn *c, uint8_t *buf, int64_t idx, snd_slot *s, ud
     s->sent_us = now;
     if (s->ntx < 255)
         s->ntx++;
+    if (c->own.on) {
+        uint64_t pn;
+        udt_pkt_put_data(buf, seq_add(c->isn, idx), s->word1, 0, c->peer_id);
+        size_t n = udt__own_put_data(c, buf, udt_sndbuf_data(&c->snd, idx), s->len, &pn);
+        udt__own_sent(c, idx, s, pn, now);
+        return n;
+    }
     udt_pkt_put_data(buf, seq_add(c->isn, idx), s->word1, (uint32_t)(now - c->opened_at),
                      c->peer_id);
     memcpy(buf + UDT_HDR_BYTES, udt_sndbuf_data(&c->snd, idx), s->len);
@@ -242,7 +275,9 @@ static int allowance(udt_conn *c, udt_time now)
 static void note_stop(udt_conn *c, udt_time now)
 {
     if (c->next == c->snd.tail) {
-        if (c->next - c->high < c->cc.cwnd_pkts)
+        if (c->own.on && own_room(c))
+            c->app_limited = c->delivered + c->own.flight;
+        else if (!c->own.on && c->next - c->high < c->cc.cwnd_pkts)
             c->app_limited = c->next;
         udt__conn_set_limit(c, LIM_APP, now);
     } else {
@@ -258,14 +293,15 @@ static bool starts_pair(const udt_conn *c, int64_t idx)
 
 static size_t emit_probe(udt_conn *c, uint8_t *buf, udt_time now)
 {
-    int64_t idx = c->next - 1;
+    int64_t idx = c->own.on ? c->own.flight_last : c->next - 1;
     c->due &= ~(unsigned)DUE_PROBE;
     if (idx < c->snd.head)
         return 0;
+    c->own.probed++;
     snd_slot *s = udt_sndbuf_slot(&c->snd, idx);
     c->st.probes++;
     if (s->flags & SND_DROPPED)
-        return emit_drop(c, buf, idx);
+        return emit_drop(c, buf, idx, now);
     note_again(c, idx, s, now);
     return put_packet(c, buf, idx, s, now);
 }
@@ -273,7 +309,9 @@ static size_t emit_probe(udt_conn *c, uint8_t *buf, udt_time now)
 size_t udt__conn_emit_data(udt_conn *c, uint8_t *buf, size_t cap, size_t max_segs, size_t *seg,
                            udt_time now)
 {
-    size_t out = 0, n = 0;
+    size_t out = 0, n = 0, head = UDT_HDR_BYTES + udt__own_data_tag(&c->own);
+    if (c->own.hold)
+        return 0;
     if (c->due & DUE_PROBE && (out = emit_probe(c, buf, now)) > 0) {
         *seg = out;
         return out;
@@ -291,14 +329,13 @@ size_t udt__conn_emit_data(udt_conn *c, uint8_t *buf, size_t cap, size_t max_seg
         bool again = idx < c->next;
         if (s->flags & SND_DROPPED) {
             if (n == 0)
-                *seg = out = emit_drop(c, buf, idx);
+                *seg = out = emit_drop(c, buf, idx, now);
             break;
         }
         if (c->foreign && !again && idx + 1 == c->snd.tail && s->len == c->payload &&
             c->opts.type == UDT_STREAM)
             udt_sndbuf_split_tail(&c->snd);
-        if ((n > 0 && UDT_HDR_BYTES + (size_t)s->len > *seg) ||
-            cap - out < UDT_HDR_BYTES + (size_t)s->len)
+        if ((n > 0 && head + (size_t)s->len > *seg) || cap - out < head + (size_t)s->len)
             break;
         bool pair = starts_pair(c, idx);
         if (pair && n > 0 && n + 1 >= max_segs)

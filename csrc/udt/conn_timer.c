@@ -24,6 +24,8 @@ void udt__conn_start_liveness(udt_conn *c, udt_time now)
 /* Time without an acknowledgement after which the tail is probed. */
 static int64_t probe_wait(const udt_conn *c)
 {
+    if (c->delivered == 0 && c->probes == 0)
+        return PROBE_FIRST_US; /* the first packets are the likeliest to be lost (spec 2.2) */
     int64_t base = c->rtt_known ? udt__conn_rto(c) + SYN_US : PROBE_FIRST_US;
     int shift = c->probes + c->backoff < 8 ? c->probes + c->backoff : 8;
     base = base < PROBE_FIRST_US ? PROBE_FIRST_US : base;
@@ -48,7 +50,9 @@ static void timeout(udt_conn *c, udt_time now)
     int64_t end = c->next;
     if (c->probes > PROBE_ROUNDS + 1 && end - c->snd.head > TIMEOUT_HEAD_PKTS)
         end = c->snd.head + TIMEOUT_HEAD_PKTS;
-    for (int64_t i = c->snd.head; i < end; i++)
+    if (c->own.on)
+        udt__own_timeout(c, end - c->snd.head, now);
+    for (int64_t i = c->snd.head; i < end && !c->own.on; i++)
         if (udt_sndbuf_slot(&c->snd, i)->sent_us <= since) {
             c->lost_first += i >= c->high && udt_sndbuf_slot(&c->snd, i)->ntx == 1;
             udt__conn_mark_lost(c, i, i);
@@ -86,6 +90,10 @@ static void retx_timer(udt_conn *c, udt_time now)
 {
     int64_t period = (udt__conn_rto(c) + SYN_US) * (c->foreign ? 1 : 3);
     c->t_retx = UDT_NEVER;
+    if (c->own.on) {
+        udt__own_loss_timer(c, now);
+        return;
+    }
     for (int64_t i = lossmap_next(&c->retx, c->snd.head); i != LOSSMAP_NONE;
          i = lossmap_next(&c->retx, i + 1))
         if (udt_sndbuf_slot(&c->snd, i)->sent_us + period <= now)
@@ -211,6 +219,10 @@ static void open_timers(udt_conn *c, udt_time now)
         probe_timer(c, now);
     if (now >= c->t_retx)
         retx_timer(c, now);
+    if (now >= c->t_own) {
+        c->t_own = UDT_NEVER;
+        udt__own_tick(c, now);
+    }
     if (now >= c->t_exp) {
         if (c->foreign)
             exp_foreign(c, now);

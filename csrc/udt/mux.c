@@ -164,6 +164,7 @@ void udt__mux_free_conn(udt_conn *c)
     if (m->listener == c)
         m->listener = NULL;
     udt__conn_free_buffers(c);
+    udt__own_fini(c);
     m->sockets--;
     free(c);
 }

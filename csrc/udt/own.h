@@ -19,6 +19,7 @@
 #include "crypto/aead.h"
 #include "udt/lossmap.h"
 #include "udt/packet.h"
+#include "udt/sndbuf.h"
 #include "udt_types.h"
 
 struct udt_conn;
@@ -44,6 +45,7 @@ enum own_feature {
 #define OWN_TAG_BYTES AEAD_TAG_BYTES
 #define OWN_REPLAY_BITS 32768 /* packets that may overtake one */
 #define OWN_EPOCH_SHIFT 26    /* packets of one key: 2^26 */
+#define OWN_REORDER_PKTS 3    /* a packet overtaken by so many is lost, until we know better */
 #define OWN_RANGES 64         /* of an EACK */
 #define OWN_EACK_MAX (UDT_HDR_BYTES + 40 + 8 * OWN_RANGES + OWN_TAG_BYTES)
 
@@ -97,19 +99,19 @@ typedef struct udt_own {
         to; /* where the packet that udt__conn_output() has just made goes; family 0 = c->peer */
 
     /* EACKs to send. */
-    own_run runs[OWN_RANGES]; /* ring of the latest runs received, newest last */
-    uint32_t runs_at, runs_n, runs_new;
-    int64_t rx_pkts, rx_dups; /* data packets stored; refused as duplicates */
-    uint32_t every_pkts;      /* as the sender wished */
+    own_run runs[OWN_RANGES]; /* latest runs received, newest last */
+    uint32_t runs_n, runs_new;
+    uint32_t rx_dups;    /* data packets refused as duplicates */
+    uint32_t every_pkts; /* as the sender wished */
     int64_t every_us;
-    int64_t since; /* packets since the last EACK */
-    bool gap;      /* a hole has opened since */
+    bool gap; /* a hole has opened since */
 
     /* EACKs received. */
     uint64_t eack_pn;   /* newest EACK's own number: older ones set no window */
     uint64_t tx_top;    /* highest data packet number known to have arrived */
     udt_time tx_top_at; /* when that was sent */
-    int64_t peer_pkts;  /* packets the peer has stored, by its count */
+    uint32_t peer_dups; /* duplicates the peer has counted */
+    uint32_t probed;    /* probes sent since: they may come twice */
     int64_t edge_bytes; /* payload bytes that may be unacknowledged */
     int64_t sent_bytes; /* payload bytes of [snd.head, next) */
     lossmap out;
@@ -117,7 +119,7 @@ typedef struct udt_own {
     int64_t reo_us;     /* tolerance: a packet sent so much later must have arrived */
     int64_t reo_pkts;   /* and so many packets later */
     udt_time reo_at;    /* tolerance last needed */
-    int64_t round_end;  /* packets delivered when the running round ends */
+    udt_time window_us; /* start of the running rate sample: see snd_slot.first_us */
     uint32_t said_pkts; /* ACKFREQ last sent */
     int64_t said_us;
     udt_time said_at;
@@ -140,6 +142,8 @@ uint64_t udt__own_pn_next(struct udt_conn *c);
  * OWN_TAG_BYTES more must fit. Returns the new length. Every control packet goes through it once.
  */
 size_t udt__own_seal(struct udt_conn *c, uint8_t *buf, size_t n);
+/* A finished shutdown of at most UDT_CTRL_MAX bytes, for answers after the end. */
+size_t udt__own_farewell(struct udt_conn *c, uint8_t *buf);
 /* The same for a data packet whose payload lies elsewhere: header at buf, then the payload. */
 size_t udt__own_put_data(struct udt_conn *c, uint8_t *buf, const uint8_t *payload, size_t len,
                          uint64_t *pn);
@@ -147,9 +151,26 @@ size_t udt__own_put_data(struct udt_conn *c, uint8_t *buf, const uint8_t *payloa
  * body may move to c->mux->scratch). False: counted, and must have no effect. */
 bool udt__own_open(struct udt_conn *c, udt_pkt *p, const uint8_t *hdr, uint64_t *pn);
 
-/* ---- own_ack.c: EACK and the scoreboard ---- */
-void udt__own_eack_input(struct udt_conn *c, const udt_pkt *p, uint64_t pn, udt_time now);
+/* ---- own_ack.c: EACKs to send ---- */
+
+/* A data packet has come, stored or not; packets first..last have been stored. */
+void udt__own_data_seen(struct udt_conn *c, uint64_t pn, udt_time now);
+void udt__own_arrived(struct udt_conn *c, int64_t first, int64_t last);
+/* Shortest time between two EACKs, and packets after which one is due. */
+int64_t udt__own_ack_gap(const struct udt_conn *c, int64_t fallback);
+uint32_t udt__own_ack_pkts(const struct udt_conn *c);
+void udt__own_ackfreq_input(struct udt_conn *c, const udt_pkt *p);
 size_t udt__own_emit_eack(struct udt_conn *c, uint8_t *buf, size_t cap, udt_time now);
+
+/* ---- own_loss.c: the scoreboard ---- */
+
+/* False without memory to remember that `idx` was sent. */
+bool udt__own_may_send(struct udt_conn *c, int64_t idx);
+void udt__own_sent(struct udt_conn *c, int64_t idx, snd_slot *s, uint64_t pn, udt_time now);
+void udt__own_eack_input(struct udt_conn *c, const udt_pkt *p, uint64_t pn, udt_time now);
+size_t udt__own_emit_ackfreq(struct udt_conn *c, uint8_t *buf);
+/* Presume lost what is older than a round trip, at most so many packets. */
+void udt__own_timeout(struct udt_conn *c, int64_t most, udt_time now);
 /* c->t_retx has come: packets may be lost by time. */
 void udt__own_loss_timer(struct udt_conn *c, udt_time now);
 
