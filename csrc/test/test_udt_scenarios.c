@@ -1,7 +1,7 @@
 /* A thousand seeded scenarios: any rate, distance and loss, every way to connect, both modes. */
 #include <math.h>
 
-#include "test_udt_util.h"
+#include "test_udt_own.h"
 
 enum { SCENARIOS = 1000 };
 
@@ -11,6 +11,7 @@ typedef struct scenario {
     int how;
     uint16_t type;
     bool both, in_order, own;
+    int mode; /* own mode: enum own_kind, -1 = not at all */
     uint64_t size, msg_size;
 } scenario;
 
@@ -24,7 +25,7 @@ static double unit(sim_rng *r)
     return (double)(sim_rng_u64(r) >> 11) / 9007199254740992.0;
 }
 
-static scenario draw(uint64_t seed)
+static scenario draw(uint64_t seed, int mode)
 {
     sim_rng r;
     scenario s = {0};
@@ -57,6 +58,10 @@ static scenario draw(uint64_t seed)
     double bdp = s.rate_bps * s.rtt_s / 8;
     s.size = (uint64_t)fmin(2e7, fmax(1e5, 2 * bdp));
     s.msg_size = 500 + sim_rng_below(&r, 60000);
+    s.own |= mode >= 0;
+    s.mode = mode;
+    if (mode >= 0 && s.how == PAIR_CLIENT)
+        s.how = PAIR_RDV_TAG;
     return s;
 }
 
@@ -82,9 +87,9 @@ static double bound_s(const scenario *s)
     return wire * (2.5 + 12.5 * s->loss) + round * (start + 2 * tail) + 0.5;
 }
 
-static void run(int n, uint64_t seed, totals *t)
+static void run(int n, uint64_t seed, int mode, totals *t)
 {
-    scenario s = draw(seed);
+    scenario s = draw(seed, mode);
     world w;
     udt_opts o;
     sim_link back = s.link;
@@ -96,6 +101,8 @@ static void run(int n, uint64_t seed, totals *t)
     o.connect_timeout_ms = 60000;
     o.idle_timeout_ms = s.own ? 60000 : 0;
     pair p = world_connect(&w, s.how, &o, 60000000);
+    if (s.mode >= 0)
+        own_pair(&w, &p, (enum own_kind)s.mode, 12);
     udt_time start = sim_net_now(w.net);
     flow f[2];
     for (int i = 0; i < 2; i++)
@@ -118,13 +125,14 @@ static void run(int n, uint64_t seed, totals *t)
     t->worst = fmax(t->worst, took / bound);
     if (!ok || took > bound || getenv("TEST_VERBOSE")) {
         printf("scenario %d seed %" PRIu64 ": %.3g Mb/s, RTT %.1f ms, loss %.2f %%, reorder %u ppm "
-               "by %" PRId64 " us, jitter %" PRId64 " us, how %d type %d own %d both %d: %" PRIu64
-               " of %" PRIu64 " bytes in %.3f s of %.3f (%.2f), %" PRId64 " pkts %" PRId64
-               " retrans %" PRId64 " timeouts %" PRId64 " probes\n",
+               "by %" PRId64 " us, jitter %" PRId64
+               " us, how %d type %d own %d mode %d both %d: %" PRIu64 " of %" PRIu64
+               " bytes in %.3f s of %.3f (%.2f), %" PRId64 " pkts %" PRId64 " retrans %" PRId64
+               " timeouts %" PRId64 " probes\n",
                n, seed, s.rate_bps * 1e-6, s.rtt_s * 1e3, s.loss * 100, s.link.reorder_ppm,
-               s.link.reorder_us, s.link.jitter_us, s.how, s.type, s.own, s.both, f[0].got, s.size,
-               took, bound, took / bound, st[0].pkts_sent, st[0].pkts_retrans, st[0].timeouts,
-               st[0].probes);
+               s.link.reorder_us, s.link.jitter_us, s.how, s.type, s.own, s.mode, s.both, f[0].got,
+               s.size, took, bound, took / bound, st[0].pkts_sent, st[0].pkts_retrans,
+               st[0].timeouts, st[0].probes);
     }
     if (!getenv("TEST_KEEP_GOING")) {
         CHECK(ok);
@@ -135,17 +143,37 @@ static void run(int n, uint64_t seed, totals *t)
     world_fini(&w);
 }
 
-TEST(udt_scenarios)
+static void series(int count, int mode, const char *name)
 {
     totals t = {0};
-    int n = SCENARIOS * test_scale / 100;
+    int n = count * test_scale / 100;
     const char *one = getenv("TEST_SCENARIO");
     int from = one ? atoi(one) : 0;
     if (one)
         n = from + 1;
     for (int i = from; i < n; i++)
-        run(i, test_seed + (uint64_t)i * 7919, &t);
-    printf("%d scenarios: %.1f MB, %" PRId64 " packets, %" PRId64 " retransmissions, %.0f virtual "
-           "seconds, slowest %.2f of its bound\n",
-           n - from, (double)t.bytes * 1e-6, t.pkts, t.retrans, t.virtual_s, t.worst);
+        run(i, test_seed + (uint64_t)i * 7919, mode, &t);
+    printf("%d scenarios %s: %.1f MB, %" PRId64 " packets, %" PRId64
+           " retransmissions, %.0f virtual seconds, slowest %.2f of its bound\n",
+           n - from, name, (double)t.bytes * 1e-6, t.pkts, t.retrans, t.virtual_s, t.worst);
+}
+
+TEST(udt_scenarios)
+{
+    series(SCENARIOS, -1, "as UDT4");
+}
+
+TEST(udt_scenarios_own_plain)
+{
+    series(SCENARIOS / 2, OWN_PLAIN, "in own mode");
+}
+
+TEST(udt_scenarios_own_control)
+{
+    series(SCENARIOS / 4, OWN_CONTROL, "in own mode, control packets sealed");
+}
+
+TEST(udt_scenarios_own_sealed)
+{
+    series(SCENARIOS / 4, OWN_SEALED, "in own mode, everything sealed");
 }
