@@ -1,5 +1,5 @@
-/* Over-size GMP messages: the node's orders become UDT stream connections on the same port, one a
- * message, between the node's sealed stream and the UDT engine. All on the loop thread. */
+/* Over-size GMP messages: the node's orders become UDT stream connections on the same port, between
+ * the node's sealed streams and the UDT engine. All on the loop thread. */
 #include "io/priv.h"
 
 #include "base/addr.h"
@@ -7,13 +7,13 @@
 #include <stdlib.h>
 
 enum {
-    MAX_OUT = 64,
+    MAX_OUT = 128, /* the node has at most 64; the rest may still be closing */
     MAX_IN = 256,
     CHUNK = 65536,
-    BUF_BYTES = 4 << 20, /* send and receive buffer of a connection: bounds the work of a turn */
-    LINGER_MS = 120000
+    BUF_BYTES = 4 << 20 /* send and receive buffer of a connection: bounds the work of a turn */
 };
-static const udt_time SILENT_US = 60000000, QUIET_US = 1000000;
+/* An idle stream is closed by its sender, after 60 s. */
+static const udt_time SILENT_US = 100000000, QUIET_US = 1000000;
 
 typedef struct bulk_out {
     struct bulk_out *next;
@@ -21,9 +21,8 @@ typedef struct bulk_out {
     uint64_t id; /* 0 = the node wants to hear no more of it */
     int32_t es;
     udt_addr to;
-    bool open, blocked, done; /* done: everything was handed to the engine */
-    bool last;                /* nothing follows what is in chunk */
-    uint8_t *chunk;
+    bool open, blocked;
+    uint8_t *chunk; /* CHUNK bytes, NULL while nothing is to be sent */
     size_t at, len;
 } bulk_out;
 
@@ -75,20 +74,25 @@ static void out_failed(io_port *p, bulk_out *o, int err)
     sgmp_node_bulk_failed(p->node, id, err, p->now);
 }
 
+/* Fills the chunk; false when the node has nothing to send. */
+static bool refill(io_port *p, bulk_out *o)
+{
+    o->at = o->len = 0;
+    if (!sgmp_node_bulk_work(p->node))
+        return false;
+    if (!o->chunk && !(o->chunk = malloc(CHUNK)))
+        return false; /* asked again in the next turn */
+    o->len = sgmp_node_bulk_read(p->node, o->id, o->chunk, CHUNK, p->now);
+    return o->len > 0;
+}
+
 static void out_pump(io_port *p, bulk_out *o)
 {
-    while (o->open && o->id && !o->blocked && !o->done) {
-        if (o->at == o->len) {
-            o->at = o->len = 0;
-            if (!o->last)
-                o->len = sgmp_node_bulk_read(p->node, o->id, o->chunk, CHUNK, &o->last, p->now);
-            if (o->len == 0 && !o->last)
-                return; /* asked again in the next turn */
-            if (o->len == 0) {
-                o->done = true; /* closes when all was acknowledged */
-                (void)udt_mux_close(p->mux, o->es, LINGER_MS, p->now);
-                return;
-            }
+    while (o->open && o->id && !o->blocked) {
+        if (o->at == o->len && !refill(p, o)) {
+            free(o->chunk);
+            o->chunk = NULL;
+            return;
         }
         ssize_t n = udt_mux_send(p->mux, o->es, o->chunk + o->at, o->len - o->at, p->now);
         if (n > 0)
@@ -118,13 +122,11 @@ static void on_out(io_port *p, void *arg, const struct udt_ev *ev)
         break;
     case UDT_EV_PEER_CLOSED:
     case UDT_EV_FAILED:
-        if (!o->done || ev->kind == UDT_EV_FAILED)
-            out_failed(p, o, ev->kind == UDT_EV_FAILED ? ev->err : UDT_E_PEERCLOSED);
+        out_failed(p, o, ev->kind == UDT_EV_FAILED ? ev->err : UDT_E_PEERCLOSED);
         (void)udt_mux_close(p->mux, o->es, 0, p->now);
         break;
     case UDT_EV_CLOSED:
-        if (!o->done)
-            out_failed(p, o, UDT_E_BROKEN);
+        out_failed(p, o, UDT_E_BROKEN);
         io_port_own(p, o->es, NULL, NULL);
         out_free(o);
         break;
@@ -139,21 +141,16 @@ static int out_open(io_port *p, const struct sgmp_bulk_order *ord)
     if (b->nout >= MAX_OUT)
         return UDT_E_LIMIT;
     bulk_out *o = calloc(1, sizeof *o);
-    uint8_t *chunk = malloc(CHUNK);
-    if (!o || !chunk) {
-        free(o);
-        free(chunk);
+    if (!o)
         return UDT_E_NOMEM;
-    }
     udt_opts opts;
     stream_opts(p, &opts);
     int32_t es = udt_mux_connect(p->mux, &ord->to, &opts, p->now);
     if (es < 0) {
         free(o);
-        free(chunk);
         return es;
     }
-    *o = (bulk_out){.next = b->out, .b = b, .id = ord->id, .es = es, .to = ord->to, .chunk = chunk};
+    *o = (bulk_out){.next = b->out, .b = b, .id = ord->id, .es = es, .to = ord->to};
     b->out = o;
     b->nout++;
     io_port_own(p, es, on_out, o);
@@ -325,6 +322,8 @@ void io_bulk_turn(io_port *p)
         if (err < 0)
             sgmp_node_bulk_failed(p->node, ord.id, err, p->now);
     }
+    if (!sgmp_node_bulk_work(p->node))
+        return;
     for (bulk_out *o = p->bulk->out; o; o = o->next)
         out_pump(p, o);
 }

@@ -20,15 +20,20 @@ static udt_time min_time(udt_time a, udt_time b)
     return a < b ? a : b;
 }
 
+static udt_time next_due(const io_port *p)
+{
+    udt_time at = min_time(udt_mux_deadline(p->mux), io_timers_next(&p->timers));
+    if (p->node)
+        at = min_time(at, sgmp_node_deadline(p->node));
+    return min_time(at, p->snap_at);
+}
+
 /* How long nothing is due, in microseconds; 0 = act now, UDT_NEVER = no deadline. */
 static int64_t idle_us(io_port *p, int64_t max_wait_us)
 {
     if (io_cmd_waiting(p) || (p->tx_more && !p->tx_wait))
         return 0;
-    udt_time at = min_time(udt_mux_deadline(p->mux), io_timers_next(&p->timers));
-    if (p->node)
-        at = min_time(at, sgmp_node_deadline(p->node));
-    at = min_time(at, p->snap_at);
+    udt_time at = next_due(p);
     int64_t wait = at == UDT_NEVER ? UDT_NEVER : at - p->now;
     if (p->tx_wait && wait < 1000)
         wait = 1000; /* output is due but the kernel is full: POLLOUT ends the wait */
@@ -50,11 +55,10 @@ static bool wait_for_work(io_port *p, int64_t wait_us, bool pause)
         atomic_store(&p->sleeping, 0);
         return true;
     }
-    if (io_manual(p))
-        pthread_mutex_unlock(&p->mu);
+    p->wake_at = wait_us == UDT_NEVER ? UDT_NEVER : p->now + wait_us;
+    pthread_mutex_unlock(&p->mu);
     int n = ppoll(pf, 2, wait_us == UDT_NEVER ? NULL : &ts, NULL);
-    if (io_manual(p))
-        pthread_mutex_lock(&p->mu);
+    pthread_mutex_lock(&p->mu);
     atomic_store(&p->sleeping, 0);
     if (n <= 0)
         return pause;
@@ -216,9 +220,38 @@ static void *loop_main(void *arg)
     snprintf(name, sizeof name, "udt-%u", p->at.port);
     prctl(PR_SET_NAME, name);
     prctl(PR_SET_TIMERSLACK, 1000ul); /* 1 us: pacing, not power saving */
+    pthread_mutex_lock(&p->mu);
     while (!p->ended || atomic_load(&p->holds) > 0)
         io_loop_turn(p, UDT_NEVER);
+    pthread_mutex_unlock(&p->mu);
     return NULL;
+}
+
+bool io_direct_enter(io_port *p)
+{
+    if (pthread_mutex_trylock(&p->mu) != 0)
+        return false;
+    if (io_cmd_waiting(p) || p->ended || io_port_closing(p) || p->tx_wait || p->tx_more) {
+        pthread_mutex_unlock(&p->mu);
+        return false;
+    }
+    p->now = io_clock();
+    if (p->node && atomic_load(&p->released))
+        io_gmp_released(p);
+    return true;
+}
+
+void io_direct_leave(io_port *p, bool send)
+{
+    if (send) {
+        if (p->node)
+            io_gmp_turn(p);
+        io_net_send(p);
+    }
+    bool early = next_due(p) < p->wake_at || p->tx_wait || p->tx_more;
+    pthread_mutex_unlock(&p->mu);
+    if (early)
+        io_wake(p);
 }
 
 int io_loop_start(io_port *p)

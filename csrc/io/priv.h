@@ -188,7 +188,8 @@ struct io_port {
     udt_addr at;        /* [set] */
     _Atomic int refs;   /* open, each handle, each GMP buffer outside */
     pthread_t thread;   /* [set] unless MANUAL */
-    pthread_mutex_t mu; /* MANUAL: held while handling, not while waiting */
+    pthread_mutex_t mu; /* held by whoever handles, not while waiting: it guards what is [loop] */
+    udt_time wake_at;   /* mu: until then the loop sleeps if nobody wakes it */
 
     _Atomic(io_cmd *) cmds;     /* newest first */
     _Atomic uint32_t ncmds;     /* heap commands that count against IO_MAX_CMDS */
@@ -238,9 +239,8 @@ struct io_port {
     _Atomic int gmp_stall; /* deliveries pause until the application drains */
     _Atomic(struct io_gbuf *) released;
     _Atomic uint32_t nreleased;
-    struct io_gbuf *gbuf_free;     /* [loop] */
-    io_cmd *late_head, *late_tail; /* [loop] answers that wait for room at their peer */
-    io_timer late_timer;           /* [loop] */
+    struct io_gbuf *gbuf_free; /* [loop] */
+    struct io_gmp *gmp;        /* [set] by sgmp_open: commands on their way; see gmp_cmd.c */
     uint32_t gbuf_nfree;
     _Atomic int listening; /* a listener exists (or is being made) */
 };
@@ -251,6 +251,10 @@ void io_port_unref(io_port *p);
 bool io_manual(const io_port *p);
 void io_manual_enter(io_port *p);
 void io_manual_leave(io_port *p);
+/* For threaded ports: handle something here, in this thread, while the loop sleeps. False: it is
+ * awake or has things queued; then the loop shall do it. Sets p->now. */
+bool io_direct_enter(io_port *p);
+void io_direct_leave(io_port *p, bool send); /* send: what the engines have leaves at once */
 
 udt_time io_clock(void);
 void io_random(void *arg, uint8_t *buf, size_t len);
@@ -276,7 +280,11 @@ void io_socks_end(io_port *p);
 bool io_sock_readable(void *sock);
 void io_listen_close(io_port *p);
 
-/* gmp.c, bulk.c */
+/* gmp.c, gmp_cmd.c, bulk.c */
+io_port *io_gmp_port(udt_ctx *ctx, int32_t port, bool gmp, int *err); /* a handle's pin */
+int io_gmp_cmds_init(io_port *p);
+void io_gmp_cmds_fini(io_port *p);
+bool io_gmp_room(io_port *p, const struct sgmp_ev *ev);
 void io_gmp_turn(io_port *p);
 void io_gmp_released(io_port *p);
 void io_gmp_fini(io_port *p);

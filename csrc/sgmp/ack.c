@@ -121,7 +121,7 @@ static void congested(struct assoc *a, uint64_t lost_pkt)
 /* Gives a message back for sending, or up. */
 static void resend(sgmp_node *n, struct msg *m, bool front, udt_time now)
 {
-    if (m->tries >= SG_TRIES)
+    if (m->tries >= m->max_tries)
         sg_settle(n, m, UDT_E_TIMEOUT, now);
     else
         sg_requeue(m, front);
@@ -146,6 +146,8 @@ void sg_detect_loss(sgmp_node *n, struct assoc *a, udt_time now)
         }
         if (!x->busy)
             congested(a, m->last_pkt);
+        if (m->len > PKT_INLINE)
+            sg_size_lost(a, m->last_pkt);
         resend(n, m, false, now);
     }
 }
@@ -170,6 +172,8 @@ static uint32_t ack_one(sgmp_node *n, struct assoc *a, uint64_t seq, udt_time no
     struct msg *m = x->ring[seq & (x->ring_cap - 1)];
     if (!m)
         return 0;
+    if (m->len > PKT_INLINE && m->last_pkt > x->big_mark)
+        x->big_lost = 0;
     if (m->bulk)
         sg_bulk_acked(n, m, now);
     else
@@ -252,7 +256,9 @@ void sg_on_pto(sgmp_node *n, struct assoc *a, udt_time now)
     for (int i = 0; i < 2 && !sg_empty(&x->flight); i++) {
         struct msg *m = sg_of(x->flight.next, struct msg, q);
         bool control = m->flags & PKT_F_CONTROL;
-        bool last = m->tries >= SG_TRIES;
+        if (m->len > PKT_INLINE)
+            sg_size_lost(a, m->last_pkt);
+        bool last = m->tries >= m->max_tries;
         resend(n, m, i == 0, now);
         if (!last && !control)
             x->forced++;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static uint64_t dest_key(const udt_addr *addr)
+uint64_t sg_dest_key(const udt_addr *addr)
 {
     uint64_t w[2] = {0, 0};
     memcpy(w, addr->ip, addr->family == 4 ? 4 : 16);
@@ -26,7 +26,7 @@ struct assoc *sg_assoc_find(sgmp_node *n, uint64_t instance, const struct princi
 struct assoc *sg_assoc_at(sgmp_node *n, const udt_addr *addr, const struct principal *who)
 {
     struct assoc *best = NULL;
-    for (struct sg_hnode *h = sg_hget(&n->by_dest, dest_key(addr)); h; h = sg_hnext(h)) {
+    for (struct sg_hnode *h = sg_hget(&n->by_dest, sg_dest_key(addr)); h; h = sg_hnext(h)) {
         struct assoc *a = sg_of(h, struct assoc, by_dest);
         if (a->who == who && addr_eq(&a->addr, addr) && (!best || a->last_rx > best->last_rx))
             best = a;
@@ -37,7 +37,7 @@ struct assoc *sg_assoc_at(sgmp_node *n, const udt_addr *addr, const struct princ
 struct assoc *sg_assoc_hello(sgmp_node *n, const udt_addr *addr, const struct principal *who,
                              uint64_t nonce)
 {
-    for (struct sg_hnode *h = sg_hget(&n->by_dest, dest_key(addr)); h; h = sg_hnext(h)) {
+    for (struct sg_hnode *h = sg_hget(&n->by_dest, sg_dest_key(addr)); h; h = sg_hnext(h)) {
         struct assoc *a = sg_of(h, struct assoc, by_dest);
         if (a->who == who && a->x && a->x->hello_on && a->x->hello_n &&
             a->x->hello_nonce == nonce && addr_eq(&a->addr, addr))
@@ -48,7 +48,7 @@ struct assoc *sg_assoc_hello(sgmp_node *n, const udt_addr *addr, const struct pr
 
 struct assoc *sg_assoc_echo(sgmp_node *n, const udt_addr *addr, const struct key *key, uint64_t pkt)
 {
-    for (struct sg_hnode *h = sg_hget(&n->by_dest, dest_key(addr)); h; h = sg_hnext(h)) {
+    for (struct sg_hnode *h = sg_hget(&n->by_dest, sg_dest_key(addr)); h; h = sg_hnext(h)) {
         struct assoc *a = sg_of(h, struct assoc, by_dest);
         bool outstanding = a->instance && pkt > a->peer_echo && pkt < a->next_pkt;
         bool hello = a->x && a->x->hello_on && a->x->hello_n && a->x->hello_pkt == pkt;
@@ -94,9 +94,10 @@ struct assoc *sg_assoc_new(sgmp_node *n, const udt_addr *addr, struct key *key, 
     a->next_pkt = a->first_pkt = n->pkt_mark + 1;
     a->peer_echo = n->pkt_mark;
     a->last_rx = a->last_use = now;
+    a->dgram = PKT_LIMIT;
     sg_link_init(&a->ready);
     sg_push(&n->lru, &a->lru);
-    sg_hadd(&n->by_dest, &a->by_dest, dest_key(addr));
+    sg_hadd(&n->by_dest, &a->by_dest, sg_dest_key(addr));
     n->assoc_n++;
     n->unauth_n += !key;
     return a;
@@ -112,7 +113,7 @@ void sg_assoc_move(sgmp_node *n, struct assoc *a, const udt_addr *addr)
 {
     sg_hdel(&n->by_dest, &a->by_dest);
     a->addr = *addr;
-    sg_hadd(&n->by_dest, &a->by_dest, dest_key(addr));
+    sg_hadd(&n->by_dest, &a->by_dest, sg_dest_key(addr));
 }
 
 bool sg_assoc_wake(struct assoc *a, udt_time now)
@@ -140,6 +141,7 @@ bool sg_assoc_wake(struct assoc *a, udt_time now)
     x->key_event_at = now - SEC(3600);
     x->ping_at = now - SEC(3600);
     x->top_at = now;
+    x->size_at = now;
     a->x = x;
     return true;
 }
@@ -150,7 +152,7 @@ bool sg_assoc_busy(const struct assoc *a)
     if (a->rcv_msgs)
         return true;
     return x && (x->q_msgs || x->calls_n || x->running_n || x->refused_n || x->bulk_in_n ||
-                 x->in_stream || !sg_empty(&x->bulk_out) || x->ack_count || x->ack_now);
+                 x->in_stream || x->out || !sg_empty(&x->bulk_out) || x->ack_count || x->ack_now);
 }
 
 static void sleep_now(struct assoc *a)
@@ -186,6 +188,7 @@ void sg_assoc_close(sgmp_node *n, struct assoc *a)
     if (a->x) {
         sg_requests_drop(n, a);
         sg_bulk_in_drop(n, a);
+        sg_bulk_out_drop(n, a);
         sleep_now(a);
     }
     a->closed = true;
@@ -460,9 +463,12 @@ void sg_assoc_kick(sgmp_node *n, struct assoc *a, udt_time now)
     if (x->loss_at <= now)
         sg_detect_loss(n, a, now);
     next = watch_silence(n, a, now);
+    udt_time size_at = sg_size_watch(n, a, now);
+    next = size_at < next ? size_at : next;
     if (x->hello_on && !sg_assoc_busy(a))
         x->hello_on = false;
-    if (!sg_assoc_busy(a) && !x->ping_due && !x->pong_due && !x->verify_n && !a->unproved) {
+    if (!sg_assoc_busy(a) && !x->ping_due && !x->pong_due && !x->verify_n && !x->size_try &&
+        !a->unproved) {
         udt_time quiet = a->last_use + SG_T_QUIET;
         if (now >= quiet) {
             sleep_now(a);

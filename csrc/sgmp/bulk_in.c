@@ -20,6 +20,7 @@ struct entry {
     udt_time used;
     uint16_t channel, status;
     bool done, done_queued;
+    bool gone; /* gave way to newer ones: no payload is taken any more */
 };
 
 struct stream {
@@ -29,10 +30,9 @@ struct stream {
     aead *ctx;
     uint64_t counter;
     struct entry *entry;
-    uint8_t *frame;
-    size_t have, need;
+    uint8_t *frame; /* head, then (from the first byte behind a genuine preface) room for a chunk */
+    size_t have, need, room;
     int phase;
-    bool big; /* frame holds a whole chunk */
 };
 
 static void account(sgmp_node *n, struct entry *t, size_t cap)
@@ -74,7 +74,10 @@ static void entry_free(sgmp_node *n, struct entry *t)
         s->entry = NULL;
     drop_partial(n, t);
     sg_unlink(&t->of);
-    t->a->x->bulk_in_n--;
+    if (t->gone)
+        t->a->x->bulk_gone_n--;
+    else
+        t->a->x->bulk_in_n--;
     sg_heap_unreserve(&n->heap, &t->timer);
     free(t);
 }
@@ -87,17 +90,28 @@ static struct entry *find(struct assoc *a, uint64_t seq)
     return NULL;
 }
 
-/* The oldest announcement whose payload never came makes room for a new one. */
+bool sg_bulk_known(struct assoc *a, uint64_t seq)
+{
+    return find(a, seq) != NULL;
+}
+
+/* The oldest announcement whose payload never came makes room for a new one. Its number stays
+ * known, so that it cannot be taken for a message that came whole (sg_bulk_whole). */
 static bool room_for_entry(sgmp_node *n, struct assoc *a, udt_time now)
 {
-    if (a->x->bulk_in_n < SG_BULK_ENTRIES)
+    struct active *x = a->x;
+    if (x->bulk_in_n < SG_BULK_ENTRIES)
         return true;
-    for (struct sg_link *l = a->x->bulk_in.next; l != &a->x->bulk_in; l = l->next) {
+    for (struct sg_link *l = x->bulk_in.next; l != &x->bulk_in; l = l->next) {
         struct entry *t = sg_of(l, struct entry, of);
-        if (!t->done && now - t->used > SEC(30)) {
-            entry_free(n, t);
-            return true;
-        }
+        if (t->done || t->gone || now - t->used <= SEC(30) || x->bulk_gone_n >= SG_BULK_GONE)
+            continue;
+        drop_partial(n, t);
+        t->gone = t->done = true;
+        t->status = 3;
+        x->bulk_in_n--;
+        x->bulk_gone_n++;
+        return true;
     }
     return false;
 }
@@ -129,21 +143,34 @@ int sg_bulk_desc_input(sgmp_node *n, struct assoc *a, uint16_t channel, uint64_t
     return SG_ACCEPT;
 }
 
-static void send_done(sgmp_node *n, struct entry *t, udt_time now)
+static bool post_done(sgmp_node *n, struct assoc *a, uint64_t seq, unsigned status,
+                      uint16_t channel, udt_time now)
 {
     uint8_t body[BULK_DONE] = {0};
-    if (t->done_queued)
-        return;
-    be64_put(body, t->seq);
-    be16_put(body + 8, t->status);
+    be64_put(body, seq);
+    be16_put(body + 8, (uint16_t)status);
     struct sg_post p = {.head = body,
                         .head_len = sizeof body,
-                        .channel = t->channel,
+                        .channel = channel,
                         .kind = PKT_K_BULK_DONE,
                         .until = now + SG_T_MSG,
                         .reserved = true};
-    t->done_queued = sg_post(n, t->a, &p, NULL, now) == 0;
-    sg_assoc_kick(n, t->a, now);
+    bool ok = sg_post(n, a, &p, NULL, now) == 0;
+    sg_assoc_kick(n, a, now);
+    return ok;
+}
+
+static void send_done(sgmp_node *n, struct entry *t, udt_time now)
+{
+    if (!t->done_queued)
+        t->done_queued = post_done(n, t->a, t->seq, t->status, t->channel, now);
+}
+
+/* The descriptor of a message that came whole as one datagram, before its sender found that the
+ * path carries such datagrams no more. */
+void sg_bulk_whole(sgmp_node *n, struct assoc *a, uint64_t seq, uint16_t channel, udt_time now)
+{
+    (void)post_done(n, a, seq, 0, channel, now);
 }
 
 /* The BULK_DONE of `seq` was acknowledged or given up: the entry has served. */
@@ -151,7 +178,9 @@ void sg_bulk_done_settled(sgmp_node *n, struct assoc *a, uint64_t seq, bool deli
 {
     struct entry *t = a->x ? find(a, seq) : NULL;
     (void)delivered;
-    if (t)
+    if (t && t->gone)
+        t->done_queued = false; /* told once more if it is asked again */
+    else if (t)
         entry_free(n, t);
 }
 
@@ -218,6 +247,7 @@ static bool grow(sgmp_node *n, struct entry *t, size_t need)
     if (!e)
         return false;
     sg_link_init(&e->q);
+    e->room = (uint32_t)(sizeof *e + cap);
     t->e = e;
     account(n, t, cap);
     return true;
@@ -227,8 +257,13 @@ static int take_chunk(sgmp_node *n, struct stream *s, const uint8_t *data, size_
                       unsigned flags, udt_time now)
 {
     struct entry *t = s->entry && s->entry->seq == seq ? s->entry : find(s->a, seq);
+    if (!t && sg_seq_settled(s->a, seq)) { /* came whole; see sg_bulk_whole */
+        if (flags & BULK_F_LAST)
+            sg_bulk_whole(n, s->a, seq, 0, now);
+        return 0;
+    }
     if (!t)
-        return UDT_E_PROTO; /* never announced, or too long ago */
+        return UDT_E_PROTO; /* never announced */
     if (s->entry && s->entry != t && !s->entry->done)
         drop_partial(n, s->entry);
     if (s->entry != t && !t->done)
@@ -319,6 +354,13 @@ static int advance(sgmp_node *n, struct stream *s, udt_time now)
             return UDT_E_PROTO;
         s->phase = ST_BODY;
         s->need = BULK_CHUNK_HEAD + len + tag;
+        if (s->need > s->room) { /* only now: the preface proved genuine */
+            uint8_t *frame = realloc(s->frame, s->need);
+            if (!frame)
+                return UDT_E_NOMEM;
+            s->frame = frame;
+            s->room = s->need;
+        }
         if (s->need > BULK_CHUNK_HEAD)
             return 0;
     }
@@ -336,7 +378,13 @@ static int advance(sgmp_node *n, struct stream *s, udt_time now)
     if (!s->a->x)
         return UDT_E_STATE;
     sg_assoc_heard(n, s->a, now);
+    bool last = s->frame[12] & (BULK_F_LAST | BULK_F_ABORT);
     err = take_chunk(n, s, body, len, be64_get(s->frame), s->frame[12], now);
+    if (last && s->room > SG_BULK_CHUNK / 4) { /* it may be quiet for long now */
+        uint8_t *frame = realloc(s->frame, BULK_PREFACE);
+        s->room = frame ? BULK_PREFACE : s->room;
+        s->frame = frame ? frame : s->frame;
+    }
     s->phase = ST_HEAD;
     s->need = BULK_CHUNK_HEAD;
     s->have = 0;
@@ -358,7 +406,7 @@ int64_t sgmp_node_bulk_accept(sgmp_node *n, const udt_addr *from, udt_time now)
     }
     s->timer.kind = SG_TM_STREAM;
     s->phase = ST_PREFACE;
-    s->need = BULK_PREFACE;
+    s->need = s->room = BULK_PREFACE;
     sg_hadd(&n->streams, &s->by_id, ++n->next_bulk);
     sg_heap_set(&n->heap, &s->timer, now + SEC(10));
     return (int64_t)s->by_id.key;
@@ -384,19 +432,11 @@ int sgmp_node_bulk_write(sgmp_node *n, int64_t in_id, const uint8_t *buf, size_t
         if (s->have < s->need)
             break;
         err = advance(n, s, now);
-        if (err == 0 && s->phase == ST_HEAD && s->have == 0 && !s->big) {
-            uint8_t *frame = realloc(s->frame, BULK_CHUNK_HEAD + SG_BULK_CHUNK + PKT_TAG);
-            if (!frame)
-                err = UDT_E_NOMEM;
-            else
-                s->frame = frame;
-            s->big = true; /* only after the preface proved genuine */
-        }
     }
     if (err && s)
         stream_free(n, s);
     else if (s)
-        sg_heap_set(&n->heap, &s->timer, now + (s->a ? SEC(60) : SEC(10)));
+        sg_heap_set(&n->heap, &s->timer, now + (s->a ? SG_T_STREAM_IN : SEC(10)));
     return err;
 }
 

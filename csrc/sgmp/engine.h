@@ -36,9 +36,23 @@ enum {
     SG_BULK_MAX = 64 << 20,    /* one over-size message */
     SG_BULK_TOTAL = 256 << 20, /* reassembly, and separately sending */
     SG_BULK_CHUNK = 65536,
-    SG_BULK_ENTRIES = 64, /* announced over-size messages per peer */
-    SG_STREAMS = 1024     /* incoming bulk streams */
+    SG_BULK_ENTRIES = 64,     /* announced over-size messages per peer */
+    SG_BULK_GONE = 256,       /* announcements per peer that gave way; remembered so that none is
+                                 taken for a message that came whole */
+    SG_STREAMS = 1024,        /* incoming bulk streams */
+    SG_STREAMS_OUT = 64,      /* outgoing ones that are kept open */
+    SG_CTL_Q = 256,           /* CONTROL messages of a full queue that still pass, per peer */
+    SG_GROUP_MEMBERS = 65536, /* of all groups under way */
+    SG_GROUP_RATE = 20000,    /* members a second, by default */
+    SG_GROUP_BURST = 256,
+    SG_BLOCK = 1536, /* small messages and events come from a list of free blocks */
+    SG_BLOCKS = 64,
+    SG_DGRAM_TOP = 8972,
+    SG_BIG_LOST = 3 /* large datagrams lost in a row: the path carries them no more */
 };
+#define SG_T_STREAM SEC(60) /* a quiet outgoing stream is closed after this */
+#define SG_T_STREAM_IN SEC(90)
+#define SG_T_REPROBE SEC(60) /* after a path refused large datagrams */
 #define SG_T_MSG SEC(300)
 #define SG_T_IDLE SEC(600)
 #define SG_T_EVICT (SG_T_MSG + SEC(120))
@@ -55,12 +69,22 @@ enum sg_timer_kind {
     SG_TM_KEY,
     SG_TM_BULK,
     SG_TM_IN,
-    SG_TM_STREAM
+    SG_TM_STREAM,
+    SG_TM_GROUP
 };
 enum sg_state { SG_NEW, SG_HELLO, SG_READY, SG_SUSPECT, SG_LOST };
 
 struct call;
 struct bulk;
+struct member;
+
+/* A payload that several messages carry. */
+struct share {
+    uint64_t *account; /* what it burdens, or NULL */
+    size_t len;
+    uint32_t refs;
+    uint8_t data[];
+};
 
 /* One message on its way. */
 enum sg_where { SG_W_NONE, SG_W_CTL, SG_W_NEW, SG_W_RESEND, SG_W_FLIGHT };
@@ -69,17 +93,20 @@ struct msg {
     struct sg_hnode by_id; /* in the node's table if id != 0 and call == NULL */
     struct sg_timer timer; /* deadline; not armed for the request of a call */
     struct assoc *a;
-    struct call *call; /* the call whose request this is */
-    struct bulk *bulk; /* the transfer this descriptor announces */
-    uint64_t id;       /* the application's, 0 = internal */
-    uint64_t seq;      /* 0 = not sent yet */
+    struct call *call;     /* the call whose request this is */
+    struct bulk *bulk;     /* the transfer this descriptor announces */
+    struct member *member; /* whose group hears the outcome */
+    struct share *share;   /* payload behind the bytes in data, or NULL */
+    uint64_t id;           /* the application's, 0 = internal */
+    uint64_t seq;          /* 0 = not sent yet */
     uint64_t last_pkt;
     udt_time sent_at, ttl_at; /* last transmission; end of usefulness, 0 = none */
-    uint32_t len;
+    uint32_t len;             /* of the whole payload */
+    uint32_t own, room;       /* bytes in data; allocated there */
     uint16_t channel;
     uint8_t where, kind, flags; /* flags: PKT_F_CONTROL | PKT_F_REPEATABLE */
     uint8_t attempt;            /* transmissions so far, saturating */
-    uint8_t tries;              /* those that count against SG_TRIES */
+    uint8_t tries, max_tries;   /* those that count, and how many there may be */
     uint16_t reason;            /* of the peer's REFUSE */
     uint8_t data[];
 };
@@ -114,7 +141,7 @@ struct active {
     uint64_t low;               /* lowest unsettled seq, or next_seq */
     uint32_t q_msgs, q_bytes;   /* unsettled messages of all kinds */
     uint32_t tx_msgs, tx_bytes; /* of them: transmitted at least once */
-    uint32_t flight_n, ctl_flight;
+    uint32_t flight_n, ctl_flight, ctl_msgs;
     uint32_t forced; /* resends that ignore the windows (PTO) */
     /* round trip, loss, congestion */
     struct sent_rec *sent; /* by pkt & (sent_cap - 1) */
@@ -145,6 +172,13 @@ struct active {
     /* address not proved yet */
     uint32_t unproved_in, unproved_out;
     uint8_t unproved_n;
+    /* datagram size */
+    uint64_t probe_nonce, big_mark; /* losses up to this pkt were counted */
+    udt_time size_at;  /* when the answer to a size probe is given up; next probe not before */
+    uint16_t size_try; /* bytes of the probe under way, 0 = none */
+    bool size_due, size_fall;
+    uint8_t size_n;   /* probes of that size */
+    uint8_t big_lost; /* large datagrams lost since one arrived */
     struct refused *refused;
     uint32_t refused_n;
     bool refuse_due;
@@ -154,8 +188,8 @@ struct active {
     udt_time calls_since;
     /* bulk */
     struct sg_link bulk_out, bulk_in;
-    uint32_t bulk_in_n;
-    struct bulk *out_stream; /* the one under way */
+    uint32_t bulk_in_n, bulk_gone_n, bulk_out_n;
+    struct out_stream *out;
     struct stream *in_stream;
 };
 
@@ -178,6 +212,7 @@ struct assoc {
     udt_time last_rx, last_use;
     int32_t srtt, rttvar, latest; /* us; srtt 0 = no sample */
     uint32_t rcv_msgs, rcv_ctl;   /* events queued or not yet released */
+    uint16_t dgram, peer_dgram;   /* size in use towards it; what it says it takes */
     uint8_t state;                /* enum sg_state */
     bool closed;                  /* tombstone: everything from it is dropped */
     bool fresh;                   /* the replay window is live */
@@ -196,7 +231,7 @@ struct evt {
     struct assoc *a;     /* whose receive account it burdens */
     struct request *req; /* REQUEST: dropped at the door when its budget is spent */
     struct call *call;   /* PROGRESS */
-    uint32_t charge;
+    uint32_t charge, room;
     uint32_t skip; /* bytes of data before what the application sees */
     uint8_t klass; /* enum sg_class */
     uint8_t data[];
@@ -209,6 +244,7 @@ struct call {
     struct assoc *a;
     struct msg *msg;      /* the request while it is not settled */
     struct evt *progress; /* queued PROGRESS event */
+    struct member *member;
     uint64_t id;
     uint32_t method;
     uint16_t channel;
@@ -231,23 +267,30 @@ struct request {
 
 /* An over-size message on its way out (bulk.c). Its msg leaves the queues once the descriptor is
  * acknowledged and keeps the outcome and the deadline. */
-enum sg_bulk_state { SG_B_DESC, SG_B_WAIT, SG_B_OPENING, SG_B_STREAM, SG_B_SENT, SG_B_ABORT };
+enum sg_bulk_state { SG_B_DESC, SG_B_WAIT, SG_B_PART, SG_B_SENT };
 struct bulk {
-    struct sg_hnode by_id;
-    struct sg_link of;     /* in active.bulk_out */
-    struct sg_timer timer; /* retry */
+    struct sg_link of; /* in active.bulk_out */
     struct msg *msg;
     struct assoc *a;
-    aead *ctx;
-    uint64_t id, seq, conn_no, counter;
-    uint8_t *data; /* payload, owned */
-    size_t len, off;
-    uint8_t *frame; /* the record being written */
-    size_t frame_len, frame_off;
-    uint32_t key_id;
-    udt_time backoff;
+    struct share *body;
+    size_t len; /* head and body */
+    uint32_t head_len;
+    uint8_t head[RPC_HEAD];
     uint8_t state, inner;
-    bool final; /* the frame at hand is the last */
+};
+
+/* Members of a group that are not settled yet have their message or call, or wait for their turn.
+ */
+struct member {
+    struct sg_hnode by_dest; /* while duplicates are looked for */
+    struct sg_link wait;     /* in group.wait until it starts */
+    struct group *g;
+    struct msg *msg;
+    struct call *call;
+    sgmp_dest to;
+    udt_time at; /* not before */
+    uint32_t index;
+    bool ended;
 };
 
 struct reply {
@@ -265,14 +308,19 @@ struct sgmp_node {
     struct keys keys;
     struct tokens tokens;
     struct sg_heap heap;
-    struct sg_htab by_inst, by_dest, msgs, calls, requests, bulks, streams;
+    struct sg_htab by_inst, by_dest, msgs, calls, requests, bulks, streams, groups;
     struct sg_link lru, ready, events, held, writers, orders; /* held: read, not released */
+    struct sg_link out_lru;                                   /* outgoing streams */
     udt_time now;                                             /* of the last call, for next_event */
     uint32_t assoc_n, unauth_n, light_n, active_rcv;
     uint32_t rcv_msgs;
     uint64_t rcv_bytes, snd_bytes, bulk_rcv_bytes, bulk_snd_bytes;
     uint64_t next_req, next_bulk, next_conn;
-    uint32_t running_n, streams_n;
+    uint32_t running_n, streams_n, out_n, bulk_work, members_n;
+    int64_t group_credit_m;
+    udt_time group_at;
+    void *blocks; /* free ones, linked through their first word */
+    uint32_t blocks_n;
     struct reply replies[SG_REPLIES];
     uint32_t reply_head, reply_n;
     uint64_t jitter;
@@ -314,9 +362,17 @@ bool sg_rcv_room(const sgmp_node *n, const struct assoc *a, size_t len, bool res
 uint32_t sg_rcv_share(const sgmp_node *n, const struct assoc *a);
 void sg_rcv_charge(sgmp_node *n, struct evt *e, enum sg_class klass, size_t bytes);
 
+/* block.c: blocks for messages and events, shared payloads */
+void *sg_block(sgmp_node *n, size_t bytes, uint32_t *room); /* not cleared; room >= bytes */
+void sg_block_free(sgmp_node *n, void *p, size_t room);
+struct share *sg_share_new(const uint8_t *buf, size_t len, uint64_t *account);
+struct share *sg_share_ref(struct share *s);
+void sg_share_unref(struct share *s);
+
 /* assoc.c */
 struct assoc *sg_assoc_find(sgmp_node *n, uint64_t instance, const struct principal *who);
 struct assoc *sg_assoc_at(sgmp_node *n, const udt_addr *addr, const struct principal *who);
+uint64_t sg_dest_key(const udt_addr *addr);
 /* The one at this address that said HELLO with this nonce. */
 struct assoc *sg_assoc_hello(sgmp_node *n, const udt_addr *addr, const struct principal *who,
                              uint64_t nonce);
@@ -352,16 +408,36 @@ struct sg_post {
     uint64_t id;
     const uint8_t *head, *body;
     size_t head_len, body_len;
+    struct share *share; /* instead of body */
+    struct member *member;
     udt_time until, ttl_at;
     uint16_t channel;
-    uint8_t kind, flags;
+    uint8_t kind, flags, tries;
     bool reserved; /* protocol's own: passes the limits of the queue */
 };
+/* What the application asks for: a message or a call. */
+struct sg_ask {
+    const sgmp_dest *to;
+    const uint8_t *buf;
+    size_t len;
+    struct share *share; /* instead of buf */
+    struct member *member;
+    const sgmp_opts *o;
+    uint64_t id;
+    uint32_t method;
+    uint8_t tries; /* transmissions allowed, 0 = SG_TRIES */
+};
+int sg_send(sgmp_node *n, const struct sg_ask *q, udt_time now);
+int sg_call(sgmp_node *n, const struct sg_ask *q, udt_time now);
 int sg_post(sgmp_node *n, struct assoc *a, const struct sg_post *p, struct msg **out, udt_time now);
 void sg_requeue(struct msg *m, bool front);
 void sg_msg_leave(sgmp_node *n, struct msg *m); /* out of its association, not freed */
 void sg_msg_join(sgmp_node *n, struct assoc *a, struct msg *m);
 void sg_settle(sgmp_node *n, struct msg *m, int status, udt_time now);
+static inline size_t sg_inline(const struct assoc *a) /* largest payload of one datagram */
+{
+    return (size_t)a->dgram - (PKT_LIMIT - PKT_INLINE);
+}
 void sg_fail_all(sgmp_node *n, struct assoc *a, int sent, int unsent, udt_time now);
 struct msg *sg_pick(sgmp_node *n, struct assoc *a, udt_time now, udt_time *when);
 size_t sg_build(sgmp_node *n, struct assoc *a, uint8_t *buf, udt_time now);
@@ -381,7 +457,8 @@ void sg_detect_loss(sgmp_node *n, struct assoc *a, udt_time now);
 void sg_rtt(struct assoc *a, udt_time sample);
 
 /* recv.c */
-enum sg_verdict { SG_ACCEPT = 0, SG_NO_ROOM = -1 }; /* > 0: refuse with that reason */
+bool sg_seq_settled(const struct assoc *a, uint64_t seq); /* accepted or given up */
+enum sg_verdict { SG_ACCEPT = 0, SG_NO_ROOM = -1 };       /* > 0: refuse with that reason */
 
 /* hello.c */
 void sg_hello_start(sgmp_node *n, struct assoc *a, udt_time now);
@@ -407,13 +484,32 @@ bool sg_request_open(sgmp_node *n, struct request *r, udt_time now);
 void sg_call_timer(sgmp_node *n, struct call *c, udt_time now);
 void sg_request_timer(sgmp_node *n, struct request *r, udt_time now);
 
-/* bulk.c, bulk_in.c */
+/* group.c */
+void sg_group_timer(sgmp_node *n, struct sg_timer *t, udt_time now);
+/* The end of a member. `e`: the event that carries a call's answer, or NULL. */
+void sg_group_ended(sgmp_node *n, struct member *gm, struct assoc *a, int status, struct evt *e);
+int sg_group_cancel(sgmp_node *n, uint64_t id, udt_time now);
+void sg_group_free_all(sgmp_node *n);
+
+/* size.c: how large datagrams may be */
+void sg_size_wanted(sgmp_node *n, struct assoc *a, size_t len, udt_time now);
+bool sg_size_pong(sgmp_node *n, struct assoc *a, uint64_t nonce);
+udt_time sg_size_watch(sgmp_node *n, struct assoc *a, udt_time now);
+void sg_size_lost(struct assoc *a, uint64_t pkt);
+void sg_size_down(sgmp_node *n, struct assoc *a, udt_time now);
+void sg_size_told(sgmp_node *n, struct assoc *a, uint16_t max_dgram);
+
+/* bulk.c, bulk_out.c, bulk_in.c */
 int sg_bulk_send(sgmp_node *n, struct assoc *a, const struct sg_post *p, struct msg **out,
                  udt_time now);
+bool sg_bulk_convert(sgmp_node *n, struct msg *m, udt_time now);
 void sg_bulk_acked(sgmp_node *n, struct msg *m, udt_time now);
 void sg_bulk_end(sgmp_node *n, struct bulk *b);
 void sg_bulk_timer(sgmp_node *n, struct sg_timer *t, udt_time now);
 void sg_bulk_move(sgmp_node *n, struct msg *m, struct assoc *to);
+void sg_bulk_out_drop(sgmp_node *n, struct assoc *a);
+bool sg_bulk_known(struct assoc *a, uint64_t seq);
+void sg_bulk_whole(sgmp_node *n, struct assoc *a, uint64_t seq, uint16_t channel, udt_time now);
 int sg_bulk_done_input(sgmp_node *n, struct assoc *a, const uint8_t *p, size_t len, udt_time now);
 int sg_bulk_desc_input(sgmp_node *n, struct assoc *a, uint16_t channel, uint64_t seq,
                        const uint8_t *p, size_t len, udt_time now);

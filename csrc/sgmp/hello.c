@@ -117,7 +117,7 @@ size_t sg_hello_build(sgmp_node *n, struct assoc *a, uint8_t *buf, udt_time now)
     struct pkt_header h = {
         .type = PKT_T_HELLO, .key_id = key ? key->id : 0, .src = n->instance, .pkt = ++n->say_pkt};
     struct pkt_hello body = {
-        .start_us = n->cfg.start_time_us, .nonce = x->hello_nonce, .max_dgram = PKT_LIMIT};
+        .start_us = n->cfg.start_time_us, .nonce = x->hello_nonce, .max_dgram = n->cfg.max_dgram};
     aead *ctx = key ? say_ctx(n, key) : NULL;
     if (a->who && !ctx)
         return 0;
@@ -164,8 +164,10 @@ static void on_hello(sgmp_node *n, const struct pkt_header *h, const udt_addr *f
     n->st.hello_in++;
     if (a && a->closed)
         return;
-    if (a && key)
+    if (a && key) {
         a->start_us = in->start_us;
+        sg_size_told(n, a, in->max_dgram);
+    }
     if (!a)
         sg_suspect_restart(n, from, key ? key->who : NULL, h->src, in->start_us, now);
     struct reply *r = reply_new(n, from);
@@ -173,7 +175,7 @@ static void on_hello(sgmp_node *n, const struct pkt_header *h, const udt_addr *f
         return;
     struct pkt_hello out = {.start_us = n->cfg.start_time_us,
                             .nonce = in->nonce,
-                            .max_dgram = PKT_LIMIT,
+                            .max_dgram = n->cfg.max_dgram,
                             .lifetime_ms = TOKEN_LIFE_MS};
     token_mint(&n->tokens, from, h->src, key ? key->id : 0, now, out.token);
     bytes_wr w = bytes_writer(r->data + PKT_HEADER, PKT_HELLO);
@@ -191,6 +193,7 @@ static void adopt_token(sgmp_node *n, struct assoc *a, const struct pkt_hello *i
     x->need_token = x->hello_on = false;
     a->confirmed = false;
     a->start_us = in->start_us;
+    sg_size_told(n, a, in->max_dgram);
     while (!sg_empty(&x->flight)) /* outstanding messages go again, unchanged */
         sg_requeue(sg_of(x->flight.prev, struct msg, q), true);
     x->pto_at = x->loss_at = UDT_NEVER;
@@ -202,6 +205,55 @@ static void adopt_token(sgmp_node *n, struct assoc *a, const struct pkt_hello *i
         sg_event_peer(n, a, SGMP_EV_PEER_READY, 0);
     }
     sg_assoc_kick(n, a, now);
+}
+
+int sgmp_node_mint_token(sgmp_node *n, const udt_addr *holder, uint64_t holder_instance,
+                         uint32_t key_id, uint8_t token[SGMP_TOKEN_BYTES], udt_time now)
+{
+    udt_addr addr = sg_addr(holder);
+    n->now = now;
+    if (!holder_instance || (addr.family != 4 && addr.family != 6) ||
+        (!key_id && n->cfg.require_auth))
+        return UDT_E_INVAL;
+    if (key_id && !key_can_send(keys_find(&n->keys, key_id), now))
+        return UDT_E_NOKEY;
+    token_mint(&n->tokens, &addr, holder_instance, key_id, now, token);
+    return 0;
+}
+
+/* What a third party says of a peer is believed as far as it saves a HELLO; a peer that is known
+ * already is asked itself. */
+int sgmp_node_introduce(sgmp_node *n, const sgmp_dest *to, uint64_t instance,
+                        const uint8_t token[SGMP_TOKEN_BYTES], udt_time now)
+{
+    struct assoc *a;
+    int err = instance == 0 || instance == n->instance ? UDT_E_INVAL : sg_assoc_for(n, to, &a, now);
+    if (err)
+        return err;
+    struct active *x = a->x;
+    if (a->instance && a->instance != instance) {
+        question(n, a, now);
+        return 0;
+    }
+    struct assoc *known = sg_assoc_find(n, instance, a->who);
+    if (known && known->closed)
+        return 0; /* of an instance that is over */
+    if (!a->instance && known) {
+        if (sg_assoc_wake(known, now))
+            sg_assoc_merge(n, a, known, now);
+        return 0;
+    }
+    if (a->instance && (a->confirmed || x->has_token) && !x->need_token)
+        return 0;
+    if (!a->instance)
+        sg_assoc_bind(n, a, instance);
+    memcpy(x->token, token, PKT_TOKEN);
+    x->token_until = now + MS(TOKEN_LIFE_MS);
+    x->has_token = true;
+    x->need_token = x->hello_on = false;
+    n->st.introduced++;
+    sg_assoc_kick(n, a, now);
+    return 0;
 }
 
 static void on_hello_ack(sgmp_node *n, const struct pkt_header *h, const udt_addr *from,

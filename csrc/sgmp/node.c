@@ -27,17 +27,26 @@ sgmp_node *sgmp_node_new(const sgmp_node_config *cfg, udt_time now)
     n->born = now;
     keys_init(&n->keys, &n->heap, SG_TM_KEY, sg_rand64(n));
     tokens_init(&n->tokens, cfg->rand, cfg->rand_arg, now);
-    struct sg_htab *tabs[] = {&n->by_inst,  &n->by_dest, &n->msgs,   &n->calls,
-                              &n->requests, &n->bulks,   &n->streams};
+    struct sg_htab *tabs[] = {&n->by_inst,  &n->by_dest, &n->msgs,    &n->calls,
+                              &n->requests, &n->bulks,   &n->streams, &n->groups};
     for (size_t i = 0; i < sizeof tabs / sizeof tabs[0]; i++)
         sg_htab_init(tabs[i], sg_rand64(n));
-    struct sg_link *lists[] = {&n->lru, &n->ready, &n->events, &n->held, &n->writers, &n->orders};
+    struct sg_link *lists[] = {&n->lru,     &n->ready,  &n->events, &n->held,
+                               &n->writers, &n->orders, &n->out_lru};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
         sg_link_init(lists[i]);
     n->channels[0] = 1;
     n->jitter = sg_rand64(n);
     n->reset_at = now;
     n->reset_credit_m = 10000;
+    if (n->cfg.max_dgram < PKT_LIMIT)
+        n->cfg.max_dgram = PKT_LIMIT;
+    if (n->cfg.max_dgram > SG_DGRAM_TOP)
+        n->cfg.max_dgram = SG_DGRAM_TOP;
+    if (n->cfg.group_rate == 0)
+        n->cfg.group_rate = SG_GROUP_RATE;
+    n->group_at = now;
+    n->group_credit_m = SG_GROUP_BURST * 1000;
     return n;
 }
 
@@ -60,10 +69,16 @@ void sgmp_node_free(sgmp_node *n)
     while (!sg_empty(&n->lru))
         sg_assoc_free(n, sg_of(n->lru.next, struct assoc, lru));
     sg_bulk_free_all(n);
+    sg_group_free_all(n);
     drop_all(n, &n->events);
+    while (n->blocks) {
+        void *p = n->blocks;
+        memcpy(&n->blocks, p, sizeof n->blocks);
+        free(p);
+    }
     keys_fini(&n->keys);
-    struct sg_htab *tabs[] = {&n->by_inst,  &n->by_dest, &n->msgs,   &n->calls,
-                              &n->requests, &n->bulks,   &n->streams};
+    struct sg_htab *tabs[] = {&n->by_inst,  &n->by_dest, &n->msgs,    &n->calls,
+                              &n->requests, &n->bulks,   &n->streams, &n->groups};
     for (size_t i = 0; i < sizeof tabs / sizeof tabs[0]; i++)
         sg_htab_fini(tabs[i]);
     sg_heap_fini(&n->heap);
@@ -166,24 +181,20 @@ void sg_event_drop(sgmp_node *n, struct evt *e)
             sg_push(&n->ready, &a->ready);
         }
     }
-    free(e);
+    sg_block_free(n, e, e->room);
 }
 
 struct evt *sg_event_new(sgmp_node *n, struct assoc *a, int kind, size_t len)
 {
-    (void)n;
-    struct evt *e = calloc(1, sizeof *e);
-    if (len && e) {
-        struct evt *bigger = realloc(e, sizeof *e + len);
-        if (!bigger)
-            free(e);
-        e = bigger;
-    }
+    uint32_t room;
+    struct evt *e = sg_block(n, sizeof *e + len, &room);
     if (!e) {
         if (len == 0)
             abort(); /* an outcome must not get lost */
         return NULL;
     }
+    memset(e, 0, sizeof *e);
+    e->room = room;
     sg_link_init(&e->q);
     e->a = a;
     e->ev.kind = (uint16_t)kind;
@@ -288,6 +299,9 @@ static void on_timer(sgmp_node *n, struct sg_timer *t, udt_time now)
     case SG_TM_BULK:
         sg_bulk_timer(n, t, now);
         break;
+    case SG_TM_GROUP:
+        sg_group_timer(n, t, now);
+        break;
     case SG_TM_IN:
     case SG_TM_STREAM:
         sg_bulk_in_timer(n, t, now);
@@ -328,7 +342,7 @@ size_t sgmp_node_output(sgmp_node *n, uint8_t *buf, size_t cap, udt_addr *to, ud
 {
     size_t len = 0;
     n->now = now;
-    if (cap < PKT_LIMIT)
+    if (cap < n->cfg.max_dgram)
         return 0;
     if (n->reply_n)
         len = take_reply(n, buf, to);
@@ -357,6 +371,7 @@ void sgmp_node_stats(const sgmp_node *n, sgmp_stats *out)
     out->snd_queue_bytes = (int64_t)n->snd_bytes;
     out->rcv_queue_bytes = (int64_t)n->rcv_bytes;
     out->bulk_bytes = (int64_t)(n->bulk_rcv_bytes + n->bulk_snd_bytes);
+    out->groups = (int64_t)n->groups.count;
 }
 
 int sgmp_node_peer_info(const sgmp_node *n, const sgmp_dest *to, sgmp_peer_info *out)
@@ -374,6 +389,7 @@ int sgmp_node_peer_info(const sgmp_node *n, const sgmp_dest *to, sgmp_peer_info 
     out->state = a->state;
     out->srtt_us = a->srtt;
     out->pto_us = sg_pto(a);
+    out->max_dgram = a->dgram;
     if (a->x) {
         out->cwnd_dgrams = a->x->cwnd_m / 1000;
         out->queued_msgs = a->x->q_msgs;

@@ -21,6 +21,8 @@ typedef struct sgmp_node_config {
     uint64_t start_time_us; /* wall clock at start, microseconds since 1970 */
     bool require_auth;      /* default on: datagrams with key_id 0 are dropped */
     uint32_t max_assoc;     /* 0 = 65536 */
+    uint16_t max_dgram;     /* largest datagram to send and take, 1232 to 8972; 0 = 1232 */
+    uint32_t group_rate;    /* members of groups started a second, 0 = 20,000 */
 } sgmp_node_config;
 
 sgmp_node *sgmp_node_new(const sgmp_node_config *cfg, udt_time now);
@@ -28,7 +30,7 @@ void sgmp_node_free(sgmp_node *n);
 
 void sgmp_node_input(sgmp_node *n, const udt_addr *from, const uint8_t *pkt, size_t len,
                      udt_time now);
-/* One datagram at a time into buf (cap >= 1232); 0 when nothing is due. */
+/* One datagram at a time into buf (cap >= max_dgram); 0 when nothing is due. */
 size_t sgmp_node_output(sgmp_node *n, uint8_t *buf, size_t cap, udt_addr *to, udt_time now);
 udt_time sgmp_node_deadline(const sgmp_node *n);
 void sgmp_node_tick(sgmp_node *n, udt_time now);
@@ -45,9 +47,19 @@ int sgmp_node_key_remove(sgmp_node *n, uint32_t key_id, udt_time now);
  * back in OUTCOME, RESPONSE and PROGRESS, and is the rpc_id on the wire. */
 int sgmp_node_send(sgmp_node *n, const sgmp_dest *to, const uint8_t *buf, size_t len,
                    const sgmp_opts *o, uint64_t id, udt_time now);
-int sgmp_node_cancel(sgmp_node *n, uint64_t id, udt_time now); /* message or call */
+/* Message, call, group, or member of one. */
+int sgmp_node_cancel(sgmp_node *n, uint64_t id, udt_time now);
 int sgmp_node_call(sgmp_node *n, const sgmp_dest *to, uint32_t method, const uint8_t *buf,
                    size_t len, const sgmp_opts *o, uint64_t id, udt_time now);
+/* Takes the ids id ... id + count: the group's and, behind it, one per member. */
+int sgmp_node_group(sgmp_node *n, const sgmp_dest *to, uint32_t count, const uint8_t *buf,
+                    size_t len, const sgmp_group_opts *o, uint64_t id, udt_time now);
+int sgmp_node_mint_token(sgmp_node *n, const udt_addr *holder, uint64_t holder_instance,
+                         uint32_t key_id, uint8_t token[SGMP_TOKEN_BYTES], udt_time now);
+int sgmp_node_introduce(sgmp_node *n, const sgmp_dest *to, uint64_t instance,
+                        const uint8_t token[SGMP_TOKEN_BYTES], udt_time now);
+/* The network refused a datagram of `len` bytes to this address. */
+void sgmp_node_too_big(sgmp_node *n, const udt_addr *to, size_t len, udt_time now);
 /* Answer a REQUEST event by its id: status 0 = RESPONSE, < 0 = ERROR. Once per request. */
 int sgmp_node_reply(sgmp_node *n, uint64_t request_id, int32_t status, const uint8_t *buf,
                     size_t len, udt_time now);
@@ -59,11 +71,11 @@ int sgmp_node_channel_close(sgmp_node *n, uint16_t channel);
  * the driver answers with the calls below. Stream handles are the driver's own non-zero numbers.
  * Ids of outgoing streams and those that bulk_accept returns never collide; ABORT may name either,
  * and may come for a stream that the driver has closed already (then there is nothing to do).
- * After *last the driver closes the stream when all is acknowledged; if it breaks before, it calls
- * bulk_failed. At most one outgoing stream per peer is open. */
+ * A stream serves many messages, one behind the other, until the engine orders its end or it breaks
+ * (bulk_failed). At most one outgoing stream per peer is open, and 64 in all. */
 enum sgmp_bulk_kind {
-    SGMP_BULK_OPEN = 1, /* open a stream to `to` for bulk `id`, then call bulk_opened */
-    SGMP_BULK_ABORT     /* close the stream of bulk `id`; nothing more comes for it */
+    SGMP_BULK_OPEN = 1, /* open stream `id` to `to`, then call bulk_opened */
+    SGMP_BULK_ABORT     /* close stream `id`; nothing that matters is under way on it */
 };
 struct sgmp_bulk_order {
     int kind;
@@ -73,9 +85,10 @@ struct sgmp_bulk_order {
 bool sgmp_node_next_bulk(sgmp_node *n, struct sgmp_bulk_order *o);
 void sgmp_node_bulk_opened(sgmp_node *n, uint64_t id, udt_time now);
 void sgmp_node_bulk_failed(sgmp_node *n, uint64_t id, int err, udt_time now);
-/* Next bytes of the sealed stream of bulk `id`; 0 = nothing now; *last when the payload ended. */
-size_t sgmp_node_bulk_read(sgmp_node *n, uint64_t id, uint8_t *buf, size_t cap, bool *last,
-                           udt_time now);
+/* Next bytes of the sealed stream `id`; 0 = nothing now. */
+size_t sgmp_node_bulk_read(sgmp_node *n, uint64_t id, uint8_t *buf, size_t cap, udt_time now);
+/* Does any stream have bytes to read? Ask after every turn; cheap. */
+bool sgmp_node_bulk_work(const sgmp_node *n);
 /* Incoming stream accepted from `from`: returns an id > 0 or an error. */
 int64_t sgmp_node_bulk_accept(sgmp_node *n, const udt_addr *from, udt_time now);
 /* Bytes that arrived on it. < 0: the driver closes the stream. */

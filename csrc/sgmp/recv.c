@@ -47,6 +47,11 @@ static bool is_set(const struct assoc *a, uint64_t seq)
     return a->map[seq / 64 % (SG_WINDOW / 64)] >> (seq % 64) & 1;
 }
 
+bool sg_seq_settled(const struct assoc *a, uint64_t seq)
+{
+    return a->rx_set && (seq < a->base || (seq < a->base + SG_WINDOW && is_set(a, seq)));
+}
+
 static struct refused *find_refused(struct assoc *a, uint64_t seq)
 {
     for (uint32_t i = 0; i < a->x->refused_n; i++)
@@ -150,6 +155,8 @@ static void on_data(sgmp_node *n, struct assoc *a, const struct rx *rx, bytes_rd
         struct refused *f = d.seq < a->base ? NULL : find_refused(a, d.seq);
         if (f)
             f->due = a->x->refuse_due = true;
+        else if (d.kind == PKT_K_BULK && !sg_bulk_known(a, d.seq))
+            sg_bulk_whole(n, a, d.seq, rx->h->channel, rx->now);
         n->st.duplicates++;
         schedule_ack(a, true, rx->now);
         return;
@@ -189,7 +196,7 @@ static void on_pong(sgmp_node *n, struct assoc *a, const struct rx *rx, bytes_rd
 {
     struct active *x = a->x;
     uint64_t nonce = bytes_u64(r);
-    if (r->bad || nonce == 0 || nonce != x->ping_nonce)
+    if (r->bad || nonce == 0 || sg_size_pong(n, a, nonce) || nonce != x->ping_nonce)
         return;
     x->ping_nonce = 0;
     x->verify_n = 0;

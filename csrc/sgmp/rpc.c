@@ -55,11 +55,15 @@ void sg_call_end(sgmp_node *n, struct call *c, int status, udt_time now)
     uint16_t channel = c->channel;
     drop_request_msg(n, c, UDT_E_CANCELLED, now);
     bool tell = c->sent && (status == SGMP_RPC_TIMEOUT || status == SGMP_RPC_CANCELLED);
-    struct evt *e = sg_event_new(n, a, SGMP_EV_RESPONSE, 0);
-    e->ev.id = c->id;
-    e->ev.status = status;
-    e->ev.method = c->method;
-    sg_event_push(n, e);
+    if (c->member)
+        sg_group_ended(n, c->member, a, status, NULL);
+    else {
+        struct evt *e = sg_event_new(n, a, SGMP_EV_RESPONSE, 0);
+        e->ev.id = c->id;
+        e->ev.status = status;
+        e->ev.method = c->method;
+        sg_event_push(n, e);
+    }
     call_free(n, c);
     if (tell && a->x && !a->closed)
         post_small(n, a, channel, &h, SEC(5), now);
@@ -117,40 +121,41 @@ static int call_new(sgmp_node *n, struct assoc *a, uint64_t id, udt_time until, 
     return 0;
 }
 
-int sgmp_node_call(sgmp_node *n, const sgmp_dest *to, uint32_t method, const uint8_t *buf,
-                   size_t len, const sgmp_opts *o, uint64_t id, udt_time now)
+int sg_call(sgmp_node *n, const struct sg_ask *q, udt_time now)
 {
-    static const sgmp_opts none;
+    const sgmp_opts *o = q->o;
     struct assoc *a;
     struct call *c = NULL;
     struct msg *m = NULL;
-    o = o ? o : &none;
     bool oneway = o->flags & SGMP_ONEWAY;
     uint32_t ms = o->deadline_ms ? o->deadline_ms : 60000;
-    if (id == 0 || ms > BUDGET_MAX_MS || sg_hget(&n->calls, id))
+    if (q->id == 0 || ms > BUDGET_MAX_MS || sg_hget(&n->calls, q->id))
         return UDT_E_INVAL;
-    if (len > SG_BULK_MAX - RPC_HEAD ||
-        ((o->flags & SGMP_CONTROL) && len + RPC_HEAD > SG_CONTROL_BYTES))
+    if (q->len > SG_BULK_MAX - RPC_HEAD ||
+        ((o->flags & SGMP_CONTROL) && q->len + RPC_HEAD > SG_CONTROL_BYTES))
         return UDT_E_TOOBIG;
-    int err = sg_assoc_for(n, to, &a, now);
+    int err = sg_assoc_for(n, q->to, &a, now);
     if (err == 0 && !oneway)
-        err = call_new(n, a, id, now + MS(ms), now, &c);
+        err = call_new(n, a, q->id, now + MS(ms), now, &c);
     if (err)
         return err;
-    struct rpc_head h = {.op = RPC_REQUEST, .method = method, .id = id, .ms = ms};
+    struct rpc_head h = {.op = RPC_REQUEST, .method = q->method, .id = q->id, .ms = ms};
     h.flags =
         (uint8_t)((oneway ? RPC_ONEWAY : 0) | (o->flags & SGMP_IDEMPOTENT ? RPC_IDEMPOTENT : 0) |
                   (o->flags & SGMP_WANT_PROGRESS ? RPC_WANT_PROGRESS : 0));
     uint8_t head[RPC_HEAD];
     rpc_head_put(head, &h);
     udt_time life = MS(ms) < SG_T_MSG ? MS(ms) : SG_T_MSG;
-    struct sg_post p = {.id = id,
+    struct sg_post p = {.id = q->id,
                         .head = head,
                         .head_len = sizeof head,
-                        .body = buf,
-                        .body_len = len,
+                        .body = q->buf,
+                        .body_len = q->len,
+                        .share = q->share,
+                        .member = oneway ? q->member : NULL,
                         .channel = o->channel,
                         .kind = PKT_K_RPC,
+                        .tries = q->tries,
                         .until = oneway || life < MS(ms) ? now + life : UDT_NEVER};
     p.flags = (uint8_t)((o->flags & SGMP_CONTROL ? PKT_F_CONTROL : 0) |
                         (o->flags & SGMP_IDEMPOTENT ? PKT_F_REPEATABLE : 0));
@@ -159,13 +164,25 @@ int sgmp_node_call(sgmp_node *n, const sgmp_dest *to, uint32_t method, const uin
         call_free(n, c);
     if (err == 0 && c) {
         c->msg = m;
-        c->method = method;
+        c->method = q->method;
         c->channel = o->channel;
+        c->member = q->member;
         m->call = c;
+        if (q->member)
+            q->member->call = c;
     } else if (err == 0)
-        sg_hadd(&n->msgs, &m->by_id, id);
+        sg_hadd(&n->msgs, &m->by_id, q->id);
     sg_assoc_kick(n, a, now);
     return err;
+}
+
+int sgmp_node_call(sgmp_node *n, const sgmp_dest *to, uint32_t method, const uint8_t *buf,
+                   size_t len, const sgmp_opts *o, uint64_t id, udt_time now)
+{
+    static const sgmp_opts none;
+    struct sg_ask q = {
+        .to = to, .buf = buf, .len = len, .o = o ? o : &none, .id = id, .method = method};
+    return sg_call(n, &q, now);
 }
 
 static int on_answer(sgmp_node *n, struct assoc *a, const struct rpc_head *h, uint16_t channel,
@@ -195,7 +212,10 @@ static int on_answer(sgmp_node *n, struct assoc *a, const struct rpc_head *h, ui
     e->ev.method = c->method;
     e->ev.ms = h->ms;
     e->ev.status = h->op == RPC_RESPONSE || h->status < 0 ? h->status : SGMP_RPC_UNKNOWN;
-    sg_event_push(n, e);
+    if (c->member)
+        sg_group_ended(n, c->member, a, e->ev.status, e);
+    else
+        sg_event_push(n, e);
     drop_request_msg(n, c, 0, now); /* the answer proves that the request arrived */
     call_free(n, c);
     return SG_ACCEPT;

@@ -10,6 +10,7 @@ void sg_msg_join(sgmp_node *n, struct assoc *a, struct msg *m)
     bool control = m->flags & PKT_F_CONTROL;
     m->a = a;
     x->q_msgs++;
+    x->ctl_msgs += control;
     x->q_bytes += m->len;
     n->snd_bytes += m->len;
     m->where = control ? SG_W_CTL : SG_W_NEW;
@@ -41,6 +42,7 @@ void sg_msg_leave(sgmp_node *n, struct msg *m)
         x->tx_bytes -= m->len;
     }
     x->q_msgs--;
+    x->ctl_msgs -= (m->flags & PKT_F_CONTROL) != 0;
     x->q_bytes -= m->len;
     n->snd_bytes -= m->len;
 }
@@ -96,9 +98,12 @@ void sg_settle(sgmp_node *n, struct msg *m, int status, udt_time now)
         m->call->sent |= m->attempt > 0;
         m->call->refused = m->reason;
         sg_call_settled(n, m->call, status, now);
-    } else if (m->id)
+    } else if (m->member)
+        sg_group_ended(n, m->member, a, status, NULL);
+    else if (m->id)
         sg_event_outcome(n, a, m->id, status, m->reason);
-    free(m);
+    sg_share_unref(m->share);
+    sg_block_free(n, m, m->room + sizeof *m);
     if (!sg_empty(&n->writers))
         tell_writable(n);
 }
@@ -113,59 +118,81 @@ void sg_fail_all(sgmp_node *n, struct assoc *a, int sent, int unsent, udt_time n
             sg_settle(n, m, m->attempt ? sent : unsent, now);
         }
     while (!sg_empty(&x->bulk_out)) {
-        struct bulk *b = sg_of(x->bulk_out.next, struct bulk, of);
-        if (b->msg)
-            sg_settle(n, b->msg, b->msg->attempt ? sent : unsent, now);
-        else
-            sg_bulk_end(n, b);
+        struct msg *m = sg_of(x->bulk_out.next, struct bulk, of)->msg;
+        sg_settle(n, m, m->attempt ? sent : unsent, now);
     }
 }
 
-static bool queue_full(sgmp_node *n, const struct assoc *a, size_t len)
+/* CONTROL messages pass a full queue, up to a bound of their own. */
+static bool queue_full(sgmp_node *n, const struct assoc *a, const struct sg_post *p, size_t len)
 {
     const struct active *x = a->x;
-    return x->q_msgs >= SG_Q_MSGS || x->q_bytes + len > SG_Q_BYTES ||
+    if (p->reserved)
+        return x->q_msgs >= 2 * SG_Q_MSGS;
+    if (p->flags & PKT_F_CONTROL)
+        return x->ctl_msgs >= SG_CTL_Q;
+    return x->q_msgs - x->ctl_msgs >= SG_Q_MSGS || x->q_bytes + len > SG_Q_BYTES ||
            n->snd_bytes + len > SG_Q_TOTAL || n->light_n >= SG_EVENTS;
 }
 
-int sg_post(sgmp_node *n, struct assoc *a, const struct sg_post *p, struct msg **out, udt_time now)
+static struct msg *msg_new(sgmp_node *n, const struct sg_post *p)
 {
-    size_t len = p->head_len + p->body_len;
-    if (len > PKT_INLINE)
-        return sg_bulk_send(n, a, p, out, now);
-    if (!sg_assoc_wake(a, now))
-        return UDT_E_NOMEM;
-    if (!p->reserved && queue_full(n, a, len)) {
-        if (sg_empty(&a->x->want))
-            sg_push(&n->writers, &a->x->want);
-        return UDT_E_AGAIN;
-    }
-    if (p->reserved && a->x->q_msgs >= 2 * SG_Q_MSGS)
-        return UDT_E_AGAIN;
-    struct msg *m = malloc(sizeof *m + len);
-    if (!m || !sg_heap_reserve(&n->heap)) {
-        free(m);
-        return UDT_E_NOMEM;
+    size_t own = p->head_len + (p->share ? 0 : p->body_len);
+    size_t want = own > BULK_DESC + 32 ? own : BULK_DESC + 32; /* it may become a descriptor */
+    uint32_t room;
+    struct msg *m = sg_block(n, sizeof *m + want, &room);
+    if (!m)
+        return NULL;
+    if (!sg_heap_reserve(&n->heap)) {
+        sg_block_free(n, m, room);
+        return NULL;
     }
     memset(m, 0, sizeof *m);
     sg_link_init(&m->q);
     m->timer.kind = SG_TM_MSG;
     m->id = p->id;
-    m->len = (uint32_t)len;
+    m->own = (uint32_t)own;
+    m->room = room - (uint32_t)sizeof *m;
+    m->len = (uint32_t)(p->head_len + p->body_len);
+    m->share = sg_share_ref(p->share);
+    m->member = p->member;
     m->channel = p->channel;
     m->kind = p->kind;
     m->flags = p->flags;
+    m->max_tries = p->tries ? p->tries : SG_TRIES;
     m->ttl_at = p->ttl_at;
     if (p->head_len)
         memcpy(m->data, p->head, p->head_len);
-    if (p->body_len)
+    if (own > p->head_len)
         memcpy(m->data + p->head_len, p->body, p->body_len);
+    return m;
+}
+
+int sg_post(sgmp_node *n, struct assoc *a, const struct sg_post *p, struct msg **out, udt_time now)
+{
+    size_t len = p->head_len + p->body_len;
+    if (!sg_assoc_wake(a, now))
+        return UDT_E_NOMEM;
+    if (len > PKT_INLINE && len > sg_inline(a)) {
+        sg_size_wanted(n, a, len, now);
+        return sg_bulk_send(n, a, p, out, now);
+    }
+    if (queue_full(n, a, p, len)) {
+        if (!p->reserved && sg_empty(&a->x->want))
+            sg_push(&n->writers, &a->x->want);
+        return UDT_E_AGAIN;
+    }
+    struct msg *m = msg_new(n, p);
+    if (!m)
+        return UDT_E_NOMEM;
     sg_msg_join(n, a, m);
-    if (!a->instance || a->x->need_token)
+    if ((!a->instance && !a->x->hello_on) || a->x->need_token)
         sg_hello_start(n, a, now);
     if (p->until != UDT_NEVER)
         sg_heap_set(&n->heap, &m->timer, p->until);
     n->st.messages_out++;
+    if (p->member)
+        p->member->msg = m;
     if (out)
         *out = m;
     return 0;
@@ -269,6 +296,7 @@ struct draft {
     struct pkt_header h;
     bytes_wr w;
     uint8_t *buf;
+    size_t room;
     aead *ctx;
 };
 
@@ -281,7 +309,8 @@ static void draft_start(sgmp_node *n, struct assoc *a, struct draft *d, int type
     d->h.dst = a->instance;
     d->h.pkt = a->next_pkt;
     d->h.channel = 0;
-    d->w = bytes_writer(d->buf + PKT_HEADER, PKT_LIMIT - PKT_HEADER - PKT_TAG);
+    d->room = (type == PKT_T_DATA ? a->dgram : PKT_LIMIT) - PKT_HEADER - PKT_TAG;
+    d->w = bytes_writer(d->buf + PKT_HEADER, d->room);
     if (flags & PKT_F_TOKEN)
         bytes_put(&d->w, a->x->token, PKT_TOKEN);
     if (flags & PKT_F_ACKBLK) {
@@ -295,7 +324,7 @@ static void draft_start(sgmp_node *n, struct assoc *a, struct draft *d, int type
 
 static size_t draft_end(sgmp_node *n, struct assoc *a, struct draft *d, udt_time now)
 {
-    size_t body = PKT_LIMIT - PKT_HEADER - PKT_TAG - d->w.left;
+    size_t body = d->room - d->w.left;
     size_t len;
     d->h.key_id = a->who ? a->key_id : 0;
     len = sg_seal(&d->h, d->buf, body, d->ctx);
@@ -365,7 +394,9 @@ static size_t build_data(sgmp_node *n, struct assoc *a, struct draft *d, struct 
     if (m->ttl_at)
         pd.ttl_ms = m->ttl_at > now + 1000 ? (uint32_t)((m->ttl_at - now) / 1000) : 1;
     pkt_data_put(&d->w, &pd);
-    bytes_put(&d->w, m->data, m->len);
+    bytes_put(&d->w, m->data, m->own);
+    if (m->share)
+        bytes_put(&d->w, m->share->data, m->share->len);
     return draft_end(n, a, d, now);
 }
 
@@ -382,6 +413,22 @@ static size_t build_ping(sgmp_node *n, struct assoc *a, struct draft *d, udt_tim
     bytes_put_u64(&d->w, x->ping_nonce);
     if (pad)
         bytes_put(&d->w, zeros, PKT_PROBE - PKT_HEADER - 8 - (a->who ? PKT_TAG : 0));
+    return draft_end(n, a, d, now);
+}
+
+/* A PING of the size that shall be tried. */
+static size_t build_probe(sgmp_node *n, struct assoc *a, struct draft *d, udt_time now)
+{
+    struct active *x = a->x;
+    x->size_due = false;
+    x->probe_nonce = sg_rand64(n);
+    x->size_at = now + sg_pto(a);
+    draft_start(n, a, d, PKT_T_PING, PKT_F_PAD, now);
+    d->room = (size_t)x->size_try - PKT_HEADER - PKT_TAG;
+    d->w = bytes_writer(d->buf + PKT_HEADER, d->room);
+    bytes_put_u64(&d->w, x->probe_nonce);
+    memset(d->buf + PKT_HEADER + 8, 0, d->room - 8);
+    d->w.left = 0;
     return draft_end(n, a, d, now);
 }
 
@@ -435,7 +482,7 @@ bool sg_wants_output(sgmp_node *n, struct assoc *a, udt_time now, udt_time *when
         return true;
     if (a->unproved)
         return false;
-    if (x->refuse_due || (x->ack_now && a->fresh) || x->ack_at <= now)
+    if (x->refuse_due || x->size_due || (x->ack_now && a->fresh) || x->ack_at <= now)
         return true;
     udt_time data_at;
     if (sg_pick(n, a, now, &data_at))
@@ -479,6 +526,8 @@ size_t sg_build(sgmp_node *n, struct assoc *a, uint8_t *buf, udt_time now)
     if (x->refuse_due)
         return build_refuse(n, a, &d, now);
     bool ack = a->fresh && (x->ack_now || x->ack_at <= now);
+    if (x->size_due && !ack && sg_empty(&x->ctl_q))
+        return build_probe(n, a, &d, now);
     struct msg *m = ack && sg_ack_words(a) > 1 ? NULL : sg_pick(n, a, now, &when);
     if (m)
         return build_data(n, a, &d, m, now);
@@ -489,26 +538,27 @@ size_t sg_build(sgmp_node *n, struct assoc *a, uint8_t *buf, udt_time now)
 }
 
 /* The doors of section 11 for plain messages. */
-int sgmp_node_send(sgmp_node *n, const sgmp_dest *to, const uint8_t *buf, size_t len,
-                   const sgmp_opts *o, uint64_t id, udt_time now)
+int sg_send(sgmp_node *n, const struct sg_ask *q, udt_time now)
 {
-    static const sgmp_opts none;
+    const sgmp_opts *o = q->o;
     struct assoc *a;
     struct msg *m;
-    o = o ? o : &none;
-    if (id == 0 || (o->flags & ~(SGMP_CONTROL | SGMP_REPEATABLE)))
+    if (q->id == 0 || (o->flags & ~(SGMP_CONTROL | SGMP_REPEATABLE)))
         return UDT_E_INVAL;
-    if (len > SG_BULK_MAX || ((o->flags & SGMP_CONTROL) && len > SG_CONTROL_BYTES))
+    if (q->len > SG_BULK_MAX || ((o->flags & SGMP_CONTROL) && q->len > SG_CONTROL_BYTES))
         return UDT_E_TOOBIG;
-    int err = sg_assoc_for(n, to, &a, now);
+    int err = sg_assoc_for(n, q->to, &a, now);
     if (err)
         return err;
-    udt_time life = MS(o->deadline_ms ? o->deadline_ms : len > PKT_INLINE ? 120000 : 30000);
-    struct sg_post p = {.id = id,
-                        .body = buf,
-                        .body_len = len,
+    udt_time life = MS(o->deadline_ms ? o->deadline_ms : q->len > PKT_INLINE ? 120000 : 30000);
+    struct sg_post p = {.id = q->id,
+                        .body = q->buf,
+                        .body_len = q->len,
+                        .share = q->share,
+                        .member = q->member,
                         .channel = o->channel,
                         .kind = PKT_K_MESSAGE,
+                        .tries = q->tries,
                         .until = now + (life < SG_T_MSG ? life : SG_T_MSG)};
     p.flags = (uint8_t)((o->flags & SGMP_CONTROL ? PKT_F_CONTROL : 0) |
                         (o->flags & SGMP_REPEATABLE ? PKT_F_REPEATABLE : 0));
@@ -517,12 +567,18 @@ int sgmp_node_send(sgmp_node *n, const sgmp_dest *to, const uint8_t *buf, size_t
         p.until = p.ttl_at < p.until ? p.ttl_at : p.until;
     }
     err = sg_post(n, a, &p, &m, now);
-    if (err == 0) {
-        m->id = id;
-        sg_hadd(&n->msgs, &m->by_id, id);
-    }
+    if (err == 0)
+        sg_hadd(&n->msgs, &m->by_id, q->id);
     sg_assoc_kick(n, a, now);
     return err;
+}
+
+int sgmp_node_send(sgmp_node *n, const sgmp_dest *to, const uint8_t *buf, size_t len,
+                   const sgmp_opts *o, uint64_t id, udt_time now)
+{
+    static const sgmp_opts none;
+    struct sg_ask q = {.to = to, .buf = buf, .len = len, .o = o ? o : &none, .id = id};
+    return sg_send(n, &q, now);
 }
 
 int sgmp_node_cancel(sgmp_node *n, uint64_t id, udt_time now)
@@ -538,7 +594,7 @@ int sgmp_node_cancel(sgmp_node *n, uint64_t id, udt_time now)
     }
     h = sg_hget(&n->calls, id);
     if (!h)
-        return UDT_E_NOSOCK;
+        return sg_group_cancel(n, id, now);
     struct call *c = sg_of(h, struct call, by_id);
     struct assoc *a = c->a;
     sg_call_end(n, c, SGMP_RPC_CANCELLED, now);

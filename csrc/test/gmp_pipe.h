@@ -9,7 +9,6 @@ struct gseg {
     struct gseg *next;
     udt_time at;
     size_t len;
-    bool last;
     uint8_t data[];
 };
 struct gpipe {
@@ -22,7 +21,7 @@ struct gpipe {
     int64_t break_at; /* byte after which it breaks, -1 = never */
     int64_t moved;
     struct gseg *head, **tail;
-    bool ended;
+    bool quiet; /* nothing to read when last asked */
 };
 struct gpipes {
     struct gpipe *list;
@@ -111,10 +110,13 @@ static inline bool gpipe_turn(struct gpipes *ps, struct gpipe *p, udt_time now)
         sgmp_node_bulk_opened(p->src->n, p->id, now);
         p->next_read = now;
     }
-    while (p->in_id > 0 && !p->ended && now >= p->next_read) {
-        size_t n = sgmp_node_bulk_read(p->src->n, p->id, buf, sizeof buf, &p->ended, now);
-        if (n == 0 && !p->ended)
+    p->quiet = false;
+    while (p->in_id > 0 && now >= p->next_read) {
+        size_t n = sgmp_node_bulk_read(p->src->n, p->id, buf, sizeof buf, now);
+        if (n == 0) {
+            p->quiet = true;
             break;
+        }
         struct gseg *s = malloc(sizeof *s + n);
         memcpy(s->data, buf, n);
         if (ps->corrupt && p->moved > 20000 && n > 100) {
@@ -124,9 +126,10 @@ static inline bool gpipe_turn(struct gpipes *ps, struct gpipe *p, udt_time now)
         s->next = NULL;
         s->at = now + ps->delay;
         s->len = n;
-        s->last = p->ended;
         *p->tail = s;
         p->tail = &s->next;
+        if (p->next_read < now)
+            p->next_read = now;
         p->next_read += (int64_t)n * 1000000 / ps->Bps + 1;
         p->moved += (int64_t)n;
         ps->bytes += (int64_t)n;
@@ -141,11 +144,10 @@ static inline bool gpipe_turn(struct gpipes *ps, struct gpipe *p, udt_time now)
         if (!p->head)
             p->tail = &p->head;
         int err = sgmp_node_bulk_write(p->dst->n, p->in_id, s->data, s->len, now);
-        bool last = s->last;
         free(s);
         sim_net_kick(p->dst->net, p->dst->id);
-        if (err < 0 || last) {
-            gpipe_kill(ps, p, err < 0, err >= 0);
+        if (err < 0) {
+            gpipe_kill(ps, p, true, false);
             return false;
         }
     }
@@ -165,7 +167,7 @@ static inline udt_time gpipes_run(struct gpipes *ps)
         if (!gpipe_turn(ps, p, now))
             return now; /* the list changed under us */
         udt_time t = p->in_id ? UDT_NEVER : p->opens;
-        if (p->in_id && !p->ended)
+        if (p->in_id && !p->quiet)
             t = p->next_read > now ? p->next_read : now + 1000;
         if (p->head && p->head->at < t)
             t = p->head->at;

@@ -135,7 +135,7 @@ TEST(io_gmp_8_mb_call)
     usleep(700000);
     udt_port_stats ps;
     CHECK_INT(udt_port_stats_get(b->ctx, b->port, &ps), 0);
-    CHECK(ps.sockets <= 2); /* the listener and at most one that still says good-bye */
+    CHECK(ps.sockets <= 3); /* the listener and one kept stream each way, for all six payloads */
     free(buf);
     tio_free(a);
     tio_free(b);

@@ -161,6 +161,7 @@ typedef struct sgmp_stats {
     int64_t messages_in, messages_out, delivered, timed_out, late_answers, evictions;
     int64_t assoc, assoc_unauth, pending_calls, running_requests;
     int64_t snd_queue_bytes, rcv_queue_bytes, bulk_bytes;
+    int64_t introduced, dgram_up, dgram_down, bulk_streams, groups;
     ...;
 } sgmp_stats;
 int sgmp_open(struct udt_ctx *ctx, int32_t port, bool require_auth);
@@ -171,6 +172,30 @@ int64_t sgmp_send(struct udt_ctx *ctx, int32_t port, const sgmp_dest *to, const 
 int64_t sgmp_call(struct udt_ctx *ctx, int32_t port, const sgmp_dest *to, uint32_t method,
                   const uint8_t *buf, size_t len, const sgmp_opts *o);
 int sgmp_cancel(struct udt_ctx *ctx, int32_t port, uint64_t id);
+typedef struct sgmp_group_opts {
+    sgmp_opts each;
+    uint32_t method;
+    uint32_t quorum;
+    uint8_t wait;
+    uint8_t max_attempts;
+    bool call;
+    bool cancel_rest;
+    ...;
+} sgmp_group_opts;
+int64_t sgmp_group(struct udt_ctx *ctx, int32_t port, const sgmp_dest *to, uint32_t n,
+                   const uint8_t *buf, size_t len, const sgmp_group_opts *o);
+int sgmp_mint_token(struct udt_ctx *ctx, int32_t port, const udt_addr *holder,
+                    uint64_t holder_instance, uint32_t key_id, uint8_t *token);
+int sgmp_introduce(struct udt_ctx *ctx, int32_t port, const sgmp_dest *to, uint64_t instance,
+                   const uint8_t *token);
+typedef struct sgmp_peer_info {
+    uint64_t instance;
+    int32_t state;
+    int64_t srtt_us, pto_us, cwnd_dgrams, queued_msgs, queued_bytes, max_dgram;
+    ...;
+} sgmp_peer_info;
+int sgmp_peer_info_get(struct udt_ctx *ctx, int32_t port, const sgmp_dest *to,
+                       sgmp_peer_info *out);
 int sgmp_reply(struct udt_ctx *ctx, int32_t port, uint64_t request_id, int32_t status,
                const uint8_t *buf, size_t len);
 int sgmp_progress(struct udt_ctx *ctx, int32_t port, uint64_t request_id, uint32_t percent);
