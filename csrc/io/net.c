@@ -320,6 +320,12 @@ static void send_failed(io_port *p, int err)
 {
     io_tx *t = &p->tx;
     bool segmented = t->seg[t->first] != 0;
+    const uint8_t *b = t->iov[t->first].iov_base;
+    if (err == EMSGSIZE && p->node && !segmented && b[0] == GMP_MAGIC) {
+        sgmp_node_too_big(p->node, &t->to[t->first], t->iov[t->first].iov_len, p->now);
+        t->first++;
+        return;
+    }
     if (segmented && (err == EINVAL || err == EMSGSIZE || err == EIO)) {
         if (path_has_gso(p, &t->to[t->first]))
             p->no_gso[p->no_gso_n++ % IO_NO_GSO_PATHS] = t->to[t->first];
