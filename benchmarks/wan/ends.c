@@ -139,10 +139,11 @@ void wan_end_make(wan_end *e, int which, size_t mtu, int64_t window_bytes)
     close(home);
 }
 
-static void offload_off(int s, const char *device)
+static void offload_off(int s, const char *device, bool checksums)
 {
-    static const uint32_t what[] = {ETHTOOL_STSO, ETHTOOL_SGSO, ETHTOOL_SGRO};
-    for (size_t i = 0; i < sizeof what / sizeof *what; i++) {
+    static const uint32_t what[] = {ETHTOOL_STSO, ETHTOOL_SGSO, ETHTOOL_SGRO, ETHTOOL_STXCSUM,
+                                    ETHTOOL_SRXCSUM};
+    for (size_t i = 0; i < (checksums ? 5 : 3); i++) {
         struct ethtool_value v = {.cmd = what[i], .data = 0};
         struct ifreq r = {.ifr_data = (void *)&v};
         snprintf(r.ifr_name, sizeof r.ifr_name, "%s", device);
@@ -150,14 +151,23 @@ static void offload_off(int s, const char *device)
     }
 }
 
-void wan_local_make(wan_end *e, size_t mtu, bool offload)
+void wan_device_single(const char *device)
+{
+    int s = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (s < 0)
+        wan_die("socket");
+    offload_off(s, device, true);
+    close(s);
+}
+
+void wan_local_make(wan_end *e, size_t mtu, bool offload, int64_t window_bytes)
 {
     int home = open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
     if (home < 0 || unshare(CLONE_NEWNET) < 0)
         wan_die("a network namespace (this needs root)");
     e->ns = open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
     e->tun = -1;
-    tune(64000000);
+    tune(window_bytes);
     int s = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (e->ns < 0 || s < 0)
         wan_die("socket");
@@ -165,7 +175,7 @@ void wan_local_make(wan_end *e, size_t mtu, bool offload)
     snprintf(r.ifr_name, sizeof r.ifr_name, "lo");
     ask(s, SIOCSIFMTU, &r, "SIOCSIFMTU");
     if (!offload)
-        offload_off(s, "lo");
+        offload_off(s, "lo", false);
     up(s, "lo");
     close(s);
     snprintf(e->addr4, sizeof e->addr4, "127.0.0.1");

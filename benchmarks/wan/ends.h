@@ -18,7 +18,9 @@ typedef struct wan_end {
 void wan_end_make(wan_end *e, int which, size_t mtu, int64_t window_bytes);
 /* A namespace with nothing but a loopback device; `offload` false: every packet of at most `mtu`
  * bytes goes through the stack alone (no TSO, GSO, GRO). */
-void wan_local_make(wan_end *e, size_t mtu, bool offload);
+void wan_local_make(wan_end *e, size_t mtu, bool offload, int64_t window_bytes);
+/* Frames and checksums of a device as they are on a wire: no offload of any kind. */
+void wan_device_single(const char *device);
 /* Frames the device dropped because nobody read them. */
 int64_t wan_end_overruns(const wan_end *e);
 /* Runs argv in the namespace that `path` names; dies with its parent. Does not return. */

@@ -21,6 +21,8 @@ static const char help[] =
     "                                end of standard input or a signal, print the counts as JSON\n"
     "       wan local [--mtu N] [--no-offload]  one namespace with a loopback device, until the\n"
     "                                end of standard input\n"
+    "       wan pair                two empty namespaces, to put something else between them\n"
+    "       wan single DEVICE       switch off what joins frames of a device (TSO, GSO, GRO)\n"
     "       wan enter NS COMMAND...  run a command at an end (NS as printed)\n"
     "\n"
     "  --link SPEC    both directions        --ab SPEC, --ba SPEC   one of them (first to second)\n"
@@ -340,22 +342,28 @@ static void set_up(void)
     mlockall(MCL_CURRENT | MCL_ONFAULT);
 }
 
-/* Both "ends" are the same namespace. */
-static void local(int argc, char **argv)
+/* Namespaces without the emulator: one for both ends (local), or two with nothing but a loopback
+ * device each, between which the caller puts something (pair). */
+static void bare(int argc, char **argv, bool pair)
 {
     bool offload = true;
     char c;
     w.mtu = 65536;
+    w.window = 64000000;
     for (int i = 2; i < argc; i++) {
         if (strcmp(argv[i], "--no-offload") == 0)
             offload = false;
         else if (strcmp(argv[i], "--mtu") == 0 && i + 1 < argc)
             w.mtu = strtoul(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--window") == 0 && i + 1 < argc)
+            w.window = strtoll(argv[++i], NULL, 10);
         else
             usage(argv[i]);
     }
-    wan_local_make(&w.end[0], w.mtu, offload);
+    wan_local_make(&w.end[0], w.mtu, offload, w.window);
     w.end[1] = w.end[0];
+    if (pair)
+        wan_local_make(&w.end[1], w.mtu, offload, w.window);
     print_ends();
     printf("}\n");
     fflush(stdout);
@@ -375,8 +383,12 @@ int main(int argc, char **argv)
     sigaction(SIGTERM, &sa, NULL);
     sigaction(SIGINT, &sa, NULL);
     signal(SIGPIPE, SIG_IGN);
-    if (argc >= 2 && strcmp(argv[1], "local") == 0) {
-        local(argc, argv);
+    if (argc >= 2 && (strcmp(argv[1], "local") == 0 || strcmp(argv[1], "pair") == 0)) {
+        bare(argc, argv, strcmp(argv[1], "pair") == 0);
+        return 0;
+    }
+    if (argc == 3 && strcmp(argv[1], "single") == 0) {
+        wan_device_single(argv[2]);
         return 0;
     }
     options(argc, argv);

@@ -139,7 +139,7 @@ static UDTSOCKET meet(const Args &a)
             die("rendezvous");
         return s;
     }
-    sockaddr_in here = address("127.0.0.1", a.where[0]);
+    sockaddr_in here = address(a.bench ? "0.0.0.0" : "127.0.0.1", a.where[0]);
     if (UDT::ERROR == UDT::bind(s, reinterpret_cast<sockaddr *>(&here), sizeof here))
         die("bind");
     if (UDT::ERROR == UDT::listen(s, 4))

@@ -1,94 +1,188 @@
-"""`sector bench udt`: bulk throughput over loopback, one process a side, peers in the same run."""
+"""`sector bench udt`: bulk throughput on loopback, over an emulated link or between hosts, with peers."""
 
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
+from pathlib import Path as FilePath
 from typing import Any
 
 import click
 
-from sector.bench.common import document, peers_of, program, show
-from sector.errors import SectorError
+from sector.bench import cells, pair, picture, wan
+from sector.bench.common import document, machine, peers_of, show
+from sector.bench.link import Link, grid
+from sector.bench.peers import PEERS, Run, why_missing
+from sector.errors import SectorError, UsageError
 
-PEERS = ("libudt",)
 COMPATIBLE = "sector_compatible"
-
-
-def free_port() -> int:
-    """A UDP port that is free now."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _last_json(text: str) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads(text.strip().splitlines()[-1])
-    return value
-
-
-def _pair(receiver: list[str], sender: list[str], limit_s: float) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Run both ends; the sender tries for three seconds to connect, so the order does not matter."""
-    with subprocess.Popen(receiver, stdout=subprocess.PIPE, text=True) as rx:
-        try:
-            tx = subprocess.run(sender, stdout=subprocess.PIPE, text=True, timeout=limit_s, check=False)
-            out, _ = rx.communicate(timeout=limit_s if tx.returncode == 0 else 1)
-        except subprocess.TimeoutExpired:
-            raise SectorError(f"the bench did not end in {limit_s:.0f} s: {sender[0]}") from None
-        finally:
-            rx.kill()
-    if tx.returncode or rx.returncode:
-        raise SectorError(f"the bench failed: {sender[0]} {tx.returncode}, {receiver[0]} {rx.returncode}")
-    return _last_json(out), _last_json(tx.stdout)
+FIRST = ["sector", COMPATIBLE]
 
 
 def run_one(peer: str, seconds: float) -> dict[str, Any]:
     """One transfer of `seconds` over loopback. GB = 10^9 payload bytes that arrived."""
-    port = str(free_port())
-    if peer == "libudt":
-        tool = program("libudt_peer")
-        receiver = [tool, "listen", port, "--bench-recv"]
-        sender = [tool, "connect", "127.0.0.1", port, "--bench-send", str(seconds)]
-    else:
-        tool = program("bench_udt")
-        receiver = [tool, "recv", port]
-        sender = [tool, "send", "127.0.0.1", port, f"{seconds:g}s"]
-        if peer == COMPATIBLE:
-            receiver.append("--plain")
-            sender.append("--plain")
-    rx, tx = _pair(receiver, sender, seconds + 60)
-    gigabytes = rx["bytes"] / 1e9
-    return {
-        "peer": peer,
-        "gbps": round(rx["bytes"] * 8 / rx["seconds"] / 1e9, 3),
-        "tx_cpu_s_per_gb": round(_cpu_per_gb(tx, gigabytes), 4),
-        "rx_cpu_s_per_gb": round(_cpu_per_gb(rx, gigabytes), 4),
-        "bytes": rx["bytes"],
-        "seconds": round(rx["seconds"], 3),
-        "ok": rx["bytes"] == tx["bytes"],
-    }
+    one = PEERS[peer]
+    drain = peer.split("-")[0] in ("sector", COMPATIBLE, "libudt") and peer != "sector-1000"
+    with wan.local(one.local) if one.local else wan.loopback() as path:
+        run = Run(path.host, pair.free_port(), seconds, drain=drain)
+        ((rx, tx),) = pair.transfers(path, [(one, run)])
+    row = {"peer": peer, **pair.measures(rx, tx, seconds)}
+    return row | ({"ok": rx["bytes"] == tx["bytes"]} if drain else {})
 
 
-def _cpu_per_gb(side: dict[str, Any], gigabytes: float) -> float:
-    return float(side["cpu_s_per_gb"]) if "cpu_s_per_gb" in side else side["cpu_s"] / gigabytes
+def wanted_peers(text: str, first: list[str]) -> list[str]:
+    """The peers of --peer after our own; those that cannot run here are named on standard error."""
+    named = peers_of(text, PEERS)
+    found = []
+    for name in dict.fromkeys([*(p for p in first if p not in named), *named]):
+        why = why_missing(name)
+        if why:
+            click.echo(f"sector bench udt: without {name}: {why}", err=True)
+        else:
+            found.append(name)
+    return found
 
 
-@click.command(epilog="\b\nExample:\n  sector bench udt --peer libudt --runs 3 --json")
-@click.option("--peer", "peer_text", default="", metavar="NAME,…", help="Also measure: libudt.")
-@click.option("--runs", type=click.IntRange(1, 100), default=3, show_default=True, help="Runs of each.")
-@click.option("--seconds", type=click.FloatRange(0.2, 3600), default=5.0, show_default=True, help="A run.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-def udt(peer_text: str, runs: int, seconds: float, as_json: bool) -> None:
-    """UDT throughput on loopback: one unencrypted stream, MTU-1500 packets, one process a side.
-
-    Both ends of "sector" know each other as ours and drive their ports themselves, with GSO and GRO where
-    the kernel has them; those of "sector_compatible" keep the rules and burst sizes for a foreign peer. The
-    program bench_udt measures the rest: --threads, --no-gso, --no-gro.
-    """
-    peers = ["sector", COMPATIBLE, *peers_of(peer_text, PEERS)]
+def _loopback(peers: list[str], runs: int, seconds: float, as_json: bool) -> None:
     results = []
     for run in range(1, runs + 1):
         for peer in peers:
             results.append({"run": run, **run_one(peer, seconds)})
     show(document("udt", {"seconds": seconds, "runs": runs, "path": "loopback"}, results), as_json)
+
+
+def _say(row: dict[str, Any]) -> None:
+    if "error" in row:
+        click.echo(f"{row['cell']}: {row['error']}", err=True)
+        return
+    late = row.get("emulator_late_p99_us", 0)
+    click.echo(
+        f"{row['cell']:<34} {row['gbps'] * 1e3:8.1f} Mb/s, steady {row['steady_gbps'] * 1e3:8.1f}"
+        f" ({row['share_of_limit']:6.1%} of {row['limit_gbps'] * 1e3:.1f}), first 20 s"
+        f" {row['first20_gbps'] * 1e3:8.1f}, to 90 % {row.get('to_90_s', '-')} s, queue drops"
+        f" {row.get('queue_drop_share', 0):.3%}, emulator p99 {late} us",
+        err=True,
+    )
+
+
+def _links(
+    links: list[Link], peers: list[str], runs: int, seconds: float, as_json: bool, output: str, engine: str
+) -> list[dict[str, Any]]:
+    results = cells.Results(FilePath(output) if output else None)
+    for row in cells.run_series(links, peers, seconds, runs, results, engine):
+        _say(row)
+    names = {cells.key(link, peer) for link in links for peer in peers}
+    rows = [row for row in results.rows if row["cell"] in names]
+    if as_json:
+        click.echo(json.dumps({"bench": "udt", "machine": machine(), "results": rows}))
+    if all("error" in row for row in rows):
+        raise SectorError("no cell could be measured", hint="the reasons are above")
+    return rows
+
+
+def _host(listen: int | None, to: str | None, peers: list[str], seconds: float) -> None:
+    """One end on this host, the other elsewhere: the program's own line of JSON."""
+    if len(peers) != 1:
+        raise UsageError("between hosts one peer is measured at a time", hint="--peer NAME")
+    peer = PEERS[peers[0]]
+    if peer.loopback_only:
+        raise UsageError(f"{peer.name} is measured on loopback only")
+    if listen is not None:
+        command = peer.receiver(Run("", listen, seconds, drain=True))
+    else:
+        host, _, port = (to or "").rpartition(":")
+        if not host or not port.isdigit():
+            raise UsageError(f"{to!r} is not HOST:PORT")
+        command = peer.sender(Run(host.strip("[]"), int(port), seconds, drain=True))
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise SectorError(f"the bench failed with {done.returncode}: {' '.join(command)}")
+    click.echo(done.stdout.strip().splitlines()[-1])
+
+
+@click.command(
+    epilog="\b\nExamples:\n"
+    "  sector bench udt --peer libudt,tcp-cubic --runs 3 --json\n"
+    "  sector bench udt --link rate=1g,rtt=100ms,loss=0.1% --peer tcp-bbr,tcp-cubic\n"
+    "  sector bench udt --grid 'rate=500m;rtt=20ms,100ms;loss=0,0.1%,1%' --peer tcp-bbr \\\n"
+    "    --results grid.jsonl --picture grid.html\n"
+    "  sector bench udt --cell 1g-100ms-0.1%-sector\n"
+    "  sector bench udt --listen 9000      # on one host\n"
+    "  sector bench udt --to 192.0.2.7:9000   # on the other"
+)
+@click.option(
+    "--peer",
+    "peer_text",
+    default="",
+    metavar="NAME,…",
+    help="Measure also: " + ", ".join(sorted(PEERS)) + ".",
+)
+@click.option("--only", is_flag=True, help="Only what --peer names, not also our own.")
+@click.option("--runs", type=click.IntRange(1, 100), default=None, help="Runs of each (3; over a link 1).")
+@click.option(
+    "--seconds", type=click.FloatRange(0.2, 3600), default=None, help="Of a run (5; over a link 20)."
+)
+@click.option(
+    "--link", "link_text", metavar="SPEC", help="An emulated link: rate=1g,rtt=100ms,loss=0.1%,… (root)."
+)
+@click.option("--grid", "grid_text", metavar="LISTS", help="All links of rate=…;rtt=…,…;loss=…,….")
+@click.option("--cell", metavar="RATE-RTT-LOSS-PEER", help="One cell of a grid alone.")
+@click.option(
+    "--engine", type=click.Choice(wan.ENGINES), default="auto", show_default=True, help="Who emulates."
+)
+@click.option(
+    "--results",
+    type=click.Path(dir_okay=False),
+    default="",
+    help="Append lines of JSON; cells there are skipped.",
+)
+@click.option(
+    "--picture", "picture_file", type=click.Path(dir_okay=False), help="Write a .png, .svg or .html."
+)
+@click.option("--listen", type=click.IntRange(1, 65535), metavar="PORT", help="Receive from another host.")
+@click.option("--to", metavar="HOST:PORT", help="Send to a host that listens.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def udt(
+    peer_text: str,
+    only: bool,
+    runs: int | None,
+    seconds: float | None,
+    link_text: str | None,
+    grid_text: str | None,
+    cell: str | None,
+    engine: str,
+    results: str,
+    picture_file: str | None,
+    listen: int | None,
+    to: str | None,
+    as_json: bool,
+) -> None:
+    """UDT throughput of one unencrypted stream, MTU-1500 packets, one process a side, with peers.
+
+    On loopback both ends of "sector" know each other as ours and drive their ports themselves, with GSO and
+    GRO where the kernel has them; those of "sector_compatible" keep the rules and burst sizes for a foreign
+    peer. Over an emulated link (two namespaces, root) all peers may have 4 bandwidth-delay products under
+    way, at least 8 MB; figures are payload, "steady" is the second half of a run.
+    """
+    if sum(x is not None for x in (link_text, grid_text, cell, listen, to)) > 1:
+        raise UsageError("--link, --grid, --cell, --listen and --to exclude one another")
+    if listen is not None or to is not None:
+        _host(listen, to, peers_of(peer_text, PEERS) or ["sector"], seconds or 10)
+        return
+    if link_text or grid_text or cell:
+        links = [Link.parse(link_text)] if link_text else list(grid(grid_text)) if grid_text else []
+        first = [] if only or cell else ["sector"]
+        if cell:
+            text, peer_text = cells.parse_cell(cell)
+            links = [Link.parse(text)]
+        peers = wanted_peers(peer_text, first)
+        for name in peers:
+            if PEERS[name].loopback_only:
+                raise UsageError(f"{name} is measured on loopback only")
+        rows = _links(links, peers, runs or 1, seconds or 20, as_json, results, engine)
+        if picture_file:
+            picture.draw(rows, FilePath(picture_file))
+        return
+    if picture_file or results:
+        raise UsageError("--picture and --results belong to --grid, --link or --cell")
+    _loopback(wanted_peers(peer_text, [] if only else FIRST), runs or 3, seconds or 5.0, as_json)
