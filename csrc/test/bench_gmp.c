@@ -4,10 +4,14 @@
  *   udp             bare datagrams
  *   tcp             an open connection
  *   tcp_connect     connect, request, response, close
+ *   zmq             ZeroMQ, REQ and REP over an open TCP connection
+ *   libudt          an open stream
+ * The last two are in msg_peers.so beside this program, and left out where that was not built.
  * bench_gmp [--rounds N] [--cpus A,B] [--bytes N] [--peers a,b,...]
  * Each peer has a server process of its own on CPU B; the client runs on CPU A. One JSON object. */
 #include "udt.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -195,14 +199,38 @@ static void gmp_round(struct gmp *g, const uint8_t *buf)
 
 /* ---- peers ------------------------------------------------------------------------------------
  */
-enum kind { SECTOR, SECTOR_THREADS, UDP, TCP, TCP_CONNECT, KINDS };
-static const char *const names[KINDS] = {"sector", "sector_threads", "udp", "tcp", "tcp_connect"};
+enum kind { SECTOR, SECTOR_THREADS, UDP, TCP, TCP_CONNECT, ZMQ, LIBUDT, KINDS };
+static const char *const names[KINDS] = {"sector", "sector_threads", "udp", "tcp", "tcp_connect",
+                                         "zmq",    "libudt"};
+
+/* msg_peers.so */
+static void (*foreign_serve)(int which, size_t bytes, int report);
+static void *(*foreign_meet)(int which, uint16_t port);
+static bool (*foreign_round)(int which, void *peer, char *buf, size_t bytes);
+
+static bool load_foreign(void)
+{
+    char path[4096];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 32);
+    if (n <= 0)
+        return false;
+    path[n] = 0;
+    strcpy(strrchr(path, '/'), "/msg_peers.so");
+    void *lib = dlopen(path, RTLD_NOW);
+    if (!lib)
+        return false;
+    *(void **)&foreign_serve = dlsym(lib, "msg_peer_serve");
+    *(void **)&foreign_meet = dlsym(lib, "msg_peer_meet");
+    *(void **)&foreign_round = dlsym(lib, "msg_peer_round");
+    return foreign_serve && foreign_meet && foreign_round;
+}
 
 struct peer {
     bool on;
     pid_t pid;
     uint16_t port;
     int fd;
+    void *foreign;
     struct gmp gmp;
     int64_t *ns;
 };
@@ -214,6 +242,10 @@ static _Noreturn void serve(enum kind k, int cpu, int report)
     int fd = -1;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     pin(cpu);
+    if (k >= ZMQ) {
+        foreign_serve((int)(k - ZMQ), size, report);
+        exit(1);
+    }
     if (k <= SECTOR_THREADS) {
         gmp_init(&g, k == SECTOR);
         port = g.at.port;
@@ -258,6 +290,10 @@ static void join(struct peer *p, enum kind k)
         p->gmp.to.addr.port = p->port;
     } else if (k <= TCP) {
         p->fd = connected(k == UDP ? SOCK_DGRAM : SOCK_STREAM, p->port);
+    } else if (k >= ZMQ) {
+        p->foreign = foreign_meet((int)(k - ZMQ), p->port);
+        if (!p->foreign)
+            die(names[k], 0);
     }
 }
 
@@ -267,6 +303,11 @@ static void one_round(struct peer *p, enum kind k, uint8_t *buf)
     int fd = p->fd;
     if (k <= SECTOR_THREADS) {
         gmp_round(&p->gmp, buf);
+        return;
+    }
+    if (k >= ZMQ) {
+        if (!foreign_round((int)(k - ZMQ), p->foreign, (char *)buf, size))
+            die(names[k], 0);
         return;
     }
     if (k == TCP_CONNECT)
@@ -334,11 +375,14 @@ int main(int argc, char **argv)
         die("getrandom", 0);
     uint8_t buf[MAX_BYTES];
     memset(buf, 0x33, sizeof buf);
+    bool foreign = load_foreign();
+    if (!foreign && want && (strstr(want, "zmq") || strstr(want, "libudt")))
+        fprintf(stderr, "bench_gmp: without zmq and libudt: %s\n", dlerror());
     for (int k = 0; k < KINDS; k++) { /* all forks before the first context */
         char list[256], name[64];
         snprintf(list, sizeof list, ",%s,", want ? want : "");
         snprintf(name, sizeof name, ",%s,", names[k]);
-        peers[k].on = !want || strstr(list, name);
+        peers[k].on = (!want || strstr(list, name)) && (k < ZMQ || foreign);
         if (peers[k].on)
             start(&peers[k], (enum kind)k, b);
     }

@@ -11,7 +11,8 @@ import click
 from sector.bench.common import document, peers_of, program, show
 from sector.errors import SectorError, UsageError
 
-PEERS = ("udp", "tcp")
+PEERS = ("udp", "tcp", "zmq", "libudt")
+OURS = ("sector", "sector_threads")
 PYTHON_SECONDS = 3.0
 
 
@@ -33,7 +34,11 @@ Examples:
   sector bench gmp --python --peer grpc --runs 3"""
 )
 @click.option(
-    "--peer", "peer_text", default="", metavar="NAME,…", help="Also measure: udp, tcp; with --python: grpc."
+    "--peer",
+    "peer_text",
+    default="",
+    metavar="NAME,…",
+    help="Also: udp, tcp, zmq, libudt; with --python: grpc.",
 )
 @click.option("--runs", type=click.IntRange(1, 100), default=1, show_default=True, help="Runs of each.")
 @click.option(
@@ -48,7 +53,8 @@ def gmp(peer_text: str, runs: int, rounds: int, cpus: str, python: bool, as_json
     """Round trip of a sealed 1 KB GMP call to a known peer; peers alternate with it round by round.
 
     "sector" drives its loop from the calling thread, "sector_threads" uses loop threads; "tcp_connect" is
-    connect + request + response + close, "tcp" a ping-pong on an open connection, "udp" raw datagrams.
+    connect + request + response + close, "tcp" a ping-pong on an open connection, "udp" raw datagrams, "zmq"
+    REQ and REP, "libudt" an open stream.
 
     With --python: typed requests and Deferreds between two Python processes, and with 64 calls under way how
     many are answered a second; the peer "grpc" (pip install 'sector-cloud[bench]') is gRPC's Python, blocking
@@ -74,13 +80,15 @@ def gmp(peer_text: str, runs: int, rounds: int, cpus: str, python: bool, as_json
     peers = peers_of(peer_text, PEERS)
     last = (os.cpu_count() or 1) - 1
     pinning = cpus or f"{last},{last}"
-    command = [program("bench_gmp"), "--rounds", str(rounds), "--cpus", pinning]
+    kinds = [*OURS, *peers, *(["tcp_connect"] if "tcp" in peers else [])]
+    command = [program("bench_gmp"), "--rounds", str(rounds), "--cpus", pinning, "--peers", ",".join(kinds)]
     results = []
     for run in range(1, runs + 1):
         done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
         if done.returncode:
             raise SectorError(f"bench_gmp failed: {done.stderr.strip()[-300:]}")
         for row in json.loads(done.stdout)["results"]:
-            if row["peer"].split("_")[0] in ("sector", *peers):
-                results.append(row | {"run": run})
+            results.append(row | {"run": run})
+    for name in sorted(set(kinds) - {row["peer"] for row in results}):
+        click.echo(f"sector bench gmp: without {name}: ./dev bench builds what it needs", err=True)
     show(document("gmp", {"rounds": rounds, "cpus": pinning, "bytes": 1024}, results), as_json)
