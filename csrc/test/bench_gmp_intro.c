@@ -1,0 +1,345 @@
+/* The first exchange with a peer that was introduced (spec/gmp.md 5.3), beside what others need for
+ * a new peer: each round a sealed GMP call of 1 KB there and 1 KB back to an instance never spoken
+ * to before, key and token known (gmp_new), TCP connect, request, response, close (tcp_connect),
+ * and bare datagrams for scale (udp), in turn. Every client is a port and instance of its own; it
+ * has spoken to another server before, so that its memory is warm as TCP's is. bench_gmp_intro
+ * [--rounds N] [--cpus A,B] [--bytes N]     One JSON object. */
+#include "udt.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MAX_BYTES = 1072, MAX_ROUNDS = 5000, PORTS_PER_CTX = 200, KEY_ID = 0x01000001 };
+enum { NEW, TCP, UDP, KINDS };
+static const char *const names[KINDS] = {"gmp_new", "tcp_connect", "udp"};
+
+static size_t size = 1024;
+static uint8_t secret[32];
+
+struct client {
+    udt_ctx *ctx;
+    int32_t port;
+};
+struct holder { /* what a server must know to mint a token */
+    udt_addr at;
+    uint64_t instance;
+};
+struct card { /* and what the client gets */
+    udt_addr at;
+    uint64_t instance;
+    uint8_t token[SGMP_TOKEN_BYTES];
+};
+
+static _Noreturn void die(const char *what, int64_t err)
+{
+    fprintf(stderr, "bench_gmp_intro: %s: %s\n", what,
+            err ? udt_err_text((int)err) : strerror(errno));
+    exit(1);
+}
+
+static int64_t now_ns(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
+}
+
+static void pin(int cpu)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET((size_t)cpu, &set);
+    if (cpu >= 0 && sched_setaffinity(0, sizeof set, &set) < 0)
+        die("sched_setaffinity", 0);
+}
+
+static void whole(ssize_t n, size_t want)
+{
+    if (n != (ssize_t)want)
+        die("short read or write", 0);
+}
+
+static void read_all(int fd, void *to, size_t len)
+{
+    for (size_t got = 0; got < len;) {
+        ssize_t n = read(fd, (char *)to + got, len - got);
+        if (n <= 0)
+            die("read", 0);
+        got += (size_t)n;
+    }
+}
+
+static struct client open_client(udt_ctx *ctx, udt_addr *at, uint64_t *instance)
+{
+    udt_addr any = {.family = 4, .ip = {127, 0, 0, 1}};
+    sgmp_key k = {.key_id = KEY_ID, .alg = SGMP_ALG_AES256GCM, .principal = "bench"};
+    struct client c = {.ctx = ctx};
+    memcpy(k.secret, secret, sizeof k.secret);
+    c.port = udt_port_open(ctx, &any, UDT_PORT_MANUAL, 0);
+    int err = c.port < 0 ? c.port : sgmp_open(ctx, c.port, true);
+    err = err ? err : sgmp_key_add(ctx, c.port, &k);
+    err = err ? err : udt_port_addr(ctx, c.port, at);
+    err = err ? err : sgmp_instance(ctx, c.port, instance);
+    if (err)
+        die("GMP port", err);
+    return c;
+}
+
+/* ---- servers --------------------------------------------------------------------------------- */
+static _Noreturn void gmp_serve(int fd, int rounds)
+{
+    udt_ctx *ctx;
+    struct card mine;
+    int err = udt_ctx_new(NULL, &ctx);
+    if (err)
+        die("context", err);
+    struct client c = open_client(ctx, &mine.at, &mine.instance);
+    for (int i = 0; i < rounds; i++) {
+        struct holder h;
+        read_all(fd, &h, sizeof h);
+        err = sgmp_mint_token(ctx, c.port, &h.at, h.instance, KEY_ID, mine.token);
+        if (err)
+            die("token", err);
+        whole(write(fd, &mine, sizeof mine), sizeof mine);
+    }
+    for (udt_event ev[16];;) {
+        int n = udt_ctx_poll(ctx, ev, 16);
+        for (int i = 0; i < n; i++) {
+            if (ev[i].kind == SGMP_EV_REQUEST)
+                sgmp_reply(ctx, c.port, ev[i].g.id, 0, ev[i].g.data, ev[i].g.len);
+            udt_event_release(ctx, &ev[i]);
+        }
+        if (n == 0)
+            udt_port_run(ctx, c.port, 1000000);
+    }
+}
+
+static int bound(int type, uint16_t *port)
+{
+    struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof in;
+    int fd = socket(AF_INET, type | SOCK_CLOEXEC, 0);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&in, len) < 0 ||
+        getsockname(fd, (struct sockaddr *)&in, &len) < 0)
+        die("socket", 0);
+    *port = ntohs(in.sin_port);
+    return fd;
+}
+
+static _Noreturn void udp_serve(int fd)
+{
+    uint8_t buf[MAX_BYTES];
+    struct sockaddr_in from;
+    for (;;) {
+        socklen_t len = sizeof from;
+        ssize_t n = recvfrom(fd, buf, sizeof buf, 0, (struct sockaddr *)&from, &len);
+        if (n > 0)
+            whole(sendto(fd, buf, (size_t)n, 0, (struct sockaddr *)&from, len), size);
+    }
+}
+
+static _Noreturn void tcp_serve(int fd)
+{
+    uint8_t buf[MAX_BYTES];
+    for (;;) {
+        int one = 1, c = accept4(fd, NULL, NULL, SOCK_CLOEXEC);
+        if (c < 0)
+            continue;
+        setsockopt(c, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        read_all(c, buf, size);
+        whole(write(c, buf, size), size);
+        close(c);
+    }
+}
+
+static pid_t serve(int kind, int fd, int rounds, int cpu)
+{
+    pid_t pid = fork();
+    if (pid < 0)
+        die("fork", 0);
+    if (pid)
+        return pid;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    pin(cpu);
+    if (kind == NEW)
+        gmp_serve(fd, rounds);
+    else if (kind == TCP)
+        tcp_serve(fd);
+    udp_serve(fd);
+}
+
+/* ---- rounds ---------------------------------------------------------------------------------- */
+static void gmp_round(struct client *c, const struct card *to, const uint8_t *buf)
+{
+    sgmp_dest d = {.addr = to->at, .key_id = KEY_ID};
+    udt_event ev[16];
+    int err = sgmp_introduce(c->ctx, c->port, &d, to->instance, to->token);
+    int64_t id = err ? err : sgmp_call(c->ctx, c->port, &d, 1, buf, size, NULL);
+    if (id < 0)
+        die("call", id);
+    for (bool done = false; !done;) {
+        udt_port_run(c->ctx, c->port, 1000000);
+        int n = udt_ctx_poll(c->ctx, ev, 16);
+        for (int i = 0; i < n; i++) {
+            if (ev[i].kind == SGMP_EV_RESPONSE && ev[i].g.id == (uint64_t)id) {
+                if (ev[i].g.status != 0 || ev[i].g.len != size)
+                    die("answer", UDT_E_REMOTE);
+                done = true;
+            }
+            udt_event_release(c->ctx, &ev[i]);
+        }
+    }
+}
+
+static int connected(int type, uint16_t port)
+{
+    struct sockaddr_in in = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int one = 1, fd = socket(AF_INET, type | SOCK_CLOEXEC, 0);
+    if (fd < 0 || connect(fd, (struct sockaddr *)&in, sizeof in) < 0)
+        die("connect", 0);
+    if (type == SOCK_STREAM)
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    return fd;
+}
+
+static void tcp_round(uint16_t port, uint8_t *buf)
+{
+    uint8_t in[MAX_BYTES];
+    int fd = connected(SOCK_STREAM, port);
+    whole(write(fd, buf, size), size);
+    read_all(fd, in, size);
+    close(fd);
+}
+
+static int by_value(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static void print(int64_t *ns[KINDS], int rounds, int a, int b)
+{
+    double base = 0;
+    printf("{\"bench\": \"gmp_intro\", \"settings\": {\"rounds\": %d, \"bytes\": %zu, \"cpus\": "
+           "[%d, %d]}, \"results\": [",
+           rounds, size, a, b);
+    for (int k = 0; k < KINDS; k++)
+        qsort(ns[k], (size_t)rounds, sizeof **ns, by_value);
+    base = (double)ns[TCP][rounds / 2];
+    for (int k = 0; k < KINDS; k++)
+        printf("%s\n  {\"peer\": \"%s\", \"p50_us\": %.2f, \"p99_us\": %.2f, \"min_us\": %.2f, "
+               "\"of_tcp_connect\": %.2f}",
+               k ? "," : "", names[k], (double)ns[k][rounds / 2] / 1e3,
+               (double)ns[k][(int64_t)rounds * 99 / 100] / 1e3, (double)ns[k][0] / 1e3,
+               (double)ns[k][rounds / 2] / base);
+    printf("]}\n");
+}
+
+/* Opens the clients and gets each a card of both servers. */
+static void introduce(struct client *c, struct card *cards[2], const int fds[2], int rounds)
+{
+    udt_ctx *ctx = NULL;
+    for (int i = 0; i < rounds; i++) {
+        struct holder h = {.instance = 0};
+        int err = i % PORTS_PER_CTX ? 0 : udt_ctx_new(NULL, &ctx);
+        if (err)
+            die("context", err);
+        c[i] = open_client(ctx, &h.at, &h.instance);
+        for (int s = 0; s < 2; s++) {
+            whole(write(fds[s], &h, sizeof h), sizeof h);
+            read_all(fds[s], &cards[s][i], sizeof cards[s][i]);
+        }
+    }
+}
+
+int main(int argc, char **argv)
+{
+    int rounds = 400, a = 0, b = 0;
+    for (int i = 1; i < argc; i++) {
+        bool has = i + 1 < argc;
+        if (strcmp(argv[i], "--rounds") == 0 && has)
+            rounds = atoi(argv[++i]);
+        else if (strcmp(argv[i], "--bytes") == 0 && has)
+            size = strtoul(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--cpus") == 0 && has && sscanf(argv[++i], "%d,%d", &a, &b) == 2)
+            continue;
+        else {
+            fprintf(stderr, "usage: bench_gmp_intro [--rounds N] [--cpus A,B] [--bytes N]\n");
+            return 2;
+        }
+    }
+    if (rounds < 1 || rounds > MAX_ROUNDS || size < 1 || size > MAX_BYTES) {
+        fprintf(stderr, "bench_gmp_intro: 1 <= rounds <= %d, 1 <= bytes <= %d\n", MAX_ROUNDS,
+                MAX_BYTES);
+        return 2;
+    }
+    struct rlimit lim;
+    if (getrlimit(RLIMIT_NOFILE, &lim) == 0) {
+        lim.rlim_cur = lim.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &lim);
+    }
+    if (getrandom(secret, sizeof secret, 0) != sizeof secret)
+        die("getrandom", 0);
+    int fds[2][2], ends[2];
+    uint16_t tcp_port, udp_port;
+    int tcp = bound(SOCK_STREAM, &tcp_port), udp = bound(SOCK_DGRAM, &udp_port);
+    if (listen(tcp, 64) < 0)
+        die("listen", 0);
+    pid_t pids[4];
+    for (int s = 0; s < 2; s++) {
+        if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds[s]) < 0)
+            die("socketpair", 0);
+        pids[s] = serve(NEW, fds[s][1], rounds, b);
+        ends[s] = fds[s][0];
+    }
+    pids[2] = serve(TCP, tcp, rounds, b);
+    pids[3] = serve(UDP, udp, rounds, b);
+    pin(a);
+    struct client *c = calloc((size_t)rounds, sizeof *c);
+    struct card *cards[2];
+    int64_t *ns[KINDS];
+    for (int s = 0; s < 2; s++)
+        cards[s] = calloc((size_t)rounds, sizeof **cards);
+    for (int k = 0; k < KINDS; k++)
+        ns[k] = calloc((size_t)rounds, sizeof **ns);
+    introduce(c, cards, ends, rounds);
+    uint8_t buf[MAX_BYTES], in[MAX_BYTES];
+    memset(buf, 0x33, sizeof buf);
+    int plain = connected(SOCK_DGRAM, udp_port);
+    for (int i = 0; i < rounds; i++)
+        gmp_round(&c[i], &cards[0][i], buf);
+    for (int i = 0; i < rounds; i++) /* the acknowledgement of the answer leaves after 1 ms */
+        udt_port_run(c[i].ctx, c[i].port, 2000);
+    for (int i = 0; i < rounds; i++) {
+        int64_t t0 = now_ns();
+        gmp_round(&c[i], &cards[1][i], buf);
+        int64_t t1 = now_ns();
+        tcp_round(tcp_port, buf);
+        int64_t t2 = now_ns();
+        whole(write(plain, buf, size), size);
+        whole(read(plain, in, size), size);
+        ns[NEW][i] = t1 - t0;
+        ns[TCP][i] = t2 - t1;
+        ns[UDP][i] = now_ns() - t2;
+    }
+    print(ns, rounds, a, b);
+    for (int s = 0; s < 4; s++) {
+        kill(pids[s], SIGKILL);
+        waitpid(pids[s], NULL, 0);
+    }
+    return 0;
+}
