@@ -89,6 +89,8 @@ typedef struct udt_cc_native {
     int64_t doubt_rtt_us;                /* RTT that raised the doubt */
     int64_t harmless_us;                 /* a rise of the RTT that was jitter */
     bool inflated;                       /* last round: a queue stands in the path */
+    int seek_rounds;                     /* slow rounds left to find min_rtt_us again */
+    bool sought;                         /* the period before had some */
     int probe_wait;                      /* rounds until the next probe; 0 = probing */
     int probe_every;                     /* rounds from one probe to the next */
     bool probe_paid;                     /* the last probe raised bw */

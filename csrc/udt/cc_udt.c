@@ -25,6 +25,7 @@
 #define DRAIN_GAIN 0.75 /* first round after slow start: empty the queue it has filled */
 #define RTT_SAMPLES 6   /* in a round before its RTT may end slow start */
 #define PROBE_ROUNDS 4
+#define SEEK_ROUNDS 3 /* with DRAIN_GAIN, to see the RTT without a queue of ours */
 #define GROWTH 1.2    /* slow start goes on while a round delivers this much more */
 #define FULL_ROUNDS 3 /* and ends after so many rounds that did not */
 #define MIN_RTT_PERIOD_US 5000000
@@ -101,10 +102,23 @@ static void native_init(udt_cc *cc, const udt_cc_params *p)
     n->avg_nak = 1;
 }
 
+/* How much the RTT may vary without meaning anything. */
+static int64_t rtt_slack(const udt_cc_native *n)
+{
+    int64_t slack = n->min_rtt_us / 8;
+    return slack < 4000 ? 4000 : slack > 16000 ? 16000 : slack;
+}
+
+/* The smallest RTT of about the last period. If a whole period was above it, that may be our own
+ * queue: a few slow rounds show whether the path has become longer. */
 static void note_rtt(udt_cc_native *n, int64_t rtt, udt_time now)
 {
     if (now - n->min_rtt_at > MIN_RTT_PERIOD_US) {
-        n->min_rtt_us = n->min_rtt_next_us;
+        bool higher = n->min_rtt_next_us > n->min_rtt_us + rtt_slack(n);
+        n->seek_rounds = higher && !n->sought && !n->slow_start ? SEEK_ROUNDS : 0;
+        n->sought = n->seek_rounds > 0;
+        if (!n->sought)
+            n->min_rtt_us = n->min_rtt_next_us;
         n->min_rtt_next_us = 0;
         n->min_rtt_at = now;
     }
@@ -127,8 +141,7 @@ static int64_t base_rtt(const udt_cc_native *n, int64_t srtt)
 /* This round's smallest RTT is well above the path's: slow start fills a queue, or it is jitter. */
 static bool rtt_rises(const udt_cc_native *n)
 {
-    int64_t slack = n->min_rtt_us / 8;
-    slack = slack < 4000 ? 4000 : slack > 16000 ? 16000 : slack;
+    int64_t slack = rtt_slack(n);
     slack = slack > 2 * n->harmless_us ? slack : 2 * n->harmless_us;
     return n->round_samples >= RTT_SAMPLES && n->round_rtt_us > n->min_rtt_us + slack;
 }
@@ -241,7 +254,8 @@ static void end_round(udt_cc *cc, const udt_cc_ack *a)
     if (n->slow_start) {
         slow_start_round(cc, a->srtt_us);
     } else {
-        n->drain = false;
+        n->drain = n->seek_rounds > 0;
+        n->seek_rounds -= n->drain;
         if (total >= SMALL_CWND / 2)
             n->least_loss = fmin(n->least_loss, n->loss_rate);
         if (n->loss_rate > n->chance_loss + LOSS_EXCESS && total >= SMALL_CWND)

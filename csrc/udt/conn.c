@@ -35,7 +35,7 @@ void udt__conn_arm(udt_conn *c)
 {
     const udt_time all[] = {c->t_handshake, c->t_connect, c->t_ack, c->t_ack_repeat, c->t_nak,
                             c->t_probe,     c->t_retx,    c->t_exp, c->t_pace,       c->t_linger,
-                            c->t_shutdown,  c->t_space,   c->t_own};
+                            c->t_shutdown,  c->t_space,   c->t_own, c->t_hole};
     udt_time first = UDT_NEVER;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         first = all[i] < first ? all[i] : first;
@@ -46,7 +46,8 @@ void udt__conn_arm(udt_conn *c)
 static void stop_timers(udt_conn *c)
 {
     c->t_handshake = c->t_connect = c->t_ack = c->t_ack_repeat = c->t_nak = c->t_probe = c->t_retx =
-        c->t_exp = c->t_pace = c->t_linger = c->t_shutdown = c->t_space = c->t_own = UDT_NEVER;
+        c->t_exp = c->t_pace = c->t_linger = c->t_shutdown = c->t_space = c->t_hole = c->t_own =
+            UDT_NEVER;
     udt__conn_arm(c);
 }
 
@@ -432,10 +433,10 @@ static size_t emit_control(udt_conn *c, uint8_t *buf, size_t cap, udt_time now)
             n = udt__conn_emit_light(c, buf);
             break;
         case DUE_NAK:
-            n = udt__conn_emit_nak(c, buf, cap);
+            n = udt__conn_emit_nak(c, buf, cap, now);
             break;
         case DUE_NAK_REPEAT:
-            n = udt__conn_emit_nak_repeat(c, buf, cap);
+            n = udt__conn_emit_nak_repeat(c, buf, cap, now);
             break;
         case DUE_KEEPALIVE:
             n = udt_pkt_put_ctrl(buf, UDT_CTRL_KEEPALIVE, 0, c->peer_id, NULL, 0);

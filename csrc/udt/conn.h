@@ -29,6 +29,7 @@
 #define BURST_OWN 64
 #define BURST_FOREIGN 16
 #define LIGHT_ACK_PKTS 64
+#define NAK_WAITED_UNKNOWN 0x7fffffffu
 
 enum conn_state {
     CONN_LISTEN,
@@ -164,7 +165,15 @@ typedef struct udt_conn {
     udt_time last_24_at;   /* last one with rates */
     int64_t said_window;   /* free slots last reported */
     int64_t nak_from;      /* holes at or above were never reported */
-    int64_t nak_mark;      /* largest + 1 when the repeat timer last ran */
+    int64_t nak_to;        /* and those below it are due */
+    int64_t late_us;       /* how much later than its successors a packet may come */
+    uint32_t newest_ts;    /* latest time stamp of a data packet */
+    udt_time t_hole;       /* when holes below hole_mark are no longer late packets */
+    int64_t hole_mark;     /* the packet behind a hole */
+    udt_time hole_at;      /* when it came */
+    int64_t gap_end;       /* the same of the newest hole */
+    udt_time gap_at;
+    int64_t nak_mark; /* largest + 1 when the repeat timer last ran */
     int64_t repeat_from, repeat_to;
 
     /* RTT, shared by both directions as libudt does. */
@@ -300,11 +309,13 @@ int64_t udt__conn_window_now(const udt_conn *c);
 void udt__conn_data_input(udt_conn *c, const udt_pkt *p, udt_time now);
 void udt__conn_drop_input(udt_conn *c, const udt_pkt *p, udt_time now);
 void udt__conn_ack2_input(udt_conn *c, const udt_pkt *p, udt_time now);
+/* Holes that have waited long enough for late packets are reported. */
+void udt__conn_hole_timer(udt_conn *c, udt_time now);
 void udt__conn_burst_end(udt_conn *c, udt_time now);
 size_t udt__conn_emit_ack(udt_conn *c, uint8_t *buf, udt_time now);
 size_t udt__conn_emit_light(udt_conn *c, uint8_t *buf);
-size_t udt__conn_emit_nak(udt_conn *c, uint8_t *buf, size_t cap);
-size_t udt__conn_emit_nak_repeat(udt_conn *c, uint8_t *buf, size_t cap);
+size_t udt__conn_emit_nak(udt_conn *c, uint8_t *buf, size_t cap, udt_time now);
+size_t udt__conn_emit_nak_repeat(udt_conn *c, uint8_t *buf, size_t cap, udt_time now);
 ssize_t udt__conn_recv(udt_conn *c, uint8_t *buf, size_t cap, udt_time now);
 ssize_t udt__conn_recvmsg(udt_conn *c, uint8_t *buf, size_t cap, udt_time now);
 

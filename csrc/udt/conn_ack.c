@@ -47,9 +47,9 @@ static void epoch_sample(udt_conn *c, udt_cc_ack *a)
 
 /* The peer has news: it has seen packet `newest`, so all before it has arrived or is known to be
  * missing (a loss report says what is). Feeds RTT, delivery rate and congestion control, which so
- * do not stall with the cumulative acknowledgement behind a hole. `clean`: the news were sent when
- * that packet came, not when a hole before it was filled. */
-static void news(udt_conn *c, int64_t newest, bool clean, udt_time now)
+ * do not stall with the cumulative acknowledgement behind a hole. `waited`: how long after that
+ * packet came the news were sent; an unknown time leaves no RTT sample. */
+static void news(udt_conn *c, int64_t newest, int64_t waited, udt_time now)
 {
     udt_cc_ack a = {.now = now, .next = c->next, .in_flight = c->next - c->high};
     bool ahead = newest >= c->high;
@@ -64,8 +64,9 @@ static void news(udt_conn *c, int64_t newest, bool clean, udt_time now)
     }
     if (ahead && s->ntx == 1) {
         int64_t span = now - s->delivered_us;
-        if (clean) {
-            a.rtt_us = now - s->sent_us > 0 ? now - s->sent_us : 1;
+        int64_t rtt = now - waited - s->sent_us;
+        if (rtt > 0 || waited == 0) {
+            a.rtt_us = rtt > 0 ? rtt : 1;
             udt__conn_rtt(c, a.rtt_us);
             c->backoff = 0;
         }
@@ -163,7 +164,7 @@ static void advance(udt_conn *c, int64_t ack, udt_time now)
     bool clean = lossmap_next(&c->retx, c->snd.head) >= ack;
     udt_sndloss_acked(&c->loss, ack);
     lossmap_del_below(&c->retx, ack);
-    news(c, ack - 1, clean, now);
+    news(c, ack - 1, clean ? 0 : NAK_WAITED_UNKNOWN, now);
     udt__conn_free_up_to(c, ack);
 }
 
@@ -288,7 +289,7 @@ void udt__conn_nak_input(udt_conn *c, const udt_pkt *p, udt_time now)
     if (l.lost_pkts > 0)
         lost(c, &l);
     if (newest < c->next && newest > c->high)
-        news(c, newest, true, now);
+        news(c, newest, p->word1 & NAK_WAITED_UNKNOWN, now);
     if (udt__conn_can_send(c))
         udt__conn_ready(c);
 }

@@ -48,6 +48,50 @@ static void want_ack(udt_conn *c, udt_time now)
         udt__conn_timer(c, &c->t_ack, now + (c->own.on ? ack_gap(c) : SYN_US));
 }
 
+static void report_below(udt_conn *c, int64_t idx)
+{
+    c->nak_to = idx;
+    c->due |= DUE_NAK;
+    udt__conn_ready(c);
+}
+
+/* The path has brought packets later than their successors: a hole is a loss only when it has
+ * stayed that long (decisions/0068). */
+static void wait_for_late(udt_conn *c)
+{
+    int64_t most = udt__conn_rto(c) + SYN_US, wait = c->late_us + c->late_us / 4;
+    if (c->t_hole != UDT_NEVER)
+        return;
+    c->hole_mark = c->gap_end;
+    c->hole_at = c->gap_at;
+    udt__conn_timer(c, &c->t_hole, c->hole_at + (wait < most ? wait : most));
+}
+
+void udt__conn_hole_timer(udt_conn *c, udt_time now)
+{
+    (void)now;
+    c->t_hole = UDT_NEVER;
+    if (lossmap_next(&c->missing.map, c->nak_from) < c->hole_mark)
+        report_below(c, c->hole_mark);
+    if (c->gap_end > c->hole_mark && lossmap_next(&c->missing.map, c->hole_mark) < c->gap_end)
+        wait_for_late(c);
+}
+
+/* Packets show by their time stamps by how much those sent before them may come later. It is
+ * forgotten by and by, with repeats that are not late. */
+static void note_late(udt_conn *c, int64_t idx, uint32_t ts)
+{
+    int32_t late = (int32_t)(c->newest_ts - ts);
+    if (late <= 0 || c->st.pkts_recv == 0)
+        c->newest_ts = ts;
+    if (idx > c->largest)
+        return;
+    if (late > c->late_us)
+        c->late_us = late;
+    else
+        c->late_us -= (c->late_us - (late > 0 ? late : 0) + 63) / 64;
+}
+
 /* The largest index received becomes `idx`; what lies between is missing. */
 static bool open_gap(udt_conn *c, int64_t idx, udt_time now)
 {
@@ -59,8 +103,12 @@ static bool open_gap(udt_conn *c, int64_t idx, udt_time now)
             c->largest = idx;
             return true;
         }
-        c->due |= DUE_NAK;
-        udt__conn_ready(c);
+        c->gap_end = idx;
+        c->gap_at = now;
+        if (c->late_us > 0 || c->t_hole != UDT_NEVER)
+            wait_for_late(c);
+        else
+            report_below(c, idx);
         if (c->t_nak == UDT_NEVER) {
             c->nak_mark = idx;
             udt__conn_timer(c, &c->t_nak, now + udt__conn_rto(c) + SYN_US);
@@ -95,6 +143,8 @@ void udt__conn_data_input(udt_conn *c, const udt_pkt *p, udt_time now)
         want_ack(c, now);
         return;
     }
+    if (!c->own.on)
+        note_late(c, idx, p->timestamp);
     c->st.pkts_recv++;
     c->st.bytes_recv += (int64_t)p->len;
     if (idx >= c->largest)
@@ -237,7 +287,19 @@ size_t udt__conn_emit_light(udt_conn *c, uint8_t *buf)
     return udt_pkt_put_ctrl(buf, UDT_CTRL_ACK, 0, c->peer_id, &word, 1);
 }
 
-static size_t emit_range(udt_conn *c, uint8_t *buf, size_t cap, int64_t *from, int64_t to)
+/* How long ago the packet behind the last hole of a report came, 0 if just now. */
+static uint32_t waited(const udt_conn *c, int64_t to, uint32_t last_seq, udt_time now)
+{
+    if (c->late_us == 0 || (to == c->gap_end && c->gap_at == now))
+        return 0;
+    int64_t end = seq_index(c->peer_isn, c->largest, last_seq) + 1;
+    udt_time at = end == c->gap_end ? c->gap_at : end == c->hole_mark ? c->hole_at : UDT_NEVER;
+    return at == UDT_NEVER || now - at >= NAK_WAITED_UNKNOWN ? NAK_WAITED_UNKNOWN
+                                                             : (uint32_t)(now - at);
+}
+
+static size_t emit_range(udt_conn *c, uint8_t *buf, size_t cap, int64_t *from, int64_t to,
+                         udt_time now)
 {
     uint32_t words[NAK_WORDS];
     size_t max = c->payload / 4 < NAK_WORDS ? c->payload / 4 : NAK_WORDS;
@@ -247,21 +309,22 @@ static size_t emit_range(udt_conn *c, uint8_t *buf, size_t cap, int64_t *from, i
     if (n == 0)
         return 0;
     c->st.naks_sent++;
-    return udt_pkt_put_ctrl(buf, UDT_CTRL_NAK, 0, c->peer_id, words, n);
+    return udt_pkt_put_ctrl(buf, UDT_CTRL_NAK, waited(c, *from, words[n - 1], now), c->peer_id,
+                            words, n);
 }
 
 /* First report of the holes at or above nak_from. */
-size_t udt__conn_emit_nak(udt_conn *c, uint8_t *buf, size_t cap)
+size_t udt__conn_emit_nak(udt_conn *c, uint8_t *buf, size_t cap, udt_time now)
 {
-    size_t n = emit_range(c, buf, cap, &c->nak_from, c->largest + 1);
-    if (c->nak_from <= c->largest)
+    size_t n = emit_range(c, buf, cap, &c->nak_from, c->nak_to, now);
+    if (c->nak_from < c->nak_to)
         c->due |= DUE_NAK; /* more than one packet's worth */
     return n;
 }
 
-size_t udt__conn_emit_nak_repeat(udt_conn *c, uint8_t *buf, size_t cap)
+size_t udt__conn_emit_nak_repeat(udt_conn *c, uint8_t *buf, size_t cap, udt_time now)
 {
-    size_t n = emit_range(c, buf, cap, &c->repeat_from, c->repeat_to);
+    size_t n = emit_range(c, buf, cap, &c->repeat_from, c->repeat_to, now);
     if (n && c->repeat_from < c->repeat_to)
         c->due |= DUE_NAK_REPEAT;
     return n;

@@ -109,7 +109,7 @@ static void nak_timer(udt_conn *c, udt_time now)
         return;
     }
     c->repeat_from = udt_rcvloss_first(&c->missing, 0);
-    c->repeat_to = c->nak_mark;
+    c->repeat_to = c->nak_mark < c->nak_from ? c->nak_mark : c->nak_from;
     if (c->repeat_from < c->repeat_to) {
         c->due |= DUE_NAK_REPEAT;
         udt__conn_ready(c);
@@ -213,6 +213,8 @@ static void open_timers(udt_conn *c, udt_time now)
         c->due |= DUE_ACK;
         udt__conn_ready(c);
     }
+    if (now >= c->t_hole)
+        udt__conn_hole_timer(c, now);
     if (now >= c->t_nak)
         nak_timer(c, now);
     if (now >= c->t_probe)

@@ -137,7 +137,8 @@ udt_conn *udt__mux_new_conn(udt_mux *m, const udt_opts *o, enum conn_state state
     c->opened_at = c->limit_at = now;
     c->hs_second_at = UDT_NEVER;
     c->t_handshake = c->t_connect = c->t_ack = c->t_ack_repeat = c->t_nak = c->t_probe = c->t_retx =
-        c->t_exp = c->t_pace = c->t_linger = c->t_shutdown = c->t_space = c->t_own = UDT_NEVER;
+        c->t_exp = c->t_pace = c->t_linger = c->t_shutdown = c->t_space = c->t_hole = c->t_own =
+            UDT_NEVER;
     timerq_node_init(&c->timer);
     list_init(&c->ready);
     list_init(&c->touched);
