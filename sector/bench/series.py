@@ -32,10 +32,10 @@ def _padded(samples: Sequence[float], sample_s: float, start_s: float, end_s: fl
 
 
 def time_to_bps(samples: Sequence[float], sample_s: float, bps: float) -> float | None:
-    """Seconds until the mean of two samples in a row reaches `bps`; None if it never does."""
-    need = bps / 8 * 2 * sample_s
-    for i in range(len(samples) - 1):
-        if samples[i] + samples[i + 1] >= need:
+    """Seconds until a sample reaches `bps` and the mean of half a second from there does; None if never."""
+    need, kept = bps / 8 * sample_s, max(1, round(0.5 / sample_s))
+    for i in range(len(samples) - kept + 1):
+        if samples[i] >= need and sum(samples[i : i + kept]) >= need * kept:
             return round(i * sample_s, 3)
     return None
 
