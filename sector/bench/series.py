@@ -34,8 +34,9 @@ def _padded(samples: Sequence[float], sample_s: float, start_s: float, end_s: fl
 def time_to_bps(samples: Sequence[float], sample_s: float, bps: float) -> float | None:
     """Seconds until a sample reaches `bps` and the mean of half a second from there does; None if never."""
     need, kept = bps / 8 * sample_s, max(1, round(0.5 / sample_s))
+    calm = [min(sample, need * 1.1) for sample in samples]  # what had piled up and came at once is no rate
     for i in range(len(samples) - kept + 1):
-        if samples[i] >= need and sum(samples[i : i + kept]) >= need * kept:
+        if calm[i] >= need and sum(calm[i : i + kept]) >= need * kept:
             return round(i * sample_s, 3)
     return None
 

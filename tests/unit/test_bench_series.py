@@ -45,8 +45,7 @@ def test_a_cell_s_name_says_link_and_peer(text: str, peer: str) -> None:
 @pytest.mark.parametrize("text", ["1g-100ms-sector", "1g-100ms-0-nobody", "1g-100ms-0-queue100f", "sector"])
 def test_what_is_no_cell_is_a_usage_error(text: str) -> None:
     with pytest.raises(UsageError):
-        link, _ = cells.parse_cell(text)
-        Link.parse(link)
+        Link.parse(cells.parse_cell(text)[0])
 
 
 def test_a_grid_is_the_product_of_its_lists() -> None:
