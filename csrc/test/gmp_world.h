@@ -18,12 +18,19 @@ struct gnode {
     bool auth;
     int gen;         /* counts starts */
     uint64_t starts; /* wall clock of the next start, rises with each */
+    uint16_t dgram;  /* largest datagram it announces, 0 = the default */
+    size_t mtu;      /* larger datagrams do not get here, 0 = all do */
+    int64_t too_big; /* those */
 };
 
 static void gnode_input(void *ep, const udt_addr *from, const uint8_t *pkt, size_t len,
                         udt_time now)
 {
-    sgmp_node_input(((struct gnode *)ep)->n, from, pkt, len, now);
+    struct gnode *g = ep;
+    if (g->mtu && len > g->mtu)
+        g->too_big++;
+    else
+        sgmp_node_input(g->n, from, pkt, len, now);
 }
 static size_t gnode_output(void *ep, uint8_t *buf, size_t cap, size_t max_segs, udt_addr *to,
                            size_t *seg, udt_time now)
@@ -60,7 +67,8 @@ static inline void gnode_start(struct gnode *g)
     sgmp_node_config cfg = {.rand = sim_rng_bytes,
                             .rand_arg = &g->rng,
                             .start_time_us = g->starts += 1000000,
-                            .require_auth = g->auth};
+                            .require_auth = g->auth,
+                            .max_dgram = g->dgram};
     g->n = sgmp_node_new(&cfg, sim_net_now(g->net));
     CHECK(g->n != NULL);
     g->gen++;
@@ -68,16 +76,23 @@ static inline void gnode_start(struct gnode *g)
     sim_net_kick(g->net, g->id);
 }
 
-static inline void gnode_open(struct gnode *g, sim_net *net, unsigned host, bool auth,
-                              uint64_t seed)
+static inline void gnode_open_sized(struct gnode *g, sim_net *net, unsigned host, bool auth,
+                                    uint64_t seed, uint16_t dgram)
 {
     memset(g, 0, sizeof *g);
+    g->dgram = dgram;
     g->net = net;
     g->auth = auth;
     g->addr = gaddr(host, 7002);
     sim_rng_seed(&g->rng, seed + host * 7919u);
     g->id = sim_net_add(net, &g->addr, &gnode_ops, NULL);
     gnode_start(g);
+}
+
+static inline void gnode_open(struct gnode *g, sim_net *net, unsigned host, bool auth,
+                              uint64_t seed)
+{
+    gnode_open_sized(g, net, host, auth, seed, 0);
 }
 
 static inline void gnode_stop(struct gnode *g)
