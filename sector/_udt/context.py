@@ -44,6 +44,7 @@ EventHandler = Callable[[CoreEvent], None]
 # an event of GMP: the numbers of the whole udt_event in the order of EVENT_FIELDS, and its data
 GmpHandler = Callable[["tuple[Any, ...]", bytes], None]
 
+_untouched = ffi.new_allocator(should_clear_after_alloc=False)
 _CODES = {("u", 1): "B", ("u", 2): "H", ("u", 4): "I", ("u", 8): "Q"}
 _CODES |= {("s", size): code.lower() for (_, size), code in _CODES.items()}
 
@@ -99,6 +100,7 @@ class Core:
         self._raw = memoryview(ffi.buffer(self._events)).cast("B")
         self._space = ffi.new("uint8_t[]", DATA_BYTES)
         self._data = ffi.buffer(self._space)
+        self._scratch: Any = b""
         self._gmp: dict[int, GmpHandler] = {}
         self._accept: dict[int, EventHandler] = {}
         self._ports: set[int] = set()
@@ -112,6 +114,13 @@ class Core:
         if self._stopped:
             raise RuntimeError("the transport core is stopped")
         return self._ctx
+
+    def scratch(self, size: int) -> Any:
+        """uint8_t[] of at least `size` for one read at a time in the reactor thread; memory is touched only
+        where something was read."""
+        if len(self._scratch) < size:
+            self._scratch = _untouched("uint8_t[]", size)
+        return self._scratch
 
     # IReadDescriptor
     def fileno(self) -> int:

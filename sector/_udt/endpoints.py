@@ -1,192 +1,360 @@
 """Twisted endpoints over UDT: client, server and rendezvous, for any Protocol.
 
->>> UdtClientEndpoint(core, "192.0.2.7", 9000).connect(factory)     # doctest: +SKIP
+>>> UdtClientEndpoint(reactor, "192.0.2.7", 9000).connect(factory)     # doctest: +SKIP
+
+The first argument is a reactor (the process's shared core is used) or a `Core` of the caller's own. As
+strings, for `clientFromString` and `serverFromString`: see `strings.py`. Errors: `reasons.py`.
 """
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Any
 
 from twisted.internet import error as twisted_errors
-from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IListeningPort, IStreamClientEndpoint, IStreamServerEndpoint
+from twisted.internet.address import IPv4Address, IPv6Address
+from twisted.internet.defer import Deferred, ensureDeferred, succeed
+from twisted.internet.interfaces import (
+    IListeningPort,
+    IResolutionReceiver,
+    IStreamClientEndpoint,
+    IStreamServerEndpoint,
+)
+from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from sector._udt._ffi import lib
 from sector._udt.address import pack_address
-from sector._udt.context import Core
-from sector._udt.errors import CoreError, check
+from sector._udt.context import Core, CoreEvent
+from sector._udt.errors import CoreError
+from sector._udt.reasons import not_connected
+from sector._udt.shared import CoreSource, core_source
 from sector._udt.transport import (
     _CLOSED,
     _CONNECTED,
     _FAILED,
-    STREAM,
-    UdtAddress,
+    UdtOptions,
     make_transport,
-    socket_options,
+    udt_address,
 )
+
+DEFAULTS = UdtOptions()
 
 
 def _any_for(host: str) -> str:
     return "::" if ":" in host else "0.0.0.0"
 
 
+class CannotListen(twisted_errors.CannotListenError):
+    """The UDP port cannot be had. `name` is the core's error, "INUSE" or "SYS"."""
+
+    def __init__(self, interface: str, port: int, error: CoreError) -> None:
+        super().__init__(interface, port, error)  # type: ignore[no-untyped-call]
+        self.name = error.name
+
+    def __str__(self) -> str:
+        return str(self.socketError)
+
+
+@implementer(IResolutionReceiver)
+class _Addresses:
+    """Collects what a name stands for."""
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+        self._found: list[str] = []
+        self.done: Deferred[list[str]] = Deferred()
+
+    def resolutionBegan(self, resolution: object) -> None:
+        """It runs."""
+
+    def addressResolved(self, address: IPv4Address | IPv6Address) -> None:
+        """One more."""
+        if address.host not in self._found:
+            self._found.append(address.host)
+
+    def resolutionComplete(self) -> None:
+        """All are known."""
+        if self._found:
+            self.done.callback(self._found)
+        else:
+            self.done.errback(twisted_errors.DNSLookupError(f"no address for the host {self._host!r}"))
+
+
+def resolve(reactor: Any, host: str) -> Deferred[list[str]]:
+    """IP literals of a host, best first. Errbacks with DNSLookupError."""
+    try:
+        ipaddress.ip_address(host)
+        return succeed([host])
+    except ValueError:
+        receiver = _Addresses(host)
+        reactor.nameResolver.resolveHostName(
+            receiver, host, 0, [IPv4Address, IPv6Address], transportSemantics="UDP"
+        )
+        return receiver.done
+
+
 class _Connecting:
     """A connect or rendezvous on its way: a port of its own, one socket."""
 
-    def __init__(
-        self, core: Core, port: int, sock: int, kind: int, factory: Any, to: tuple[str, int]
-    ) -> None:
-        self._core, self._port, self._sock, self._kind = core, port, sock, kind
-        self._factory, self._to = factory, to
+    def __init__(self, source: CoreSource, core: Core, port: int, kind: int, factory: Any) -> None:
+        self._source, self._core, self._port, self._kind = source, core, port, kind
+        self._factory = factory
+        self._sock = 0
+        self._to: tuple[str, int] = ("", 0)
+        self._closed = False
         self.result: Deferred[Any] = Deferred(self._cancel)
-        core.watch(sock, self._event)
+
+    def follow(self, sock: int, to: tuple[str, int]) -> None:
+        """The core tries; its events decide."""
+        self._sock, self._to = sock, to
+        self._core.watch(sock, self._event)
 
     def _cancel(self, deferred: Deferred[Any]) -> None:
         lib.udt_close(self._core.ctx, self._sock, 0)
+        deferred.errback(twisted_errors.ConnectingCancelledError(udt_address(*self._to)))
 
-    def _event(self, event: Any) -> None:
-        if event.kind == _CONNECTED:
-            local = self._core.port_address(self._port)
-            transport = make_transport(self._kind)(self._core, self._sock, local, self._close_port)
-            protocol = self._factory.buildProtocol(UdtAddress(*self._to))
-            result, self.result = self.result, Deferred()
-            transport.start(protocol)
-            result.callback(protocol)
+    def _event(self, event: CoreEvent) -> None:
+        if event.kind == _CONNECTED and not self.result.called:
+            self._connected()
         elif event.kind in (_FAILED, _CLOSED):
             self._core.unwatch(self._sock)
-            self._close_port()
-            text = str(CoreError(event.err)) if event.err else "closed"
+            self.close()
             if not self.result.called:
-                self.result.errback(
-                    twisted_errors.ConnectError(string=f"{self._to[0]}:{self._to[1]}: {text}")
-                )
+                self.result.errback(not_connected(event.err, *self._to))
 
-    def _close_port(self) -> None:
-        self._core.close_port(self._port)
+    def _connected(self) -> None:
+        local = self._core.port_address(self._port)
+        transport = make_transport(self._kind)(self._core, self._sock, local, self.close)
+        try:
+            protocol = self._factory.buildProtocol(udt_address(*self._to))
+        except Exception:
+            transport.abortConnection()
+            self.result.errback()
+            return
+        if protocol is None:
+            transport.abortConnection()
+            self.result.errback(twisted_errors.ConnectError(string="the factory wants no connection"))
+            return
+        transport.start(protocol)
+        self.result.callback(protocol)
+
+    def close(self) -> None:
+        """Give the port back."""
+        if not self._closed:
+            self._closed = True
+            self._core.close_port(self._port).addBoth(lambda _: self._source.give_back())
+            self._factory.doStop()
+
+
+class _Meeting:
+    """What client and rendezvous share: names, ports, the options, one attempt after the other."""
+
+    def __init__(self, core: Any, local_port: int, host: str, port: int, options: UdtOptions) -> None:
+        self._source = core_source(core)
+        self._local_port, self._host, self._port_number = local_port, host, port
+        self._options = options
+
+    def _start(self, core: Core, port: int, address: Any, opts: Any) -> int:
+        raise NotImplementedError
+
+    def connect(self, protocolFactory: Any) -> Deferred[Any]:
+        """Deferred of the connected protocol; errbacks as reasons.py says. Cancelling it ends the attempt."""
+        return ensureDeferred(self._connect(protocolFactory))
+
+    async def _connect(self, factory: Any) -> Any:
+        hosts = await resolve(self._source.reactor, self._host)
+        for host in hosts[:-1]:
+            try:
+                return await self._attempt(factory, host)
+            except (twisted_errors.TimeoutError, twisted_errors.ConnectionRefusedError):
+                continue  # the next address of the same name
+        return await self._attempt(factory, hosts[-1])
+
+    def _attempt(self, factory: Any, host: str) -> Deferred[Any]:
+        to = host, self._port_number
+        core = self._source.take()
+        try:
+            port = core.open_port(_any_for(host), self._local_port)
+        except CoreError as error:
+            self._source.give_back()
+            return _failed(twisted_errors.ConnectBindError(string=str(error)))
+        factory.doStart()
+        attempt = _Connecting(self._source, core, port, self._options.kind, factory)
+        opts, keep = self._options.packed()
+        sock = self._start(core, port, pack_address(*to), opts)
+        del keep
+        if sock < 0:
+            attempt.close()
+            return _failed(not_connected(sock, *to))
+        attempt.follow(sock, to)
+        return attempt.result
+
+
+def _failed(error: Exception | Failure) -> Deferred[Any]:
+    result: Deferred[Any] = Deferred()
+    result.errback(error if isinstance(error, Failure) else Failure(error))
+    return result
 
 
 @implementer(IStreamClientEndpoint)
-class UdtClientEndpoint:
-    """Connect to a UDT listener from a fresh UDP port. `kind` STREAM or MESSAGE; `cc` congestion control;
-    `timeout_s` 0 = 3 s."""
+class UdtClientEndpoint(_Meeting):
+    """Connect to a UDT listener from a fresh UDP port. `host` a name or an IP literal; of several addresses
+    one after the other is tried."""
 
-    def __init__(
-        self,
-        core: Core,
-        host: str,
-        port: int,
-        *,
-        kind: int = STREAM,
-        cc: str | None = None,
-        timeout_s: float = 0,
-    ) -> None:
-        self._core, self._to = core, (host, port)
-        self._kind, self._cc, self._timeout_s = kind, cc, timeout_s
+    def __init__(self, core: Any, host: str, port: int, options: UdtOptions = DEFAULTS) -> None:
+        super().__init__(core, 0, host, port, options)
 
-    def connect(self, protocolFactory: Any) -> Deferred[Any]:
-        """Deferred of the connected protocol, or ConnectError."""
-        port = self._core.open_port(_any_for(self._to[0]), 0)
-        opts, keep = socket_options(self._kind, cc=self._cc, connect_timeout_s=self._timeout_s)
-        sock = check(lib.udt_connect(self._core.ctx, port, pack_address(*self._to), opts))
-        del keep
-        return _Connecting(self._core, port, sock, self._kind, protocolFactory, self._to).result
+    def _start(self, core: Core, port: int, address: Any, opts: Any) -> int:
+        sock: int = lib.udt_connect(core.ctx, port, address, opts)
+        return sock
 
 
 @implementer(IStreamClientEndpoint)
-class UdtRendezvousEndpoint:
-    """Both sides call connect() towards each other; `local_port` must be the one the peer names."""
+class UdtRendezvousEndpoint(_Meeting):
+    """Both sides call connect() towards each other, through NATs too; `local_port` must be the one that the
+    peer names, and both need the same `tag`."""
 
     def __init__(
-        self,
-        core: Core,
-        local_port: int,
-        host: str,
-        port: int,
-        *,
-        kind: int = STREAM,
-        cc: str | None = None,
-        tag: int = 0,
-        timeout_s: float = 0,
+        self, core: Any, local_port: int, host: str, port: int, options: UdtOptions = DEFAULTS
     ) -> None:
-        self._core, self._local_port, self._to = core, local_port, (host, port)
-        self._kind, self._cc, self._tag, self._timeout_s = kind, cc, tag, timeout_s
+        super().__init__(core, local_port, host, port, options)
 
-    def connect(self, protocolFactory: Any) -> Deferred[Any]:
-        """Deferred of the connected protocol, or ConnectError."""
-        port = self._core.open_port(_any_for(self._to[0]), self._local_port)
-        opts, keep = socket_options(self._kind, cc=self._cc, connect_timeout_s=self._timeout_s)
-        opts.tag = self._tag
-        sock = check(lib.udt_rendezvous(self._core.ctx, port, pack_address(*self._to), opts))
-        del keep
-        return _Connecting(self._core, port, sock, self._kind, protocolFactory, self._to).result
+    def _start(self, core: Core, port: int, address: Any, opts: Any) -> int:
+        sock: int = lib.udt_rendezvous(core.ctx, port, address, opts)
+        return sock
 
 
 @implementer(IListeningPort)
 class UdtListeningPort:
-    """A listener with its UDP port."""
+    """A listener with its UDP port, which the connections share that came through it."""
 
-    def __init__(self, core: Core, port: int, kind: int, factory: Any) -> None:
-        self._core, self._port, self._kind, self._factory = core, port, kind, factory
+    def __init__(
+        self, source: CoreSource, core: Core, port: int, factory: Any, options: UdtOptions, backlog: int
+    ) -> None:
+        self._source, self._core, self._port, self._factory = source, core, port, factory
+        self._options, self._backlog = options, backlog
         self._local = core.port_address(port)
+        self._listener = 0
+        self._open = 0  # connections
+        self._waiting: list[Deferred[None]] = []
+        self._stopping = self._deaf = self._gone = False
 
     def startListening(self) -> None:
-        """Begin to accept."""
-        opts, keep = socket_options(self._kind)
-        listener = check(lib.udt_listen(self._core.ctx, self._port, opts, 128), "cannot listen")
+        """Begin to accept. Raises CannotListen."""
+        opts, keep = self._options.packed()
+        listener = lib.udt_listen(self._core.ctx, self._port, opts, self._backlog)
         del keep
+        if listener < 0:
+            raise CannotListen(*self._local, CoreError(listener, "cannot listen"))
+        self._listener = listener
         self._core.watch(listener, self._event)
+        self._core.watch_accept(self._port, self._accepted)
         self._factory.doStart()
 
-    def _event(self, event: Any) -> None:
+    def _event(self, event: CoreEvent) -> None:
         # events of accepted sockets come under their own handle; this one names it in `sock`
         if event.kind == _FAILED:
             self.stopListening()
+        elif event.kind == _CLOSED:
+            self._core.unwatch(self._listener)
+            self._deaf = True
+            self._close_unused()
 
-    def accepted(self, event: Any) -> None:
-        """A new connection of this listener."""
-        transport = make_transport(self._kind)(self._core, event.sock, self._local)
-        protocol = self._factory.buildProtocol(transport.getPeer())
+    def _accepted(self, event: CoreEvent) -> None:
+        if self._stopping:
+            lib.udt_close(self._core.ctx, event.sock, 0)
+            return
+        self._open += 1
+        transport = make_transport(self._options.kind)(self._core, event.sock, self._local, self._ended)
+        try:
+            protocol = self._factory.buildProtocol(transport.getPeer())
+        except BaseException:
+            transport.abortConnection()
+            raise
         if protocol is None:
             transport.abortConnection()
         else:
             transport.start(protocol)
 
-    def stopListening(self) -> Deferred[None]:
-        """Close the port and all its connections."""
-        self._factory.doStop()
-        return self._core.close_port(self._port)
+    def _ended(self) -> None:
+        self._open -= 1
+        self._close_unused()
 
-    def getHost(self) -> UdtAddress:
+    def stopListening(self) -> Deferred[None]:
+        """No new connections. Those that are open go on, as with TCP, and keep the UDP port until the last
+        has ended. Fires when the listener is gone; with no connection open, when its port is too."""
+        done: Deferred[None] = Deferred()
+        if self._gone:
+            done.callback(None)
+            return done
+        self._waiting.append(done)
+        if not self._stopping:
+            self._stopping = True
+            self._factory.doStop()
+            lib.udt_close(self._core.ctx, self._listener, 0)
+        return done
+
+    def _close_unused(self) -> None:
+        if not self._deaf or self._gone:
+            return
+        if self._open:
+            self._told()
+            return
+        self._gone = True
+        closing = self._core.close_port(self._port)
+        closing.addBoth(lambda _: self._source.give_back()).addBoth(lambda _: self._told())
+
+    def _told(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for done in waiting:
+            done.callback(None)
+
+    def getHost(self) -> IPv4Address | IPv6Address:
         """Where it listens."""
-        return UdtAddress(*self._local)
+        return udt_address(*self._local)
 
 
 @implementer(IStreamServerEndpoint)
 class UdtServerEndpoint:
-    """Listen on a UDP port for UDT connections."""
+    """Listen on a UDP port for UDT connections; `interface` "::" hears IPv4 too."""
 
-    def __init__(self, core: Core, port: int, *, interface: str = "0.0.0.0", kind: int = STREAM) -> None:
-        self._core, self._port, self._interface, self._kind = core, port, interface, kind
+    def __init__(
+        self,
+        core: Any,
+        port: int,
+        interface: str = "0.0.0.0",
+        options: UdtOptions = DEFAULTS,
+        *,
+        backlog: int = 128,
+    ) -> None:
+        self._source, self._port, self._interface = core_source(core), port, interface
+        self._options, self._backlog = options, backlog
 
     def listen(self, protocolFactory: Any) -> Deferred[UdtListeningPort]:
-        """Deferred of the listening port, or CoreError."""
-        done: Deferred[UdtListeningPort] = Deferred()
+        """Deferred of the listening port, or CannotListen."""
+        core = self._source.take()
         try:
-            handle = self._core.open_port(self._interface, self._port)
-            listening = UdtListeningPort(self._core, handle, self._kind, protocolFactory)
-            self._core.watch_accept(handle, listening.accepted)
+            handle = core.open_port(self._interface, self._port, mss=self._options.mss)
+        except CoreError as error:
+            self._source.give_back()
+            return _failed(CannotListen(self._interface, self._port, error))
+        listening = UdtListeningPort(
+            self._source, core, handle, protocolFactory, self._options, self._backlog
+        )
+        try:
             listening.startListening()
-        except CoreError:
-            done.errback()
-            return done
-        done.callback(listening)
-        return done
+        except CannotListen as refused:
+            core.close_port(handle).addBoth(lambda _: self._source.give_back())
+            return _failed(refused)
+        return succeed(listening)
 
 
 __all__ = [
+    "CannotListen",
     "UdtClientEndpoint",
     "UdtListeningPort",
     "UdtRendezvousEndpoint",
     "UdtServerEndpoint",
+    "resolve",
 ]

@@ -1,78 +1,83 @@
 """A UDT stream connection as a Twisted transport: any Protocol runs over it, with back-pressure both ways.
 
-Also message mode: `UdtMessageTransport.send_message` and a protocol's `messageReceived(bytes)`.
-Each `write` copies into the core's bounded send buffer; what does not fit waits here, and a registered
-producer is paused meanwhile. Reading stops while paused, which closes the peer's window.
+Also message mode: `UdtMessageTransport`, whose `write` sends one message and whose protocol has
+`messageReceived(bytes)`.
+
+Writing: each `write` goes into the core's bounded send buffer; what does not fit waits here, and a
+registered producer is paused meanwhile (a pull producer is not asked again). Reading: while paused nothing is
+taken from the core, whose receive buffer is bounded too; when it is full the peer's window closes, its send
+buffer fills, and its producer is paused. UDT has no half-close: there is no `loseWriteConnection`, and
+`loseConnection` ends both directions once all that was written is acknowledged; what the peer sends meanwhile
+is not delivered.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from twisted.internet import error as twisted_errors
+from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.interfaces import IConsumer, IPushProducer, ITransport
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from sector._udt._ffi import ffi, lib
 from sector._udt.address import unpack_address
-from sector._udt.context import Core, struct_dict
-from sector._udt.errors import CoreError, check, error_text
+from sector._udt.context import Core, CoreEvent, struct_dict
+from sector._udt.errors import check
+from sector._udt.reasons import PeerVanished, UdtConnectionLost, lost
 
 STREAM, MESSAGE = 1, 2
 _CONNECTED, _ACCEPTED, _READABLE, _WRITABLE, _DRAINED, _PEER_CLOSED, _FAILED, _CLOSED = range(1, 9)
-_AGAIN, _PEERCLOSED, _VANISHED, _UNCONFIRMED = -4, -103, -109, -110
+_AGAIN, _PEERCLOSED = -4, -103
 READ_BYTES = 1 << 16
 READS_PER_TURN = 16
+PULLS_PER_TURN = 16
+WRITES_WAITING = 16
+MAX_MESSAGE = 16 << 20
 
 
-class PeerVanished(twisted_errors.ConnectionLost):
-    """A foreign peer (libudt) fell silent without a farewell, and nothing is known to be missing: all that
-    came was complete and acknowledged, all of ours was acknowledged. A crash looks like that, and so does a
-    normal end whose only shutdown packet was lost. `confirmed`: the peer knew that we have it all."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(error_text(code))
-        self.confirmed = code == _VANISHED
+def udt_address(host: str, port: int) -> IPv4Address | IPv6Address:
+    """Where a connection ends, in the class that protocols and logs know."""
+    return IPv6Address("UDP", host, port) if ":" in host else IPv4Address("UDP", host, port)
 
 
-def _lost(code: int) -> Failure:
-    """Why a connection ended, from the core's error code."""
-    if code in (_VANISHED, _UNCONFIRMED):
-        return Failure(PeerVanished(code))
-    return Failure(twisted_errors.ConnectionLost(str(CoreError(code))))
+@dataclass(frozen=True, slots=True)
+class UdtOptions:
+    """How a connection is made and runs; 0 and None leave the choice to the core.
 
+    `kind` STREAM or MESSAGE; `cc` the congestion control ("udt" towards any peer; see `udtcat --help`);
+    `mss` bytes of a packet with its UDP and IP headers; `max_bandwidth` bytes per second;
+    `connect_timeout_s` 3 s by default; `idle_timeout_s` of silence until a peer counts as dead;
+    `send_buffer` and `receive_buffer` bytes at most (64 MiB); `tag` of a rendezvous."""
 
-class UdtAddress:
-    """Where a UDT connection ends: `host` an IP literal, `port` UDP."""
+    kind: int = STREAM
+    cc: str | None = None
+    mss: int = 0
+    max_bandwidth: int = 0
+    connect_timeout_s: float = 0
+    idle_timeout_s: float = 0
+    send_buffer: int = 0
+    receive_buffer: int = 0
+    tag: int = 0
 
-    def __init__(self, host: str, port: int) -> None:
-        self.host = host
-        self.port = port
-
-    def __repr__(self) -> str:
-        return f"UdtAddress({self.host!r}, {self.port})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, UdtAddress) and (self.host, self.port) == (other.host, other.port)
-
-    def __hash__(self) -> int:
-        return hash((self.host, self.port))
-
-
-def socket_options(
-    kind: int = STREAM, *, cc: str | None = None, max_bandwidth: int = 0, connect_timeout_s: float = 0
-) -> tuple[Any, Any]:
-    """A udt_sock_opts and what it points to. `max_bandwidth` bytes per second, 0 = unlimited."""
-    opts = ffi.new("udt_sock_opts *")
-    opts.type = kind
-    opts.max_bw_Bps = max_bandwidth
-    opts.connect_timeout_ms = int(connect_timeout_s * 1000)
-    name = ffi.new("char[]", cc.encode()) if cc else ffi.NULL
-    opts.cc = name
-    return opts, name
+    def packed(self) -> tuple[Any, Any]:
+        """A udt_sock_opts and what it points to."""
+        opts = ffi.new("udt_sock_opts *")
+        opts.type = self.kind
+        opts.mss = self.mss
+        opts.max_bw_Bps = self.max_bandwidth
+        opts.connect_timeout_ms = int(self.connect_timeout_s * 1000)
+        opts.idle_timeout_ms = int(self.idle_timeout_s * 1000)
+        opts.snd_buf_bytes = self.send_buffer
+        opts.rcv_buf_bytes = self.receive_buffer
+        opts.tag = self.tag
+        name = ffi.new("char[]", self.cc.encode()) if self.cc else ffi.NULL
+        opts.cc = name
+        return opts, name
 
 
 @implementer(ITransport, IConsumer, IPushProducer)
@@ -86,10 +91,11 @@ class UdtTransport:
     ) -> None:
         self._core = core
         self._sock = sock
-        self._local = UdtAddress(*local)
+        self._local = udt_address(*local)
         self._on_closed = on_closed
         self._protocol: Any = None
         self._out: deque[bytes] = deque()
+        self._offset = 0  # bytes of the first that are sent
         self._producer: Any = None
         self._streaming = False
         self._producer_paused = False
@@ -97,7 +103,10 @@ class UdtTransport:
         self._reading = False
         self._reason: Failure | None = None
         self._closing = False
-        self._buffer = ffi.new("uint8_t[]", READ_BYTES)
+        self._buffer: Any = None
+        self._pulling = False
+        self._written_through = False
+        self._peer: IPv4Address | IPv6Address | None = None
         self.connected = True
         self.final_stats: dict[str, int] = {}
         core.watch(sock, self.event)
@@ -105,11 +114,12 @@ class UdtTransport:
     def start(self, protocol: Any) -> None:
         """Bind the protocol and begin to read."""
         self._protocol = protocol
+        self.getPeer()  # remembered for the time after the end
         protocol.makeConnection(self)
         self._read()
 
     # events of the core
-    def event(self, event: Any) -> None:
+    def event(self, event: CoreEvent) -> None:
         """One event of this socket."""
         if event.kind == _READABLE:
             self._read()
@@ -119,13 +129,12 @@ class UdtTransport:
             self._read()
         elif event.kind == _FAILED:
             if self._closing:
-                self._reason = self._reason or _lost(event.err)
+                self._reason = self._reason or lost(event.err)
             else:
                 self._read()  # what has arrived before comes first, then the error
         elif event.kind == _CLOSED:
             if event.err and self._reason is None:
-                lost = f"not all that was sent has arrived: {CoreError(event.err)}"
-                self._reason = Failure(twisted_errors.ConnectionLost(lost))
+                self._reason = lost(event.err, "not all that was sent has arrived")
             self._gone()
 
     def _gone(self) -> None:
@@ -134,15 +143,16 @@ class UdtTransport:
         self._core.unwatch(self._sock)
         self._out.clear()
         protocol, self._protocol = self._protocol, None
-        if self._producer is not None:
-            self._producer.stopProducing()
-            self._producer = None
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.stopProducing()
         if protocol is not None:
             protocol.connectionLost(self._reason or Failure(twisted_errors.ConnectionDone()))
         if self._on_closed is not None:
             self._on_closed()
 
     def _take(self) -> int:
+        self._buffer = self._core.scratch(READ_BYTES)
         size: int = lib.udt_recv(self._core.ctx, self._sock, self._buffer, READ_BYTES)
         return size
 
@@ -162,10 +172,10 @@ class UdtTransport:
                     return
                 if size < 0:
                     if size != _PEERCLOSED:
-                        self._reason = _lost(size)
+                        self._reason = lost(size)
                     elif self._out:
                         unsent = "closed by the peer before all was sent"
-                        self._reason = Failure(twisted_errors.ConnectionLost(unsent))
+                        self._reason = Failure(UdtConnectionLost(unsent, "PEERCLOSED"))
                     self._close(0)
                     return
                 self._deliver(ffi.buffer(self._buffer, size)[:])
@@ -173,30 +183,58 @@ class UdtTransport:
         finally:
             self._reading = False
 
+    def _send(self, data: bytes) -> int:
+        """Offer what is left of the first chunk: bytes taken, or an error."""
+        rest = ffi.from_buffer("uint8_t[]", data) + self._offset
+        sent: int = lib.udt_send(self._core.ctx, self._sock, rest, len(data) - self._offset)
+        return sent
+
     def _flush(self) -> None:
         while self._out:
             data = self._out[0]
-            sent = lib.udt_send(self._core.ctx, self._sock, data, len(data))
+            sent = self._send(data)
             if sent == _AGAIN:
                 self._pause_producer()
                 return
             if sent < 0:
                 self._out.clear()
-                self._reason = self._reason or _lost(sent)
+                self._offset = 0
+                self._reason = self._reason or lost(sent)
                 self._close(0)
                 return
-            if sent < len(data):
-                self._out[0] = data[sent:]
-            else:
+            self._offset += sent
+            if self._offset == len(data):
                 self._out.popleft()
+                self._offset = 0
         self._written()
 
     def _written(self) -> None:
-        if self._producer is not None and (self._producer_paused or not self._streaming):
-            self._producer_paused = False
-            self._producer.resumeProducing()
-        elif self.disconnecting and self._producer is None:
+        self._written_through = True
+        if self._producer is not None:
+            if not self._streaming:
+                self._pull()
+            elif self._producer_paused:
+                self._producer_paused = False
+                self._producer.resumeProducing()
+        elif self.disconnecting:
             self._close(-1)
+
+    def _pull(self) -> None:
+        """Ask a pull producer while what it writes goes out at once; then the reactor has its turn."""
+        if self._pulling:
+            return
+        self._pulling = True
+        try:
+            for _ in range(PULLS_PER_TURN):
+                if self._producer is None or self._streaming or self._out or self._closing:
+                    return
+                self._written_through = False
+                self._producer.resumeProducing()
+                if not self._written_through:
+                    return  # it wrote nothing, or not all of it went out: the next write asks again
+            self._core.reactor.callLater(0, self._pull)
+        finally:
+            self._pulling = False
 
     def _pause_producer(self) -> None:
         if self._producer is not None and self._streaming and not self._producer_paused:
@@ -216,7 +254,7 @@ class UdtTransport:
         self._out.append(bytes(data))
         if len(self._out) == 1:
             self._flush()
-        elif len(self._out) > 16:
+        elif len(self._out) > WRITES_WAITING:
             self._pause_producer()
 
     def writeSequence(self, data: Any) -> None:
@@ -235,13 +273,15 @@ class UdtTransport:
         self._out.clear()
         self._close(0)
 
-    def getPeer(self) -> UdtAddress:
-        """The other end."""
-        out = ffi.new("udt_addr *")
-        check(lib.udt_sock_peer(self._core.ctx, self._sock, out))
-        return UdtAddress(*unpack_address(out[0]))
+    def getPeer(self) -> IPv4Address | IPv6Address:
+        """The other end, where it was when the connection was made."""
+        if self._peer is None:
+            out = ffi.new("udt_addr *")
+            check(lib.udt_sock_peer(self._core.ctx, self._sock, out))
+            self._peer = udt_address(*unpack_address(out[0]))
+        return self._peer
 
-    def getHost(self) -> UdtAddress:
+    def getHost(self) -> IPv4Address | IPv6Address:
         """This end's port."""
         return self._local
 
@@ -250,9 +290,14 @@ class UdtTransport:
         """Attach a producer that is paused when the send buffer is full."""
         if self._producer is not None:
             raise RuntimeError("a producer is registered already")
-        self._producer, self._streaming = producer, streaming
+        if not self.connected or self._closing:
+            producer.stopProducing()
+            return
+        self._producer, self._streaming, self._producer_paused = producer, streaming, False
         if not streaming:
-            producer.resumeProducing()
+            self._pull()
+        elif len(self._out) > WRITES_WAITING:
+            self._pause_producer()
 
     def unregisterProducer(self) -> None:
         """The producer is done."""
@@ -283,37 +328,34 @@ class UdtTransport:
 
 
 class UdtMessageTransport(UdtTransport):
-    """One message connection: whole messages in and out. `write(data)` sends one in-order message."""
+    """One message connection: whole messages in and out. `write(data)` sends one in-order message of at most
+    MAX_MESSAGE bytes."""
 
     def _take(self) -> int:
-        size: int = lib.udt_recvmsg(self._core.ctx, self._sock, self._buffer, len(self._buffer))
-        if size > len(self._buffer):
-            size = len(self._buffer)
-        return size
-
-    def __init__(self, *args: Any, max_message: int = 16 << 20, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._buffer = ffi.new("uint8_t[]", max_message)
+        self._buffer = self._core.scratch(MAX_MESSAGE)
+        size: int = lib.udt_recvmsg(self._core.ctx, self._sock, self._buffer, MAX_MESSAGE)
+        return min(size, MAX_MESSAGE)
 
     def _deliver(self, data: bytes) -> None:
         self._protocol.messageReceived(data)
 
-    def _flush(self) -> None:
-        while self._out:
-            data = self._out[0]
-            sent = lib.udt_sendmsg(self._core.ctx, self._sock, data, len(data), -1, True)
-            if sent == _AGAIN:
-                self._pause_producer()
-                return
-            if sent < 0:
-                self._out.clear()
-                self._reason = self._reason or _lost(sent)
-                self._close(0)
-                return
-            self._out.popleft()
-        self._written()
+    def _send(self, data: bytes) -> int:
+        code: int = lib.udt_sendmsg(self._core.ctx, self._sock, data, len(data), -1, True)
+        return code if code < 0 else len(data)
 
 
 def make_transport(kind: int) -> type[UdtTransport]:
     """The transport class of a socket type."""
     return UdtMessageTransport if kind == MESSAGE else UdtTransport
+
+
+__all__ = [
+    "MESSAGE",
+    "STREAM",
+    "PeerVanished",
+    "UdtMessageTransport",
+    "UdtOptions",
+    "UdtTransport",
+    "make_transport",
+    "udt_address",
+]

@@ -27,7 +27,15 @@ Examples:
     show_default=True,
     help="Bytes a message.",
 )
-@click.option("--stats", is_flag=True, help="Print the connection's statistics to standard error at the end.")
+@click.option(
+    "--cc", metavar="NAME", help="Congestion control of what this end sends; default as fits the peer."
+)
+@click.option(
+    "--stats",
+    is_flag=True,
+    help="On a terminal a line a second: rate, RTT, loss, window, what limits. At the end all as JSON, on "
+    "standard error.",
+)
 @click.argument("host", required=False)
 @click.argument("port", required=False, type=click.IntRange(1, 65535))
 def udtcat(
@@ -35,6 +43,7 @@ def udtcat(
     rendezvous: bool,
     message: bool,
     message_size: int,
+    cc: str | None,
     stats: bool,
     host: str | None,
     port: int | None,
@@ -55,10 +64,12 @@ def udtcat(
         raise UsageError("a rendezvous needs both -l PORT and HOST PORT")
     if host is not None and listen is not None and not rendezvous:
         raise UsageError("-l with HOST PORT is a rendezvous", hint="add --rendezvous")
+    from sector._udt.transport import MESSAGE, STREAM, UdtOptions
     from sector.cli.udtcat import udtcat_main
 
+    options = UdtOptions(kind=MESSAGE if message else STREAM, cc=cc)
     peer = (_literal(host), port) if host is not None and port is not None else None
-    udtcat_main(listen, peer, message=message, message_size=message_size, stats=stats)
+    udtcat_main(listen, peer, options, message_size=message_size, stats=stats)
 
 
 def _literal(host: str) -> str:

@@ -14,10 +14,12 @@ from twisted.internet import error as twisted_errors
 from twisted.internet.protocol import Factory, Protocol
 
 from sector._udt.context import Core
-from sector._udt.endpoints import UdtClientEndpoint, UdtRendezvousEndpoint, UdtServerEndpoint
+from sector._udt.endpoints import CannotListen, UdtClientEndpoint, UdtRendezvousEndpoint, UdtServerEndpoint
 from sector._udt.errors import CoreError
-from sector._udt.transport import MESSAGE, STREAM, PeerVanished
-from sector.errors import PortInUse, SectorError, Unreachable
+from sector._udt.reasons import PeerVanished, UdtAuthError
+from sector._udt.transport import MESSAGE, UdtOptions
+from sector.cli.udtcat_live import LiveLine
+from sector.errors import Denied, PortInUse, SectorError, Unreachable, UsageError
 
 READ_BYTES = 1 << 18
 OUT_BOUND = 8 << 20
@@ -87,6 +89,7 @@ class Stdout:
         self._ready = threading.Condition()
         self._ended = False
         self.transport: Any = None
+        self.waits = False  # for the reader of what we write
         self.failed: str = ""
         self.done: defer.Deferred[None] = defer.Deferred()
         threading.Thread(target=self._run_thd, name="stdout", daemon=True).start()
@@ -99,6 +102,7 @@ class Stdout:
             full = self._bytes > OUT_BOUND
             self._ready.notify()
         if full and self.transport is not None:
+            self.waits = True
             self.transport.pauseProducing()
 
     def end(self) -> None:
@@ -130,6 +134,7 @@ class Stdout:
         self._reactor.callFromThread(self._finish)
 
     def _resume(self) -> None:
+        self.waits = False
         if self.transport is not None:
             self.transport.resumeProducing()
 
@@ -142,8 +147,9 @@ class Stdout:
 class Cat(Protocol):
     """Standard input to the peer, what comes to standard output."""
 
-    def __init__(self, reactor: Any, source: Stdin, sink: Stdout) -> None:
-        self._reactor, self._source, self._sink = reactor, source, sink
+    def __init__(self, reactor: Any, source: Stdin, sink: Stdout, live: bool) -> None:
+        self._reactor, self._source, self._sink, self._show = reactor, source, sink, live
+        self._live: LiveLine | None = None
         self._writable: defer.Deferred[None] | None = None
         self._paused = False
         self.sent = self.received = 0
@@ -154,6 +160,8 @@ class Cat(Protocol):
         transport: Any = self.transport
         self._sink.transport = transport
         transport.registerProducer(self, True)
+        if self._show:
+            self._live = LiveLine(self._reactor, transport.stats, lambda: self._sink.waits)
         defer.ensureDeferred(self._pump())
 
     async def _pump(self) -> None:
@@ -194,6 +202,8 @@ class Cat(Protocol):
     def connectionLost(self, reason: Any = None) -> None:
         transport: Any = self.transport
         self.stats = transport.final_stats
+        if self._live is not None:
+            self._live.stop()
         self._sink.transport = None
         self._sink.end()
         self.closed.callback(reason.value)
@@ -213,25 +223,35 @@ class _Once(Factory):
         return protocol
 
 
-async def _meet(core: Core, cat: Cat, listen: int | None, peer: tuple[str, int] | None, kind: int) -> Any:
+async def _meet(
+    core: Core, cat: Cat, listen: int | None, peer: tuple[str, int] | None, options: UdtOptions
+) -> Any:
     factory = _Once(cat)
     if peer is None:
-        listening = await UdtServerEndpoint(core, listen or 0, kind=kind).listen(factory)
+        listening = await UdtServerEndpoint(core, listen or 0, options=options).listen(factory)
         await factory.connected
         return listening
     if listen is None:
-        await UdtClientEndpoint(core, *peer, kind=kind).connect(factory)
+        await UdtClientEndpoint(core, *peer, options).connect(factory)
     else:
-        await UdtRendezvousEndpoint(core, listen, *peer, kind=kind).connect(factory)
+        await UdtRendezvousEndpoint(core, listen, *peer, options).connect(factory)
     return None
 
 
-async def _run(reactor: Any, listen: int | None, peer: tuple[str, int] | None, kind: int, size: int) -> Cat:
+async def _run(
+    reactor: Any,
+    listen: int | None,
+    peer: tuple[str, int] | None,
+    options: UdtOptions,
+    size: int,
+    live: bool,
+) -> Cat:
     core = Core(reactor)
     sink = Stdout(reactor, 1)
-    cat = Cat(reactor, Stdin(reactor, 0, size if kind == MESSAGE else READ_BYTES, kind == MESSAGE), sink)
+    message = options.kind == MESSAGE
+    cat = Cat(reactor, Stdin(reactor, 0, size if message else READ_BYTES, message), sink, live)
     try:
-        listening = await _meet(core, cat, listen, peer, kind)
+        listening = await _meet(core, cat, listen, peer, options)
         reason = await cat.closed
         await sink.done
         if listening is not None:
@@ -244,16 +264,37 @@ async def _run(reactor: Any, listen: int | None, peer: tuple[str, int] | None, k
             why = reason.args[0] if reason.args else reason  # without Twisted's prose around it
             raise Unreachable(f"{why}; {cat.received} bytes had been received", hint="")
         return cat
+    except CannotListen as error:
+        raise (PortInUse if error.name == "INUSE" else SectorError)(str(error)) from None
     except CoreError as error:
-        if error.name == "INUSE":
-            raise PortInUse(str(error)) from None
         raise SectorError(str(error)) from None
     finally:
         await core.stop()
 
 
+def _not_connected(error: twisted_errors.ConnectError, options: UdtOptions) -> SectorError:
+    """Our words for an attempt that failed; Twisted's prose stays out."""
+    text = str(error.args[0]) if error.args and error.args[0] else str(error)
+    if isinstance(error, twisted_errors.ConnectBindError):
+        return (PortInUse if "in use" in text else SectorError)(text)
+    if isinstance(error, UdtAuthError):
+        return Denied(text, hint="both ends need the same --key-file")
+    if isinstance(error, twisted_errors.ConnectionRefusedError):
+        return Unreachable(text, hint="start the other end first, such as: sector udtcat -l PORT")
+    if isinstance(error, twisted_errors.TimeoutError):
+        return Unreachable(text, hint="check the address, and that nothing on the way blocks UDP")
+    if options.cc and "invalid argument" in text:
+        return UsageError(f"unknown congestion control {options.cc!r}")
+    return Unreachable(text)
+
+
 def udtcat_main(
-    listen: int | None, peer: tuple[str, int] | None, *, message: bool, message_size: int, stats: bool
+    listen: int | None,
+    peer: tuple[str, int] | None,
+    options: UdtOptions,
+    *,
+    message_size: int,
+    stats: bool,
 ) -> None:
     """Run until one side closes. Raises SectorError."""
     from twisted.internet import reactor as installed
@@ -261,7 +302,7 @@ def udtcat_main(
 
     reactor: Any = installed
     outcome: list[Any] = []
-    work = defer.ensureDeferred(_run(reactor, listen, peer, MESSAGE if message else STREAM, message_size))
+    work = defer.ensureDeferred(_run(reactor, listen, peer, options, message_size, stats))
 
     def end(result: Any) -> None:
         outcome.append(result)
@@ -272,8 +313,8 @@ def udtcat_main(
     reactor.run()
     result = outcome[0] if outcome else None
     if isinstance(result, Failure):
-        if result.check(twisted_errors.ConnectError):
-            raise Unreachable(getattr(result.value, "string", None) or str(result.value))
+        if isinstance(result.value, twisted_errors.ConnectError):
+            raise _not_connected(result.value, options)
         result.raiseException()
     if stats and isinstance(result, Cat):
         line = {"sent": result.sent, "received": result.received, **result.stats}

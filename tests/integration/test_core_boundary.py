@@ -16,7 +16,7 @@ from sector._udt.data import open_data
 from sector._udt.data_api import DataTicket, TransferError
 from sector._udt.endpoints import UdtClientEndpoint, UdtRendezvousEndpoint, UdtServerEndpoint
 from sector._udt.errors import CoreError
-from sector._udt.transport import MESSAGE, STREAM
+from sector._udt.transport import MESSAGE, STREAM, UdtOptions
 from sector.gmp.api import STATUS_CANCELLED, STATUS_NO_METHOD, STATUS_TIMEOUT, GmpError, GmpKey, Peer
 from sector.gmp.node import GmpNode, open_gmp
 
@@ -78,11 +78,11 @@ class StreamTests(CoreCase):
 
     async def _pair(self, kind: int = 1, echo: bool = True) -> tuple[Collect, Collect, Any]:
         server, client = Collect(echo), Collect()
-        listening = await UdtServerEndpoint(self.core, 0, interface="127.0.0.1", kind=kind).listen(
-            One(server)
-        )
+        listening = await UdtServerEndpoint(
+            self.core, 0, interface="127.0.0.1", options=UdtOptions(kind=kind)
+        ).listen(One(server))
         port = listening.getHost().port
-        await UdtClientEndpoint(self.core, "127.0.0.1", port, kind=kind).connect(One(client))
+        await UdtClientEndpoint(self.core, "127.0.0.1", port, UdtOptions(kind=kind)).connect(One(client))
         return server, client, listening
 
     async def test_echo_of_ten_megabytes_with_back_pressure(self) -> None:
@@ -191,7 +191,9 @@ class StreamTests(CoreCase):
         from twisted.internet.error import ConnectError
 
         with self.assertRaises(ConnectError):
-            await UdtClientEndpoint(self.core, "127.0.0.1", 9, timeout_s=0.5).connect(One(Collect()))
+            await UdtClientEndpoint(self.core, "127.0.0.1", 9, UdtOptions(connect_timeout_s=0.5)).connect(
+                One(Collect())
+            )
 
     async def test_port_in_use_is_an_error_with_a_name(self) -> None:
         handle = self.core.open_port("127.0.0.1", 0)
