@@ -16,6 +16,7 @@
 #include "udt/handshake.h"
 #include "udt/mux.h"
 #include "udt/own.h"
+#include "udt/own_open.h"
 #include "udt/packet.h"
 #include "udt/rcvbuf.h"
 #include "udt/rcvloss.h"
@@ -182,6 +183,7 @@ typedef struct udt_conn {
     int64_t peer_rate_pps, peer_capacity_pps;
     udt_stats st;
     udt_own own;
+    own_opening open;
 } udt_conn;
 
 typedef struct udt_tombstone {
@@ -231,6 +233,11 @@ uint32_t udt__rand32(udt_mux *m);
 udt_conn *udt__mux_find(const udt_mux *m, int32_t id);
 /* A new connection with an id, in the tables of all and by id; NULL at a bound. */
 udt_conn *udt__mux_new_conn(udt_mux *m, const udt_opts *o, enum conn_state state, udt_time now);
+udt_conn *udt__mux_new_conn_id(udt_mux *m, const udt_opts *o, enum conn_state state, int32_t id,
+                               udt_time now);
+bool udt__mux_id_in_use(const udt_mux *m, int32_t id);
+/* Fill in what the caller left to the port; false when an option makes no sense. */
+bool udt__mux_resolve(const udt_mux *m, udt_opts *o, uint16_t family, int32_t timeout_ms);
 void udt__mux_free_conn(udt_conn *c);
 
 /* mux_reply.c: what is answered without a connection. */

@@ -57,6 +57,8 @@ size_t udt__conn_emit_handshake(udt_conn *c, uint8_t *buf, udt_time now)
         udt_hs_set_ip(&h, &c->peer);
     if (c->server_side && c->peer.family == 4)
         memcpy(h.ip + 1, c->hs_ip + 1, 3 * sizeof *h.ip);
+    if (c->open.said && c->peer.family == 4)
+        memcpy(h.ip + 1, c->open.words, sizeof c->open.words);
     if (c->hs_sent++ == 0)
         c->hs_sent_at = now;
     udt_hs_encode(buf, &h, client ? 0 : c->peer_id);
@@ -86,8 +88,11 @@ static void connected(udt_conn *c, const udt_hs *h, uint32_t mss, udt_time now)
      * short RTT, with which everything is sent again and again, so that no better sample comes. */
     if (c->hs_sent == 1 && !c->rendezvous)
         udt__conn_rtt(c, now - c->hs_sent_at);
-    if (udt__conn_open(c, h->isn, h->window, mss, now))
-        udt__conn_event(c, UDT_EV_CONNECTED);
+    int rc = c->rendezvous ? udt__own_rendezvous(c, now) : udt__own_answered(c, h, now);
+    if (rc != UDT_OK)
+        udt__conn_fail(c, rc, now);
+    else if (udt__conn_open(c, h->isn, h->window, mss, now))
+        udt__own_opened(c, UDT_EV_CONNECTED, now);
     else
         udt__conn_fail(c, UDT_E_LIMIT, now);
 }
@@ -96,7 +101,7 @@ static void client_input(udt_conn *c, const udt_hs *h, udt_time now)
 {
     if (h->req >= UDT_HS_REJECT_MIN) {
         if (h->id == c->id || h->isn == c->isn)
-            udt__conn_fail(c, UDT_E_REJECTED, now);
+            udt__conn_fail(c, h->req == UDT_HS_NO_KEY ? UDT_E_AUTH : UDT_E_REJECTED, now);
     } else if (h->req == UDT_HS_REQUEST) {
         /* The cookie reply: our own request with the cookie filled in. */
         if (c->hs_req != UDT_HS_REQUEST || h->id != c->id || h->isn != c->isn)
@@ -143,6 +148,7 @@ static void rendezvous_input(udt_conn *c, const udt_addr *from, const udt_hs *h,
     if (!c->hs_stored && h->req == UDT_HS_AGREEMENT)
         return;
     c->hs_stored = true;
+    udt__own_heard(c, h);
     c->peer = *from;
     c->peer_id = h->id;
     c->peer_isn = h->isn & SEQ_MASK;

@@ -235,7 +235,7 @@ void udt__conn_burst_end(udt_conn *c, udt_time now)
 
 int64_t udt__conn_window_now(const udt_conn *c)
 {
-    int64_t room = udt_rcvbuf_free_slots(&c->rcv) - 1;
+    int64_t room = (c->own.on ? udt_rcvbuf_free_names(&c->rcv) : udt_rcvbuf_free_slots(&c->rcv)) - 1;
     return room < 2 ? 2 : room;
 }
 
@@ -330,12 +330,21 @@ size_t udt__conn_emit_nak_repeat(udt_conn *c, uint8_t *buf, size_t cap, udt_time
     return n;
 }
 
+/* Has the window become small, and is a good part of it free again? */
+static bool window_news(const udt_conn *c)
+{
+    int64_t room = udt__conn_window_now(c);
+    bool pkts = c->said_window * 2 <= c->rcv.slots && room >= c->said_window + c->rcv.slots / 4;
+    if (!c->own.on || pkts)
+        return pkts;
+    uint64_t said = c->open.said_bytes;
+    return said * 2 <= c->rcv.want && udt_rcvbuf_free_bytes(&c->rcv) >= said + c->rcv.want / 4;
+}
+
 /* The reader made room: say so when the window had become small. */
 static void window_update(udt_conn *c, udt_time now)
 {
-    int64_t room = udt__conn_window_now(c);
-    if (c->state != CONN_OPEN || c->said_window * 2 > c->rcv.slots ||
-        room < c->said_window + c->rcv.slots / 4)
+    if (c->state != CONN_OPEN || !window_news(c))
         return;
     c->ack_force = true;
     c->ack_pending = true;

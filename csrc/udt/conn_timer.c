@@ -62,8 +62,8 @@ static void timeout(udt_conn *c, udt_time now)
 
 static void probe_timer(udt_conn *c, udt_time now)
 {
-    if (c->next == c->snd.head) { /* nothing in flight */
-        c->t_probe = UDT_NEVER;
+    if (c->next == c->snd.head || c->open.phase == OPEN_ASKING) {
+        c->t_probe = UDT_NEVER; /* nothing in flight, or nobody is known to be there */
         return;
     }
     /* While packets keep going out or wait for pacing, nobody owes us an answer yet. */
@@ -81,6 +81,9 @@ static void probe_timer(udt_conn *c, udt_time now)
         c->due |= DUE_PROBE;
     else
         timeout(c, now);
+    /* Data that is not sealed says nothing of a new address of ours: a word that is does. */
+    if (c->own.sealed && !c->own.seal_data)
+        c->due |= DUE_KEEPALIVE;
     udt__conn_ready(c);
     c->t_probe = now + probe_wait(c);
 }
@@ -164,21 +167,48 @@ static void exp_foreign(udt_conn *c, udt_time now)
     c->t_exp = gone > now && gone < next ? gone : next;
 }
 
+static void say_alive(udt_conn *c, udt_time now)
+{
+    c->due |= DUE_KEEPALIVE;
+    udt__conn_ready(c);
+    c->sent_at = now;
+}
+
+/* Nothing has moved for T: one end asks and the other answers once in T, so that one packet in T/2
+ * goes between the two (the answer is in control_input of conn.c). Without an answer it is asked
+ * four times in short, then the peer is dead. */
+static void exp_quiet(udt_conn *c, udt_time now, int64_t idle)
+{
+    int64_t rto = udt__conn_rto(c), gap = 2 * rto > idle / 100 ? 2 * rto : idle / 100;
+    gap = gap < idle / 10 ? gap : idle / 10 + rto;
+    udt_time ask = c->heard_at + idle + (c->id < c->peer_id ? 0 : gap / 2);
+    if (now >= ask + 4 * gap) {
+        udt__conn_fail(c, UDT_E_BROKEN, now);
+        return;
+    }
+    if (now >= ask)
+        say_alive(c, now);
+    c->t_exp = now < ask ? ask : now + gap;
+}
+
 /* Ours (spec 11), as fractions of the idle time-out T (10 s): keep-alive after T/2 without a word
  * from us, probes every T/10 from 6T/10 of the peer's silence, dead at T. */
 static void exp_own(udt_conn *c, udt_time now)
 {
     int64_t idle = (int64_t)c->opts.idle_timeout_ms * 1000;
     int64_t tenth = idle / 10 > 1000 ? idle / 10 : 1000;
+    udt_time moved = c->progress_at > c->own.rx_data_at ? c->progress_at : c->own.rx_data_at;
+    if (c->own.on && c->drained && now - moved >= idle && c->heard_at - moved >= idle / 2) {
+        exp_quiet(c, now, idle);
+        return;
+    }
     if (now - c->heard_at >= idle) {
         udt__conn_fail(c, UDT_E_BROKEN, now);
         return;
     }
     bool probe = now - c->heard_at >= 6 * tenth && now - c->sent_at >= tenth;
     if (probe || now - c->sent_at >= 5 * tenth) {
-        c->due |= DUE_KEEPALIVE;
-        udt__conn_ready(c);
-        c->sent_at = now;
+        say_alive(c, now);
     }
     udt_time next = c->sent_at + 5 * tenth, silent = c->heard_at + 6 * tenth;
     if (next > silent)
@@ -190,6 +220,10 @@ static void exp_own(udt_conn *c, udt_time now)
 
 static void open_timers(udt_conn *c, udt_time now)
 {
+    if (c->open.phase == OPEN_ASKING && now >= c->t_connect) {
+        udt__conn_fail(c, UDT_E_TIMEOUT, now);
+        return;
+    }
     if (now >= c->t_pace) {
         c->t_pace = UDT_NEVER;
         udt__conn_ready(c);

@@ -94,7 +94,7 @@ udt_conn *udt__mux_find(const udt_mux *m, int32_t id)
     return NULL;
 }
 
-static bool id_in_use(const udt_mux *m, int32_t id)
+bool udt__mux_id_in_use(const udt_mux *m, int32_t id)
 {
     if (udt__mux_find(m, id))
         return true;
@@ -111,11 +111,18 @@ static int32_t fresh_id(udt_mux *m)
         id = m->next_id--;
         if (m->next_id <= 0)
             m->next_id = ID_MAX;
-    } while (id_in_use(m, id));
+    } while (udt__mux_id_in_use(m, id));
     return id;
 }
 
 udt_conn *udt__mux_new_conn(udt_mux *m, const udt_opts *o, enum conn_state state, udt_time now)
+{
+    return udt__mux_new_conn_id(m, o, state, 0, now);
+}
+
+/* id 0 = a fresh one */
+udt_conn *udt__mux_new_conn_id(udt_mux *m, const udt_opts *o, enum conn_state state, int32_t id,
+                               udt_time now)
 {
     udt_conn *c = m->sockets < m->cfg.max_sockets ? calloc(1, sizeof *c) : NULL;
     if (!c)
@@ -130,6 +137,12 @@ udt_conn *udt__mux_new_conn(udt_mux *m, const udt_opts *o, enum conn_state state
     c->foreign = !o->own_peer;
     if (!o->idle_timeout_ms)
         c->opts.idle_timeout_ms = DEFAULT_IDLE_MS;
+    c->open.auto_rcv = !o->rcv_buf_bytes;
+    c->open.auto_snd = !o->snd_buf_bytes;
+    if (!o->rcv_buf_bytes)
+        c->opts.rcv_buf_bytes = DEFAULT_BUF_PKTS * (DEFAULT_MSS - UDT_OVERHEAD);
+    if (!o->snd_buf_bytes)
+        c->opts.snd_buf_bytes = DEFAULT_BUF_PKTS * (DEFAULT_MSS - UDT_OVERHEAD);
     c->own_payload = o->mss - UDT_OVERHEAD;
     c->mss = o->mss;
     c->rtt_us = RTT_INITIAL_US;
@@ -144,7 +157,7 @@ udt_conn *udt__mux_new_conn(udt_mux *m, const udt_opts *o, enum conn_state state
     list_init(&c->touched);
     list_init(&c->events);
     list_init(&c->all);
-    c->id = fresh_id(m);
+    c->id = id ? id : fresh_id(m);
     table_add(&m->ids, &c->by_id, (uint32_t)c->id);
     list_add_tail(&m->all, &c->all);
     m->sockets++;
@@ -237,7 +250,35 @@ void udt_mux_input(udt_mux *m, const udt_addr *from, const uint8_t *pkt, size_t 
             udt__tombstone_input(m, from, &p, len, now);
         return;
     }
+    if (c->open.phase == OPEN_WAITING) {
+        udt__own_first(c, from, &p, pkt, len, now);
+        return;
+    }
+    if (c->open.phase >= OPEN_OFFERED && udt__own_unsettled(c, from, &p, now))
+        return;
+    if (c->open.unproved && addr_eq(from, &c->peer)) {
+        c->open.got_bytes += (int64_t)len;
+        udt__conn_ready(c);
+    }
+    int64_t counted = c->open.phase == OPEN_ANSWERED ? (int64_t)c->own.rx_top + c->largest : 0;
     udt__conn_input(c, from, &p, now);
+    if (c->open.phase == OPEN_ANSWERED && (int64_t)c->own.rx_top + c->largest != counted)
+        udt__own_confirmed(c, now);
+}
+
+/* To an address that is not proved yet no more goes than three times what came from it. */
+static size_t output_one(udt_conn *c, uint8_t *buf, size_t cap, size_t max_segs, size_t *seg,
+                         udt_time now)
+{
+    int64_t room = udt__own_path_room(c), datagram = c->mss - UDT_IP_OVERHEAD;
+    if (room < INT64_MAX) {
+        if (room < datagram)
+            return 0; /* more comes with what the peer sends */
+        max_segs = room / datagram < (int64_t)max_segs ? (size_t)(room / datagram) : max_segs;
+    }
+    size_t len = udt__conn_output(c, buf, cap, max_segs, seg, now);
+    c->open.sent_bytes += room < INT64_MAX ? (int64_t)len : 0;
+    return len;
 }
 
 size_t udt_mux_output(udt_mux *m, uint8_t *buf, size_t cap, size_t max_segs, udt_addr *to,
@@ -259,11 +300,11 @@ size_t udt_mux_output(udt_mux *m, uint8_t *buf, size_t cap, size_t max_segs, udt
     list_node *n;
     while ((n = list_first(&m->ready)) != NULL) {
         udt_conn *c = list_entry(n, udt_conn, ready);
-        size_t len = udt__conn_output(c, buf, cap, max_segs, seg_bytes, now);
+        size_t len = output_one(c, buf, cap, max_segs, seg_bytes, now);
         list_remove(&c->ready);
         if (len) {
             list_add_tail(&m->ready, &c->ready);
-            *to = c->peer;
+            *to = c->own.to.family ? c->own.to : c->peer;
             return len;
         }
         reap(c);
@@ -283,6 +324,7 @@ void udt_mux_tick(udt_mux *m, udt_time now)
 {
     timerq_node *n;
     m->now = now;
+    udt_mem_age(&m->mem, now);
     while ((n = timerq_first(&m->timers)) != NULL && n->at <= now)
         udt__conn_tick(list_entry(n, udt_conn, timer), now);
 }
@@ -328,8 +370,7 @@ bool udt_mux_next_event(udt_mux *m, struct udt_ev *ev)
 
 /* ---- the application ---- */
 
-/* Fill in what the caller left to the port; false when an option makes no sense. */
-static bool resolve(const udt_mux *m, udt_opts *o, uint16_t family, int32_t timeout_ms)
+bool udt__mux_resolve(const udt_mux *m, udt_opts *o, uint16_t family, int32_t timeout_ms)
 {
     if (!o->mss) {
         o->mss = m->cfg.mss;
@@ -339,14 +380,14 @@ static bool resolve(const udt_mux *m, udt_opts *o, uint16_t family, int32_t time
     if (o->connect_timeout_ms <= 0)
         o->connect_timeout_ms = timeout_ms;
     return o->mss >= UDT_MSS_MIN && (o->type == UDT_STREAM || o->type == UDT_DGRAM) &&
-           udt_cc_find(o->cc, true) && o->snd_buf_bytes > 0 && o->idle_timeout_ms >= 0 &&
-           o->max_bw_Bps >= 0;
+           udt_cc_find(o->cc, true) && o->idle_timeout_ms >= 0 && o->max_bw_Bps >= 0 &&
+           (o->has_key || !o->require_key);
 }
 
 int32_t udt_mux_listen(udt_mux *m, const udt_opts *o, uint32_t backlog)
 {
     udt_opts opts = *o;
-    if (!resolve(m, &opts, 0, 3000) || backlog == 0)
+    if (!udt__mux_resolve(m, &opts, 0, 3000) || backlog == 0)
         return UDT_E_INVAL;
     if (m->listener)
         return UDT_E_INUSE;
@@ -362,13 +403,14 @@ int32_t udt_mux_connect(udt_mux *m, const udt_addr *to, const udt_opts *o, udt_t
 {
     udt_opts opts = *o;
     m->now = now;
-    if (!to || !to->family || !resolve(m, &opts, to->family, 3000))
+    if (!to || !to->family || !udt__mux_resolve(m, &opts, to->family, 3000))
         return UDT_E_INVAL;
     udt_conn *c = udt__mux_new_conn(m, &opts, CONN_CLIENT, now);
     if (!c)
         return UDT_E_LIMIT;
     c->peer = *to;
     c->isn = udt__rand32(m) & SEQ_MASK;
+    udt__own_offer(c);
     udt__conn_start(c, now);
     return c->id;
 }
@@ -377,7 +419,8 @@ int32_t udt_mux_rendezvous(udt_mux *m, const udt_addr *to, const udt_opts *o, ud
 {
     udt_opts opts = *o;
     m->now = now;
-    if ((!to && !opts.tag) || (to && !to->family) || !resolve(m, &opts, to ? to->family : 4, 30000))
+    if ((!to && !opts.tag) || (to && !to->family) ||
+        !udt__mux_resolve(m, &opts, to ? to->family : 4, 30000))
         return UDT_E_INVAL;
     if (opts.tag) {
         for (table_node *n = table_chain(&m->rdv, rdv_hash(opts.tag, NULL)); n; n = n->next)
@@ -394,6 +437,7 @@ int32_t udt_mux_rendezvous(udt_mux *m, const udt_addr *to, const udt_opts *o, ud
         c->peer = *to;
     c->isn = udt__rand32(m) & SEQ_MASK;
     table_add(&m->rdv, &c->by_key, rdv_hash(opts.tag, &c->peer));
+    udt__own_offer(c);
     udt__conn_start(c, now);
     return c->id;
 }
@@ -421,7 +465,10 @@ ssize_t udt_mux_send(udt_mux *m, int32_t sock, const uint8_t *buf, size_t len, u
     int rc;
     m->now = now;
     udt_conn *c = usable(m, sock, &rc);
-    return c ? udt__conn_send(c, buf, len, now) : rc;
+    if (!c)
+        return rc;
+    udt__own_will_write(c);
+    return udt__conn_send(c, buf, len, now);
 }
 
 ssize_t udt_mux_recv(udt_mux *m, int32_t sock, uint8_t *buf, size_t cap, udt_time now)
@@ -429,7 +476,12 @@ ssize_t udt_mux_recv(udt_mux *m, int32_t sock, uint8_t *buf, size_t cap, udt_tim
     int rc;
     m->now = now;
     udt_conn *c = usable(m, sock, &rc);
-    return c ? udt__conn_recv(c, buf, cap, now) : rc;
+    if (!c)
+        return rc;
+    ssize_t n = udt__conn_recv(c, buf, cap, now);
+    if (n > 0)
+        udt__own_was_read(c, (size_t)n, now);
+    return n;
 }
 
 int udt_mux_sendmsg(udt_mux *m, int32_t sock, const uint8_t *buf, size_t len, int32_t ttl_ms,
@@ -438,7 +490,10 @@ int udt_mux_sendmsg(udt_mux *m, int32_t sock, const uint8_t *buf, size_t len, in
     int rc;
     m->now = now;
     udt_conn *c = usable(m, sock, &rc);
-    return c ? udt__conn_sendmsg(c, buf, len, ttl_ms, in_order, now) : rc;
+    if (!c)
+        return rc;
+    udt__own_will_write(c);
+    return udt__conn_sendmsg(c, buf, len, ttl_ms, in_order, now);
 }
 
 ssize_t udt_mux_recvmsg(udt_mux *m, int32_t sock, uint8_t *buf, size_t cap, udt_time now)
@@ -446,7 +501,12 @@ ssize_t udt_mux_recvmsg(udt_mux *m, int32_t sock, uint8_t *buf, size_t cap, udt_
     int rc;
     m->now = now;
     udt_conn *c = usable(m, sock, &rc);
-    return c ? udt__conn_recvmsg(c, buf, cap, now) : rc;
+    if (!c)
+        return rc;
+    ssize_t n = udt__conn_recvmsg(c, buf, cap, now);
+    if (n > 0)
+        udt__own_was_read(c, (size_t)n, now);
+    return n;
 }
 
 int udt_mux_peer_error(udt_mux *m, int32_t sock, int32_t code, udt_time now)
@@ -466,8 +526,11 @@ int udt_mux_peer_error(udt_mux *m, int32_t sock, int32_t code, udt_time now)
 
 size_t udt_mux_send_space(udt_mux *m, int32_t sock)
 {
-    const udt_conn *c = udt__mux_find(m, sock);
-    return c && c->state == CONN_OPEN ? udt_sndbuf_space(&c->snd, c->next) : 0;
+    udt_conn *c = udt__mux_find(m, sock);
+    if (!c || c->state != CONN_OPEN)
+        return 0;
+    udt__own_will_write(c);
+    return udt_sndbuf_space(&c->snd, c->next);
 }
 
 size_t udt_mux_unacked(udt_mux *m, int32_t sock)
@@ -502,6 +565,9 @@ void udt_mux_counters_get(const udt_mux *m, udt_mux_counters *out)
     *out = m->n;
     out->sockets = m->sockets;
     out->buf_bytes = (int64_t)m->mem.used;
+    out->bad_tag = m->own.bad_tag;
+    out->replayed = m->own.replayed;
+    out->unsealed = m->own.unsealed;
     out->half_open = out->tombstones = 0;
     for (const list_node *n = m->all.next; n != &m->all; n = n->next) {
         const udt_conn *c = list_entry(n, udt_conn, all);

@@ -14,14 +14,16 @@
 struct udt_mux;
 typedef struct udt_mux udt_mux;
 
+#define UDT_KEY_BYTES 32
 enum udt_type { UDT_STREAM = 1, UDT_DGRAM = 2 };
 
 /* Per-connection settings. udt_opts_init() fills the defaults. */
 typedef struct udt_opts {
     uint16_t type;          /* UDT_STREAM or UDT_DGRAM */
     uint16_t mss;           /* IP packet size; 0 = the port's, 1500 (1480 over IPv6) by default */
-    uint32_t snd_buf_bytes; /* upper bound of unacknowledged + unsent payload; grows from 64 KB */
-    uint32_t rcv_buf_bytes; /* upper bound of the receive buffer; grows from 64 KB */
+    uint32_t snd_buf_bytes; /* upper bound of unacknowledged + unsent payload; memory follows use */
+    uint32_t rcv_buf_bytes; /* upper bound of the receive buffer. 0 in both: own mode sizes them by
+                               itself within the port's budget, else 8192 packets */
     uint32_t fc_pkts;       /* maximum flow window in packets, default 25600 */
     const char *cc;         /* congestion control by name; NULL: bbr between own peers, else udt */
     int64_t max_bw_Bps;     /* bytes per second, 0 = unlimited */
@@ -29,9 +31,15 @@ typedef struct udt_opts {
     int32_t idle_timeout_ms;    /* default 10000: dead after this silence in spite of keep-alives
                                    and probes (spec 11; a foreign peer is asked for ACK2) */
     uint32_t linger_ms; /* how long close() tries to deliver what is queued, default 180 s */
-    bool own_peer; /* the peer is known (from a ticket) to be ours: section 11 liveness, no probe
-                      pair, bursts up to 64 packets, early ACK */
-    uint32_t tag;  /* rendezvous tag, 0 = match by address */
+    bool own_peer;    /* the peer is known (from a ticket) to be ours: section 11 liveness, no probe
+                         pair, bursts up to 64 packets, early ACK */
+    uint32_t tag;     /* rendezvous tag, 0 = match by address */
+    bool offer;       /* own mode, if the peer turns out to be ours (docs/protocol/udt-own-mode.md);
+                         off in udt_opts_init, on in the public API */
+    bool has_key;     /* `key` holds a key that the peer should have: packets are sealed */
+    bool require_key; /* a peer without it is refused (AUTH) */
+    bool plain_data;  /* sealed connections: control packets only, data protects itself */
+    uint8_t key[UDT_KEY_BYTES];
 } udt_opts;
 void udt_opts_init(udt_opts *o);
 
@@ -90,6 +98,13 @@ int32_t udt_mux_listen(udt_mux *m, const udt_opts *o, uint32_t backlog);
 int32_t udt_mux_connect(udt_mux *m, const udt_addr *to, const udt_opts *o, udt_time now);
 /* `to` NULL with a tag: wait for whoever shows the tag first. */
 int32_t udt_mux_rendezvous(udt_mux *m, const udt_addr *to, const udt_opts *o, udt_time now);
+/* Both ends hold `key`, which nobody else has and which is used for this connection only: one end
+ * is the initiator, knows the other's address, and may send at once; the responder (`to` is
+ * ignored) adopts the first address that proves the key and sends nothing before. INUSE: an id that
+ * follows from the key is taken here: draw another key. CONNECTED follows when the other end was
+ * heard. */
+int32_t udt_mux_open_keyed(udt_mux *m, const udt_addr *to, const udt_opts *o,
+                           const uint8_t key[UDT_KEY_BYTES], bool initiator, udt_time now);
 /* Close: what is queued is delivered for up to linger_ms, then shutdown is sent. linger_ms 0 =
  * at once. CLOSED follows. */
 int udt_mux_close(udt_mux *m, int32_t sock, uint32_t linger_ms, udt_time now);
@@ -129,6 +144,8 @@ typedef struct udt_mux_counters {
     int64_t sockets, half_open, tombstones;                         /* current */
     int64_t dropped_bad, dropped_unknown, dropped_cookie, rejected; /* cumulative datagrams */
     int64_t buf_bytes;                                              /* current */
+    int64_t bad_tag, replayed, unsealed; /* cumulative, datagrams that did not prove themselves */
+    int64_t moves, moves_refused; /* cumulative, addresses of peers that changed, or did not */
 } udt_mux_counters;
 void udt_mux_counters_get(const udt_mux *m, udt_mux_counters *out);
 

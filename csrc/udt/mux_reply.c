@@ -79,7 +79,8 @@ static void answer(udt_mux *m, const udt_addr *to, udt_hs *h, int32_t req, uint3
 }
 
 /* The server's end of a connection whose client has shown a valid cookie; NULL at a bound. */
-static udt_conn *new_child(udt_mux *m, const udt_addr *from, const udt_hs *h, udt_time now)
+static udt_conn *new_child(udt_mux *m, const udt_addr *from, const udt_hs *h, bool offered,
+                           udt_time now)
 {
     udt_conn *l = m->listener;
     udt_opts o = l->opts;
@@ -97,14 +98,15 @@ static udt_conn *new_child(udt_mux *m, const udt_addr *from, const udt_hs *h, ud
     c->hs_version = UDT_HS_VERSION;
     memcpy(c->hs_ip, h->ip, sizeof c->hs_ip);
     uint32_t mss = h->mss < o.mss ? h->mss : o.mss;
-    if (!udt__conn_open(c, c->isn, h->window, mss, now)) {
+    if ((offered && !udt__own_answer(c, h, now)) ||
+        !udt__conn_open(c, c->isn, h->window, mss, now)) {
         udt__mux_free_conn(c);
         return NULL;
     }
     table_add(&m->peers, &c->by_key, peer_hash(from, h->id, c->isn));
     c->listener = c->ev_listener = l->id;
     l->unaccepted++;
-    udt__conn_event(c, UDT_EV_ACCEPTED);
+    udt__own_opened(c, UDT_EV_ACCEPTED, now);
     return c;
 }
 
@@ -129,13 +131,19 @@ void udt__listener_input(udt_mux *m, const udt_addr *from, const udt_pkt *p, udt
         m->n.dropped_cookie++;
         return;
     }
+    int32_t refusal = UDT_HS_REJECTED;
     udt_conn *c = find_child(m, from, &h);
     if (!c && h.version == UDT_HS_VERSION && h.type == l->opts.type && h.mss >= UDT_MSS_MIN &&
-        l->unaccepted < l->backlog)
-        c = new_child(m, from, &h, now);
+        l->unaccepted < l->backlog) {
+        int own = from->family == 4 ? udt__own_judge(&l->opts, &h) : UDT_E_STATE;
+        if (own == UDT_E_AUTH)
+            refusal = UDT_HS_NO_KEY;
+        else
+            c = new_child(m, from, &h, own == UDT_OK, now);
+    }
     if (!c) {
         m->n.rejected++;
-        answer(m, from, &h, UDT_HS_REJECTED, h.cookie);
+        answer(m, from, &h, refusal, h.cookie);
         return;
     }
     c->due |= DUE_HANDSHAKE;

@@ -119,7 +119,7 @@ size_t udt__own_emit_eack(udt_conn *c, uint8_t *buf, size_t cap, udt_time now)
     if (max > room / 4)
         max = room / 4;
     c->said_window = udt__conn_window_now(c);
-    uint64_t bytes = (uint64_t)c->said_window * c->own_payload;
+    uint64_t bytes = c->open.said_bytes = udt_rcvbuf_free_bytes(&c->rcv);
     words[0] = seq_add(c->peer_isn, ack);
     words[1] = (uint32_t)o->rx_data;
     words[2] = (uint32_t)(now - o->rx_data_at);

@@ -82,5 +82,11 @@ int64_t udt_rcvbuf_read_msg(udt_rcvbuf *b, uint8_t *dst, size_t cap);
  * window, budget and a fair share of it allow. */
 int64_t udt_rcvbuf_free_slots(const udt_rcvbuf *b);
 uint64_t udt_rcvbuf_free_bytes(const udt_rcvbuf *b);
+/* Packets, however short, that may be named beyond the frontier. */
+static inline int64_t udt_rcvbuf_free_names(const udt_rcvbuf *b)
+{
+    int64_t n = b->slots - (b->frontier - b->base);
+    return n > 0 ? n : 0;
+}
 
 #endif

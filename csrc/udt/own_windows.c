@@ -1,0 +1,72 @@
+/* Windows that grow by themselves (docs/protocol/udt-own-mode.md, "Windows").
+ *
+ * Receiving: what the peer is allowed (`rcv.want`) is four times what the reader took in the last
+ * round trip: enough for a sender that triples its rate each round trip, and for packets that wait
+ * behind a hole for another two. It never exceeds a fair share of the port's budget, and starts
+ * again at WANT_FIRST after IDLE_US without data.
+ * Sending: what the application may queue is twice what is in flight and SND_MORE. */
+#include "udt/conn.h"
+
+#define WANT_FIRST (1u << 20)
+#define SND_MORE (1u << 20)
+#define IDLE_US 5000000
+#define TUNE_MIN_US 1000
+
+void udt__own_windows(udt_conn *c)
+{
+    own_opening *o = &c->open;
+    if (c->foreign || !c->rcv.mem)
+        return;
+    o->auto_rcv = c->opts.rcv_buf_bytes == 0;
+    o->auto_snd = c->opts.snd_buf_bytes == 0;
+    if (o->auto_rcv)
+        udt_rcvbuf_set_want(&c->rcv, WANT_FIRST);
+    else if (c->own.on)
+        udt_rcvbuf_set_want(&c->rcv, c->opts.rcv_buf_bytes);
+    if (o->auto_snd)
+        udt_sndbuf_set_max(&c->snd, SND_MORE);
+    c->said_window = udt_rcvbuf_free_slots(&c->rcv);
+}
+
+/* The reader took `n` bytes. */
+void udt__own_was_read(udt_conn *c, size_t n, udt_time now)
+{
+    own_opening *o = &c->open;
+    if (!o->auto_rcv || !c->rcv.mem)
+        return;
+    int64_t rtt = c->rtt_known ? c->rtt_us : RTT_INITIAL_US;
+    o->tune_read += (int64_t)n;
+    int64_t span = now - o->tune_at;
+    if (span < rtt && span < IDLE_US)
+        return;
+    if (span < TUNE_MIN_US)
+        return;
+    uint64_t held = c->rcv.bytes, most = held + udt_mem_share(&c->mux->mem, held);
+    uint64_t want = c->rcv.want;
+    if (span >= IDLE_US) /* it had nothing to do: begin again */
+        want = WANT_FIRST;
+    else if (4 * (double)o->tune_read * (double)rtt / (double)span > (double)want)
+        want = (uint64_t)(4 * (double)o->tune_read * (double)rtt / (double)span);
+    want = want > most ? most : want;
+    want = want < WANT_FIRST ? WANT_FIRST : want;
+    if (want != c->rcv.want)
+        udt_rcvbuf_set_want(&c->rcv, want);
+    o->tune_at = now;
+    o->tune_read = 0;
+}
+
+/* Before the application queues more. */
+void udt__own_will_write(udt_conn *c)
+{
+    own_opening *o = &c->open;
+    if (!o->auto_snd || !c->snd.mem)
+        return;
+    uint64_t flight = (uint64_t)(c->next - c->snd.head) * c->payload;
+    flight = flight < c->snd.bytes ? flight : c->snd.bytes;
+    uint64_t max = 2 * flight + SND_MORE, held = c->snd.bytes;
+    uint64_t most = held + udt_mem_share(&c->mux->mem, held);
+    max = max > most ? most : max;
+    max = max < SND_MORE / 4 ? SND_MORE / 4 : max;
+    if (max != c->snd.max_bytes)
+        udt_sndbuf_set_max(&c->snd, max);
+}
