@@ -253,6 +253,8 @@ void sg_on_pto(sgmp_node *n, struct assoc *a, udt_time now)
     if (x->pto_count++ == 0)
         x->pto_since = now;
     n->st.retrans_pto++;
+    if (x->pto_count >= SG_BIG_LOST && a->dgram > PKT_LIMIT)
+        sg_size_down(n, a, now);
     for (int i = 0; i < 2 && !sg_empty(&x->flight); i++) {
         struct msg *m = sg_of(x->flight.next, struct msg, q);
         bool control = m->flags & PKT_F_CONTROL;

@@ -176,7 +176,7 @@ struct active {
     uint64_t probe_nonce, big_mark; /* losses up to this pkt were counted */
     udt_time size_at;  /* when the answer to a size probe is given up; next probe not before */
     uint16_t size_try; /* bytes of the probe under way, 0 = none */
-    bool size_due, size_fall;
+    bool size_want, size_due, size_fall;
     uint8_t size_n;   /* probes of that size */
     uint8_t big_lost; /* large datagrams lost since one arrived */
     struct refused *refused;
@@ -492,7 +492,7 @@ int sg_group_cancel(sgmp_node *n, uint64_t id, udt_time now);
 void sg_group_free_all(sgmp_node *n);
 
 /* size.c: how large datagrams may be */
-void sg_size_wanted(sgmp_node *n, struct assoc *a, size_t len, udt_time now);
+void sg_size_wanted(struct assoc *a);
 bool sg_size_pong(sgmp_node *n, struct assoc *a, uint64_t nonce);
 udt_time sg_size_watch(sgmp_node *n, struct assoc *a, udt_time now);
 void sg_size_lost(struct assoc *a, uint64_t pkt);

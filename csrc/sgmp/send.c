@@ -174,7 +174,7 @@ int sg_post(sgmp_node *n, struct assoc *a, const struct sg_post *p, struct msg *
     if (!sg_assoc_wake(a, now))
         return UDT_E_NOMEM;
     if (len > PKT_INLINE && len > sg_inline(a)) {
-        sg_size_wanted(n, a, len, now);
+        sg_size_wanted(a);
         return sg_bulk_send(n, a, p, out, now);
     }
     if (queue_full(n, a, p, len)) {

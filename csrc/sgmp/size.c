@@ -26,14 +26,20 @@ static void try_size(struct active *x, uint16_t size)
     x->size_due = size != 0;
 }
 
-void sg_size_wanted(sgmp_node *n, struct assoc *a, size_t len, udt_time now)
+/* A message would profit from larger datagrams; the probe may have to wait for the first answer. */
+void sg_size_wanted(struct assoc *a)
+{
+    a->x->size_want = true;
+}
+
+static void maybe_try(sgmp_node *n, struct assoc *a, udt_time now)
 {
     struct active *x = a->x;
-    uint16_t top = top_of(n, a);
-    (void)len;
-    if (!a->instance || !a->confirmed || x->size_try || top <= a->dgram || now < x->size_at)
+    if (!x->size_want || !a->instance || !a->confirmed || x->size_try)
         return;
-    try_size(x, top);
+    x->size_want = false;
+    if (top_of(n, a) > a->dgram && now >= x->size_at)
+        try_size(x, top_of(n, a));
 }
 
 /* An answer to the probe? */
@@ -55,6 +61,7 @@ udt_time sg_size_watch(sgmp_node *n, struct assoc *a, udt_time now)
     struct active *x = a->x;
     if (x->size_fall)
         sg_size_down(n, a, now);
+    maybe_try(n, a, now);
     if (!x->size_try || x->size_due)
         return UDT_NEVER;
     if (now < x->size_at)
