@@ -66,3 +66,120 @@ TEST(udt_own_moves_bytes_in_every_kind)
         world_fini(&w);
     }
 }
+
+/* A path that delays each packet by 0..20 ms at will at an RTT of 1 ms loses nothing: what is sent
+ * again is wasted. */
+TEST(udt_own_learns_how_far_packets_overtake_each_other)
+{
+    sim_link l = {
+        .rate_bps = 200000000, .delay_us = 500, .reorder_ppm = 300000, .reorder_us = 20000};
+    l.queue_bytes = 4 << 20;
+    world w;
+    udt_opts o;
+    world_init(&w, 3, &l, &l);
+    options(&o);
+    o.cc = "udt";
+    pair p = world_connect(&w, PAIR_RDV_TAG, &o, 5000000);
+    own_pair(&w, &p, OWN_PLAIN, 0);
+    flow f = {.from = 0, .seed = 1, .size = 50000000};
+    udt_time start = sim_net_now(w.net);
+    bool ok = world_move(&w, &p, &f, 1, start + 30000000);
+    udt_stats st = stats(&w, &p, 0);
+    own_counters n = counters(&w, &p, 0);
+    if (getenv("TEST_VERBOSE")) {
+        udt_conn *c = udt__mux_find(w.m[0], p.s[0]);
+        printf("jitter: %.3f s, %" PRId64 " pkts, %" PRId64 " again, %" PRId64
+               " seen to be for nothing, %" PRId64 " timeouts, %" PRId64 " probes, rtt %" PRId64
+               " var %" PRId64 " reo %" PRId64 " us %" PRId64 " pkts; dups %" PRId64
+               " drops %" PRId64 "\n",
+               (double)(sim_net_now(w.net) - start) * 1e-6, st.pkts_sent, st.pkts_retrans,
+               n.spurious, st.timeouts, st.probes, st.rtt_us, st.rtt_var_us, c->own.reo_us,
+               c->own.reo_pkts, stats(&w, &p, 1).pkts_dup, sim_net_counts(w.net, 0, 1).queue_drops);
+    }
+    CHECK(ok);
+    CHECK(st.pkts_retrans < st.pkts_sent / 20);
+    world_fini(&w);
+}
+
+/* The first data packet after the handshake is lost: how long until the reader has it? */
+static double first_lost(int own, int64_t rtt_us, uint64_t size)
+{
+    sim_link l = {.rate_bps = 100000000, .delay_us = rtt_us / 2};
+    world w;
+    udt_opts o;
+    world_init(&w, 5, &l, &l);
+    options(&o);
+    o.own_peer = own >= 0;
+    pair p = world_connect(&w, own >= 0 ? PAIR_RDV_TAG : PAIR_CLIENT, &o, 5000000);
+    if (own >= 0)
+        own_pair(&w, &p, (enum own_kind)own, 0);
+    world_run(&w, sim_net_now(w.net) + 2 * rtt_us);
+    l.loss_mask = 1ull << sim_net_counts(w.net, 0, 1).sent;
+    sim_net_link(w.net, 0, 1, &l);
+    flow f = {.from = 0, .seed = 1, .size = size};
+    udt_time start = sim_net_now(w.net);
+    CHECK(world_move(&w, &p, &f, 1, start + 5000000));
+    CHECK_INT(sim_net_counts(w.net, 0, 1).lost, 1);
+    double took = (double)(sim_net_now(w.net) - start);
+    world_fini(&w);
+    return took;
+}
+
+TEST(udt_own_first_packet_lost_is_repaired_soon)
+{
+    for (int own = -1; own <= OWN_SEALED; own++)
+        for (int64_t rtt = 1000; rtt <= 300000; rtt *= 7)
+            for (uint64_t size = 1000; size <= 8000; size += 7000) {
+                double took = first_lost(own, rtt, size);
+                if (getenv("TEST_VERBOSE"))
+                    printf("own %d, RTT %.1f ms, %" PRIu64 " bytes: %.2f ms\n", own,
+                           (double)rtt * 1e-3, size, took * 1e-3);
+                CHECK(took <= 25000 + (double)rtt + 1000);
+            }
+}
+
+/* A queue of a tenth of the BDP and, for a round trip, a sender ten times as fast as the link: most
+ * of that is lost. In the ten round trips after it the goodput is more than half of the rate. */
+static void mass_loss(int own, const char *cc)
+{
+    enum { RTT = 50000 };
+    sim_link l = {.rate_bps = 200000000, .delay_us = RTT / 2, .queue_bytes = 65536};
+    world w;
+    udt_opts o;
+    world_init(&w, 6, &l, &l);
+    options(&o);
+    o.own_peer = own >= 0;
+    o.snd_buf_bytes = o.rcv_buf_bytes = 128 << 20;
+    o.fc_pkts = 100000;
+    o.cc = cc;
+    pair p = world_connect(&w, own >= 0 ? PAIR_RDV_TAG : PAIR_CLIENT, &o, 5000000);
+    if (own >= 0)
+        own_pair(&w, &p, (enum own_kind)own, 0);
+    flow f = {.from = 0, .seed = 1, .size = 400000000};
+    udt_time start = sim_net_now(w.net);
+    CHECK(!world_move(&w, &p, &f, 1, start + 1000000)); /* at speed */
+    udt_conn *c = udt__mux_find(w.m[0], p.s[0]);
+    int64_t had = sim_net_counts(w.net, 0, 1).queue_drops;
+    c->cc.cwnd_pkts =
+        20000; /* the mistake: a huge window at once, until the controller says else */
+    c->cc.period_ns = 1;
+    world_move(&w, &p, &f, 1, sim_net_now(w.net) + 2 * RTT);
+    int64_t drops = sim_net_counts(w.net, 0, 1).queue_drops - had;
+    udt_time from = sim_net_now(w.net);
+    uint64_t got = f.got;
+    world_move(&w, &p, &f, 1, from + 10 * RTT);
+    double goodput = (double)(f.got - got) * 8e6 / (double)(sim_net_now(w.net) - from);
+    if (getenv("TEST_VERBOSE"))
+        printf("own %d %s: %" PRId64 " packets lost at once, then %.1f Mb/s, %" PRId64 " again\n",
+               own, cc ? cc : "-", drops, goodput * 1e-6, stats(&w, &p, 0).pkts_retrans);
+    CHECK(drops > 2000);
+    CHECK(goodput > (own >= 0 ? 100e6 : 80e6)); /* UDT4 repairs without knowing what flies */
+    world_fini(&w);
+}
+
+TEST(udt_own_mass_loss_is_survived)
+{
+    mass_loss(OWN_PLAIN, NULL);
+    mass_loss(OWN_SEALED, "udt");
+    mass_loss(-1, "udt");
+}

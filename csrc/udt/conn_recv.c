@@ -99,7 +99,7 @@ static bool open_gap(udt_conn *c, int64_t idx, udt_time now)
         if (!udt_rcvloss_add(&c->missing, c->largest + 1, idx - 1))
             return false;
         if (c->own.on) { /* an EACK says it */
-            c->own.gap = true;
+            c->own.gap = OWN_REORDER_PKTS + 1;
             c->largest = idx;
             return true;
         }

@@ -104,7 +104,7 @@ typedef struct udt_own {
     uint32_t rx_dups;    /* data packets refused as duplicates */
     uint32_t every_pkts; /* as the sender wished */
     int64_t every_us;
-    bool gap; /* a hole has opened since */
+    int gap; /* EACKs to send soon, because a hole has opened */
 
     /* EACKs received. */
     uint64_t eack_pn;   /* newest EACK's own number: older ones set no window */

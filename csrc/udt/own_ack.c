@@ -16,7 +16,7 @@
 #define EVERY_PKTS 64 /* before the peer has wished otherwise */
 #define EVERY_PKTS_MAX 4096
 #define EVERY_US_MAX 100000
-#define GAP_US 100 /* between EACKs that report new holes */
+#define GAP_US 100 /* between the EACKs that follow a new hole */
 
 /* Packets first..last have come; the list of runs tells the peer. */
 void udt__own_arrived(udt_conn *c, int64_t first, int64_t last)
@@ -131,7 +131,8 @@ size_t udt__own_emit_eack(udt_conn *c, uint8_t *buf, size_t cap, udt_time now)
     c->last_ack = c->last_any_ack = ack;
     c->last_full_at = now;
     c->pkts_since_ack = 0;
-    c->ack_force = o->gap = false;
+    c->ack_force = false;
+    o->gap -= o->gap > 0;
     o->runs_new = 0;
     c->st.acks_sent++;
     return udt_pkt_put_ctrl(buf, OWN_EACK, o->every_pkts, c->peer_id, words, n);

@@ -8,7 +8,8 @@
 #define EACK_WORDS 7
 #define STARTUP_PKTS 16
 #define CREDIT_MAX (1 << 24)
-#define REORDER_PKTS_MAX 4096
+#define REORDER_PKTS_MAX 16384
+#define REORDER_US_MAX 100000
 #define ACKFREQ_PKTS_MIN 16
 #define ACKFREQ_PKTS_MAX 512
 #define ACKFREQ_US_MIN 300
@@ -143,11 +144,13 @@ static void arrived_range(udt_conn *c, int64_t a, int64_t b, news *w)
 static void learn_order(udt_conn *c, const news *w, bool dups, udt_time now)
 {
     udt_own *o = &c->own;
-    int64_t most_us = udt__conn_rto(c) < 1000000 ? udt__conn_rto(c) : 1000000;
+    int64_t rto = udt__conn_rto(c), most_us = REORDER_US_MAX + 4 * rto;
     int64_t us = w->late_us + w->late_us / 4, pkts = w->late_pkts + w->late_pkts / 4 + 1;
-    if (w->undone > 0 || dups) {
-        us = us > 2 * o->reo_us ? us : 2 * o->reo_us;
-        us = us > c->rtt_us / 8 ? us : c->rtt_us / 8;
+    if (w->undone > 0 || dups) { /* how late is not known: try twice as much */
+        int64_t more = 2 * o->reo_us > c->rtt_us / 8 ? 2 * o->reo_us : c->rtt_us / 8;
+        if (w->undone == 0 && more > rto)
+            more = rto;
+        us = us > more ? us : more;
         pkts = pkts > 2 * o->reo_pkts ? pkts : 2 * o->reo_pkts;
     } else if (w->late_pkts == 0) {
         if (o->reo_us + o->reo_pkts > OWN_REORDER_PKTS && now - o->reo_at > 16 * c->rtt_us) {
