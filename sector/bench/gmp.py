@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 
 import click
 
 from sector.bench.common import document, peers_of, program, show
-from sector.errors import SectorError, UsageError
+from sector.bench.run import json_of
+from sector.errors import UsageError
 
 PEERS = ("udp", "tcp", "zmq", "libudt")
 OURS = ("sector", "sector_threads")
@@ -84,10 +83,7 @@ def gmp(peer_text: str, runs: int, rounds: int, cpus: str, python: bool, as_json
     command = [program("bench_gmp"), "--rounds", str(rounds), "--cpus", pinning, "--peers", ",".join(kinds)]
     results = []
     for run in range(1, runs + 1):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-        if done.returncode:
-            raise SectorError(f"bench_gmp failed: {done.stderr.strip()[-300:]}")
-        for row in json.loads(done.stdout)["results"]:
+        for row in json_of(command)["results"]:
             results.append(row | {"run": run})
     for name in sorted(set(kinds) - {row["peer"] for row in results}):
         click.echo(f"sector bench gmp: without {name}: ./dev bench builds what it needs", err=True)
