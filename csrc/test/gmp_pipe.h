@@ -173,6 +173,11 @@ static inline udt_time gpipes_run(struct gpipes *ps)
             t = p->head->at;
         next = t < next ? t : next;
     }
+    for (int i = 0; i < ps->n; i++)
+        while (ps->nodes[i].n && sgmp_node_next_bulk(ps->nodes[i].n, &o)) {
+            gpipe_order(ps, &ps->nodes[i], &o);
+            next = now;
+        }
     return next;
 }
 
