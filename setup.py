@@ -1,5 +1,35 @@
-"""The one setting pyproject.toml has no key for: the cffi module."""
+"""What pyproject.toml has no key for: the cffi module, and Twisted's plugin folder."""
 
-from setuptools import setup
+import os
+import sys
+import sysconfig
 
-setup(cffi_modules=["sector/_udt/_build.py:ffi"])
+from setuptools import Distribution, setup
+
+PLUGINS = "plugins/twisted/plugins"
+
+
+def plugin_folder() -> str:
+    """Where Twisted looks for plugins in this installation, as seen from its prefix."""
+    paths = sysconfig.get_paths()
+    return os.path.join(os.path.relpath(paths["purelib"], paths["data"]), "twisted", "plugins")
+
+
+class WithData(Distribution):
+    """setuptools' editable_wheel asks has_data, which exists under another name only."""
+
+    def has_data(self) -> bool:
+        """Are there data files?"""
+        return bool(self.data_files)
+
+
+# A wheel carries the plugin as a module. An editable install links no modules into packages of others: there
+# the file itself is put beside Twisted's own plugins.
+editable = "editable_wheel" in sys.argv
+setup(
+    distclass=WithData,
+    cffi_modules=["sector/_udt/_build.py:ffi"],
+    package_dir={"twisted.plugins": PLUGINS},
+    py_modules=[] if editable else ["twisted.plugins.sector_udt"],
+    data_files=[(plugin_folder(), [f"{PLUGINS}/sector_udt.py"])] if editable else [],
+)

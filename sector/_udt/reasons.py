@@ -1,8 +1,8 @@
 """What Twisted is told when a UDT connection cannot be made, or ends: its own exceptions, our words.
 
 Connecting: `ConnectionRefusedError` (nothing listens there, or the peer said no), `TimeoutError` (no answer),
-`UdtAuthError` (another key), `ConnectBindError` (the local port), else `ConnectError`; their first argument is
-one line for a person. The end: `ConnectionDone` (the peer closed, or we did and all has arrived),
+`UdtAuthError` (another key), `ConnectBindError` (the local port), else `ConnectError`; their first argument
+is one line for a person. The end: `ConnectionDone` (the peer closed, or we did and all has arrived),
 `ConnectionAborted` (we did, by abortConnection), else `ConnectionLost` with `name`, the core's error.
 """
 
