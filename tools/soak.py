@@ -1,0 +1,211 @@
+"""Long proofs in slices that can be interrupted: `./dev soak GROUP`.
+
+A slice is one program run with its own seed. What is done is kept in build/soak/GROUP.jsonl, one line
+per slice (seed, amount, seconds); the same command goes on behind the last one. A slice that fails is
+printed with the command that repeats it, is not counted, and ends the group with status 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+STATE = ROOT / "build" / "soak"
+STRIDE = 10_000  # a slice uses the seeds behind its own, one per scenario
+TEST = "csrc/build/test"
+
+
+@dataclass(frozen=True)
+class Slice:
+    """One run: what is counted, how much of it, and how it is made with a seed."""
+
+    unit: str
+    amount: int
+    command: Callable[[int], list[str]]
+    environment: Callable[[int], dict[str, str]] = lambda seed: {}
+    counted: str = ""  # pattern of the amount in the output, else `amount`
+
+
+@dataclass(frozen=True)
+class Group:
+    """A row of the table of tests: slices until `goal` of each unit is reached."""
+
+    about: str
+    goal: int
+    slices: tuple[Slice, ...]
+
+
+def _c_cases(unit: str, amount: int, scale: int, *names: str, counted: str = "") -> Slice:
+    return Slice(
+        unit, amount, lambda seed: [TEST, f"--seed={seed}", f"--scale={scale}", *names], counted=counted
+    )
+
+
+def _fuzz(target: str, runs: int) -> Slice:
+    corpus = f"csrc/build/corpus/{target}"
+    options = ["-len_control=0", "-max_len=800"] if target.endswith("_net") else []
+    return Slice(
+        target,
+        runs,
+        lambda seed: [
+            f"csrc/build/fuzz/{target}",
+            f"-seed={seed}",
+            f"-runs={runs}",
+            "-timeout=20",
+            "-rss_limit_mb=512",
+            "-artifact_prefix=build/soak/",
+            "-print_final_stats=1",
+            "-verbosity=1",
+            *options,
+            corpus,
+            f"csrc/fuzz/corpus/{target}",
+        ],
+        counted=r"stat::number_of_executed_units: +(\d+)",
+    )
+
+
+def _targets() -> list[str]:
+    return sorted(path.stem[5:] for path in (ROOT / "csrc/fuzz").glob("fuzz_*.c"))
+
+
+def _is_engine(target: str) -> bool:
+    """Each execution is a whole conversation; the other targets are stateless and quick."""
+    return target in ("udt", "gmp") or target.endswith("_net")
+
+
+GROUPS = {
+    "R1": Group(
+        "UDT in virtual time: any rate, distance, loss, reordering, duplication, damage, outages",
+        200_000,
+        (
+            _c_cases("scenarios", 2000, 200, "udt_scenarios"),
+            _c_cases("outages", 1000, 100, "udt_outages"),
+        ),
+    ),
+    "R2": Group(
+        "GMP in virtual time against a model: at most once, no silent loss, deadlines, restarts",
+        100_000_000,
+        (_c_cases("messages", 0, 200, "gmp_scenarios", counted=r"^# (\d+) messages"),),
+    ),
+    "R4": Group(
+        "fuzzing of every stateless parser in C",
+        100_000_000,
+        tuple(_fuzz(name, 5_000_000) for name in _targets() if not _is_engine(name)),
+    ),
+    "R4-engines": Group(
+        "fuzzing of the protocol engines, alone and in pairs",
+        1_000_000,
+        tuple(_fuzz(name, 20_000) for name in _targets() if _is_engine(name)),
+    ),
+    "R5": Group(
+        "hostile datagrams at a live cluster",
+        100_000_000,
+        (
+            Slice(
+                "datagrams",
+                10_000_000,
+                lambda seed: [
+                    sys.executable,
+                    "-m",
+                    "pytest",
+                    "tests/integration/test_hostile.py",
+                    "--timeout=3600",
+                    f"--seed={seed}",
+                    "-s",
+                ],
+                environment=lambda seed: {"SECTOR_TEST_HOSTILE": "10000000"},
+            ),
+        ),
+    ),
+}
+
+
+def done(group: str) -> tuple[dict[str, int], int]:
+    """Amounts by unit that earlier runs have finished, and the highest seed used."""
+    amounts: dict[str, int] = {}
+    last = 0
+    path = STATE / f"{group}.jsonl"
+    for line in path.read_text().splitlines() if path.exists() else []:
+        entry = json.loads(line)
+        amounts[entry["unit"]] = amounts.get(entry["unit"], 0) + entry["amount"]
+        last = max(last, entry["seed"])
+    return amounts, last
+
+
+def run_slice(one: Slice, seed: int) -> tuple[int, str]:
+    """Runs it; the amount, and the output when it failed (else empty)."""
+    command = one.command(seed)
+    environment = {**os.environ, **one.environment(seed)}
+    result = subprocess.run(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+    )
+    output = result.stdout.decode(errors="replace")
+    if result.returncode != 0:
+        words = [f"{name}={value}" for name, value in one.environment(seed).items()] + command
+        return 0, f"{output[-6000:]}\nsoak: seed {seed} failed: {shlex.join(words)}"
+    found = re.search(one.counted, output, re.MULTILINE) if one.counted else None
+    return (int(found.group(1)) if found else one.amount), ""
+
+
+def due(group: Group, amounts: dict[str, int]) -> Iterator[Slice]:
+    """The slices whose unit has not reached the goal, the most backward first."""
+    open_slices = [one for one in group.slices if amounts.get(one.unit, 0) < group.goal]
+    yield from sorted(open_slices, key=lambda one: amounts.get(one.unit, 0))
+
+
+def soak(name: str, minutes: float, first_seed: int) -> int:
+    """Slices of one group until the goal or the time is reached; exit status."""
+    group = GROUPS[name]
+    STATE.mkdir(parents=True, exist_ok=True)
+    for target in _targets():
+        (ROOT / "csrc/build/corpus" / target).mkdir(parents=True, exist_ok=True)
+    amounts, last = done(name)
+    seed = max(first_seed, last + STRIDE)
+    print(f"soak {name}: {group.about}; goal {group.goal:,} each, so far {amounts or 'nothing'}", flush=True)
+    end = time.monotonic() + minutes * 60
+    while time.monotonic() < end:
+        one = next(due(group, amounts), None)
+        if one is None:
+            break
+        start = time.monotonic()
+        amount, failure = run_slice(one, seed)
+        if failure:
+            print(failure, flush=True)
+            return 1
+        took = round(time.monotonic() - start, 1)
+        amounts[one.unit] = amounts.get(one.unit, 0) + amount
+        with (STATE / f"{name}.jsonl").open("a") as log:
+            entry = {"unit": one.unit, "seed": seed, "amount": amount, "seconds": took}
+            log.write(json.dumps(entry) + "\n")
+        print(f"seed {seed}: {amount:,} {one.unit} in {took} s, {amounts[one.unit]:,} in all", flush=True)
+        seed += STRIDE
+    left = {one.unit: group.goal - amounts.get(one.unit, 0) for one in due(group, amounts)}
+    print(f"soak {name}: " + (f"time is up, left: {left}" if left else "complete, 0 failures"), flush=True)
+    return 0
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(prog="./dev soak", description=__doc__)
+    parser.add_argument("group", choices=[*GROUPS], help="row of the table of tests")
+    parser.add_argument("--minutes", type=float, default=80, help="stop after the slice that passes this")
+    parser.add_argument("--seed", type=int, default=1_000_000, help="of the first slice")
+    parser.add_argument("--fresh", action="store_true", help="forget what was done before")
+    options = parser.parse_args()
+    if options.fresh:
+        (STATE / f"{options.group}.jsonl").unlink(missing_ok=True)
+    return soak(options.group, options.minutes, options.seed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
