@@ -171,6 +171,8 @@ def merge_tombstone(tx: Tx, dead: Tombstone, rebuild: bool) -> None:
     entry = find(tx, path)
     if entry is not None and rebuild and entry.version <= dead.version:
         if entry.is_dir and tx.has_children(path):
+            # The directory stays, but should it empty, no file of that name may come back.
+            tx.put_tombstone(path, dead.version, dead.at, False)
             return
         tx.forget_entry(path)
         entry = None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from effort import effort
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from test_namespace import NOW, Space
 
@@ -161,6 +161,14 @@ def test_rebuild_does_not_depend_on_the_order(
 
 @effort(40)
 @given(items=claims(DEEP))
+@example(
+    items=[
+        ("file", "s1", "/a/b", 1),
+        ("dead", "s1", "/a", 1),
+        ("dead", "s1", "/a/b", 1),
+        ("file", "s1", "/a", 1),
+    ]
+)
 def test_rebuild_always_makes_a_tree(items: list[tuple[str, str, str, int]]) -> None:
     """Files in the way of directories, in any order: every entry lies in a directory, no deletion revives."""
     entries, _ = rebuilt(items)
