@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import platform
 import statistics
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,18 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "commit": _commit(),
     }
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Holds the lock file SECTOR_BENCH_LOCK, if that is set: benches of one machine wait for one another."""
+    path = os.environ.get("SECTOR_BENCH_LOCK")
+    if not path:
+        yield
+        return
+    with open(path, "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _commit() -> str:

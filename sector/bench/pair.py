@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from sector.bench import series
+from sector.bench.common import alone
 from sector.bench.peers import Peer, Run
 from sector.bench.wan import Path
 from sector.errors import SectorError
@@ -62,7 +63,7 @@ def transfers(
     path: Path, wanted: Sequence[tuple[Peer, Run]], pins: tuple[str, str] | None = None
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Run transfers at once; (receiver, sender) of each. `pins` = cores of senders and receivers."""
-    with ExitStack() as stack:
+    with alone(), ExitStack() as stack:
 
         def start(prefix: list[str], command: list[str], cpu: str | None) -> _End:
             whole = prefix + (["taskset", "-c", cpu] if cpu else []) + command
