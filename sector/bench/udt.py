@@ -104,11 +104,10 @@ def _host(listen: int | None, to: str | None, peers: list[str], seconds: float) 
     epilog="\b\nExamples:\n"
     "  sector bench udt --peer libudt,tcp-cubic --runs 3 --json\n"
     "  sector bench udt --link rate=1g,rtt=100ms,loss=0.1% --peer tcp-bbr,tcp-cubic\n"
-    "  sector bench udt --grid 'rate=500m;rtt=20ms,100ms;loss=0,0.1%,1%' --peer tcp-bbr \\\n"
-    "    --results grid.jsonl --picture grid.html\n"
+    "  sector bench udt --grid 'rate=500m;rtt=20ms,100ms;loss=0,0.1%' --picture grid.html\n"
     "  sector bench udt --cell 1g-100ms-0.1%-sector\n"
-    "  sector bench udt --listen 9000      # on one host\n"
-    "  sector bench udt --to 192.0.2.7:9000   # on the other"
+    "  sector bench udt --listen 9000\n"
+    "  sector bench udt --to 192.0.2.7:9000"
 )
 @click.option(
     "--peer",

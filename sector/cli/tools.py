@@ -86,7 +86,7 @@ def _literal(host: str) -> str:
 
 
 BENCHES = {
-    "udt": ("sector.bench.udt", "Bulk throughput over loopback."),
+    "udt": ("sector.bench.udt", "Bulk throughput: loopback, links, hosts."),
     "gmp": ("sector.bench.gmp", "Round trips of 1 KB messages."),
     "terasort": ("sector.bench.terasort", "Sort records of 100 bytes on a cluster."),
 }
