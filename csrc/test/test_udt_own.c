@@ -3,21 +3,23 @@
 
 #include "base/bytes.h"
 
-/* Both ends of an open pair begin own mode, as their opening would do it. */
-void own_pair(world *w, const pair *p, enum own_kind kind, int epoch_shift)
+void own_begin(udt_conn *c, int end, enum own_kind kind, int epoch_shift, udt_time now)
 {
     static const uint8_t key[2][AEAD_KEY_BYTES] = {{1, 2, 3}, {4, 5, 6}};
-    for (int e = 0; e < 2; e++) {
-        udt_conn *c = udt__mux_find(w->m[e], p->s[e]);
-        own_cfg cfg = {.epoch_shift = epoch_shift};
-        if (kind != OWN_PLAIN) {
-            cfg.tx = key[e];
-            cfg.rx = key[!e];
-            cfg.features = OWN_F_SEALED | (kind == OWN_SEALED ? OWN_F_SEAL_DATA : 0);
-        }
-        CHECK(c);
-        CHECK(udt__own_start(c, &cfg, sim_net_now(w->net)));
+    own_cfg cfg = {.epoch_shift = epoch_shift};
+    if (kind != OWN_PLAIN) {
+        cfg.tx = key[end];
+        cfg.rx = key[!end];
+        cfg.features = OWN_F_SEALED | (kind == OWN_SEALED ? OWN_F_SEAL_DATA : 0);
     }
+    CHECK(c);
+    CHECK(udt__own_start(c, &cfg, now));
+}
+
+void own_pair(world *w, const pair *p, enum own_kind kind, int epoch_shift)
+{
+    for (int e = 0; e < 2; e++)
+        own_begin(udt__mux_find(w->m[e], p->s[e]), e, kind, epoch_shift, sim_net_now(w->net));
 }
 
 static void options(udt_opts *o)

@@ -7,7 +7,9 @@
 
 /* Nothing sealed; control packets sealed; everything sealed. */
 enum own_kind { OWN_PLAIN, OWN_CONTROL, OWN_SEALED };
-/* Both ends of an open pair begin own mode; epoch_shift 0 = the default. */
+/* One end of an open connection begins own mode; epoch_shift 0 = the default. */
+void own_begin(udt_conn *c, int end, enum own_kind kind, int epoch_shift, udt_time now);
+/* Both ends of a pair do. */
 void own_pair(world *w, const pair *p, enum own_kind kind, int epoch_shift);
 
 #endif
