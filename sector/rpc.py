@@ -6,7 +6,7 @@ on the caller's side; core statuses become `TimedOut`, `Unreachable`, `Busy`, `P
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
@@ -17,6 +17,7 @@ from twisted.logger import Logger
 from sector import errors
 from sector.gmp import api as gmp_api
 from sector.gmp.api import Gmp, GmpError, IncomingCall, Peer
+from sector.gmp.group import GroupResult, Wait
 from sector.wire.base import Message, Request, decode, encode
 
 log = Logger()
@@ -114,6 +115,31 @@ class RpcNode:
             raise from_gmp_error(failure.value, peer, request)
 
         return answer.addCallbacks(good, bad)
+
+    def group_call(
+        self,
+        peers: Sequence[Peer],
+        request: Request,
+        *,
+        wait: Wait = "all",
+        deadline_s: float = 60.0,
+        control: bool = False,
+        cancel_rest: bool = False,
+    ) -> GroupResult:
+        """The same request to many peers; results are of its REPLY type, errors SectorErrors."""
+        cls = type(request)
+        return self.gmp.group_call(
+            peers,
+            cls.NUMBER,
+            encode(request),
+            wait=wait,
+            deadline_s=deadline_s,
+            control=control,
+            idempotent=cls.SAFE,
+            cancel_rest=cancel_rest,
+            convert=lambda peer, body: decode(cls.REPLY, body),
+            convert_error=lambda peer, error: from_gmp_error(error, peer, request),
+        )
 
     def serve(self, cls: type[Q], handler: Callable[[Q, Caller], Awaitable[Message] | Message]) -> None:
         """Answer requests of `cls`. The handler may be async; a SectorError it raises goes to the caller;

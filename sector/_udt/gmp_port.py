@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from operator import itemgetter
@@ -35,6 +35,9 @@ class Kind(IntEnum):
     PEER_LOST = 73
     PEER_RESTARTED = 74
     KEY_UNKNOWN = 75
+    GROUP_MEMBER = 76
+    GROUP_DECIDED = 77
+    GROUP_DONE = 78
 
 
 @dataclass(slots=True)
@@ -61,6 +64,8 @@ _ID, _STATUS, _KEY, _INSTANCE, _CHANNEL, _METHOD, _MS = (
 )
 _RESPONSE, _REQUEST = int(Kind.RESPONSE), int(Kind.REQUEST)
 _source = itemgetter(*(EVENT_FIELDS.index(f"g.from.{name}") for name in ("family", "port", "ip", "scope")))
+WAIT_ALL, WAIT_QUORUM, WAIT_ANY, WAIT_NONE = range(4)
+TOKEN_BYTES = 24  # SGMP_TOKEN_BYTES
 REMEMBERED = 4096  # addresses and destinations whose translation is kept
 
 
@@ -189,8 +194,47 @@ class GmpPort:
             )
         )
 
+    def group(
+        self,
+        peers: Sequence[tuple[str, int, int]],
+        payload: bytes,
+        *,
+        method: int,
+        channel: int,
+        call: bool,
+        flags: int,
+        deadline_s: float,
+        wait: int,
+        quorum: int,
+        cancel_rest: bool,
+    ) -> int:
+        """One message or call to many (host, port, key_id); returns the group's id. Raises CoreError."""
+        to = ffi.new("sgmp_dest[]", len(peers))
+        for index, peer in enumerate(peers):
+            to[index] = self._destination(*peer)[0]
+        opts = ffi.new("sgmp_group_opts *")
+        opts.each.channel, opts.each.flags = channel, flags
+        opts.each.deadline_ms = max(1, int(deadline_s * 1000))
+        opts.method, opts.call, opts.wait, opts.quorum = method, call, wait, quorum
+        opts.cancel_rest = cancel_rest
+        return check(lib.sgmp_group(self._core.ctx, self.handle, to, len(peers), payload, len(payload), opts))
+
+    def mint_token(self, host: str, port: int, instance: int, key_id: int) -> bytes:
+        """A token for a holder (spec/gmp.md 4.2). Raises CoreError, ValueError."""
+        token = ffi.new("uint8_t[]", TOKEN_BYTES)
+        holder = pack_address(host, port)
+        check(lib.sgmp_mint_token(self._core.ctx, self.handle, holder, instance, key_id, token))
+        return bytes(ffi.buffer(token))
+
+    def introduce(self, host: str, port: int, key_id: int, instance: int, token: bytes) -> None:
+        """Take a token from a third party. Raises CoreError, ValueError."""
+        if len(token) != TOKEN_BYTES:
+            raise ValueError(f"a token has {TOKEN_BYTES} bytes")
+        to = self._destination(host, port, key_id)
+        check(lib.sgmp_introduce(self._core.ctx, self.handle, to, instance, token))
+
     def cancel(self, id: int) -> None:
-        """Cancel a message or a call."""
+        """Cancel a message, a call or a group."""
         lib.sgmp_cancel(self._core.ctx, self.handle, id)
 
     def reply(self, request_id: int, status: int, payload: bytes) -> None:

@@ -1,12 +1,12 @@
 """`udt:` for Twisted's endpoint strings, found through the plugin `twisted/plugins/sector_udt.py`.
 
-Client:      udt:HOST:PORT[:OPTION=VALUE…]          (`udt:192.0.2.7:9000:cc=bbr`, `udt:host=\\:\\:1:port=9000`)
+Client:      udt:HOST:PORT[:OPTION=VALUE…]         (`udt:192.0.2.7:9000:cc=bbr`, `udt:host=\\:\\:1:port=9000`)
 Rendezvous:  udt:rendezvous=HOST\\:PORT:local=PORT[:tag=NUMBER][:OPTION=VALUE…]
 Server:      udt:PORT[:interface=ADDRESS][:backlog=NUMBER][:OPTION=VALUE…]
 
 Options of all: `cc` congestion control; `mss` bytes of a packet; `maxBandwidth` bytes per second; `timeout`
-seconds to connect; `idleTimeout` seconds of silence; `sendBuffer` and `receiveBuffer` bytes; `kind` "stream" or
-"message". A colon inside a value is written `\\:`. Wrong strings raise ValueError.
+seconds to connect; `idleTimeout` seconds of silence; `sendBuffer` and `receiveBuffer` bytes; `kind` "stream"
+or "message". A colon inside a value is written `\\:`. Wrong strings raise ValueError.
 
 Loaded by every program that looks for endpoint plugins, hence nothing heavy at the top.
 """

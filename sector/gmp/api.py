@@ -6,12 +6,15 @@ message class (layout.md, import rule 2). Wire and promises: spec/gmp.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 from twisted.internet.defer import Deferred
+
+if TYPE_CHECKING:
+    from sector.gmp.group import GroupResult, Wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +62,16 @@ class GmpError(Exception):
     """A call failed. `status` < 0: core status -1..-9 (spec/gmp.md section 9), <= -100 the peer
     application's own with `payload` as its detail; `queue_full` when nothing was sent."""
 
-    def __init__(self, status: int, payload: bytes = b"", text: str = "") -> None:
+    def __init__(
+        self, status: int, payload: bytes = b"", text: str = "", *, queue_full: bool = False
+    ) -> None:
         super().__init__(text or f"GMP status {status}")
         self.status = status
         self.payload = payload
+        self.queue_full = queue_full
 
 
+TOKEN_BYTES = 24
 STATUS_UNKNOWN = -1
 STATUS_NO_METHOD = -2
 STATUS_BUSY = -3
@@ -113,6 +120,49 @@ class Gmp(Protocol):
         self, peer: Peer, payload: bytes, *, channel: int = 0, control: bool = False, deadline_s: float = 30.0
     ) -> Deferred[None]:
         """One message; fires when it is delivered (placed in the receiver's queue), else GmpError."""
+
+    def group_call(
+        self,
+        peers: Sequence[Peer],
+        method: int,
+        payload: bytes,
+        *,
+        wait: Wait = "all",
+        deadline_s: float = 60.0,
+        control: bool = False,
+        idempotent: bool = False,
+        cancel_rest: bool = False,
+        convert: Callable[[Peer, Any], Any] | None = None,
+        convert_error: Callable[[Peer, GmpError], Exception] | None = None,
+    ) -> GroupResult:
+        """The same request to at most GROUP_MAX peers. `wait` "all", "any", "none" or how many must
+        succeed; what is still open when that is decided goes on, unless `cancel_rest`. `convert` makes the
+        result of a member from its answer, `convert_error` its error. Raises ValueError."""
+
+    def group_send(
+        self,
+        peers: Sequence[Peer],
+        payload: bytes,
+        *,
+        channel: int = 0,
+        wait: Wait = "all",
+        deadline_s: float = 30.0,
+        control: bool = False,
+        cancel_rest: bool = False,
+    ) -> GroupResult:
+        """The same message to at most GROUP_MAX peers; a member succeeds when it is delivered."""
+
+    def mint_token(self, host: str, port: int, instance: int, key_id: int) -> bytes:
+        """A token (24 bytes, valid 120 s) for a holder at that address with that instance and key: who
+        gets it from a third party needs no HELLO with us. Raises GmpError, ValueError for no address."""
+
+    def introduce(self, peer: Peer, instance: int, token: bytes) -> None:
+        """A third party vouches for `peer` and brought the token it minted for us: the first message goes
+        out at once. A token that is refused costs one HELLO, no message. Needs the key."""
+
+    def writable(self, peer: Peer) -> Deferred[None]:
+        """Fires when there is room again towards `peer` after a GmpError with `queue_full`. A peer has
+        room for 1024 messages and 4 MiB, all peers together for 64 MiB."""
 
     def register(self, method: int, handler: Handler) -> None:
         """Serve `method`. A handler that raises GmpError answers with its status and payload; any other

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, maybeDeferred, succeed
@@ -19,6 +19,7 @@ from sector.gmp.api import (
     STATUS_NO_METHOD,
     STATUS_TIMEOUT,
     STATUS_UNKNOWN,
+    TOKEN_BYTES,
     GmpError,
     GmpKey,
     Handler,
@@ -26,6 +27,7 @@ from sector.gmp.api import (
     Peer,
     PeerEvent,
 )
+from sector.gmp.group import GROUP_MAX, GroupResult, Wait, needed
 
 log = Logger()
 
@@ -60,6 +62,7 @@ class MemoryGmp:
         self._watchers: list[Callable[[PeerEvent], None]] = []
         self._pending: set[Deferred[bytes]] = set()
         self._stopped = False
+        self.introduced: dict[Peer, int] = {}
 
     @property
     def address(self) -> tuple[str, int]:
@@ -179,6 +182,99 @@ class MemoryGmp:
             return result
         source = Peer(*self._address, peer.key_id)
         handler(source, target._keys[peer.key_id].principal, bytes(payload))
+        return succeed(None)
+
+    def group_call(
+        self,
+        peers: Sequence[Peer],
+        method: int,
+        payload: bytes,
+        *,
+        wait: Wait = "all",
+        deadline_s: float = 60.0,
+        control: bool = False,
+        idempotent: bool = False,
+        cancel_rest: bool = False,
+        convert: Callable[[Peer, Any], Any] | None = None,
+        convert_error: Callable[[Peer, GmpError], Exception] | None = None,
+    ) -> GroupResult:
+        def one(peer: Peer) -> Deferred[Any]:
+            return self.call(peer, method, payload, deadline_s=deadline_s, control=control)
+
+        return self._group(peers, one, wait, cancel_rest, convert, convert_error)
+
+    def group_send(
+        self,
+        peers: Sequence[Peer],
+        payload: bytes,
+        *,
+        channel: int = 0,
+        wait: Wait = "all",
+        deadline_s: float = 30.0,
+        control: bool = False,
+        cancel_rest: bool = False,
+    ) -> GroupResult:
+        def one(peer: Peer) -> Deferred[Any]:
+            return self.send(peer, payload, channel=channel, deadline_s=deadline_s)
+
+        return self._group(peers, one, wait, cancel_rest, None, None)
+
+    def _group(
+        self,
+        peers: Sequence[Peer],
+        one: Callable[[Peer], Deferred[Any]],
+        wait: Wait,
+        cancel_rest: bool,
+        convert: Callable[[Peer, Any], Any] | None,
+        convert_error: Callable[[Peer, GmpError], Exception] | None,
+    ) -> GroupResult:
+        if len(peers) > GROUP_MAX:
+            raise ValueError(f"a group has at most {GROUP_MAX} peers")
+        unique = list(dict.fromkeys(peers))
+        quorum = needed(wait, len(unique))
+        running: list[Deferred[Any]] = []
+
+        def cancel() -> None:
+            for call in running:
+                call.cancel()
+
+        group = GroupResult(peers, cancel=cancel, convert=convert, convert_error=convert_error)
+
+        def judge() -> None:
+            left = len(unique) - len(group.members)
+            if group.met is None and (group.succeeded >= quorum or group.succeeded + left < quorum):
+                group.group_decided(group.succeeded >= quorum)
+                if cancel_rest:
+                    cancel()
+            if left == 0:
+                group.group_done()
+
+        def ended(result: Any, index: int) -> None:
+            if isinstance(result, Failure):
+                error = result.value
+                status = error.status if isinstance(error, GmpError) else STATUS_UNKNOWN
+                group.member_ended(index, status, getattr(error, "payload", b""), None)
+            else:
+                group.member_ended(index, 0, result, None)
+            judge()
+
+        judge()
+        for peer in unique:
+            call = one(peer)
+            running.append(call)
+            call.addBoth(ended, group.peers.index(peer))
+        return group
+
+    def mint_token(self, host: str, port: int, instance: int, key_id: int) -> bytes:
+        return os.urandom(TOKEN_BYTES)
+
+    def introduce(self, peer: Peer, instance: int, token: bytes) -> None:
+        """Nothing to save here: there is no first contact in a MemoryHub. Kept for tests to see."""
+        if len(token) != TOKEN_BYTES:
+            raise ValueError(f"a token has {TOKEN_BYTES} bytes")
+        self.introduced[peer] = instance
+
+    def writable(self, peer: Peer) -> Deferred[None]:
         return succeed(None)
 
     def counters(self) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
@@ -11,7 +11,18 @@ from twisted.python.failure import Failure
 
 from sector._udt.context import Core
 from sector._udt.errors import CoreError
-from sector._udt.gmp_port import CONTROL, IDEMPOTENT, WANT_PROGRESS, GmpEvent, GmpPort, Kind
+from sector._udt.gmp_port import (
+    CONTROL,
+    IDEMPOTENT,
+    WAIT_ALL,
+    WAIT_ANY,
+    WAIT_NONE,
+    WAIT_QUORUM,
+    WANT_PROGRESS,
+    GmpEvent,
+    GmpPort,
+    Kind,
+)
 from sector.gmp.api import (
     STATUS_BUSY,
     STATUS_CANCELLED,
@@ -27,6 +38,7 @@ from sector.gmp.api import (
     Peer,
     PeerEvent,
 )
+from sector.gmp.group import GROUP_MAX, GroupResult, Wait, needed
 
 log = Logger()
 
@@ -40,6 +52,11 @@ _PEER_EVENTS = {
 # outcomes of plain messages (udt_err.h) as call statuses
 _OUTCOME = {"TIMEOUT": STATUS_TIMEOUT, "UNREACHABLE": STATUS_PEER_LOST, "RESTARTED": STATUS_PEER_RESTARTED}
 _OUTCOME |= {"CANCELLED": STATUS_CANCELLED, "AGAIN": STATUS_BUSY}
+
+
+def _not_sent(error: CoreError) -> GmpError:
+    full = error.name == "AGAIN"
+    return GmpError(_OUTCOME.get(error.name, STATUS_UNKNOWN), text=str(error), queue_full=full)
 
 
 class GmpNode:
@@ -61,6 +78,8 @@ class GmpNode:
         self._watch: dict[int, Callable[[int], None]] = {}
         self._sends: dict[int, Deferred[None]] = {}
         self._running: dict[int, Deferred[Any]] = {}
+        self._groups: dict[int, tuple[GroupResult, bool]] = {}  # and whether of calls
+        self._room: list[tuple[tuple[str, int], Deferred[None]]] = []
         self._handlers: dict[int, Handler] = {}
         self._default: Handler | None = None
         self._messages: dict[int, Callable[[Peer, str, bytes], None]] = {}
@@ -108,7 +127,7 @@ class GmpNode:
         try:
             call_id = self._port.call(peer.host, peer.port, peer.key_id, method, payload, flags, deadline_s)
         except CoreError as error:
-            answer.errback(GmpError(_OUTCOME.get(error.name, STATUS_UNKNOWN), text=str(error)))
+            answer.errback(_not_sent(error))
             return answer
         self._calls[call_id] = answer
         if on_progress:
@@ -130,10 +149,134 @@ class GmpNode:
                 peer.host, peer.port, peer.key_id, channel, payload, flags, deadline_s
             )
         except CoreError as error:
-            outcome.errback(GmpError(_OUTCOME.get(error.name, STATUS_UNKNOWN), text=str(error)))
+            outcome.errback(_not_sent(error))
             return outcome
         self._sends[message_id] = outcome
         return outcome
+
+    def group_call(
+        self,
+        peers: Sequence[Peer],
+        method: int,
+        payload: bytes,
+        *,
+        wait: Wait = "all",
+        deadline_s: float = 60.0,
+        control: bool = False,
+        idempotent: bool = False,
+        cancel_rest: bool = False,
+        convert: Callable[[Peer, Any], Any] | None = None,
+        convert_error: Callable[[Peer, GmpError], Exception] | None = None,
+    ) -> GroupResult:
+        flags = (CONTROL if control else 0) | (IDEMPOTENT if idempotent else 0)
+        group = GroupResult(
+            peers, cancel=lambda: self._cancel_group(group), convert=convert, convert_error=convert_error
+        )
+        return self._group(group, payload, wait, method, 0, True, flags, deadline_s, cancel_rest)
+
+    def group_send(
+        self,
+        peers: Sequence[Peer],
+        payload: bytes,
+        *,
+        channel: int = 0,
+        wait: Wait = "all",
+        deadline_s: float = 30.0,
+        control: bool = False,
+        cancel_rest: bool = False,
+    ) -> GroupResult:
+        flags = CONTROL if control else 0
+        group = GroupResult(peers, cancel=lambda: self._cancel_group(group), convert=lambda peer, data: None)
+        return self._group(group, payload, wait, 0, channel, False, flags, deadline_s, cancel_rest)
+
+    def _group(
+        self,
+        group: GroupResult,
+        payload: bytes,
+        wait: Wait,
+        method: int,
+        channel: int,
+        call: bool,
+        flags: int,
+        deadline_s: float,
+        cancel_rest: bool,
+    ) -> GroupResult:
+        if len(group.peers) > GROUP_MAX:
+            raise ValueError(f"a group has at most {GROUP_MAX} peers")
+        quorum = needed(wait, len(group.peers))
+        rule = {"all": WAIT_ALL, "any": WAIT_ANY, "none": WAIT_NONE}.get(str(wait), WAIT_QUORUM)
+        if not group.peers:
+            group.group_decided(quorum == 0)
+            group.group_done()
+            return group
+        try:
+            group_id = self._port.group(
+                [(peer.host, peer.port, peer.key_id) for peer in group.peers],
+                payload,
+                method=method,
+                channel=channel,
+                call=call,
+                flags=flags,
+                deadline_s=deadline_s,
+                wait=rule,
+                quorum=quorum,
+                cancel_rest=cancel_rest,
+            )
+        except CoreError as error:
+            for index in range(len(group.peers)):
+                group.member_ended(index, _OUTCOME.get(error.name, STATUS_UNKNOWN), b"", None)
+            group.group_done()
+            return group
+        self._groups[group_id] = group, call
+        return group
+
+    def _cancel_group(self, group: GroupResult) -> None:
+        for group_id, (known, _) in self._groups.items():
+            if known is group and self._stopped is None:
+                self._port.cancel(group_id)
+
+    def mint_token(self, host: str, port: int, instance: int, key_id: int) -> bytes:
+        try:
+            return self._port.mint_token(host, port, instance, key_id)
+        except CoreError as error:
+            raise GmpError(STATUS_UNKNOWN, text=str(error)) from None
+
+    def introduce(self, peer: Peer, instance: int, token: bytes) -> None:
+        try:
+            self._port.introduce(peer.host, peer.port, peer.key_id, instance, token)
+        except CoreError as error:  # a HELLO will do
+            log.debug("no introduction to {host}: {why}", host=peer.host, why=str(error))
+
+    def writable(self, peer: Peer) -> Deferred[None]:
+        room: Deferred[None] = Deferred()
+        self._room.append(((peer.host, peer.port), room))
+        return room
+
+    def _writable(self, event: GmpEvent) -> None:
+        everybody = event.port == 0
+        waiting, self._room = self._room, []
+        for to, room in waiting:
+            if room.called:
+                continue
+            if everybody or to == (event.host, event.port):
+                room.callback(None)
+            else:
+                self._room.append((to, room))
+
+    def _group_event(self, event: GmpEvent) -> None:
+        group, is_call = self._groups.get(event.id, (None, False))
+        if group is None:
+            return
+        if event.kind == Kind.GROUP_MEMBER:
+            status = event.status
+            if status and not is_call:
+                status = _OUTCOME.get(CoreError(status).name, STATUS_UNKNOWN)
+            group.member_ended(event.method, status, event.data, event.ms / 1e6 if event.ms else None)
+        elif event.kind == Kind.GROUP_DECIDED:
+            group.group_decided(event.status == 0)
+        else:
+            del self._groups[event.id]
+            group.group_done()
 
     def register(self, method: int, handler: Handler) -> None:
         self._handlers[method] = handler
@@ -164,6 +307,13 @@ class GmpNode:
                     pending.errback(GmpError(STATUS_CANCELLED, text="the endpoint was closed"))
             for running in list(self._running.values()):
                 running.cancel()
+            for group, _ in list(self._groups.values()):
+                group.group_done()
+            self._groups.clear()
+            for _, room in self._room:
+                if not room.called:
+                    room.errback(GmpError(STATUS_CANCELLED, text="the endpoint was closed"))
+            self._room.clear()
         done: Deferred[None] = Deferred()
         self._stopped.addCallback(lambda _: done.callback(None))
         return done
@@ -188,6 +338,10 @@ class GmpNode:
                 running = self._running.get(event.id)
                 if running is not None:
                     running.cancel()
+            case Kind.GROUP_MEMBER | Kind.GROUP_DECIDED | Kind.GROUP_DONE:
+                self._group_event(event)
+            case Kind.WRITABLE:
+                self._writable(event)
             case kind if kind in _PEER_EVENTS:
                 peer = Peer(event.host, event.port, event.key_id)
                 for listener in list(self._peer_handlers):

@@ -40,6 +40,7 @@ from sector.wire.sphere import (
     JobStart,
     JobStarted,
     JobTable,
+    JobTaken,
     Runtime,
     SpeNode,
     SpePeer,
@@ -164,7 +165,7 @@ class Jobs:
         self.jobs[job.id] = job
         self.live[job.id] = _Live(context.clock.seconds())
         try:
-            started = await self._introduce(job, view)
+            started = await self._introduce(job, view, caller)
         except BaseException:
             del self.jobs[job.id]
             self._release(job.id)
@@ -182,12 +183,13 @@ class Jobs:
         if job.id not in self.live:
             raise Cancelled(f"job {job.id} has ended: {job.why or job.state}")
         self.live[job.id].heard = self.context.clock.seconds()
-        started = await self._introduce(job, self.context.sessions.user_of(caller.principal))
+        started = await self._introduce(job, self.context.sessions.user_of(caller.principal), caller)
         await self._save(job)
         return started
 
-    async def _introduce(self, job: JobState, view: View) -> JobStarted:
-        """Send the record with keys and peers to all slaves that are up; answer with those that took it."""
+    async def _introduce(self, job: JobState, view: View, caller: Caller) -> JobStarted:
+        """Send the record with keys and peers to all slaves that are up; answer with those that took it, and
+        their tokens for the caller, whose first message to a slave then needs no HELLO."""
         live = self.live[job.id]
         up = self._ready()
         for _ in range(START_TRIES):
@@ -211,6 +213,8 @@ class Jobs:
                 job.timeout_s,
                 job.stage,
                 [self._peer(live, slave, other) for other in up if other.id != slave.id],
+                Address(caller.peer.host, caller.peer.port),
+                caller.instance,
             )
             calls.append(self.context.call_slave(slave.id, record, deadline_s=10.0))
         nodes, refused, first = [], {}, None
@@ -224,6 +228,7 @@ class Jobs:
                         slave.data,
                         slave.spes,
                         self.client_keys[(job.client, slave.instance)],
+                        answer.token if isinstance(answer, JobTaken) else b"",
                     )
                 )
             else:

@@ -25,7 +25,7 @@ from sector.errors import (
     SectorError,
     Unavailable,
 )
-from sector.gmp.api import GmpKey
+from sector.gmp.api import GmpError, GmpKey
 from sector.model import Key, Version
 from sector.rpc import Caller, RpcNode
 from sector.slave import spe_job
@@ -51,6 +51,7 @@ from sector.wire.sphere import (
     Delivered,
     JobEnd,
     JobRecord,
+    JobTaken,
     Pickup,
     RangeFetch,
     ResultDrop,
@@ -170,7 +171,7 @@ class Spe:
             job.active -= 1
 
     # -- from masters ----------------------------------------------------------------------------
-    async def record(self, request: JobRecord, caller: Caller) -> Ok:
+    async def record(self, request: JobRecord, caller: Caller) -> JobTaken:
         """A master introduces a job, or renews it."""
         self.context.check_master(caller, request)
         why = mismatch(request.runtime)
@@ -190,7 +191,16 @@ class Spe:
             self.jobs[request.job] = job
         for key in [request.client_key, *(peer.key for peer in request.peers)]:
             self._add_key(request.job, key)
-        return Ok()
+        at = request.client_at
+        if at is None or not request.client_instance:
+            return JobTaken()
+        try:
+            token = self.context.gmp.mint_token(
+                at.host, at.port, request.client_instance, request.client_key.key_id
+            )
+        except (GmpError, ValueError):
+            token = b""  # the client says HELLO
+        return JobTaken(token)
 
     def _add_key(self, job: str, key: Key) -> None:
         self.keys.setdefault(key.key_id, set()).add(job)

@@ -14,7 +14,7 @@ from twisted.python.failure import Failure
 from sector.client.cloud import CloudClient
 from sector.client.deferred import pause
 from sector.errors import Busy, SectorError, TimedOut, Unreachable
-from sector.gmp.api import GmpKey, Peer
+from sector.gmp.api import TOKEN_BYTES, GmpKey, Peer
 from sector.keys import client_slave_key
 from sector.resolve import literal_host
 from sector.wire.base import Request
@@ -100,6 +100,8 @@ class Nodes:
                 host = await literal_host(self.client.clock, info.gmp.host)
                 self._install(info)
                 link = NodeLink(info, Peer(host, info.gmp.port, info.key_id))
+                if len(info.token) == TOKEN_BYTES:
+                    self.client.gmp.introduce(link.peer, info.instance, info.token)
                 if known is not None and not fresh:
                     link.shipping = known.shipping
                 self.links[info.node] = link

@@ -52,7 +52,8 @@ class Runtime(msgspec.Struct, frozen=True, array_like=True):
 
 class SpeNode(msgspec.Struct, frozen=True, array_like=True):
     """A slave that takes part in a job, as the client sees it. `spes` = segments it runs at once. The key is
-    HKDF(S, "cs" + node + instance + key_id) (sector.keys.client_slave_key): it does not travel."""
+    HKDF(S, "cs" + node + instance + key_id) (sector.keys.client_slave_key): it does not travel. `token`
+    introduces the client to the slave's GMP endpoint (spec/gmp.md 5.3): no HELLO; b"" = none."""
 
     node: Name
     instance: U64
@@ -60,6 +61,7 @@ class SpeNode(msgspec.Struct, frozen=True, array_like=True):
     data: Address
     spes: U32
     key_id: U32
+    token: Annotated[bytes, Meta(max_length=24)] = b""
 
 
 class SpePeer(msgspec.Struct, frozen=True, array_like=True):
@@ -201,10 +203,17 @@ class JobCancel(Request, frozen=True, array_like=True):
 
 
 # master -> slave ------------------------------------------------------------------------------------
-@request(0x0421, safe=True)
+class JobTaken(Message, frozen=True, array_like=True):
+    """`token`: the slave's GMP token for the client's address and instance, b"" where none was asked."""
+
+    token: Annotated[bytes, Meta(max_length=24)] = b""
+
+
+@request(0x0421, reply=JobTaken, safe=True)
 class JobRecord(Request, frozen=True, array_like=True):
     """A slave may run this job. `client` is the principal of the driver, under `client_key`; `rights` are
-    the user's at this moment. Sent again when a slave comes back: it replaces keys and peers.
+    the user's at this moment. Sent again when a slave comes back: it replaces keys and peers. `client_at`
+    and `client_instance`: the driver's GMP endpoint as the master sees it, for which a token is minted.
     Errors: unavailable (another interpreter or package version; the message names both)."""
 
     epoch: U64
@@ -218,6 +227,8 @@ class JobRecord(Request, frozen=True, array_like=True):
     timeout_s: float
     stage: U32
     peers: Annotated[list[SpePeer], Meta(max_length=4096)] = []
+    client_at: Address | None = None
+    client_instance: U64 = 0
 
 
 @request(0x0422, safe=True)
