@@ -247,6 +247,7 @@ static void follow_address(sgmp_node *n, struct assoc *a, const struct rx *rx, b
             return;
         sg_assoc_move(n, a, rx->from);
         a->unproved = true;
+        a->x->size_fall = a->dgram > PKT_LIMIT; /* proved for another path */
         a->x->unproved_in = a->x->unproved_out = 0;
         a->x->ping_at = rx->now - SEC(1);
     }

@@ -373,6 +373,11 @@ static size_t build_data(sgmp_node *n, struct assoc *a, struct draft *d, struct 
                          udt_time now)
 {
     struct active *x = a->x;
+    if (m->len > PKT_INLINE && m->len > sg_inline(a)) { /* a peer that restarted, for example */
+        if (!sg_bulk_convert(n, m, now))
+            sg_settle(n, m, m->attempt ? UDT_E_TIMEOUT : UDT_E_NOTSENT, now);
+        return 0;
+    }
     unsigned flags = m->flags;
     bool again = m->attempt > 0, forced = x->forced > 0 && again;
     if (!mark_sent(n, a, m, now))
@@ -526,9 +531,9 @@ size_t sg_build(sgmp_node *n, struct assoc *a, uint8_t *buf, udt_time now)
     if (x->refuse_due)
         return build_refuse(n, a, &d, now);
     bool ack = a->fresh && (x->ack_now || x->ack_at <= now);
-    if (x->size_due && !ack && sg_empty(&x->ctl_q))
-        return build_probe(n, a, &d, now);
     struct msg *m = ack && sg_ack_words(a) > 1 ? NULL : sg_pick(n, a, now, &when);
+    if (x->size_due && !ack && !(m && (m->flags & PKT_F_CONTROL)))
+        return build_probe(n, a, &d, now);
     if (m)
         return build_data(n, a, &d, m, now);
     if (!ack)

@@ -27,6 +27,7 @@ struct run {
     double loss, rtt_s, rate;
     int64_t bytes;
     udt_time last_outcome;
+    udt_time mtu_falls; /* to 1500 bytes */
 };
 static struct {
     int64_t messages, bytes, retrans, delivered, unsure, bulk, calls, restarts;
@@ -119,7 +120,7 @@ static void submit(struct run *r)
     t->call = kind < 30;
     t->bulk = (kind >= 98 || kind == 0) && r->rate > 5e6;
     t->repeatable = sim_rng_below(&r->rng, 4) == 0;
-    t->len = t->bulk ? 1200 + (int)sim_rng_below(&r->rng, sizeof buf - 1200)
+    t->len = t->bulk ? 1200 + (int)sim_rng_below(&r->rng, id % 2 ? 8000 : sizeof buf - 1200)
                      : 4 + (int)sim_rng_below(&r->rng, t->call ? 1069 : 1093);
     bool control = !t->bulk && t->len <= 200 && sim_rng_below(&r->rng, 3) == 0;
     t->restarts_at = r->restarts[!side];
@@ -228,7 +229,10 @@ static void setup(struct run *r, uint64_t seed)
     r->loss = loss / 1e6;
     r->rtt_s = (double)(2 * delay + l.jitter_us * 2 + l.reorder_us) / 1e6;
     for (int i = 0; i < 2; i++)
-        gnode_open(&r->node[i], r->net, (unsigned)i + 1, true, seed);
+        gnode_open_sized(&r->node[i], r->net, (unsigned)i + 1, true, seed,
+                         sim_rng_below(&r->rng, 3) ? 8972 : 0);
+    r->mtu_falls =
+        sim_rng_below(&r->rng, 4) ? UDT_NEVER : (udt_time)sim_rng_below(&r->rng, SEC_(4));
     sim_net_link(r->net, 0, 1, &l);
     sim_net_link(r->net, 1, 0, &l);
     gpair(&r->node[0], &r->node[1], KEY, SGMP_ALG_AES256GCM);
@@ -257,6 +261,8 @@ static void run_one(struct run *r, uint64_t seed)
             }
             next_submit = now + (udt_time)sim_rng_below(&r->rng, 300000);
         }
+        if (now >= r->mtu_falls)
+            r->node[0].mtu = r->node[1].mtu = 1500;
         if (now >= next_restart) {
             restart(r, (int)sim_rng_below(&r->rng, 2));
             next_restart = sim_rng_below(&r->rng, 2) ? UDT_NEVER : now + SEC_(1);
