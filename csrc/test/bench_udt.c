@@ -4,7 +4,8 @@
  * Options of both: --flows N, --threads (loop thread instead of the caller driving the port),
  * --cpu N, --mss N (9000 for jumbo frames), --no-gso, --no-gro, --cc NAME, --bw BYTES_PER_S,
  * --plain (treat the peer as a foreign one), --buf BYTES, --key HEX (32 bytes: every packet is
- * sealed), --name TEXT (goes into the line), --json (it always is).
+ * sealed; with --plain-data control packets only), --name TEXT (goes into the line), --json (it
+ * always is).
  * recv: --seconds S ends S seconds after the first connection. send: --abandon ends when the time
  * is over, without waiting until everything has arrived.
  * The clock starts with the (first) connection; gbps counts payload up to the last byte;
@@ -30,7 +31,7 @@ struct flow {
 static struct bench {
     udt_ctx *ctx;
     int32_t port;
-    bool threads, plain, abandon, refused, keyed;
+    bool threads, plain, plain_data, abandon, refused, keyed;
     uint32_t flags, buf_bytes;
     uint16_t mss;
     const char *cc, *name;
@@ -39,7 +40,7 @@ static struct bench {
     struct flow flow[MAX_FLOWS];
     int table[TABLE]; /* socket -> flow + 1 */
     int todo[MAX_FLOWS], head, n_todo;
-    uint8_t key[32];
+    uint8_t key[32]; /* UDT_PSK_BYTES */
     struct bench_series all;
 } b = {.flows = 1};
 
@@ -270,6 +271,15 @@ static udt_sock_opts options(void)
                        .max_bw_Bps = b.bw,
                        .snd_buf_bytes = b.buf_bytes,
                        .rcv_buf_bytes = b.buf_bytes};
+#ifdef UDT_PSK_BYTES
+    o.psk = b.keyed ? b.key : NULL;
+    o.require_key = b.keyed;
+    o.plain_data = b.plain_data;
+    o.no_extensions = b.plain;
+#else
+    if (b.keyed)
+        die("--key", UDT_E_INVAL);
+#endif
     return o;
 }
 
@@ -420,6 +430,8 @@ static bool parse_flag(const char *a)
         b.threads = true;
     else if (strcmp(a, "--plain") == 0)
         b.plain = true;
+    else if (strcmp(a, "--plain-data") == 0)
+        b.plain_data = true;
     else if (strcmp(a, "--abandon") == 0)
         b.abandon = true;
     else if (strcmp(a, "--no-gso") == 0)

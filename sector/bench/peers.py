@@ -102,6 +102,7 @@ _KEY = "00112233445566778899aabbccddeeff" * 2
 _ALL = [
     _sector("sector", "own peers, plain"),
     _sector("sector-sealed", "own peers, AES-GCM on every packet", "--key", _KEY),
+    _sector("sector-control", "own peers, control packets sealed", "--key", _KEY, "--plain-data"),
     _sector("sector-threads", "own peers with a loop thread each", "--threads"),
     _sector("sector_compatible", "as towards a foreign peer", "--plain"),
     _sector("sector-udt", "own peers, UDT's congestion control", "--cc", "udt"),

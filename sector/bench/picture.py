@@ -18,13 +18,13 @@ _CELL_W, _CELL_H, _LEFT, _TOP, _GAP = 86, 46, 74, 64, 34
 def _grids(
     rows: Sequence[dict[str, Any]],
 ) -> dict[tuple[str, str], dict[tuple[float, float], tuple[float, float]]]:
-    """(rate text, peer) -> {(rtt s, loss): (median steady Mb/s, share of the limit)}."""
+    """(rate, peer) -> {(rtt s, loss): (median steady Mb/s, share of the limit)}."""
     found: dict[tuple[str, str], dict[tuple[float, float], list[tuple[float, float]]]] = {}
     for row in rows:
         if "steady_gbps" not in row:
             continue
         link = Link.parse(row["link"])
-        rate = dict(part.split("=", 1) for part in link.text.split(","))["rate"]
+        rate = f"{link.rate_bps / 1e6:g} Mb/s"
         cell = found.setdefault((rate, row["peer"]), {}).setdefault((link.rtt_s, link.loss), [])
         cell.append((row["steady_gbps"] * 1e3, row["steady_gbps"] * 1e9 / link.limit_bps))
     return {
@@ -63,7 +63,7 @@ def svg(rows: Sequence[dict[str, Any]]) -> str:
         x, y = _GAP + i % across * panel_w, _GAP + i // across * panel_h
         out.append(f'<g transform="translate({x},{y})">')
         out.append(f'<text x="{_LEFT}" y="16" font-size="16" font-weight="bold">{escape(peer)}</text>')
-        out.append(f'<text x="{_LEFT}" y="35" fill="#666">{escape(rate)}, steady Mb/s; RTT by loss</text>')
+        out.append(f'<text x="{_LEFT}" y="35" fill="#666">{escape(rate)}: steady Mb/s, RTT by loss</text>')
         for k, loss in enumerate(losses):
             out.append(_text(_LEFT + _CELL_W * (k + 0.5), _TOP - 8, f"{loss * 100:g} %"))
         for j, rtt in enumerate(rtts):
