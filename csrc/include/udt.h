@@ -76,18 +76,33 @@ int udt_port_close(udt_ctx *ctx, int32_t port);
 int udt_port_run(udt_ctx *ctx, int32_t port, int64_t timeout_us);
 
 typedef struct udt_sock_opts {
-    uint16_t type;                               /* 1 stream, 2 messages */
-    uint16_t mss;                                /* 0 = the port's */
-    uint32_t snd_buf_bytes, rcv_buf_bytes;       /* 0 = default bound (64 MiB, grown on demand) */
+    uint16_t type; /* 1 stream, 2 messages */
+    uint16_t mss;  /* 0 = the port's */
+    /* Bounds; memory follows use. 0 = streams between our own ends: as the flow needs, within a
+     * fair share of max_buf_bytes; else 8192 packets. */
+    uint32_t snd_buf_bytes, rcv_buf_bytes;
     const char *cc;                              /* NULL = default */
     int64_t max_bw_Bps;                          /* 0 = unlimited */
     int32_t connect_timeout_ms, idle_timeout_ms; /* 0 = default */
     bool own_peer;
     uint32_t tag; /* rendezvous */
+    /* Own mode (docs/protocol/udt-own-mode.md), which is offered unless `no_extensions` forbids. */
+    const uint8_t *psk; /* UDT_PSK_BYTES, copied; packets are sealed when the peer has it too */
+    bool require_key;   /* a peer that cannot prove the psk is refused: FAILED(AUTH) */
+    bool plain_data;    /* seal control packets only; the data protects itself */
+    bool no_extensions; /* speak with everybody as with libudt */
 } udt_sock_opts;
+#define UDT_PSK_BYTES 32
 int32_t udt_listen(udt_ctx *ctx, int32_t port, const udt_sock_opts *o, uint32_t backlog);
 int32_t udt_connect(udt_ctx *ctx, int32_t port, const udt_addr *to, const udt_sock_opts *o);
 int32_t udt_rendezvous(udt_ctx *ctx, int32_t port, const udt_addr *to, const udt_sock_opts *o);
+/* A connection whose both ends hold `key` (UDT_PSK_BYTES, used for this one only): no handshake.
+ * The initiator knows where the other is and may send at once; the responder (`to` NULL) adopts the
+ * first address that proves the key, and sends nothing before. All packets are sealed (but data
+ * with plain_data, which both must say). CONNECTED comes when the other end was heard;
+ * FAILED(INUSE): draw another key; FAILED(TIMEOUT) after connect_timeout_ms, 30 s. */
+int32_t udt_open_keyed(udt_ctx *ctx, int32_t port, const udt_addr *to, const udt_sock_opts *o,
+                       const uint8_t *key, bool initiator);
 /* Stream: bytes accepted (copied), 0 < n <= len, or AGAIN (then WRITABLE follows). */
 ssize_t udt_send(udt_ctx *ctx, int32_t sock, const uint8_t *buf, size_t len);
 /* Stream: bytes copied out, AGAIN, PEERCLOSED at the end, or the socket's error. */
@@ -118,6 +133,9 @@ typedef struct udt_port_stats {
     int64_t dgrams_in, dgrams_out, bytes_in, bytes_out, send_calls, recv_calls, gso, gro;
     int64_t sockets, half_open, tombstones, dropped_bad, dropped_unknown, dropped_cookie, rejected;
     int64_t buf_bytes, rcvbuf_bytes, sndbuf_bytes; /* socket buffer sizes the kernel granted */
+    /* Datagrams of sealed connections that did not prove themselves, were seen before, or were not
+     * sealed; addresses of peers that changed, or claimed to. */
+    int64_t bad_tag, replayed, unsealed, moves, moves_refused;
 } udt_port_stats;
 int udt_port_stats_get(udt_ctx *ctx, int32_t port, udt_port_stats *out);
 

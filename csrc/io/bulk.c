@@ -49,7 +49,7 @@ static void stream_opts(const io_port *p, udt_opts *o)
     udt_opts_init(o);
     o->type = UDT_STREAM;
     o->mss = p->mss;
-    o->own_peer = true;
+    o->own_peer = o->offer = true;
     o->snd_buf_bytes = o->rcv_buf_bytes = BUF_BYTES;
 }
 

@@ -2,6 +2,8 @@
 #include "io/file_priv.h"
 #include "io/priv.h"
 
+#include "base/bytes.h"
+
 #include <string.h>
 #include <unistd.h>
 
@@ -36,44 +38,55 @@ static bool flush_out(xfer *x)
     return true;
 }
 
+/* The key of the connection: from all that both ends know of the ticket, so that only the two of
+ * this transfer meet. The records inside have keys of their own. */
+static void packet_key(const xfer *x, uint8_t key[UDT_KEY_BYTES])
+{
+    static const char what[] = "sector transfer packets";
+    uint8_t info[sizeof what + 16 + 4 + 1];
+    memcpy(info, what, sizeof what);
+    memcpy(info + sizeof what, x->ticket.id, 16);
+    be32_put(info + sizeof what + 16, x->ticket.tag);
+    info[sizeof what + 20] = x->encrypt;
+    hkdf_sha256(x->ticket.key, sizeof x->ticket.key, info, sizeof info, key, UDT_KEY_BYTES);
+}
+
+static void on_connected(xfer *x);
+
 static void meet(xfer *x)
 {
     udt_opts o;
+    uint8_t key[UDT_KEY_BYTES];
     udt_time now = io_port_now(x->port), left = x->deadline.at - now;
     udt_opts_init(&o);
     o.type = UDT_STREAM;
     o.mss = x->port->mss;
-    o.own_peer = true;
-    o.tag = x->ticket.tag;
+    o.plain_data = true; /* the records inside are sealed */
+    o.snd_buf_bytes = o.rcv_buf_bytes = 0;
     o.idle_timeout_ms = x->o.idle_ms;
     o.max_bw_Bps = x->o.max_bw_Bps;
     o.connect_timeout_ms = left > 1000 ? (int32_t)(left / 1000) : 1;
-    int32_t sock =
-        io_port_closing(x->port)
-            ? UDT_E_CLOSED
-            : udt_mux_rendezvous(io_port_mux(x->port), x->has_to ? &x->to : NULL, &o, now);
+    packet_key(x, key);
+    int32_t sock = io_port_closing(x->port)
+                       ? UDT_E_CLOSED
+                       : udt_mux_open_keyed(io_port_mux(x->port), x->has_to ? &x->to : NULL, &o,
+                                            key, x->initiator, now);
+    secure_wipe(key, sizeof key);
     if (sock > 0) {
         x->sock = sock;
         io_port_own(x->port, sock, on_event, x);
-    } else if (sock == UDT_E_INUSE && !x->initiator) {
-        io_timer_arm(x->port, &x->step, now + XFER_AGAIN_US); /* the last one is still closing */
+        if (x->initiator && x->sock > 0)
+            on_connected(x); /* OPEN goes with the first datagrams */
     } else {
         xfer_fail(x, sock, 0, 0, 0);
     }
 }
 
-/* A connection that came to nothing. A responder has shown its place to whoever knew the tag, so it
- * waits for the next one; an initiator knows whom it called. */
+/* A connection that came to nothing. Whoever was there had the ticket's key, and a key is good for
+ * one connection. */
 static void lost_early(xfer *x, int err)
 {
-    if (x->initiator || err == UDT_E_CLOSED || err == UDT_E_NOMEM) {
-        xfer_fail(x, err == UDT_E_PEERCLOSED ? UDT_E_REJECTED : err, 0, 0, 0);
-        return;
-    }
-    drop_sock(x, 0);
-    x->in_len = x->out_at = x->out_len = 0;
-    x->peer_closed = false;
-    io_timer_arm(x->port, &x->step, io_port_now(x->port) + XFER_AGAIN_US);
+    xfer_fail(x, err == UDT_E_PEERCLOSED ? UDT_E_REJECTED : err, 0, 0, 0);
 }
 
 /* ---- OPEN ---- */
@@ -144,7 +157,6 @@ static void read_open(xfer *x)
         opened(x);
         return;
     }
-    x->wrong_proof = true;
     lost_early(x, UDT_E_AUTH);
 }
 
@@ -382,7 +394,8 @@ static void on_event(io_port *p, void *arg, const struct udt_ev *ev)
     xfer_ref(x);
     switch (ev->kind) {
     case UDT_EV_CONNECTED:
-        on_connected(x);
+        if (!x->initiator)
+            on_connected(x);
         break;
     case UDT_EV_READABLE:
         on_readable(x);
@@ -413,7 +426,7 @@ static void on_deadline(io_port *p, void *arg)
     xfer *x = arg;
     (void)p;
     if (x->phase == XFER_MEET)
-        xfer_fail(x, x->wrong_proof ? UDT_E_AUTH : UDT_E_TIMEOUT, 0, 0, 0);
+        xfer_fail(x, UDT_E_TIMEOUT, 0, 0, 0);
 }
 
 /* Everything may lie in the engine's buffer long before it is acknowledged: while some of it is on
@@ -432,10 +445,7 @@ static void on_step(io_port *p, void *arg)
     xfer_ref(x);
     switch (x->phase) {
     case XFER_MEET:
-        if (x->sock == 0)
-            meet(x);
-        else
-            lost_early(x, UDT_E_TIMEOUT);
+        lost_early(x, UDT_E_TIMEOUT);
         break;
     case XFER_DATA:
     case XFER_FIN:

@@ -27,7 +27,6 @@ enum {
     XFER_HAND_OVER = 256 << 10, /* received bytes that are worth a disk job of their own */
     XFER_FLUSH_US = 1000,       /* fewer wait this long for more */
     XFER_PROVE_US = 5000000,    /* a connection has to show its OPEN within this time */
-    XFER_AGAIN_US = 50000,      /* pause before a responder waits for the next connection */
     XFER_LINGER_MS = 3000,      /* for an ERROR to reach the peer */
     XFER_REPLY_US = 10000000,   /* for a DONE to be acknowledged */
     XFER_PROGRESS_US = 250000
@@ -66,8 +65,7 @@ struct xfer {
     bool peer_closed;      /* [loop] */
     int32_t sock;          /* [loop] engine socket, 0 = none */
     io_timer deadline;     /* [loop] start_ms */
-    io_timer step;         /* [loop] by phase: prove, meet again, flush, reply, linger */
-    bool wrong_proof;      /* [loop] somebody showed the tag but not the key */
+    io_timer step;         /* [loop] by phase: prove, flush, reply, linger */
     sdc_hello hello;       /* [loop] */
     uint8_t in[128];       /* [loop] OPEN, or a small record of the reverse direction */
     size_t in_len;

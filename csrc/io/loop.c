@@ -161,6 +161,11 @@ void io_loop_snap(io_port *p, bool now)
     p->st.dropped_cookie = c.dropped_cookie;
     p->st.rejected = c.rejected;
     p->st.buf_bytes = c.buf_bytes;
+    p->st.bad_tag = c.bad_tag;
+    p->st.replayed = c.replayed;
+    p->st.unsealed = c.unsealed;
+    p->st.moves = c.moves;
+    p->st.moves_refused = c.moves_refused;
     p->st.gso = p->gso;
     if (p->node)
         sgmp_node_stats(p->node, &g);

@@ -2,6 +2,7 @@
 #include "io/sock.h"
 
 #include "base/addr.h"
+#include "crypto/aead.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,8 @@ static void sock_free(void *obj)
         msgq_fini(&s->min);
     pthread_mutex_destroy(&s->send_mu);
     pthread_mutex_destroy(&s->recv_mu);
+    secure_wipe(&s->opts, sizeof s->opts);
+    secure_wipe(s->key, sizeof s->key);
     free(s);
 }
 
@@ -221,7 +224,7 @@ static void shut(io_sock *s, uint32_t linger_ms)
     }
 }
 
-static void pump_tx(io_sock *s)
+void io_sock_pump_tx(io_sock *s)
 {
     if (!s->es || s->shut || atomic_load(&s->state) != IO_CONNECTED)
         return;
@@ -248,7 +251,7 @@ void io_sock_tx_run(io_port *p, void *arg)
 {
     io_sock *s = arg;
     atomic_store(&s->tx_posted, 0);
-    pump_tx(s);
+    io_sock_pump_tx(s);
     io_handle_put(p->ctx, s->h);
 }
 
@@ -324,7 +327,7 @@ static void on_event(io_port *p, void *arg, const struct udt_ev *ev)
         s->tx_blocked = false;
         if (io_manual(p))
             say(s, UDT_IO_WRITABLE, 0, 0);
-        pump_tx(s);
+        io_sock_pump_tx(s);
         break;
     case UDT_EV_DRAINED:
         if (io_sock_out_used(s) == 0)
@@ -379,7 +382,7 @@ void io_sock_close_run(io_port *p, void *arg)
         s->linger.fn = linger_over;
         s->linger.arg = s;
         io_timer_arm(p, &s->linger, s->linger_at);
-        pump_tx(s);
+        io_sock_pump_tx(s);
     }
     io_handle_put(p->ctx, s->h);
 }

@@ -7,19 +7,21 @@
 #include "io/priv.h"
 
 enum io_sock_state { IO_CONNECTING, IO_CONNECTED, IO_LISTENING, IO_ENDED };
-enum io_sock_kind { IO_CLIENT, IO_RENDEZVOUS, IO_CHILD, IO_LISTENER };
+enum io_sock_kind { IO_CLIENT, IO_RENDEZVOUS, IO_CHILD, IO_LISTENER, IO_KEYED };
 
 typedef struct io_sock {
-    io_port *p;             /* [set] */
-    int32_t h;              /* [set] public handle */
-    int32_t es;             /* [loop] engine socket, 0 = none */
-    enum io_sock_kind role; /* [set] */
-    udt_opts opts;          /* [set] */
-    char cc[24];            /* [set] backs opts.cc */
-    udt_addr to;            /* [set] */
-    bool has_to;            /* [set] */
-    udt_addr peer;          /* written before `state` becomes CONNECTED */
-    _Atomic int state;      /* enum io_sock_state */
+    io_port *p;                 /* [set] */
+    int32_t h;                  /* [set] public handle */
+    int32_t es;                 /* [loop] engine socket, 0 = none */
+    enum io_sock_kind role;     /* [set] */
+    udt_opts opts;              /* [set] */
+    char cc[24];                /* [set] backs opts.cc */
+    udt_addr to;                /* [set] */
+    bool has_to;                /* [set] */
+    bool initiator;             /* [set] of a keyed connection */
+    uint8_t key[UDT_PSK_BYTES]; /* [set] its key, wiped once it is open */
+    udt_addr peer;              /* written before `state` becomes CONNECTED */
+    _Atomic int state;          /* enum io_sock_state */
 
     pthread_mutex_t send_mu; /* orders writers among themselves; the loop never takes it */
     pthread_mutex_t recv_mu;
@@ -45,6 +47,7 @@ typedef struct io_sock {
 /* A socket with a handle; the loop's reference. NULL with *err. */
 io_sock *io_sock_new(io_port *p, enum io_sock_kind role, const udt_opts *o, int *err);
 void io_sock_attach(io_sock *s, int32_t es);
+void io_sock_pump_tx(io_sock *s);       /* [loop] sends what the outbox holds */
 void io_sock_fail(io_sock *s, int err); /* [loop] says FAILED */
 void io_sock_close_run(io_port *p, void *arg);
 void io_sock_tx_run(io_port *p, void *arg); /* unpins */

@@ -1,6 +1,8 @@
 /* udt_listen, udt_connect, udt_send and the like: from any thread to the loop's sockets. */
 #include "io/sock.h"
 
+#include "crypto/aead.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,6 +17,9 @@ static int fill_opts(udt_opts *o, const udt_sock_opts *s, const io_port *p)
     udt_opts_init(o);
     o->type = UDT_STREAM;
     o->mss = p->mss;
+    o->offer = true;
+    if (!s || !s->type || s->type == UDT_STREAM)
+        o->snd_buf_bytes = o->rcv_buf_bytes = 0; /* by themselves */
     if (!s)
         return 0;
     if (s->type && s->type != UDT_STREAM && s->type != UDT_DGRAM)
@@ -24,15 +29,24 @@ static int fill_opts(udt_opts *o, const udt_sock_opts *s, const io_port *p)
         return UDT_E_INVAL;
     o->type = s->type ? s->type : UDT_STREAM;
     o->mss = s->mss ? s->mss : p->mss;
-    o->snd_buf_bytes = s->snd_buf_bytes ? s->snd_buf_bytes : o->snd_buf_bytes;
-    o->rcv_buf_bytes = s->rcv_buf_bytes ? s->rcv_buf_bytes : o->rcv_buf_bytes;
+    if (s->snd_buf_bytes || o->type == UDT_STREAM)
+        o->snd_buf_bytes = s->snd_buf_bytes;
+    if (s->rcv_buf_bytes || o->type == UDT_STREAM)
+        o->rcv_buf_bytes = s->rcv_buf_bytes;
     o->cc = s->cc ? s->cc : o->cc;
     o->max_bw_Bps = s->max_bw_Bps;
     o->connect_timeout_ms = s->connect_timeout_ms ? s->connect_timeout_ms : o->connect_timeout_ms;
     o->idle_timeout_ms = s->idle_timeout_ms ? s->idle_timeout_ms : o->idle_timeout_ms;
     o->own_peer = s->own_peer;
     o->tag = s->tag;
-    return 0;
+    o->offer = !s->no_extensions;
+    o->plain_data = s->plain_data;
+    o->require_key = s->require_key;
+    if (s->psk) {
+        o->has_key = true;
+        memcpy(o->key, s->psk, sizeof o->key);
+    }
+    return (s->require_key && !s->psk) || (s->psk && s->no_extensions) ? UDT_E_INVAL : 0;
 }
 
 static bool reachable(const io_port *p, const udt_addr *to)
@@ -43,15 +57,24 @@ static bool reachable(const io_port *p, const udt_addr *to)
 static void start_run(io_port *p, void *arg)
 {
     io_sock *s = arg;
+    const udt_addr *to = s->has_to ? &s->to : NULL;
     int32_t es = UDT_E_CLOSED;
-    if (!io_port_closing(p))
-        es = s->role == IO_CLIENT
-                 ? udt_mux_connect(p->mux, &s->to, &s->opts, p->now)
-                 : udt_mux_rendezvous(p->mux, s->has_to ? &s->to : NULL, &s->opts, p->now);
-    if (es > 0)
-        io_sock_attach(s, es);
+    if (io_port_closing(p))
+        ;
+    else if (s->role == IO_KEYED)
+        es = udt_mux_open_keyed(p->mux, to, &s->opts, s->key, s->initiator, p->now);
+    else if (s->role == IO_CLIENT)
+        es = udt_mux_connect(p->mux, to, &s->opts, p->now);
     else
+        es = udt_mux_rendezvous(p->mux, to, &s->opts, p->now);
+    secure_wipe(s->key, sizeof s->key);
+    secure_wipe(s->opts.key, sizeof s->opts.key);
+    if (es > 0) {
+        io_sock_attach(s, es);
+        io_sock_pump_tx(s); /* a keyed initiator may have written already */
+    } else {
         io_sock_fail(s, es);
+    }
     io_handle_put(p->ctx, s->h);
 }
 
@@ -71,14 +94,15 @@ static void submit(io_port *p, io_cmd *c, io_cmd_fn fn, io_sock *s)
 }
 
 static int32_t open_active(udt_ctx *ctx, int32_t port, const udt_addr *to, const udt_sock_opts *so,
-                           enum io_sock_kind role)
+                           enum io_sock_kind role, const uint8_t *key, bool initiator)
 {
     udt_opts o;
     io_port *p = io_handle_get(ctx, port, IO_KIND_PORT, NULL);
     if (!p)
         return no_handle(ctx);
     int err = fill_opts(&o, so, p);
-    if (!err && (to ? !reachable(p, to) : role == IO_CLIENT || o.tag == 0))
+    if (!err &&
+        (to ? !reachable(p, to) : role == IO_CLIENT || (role == IO_KEYED ? initiator : o.tag == 0)))
         err = UDT_E_INVAL;
     io_sock *s = err ? NULL : io_sock_new(p, role, &o, &err);
     int32_t h = err;
@@ -86,6 +110,11 @@ static int32_t open_active(udt_ctx *ctx, int32_t port, const udt_addr *to, const
         s->has_to = to != NULL;
         if (to)
             s->to = s->peer = *to;
+        if (key)
+            memcpy(s->key, key, sizeof s->key);
+        s->initiator = initiator;
+        if (role == IO_KEYED && initiator)
+            atomic_store(&s->state, IO_CONNECTED);
         h = s->h;
         (void)io_handle_get(ctx, h, IO_KIND_SOCK, NULL); /* the command's pin */
         submit(p, &s->start_cmd, start_run, s);
@@ -96,12 +125,18 @@ static int32_t open_active(udt_ctx *ctx, int32_t port, const udt_addr *to, const
 
 int32_t udt_connect(udt_ctx *ctx, int32_t port, const udt_addr *to, const udt_sock_opts *o)
 {
-    return to ? open_active(ctx, port, to, o, IO_CLIENT) : UDT_E_INVAL;
+    return to ? open_active(ctx, port, to, o, IO_CLIENT, NULL, false) : UDT_E_INVAL;
 }
 
 int32_t udt_rendezvous(udt_ctx *ctx, int32_t port, const udt_addr *to, const udt_sock_opts *o)
 {
-    return open_active(ctx, port, to, o, IO_RENDEZVOUS);
+    return open_active(ctx, port, to, o, IO_RENDEZVOUS, NULL, false);
+}
+
+int32_t udt_open_keyed(udt_ctx *ctx, int32_t port, const udt_addr *to, const udt_sock_opts *o,
+                       const uint8_t *key, bool initiator)
+{
+    return key ? open_active(ctx, port, to, o, IO_KEYED, key, initiator) : UDT_E_INVAL;
 }
 
 struct listen_call {

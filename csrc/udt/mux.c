@@ -137,12 +137,14 @@ udt_conn *udt__mux_new_conn_id(udt_mux *m, const udt_opts *o, enum conn_state st
     c->foreign = !o->own_peer;
     if (!o->idle_timeout_ms)
         c->opts.idle_timeout_ms = DEFAULT_IDLE_MS;
-    c->open.auto_rcv = !o->rcv_buf_bytes;
-    c->open.auto_snd = !o->snd_buf_bytes;
-    if (!o->rcv_buf_bytes)
-        c->opts.rcv_buf_bytes = DEFAULT_BUF_PKTS * (DEFAULT_MSS - UDT_OVERHEAD);
-    if (!o->snd_buf_bytes)
-        c->opts.snd_buf_bytes = DEFAULT_BUF_PKTS * (DEFAULT_MSS - UDT_OVERHEAD);
+    if (state != CONN_LISTEN) { /* a listener's are its children's */
+        c->open.auto_rcv = !o->rcv_buf_bytes;
+        c->open.auto_snd = !o->snd_buf_bytes;
+        if (!o->rcv_buf_bytes)
+            c->opts.rcv_buf_bytes = DEFAULT_BUF_PKTS * (DEFAULT_MSS - UDT_OVERHEAD);
+        if (!o->snd_buf_bytes)
+            c->opts.snd_buf_bytes = DEFAULT_BUF_PKTS * (DEFAULT_MSS - UDT_OVERHEAD);
+    }
     c->own_payload = o->mss - UDT_OVERHEAD;
     c->mss = o->mss;
     c->rtt_us = RTT_INITIAL_US;

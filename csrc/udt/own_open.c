@@ -200,8 +200,8 @@ void udt__own_opened(udt_conn *c, int event, udt_time now)
         (void)begin(c, OWN_F_BASE | OWN_F_CREDIT, NULL, 0, now);
         ask = false;
     }
-    udt__own_windows(c);
     if (!ask) {
+        udt__own_windows(c);
         udt__conn_event(c, (enum udt_event_kind)event);
         return;
     }

@@ -15,24 +15,26 @@
 void udt__own_windows(udt_conn *c)
 {
     own_opening *o = &c->open;
-    if (c->foreign || !c->rcv.mem)
+    if (!c->rcv.mem)
         return;
-    o->auto_rcv = c->opts.rcv_buf_bytes == 0;
-    o->auto_snd = c->opts.snd_buf_bytes == 0;
+    bool stream = c->opts.type == UDT_STREAM; /* a message must fit as a whole */
+    o->auto_rcv &= c->own.on && stream;
+    o->auto_snd &= c->own.on && stream;
     if (o->auto_rcv)
         udt_rcvbuf_set_want(&c->rcv, WANT_FIRST);
     else if (c->own.on)
         udt_rcvbuf_set_want(&c->rcv, c->opts.rcv_buf_bytes);
     if (o->auto_snd)
         udt_sndbuf_set_max(&c->snd, SND_MORE);
-    c->said_window = udt_rcvbuf_free_slots(&c->rcv);
+    c->said_window = udt__conn_window_now(c);
+    o->said_bytes = udt_rcvbuf_free_bytes(&c->rcv);
 }
 
 /* The reader took `n` bytes. */
 void udt__own_was_read(udt_conn *c, size_t n, udt_time now)
 {
     own_opening *o = &c->open;
-    if (!o->auto_rcv || !c->rcv.mem)
+    if (!o->auto_rcv || !c->own.on || !c->rcv.mem)
         return;
     int64_t rtt = c->rtt_known ? c->rtt_us : RTT_INITIAL_US;
     o->tune_read += (int64_t)n;
@@ -59,7 +61,7 @@ void udt__own_was_read(udt_conn *c, size_t n, udt_time now)
 void udt__own_will_write(udt_conn *c)
 {
     own_opening *o = &c->open;
-    if (!o->auto_snd || !c->snd.mem)
+    if (!o->auto_snd || !c->own.on || !c->snd.mem)
         return;
     uint64_t flight = (uint64_t)(c->next - c->snd.head) * c->payload;
     flight = flight < c->snd.bytes ? flight : c->snd.bytes;

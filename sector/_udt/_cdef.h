@@ -60,6 +60,7 @@ typedef struct udt_port_stats {
     int64_t dgrams_in, dgrams_out, bytes_in, bytes_out, send_calls, recv_calls, gso, gro;
     int64_t sockets, half_open, tombstones, dropped_bad, dropped_unknown, dropped_cookie, rejected;
     int64_t buf_bytes, rcvbuf_bytes, sndbuf_bytes;
+    int64_t bad_tag, replayed, unsealed, moves, moves_refused;
     ...;
 } udt_port_stats;
 int udt_port_stats_get(udt_ctx *ctx, int32_t port, udt_port_stats *out);
@@ -74,11 +75,17 @@ typedef struct udt_sock_opts {
     int32_t connect_timeout_ms, idle_timeout_ms;
     bool own_peer;
     uint32_t tag;
+    const uint8_t *psk;
+    bool require_key;
+    bool plain_data;
+    bool no_extensions;
     ...;
 } udt_sock_opts;
 int32_t udt_listen(udt_ctx *ctx, int32_t port, const udt_sock_opts *o, uint32_t backlog);
 int32_t udt_connect(udt_ctx *ctx, int32_t port, const udt_addr *to, const udt_sock_opts *o);
 int32_t udt_rendezvous(udt_ctx *ctx, int32_t port, const udt_addr *to, const udt_sock_opts *o);
+int32_t udt_open_keyed(udt_ctx *ctx, int32_t port, const udt_addr *to, const udt_sock_opts *o,
+                       const uint8_t *key, bool initiator);
 ssize_t udt_send(udt_ctx *ctx, int32_t sock, const uint8_t *buf, size_t len);
 ssize_t udt_recv(udt_ctx *ctx, int32_t sock, uint8_t *buf, size_t cap);
 int udt_sendmsg(udt_ctx *ctx, int32_t sock, const uint8_t *buf, size_t len, int32_t ttl_ms,
