@@ -144,6 +144,7 @@ static int port_setup(io_port *p, const udt_addr *at, uint16_t mss)
     udt_mux_config cfg = {.rand = io_random, .mss = p->mss, .max_buf_bytes = p->ctx->max_buf_bytes};
     p->mux = udt_mux_new(&cfg);
     p->now = io_clock();
+    p->snap = p->st; /* the socket's buffers and abilities are known from the start */
     return p->mux ? 0 : UDT_E_NOMEM;
 }
 
