@@ -129,7 +129,7 @@ TEST(gmp_stream_serves_many_messages_and_ends_when_idle)
 TEST(gmp_stream_breaks_and_everything_arrives_once)
 {
     struct field *f = field_new(1, true);
-    f->pipes.break_ppm = 700000;
+    f->pipes.break_ppm = 1000000;
     for (int i = 0; i < 40; i++)
         put(f, 1, 1500 + (size_t)i * 2500);
     run_for(f, SEC_(60));
