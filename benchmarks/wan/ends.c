@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <linux/ethtool.h>
 #include <linux/if_tun.h>
+#include <linux/nsfs.h>
 #include <linux/sockios.h>
 #include <net/if.h>
 #include <netinet/in.h>
@@ -30,6 +31,46 @@ void wan_die(const char *what)
 {
     fprintf(stderr, "wan: %s: %s\n", what, strerror(errno));
     exit(1);
+}
+
+static void write_file(const char *path, const char *text)
+{
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0 || write(fd, text, strlen(text)) < 0)
+        wan_die(path);
+    close(fd);
+}
+
+/* Who is not root becomes it in a user namespace, and with that owner of the network namespaces. */
+static void become_root(void)
+{
+    char map[64], groups[64];
+    if (geteuid() == 0)
+        return;
+    snprintf(map, sizeof map, "0 %u 1", (unsigned)geteuid());
+    snprintf(groups, sizeof groups, "0 %u 1", (unsigned)getegid());
+    if (unshare(CLONE_NEWUSER) < 0)
+        wan_die("a user namespace (or be root)");
+    write_file("/proc/self/setgroups", "deny");
+    write_file("/proc/self/uid_map", map);
+    write_file("/proc/self/gid_map", groups);
+}
+
+static int new_namespace(int *home)
+{
+    become_root();
+    *home = open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
+    if (*home < 0 || unshare(CLONE_NEWNET) < 0)
+        wan_die("a network namespace");
+    return open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
+}
+
+/* setns() back fails for who left its user namespace; staying is no harm then. */
+static void go_home(int home)
+{
+    if (setns(home, CLONE_NEWNET) < 0 && errno != EPERM)
+        wan_die("setns");
+    close(home);
 }
 
 static void sysctl_set(const char *name, const char *value)
@@ -106,10 +147,8 @@ static void address6(const char *text)
 
 void wan_end_make(wan_end *e, int which, size_t mtu, int64_t window_bytes)
 {
-    int home = open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
-    if (home < 0 || unshare(CLONE_NEWNET) < 0)
-        wan_die("a network namespace (this needs root)");
-    e->ns = open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
+    int home;
+    e->ns = new_namespace(&home);
     tune(window_bytes);
     e->tun = open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC);
     if (e->ns < 0 || e->tun < 0)
@@ -127,16 +166,15 @@ void wan_end_make(wan_end *e, int which, size_t mtu, int64_t window_bytes)
     ask(s, SIOCSIFMTU, &r, "SIOCSIFMTU");
     r = named();
     r.ifr_qlen = DEVICE_QUEUE;
-    ask(s, SIOCSIFTXQLEN, &r, "SIOCSIFTXQLEN");
+    if (ioctl(s, SIOCSIFTXQLEN, &r) < 0 && errno != EPERM) /* root only; else 500 frames */
+        wan_die("SIOCSIFTXQLEN");
     snprintf(e->addr4, sizeof e->addr4, "10.77.0.%d", which + 1);
     snprintf(e->addr6, sizeof e->addr6, "fd77::%d", which + 1);
     address4(s, e->addr4);
     up(s, WAN_DEVICE);
     address6(e->addr6);
     close(s);
-    if (setns(home, CLONE_NEWNET) < 0)
-        wan_die("setns");
-    close(home);
+    go_home(home);
 }
 
 static void offload_off(int s, const char *device, bool checksums)
@@ -162,10 +200,8 @@ void wan_device_single(const char *device)
 
 void wan_local_make(wan_end *e, size_t mtu, bool offload, int64_t window_bytes)
 {
-    int home = open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
-    if (home < 0 || unshare(CLONE_NEWNET) < 0)
-        wan_die("a network namespace (this needs root)");
-    e->ns = open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
+    int home;
+    e->ns = new_namespace(&home);
     e->tun = -1;
     tune(window_bytes);
     int s = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -180,9 +216,7 @@ void wan_local_make(wan_end *e, size_t mtu, bool offload, int64_t window_bytes)
     close(s);
     snprintf(e->addr4, sizeof e->addr4, "127.0.0.1");
     snprintf(e->addr6, sizeof e->addr6, "::1");
-    if (setns(home, CLONE_NEWNET) < 0)
-        wan_die("setns");
-    close(home);
+    go_home(home);
 }
 
 int64_t wan_end_overruns(const wan_end *e)
@@ -201,15 +235,16 @@ int64_t wan_end_overruns(const wan_end *e)
     }
     if (f)
         fclose(f);
-    if (setns(home, CLONE_NEWNET) < 0)
-        wan_die("setns");
-    close(home);
+    go_home(home);
     return drop;
 }
 
 void wan_enter(const char *path, char **argv)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int user = fd < 0 || geteuid() == 0 ? -1 : ioctl(fd, NS_GET_USERNS);
+    if (user >= 0 && setns(user, CLONE_NEWUSER) < 0)
+        wan_die("the user namespace");
     if (fd < 0 || setns(fd, CLONE_NEWNET) < 0)
         wan_die(path);
     prctl(PR_SET_PDEATHSIG, SIGKILL);

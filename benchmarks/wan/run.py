@@ -4,7 +4,7 @@
     .venv/bin/python benchmarks/wan/run.py --cell 1g-100ms-0.1%-sector     one cell alone
     .venv/bin/python benchmarks/wan/run.py --grid 'rate=100m;rtt=20ms;loss=0,1%' --peer tcp-bbr
 
-Needs root, and the programs that `./dev bench` builds. All options of `sector bench udt` may follow.
+Best as root, with the programs that `./dev bench` builds. All options of `sector bench udt` may follow.
 """
 
 from __future__ import annotations

@@ -271,15 +271,10 @@ static udt_sock_opts options(void)
                        .max_bw_Bps = b.bw,
                        .snd_buf_bytes = b.buf_bytes,
                        .rcv_buf_bytes = b.buf_bytes};
-#ifdef UDT_PSK_BYTES
     o.psk = b.keyed ? b.key : NULL;
     o.require_key = b.keyed;
     o.plain_data = b.plain_data;
     o.no_extensions = b.plain;
-#else
-    if (b.keyed)
-        die("--key", UDT_E_INVAL);
-#endif
     return o;
 }
 

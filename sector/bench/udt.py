@@ -121,9 +121,7 @@ def _host(listen: int | None, to: str | None, peers: list[str], seconds: float) 
 @click.option(
     "--seconds", type=click.FloatRange(0.2, 3600), default=None, help="Of a run (5; over a link 20)."
 )
-@click.option(
-    "--link", "link_text", metavar="SPEC", help="An emulated link: rate=1g,rtt=100ms,loss=0.1%,… (root)."
-)
+@click.option("--link", "link_text", metavar="SPEC", help="An emulated link: rate=1g,rtt=100ms,loss=0.1%,….")
 @click.option("--grid", "grid_text", metavar="LISTS", help="All links of rate=…;rtt=…,…;loss=…,….")
 @click.option("--cell", metavar="RATE-RTT-LOSS-PEER", help="One cell of a grid alone.")
 @click.option(
@@ -160,8 +158,8 @@ def udt(
 
     On loopback both ends of "sector" know each other as ours and drive their ports themselves, with GSO and
     GRO where the kernel has them; those of "sector_compatible" keep the rules and burst sizes for a foreign
-    peer. Over an emulated link (two namespaces, root) all peers may have 4 bandwidth-delay products under
-    way, at least 8 MB; figures are payload, "steady" is the second half of a run.
+    peer. Over an emulated link (two namespaces; best as root) all peers may have 4 bandwidth-delay products
+    under way, at least 8 MB; figures are payload, "steady" is the second half of a run.
     """
     if sum(x is not None for x in (link_text, grid_text, cell, listen, to)) > 1:
         raise UsageError("--link, --grid, --cell, --listen and --to exclude one another")

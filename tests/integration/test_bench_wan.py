@@ -1,12 +1,14 @@
-"""`sector bench udt` and the link emulator with real processes in real namespaces (root)."""
+"""`sector bench udt` and the link emulator with real processes in real namespaces."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -203,6 +205,27 @@ def test_a_loopback_of_its_own_has_the_mtu_asked_for() -> None:
         )
         ((rx, tx),) = pair.transfers(path, [(PEERS["tcp-cubic-1500"], Run(path.host, 9000, 0.5))])
     assert rx["bytes"] > 0 and tx["bytes"] >= rx["bytes"]
+
+
+def test_namespaces_need_no_root() -> None:
+    """A user namespace gives what is needed; whoever made the ends may enter them."""
+    nobody = 65534
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        tool = str(shutil.copy(program("wan"), folder))
+        who: dict[str, Any] = {}
+        if os.geteuid() == 0:
+            who = {"user": nobody, "group": nobody, "extra_groups": []}
+        command = [tool, "local", "--mtu", "1500"]
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **who
+        ) as ends:
+            assert ends.stdin and ends.stdout
+            namespace = json.loads(ends.stdout.readline())["ends"][0]["ns"]
+            enter = [tool, "enter", namespace, "ip", "link", "show", "lo"]
+            shown = subprocess.run(enter, capture_output=True, text=True, check=True, **who)
+            assert "mtu 1500" in shown.stdout and "UP" in shown.stdout
+            ends.stdin.close()
 
 
 @pytest.mark.parametrize(
