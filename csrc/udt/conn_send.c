@@ -6,7 +6,7 @@
 
 #define PACE_SLACK_NS 1000000 /* lateness of a timer that is made up for */
 #define BURST_BYTES 65536
-#define BURST_NS 500000 /* a burst holds at most this much sending time */
+#define BURST_NS 1000000 /* a burst holds at most this much sending time: a wake-up each */
 
 void udt__conn_set_limit(udt_conn *c, enum limit_reason why, udt_time now)
 {
