@@ -245,3 +245,27 @@ TEST(udt_own_keys_change)
     }
     world_fini(&w);
 }
+
+/* All shutdowns of a sealed connection are lost: the peer hears of the end when it speaks next, not
+ * after 10 s of silence, and only from what is sealed. */
+TEST(udt_own_late_packets_are_answered_with_a_sealed_farewell)
+{
+    sim_link dead = {.loss_ppm = 1000000}, fine = {.delay_us = 1000};
+    world w;
+    uint8_t byte = 1;
+    pair p = start(&w, OWN_SEALED);
+    move(&w, &p, 100000);
+    sim_net_link(w.net, 0, 1, &dead);
+    sim_net_link(w.net, 1, 0, &fine);
+    CHECK_INT(udt_mux_close(w.m[0], p.s[0], 0, sim_net_now(w.net)), 0);
+    sim_net_kick(w.net, 0);
+    world_wait(&w, 0, UDT_EV_CLOSED, p.s[0], sim_net_now(w.net) + 2000000);
+    world_run(&w, sim_net_now(w.net) + 1000000);
+    struct udt_ev ev;
+    CHECK(!world_take(&w, 1, UDT_EV_PEER_CLOSED, 0, &ev));
+    sim_net_link(w.net, 0, 1, &fine);
+    CHECK_INT(udt_mux_send(w.m[1], p.s[1], &byte, 1, sim_net_now(w.net)), 1);
+    sim_net_kick(w.net, 1);
+    world_wait(&w, 1, UDT_EV_PEER_CLOSED, p.s[1], sim_net_now(w.net) + 100000);
+    world_fini(&w);
+}

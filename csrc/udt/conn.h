@@ -243,7 +243,7 @@ void udt__mux_free_conn(udt_conn *c);
 /* mux_reply.c: what is answered without a connection. */
 void udt__reply(udt_mux *m, const udt_addr *to, const uint8_t *buf, size_t len);
 void udt__reply_shutdown(udt_mux *m, const udt_addr *to, int32_t dst);
-void udt__tombstone_add(udt_mux *m, const udt_conn *c, udt_time now);
+void udt__tombstone_add(udt_mux *m, udt_conn *c, udt_time now);
 void udt__tombstone_input(udt_mux *m, const udt_addr *from, const udt_pkt *p, size_t len,
                           udt_time now);
 void udt__listener_input(udt_mux *m, const udt_addr *from, const udt_pkt *p, udt_time now);

@@ -82,6 +82,14 @@ void lossmap_add(lossmap *m, int64_t a, int64_t b)
         m->lo = a < m->lo ? a : m->lo;
         m->hi = b >= m->hi ? b + 1 : m->hi;
     }
+    if (a == b) { /* the common case: no counting of bits */
+        uint32_t w = word_of(m, a);
+        uint64_t bit = 1ull << (a & 63);
+        m->count += !(m->bits[w] & bit);
+        m->bits[w] |= bit;
+        m->sum[w >> 6] |= 1ull << (w & 63);
+        return;
+    }
     for (int64_t base = a & ~63ll; base <= b; base += 64) {
         int from = base < a ? (int)(a - base) : 0;
         int to = b - base < 63 ? (int)(b - base) : 63;
@@ -98,7 +106,11 @@ bool lossmap_del(lossmap *m, int64_t i)
 {
     if (!lossmap_has(m, i))
         return false;
-    clear_mask(m, i, 1ull << (i & 63));
+    uint32_t w = word_of(m, i);
+    m->count--;
+    m->bits[w] &= ~(1ull << (i & 63));
+    if (!m->bits[w])
+        m->sum[w >> 6] &= ~(1ull << (w & 63));
     return true;
 }
 

@@ -22,7 +22,7 @@ void udt__reply_shutdown(udt_mux *m, const udt_addr *to, int32_t dst)
     udt__reply(m, to, buf, udt_pkt_put_ctrl(buf, UDT_CTRL_SHUTDOWN, 0, dst, NULL, 0));
 }
 
-void udt__tombstone_add(udt_mux *m, const udt_conn *c, udt_time now)
+void udt__tombstone_add(udt_mux *m, udt_conn *c, udt_time now)
 {
     udt_tombstone *t = &m->tomb[m->tomb_next];
     m->tomb_next = (m->tomb_next + 1) % TOMBSTONES;
@@ -32,6 +32,8 @@ void udt__tombstone_add(udt_mux *m, const udt_conn *c, udt_time now)
     t->peer = c->peer;
     t->until = now + TOMBSTONE_US;
     t->reply_at = now;
+    /* The keys go with the connection: its last word is kept ready, always the same bytes. */
+    t->bye_len = c->own.on ? (uint8_t)udt__own_farewell(c, t->bye) : 0;
     table_add(&m->tombs, &t->node, (uint32_t)c->id);
 }
 
@@ -45,9 +47,12 @@ void udt__tombstone_input(udt_mux *m, const udt_addr *from, const udt_pkt *p, si
         udt_tombstone *t = list_entry(n, udt_tombstone, node);
         if (t->id != p->dst || !addr_eq(&t->peer, from))
             continue;
-        if (now < t->until && now >= t->reply_at) {
+        if (now < t->until && now >= t->reply_at && len >= t->bye_len) {
             t->reply_at = now + TOMBSTONE_REPLY_US;
-            udt__reply_shutdown(m, from, t->peer_id);
+            if (t->bye_len)
+                udt__reply(m, from, t->bye, t->bye_len);
+            else
+                udt__reply_shutdown(m, from, t->peer_id);
         }
         return;
     }

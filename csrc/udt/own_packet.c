@@ -163,7 +163,8 @@ size_t udt__own_seal(udt_conn *c, uint8_t *buf, size_t n)
 
 size_t udt__own_farewell(udt_conn *c, uint8_t *buf)
 {
-    return udt__own_seal(c, buf, udt_pkt_put_ctrl(buf, UDT_CTRL_SHUTDOWN, 0, c->peer_id, NULL, 0));
+    udt_pkt_put_ctrl(buf, UDT_CTRL_SHUTDOWN, 0, c->peer_id, NULL, 0);
+    return udt__own_seal(c, buf, UDT_HDR_BYTES); /* without the pad: no longer than any data */
 }
 
 size_t udt__own_put_data(udt_conn *c, uint8_t *buf, const uint8_t *payload, size_t len,
@@ -257,7 +258,7 @@ static bool open_sealed(udt_conn *c, udt_pkt *p, const uint8_t *hdr, uint64_t *p
     udt_own *o = &c->own;
     own_counters *all = &c->mux->own;
     uint8_t nonce[AEAD_NONCE_BYTES];
-    if (p->len <= OWN_TAG_BYTES || p->len - OWN_TAG_BYTES > SCRATCH_BYTES)
+    if (p->len < OWN_TAG_BYTES || p->len - OWN_TAG_BYTES > SCRATCH_BYTES)
         return refuse(&o->n.unsealed, &all->unsealed);
     *pn = expand(o->rx_top, p->timestamp);
     if (!fresh(o, *pn))
