@@ -235,7 +235,8 @@ void udt__conn_burst_end(udt_conn *c, udt_time now)
 
 int64_t udt__conn_window_now(const udt_conn *c)
 {
-    int64_t room = (c->own.on ? udt_rcvbuf_free_names(&c->rcv) : udt_rcvbuf_free_slots(&c->rcv)) - 1;
+    int64_t room =
+        (c->own.on ? udt_rcvbuf_free_names(&c->rcv) : udt_rcvbuf_free_slots(&c->rcv)) - 1;
     return room < 2 ? 2 : room;
 }
 
