@@ -37,7 +37,8 @@ static SRTSOCKET opened(int64_t bytes)
     if (s == SRT_INVALID_SOCK ||
         srt_setsockflag(s, SRTO_TRANSTYPE, &type, sizeof type) == SRT_ERROR)
         die("socket");
-    set(s, SRTO_FC, pkts > 25600 ? pkts : 25600);
+    set(s, SRTO_FC, pkts > 256 ? pkts : 256);
+    set(s, SRTO_NAKREPORT, 1);
     set(s, SRTO_SNDBUF, (int)bytes);
     set(s, SRTO_RCVBUF, (int)bytes);
     set(s, SRTO_UDP_SNDBUF, 4 << 20);

@@ -24,7 +24,7 @@ def key(link: Link, peer: str) -> str:
 def measure(link: Link, peer: str, seconds: float, *, seed: int = 1, engine: str = "auto") -> dict[str, Any]:
     """One transfer over the link. Raises SectorError."""
     with wan.emulated(link, seed=seed, engine=engine) as path:
-        run = Run(path.host, 9000, seconds, link.buffer_bytes)
+        run = Run(path.host, 9000, seconds, link.buffer_bytes, link.window_bytes)
         ((rx, tx),) = pair.transfers(path, [(PEERS[peer], run)])
     row = {"cell": key(link, peer), "link": link.text, "peer": peer, "seed": seed, "engine": path.engine}
     row |= {"limit_gbps": round(link.limit_bps / 1e9, 4)}
@@ -40,7 +40,7 @@ def share_of(
     delays = [(port, rtt) for port, (_, rtt) in zip(ports, flows, strict=True)]
     with wan.emulated(link, flows=delays, seed=seed, engine="user") as path:
         wanted = [
-            (PEERS[peer], Run(path.host, port, seconds, link.buffer_bytes))
+            (PEERS[peer], Run(path.host, port, seconds, link.buffer_bytes, link.window_bytes))
             for port, (peer, _) in zip(ports, flows, strict=True)
         ]
         results = pair.transfers(path, wanted)

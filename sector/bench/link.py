@@ -86,8 +86,13 @@ class Link:
 
     @property
     def buffer_bytes(self) -> int:
-        """What each peer may have under way: 4 bandwidth-delay products, at least 8 MB."""
+        """What peers that choose their window themselves may use: 4 bandwidth-delay products, at least 8 MB."""
         return max(8_000_000, 4 * self.bdp_bytes)
+
+    @property
+    def window_bytes(self) -> int:
+        """What path and queue hold together: 2 bandwidth-delay products, at least 2 MB."""
+        return max(2_000_000, 2 * self.bdp_bytes)
 
     @property
     def limit_bps(self) -> float:

@@ -17,7 +17,8 @@ class Run:
     host: str
     port: int
     seconds: float
-    buffer_bytes: int = 0  # what may be under way; 0 = each program's default
+    buffer_bytes: int = 0  # bound of what may be under way; 0 = each program's default
+    window_bytes: int = 0  # the same for those that fill whatever window they are given
     drain: bool = False  # the sender waits until everything has arrived
 
 
@@ -47,7 +48,7 @@ def _sector(name: str, says: str, *options: str, loopback_only: bool = False) ->
 
 def _libudt() -> Peer:
     def common(run: Run) -> list[str]:
-        return (["--buf", str(run.buffer_bytes)] if run.buffer_bytes else []) + (
+        return (["--buf", str(run.window_bytes)] if run.window_bytes else []) + (
             [] if run.drain else ["--abandon"]
         )
 
@@ -80,11 +81,12 @@ def _tcp(name: str, says: str, cc: str, flows: int = 1, local: tuple[str, ...] =
     return Peer(name, says, receiver, sender, local=local, loopback_only=bool(local))
 
 
-def _simple(name: str, says: str, tool: str, *options: str, buffers: bool = False) -> Peer:
-    """Programs that take `recv PORT --seconds S` and `send HOST PORT S`."""
+def _simple(name: str, says: str, tool: str, *options: str, size_of: str = "") -> Peer:
+    """Programs that take `recv PORT --seconds S` and `send HOST PORT S`; `size_of`: which size is --buf."""
 
     def size(run: Run) -> list[str]:
-        return ["--buf", str(run.buffer_bytes)] if buffers and run.buffer_bytes else []
+        found = getattr(run, size_of) if size_of else 0
+        return ["--buf", str(found)] if found else []
 
     def receiver(run: Run) -> list[str]:
         return [program(tool), "recv", str(run.port), "--seconds", f"{run.seconds:g}", *options, *size(run)]
@@ -117,9 +119,9 @@ _ALL = [
     _tcp("tcp-bbr", "TCP BBR", "bbr"),
     _tcp("tcp-cubic-1500", "TCP CUBIC, MTU 1500, no offload", "cubic", 1, ("--mtu", "1500", "--no-offload")),
     _tcp("tcp-bbr-1500", "TCP BBR, MTU 1500, no offload", "bbr", 1, ("--mtu", "1500", "--no-offload")),
-    _simple("srt", "libsrt, file mode", "peer_srt", buffers=True),
+    _simple("srt", "libsrt, file mode", "peer_srt", size_of="window_bytes"),
     _simple("zmq", "ZeroMQ, messages of 256 KiB", "peer_zmq"),
-    _simple("quinn", "QUIC (quinn)", "peer_quinn", buffers=True),
+    _simple("quinn", "QUIC (quinn)", "peer_quinn", size_of="buffer_bytes"),
     _simple("udp", "bare UDP with GSO and GRO", "peer_udp"),
     _simple("udp-single", "bare UDP, one datagram a call", "peer_udp", "--no-gso", "--no-gro"),
 ]
