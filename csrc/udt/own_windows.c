@@ -4,13 +4,22 @@
  * round trip: enough for a sender that triples its rate each round trip, and for packets that wait
  * behind a hole for another two. It never exceeds a fair share of the port's budget, and starts
  * again at WANT_FIRST after IDLE_US without data.
- * Sending: what the application may queue is twice what is in flight and SND_MORE. */
+ * Sending: what the application may queue is twice what is in flight and SND_MORE; with many
+ * connections less, for a queue that has left the cache costs the sender half of its speed. */
 #include "udt/conn.h"
 
 #define WANT_FIRST (1u << 20)
 #define SND_MORE (1u << 20)
+#define SND_MORE_MIN (64u << 10)
+#define SND_MORE_ALL (32u << 20) /* of all connections together: about what a cache holds */
 #define IDLE_US 5000000
 #define TUNE_MIN_US 1000
+
+static uint64_t snd_more(const udt_conn *c)
+{
+    uint64_t share = SND_MORE_ALL / c->mux->sockets;
+    return share > SND_MORE ? SND_MORE : share < SND_MORE_MIN ? SND_MORE_MIN : share;
+}
 
 void udt__own_windows(udt_conn *c)
 {
@@ -25,7 +34,7 @@ void udt__own_windows(udt_conn *c)
     else if (c->own.on)
         udt_rcvbuf_set_want(&c->rcv, c->opts.rcv_buf_bytes);
     if (o->auto_snd)
-        udt_sndbuf_set_max(&c->snd, SND_MORE);
+        udt_sndbuf_set_max(&c->snd, snd_more(c));
     c->said_window = udt__conn_window_now(c);
     o->said_bytes = udt_rcvbuf_free_bytes(&c->rcv);
 }
@@ -65,10 +74,10 @@ void udt__own_will_write(udt_conn *c)
         return;
     uint64_t flight = (uint64_t)(c->next - c->snd.head) * c->payload;
     flight = flight < c->snd.bytes ? flight : c->snd.bytes;
-    uint64_t max = 2 * flight + SND_MORE, held = c->snd.bytes;
+    uint64_t max = 2 * flight + snd_more(c), held = c->snd.bytes;
     uint64_t most = held + udt_mem_share(&c->mux->mem, held);
     max = max > most ? most : max;
-    max = max < SND_MORE / 4 ? SND_MORE / 4 : max;
+    max = max < SND_MORE_MIN ? SND_MORE_MIN : max;
     if (max != c->snd.max_bytes)
         udt_sndbuf_set_max(&c->snd, max);
 }
