@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 from twisted.internet.defer import Deferred, ensureDeferred, succeed
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from sector._udt.context import Core
 
@@ -52,6 +53,8 @@ class SharedCore:
         self.reactor = reactor
         self._core: Core | None = None
         self._users = 0
+        self._stopping: list[Core] = []
+        self._waiting: list[Deferred[None]] = []
 
     def take(self) -> Core:
         """The core, started if nobody uses it yet."""
@@ -66,7 +69,28 @@ class SharedCore:
         if self._users or self._core is None:
             return succeed(None)
         core, self._core = self._core, None
-        return ensureDeferred(core.stop())
+        self._stopping.append(core)
+
+        def stopped(result: object) -> None:
+            self._stopping.remove(core)
+            if isinstance(result, Failure):
+                log.failure("the transport core did not stop", result)
+            waiting, self._waiting = self._waiting, []
+            for done in waiting:
+                done.callback(None)
+
+        return ensureDeferred(core.stop()).addBoth(stopped)
+
+    async def settle(self) -> None:
+        """Wait for what ends just now: ports on their way out, and the core if they were its last."""
+        core = self._core
+        if core is not None:
+            for handle in core.closing_ports():
+                await core.close_port(handle)
+        while self._stopping:
+            done: Deferred[None] = Deferred()
+            self._waiting.append(done)
+            await done
 
 
 _shared: WeakKeyDictionary[Any, SharedCore] = WeakKeyDictionary()

@@ -146,10 +146,10 @@ class UdtTransport:
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.stopProducing()
+        if self._on_closed is not None:
+            self._on_closed()  # first: who hears of the end may wait for what ends with it
         if protocol is not None:
             protocol.connectionLost(self._reason or Failure(twisted_errors.ConnectionDone()))
-        if self._on_closed is not None:
-            self._on_closed()
 
     def _take(self) -> int:
         self._buffer = self._core.scratch(READ_BYTES)

@@ -278,11 +278,11 @@ def main(role: str, kind: str, cpu: str, *args: str) -> None:
     """One end, in a process of its own. Pinned before any thread exists."""
     os.sched_setaffinity(0, {int(cpu)})
     if kind == "sector":
-        from twisted.internet import epollreactor
+        from twisted.internet.epollreactor import EPollReactor
+        from twisted.internet.main import installReactor
 
-        epollreactor.install()
-        from twisted.internet import reactor
-
+        reactor = EPollReactor()
+        installReactor(reactor)
         if role == "serve":
             _serve_sector(reactor)
         else:

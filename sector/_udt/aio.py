@@ -1,0 +1,356 @@
+"""UDT for asyncio programs, without a Twisted reactor: streams like asyncio's own, and any asyncio.Protocol.
+
+The core's one eventfd is a reader of the event loop; nothing else is needed. `open_udt` and `serve_udt` give
+(StreamReader, StreamWriter) as `asyncio.open_connection` does, with its back-pressure: `await writer.drain()`
+waits while the send buffer is full, and a reader that is not read closes the peer's window. UDT has no
+half-close: `writer.can_write_eof()` is False.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from twisted.internet import error
+from twisted.internet.defer import ensureDeferred
+from twisted.python.failure import Failure
+
+from sector._udt.endpoints import (
+    CannotListen,
+    UdtClientEndpoint,
+    UdtListeningPort,
+    UdtRendezvousEndpoint,
+    UdtServerEndpoint,
+)
+from sector._udt.shared import SharedCore
+from sector._udt.transport import UdtOptions, UdtTransport
+
+DEFAULTS = UdtOptions()
+LIMIT = 1 << 18  # bytes of a StreamReader before the peer is slowed
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class LoopReactor:
+    """What `Core` and the endpoints ask of a reactor, from an event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+
+    def addReader(self, reader: Any) -> None:
+        """Call reader.doRead while its descriptor is readable."""
+        self.loop.add_reader(reader.fileno(), reader.doRead)
+
+    def removeReader(self, reader: Any) -> None:
+        """No more."""
+        self.loop.remove_reader(reader.fileno())
+
+    def callLater(self, delay: float, call: Callable[..., object], *args: Any) -> asyncio.Handle:
+        """Call in `delay` seconds; with 0 after what the loop has to do now."""
+        return self.loop.call_later(delay, call, *args) if delay else self.loop.call_soon(call, *args)
+
+    def callFromThread(self, call: Callable[..., object], *args: Any) -> None:
+        """From another thread; ignored when the loop has ended."""
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(call, *args)
+
+    def getThreadPool(self) -> LoopReactor:
+        """The loop's executor behind Twisted's name."""
+        return self
+
+    def callInThreadWithCallback(
+        self, done: Callable[[bool, Any], object], call: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> None:
+        """Run in the loop's executor; `done(ok, result or Failure)` is called there."""
+
+        def run_thd() -> None:
+            try:
+                result = call(*args, **kwargs)
+            except BaseException:
+                done(False, Failure())
+            else:
+                done(True, result)
+
+        self.loop.run_in_executor(None, run_thd)
+
+    @property
+    def nameResolver(self) -> LoopReactor:
+        """Names are resolved here."""
+        return self
+
+    def resolveHostName(
+        self, receiver: Any, host: str, port: int = 0, types: object = None, transportSemantics: str = "UDP"
+    ) -> None:
+        """IResolutionReceiver gets what the loop's getaddrinfo finds."""
+        from sector._udt.transport import udt_address
+
+        def found(future: asyncio.Future[Any]) -> None:
+            receiver.resolutionBegan(None)
+            if not future.cancelled() and future.exception() is None:
+                for _, _, _, _, address in future.result():
+                    receiver.addressResolved(udt_address(address[0], 0))
+            receiver.resolutionComplete()
+
+        work = asyncio.ensure_future(
+            self.loop.getaddrinfo(host, None, type=socket.SOCK_DGRAM), loop=self.loop
+        )
+        work.add_done_callback(found)
+
+
+_cores: WeakKeyDictionary[asyncio.AbstractEventLoop, SharedCore] = WeakKeyDictionary()
+
+
+def _core() -> SharedCore:
+    loop = asyncio.get_running_loop()
+    found = _cores.get(loop)
+    if found is None:
+        found = _cores[loop] = SharedCore(LoopReactor(loop))
+    return found
+
+
+async def _settle() -> None:
+    """So that a loop which ends after the last connection leaves no thread behind."""
+    await ensureDeferred(_core().settle()).asFuture(asyncio.get_running_loop())
+
+
+class UdtAsyncioTransport(asyncio.Transport):
+    """An asyncio transport over a UDT connection, for any asyncio.Protocol."""
+
+    _extra: dict[str, Any]  # asyncio.BaseTransport's
+
+    def __init__(self, protocol: asyncio.BaseProtocol) -> None:
+        super().__init__()
+        self._protocol: Any = protocol
+        self._udt: Any = None
+        self._closing = self._reading_paused = False
+
+    # what UdtTransport tells its protocol
+    def makeConnection(self, transport: UdtTransport) -> None:
+        """Connected."""
+        self._udt = transport
+        self._extra.update(
+            peername=(transport.getPeer().host, transport.getPeer().port),
+            sockname=(transport.getHost().host, transport.getHost().port),
+        )
+        self._protocol.connection_made(self)
+        if not self._closing:
+            transport.registerProducer(self, True)
+
+    def dataReceived(self, data: bytes) -> None:
+        """Bytes from the peer."""
+        self._protocol.data_received(data)
+
+    def connectionLost(self, reason: Failure) -> None:
+        """The end."""
+        self._closing = True
+        clean = reason.check(error.ConnectionDone, error.ConnectionAborted)
+        if clean:
+            self._protocol.eof_received()
+        self._protocol.connection_lost(None if clean else ConnectionResetError(str(reason.value)))
+
+    # it registers itself as the transport's producer: the writer of this end
+    def pauseProducing(self) -> None:
+        """The send buffer is full."""
+        self._protocol.pause_writing()
+
+    def resumeProducing(self) -> None:
+        """There is room."""
+        self._protocol.resume_writing()
+
+    def stopProducing(self) -> None:
+        """The connection ends; connectionLost follows."""
+
+    # asyncio.Transport
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Queue bytes (copied)."""
+        self._udt.write(bytes(data))
+
+    def can_write_eof(self) -> bool:
+        """UDT has no half-close."""
+        return False
+
+    def write_eof(self) -> None:
+        """Raises NotImplementedError: UDT has no half-close."""
+        raise NotImplementedError("UDT has no half-close")
+
+    def close(self) -> None:
+        """Close when all written bytes are acknowledged."""
+        if not self._closing:
+            self._closing = True
+            self._udt.unregisterProducer()
+            self._udt.loseConnection()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._closing = True
+        self._udt.abortConnection()
+
+    def is_closing(self) -> bool:
+        """Closed, or about to be."""
+        return self._closing
+
+    def pause_reading(self) -> None:
+        """Take no more; the peer's window closes."""
+        self._reading_paused = True
+        self._udt.pauseProducing()
+
+    def resume_reading(self) -> None:
+        """Read on."""
+        self._reading_paused = False
+        self._udt.resumeProducing()
+
+    def is_reading(self) -> bool:
+        """Not paused, not closed."""
+        return not (self._reading_paused or self._closing)
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """The protocol."""
+        protocol: asyncio.BaseProtocol = self._protocol
+        return protocol
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Another protocol."""
+        self._protocol = protocol
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes that the core has not taken yet."""
+        return sum(map(len, self._udt._out))
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """ "peername" and "sockname" as (host, port); "udt_stats" the connection's statistics."""
+        if name == "udt_stats":
+            return self._udt.stats()
+        return self._extra.get(name, default)
+
+
+class _Factory:
+    """Twisted's factory for asyncio's protocols."""
+
+    def __init__(self, make: Callable[[], asyncio.BaseProtocol]) -> None:
+        self._make = make
+
+    def doStart(self) -> None:
+        """Nothing to prepare."""
+
+    def doStop(self) -> None:
+        """Nothing to clear."""
+
+    def buildProtocol(self, address: object) -> UdtAsyncioTransport:
+        """One connection."""
+        return UdtAsyncioTransport(self._make())
+
+
+async def _await(deferred: Any) -> Any:
+    try:
+        return await deferred.asFuture(asyncio.get_running_loop())
+    except error.ConnectionRefusedError as refused:
+        raise ConnectionRefusedError(str(refused.args[0])) from None
+    except error.TimeoutError as late:
+        raise TimeoutError(str(late.args[0])) from None
+    except error.DNSLookupError as unknown:
+        raise socket.gaierror(str(unknown.args[0])) from None
+    except (error.ConnectError, CannotListen) as failed:
+        raise OSError(str(failed.args[0] if isinstance(failed, error.ConnectError) else failed)) from None
+
+
+async def create_udt_connection(
+    protocol_factory: Callable[[], asyncio.BaseProtocol],
+    host: str,
+    port: int,
+    options: UdtOptions = DEFAULTS,
+    *,
+    local_port: int | None = None,
+) -> tuple[UdtAsyncioTransport, Any]:
+    """Connect, as `loop.create_connection`; with `local_port` by rendezvous from that port. Raises
+    ConnectionRefusedError, TimeoutError, OSError."""
+    factory = _Factory(protocol_factory)
+    if local_port is None:
+        end: Any = UdtClientEndpoint(_core(), host, port, options)
+    else:
+        end = UdtRendezvousEndpoint(_core(), local_port, host, port, options)
+    transport: UdtAsyncioTransport = await _await(end.connect(factory))
+    return transport, transport.get_protocol()
+
+
+@asynccontextmanager
+async def open_udt(
+    host: str,
+    port: int,
+    options: UdtOptions = DEFAULTS,
+    *,
+    local_port: int | None = None,
+    limit: int = LIMIT,
+) -> AsyncIterator[Streams]:
+    """A connection as (reader, writer); closed at the end of the block, when all written is acknowledged
+    (at once if the block raises). `local_port`: by rendezvous from that port. Raises as
+    create_udt_connection.
+
+    >>> async with open_udt("192.0.2.7", 9000) as (reader, writer):     # doctest: +SKIP
+    ...     writer.write(b"hello")
+    """
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit, loop)
+    protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+    transport, _ = await create_udt_connection(lambda: protocol, host, port, options, local_port=local_port)
+    writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+    try:
+        yield reader, writer
+    except BaseException:
+        transport.abort()
+        raise
+    else:
+        writer.close()
+        await writer.wait_closed()
+    finally:
+        await _settle()
+
+
+class UdtServer:
+    """A listener of `serve_udt`; an async context manager that closes it."""
+
+    def __init__(self, listening: UdtListeningPort) -> None:
+        self._listening = listening
+        address = listening.getHost()
+        self.address = (address.host, address.port)
+
+    async def close(self) -> None:
+        """No new connections; those that are open go on."""
+        await self._listening.stopListening().asFuture(asyncio.get_running_loop())
+        await _settle()
+
+    async def __aenter__(self) -> UdtServer:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+
+async def create_udt_server(
+    protocol_factory: Callable[[], asyncio.BaseProtocol],
+    port: int,
+    host: str = "0.0.0.0",
+    options: UdtOptions = DEFAULTS,
+) -> UdtServer:
+    """Listen, as `loop.create_server`. Raises OSError."""
+    end = UdtServerEndpoint(_core(), port, host, options)
+    return UdtServer(await _await(end.listen(_Factory(protocol_factory))))
+
+
+async def serve_udt(
+    connected: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None] | None],
+    port: int,
+    host: str = "0.0.0.0",
+    options: UdtOptions = DEFAULTS,
+    *,
+    limit: int = LIMIT,
+) -> UdtServer:
+    """Listen, as `asyncio.start_server`: `connected(reader, writer)` for each connection. Raises OSError."""
+    loop = asyncio.get_running_loop()
+
+    def protocol() -> asyncio.BaseProtocol:
+        return asyncio.StreamReaderProtocol(asyncio.StreamReader(limit, loop), connected, loop)
+
+    return await create_udt_server(protocol, port, host, options)

@@ -1,0 +1,445 @@
+"""UDT as Twisted and asyncio programs use it: endpoint strings, their errors, producers and consumers,
+bounded memory behind a slow reader, streams without a reactor."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from twisted.internet import defer, error, reactor, task
+from twisted.internet.address import IPv4Address, IPv6Address
+from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.protocol import Factory, Protocol
+from twisted.protocols.basic import FileSender, LineReceiver
+from twisted.python.failure import Failure
+from twisted.trial import unittest
+
+from sector._udt.shared import shared_core
+from sector.udt import (
+    UdtConnectionLost,
+    UdtOptions,
+    UdtServerEndpoint,
+    create_udt_connection,
+    open_udt,
+    serve_udt,
+)
+
+
+class Ends(Protocol):
+    """Keeps what comes; `closed` fires with the reason."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.closed: defer.Deferred[Exception] = defer.Deferred()
+
+    def dataReceived(self, data: bytes) -> None:
+        self.data += data
+
+    def connectionLost(self, reason: Failure | None = None) -> None:
+        assert reason is not None
+        self.closed.callback(reason.value)
+
+
+class Server(Factory):
+    """One protocol after the other by `make`; remembers them."""
+
+    def __init__(self, make: Any = Ends) -> None:
+        self.make, self.made, self.first = make, [], defer.Deferred()
+        self.starts = self.stops = 0
+
+    def doStart(self) -> None:
+        self.starts += 1
+
+    def doStop(self) -> None:
+        self.stops += 1
+
+    def buildProtocol(self, addr: object) -> Any:
+        self.addr = addr
+        protocol = self.make()
+        self.made.append(protocol)
+        if not self.first.called:
+            reactor.callLater(0, self.first.callback, protocol)
+        return protocol
+
+
+class Shout(LineReceiver):
+    """An unchanged protocol of Twisted's."""
+
+    def lineReceived(self, line: bytes) -> None:
+        self.sendLine(line.upper())
+
+
+def free_port() -> int:
+    """A UDP port that nobody has."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Case(unittest.TestCase):
+    """The shared core is gone after each test."""
+
+    timeout = 60
+
+    def tearDown(self) -> Any:
+        return defer.ensureDeferred(shared_core(reactor).settle())
+
+
+class StringTests(Case):
+    """clientFromString and serverFromString know `udt:`."""
+
+    async def connect(self, server: str, client: str, factory: Server) -> tuple[Any, Any]:
+        """A listening port and a connected Ends."""
+        listening = await serverFromString(reactor, server).listen(factory)
+        port = listening.getHost().port
+        end = await clientFromString(reactor, client.format(port=port)).connect(Factory.forProtocol(Ends))
+        return listening, end
+
+    async def test_an_unchanged_protocol(self) -> None:
+        factory = Server(Shout)
+        listening, end = await self.connect("udt:0:interface=127.0.0.1", "udt:127.0.0.1:{port}", factory)
+        end.transport.write(b"abc\r\ndef\r\n")
+        while end.data.count(b"\n") < 2:
+            await task.deferLater(reactor, 0.01)
+        self.assertEqual(bytes(end.data), b"ABC\r\nDEF\r\n")
+        self.assertIsInstance(factory.addr, IPv4Address)
+        self.assertEqual(end.transport.getPeer(), IPv4Address("UDP", "127.0.0.1", listening.getHost().port))
+        end.transport.loseConnection()
+        self.assertIsInstance(await end.closed, error.ConnectionDone)
+        await listening.stopListening()
+        self.assertEqual((factory.starts, factory.stops), (1, 1))
+
+    async def test_a_name_and_ipv6(self) -> None:
+        listening, end = await self.connect(
+            "udt:0:interface=\\:\\:1", "udt:host=\\:\\:1:port={port}:timeout=5", Server()
+        )
+        self.assertEqual(end.transport.getPeer(), IPv6Address("UDP", "::1", listening.getHost().port))
+        end.transport.abortConnection()
+        self.assertIsInstance(await end.closed, error.ConnectionAborted)
+        await listening.stopListening()
+        listening, end = await self.connect("udt:0", "udt:localhost:{port}", Server())
+        end.transport.loseConnection()
+        await end.closed
+        await listening.stopListening()
+
+    async def test_rendezvous(self) -> None:
+        one, two = free_port(), free_port()
+        strings = [
+            f"udt:rendezvous=127.0.0.1\\:{b}:local={a}:tag=7:timeout=10" for a, b in ((one, two), (two, one))
+        ]
+        ends = [clientFromString(reactor, text).connect(Factory.forProtocol(Ends)) for text in strings]
+        first, second = await defer.gatherResults(ends)
+        first.transport.write(b"met")
+        first.transport.loseConnection()
+        await second.closed
+        self.assertEqual(bytes(second.data), b"met")
+        await first.closed
+
+    def test_wrong_strings_say_what_is_wrong(self) -> None:
+        for text, word in (
+            ("udt:1.2.3.4", "needs port"),
+            ("udt:1.2.3.4:99999", "within 1 and 65535"),
+            ("udt:1.2.3.4:9000:speed=3", "no option 'speed'"),
+            ("udt:1.2.3.4:9000:mss=abc", "mss"),
+            ("udt:1.2.3.4:9000:kind=both", "neither stream nor message"),
+            ("udt:rendezvous=1.2.3.4:local=9", "HOST:PORT"),
+            ("udt:rendezvous=1.2.3.4\\:9", "needs local"),
+            ("udt:1.2.3.4:9000:8000", "too much"),
+        ):
+            with self.assertRaises(ValueError) as caught:
+                clientFromString(reactor, text)
+            self.assertIn(word, str(caught.exception))
+        self.assertRaises(ValueError, serverFromString, reactor, "udt:no")
+
+    async def test_listeners_leave_their_connections(self) -> None:
+        factory = Server()
+        listening, end = await self.connect("udt:0:interface=127.0.0.1", "udt:127.0.0.1:{port}", factory)
+        far = await factory.first
+        await listening.stopListening()
+        end.transport.write(b"still here")
+        end.transport.loseConnection()
+        await far.closed
+        self.assertEqual(bytes(far.data), b"still here")
+        await end.closed
+
+
+class ErrorTests(Case):
+    """Twisted's exceptions with our words."""
+
+    async def test_nobody_listens(self) -> None:
+        end = clientFromString(reactor, f"udt:127.0.0.1:{free_port()}")
+        with self.assertRaises(error.ConnectionRefusedError) as caught:
+            await end.connect(Factory.forProtocol(Ends))
+        self.assertIn("nothing listens for UDT at 127.0.0.1", caught.exception.args[0])
+
+    async def test_nobody_answers(self) -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+            silent.bind(("127.0.0.1", 0))
+            end = clientFromString(reactor, f"udt:127.0.0.1:{silent.getsockname()[1]}:timeout=0.3")
+            with self.assertRaises(error.TimeoutError) as caught:
+                await end.connect(Factory.forProtocol(Ends))
+        self.assertIn("nobody answers at 127.0.0.1", caught.exception.args[0])
+
+    async def test_an_unknown_name(self) -> None:
+        with self.assertRaises(error.DNSLookupError):
+            await clientFromString(reactor, "udt:no.such.host.invalid:9000").connect(Factory())
+
+    async def test_an_attempt_can_be_cancelled(self) -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+            silent.bind(("127.0.0.1", 0))
+            end = clientFromString(reactor, f"udt:127.0.0.1:{silent.getsockname()[1]}")
+            attempt = end.connect(Factory.forProtocol(Ends))
+            reactor.callLater(0.05, attempt.cancel)
+            with self.assertRaises(error.ConnectingCancelledError):
+                await attempt
+            await task.deferLater(reactor, 0.1)
+
+    async def test_a_port_in_use(self) -> None:
+        first = await serverFromString(reactor, "udt:0").listen(Server())
+        with self.assertRaises(error.CannotListenError) as caught:
+            await serverFromString(reactor, f"udt:{first.getHost().port}").listen(Server())
+        self.assertIn("in use", str(caught.exception))
+        await first.stopListening()
+
+    async def test_a_peer_that_aborts(self) -> None:
+        factory = Server()
+        listening = await serverFromString(reactor, "udt:0:interface=127.0.0.1").listen(factory)
+        client = clientFromString(reactor, f"udt:127.0.0.1:{listening.getHost().port}")
+        end = await client.connect(Factory.forProtocol(Ends))
+        far = await factory.first
+        far.transport.pauseProducing()
+        for _ in range(100):
+            end.transport.write(bytes(1_000_000))
+        await task.deferLater(reactor, 0.2)
+        far.transport.abortConnection()
+        reason = await end.closed
+        self.assertIsInstance(reason, UdtConnectionLost)
+        await far.closed
+        await listening.stopListening()
+
+
+class Source:
+    """A push producer that writes without an end of its own; `most` = what it wrote while not paused."""
+
+    def __init__(self, transport: Any, total: int, chunk: int) -> None:
+        self.transport, self.left, self.chunk = transport, total, bytes(chunk)
+        self.paused, self.pauses = False, 0
+
+    def start(self) -> None:
+        """Register and write."""
+        self.transport.registerProducer(self, True)
+        self.resumeProducing()
+
+    def pauseProducing(self) -> None:
+        self.paused = True
+        self.pauses += 1
+
+    def resumeProducing(self) -> None:
+        self.paused = False
+        reactor.callLater(0, self._write)
+
+    def stopProducing(self) -> None:
+        self.paused = True
+
+    def _write(self) -> None:
+        for _ in range(16):
+            if self.paused or not self.left:
+                break
+            size = min(self.left, len(self.chunk))
+            self.left -= size
+            self.transport.write(self.chunk[:size])
+        if not self.left:
+            self.transport.unregisterProducer()
+            self.transport.loseConnection()
+        elif not self.paused:
+            reactor.callLater(0, self._write)
+
+
+def resident() -> int:
+    """Bytes of memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+class Slow(Protocol):
+    """Counts; after each 16 MB it takes nothing for a while."""
+
+    def __init__(self) -> None:
+        self.count = self.breaks = 0
+        self.closed: defer.Deferred[Exception] = defer.Deferred()
+
+    def dataReceived(self, data: bytes) -> None:
+        before, self.count = self.count, self.count + len(data)
+        if before >> 24 != self.count >> 24:
+            self.breaks += 1
+            transport: Any = self.transport
+            transport.pauseProducing()
+            reactor.callLater(0.02, transport.resumeProducing)
+
+    def connectionLost(self, reason: Failure | None = None) -> None:
+        assert reason is not None
+        self.closed.callback(reason.value)
+
+
+class ProducerTests(Case):
+    """Back-pressure from end to end."""
+
+    timeout = 120
+
+    async def pair(self, make: Any, buffers: int = 4 << 20) -> tuple[Any, Any, Any]:
+        """(listening port, far protocol, near Ends) with small buffers."""
+        factory = Server(make)
+        options = UdtOptions(send_buffer=buffers, receive_buffer=buffers)
+        listening = await UdtServerEndpoint(reactor, 0, "127.0.0.1", options).listen(factory)
+        text = f"udt:127.0.0.1:{listening.getHost().port}:sendBuffer={buffers}:receiveBuffer={buffers}"
+        end = await clientFromString(reactor, text).connect(Factory.forProtocol(Ends))
+        return listening, await factory.first, end
+
+    async def test_a_gigabyte_to_a_slow_reader_in_bounded_memory(self) -> None:
+        total = 1 << 30
+        listening, far, end = await self.pair(Slow)
+        source = Source(end.transport, total, 1 << 16)
+        most, before = 0, resident()
+        source.start()
+        while not far.closed.called:
+            most = max(most, resident() - before)
+            await task.deferLater(reactor, 0.05)
+        await defer.gatherResults([far.closed, end.closed])
+        self.assertEqual(far.count, total)
+        self.assertEqual(far.breaks, total >> 24)
+        self.assertGreater(source.pauses, 10)
+        self.assertLess(most, 64 << 20)
+        await listening.stopListening()
+
+    async def test_a_paused_reader_pauses_the_producer(self) -> None:
+        listening, far, end = await self.pair(Ends)
+        far.transport.pauseProducing()
+        source = Source(end.transport, 200 << 20, 1 << 16)
+        source.start()
+        await task.deferLater(reactor, 0.5)
+        self.assertTrue(source.paused)
+        left = source.left
+        await task.deferLater(reactor, 0.3)
+        self.assertEqual(source.left, left)
+        self.assertGreater(left, 180 << 20)
+        far.transport.resumeProducing()
+        await defer.gatherResults([far.closed, end.closed])
+        self.assertEqual(len(far.data), 200 << 20)
+        await listening.stopListening()
+
+    async def test_a_pull_producer_is_asked_when_there_is_room(self) -> None:
+        listening, far, end = await self.pair(Ends, 1 << 20)
+        data = os.urandom(30_000_000)
+        await FileSender().beginFileTransfer(io.BytesIO(data), end.transport)
+        end.transport.loseConnection()
+        await defer.gatherResults([far.closed, end.closed])
+        self.assertEqual(bytes(far.data), data)
+        await listening.stopListening()
+
+    async def test_a_producer_hears_of_the_end(self) -> None:
+        listening, far, end = await self.pair(Ends)
+        source = Source(end.transport, 1 << 40, 1 << 16)
+        source.start()
+        await task.deferLater(reactor, 0.1)
+        end.transport.abortConnection()
+        await end.closed
+        self.assertTrue(source.paused)
+        late = Source(end.transport, 100, 10)
+        end.transport.registerProducer(late, True)
+        self.assertTrue(late.paused)
+        await far.closed
+        await listening.stopListening()
+
+    async def test_one_write_much_larger_than_the_buffers(self) -> None:
+        listening, far, end = await self.pair(Ends, 1 << 20)
+        data = os.urandom(50_000_000)
+        end.transport.write(data)
+        end.transport.loseConnection()
+        await defer.gatherResults([far.closed, end.closed])
+        self.assertEqual(bytes(far.data), data)
+        await listening.stopListening()
+
+
+def test_asyncio_streams_without_a_reactor() -> None:
+    """open_udt and serve_udt on a plain event loop; drain waits; nothing is left running."""
+    before = set(os.listdir("/proc/self/task"))
+    files = len(os.listdir("/proc/self/fd"))
+    total = 20_000_000
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+    async def client(port: int) -> bytes:
+        async with open_udt("localhost", port) as (reader, writer):
+            assert writer.get_extra_info("peername") == ("127.0.0.1", port)
+            assert not writer.can_write_eof()
+            data = os.urandom(total)
+
+            async def write() -> None:
+                for at in range(0, total, 1 << 16):
+                    writer.write(data[at : at + (1 << 16)])
+                    await writer.drain()
+
+            work = asyncio.ensure_future(write())
+            back = await reader.readexactly(total)
+            await work
+            return b"same" if back == data else b"differs"
+
+    async def run() -> None:
+        async with await serve_udt(echo, 0, "127.0.0.1") as server:
+            port = server.address[1]
+            assert await asyncio.gather(client(port), client(port)) == [b"same", b"same"]
+
+    asyncio.run(run())
+    assert set(os.listdir("/proc/self/task")) <= before
+    assert len(os.listdir("/proc/self/fd")) <= files
+
+
+def test_asyncio_errors_are_python_s() -> None:
+    """Refused, silent, unknown, in use."""
+
+    async def fails(host: str, port: int, kind: type[Exception]) -> None:
+        with pytest.raises(kind, match=r"."):
+            await create_udt_connection(asyncio.Protocol, host, port, UdtOptions(connect_timeout_s=0.3))
+
+    async def run() -> None:
+        await fails("127.0.0.1", free_port(), ConnectionRefusedError)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+            silent.bind(("127.0.0.1", 0))
+            await fails("127.0.0.1", silent.getsockname()[1], TimeoutError)
+            with pytest.raises(OSError, match="in use"):
+                await serve_udt(lambda reader, writer: None, silent.getsockname()[1], "127.0.0.1")
+        await fails("no.such.host.invalid", 9, socket.gaierror)
+
+    asyncio.run(run())
+
+
+def test_asyncio_peer_that_breaks_off() -> None:
+    """An abort in the middle is ConnectionResetError at the other end, or the end of the stream."""
+
+    async def run() -> None:
+        outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readexactly(10)
+            writer.transport.abort()
+
+        async with await serve_udt(serve, 0, "127.0.0.1") as server:
+            try:
+                async with open_udt("127.0.0.1", server.address[1]) as (_, writer):
+                    for _ in range(1000):
+                        writer.write(bytes(1_000_000))
+                        await writer.drain()
+                    outcome.set_result("drained")
+            except ConnectionResetError as caught:
+                outcome.set_result(caught)
+        assert isinstance(await outcome, ConnectionResetError)
+
+    asyncio.run(run())
