@@ -86,7 +86,7 @@ class Link:
 
     @property
     def buffer_bytes(self) -> int:
-        """What peers that choose their window themselves may use: 4 bandwidth-delay products, at least 8 MB."""
+        """For peers that choose their window themselves: 4 bandwidth-delay products, at least 8 MB."""
         return max(8_000_000, 4 * self.bdp_bytes)
 
     @property

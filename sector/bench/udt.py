@@ -158,8 +158,8 @@ def udt(
 
     On loopback both ends of "sector" know each other as ours and drive their ports themselves, with GSO and
     GRO where the kernel has them; those of "sector_compatible" keep the rules and burst sizes for a foreign
-    peer. Over an emulated link (two namespaces; best as root) figures are payload, "steady" is the second half
-    of a run; docs/guide/benchmarks.md says which buffers the peers get.
+    peer. Over an emulated link (two namespaces; best as root) figures are payload, "steady" is the second
+    half of a run; docs/guide/benchmarks.md says which buffers the peers get.
     """
     if sum(x is not None for x in (link_text, grid_text, cell, listen, to)) > 1:
         raise UsageError("--link, --grid, --cell, --listen and --to exclude one another")
