@@ -75,6 +75,10 @@ int udt_port_close(udt_ctx *ctx, int32_t port);
 /* One turn of a MANUAL port: wait at most timeout_us for a packet or a timer, then handle all. */
 int udt_port_run(udt_ctx *ctx, int32_t port, int64_t timeout_us);
 
+/* Also takes transfers over TLS connections (striped TCP), for initiators whose UDP is blocked: at
+ * TCP port tcp_port, 0 = the same number, on the port's address. INUSE, SYS, STATE when it does. */
+int udt_port_listen_tls(udt_ctx *ctx, int32_t port, uint16_t tcp_port);
+
 typedef struct udt_sock_opts {
     uint16_t type; /* 1 stream, 2 messages */
     uint16_t mss;  /* 0 = the port's */
@@ -162,6 +166,11 @@ typedef struct udt_xfer_opts {
     int32_t start_ms;   /* give up when the peer has not opened by then; 0 = 60 s */
     int32_t idle_ms;    /* give up after this silence; 0 = 10 s */
     int64_t max_bw_Bps; /* 0 = unlimited */
+    /* Initiator: when the peer was not met over UDP within udp_wait_ms, go on over tcp_stripes TLS
+     * connections to TCP port tcp_port of its host. 0 stripes = never. udp_wait_ms 0 = 3 s, < 0 =
+     * do not try UDP. */
+    uint16_t tcp_port, tcp_stripes;
+    int32_t udp_wait_ms;
 } udt_xfer_opts;
 /* `to` may be NULL for the responder: whoever shows the tag and proves the ticket first. */
 int32_t udt_xfer_start(udt_ctx *ctx, int32_t port, const udt_addr *to, const udt_ticket *t, int fd,
@@ -176,6 +185,15 @@ int udt_xfer_finish(udt_ctx *ctx, int32_t xfer, int32_t err, uint64_t version_ep
 /* Stop: the peer gets ERROR(code); XFER_DONE(err = CANCELLED) follows. */
 int udt_xfer_cancel(udt_ctx *ctx, int32_t xfer, int32_t code);
 
+enum udt_path { UDT_PATH_UDP = 1, UDT_PATH_TLS = 2 };
+enum udt_path_why {
+    UDT_PATH_WHY_NONE,
+    UDT_PATH_WHY_SILENCE,    /* no answer within udp_wait_ms */
+    UDT_PATH_WHY_PROHIBITED, /* a router on the way said "administratively prohibited" */
+    UDT_PATH_WHY_ASKED,      /* udp_wait_ms < 0 */
+    UDT_PATH_WHY_STALLED     /* they met, but no data came through: large datagrams are dropped */
+};
+
 #define UDT_BLOCK_BYTES (1 << 20) /* one CRC32C per block, counted from the transfer's offset */
 typedef struct udt_xfer_result {
     int64_t bytes; /* payload moved */
@@ -187,8 +205,11 @@ typedef struct udt_xfer_result {
     int64_t us;                              /* time from OPEN to FIN */
     udt_sock_stats stats;                    /* of the connection, at its end */
     int64_t lim_disk_us;                     /* time this side waited for its disk */
+    uint8_t path;                            /* enum udt_path: how the bytes went */
+    uint8_t path_why;                        /* initiator: why not over UDP, enum udt_path_why */
 } udt_xfer_result;
-/* After XFER_FIN or XFER_DONE; the handle lives until udt_xfer_free. crcs: up to cap values. */
+/* After XFER_FIN or XFER_DONE (of one that failed too); the handle lives until udt_xfer_free. crcs:
+ * up to cap values. */
 int udt_xfer_result_get(udt_ctx *ctx, int32_t xfer, udt_xfer_result *out);
 int udt_xfer_crcs(udt_ctx *ctx, int32_t xfer, uint32_t *crcs, uint32_t cap);
 int udt_xfer_free(udt_ctx *ctx, int32_t xfer);

@@ -185,6 +185,17 @@ void disk_xfer_remove(disk_pool *d, xfer *x)
     pthread_mutex_unlock(&d->mu);
 }
 
+xfer *disk_xfer_that(disk_pool *d, const io_port *p, bool (*is)(const xfer *x, const void *arg),
+                     const void *arg)
+{
+    pthread_mutex_lock(&d->mu);
+    xfer *x = d->xfers;
+    while (x && (x->port != p || !is(x, arg)))
+        x = x->link.next;
+    pthread_mutex_unlock(&d->mu);
+    return x;
+}
+
 xfer *disk_xfer_find(disk_pool *d, const io_port *p)
 {
     pthread_mutex_lock(&d->mu);

@@ -47,6 +47,9 @@ void disk_xfer_remove(disk_pool *d, struct xfer *x);
 /* Any one of the transfers of a port that has not begun to end. On the port's loop thread. */
 struct io_port;
 struct xfer *disk_xfer_find(disk_pool *d, const struct io_port *p);
+/* The first one of a port of which is(x, arg) holds. On the port's loop thread. */
+struct xfer *disk_xfer_that(disk_pool *d, const struct io_port *p,
+                            bool (*is)(const struct xfer *x, const void *arg), const void *arg);
 /* Buffers that one transfer may hold now, 2 to 8: 256 MiB are shared by all. */
 unsigned disk_buf_share(disk_pool *d);
 #endif

@@ -58,7 +58,7 @@ void xfer_emit(xfer *x, enum udt_io_event_kind kind, int64_t value)
 static void copy_stats(xfer *x)
 {
     udt_stats st;
-    if (x->sock > 0 && udt_mux_stats(io_port_mux(x->port), x->sock, &st) == 0)
+    if (stream_stats(&x->s, &st))
         memcpy(&x->result.stats, &st, sizeof st);
 }
 
@@ -84,6 +84,8 @@ void xfer_show(xfer *x, bool final)
     if (x->job_fin)
         memcpy(x->result.digest, x->digest, sizeof x->digest);
     x->result.blocks = x->blocks.n;
+    x->result.path = x->s.tls ? UDT_PATH_TLS : UDT_PATH_UDP;
+    x->result.path_why = (uint8_t)x->why;
     x->finishable = !final;
     x->shown = true;
     pthread_mutex_unlock(&x->mu);
@@ -117,7 +119,8 @@ static int check_opts(const udt_addr *to, const udt_ticket *t, int fd, const udt
     bool sender = o->flags & UDT_XFER_SEND;
     int mode = fcntl(fd, F_GETFL);
     if (mode < 0 || t->tag == 0 || o->offset < 0 || o->max_bw_Bps < 0 || o->start_ms < 0 ||
-        o->idle_ms < 0 || o->length < (sender ? 0 : -1) || o->length > INT64_MAX - o->offset)
+        o->idle_ms < 0 || o->tcp_stripes > STRIPE_MAX || o->length < (sender ? 0 : -1) ||
+        o->length > INT64_MAX - o->offset)
         return UDT_E_INVAL;
     if ((o->flags & UDT_XFER_INITIATOR) && !to)
         return UDT_E_INVAL;
@@ -147,6 +150,7 @@ static xfer *xfer_new(udt_ctx *ctx, io_port *p, const udt_addr *to, const udt_ti
     x->o = *o;
     x->o.start_ms = o->start_ms ? o->start_ms : START_MS;
     x->o.idle_ms = o->idle_ms ? o->idle_ms : IDLE_MS;
+    x->o.udp_wait_ms = o->udp_wait_ms ? o->udp_wait_ms : XFER_UDP_WAIT_MS;
     x->small = o->length >= 0 && o->length <= XFER_SMALL_BATCH * SDC_MAX_BODY;
     x->ticket = *t;
     x->encrypt = t->encrypt;
@@ -154,7 +158,8 @@ static xfer *xfer_new(udt_ctx *ctx, io_port *p, const udt_addr *to, const udt_ti
     x->batch = 1;
     if (to)
         x->to = *to;
-    x->deadline.slot = x->step.slot = -1;
+    x->s.port = p;
+    x->deadline.slot = x->step.slot = x->fall.slot = -1;
     xfer_list_init(&x->ready);
     xfer_list_init(&x->spare);
     xfer_list_init(&x->work);

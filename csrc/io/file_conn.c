@@ -11,25 +11,21 @@ static void on_event(io_port *p, void *arg, const struct udt_ev *ev);
 
 /* ---- the connection ---- */
 
-static void drop_sock(xfer *x, uint32_t linger_ms)
+void xfer_drop(xfer *x, uint32_t linger_ms)
 {
-    if (x->sock <= 0)
+    if (!stream_up(&x->s))
         return;
     if (x->sender)
         (void)xfer_send_bytes(x); /* last look at what was acknowledged */
     xfer_note_stats(x);
-    io_port_own(x->port, x->sock, NULL, NULL);
-    (void)udt_mux_close(io_port_mux(x->port), x->sock, linger_ms, io_port_now(x->port));
-    x->sock = 0;
+    stream_close(&x->s, linger_ms);
 }
 
 /* Sends x->out; true when nothing of it is left. */
 static bool flush_out(xfer *x)
 {
     while (x->out_at < x->out_len) {
-        ssize_t n = x->sock <= 0 ? UDT_E_CLOSED
-                                 : udt_mux_send(io_port_mux(x->port), x->sock, x->out + x->out_at,
-                                                x->out_len - x->out_at, io_port_now(x->port));
+        ssize_t n = stream_send(&x->s, x->out + x->out_at, x->out_len - x->out_at);
         if (n <= 0)
             return false; /* AGAIN: WRITABLE follows; else FAILED or PEER_CLOSED does */
         x->out_at += (size_t)n;
@@ -53,7 +49,7 @@ static void packet_key(const xfer *x, uint8_t key[UDT_KEY_BYTES])
 
 static void on_connected(xfer *x);
 
-static void meet(xfer *x)
+void xfer_meet(xfer *x)
 {
     udt_opts o;
     uint8_t key[UDT_KEY_BYTES];
@@ -73,9 +69,9 @@ static void meet(xfer *x)
                                             key, x->initiator, now);
     secure_wipe(key, sizeof key);
     if (sock > 0) {
-        x->sock = sock;
+        x->s.sock = sock;
         io_port_own(x->port, sock, on_event, x);
-        if (x->initiator && x->sock > 0)
+        if (x->initiator && x->s.sock > 0)
             on_connected(x); /* OPEN goes with the first datagrams */
     } else {
         xfer_fail(x, sock, 0, 0, 0);
@@ -84,7 +80,7 @@ static void meet(xfer *x)
 
 /* A connection that came to nothing. Whoever was there had the ticket's key, and a key is good for
  * one connection. */
-static void lost_early(xfer *x, int err)
+void xfer_lost_early(xfer *x, int err)
 {
     xfer_fail(x, err == UDT_E_PEERCLOSED ? UDT_E_REJECTED : err, 0, 0, 0);
 }
@@ -134,6 +130,7 @@ static void opened(xfer *x)
     x->in_len = 0;
     x->opened_at = x->progress_at = io_port_now(x->port);
     (void)flush_out(x);
+    xfer_tls_opened(x);
     xfer_emit(x, UDT_IO_XFER_OPEN, 0);
     if (x->sender) {
         io_timer_arm(x->port, &x->step, x->opened_at + XFER_PROGRESS_US);
@@ -145,10 +142,9 @@ static void opened(xfer *x)
 static void read_open(xfer *x)
 {
     while (x->in_len < SDC_OPEN_BYTES) {
-        ssize_t n = udt_mux_recv(io_port_mux(x->port), x->sock, x->in + x->in_len,
-                                 SDC_OPEN_BYTES - x->in_len, io_port_now(x->port));
+        ssize_t n = stream_recv(&x->s, x->in + x->in_len, SDC_OPEN_BYTES - x->in_len);
         if (n == UDT_E_PEERCLOSED)
-            lost_early(x, UDT_E_PEERCLOSED);
+            xfer_lost_early(x, UDT_E_PEERCLOSED);
         if (n <= 0)
             return;
         x->in_len += (size_t)n;
@@ -157,7 +153,7 @@ static void read_open(xfer *x)
         opened(x);
         return;
     }
-    lost_early(x, UDT_E_AUTH);
+    xfer_lost_early(x, UDT_E_AUTH);
 }
 
 /* ---- small records: DONE and ERROR ---- */
@@ -174,7 +170,7 @@ static void got_done(xfer *x)
     if (!x->fin_at)
         x->fin_at = io_port_now(x->port);
     x->phase = XFER_ENDING;
-    drop_sock(x, 0);
+    xfer_drop(x, 0);
     xfer_try_end(x);
 }
 
@@ -196,8 +192,7 @@ void xfer_hear(xfer *x)
     while (x->phase == XFER_DATA || x->phase == XFER_FIN) {
         int type;
         size_t body;
-        ssize_t n = udt_mux_recv(io_port_mux(x->port), x->sock, x->in + x->in_len,
-                                 sizeof x->in - x->in_len, io_port_now(x->port));
+        ssize_t n = stream_recv(&x->s, x->in + x->in_len, sizeof x->in - x->in_len);
         if (n == UDT_E_PEERCLOSED)
             xfer_fail(x, UDT_E_PEERCLOSED, 0, 0, 0);
         if (n <= 0)
@@ -257,7 +252,8 @@ static void end(xfer *x)
     io_port *p = x->port;
     io_timer_stop(p, &x->deadline);
     io_timer_stop(p, &x->step);
-    drop_sock(x, 0);
+    xfer_tls_end(x);
+    xfer_drop(x, 0);
     xfer_disk_wait(x, false);
     x->phase = XFER_ENDED;
     free_bufs(x);
@@ -278,7 +274,7 @@ static void end(xfer *x)
 
 void xfer_try_end(xfer *x)
 {
-    if (x->phase == XFER_ENDING && !x->busy && x->sock == 0)
+    if (x->phase == XFER_ENDING && !x->busy && !stream_up(&x->s))
         end(x);
 }
 
@@ -292,7 +288,7 @@ static void tell_peer(xfer *x, int32_t code)
     x->out_at = 0;
     x->out_len = n + sdc_seal_error(&x->send, code, x->out + n);
     if (flush_out(x))
-        drop_sock(x, XFER_LINGER_MS);
+        xfer_drop(x, XFER_LINGER_MS);
     else
         io_timer_arm(x->port, &x->step, io_port_now(x->port) + XFER_LINGER_MS * 1000);
 }
@@ -309,14 +305,15 @@ void xfer_fail(xfer *x, int err, int sys_err, int32_t remote, int32_t tell)
     }
     io_timer_stop(x->port, &x->deadline);
     io_timer_stop(x->port, &x->step);
+    xfer_tls_end(x);
     pthread_mutex_lock(&x->mu);
     x->finishable = false;
     pthread_mutex_unlock(&x->mu);
     x->phase = XFER_ENDING;
-    if (open && tell != 0 && x->sock > 0 && !x->peer_closed)
+    if (open && tell != 0 && stream_up(&x->s) && !x->peer_closed)
         tell_peer(x, tell);
     else
-        drop_sock(x, 0);
+        xfer_drop(x, 0);
     xfer_try_end(x);
 }
 
@@ -327,14 +324,14 @@ static void on_peer_closed(xfer *x)
     x->peer_closed = true;
     if (x->phase == XFER_MEET) {
         read_open(x); /* it may have said all before it went; else this notices */
-        if (x->phase == XFER_MEET && x->sock > 0)
-            lost_early(x, UDT_E_PEERCLOSED);
+        if (x->phase == XFER_MEET && stream_up(&x->s))
+            xfer_lost_early(x, UDT_E_PEERCLOSED);
     } else if (x->phase == XFER_DATA && !x->sender) {
         xfer_recv_pump(x); /* reads on to the end of what arrived */
     } else {
         xfer_hear(x);
         xfer_fail(x, UDT_E_PEERCLOSED, 0, 0, 0);
-        drop_sock(x, 0);
+        xfer_drop(x, 0);
         xfer_try_end(x);
     }
 }
@@ -342,11 +339,11 @@ static void on_peer_closed(xfer *x)
 static void on_lost(xfer *x, int err, int32_t remote)
 {
     if (x->phase == XFER_MEET) {
-        lost_early(x, err);
+        xfer_lost_early(x, err);
         return;
     }
     xfer_fail(x, err, 0, remote, 0);
-    drop_sock(x, 0);
+    xfer_drop(x, 0);
     xfer_try_end(x);
 }
 
@@ -364,7 +361,7 @@ static void on_writable(xfer *x)
 {
     bool empty = flush_out(x);
     if (x->phase == XFER_ENDING && empty) {
-        drop_sock(x, XFER_LINGER_MS);
+        xfer_drop(x, XFER_LINGER_MS);
         xfer_try_end(x);
     } else if (x->phase == XFER_DATA && x->sender && empty) {
         xfer_send_pump(x);
@@ -374,27 +371,23 @@ static void on_writable(xfer *x)
 
 static void on_drained(xfer *x)
 {
-    if (udt_mux_unacked(io_port_mux(x->port), x->sock) > 0)
+    if (stream_unacked(&x->s) > 0)
         return;
     if (x->phase == XFER_FIN && x->sender && !x->fin_at) {
         x->fin_at = io_port_now(x->port);
     } else if (x->phase == XFER_REPLY && x->out_len == 0) {
         x->phase = XFER_ENDING;
-        drop_sock(x, XFER_LINGER_MS);
+        xfer_drop(x, XFER_LINGER_MS);
         xfer_try_end(x);
     }
 }
 
-static void on_event(io_port *p, void *arg, const struct udt_ev *ev)
+void xfer_happened(xfer *x, int kind, int err, int32_t remote)
 {
-    xfer *x = arg;
-    (void)p;
-    if (ev->sock != x->sock)
-        return;
     xfer_ref(x);
-    switch (ev->kind) {
+    switch (kind) {
     case UDT_EV_CONNECTED:
-        if (!x->initiator)
+        if (!x->initiator || x->s.tls)
             on_connected(x);
         break;
     case UDT_EV_READABLE:
@@ -410,7 +403,7 @@ static void on_event(io_port *p, void *arg, const struct udt_ev *ev)
         on_peer_closed(x);
         break;
     case UDT_EV_FAILED:
-        on_lost(x, ev->err, ev->err == UDT_E_REMOTE ? (int32_t)ev->value : 0);
+        on_lost(x, err, remote);
         break;
     case UDT_EV_CLOSED:
         on_lost(x, UDT_E_CLOSED, 0);
@@ -419,6 +412,14 @@ static void on_event(io_port *p, void *arg, const struct udt_ev *ev)
         break;
     }
     xfer_unref(x);
+}
+
+static void on_event(io_port *p, void *arg, const struct udt_ev *ev)
+{
+    xfer *x = arg;
+    (void)p;
+    if (!x->s.tls && ev->sock == x->s.sock)
+        xfer_happened(x, (int)ev->kind, ev->err, ev->err == UDT_E_REMOTE ? (int32_t)ev->value : 0);
 }
 
 static void on_deadline(io_port *p, void *arg)
@@ -434,7 +435,7 @@ static void on_deadline(io_port *p, void *arg)
 static void watch_sender(xfer *x)
 {
     xfer_note_progress(x);
-    if (x->phase == XFER_DATA || udt_mux_unacked(io_port_mux(x->port), x->sock) > 0)
+    if (x->phase == XFER_DATA || stream_unacked(&x->s) > 0)
         io_timer_arm(x->port, &x->step, io_port_now(x->port) + XFER_PROGRESS_US);
 }
 
@@ -445,7 +446,7 @@ static void on_step(io_port *p, void *arg)
     xfer_ref(x);
     switch (x->phase) {
     case XFER_MEET:
-        lost_early(x, UDT_E_TIMEOUT);
+        xfer_lost_early(x, UDT_E_TIMEOUT);
         break;
     case XFER_DATA:
     case XFER_FIN:
@@ -458,11 +459,11 @@ static void on_step(io_port *p, void *arg)
         break;
     case XFER_REPLY:
         x->phase = XFER_ENDING;
-        drop_sock(x, XFER_LINGER_MS);
+        xfer_drop(x, XFER_LINGER_MS);
         xfer_try_end(x);
         break;
     case XFER_ENDING:
-        drop_sock(x, 0);
+        xfer_drop(x, 0);
         xfer_try_end(x);
         break;
     default:
@@ -483,7 +484,8 @@ void xfer_begin(io_port *p, void *arg)
         return;
     }
     io_timer_arm(p, &x->deadline, io_port_now(p) + (udt_time)x->o.start_ms * 1000);
-    meet(x);
+    if (!xfer_tls_begin(x))
+        xfer_meet(x);
 }
 
 void xfer_port_closing(io_port *p)

@@ -8,8 +8,10 @@
 #ifndef IO_FILE_PRIV_H
 #define IO_FILE_PRIV_H
 
+#include "base/addr.h"
 #include "io/disk.h"
 #include "io/file.h"
+#include "io/stream.h"
 #include "sdc/blocks.h"
 #include "sdc/record.h"
 
@@ -29,7 +31,9 @@ enum {
     XFER_PROVE_US = 5000000,    /* a connection has to show its OPEN within this time */
     XFER_LINGER_MS = 3000,      /* for an ERROR to reach the peer */
     XFER_REPLY_US = 10000000,   /* for a DONE to be acknowledged */
-    XFER_PROGRESS_US = 250000
+    XFER_PROGRESS_US = 250000,
+    XFER_UDP_WAIT_MS = 3000, /* default of udp_wait_ms */
+    XFER_STALL_US = 5000000  /* an open connection that has brought nothing yet is given up */
 };
 
 enum xfer_phase { XFER_MEET, XFER_DATA, XFER_FIN, XFER_REPLY, XFER_ENDING, XFER_ENDED };
@@ -63,7 +67,10 @@ struct xfer {
     enum xfer_phase phase; /* [loop] */
     bool held;             /* [loop] the port is held */
     bool peer_closed;      /* [loop] */
-    int32_t sock;          /* [loop] engine socket, 0 = none */
+    io_stream s;           /* [loop] the connection */
+    enum udt_path_why why; /* [loop] initiator: why it is not over UDP */
+    bool tls_failed;       /* [loop] initiator: TLS led nowhere; UDP until the deadline */
+    io_timer fall;         /* [loop] initiator: time to try TLS, or to call it a stall */
     io_timer deadline;     /* [loop] start_ms */
     io_timer step;         /* [loop] by phase: prove, flush, reply, linger */
     sdc_hello hello;       /* [loop] */
@@ -131,6 +138,18 @@ void xfer_try_end(xfer *x); /* in phase ending: ends if nothing is left to wait 
  * when all was read, so whoever stops reading the stream calls this once. */
 void xfer_hear(xfer *x);
 void xfer_disk_wait(xfer *x, bool waiting);
+
+void xfer_meet(xfer *x);                     /* waits for the peer over UDP */
+void xfer_drop(xfer *x, uint32_t linger_ms); /* gives up the connection */
+/* A connection ended before the peer was proved. */
+void xfer_lost_early(xfer *x, int err);
+/* kind: enum udt_ev_kind, of an engine socket or a stripe. */
+void xfer_happened(xfer *x, int kind, int err, int32_t remote);
+
+/* file_tls.c */
+bool xfer_tls_begin(xfer *x);  /* true: UDP is not tried */
+void xfer_tls_opened(xfer *x); /* the way is chosen */
+void xfer_tls_end(xfer *x);
 
 /* file_send.c */
 void xfer_send_pump(xfer *x);

@@ -263,8 +263,7 @@ void xfer_recv_pump(xfer *x)
         full = !have_buf(x);
         if (full)
             break;
-        n = udt_mux_recv(io_port_mux(x->port), x->sock, x->cur->data + x->cur->len,
-                         usable(x) - x->cur->len, io_port_now(x->port));
+        n = stream_recv(&x->s, x->cur->data + x->cur->len, usable(x) - x->cur->len);
         if (n <= 0)
             break; /* AGAIN: READABLE follows; PEERCLOSED: see below; else FAILED follows */
         x->cur->len += (size_t)n;

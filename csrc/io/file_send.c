@@ -171,8 +171,7 @@ void xfer_send_pump(xfer *x)
     if (x->phase != XFER_DATA || x->out_len > 0)
         return;
     while ((b = x->ready.head)) {
-        ssize_t n = udt_mux_send(io_port_mux(x->port), x->sock, b->data + b->at, b->len - b->at,
-                                 io_port_now(x->port));
+        ssize_t n = stream_send(&x->s, b->data + b->at, b->len - b->at);
         if (n <= 0)
             break; /* AGAIN: WRITABLE follows; else FAILED or PEER_CLOSED does */
         b->at += (size_t)n;
@@ -219,10 +218,10 @@ int64_t xfer_send_bytes(xfer *x)
 {
     if (x->phase >= XFER_ENDING && x->err == 0)
         x->progress = x->o.length;
-    if (x->sock <= 0 || x->phase == XFER_MEET)
+    if (!stream_up(&x->s) || x->phase == XFER_MEET)
         return x->progress;
     const struct disk_buf *b = x->ready.head;
-    int64_t bytes = x->sent, waiting = (int64_t)udt_mux_unacked(io_port_mux(x->port), x->sock);
+    int64_t bytes = x->sent, waiting = (int64_t)stream_unacked(&x->s);
     if (b)
         bytes += (int64_t)(b->at < b->payload ? b->at : b->payload);
     bytes -= waiting < bytes ? waiting : bytes;

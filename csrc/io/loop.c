@@ -3,6 +3,7 @@
  * nothing is due the thread sleeps in ppoll, whose timeout is exact to the nanosecond and sleeps
  * for ever when the engines have no deadline. */
 #include "io/priv.h"
+#include "io/stripe.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -31,7 +32,7 @@ static udt_time next_due(const io_port *p)
 /* How long nothing is due, in microseconds; 0 = act now, UDT_NEVER = no deadline. */
 static int64_t idle_us(io_port *p, int64_t max_wait_us)
 {
-    if (io_cmd_waiting(p) || (p->tx_more && !p->tx_wait))
+    if (io_cmd_waiting(p) || (p->tx_more && !p->tx_wait) || io_tls_again(p))
         return 0;
     udt_time at = next_due(p);
     int64_t wait = at == UDT_NEVER ? UDT_NEVER : at - p->now;
@@ -45,8 +46,9 @@ static int64_t idle_us(io_port *p, int64_t max_wait_us)
  * packets do not end this sleep. */
 static bool wait_for_work(io_port *p, int64_t wait_us, bool pause)
 {
-    struct pollfd pf[2] = {{.fd = p->failed || pause ? -1 : p->fd, .events = POLLIN},
-                           {.fd = p->evfd, .events = POLLIN}};
+    struct pollfd pf[3] = {{.fd = p->failed || pause ? -1 : p->fd, .events = POLLIN},
+                           {.fd = p->evfd, .events = POLLIN},
+                           {.fd = io_tls_fd(p), .events = POLLIN}};
     struct timespec ts = {.tv_sec = wait_us / 1000000, .tv_nsec = wait_us % 1000000 * 1000};
     if (p->tx_wait)
         pf[0].events |= POLLOUT;
@@ -57,7 +59,7 @@ static bool wait_for_work(io_port *p, int64_t wait_us, bool pause)
     }
     p->wake_at = wait_us == UDT_NEVER ? UDT_NEVER : p->now + wait_us;
     pthread_mutex_unlock(&p->mu);
-    int n = ppoll(pf, 2, wait_us == UDT_NEVER ? NULL : &ts, NULL);
+    int n = ppoll(pf, 3, wait_us == UDT_NEVER ? NULL : &ts, NULL);
     pthread_mutex_lock(&p->mu);
     atomic_store(&p->sleeping, 0);
     if (n <= 0)
@@ -184,6 +186,7 @@ static void end_all(io_port *p)
     io_loop_snap(p, true);
     if (p->ctx->xfer_closing)
         p->ctx->xfer_closing(p);
+    io_tls_closing(p);
     io_bulk_fini(p);
     io_socks_end(p);
     io_loop_events(p);
@@ -204,6 +207,8 @@ void io_loop_turn(io_port *p, int64_t max_wait_us)
     }
     if (readable && !p->failed)
         io_net_recv(p);
+    if (io_tls_due(p))
+        io_tls_turn(p);
     io_cmd_run(p);
     tick(p);
     io_loop_events(p);

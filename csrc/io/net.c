@@ -3,6 +3,7 @@
 #include "io/priv.h"
 
 #include "base/addr.h"
+#include "io/file.h"
 #include "io/sockaddr.h"
 
 #include <errno.h>
@@ -118,6 +119,14 @@ static void fail_port(io_port *p, int sys)
     io_emit_from(p, &ev);
 }
 
+/* A filter on the way said that it lets nothing through (RFC 1812, 5.2.7.1; RFC 4443, 3.1). */
+static bool prohibited(const struct sock_extended_err *e)
+{
+    if (e->ee_origin == SO_EE_ORIGIN_ICMP)
+        return e->ee_type == 3 && (e->ee_code == 9 || e->ee_code == 10 || e->ee_code == 13);
+    return e->ee_origin == SO_EE_ORIGIN_ICMP6 && e->ee_type == 1 && e->ee_code == 1;
+}
+
 /* ICMP errors. Port unreachable ends a connect at once, as TCP would; the rest is left to the
  * engines' timers, for a route may come back. */
 void io_net_errors(io_port *p)
@@ -140,6 +149,8 @@ void io_net_errors(io_port *p)
                 !(c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_RECVERR))
                 continue;
             memcpy(&e, CMSG_DATA(c), sizeof e);
+            if (prohibited(&e))
+                xfer_prohibited(p, &a);
             if (e.ee_origin == SO_EE_ORIGIN_LOCAL || e.ee_errno != ECONNREFUSED)
                 continue;
             io_sock_unreachable(p, &a);

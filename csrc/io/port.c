@@ -1,5 +1,6 @@
 /* Ports: one UDP socket with its engines and (unless MANUAL) its thread. */
 #include "io/priv.h"
+#include "io/stripe.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -67,6 +68,7 @@ static void port_destroy(io_port *p)
 {
     io_cmd_run(p);
     io_gmp_fini(p);
+    io_tls_fini(p);
     if (p->mux)
         udt_mux_free(p->mux);
     io_net_free(p);

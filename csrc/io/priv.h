@@ -176,6 +176,7 @@ typedef struct io_tx {
 enum { IO_NO_GSO_PATHS = 16 };
 
 struct io_bulk;
+struct io_tls;
 struct io_port {
     udt_ctx *ctx;       /* [set] */
     int32_t id;         /* [set] handle */
@@ -205,15 +206,17 @@ struct io_port {
     udt_mux *mux;    /* [loop] */
     sgmp_node *node; /* [loop] NULL without GMP */
     struct io_bulk *bulk;
-    io_map map;          /* [loop] */
-    io_timers timers;    /* [loop] */
-    udt_time now;        /* [loop] */
-    udt_time snap_at;    /* [loop] next snapshot, UDT_NEVER = nothing changed since */
-    udt_time snapped;    /* [loop] time of the last one */
-    io_rx rx;            /* [loop] */
-    io_tx tx;            /* [loop] */
-    bool rx_more;        /* [loop] the last receive filled all buffers */
-    uint32_t rx_slots;   /* [loop] buffers offered to the next receive */
+    struct io_tls
+        *tls;          /* [loop] stripes of TLS connections (stripe.h), NULL until there are some */
+    io_map map;        /* [loop] */
+    io_timers timers;  /* [loop] */
+    udt_time now;      /* [loop] */
+    udt_time snap_at;  /* [loop] next snapshot, UDT_NEVER = nothing changed since */
+    udt_time snapped;  /* [loop] time of the last one */
+    io_rx rx;          /* [loop] */
+    io_tx tx;          /* [loop] */
+    bool rx_more;      /* [loop] the last receive filled all buffers */
+    uint32_t rx_slots; /* [loop] buffers offered to the next receive */
     uint32_t rx_singles; /* [loop] large datagrams since rx_since that came one by one */
     bool rx_pause;       /* [loop] so many of them that the socket is left to fill a moment */
     udt_time rx_since;   /* [loop] */

@@ -1,0 +1,99 @@
+/* Private to tls_port.c, tls_conn.c and stripe.c. All fields belong to the loop thread. */
+#ifndef IO_TLS_PRIV_H
+#define IO_TLS_PRIV_H
+
+#include "io/priv.h"
+#include "io/stripe.h"
+
+#include <openssl/ssl.h>
+
+enum {
+    TLS_HEAD_BYTES = 12,
+    TLS_FRAME_BYTES = 128 << 10, /* most of the stream that one frame carries when sent */
+    TLS_FRAME_MOST = 1 << 20,    /* and when received */
+    TLS_HALF_OPEN = 256,         /* connections of a listener before their proof */
+    TLS_PROVE_US = 5000000,      /* time for the proof */
+    TLS_DRAIN_US = 5000,         /* how often the kernel is asked whether all is acknowledged */
+    TLS_LINGER_US = 1000000,     /* least time for what was sent to leave */
+    TLS_TURN_US = 10000,         /* longest time between two looks while UDP keeps us busy */
+    TLS_REKEY_BYTES = 1 << 30,   /* counted in units of 64 bytes: 64 GiB under one key */
+};
+
+enum tls_state { TLS_CONNECTING, TLS_SHAKING, TLS_UP, TLS_CLOSING, TLS_DEAD };
+
+typedef struct tls_conn {
+    struct tls_conn *next; /* of the port */
+    io_port *p;
+    stripe *s; /* NULL: not proved yet, or given up */
+    int fd;
+    SSL *ssl;
+    enum tls_state state;
+    bool server, eof;
+    int err;
+    io_timer limit;
+    uint8_t head[TLS_HEAD_BYTES]; /* of the frame that comes */
+    unsigned head_n;
+    uint64_t at;   /* its offset */
+    uint32_t left; /* its bytes that were not read; 0: the next head comes */
+    uint8_t *out;  /* what the socket had no room for */
+    size_t out_at, out_len;
+    uint64_t written; /* since the last key update */
+} tls_conn;
+
+struct stripe {
+    struct stripe *next; /* of the port */
+    io_port *p;
+    stripe_fn fn; /* NULL: closed */
+    void *arg;
+    uint8_t id[16], psk[32];
+    int32_t idle_ms;
+    bool server, connected, want_write, peer_closed;
+    int err;
+    tls_conn *conn[STRIPE_MAX];
+    unsigned n;         /* connections, those that ended too */
+    unsigned turn;      /* who sends next */
+    tls_conn *cur;      /* the frame under way comes from here */
+    uint64_t sent, got; /* offsets of the stream */
+    io_timer drain, linger;
+    bool draining;  /* DRAINED is owed */
+    bool look;      /* READABLE is owed: a connection was in its handshake */
+    udt_time since; /* of the first connection */
+};
+
+struct io_tls {
+    int epfd, listener;
+    SSL_CTX *ctx;
+    tls_conn *conns;
+    unsigned nconns, half_open;
+    stripe *stripes;
+    udt_time polled;
+    bool sweep; /* something is to be freed */
+};
+
+/* tls_port.c */
+struct io_tls *io_tls_get(io_port *p); /* made at first use; NULL = no memory or descriptors */
+stripe *io_tls_stripe_of(io_port *p, const uint8_t *id, size_t len);
+
+/* tls_conn.c */
+tls_conn *tls_conn_new(io_port *p, int fd, bool server, stripe *s);
+void tls_conn_free(tls_conn *c);
+int tls_conn_dial(io_port *p, const udt_addr *to, stripe *s); /* 0 or an error */
+/* The socket's readiness changed. */
+void tls_conn_step(tls_conn *c);
+/* Bytes written and those kept for later count alike; only call it while nothing is kept. */
+int tls_conn_write(tls_conn *c, const uint8_t *b, size_t n);
+bool tls_conn_flush(tls_conn *c);                           /* nothing is kept any more */
+ssize_t tls_conn_read(tls_conn *c, uint8_t *b, size_t cap); /* 0 = end, AGAIN, BROKEN */
+void tls_conn_end(tls_conn *c, int err);                    /* closes at once */
+void tls_conn_shut(tls_conn *c); /* says goodbye, then waits for the peer's */
+void tls_conn_limits(tls_conn *c, int32_t idle_ms);
+SSL_CTX *tls_conn_ctx(io_port *p);
+
+/* stripe.c */
+void stripe_attach(stripe *s, tls_conn *c); /* c is proved */
+void stripe_conn_ready(tls_conn *c);        /* up, and something changed */
+void stripe_conn_ended(tls_conn *c);        /* c->err */
+bool stripe_over(const stripe *s);          /* to be freed */
+void stripe_free(stripe *s);
+
+#endif
