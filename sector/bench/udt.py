@@ -73,10 +73,10 @@ def _links(
         _say(row)
     names = {cells.key(link, peer) for link in links for peer in peers}
     rows = [row for row in results.rows if row["cell"] in names]
-    if as_json:
-        click.echo(json.dumps({"bench": "udt", "machine": machine(), "results": rows}))
     if all("error" in row for row in rows):
         raise SectorError("no cell could be measured", hint="the reasons are above")
+    if as_json:
+        click.echo(json.dumps({"bench": "udt", "machine": machine(), "results": rows}))
     return rows
 
 
