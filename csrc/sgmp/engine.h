@@ -427,7 +427,7 @@ struct sg_ask {
     uint32_t method;
     uint8_t tries; /* transmissions allowed, 0 = SG_TRIES */
 };
-int sg_send(sgmp_node *n, const struct sg_ask *q, udt_time now);
+int sg_send(sgmp_node *n, const struct sg_ask *q, udt_time now); /* ask.c */
 int sg_call(sgmp_node *n, const struct sg_ask *q, udt_time now);
 int sg_post(sgmp_node *n, struct assoc *a, const struct sg_post *p, struct msg **out, udt_time now);
 void sg_requeue(struct msg *m, bool front);

@@ -228,3 +228,67 @@ TEST(gmp_stream_group_shares_its_payload)
     CHECK_INT(st.groups, 0);
     field_free(f);
 }
+
+/* Rule 3 for over-size messages and calls: either side restarts after k milliseconds of descriptor,
+ * stream, BULK_DONE, request and answer. Each ends once, and what ended well was delivered once. */
+TEST(gmp_stream_restart_at_every_step)
+{
+    for (int who = 0; who < 2; who++)
+        for (int k = 0; k < 40; k++) {
+            struct field *f = field_new(1, true);
+            int seen[5] = {0}, ended[5] = {0}, status[5];
+            f->pipes.Bps = 5000000;
+            udt_time now = 0;
+            sgmp_opts o = {.deadline_ms = 20000};
+            for (uint64_t id = 1; id <= 2; id++)
+                CHECK_INT(sgmp_node_send(f->g[0].n, &f->to[1], payload, 20000 * id, &o, id, now),
+                          0);
+            for (uint64_t id = 3; id <= 4; id++)
+                CHECK_INT(sgmp_node_call(f->g[0].n, &f->to[1], (uint32_t)id, payload,
+                                         id == 3 ? 30000 : 100, &o, id, now),
+                          0);
+            sim_net_kick(f->net, 0);
+            bool restarted = false;
+            while (sim_net_now(f->net) < SEC_(25)) {
+                udt_time pipe, at = k * MS_(1), until = sim_net_now(f->net) + MS_(50);
+                struct sgmp_ev ev;
+                until = !restarted && at < until ? at : until;
+                while ((pipe = gpipes_run(&f->pipes)) <= sim_net_now(f->net))
+                    ;
+                sim_net_step(f->net, pipe < until ? pipe : until);
+                while (sgmp_node_next_event(f->g[1].n, &ev)) {
+                    if (ev.kind == SGMP_EV_MESSAGE)
+                        seen[ev.len == 20000 ? 1 : 2]++;
+                    if (ev.kind == SGMP_EV_REQUEST) {
+                        seen[ev.method]++;
+                        sgmp_node_reply(f->g[1].n, ev.id, 0, payload, ev.len, sim_net_now(f->net));
+                        sim_net_kick(f->net, f->g[1].id);
+                    }
+                    sgmp_node_release(f->g[1].n, ev.buf);
+                }
+                while (sgmp_node_next_event(f->g[0].n, &ev)) {
+                    if (ev.kind == SGMP_EV_OUTCOME || ev.kind == SGMP_EV_RESPONSE) {
+                        ended[ev.id]++;
+                        status[ev.id] = ev.status;
+                    }
+                    sgmp_node_release(f->g[0].n, ev.buf);
+                }
+                if (!restarted && sim_net_now(f->net) >= at) {
+                    restarted = true;
+                    gnode_stop(&f->g[who]);
+                    gnode_start(&f->g[who]);
+                    sgmp_key key = gkey(101, SGMP_ALG_AES256GCM, who ? "node-0" : "node-1");
+                    CHECK_INT(sgmp_node_key_add(f->g[who].n, &key, sim_net_now(f->net)), 0);
+                }
+            }
+            for (int id = 1; id <= 4; id++) {
+                CHECK(seen[id] <= 1);
+                if (!who) /* its outcomes went with it */
+                    continue;
+                CHECK_INT(ended[id], 1);
+                CHECK(status[id] != 0 || seen[id] == 1);
+                CHECK(status[id] != UDT_E_NOTSENT || id > 2 || seen[id] == 0);
+            }
+            field_free(f);
+        }
+}
