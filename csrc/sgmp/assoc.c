@@ -152,7 +152,8 @@ bool sg_assoc_busy(const struct assoc *a)
     if (a->rcv_msgs)
         return true;
     return x && (x->q_msgs || x->calls_n || x->running_n || x->refused_n || x->bulk_in_n ||
-                 x->in_stream || x->out || !sg_empty(&x->bulk_out) || x->ack_count || x->ack_now);
+                 x->bulk_gone_n || x->in_stream || x->out || !sg_empty(&x->bulk_out) ||
+                 x->ack_count || x->ack_now);
 }
 
 static void sleep_now(struct assoc *a)

@@ -393,3 +393,43 @@ TEST(gmp_bulk_hostile_streams)
     CHECK(sgmp_node_bulk_accept(d.g[1].n, &d.g[0].addr, SEC_(11)) > 0);
     close_duo(&d);
 }
+
+/* More announcements than a peer may have, none followed by its payload: the old ones give way,
+ * stay known for a while (they must not be taken for messages that came whole) and end by
+ * themselves. */
+TEST(gmp_bulk_announcements_without_payload)
+{
+    struct duo d;
+    struct sgmp_ev ev;
+    uint8_t *p = big(2000);
+    open_duo(&d, true, 1000);
+    d.pipes.Bps = 1;
+    uint64_t id = 0;
+    for (int round = 0; round < 5; round++) {
+        for (int i = 0; i < 64; i++)
+            CHECK_INT(sgmp_node_send(d.g[0].n, &d.to[1], p, 2000, NULL, ++id, sim_net_now(d.net)),
+                      0);
+        sim_net_kick(d.net, 0);
+        grun(d.net, sim_net_now(d.net) + SEC_(1)); /* announced; no stream is opened for them */
+        for (uint64_t i = id - 63; i <= id; i++)
+            CHECK_INT(sgmp_node_cancel(d.g[0].n, i, sim_net_now(d.net)), 0);
+        grun(d.net, sim_net_now(d.net) + SEC_(35));
+    }
+    CHECK_INT(stats(&d, 1).bulk_bytes, 0);
+    grun(d.net, sim_net_now(d.net) + SEC_(400));
+    d.pipes.Bps = 10000000;
+    while (sgmp_node_next_event(d.g[0].n, &ev))
+        sgmp_node_release(d.g[0].n, ev.buf);
+    struct sgmp_bulk_order o;
+    while (sgmp_node_next_bulk(d.g[0].n, &o))
+        ;
+    CHECK_INT(sgmp_node_send(d.g[0].n, &d.to[1], p, 2000, NULL, ++id, sim_net_now(d.net)), 0);
+    sim_net_kick(d.net, 0);
+    CHECK(await(&d, 1, SGMP_EV_MESSAGE, &ev, SEC_(10)));
+    CHECK_INT(ev.len, 2000);
+    sgmp_node_release(d.g[1].n, ev.buf);
+    CHECK(await(&d, 0, SGMP_EV_OUTCOME, &ev, SEC_(10)));
+    CHECK_INT(ev.status, 0);
+    free(p);
+    close_duo(&d);
+}
