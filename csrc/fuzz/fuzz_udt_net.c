@@ -3,6 +3,8 @@
  * sent, memory stays in its budget, and after the input is used up the transfer ends within
  * END_US of virtual time: complete, or failed with an error if the network was away for long.
  *
+ * Sealed connections (kind & 32) get damaged and cut datagrams too.
+ *
  * Input: byte 0 = kind of connection, byte 1 = how much each side sends, then one byte per
  * datagram (script.h); every 256th turn two bytes more: a leap of time, a forged datagram. */
 #include "base/bytes.h"
@@ -132,11 +134,18 @@ static void start(side *s, uint8_t kind, udt_time now)
     udt_opts_init(&o);
     o.type = kind & 1 ? UDT_DGRAM : UDT_STREAM;
     o.own_peer = kind & 2;
+    o.offer = kind & 64;
     o.snd_buf_bytes = o.rcv_buf_bytes = kind & 4 ? 64 << 10 : 4 << 20;
     o.tag = kind & 8 ? 77 : 0;
     o.connect_timeout_ms = 30000;
     s[0].messages = s[1].messages = kind & 1;
-    if (kind & 8) {
+    if (kind & 32) {
+        static const uint8_t key[UDT_KEY_BYTES] = {7};
+        s[1].sock = udt_mux_open_keyed(s[1].m, NULL, &o, key, false, now);
+        s[0].sock = udt_mux_open_keyed(s[0].m, &addr[1], &o, key, true, now);
+        expect(s[0].sock > 0 && s[1].sock > 0);
+        s[0].open = true; /* data may go at once */
+    } else if (kind & 8) {
         s[1].sock = udt_mux_rendezvous(s[1].m, kind & 16 ? NULL : &addr[0], &o, now);
         s[0].sock = udt_mux_rendezvous(s[0].m, &addr[1], &o, now);
         expect(s[0].sock > 0 && s[1].sock > 0);
@@ -193,6 +202,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         s[i].want = (uint64_t)(i ? amount >> 4 : amount & 15) * 4000;
         expect(w && s[i].m);
     }
+    w->flips = kind & 32; /* all is sealed */
     start(s, kind, now);
     udt_time end = now + END_US;
     int turns = 0;
