@@ -313,8 +313,10 @@ static void on_event(io_port *p, void *arg, const struct udt_ev *ev)
     io_sock *s = arg;
     switch (ev->kind) {
     case UDT_EV_CONNECTED:
-        (void)udt_mux_peer(p->mux, s->es, &s->peer);
-        atomic_store(&s->state, IO_CONNECTED);
+        if (atomic_load(&s->state) != IO_CONNECTED) { /* a keyed initiator knew it all along */
+            (void)udt_mux_peer(p->mux, s->es, &s->peer);
+            atomic_store(&s->state, IO_CONNECTED);
+        }
         say(s, UDT_IO_CONNECTED, 0, 0);
         break;
     case UDT_EV_ACCEPTED:

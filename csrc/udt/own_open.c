@@ -458,6 +458,8 @@ static void answered(udt_conn *c, const own_params *v, udt_time now)
     udt__conn_start_liveness(c, now);
     if (c->next > c->snd.head)
         udt__conn_restart_probe(c, now);
+    if (c->state != CONN_OPEN)
+        return; /* closed meanwhile, and still delivering */
     udt__conn_event(c, UDT_EV_CONNECTED);
     if (udt_sndbuf_writable(&c->snd) && c->want_space) {
         c->want_space = false;

@@ -47,6 +47,15 @@ void udt__own_moved(udt_conn *c, const udt_addr *from, bool newest, size_t len, 
     challenge(c, now);
 }
 
+/* The timer is free for PARAMS again, if those are still unanswered. */
+static void back_to_params(udt_conn *c, udt_time now)
+{
+    c->open.cand.family = 0;
+    c->t_own = UDT_NEVER;
+    if (c->open.params_flags & OWN_PARAMS_ANSWER)
+        udt__conn_timer(c, &c->t_own, now + try_gap(c));
+}
+
 /* The candidate has answered: it is the peer's address now. */
 static void move(udt_conn *c, udt_time now)
 {
@@ -54,7 +63,7 @@ static void move(udt_conn *c, udt_time now)
     udt_addr old = c->peer;
     size_t n = old.family == 4 ? 4 : 16;
     c->peer = o->cand;
-    o->cand.family = 0;
+    back_to_params(c, now);
     o->moves++;
     o->unproved = false;
     c->mux->n.moves++;
@@ -133,7 +142,7 @@ void udt__own_tick(udt_conn *c, udt_time now)
     } else if (o->cand_tries < CAND_TRIES) {
         challenge(c, now);
     } else { /* no answer: the peer stays where it was */
-        o->cand.family = 0;
+        back_to_params(c, now);
         o->cand_mute = now + CAND_MUTE_US;
         c->mux->n.moves_refused++;
     }
