@@ -115,6 +115,7 @@ typedef struct udt_own {
     int64_t edge_bytes; /* payload bytes that may be unacknowledged */
     int64_t sent_bytes; /* payload bytes of [snd.head, next) */
     lossmap out;
+    int64_t out_end;                           /* there is room in it for all before this index */
     int64_t flight_first, flight_last, flight; /* list through the slots; -1 = empty */
     int64_t reo_us;     /* tolerance: a packet sent so much later must have arrived */
     int64_t reo_pkts;   /* and so many packets later */

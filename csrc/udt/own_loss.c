@@ -6,6 +6,7 @@
 #include "udt/conn.h"
 
 #define EACK_WORDS 7
+#define OUT_AHEAD 1024 /* packets for which room is made at once */
 #define STARTUP_PKTS 16
 #define CREDIT_MAX (1 << 24)
 #define REORDER_PKTS_MAX 16384
@@ -57,14 +58,20 @@ static void link_flying(udt_conn *c, int64_t idx, snd_slot *s)
 
 bool udt__own_may_send(udt_conn *c, int64_t idx)
 {
-    return lossmap_reserve(&c->own.out, idx, idx);
+    udt_own *o = &c->own;
+    if (idx < o->out_end)
+        return true;
+    if (!lossmap_reserve(&o->out, c->snd.head, idx + OUT_AHEAD - 1))
+        return false;
+    o->out_end = idx + OUT_AHEAD;
+    return true;
 }
 
 /* Packet `idx` goes out under number `pn`, new or again. */
 void udt__own_sent(udt_conn *c, int64_t idx, snd_slot *s, uint64_t pn, udt_time now)
 {
     udt_own *o = &c->own;
-    if (!lossmap_has(&o->out, idx))
+    if (s->ntx <= 1 || !lossmap_has(&o->out, idx))
         lossmap_add(&o->out, idx, idx);
     unlink_flying(c, idx, s);
     if (o->flight == 0) { /* rate samples start here */
@@ -341,9 +348,9 @@ static void advance(udt_conn *c, int64_t ack)
 {
     udt_sndloss_acked(&c->loss, ack);
     lossmap_del_below(&c->own.out, ack);
-    for (int64_t i = c->snd.head; i < ack; i++)
-        c->own.sent_bytes -= udt_sndbuf_slot(&c->snd, i)->len;
+    uint64_t had = c->snd.bytes;
     udt__conn_free_up_to(c, ack);
+    c->own.sent_bytes -= (int64_t)(had - c->snd.bytes);
 }
 
 void udt__own_eack_input(udt_conn *c, const udt_pkt *p, uint64_t pn, udt_time now)
