@@ -24,9 +24,9 @@ typedef struct snd_slot {
     uint8_t flags;
     uint8_t ntx; /* transmissions, saturating */
     /* Own mode, of the last transmission. */
-    uint32_t pn;          /* packet number, low half */
-    int32_t prev, after;  /* neighbours in flight: their index - ours, 0 = none */
-    uint32_t in_flight;   /* packets in flight with it */
+    uint32_t pn;         /* packet number, low half */
+    int32_t prev, after; /* neighbours in flight: their index - ours, 0 = none */
+    uint32_t in_flight;  /* packets in flight with it */
 } snd_slot;
 
 #define SND_HEADS_SHIFT 7 /* headers come in pieces of 128 */
