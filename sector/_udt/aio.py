@@ -321,6 +321,11 @@ class UdtServer:
         await self._listening.stopListening().asFuture(asyncio.get_running_loop())
         await _settle()
 
+    async def wait_closed(self) -> None:
+        """After close: until the last connection has ended."""
+        await self._listening.portClosed().asFuture(asyncio.get_running_loop())
+        await _settle()
+
     async def __aenter__(self) -> UdtServer:
         return self
 

@@ -238,7 +238,8 @@ class UdtListeningPort:
         self._listener = 0
         self._open = 0  # connections
         self._waiting: list[Deferred[None]] = []
-        self._stopping = self._deaf = self._gone = False
+        self._last: list[Deferred[None]] = []
+        self._stopping = self._deaf = self._gone = self._closing = False
 
     def startListening(self) -> None:
         """Begin to accept. Raises CannotListen."""
@@ -295,15 +296,30 @@ class UdtListeningPort:
             lib.udt_close(self._core.ctx, self._listener, 0)
         return done
 
+    def portClosed(self) -> Deferred[None]:
+        """Fires when, after stopListening, the last connection has ended and the UDP port is closed."""
+        done: Deferred[None] = Deferred()
+        if self._gone and not self._closing:
+            done.callback(None)
+        else:
+            self._last.append(done)
+        return done
+
     def _close_unused(self) -> None:
         if not self._deaf or self._gone:
             return
         if self._open:
             self._told()
             return
-        self._gone = True
+        self._gone = self._closing = True
         closing = self._core.close_port(self._port)
-        closing.addBoth(lambda _: self._source.give_back()).addBoth(lambda _: self._told())
+        closing.addBoth(lambda _: self._source.give_back()).addBoth(lambda _: self._port_closed())
+
+    def _port_closed(self) -> None:
+        self._closing = False
+        self._waiting += self._last
+        self._last = []
+        self._told()
 
     def _told(self) -> None:
         waiting, self._waiting = self._waiting, []

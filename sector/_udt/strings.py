@@ -6,13 +6,15 @@ Server:      udt:PORT[:interface=ADDRESS][:backlog=NUMBER][:OPTION=VALUE…]
 
 Options of all: `cc` congestion control; `mss` bytes of a packet; `maxBandwidth` bytes per second; `timeout`
 seconds to connect; `idleTimeout` seconds of silence; `sendBuffer` and `receiveBuffer` bytes; `kind` "stream"
-or "message". A colon inside a value is written `\\:`. Wrong strings raise ValueError.
+or "message"; `keyFile` a file with 32 bytes, or 64 hexadecimal digits, that both ends have: all is sealed, and
+who has not the key is refused. A colon inside a value is written `\\:`. Wrong strings raise ValueError.
 
 Loaded by every program that looks for endpoint plugins, hence nothing heavy at the top.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +26,7 @@ from twisted.plugin import IPlugin
 from zope.interface import implementer
 
 _KINDS = {"stream": 1, "message": 2}
+KEY_BYTES = 32
 
 
 def _number(text: str, low: float, high: float) -> float:
@@ -48,6 +51,31 @@ def _kind(text: str) -> int:
     return _KINDS[text]
 
 
+def read_key(path: str) -> bytes:
+    """The key in a file: 32 bytes as they are, or as 64 hexadecimal digits (`openssl rand -hex 32`). Raises
+    ValueError, also when others may read the file; OSError."""
+    with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_mode & 0o077:
+            raise ValueError(f"others may read the key in {path}; chmod 600")
+        data = file.read(4096)
+    if len(data) == KEY_BYTES:
+        return data
+    try:
+        key = bytes.fromhex(data.decode("ascii").strip())
+    except (UnicodeDecodeError, ValueError):
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise ValueError(f"{path} holds neither {KEY_BYTES} bytes nor {2 * KEY_BYTES} hexadecimal digits")
+    return key
+
+
+def _key(path: str) -> bytes:
+    try:
+        return read_key(path)
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from None
+
+
 def port_number(text: str, low: int = 1) -> int:
     """A UDP port. Raises ValueError."""
     try:
@@ -66,6 +94,7 @@ _OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "sendBuffer": ("send_buffer", lambda text: _whole(text, 65536, 1 << 31)),
     "receiveBuffer": ("receive_buffer", lambda text: _whole(text, 65536, 1 << 31)),
     "kind": ("kind", _kind),
+    "keyFile": ("key", _key),
 }
 
 

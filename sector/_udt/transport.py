@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from twisted.internet import error as twisted_errors
@@ -38,6 +38,7 @@ READS_PER_TURN = 16
 PULLS_PER_TURN = 16
 WRITES_WAITING = 16
 MAX_MESSAGE = 16 << 20
+KEY_BYTES = 32
 
 
 def udt_address(host: str, port: int) -> IPv4Address | IPv6Address:
@@ -52,7 +53,9 @@ class UdtOptions:
     `kind` STREAM or MESSAGE; `cc` the congestion control ("udt" towards any peer; see `udtcat --help`);
     `mss` bytes of a packet with its UDP and IP headers; `max_bandwidth` bytes per second;
     `connect_timeout_s` 3 s by default; `idle_timeout_s` of silence until a peer counts as dead;
-    `send_buffer` and `receive_buffer` bytes at most (64 MiB); `tag` of a rendezvous."""
+    `send_buffer` and `receive_buffer` bytes at most (else as the flow needs); `tag` of a rendezvous; `key`
+    KEY_BYTES that both ends have: every packet is sealed, and a peer that cannot prove the key is refused,
+    a foreign one (libudt) too; without a key nothing is encrypted or authenticated."""
 
     kind: int = STREAM
     cc: str | None = None
@@ -63,6 +66,7 @@ class UdtOptions:
     send_buffer: int = 0
     receive_buffer: int = 0
     tag: int = 0
+    key: bytes | None = field(default=None, repr=False)
 
     def packed(self) -> tuple[Any, Any]:
         """A udt_sock_opts and what it points to."""
@@ -77,7 +81,13 @@ class UdtOptions:
         opts.tag = self.tag
         name = ffi.new("char[]", self.cc.encode()) if self.cc else ffi.NULL
         opts.cc = name
-        return opts, name
+        key = ffi.NULL
+        if self.key is not None:
+            if len(self.key) != KEY_BYTES:
+                raise ValueError(f"a key has {KEY_BYTES} bytes, not {len(self.key)}")
+            key = ffi.new("uint8_t[]", self.key)
+            opts.psk, opts.require_key = key, True
+        return opts, (name, key)
 
 
 @implementer(ITransport, IConsumer, IPushProducer)

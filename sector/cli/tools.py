@@ -31,6 +31,12 @@ Examples:
     "--cc", metavar="NAME", help="Congestion control of what this end sends; default as fits the peer."
 )
 @click.option(
+    "--key-file",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="32 bytes or 64 hexadecimal digits that both ends have: all is sealed, nobody else gets in.",
+)
+@click.option(
     "--stats",
     is_flag=True,
     help="On a terminal a line a second: rate, RTT, loss, window, what limits. At the end all as JSON, on "
@@ -44,6 +50,7 @@ def udtcat(
     message: bool,
     message_size: int,
     cc: str | None,
+    key_file: str | None,
     stats: bool,
     host: str | None,
     port: int | None,
@@ -67,9 +74,20 @@ def udtcat(
     from sector._udt.transport import MESSAGE, STREAM, UdtOptions
     from sector.cli.udtcat import udtcat_main
 
-    options = UdtOptions(kind=MESSAGE if message else STREAM, cc=cc)
+    options = UdtOptions(kind=MESSAGE if message else STREAM, cc=cc, key=_key(key_file))
     peer = (_literal(host), port) if host is not None and port is not None else None
     udtcat_main(listen, peer, options, message_size=message_size, stats=stats)
+
+
+def _key(path: str | None) -> bytes | None:
+    from sector._udt.strings import read_key
+
+    try:
+        return read_key(path) if path is not None else None
+    except OSError as error:
+        raise UsageError(f"cannot read the key file {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageError(str(error), hint="make one: (umask 077; openssl rand -hex 32 > FILE)") from None
 
 
 def _literal(host: str) -> str:

@@ -7,6 +7,8 @@ import asyncio
 import io
 import os
 import socket
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from twisted.trial import unittest
 
 from sector._udt.shared import shared_core
 from sector.udt import (
+    UdtAuthError,
     UdtConnectionLost,
     UdtOptions,
     UdtServerEndpoint,
@@ -74,6 +77,12 @@ class Shout(LineReceiver):
         self.sendLine(line.upper())
 
 
+async def over(listening: Any) -> None:
+    """No listener, no connection, no port any more."""
+    await listening.stopListening()
+    await listening.portClosed()
+
+
 def free_port() -> int:
     """A UDP port that nobody has."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -111,7 +120,7 @@ class StringTests(Case):
         self.assertEqual(end.transport.getPeer(), IPv4Address("UDP", "127.0.0.1", listening.getHost().port))
         end.transport.loseConnection()
         self.assertIsInstance(await end.closed, error.ConnectionDone)
-        await listening.stopListening()
+        await over(listening)
         self.assertEqual((factory.starts, factory.stops), (1, 1))
 
     async def test_a_name_and_ipv6(self) -> None:
@@ -121,11 +130,11 @@ class StringTests(Case):
         self.assertEqual(end.transport.getPeer(), IPv6Address("UDP", "::1", listening.getHost().port))
         end.transport.abortConnection()
         self.assertIsInstance(await end.closed, error.ConnectionAborted)
-        await listening.stopListening()
+        await over(listening)
         listening, end = await self.connect("udt:0", "udt:localhost:{port}", Server())
         end.transport.loseConnection()
         await end.closed
-        await listening.stopListening()
+        await over(listening)
 
     async def test_rendezvous(self) -> None:
         one, two = free_port(), free_port()
@@ -166,6 +175,50 @@ class StringTests(Case):
         await far.closed
         self.assertEqual(bytes(far.data), b"still here")
         await end.closed
+        await over(listening)
+
+
+class KeyTests(Case):
+    """A key seals all, and nobody else gets in."""
+
+    def key(self, text: bytes, mode: int = 0o600) -> str:
+        """A key file, as a value of an endpoint string."""
+        handle, path = tempfile.mkstemp()
+        self.addCleanup(os.remove, path)
+        with open(handle, "wb") as file:
+            file.write(text)
+        os.chmod(path, mode)
+        return path
+
+    async def test_both_have_it(self) -> None:
+        key = os.urandom(32)
+        factory = Server(Shout)
+        server = serverFromString(reactor, f"udt:0:interface=127.0.0.1:keyFile={self.key(key)}")
+        listening = await server.listen(factory)
+        where = f"udt:127.0.0.1:{listening.getHost().port}"
+        same = self.key(key.hex().encode() + b"\n")
+        end = await clientFromString(reactor, f"{where}:keyFile={same}").connect(Factory.forProtocol(Ends))
+        end.transport.write(b"secret\r\n")
+        while b"\n" not in end.data:
+            await task.deferLater(reactor, 0.01)
+        self.assertEqual(bytes(end.data), b"SECRET\r\n")
+        end.transport.loseConnection()
+        await end.closed
+        for other in (f":keyFile={self.key(os.urandom(32))}", ""):
+            with self.assertRaises(UdtAuthError):
+                await clientFromString(reactor, where + other).connect(Factory.forProtocol(Ends))
+        self.assertEqual(len(factory.made), 1)
+        await over(listening)
+
+    def test_bad_key_files(self) -> None:
+        for path, word in (
+            (self.key(b"short"), "neither 32 bytes"),
+            (self.key(bytes(32), 0o644), "others may read"),
+            ("/no/such/file", "cannot read"),
+        ):
+            with self.assertRaises(ValueError) as caught:
+                clientFromString(reactor, f"udt:127.0.0.1:9:keyFile={path}")
+            self.assertIn(word, str(caught.exception))
 
 
 class ErrorTests(Case):
@@ -204,7 +257,7 @@ class ErrorTests(Case):
         with self.assertRaises(error.CannotListenError) as caught:
             await serverFromString(reactor, f"udt:{first.getHost().port}").listen(Server())
         self.assertIn("in use", str(caught.exception))
-        await first.stopListening()
+        await over(first)
 
     async def test_a_peer_that_aborts(self) -> None:
         factory = Server()
@@ -220,7 +273,7 @@ class ErrorTests(Case):
         reason = await end.closed
         self.assertIsInstance(reason, UdtConnectionLost)
         await far.closed
-        await listening.stopListening()
+        await over(listening)
 
 
 class Source:
@@ -313,7 +366,7 @@ class ProducerTests(Case):
         self.assertEqual(far.breaks, total >> 24)
         self.assertGreater(source.pauses, 10)
         self.assertLess(most, 64 << 20)
-        await listening.stopListening()
+        await over(listening)
 
     async def test_a_paused_reader_pauses_the_producer(self) -> None:
         listening, far, end = await self.pair(Ends)
@@ -329,7 +382,7 @@ class ProducerTests(Case):
         far.transport.resumeProducing()
         await defer.gatherResults([far.closed, end.closed])
         self.assertEqual(len(far.data), 200 << 20)
-        await listening.stopListening()
+        await over(listening)
 
     async def test_a_pull_producer_is_asked_when_there_is_room(self) -> None:
         listening, far, end = await self.pair(Ends, 1 << 20)
@@ -338,7 +391,7 @@ class ProducerTests(Case):
         end.transport.loseConnection()
         await defer.gatherResults([far.closed, end.closed])
         self.assertEqual(bytes(far.data), data)
-        await listening.stopListening()
+        await over(listening)
 
     async def test_a_producer_hears_of_the_end(self) -> None:
         listening, far, end = await self.pair(Ends)
@@ -352,7 +405,7 @@ class ProducerTests(Case):
         end.transport.registerProducer(late, True)
         self.assertTrue(late.paused)
         await far.closed
-        await listening.stopListening()
+        await over(listening)
 
     async def test_one_write_much_larger_than_the_buffers(self) -> None:
         listening, far, end = await self.pair(Ends, 1 << 20)
@@ -361,7 +414,7 @@ class ProducerTests(Case):
         end.transport.loseConnection()
         await defer.gatherResults([far.closed, end.closed])
         self.assertEqual(bytes(far.data), data)
-        await listening.stopListening()
+        await over(listening)
 
 
 def test_asyncio_streams_without_a_reactor() -> None:
@@ -396,8 +449,12 @@ def test_asyncio_streams_without_a_reactor() -> None:
         async with await serve_udt(echo, 0, "127.0.0.1") as server:
             port = server.address[1]
             assert await asyncio.gather(client(port), client(port)) == [b"same", b"same"]
+        await server.wait_closed()
 
     asyncio.run(run())
+    end = time.monotonic() + 5  # a thread that was joined may be seen for a moment
+    while not set(os.listdir("/proc/self/task")) <= before and time.monotonic() < end:
+        time.sleep(0.01)
     assert set(os.listdir("/proc/self/task")) <= before
     assert len(os.listdir("/proc/self/fd")) <= files
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sector.cli.udtcat_live import limit, line
 
 ZERO = dict.fromkeys(
-    [
+    (
         "bytes_sent",
         "bytes_recv",
         "pkts_sent",
@@ -17,7 +17,7 @@ ZERO = dict.fromkeys(
         "lim_app_us",
         "lim_cwnd_us",
         "lim_flow_us",
-    ],
+    ),
     0,
 )
 
