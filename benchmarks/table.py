@@ -275,7 +275,8 @@ def loopback_lines(found: Found) -> Iterator[Line]:
         ">= 4.5 Gb/s",
         at_least(single, 4.5),
     )
-    many, fair = ratio(gbps("sector-1000"), ours), found.median("sector-1000", "jain")
+    one, all_of_them = found.median("sector", "steady_gbps"), found.median("sector-1000", "steady_gbps")
+    many, fair = ratio(all_of_them, one), found.median("sector-1000", "jain")
     yield Line(
         "1,000 connections on one port",
         f"{number(many, '{:.0%}')} of one flow, Jain {number(fair)}, peak memory"
@@ -366,7 +367,7 @@ def sharing_lines(found: Found) -> Iterator[Line]:
         value = (rates[1] if rates else None) if beside else fair
         yield Line(
             name,
-            f"{' and '.join(f'{r:.1f}' for r in rates or [])} Mb/s, Jain {number(fair)}, together"
+            f"{' and '.join(f'{r:.1f}' for r in rates or []) or '-'} Mb/s, Jain {number(fair)}, together"
             f" {number(full, '{:.1%}')} of the limit",
             "for comparison"
             if bound is None
