@@ -21,6 +21,8 @@ from sector._udt.address import pack_address, unpack_address
 from sector._udt.errors import check
 
 log = Logger()
+ENOUGH_BUFFER = 4 << 20  # bytes of a UDP socket's buffer below which a port warns
+GOOD_BUFFER = 8 << 20  # what each port asks for
 BATCH = 256
 ACCEPTED = 2
 FIRST_GMP_EVENT = 64
@@ -105,6 +107,7 @@ class Core:
         self._accept: dict[int, EventHandler] = {}
         self._ports: set[int] = set()
         self._closing: dict[int, list[Deferred[None]]] = {}  # ports on their way out, who waits
+        self._buffers_told = False
         self._stopped = False
         reactor.addReader(self)
 
@@ -198,7 +201,23 @@ class Core:
         handle: int = lib.udt_port_open(self.ctx, pack_address(host, port), flags, mss)
         check(handle, f"cannot open UDP port {host}:{port}")
         self._ports.add(handle)
+        self._check_buffers(handle)
         return handle
+
+    def _check_buffers(self, handle: int) -> None:
+        # said once per core: all its ports meet the same limits
+        counters = self.port_counters(handle)
+        limits = {"rmem_max": counters["rcvbuf_bytes"], "wmem_max": counters["sndbuf_bytes"]}
+        small = {name: got for name, got in limits.items() if 0 < got < ENOUGH_BUFFER}
+        if not small or self._buffers_told:
+            return
+        self._buffers_told = True
+        log.warn(
+            "UDP buffers are small ({got}): fast or distant transfers will lose packets. "
+            "As root: sysctl -w {cure}",
+            got=", ".join(f"net.core.{name} allows {got >> 10} KiB" for name, got in small.items()),
+            cure=" ".join(f"net.core.{name}={GOOD_BUFFER}" for name in small),
+        )
 
     def port_address(self, handle: int) -> tuple[str, int]:
         """Where a port is bound."""
