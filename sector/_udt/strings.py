@@ -6,8 +6,8 @@ Server:      udt:PORT[:interface=ADDRESS][:backlog=NUMBER][:OPTION=VALUE…]
 
 Options of all: `cc` congestion control; `mss` bytes of a packet; `maxBandwidth` bytes per second; `timeout`
 seconds to connect; `idleTimeout` seconds of silence; `sendBuffer` and `receiveBuffer` bytes; `kind` "stream"
-or "message"; `keyFile` a file with 32 bytes, or 64 hexadecimal digits, that both ends have: all is sealed, and
-who has not the key is refused. A colon inside a value is written `\\:`. Wrong strings raise ValueError.
+or "message"; `keyFile` a file with 32 bytes, or 64 hexadecimal digits, that both ends have: all is sealed,
+and who has not the key is refused. A colon inside a value is written `\\:`. Wrong strings raise ValueError.
 
 Loaded by every program that looks for endpoint plugins, hence nothing heavy at the top.
 """
