@@ -3,6 +3,7 @@
 #include "base/addr.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* Times inside are nanoseconds: a packet of 1500 bytes lasts 1.2 us at 10 Gb/s, so microseconds
  * would distort the rate. Engines see microseconds, rounded up (never earlier than physics). */
@@ -11,6 +12,7 @@
 #define OUT_SEGS 64
 #define OUT_ROUNDS 4096 /* batches one endpoint may send without time passing */
 #define MIN_QUEUE_BYTES 65536
+#define THIN_LEAST 1200
 #define SLAB_BYTES (256 * 1024)
 
 static void require(bool ok)
@@ -94,14 +96,27 @@ struct event {
     int64_t at_ns;
     uint64_t order; /* ties leave in the order of sending */
     struct pkt *pkt;
+    struct path *line; /* it is the first of this path's line, NULL = it stands alone */
+};
+
+/* Packets of a path that arrive in the order of sending: only the first is in the heap. */
+struct line {
+    struct event *ring;
+    size_t head, count, size; /* size is a power of two */
+};
+
+struct queue {
+    int64_t rate_bps, frame_bytes;
+    int64_t max_ns;  /* longest wait in front of the rate */
+    int64_t busy_ns; /* the rate is taken until then */
 };
 
 struct path { /* one direction a -> b */
     sim_link link;
     sim_counts counts;
-    int64_t queue_ns;   /* longest wait in front of the rate */
-    int64_t busy_ns;    /* the rate is taken until then */
+    struct queue queue;
     int64_t arrival_ns; /* latest arrival in order: jitter may not overtake it */
+    struct line line;
 };
 
 struct endpoint {
@@ -122,14 +137,20 @@ struct sim_net {
     int *table; /* address -> id + 1, open addressing; size is a power of two */
     size_t table_size;
     struct event *heap; /* binary min-heap of arrivals */
-    size_t nheap, cap_heap;
+    size_t nheap, cap_heap, under_way;
     uint64_t order;
     int *due_heap; /* binary min-heap of endpoint ids by due */
     struct pkt *pool[CLASSES];
     struct slab *slabs;
     void (*tap)(void *, int, const udt_addr *, const uint8_t *, size_t, udt_time);
     void *tap_arg;
-    uint8_t buf[OUT_BATCH_BYTES];
+    struct shared {
+        struct queue queue;
+        sim_counts counts;
+    } *shared; /* queues by id - 1 */
+    int nshared;
+    size_t thin;
+    uint8_t buf[OUT_BATCH_BYTES], whole[OUT_BATCH_BYTES];
 };
 
 /* ---- packets ---- */
@@ -143,10 +164,15 @@ static void *slab_new(sim_net *n, size_t bytes)
     return s + 1;
 }
 
+static size_t kept(const sim_net *n, size_t len)
+{
+    return n->thin && len >= THIN_LEAST ? n->thin : len;
+}
+
 static struct pkt *pkt_new(sim_net *n, const uint8_t *data, size_t len)
 {
     int cls = 0;
-    while (class_bytes[cls] < len)
+    while (class_bytes[cls] < kept(n, len))
         require(++cls < CLASSES);
     if (!n->pool[cls]) {
         size_t each = sizeof(struct pkt) + class_bytes[cls], count = SLAB_BYTES / each;
@@ -161,7 +187,7 @@ static struct pkt *pkt_new(sim_net *n, const uint8_t *data, size_t len)
     n->pool[cls] = p->next;
     p->cls = (int8_t)cls;
     p->len = (uint32_t)len;
-    memcpy(p->data, data, len);
+    memcpy(p->data, data, kept(n, len));
     return p;
 }
 
@@ -178,14 +204,13 @@ static bool event_before(const struct event *a, const struct event *b)
     return a->at_ns < b->at_ns || (a->at_ns == b->at_ns && a->order < b->order);
 }
 
-static void arrival_push(sim_net *n, int64_t at_ns, struct pkt *p)
+static void heap_push(sim_net *n, struct event e)
 {
     if (n->nheap == n->cap_heap) {
         n->cap_heap = n->cap_heap ? n->cap_heap * 2 : 1024;
         n->heap = realloc(n->heap, n->cap_heap * sizeof *n->heap);
         require(n->heap != NULL);
     }
-    struct event e = {at_ns, n->order++, p};
     size_t i = n->nheap++;
     while (i > 0 && event_before(&e, &n->heap[(i - 1) / 2])) {
         n->heap[i] = n->heap[(i - 1) / 2];
@@ -194,10 +219,9 @@ static void arrival_push(sim_net *n, int64_t at_ns, struct pkt *p)
     n->heap[i] = e;
 }
 
-static struct pkt *arrival_pop(sim_net *n)
+/* The event at the root becomes `e`, which is not earlier. */
+static void heap_sink(sim_net *n, struct event last)
 {
-    struct pkt *p = n->heap[0].pkt;
-    struct event last = n->heap[--n->nheap];
     size_t i = 0;
     for (;;) {
         size_t c = 2 * i + 1;
@@ -212,7 +236,49 @@ static struct pkt *arrival_pop(sim_net *n)
     }
     if (n->nheap > 0)
         n->heap[i] = last;
-    return p;
+}
+
+static void arrival_push(sim_net *n, int64_t at_ns, struct pkt *p)
+{
+    n->under_way++;
+    heap_push(n, (struct event){at_ns, n->order++, p, NULL});
+}
+
+/* The same for a packet that does not come before any of its path's line. */
+static void arrival_append(sim_net *n, int64_t at_ns, struct pkt *p, struct path *path)
+{
+    struct line *l = &path->line;
+    struct event e = {at_ns, n->order++, p, path};
+    n->under_way++;
+    if (l->count == l->size) {
+        size_t size = l->size ? l->size * 2 : 64;
+        struct event *ring = malloc(size * sizeof *ring);
+        require(ring != NULL);
+        for (size_t i = 0; i < l->count; i++)
+            ring[i] = l->ring[(l->head + i) & (l->size - 1)];
+        free(l->ring);
+        *l = (struct line){ring, 0, l->count, size};
+    }
+    l->ring[(l->head + l->count++) & (l->size - 1)] = e;
+    if (l->count == 1)
+        heap_push(n, e);
+}
+
+static struct pkt *arrival_pop(sim_net *n)
+{
+    struct event first = n->heap[0];
+    n->under_way--;
+    if (first.line) {
+        struct line *l = &first.line->line;
+        l->head = (l->head + 1) & (l->size - 1);
+        if (--l->count > 0) {
+            heap_sink(n, l->ring[l->head]);
+            return first.pkt;
+        }
+    }
+    n->nheap--;
+    heap_sink(n, n->heap[n->nheap]);
+    return first.pkt;
 }
 
 static udt_time up_us(int64_t ns)
@@ -306,8 +372,11 @@ void sim_net_free(sim_net *n)
     if (!n)
         return;
     for (int i = 0; i < n->neps; i++) {
-        for (int j = 0; j < n->eps[i]->npaths; j++)
+        for (int j = 0; j < n->eps[i]->npaths; j++) {
+            if (n->eps[i]->paths[j])
+                free(n->eps[i]->paths[j]->line.ring);
             free(n->eps[i]->paths[j]);
+        }
         free(n->eps[i]->paths);
         free(n->eps[i]);
     }
@@ -316,6 +385,7 @@ void sim_net_free(sim_net *n)
         n->slabs = s->next;
         free(s);
     }
+    free(n->shared);
     free(n->eps);
     free(n->table);
     free(n->heap);
@@ -373,10 +443,10 @@ static struct path *path_get(sim_net *n, int a, int b)
     return e->paths[b];
 }
 
-void sim_net_link(sim_net *n, int a, int b, const sim_link *l)
+static void queue_set(struct queue *q, const sim_link *l)
 {
-    struct path *p = path_get(n, a, b);
-    p->link = *l;
+    q->rate_bps = l->rate_bps;
+    q->frame_bytes = l->frame_bytes ? l->frame_bytes : HEADER_BYTES;
     if (l->rate_bps <= 0)
         return;
     double bytes = (double)l->queue_bytes;
@@ -384,7 +454,36 @@ void sim_net_link(sim_net *n, int a, int b, const sim_link *l)
         bytes = (double)l->rate_bps / 8e6 * 2.0 * (double)l->delay_us;
     if (l->queue_bytes == 0 && bytes < MIN_QUEUE_BYTES)
         bytes = MIN_QUEUE_BYTES;
-    p->queue_ns = (int64_t)(bytes * 8e9 / (double)l->rate_bps);
+    q->max_ns = (int64_t)(bytes * 8e9 / (double)l->rate_bps);
+}
+
+void sim_net_link(sim_net *n, int a, int b, const sim_link *l)
+{
+    struct path *p = path_get(n, a, b);
+    require(l->queue >= 0 && l->queue <= n->nshared);
+    p->link = *l;
+    queue_set(&p->queue, l);
+}
+
+int sim_net_queue(sim_net *n, const sim_link *l)
+{
+    require(l->rate_bps > 0);
+    n->shared = realloc(n->shared, (size_t)(n->nshared + 1) * sizeof *n->shared);
+    require(n->shared != NULL);
+    memset(&n->shared[n->nshared], 0, sizeof *n->shared);
+    queue_set(&n->shared[n->nshared].queue, l);
+    return ++n->nshared;
+}
+
+sim_counts sim_net_queue_counts(const sim_net *n, int queue)
+{
+    require(queue > 0 && queue <= n->nshared);
+    return n->shared[queue - 1].counts;
+}
+
+void sim_net_thin(sim_net *n, size_t bytes)
+{
+    n->thin = bytes;
 }
 
 udt_time sim_net_now(const sim_net *n)
@@ -418,13 +517,29 @@ static bool strikes(sim_net *n, uint32_t ppm)
 }
 
 static void deliver_at(sim_net *n, struct path *p, int a, int b, const uint8_t *data, size_t len,
-                       int64_t at_ns)
+                       int64_t at_ns, bool in_order)
 {
     struct pkt *k = pkt_new(n, data, len);
     k->from = n->eps[a]->addr;
     k->to = b;
     k->path = p;
-    arrival_push(n, at_ns, k);
+    if (in_order)
+        arrival_append(n, at_ns, k, p);
+    else
+        arrival_push(n, at_ns, k);
+}
+
+/* When a datagram that comes at *at has left the queue; false = there is no room. */
+static bool queue_pass(struct queue *q, size_t len, int64_t *at)
+{
+    if (q->rate_bps <= 0)
+        return true;
+    int64_t tx = ((int64_t)len + q->frame_bytes) * 8000000000 / q->rate_bps;
+    int64_t start = q->busy_ns > *at ? q->busy_ns : *at;
+    if (start > *at && start - *at + tx > q->max_ns)
+        return false;
+    *at = q->busy_ns = start + tx;
+    return true;
 }
 
 static int64_t uniform_ns(sim_net *n, int64_t max_us)
@@ -438,20 +553,26 @@ static void path_send(sim_net *n, int a, int b, const uint8_t *data, size_t len)
     const sim_link *l = &p->link;
     int64_t index = p->counts.sent++, at = n->now_ns;
     p->counts.bytes += (int64_t)len;
-    if (l->rate_bps > 0) {
-        int64_t tx = (int64_t)(len + HEADER_BYTES) * 8000000000 / l->rate_bps;
-        int64_t start = p->busy_ns > at ? p->busy_ns : at;
-        if (start > at && start - at + tx > p->queue_ns) {
-            p->counts.queue_drops++;
-            return;
-        }
-        at = p->busy_ns = start + tx;
+    struct shared *via = l->queue ? &n->shared[l->queue - 1] : NULL;
+    if (via) {
+        via->counts.sent++;
+        via->counts.bytes += (int64_t)len;
+    }
+    if (via && !queue_pass(&via->queue, len, &at)) {
+        via->counts.queue_drops++;
+        p->counts.queue_drops++;
+        return;
+    }
+    if (!queue_pass(&p->queue, len, &at)) {
+        p->counts.queue_drops++;
+        return;
     }
     if ((index < 64 && (l->loss_mask >> index & 1)) || strikes(n, l->loss_ppm)) {
         p->counts.lost++;
         return;
     }
     at += l->delay_us * 1000 + uniform_ns(n, l->jitter_us);
+    bool in_order = false;
     if (strikes(n, l->reorder_ppm)) {
         p->counts.reordered++;
         at += l->reorder_us * 1000;
@@ -459,11 +580,12 @@ static void path_send(sim_net *n, int a, int b, const uint8_t *data, size_t len)
         if (at < p->arrival_ns)
             at = p->arrival_ns;
         p->arrival_ns = at;
+        in_order = true;
     }
-    deliver_at(n, p, a, b, data, len, at);
+    deliver_at(n, p, a, b, data, len, at, in_order);
     if (strikes(n, l->dup_ppm)) {
         p->counts.duplicated++;
-        deliver_at(n, p, a, b, data, len, at + uniform_ns(n, l->dup_delay_us));
+        deliver_at(n, p, a, b, data, len, at + uniform_ns(n, l->dup_delay_us), false);
     }
 }
 
@@ -514,7 +636,10 @@ static void hand_over(sim_net *n, struct pkt *k, udt_time now)
 {
     struct endpoint *e = n->eps[k->to];
     if (e->ep) {
-        e->ops.input(e->ep, &k->from, k->data, k->len, now);
+        const uint8_t *data = k->data;
+        if (kept(n, k->len) < k->len)
+            data = memcpy(n->whole, k->data, n->thin); /* the rest is zero */
+        e->ops.input(e->ep, &k->from, data, k->len, now);
         if (k->path)
             k->path->counts.delivered++;
     } else if (k->path) {
@@ -545,7 +670,7 @@ udt_time sim_net_next(const sim_net *n)
 
 size_t sim_net_in_flight(const sim_net *n)
 {
-    return n->nheap;
+    return n->under_way;
 }
 
 bool sim_net_step(sim_net *n, udt_time limit)

@@ -32,6 +32,8 @@ typedef struct sim_link {
     uint32_t dup_ppm; /* a packet delivered twice, the copy up to dup_delay_us later */
     int64_t dup_delay_us;
     uint64_t loss_mask; /* bit i: drop the i-th packet of this direction (first 64) */
+    int frame_bytes;    /* on the wire beside each datagram, 0 = 28 (IPv4, UDP); Ethernet: 66 */
+    int queue;          /* a shared queue to pass first (sim_net_queue), 0 = none */
 } sim_link;
 
 typedef struct sim_counts {
@@ -46,6 +48,13 @@ int sim_net_add(sim_net *n, const udt_addr *addr, const sim_ep_ops *ops, void *e
 void sim_net_set(sim_net *n, int id, const sim_ep_ops *ops, void *ep);
 /* The direction a -> b; unset directions are perfect and instantaneous. */
 void sim_net_link(sim_net *n, int a, int b, const sim_link *l);
+/* A queue that several paths share, with rate_bps, queue_bytes and frame_bytes of `l` (a rate is
+ * needed; 1 BDP counts twice its delay_us). It stands at the sender: delays come after it. */
+int sim_net_queue(sim_net *n, const sim_link *l);
+sim_counts sim_net_queue_counts(const sim_net *n, int queue);
+/* Carry only the first `bytes` (<= 1200) of each datagram of 1200 bytes or more, the rest arrives
+ * as zeros: for tests of rates that do not look at the data. 0 = everything. */
+void sim_net_thin(sim_net *n, size_t bytes);
 udt_time sim_net_now(const sim_net *n);
 /* Called by a test after it changed an engine outside of step (a send): output is collected. */
 void sim_net_kick(sim_net *n, int id);

@@ -102,6 +102,40 @@ typedef struct udt_cc_native {
     udt_cc_max filter;
 } udt_cc_native;
 
+/* State of the law after BBR (cc_bbr.c). */
+typedef struct udt_cc_bbr {
+    int state;
+    double bw, bw_cycle[2]; /* best delivery rate, packets/s; of this cycle and the last */
+    double bw_latest;       /* of the running round */
+    double bw_lo;           /* after losses, 0 = none */
+    int64_t hi, lo;         /* packets in flight, INT64_MAX = no bound known */
+    double chance;          /* share of packets lost without our doing */
+    int64_t min_rtt_us;
+    udt_time min_rtt_at;        /* when a round trip near it was last seen */
+    int64_t seen_rtt_us;        /* smallest of PROBE_RTT */
+    int64_t srtt_us, up_rtt_us; /* up: when UP began */
+    bool yielded;
+    bool queued; /* the last round's smallest was well above min_rtt */
+    udt_time probe_rtt_end;
+    int64_t round_end; /* the running round ends when this index is acknowledged */
+    udt_time round_at;
+    int64_t round_lost, round_acked, round_rtt_us, round_in_flight;
+    bool round_limited;
+    double full_bw; /* startup: best rate so far */
+    int full_rounds;
+    udt_time phase_at, cycle_at;
+    int phase_rounds, cycle_rounds;
+    int64_t cruise_us;
+    double up_bw;
+    int up_rounds;
+    int64_t up_pkts;
+    udt_time up_at;
+    double hi_credit;
+    double agg[2], agg_acked; /* lumps of acknowledgements */
+    udt_time agg_at;
+    int agg_rounds;
+} udt_cc_bbr;
+
 struct udt_cc {
     const udt_cc_ops *ops;
     int64_t period_ns; /* time between packets, >= 0 */
@@ -110,12 +144,14 @@ struct udt_cc {
     int64_t min_period_ns; /* from the bandwidth limit */
     union {
         udt_cc_native native;
+        udt_cc_bbr bbr;
     } u;
 };
 
-extern const udt_cc_ops udt_cc_udt;
+extern const udt_cc_ops udt_cc_udt, udt_cc_bbr_ops;
 extern const udt_cc_ops *const udt_cc_all[];
-/* NULL when there is none of that name; a NULL name is the default towards such a peer. */
-const udt_cc_ops *udt_cc_find(const char *name, bool foreign);
+/* NULL when there is none of that name; a NULL name is the default: `udt` for a connection that
+ * speaks as libudt does, `bbr` in own mode, whose samples are exact. */
+const udt_cc_ops *udt_cc_find(const char *name, bool plain);
 
 #endif

@@ -66,7 +66,7 @@ bool udt__conn_open(udt_conn *c, uint32_t peer_isn, uint32_t peer_window, uint32
         return false;
     }
     const udt_cc_params p = {mss, udt__rand32(m), c->opts.max_bw_Bps};
-    c->cc.ops = udt_cc_find(c->opts.cc, c->foreign);
+    c->cc.ops = udt_cc_find(c->opts.cc, c->foreign || !c->own.on);
     c->cc.ops->init(&c->cc, &p);
     udt_window_init(&c->window, now);
     c->edge = peer_window < 2 ? 2 : peer_window < 1u << 24 ? peer_window : 1 << 24;

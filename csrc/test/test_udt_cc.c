@@ -1,0 +1,184 @@
+/* The rows of the transport's table, in virtual time: rates over long links, loss, fairness. */
+#include <math.h>
+
+#include "test_udt_cc_lab.h"
+
+/* TEST_CC names another law: then the table is printed and nothing checked. TEST_ROW picks one row,
+ * TEST_TRACE prints the model as it changes. */
+static const char *law(void)
+{
+    return getenv("TEST_CC");
+}
+
+typedef struct row {
+    double mbps;
+    int64_t rtt_us, queue_bytes;
+    uint32_t loss_ppm;
+    double steady, mean; /* least share of the payload limit from 20 s on; Mb/s of the first 20 s */
+    double ramp_s;       /* aim: 90 % of the limit by then */
+    double drops;        /* largest share of packets dropped by the queue */
+} row;
+
+static void trace(lab *l)
+{
+    if (!getenv("TEST_TRACE"))
+        return;
+    for (int i = 0; i < l->n; i++) {
+        if (l->f[i].tcp)
+            continue;
+        const udt_conn *c = lab_conn(l, i);
+        const udt_cc_bbr *b = &c->cc.u.bbr;
+        static const char *const names[] = {"START",  "DRAIN", "DOWN", "CRUISE",
+                                            "REFILL", "UP",    "PRTT"};
+        printf("%7.3f #%d %-6s bw %.0f lo %.0f hi %" PRId64 " lo %" PRId64
+               " chance %.3f min %" PRId64 " rtt %" PRId64 " cwnd %" PRId64 " "
+               "flight %" PRId64 " rate %.0f loss %u retr %" PRId64 " sent %" PRId64
+               " got %.1f out %u edge %" PRId64 " head %" PRId64 " "
+               "next %" PRId64 " tail %" PRId64 " probes %" PRId64 " to %" PRId64 "\n",
+               (double)(sim_net_now(l->net) - l->start) * 1e-6, i, names[b->state], b->bw, b->bw_lo,
+               b->hi == INT64_MAX ? -1 : b->hi, b->lo == INT64_MAX ? -1 : b->lo, b->chance,
+               b->min_rtt_us, c->rtt_us, c->cc.cwnd_pkts, c->own.flight,
+               1e9 / (double)c->cc.period_ns, c->loss.map.count, c->st.pkts_retrans,
+               c->st.pkts_sent, (double)l->f[i].got * 1e-6, c->own.out.count, c->edge, c->snd.head,
+               c->next, c->snd.tail, c->st.probes, c->st.timeouts);
+    }
+    sim_counts q = sim_net_queue_counts(l->net, l->queue);
+    printf("   queue sent %" PRId64 " drops %" PRId64 "\n", q.sent, q.queue_drops);
+}
+
+/* Time until a tenth of a round trip or more brings 90 % of the limit. */
+static double ramp(lab *l, const lab_link *k)
+{
+    double step = fmax(0.02, (double)k->rtt_us * 1e-6 / 2), at = 0, reached = -1;
+    int64_t last = 0;
+    while ((reached < 0 || getenv("TEST_TRACE")) && at < 10) {
+        at += step;
+        lab_run(l, at);
+        trace(l);
+        if ((double)(l->f[0].got - last) * 8e-6 / step >= 0.9 * lab_limit(k))
+            reached = at - step;
+        last = l->f[0].got;
+    }
+    return reached;
+}
+
+static void one_flow(const row *r, double seconds)
+{
+    lab l;
+    lab_link k = {r->mbps * 1e6, r->queue_bytes, r->rtt_us, r->loss_ppm};
+    double limit = lab_limit(&k), scale = seconds / 40;
+    lab_init(&l, &k);
+    lab_add(&l, &k, r->rtt_us, law());
+    lab_go(&l);
+    double up = ramp(&l, &k);
+    lab_run(&l, 20 * scale);
+    double mean = lab_mbps(&l, 0), early = lab_drops(&l);
+    lab_mark(&l);
+    lab_run(&l, 40 * scale);
+    double steady = lab_mbps(&l, 0), late = lab_drops(&l);
+    udt_stats st = lab_stats(&l, 0);
+    printf("%5.0f Mb/s %3.0f ms loss %.2f %%: first %.0f s %6.1f Mb/s, steady %6.1f = %.1f %% of "
+           "%.1f, "
+           "90 %% after %.2f s, drops %.3f %% then %.3f %%, again %.2f %%, RTT %.1f ms\n",
+           r->mbps, (double)r->rtt_us * 1e-3, r->loss_ppm * 1e-4, 20 * scale, mean, steady,
+           100 * steady / limit, limit, up, 100 * early, 100 * late,
+           100.0 * (double)st.pkts_retrans / (double)st.pkts_sent, (double)st.rtt_us * 1e-3);
+    fflush(stdout);
+    if (!law()) {
+        CHECK(steady >= r->steady * limit);
+        if (scale >= 1)
+            CHECK(mean >= r->mean);
+        CHECK(early <= r->drops);
+        CHECK(late <= r->drops);
+    }
+    lab_fini(&l);
+}
+
+static const row rows[] = {
+    {1000, 20000, 0, 0, 0.98, 935, 0.4, 0.001},
+    {1000, 100000, 0, 0, 0.98, 900, 0.8, 0.001},
+    {1000, 200000, 0, 0, 0.98, 850, 1.6, 0.001},
+    {1000, 100000, 0, 100, 0.95, 0, 0, 0.01},
+    {1000, 100000, 0, 1000, 0.95, 0, 0, 0.01},
+    {1000, 100000, 0, 10000, 0.90, 0, 0, 0.01},
+    {100, 100000, 0, 1000, 91 / 94.67, 0, 0, 0.01},
+    {100, 100000, 0, 10000, 89 / 94.67, 0, 0, 0.01},
+    {1000, 1000, 100 * 1538, 0, 900 / 946.7, 900, 0, 0.001},
+};
+
+TEST(udt_cc_links)
+{
+    const char *only = getenv("TEST_ROW");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (!only || (size_t)atoi(only) == i)
+            one_flow(&rows[i], 40);
+}
+
+static void two_flows(const char *what, int64_t rtt_a, int64_t rtt_b, const char *b, double *first,
+                      double *second, double *jain, double *used)
+{
+    lab l;
+    lab_link k = {100e6, 0, rtt_a > rtt_b ? rtt_a : rtt_b, 0};
+    lab_init(&l, &k);
+    lab_add(&l, &k, rtt_a, law());
+    lab_add(&l, &k, rtt_b, b);
+    lab_go(&l);
+    lab_run(&l, 10);
+    lab_mark(&l);
+    lab_run(&l, 70);
+    *first = lab_mbps(&l, 0);
+    *second = lab_mbps(&l, 1);
+    *jain = lab_jain(&l);
+    *used = lab_total(&l) / lab_limit(&k);
+    printf("%s, RTT %.0f and %.0f ms: %.1f and %.1f Mb/s, Jain %.3f, %.1f %% used, drops %.3f %%\n",
+           what, (double)rtt_a * 1e-3, (double)rtt_b * 1e-3, *first, *second, *jain, 100 * *used,
+           100 * lab_drops(&l));
+    if (getenv("TEST_TRACE")) {
+        sim_counts q = sim_net_queue_counts(l.net, l.queue);
+        printf("queue passed %" PRId64 " pkts = %.1f Mb/s\n",
+               q.sent - l.before.sent - q.queue_drops + l.before.queue_drops,
+               (double)(q.sent - l.before.sent - q.queue_drops + l.before.queue_drops) * 1456 * 8 /
+                   60e6);
+        printf("%" PRId64 "..%" PRId64 "\n", l.f[1].mark, l.f[1].got);
+    }
+    fflush(stdout);
+    lab_fini(&l);
+}
+
+TEST(udt_cc_fair)
+{
+    double a, b, jain, used;
+    two_flows("two own", 50000, 50000, law(), &a, &b, &jain, &used);
+    if (!law())
+        CHECK(jain >= 0.98 && used >= 0.95);
+    two_flows("two own", 20000, 200000, law(), &a, &b, &jain, &used);
+    if (!law())
+        CHECK(jain >= 0.92 && used >= 0.95);
+    two_flows("own and CUBIC", 20000, 20000, "tcp", &a, &b, &jain, &used);
+    if (!law())
+        CHECK(b >= 35 && used >= 0.95);
+    two_flows("own and CUBIC", 100000, 100000, "tcp", &a, &b, &jain, &used);
+    if (!law())
+        CHECK(b >= 25 && used >= 0.95);
+}
+
+/* The model itself: CUBIC alone, and two of it. */
+TEST(udt_cc_tcp_model)
+{
+    for (int n = 1; n <= 2; n++) {
+        lab l;
+        lab_link k = {100e6, 0, 50000, 0};
+        lab_init(&l, &k);
+        for (int i = 0; i < n; i++)
+            lab_add(&l, &k, 50000, "tcp");
+        lab_go(&l);
+        lab_run(&l, 20);
+        lab_mark(&l);
+        lab_run(&l, 80);
+        printf("%d CUBIC: %.1f Mb/s, Jain %.3f, drops %.3f %%\n", n, lab_total(&l), lab_jain(&l),
+               100 * lab_drops(&l));
+        CHECK(lab_total(&l) > 90);
+        CHECK(lab_jain(&l) > 0.9);
+        lab_fini(&l);
+    }
+}

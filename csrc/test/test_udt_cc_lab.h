@@ -1,0 +1,57 @@
+/* Flows over one bottleneck in virtual time, to judge congestion control by: ours (own mode, any
+ * law) and models of TCP, each with its own round trip. Payload is not carried. */
+#ifndef TEST_UDT_CC_LAB_H
+#define TEST_UDT_CC_LAB_H
+
+#include "sim/tcp.h"
+#include "test_udt_own.h"
+
+enum { LAB_FLOWS = 512, LAB_FRAME = 66 };
+
+typedef struct lab_flow {
+    int64_t rtt_us, jitter_us;
+    const char *cc; /* NULL = default, "tcp" = the model of TCP CUBIC */
+    bool foreign;
+    int64_t max_bw_Bps;
+    udt_time start_us; /* TCP: after the others are connected */
+    struct lab_node *node[2];
+    sim_tcp *tcp;
+    int64_t got;  /* payload bytes; TCP: of 1456 a packet, to compare */
+    int64_t mark; /* `got` at lab_mark() */
+} lab_flow;
+
+typedef struct lab {
+    sim_net *net;
+    int queue;
+    lab_flow f[LAB_FLOWS];
+    int n;
+    sim_counts before;
+    udt_time start, marked;
+} lab;
+
+typedef struct lab_link {
+    double rate_bps;
+    int64_t queue_bytes; /* 0 = rate * rtt_us */
+    int64_t rtt_us;
+    uint32_t loss_ppm;
+} lab_link;
+
+/* The network, then flows, then lab_go(): all connected, and time counts from there. */
+void lab_init(lab *l, const lab_link *link);
+lab_flow *lab_add(lab *l, const lab_link *link, int64_t rtt_us, const char *cc);
+void lab_go(lab *l);
+void lab_run(lab *l, double seconds); /* until so long after lab_go() */
+void lab_mark(lab *l);
+/* Mb/s of payload since the mark. */
+double lab_mbps(const lab *l, int i);
+double lab_total(const lab *l);
+double lab_jain(const lab *l);
+/* Share of packets that the queue has dropped since the mark. */
+double lab_drops(const lab *l);
+udt_stats lab_stats(const lab *l, int i);
+udt_conn *lab_conn(const lab *l, int i);
+void lab_fini(lab *l);
+/* Mb/s of payload that the link can carry in packets of 1500 bytes. */
+double lab_limit(const lab_link *link);
+
+#endif
