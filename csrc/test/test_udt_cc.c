@@ -182,3 +182,35 @@ TEST(udt_cc_tcp_model)
         lab_fini(&l);
     }
 }
+
+/* The other laws on a link that is kind to all: they fill it, and a given rate is kept exactly. */
+TEST(udt_cc_laws)
+{
+    static const struct {
+        const char *cc;
+        int64_t max_Bps;
+        double least, most; /* Mb/s of payload */
+    } k[] = {
+        {"udt", 0, 80, 95},
+        {"cubic", 0, 90, 95},
+        {"bbr", 0, 92, 95},
+        {"fixed", 5000000, 38.05, 39.6},
+        {"bbr", 5000000, 38.05, 39.6},
+        {"cubic", 5000000, 38.05, 39.6},
+        {"udt", 5000000, 38.05, 39.6},
+    };
+    for (size_t i = 0; i < sizeof k / sizeof *k; i++) {
+        lab l;
+        lab_link link = {100e6, 0, 40000, 0};
+        lab_init(&l, &link);
+        lab_add(&l, &link, 40000, k[i].cc)->max_bw_Bps = k[i].max_Bps;
+        lab_go(&l);
+        lab_run(&l, 5);
+        lab_mark(&l);
+        lab_run(&l, 25);
+        printf("%-5s cap %4.1f Mb/s: %.2f Mb/s, drops %.3f %%\n", k[i].cc,
+               (double)k[i].max_Bps * 8e-6, lab_mbps(&l, 0), 100 * lab_drops(&l));
+        CHECK(lab_mbps(&l, 0) >= k[i].least && lab_mbps(&l, 0) <= k[i].most);
+        lab_fini(&l);
+    }
+}

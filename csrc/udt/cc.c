@@ -2,7 +2,8 @@
 
 #include <string.h>
 
-const udt_cc_ops *const udt_cc_all[] = {&udt_cc_udt, &udt_cc_bbr_ops, NULL};
+const udt_cc_ops *const udt_cc_all[] = {&udt_cc_udt, &udt_cc_bbr_ops, &udt_cc_cubic_ops,
+                                        &udt_cc_fixed_ops, NULL};
 
 const udt_cc_ops *udt_cc_find(const char *name, bool plain)
 {

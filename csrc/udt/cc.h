@@ -136,6 +136,17 @@ typedef struct udt_cc_bbr {
     int agg_rounds;
 } udt_cc_bbr;
 
+/* State of CUBIC (cc_cubic.c). Windows in packets. */
+typedef struct udt_cc_cubic {
+    double cwnd, ssthresh, w_max, w_est, origin, k;
+    udt_time epoch; /* growth counts from here, 0 = begins with the next acknowledgement */
+    double before, before_max, before_ssthresh; /* the last reduction */
+    int64_t reduced_pkts;                       /* losses it was for */
+    int64_t recover;                            /* no second reduction for losses up to here */
+    int64_t round_end, round_min_us, last_min_us, css_base_us, samples;
+    int css_rounds;
+} udt_cc_cubic;
+
 struct udt_cc {
     const udt_cc_ops *ops;
     int64_t period_ns; /* time between packets, >= 0 */
@@ -145,10 +156,11 @@ struct udt_cc {
     union {
         udt_cc_native native;
         udt_cc_bbr bbr;
+        udt_cc_cubic cubic;
     } u;
 };
 
-extern const udt_cc_ops udt_cc_udt, udt_cc_bbr_ops;
+extern const udt_cc_ops udt_cc_udt, udt_cc_bbr_ops, udt_cc_cubic_ops, udt_cc_fixed_ops;
 extern const udt_cc_ops *const udt_cc_all[];
 /* NULL when there is none of that name; a NULL name is the default: `udt` for a connection that
  * speaks as libudt does, `bbr` in own mode, whose samples are exact. */
