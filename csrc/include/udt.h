@@ -104,7 +104,8 @@ int32_t udt_rendezvous(udt_ctx *ctx, int32_t port, const udt_addr *to, const udt
  * The initiator knows where the other is and may send at once; the responder (`to` NULL) adopts the
  * first address that proves the key, and sends nothing before. All packets are sealed (but data
  * with plain_data, which both must say). CONNECTED comes when the other end was heard;
- * FAILED(INUSE): draw another key; FAILED(TIMEOUT) after connect_timeout_ms, 30 s. */
+ * FAILED(INUSE): draw another key; FAILED(TIMEOUT) after connect_timeout_ms, 30 s.
+ * A peer that ends at once may be heard of by PEER_CLOSED alone. */
 int32_t udt_open_keyed(udt_ctx *ctx, int32_t port, const udt_addr *to, const udt_sock_opts *o,
                        const uint8_t *key, bool initiator);
 /* Stream: bytes accepted (copied), 0 < n <= len, or AGAIN (then WRITABLE follows). */
