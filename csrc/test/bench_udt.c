@@ -36,7 +36,7 @@ static struct bench {
     uint16_t mss;
     const char *cc, *name;
     int64_t bw, limit_bytes, limit_us; /* AMOUNT */
-    int flows, open, ended, connected, drained;
+    int flows, open, ended, connected;
     struct flow flow[MAX_FLOWS];
     int table[TABLE]; /* socket -> flow + 1 */
     int todo[MAX_FLOWS], head, n_todo;
@@ -157,8 +157,8 @@ static void on_event(const udt_event *ev)
             wake(f);
         break;
     case UDT_IO_DRAINED:
-        if (f && !f->drained)
-            b.drained += f->drained = true;
+        if (f)
+            f->drained = true;
         break;
     case UDT_IO_FAILED:
         on_failure(f, ev->err);
@@ -289,6 +289,7 @@ static void moved(struct flow *f, ssize_t n)
         bench_start(&b.all);
     bench_count(&b.all, n);
     f->bytes += n;
+    f->drained = false;
     wake(f);
 }
 
@@ -370,6 +371,14 @@ static void send_some(struct flow *f)
         turn(100000);
 }
 
+static bool all_drained(void)
+{
+    for (int i = 0; i < b.open; i++)
+        if (b.flow[i].bytes && !b.flow[i].drained && !b.flow[i].ended)
+            return false;
+    return true;
+}
+
 static void sender(const char *host, const char *port)
 {
     udt_addr to = parse_addr(host, port), at = {.family = to.family};
@@ -383,11 +392,8 @@ static void sender(const char *host, const char *port)
         else
             turn(100000);
     }
-    for (int i = 0; i < b.open; i++)
-        b.flow[i].drained = false; /* from now on DRAINED is the end */
-    b.drained = 0;
     b.head = b.n_todo = 0;
-    while (!b.abandon && b.drained + b.ended < b.flows)
+    while (!b.abandon && !all_drained())
         turn(1000000);
     if (!b.abandon)
         b.all.t1 = bench_now_us();
