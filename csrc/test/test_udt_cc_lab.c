@@ -68,6 +68,7 @@ void lab_init(lab *l, const lab_link *link)
                   .frame_bytes = LAB_FRAME};
     if (!q.queue_bytes)
         q.queue_bytes = (int64_t)(link->rate_bps / 8e6 * (double)link->rtt_us);
+    l->bdp = link->rate_bps / 8e6 * (double)link->rtt_us;
     l->queue = sim_net_queue(l->net, &q);
 }
 
@@ -128,7 +129,9 @@ static void lab_connect(lab *l, int i)
     o.cc = f->foreign ? NULL : f->cc;
     o.max_bw_Bps = f->max_bw_Bps;
     o.tag = 0x5eed;
-    o.snd_buf_bytes = o.rcv_buf_bytes = 1u << 30;
+    /* Room for three windows of the whole link; of a crowd, for eight fair shares each. */
+    double room = l->bdp * (l->n > 2 ? 8.0 / l->n : 3) + 4e6;
+    o.snd_buf_bytes = o.rcv_buf_bytes = room < 4e9 ? (uint32_t)room : 4000000000u;
     o.fc_pkts = 1 << 21;
     for (int e = 0; e < 2; e++) {
         f->node[e]->sock =

@@ -23,6 +23,7 @@ typedef struct lab_flow {
 typedef struct lab {
     sim_net *net;
     int queue;
+    double bdp; /* bytes, at the longest round trip */
     lab_flow f[LAB_FLOWS];
     int n;
     sim_counts before;
