@@ -8,7 +8,6 @@
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/sha.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -49,9 +48,8 @@ static void fetch(void)
 
 static EVP_CIPHER_CTX *cipher_new(const uint8_t *key)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, fetch);
-    EVP_CIPHER_CTX *c = gcm ? EVP_CIPHER_CTX_new() : NULL;
+    static CRYPTO_ONCE once = CRYPTO_ONCE_STATIC_INIT;
+    EVP_CIPHER_CTX *c = CRYPTO_THREAD_run_once(&once, fetch) && gcm ? EVP_CIPHER_CTX_new() : NULL;
     if (c && !EVP_CipherInit_ex(c, gcm, NULL, key, NULL, 1)) {
         EVP_CIPHER_CTX_free(c);
         c = NULL;
