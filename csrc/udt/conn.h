@@ -14,6 +14,7 @@
 #include "base/timerq.h"
 #include "udt/cc.h"
 #include "udt/handshake.h"
+#include "udt/linkcap.h"
 #include "udt/mux.h"
 #include "udt/own.h"
 #include "udt/own_open.h"
@@ -121,6 +122,8 @@ typedef struct udt_conn {
     int64_t edge;       /* first index beyond the peer's window */
     int64_t next_ns;    /* pacing: when the next packet may go */
     int burst_left;     /* packets of the running burst */
+    int booked;         /* packets that a shared cap lets go at booked_ns, 0 = none */
+    int64_t booked_ns;
     int64_t high;       /* all before has arrived or is known to be missing; una <= high <= next */
     int64_t lost_first; /* packets before high whose first transmission was lost */
     int64_t delivered;  /* first transmissions known to have arrived */
@@ -208,6 +211,7 @@ typedef struct udt_reply {
 struct udt_mux {
     udt_mux_config cfg;
     udt_mem mem;
+    udt_linkcaps caps;
     timerq timers;
     list_node ready, touched, events, all;
     table ids, peers, rdv, tombs;

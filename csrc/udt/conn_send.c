@@ -255,20 +255,35 @@ static int allowance(udt_conn *c, udt_time now)
     int64_t now_ns = now * 1000;
     if (c->burst_left > 0)
         return c->burst_left;
-    if (c->next_ns > now_ns) {
-        udt__conn_timer(c, &c->t_pace, (c->next_ns + 999) / 1000);
+    int most = c->booked;
+    int64_t at = most && c->booked_ns > c->next_ns ? c->booked_ns : c->next_ns;
+    if (at > now_ns) {
+        udt__conn_timer(c, &c->t_pace, (at + 999) / 1000);
         return 0;
     }
     if (c->next_ns < now_ns - PACE_SLACK_NS)
         c->next_ns = now_ns - PACE_SLACK_NS;
-    int most = c->foreign ? BURST_FOREIGN : BURST_OWN;
+    if (most) { /* a shared cap has let us wait for this */
+        c->booked = 0;
+        return c->burst_left = most;
+    }
+    most = c->foreign ? BURST_FOREIGN : BURST_OWN;
     if (!c->foreign && (uint32_t)most * c->mss > BURST_BYTES)
         most = (int)(BURST_BYTES / c->mss);
     int64_t period = c->cc.period_ns;
     if (period * most > BURST_NS)
         most = (int)(BURST_NS / period);
-    c->burst_left = most > 0 ? most : 1;
-    return c->burst_left;
+    most = most > 0 ? most : 1;
+    if (c->mux->caps.used > 0) {
+        at = udt_linkcaps_book(&c->mux->caps, &c->peer, &most, c->mss, now_ns);
+        if (at > now_ns) {
+            c->booked = most;
+            c->booked_ns = at;
+            udt__conn_timer(c, &c->t_pace, (at + 999) / 1000);
+            return 0;
+        }
+    }
+    return c->burst_left = most;
 }
 
 /* Why the sender stopped, for rate samples and statistics. */

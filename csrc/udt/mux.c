@@ -76,6 +76,7 @@ void udt_mux_free(udt_mux *m)
     table_fini(&m->peers);
     table_fini(&m->rdv);
     table_fini(&m->tombs);
+    udt_linkcaps_fini(&m->caps);
     timerq_fini(&m->timers);
     udt_mem_fini(&m->mem);
     free(m->replies);
@@ -524,6 +525,11 @@ int udt_mux_peer_error(udt_mux *m, int32_t sock, int32_t code, udt_time now)
     c->due |= DUE_ERROR;
     udt__conn_ready(c);
     return UDT_OK;
+}
+
+int udt_mux_link_cap(udt_mux *m, const udt_addr *prefix, int bits, int64_t bytes_per_s)
+{
+    return udt_linkcaps_set(&m->caps, prefix, bits, bytes_per_s);
 }
 
 size_t udt_mux_send_space(udt_mux *m, int32_t sock)

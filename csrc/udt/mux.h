@@ -121,6 +121,11 @@ ssize_t udt_mux_recvmsg(udt_mux *m, int32_t sock, uint8_t *buf, size_t cap, udt_
 /* Signal a local error to the peer (type 8), which stops its sender. */
 int udt_mux_peer_error(udt_mux *m, int32_t sock, int32_t code, udt_time now);
 
+/* All connections of this port together send at most bytes_per_s (IP packets) to the peers under a
+ * prefix of `bits` bits; `prefix` NULL, bits 0: to all. 0 takes the cap away. At most 64 caps; those
+ * that hold for a peer all apply. */
+int udt_mux_link_cap(udt_mux *m, const udt_addr *prefix, int bits, int64_t bytes_per_s);
+
 size_t udt_mux_send_space(udt_mux *m, int32_t sock); /* bytes send() would accept now */
 size_t udt_mux_unacked(udt_mux *m, int32_t sock);    /* bytes sent or queued, not acknowledged */
 
