@@ -13,7 +13,7 @@
 #define UDT_HS_RESPONSE (-1) /* also the client's second request */
 #define UDT_HS_AGREEMENT (-2)
 #define UDT_HS_REJECTED 1002
-#define UDT_HS_NO_KEY 1004 /* the peer must prove a key (libudt: "security abort") */
+#define UDT_HS_NO_KEY 1004     /* the peer must prove a key (libudt: "security abort") */
 #define UDT_HS_REJECT_MIN 1000 /* any request type from here on is a refusal */
 
 typedef struct udt_hs {
