@@ -52,9 +52,14 @@ class Tls(Section, frozen=True, kw_only=True):
 
 
 class DataSection(Section, frozen=True, kw_only=True):
-    """`dir` holds the database (security, master) or the files (slave)."""
+    """`dir` holds the database (security, master) or the files (slave). Where UDP to a slave gets no answer
+    for `udp_wait_s`, files move over `tcp_stripes` TLS connections (0 = never), and UDP is tried again after
+    `udp_retry_s`."""
 
     dir: str = ""
+    tcp_stripes: Annotated[int, Meta(ge=0, le=16)] = 4
+    udp_wait_s: Annotated[float, Meta(gt=0, le=60)] = 3.0
+    udp_retry_s: Annotated[float, Meta(ge=0, le=86400)] = 300.0
 
 
 class Peers(Section, frozen=True, kw_only=True):
@@ -204,7 +209,7 @@ _ROLE_SECTIONS: dict[str, set[str]] = {
     "security": _COMMON | {"security"},
     "master": _COMMON | {"master"},
     "slave": _COMMON | {"slave", "sphere"},
-    "client": {"client", "log"},
+    "client": {"client", "data", "log"},
 }
 _DEFAULT_PORTS: dict[str, dict[str, int]] = {
     "security": {"tls": 7000},

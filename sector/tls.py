@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated, Any, cast
+from typing import Protocol as Protocols
 
 import msgspec
 from cryptography import x509
@@ -225,7 +226,26 @@ class TlsPeer:
     exporter: bytes = field(repr=False)
 
 
-Handler = Callable[[Any, TlsPeer], Awaitable[Message]]
+Handler = Callable[[Any, TlsPeer], Awaitable["Message | Switch"]]
+
+
+class Raw(Protocols):
+    """Takes a connection over after a request was answered."""
+
+    def data(self, data: bytes) -> None:
+        """Bytes from the peer."""
+
+    def ended(self) -> None:
+        """The connection is gone."""
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A handler's reply after which the connection carries something else: `begin(transport)` makes it."""
+
+    reply: Message
+    begin: Callable[[Any], Raw]
+    idle_s: float
 
 
 class TlsServer(Factory):
@@ -290,6 +310,8 @@ class ServerProtocol(Protocol):
         self._running: defer.Deferred[Any] | None = None
         self._ready = False
         self._timer: Any = None
+        self._raw: Raw | None = None
+        self._raw_idle_s = 0.0
 
     @property
     def established(self) -> bool:
@@ -328,6 +350,10 @@ class ServerProtocol(Protocol):
         self._ready = True
 
     def dataReceived(self, data: bytes) -> None:
+        if self._raw is not None:
+            self._wait(self._raw_idle_s)
+            self._raw.data(data)
+            return
         try:
             if not self._ready:
                 return
@@ -348,6 +374,7 @@ class ServerProtocol(Protocol):
         self._running.addErrback(self._broken)
 
     async def _answer(self, number: int, body: bytes) -> None:
+        switch: Switch | None = None
         try:
             found = self.server.handlers.get(number)
             if found is None:
@@ -355,14 +382,20 @@ class ServerProtocol(Protocol):
                 raise errors.Protocol(f"{name} is not served here")
             cls, handler = found
             peer = TlsPeer(self.address, self.identity, exporter(self.transport.getHandle()))
-            reply = frame(0, encode(await handler(decode(cls, body), peer)))
+            answer = await handler(decode(cls, body), peer)
+            switch = answer if isinstance(answer, Switch) else None
+            message = answer.reply if isinstance(answer, Switch) else answer
+            reply = frame(0, encode(message))
         except errors.SectorError as refused:
             reply = frame(1, encode(Refusal(refused.code, refused.message[:4000], refused.hint[:1000])))
         self._busy = False
         if self not in self.server.open:
             return
         self._reply(reply)
-        self._wait(self.server.idle_s)
+        if switch is not None:
+            self._raw_idle_s = switch.idle_s
+            self._raw = switch.begin(self.transport)
+        self._wait(switch.idle_s if switch is not None else self.server.idle_s)
 
     def _reply(self, data: bytes) -> None:
         self.transport.write(data)
@@ -377,6 +410,8 @@ class ServerProtocol(Protocol):
     def connectionLost(self, reason: Failure = Failure(error.ConnectionDone())) -> None:
         self.server.open.discard(self)
         self._ready = False
+        if self._raw is not None:
+            self._raw.ended()
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
         if self._running is not None:
@@ -414,6 +449,11 @@ class TlsCaller:
             return decode(type(request).REPLY, body)
         raise refusal(body)
 
+    def switch(self, begin: Callable[[Any], Raw]) -> Raw:
+        """From now on the connection carries something else (after the reply that allowed it)."""
+        self._protocol.raw = begin(self._protocol.transport)
+        return self._protocol.raw
+
     def close(self) -> None:
         """End the connection."""
         if self._protocol.transport is not None:
@@ -442,6 +482,7 @@ class _ClientProtocol(Protocol):
         self.lost: errors.SectorError | None = None
         self._buffer = FrameBuffer()
         self._early: bytes | None = None
+        self.raw: Raw | None = None
         self._waiting: defer.Deferred[bytes] | None = None
 
     def handshakeCompleted(self) -> None:
@@ -449,6 +490,9 @@ class _ClientProtocol(Protocol):
             self.handshake.callback(None)
 
     def dataReceived(self, data: bytes) -> None:
+        if self.raw is not None:
+            self.raw.data(data)
+            return
         try:
             inner = self._buffer.feed(data)
         except errors.Protocol as bad:
@@ -483,6 +527,8 @@ class _ClientProtocol(Protocol):
             raise errors.TimedOut(f"{self.where} did not answer within {DEADLINE_S:.0f} s") from None
 
     def connectionLost(self, reason: Failure = Failure(error.ConnectionDone())) -> None:
+        if self.raw is not None:
+            self.raw.ended()
         if self._early is not None:
             try:
                 self._end(refusal(parse_frame(self._early)[1]))

@@ -42,7 +42,8 @@ enum udt_io_event_kind {
     UDT_IO_FAILED,
     UDT_IO_CLOSED, /* last event; err: what was sent is not known to have arrived whole */
     /* transfers: sock = transfer handle */
-    UDT_IO_XFER_OPEN = 32, /* the peer proved the ticket; data may flow */
+    UDT_IO_XFER_OPEN = 32, /* the peer proved the ticket; data may flow. value = enum udt_path and,
+                              times 256, enum udt_path_why */
     UDT_IO_XFER_PROGRESS,  /* value = bytes moved so far; at most 4 a second */
     UDT_IO_XFER_FIN,       /* receiver: all bytes arrived, verified and (if asked) fsynced;
                               answer with udt_xfer_finish. value = bytes */
@@ -74,6 +75,14 @@ int udt_port_addr(udt_ctx *ctx, int32_t port, udt_addr *out);
 int udt_port_close(udt_ctx *ctx, int32_t port);
 /* One turn of a MANUAL port: wait at most timeout_us for a packet or a timer, then handle all. */
 int udt_port_run(udt_ctx *ctx, int32_t port, int64_t timeout_us);
+
+/* For networks without UDP. What the port sends to `peer` (NULL: to anybody who has no entry of his
+ * own) goes to fd (duplicated; a datagram socket), as family u8, port u16 big-endian, address 16
+ * bytes, payload; fd < 0 ends that. What came by such a way is handed in as if from `from`. LIMIT,
+ * AGAIN (full: the datagram is lost). */
+int udt_port_divert(udt_ctx *ctx, int32_t port, const udt_addr *peer, int fd);
+int udt_port_inject(udt_ctx *ctx, int32_t port, const udt_addr *from, const uint8_t *buf,
+                    size_t len);
 
 /* Also takes transfers over TLS connections (striped TCP), for initiators whose UDP is blocked: at
  * TCP port tcp_port, 0 = the same number, on the port's address. INUSE, SYS, STATE when it does. */

@@ -131,7 +131,7 @@ static void opened(xfer *x)
     x->opened_at = x->progress_at = io_port_now(x->port);
     (void)flush_out(x);
     xfer_tls_opened(x);
-    xfer_emit(x, UDT_IO_XFER_OPEN, 0);
+    xfer_emit(x, UDT_IO_XFER_OPEN, (x->s.tls ? UDT_PATH_TLS : UDT_PATH_UDP) | (int64_t)x->why << 8);
     if (x->sender) {
         io_timer_arm(x->port, &x->step, x->opened_at + XFER_PROGRESS_US);
         xfer_hear(x);

@@ -185,6 +185,13 @@ static void feed(io_port *p, const udt_addr *from, const uint8_t *b, size_t len,
     }
 }
 
+void io_net_feed(io_port *p, const udt_addr *from, const uint8_t *b, size_t len)
+{
+    feed(p, from, b, len, 0);
+    udt_mux_burst_end(p->mux, p->now);
+    p->snap_at = p->snapped + IO_SNAP_US;
+}
+
 static int receive(io_port *p, uint32_t slots)
 {
     for (uint32_t i = 0; i < slots; i++) {
@@ -382,6 +389,8 @@ static void take_gmp(io_port *p)
             return;
         if ((to.family == 4 && p->only6) || (to.family == 6 && p->only4))
             continue;
+        if (p->diverted && io_divert(p, &to, t->buf + t->used, n, 0))
+            continue;
         add_message(p, &to, t->buf + t->used, n, 0);
         t->used += n;
     }
@@ -399,6 +408,8 @@ static void take_udt(io_port *p)
         if (n == 0)
             return;
         uint8_t *b = t->buf + t->used;
+        if (p->diverted && io_divert(p, &to, b, n, seg))
+            continue;
         if (seg && seg < n && p->no_gso_n && !path_has_gso(p, &to)) {
             bool flushed = flush(p); /* keeps the order */
             add_message(p, &to, b, n, seg);

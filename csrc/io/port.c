@@ -69,6 +69,7 @@ static void port_destroy(io_port *p)
     io_cmd_run(p);
     io_gmp_fini(p);
     io_tls_fini(p);
+    io_divert_fini(p);
     if (p->mux)
         udt_mux_free(p->mux);
     io_net_free(p);

@@ -177,6 +177,7 @@ enum { IO_NO_GSO_PATHS = 16 };
 
 struct io_bulk;
 struct io_tls;
+struct io_divert;
 struct io_port {
     udt_ctx *ctx;       /* [set] */
     int32_t id;         /* [set] handle */
@@ -207,24 +208,25 @@ struct io_port {
     sgmp_node *node; /* [loop] NULL without GMP */
     struct io_bulk *bulk;
     struct io_tls
-        *tls;          /* [loop] stripes of TLS connections (stripe.h), NULL until there are some */
-    io_map map;        /* [loop] */
-    io_timers timers;  /* [loop] */
-    udt_time now;      /* [loop] */
-    udt_time snap_at;  /* [loop] next snapshot, UDT_NEVER = nothing changed since */
-    udt_time snapped;  /* [loop] time of the last one */
-    io_rx rx;          /* [loop] */
-    io_tx tx;          /* [loop] */
-    bool rx_more;      /* [loop] the last receive filled all buffers */
-    uint32_t rx_slots; /* [loop] buffers offered to the next receive */
-    uint32_t rx_singles; /* [loop] large datagrams since rx_since that came one by one */
-    bool rx_pause;       /* [loop] so many of them that the socket is left to fill a moment */
-    udt_time rx_since;   /* [loop] */
-    udt_time rx_at;      /* [loop] time of the last receive */
-    bool tx_more;        /* [loop] output stopped at the turn's bound */
-    bool tx_wait;        /* [loop] the kernel's send buffer is full */
-    bool failed;         /* [loop] PORT_FAILED was said */
-    bool gso, gro;       /* [loop] in use */
+        *tls; /* [loop] stripes of TLS connections (stripe.h), NULL until there are some */
+    struct io_divert *diverted; /* [loop] peers that are reached another way */
+    io_map map;                 /* [loop] */
+    io_timers timers;           /* [loop] */
+    udt_time now;               /* [loop] */
+    udt_time snap_at;           /* [loop] next snapshot, UDT_NEVER = nothing changed since */
+    udt_time snapped;           /* [loop] time of the last one */
+    io_rx rx;                   /* [loop] */
+    io_tx tx;                   /* [loop] */
+    bool rx_more;               /* [loop] the last receive filled all buffers */
+    uint32_t rx_slots;          /* [loop] buffers offered to the next receive */
+    uint32_t rx_singles;        /* [loop] large datagrams since rx_since that came one by one */
+    bool rx_pause;     /* [loop] so many of them that the socket is left to fill a moment */
+    udt_time rx_since; /* [loop] */
+    udt_time rx_at;    /* [loop] time of the last receive */
+    bool tx_more;      /* [loop] output stopped at the turn's bound */
+    bool tx_wait;      /* [loop] the kernel's send buffer is full */
+    bool failed;       /* [loop] PORT_FAILED was said */
+    bool gso, gro;     /* [loop] in use */
     uint32_t no_gso_n;
     udt_addr no_gso[IO_NO_GSO_PATHS]; /* [loop] paths that refused segmentation */
     udt_port_stats st;                /* [loop] */
@@ -276,6 +278,13 @@ void io_net_recv(io_port *p);
 int64_t io_net_pause_us(const io_port *p); /* how long to leave the socket to fill, or 0 */
 void io_net_send(io_port *p);
 void io_net_errors(io_port *p); /* reads the error queue */
+
+/* One datagram that came another way than the socket. */
+void io_net_feed(io_port *p, const udt_addr *from, const uint8_t *b, size_t len);
+
+/* divert.c: true = the datagrams (of seg bytes each, 0 = one) went another way */
+bool io_divert(io_port *p, const udt_addr *to, const uint8_t *b, size_t len, size_t seg);
+void io_divert_fini(io_port *p);
 
 /* sock.c: application sockets */
 void io_sock_unreachable(io_port *p, const udt_addr *to);

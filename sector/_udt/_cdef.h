@@ -119,8 +119,13 @@ typedef struct udt_xfer_opts {
     int32_t start_ms;
     int32_t idle_ms;
     int64_t max_bw_Bps;
+    uint16_t tcp_port, tcp_stripes;
+    int32_t udp_wait_ms;
     ...;
 } udt_xfer_opts;
+int udt_port_listen_tls(udt_ctx *ctx, int32_t port, uint16_t tcp_port);
+int udt_port_divert(udt_ctx *ctx, int32_t port, const udt_addr *peer, int fd);
+int udt_port_inject(udt_ctx *ctx, int32_t port, const udt_addr *from, const uint8_t *buf, size_t len);
 int32_t udt_xfer_start(udt_ctx *ctx, int32_t port, const udt_addr *to, const udt_ticket *t, int fd,
                        const udt_xfer_opts *o);
 int udt_xfer_finish(udt_ctx *ctx, int32_t xfer, int32_t err, uint64_t version_epoch,
@@ -136,6 +141,7 @@ typedef struct udt_xfer_result {
     int64_t us;
     udt_sock_stats stats;
     int64_t lim_disk_us;
+    uint8_t path, path_why;
     ...;
 } udt_xfer_result;
 int udt_xfer_result_get(udt_ctx *ctx, int32_t xfer, udt_xfer_result *out);

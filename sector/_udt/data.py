@@ -3,6 +3,7 @@ each. Implements `sector._udt.data_api`; the bytes never pass through Python."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -10,20 +11,32 @@ from twisted.internet.defer import Deferred
 from sector._udt._ffi import ffi, lib
 from sector._udt.address import pack_address
 from sector._udt.context import Core, struct_dict
-from sector._udt.data_api import DataTicket, Progress, TransferError, TransferResult
+from sector._udt.data_api import DataTicket, OnWay, Progress, TransferError, TransferResult
 from sector._udt.errors import CoreError, check, error_name
+from sector._udt.paths import Paths, Way
 
 SEND, INITIATOR, FSYNC, DIRECT = 1, 2, 4, 8
 _OPEN, _PROGRESS, _FIN, _DONE = 32, 33, 34, 35
 DIRECT_FROM_BYTES = 256 << 20
 _CLOSED = -8  # UDT_E_CLOSED
+_TLS = 2  # UDT_PATH_TLS
 
 
 class _Transfer:
     """One side of a transfer; both `Sending` and `Receiving` of the interface."""
 
-    def __init__(self, port: DataPort, handle: int, progress: Progress | None) -> None:
+    def __init__(
+        self,
+        port: DataPort,
+        handle: int,
+        progress: Progress | None,
+        to: tuple[str, int] | None,
+        on_way: OnWay | None,
+    ) -> None:
         self._port = port
+        self._to = to
+        self._on_way = on_way
+        self._way = Way()
         self._core = port._core
         self._handle = handle
         self._progress = progress
@@ -36,10 +49,26 @@ class _Transfer:
         if event.kind == _PROGRESS:
             if self._progress is not None:
                 self._progress(event.value)
+        elif event.kind == _OPEN:
+            self._met(event.value & 255 == _TLS, event.value >> 8)
         elif event.kind == _FIN:
             self.fin.callback(self._result())
         elif event.kind == _DONE:
             self._end(event.err, event.sys_err, event.remote, event.value)
+
+    def _met(self, tls: bool, why: int) -> None:
+        paths = self._port.paths
+        self._way = Way(tls) if self._to is None else paths.way(self._to, tls, why)
+        if self._on_way is not None:
+            line = paths.line(self._to, self._way) if self._to is not None and tls else ""
+            self._on_way(self._way, line)
+
+    def _failed(self, code: str) -> None:
+        """What the failure says of the way to the peer."""
+        raw = ffi.new("udt_xfer_result *")
+        known = lib.udt_xfer_result_get(self._core.ctx, self._handle, raw) == 0
+        if self._to is not None and known:
+            self._port.paths.failed(self._to, code, raw.path == _TLS, raw.path_why)
 
     def _result(self) -> TransferResult:
         raw = ffi.new("udt_xfer_result *")
@@ -56,12 +85,15 @@ class _Transfer:
             raw.durable,
             raw.us,
             stats,
+            self._way,
         )
 
     def _end(self, err: int, sys_err: int, remote: int, moved: int) -> None:
         if self._ended:
             return
         result = None if err else self._result()
+        if err and err != _CLOSED:
+            self._failed(error_name(err))
         self._forget()
         if result is not None:
             self.done.callback(result)
@@ -92,8 +124,9 @@ class _Transfer:
 class DataPort:
     """One data port; see `sector._udt.data_api.Data`."""
 
-    def __init__(self, core: Core, host: str, port: int) -> None:
+    def __init__(self, core: Core, host: str, port: int, paths: Paths) -> None:
         self._core = core
+        self.paths = paths
         self._handle = core.open_port(host, port)
         self._transfers: set[_Transfer] = set()
         self._address = core.port_address(self._handle)
@@ -112,6 +145,7 @@ class DataPort:
         to: tuple[str, int] | None,
         start_s: float,
         progress: Progress | None,
+        on_way: OnWay | None,
     ) -> _Transfer:
         raw = ffi.new("udt_ticket *")
         ffi.memmove(raw.id, ticket.id, 16)
@@ -123,12 +157,15 @@ class DataPort:
         opts.offset = offset
         opts.length = length
         opts.start_ms = int(start_s * 1000)
+        if to is not None and self.paths.stripes:
+            opts.tcp_stripes = self.paths.stripes
+            opts.udp_wait_ms = self.paths.wait_ms(to)
         peer = pack_address(*to) if to is not None else ffi.NULL
         try:
             handle = lib.udt_xfer_start(self._core.ctx, self._handle, peer, raw, fd, opts)
         finally:
             ffi.memmove(raw.key, bytes(32), 32)
-        transfer = _Transfer(self, check(handle, "cannot start a transfer"), progress)
+        transfer = _Transfer(self, check(handle, "cannot start a transfer"), progress, to, on_way)
         self._transfers.add(transfer)
         return transfer
 
@@ -142,8 +179,9 @@ class DataPort:
         to: tuple[str, int] | None = None,
         start_s: float = 60.0,
         progress: Progress | None = None,
+        on_way: OnWay | None = None,
     ) -> _Transfer:
-        return self._start(ticket, fd, SEND, offset, length, to, start_s, progress)
+        return self._start(ticket, fd, SEND, offset, length, to, start_s, progress, on_way)
 
     def receive_file(
         self,
@@ -156,9 +194,14 @@ class DataPort:
         start_s: float = 60.0,
         fsync: bool = True,
         progress: Progress | None = None,
+        on_way: OnWay | None = None,
     ) -> _Transfer:
         flags = (FSYNC if fsync else 0) | (DIRECT if limit >= DIRECT_FROM_BYTES else 0)
-        return self._start(ticket, fd, flags, offset, limit, to, start_s, progress)
+        return self._start(ticket, fd, flags, offset, limit, to, start_s, progress, on_way)
+
+    def listen_tls(self) -> None:
+        """Also take transfers over TLS at the TCP port of the same number. Raises CoreError (INUSE, SYS)."""
+        check(lib.udt_port_listen_tls(self._core.ctx, self._handle, 0), "cannot listen for TLS")
 
     def counters(self) -> dict[str, int]:
         return self._core.port_counters(self._handle)
@@ -169,6 +212,6 @@ class DataPort:
         return self._core.close_port(self._handle)
 
 
-def open_data(core: Core, host: str, port: int) -> DataPort:
+def open_data(core: Core, host: str, port: int, paths: Paths | None = None) -> DataPort:
     """A data port on UDP (host, port); port 0 picks a free one. Raises CoreError (INUSE, SYS)."""
-    return DataPort(core, host, port)
+    return DataPort(core, host, port, paths or Paths(time.monotonic))

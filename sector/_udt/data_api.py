@@ -13,6 +13,8 @@ from typing import Protocol
 
 from twisted.internet.defer import Deferred
 
+from sector._udt.paths import Way
+
 
 @dataclass(frozen=True, slots=True)
 class DataTicket:
@@ -36,6 +38,7 @@ class TransferResult:
     durable: int
     us: int
     stats: dict[str, int]
+    way: Way = Way()
 
 
 class TransferError(Exception):
@@ -80,6 +83,8 @@ class Receiving(Protocol):
 
 
 Progress = Callable[[int], None]
+OnWay = Callable[[Way, str], None]
+"""Told when the peer was met: the way, and a line for the user if it is not UDP (else "")."""
 
 
 class Data(Protocol):
@@ -101,6 +106,7 @@ class Data(Protocol):
         to: tuple[str, int] | None = None,
         start_s: float = 60.0,
         progress: Progress | None = None,
+        on_way: OnWay | None = None,
     ) -> Sending:
         """Send `length` bytes of the file from `offset`."""
 
@@ -115,6 +121,7 @@ class Data(Protocol):
         start_s: float = 60.0,
         fsync: bool = True,
         progress: Progress | None = None,
+        on_way: OnWay | None = None,
     ) -> Receiving:
         """Write what comes into the file from `offset` on, at most `limit` bytes (-1 = any)."""
 

@@ -249,6 +249,15 @@ class GmpPort:
         """Accept plain messages on a channel (0 is always open)."""
         check(lib.sgmp_channel_open(self._core.ctx, self.handle, channel))
 
+    def divert(self, peer: tuple[str, int] | None, fd: int) -> None:
+        """Datagrams to `peer` (None = anybody) go to the datagram socket `fd`, -1 = to the network again."""
+        packed = pack_address(*peer) if peer is not None else ffi.NULL
+        check(lib.udt_port_divert(self._core.ctx, self.handle, packed, fd), "cannot divert datagrams")
+
+    def inject(self, peer: tuple[str, int], data: bytes) -> None:
+        """A datagram as if from `peer`; lost when the queue is full."""
+        lib.udt_port_inject(self._core.ctx, self.handle, pack_address(*peer), data, len(data))
+
     def counters(self) -> dict[str, int]:
         """Counters of sgmp_stats and of the port."""
         out = ffi.new("sgmp_stats *")

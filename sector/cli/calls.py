@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sector.cli.main import Shared
+from sector.cli.render import say
 from sector.cli.tls_once import run_once
 from sector.errors import PortInUse, UsageError
 from sector.wire.base import Request
@@ -38,6 +39,7 @@ def call(shared: Shared, *requests: Request) -> Any:
                 password=read_password(config),
                 save=saver(config),
             )
+            session.on_note = say
             reply = None
             try:
                 await session.open()

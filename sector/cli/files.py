@@ -25,7 +25,7 @@ CAT_BYTES = 8 << 20
 
 def connection(shared: Shared) -> Any:
     """The cloud of the user's settings, for a `with` block."""
-    return connected(shared.client_config())
+    return connected(shared.client_config(), on_note=say)
 
 
 def info_json(info: FileInfo) -> dict[str, Any]:
@@ -236,6 +236,8 @@ def report(shared: Shared, verb: str, summary: Summary, stats: bool) -> None:
                 "seconds": round(summary.seconds, 6),
                 "gbps": round(summary.rate * 8 / 1e9, 6),
                 "notes": summary.notes,
+                "path": summary.way.name,
+                "path_reason": summary.way.reason,
             }
         )
         return

@@ -9,9 +9,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.logger import Logger
 
 from sector.config import Config
 from sector.errors import LocalIO, PortInUse, SectorError
+
+log = Logger()
 
 Make = Callable[[Any], Awaitable[Any]]
 
@@ -47,15 +50,31 @@ class WithCore:
             await self._core.stop()
 
 
-def _open(what: Callable[..., Any], core: Any, host: str, port: int) -> Any:
+def _open(what: Callable[..., Any], core: Any, host: str, port: int, *more: Any) -> Any:
     """A port of the core. Raises `PortInUse`, `LocalIO`."""
     from sector._udt.errors import CoreError
 
     try:
-        return what(core, host, port)
+        return what(core, host, port, *more)
     except CoreError as bad:
         text = f"cannot listen at {host}:{port}/udp: {bad}"
         raise (PortInUse(text) if bad.name == "INUSE" else LocalIO(text)) from None
+
+
+def _listen_tls(data: Any) -> None:
+    """Takes transfers over TLS too, unless the TCP port of the same number is somebody else's."""
+    from sector._udt.errors import CoreError
+
+    host, port = data.address
+    try:
+        data.listen_tls()
+    except CoreError as bad:
+        log.warn(
+            "no transfers over TLS: cannot listen at {host}:{port}/tcp: {why}",
+            host=host,
+            port=port,
+            why=str(bad),
+        )
 
 
 def make_security_service(config: Config) -> Make:
@@ -104,13 +123,17 @@ def make_slave_service(config: Config, spawner: Any) -> Make:
     async def make(reactor: Any) -> Any:
         from sector._udt.context import Core
         from sector._udt.data import open_data
+        from sector._udt.paths import paths_of
         from sector.gmp.node import open_gmp
         from sector.slave.service import make_slave
 
         core = Core(reactor)
         try:
             gmp = _open(open_gmp, core, config.listen.host, config.listen.gmp)
-            data = _open(open_data, core, config.listen.host, config.listen.udt)
+            data = _open(
+                open_data, core, config.listen.host, config.listen.udt, paths_of(config.data, reactor.seconds)
+            )
+            _listen_tls(data)
             service = make_slave(config, reactor, gmp, data, spawner)
         except SectorError:
             await core.stop()

@@ -345,9 +345,13 @@ def _exists(path: str) -> errors.SectorError:
 
 
 @contextmanager
-def connected(config: Config, password: str | None = None) -> Iterator[Cloud]:
-    """A connection for the time of a `with` block (commands of the command line)."""
+def connected(
+    config: Config, password: str | None = None, on_note: Callable[[str], None] | None = None
+) -> Iterator[Cloud]:
+    """A connection for the time of a `with` block (commands of the command line). `on_note` is told when
+    messages leave UDP."""
     cloud = connect(config=config, password=password)
+    cloud.client.link.session.on_note = on_note
     try:
         yield cloud
     finally:

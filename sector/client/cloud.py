@@ -270,7 +270,7 @@ class CloudClient:
 
     def _summary(self, moved: list[Moved], begin: float, progress: Progress) -> Summary:
         total = sum(one.size for one in moved)
-        return Summary(moved, total, self.clock.seconds() - begin, progress.notes)
+        return Summary(moved, total, self.clock.seconds() - begin, progress.notes, progress.way)
 
     @deferred
     async def get(

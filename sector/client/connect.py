@@ -64,6 +64,7 @@ async def open_client(
     """
     from sector._udt.context import Core
     from sector._udt.data import open_data
+    from sector._udt.paths import paths_of
     from sector.gmp.node import open_gmp
 
     door = door or TlsDoor(reactor, config)
@@ -78,7 +79,7 @@ async def open_client(
     try:
         host = bind_host(config)
         gmp = open_gmp(core, host, 0, require_auth=True)
-        data = open_data(core, host, 0)
+        data = open_data(core, host, 0, paths_of(config.data, reactor.seconds))
         keep = saver(config) if password is None else None
         session = ClientSession(reactor, gmp, door, section, password=known, save=keep)
         await session.open()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from sector._udt.paths import Way
 from sector.model import Version
 
 
@@ -20,6 +21,7 @@ class Progress:
     bytes_done: int = 0
     name: str = ""
     notes: list[str] = field(default_factory=list)
+    way: Way = Way()
     listener: Callable[[Progress], None] | None = field(default=None, repr=False)
     on_note: Callable[[str], None] | None = field(default=None, repr=False)
 
@@ -76,12 +78,13 @@ class Moved:
 @dataclass(frozen=True, slots=True)
 class Summary:
     """Outcome of a put or get. `seconds` of wall time, `notes` one line for each thing that went wrong
-    on the way and was overcome."""
+    on the way and was overcome, `way` UDP, or TLS if any file went so."""
 
     files: list[Moved]
     bytes: int
     seconds: float
     notes: list[str]
+    way: Way = Way()
 
     @property
     def rate(self) -> float:

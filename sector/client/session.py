@@ -11,7 +11,7 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import msgspec
 from twisted.internet.defer import CancelledError, Deferred
@@ -22,13 +22,15 @@ from sector import errors
 from sector.client.deferred import pause
 from sector.config import ClientSection, Config, parse_address, save_client
 from sector.gmp.api import Gmp, GmpKey, Peer, PeerEvent
-from sector.keys import client_master_key
+from sector.keys import client_master_key, resume_proof
 from sector.model import Address, Right
 from sector.resolve import is_refused, literal_host
 from sector.rpc import RpcNode
-from sector.tls import Trust, first_that_answers, tls_request, tls_resume
+from sector.tls import TlsCaller, Trust, first_that_answers, open_tls, tls_request, tls_resume
+from sector.tunnel import ClientTunnel
+from sector.tunnel import Gmp as TunnelGmp
 from sector.wire.base import Request
-from sector.wire.login import Login
+from sector.wire.login import Login, Tunnel
 from sector.wire.login import Session as Granted
 
 log = Logger()
@@ -47,6 +49,11 @@ class Door(Protocol):
 
     def resume(self, session_id: bytes, secret: bytes) -> Awaitable[Granted]:
         """The same session (its `secret` empty). Raises SessionExpired, Unreachable."""
+
+    def tunnel(
+        self, session_id: bytes, secret: bytes, gmp: TunnelGmp, lost: Callable[[], None]
+    ) -> Awaitable[ClientTunnel]:
+        """A way for GMP's datagrams inside TLS. Raises SessionExpired, Busy, Unreachable, Protocol."""
 
     def look(self) -> Awaitable[None]:
         """Raises Unreachable when it is certain that no master runs: all refuse connections."""
@@ -84,6 +91,22 @@ class TlsDoor:
 
         granted: Granted = await first_that_answers(self._addresses, ask)
         return granted
+
+    async def tunnel(
+        self, session_id: bytes, secret: bytes, gmp: TunnelGmp, lost: Callable[[], None]
+    ) -> ClientTunnel:
+        async def ask(address: Address) -> TlsCaller:
+            caller = await open_tls(self._reactor, address.host, address.port, self._trust)
+            try:
+                await caller.call(Tunnel(session_id, resume_proof(secret, caller.exporter())))
+            except BaseException:
+                caller.close()
+                raise
+            return caller
+
+        caller: TlsCaller = await first_that_answers(self._addresses, ask)
+        begun = caller.switch(lambda transport: ClientTunnel(self._reactor, gmp, transport, lost))
+        return cast(ClientTunnel, begun)
 
     async def look(self) -> None:
         for address in self._addresses:
@@ -162,6 +185,9 @@ class ClientSession:
         self._opening: list[Deferred[None]] | None = None
         self._last_reset = -1e9
         self._looking: Deferred[None] | None = None
+        self._tunnel: ClientTunnel | None = None
+        self.on_note: Callable[[str], None] | None = None
+        """Told once when messages leave UDP."""
         self._closed = False
         gmp.on_peer_event(self._peer_event)
 
@@ -361,10 +387,40 @@ class ClientSession:
                     for flight in self._flights.intersection(silent):
                         flight.away = True
                         flight.answer.cancel()
+                else:
+                    await self._go_around()
                 for flight in silent:
                     flight.look_at = self.clock.seconds() + LOOK_S
         finally:
             self._looking = None
+
+    async def _go_around(self) -> None:
+        """The master listens, but our datagrams get no answer: send them inside TLS."""
+        if self._answered or self._tunnel is not None or not self.section.session:
+            return
+        peer = self._peer
+        session = bytes.fromhex(self.section.session)
+        try:
+            tunnel = await self._door.tunnel(
+                session, self.secret, cast(TunnelGmp, self.gmp), self._tunnel_lost
+            )
+        except errors.SectorError as error:
+            log.debug("no way around UDP: {why}", why=error.message)
+            return
+        if self._closed:
+            tunnel.close()
+            return
+        self._tunnel = tunnel
+        if self.on_note is not None and peer is not None:
+            host = f"[{peer.host}]" if ":" in peer.host else peer.host
+            self.on_note(
+                f"UDP to {host}:{peer.port} gets no answer (silence for {LOOK_S:g} s); messages go over TLS "
+                f"instead: ask your network people for UDP {peer.port}"
+            )
+
+    def _tunnel_lost(self) -> None:
+        self._tunnel = None
+        self._answered = False
 
     async def _find_master(self, trouble: errors.SectorError) -> bool:
         """After silence: some master may know our session (then True); a plain refusal of TLS is the clearer
@@ -382,6 +438,8 @@ class ClientSession:
     def close(self) -> None:
         """End pending calls. The session itself stays valid."""
         self._closed = True
+        if self._tunnel is not None:
+            self._tunnel.close()
         if self._looking is not None:
             self._looking.cancel()
         for flight in list(self._flights):

@@ -18,7 +18,8 @@ from twisted.internet.defer import Deferred, ensureDeferred
 
 from sector import errors, space
 from sector._udt import checksum
-from sector._udt.data_api import Data, DataTicket, TransferError, TransferResult
+from sector._udt.data_api import Data, DataTicket, OnWay, TransferError, TransferResult
+from sector._udt.paths import Way
 from sector.client.deferred import pause
 from sector.client.progress import FileProgress, Moved, Progress, size_text
 from sector.client.session import ClientSession
@@ -53,6 +54,18 @@ class Link:
     data: Data
     run: Run
     ending: set[Deferred[Any]] = field(default_factory=set)
+    told: set[str] = field(default_factory=set)
+
+    def on_way(self, progress: Progress) -> OnWay:
+        """Tells `progress` once for each peer that UDP to it is blocked, and remembers the way."""
+
+        def met(way: Way, line: str) -> None:
+            progress.way = way if way.tls or not progress.way.tls else progress.way
+            if line and line not in self.told and len(self.told) < 1000:
+                self.told.add(line)
+                progress.note(line)
+
+        return met
 
 
 def channel(ticket: Ticket) -> DataTicket:
@@ -199,6 +212,7 @@ class Put:
             to=(host, grant.data.port),
             start_s=START_S,
             progress=part.at,
+            on_way=self.link.on_way(self.progress),
         )
         try:
             return await sending.done
@@ -405,6 +419,7 @@ class Get:
             start_s=START_S,
             fsync=False,
             progress=None if part is None else lambda moved: part.at(here + moved),
+            on_way=self.link.on_way(self.progress),
         )
         arrived: Deferred[TransferResult] = Deferred()
         receiving.done.addErrback(lambda bad: None if arrived.called else arrived.errback(bad))

@@ -95,7 +95,11 @@ class GmpNode:
         return self._port.instance
 
     def add_key(self, key: GmpKey) -> None:
-        self._port.add_key(key.key_id, key.secret, key.principal, key.valid_s)
+        try:
+            self._port.add_key(key.key_id, key.secret, key.principal, key.valid_s)
+        except CoreError as error:  # a session that is resumed while its key is still in use
+            if error.name != "INUSE" or self._principals.get(key.key_id) != key.principal:
+                raise
         self._principals[key.key_id] = key.principal
 
     def remove_key(self, key_id: int) -> None:
@@ -291,6 +295,16 @@ class GmpNode:
 
     def on_peer_event(self, handler: Callable[[PeerEvent], None]) -> None:
         self._peer_handlers.append(handler)
+
+    def divert(self, peer: tuple[str, int] | None, fd: int) -> None:
+        """Datagrams to `peer` (None = anybody) go to the datagram socket `fd`, -1 = to the network again."""
+        if self._stopped is None:
+            self._port.divert(peer, fd)
+
+    def inject(self, peer: tuple[str, int], data: bytes) -> None:
+        """A datagram as if from `peer` (IP literal, port)."""
+        if self._stopped is None:
+            self._port.inject(peer, data)
 
     def counters(self) -> dict[str, int]:
         """Counters of the endpoint (udt_port_stats and sgmp_stats of the C headers)."""

@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from twisted.application.service import MultiService
 from twisted.internet import error
@@ -34,15 +34,19 @@ from sector.keys import SECRET_BYTES
 from sector.master.security_link import SecurityLink
 from sector.master.sessions import SessionRow, Sessions
 from sector.model import Address, Right
-from sector.tls import TlsPeer, TlsServer, load_node
+from sector.tls import Raw, Switch, TlsPeer, TlsServer, literal, load_node
+from sector.tunnel import Gmp as TunnelGmp
+from sector.tunnel import MasterTunnel
 from sector.wire import login
-from sector.wire.base import Request
+from sector.wire.base import Ok, Request
 
 log = Logger()
 
 WATCH_S = 2.0
 EXPIRE_S = 30.0
 RELOAD_S = 5.0
+_TUNNELS = 512
+_TUNNEL_IDLE_S = 120.0
 
 
 class SessionStore(Protocol):
@@ -158,6 +162,9 @@ class LoginService(MultiService):
         per_s = config.master.logins_per_s
         self._admission = Admission(per_s, per_s)
         self._serial = 0
+        self._tunnels = 0
+        self.slaves: Callable[[], set[tuple[str, int]]] = set
+        """GMP addresses (IP literal, port) of the slaves, which tunnels may reach."""
         self._watching: Deferred[None] | None = None
         self._watch_runs = False
         self._watch_again = False
@@ -169,6 +176,7 @@ class LoginService(MultiService):
         handlers: dict[type[Request], Any] = {
             login.Login: self.serve_login,
             login.Resume: self.serve_resume,
+            login.Tunnel: self.serve_tunnel,
             login.Join: self.serve_join,
         }
         self.server = TlsServer(reactor, mine, trust, handlers, idle_s=10.0)
@@ -283,6 +291,28 @@ class LoginService(MultiService):
         row = self._sessions.resume(request.session_id, request.proof, peer.exporter, peer.address)
         self._gmp.add_key(self._sessions.gmp_key(row))
         return self._session(row, b"")
+
+    async def serve_tunnel(self, request: login.Tunnel, peer: TlsPeer) -> Switch:
+        """A client whose UDP is blocked sends its datagrams over this connection from now on."""
+        if self._tunnels >= _TUNNELS:
+            raise Busy(f"this master carries {_TUNNELS} tunnels", hint="try again later, or open UDP")
+        await self.serve_resume(login.Resume(request.session_id, request.proof), peer)
+        log.info("{address} gets no answer over UDP; its messages come over TLS", address=peer.address)
+        return Switch(Ok(), self._begin_tunnel, _TUNNEL_IDLE_S)
+
+    def _begin_tunnel(self, transport: Any) -> Raw:
+        other = transport.getPeer()
+        client = (literal(other.host), other.port)
+        self._tunnels += 1
+
+        def over() -> None:
+            self._tunnels -= 1
+
+        gmp = cast(TunnelGmp, self._gmp)
+        return MasterTunnel(self._reactor, gmp, client, transport, self._own_names, self.slaves, over)
+
+    def _own_names(self, where: tuple[str, int]) -> bool:
+        return where[1] == self._gmp.address[1]
 
     def _session(self, row: SessionRow, secret: bytes) -> login.Session:
         host = self._config.listen.advertise or self._gmp.address[0]

@@ -398,6 +398,11 @@ class MasterService(MultiService):
         ]
         return admin.Nodes(nodes)
 
+    def slave_addresses(self) -> set[tuple[str, int]]:
+        """Where the slaves that are not lost listen for messages."""
+        nodes = self.hub.core.members.nodes.values()
+        return {(node.gmp.host, node.gmp.port) for node in nodes if node.state != LOST}
+
     async def status(self, request: admin.Status, caller: Caller) -> admin.StatusInfo:
         """State and counters; sums over all files are at most a second old."""
         self.hub.user(caller)
@@ -576,6 +581,7 @@ def make_master(
         service.rights_changed,
     )
     service.more_counters.append(door.counters)
+    door.slaves = service.slave_addresses
     counters = getattr(gmp, "counters", None)
     if counters is not None:
         service.more_counters.append(counters)

@@ -14,6 +14,7 @@ from twisted.python.failure import Failure
 
 from sector import errors
 from sector._udt.data_api import Data, DataTicket, Receiving, Sending, TransferError, TransferResult
+from sector._udt.paths import Way
 from sector.clock import Clock
 from sector.model import BLOCK_BYTES, SliceMeta, Ticket, Version, digest_text
 from sector.slave.catalog import Record
@@ -172,7 +173,13 @@ class Transfers:
             self._check_guest(principal)
             try:
                 sending = self._data.send_file(
-                    channel_ticket(ticket), fd, offset=ticket.offset, length=length, to=to, start_s=START_S
+                    channel_ticket(ticket),
+                    fd,
+                    offset=ticket.offset,
+                    length=length,
+                    to=to,
+                    start_s=START_S,
+                    on_way=self._on_way,
                 )
             except Exception as error:
                 raise errors.Busy(f"{self._disk.where} cannot start a transfer: {error}") from None
@@ -184,6 +191,10 @@ class Transfers:
                 os.close(fd)
         self._guests[ticket.id] = (principal, sending.cancel)
         self._spawn(self._watch_sending(transfer, ticket, record, sending), f"sending {ticket.path}")
+
+    def _on_way(self, way: Way, line: str) -> None:
+        if way.tls:
+            log.warn("{line}", line=line or "a peer came over TLS: its UDP does not get through", path="tls")
 
     async def _watch_sending(self, transfer: Open, ticket: Ticket, record: Record, sending: Sending) -> None:
         moved, good = 0, False
@@ -275,7 +286,11 @@ class Transfers:
             self._check_guest(request.principal if isinstance(request, PrepareWrite) else "")
             try:
                 receiving = self._data.receive_file(
-                    channel_ticket(ticket), temp.fd, limit=meta.size, start_s=START_S
+                    channel_ticket(ticket),
+                    temp.fd,
+                    limit=meta.size,
+                    start_s=START_S,
+                    on_way=self._on_way,
                 )
             except Exception as error:
                 raise errors.Busy(f"{self._disk.where} cannot start a transfer: {error}") from None

@@ -9,7 +9,7 @@ import os
 from twisted.internet.defer import Deferred, succeed
 
 from sector._udt.checksum import content_digest, crc32c
-from sector._udt.data_api import DataTicket, Progress, TransferError, TransferResult
+from sector._udt.data_api import DataTicket, OnWay, Progress, TransferError, TransferResult
 from sector.clock import Clock, Timer
 from sector.model import BLOCK_BYTES
 
@@ -217,6 +217,7 @@ class SimDataPort:
         to: tuple[str, int] | None = None,
         start_s: float = 60.0,
         progress: Progress | None = None,
+        on_way: OnWay | None = None,
     ) -> SimTransfer:
         transfer = SimTransfer(self, ticket, fd, True, offset, length, start_s, progress)
         self._start(ticket, transfer)
@@ -233,6 +234,7 @@ class SimDataPort:
         start_s: float = 60.0,
         fsync: bool = True,
         progress: Progress | None = None,
+        on_way: OnWay | None = None,
     ) -> SimTransfer:
         transfer = SimTransfer(self, ticket, fd, False, offset, limit, start_s, progress)
         self._start(ticket, transfer)

@@ -52,6 +52,16 @@ class Resume(Request, frozen=True, array_like=True):
     proof: Bytes32
 
 
+@request(0x0004, reply=Ok, safe=True)
+class Tunnel(Request, frozen=True, array_like=True):
+    """Client to master, over TLS, where UDP is blocked: after the reply the connection carries datagrams of
+    the client's GMP port (docs/guide/firewalls.md). Proof as in Resume. Errors: session_expired, busy."""
+
+    SECRET = ("proof",)
+    session_id: Bytes16
+    proof: Bytes32
+
+
 class Joined(Message, frozen=True, array_like=True):
     """What a slave needs to know: the key towards the master, where to talk, cluster settings."""
 

@@ -83,6 +83,9 @@ class Master:
         self.resumes += 1
         return self._granted(b"")
 
+    async def tunnel(self, session_id: bytes, secret: bytes, gmp: Any, lost: Any) -> Any:
+        raise errors.Unreachable("no tunnel here")
+
     async def look(self) -> None:
         self.looks += 1
         if self.gmp is None and not self.silent:
