@@ -29,15 +29,18 @@ static bool may_fall(const xfer *x)
            !x->tls_failed;
 }
 
-/* Initiator: nobody takes TLS. The peer may still be on its way, so UDP gets the rest of the time.
- */
+/* Initiator: nobody takes TLS. The peer may still be on its way, so UDP gets the rest of the time;
+ * but one that listens and does not wait for this ticket any more has heard us over UDP, and we do
+ * not hear it: only another ticket helps. */
 static void no_tls(xfer *x, int err)
 {
+    bool heard = err == UDT_E_AUTH || err == UDT_E_REJECTED;
     stream_no_tls(&x->s);
     x->tls_failed = true;
-    if (x->why == UDT_PATH_WHY_ASKED)
-        xfer_fail(x, err, 0, 0, 0);
-    x->why = UDT_PATH_WHY_NONE;
+    if (heard || x->why == UDT_PATH_WHY_ASKED)
+        xfer_fail(x, heard ? UDT_E_REJECTED : err, 0, 0, 0);
+    else
+        x->why = UDT_PATH_WHY_NONE;
 }
 
 static void fall_back(xfer *x, enum udt_path_why why)
