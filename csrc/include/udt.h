@@ -11,6 +11,7 @@
 
 #include "sgmp.h"
 #include "udt_err.h"
+#include "udt_trace.h"
 #include "udt_types.h"
 
 #include <sys/types.h>
@@ -104,6 +105,7 @@ typedef struct udt_sock_opts {
     bool require_key;   /* a peer that cannot prove the psk is refused: FAILED(AUTH) */
     bool plain_data;    /* seal control packets only; the data protects itself */
     bool no_extensions; /* speak with everybody as with libudt */
+    udt_trace *trace;   /* records what happens; NULL = no. A listener's is its connections' */
 } udt_sock_opts;
 #define UDT_PSK_BYTES 32
 int32_t udt_listen(udt_ctx *ctx, int32_t port, const udt_sock_opts *o, uint32_t backlog);
@@ -137,6 +139,16 @@ typedef struct udt_sock_stats {
     int64_t cwnd_pkts, flow_wnd_pkts, in_flight_pkts, snd_queue_bytes, rcv_queue_bytes;
     int64_t period_ns, recv_rate_pps, capacity_pps;
     int64_t lim_app_us, lim_cwnd_us, lim_flow_us;
+    /* Time limited by pacing, by a cap, before the peer was met, and by nothing of all that: the
+     * processors. All lim_*_us are shares of the time as a sender; enum udt_limit. */
+    int64_t lim_pace_us, lim_cap_us, lim_handshake_us, lim_none_us;
+    int64_t limit;                        /* current, enum udt_limit */
+    int64_t at_us;                        /* when all this was so; CLOCK_MONOTONIC */
+    int64_t send_Bps, recv_Bps;           /* payload, over about the last second */
+    int64_t pacing_Bps;                   /* what pacing allows now, 0 = no bound */
+    int64_t pkts_lost, loss_ppm;          /* lost on the way out, as far as is known */
+    int64_t in_flight_bytes, queue_bytes; /* queue: (RTT - smallest RTT) x rate */
+    int64_t snd_buf_bytes, rcv_buf_bytes; /* current bounds of the buffers */
 } udt_sock_stats;
 /* Last snapshot taken by the owning thread (at most 250 ms old); of a closed socket its final
  * numbers, until the udt_ctx_poll after the one that gave its CLOSED event. Works for sockets and
@@ -181,6 +193,7 @@ typedef struct udt_xfer_opts {
      * do not try UDP. */
     uint16_t tcp_port, tcp_stripes;
     int32_t udp_wait_ms;
+    udt_trace *trace; /* records what happens over UDP; NULL = no */
 } udt_xfer_opts;
 /* `to` may be NULL for the responder: whoever shows the tag and proves the ticket first. */
 int32_t udt_xfer_start(udt_ctx *ctx, int32_t port, const udt_addr *to, const udt_ticket *t, int fd,

@@ -1,5 +1,6 @@
 /* File transfers: the public functions. Each hands a command to the loop thread of the port. */
 #include "io/file_priv.h"
+#include "udt/trace.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -27,6 +28,7 @@ void xfer_unref(xfer *x)
     secure_wipe(&x->ticket, sizeof x->ticket);
     sdc_blocks_fini(&x->blocks);
     free(x->want);
+    udt_trace_free(x->o.trace);
     pthread_mutex_destroy(&x->mu);
     free(x);
 }
@@ -148,6 +150,7 @@ static xfer *xfer_new(udt_ctx *ctx, io_port *p, const udt_addr *to, const udt_ti
     x->sender = o->flags & UDT_XFER_SEND;
     x->initiator = o->flags & UDT_XFER_INITIATOR;
     x->o = *o;
+    x->o.trace = udt__trace_ref(o->trace);
     x->o.start_ms = o->start_ms ? o->start_ms : START_MS;
     x->o.idle_ms = o->idle_ms ? o->idle_ms : IDLE_MS;
     x->o.udp_wait_ms = o->udp_wait_ms ? o->udp_wait_ms : XFER_UDP_WAIT_MS;

@@ -61,6 +61,7 @@ void xfer_meet(xfer *x)
     o.snd_buf_bytes = o.rcv_buf_bytes = 0;
     o.idle_timeout_ms = x->o.idle_ms;
     o.max_bw_Bps = x->o.max_bw_Bps;
+    o.trace = x->o.trace;
     o.connect_timeout_ms = left > 1000 ? (int32_t)(left / 1000) : 1;
     packet_key(x, key);
     int32_t sock = io_port_closing(x->port)

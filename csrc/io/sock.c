@@ -3,6 +3,7 @@
 
 #include "base/addr.h"
 #include "crypto/aead.h"
+#include "udt/trace.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,7 @@ static void sock_free(void *obj)
         msgq_fini(&s->min);
     pthread_mutex_destroy(&s->send_mu);
     pthread_mutex_destroy(&s->recv_mu);
+    udt_trace_free(s->opts.trace);
     secure_wipe(&s->opts, sizeof s->opts);
     secure_wipe(s->key, sizeof s->key);
     free(s);
@@ -38,6 +40,7 @@ io_sock *io_sock_new(io_port *p, enum io_sock_kind role, const udt_opts *o, int 
     s->p = p;
     s->role = role;
     s->opts = *o;
+    s->opts.trace = udt__trace_ref(o->trace);
     if (o->cc) {
         strncpy(s->cc, o->cc, sizeof s->cc - 1);
         s->opts.cc = s->cc;

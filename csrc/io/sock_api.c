@@ -41,6 +41,7 @@ static int fill_opts(udt_opts *o, const udt_sock_opts *s, const io_port *p)
     o->tag = s->tag;
     o->offer = !s->no_extensions;
     o->plain_data = s->plain_data;
+    o->trace = s->trace;
     o->require_key = s->require_key;
     if (s->psk) {
         o->has_key = true;

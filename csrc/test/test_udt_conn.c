@@ -101,7 +101,8 @@ static snapshot take(world *w, const pair *p)
         udt_mux_stats(w->m[i], p->s[i], &s.st[i]);
         udt_mux_counters_get(w->m[i], &s.n[i]);
         s.n[i].dropped_bad = s.n[i].dropped_unknown = s.n[i].dropped_cookie = 0;
-        s.st[i].lim_app_us = 0;
+        s.st[i].lim_app_us = s.st[i].at_us = 0; /* what only time changes */
+        s.st[i].send_Bps = s.st[i].recv_Bps = s.st[i].queue_bytes = 0;
     }
     return s;
 }

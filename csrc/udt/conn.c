@@ -73,6 +73,7 @@ bool udt__conn_open(udt_conn *c, uint32_t peer_isn, uint32_t peer_window, uint32
     c->peer_slots = c->edge - 1;
     c->largest = -1;
     c->said_window = c->rcv.slots;
+    c->st.lim_handshake_us = now - c->opened_at;
     c->opened_at = c->limit_at = c->progress_at = c->delivered_us = c->epoch_at = now;
     c->last_full_at = c->last_24_at = now - 10 * SYN_US;
     c->app_limited = -1;
@@ -80,6 +81,10 @@ bool udt__conn_open(udt_conn *c, uint32_t peer_isn, uint32_t peer_window, uint32
     c->drained = true;
     c->state = CONN_OPEN;
     c->t_handshake = c->t_connect = UDT_NEVER;
+    for (int i = 0; i < METERS; i++)
+        c->meter[i].at = now;
+    UDT_TRACE(c, UDT_TRACE_STATE, 1, 0, 0, now);
+    UDT_TRACE_CC(c, now);
     udt__conn_start_liveness(c, now);
     udt__conn_ready(c);
     return true;
@@ -98,9 +103,54 @@ void udt__conn_free_buffers(udt_conn *c)
     lossmap_fini(&c->own.out);
 }
 
-void udt__conn_stats(const udt_conn *c, udt_stats *out)
+/* Rates since the oldest meter, which is about a second old if somebody asks often enough. */
+static void rates(udt_conn *c, udt_stats *out)
+{
+    udt_time now = c->mux->now;
+    const size_t last = METERS - 1;
+    if (now - c->meter[last].at >= METER_US) {
+        memmove(c->meter, c->meter + 1, last * sizeof c->meter[0]);
+        c->meter[last].at = now;
+        c->meter[last].sent = c->st.bytes_sent;
+        c->meter[last].recv = c->st.bytes_recv;
+    }
+    int64_t span = now - c->meter[0].at;
+    if (span <= 0)
+        return;
+    out->send_Bps = (c->st.bytes_sent - c->meter[0].sent) * 1000000 / span;
+    out->recv_Bps = (c->st.bytes_recv - c->meter[0].recv) * 1000000 / span;
+}
+
+static void limits(const udt_conn *c, udt_stats *out)
+{
+    int64_t span = c->mux->now - c->limit_at;
+    out->limit = c->limit;
+    if (!udt__conn_live(c))
+        return;
+    int64_t *field = udt__limit_field(out, c->limit);
+    *field += span;
+}
+
+static void path(const udt_conn *c, udt_stats *out)
+{
+    int64_t sent = c->st.pkts_sent + c->st.pkts_retrans, rate = udt__conn_pace_Bps(c);
+    out->pacing_Bps = rate;
+    if (rate == 0 || (out->send_Bps > 0 && out->send_Bps < rate))
+        rate = out->send_Bps;
+    out->loss_ppm = sent > 0 ? c->st.pkts_lost * 1000000 / sent : 0;
+    out->in_flight_bytes = udt__conn_flight(c) * (int64_t)c->payload;
+    int64_t queued = c->rtt_known ? (c->rtt_us - c->min_rtt_us) * rate / 1000000 : 0;
+    out->queue_bytes = queued < out->in_flight_bytes ? queued : out->in_flight_bytes;
+    out->snd_buf_bytes = (int64_t)c->snd.max_bytes;
+    out->rcv_buf_bytes = c->rcv.slots * (int64_t)c->own_payload;
+}
+
+void udt__conn_stats(udt_conn *c, udt_stats *out)
 {
     *out = c->st;
+    if (c->state == CONN_SHUT)
+        return; /* complete since udt__conn_shut */
+    out->at_us = c->mux->now;
     out->rtt_us = c->rtt_us;
     out->rtt_var_us = c->rtt_var_us;
     out->min_rtt_us = c->min_rtt_us;
@@ -112,10 +162,10 @@ void udt__conn_stats(const udt_conn *c, udt_stats *out)
     out->period_ns = c->cc.period_ns;
     out->recv_rate_pps = c->peer_rate_pps;
     out->capacity_pps = c->peer_capacity_pps;
-    int64_t span = c->mux->now - c->limit_at;
-    out->lim_app_us += c->limit == LIM_APP ? span : 0;
-    out->lim_cwnd_us += c->limit == LIM_CWND ? span : 0;
-    out->lim_flow_us += c->limit == LIM_FLOW ? span : 0;
+    rates(c, out);
+    if (c->payload) /* it has been open */
+        path(c, out);
+    limits(c, out);
 }
 
 static void set_key_free(udt_conn *c)
@@ -130,6 +180,7 @@ void udt__conn_fail(udt_conn *c, int err, udt_time now)
     bool closing = c->state == CONN_LINGER;
     c->error = err;
     c->due = 0;
+    UDT_TRACE(c, UDT_TRACE_STATE, 3, (uint64_t)(int64_t)err, 0, now);
     set_key_free(c);
     stop_timers(c);
     if (closing) {
@@ -148,7 +199,8 @@ void udt__conn_peer_closed(udt_conn *c, udt_time now)
     set_key_free(c);
     stop_timers(c);
     c->state = CONN_PEERCLOSED;
-    udt__conn_set_limit(c, LIM_NONE, now);
+    UDT_TRACE(c, UDT_TRACE_STATE, 2, 0, 0, now);
+    udt__conn_set_limit(c, UDT_LIM_NONE, now);
     if (closing) {
         c->lost = c->drained ? 0 : UDT_E_PEERCLOSED;
         udt__conn_shut(c, now);
@@ -172,7 +224,8 @@ void udt__conn_shut(udt_conn *c, udt_time now)
     udt_stats last;
     udt__conn_stats(c, &last);
     c->st = last; /* before the buffers go */
-    c->limit = LIM_NONE;
+    c->limit = UDT_LIM_NONE;
+    UDT_TRACE(c, UDT_TRACE_STATE, 4, 0, 0, now);
     udt__conn_fetched(c);
     set_key_free(c);
     stop_timers(c);
@@ -230,6 +283,8 @@ void udt__conn_rtt(udt_conn *c, int64_t rtt)
     int64_t diff = rtt > c->rtt_us ? rtt - c->rtt_us : c->rtt_us - rtt;
     c->rtt_var_us = (3 * c->rtt_var_us + diff) / 4;
     c->rtt_us = (7 * c->rtt_us + rtt) / 8;
+    if (__builtin_expect(c->trace != NULL, 0))
+        udt__trace_rtt(c, rtt);
 }
 
 /* What is said in another way between own ends. */

@@ -24,6 +24,7 @@
 #include "udt/sndbuf.h"
 #include "udt/sndloss.h"
 #include "udt/table.h"
+#include "udt/trace.h"
 #include "udt/window.h"
 
 #define SYN_US 10000
@@ -32,6 +33,8 @@
 #define BURST_FOREIGN 16
 #define LIGHT_ACK_PKTS 64
 #define NAK_WAITED_UNKNOWN 0x7fffffffu
+#define METERS 5
+#define METER_US 200000
 
 enum conn_state {
     CONN_LISTEN,
@@ -61,8 +64,6 @@ enum conn_due {
     DUE_PATH_REPLY = 4096,
     DUE_ACKFREQ = 8192
 };
-
-enum limit_reason { LIM_NONE, LIM_APP, LIM_CWND, LIM_FLOW };
 
 typedef struct udt_conn {
     udt_mux *mux;
@@ -118,11 +119,11 @@ typedef struct udt_conn {
     udt_sndloss loss;
     lossmap retx; /* sent again and not yet acknowledged */
     udt_cc cc;
-    int64_t next;       /* next new index */
-    int64_t edge;       /* first index beyond the peer's window */
-    int64_t next_ns;    /* pacing: when the next packet may go */
-    int burst_left;     /* packets of the running burst */
-    int booked;         /* packets that a shared cap lets go at booked_ns, 0 = none */
+    int64_t next;    /* next new index */
+    int64_t edge;    /* first index beyond the peer's window */
+    int64_t next_ns; /* pacing: when the next packet may go */
+    int burst_left;  /* packets of the running burst */
+    int booked;      /* packets that a shared cap lets go at booked_ns, 0 = none */
     int64_t booked_ns;
     int64_t high;       /* all before has arrived or is known to be missing; una <= high <= next */
     int64_t lost_first; /* packets before high whose first transmission was lost */
@@ -148,7 +149,7 @@ typedef struct udt_conn {
     bool unread;         /* its last ACK left acknowledged packets unread */
     udt_time reader_at;  /* when its reader last made room */
     udt_time linger_end; /* of a closing connection: no longer, whatever is missing */
-    enum limit_reason limit;
+    enum udt_limit limit;
     udt_time limit_at;
 
     /* Receiving. */
@@ -185,6 +186,12 @@ typedef struct udt_conn {
     bool rtt_known;
     int64_t peer_rate_pps, peer_capacity_pps;
     udt_stats st;
+    struct {
+        udt_time at;
+        int64_t sent, recv;
+    } meter[METERS];  /* for rates over the last second, newest last */
+    udt_trace *trace; /* NULL = nobody wants one */
+    udt_traced traced;
     udt_own own;
     own_opening open;
 } udt_conn;
@@ -273,10 +280,21 @@ size_t udt__conn_output(udt_conn *c, uint8_t *buf, size_t cap, size_t max_segs, 
                         udt_time now);
 void udt__conn_rtt(udt_conn *c, int64_t rtt_us);
 void udt__conn_free_buffers(udt_conn *c);
-void udt__conn_stats(const udt_conn *c, udt_stats *out);
+/* Moves the rate meters on. */
+void udt__conn_stats(udt_conn *c, udt_stats *out);
 static inline bool udt__conn_live(const udt_conn *c)
 {
     return c->state == CONN_OPEN || c->state == CONN_LINGER;
+}
+/* Packets sent and not known to have arrived. */
+static inline int64_t udt__conn_flight(const udt_conn *c)
+{
+    return c->own.on ? c->own.flight : c->next - (c->high > c->snd.head ? c->high : c->snd.head);
+}
+/* Payload bytes a second that pacing allows, 0 = it sets no bound. */
+static inline int64_t udt__conn_pace_Bps(const udt_conn *c)
+{
+    return c->cc.period_ns > 0 ? c->payload * INT64_C(1000000000) / c->cc.period_ns : 0;
 }
 static inline int64_t udt__conn_rto(const udt_conn *c)
 {
@@ -301,7 +319,7 @@ bool udt__conn_can_send(const udt_conn *c);
 void udt__conn_mark_lost(udt_conn *c, int64_t first, int64_t last);
 /* send() found no room: see that WRITABLE comes. */
 void udt__conn_want_space(udt_conn *c, udt_time now);
-void udt__conn_set_limit(udt_conn *c, enum limit_reason why, udt_time now);
+void udt__conn_set_limit(udt_conn *c, enum udt_limit why, udt_time now);
 
 /* conn_ack.c: the sender's side of acknowledgements and loss reports. */
 void udt__conn_ack_input(udt_conn *c, const udt_pkt *p, udt_time now);

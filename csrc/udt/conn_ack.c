@@ -86,6 +86,7 @@ static void news(udt_conn *c, int64_t newest, int64_t waited, udt_time now)
     a.window_pkts = c->edge - c->snd.head;
     a.capacity_pps = c->foreign ? c->peer_capacity_pps : 0;
     c->cc.ops->on_ack(&c->cc, &a);
+    UDT_TRACE_CC(c, now);
     udt__conn_restart_probe(c, now);
 }
 
@@ -162,6 +163,7 @@ void udt__conn_free_up_to(udt_conn *c, int64_t ack)
 static void advance(udt_conn *c, int64_t ack, udt_time now)
 {
     bool clean = lossmap_next(&c->retx, c->snd.head) >= ack;
+    UDT_TRACE(c, UDT_TRACE_ACKED, 0, (uint64_t)ack, (uint64_t)(ack - c->snd.head), now);
     udt_sndloss_acked(&c->loss, ack);
     lossmap_del_below(&c->retx, ack);
     news(c, ack - 1, clean ? 0 : NAK_WAITED_UNKNOWN, now);
@@ -262,6 +264,10 @@ static void lost(udt_conn *c, udt_cc_loss *l)
 {
     l->startup = l->first < STARTUP_PKTS && l->lost_pkts < STARTUP_PKTS;
     c->cc.ops->on_loss(&c->cc, l);
+    c->st.pkts_lost += l->lost_pkts;
+    UDT_TRACE(c, UDT_TRACE_LOST, UDT_TRACE_LOST_REPORTED, (uint64_t)l->first,
+              (uint64_t)l->lost_pkts, l->now);
+    UDT_TRACE_CC(c, l->now);
 }
 
 void udt__conn_nak_input(udt_conn *c, const udt_pkt *p, udt_time now)

@@ -145,6 +145,7 @@ void udt__conn_data_input(udt_conn *c, const udt_pkt *p, udt_time now)
     }
     if (!c->own.on)
         note_late(c, idx, p->timestamp);
+    UDT_TRACE(c, UDT_TRACE_RECEIVED, (unsigned)p->len, p->timestamp, (uint64_t)idx, now);
     c->st.pkts_recv++;
     c->st.bytes_recv += (int64_t)p->len;
     if (idx >= c->largest)

@@ -8,17 +8,12 @@
 #define BURST_BYTES 65536
 #define BURST_NS 1000000 /* a burst holds at most this much sending time: a wake-up each */
 
-void udt__conn_set_limit(udt_conn *c, enum limit_reason why, udt_time now)
+void udt__conn_set_limit(udt_conn *c, enum udt_limit why, udt_time now)
 {
     if (why == c->limit)
         return;
-    int64_t span = now - c->limit_at;
-    if (c->limit == LIM_APP)
-        c->st.lim_app_us += span;
-    else if (c->limit == LIM_CWND)
-        c->st.lim_cwnd_us += span;
-    else if (c->limit == LIM_FLOW)
-        c->st.lim_flow_us += span;
+    *udt__limit_field(&c->st, c->limit) += now - c->limit_at;
+    UDT_TRACE(c, UDT_TRACE_LIMIT, why, 0, 0, now);
     c->limit = why;
     c->limit_at = now;
 }
@@ -172,6 +167,12 @@ static size_t emit_drop(udt_conn *c, uint8_t *buf, int64_t idx, udt_time now)
     return n;
 }
 
+static void trace_sent(udt_conn *c, int64_t idx, const snd_slot *s, uint64_t pn, udt_time now)
+{
+    UDT_TRACE(c, s->ntx > 1 ? UDT_TRACE_SENT_AGAIN : UDT_TRACE_SENT, s->len, pn, (uint64_t)idx,
+              now);
+}
+
 static bool expired(const snd_slot *s, udt_time now)
 {
     return s->expire_us != UDT_NEVER && now > s->expire_us && !(s->flags & SND_DROPPED);
@@ -241,8 +242,10 @@ static size_t put_packet(udt_conn *c, uint8_t *buf, int64_t idx, snd_slot *s, ud
         udt_pkt_put_data(buf, seq_add(c->isn, idx), s->word1, 0, c->peer_id);
         size_t n = udt__own_put_data(c, buf, udt_sndbuf_data(&c->snd, idx), s->len, &pn);
         udt__own_sent(c, idx, s, pn, now);
+        trace_sent(c, idx, s, pn, now);
         return n;
     }
+    trace_sent(c, idx, s, 0, now);
     udt_pkt_put_data(buf, seq_add(c->isn, idx), s->word1, (uint32_t)(now - c->opened_at),
                      c->peer_id);
     memcpy(buf + UDT_HDR_BYTES, udt_sndbuf_data(&c->snd, idx), s->len);
@@ -286,17 +289,27 @@ static int allowance(udt_conn *c, udt_time now)
     return c->burst_left = most;
 }
 
+/* Is it an allowed rate that says later, and not what the network is thought to carry? */
+static bool capped(const udt_conn *c)
+{
+    return (c->booked && c->booked_ns > c->next_ns) ||
+           (c->cc.min_period_ns > 0 && c->cc.period_ns <= c->cc.min_period_ns);
+}
+
 /* Why the sender stopped, for rate samples and statistics. */
 static void note_stop(udt_conn *c, udt_time now)
 {
+    bool again = !udt_sndloss_empty(&c->loss); /* the window is full of packets sent again */
     if (c->next == c->snd.tail) {
         if (c->own.on && own_room(c))
             c->app_limited = c->delivered + c->own.flight;
         else if (!c->own.on && c->next - c->high < c->cc.cwnd_pkts)
             c->app_limited = c->next;
-        udt__conn_set_limit(c, LIM_APP, now);
+        udt__conn_set_limit(c, again ? UDT_LIM_CWND : UDT_LIM_APP, now);
     } else {
-        udt__conn_set_limit(c, c->next >= c->edge ? LIM_FLOW : LIM_CWND, now);
+        bool credit = c->own.on && own_room(c); /* so it is the bytes that the receiver grants */
+        bool flow = !again && (c->next >= c->edge || credit);
+        udt__conn_set_limit(c, flow ? UDT_LIM_FLOW : UDT_LIM_CWND, now);
     }
 }
 
@@ -325,8 +338,10 @@ size_t udt__conn_emit_data(udt_conn *c, uint8_t *buf, size_t cap, size_t max_seg
                            udt_time now)
 {
     size_t out = 0, n = 0, head = UDT_HDR_BYTES + udt__own_data_tag(&c->own);
-    if (c->own.hold)
+    if (c->own.hold) {
+        udt__conn_set_limit(c, UDT_LIM_HANDSHAKE, now);
         return 0;
+    }
     if (c->due & DUE_PROBE && (out = emit_probe(c, buf, now)) > 0) {
         *seg = out;
         return out;
@@ -337,6 +352,10 @@ size_t udt__conn_emit_data(udt_conn *c, uint8_t *buf, size_t cap, size_t max_seg
         return 0;
     }
     size_t limit = (size_t)allowance(c, now);
+    if (limit == 0) {
+        udt__conn_set_limit(c, capped(c) ? UDT_LIM_CAP : UDT_LIM_PACE, now);
+        return 0;
+    }
     limit = limit < max_segs ? limit : max_segs;
     bool first_flight = c->next == c->snd.head;
     while (idx != LOSSMAP_NONE && n < limit) {
@@ -374,7 +393,7 @@ size_t udt__conn_emit_data(udt_conn *c, uint8_t *buf, size_t cap, size_t max_seg
         idx = choose(c, now);
     }
     if (n > 0) {
-        udt__conn_set_limit(c, LIM_NONE, now);
+        udt__conn_set_limit(c, UDT_LIM_NONE, now);
         if (first_flight || c->t_probe == UDT_NEVER)
             udt__conn_restart_probe(c, now);
     }

@@ -46,6 +46,7 @@ static void timeout(udt_conn *c, udt_time now)
 {
     udt_time since = now - c->rtt_us;
     c->st.timeouts++;
+    UDT_TRACE(c, UDT_TRACE_TIMER, UDT_TRACE_T_TIMEOUT, 0, 0, now);
     c->backoff++;
     int64_t end = c->next;
     if (c->probes > PROBE_ROUNDS + 1 && end - c->snd.head > TIMEOUT_HEAD_PKTS)
@@ -58,6 +59,7 @@ static void timeout(udt_conn *c, udt_time now)
             udt__conn_mark_lost(c, i, i);
         }
     c->cc.ops->on_timeout(&c->cc, c->probes - PROBE_ROUNDS, now);
+    UDT_TRACE_CC(c, now);
 }
 
 static void probe_timer(udt_conn *c, udt_time now)
@@ -75,6 +77,7 @@ static void probe_timer(udt_conn *c, udt_time now)
         c->t_probe = due;
         return;
     }
+    UDT_TRACE(c, UDT_TRACE_TIMER, UDT_TRACE_T_PROBE, 0, 0, now);
     c->probes++;
     c->progress_at = now;
     if (c->probes <= (c->rtt_known ? PROBE_ROUNDS : PROBES_UNKNOWN))
@@ -93,6 +96,7 @@ static void retx_timer(udt_conn *c, udt_time now)
 {
     int64_t period = (udt__conn_rto(c) + SYN_US) * (c->foreign ? 1 : 3);
     c->t_retx = UDT_NEVER;
+    UDT_TRACE(c, UDT_TRACE_TIMER, UDT_TRACE_T_LOSS, 0, 0, now);
     if (c->own.on) {
         udt__own_loss_timer(c, now);
         return;

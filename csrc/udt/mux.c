@@ -148,6 +148,7 @@ udt_conn *udt__mux_new_conn_id(udt_mux *m, const udt_opts *o, enum conn_state st
     }
     c->own_payload = o->mss - UDT_OVERHEAD;
     c->mss = o->mss;
+    c->trace = udt__trace_ref(o->trace);
     c->rtt_us = RTT_INITIAL_US;
     c->rtt_var_us = RTT_INITIAL_US / 2;
     c->opened_at = c->limit_at = now;
@@ -182,6 +183,7 @@ void udt__mux_free_conn(udt_conn *c)
         m->listener = NULL;
     udt__conn_free_buffers(c);
     udt__own_fini(c);
+    udt_trace_free(c->trace);
     m->sockets--;
     free(c);
 }
@@ -549,7 +551,7 @@ size_t udt_mux_unacked(udt_mux *m, int32_t sock)
 
 int udt_mux_stats(udt_mux *m, int32_t sock, udt_stats *out)
 {
-    const udt_conn *c = udt__mux_find(m, sock);
+    udt_conn *c = udt__mux_find(m, sock);
     if (c)
         udt__conn_stats(c, out);
     else if (sock > 0 && sock == m->closed_id)

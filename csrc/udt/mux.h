@@ -7,6 +7,7 @@
 #define UDT_MUX_H
 
 #include "udt_err.h"
+#include "udt_trace.h"
 #include "udt_types.h"
 
 #include <sys/types.h>
@@ -40,6 +41,7 @@ typedef struct udt_opts {
     bool require_key; /* a peer without it is refused (AUTH) */
     bool plain_data;  /* sealed connections: control packets only, data protects itself */
     uint8_t key[UDT_KEY_BYTES];
+    udt_trace *trace; /* records what happens; NULL = no. A listener's is its connections' */
 } udt_opts;
 void udt_opts_init(udt_opts *o);
 
@@ -122,8 +124,8 @@ ssize_t udt_mux_recvmsg(udt_mux *m, int32_t sock, uint8_t *buf, size_t cap, udt_
 int udt_mux_peer_error(udt_mux *m, int32_t sock, int32_t code, udt_time now);
 
 /* All connections of this port together send at most bytes_per_s (IP packets) to the peers under a
- * prefix of `bits` bits; `prefix` NULL, bits 0: to all. 0 takes the cap away. At most 64 caps; those
- * that hold for a peer all apply. */
+ * prefix of `bits` bits; `prefix` NULL, bits 0: to all. 0 takes the cap away. At most 64 caps;
+ * those that hold for a peer all apply. */
 int udt_mux_link_cap(udt_mux *m, const udt_addr *prefix, int bits, int64_t bytes_per_s);
 
 size_t udt_mux_send_space(udt_mux *m, int32_t sock); /* bytes send() would accept now */
@@ -140,6 +142,15 @@ typedef struct udt_stats {
     int64_t period_ns;                            /* current sending period */
     int64_t recv_rate_pps, capacity_pps;          /* current estimates from the peer */
     int64_t lim_app_us, lim_cwnd_us, lim_flow_us; /* time the sender was limited by each */
+    /* Time limited by pacing, by a cap, before the peer was met, and by nothing of all that. */
+    int64_t lim_pace_us, lim_cap_us, lim_handshake_us, lim_none_us;
+    int64_t limit;                        /* current, enum udt_limit */
+    int64_t at_us;                        /* when all this was so */
+    int64_t send_Bps, recv_Bps;           /* payload, over about the last second */
+    int64_t pacing_Bps;                   /* what pacing allows now, 0 = no bound */
+    int64_t pkts_lost, loss_ppm;          /* lost on the way out, as far as is known */
+    int64_t in_flight_bytes, queue_bytes; /* queue: (RTT - smallest RTT) x rate */
+    int64_t snd_buf_bytes, rcv_buf_bytes; /* current bounds of the buffers */
 } udt_stats;
 /* Of a closed socket: its last ones, from its CLOSED event until that of another is fetched. */
 int udt_mux_stats(udt_mux *m, int32_t sock, udt_stats *out);

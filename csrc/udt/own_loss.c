@@ -190,6 +190,8 @@ static void report(udt_conn *c, udt_cc_loss *l)
     l->srtt_us = c->rtt_us;
     l->startup = l->first < STARTUP_PKTS && l->lost_pkts < STARTUP_PKTS;
     c->cc.ops->on_loss(&c->cc, l);
+    c->st.pkts_lost += l->lost_pkts;
+    UDT_TRACE_CC(c, l->now);
 }
 
 /* Everything in flight that was sent long enough before what has arrived, or long enough ago. */
@@ -214,6 +216,7 @@ static void find_lost(udt_conn *c, udt_time now)
             udt__conn_timer(c, &c->t_retx, now + SYN_US);
             break;
         }
+        UDT_TRACE(c, UDT_TRACE_LOST, UDT_TRACE_LOST_FOUND, (uint64_t)idx, 1, now);
         unlink_flying(c, idx, s);
         s->flags |= SND_LOST;
         l.lost_pkts++;
@@ -338,9 +341,14 @@ static void tell_cc(udt_conn *c, const news *w, int64_t flight, udt_time now)
         a.rate_pps = rate_of(c, w, now);
         a.app_limited = w->sample.flags & SND_APP_LIMITED;
     }
+    if (w->undone) {
+        c->st.pkts_lost -= w->undone < c->st.pkts_lost ? w->undone : c->st.pkts_lost;
+        UDT_TRACE(c, UDT_TRACE_LOST, UDT_TRACE_LOST_NOT, UINT64_MAX, (uint64_t)w->undone, now);
+    }
     if (w->undone && c->cc.ops->on_undo)
         c->cc.ops->on_undo(&c->cc, w->undone, now);
     c->cc.ops->on_ack(&c->cc, &a);
+    UDT_TRACE_CC(c, now);
 }
 
 /* Everything before `ack` has arrived: its slots are free. */
@@ -387,6 +395,7 @@ void udt__own_eack_input(udt_conn *c, const udt_pkt *p, uint64_t pn, udt_time no
             note_credit(c, p, ack);
     }
     if (w.pkts > 0) {
+        UDT_TRACE(c, UDT_TRACE_ACKED, 0, (uint64_t)ack, (uint64_t)w.pkts, now);
         learn_order(c, &w, more_dups && c->st.pkts_retrans > 0, now);
         c->delivered += w.pkts;
         c->delivered_us = now;

@@ -56,6 +56,12 @@ static void back_to_params(udt_conn *c, udt_time now)
         udt__conn_timer(c, &c->t_own, now + try_gap(c));
 }
 
+static uint64_t trace_ip(const udt_addr *a)
+{
+    const uint8_t *ip = a->ip;
+    return a->family == 4 ? (uint64_t)ip[0] << 24 | (uint64_t)ip[1] << 16 | ip[2] << 8 | ip[3] : 0;
+}
+
 /* The candidate has answered: it is the peer's address now. */
 static void move(udt_conn *c, udt_time now)
 {
@@ -65,6 +71,7 @@ static void move(udt_conn *c, udt_time now)
     c->peer = o->cand;
     back_to_params(c, now);
     o->moves++;
+    UDT_TRACE(c, UDT_TRACE_PATH, c->peer.family, trace_ip(&c->peer), c->peer.port, now);
     o->unproved = false;
     c->mux->n.moves++;
     if (old.family != c->peer.family || memcmp(old.ip, c->peer.ip, n) != 0) {

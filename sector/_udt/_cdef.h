@@ -66,6 +66,20 @@ typedef struct udt_port_stats {
 int udt_port_stats_get(udt_ctx *ctx, int32_t port, udt_port_stats *out);
 
 /* sockets */
+typedef struct udt_trace_rec {
+    int64_t us;
+    uint32_t conn;
+    uint16_t kind;
+    uint16_t x;
+    uint64_t a, b;
+} udt_trace_rec;
+typedef struct udt_trace udt_trace;
+udt_trace *udt_trace_new(uint32_t records);
+void udt_trace_free(udt_trace *t);
+size_t udt_trace_read(udt_trace *t, uint64_t *from, udt_trace_rec *out, size_t cap);
+uint64_t udt_trace_count(udt_trace *t);
+const char *udt_limit_name(int limit);
+
 typedef struct udt_sock_opts {
     uint16_t type;
     uint16_t mss;
@@ -79,6 +93,7 @@ typedef struct udt_sock_opts {
     bool require_key;
     bool plain_data;
     bool no_extensions;
+    udt_trace *trace;
     ...;
 } udt_sock_opts;
 int32_t udt_listen(udt_ctx *ctx, int32_t port, const udt_sock_opts *o, uint32_t backlog);
@@ -101,6 +116,14 @@ typedef struct udt_sock_stats {
     int64_t cwnd_pkts, flow_wnd_pkts, in_flight_pkts, snd_queue_bytes, rcv_queue_bytes;
     int64_t period_ns, recv_rate_pps, capacity_pps;
     int64_t lim_app_us, lim_cwnd_us, lim_flow_us;
+    int64_t lim_pace_us, lim_cap_us, lim_handshake_us, lim_none_us;
+    int64_t limit;
+    int64_t at_us;
+    int64_t send_Bps, recv_Bps;
+    int64_t pacing_Bps;
+    int64_t pkts_lost, loss_ppm;
+    int64_t in_flight_bytes, queue_bytes;
+    int64_t snd_buf_bytes, rcv_buf_bytes;
     ...;
 } udt_sock_stats;
 int udt_stats_get(udt_ctx *ctx, int32_t sock, udt_sock_stats *out);
@@ -121,6 +144,7 @@ typedef struct udt_xfer_opts {
     int64_t max_bw_Bps;
     uint16_t tcp_port, tcp_stripes;
     int32_t udp_wait_ms;
+    udt_trace *trace;
     ...;
 } udt_xfer_opts;
 int udt_port_listen_tls(udt_ctx *ctx, int32_t port, uint16_t tcp_port);
