@@ -8,16 +8,14 @@ TLS 1.3 only, against the cluster's private CA, pinned by its file or its SHA-25
 from __future__ import annotations
 
 import ipaddress
-import struct
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated, Any, cast
+from typing import Any, cast
 from typing import Protocol as Protocols
 
 import msgspec
 from cryptography import x509
-from msgspec import Meta
 from OpenSSL import SSL
 from OpenSSL.crypto import X509
 from twisted.internet import defer, error
@@ -34,6 +32,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from sector import errors, keys, pki
+from sector.frames import FrameBuffer, Refusal, frame, parse_frame
 from sector.pki import Credentials, Identity, Trust, load_node
 from sector.wire.base import REGISTRY, Message, Request, decode, encode
 from sector.wire.login import Resume
@@ -50,67 +49,9 @@ __all__ = [
 ]
 log = Logger()
 
-MAX_FRAME = 64 * 1024
 DEADLINE_S = 10.0
 IDLE_S = 60.0
 MAX_CONNECTIONS = 1024
-_HEAD = struct.Struct(">I")
-
-
-class Refusal(msgspec.Struct, frozen=True, array_like=True):
-    """How an error travels."""
-
-    code: Annotated[str, Meta(max_length=64)]
-    message: Annotated[str, Meta(max_length=16384)]
-    hint: Annotated[str, Meta(max_length=1024)] = ""
-
-
-_outer = msgspec.msgpack.Decoder(tuple[Annotated[int, Meta(ge=0, le=0xFFFFFFFF)], msgspec.Raw])
-
-
-# frames (pure) --------------------------------------------------------------------------------------
-def frame(number: int, body: bytes) -> bytes:
-    """A frame with its length in front. Raises `Protocol` over 64 KiB."""
-    inner = msgspec.msgpack.encode((number, msgspec.Raw(body)))
-    if len(inner) > MAX_FRAME:
-        raise errors.Protocol(f"a message of {len(inner)} bytes is over the limit of {MAX_FRAME}")
-    return _HEAD.pack(len(inner)) + inner
-
-
-def parse_frame(inner: bytes) -> tuple[int, bytes]:
-    """(number, body) of a frame without its length. Raises `Protocol`."""
-    try:
-        number, raw = _outer.decode(inner)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as bad:
-        raise errors.Protocol(f"malformed frame: {bad}") from None
-    return number, bytes(raw)
-
-
-class FrameBuffer:
-    """Cuts a byte stream into frames; holds at most one frame and refuses a longer one at its length."""
-
-    def __init__(self) -> None:
-        self._have = bytearray()
-
-    def __len__(self) -> int:
-        return len(self._have)
-
-    def feed(self, data: bytes) -> bytes | None:
-        """The frame that `data` completes, if any. Raises `Protocol` when the length is 0 or over the
-        limit, or when bytes follow a frame (one request at a time)."""
-        self._have += data
-        if len(self._have) < _HEAD.size:
-            return None
-        (length,) = _HEAD.unpack_from(self._have)
-        if not 0 < length <= MAX_FRAME:
-            raise errors.Protocol(f"frame length {length} is not allowed")
-        if len(self._have) < _HEAD.size + length:
-            return None
-        if len(self._have) > _HEAD.size + length:
-            raise errors.Protocol("bytes follow a frame: one request at a time")
-        inner = bytes(self._have[_HEAD.size :])
-        self._have.clear()
-        return inner
 
 
 # TLS contexts ---------------------------------------------------------------------------------------

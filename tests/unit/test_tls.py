@@ -21,9 +21,10 @@ from twisted.internet.task import Clock, deferLater
 from twisted.trial.unittest import TestCase
 
 from sector import errors, keys, pki, tls
+from sector.frames import MAX_FRAME, FrameBuffer, Refusal, frame, parse_frame
 from sector.model import Address
 from sector.pki import Credentials, Identity, Trust
-from sector.tls import FrameBuffer, TlsPeer, TlsServer, frame, open_tls, parse_frame, tls_request, tls_resume
+from sector.tls import TlsPeer, TlsServer, open_tls, tls_request, tls_resume
 from sector.wire.base import Ok, encode
 from sector.wire.login import Join, Login, NodeAllowed, NodeVerdict, Resume, Session, Verify
 
@@ -58,9 +59,9 @@ class TestFrames:
 
     def test_a_message_over_64_kib_is_not_sent(self) -> None:
         with pytest.raises(errors.Protocol):
-            frame(1, encode(Ok()) + b"\0" * tls.MAX_FRAME)
+            frame(1, encode(Ok()) + b"\0" * MAX_FRAME)
 
-    @pytest.mark.parametrize("length", [0, tls.MAX_FRAME + 1, 0xFFFFFFFF])
+    @pytest.mark.parametrize("length", [0, MAX_FRAME + 1, 0xFFFFFFFF])
     def test_a_length_out_of_bounds_is_refused_at_once(self, length: int) -> None:
         with pytest.raises(errors.Protocol):
             FrameBuffer().feed(struct.pack(">I", length))
@@ -77,7 +78,7 @@ class TestFrames:
         try:
             for piece in pieces:
                 inner = buffer.feed(piece)
-                assert len(buffer) <= tls.MAX_FRAME + 4
+                assert len(buffer) <= MAX_FRAME + 4
                 if inner is not None:
                     parse_frame(inner)
         except errors.Protocol:
@@ -396,4 +397,4 @@ class TestCertificates:
 
 def test_refusals_are_bounded() -> None:
     with pytest.raises(msgspec.ValidationError):
-        msgspec.msgpack.decode(msgspec.msgpack.encode(["x" * 65, "", ""]), type=tls.Refusal)
+        msgspec.msgpack.decode(msgspec.msgpack.encode(["x" * 65, "", ""]), type=Refusal)
