@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -72,22 +73,34 @@ def test_get_continues_when_the_serving_slave_is_killed(tmp_path: Path) -> None:
         cluster.ok("put", str(source), "/big", timeout=300)
         cluster.ok("replicate", "--wait", "/big", timeout=300)
         nodes = {slave["id"]: slave["pid"] for slave in cluster.info["slaves"]}
-        before = {node: sent_bytes(pid) for node, pid in nodes.items()}
-        get = cluster.popen("get", "/big", str(target))
-
-        def serving() -> str | None:
-            for node, pid in nodes.items():
-                if sent_bytes(pid) - before[node] > size // 10:
-                    return node
-            return None
-
-        node = wait_for("a slave that serves", serving, 60)
+        get, node = get_until_half_served(cluster, nodes, target, size)
         cluster.kill(nodes[node])
         out, err = get.communicate(timeout=300)
         assert get.returncode == 0, out + err
         assert sha256(target) == sha256(source)
         said = [line for line in (out + err).splitlines() if node in line]
         assert len(said) == 1, out + err
+
+
+def get_until_half_served(
+    cluster: Cluster, nodes: dict[str, int], target: Path, size: int
+) -> tuple[subprocess.Popen[str], str]:
+    """A `get` of /big under way and the slave that serves it, stopped before it has read all of the file. A
+    fast machine may be through before we see it: then another `get`."""
+    for _ in range(10):
+        before = {node: sent_bytes(pid) for node, pid in nodes.items()}
+        get = cluster.popen("get", "/big", str(target))
+        while get.poll() is None:
+            for node, pid in nodes.items():
+                if sent_bytes(pid) - before[node] > size // 20:
+                    os.kill(pid, signal.SIGSTOP)
+                    if sent_bytes(pid) - before[node] < size * 3 // 4:
+                        return get, node
+                    os.kill(pid, signal.SIGCONT)
+                    get.wait(300)
+            time.sleep(0.005)
+        target.unlink()
+    raise AssertionError("no get was seen half way")
 
 
 def sent_bytes(pid: int) -> int:
