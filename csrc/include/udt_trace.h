@@ -16,7 +16,8 @@ enum udt_trace_kind {
     UDT_TRACE_LOST,       /* a first index (UINT64_MAX = not known), b packets; x enum below */
     UDT_TRACE_ACKED,      /* a everything before this index is acknowledged, b packets newly so */
     UDT_TRACE_RTT,        /* a sample, b smoothed << 32 | smallest; microseconds */
-    UDT_TRACE_METRICS,    /* a window << 32 | packets in flight, b pace in bytes/s, 0 = none */
+    UDT_TRACE_METRICS,    /* a window << 32 | in flight, packets of x bytes; b pace in bytes/s, 0 =
+                             none */
     UDT_TRACE_CC_STATE,   /* x algorithm << 8 | state, see udt/trace.c */
     UDT_TRACE_TIMER,      /* x enum below */
     UDT_TRACE_LIMIT,      /* x enum udt_limit from now on */

@@ -134,7 +134,7 @@ void udt__trace_cc(udt_conn *c, udt_time now)
     if (state != t->state)
         udt__trace_put(c, UDT_TRACE_CC_STATE, (unsigned)state, 0, 0, now);
     if (c->cc.cwnd_pkts != t->cwnd || c->cc.period_ns != t->period_ns)
-        udt__trace_put(c, UDT_TRACE_METRICS, 0, pair(c->cc.cwnd_pkts, udt__conn_flight(c)),
+        udt__trace_put(c, UDT_TRACE_METRICS, c->payload, pair(c->cc.cwnd_pkts, udt__conn_flight(c)),
                        (uint64_t)udt__conn_pace_Bps(c), now);
     *t = (udt_traced){c->cc.cwnd_pkts, c->cc.period_ns, state};
 }

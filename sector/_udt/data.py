@@ -14,6 +14,7 @@ from sector._udt.context import Core, struct_dict
 from sector._udt.data_api import DataTicket, OnWay, Progress, TransferError, TransferResult
 from sector._udt.errors import CoreError, check, error_name
 from sector._udt.paths import Paths, Way
+from sector._udt.trace import Trace
 
 SEND, INITIATOR, FSYNC, DIRECT = 1, 2, 4, 8
 _OPEN, _PROGRESS, _FIN, _DONE = 32, 33, 34, 35
@@ -129,6 +130,7 @@ class DataPort:
         self.paths = paths
         self._handle = core.open_port(host, port)
         self._transfers: set[_Transfer] = set()
+        self.trace: Trace | None = None  # of transfers that start from now on
         self._address = core.port_address(self._handle)
 
     @property
@@ -157,6 +159,7 @@ class DataPort:
         opts.offset = offset
         opts.length = length
         opts.start_ms = int(start_s * 1000)
+        opts.trace = self.trace.raw if self.trace is not None else ffi.NULL
         if to is not None and self.paths.stripes:
             opts.tcp_stripes = self.paths.stripes
             opts.udp_wait_ms = self.paths.wait_ms(to)
@@ -202,6 +205,16 @@ class DataPort:
     def listen_tls(self) -> None:
         """Also take transfers over TLS at the TCP port of the same number. Raises CoreError (INUSE, SYS)."""
         check(lib.udt_port_listen_tls(self._core.ctx, self._handle, 0), "cannot listen for TLS")
+
+    def running(self) -> dict[int, dict[str, int]]:
+        """What the connections of running transfers have counted so far (udt_sock_stats), by transfer. Any
+        thread."""
+        found: dict[int, dict[str, int]] = {}
+        raw = ffi.new("udt_sock_stats *")
+        for transfer in list(self._transfers):
+            if lib.udt_stats_get(self._core.ctx, transfer._handle, raw) == 0:
+                found[transfer._handle] = struct_dict(raw)
+        return found
 
     def counters(self) -> dict[str, int]:
         return self._core.port_counters(self._handle)

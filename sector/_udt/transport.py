@@ -29,6 +29,7 @@ from sector._udt.address import unpack_address
 from sector._udt.context import Core, CoreEvent, struct_dict
 from sector._udt.errors import check
 from sector._udt.reasons import PeerVanished, UdtConnectionLost, lost
+from sector._udt.trace import Trace
 
 STREAM, MESSAGE = 1, 2
 _CONNECTED, _ACCEPTED, _READABLE, _WRITABLE, _DRAINED, _PEER_CLOSED, _FAILED, _CLOSED = range(1, 9)
@@ -55,7 +56,8 @@ class UdtOptions:
     `connect_timeout_s` 3 s by default; `idle_timeout_s` of silence until a peer counts as dead;
     `send_buffer` and `receive_buffer` bytes at most (else as the flow needs); `tag` of a rendezvous; `key`
     KEY_BYTES that both ends have: every packet is sealed, and a peer that cannot prove the key is refused,
-    a foreign one (libudt) too; without a key nothing is encrypted or authenticated."""
+    a foreign one (libudt) too; without a key nothing is encrypted or authenticated; `trace` records what
+    happens, of a server in all its connections."""
 
     kind: int = STREAM
     cc: str | None = None
@@ -67,6 +69,7 @@ class UdtOptions:
     receive_buffer: int = 0
     tag: int = 0
     key: bytes | None = field(default=None, repr=False)
+    trace: Trace | None = None
 
     def packed(self) -> tuple[Any, Any]:
         """A udt_sock_opts and what it points to."""
@@ -79,6 +82,7 @@ class UdtOptions:
         opts.snd_buf_bytes = self.send_buffer
         opts.rcv_buf_bytes = self.receive_buffer
         opts.tag = self.tag
+        opts.trace = self.trace.raw if self.trace is not None else ffi.NULL
         name = ffi.new("char[]", self.cc.encode()) if self.cc else ffi.NULL
         opts.cc = name
         key = ffi.NULL

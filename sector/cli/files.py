@@ -11,16 +11,19 @@ from typing import Any
 
 import click
 
+from sector._udt.limits import receiving, sending, sentence
 from sector.cli.main import Shared, shared_options
 from sector.cli.render import print_json, print_table, say, size_text
+from sector.cli.transfer_live import Live
 from sector.client.bars import bar
 from sector.client.blocking import Cloud, connected
 from sector.client.progress import Progress, Summary
-from sector.errors import UsageError
+from sector.errors import LocalIO, UsageError
 from sector.model import FileInfo
 from sector.wire.files import Replicas
 
 CAT_BYTES = 8 << 20
+TRACE_EVENTS = 1 << 16
 
 
 def connection(shared: Shared) -> Any:
@@ -154,7 +157,17 @@ def transfer_options(function: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Choice(["json"]),
             help="Progress as JSON lines on standard error.",
         ),
-        click.option("--stats", is_flag=True, help="Show what the transport counted and what was slow."),
+        click.option(
+            "--stats",
+            is_flag=True,
+            help="Show what the transport counted and what was slow; on a terminal a line while files move.",
+        ),
+        click.option(
+            "--trace",
+            type=click.Path(dir_okay=False),
+            metavar="FILE",
+            help="Write the last 65536 events of the transport as qlog-like JSON.",
+        ),
         click.option(
             "-j",
             "--parallel",
@@ -170,7 +183,7 @@ def transfer_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextmanager
-def told(shared: Shared, title: str, kind: str | None) -> Iterator[Progress]:
+def told(shared: Shared, title: str, kind: str | None, live: Live | None = None) -> Iterator[Progress]:
     """A progress that is shown as the user asked; notes go to standard error."""
     if kind == "json" or shared.progress_json:
         progress = Progress(on_note=lambda text: click.echo(json.dumps({"note": text}), err=True))
@@ -185,6 +198,15 @@ def told(shared: Shared, title: str, kind: str | None) -> Iterator[Progress]:
         progress.listener = line
         yield progress
         return
+    if live is not None:
+        progress = Progress(listener=live)
+        try:
+            yield progress
+        finally:
+            live.stop()
+            for note in progress.notes:
+                say(note)
+        return
     with bar(title, shared.bars) as progress:
         if not shared.bars:
             progress.on_note = say
@@ -194,23 +216,29 @@ def told(shared: Shared, title: str, kind: str | None) -> Iterator[Progress]:
             say(note)
 
 
-def limits(stats: dict[str, int]) -> str:
-    """What held a transfer up, in percent of its time."""
-    # the sender's times count from the handshake on, "us" only the time of the data
-    sender = sum(stats.get(key, 0) for key in ("lim_app_us", "lim_cwnd_us", "lim_flow_us"))
-    whole = max(1, stats.get("us", 0), sender)
-    names = {
-        "lim_disk_us": "disk",
-        "lim_app_us": "sender",
-        "lim_cwnd_us": "network",
-        "lim_flow_us": "receiver",
-    }
-    parts = [
-        f"{word} {100 * stats[key] / whole:.0f} %"
-        for key, word in names.items()
-        if stats.get(key, 0) * 100 >= whole
-    ]
-    return ", ".join(parts) or "nothing"
+def limits(verb: str, stats: dict[str, int]) -> dict[str, float]:
+    """What held a transfer up: shares of its time."""
+    return sending(stats, transfer=True) if verb == "put" else receiving(stats)
+
+
+def _rounded(shares: dict[str, float]) -> dict[str, float]:
+    return {name: round(share, 4) for name, share in shares.items()}
+
+
+@contextmanager
+def traced(cloud: Cloud, path: str | None) -> Iterator[None]:
+    """Write a trace of the transfers inside to a file, also when they fail."""
+    if path is None:
+        yield
+        return
+    trace = cloud.trace(TRACE_EVENTS)
+    try:
+        yield
+    finally:
+        try:
+            trace.write(path, "sector transfers", "client")
+        except OSError as error:
+            raise LocalIO(f"{path}: {error.strerror}") from None
 
 
 def report(shared: Shared, verb: str, summary: Summary, stats: bool) -> None:
@@ -225,7 +253,7 @@ def report(shared: Shared, verb: str, summary: Summary, stats: bool) -> None:
                 "digest": one.digest,
                 "node": one.node,
                 "seconds": round(one.seconds, 6),
-                **({"stats": one.stats} if stats else {}),
+                **({"stats": one.stats, "limited": _rounded(limits(verb, one.stats))} if stats else {}),
             }
             for one in summary.files
         ]
@@ -247,7 +275,8 @@ def report(shared: Shared, verb: str, summary: Summary, stats: bool) -> None:
     )
     if stats:
         for one in summary.files:
-            say(f"{shown(one.path)}: slave {one.node}, {one.seconds:.3f} s, held up by: {limits(one.stats)}")
+            why = sentence(limits(verb, one.stats), one.stats)
+            say(f"{shown(one.path)}: slave {one.node}, {one.seconds:.3f} s, {why}")
             for name, value in sorted(one.stats.items()):
                 say(f"  {name} = {value}")
 
@@ -265,6 +294,7 @@ def put(
     recursive: bool,
     parallel: int,
     stats: bool,
+    trace: str | None,
     progress_kind: str | None,
     no_replace: bool,
     follow: bool,
@@ -283,16 +313,18 @@ def put(
     """
     if len(sources) < 2:
         raise UsageError("put needs a local file and a cloud path", hint="sector put FILE /path")
-    with connection(shared) as cloud, told(shared, "put", progress_kind) as progress:
-        summary = cloud.put(
-            list(sources[:-1]) if len(sources) > 2 else sources[0],
-            sources[-1],
-            recursive=recursive,
-            create="new" if no_replace else "any",
-            follow=follow,
-            parallel=parallel,
-            progress=progress,
-        )
+    with connection(shared) as cloud:
+        live = Live(cloud.running, sending=True) if stats and shared.bars else None
+        with traced(cloud, trace), told(shared, "put", progress_kind, live) as progress:
+            summary = cloud.put(
+                list(sources[:-1]) if len(sources) > 2 else sources[0],
+                sources[-1],
+                recursive=recursive,
+                create="new" if no_replace else "any",
+                follow=follow,
+                parallel=parallel,
+                progress=progress,
+            )
     report(shared, "put", summary, stats)
 
 
@@ -308,6 +340,7 @@ def get(
     recursive: bool,
     parallel: int,
     stats: bool,
+    trace: str | None,
     progress_kind: str | None,
     no_replace: bool,
 ) -> None:
@@ -330,15 +363,17 @@ def get(
             )
         _print_files(shared, remote)
         return
-    with connection(shared) as cloud, told(shared, "get", progress_kind) as progress:
-        summary = cloud.get(
-            remote if len(remote) > 1 else remote[0],
-            local,
-            recursive=recursive,
-            overwrite=not no_replace,
-            parallel=parallel,
-            progress=progress,
-        )
+    with connection(shared) as cloud:
+        live = Live(cloud.running, sending=False) if stats and shared.bars else None
+        with traced(cloud, trace), told(shared, "get", progress_kind, live) as progress:
+            summary = cloud.get(
+                remote if len(remote) > 1 else remote[0],
+                local,
+                recursive=recursive,
+                overwrite=not no_replace,
+                parallel=parallel,
+                progress=progress,
+            )
     report(shared, "got", summary, stats)
 
 

@@ -42,6 +42,19 @@ Examples:
     help="On a terminal a line a second: rate, RTT, loss, window, what limits. At the end all as JSON, on "
     "standard error.",
 )
+@click.option(
+    "--trace",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="Write what happened last (packets, losses, RTT, rate, what limits) as qlog-like JSON.",
+)
+@click.option(
+    "--trace-events",
+    type=click.IntRange(16, 1 << 22),
+    default=4096,
+    show_default=True,
+    help="Events that a trace keeps.",
+)
 @click.argument("host", required=False)
 @click.argument("port", required=False, type=click.IntRange(1, 65535))
 def udtcat(
@@ -52,6 +65,8 @@ def udtcat(
     cc: str | None,
     key_file: str | None,
     stats: bool,
+    trace: str | None,
+    trace_events: int,
     host: str | None,
     port: int | None,
 ) -> None:
@@ -71,12 +86,14 @@ def udtcat(
         raise UsageError("a rendezvous needs both -l PORT and HOST PORT")
     if host is not None and listen is not None and not rendezvous:
         raise UsageError("-l with HOST PORT is a rendezvous", hint="add --rendezvous")
+    from sector._udt.trace import Trace
     from sector._udt.transport import MESSAGE, STREAM, UdtOptions
     from sector.cli.udtcat import udtcat_main
 
-    options = UdtOptions(kind=MESSAGE if message else STREAM, cc=cc, key=_key(key_file))
+    ring = Trace(trace_events) if trace is not None else None
+    options = UdtOptions(kind=MESSAGE if message else STREAM, cc=cc, key=_key(key_file), trace=ring)
     peer = (_literal(host), port) if host is not None and port is not None else None
-    udtcat_main(listen, peer, options, message_size=message_size, stats=stats)
+    udtcat_main(listen, peer, options, message_size=message_size, stats=stats, trace=trace)
 
 
 def _key(path: str | None) -> bytes | None:

@@ -16,6 +16,7 @@ from twisted.internet.protocol import Factory, Protocol
 from sector._udt.context import Core
 from sector._udt.endpoints import CannotListen, UdtClientEndpoint, UdtRendezvousEndpoint, UdtServerEndpoint
 from sector._udt.errors import CoreError
+from sector._udt.limits import sending
 from sector._udt.reasons import PeerVanished, UdtAuthError
 from sector._udt.transport import MESSAGE, UdtOptions
 from sector.cli.udtcat_live import LiveLine
@@ -295,8 +296,9 @@ def udtcat_main(
     *,
     message_size: int,
     stats: bool,
+    trace: str | None = None,
 ) -> None:
-    """Run until one side closes. Raises SectorError."""
+    """Run until one side closes; `trace`: a file for what happened, as qlog-like JSON. Raises SectorError."""
     from twisted.internet import reactor as installed
     from twisted.python.failure import Failure
 
@@ -312,10 +314,16 @@ def udtcat_main(
     signal.signal(signal.SIGINT, signal.default_int_handler)
     reactor.run()
     result = outcome[0] if outcome else None
+    if trace is not None and options.trace is not None:
+        try:
+            options.trace.write(trace, "sector udtcat", "server" if peer is None else "client")
+        except OSError as error:
+            raise SectorError(f"cannot write {trace}: {error.strerror}") from None
     if isinstance(result, Failure):
         if isinstance(result.value, twisted_errors.ConnectError):
             raise _not_connected(result.value, options)
         result.raiseException()
     if stats and isinstance(result, Cat):
-        line = {"sent": result.sent, "received": result.received, **result.stats}
+        shares = {name: round(share, 4) for name, share in sending(result.stats).items()}
+        line = {"sent": result.sent, "received": result.received, **result.stats, "limited": shares}
         os.write(2, json.dumps(line).encode() + b"\n")

@@ -7,19 +7,22 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sector._udt.limits import waits
+
 EVERY_S = 1.0
-_WAITS = {"lim_app_us": "sender", "lim_cwnd_us": "network", "lim_flow_us": "receiver"}
 
 
 def limit(before: Mapping[str, int], now: Mapping[str, int], *, output_waits: bool) -> str:
     """What kept the connection from being faster between two statistics: "sender" (nothing to send was
-    ready), "network" (congestion window and rate), "receiver" (its window was closed), "output" (ours does
-    not take what came); "idle" when nothing moved, "peer" when only it sends."""
+    ready), "network" (congestion window and rate), "cap" (the rate that was allowed), "receiver" (its window
+    was closed), "processor", "output" (ours does not take what came); "idle" when nothing moved, "peer" when
+    only it sends."""
     if output_waits:
         return "output"
     if now["bytes_sent"] == before["bytes_sent"]:
         return "peer" if now["bytes_recv"] > before["bytes_recv"] else "idle"
-    waited = {word: now[field] - before[field] for field, word in _WAITS.items()}
+    earlier = waits(before)
+    waited = {word: us - earlier[word] for word, us in waits(now).items()}
     word = max(waited, key=lambda key: waited[key])
     return word if waited[word] > 0 else "sender"
 

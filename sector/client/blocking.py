@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from typing import IO, Any, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
 from twisted.python.failure import Failure
@@ -30,6 +30,9 @@ from sector.model import FileInfo, check_path
 from sector.wire.admin import NodeInfo, StatusInfo
 from sector.wire.base import Request
 from sector.wire.files import Removed, Replicas
+
+if TYPE_CHECKING:
+    from sector._udt.trace import Trace
 
 
 class ReactorThread:
@@ -173,6 +176,16 @@ class Cloud:
     def call(self, request: Request, *, deadline_s: float = 10.0, patience_s: float = 0.0) -> Any:
         """Send any request to the master and return its reply."""
         return self.wait(self.client.call, request, deadline_s=deadline_s, patience_s=patience_s)
+
+    def trace(self, records: int = 4096) -> Trace:
+        """Record what the transport does in transfers that start from now on: the last `records` events.
+        `trace().write(FILE)` at the end writes qlog-like JSON."""
+        found: Trace = self.wait(self.client.trace, records)
+        return found
+
+    def running(self) -> dict[int, dict[str, int]]:
+        """What the connections of running transfers have counted so far, by transfer."""
+        return self.client.running()
 
     def close(self) -> None:
         """Close the connection; idempotent. The session stays valid."""

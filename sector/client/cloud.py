@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred, ensureDeferred
 
@@ -23,6 +23,9 @@ from sector.model import FileInfo, Version, check_path
 from sector.wire.admin import NodeInfo, NodeList, Status, StatusInfo
 from sector.wire.base import Request
 from sector.wire.files import List, Listing, Mkdir, Move, Remove, Removed, Replicas, Replicate, Stat
+
+if TYPE_CHECKING:
+    from sector._udt.trace import Trace
 
 PARALLEL = 4
 MAX_READ = 1 << 30
@@ -66,6 +69,23 @@ class CloudClient:
     def after_close(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run `function` when both ports are closed."""
         self._after_close.append(function)
+
+    def trace(self, records: int = 4096) -> Trace:
+        """Record what the transport does in transfers that start from now on (over UDP): the last `records`
+        events. See `Trace.write`. Raises UsageError on a transport without packets."""
+        from sector._udt.data import DataPort
+        from sector._udt.trace import Trace
+
+        if not isinstance(self.data, DataPort):
+            raise errors.UsageError("this transport has no packets to record")
+        self.data.trace = Trace(records)
+        return self.data.trace
+
+    def running(self) -> dict[int, dict[str, int]]:
+        """What the connections of running transfers have counted so far, by transfer."""
+        from sector._udt.data import DataPort
+
+        return self.data.running() if isinstance(self.data, DataPort) else {}
 
     @deferred
     async def close(self) -> None:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
+from itertools import pairwise
 from pathlib import Path
 
 from cluster import Cluster, running, sha256, wait_for, write_random
@@ -188,3 +189,29 @@ def remove_database(config: Path) -> list[str]:
         else:
             path.unlink()
     return names
+
+
+def test_statistics_name_what_limits_and_a_trace_is_written(cluster: Cluster, tmp_path: Path) -> None:
+    """Shares of time add up, for both directions; the trace parses and tells of this transfer's packets."""
+    source, target = tmp_path / "s.bin", tmp_path / "t.bin"
+    trace = {verb: tmp_path / f"{verb}.qlog" for verb in ("put", "get")}
+    write_random(source, 20 * MB, 3)
+    put = cluster.json("put", str(source), "/why.bin", "--stats", "--trace", str(trace["put"]))["files"][0]
+    got = cluster.json("get", "/why.bin", str(target), "--stats", "--trace", str(trace["get"]))["files"][0]
+    for one in (put, got):
+        assert 0.9 < sum(one["limited"].values()) <= 1.01
+        assert one["stats"]["rtt_us"] > 0
+    assert put["stats"]["send_Bps"] > 0 and got["stats"]["recv_Bps"] > 0
+    for verb, event in (("put", "packet_sent"), ("get", "packet_received")):
+        document = json.loads(trace[verb].read_text())
+        events = [one for part in document["traces"] for one in part["events"]]
+        names = {one["name"] for one in events}
+        assert f"transport:{event}" in names
+        assert "connectivity:connection_state_updated" in names
+        assert all(a["time"] <= b["time"] for a, b in pairwise(events))
+    done = cluster.run("put", str(source), "/why.bin", "--stats")
+    assert "limited " in done.err and " % by " in done.err
+    assert (
+        "/no/such/folder"
+        in cluster.refused("get", "/why.bin", str(target), "--trace", "/no/such/folder/x").err
+    )

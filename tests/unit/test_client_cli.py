@@ -125,7 +125,7 @@ def test_put_and_get(cloud: FakeCloud, capsys: pytest.CaptureFixture[str]) -> No
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.splitlines()[0].startswith("got 1 file, 5 B in 0.5 s")
-    assert "disk 50 %" in captured.err
+    assert "50 % by the receiver's disk" in captured.err
 
 
 def test_get_to_standard_output(cloud: FakeCloud, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
