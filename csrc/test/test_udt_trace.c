@@ -1,4 +1,6 @@
 /* The reason that statistics name, and traces: each side is the bottleneck in turn. */
+#include <pthread.h>
+
 #include "test_udt_util.h"
 #include "udt/trace.h"
 
@@ -143,6 +145,34 @@ TEST(udt_trace_ring)
     CHECK_INT(udt_trace_read(t, &(uint64_t){0}, got, 0), 0);
     udt_trace_free(t);
     udt_trace_free(NULL);
+}
+
+static void *write_many(void *arg)
+{
+    for (uint64_t i = 0; i < 200000; i++)
+        udt__trace_add(arg, &(udt_trace_rec){.us = (int64_t)i, .a = i, .b = ~i});
+    return NULL;
+}
+
+/* Read while it is written: no record is torn or out of order. */
+TEST(udt_trace_read_while_written)
+{
+    udt_trace *t = udt_trace_new(256);
+    pthread_t writer;
+    CHECK_INT(pthread_create(&writer, NULL, write_many, t), 0);
+    uint64_t from = 0, last = 0, got = 0;
+    udt_trace_rec r[64];
+    while (from < 200000) {
+        size_t n = udt_trace_read(t, &from, r, 64);
+        for (size_t k = 0; k < n; k++) {
+            CHECK((uint64_t)r[k].us == r[k].a && r[k].b == ~r[k].a && (r[k].a > last || !got));
+            last = r[k].a;
+            got++;
+        }
+    }
+    CHECK(got > 0 && got <= 200000);
+    CHECK_INT(pthread_join(writer, NULL), 0);
+    udt_trace_free(t);
 }
 
 /* The same transfer to the byte and the packet, and what was recorded agrees with the counters. */
