@@ -129,8 +129,8 @@ static void lab_connect(lab *l, int i)
     o.cc = f->foreign ? NULL : f->cc;
     o.max_bw_Bps = f->max_bw_Bps;
     o.tag = 0x5eed;
-    /* Room for three windows of the whole link; of a crowd, for eight fair shares each. */
-    double room = l->bdp * (l->n > 2 ? 8.0 / l->n : 3) + 4e6;
+    /* Room for eight windows of the whole link; of a crowd, for eight fair shares each. */
+    double room = l->bdp * 8 / (l->n > 2 ? l->n : 1) + 4e6;
     o.snd_buf_bytes = o.rcv_buf_bytes = room < 4e9 ? (uint32_t)room : 4000000000u;
     o.fc_pkts = 1 << 21;
     for (int e = 0; e < 2; e++) {

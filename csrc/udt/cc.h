@@ -126,7 +126,7 @@ typedef struct udt_cc_bbr {
     udt_time phase_at, cycle_at;
     int phase_rounds, cycle_rounds;
     int64_t cruise_us;
-    double up_bw;
+    double up_bw; /* bw when UP last paid */
     int up_rounds;
     int64_t up_pkts;
     udt_time up_at;

@@ -184,12 +184,12 @@ static bool queue_stands(const udt_cc_bbr *b)
     return b->round_rtt_us > b->min_rtt_us + slack;
 }
 
-/* More was lost in this round than chance explains. */
+/* More was lost in this round than chance explains, three deviations of it included. */
 static bool lost_much(const udt_cc_bbr *b)
 {
-    int64_t total = b->round_lost + b->round_acked;
+    double total = (double)(b->round_lost + b->round_acked), chance = b->chance * total;
     return b->round_lost >= LOSS_LEAST &&
-           (double)b->round_lost > (b->chance * 1.25 + LOSS_THRESH) * (double)total;
+           (double)b->round_lost > 1.25 * chance + LOSS_THRESH * total + 3 * sqrt(chance);
 }
 
 /* Loss that stays in the slow phases is chance: the smallest of a cycle. */
