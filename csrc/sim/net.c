@@ -1,4 +1,4 @@
-#include "sim/net.h"
+#include "sim/net_priv.h"
 
 #include "base/addr.h"
 
@@ -7,279 +7,10 @@
 
 /* Times inside are nanoseconds: a packet of 1500 bytes lasts 1.2 us at 10 Gb/s, so microseconds
  * would distort the rate. Engines see microseconds, rounded up (never earlier than physics). */
-#define HEADER_BYTES 28       /* IPv4 + UDP */
-#define OUT_BATCH_BYTES 65536 /* buffer given to an engine's output */
+#define HEADER_BYTES 28 /* IPv4 + UDP */
 #define OUT_SEGS 64
 #define OUT_ROUNDS 4096 /* batches one endpoint may send without time passing */
 #define MIN_QUEUE_BYTES 65536
-#define THIN_LEAST 1200
-#define SLAB_BYTES (256 * 1024)
-
-static void require(bool ok)
-{
-    if (!ok)
-        abort();
-}
-
-/* ---- generator ---- */
-
-static uint64_t rotl(uint64_t x, int k)
-{
-    return x << k | x >> (64 - k);
-}
-
-void sim_rng_seed(sim_rng *r, uint64_t seed)
-{
-    for (int i = 0; i < 4; i++) { /* splitmix64 spreads a small seed over the state */
-        uint64_t z = seed += 0x9e3779b97f4a7c15u;
-        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-        z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-        r->s[i] = z ^ z >> 31;
-    }
-}
-
-uint64_t sim_rng_u64(sim_rng *r)
-{
-    uint64_t *s = r->s, out = rotl(s[1] * 5, 7) * 9, t = s[1] << 17;
-    s[2] ^= s[0];
-    s[3] ^= s[1];
-    s[1] ^= s[2];
-    s[0] ^= s[3];
-    s[2] ^= t;
-    s[3] = rotl(s[3], 45);
-    return out;
-}
-
-uint64_t sim_rng_below(sim_rng *r, uint64_t n)
-{
-    if (n < 2)
-        return 0;
-    uint64_t skew = (0 - n) % n; /* 2^64 mod n values at the bottom would be favoured */
-    for (;;) {
-        unsigned __int128 m = (unsigned __int128)sim_rng_u64(r) * n;
-        if ((uint64_t)m >= skew)
-            return (uint64_t)(m >> 64);
-    }
-}
-
-void sim_rng_bytes(void *r, uint8_t *buf, size_t len)
-{
-    while (len > 0) {
-        uint64_t v = sim_rng_u64(r);
-        size_t n = len < sizeof v ? len : sizeof v;
-        memcpy(buf, &v, n);
-        buf += n;
-        len -= n;
-    }
-}
-
-/* ---- state ---- */
-
-/* A datagram under way. Buffers come from three size classes, carved from slabs and reused. */
-struct pkt {
-    struct pkt *next; /* free list */
-    udt_addr from;
-    struct path *path; /* for the counts; NULL if injected */
-    int32_t to;
-    uint32_t len;
-    int8_t cls;
-    uint8_t data[];
-};
-static const size_t class_bytes[] = {192, 1536, 65536};
-#define CLASSES 3
-
-struct slab {
-    struct slab *next;
-};
-
-struct event {
-    int64_t at_ns;
-    uint64_t order; /* ties leave in the order of sending */
-    struct pkt *pkt;
-    struct path *line; /* it is the first of this path's line, NULL = it stands alone */
-};
-
-/* Packets of a path that arrive in the order of sending: only the first is in the heap. */
-struct line {
-    struct event *ring;
-    size_t head, count, size; /* size is a power of two */
-};
-
-struct queue {
-    int64_t rate_bps, frame_bytes;
-    int64_t max_ns;  /* longest wait in front of the rate */
-    int64_t busy_ns; /* the rate is taken until then */
-};
-
-struct path { /* one direction a -> b */
-    sim_link link;
-    sim_counts counts;
-    struct queue queue;
-    int64_t arrival_ns; /* latest arrival in order: jitter may not overtake it */
-    struct line line;
-};
-
-struct endpoint {
-    udt_addr addr;
-    sim_ep_ops ops;
-    void *ep;
-    udt_time due;        /* cached deadline */
-    int heap_at;         /* place in due_heap */
-    struct path **paths; /* by destination id, NULL = perfect and unused so far */
-    int npaths;
-};
-
-struct sim_net {
-    int64_t now_ns;
-    sim_rng rng;
-    struct endpoint **eps;
-    int neps, cap_eps;
-    int *table; /* address -> id + 1, open addressing; size is a power of two */
-    size_t table_size;
-    struct event *heap; /* binary min-heap of arrivals */
-    size_t nheap, cap_heap, under_way;
-    uint64_t order;
-    int *due_heap; /* binary min-heap of endpoint ids by due */
-    struct pkt *pool[CLASSES];
-    struct slab *slabs;
-    void (*tap)(void *, int, const udt_addr *, const uint8_t *, size_t, udt_time);
-    void *tap_arg;
-    struct shared {
-        struct queue queue;
-        sim_counts counts;
-    } *shared; /* queues by id - 1 */
-    int nshared;
-    size_t thin;
-    uint8_t buf[OUT_BATCH_BYTES], whole[OUT_BATCH_BYTES];
-};
-
-/* ---- packets ---- */
-
-static void *slab_new(sim_net *n, size_t bytes)
-{
-    struct slab *s = malloc(sizeof *s + bytes);
-    require(s != NULL);
-    s->next = n->slabs;
-    n->slabs = s;
-    return s + 1;
-}
-
-static size_t kept(const sim_net *n, size_t len)
-{
-    return n->thin && len >= THIN_LEAST ? n->thin : len;
-}
-
-static struct pkt *pkt_new(sim_net *n, const uint8_t *data, size_t len)
-{
-    int cls = 0;
-    while (class_bytes[cls] < kept(n, len))
-        require(++cls < CLASSES);
-    if (!n->pool[cls]) {
-        size_t each = sizeof(struct pkt) + class_bytes[cls], count = SLAB_BYTES / each;
-        uint8_t *at = slab_new(n, each * count);
-        for (size_t i = 0; i < count; i++) {
-            struct pkt *p = (struct pkt *)(void *)(at + i * each);
-            p->next = n->pool[cls];
-            n->pool[cls] = p;
-        }
-    }
-    struct pkt *p = n->pool[cls];
-    n->pool[cls] = p->next;
-    p->cls = (int8_t)cls;
-    p->len = (uint32_t)len;
-    memcpy(p->data, data, kept(n, len));
-    return p;
-}
-
-static void pkt_free(sim_net *n, struct pkt *p)
-{
-    p->next = n->pool[p->cls];
-    n->pool[p->cls] = p;
-}
-
-/* ---- arrivals in order of time ---- */
-
-static bool event_before(const struct event *a, const struct event *b)
-{
-    return a->at_ns < b->at_ns || (a->at_ns == b->at_ns && a->order < b->order);
-}
-
-static void heap_push(sim_net *n, struct event e)
-{
-    if (n->nheap == n->cap_heap) {
-        n->cap_heap = n->cap_heap ? n->cap_heap * 2 : 1024;
-        n->heap = realloc(n->heap, n->cap_heap * sizeof *n->heap);
-        require(n->heap != NULL);
-    }
-    size_t i = n->nheap++;
-    while (i > 0 && event_before(&e, &n->heap[(i - 1) / 2])) {
-        n->heap[i] = n->heap[(i - 1) / 2];
-        i = (i - 1) / 2;
-    }
-    n->heap[i] = e;
-}
-
-/* The event at the root becomes `e`, which is not earlier. */
-static void heap_sink(sim_net *n, struct event last)
-{
-    size_t i = 0;
-    for (;;) {
-        size_t c = 2 * i + 1;
-        if (c >= n->nheap)
-            break;
-        if (c + 1 < n->nheap && event_before(&n->heap[c + 1], &n->heap[c]))
-            c++;
-        if (!event_before(&n->heap[c], &last))
-            break;
-        n->heap[i] = n->heap[c];
-        i = c;
-    }
-    if (n->nheap > 0)
-        n->heap[i] = last;
-}
-
-static void arrival_push(sim_net *n, int64_t at_ns, struct pkt *p)
-{
-    n->under_way++;
-    heap_push(n, (struct event){at_ns, n->order++, p, NULL});
-}
-
-/* The same for a packet that does not come before any of its path's line. */
-static void arrival_append(sim_net *n, int64_t at_ns, struct pkt *p, struct path *path)
-{
-    struct line *l = &path->line;
-    struct event e = {at_ns, n->order++, p, path};
-    n->under_way++;
-    if (l->count == l->size) {
-        size_t size = l->size ? l->size * 2 : 64;
-        struct event *ring = malloc(size * sizeof *ring);
-        require(ring != NULL);
-        for (size_t i = 0; i < l->count; i++)
-            ring[i] = l->ring[(l->head + i) & (l->size - 1)];
-        free(l->ring);
-        *l = (struct line){ring, 0, l->count, size};
-    }
-    l->ring[(l->head + l->count++) & (l->size - 1)] = e;
-    if (l->count == 1)
-        heap_push(n, e);
-}
-
-static struct pkt *arrival_pop(sim_net *n)
-{
-    struct event first = n->heap[0];
-    n->under_way--;
-    if (first.line) {
-        struct line *l = &first.line->line;
-        l->head = (l->head + 1) & (l->size - 1);
-        if (--l->count > 0) {
-            heap_sink(n, l->ring[l->head]);
-            return first.pkt;
-        }
-    }
-    n->nheap--;
-    heap_sink(n, n->heap[n->nheap]);
-    return first.pkt;
-}
 
 static udt_time up_us(int64_t ns)
 {
@@ -519,14 +250,14 @@ static bool strikes(sim_net *n, uint32_t ppm)
 static void deliver_at(sim_net *n, struct path *p, int a, int b, const uint8_t *data, size_t len,
                        int64_t at_ns, bool in_order)
 {
-    struct pkt *k = pkt_new(n, data, len);
+    struct pkt *k = sim__pkt_new(n, data, len);
     k->from = n->eps[a]->addr;
     k->to = b;
     k->path = p;
     if (in_order)
-        arrival_append(n, at_ns, k, p);
+        sim__arrival_append(n, at_ns, k, p);
     else
-        arrival_push(n, at_ns, k);
+        sim__arrival_push(n, at_ns, k);
 }
 
 /* When a datagram that comes at *at has left the queue; false = there is no room. */
@@ -593,11 +324,11 @@ void sim_net_inject(sim_net *n, const udt_addr *from, int b, const uint8_t *pkt,
                     udt_time at)
 {
     require(b >= 0 && b < n->neps);
-    struct pkt *k = pkt_new(n, pkt, len);
+    struct pkt *k = sim__pkt_new(n, pkt, len);
     k->from = *from;
     k->to = b;
     k->path = NULL;
-    arrival_push(n, at * 1000 > n->now_ns ? at * 1000 : n->now_ns, k);
+    sim__arrival_push(n, at * 1000 > n->now_ns ? at * 1000 : n->now_ns, k);
 }
 
 /* ---- the clock ---- */
@@ -645,7 +376,7 @@ static void hand_over(sim_net *n, struct pkt *k, udt_time now)
     } else if (k->path) {
         k->path->counts.lost++;
     }
-    pkt_free(n, k);
+    sim__pkt_free(n, k);
 }
 
 /* All packets for one endpoint that arrive in this microsecond are one burst. */
@@ -654,7 +385,7 @@ static void arrive(sim_net *n, udt_time now)
     int id = n->heap[0].pkt->to;
     struct endpoint *e = n->eps[id];
     while (n->nheap > 0 && n->heap[0].pkt->to == id && up_us(n->heap[0].at_ns) <= now)
-        hand_over(n, arrival_pop(n), now);
+        hand_over(n, sim__arrival_pop(n), now);
     if (e->ep && e->ops.burst_end)
         e->ops.burst_end(e->ep, now);
     collect(n, id);
