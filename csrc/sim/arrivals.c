@@ -16,7 +16,7 @@ static void *slab_new(sim_net *n, size_t bytes)
     return s + 1;
 }
 
-static size_t kept(const sim_net *n, size_t len)
+size_t sim__kept(const sim_net *n, size_t len)
 {
     return n->thin && len >= THIN_LEAST ? n->thin : len;
 }
@@ -24,7 +24,7 @@ static size_t kept(const sim_net *n, size_t len)
 struct pkt *sim__pkt_new(sim_net *n, const uint8_t *data, size_t len)
 {
     int cls = 0;
-    while (class_bytes[cls] < kept(n, len))
+    while (class_bytes[cls] < sim__kept(n, len))
         require(++cls < PKT_CLASSES);
     if (!n->pool[cls]) {
         size_t each = sizeof(struct pkt) + class_bytes[cls], count = SLAB_BYTES / each;
@@ -39,7 +39,7 @@ struct pkt *sim__pkt_new(sim_net *n, const uint8_t *data, size_t len)
     n->pool[cls] = p->next;
     p->cls = (int8_t)cls;
     p->len = (uint32_t)len;
-    memcpy(p->data, data, kept(n, len));
+    memcpy(p->data, data, sim__kept(n, len));
     return p;
 }
 

@@ -368,7 +368,7 @@ static void hand_over(sim_net *n, struct pkt *k, udt_time now)
     struct endpoint *e = n->eps[k->to];
     if (e->ep) {
         const uint8_t *data = k->data;
-        if (kept(n, k->len) < k->len)
+        if (sim__kept(n, k->len) < k->len)
             data = memcpy(n->whole, k->data, n->thin); /* the rest is zero */
         e->ops.input(e->ep, &k->from, data, k->len, now);
         if (k->path)

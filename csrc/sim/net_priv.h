@@ -94,6 +94,8 @@ static inline void require(bool ok)
 }
 
 /* arrivals.c */
+/* Bytes of a datagram that are held. */
+size_t sim__kept(const sim_net *n, size_t len);
 struct pkt *sim__pkt_new(sim_net *n, const uint8_t *data, size_t len);
 void sim__pkt_free(sim_net *n, struct pkt *p);
 void sim__arrival_push(sim_net *n, int64_t at_ns, struct pkt *p);

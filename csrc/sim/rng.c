@@ -1,6 +1,8 @@
 /* The random numbers of the simulator: xoshiro256**, the same on every machine. */
 #include "sim/net.h"
 
+#include <string.h>
+
 static uint64_t rotl(uint64_t x, int k)
 {
     return x << k | x >> (64 - k);
