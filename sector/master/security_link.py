@@ -77,12 +77,18 @@ class SecurityLink:
                     self._idle.append((self._reactor.seconds(), caller))
                 else:
                     caller.close()
+                self._give_up_stale()
             return reply
         except Unreachable as error:  # users need not know its address
             log.debug("{what} not asked: {why}", what=type(request).__name__, why=error.message)
             raise SecurityAway("the security server does not answer the master") from None
         finally:
             self._slots.release()
+
+    def _give_up_stale(self) -> None:
+        """Close what nobody needed for FRESH_S (the last returned is the first taken: the rest ages)."""
+        while self._idle and self._reactor.seconds() - self._idle[0][0] >= FRESH_S:
+            self._idle.pop(0)[1].close()
 
     async def _caller(self, fresh: bool = False) -> tuple[TlsCaller, bool]:
         while self._idle:
@@ -151,10 +157,11 @@ class AuditBuffer:
             return
         self._timer = self._clock.callLater(delay_s, self._send)
 
-    def _send(self) -> None:
+    def _send(self) -> Deferred[None]:
         self._runs = True
-        self._sending = ensureDeferred(self._flush())
-        self._sending.addErrback(lambda failure: log.failure("audit lines cannot be sent", failure))
+        self._sending = sending = ensureDeferred(self._flush())
+        sending.addErrback(lambda failure: log.failure("audit lines cannot be sent", failure))
+        return sending
 
     async def _flush(self) -> None:
         delay_s = AUDIT_S
@@ -184,11 +191,13 @@ class AuditBuffer:
             self._plan(delay_s)
 
     async def stop(self) -> None:
-        """Send what is left if the server is there."""
+        """Send what is left if the server is there. A connection kept from before may be dead by now, and
+        only its first use tells: hence twice."""
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
         self._stopped = True
-        if not self._runs and self._lines:
-            self._send()
-        if self._sending is not None:
-            await self._sending
+        for _ in range(2):
+            if self._runs and self._sending is not None:
+                await self._sending
+            if self._lines:
+                await self._send()

@@ -394,6 +394,16 @@ class TestAudit(ClusterCase):
         assert len(self.master.audit) == 0
         assert any(line.what == "x" for line in self.database().audit(0))
 
+    async def test_a_connection_that_died_costs_no_line_at_the_end(self) -> None:
+        self.master.audit("user:a", "x", "one")
+        await deferLater(reactor, 1.3)
+        await self.security.stopService()
+        self.security = await self.start_security()
+        self.master.audit("user:a", "y", "two")
+        await self.master.audit.stop()
+        assert len(self.master.audit) == 0
+        assert any(line.what == "y" for line in self.database().audit(0))
+
 
 def test_the_administrators_password_is_private() -> None:
     with tempfile.TemporaryDirectory() as temp:
