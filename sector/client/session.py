@@ -181,6 +181,7 @@ class ClientSession:
         self._rng = rng or random.Random()
         self._peer: Peer | None = None
         self._answered = False
+        self._heard = False  # any datagram of the master's came: UDP works, however long an answer takes
         self._flights: set[_Flight] = set()
         self._opening: list[Deferred[None]] | None = None
         self._last_reset = -1e9
@@ -226,7 +227,7 @@ class ClientSession:
         self.gmp.add_key(GmpKey(section.key_id, key, f"master:{section.master_id}"))
         host = await literal_host(self.clock, address.host)
         self._peer = Peer(host, address.port, section.key_id)
-        self._answered = False
+        self._answered = self._heard = False
 
     async def renew(self) -> None:
         """Resume the session at a master that answers, or begin a new one with the password. Several
@@ -282,9 +283,12 @@ class ClientSession:
 
     def _peer_event(self, event: PeerEvent) -> None:
         peer = self._peer
-        if event.kind != "key_unknown" or peer is None or self._closed:
+        if event.kind not in ("ready", "key_unknown") or peer is None or self._closed:
             return
         if (event.peer.host, event.peer.port, event.peer.key_id) != (peer.host, peer.port, peer.key_id):
+            return
+        if event.kind == "ready":
+            self._heard = True
             return
         now = self.clock.seconds()
         if now - self._last_reset < _RESUME_GAP_S:
@@ -396,7 +400,7 @@ class ClientSession:
 
     async def _go_around(self) -> None:
         """The master listens, but our datagrams get no answer: send them inside TLS."""
-        if self._answered or self._tunnel is not None or not self.section.session:
+        if self._answered or self._heard or self._tunnel is not None or not self.section.session:
             return
         peer = self._peer
         session = bytes.fromhex(self.section.session)
@@ -420,7 +424,7 @@ class ClientSession:
 
     def _tunnel_lost(self) -> None:
         self._tunnel = None
-        self._answered = False
+        self._answered = self._heard = False
 
     async def _find_master(self, trouble: errors.SectorError) -> bool:
         """After silence: some master may know our session (then True); a plain refusal of TLS is the clearer
