@@ -27,6 +27,11 @@ def run(*words: str, check: bool = True, **options: Any) -> subprocess.Completed
     return done
 
 
+def inside(space: str) -> tuple[str, ...]:
+    """What runs a program in a namespace (`ip netns exec` also mounts, which a chroot does not allow)."""
+    return ("nsenter", f"--net=/run/netns/{space}")
+
+
 class Site:
     """A cluster in one namespace, its user in the other."""
 
@@ -39,9 +44,7 @@ class Site:
 
     def sector(self, space: str, *words: str) -> subprocess.CompletedProcess[str]:
         """A `sector` command in a namespace."""
-        return run(
-            "ip", "netns", "exec", space, sys.executable, "-m", "sector.cli.main", *words, env=self.env
-        )
+        return run(*inside(space), sys.executable, "-m", "sector.cli.main", *words, env=self.env)
 
     def open(self) -> None:
         """Make the namespaces, start the cluster, log in over the link."""
@@ -53,9 +56,9 @@ class Site:
             (self.user, self.links[0], "10.77.3.1/24"),
             (self.there, self.links[1], f"{HOST}/24"),
         ):
-            run("ip", "-n", space, "addr", "add", address, "dev", link)
-            run("ip", "-n", space, "link", "set", link, "up")
-            run("ip", "-n", space, "link", "set", "lo", "up")
+            run(*inside(space), "ip", "addr", "add", address, "dev", link)
+            run(*inside(space), "ip", "link", "set", link, "up")
+            run(*inside(space), "ip", "link", "set", "lo", "up")
         cluster = str(self.base / "c")
         self.sector(self.there, "init", cluster, "--host", HOST, "--slaves", "2")
         self.sector(self.there, "up", "--dir", cluster, "--detach")
@@ -65,7 +68,7 @@ class Site:
 
     def close(self) -> None:
         """Stop everything."""
-        words = ("ip", "netns", "exec", self.there, sys.executable, "-m", "sector.cli.main")
+        words = (*inside(self.there), sys.executable, "-m", "sector.cli.main")
         run(*words, "down", "--dir", str(self.base / "c"), check=False, env=self.env)
         for space in (self.user, self.there):
             run("ip", "netns", "del", space, check=False)
@@ -77,7 +80,7 @@ class Site:
             text += "table inet f {\n chain i { type filter hook input priority 0; }\n"
             text += " chain o { type filter hook output priority 0; }\n}\n"
         text += "".join(f"add rule inet f {rule}\n" for rule in rules)
-        run("ip", "netns", "exec", self.user, "nft", "-f", "-", input=text)
+        run(*inside(self.user), "nft", "-f", "-", input=text)
 
 
 @pytest.fixture(scope="module")
