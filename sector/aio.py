@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
 from twisted.python.failure import Failure
@@ -30,6 +30,9 @@ from sector.model import FileInfo
 from sector.wire.admin import NodeInfo, StatusInfo
 from sector.wire.base import Request
 from sector.wire.files import Removed, Replicas
+
+if TYPE_CHECKING:
+    from sector._udt.trace import Trace
 
 __all__ = ["AsyncReader", "Cloud", "connect"]
 
@@ -172,6 +175,17 @@ class Cloud:
             self.client.replicate, path, copies=copies, wait=wait, timeout_s=timeout_s, progress=progress
         )
         return state
+
+    async def trace(self, records: int = 4096) -> Trace:
+        """Record what the transport does in transfers that start from now on: the last `records` events.
+        `write(FILE)` of the result, at the end, writes qlog-like JSON."""
+        found: Trace = await self.wait(self.client.trace, records)
+        return found
+
+    async def running(self) -> dict[int, dict[str, int]]:
+        """What the connections of running transfers have counted so far, by transfer."""
+        found: dict[int, dict[str, int]] = await self.wait(self.client.running)
+        return found
 
     async def status(self) -> StatusInfo:
         """State of the cluster."""

@@ -82,7 +82,10 @@ class _Addresses:
 
 
 def resolve(reactor: Any, host: str) -> Deferred[list[str]]:
-    """IP literals of a host, best first. Errbacks with DNSLookupError."""
+    """IP literals of a host, best first. Errbacks with DNSLookupError. "localhost" is never asked for
+    (RFC 6761, 6.3): a bare system may have no /etc/hosts, and a name server knows nothing of it."""
+    if host.rstrip(".").lower() == "localhost":
+        return succeed(["127.0.0.1", "::1"])
     try:
         ipaddress.ip_address(host)
         return succeed([host])
