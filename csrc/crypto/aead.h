@@ -1,4 +1,4 @@
-/* Sealing with libcrypto: AEAD contexts, HKDF, hashes, replay window, random bytes.
+/* Sealing: AEAD contexts, HKDF, hashes, replay window, random bytes.
  *
  * One `aead` per key: the key schedule is done once, each record only sets a nonce. A context is
  * used by one thread at a time. Failures of libcrypto itself (out of memory, no such algorithm)
@@ -14,7 +14,11 @@ enum { AEAD_KEY_BYTES = 32, AEAD_NONCE_BYTES = 12, AEAD_TAG_BYTES = 16, SHA256_B
 
 /* Numbers as enum sgmp_alg. HMAC leaves the data readable and ignores the nonce, so what must be
  * unique has to be in `aad`. */
-enum aead_alg { AEAD_HMAC_SHA256 = 1, AEAD_AES256GCM = 2 };
+enum aead_alg {
+    AEAD_HMAC_SHA256 = 1,
+    AEAD_AES256GCM = 2,              /* the fastest way this processor has (gcm.h), */
+    AEAD_AES256GCM_LIBCRYPTO = 0x102 /* libcrypto's; no number of the wire: for comparison */
+};
 
 struct aead;
 typedef struct aead aead;

@@ -85,6 +85,12 @@ int udt_port_divert(udt_ctx *ctx, int32_t port, const udt_addr *peer, int fd);
 int udt_port_inject(udt_ctx *ctx, int32_t port, const udt_addr *from, const uint8_t *buf,
                     size_t len);
 
+/* All connections of the port together send at most Bps (bytes of IP packets a second) to the peers
+ * under a prefix of `bits` bits; `prefix` NULL, bits 0: to all. 0 takes the cap away. Those that
+ * hold for a peer all apply; connections that have something to send get equal shares. INVAL;
+ * LIMIT: a port has at most 64. */
+int udt_port_link_cap(udt_ctx *ctx, int32_t port, const udt_addr *prefix, int bits, int64_t Bps);
+
 /* Also takes transfers over TLS connections (striped TCP), for initiators whose UDP is blocked: at
  * TCP port tcp_port, 0 = the same number, on the port's address. INUSE, SYS, STATE when it does. */
 int udt_port_listen_tls(udt_ctx *ctx, int32_t port, uint16_t tcp_port);
@@ -162,8 +168,19 @@ typedef struct udt_port_stats {
     /* Datagrams of sealed connections that did not prove themselves, were seen before, or were not
      * sealed; addresses of peers that changed, or claimed to. */
     int64_t bad_tag, replayed, unsealed, moves, moves_refused;
+    int64_t mtu_falls,
+        mtu_raises; /* packet sizes that a path forbade, or allowed (decisions/0097) */
 } udt_port_stats;
 int udt_port_stats_get(udt_ctx *ctx, int32_t port, udt_port_stats *out);
+/* Datagrams refused so far, by source (at most 64 are kept, quiet ones go after 2 minutes); the
+ * first entry, of family 0, has the sums over all sources. At most 250 ms old. Returns the entries.
+ */
+typedef struct udt_refused {
+    udt_addr from; /* port 0; nobody has proved it */
+    int64_t wrong_key, replayed, ticket;
+} udt_refused;
+enum { UDT_REFUSED_MAX = 65 };
+int udt_port_refused(udt_ctx *ctx, int32_t port, udt_refused *out, int max);
 
 /* File transfers over a ticketed data channel (spec/security.md, "Tickets and the data channel").
  * The descriptor is duplicated; bytes go file <-> connection inside C threads. */
@@ -194,6 +211,7 @@ typedef struct udt_xfer_opts {
     uint16_t tcp_port, tcp_stripes;
     int32_t udp_wait_ms;
     udt_trace *trace; /* records what happens over UDP; NULL = no */
+    const char *cc;   /* congestion control over UDP; NULL = default. INVAL: unknown */
 } udt_xfer_opts;
 /* `to` may be NULL for the responder: whoever shows the tag and proves the ticket first. */
 int32_t udt_xfer_start(udt_ctx *ctx, int32_t port, const udt_addr *to, const udt_ticket *t, int fd,

@@ -19,6 +19,14 @@ typedef struct udt_addr {
     uint32_t scope; /* IPv6 scope id of link-local addresses, else 0 */
 } udt_addr;
 
+/* Why a port had no use for a datagram that claims to be of somebody known. */
+enum udt_refused_kind {
+    UDT_REFUSED_KEY,    /* under an unknown key, or not genuine */
+    UDT_REFUSED_REPLAY, /* its packet number was seen, or is too old */
+    UDT_REFUSED_TICKET, /* opens a keyed connection that is over, or never was */
+    UDT_REFUSED_KINDS
+};
+
 /* Source of random bytes of an engine: getrandom() in a process, a seeded generator in tests. */
 typedef void (*udt_rand_fn)(void *arg, uint8_t *buf, size_t len);
 

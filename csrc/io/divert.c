@@ -8,9 +8,18 @@
 
 #include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 enum { DIVERT_MOST = 1024, DIVERT_HEAD = 19 };
+
+/* Addresses that only injected datagrams come from: 100::/64, which routers drop (RFC 6666). A peer
+ * behind a diversion has one of them, so that nobody outside has the same. */
+bool io_divert_only(const udt_addr *a)
+{
+    static const uint8_t prefix[8] = {1};
+    return a->family == 6 && memcmp(a->ip, prefix, sizeof prefix) == 0;
+}
 
 struct io_divert {
     struct io_divert *next;
@@ -44,6 +53,7 @@ static void change(io_port *p, void *arg)
         c->err = UDT_E_LIMIT;
         return;
     }
+    p->diverts = true;
     *d = (struct io_divert){.next = p->diverted, .peer = c->peer, .fd = c->fd};
     p->diverted = d;
 }
@@ -75,7 +85,7 @@ bool io_divert(io_port *p, const udt_addr *to, const uint8_t *b, size_t len, siz
     while (d && d->peer.family != 0 && !addr_eq(&d->peer, to))
         d = d->next;
     if (!d)
-        return false;
+        return io_divert_only(to); /* its way has ended: lost */
     uint8_t head[DIVERT_HEAD] = {(uint8_t)to->family};
     be16_put(head + 1, to->port);
     memcpy(head + 3, to->ip, 16);

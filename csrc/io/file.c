@@ -1,5 +1,6 @@
 /* File transfers: the public functions. Each hands a command to the loop thread of the port. */
 #include "io/file_priv.h"
+#include "udt/cc.h"
 #include "udt/trace.h"
 
 #include <errno.h>
@@ -97,9 +98,9 @@ void xfer_show(xfer *x, bool final)
 void xfer_note_progress(xfer *x)
 {
     udt_time now = io_port_now(x->port);
-    int64_t bytes = x->sender ? xfer_send_bytes(x) : x->progress;
     if (now - x->progress_at < XFER_PROGRESS_US)
         return;
+    int64_t bytes = x->sender ? xfer_send_bytes(x) : x->progress;
     x->progress_at = now;
     xfer_note_stats(x);
     xfer_emit(x, UDT_IO_XFER_PROGRESS, bytes);
@@ -122,7 +123,7 @@ static int check_opts(const udt_addr *to, const udt_ticket *t, int fd, const udt
     int mode = fcntl(fd, F_GETFL);
     if (mode < 0 || t->tag == 0 || o->offset < 0 || o->max_bw_Bps < 0 || o->start_ms < 0 ||
         o->idle_ms < 0 || o->tcp_stripes > STRIPE_MAX || o->length < (sender ? 0 : -1) ||
-        o->length > INT64_MAX - o->offset)
+        o->length > INT64_MAX - o->offset || !udt_cc_find(o->cc, false))
         return UDT_E_INVAL;
     if ((o->flags & UDT_XFER_INITIATOR) && !to)
         return UDT_E_INVAL;
@@ -151,6 +152,7 @@ static xfer *xfer_new(udt_ctx *ctx, io_port *p, const udt_addr *to, const udt_ti
     x->initiator = o->flags & UDT_XFER_INITIATOR;
     x->o = *o;
     x->o.trace = udt__trace_ref(o->trace);
+    x->o.cc = o->cc ? udt_cc_find(o->cc, false)->name : NULL; /* the caller's may go */
     x->o.start_ms = o->start_ms ? o->start_ms : START_MS;
     x->o.idle_ms = o->idle_ms ? o->idle_ms : IDLE_MS;
     x->o.udp_wait_ms = o->udp_wait_ms ? o->udp_wait_ms : XFER_UDP_WAIT_MS;

@@ -61,6 +61,7 @@ void xfer_meet(xfer *x)
     o.snd_buf_bytes = o.rcv_buf_bytes = 0;
     o.idle_timeout_ms = x->o.idle_ms;
     o.max_bw_Bps = x->o.max_bw_Bps;
+    o.cc = x->o.cc ? x->o.cc : o.cc;
     o.trace = x->o.trace;
     o.connect_timeout_ms = left > 1000 ? (int32_t)(left / 1000) : 1;
     packet_key(x, key);
@@ -88,15 +89,30 @@ void xfer_lost_early(xfer *x, int err)
 
 /* ---- OPEN ---- */
 
+/* What can be kept back until the peer answers is not much, and a round trip is: the whole of a
+ * small file goes with the first flight. The ticket is good for one connection, so nobody can
+ * repeat it. */
+static void send_early(xfer *x)
+{
+    int rc = sdc_dir_init(&x->send, &x->hello, true);
+    if (rc != 0)
+        xfer_fail(x, rc, 0, 0, 0);
+    else
+        xfer_send_pump(x);
+}
+
 static void on_connected(xfer *x)
 {
     uint8_t nonce[SDC_NONCE_BYTES];
     sys_random(NULL, nonce, sizeof nonce);
     sdc_hello_init(&x->hello, &x->ticket, x->initiator, nonce);
     if (x->initiator) {
+        x->early = x->hello.early = x->sender && x->small && !x->s.tls;
         (void)sdc_hello_write(&x->hello, x->out);
         x->out_len = SDC_OPEN_BYTES;
         (void)flush_out(x);
+        if (x->early)
+            send_early(x);
     } else {
         io_timer_arm(x->port, &x->step, io_port_now(x->port) + XFER_PROVE_US);
     }
@@ -116,7 +132,7 @@ static void opened(xfer *x)
         (void)sdc_hello_write(&x->hello, x->out);
         x->out_len = SDC_OPEN_BYTES;
     }
-    int rc = sdc_dir_init(&x->send, &x->hello, x->initiator);
+    int rc = x->early ? 0 : sdc_dir_init(&x->send, &x->hello, x->initiator);
     if (rc == 0)
         rc = sdc_dir_init(&x->recv, &x->hello, !x->initiator);
     sdc_hello_fini(&x->hello);
@@ -133,11 +149,11 @@ static void opened(xfer *x)
     (void)flush_out(x);
     xfer_tls_opened(x);
     xfer_emit(x, UDT_IO_XFER_OPEN, (x->s.tls ? UDT_PATH_TLS : UDT_PATH_UDP) | (int64_t)x->why << 8);
-    if (x->sender) {
+    if (x->sender)
         io_timer_arm(x->port, &x->step, x->opened_at + XFER_PROGRESS_US);
-        xfer_hear(x);
-    }
     pump(x);
+    if (x->sender)
+        xfer_hear(x); /* of an early file even DONE may be there */
 }
 
 static void read_open(xfer *x)
@@ -296,7 +312,7 @@ static void tell_peer(xfer *x, int32_t code)
 
 void xfer_fail(xfer *x, int err, int sys_err, int32_t remote, int32_t tell)
 {
-    bool open = x->phase == XFER_DATA || x->phase == XFER_FIN;
+    bool open = xfer_sends(x) || x->phase == XFER_FIN;
     if (x->phase >= XFER_ENDING)
         return;
     if (x->phase != XFER_REPLY) { /* after DONE nothing can fail any more */

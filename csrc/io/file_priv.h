@@ -70,6 +70,8 @@ struct xfer {
     io_stream s;           /* [loop] the connection */
     enum udt_path_why why; /* [loop] initiator: why it is not over UDP */
     bool tls_failed;       /* [loop] initiator: TLS led nowhere; UDP until the deadline */
+    bool early;            /* [loop] data is on its way before the peer's OPEN */
+    bool tls_waits;        /* [loop] TLS stands; the disk job of the early data runs still */
     io_timer fall;         /* [loop] initiator: time to try TLS, or to call it a stall */
     io_timer deadline;     /* [loop] start_ms */
     io_timer step;         /* [loop] by phase: prove, flush, reply, linger */
@@ -146,13 +148,21 @@ void xfer_lost_early(xfer *x, int err);
 /* kind: enum udt_ev_kind, of an engine socket or a stripe. */
 void xfer_happened(xfer *x, int kind, int err, int32_t remote);
 
+/* A small file goes with the first flight, without waiting for the peer's OPEN. */
+static inline bool xfer_sends(const xfer *x)
+{
+    return x->phase == XFER_DATA || (x->phase == XFER_MEET && x->early);
+}
+
 /* file_tls.c */
+void xfer_tls_resume(xfer *x); /* the disk job ended that a change to TLS waited for */
 bool xfer_tls_begin(xfer *x);  /* true: UDP is not tried */
 void xfer_tls_opened(xfer *x); /* the way is chosen */
 void xfer_tls_end(xfer *x);
 
 /* file_send.c */
 void xfer_send_pump(xfer *x);
+void xfer_send_rewind(xfer *x); /* early data counts no more; no disk job runs */
 void xfer_send_job(struct disk_job *job);
 int64_t xfer_send_bytes(xfer *x); /* payload that the peer has acknowledged; never falls */
 /* The rest of the record that was sent in part: bytes put into out (at most SDC_MAX_RECORD). */

@@ -149,7 +149,7 @@ static void start_job(xfer *x)
 {
     struct disk_buf *b;
     unsigned share = disk_buf_share(x->pool);
-    if (x->busy || x->job_fin || x->phase != XFER_DATA)
+    if (x->busy || x->job_fin || !xfer_sends(x))
         return;
     while (x->held_bufs > share && (b = xfer_list_take(&x->spare)))
         xfer_buf_put(x, b);
@@ -168,7 +168,7 @@ static void start_job(xfer *x)
 void xfer_send_pump(xfer *x)
 {
     struct disk_buf *b;
-    if (x->phase != XFER_DATA || x->out_len > 0)
+    if (!xfer_sends(x) || x->out_len > 0)
         return;
     while ((b = x->ready.head)) {
         ssize_t n = stream_send(&x->s, b->data + b->at, b->len - b->at);
@@ -182,7 +182,7 @@ void xfer_send_pump(xfer *x)
     }
     start_job(x);
     if (x->phase != XFER_DATA)
-        return;
+        return; /* early data waits for the peer's OPEN, and may have to be sent again */
     xfer_disk_wait(x, !x->ready.head && x->busy);
     if (!x->ready.head && !x->busy && x->job_fin) {
         while ((b = xfer_list_take(&x->spare)))
@@ -199,7 +199,7 @@ static void job_done(io_port *p, void *arg)
     x->busy = false;
     struct disk_buf *b;
     while ((b = xfer_list_take(&x->work))) {
-        if (x->job_err != 0 || x->phase != XFER_DATA || b->len == 0)
+        if (x->job_err != 0 || !xfer_sends(x) || b->len == 0)
             xfer_list_add(&x->spare, b);
         else
             xfer_list_add(&x->ready, b);
@@ -207,11 +207,26 @@ static void job_done(io_port *p, void *arg)
     if (x->job_err != 0)
         xfer_fail(x, x->job_err, x->job_sys, 0, x->job_err);
     xfer_try_end(x);
-    if (x->phase == XFER_DATA) {
+    if (x->tls_waits) {
+        xfer_tls_resume(x);
+    } else if (xfer_sends(x)) {
         xfer_send_pump(x);
         xfer_note_progress(x);
     }
     xfer_unref(x);
+}
+
+void xfer_send_rewind(xfer *x)
+{
+    struct disk_buf *b;
+    if (!x->early)
+        return;
+    x->early = x->job_fin = false;
+    while ((b = xfer_list_take(&x->ready)))
+        xfer_list_add(&x->spare, b);
+    sdc_dir_fini(&x->send);
+    sdc_blocks_fini(&x->blocks);
+    x->pos = x->ahead = x->sent = 0;
 }
 
 int64_t xfer_send_bytes(xfer *x)

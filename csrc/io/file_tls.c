@@ -9,18 +9,23 @@ static void on_stripe(io_port *p, void *arg, int kind, int err);
 
 /* What was said over UDP so far counts no more. The connections carry one ticket's bytes only and
  * are sealed with its key, so records need not be sealed a second time. */
-static void use_tls(xfer *x)
+static bool use_tls(xfer *x)
 {
     stripe *s = x->s.stripe;
+    if (x->busy)
+        return false; /* early data is being read */
     x->s.stripe = NULL;
     xfer_drop(x, 0);
+    xfer_send_rewind(x);
     x->in_len = x->out_at = x->out_len = 0;
     x->peer_closed = false;
     x->s.stripe = s;
     x->s.tls = true;
     x->encrypt = x->ticket.encrypt = false;
+    stripe_rate(s, x->o.max_bw_Bps, x->sender);
     io_timer_stop(x->port, &x->step);
     io_timer_stop(x->port, &x->fall);
+    return true;
 }
 
 static bool may_fall(const xfer *x)
@@ -36,6 +41,7 @@ static void no_tls(xfer *x, int err)
 {
     bool heard = err == UDT_E_AUTH || err == UDT_E_REJECTED;
     stream_no_tls(&x->s);
+    x->tls_waits = false;
     x->tls_failed = true;
     if (heard || x->why == UDT_PATH_WHY_ASKED)
         xfer_fail(x, heard ? UDT_E_REJECTED : err, 0, 0, 0);
@@ -67,11 +73,18 @@ static void on_stripe(io_port *p, void *arg, int kind, int err)
     if (!x->s.tls && x->phase != XFER_MEET)
         stream_no_tls(&x->s);
     else if (!x->s.tls && kind == UDT_EV_CONNECTED)
-        use_tls(x); /* who is there has the ticket's key */
+        x->tls_waits = !use_tls(x); /* who is there has the ticket's key */
     else if (!x->s.tls && kind == UDT_EV_FAILED && x->initiator)
         no_tls(x, err);
     if (x->s.tls)
         xfer_happened(x, kind, err, 0);
+}
+
+void xfer_tls_resume(xfer *x)
+{
+    x->tls_waits = false;
+    if (x->phase == XFER_MEET && x->s.stripe && !x->s.tls && use_tls(x))
+        xfer_happened(x, UDT_EV_CONNECTED, 0, 0);
 }
 
 static bool nothing_moved(xfer *x)

@@ -168,6 +168,8 @@ void io_loop_snap(io_port *p, bool now)
     p->st.unsealed = c.unsealed;
     p->st.moves = c.moves;
     p->st.moves_refused = c.moves_refused;
+    p->st.mtu_falls = c.mtu_falls;
+    p->st.mtu_raises = c.mtu_raises;
     p->st.gso = p->gso;
     if (p->node)
         sgmp_node_stats(p->node, &g);
@@ -176,6 +178,9 @@ void io_loop_snap(io_port *p, bool now)
     pthread_mutex_lock(&p->snap_mu);
     p->snap = p->st;
     p->gmp_snap = g;
+    p->refused[0] = *udt_mux_refused(p->mux);
+    if (p->node)
+        p->refused[1] = *sgmp_node_refused(p->node);
     pthread_mutex_unlock(&p->snap_mu);
     snap_sockets(p);
 }

@@ -17,8 +17,19 @@ enum { SOCK_BUF_BYTES = 8 << 20, GMP_MAGIC = 0xC7, GMP_OUT_CAP = 9000 };
 
 /* Where nothing joins datagrams for us (no GRO, or a sender without GSO) every few packets would
  * wake the thread, and the waking costs both sides more than the packets do. Above PAUSE_SINGLES
- * large datagrams in PAUSE_SPAN_US the socket is left alone for PAUSE_US at a time. */
-enum { PAUSE_US = 50, PAUSE_SPAN_US = 1000, PAUSE_SINGLES = 64, LARGE_BYTES = 1000 };
+ * large datagrams in PAUSE_SPAN_US the socket is left alone until about PAUSE_FILL have come, less
+ * where its buffer is small (PAUSE_ROOM bytes of it a datagram) or a sender would miss our
+ * acknowledgements. */
+enum {
+    PAUSE_MIN_US = 50,
+    PAUSE_MAX_US = 400,
+    PAUSE_SPAN_US = 1000,
+    PAUSE_SINGLES = 64,
+    PAUSE_FILL = 128,
+    PAUSE_ROOM = 8192,
+    PAUSE_CALM = 4, /* spans without so many before it is watched again: senders are uneven */
+    LARGE_BYTES = 1000
+};
 
 static void set_int(int fd, int level, int name, int v)
 {
@@ -41,16 +52,22 @@ static void set_buffers(io_port *p)
         p->st.sndbuf_bytes = v / 2;
 }
 
+static void set_dont_fragment(const io_port *p, bool on)
+{
+    set_int(p->fd, IPPROTO_IP, IP_MTU_DISCOVER, on ? IP_PMTUDISC_PROBE : IP_PMTUDISC_DONT);
+    if (p->v6) /* no router fragments IPv6; our kernel does what does not fit the first hop */
+        set_int(p->fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER,
+                on ? IPV6_PMTUDISC_PROBE : IPV6_PMTUDISC_DONT);
+}
+
 static void set_options(io_port *p)
 {
     int one = 1, zero = 0;
     set_buffers(p);
-    set_int(p->fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE); /* don't-fragment */
+    set_dont_fragment(p, true);
     set_int(p->fd, IPPROTO_IP, IP_RECVERR, 1);
-    if (p->v6) {
-        set_int(p->fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_PROBE);
+    if (p->v6)
         set_int(p->fd, IPPROTO_IPV6, IPV6_RECVERR, 1);
-    }
     p->gso = !(p->flags & UDT_PORT_NO_GSO) &&
              setsockopt(p->fd, SOL_UDP, UDP_SEGMENT, &zero, sizeof zero) == 0;
     p->gro =
@@ -151,6 +168,8 @@ void io_net_errors(io_port *p)
             memcpy(&e, CMSG_DATA(c), sizeof e);
             if (prohibited(&e))
                 xfer_prohibited(p, &a);
+            if (e.ee_errno == EMSGSIZE && e.ee_info > 0)
+                udt_mux_path_mtu(p->mux, &a, e.ee_info, p->now);
             if (e.ee_origin == SO_EE_ORIGIN_LOCAL || e.ee_errno != ECONNREFUSED)
                 continue;
             io_sock_unreachable(p, &a);
@@ -213,22 +232,31 @@ static int receive(io_port *p, uint32_t slots)
     return -1;
 }
 
-/* Is the socket worth leaving alone? Decided anew after each span. */
+/* Is the socket worth leaving alone, and for how long? Decided anew after each span. */
 static void count_singles(io_port *p, uint32_t singles)
 {
     p->rx_singles += singles;
     p->rx_at = p->now;
-    if (p->now - p->rx_since < PAUSE_SPAN_US)
+    int64_t span = p->now - p->rx_since, fill = p->st.rcvbuf_bytes / PAUSE_ROOM;
+    if (span < PAUSE_SPAN_US)
         return;
-    p->rx_pause =
-        p->rx_singles >= PAUSE_SINGLES && p->now - p->rx_since < PAUSE_SPAN_US + 4 * PAUSE_US;
+    int64_t most = udt_mux_patience_us(p->mux);
+    most = most < PAUSE_MAX_US ? most : PAUSE_MAX_US;
+    if (p->rx_singles >= PAUSE_SINGLES && span < PAUSE_SPAN_US + 4 * PAUSE_MAX_US) {
+        int64_t us = (fill < PAUSE_FILL ? fill : PAUSE_FILL) * span / p->rx_singles;
+        us = us < most ? us : most;
+        p->rx_pause_us = us > PAUSE_MIN_US ? us : PAUSE_MIN_US;
+        p->rx_calm = 0;
+    } else if (++p->rx_calm >= PAUSE_CALM) {
+        p->rx_pause_us = 0;
+    }
     p->rx_singles = 0;
     p->rx_since = p->now;
 }
 
 int64_t io_net_pause_us(const io_port *p)
 {
-    return p->rx_pause && !p->rx_more ? p->rx_at + PAUSE_US - p->now : 0;
+    return p->rx_pause_us && !p->rx_more ? p->rx_at + p->rx_pause_us - p->now : 0;
 }
 
 void io_net_recv(io_port *p)
@@ -248,11 +276,16 @@ void io_net_recv(io_port *p)
         size_t len = p->rx.msg[i].msg_len, seg = p->gro ? gro_segment(m) : 0;
         if ((m->msg_flags & MSG_TRUNC) || !sockaddr_get(&p->rx.name[i], &from))
             continue;
+        if (p->diverts && io_divert_only(&from))
+            continue;
         total += len;
         singles += len >= LARGE_BYTES && (!seg || seg >= len) && b[0] != GMP_MAGIC;
         feed(p, &from, b, len, seg);
     }
-    p->rx_slots = total / (size_t)n > IO_SLOT_BYTES / 8 ? IO_RX_BIG : IO_RX_SLOTS;
+    p->rx_slots = total ? (uint32_t)(IO_RX_BYTES / (total / (size_t)n + 1)) : IO_RX_SLOTS;
+    p->rx_slots = p->rx_slots < IO_RX_BIG     ? IO_RX_BIG
+                  : p->rx_slots > IO_RX_SLOTS ? IO_RX_SLOTS
+                                              : p->rx_slots;
     count_singles(p, singles);
     udt_mux_burst_end(p->mux, p->now);
     p->snap_at = p->snapped + IO_SNAP_US;
@@ -293,9 +326,11 @@ static void add_message(io_port *p, const udt_addr *to, uint8_t *b, size_t len, 
     memcpy(CMSG_DATA(c), &t->seg[i], sizeof(uint16_t));
 }
 
-/* One datagram at a time: what cannot be sent is lost, and the engines repeat it. */
-static void send_split(io_port *p, uint32_t i)
+/* One datagram at a time: what cannot be sent is lost, and the engines repeat it. False: the first
+ * hop does not take such large ones. */
+static bool send_split(io_port *p, uint32_t i)
 {
+    bool whole = true;
     struct mmsghdr m[64];
     struct iovec iov[64];
     uint8_t *b = p->tx.iov[i].iov_base;
@@ -316,12 +351,16 @@ static void send_split(io_port *p, uint32_t i)
         int n = sendmmsg(p->fd, m + at, k - at, MSG_DONTWAIT);
         p->st.send_calls++;
         if (n < 0 && errno == EAGAIN)
-            return;
+            return whole;
+        whole = whole && (n >= 0 || errno != EMSGSIZE);
         for (int j = 0; j < n; j++)
             p->st.bytes_out += (int64_t)iov[at + (unsigned)j].iov_len;
         p->st.dgrams_out += n > 0 ? n : 0;
         at += n > 0 ? (unsigned)n : 1;
     }
+    if (!whole)
+        udt_mux_too_big(p->mux, &p->tx.to[i], iov[0].iov_len, p->now);
+    return whole;
 }
 
 static void count_sent(io_port *p, uint32_t from, uint32_t to)
@@ -344,13 +383,12 @@ static void send_failed(io_port *p, int err)
         t->first++;
         return;
     }
-    if (segmented && (err == EINVAL || err == EMSGSIZE || err == EIO)) {
-        if (path_has_gso(p, &t->to[t->first]))
-            p->no_gso[p->no_gso_n++ % IO_NO_GSO_PATHS] = t->to[t->first];
-    } else if (err != EMSGSIZE && err != EINVAL) {
+    bool no_gso = segmented && (err == EINVAL || err == EMSGSIZE || err == EIO);
+    if (!no_gso && err != EMSGSIZE && err != EINVAL)
         io_net_errors(p); /* most likely an ICMP error about some other datagram */
-    }
-    send_split(p, t->first++);
+    uint32_t i = t->first++;
+    if (send_split(p, i) && no_gso && path_has_gso(p, &t->to[i]))
+        p->no_gso[p->no_gso_n++ % IO_NO_GSO_PATHS] = t->to[i];
 }
 
 /* Sends what is queued. False when the kernel takes no more now. */
@@ -387,14 +425,29 @@ static void take_gmp(io_port *p)
         size_t n = sgmp_node_output(p->node, t->buf + t->used, GMP_OUT_CAP, &to, p->now);
         if (n == 0)
             return;
-        if ((to.family == 4 && p->only6) || (to.family == 6 && p->only4))
+        if (p->diverts && io_divert(p, &to, t->buf + t->used, n, 0))
             continue;
-        if (p->diverted && io_divert(p, &to, t->buf + t->used, n, 0))
+        if ((to.family == 4 && p->only6) || (to.family == 6 && p->only4))
             continue;
         add_message(p, &to, t->buf + t->used, n, 0);
         t->used += n;
     }
     p->tx_more = true;
+}
+
+/* Larger than the path's MTU, and it must stay as it is: in fragments. */
+static void send_fragments(io_port *p, const udt_addr *to, const uint8_t *b, size_t n)
+{
+    struct sockaddr_storage ss;
+    socklen_t len = sockaddr_put(&ss, to, p->v6);
+    set_dont_fragment(p, false);
+    ssize_t put = sendto(p->fd, b, n, MSG_DONTWAIT, (struct sockaddr *)&ss, len);
+    set_dont_fragment(p, true);
+    p->st.send_calls++;
+    if (put >= 0) {
+        p->st.dgrams_out++;
+        p->st.bytes_out += put;
+    }
 }
 
 static void take_udt(io_port *p)
@@ -408,8 +461,12 @@ static void take_udt(io_port *p)
         if (n == 0)
             return;
         uint8_t *b = t->buf + t->used;
-        if (p->diverted && io_divert(p, &to, b, n, seg))
+        if (p->diverts && io_divert(p, &to, b, n, seg))
             continue;
+        if (udt_mux_fragments(p->mux)) {
+            send_fragments(p, &to, b, n);
+            continue;
+        }
         if (seg && seg < n && p->no_gso_n && !path_has_gso(p, &to)) {
             bool flushed = flush(p); /* keeps the order */
             add_message(p, &to, b, n, seg);

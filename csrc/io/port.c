@@ -273,3 +273,44 @@ int udt_port_stats_get(udt_ctx *ctx, int32_t port, udt_port_stats *out)
     io_handle_put(ctx, port);
     return 0;
 }
+
+static udt_refused refused_of(const udt_addr *from, const int64_t n[UDT_REFUSED_KINDS])
+{
+    return (udt_refused){.from = *from,
+                         .wrong_key = n[UDT_REFUSED_KEY],
+                         .replayed = n[UDT_REFUSED_REPLAY],
+                         .ticket = n[UDT_REFUSED_TICKET]};
+}
+
+/* Sums, then the sources of each engine: one that sent to both is there twice. */
+static int put_refused(const io_port *p, udt_refused *out, int max)
+{
+    static const udt_addr nobody;
+    int64_t sum[UDT_REFUSED_KINDS];
+    int n = 0;
+    for (int k = 0; k < UDT_REFUSED_KINDS; k++)
+        sum[k] = p->refused[0].total[k] + p->refused[1].total[k];
+    if (max > 0)
+        out[n++] = refused_of(&nobody, sum);
+    for (int e = 0; e < 2; e++)
+        for (int i = 0; i < REFUSED_SOURCES && n < max; i++) {
+            const refused_source *s = &p->refused[e].source[i];
+            if (s->from.family)
+                out[n++] = refused_of(&s->from, s->n);
+        }
+    return n;
+}
+
+int udt_port_refused(udt_ctx *ctx, int32_t port, udt_refused *out, int max)
+{
+    udt_port_stats st;
+    int err = udt_port_stats_get(ctx, port, &st); /* a MANUAL port takes its picture now */
+    io_port *p = err ? NULL : io_handle_get(ctx, port, IO_KIND_PORT, NULL);
+    if (!p)
+        return err ? err : UDT_E_NOSOCK;
+    pthread_mutex_lock(&p->snap_mu);
+    int n = put_refused(p, out, max);
+    pthread_mutex_unlock(&p->snap_mu);
+    io_handle_put(ctx, port);
+    return n;
+}

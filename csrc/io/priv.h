@@ -4,6 +4,7 @@
 #ifndef IO_PRIV_H
 #define IO_PRIV_H
 
+#include "base/refused.h"
 #include "io/bytesq.h"
 #include "io/port.h"
 #include "sgmp/node.h"
@@ -19,10 +20,11 @@ enum {
     IO_MAX_CMD_BYTES = 64 << 20,       /* payload inside queued commands of a port */
     IO_MAX_GMP_BYTES = 128 << 20,      /* GMP payload delivered and not yet released, per context */
     IO_RX_SLOTS = 64,                  /* buffers per recvmmsg; memory only where one was filled */
-    IO_RX_BIG = 16,                    /* per call while GRO fills them: stays in the cache */
+    IO_RX_BIG = 4,                     /* per call while GRO fills them */
     IO_SLOT_BYTES = 65536,
     IO_SLOT_STRIDE = IO_SLOT_BYTES + 33 * 64, /* not all slots in the same cache sets */
-    IO_TX_BYTES = 16 * IO_SLOT_BYTES,         /* one turn's output */
+    IO_RX_BYTES = 4 * IO_SLOT_BYTES,          /* about one turn's input, and */
+    IO_TX_BYTES = 4 * IO_SLOT_BYTES,          /* one turn's output: stay in the L2 cache */
     IO_TX_MSGS = 64,
     IO_SNAP_US = 250000,
     IO_QUEUE_BYTES = 1 << 20 /* bound of a socket's outbox and of its inbox */
@@ -210,6 +212,7 @@ struct io_port {
     struct io_tls
         *tls; /* [loop] stripes of TLS connections (stripe.h), NULL until there are some */
     struct io_divert *diverted; /* [loop] peers that are reached another way */
+    bool diverts;               /* [loop] there are some, or were */
     io_map map;                 /* [loop] */
     io_timers timers;           /* [loop] */
     udt_time now;               /* [loop] */
@@ -220,13 +223,14 @@ struct io_port {
     bool rx_more;               /* [loop] the last receive filled all buffers */
     uint32_t rx_slots;          /* [loop] buffers offered to the next receive */
     uint32_t rx_singles;        /* [loop] large datagrams since rx_since that came one by one */
-    bool rx_pause;     /* [loop] so many of them that the socket is left to fill a moment */
-    udt_time rx_since; /* [loop] */
-    udt_time rx_at;    /* [loop] time of the last receive */
-    bool tx_more;      /* [loop] output stopped at the turn's bound */
-    bool tx_wait;      /* [loop] the kernel's send buffer is full */
-    bool failed;       /* [loop] PORT_FAILED was said */
-    bool gso, gro;     /* [loop] in use */
+    int64_t rx_pause_us; /* [loop] so many of them that the socket is left to fill for so long */
+    uint32_t rx_calm;    /* [loop] spans since it was worth it */
+    udt_time rx_since;   /* [loop] */
+    udt_time rx_at;      /* [loop] time of the last receive */
+    bool tx_more;        /* [loop] output stopped at the turn's bound */
+    bool tx_wait;        /* [loop] the kernel's send buffer is full */
+    bool failed;         /* [loop] PORT_FAILED was said */
+    bool gso, gro;       /* [loop] in use */
     uint32_t no_gso_n;
     udt_addr no_gso[IO_NO_GSO_PATHS]; /* [loop] paths that refused segmentation */
     udt_port_stats st;                /* [loop] */
@@ -234,8 +238,9 @@ struct io_port {
     size_t scratch_bytes;
 
     pthread_mutex_t snap_mu;
-    udt_port_stats snap; /* snap_mu */
-    sgmp_stats gmp_snap; /* snap_mu */
+    udt_port_stats snap;    /* snap_mu */
+    sgmp_stats gmp_snap;    /* snap_mu */
+    refused_log refused[2]; /* snap_mu: of UDT, of GMP */
     pthread_mutex_t gmp_mu;
     int64_t gmp_next; /* gmp_mu: last id given out */
     _Atomic uint64_t gmp_instance;
@@ -283,6 +288,7 @@ void io_net_errors(io_port *p); /* reads the error queue */
 void io_net_feed(io_port *p, const udt_addr *from, const uint8_t *b, size_t len);
 
 /* divert.c: true = the datagrams (of seg bytes each, 0 = one) went another way */
+bool io_divert_only(const udt_addr *a); /* nothing comes from there over UDP */
 bool io_divert(io_port *p, const udt_addr *to, const uint8_t *b, size_t len, size_t seg);
 void io_divert_fini(io_port *p);
 

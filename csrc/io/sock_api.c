@@ -427,19 +427,25 @@ int udt_sock_peer(udt_ctx *ctx, int32_t sock, udt_addr *out)
     return err;
 }
 
-static int fresh_stats(udt_ctx *ctx, int32_t sock)
+/* Of a socket on a MANUAL port, as they are now. */
+static void fresh_stats(udt_ctx *ctx, int32_t sock)
 {
     io_port *p;
     io_sock *s = io_handle_get(ctx, sock, IO_KIND_SOCK, &p);
     if (!s)
-        return 0;
+        return;
     if (io_manual(p)) {
+        udt_stats st;
+        udt_sock_stats snap;
         io_manual_enter(p);
-        io_loop_snap(p, true);
+        bool known = s->es && udt_mux_stats(p->mux, s->es, &st) == 0;
         io_manual_leave(p);
+        if (known) {
+            memcpy(&snap, &st, sizeof snap);
+            io_handle_snap(ctx, sock, &snap);
+        }
     }
     io_handle_put(ctx, sock);
-    return 0;
 }
 
 int udt_stats_get(udt_ctx *ctx, int32_t sock, udt_sock_stats *out)
@@ -453,7 +459,7 @@ int udt_stats_get(udt_ctx *ctx, int32_t sock, udt_sock_stats *out)
         io_handle_put(ctx, sock);
         return err;
     }
-    (void)fresh_stats(ctx, sock);
+    fresh_stats(ctx, sock);
     pthread_mutex_lock(&ctx->mu);
     const io_entry *e = io_entry_of(ctx, sock);
     const udt_sock_stats *st = e ? e->snap : io_final_stats(ctx, sock);

@@ -183,13 +183,15 @@ void stripe_attach(stripe *s, tls_conn *c)
         tls_conn_limits(c, s->idle_ms);
         s->conn[s->n++] = c;
     }
+    if (s->sends)
+        io_tls_pace(s->p);
     if (!s->connected) {
         s->connected = true;
         s->since = s->p->now;
         tell(s, UDT_EV_CONNECTED, 0);
     }
     if (c->state == TLS_UP && c->s == s)
-        stripe_conn_ready(c);
+        stripe_conn_ready(c, true);
 }
 
 void stripe_conn_ended(tls_conn *c)
@@ -205,13 +207,15 @@ void stripe_conn_ended(tls_conn *c)
     if (s->cur == c)
         s->cur = NULL;
     c->s = NULL;
+    if (s->sends)
+        io_tls_pace(s->p);
     if (!s->fn)
         s->p->tls->sweep = true;
     else if (was_up || alive == 0)
         fail(s, c->err);
 }
 
-void stripe_conn_ready(tls_conn *c)
+void stripe_conn_ready(tls_conn *c, bool in)
 {
     stripe *s = c->s;
     bool was_full = c->out_len > 0, empty = tls_conn_flush(c);
@@ -226,7 +230,7 @@ void stripe_conn_ready(tls_conn *c)
         s->want_write = false;
         tell(s, UDT_EV_WRITABLE, 0);
     }
-    if (s->err == 0)
+    if (in && s->err == 0)
         tell(s, UDT_EV_READABLE, 0);
     if (was_full && s->fn && !s->draining && s->err == 0) {
         s->draining = true;
@@ -257,9 +261,9 @@ ssize_t stripe_send(stripe *s, const uint8_t *b, size_t n)
         size_t len = n - done < TLS_FRAME_BYTES ? n - done : TLS_FRAME_BYTES;
         be64_put(head, s->sent);
         be32_put(head + 8, (uint32_t)len);
-        int rc = tls_conn_write(c, head, sizeof head);
+        int rc = tls_conn_write(c, head, sizeof head, true);
         if (rc == 0)
-            rc = tls_conn_write(c, b + done, len);
+            rc = tls_conn_write(c, b + done, len, false);
         if (rc != 0) {
             fail_soon(s, rc);
             break;

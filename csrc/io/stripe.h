@@ -35,6 +35,8 @@ stripe *stripe_await(io_port *p, const udt_ticket *t, int32_t idle_ms, stripe_fn
 ssize_t stripe_send(stripe *s, const uint8_t *b, size_t n);
 /* Bytes put out, AGAIN, PEERCLOSED at the end, or the stream's error. */
 ssize_t stripe_recv(stripe *s, uint8_t *b, size_t cap);
+/* What the transfer may send (bytes a second, 0 = no cap), and whether this end is its sender. */
+void stripe_rate(stripe *s, int64_t max_Bps, bool sender);
 size_t stripe_unacked(stripe *s); /* bytes that the peer's host has not acknowledged, about */
 void stripe_stats(stripe *s, struct udt_stats *out);
 /* No event follows. What was sent still goes out for linger_ms. */
@@ -49,5 +51,8 @@ bool io_tls_again(const io_port *p); /* there is something to do at once */
 void io_tls_turn(io_port *p);        /* takes in what happened */
 void io_tls_closing(io_port *p); /* no new connections; those that still say something end soon */
 void io_tls_fini(io_port *p);
+/* ---- tls_pace.c ---- */
+
+void io_tls_pace(io_port *p); /* caps, connections or what they send for have changed */
 
 #endif

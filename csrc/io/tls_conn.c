@@ -18,7 +18,8 @@ static int bio_write(BIO *b, const char *data, int len)
 {
     const tls_conn *c = BIO_get_data(b);
     BIO_clear_retry_flags(b);
-    ssize_t n = send(c->fd, data, (size_t)len, MSG_NOSIGNAL | MSG_DONTWAIT);
+    int flags = MSG_NOSIGNAL | MSG_DONTWAIT | (c->more ? MSG_MORE : 0);
+    ssize_t n = send(c->fd, data, (size_t)len, flags);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         BIO_set_retry_write(b);
     return (int)n;
@@ -26,11 +27,13 @@ static int bio_write(BIO *b, const char *data, int len)
 
 static int bio_read(BIO *b, char *data, int len)
 {
-    const tls_conn *c = BIO_get_data(b);
+    tls_conn *c = BIO_get_data(b);
     BIO_clear_retry_flags(b);
-    ssize_t n = recv(c->fd, data, (size_t)len, MSG_DONTWAIT);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+    ssize_t n = c->dry ? -1 : recv(c->fd, data, (size_t)len, MSG_DONTWAIT);
+    if (c->dry || (n < 0 && (errno == EAGAIN || errno == EINTR))) {
+        c->dry = c->dry || errno == EAGAIN; /* the next input is an event */
         BIO_set_retry_read(b);
+    }
     return (int)n;
 }
 
@@ -225,7 +228,7 @@ void tls_conn_shut(tls_conn *c)
         ERR_clear_error();
         (void)shutdown(c->fd, SHUT_WR);
         c->state = TLS_CLOSING;
-        tls_conn_step(c);
+        tls_conn_step(c, true);
     } else if (c->state != TLS_CLOSING) {
         tls_conn_end(c, UDT_E_CLOSED);
     }
@@ -287,27 +290,33 @@ static void discard(tls_conn *c)
     (void)epoll_ctl(c->p->tls->epfd, EPOLL_CTL_MOD, c->fd, &ev); /* the rest in the next turn */
 }
 
-void tls_conn_step(tls_conn *c)
+void tls_conn_step(tls_conn *c, bool in)
 {
+    if (in)
+        c->dry = false;
     if (c->state == TLS_CONNECTING && !dialled(c))
         return;
     if (c->state == TLS_SHAKING)
         shake(c);
     else if (c->state == TLS_UP)
-        stripe_conn_ready(c);
+        stripe_conn_ready(c, in);
     else if (c->state == TLS_CLOSING)
         discard(c);
 }
 
 /* ---- bytes ---- */
 
-static int write_some(tls_conn *c, const uint8_t *b, size_t n, size_t *done)
+/* A call of SSL_write_ex makes one record (partial writes are on), and the kernel is told of those
+ * that others follow: it then sends full segments, fewer by far than one for each record. */
+static int write_some(tls_conn *c, const uint8_t *b, size_t n, bool more, size_t *done)
 {
     *done = 0;
     ERR_clear_error();
     while (*done < n) {
         size_t k = 0;
+        c->more = more || n - *done > SSL3_RT_MAX_PLAIN_LENGTH;
         int rc = SSL_write_ex(c->ssl, b + *done, n - *done, &k);
+        c->more = false;
         if (rc != 1) {
             int why = SSL_get_error(c->ssl, rc);
             return why == SSL_ERROR_WANT_WRITE || why == SSL_ERROR_WANT_READ ? UDT_E_AGAIN
@@ -323,10 +332,10 @@ static int write_some(tls_conn *c, const uint8_t *b, size_t n, size_t *done)
     return 0;
 }
 
-int tls_conn_write(tls_conn *c, const uint8_t *b, size_t n)
+int tls_conn_write(tls_conn *c, const uint8_t *b, size_t n, bool more)
 {
     size_t done = 0;
-    int rc = c->out_len > 0 ? UDT_E_AGAIN : write_some(c, b, n, &done);
+    int rc = c->out_len > 0 ? UDT_E_AGAIN : write_some(c, b, n, more, &done);
     if (rc != UDT_E_AGAIN)
         return rc;
     if (!c->out)
@@ -343,7 +352,7 @@ bool tls_conn_flush(tls_conn *c)
     size_t done = 0;
     if (c->out_len == 0)
         return true;
-    int rc = write_some(c, c->out + c->out_at, c->out_len - c->out_at, &done);
+    int rc = write_some(c, c->out + c->out_at, c->out_len - c->out_at, false, &done);
     c->out_at += done;
     if (c->out_at == c->out_len)
         c->out_at = c->out_len = 0;

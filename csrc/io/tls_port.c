@@ -162,7 +162,7 @@ void io_tls_turn(io_port *p)
         if (!c)
             accept_some(p);
         else if (c->state != TLS_DEAD)
-            tls_conn_step(c);
+            tls_conn_step(c, (ev[i].events & ~(uint32_t)EPOLLOUT) != 0);
     }
     if (t->sweep)
         sweep(p);

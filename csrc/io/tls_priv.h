@@ -29,6 +29,8 @@ typedef struct tls_conn {
     SSL *ssl;
     enum tls_state state;
     bool server, eof;
+    bool more; /* what is written now is not the last of a frame */
+    bool dry;  /* nothing to read before the next event */
     int err;
     io_timer limit;
     uint8_t head[TLS_HEAD_BYTES]; /* of the frame that comes */
@@ -38,6 +40,7 @@ typedef struct tls_conn {
     uint8_t *out;  /* what the socket had no room for */
     size_t out_at, out_len;
     uint64_t written; /* since the last key update */
+    int64_t pace;     /* bytes a second that the kernel was told, 0 = no bound */
 } tls_conn;
 
 struct stripe {
@@ -47,6 +50,8 @@ struct stripe {
     void *arg;
     uint8_t id[16], psk[32];
     int32_t idle_ms;
+    int64_t max_Bps; /* cap of the transfer, 0 = none */
+    bool sends;      /* this end is the sender */
     bool server, connected, want_write, peer_closed;
     int err;
     tls_conn *conn[STRIPE_MAX];
@@ -78,10 +83,11 @@ stripe *io_tls_stripe_of(io_port *p, const uint8_t *id, size_t len);
 tls_conn *tls_conn_new(io_port *p, int fd, bool server, stripe *s);
 void tls_conn_free(tls_conn *c);
 int tls_conn_dial(io_port *p, const udt_addr *to, stripe *s); /* 0 or an error */
-/* The socket's readiness changed. */
-void tls_conn_step(tls_conn *c);
-/* Bytes written and those kept for later count alike; only call it while nothing is kept. */
-int tls_conn_write(tls_conn *c, const uint8_t *b, size_t n);
+/* The socket's readiness changed; in: also for reading. */
+void tls_conn_step(tls_conn *c, bool in);
+/* Bytes written and those kept for later count alike; only call it while nothing is kept. more: the
+ * next call follows at once, and without `more` in the end. */
+int tls_conn_write(tls_conn *c, const uint8_t *b, size_t n, bool more);
 bool tls_conn_flush(tls_conn *c);                           /* nothing is kept any more */
 ssize_t tls_conn_read(tls_conn *c, uint8_t *b, size_t cap); /* 0 = end, AGAIN, BROKEN */
 void tls_conn_end(tls_conn *c, int err);                    /* closes at once */
@@ -90,10 +96,10 @@ void tls_conn_limits(tls_conn *c, int32_t idle_ms);
 SSL_CTX *tls_conn_ctx(io_port *p);
 
 /* stripe.c */
-void stripe_attach(stripe *s, tls_conn *c); /* c is proved */
-void stripe_conn_ready(tls_conn *c);        /* up, and something changed */
-void stripe_conn_ended(tls_conn *c);        /* c->err */
-bool stripe_over(const stripe *s);          /* to be freed */
+void stripe_attach(stripe *s, tls_conn *c);   /* c is proved */
+void stripe_conn_ready(tls_conn *c, bool in); /* up, and something changed; in: to read too */
+void stripe_conn_ended(tls_conn *c);          /* c->err */
+bool stripe_over(const stripe *s);            /* to be freed */
 void stripe_free(stripe *s);
 
 #endif

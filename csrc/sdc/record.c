@@ -5,6 +5,8 @@
 
 #define LAST_NUMBER UINT64_MAX /* of an ERROR record, wherever it stands */
 
+enum { MODE_ENCRYPT = 1, MODE_EARLY = 2 };
+
 /* ---- OPEN ----
  *  0        1        2                 4          20         36                  68
  *  | type 1 | mode   | length = 64     | ticket id | nonce    | HMAC-SHA-256      |
@@ -26,11 +28,12 @@ void sdc_hello_fini(sdc_hello *h)
     secure_wipe(h, sizeof *h);
 }
 
-/* HMAC(key, role || nonces so far): the responder's covers both. */
-static void proof(const sdc_hello *h, bool of_initiator, uint8_t mac[SHA256_BYTES])
+/* HMAC(key, role || nonces so far): the responder's covers both; the role of an initiator that
+ * sends early is another. */
+static void proof(const sdc_hello *h, bool of_initiator, bool early, uint8_t mac[SHA256_BYTES])
 {
     uint8_t text[1 + 2 * SDC_NONCE_BYTES];
-    text[0] = of_initiator ? 'I' : 'R';
+    text[0] = !of_initiator ? 'R' : early ? 'E' : 'I';
     memcpy(text + 1, h->nonces, sizeof h->nonces);
     hmac_sha256(h->key, sizeof h->key, text, of_initiator ? 1 + SDC_NONCE_BYTES : sizeof text, mac);
 }
@@ -45,10 +48,10 @@ int sdc_hello_write(const sdc_hello *h, uint8_t out[SDC_OPEN_BYTES])
     uint8_t mac[SHA256_BYTES];
     if (!h->initiator && !h->met)
         return UDT_E_STATE;
-    proof(h, h->initiator, mac);
+    proof(h, h->initiator, h->early, mac);
     bytes_wr w = bytes_writer(out, SDC_OPEN_BYTES);
     bytes_put_u8(&w, SDC_OPEN);
-    bytes_put_u8(&w, h->encrypt);
+    bytes_put_u8(&w, (uint8_t)((h->encrypt ? MODE_ENCRYPT : 0) | (h->early ? MODE_EARLY : 0)));
     bytes_put_u16(&w, SDC_OPEN_BYTES - SDC_HEADER_BYTES);
     bytes_put(&w, h->id, sizeof h->id);
     bytes_put(&w, own_nonce(h, h->initiator), SDC_NONCE_BYTES);
@@ -62,28 +65,33 @@ int sdc_hello_read(sdc_hello *h, const uint8_t in[SDC_OPEN_BYTES])
     bytes_rd r = bytes_reader(in, SDC_OPEN_BYTES);
     uint8_t type = bytes_u8(&r), mode = bytes_u8(&r);
     uint16_t len = bytes_u16(&r);
-    if (type != SDC_OPEN || mode != h->encrypt || len != SDC_OPEN_BYTES - SDC_HEADER_BYTES)
+    bool early = mode & MODE_EARLY;
+    if (type != SDC_OPEN || (mode & ~MODE_EARLY) != (h->encrypt ? MODE_ENCRYPT : 0) ||
+        (h->initiator && early != h->early) || len != SDC_OPEN_BYTES - SDC_HEADER_BYTES)
         return UDT_E_PROTO;
     if (!secure_eq(bytes_take(&r, sizeof h->id), h->id, sizeof h->id))
         return UDT_E_AUTH;
     memcpy(own_nonce(h, !h->initiator), bytes_take(&r, SDC_NONCE_BYTES), SDC_NONCE_BYTES);
-    proof(h, !h->initiator, mac);
+    proof(h, !h->initiator, early, mac);
     if (!secure_eq(bytes_take(&r, sizeof mac), mac, sizeof mac))
         return UDT_E_AUTH;
+    h->early = early;
     h->met = true;
     return 0;
 }
 
 /* ---- keys ---- */
 
-/* HKDF-SHA-256 (RFC 5869) with the nonces as salt; one output block. */
+/* HKDF-SHA-256 (RFC 5869) with the nonces as salt, an early direction with the initiator's alone;
+ * one output block. */
 static void derive(const sdc_hello *h, bool from_initiator, uint8_t out[32])
 {
+    bool alone = h->early && from_initiator;
     static const char label[4] = {'S', 'D', 'C', '1'};
     uint8_t prk[SHA256_BYTES], info[sizeof label + 2];
-    hmac_sha256(h->nonces, sizeof h->nonces, h->key, sizeof h->key, prk);
+    hmac_sha256(h->nonces, alone ? SDC_NONCE_BYTES : sizeof h->nonces, h->key, sizeof h->key, prk);
     memcpy(info, label, sizeof label);
-    info[sizeof label] = from_initiator ? 'I' : 'R';
+    info[sizeof label] = alone ? 'E' : from_initiator ? 'I' : 'R';
     info[sizeof label + 1] = 1; /* number of the block, as the RFC wants it */
     hmac_sha256(prk, sizeof prk, info, sizeof info, out);
     secure_wipe(prk, sizeof prk);
@@ -92,7 +100,7 @@ static void derive(const sdc_hello *h, bool from_initiator, uint8_t out[32])
 int sdc_dir_init(sdc_dir *d, const sdc_hello *h, bool from_initiator)
 {
     memset(d, 0, sizeof *d);
-    if (!h->met)
+    if (!h->met && !(h->initiator && h->early && from_initiator))
         return UDT_E_STATE;
     derive(h, from_initiator, d->key);
     d->encrypt = h->encrypt;

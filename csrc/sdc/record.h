@@ -32,7 +32,8 @@ typedef struct sdc_hello {
     uint8_t id[16], key[32];
     uint8_t nonces[2 * SDC_NONCE_BYTES]; /* initiator's, then responder's */
     bool initiator, encrypt;
-    bool met; /* the peer's OPEN was valid */
+    bool early; /* the initiator's direction does not wait for the responder's OPEN; it chooses */
+    bool met;   /* the peer's OPEN was valid */
 } sdc_hello;
 void sdc_hello_init(sdc_hello *h, const udt_ticket *t, bool initiator,
                     const uint8_t nonce[SDC_NONCE_BYTES]);
@@ -51,7 +52,8 @@ typedef struct sdc_dir {
     bool encrypt, ended; /* ended: an ERROR passed; nothing may follow */
     uint8_t key[32];
 } sdc_dir;
-/* The direction from the initiator or from the responder. STATE before both OPENs, NOMEM. */
+/* The direction from the initiator or from the responder. STATE before both OPENs (an early one:
+ * before the initiator's), NOMEM. */
 int sdc_dir_init(sdc_dir *d, const sdc_hello *h, bool from_initiator);
 void sdc_dir_fini(sdc_dir *d); /* wipes; fine on a zeroed one */
 

@@ -8,6 +8,7 @@
 
 #include "base/addr.h"
 #include "base/crc32c.h"
+#include "base/refused.h"
 #include "sgmp/keys.h"
 #include "sgmp/node.h"
 #include "sgmp/packet.h"
@@ -328,6 +329,7 @@ struct sgmp_node {
     udt_time reset_at;
     uint64_t channels[65536 / 64];
     sgmp_stats st;
+    refused_log refused;
     uint8_t in[65536]; /* plain text of the datagram at hand */
 };
 

@@ -329,6 +329,7 @@ void sg_say_input(sgmp_node *n, const struct pkt_header *h, const udt_addr *from
     aead *ctx = NULL;
     if (h->key_id && !key) {
         n->st.no_key++;
+        refused_note(&n->refused, from, UDT_REFUSED_KEY, now);
         sg_reset_reply(n, h, len, from, NULL, RESET_NO_KEY, now);
         return;
     }
@@ -336,8 +337,10 @@ void sg_say_input(sgmp_node *n, const struct pkt_header *h, const udt_addr *from
         return;
     bool ok = sg_verify(n, h, pkt, len, ctx);
     aead_free(ctx);
-    if (!ok)
+    if (!ok) {
+        refused_note(&n->refused, from, UDT_REFUSED_KEY, now);
         return;
+    }
     bytes_rd r = bytes_reader(n->in, h->body_len);
     if (h->type == PKT_T_RESET) {
         struct pkt_reset_body b;

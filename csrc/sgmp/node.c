@@ -374,6 +374,11 @@ void sgmp_node_stats(const sgmp_node *n, sgmp_stats *out)
     out->groups = (int64_t)n->groups.count;
 }
 
+const refused_log *sgmp_node_refused(const sgmp_node *n)
+{
+    return &n->refused;
+}
+
 int sgmp_node_peer_info(const sgmp_node *n, const sgmp_dest *to, sgmp_peer_info *out)
 {
     struct key *key = to->key_id ? keys_find(&n->keys, to->key_id) : NULL;

@@ -95,6 +95,8 @@ int64_t sgmp_node_bulk_accept(sgmp_node *n, const udt_addr *from, udt_time now);
 int sgmp_node_bulk_write(sgmp_node *n, int64_t in_id, const uint8_t *buf, size_t len, udt_time now);
 void sgmp_node_bulk_gone(sgmp_node *n, int64_t in_id, udt_time now);
 
+struct refused_log;
+const struct refused_log *sgmp_node_refused(const sgmp_node *n); /* base/refused.h */
 void sgmp_node_stats(const sgmp_node *n, sgmp_stats *out);
 int sgmp_node_peer_info(const sgmp_node *n, const sgmp_dest *to, sgmp_peer_info *out);
 

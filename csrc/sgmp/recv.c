@@ -299,6 +299,7 @@ static bool accept_datagram(sgmp_node *n, struct assoc *a, const struct rx *rx, 
         a->fresh_from = h->pkt;
     } else if (h->pkt < a->fresh_from && !is_fresh(n, a, rx, &b)) {
         n->st.replays++; /* may be of an association that was forgotten */
+        refused_note(&n->refused, rx->from, UDT_REFUSED_REPLAY, rx->now);
         return false;
     }
     if (!sg_assoc_wake(a, rx->now))
@@ -331,6 +332,8 @@ static void wrong_instance(sgmp_node *n, const struct rx *rx, const uint8_t *pkt
     aead *ctx = key ? key_derive(key, 'd', h->src, h->dst, 0) : NULL;
     if (sg_verify(n, h, pkt, rx->len, ctx))
         sg_reset_reply(n, h, rx->len, rx->from, key, RESET_INSTANCE, rx->now);
+    else
+        refused_note(&n->refused, rx->from, UDT_REFUSED_KEY, rx->now);
     aead_free(ctx);
 }
 
@@ -340,6 +343,7 @@ static void peer_input(sgmp_node *n, const struct rx *rx, const uint8_t *pkt)
     struct key *key = h->key_id ? keys_find(&n->keys, h->key_id) : NULL;
     if (h->key_id && !key) {
         n->st.no_key++;
+        refused_note(&n->refused, rx->from, UDT_REFUSED_KEY, rx->now);
         sg_reset_reply(n, h, rx->len, rx->from, NULL, RESET_NO_KEY, rx->now);
         return;
     }
@@ -352,12 +356,16 @@ static void peer_input(sgmp_node *n, const struct rx *rx, const uint8_t *pkt)
         return;
     if (a && a->fresh && !replay_fresh(&a->replay, h->pkt)) {
         n->st.replays++;
+        refused_note(&n->refused, rx->from, UDT_REFUSED_REPLAY, rx->now);
         return;
     }
     aead *ctx = a && key ? sg_assoc_open(a, key) : NULL, *derived = NULL;
     if (key && !ctx)
         ctx = derived = key_derive(key, 'd', h->src, n->instance, 0);
-    if (!sg_verify(n, h, pkt, rx->len, ctx) || !accept_datagram(n, a, rx, key, derived))
+    bool genuine = sg_verify(n, h, pkt, rx->len, ctx);
+    if (!genuine)
+        refused_note(&n->refused, rx->from, UDT_REFUSED_KEY, rx->now);
+    if (!genuine || !accept_datagram(n, a, rx, key, derived))
         aead_free(derived);
 }
 
@@ -379,6 +387,7 @@ void sgmp_node_input(sgmp_node *n, const udt_addr *from, const uint8_t *pkt, siz
     }
     if (!h.key_id && n->cfg.require_auth && h.type != PKT_T_RESET) {
         n->st.no_key++;
+        refused_note(&n->refused, &addr, UDT_REFUSED_KEY, now);
         return;
     }
     if (h.type == PKT_T_HELLO || h.type == PKT_T_HELLO_ACK || h.type == PKT_T_RESET) {

@@ -426,7 +426,8 @@ static size_t build_probe(sgmp_node *n, struct assoc *a, struct draft *d, udt_ti
 {
     struct active *x = a->x;
     x->size_due = false;
-    x->probe_nonce = sg_rand64(n);
+    if (x->size_n == 0) /* a late answer to the first one counts too */
+        x->probe_nonce = sg_rand64(n);
     x->size_at = now + sg_pto(a);
     draft_start(n, a, d, PKT_T_PING, PKT_F_PAD, now);
     d->room = (size_t)x->size_try - PKT_HEADER - PKT_TAG;

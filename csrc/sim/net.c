@@ -177,6 +177,7 @@ static struct path *path_get(sim_net *n, int a, int b)
 static void queue_set(struct queue *q, const sim_link *l)
 {
     q->rate_bps = l->rate_bps;
+    q->police = l->police;
     q->frame_bytes = l->frame_bytes ? l->frame_bytes : HEADER_BYTES;
     if (l->rate_bps <= 0)
         return;
@@ -204,6 +205,12 @@ int sim_net_queue(sim_net *n, const sim_link *l)
     memset(&n->shared[n->nshared], 0, sizeof *n->shared);
     queue_set(&n->shared[n->nshared].queue, l);
     return ++n->nshared;
+}
+
+void sim_net_queue_change(sim_net *n, int queue, const sim_link *l)
+{
+    require(queue > 0 && queue <= n->nshared && l->rate_bps > 0);
+    queue_set(&n->shared[queue - 1].queue, l);
 }
 
 sim_counts sim_net_queue_counts(const sim_net *n, int queue)
@@ -269,7 +276,9 @@ static bool queue_pass(struct queue *q, size_t len, int64_t *at)
     int64_t start = q->busy_ns > *at ? q->busy_ns : *at;
     if (start > *at && start - *at + tx > q->max_ns)
         return false;
-    *at = q->busy_ns = start + tx;
+    q->busy_ns = start + tx;
+    if (!q->police)
+        *at = q->busy_ns;
     return true;
 }
 

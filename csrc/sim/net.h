@@ -34,6 +34,8 @@ typedef struct sim_link {
     uint64_t loss_mask; /* bit i: drop the i-th packet of this direction (first 64) */
     int frame_bytes;    /* on the wire beside each datagram, 0 = 28 (IPv4, UDP); Ethernet: 66 */
     int queue;          /* a shared queue to pass first (sim_net_queue), 0 = none */
+    bool police; /* no queue: a bucket of queue_bytes that fills at the rate; what exceeds it is
+                    dropped, the rest passes at once */
 } sim_link;
 
 typedef struct sim_counts {
@@ -52,6 +54,8 @@ void sim_net_link(sim_net *n, int a, int b, const sim_link *l);
  * needed; 1 BDP counts twice its delay_us). It stands at the sender: delays come after it. */
 int sim_net_queue(sim_net *n, const sim_link *l);
 sim_counts sim_net_queue_counts(const sim_net *n, int queue);
+/* Another rate, bound or kind for it from now on; what waits in it goes at the old rate. */
+void sim_net_queue_change(sim_net *n, int queue, const sim_link *l);
 /* Carry only the first `bytes` (<= 1200) of each datagram of 1200 bytes or more, the rest arrives
  * as zeros: for tests of rates that do not look at the data. 0 = everything. */
 void sim_net_thin(sim_net *n, size_t bytes);

@@ -42,6 +42,7 @@ struct queue {
     int64_t rate_bps, frame_bytes;
     int64_t max_ns;  /* longest wait in front of the rate */
     int64_t busy_ns; /* the rate is taken until then */
+    bool police;     /* nothing waits: see sim_link.police */
 };
 
 struct path { /* one direction a -> b */

@@ -5,7 +5,7 @@
  * --cpu N, --mss N (9000 for jumbo frames), --no-gso, --no-gro, --cc NAME, --bw BYTES_PER_S,
  * --plain (treat the peer as a foreign one), --buf BYTES, --key HEX (32 bytes: every packet is
  * sealed; with --plain-data control packets only), --name TEXT (goes into the line), --json (it
- * always is).
+ * always is). send: --trace FILE writes the last 2^20 trace records as they are (udt_trace_rec).
  * The clock starts when all connections are there. recv: --seconds S ends S seconds later. send:
  * --abandon ends when the time is over, without waiting until everything has arrived.
  * gbps counts payload up to the last byte; cpu_s_per_gb covers all threads of this side; samples
@@ -34,7 +34,8 @@ static struct bench {
     bool threads, plain, plain_data, abandon, refused, keyed;
     uint32_t flags, buf_bytes;
     uint16_t mss;
-    const char *cc, *name;
+    const char *cc, *name, *trace_file;
+    udt_trace *trace;
     int64_t bw, limit_bytes, limit_us; /* AMOUNT */
     int flows, open, ended, connected;
     struct flow flow[MAX_FLOWS];
@@ -273,6 +274,7 @@ static udt_sock_opts options(void)
     udt_sock_opts o = {.type = 1,
                        .own_peer = !b.plain,
                        .cc = b.cc,
+                       .trace = b.trace,
                        .max_bw_Bps = b.bw,
                        .snd_buf_bytes = b.buf_bytes,
                        .rcv_buf_bytes = b.buf_bytes};
@@ -357,7 +359,7 @@ static void meet(const udt_addr *to)
 
 static void send_some(struct flow *f)
 {
-    size_t want = b.flows > 16 ? 16 * 1456 : sizeof buf;
+    size_t want = b.flows > 16 ? 65536 : sizeof buf;
     if (b.limit_bytes && b.limit_bytes - b.all.bytes < (int64_t)want)
         want = (size_t)(b.limit_bytes - b.all.bytes);
     ssize_t n = udt_send(b.ctx, f->sock, buf, want);
@@ -379,8 +381,27 @@ static bool all_drained(void)
     return true;
 }
 
+static void write_trace(void)
+{
+    static udt_trace_rec rec[4096];
+    uint64_t at = 0, end = udt_trace_count(b.trace);
+    FILE *out = b.trace ? fopen(b.trace_file, "wb") : NULL;
+    if (!out)
+        die(b.trace_file, UDT_E_SYS);
+    while (at < end) {
+        size_t n = udt_trace_read(b.trace, &at, rec, sizeof rec / sizeof *rec);
+        if (fwrite(rec, sizeof *rec, n, out) != n)
+            die(b.trace_file, UDT_E_SYS);
+    }
+    if (fclose(out) != 0)
+        die(b.trace_file, UDT_E_SYS);
+    udt_trace_free(b.trace);
+}
+
 static void sender(const char *host, const char *port)
 {
+    if (b.trace_file)
+        b.trace = udt_trace_new(1 << 20);
     udt_addr to = parse_addr(host, port), at = {.family = to.family};
     memset(buf, 0x55, sizeof buf);
     open_port(&at);
@@ -403,6 +424,8 @@ static void sender(const char *host, const char *port)
     for (int i = 0; i < 20; i++)
         turn(5000);
     udt_ctx_free(b.ctx);
+    if (b.trace_file)
+        write_trace();
 }
 
 /* ---- the command line ------------------------------------------------------------------------ */
@@ -461,6 +484,8 @@ static bool parse_option(const char *a, const char *v)
         b.cc = v;
     else if (strcmp(a, "--name") == 0)
         b.name = v;
+    else if (strcmp(a, "--trace") == 0)
+        b.trace_file = v;
     else if (strcmp(a, "--bw") == 0)
         b.bw = strtoll(v, NULL, 10);
     else if (strcmp(a, "--buf") == 0)

@@ -53,7 +53,7 @@ struct Args {
     std::string role, file;
     std::vector<const char *> where;
     bool message = false, send = false, bench = false;
-    bool abandon = false;
+    bool abandon = false, any = false;
     double bench_seconds = 0, pause = 0, hold = 0;
     int buf = 0;
 };
@@ -83,6 +83,8 @@ static Args parse(int argc, char **argv)
             a.bench_seconds = atof(argv[++i]);
         else if (s == "--buf" && i + 1 < argc)
             a.buf = atoi(argv[++i]);
+        else if (s == "--any")
+            a.any = true;
         else if (s == "--abandon")
             a.abandon = true;
         else if (a.role.empty())
@@ -98,7 +100,7 @@ static Args parse(int argc, char **argv)
         fprintf(stderr,
                 "usage: libudt_peer listen PORT | connect HOST PORT | rendezvous LPORT HOST PORT "
                 "(--send FILE | --recv FILE | --bench-send S | --bench-recv) [--message] "
-                "[--pause S] [--hold S]\n");
+                "[--pause S] [--hold S] [--any]\n");
         exit(2);
     }
     return a;
@@ -139,7 +141,7 @@ static UDTSOCKET meet(const Args &a)
             die("rendezvous");
         return s;
     }
-    sockaddr_in here = address(a.bench ? "0.0.0.0" : "127.0.0.1", a.where[0]);
+    sockaddr_in here = address(a.bench || a.any ? "0.0.0.0" : "127.0.0.1", a.where[0]);
     if (UDT::ERROR == UDT::bind(s, reinterpret_cast<sockaddr *>(&here), sizeof here))
         die("bind");
     if (UDT::ERROR == UDT::listen(s, 4))

@@ -19,6 +19,9 @@ struct test_case {
 void test_register(struct test_case *c);
 _Noreturn void test_fail(const char *file, int line, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+/* A demand that does not hold: the case fails; with TEST_KEEP_GOING set the run goes on to print
+ * what else there is, and fails at its end. */
+void test_missed(const char *file, int line, const char *what);
 /* --seed=N of the command line, else a fixed default; printed when a case fails. */
 extern uint64_t test_seed;
 /* --scale=PERCENT: how much of a long case to run (sanitizer builds use 10). Default 100. */
@@ -37,6 +40,11 @@ extern int test_scale;
     do {                                                \
         if (!(cond))                                    \
             test_fail(__FILE__, __LINE__, "%s", #cond); \
+    } while (0)
+#define DEMAND(cond)                                \
+    do {                                            \
+        if (!(cond))                                \
+            test_missed(__FILE__, __LINE__, #cond); \
     } while (0)
 #define CHECK_INT(a, b)                                                                            \
     do {                                                                                           \

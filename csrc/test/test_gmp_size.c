@@ -216,7 +216,9 @@ TEST(gmp_size_falls_in_flight_without_loss_or_duplicate)
         run_for(&d, SEC_(70));
         put(&d, n, 5000, false);
         run_for(&d, SEC_(3));
-        CHECK(d.delivered[n] == 1 && known_size(&d) == (l.loss_ppm ? known_size(&d) : 8972));
+        CHECK(d.delivered[n] == 1 && known_size(&d) > 4000);
+        if (!l.loss_ppm && !l.reorder_ppm) /* else a probe may be lost, or its answer too late */
+            CHECK_INT(known_size(&d), 8972);
         CHECK_INT(st.bulk_streams > 0, 1);
         close_sized(&d);
     }

@@ -107,6 +107,55 @@ TEST(sdc_keys_and_proofs_are_as_written)
     ends_free(&e);
 }
 
+/* An early direction: its key needs the initiator's nonce alone, the other direction's both. */
+TEST(sdc_early_records_need_no_answer)
+{
+    for (int encrypt = 0; encrypt < 2; encrypt++) {
+        uint8_t nonce[2][SDC_NONCE_BYTES] = {"initiator nonce", "responder nonce"};
+        uint8_t open[SDC_OPEN_BYTES], rec[SDC_MAX_RECORD], back[SDC_MAX_RECORD];
+        uint8_t want[32], text[17] = "E", info[6] = "SDC1E\1", prk[32];
+        udt_ticket t;
+        sdc_hello a, b, strict;
+        sdc_dir seal, opened, ret[2];
+        ticket_make(&t, 3, encrypt);
+        sdc_hello_init(&a, &t, true, nonce[0]);
+        sdc_hello_init(&b, &t, false, nonce[1]);
+        a.early = true;
+        CHECK_INT(sdc_hello_write(&a, open), 0);
+        CHECK_INT(open[1], 2 + encrypt);
+        memcpy(text + 1, nonce[0], 16);
+        hmac_sha256(t.key, 32, text, 17, want);
+        CHECK_MEM(open + 36, want, 32);
+        hmac_sha256(nonce[0], 16, t.key, 32, prk);
+        hmac_sha256(prk, 32, info, 6, want);
+        CHECK_INT(sdc_dir_init(&seal, &a, true), 0);
+        CHECK_MEM(seal.key, want, 32);
+        CHECK_INT(sdc_dir_init(&ret[0], &a, false), UDT_E_STATE);
+        size_t n = put_record(&seal, SDC_DATA, "hello", 5, rec);
+        CHECK_INT(sdc_dir_init(&opened, &b, true), UDT_E_STATE);
+        CHECK_INT(sdc_hello_read(&b, open), 0);
+        CHECK(b.early);
+        CHECK_INT(sdc_dir_init(&opened, &b, true), 0);
+        CHECK_INT(sdc_unseal(&opened, rec, n), 5);
+        CHECK_INT(sdc_hello_write(&b, open), 0);
+        strict = a;
+        strict.early = false; /* an answer to another kind of OPEN */
+        CHECK_INT(sdc_hello_read(&strict, open), UDT_E_PROTO);
+        CHECK_INT(sdc_hello_read(&a, open), 0);
+        CHECK_INT(sdc_dir_init(&ret[0], &a, false), 0);
+        CHECK_INT(sdc_dir_init(&ret[1], &b, false), 0);
+        n = put_record(&ret[1], SDC_DATA, "back", 4, back);
+        CHECK_INT(sdc_unseal(&ret[0], back, n), 4);
+        sdc_dir_fini(&seal);
+        sdc_dir_fini(&opened);
+        sdc_dir_fini(&ret[0]);
+        sdc_dir_fini(&ret[1]);
+        sdc_hello_fini(&a);
+        sdc_hello_fini(&b);
+        sdc_hello_fini(&strict);
+    }
+}
+
 TEST(sdc_open_refuses_every_flipped_bit)
 {
     struct ends e;
@@ -453,6 +502,18 @@ TEST(sdc_vectors_of_the_protocol_page)
         check_hex(rec, sdc_seal_error(&d, -202, rec), want[encrypt][4]);
         sdc_blocks_fini(&blocks);
         sdc_dir_fini(&d);
+        if (encrypt) {
+            a.early = true;
+            CHECK_INT(sdc_hello_write(&a, rec), 0);
+            check_hex(
+                rec, SDC_OPEN_BYTES,
+                "01030040000102030405060708090a0b0c0d0e0faaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa267b8303"
+                "1af355e8651ba53e99c830a6b1de50fd6d67c9706ea7713623ce05dc");
+            CHECK_INT(sdc_dir_init(&d, &a, true), 0);
+            check_hex(rec, put_record(&d, SDC_DATA, "hello", 5, rec),
+                      "020000054a448c09b67795b70d074391e22164cef724c1d384");
+            sdc_dir_fini(&d);
+        }
         sdc_hello_fini(&a);
         sdc_hello_fini(&b);
     }

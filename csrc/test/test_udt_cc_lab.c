@@ -2,6 +2,8 @@
 
 #include "udt_err.h"
 
+#define CONNECTED_US 2000000
+
 struct lab_node {
     udt_mux *m;
     int32_t sock;
@@ -58,26 +60,25 @@ static void ep_tick(void *ep, udt_time now)
 }
 static const sim_ep_ops node_ops = {ep_input, ep_burst_end, ep_output, ep_deadline, ep_tick};
 
+static sim_link bottleneck(const lab_link *link)
+{
+    sim_link q = {.rate_bps = (int64_t)link->rate_bps,
+                  .queue_bytes = link->queue_bytes,
+                  .frame_bytes = LAB_FRAME,
+                  .police = link->police};
+    if (!q.queue_bytes)
+        q.queue_bytes = (int64_t)(link->rate_bps / 8e6 * (double)link->rtt_us);
+    return q;
+}
+
 void lab_init(lab *l, const lab_link *link)
 {
     memset(l, 0, sizeof *l);
     l->net = sim_net_new(test_seed);
     sim_net_thin(l->net, 64);
-    sim_link q = {.rate_bps = (int64_t)link->rate_bps,
-                  .queue_bytes = link->queue_bytes,
-                  .frame_bytes = LAB_FRAME};
-    if (!q.queue_bytes)
-        q.queue_bytes = (int64_t)(link->rate_bps / 8e6 * (double)link->rtt_us);
+    sim_link q = bottleneck(link);
     l->bdp = link->rate_bps / 8e6 * (double)link->rtt_us;
     l->queue = sim_net_queue(l->net, &q);
-}
-
-static udt_addr lab_addr(int i, int end)
-{
-    udt_addr a = {.family = 4, .port = 9000, .ip = {10, (uint8_t)(1 + end), 0, 0}};
-    a.ip[2] = (uint8_t)(i >> 8);
-    a.ip[3] = (uint8_t)i;
-    return a;
 }
 
 static void lab_links(lab *l, const lab_link *link, int a, int b, int64_t rtt_us)
@@ -88,16 +89,39 @@ static void lab_links(lab *l, const lab_link *link, int a, int b, int64_t rtt_us
     sim_net_link(l->net, b, a, &back);
 }
 
+void lab_change(lab *l, const lab_link *link)
+{
+    sim_link q = bottleneck(link);
+    sim_net_queue_change(l->net, l->queue, &q);
+    for (int i = 0; i < l->n; i++)
+        lab_links(l, link, l->f[i].id[0], l->f[i].id[1], link->rtt_us);
+}
+
+double lab_now(const lab *l)
+{
+    return (double)(sim_net_now(l->net) - l->start) * 1e-6;
+}
+
+static udt_addr lab_addr(int i, int end)
+{
+    udt_addr a = {.family = 4, .port = 9000, .ip = {10, (uint8_t)(1 + end), 0, 0}};
+    a.ip[2] = (uint8_t)(i >> 8);
+    a.ip[3] = (uint8_t)i;
+    return a;
+}
+
 lab_flow *lab_add(lab *l, const lab_link *link, int64_t rtt_us, const char *cc)
 {
-    int i = l->n++, id[2];
+    int i = l->n++;
     lab_flow *f = &l->f[i];
+    int *id = f->id;
     CHECK(i < LAB_FLOWS);
     f->rtt_us = rtt_us;
     f->cc = cc;
     udt_addr addr[2] = {lab_addr(i, 0), lab_addr(i, 1)};
-    if (cc && strcmp(cc, "tcp") == 0) {
-        f->tcp = sim_tcp_new(l->net, &addr[0], &addr[1], 2000000, &id[0], &id[1]);
+    if (cc && strncmp(cc, "tcp", 3) == 0) {
+        enum sim_tcp_law law = strcmp(cc, "tcp-bbr") == 0 ? SIM_TCP_BBR : SIM_TCP_CUBIC;
+        f->tcp = sim_tcp_new(l->net, &addr[0], &addr[1], law, CONNECTED_US, &id[0], &id[1]);
         lab_links(l, link, id[0], id[1], rtt_us);
         return f;
     }
@@ -109,11 +133,7 @@ lab_flow *lab_add(lab *l, const lab_link *link, int64_t rtt_us, const char *cc)
         d->sender = e == 0;
         d->got = &f->got;
         sim_rng_seed(&d->rng, test_seed + (uint64_t)(2 * i + e));
-        udt_mux_config cfg = {
-            .rand = sim_rng_bytes, .rand_arg = &d->rng, .max_buf_bytes = (uint64_t)8 << 30};
-        d->m = udt_mux_new(&cfg);
-        CHECK(d->m);
-        id[e] = sim_net_add(l->net, &d->addr, &node_ops, d);
+        id[e] = sim_net_add(l->net, &d->addr, NULL, NULL);
         f->node[e] = d;
     }
     lab_links(l, link, id[0], id[1], rtt_us);
@@ -132,7 +152,17 @@ static void lab_connect(lab *l, int i)
     /* Room for eight windows of the whole link; of a crowd, for eight fair shares each. */
     double room = l->bdp * 8 / (l->n > 2 ? l->n : 1) + 4e6;
     o.snd_buf_bytes = o.rcv_buf_bytes = room < 4e9 ? (uint32_t)room : 4000000000u;
-    o.fc_pkts = 1 << 21;
+    if (f->windows)
+        o.snd_buf_bytes = o.rcv_buf_bytes = 0;
+    else
+        o.fc_pkts = 1 << 21;
+    for (int e = 0; e < 2; e++) {
+        struct lab_node *d = f->node[e];
+        udt_mux_config cfg = {.rand = sim_rng_bytes, .rand_arg = &d->rng};
+        cfg.max_buf_bytes = f->windows ? f->budget : (uint64_t)8 << 30;
+        CHECK((d->m = udt_mux_new(&cfg)));
+        sim_net_set(l->net, f->id[e], &node_ops, d);
+    }
     for (int e = 0; e < 2; e++) {
         f->node[e]->sock =
             udt_mux_rendezvous(f->node[e]->m, &f->node[!e]->addr, &o, sim_net_now(l->net));
@@ -147,7 +177,7 @@ void lab_go(lab *l)
             lab_connect(l, i);
     for (int id = 0; id < 2 * l->n; id++)
         sim_net_kick(l->net, id);
-    while (sim_net_step(l->net, 2000000))
+    while (sim_net_step(l->net, CONNECTED_US))
         ;
     for (int i = 0; i < l->n; i++) {
         lab_flow *f = &l->f[i];
@@ -157,6 +187,10 @@ void lab_go(lab *l)
             CHECK(c && f->node[e]->open);
             if (!f->foreign)
                 CHECK(c->own.on || udt__own_start(c, &cfg, sim_net_now(l->net)));
+            if (f->windows) {
+                c->open.auto_rcv = c->open.auto_snd = true;
+                udt__own_windows(c);
+            }
         }
         if (!f->tcp) {
             f->node[0]->writable = true;
@@ -177,6 +211,51 @@ void lab_run(lab *l, double seconds)
     for (int i = 0; i < l->n; i++)
         if (l->f[i].tcp)
             l->f[i].got = sim_tcp_delivered(l->f[i].tcp) * 1456;
+}
+
+void lab_trace(const lab *l)
+{
+    if (!getenv("TEST_TRACE"))
+        return;
+    for (int i = 0; i < l->n; i++) {
+        if (l->f[i].tcp)
+            continue;
+        const udt_conn *c = lab_conn(l, i);
+        const udt_cc_bbr *b = &c->cc.u.bbr;
+        const udt_conn *r = udt__mux_find(l->f[i].node[1]->m, l->f[i].node[1]->sock);
+        printf("snd held %" PRIu64 " of %" PRIu64 " KB, credit left %" PRId64
+               " KB, rcv holds %" PRIu64 " of %" PRIu64 " KB, flow-limited %.2f s\n",
+               c->snd.bytes >> 10, c->snd.max_bytes >> 10,
+               (c->own.edge_bytes - c->own.sent_bytes) / 1024, r->rcv.bytes >> 10,
+               r->rcv.want >> 10, (double)c->st.lim_flow_us * 1e-6);
+        if (c->cc.ops != &udt_cc_bbr_ops) {
+            const udt_cc_native *u = &c->cc.u.native;
+            printf("%7.3f #%d %s%s%s%s bw %.0f rate %.0f pace %.0f chance %.3f min %" PRId64
+                   " rtt %" PRId64 " cwnd %" PRId64 " flight %" PRId64 " wait %d next %" PRId64
+                   " head %" PRId64 " loss %u retr %" PRId64 " to %" PRId64 "\n",
+                   lab_now(l), i, c->cc.ops->name, u->slow_start ? " slow" : "",
+                   u->drain ? " drain" : "", u->inflated ? " inflated" : "", u->bw_pps, u->rate_pps,
+                   1e9 / (double)c->cc.period_ns, u->chance_loss, u->min_rtt_us, c->rtt_us,
+                   c->cc.cwnd_pkts, udt__conn_flight(c), u->probe_wait, c->next, c->snd.head,
+                   c->loss.map.count, c->st.pkts_retrans, c->st.timeouts);
+            continue;
+        }
+        static const char *const names[] = {"START",  "DRAIN", "DOWN", "CRUISE",
+                                            "REFILL", "UP",    "PRTT"};
+        printf("%7.3f #%d %-6s bw %.0f lo %.0f hi %" PRId64 " lo %" PRId64
+               " chance %.3f min %" PRId64 " rtt %" PRId64 " cwnd %" PRId64 " "
+               "flight %" PRId64 " rate %.0f loss %u retr %" PRId64 " sent %" PRId64
+               " got %.1f out %u edge %" PRId64 " head %" PRId64 " "
+               "next %" PRId64 " tail %" PRId64 " probes %" PRId64 " to %" PRId64 "\n",
+               (double)(sim_net_now(l->net) - l->start) * 1e-6, i, names[b->state], b->bw, b->bw_lo,
+               b->hi == INT64_MAX ? -1 : b->hi, b->lo == INT64_MAX ? -1 : b->lo, b->chance,
+               b->min_rtt_us, c->rtt_us, c->cc.cwnd_pkts, c->own.flight,
+               1e9 / (double)c->cc.period_ns, c->loss.map.count, c->st.pkts_retrans,
+               c->st.pkts_sent, (double)l->f[i].got * 1e-6, c->own.out.count, c->edge, c->snd.head,
+               c->next, c->snd.tail, c->st.probes, c->st.timeouts);
+    }
+    sim_counts q = sim_net_queue_counts(l->net, l->queue);
+    printf("   queue sent %" PRId64 " drops %" PRId64 "\n", q.sent, q.queue_drops);
 }
 
 void lab_mark(lab *l)

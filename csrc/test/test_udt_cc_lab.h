@@ -1,5 +1,5 @@
 /* Flows over one bottleneck in virtual time, to judge congestion control by: ours (own mode, any
- * law) and models of TCP, each with its own round trip. Payload is not carried. */
+ * law; or as UDT4) and models of TCP, each with its own round trip. Payload is not carried. */
 #ifndef TEST_UDT_CC_LAB_H
 #define TEST_UDT_CC_LAB_H
 
@@ -9,11 +9,13 @@
 enum { LAB_FLOWS = 512, LAB_FRAME = 66 };
 
 typedef struct lab_flow {
-    int64_t rtt_us, jitter_us;
-    const char *cc; /* NULL = default, "tcp" = the model of TCP CUBIC */
+    int64_t rtt_us;
+    int id[2];
+    const char *cc; /* NULL = default, "tcp" and "tcp-bbr" = models of TCP, "foreign" = as UDT4 */
     bool foreign;
+    bool windows; /* as a program gets them unless it asks: grown by themselves, default budget */
+    uint64_t budget; /* of the buffers, 0 = default */
     int64_t max_bw_Bps;
-    udt_time start_us; /* TCP: after the others are connected */
     struct lab_node *node[2];
     sim_tcp *tcp;
     int64_t got;  /* payload bytes; TCP: of 1456 a packet, to compare */
@@ -35,6 +37,7 @@ typedef struct lab_link {
     int64_t queue_bytes; /* 0 = rate * rtt_us */
     int64_t rtt_us;
     uint32_t loss_ppm;
+    bool police; /* a policer: see sim_link */
 } lab_link;
 
 /* The network, then flows, then lab_go(): all connected, and time counts from there. */
@@ -42,7 +45,12 @@ void lab_init(lab *l, const lab_link *link);
 lab_flow *lab_add(lab *l, const lab_link *link, int64_t rtt_us, const char *cc);
 void lab_go(lab *l);
 void lab_run(lab *l, double seconds); /* until so long after lab_go() */
+/* From now on the bottleneck, and the way of all flows, is this one. */
+void lab_change(lab *l, const lab_link *link);
+double lab_now(const lab *l); /* seconds since lab_go() */
 void lab_mark(lab *l);
+/* With TEST_TRACE set: the model of each flow as it stands. */
+void lab_trace(const lab *l);
 /* Mb/s of payload since the mark. */
 double lab_mbps(const lab *l, int i);
 double lab_total(const lab *l);

@@ -40,7 +40,6 @@ static plan draw(uint64_t seed)
     p.size = (uint64_t)fmin(8e6, fmax(1e5, rate * 0.2 + rate / 8e6 * 3 * (double)rtt_us));
     p.outages = 1 + (int)sim_rng_below(&r, OUTAGES);
     for (int i = 0; i < p.outages; i++) {
-        /* The RTT is known by then: without one, waits are guesses that an outage spoils. */
         p.out[i].at = 3 * rtt_us + 50000 + (udt_time)sim_rng_below(&r, 200000);
         p.out[i].length = (udt_time)sim_rng_below(&r, sim_rng_below(&r, 3) ? 500000 : 8000000);
         p.out[i].there = sim_rng_below(&r, 3) > 0;
@@ -104,6 +103,50 @@ static int run(uint64_t seed, double *worst)
     flow_fini(&f);
     world_fini(&w);
     return hit;
+}
+
+/* The path goes before anything of a connection has come back: nobody knows a round trip time, and
+ * what is then acknowledged first was sent many times. */
+static void outage_at_once(int how, bool messages, int64_t rtt_us, udt_time length, double *worst)
+{
+    plan p = {.link = {.rate_bps = 100000000, .delay_us = rtt_us / 2}, .how = how, .size = 4000000};
+    world w;
+    udt_opts o;
+    world_init(&w, test_seed, &p.link, &p.link);
+    udt_opts_init(&o);
+    o.type = messages ? UDT_DGRAM : UDT_STREAM;
+    o.connect_timeout_ms = 60000;
+    o.idle_timeout_ms = 4 * IDLE_MS;
+    pair s = world_connect(&w, p.how, &o, 60000000);
+    flow f = {
+        .from = 0, .seed = 1, .size = p.size, .msg_size = messages ? 20000 : 0, .in_order = 1};
+    const outage gone = {.there = true, .back = true};
+    cut(&w, &p, &gone);
+    CHECK(!world_move(&w, &s, &f, 1, sim_net_now(w.net) + length));
+    cut(&w, &p, NULL);
+    udt_time whole = sim_net_now(w.net), bound = bound_us(&p);
+    bool done = world_move(&w, &s, &f, 1, whole + bound);
+    *worst = fmax(*worst, (double)(sim_net_now(w.net) - whole) / (double)bound);
+    if (!done)
+        test_fail(__FILE__, __LINE__,
+                  "RTT %.0f ms, nothing for %.1f s, way %d: %" PRIu64 " of %" PRIu64
+                  " bytes %.1f s later",
+                  (double)rtt_us * 1e-3, (double)length * 1e-6, how, f.got, f.size,
+                  (double)bound * 1e-6);
+    flow_fini(&f);
+    world_fini(&w);
+}
+
+TEST(udt_outage_before_the_first_answer)
+{
+    static const udt_time length[] = {30000, 300000, 1500000, 8000000, 25000000};
+    static const int64_t rtt[] = {1000, 40000, 310000, 600000, 1500000};
+    double worst = 0;
+    for (int how = 0; how < 4; how++)
+        for (int i = 0; i < 25; i++)
+            outage_at_once(how, i & 1, rtt[i / 5], length[i % 5], &worst);
+    printf("100 transfers, an outage before the first answer, slowest return %.2f of its bound\n",
+           worst);
 }
 
 TEST(udt_outages)

@@ -21,6 +21,8 @@ typedef struct udt_cc_ack {
     int64_t ack;        /* everything before this index has arrived */
     int64_t next;       /* next new index to send: rounds are counted with it */
     int64_t acked_pkts; /* newly acknowledged, > 0 */
+    int64_t delivered;  /* packets acknowledged until now */
+    int64_t prior;      /* the same when the newest acknowledged packet was sent, -1 = unknown */
     int64_t in_flight;  /* packets on the path before this acknowledgement, repeats too if known */
     int64_t sent_in_flight; /* the same when the newest acknowledged packet was sent, 0 = unknown */
     int64_t rtt_us;         /* clean sample, 0 = none */
@@ -87,6 +89,10 @@ typedef struct udt_cc_native {
     double doubt_pps;                    /* a delivery rate that says jitter */
     int64_t doubt_end;                   /* all that can say so is sent before this index */
     int64_t doubt_rtt_us;                /* RTT that raised the doubt */
+    bool left_in_doubt;                  /* it ended slow start */
+    double round_bw;                     /* best delivery rate of the running round */
+    int64_t last_rtt_us;                 /* smallest sample of the round before, 0 = none */
+    int jump_rounds;                     /* it has jumped, and stayed so for so many rounds */
     int64_t harmless_us;                 /* a rise of the RTT that was jitter */
     bool inflated;                       /* last round: a queue stands in the path */
     int seek_rounds;                     /* slow rounds left to find min_rtt_us again */
@@ -105,19 +111,31 @@ typedef struct udt_cc_native {
 /* State of the law after BBR (cc_bbr.c). */
 typedef struct udt_cc_bbr {
     int state;
-    double bw, bw_cycle[2]; /* best delivery rate, packets/s; of this cycle and the last */
-    double bw_latest;       /* of the running round */
-    double bw_lo;           /* after losses, 0 = none */
-    int64_t hi, lo;         /* packets in flight, INT64_MAX = no bound known */
-    double chance;          /* share of packets lost without our doing */
+    double bw, bw_cycle[2];       /* best delivery rate, packets/s; of this cycle and the last */
+    double bw_latest;             /* of the running round */
+    double bw_lo;                 /* after losses, 0 = none */
+    int64_t hi, lo;               /* packets in flight, INT64_MAX = no bound known */
+    double chance;                /* share of packets lost without our doing */
+    double proved;                /* as much of it did not go away when we slowed down */
+    double slow_lost, slow_total; /* of packets that were sent slowly to prove it */
+    bool slow_now, slow_before;   /* such are those of this whole round, of the round before */
     int64_t min_rtt_us;
     udt_time min_rtt_at;        /* when a round trip near it was last seen */
     int64_t seen_rtt_us;        /* smallest of PROBE_RTT */
+    int64_t high_rtt_us;        /* smallest of the round before it */
+    int64_t last_rtt_us;        /* smallest of the last round */
+    int collapses;              /* rounds in a row in which much more was lost than carried */
+    udt_time early_at;          /* a round was ended early because of that */
+    bool fell;                  /* and the next rounds will show what is carried */
+    int jump_rounds;            /* it has jumped, and stayed there for so many rounds */
+    int64_t probe_pkts;         /* bound of packets in flight in PROBE_RTT */
+    bool rerouted;              /* PROBE_RTT because of that */
     int64_t srtt_us, up_rtt_us; /* up: when UP began */
     bool yielded;
-    bool queued; /* the last round's smallest was well above min_rtt */
+    udt_time yield_at; /* last time */
+    bool queued;       /* the last round's smallest was well above min_rtt */
     udt_time probe_rtt_end;
-    int64_t round_end; /* the running round ends when this index is acknowledged */
+    int64_t round_end; /* the running round ends with a packet sent when so many had arrived */
     udt_time round_at;
     int64_t round_lost, round_acked, round_rtt_us, round_in_flight;
     bool round_limited;
@@ -126,7 +144,9 @@ typedef struct udt_cc_bbr {
     udt_time phase_at, cycle_at;
     int phase_rounds, cycle_rounds;
     int64_t cruise_us;
-    double up_bw; /* bw when UP last paid */
+    double up_from; /* bw when the push of UP began */
+    bool up_hold;   /* the push is over, its effect is awaited */
+    int up_pushes, up_paid;
     int up_rounds;
     int64_t up_pkts;
     udt_time up_at;
@@ -165,5 +185,14 @@ extern const udt_cc_ops *const udt_cc_all[];
 /* NULL when there is none of that name; a NULL name is the default: `udt` for a connection that
  * speaks as libudt does, `bbr` in own mode, whose samples are exact. */
 const udt_cc_ops *udt_cc_find(const char *name, bool plain);
+
+/* For the algorithms: */
+
+/* The next of its own random numbers, 24 bits. */
+uint32_t udt_cc_rand(udt_cc *cc);
+/* Pace at `pps` packets/s, within the bandwidth limit. */
+void udt_cc_set_rate(udt_cc *cc, double pps);
+/* The period that max_bw_Bps allows, ns; 0 = no limit. */
+int64_t udt_cc_cap_ns(const udt_cc_params *p);
 
 #endif

@@ -17,11 +17,7 @@ static void set_rate(udt_cc *cc, int64_t srtt_us)
 {
     const udt_cc_cubic *u = &cc->u.cubic;
     double gain = u->cwnd < u->ssthresh ? 2 : 1.25;
-    double pps = gain * u->cwnd * 1e6 / (double)(srtt_us > 0 ? srtt_us : 1);
-    double period = 1e9 / fmax(pps, 1);
-    cc->period_ns = period < 1 ? 1 : (int64_t)period;
-    if (cc->period_ns < cc->min_period_ns)
-        cc->period_ns = cc->min_period_ns;
+    udt_cc_set_rate(cc, gain * u->cwnd * 1e6 / (double)(srtt_us > 0 ? srtt_us : 1));
     cc->cwnd_pkts = (int64_t)u->cwnd;
 }
 
@@ -31,7 +27,7 @@ static void cubic_init(udt_cc *cc, const udt_cc_params *p)
     memset(u, 0, sizeof *u);
     cc->mss = p->mss;
     cc->rand = p->rand;
-    cc->min_period_ns = p->max_bw_Bps > 0 ? (int64_t)(1e9 * p->mss / (double)p->max_bw_Bps) : 0;
+    cc->min_period_ns = udt_cc_cap_ns(p);
     cc->period_ns = cc->min_period_ns;
     cc->cwnd_pkts = INITIAL_CWND;
     u->cwnd = INITIAL_CWND;

@@ -9,7 +9,7 @@ static void fixed_init(udt_cc *cc, const udt_cc_params *p)
 {
     cc->mss = p->mss;
     cc->rand = p->rand;
-    cc->min_period_ns = p->max_bw_Bps > 0 ? (int64_t)(1e9 * p->mss / (double)p->max_bw_Bps) : 0;
+    cc->min_period_ns = udt_cc_cap_ns(p);
     cc->period_ns = cc->min_period_ns > 0 ? cc->min_period_ns : 1;
     cc->cwnd_pkts = INITIAL_CWND;
 }

@@ -21,9 +21,10 @@
 #define SYN_US 10000
 #define INITIAL_CWND 16
 #define PROBE_GAIN 1.25
-#define PROBE_AGAIN 1.5 /* after a probe that paid */
-#define DRAIN_GAIN 0.75 /* first round after slow start: empty the queue it has filled */
-#define RTT_SAMPLES 6   /* in a round before its RTT may end slow start */
+#define PROBE_DOUBT 1.19 /* nearly all that a probe sends more, when slow start ended in doubt */
+#define PROBE_AGAIN 1.5  /* after a probe that paid */
+#define DRAIN_GAIN 0.75  /* first round after slow start: empty the queue it has filled */
+#define RTT_SAMPLES 6    /* in a round before its RTT may end slow start */
 #define PROBE_ROUNDS 4
 #define SEEK_ROUNDS 3 /* with DRAIN_GAIN, to see the RTT without a queue of ours */
 #define GROWTH 1.2    /* slow start goes on while a round delivers this much more */
@@ -33,6 +34,10 @@
 #define SMALL_CWND 64
 #define CHANCE_LOSS_MAX 0.4 /* loss that stays when we slow down is made up for, up to this */
 #define LOSS_EXCESS 0.3     /* so much more than chance: the rate is too high */
+#define LOWER 0.85          /* then the estimate falls by this at least */
+#define LOWER_MOST 0.5
+#define JUMP_ROUNDS 3
+#define OVERSHOT 0.2 /* slow start: so much more than chance is lost */
 #define MIN_ROUND_US 1000
 
 static double max_get(const udt_cc_max *f)
@@ -51,18 +56,9 @@ static void max_put(udt_cc_max *f, double x, int64_t window_us, udt_time now)
         f->bucket[f->at] = x;
 }
 
-static uint32_t next_rand(udt_cc *cc)
-{
-    cc->rand = cc->rand * 1664525u + 1013904223u;
-    return cc->rand >> 8;
-}
-
 static void set_rate(udt_cc *cc, double pps)
 {
-    double period = 1e9 / fmax(pps, 1.0);
-    cc->period_ns = period < 1 ? 1 : (int64_t)period;
-    if (cc->period_ns < cc->min_period_ns)
-        cc->period_ns = cc->min_period_ns;
+    udt_cc_set_rate(cc, pps);
     cc->u.native.paced_pps[0] = fmax(cc->u.native.paced_pps[0], 1e9 / (double)cc->period_ns);
 }
 
@@ -90,7 +86,7 @@ static void native_init(udt_cc *cc, const udt_cc_params *p)
     memset(n, 0, sizeof *n);
     cc->mss = p->mss;
     cc->rand = p->rand;
-    cc->min_period_ns = p->max_bw_Bps > 0 ? (int64_t)(1e9 * p->mss / (double)p->max_bw_Bps) : 0;
+    cc->min_period_ns = udt_cc_cap_ns(p);
     cc->period_ns = cc->min_period_ns;
     cc->cwnd_pkts = INITIAL_CWND;
     n->slow_start = true;
@@ -177,12 +173,19 @@ static void watch_rtt(udt_cc *cc, const udt_cc_ack *a)
         n->harmless_us = n->doubt_rtt_us - n->min_rtt_us;
     } else if (a->ack >= n->doubt_end) {
         leave_slow_start(cc, a->srtt_us);
+        n->left_in_doubt = true;
     }
 }
 
 static void slow_start_round(udt_cc *cc, int64_t srtt)
 {
     udt_cc_native *n = &cc->u.native;
+    bool overshot = n->full_bw > 0 && n->round_lost + n->round_acked >= SMALL_CWND &&
+                    n->loss_rate > 1.5 * n->chance_loss + OVERSHOT;
+    if (overshot) {
+        leave_slow_start(cc, srtt);
+        return;
+    }
     if (n->bw_pps >= n->full_bw * GROWTH) {
         n->full_bw = n->bw_pps;
         n->full_rounds = 0;
@@ -197,13 +200,17 @@ static void slow_start_round(udt_cc *cc, int64_t srtt)
         leave_slow_start(cc, srtt);
 }
 
-/* Two probes in a row have found much more: slow start has ended too early, or the path is new. */
+/* Two probes in a row have found much more, or the first after an end in doubt: slow start has
+ * ended too early, or the path is new. */
 static void resume_slow_start(udt_cc *cc)
 {
     udt_cc_native *n = &cc->u.native;
     n->slow_start = true;
     n->full_bw = n->bw_pps;
     n->full_rounds = 0;
+    if (n->left_in_doubt && n->doubt_rtt_us - n->min_rtt_us > n->harmless_us)
+        n->harmless_us = n->doubt_rtt_us - n->min_rtt_us;
+    n->left_in_doubt = false;
     cc->cwnd_pkts = (int64_t)(n->bw_pps * (double)n->min_rtt_us / 1e6) + MIN_CWND;
 }
 
@@ -215,8 +222,9 @@ static void probe_round(udt_cc *cc)
         n->probe_wait = -1; /* its result shows one round later */
     } else if (n->probe_wait < 0) {
         bool paid = n->bw_pps > 1.05 * n->probe_from && !n->inflated;
-        if (n->probe_paid && n->bw_pps > PROBE_GAIN * n->probe_from && !n->inflated &&
-            n->min_rtt_us >= SYN_US)
+        double much = n->left_in_doubt && !n->probe_paid ? PROBE_DOUBT : PROBE_GAIN;
+        if ((n->probe_paid || n->left_in_doubt) && n->bw_pps > much * n->probe_from &&
+            !n->inflated && n->min_rtt_us >= SYN_US)
             resume_slow_start(cc);
         n->probe_paid = paid;
         n->probe_every = paid ? PROBE_ROUNDS : 2 * PROBE_ROUNDS;
@@ -234,13 +242,38 @@ static void probe_round(udt_cc *cc)
     }
 }
 
-/* The path takes less than we believed. */
+/* The path takes less than we believed: what this round has delivered, but not less than half. */
 static void lower_estimate(udt_cc_native *n)
 {
+    double part = n->round_bw > 0 && n->bw_pps > 0 ? n->round_bw / n->bw_pps : LOWER;
+    part = fmin(fmax(part, LOWER_MOST), LOWER);
     for (int i = 0; i < 4; i++)
-        n->filter.bucket[i] *= 0.85;
-    n->bw_pps *= 0.85;
-    n->rate_pps *= 0.85;
+        n->filter.bucket[i] *= part;
+    n->bw_pps *= part;
+    n->rate_pps *= part;
+}
+
+/* The smallest RTT has become half as long again from one round to the next and stays so: the way
+ * may have become longer. A few slow rounds show its RTT without a queue of ours. */
+static void watch_jumps(udt_cc_native *n, udt_time now)
+{
+    int64_t last = n->last_rtt_us, rtt = n->round_rtt_us;
+    if (!rtt)
+        return;
+    n->last_rtt_us = rtt;
+    if (last && rtt > last + last / 2 + SYN_US)
+        n->jump_rounds = 1;
+    else if (n->jump_rounds > 0 && llabs(rtt - last) <= last / 16 + 1000)
+        n->jump_rounds++;
+    else
+        n->jump_rounds = 0;
+    if (n->jump_rounds < JUMP_ROUNDS || n->seek_rounds > 0)
+        return;
+    n->jump_rounds = 0;
+    n->seek_rounds = SEEK_ROUNDS;
+    n->sought = true;
+    n->min_rtt_next_us = 0;
+    n->min_rtt_at = now - MIN_RTT_PERIOD_US + (SEEK_ROUNDS + 1) * rtt;
 }
 
 /* A round has passed: everything sent at its start is acknowledged. */
@@ -254,6 +287,7 @@ static void end_round(udt_cc *cc, const udt_cc_ack *a)
     if (n->slow_start) {
         slow_start_round(cc, a->srtt_us);
     } else {
+        watch_jumps(n, a->now);
         n->drain = n->seek_rounds > 0;
         n->seek_rounds -= n->drain;
         if (total >= SMALL_CWND / 2)
@@ -269,6 +303,7 @@ static void end_round(udt_cc *cc, const udt_cc_ack *a)
     n->paced_pps[1] = n->paced_pps[0];
     n->paced_pps[0] = 1e9 / (double)(cc->period_ns > 0 ? cc->period_ns : 1);
     n->round_rtt_us = n->round_samples = 0;
+    n->round_bw = 0;
     n->round_limited = false;
 }
 
@@ -332,6 +367,7 @@ static void native_on_ack(udt_cc *cc, const udt_cc_ack *a)
     if (rate_pps > 0 && ((!a->app_limited && !a->repairing) || rate_pps > n->bw_pps))
         max_put(&n->filter, rate_pps, window_us, a->now);
     n->bw_pps = max_get(&n->filter);
+    n->round_bw = fmax(n->round_bw, rate_pps);
     n->round_acked += a->acked_pkts;
     n->round_limited |= a->app_limited || n->doubt;
     if (a->ack >= n->round_end && a->now - n->round_at >= MIN_ROUND_US)
@@ -376,7 +412,7 @@ static void native_on_loss(udt_cc *cc, const udt_cc_loss *l)
         n->last_dec_pps = n->rate_pps;
         n->avg_nak = ceil(0.875 * n->avg_nak + 0.125 * n->nak_count);
         n->nak_count = n->dec_count = 1;
-        n->dec_random = 1 + (int)(next_rand(cc) % (uint32_t)n->avg_nak);
+        n->dec_random = 1 + (int)(udt_cc_rand(cc) % (uint32_t)n->avg_nak);
         decrease = true;
     } else if (n->dec_count < 5) {
         n->dec_count++;

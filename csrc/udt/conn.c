@@ -8,6 +8,7 @@
 #include "base/bytes.h"
 #include "base/seq.h"
 
+#define RTT_GUESS_MAX_US 1000000 /* first guess */
 #define SHUTDOWNS 3
 #define SHUTDOWNS_FOREIGN 5 /* libudt asks nobody: it would wait 46 s for a lost one */
 
@@ -35,7 +36,7 @@ void udt__conn_arm(udt_conn *c)
 {
     const udt_time all[] = {c->t_handshake, c->t_connect, c->t_ack, c->t_ack_repeat, c->t_nak,
                             c->t_probe,     c->t_retx,    c->t_exp, c->t_pace,       c->t_linger,
-                            c->t_shutdown,  c->t_space,   c->t_own, c->t_hole};
+                            c->t_shutdown,  c->t_space,   c->t_own, c->t_hole,       c->t_pmtu};
     udt_time first = UDT_NEVER;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         first = all[i] < first ? all[i] : first;
@@ -45,9 +46,10 @@ void udt__conn_arm(udt_conn *c)
 
 static void stop_timers(udt_conn *c)
 {
+    udt__near_leave(c);
     c->t_handshake = c->t_connect = c->t_ack = c->t_ack_repeat = c->t_nak = c->t_probe = c->t_retx =
         c->t_exp = c->t_pace = c->t_linger = c->t_shutdown = c->t_space = c->t_hole = c->t_own =
-            UDT_NEVER;
+            c->t_pmtu = UDT_NEVER;
     udt__conn_arm(c);
 }
 
@@ -86,6 +88,7 @@ bool udt__conn_open(udt_conn *c, uint32_t peer_isn, uint32_t peer_window, uint32
     UDT_TRACE(c, UDT_TRACE_STATE, 1, 0, 0, now);
     UDT_TRACE_CC(c, now);
     udt__conn_start_liveness(c, now);
+    udt__pmtu_open(c, now);
     udt__conn_ready(c);
     return true;
 }
@@ -272,10 +275,13 @@ void udt__conn_close(udt_conn *c, uint32_t linger_ms, udt_time now)
 void udt__conn_rtt(udt_conn *c, int64_t rtt)
 {
     rtt = rtt < 1 ? 1 : rtt > 30000000 ? 30000000 : rtt;
-    if (!c->min_rtt_us || rtt < c->min_rtt_us)
+    if (!c->min_rtt_us || rtt < c->min_rtt_us || c->guessed_at)
         c->min_rtt_us = rtt;
-    if (!c->rtt_known) {
+    if (c->own.on)
+        udt__near_rtt(c, rtt);
+    if (!c->rtt_known || c->guessed_at) {
         c->rtt_known = true;
+        c->guessed_at = 0;
         c->rtt_us = rtt;
         c->rtt_var_us = rtt / 2;
         return;
@@ -285,6 +291,27 @@ void udt__conn_rtt(udt_conn *c, int64_t rtt)
     c->rtt_us = (7 * c->rtt_us + rtt) / 8;
     if (__builtin_expect(c->trace != NULL, 0))
         udt__trace_rtt(c, rtt);
+}
+
+/* Too short a guess repeats a few packets in vain; with too long a one the connection stands still
+ * after an outage that has swallowed its first packets. So not since the first transmission, which
+ * is the time of the outage, but since the last, and twice as much as before if the answer comes
+ * too soon after a repeat to belong to it. */
+void udt__conn_guess_rtt(udt_conn *c, int64_t first_us, int64_t last_us, udt_time now)
+{
+    int64_t guess = last_us > RTT_INITIAL_US ? last_us : RTT_INITIAL_US;
+    guess = guess < RTT_GUESS_MAX_US ? guess : RTT_GUESS_MAX_US;
+    if (c->guessed_at) {
+        if (last_us > c->rtt_us / 2 || now - c->guessed_at < c->rtt_us)
+            return;
+        guess = 2 * c->rtt_us;
+    }
+    guess = guess < first_us ? guess : first_us;
+    if (c->guessed_at && guess <= c->rtt_us)
+        return;
+    c->rtt_known = false;
+    udt__conn_rtt(c, guess);
+    c->guessed_at = now;
 }
 
 /* What is said in another way between own ends. */
@@ -382,8 +409,10 @@ static void own_input(udt_conn *c, const udt_addr *from, const udt_pkt *wire, ud
         c->mux->n.dropped_unknown++;
         return;
     }
-    if (!udt__own_open(c, &p, wire->body - UDT_HDR_BYTES, &pn))
+    if (!udt__own_open(c, &p, wire->body - UDT_HDR_BYTES, &pn)) {
+        refused_note(&c->mux->refused, from, c->mux->why, now);
         return;
+    }
     if (!udt__conn_live(c)) {
         answer_late(c, from, &p, now);
         return;
@@ -465,7 +494,7 @@ static size_t emit_shutdown(udt_conn *c, uint8_t *buf, udt_time now)
 static size_t emit_control(udt_conn *c, uint8_t *buf, size_t cap, udt_time now)
 {
     while (c->due & ~(unsigned)DUE_PROBE) {
-        unsigned bit = c->due & -c->due;
+        unsigned left = c->due & ~(unsigned)DUE_PROBE, bit = left & -left;
         size_t n = 0;
         c->due &= ~bit;
         switch (bit) {
@@ -498,6 +527,9 @@ static size_t emit_control(udt_conn *c, uint8_t *buf, size_t cap, udt_time now)
             break;
         case DUE_ACKFREQ:
             n = udt__own_emit_ackfreq(c, buf);
+            break;
+        case DUE_MTU:
+            n = udt__pmtu_emit(c, buf, cap, now);
             break;
         case DUE_PARAMS:
         case DUE_PATH:

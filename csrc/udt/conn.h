@@ -11,6 +11,7 @@
 #define UDT_CONN_H
 
 #include "base/list.h"
+#include "base/refused.h"
 #include "base/timerq.h"
 #include "udt/cc.h"
 #include "udt/handshake.h"
@@ -19,6 +20,7 @@
 #include "udt/own.h"
 #include "udt/own_open.h"
 #include "udt/packet.h"
+#include "udt/pmtu.h"
 #include "udt/rcvbuf.h"
 #include "udt/rcvloss.h"
 #include "udt/sndbuf.h"
@@ -62,7 +64,8 @@ enum conn_due {
     DUE_PARAMS = 1024,
     DUE_PATH = 2048,
     DUE_PATH_REPLY = 4096,
-    DUE_ACKFREQ = 8192
+    DUE_ACKFREQ = 8192,
+    DUE_MTU = 16384 /* padded, to find out what the path carries */
 };
 
 typedef struct udt_conn {
@@ -103,7 +106,7 @@ typedef struct udt_conn {
 
     /* Timers (spec 5); UDT_NEVER when off. */
     udt_time t_handshake, t_connect, t_ack, t_ack_repeat, t_nak, t_probe, t_retx, t_exp, t_pace,
-        t_linger, t_shutdown, t_space, t_own;
+        t_linger, t_shutdown, t_space, t_own, t_pmtu;
     udt_time opened_at, heard_at, sent_at, exp_from;
     int exp_count;
     int asks; /* of a foreign peer, ACKs that ask for its ACK2, since it was heard */
@@ -140,6 +143,7 @@ typedef struct udt_conn {
     int probes;           /* tail-loss probes and timeouts since then */
     int backoff;          /* timeouts since the last clean RTT sample: longer waits (Karn) */
     uint32_t ack2_sub;    /* ACK to confirm */
+    uint32_t ack_heard;   /* number of the last numbered ACK, 0 = none */
     bool want_space;      /* send() returned AGAIN */
     int64_t full_ack;     /* highest index that a non-light ACK confirmed */
     bool drained;         /* everything was acknowledged and said so */
@@ -184,6 +188,7 @@ typedef struct udt_conn {
     /* RTT, shared by both directions as libudt does. */
     int64_t rtt_us, rtt_var_us, min_rtt_us;
     bool rtt_known;
+    udt_time guessed_at; /* rtt_us is only a guess, made then; 0 = it was measured */
     int64_t peer_rate_pps, peer_capacity_pps;
     udt_stats st;
     struct {
@@ -194,6 +199,7 @@ typedef struct udt_conn {
     udt_traced traced;
     udt_own own;
     own_opening open;
+    udt_pmtu pmtu;
 } udt_conn;
 
 typedef struct udt_tombstone {
@@ -214,6 +220,13 @@ typedef struct udt_reply {
     uint8_t buf[UDT_CTRL_MAX];
 } udt_reply;
 #define REPLIES 256
+
+/* A peer whose round trip was short when it was last so. */
+typedef struct udt_near {
+    udt_addr peer;
+    udt_time at;
+} udt_near;
+#define NEAR_PEERS 32
 
 struct udt_mux {
     udt_mux_config cfg;
@@ -236,6 +249,13 @@ struct udt_mux {
     udt_stats closed_stats;
     uint8_t *scratch; /* SCRATCH_BYTES: body of the sealed packet just opened */
     own_counters own; /* of all connections */
+    int64_t patience_us;
+    int64_t near_bytes; /* in flight on short paths, all connections */
+    udt_near near[NEAR_PEERS];
+    udt_path_mtu paths[PMTU_PATHS];
+    refused_log refused;
+    uint8_t why;    /* enum udt_refused_kind of the sealed packet just dropped */
+    bool fragments; /* see udt_mux_fragments() */
 };
 #define SCRATCH_BYTES 65536
 
@@ -250,6 +270,8 @@ bool udt__mux_id_in_use(const udt_mux *m, int32_t id);
 /* Fill in what the caller left to the port; false when an option makes no sense. */
 bool udt__mux_resolve(const udt_mux *m, udt_opts *o, uint16_t family, int32_t timeout_ms);
 void udt__mux_free_conn(udt_conn *c);
+/* Frees a closed connection once its last event was fetched and its shutdowns are out. */
+bool udt__mux_reap(udt_conn *c);
 
 /* mux_reply.c: what is answered without a connection. */
 void udt__reply(udt_mux *m, const udt_addr *to, const uint8_t *buf, size_t len);
@@ -279,6 +301,9 @@ void udt__conn_input(udt_conn *c, const udt_addr *from, const udt_pkt *p, udt_ti
 size_t udt__conn_output(udt_conn *c, uint8_t *buf, size_t cap, size_t max_segs, size_t *seg,
                         udt_time now);
 void udt__conn_rtt(udt_conn *c, int64_t rtt_us);
+/* Something has come that was sent more than once, first and last so long ago: the RTT is guessed
+ * from that as long as there is no sample. */
+void udt__conn_guess_rtt(udt_conn *c, int64_t first_us, int64_t last_us, udt_time now);
 void udt__conn_free_buffers(udt_conn *c);
 /* Moves the rate meters on. */
 void udt__conn_stats(udt_conn *c, udt_stats *out);

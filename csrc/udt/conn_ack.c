@@ -54,6 +54,8 @@ static void news(udt_conn *c, int64_t newest, int64_t waited, udt_time now)
     udt_cc_ack a = {.now = now, .next = c->next, .in_flight = c->next - c->high};
     bool ahead = newest >= c->high;
     const snd_slot *s = udt_sndbuf_slot(&c->snd, newest);
+    if (udt__pmtu_is_full(s->len, c->snd.fill))
+        c->pmtu.full_at = now;
     if (ahead)
         c->high = newest + 1;
     int64_t arrived = c->high - c->lost_first;
@@ -76,11 +78,13 @@ static void news(udt_conn *c, int64_t newest, int64_t waited, udt_time now)
         }
     }
     epoch_sample(c, &a);
-    if (!c->rtt_known && !a.rtt_us) /* every packet was probed: better too long than none */
-        udt__conn_rtt(c, now - s->first_us);
+    if ((!c->rtt_known || c->guessed_at) && !a.rtt_us)
+        udt__conn_guess_rtt(c, now - s->first_us, now - s->sent_us, now);
     if (c->app_limited >= 0 && c->high > c->app_limited)
         c->app_limited = -1;
     a.ack = c->high;
+    a.delivered = c->delivered;
+    a.prior = ahead ? s->delivered : -1;
     a.repairing = c->repairing;
     a.srtt_us = c->rtt_us;
     a.window_pkts = c->edge - c->snd.head;
@@ -159,10 +163,14 @@ void udt__conn_free_up_to(udt_conn *c, int64_t ack)
     }
 }
 
-/* Everything before `ack` (> una) has arrived. */
-static void advance(udt_conn *c, int64_t ack, udt_time now)
+/* Everything before `ack` (> una) has arrived. When acknowledgements before this one are missing,
+ * one of them may have said it, and how long ago nobody knows: such a time is believed only if it
+ * is no surprise. */
+static void advance(udt_conn *c, int64_t ack, bool missed, udt_time now)
 {
     bool clean = lossmap_next(&c->retx, c->snd.head) >= ack;
+    if (missed && now - udt_sndbuf_slot(&c->snd, ack - 1)->sent_us > udt__conn_rto(c))
+        clean = false;
     UDT_TRACE(c, UDT_TRACE_ACKED, 0, (uint64_t)ack, (uint64_t)(ack - c->snd.head), now);
     udt_sndloss_acked(&c->loss, ack);
     lossmap_del_below(&c->retx, ack);
@@ -186,7 +194,7 @@ void udt__conn_ack_input(udt_conn *c, const udt_pkt *p, udt_time now)
         return;
     }
     int64_t ack = seq_index(c->isn, c->snd.head, be32_get(p->body) & SEQ_MASK);
-    bool light = p->len < 16;
+    bool light = p->len < 16, missed = false;
     if (ack > c->next || ack < 0) {
         c->mux->n.dropped_bad++;
         return;
@@ -195,6 +203,8 @@ void udt__conn_ack_input(udt_conn *c, const udt_pkt *p, udt_time now)
     if (!light) {
         int32_t window = (int32_t)be32_get(p->body + 12);
         note_reader(c, ack, window, now);
+        missed = c->ack_heard && p->word1 != c->ack_heard + 1;
+        c->ack_heard = p->word1;
         /* An unconfirmed ACK comes again, and says then whether the rest was read. */
         if (!c->unread || ack < c->snd.tail) {
             c->ack2_sub = p->word1;
@@ -212,7 +222,7 @@ void udt__conn_ack_input(udt_conn *c, const udt_pkt *p, udt_time now)
             note_rates(c, p);
     }
     if (ack > c->snd.head)
-        advance(c, ack, now);
+        advance(c, ack, missed, now);
     udt__conn_check_drained(c, now);
     if (udt__conn_live(c) && udt__conn_can_send(c))
         udt__conn_ready(c);

@@ -210,6 +210,8 @@ void udt__conn_drop_input(udt_conn *c, const udt_pkt *p, udt_time now)
 void udt__conn_ack2_input(udt_conn *c, const udt_pkt *p, udt_time now)
 {
     udt_ack_entry e;
+    if (udt__pmtu_ack2(c, p->word1, now))
+        return;
     if (!udt_window_ack2(&c->window, p->word1, &e))
         return;
     udt__conn_rtt(c, now - e.sent_us);
@@ -289,10 +291,11 @@ size_t udt__conn_emit_light(udt_conn *c, uint8_t *buf)
     return udt_pkt_put_ctrl(buf, UDT_CTRL_ACK, 0, c->peer_id, &word, 1);
 }
 
-/* How long ago the packet behind the last hole of a report came, 0 if just now. */
-static uint32_t waited(const udt_conn *c, int64_t to, uint32_t last_seq, udt_time now)
+/* How long ago the packet behind the last hole of a report came, 0 if just now. The first report of
+ * a hole may be lost, so that a repeated one is news. */
+static uint32_t waited(const udt_conn *c, int64_t to, uint32_t last_seq, bool again, udt_time now)
 {
-    if (c->late_us == 0 || (to == c->gap_end && c->gap_at == now))
+    if (!again && (c->late_us == 0 || (to == c->gap_end && c->gap_at == now)))
         return 0;
     int64_t end = seq_index(c->peer_isn, c->largest, last_seq) + 1;
     udt_time at = end == c->gap_end ? c->gap_at : end == c->hole_mark ? c->hole_at : UDT_NEVER;
@@ -301,24 +304,24 @@ static uint32_t waited(const udt_conn *c, int64_t to, uint32_t last_seq, udt_tim
 }
 
 static size_t emit_range(udt_conn *c, uint8_t *buf, size_t cap, int64_t *from, int64_t to,
-                         udt_time now)
+                         bool again, udt_time now)
 {
     uint32_t words[NAK_WORDS];
-    size_t max = c->payload / 4 < NAK_WORDS ? c->payload / 4 : NAK_WORDS;
+    size_t max = c->snd.fill / 4 < NAK_WORDS ? c->snd.fill / 4 : NAK_WORDS;
     if (max > (cap - UDT_HDR_BYTES) / 4)
         max = (cap - UDT_HDR_BYTES) / 4;
     size_t n = udt_rcvloss_encode(&c->missing, c->peer_isn, *from, to, words, max, from);
     if (n == 0)
         return 0;
     c->st.naks_sent++;
-    return udt_pkt_put_ctrl(buf, UDT_CTRL_NAK, waited(c, *from, words[n - 1], now), c->peer_id,
-                            words, n);
+    return udt_pkt_put_ctrl(buf, UDT_CTRL_NAK, waited(c, *from, words[n - 1], again, now),
+                            c->peer_id, words, n);
 }
 
 /* First report of the holes at or above nak_from. */
 size_t udt__conn_emit_nak(udt_conn *c, uint8_t *buf, size_t cap, udt_time now)
 {
-    size_t n = emit_range(c, buf, cap, &c->nak_from, c->nak_to, now);
+    size_t n = emit_range(c, buf, cap, &c->nak_from, c->nak_to, false, now);
     if (c->nak_from < c->nak_to)
         c->due |= DUE_NAK; /* more than one packet's worth */
     return n;
@@ -326,7 +329,7 @@ size_t udt__conn_emit_nak(udt_conn *c, uint8_t *buf, size_t cap, udt_time now)
 
 size_t udt__conn_emit_nak_repeat(udt_conn *c, uint8_t *buf, size_t cap, udt_time now)
 {
-    size_t n = emit_range(c, buf, cap, &c->repeat_from, c->repeat_to, now);
+    size_t n = emit_range(c, buf, cap, &c->repeat_from, c->repeat_to, true, now);
     if (n && c->repeat_from < c->repeat_to)
         c->due |= DUE_NAK_REPEAT;
     return n;

@@ -89,7 +89,7 @@ int udt__conn_sendmsg(udt_conn *c, const uint8_t *buf, size_t len, int32_t ttl_m
 /* Own mode: the window counts what is in flight, packets sent again too. */
 static bool own_room(const udt_conn *c)
 {
-    return c->own.flight < c->cc.cwnd_pkts || c->own.flight == 0;
+    return (c->own.flight < c->cc.cwnd_pkts || c->own.flight == 0) && udt__near_room(c);
 }
 
 static bool new_allowed(const udt_conn *c)
@@ -223,6 +223,7 @@ static void note_new(udt_conn *c, snd_slot *s, udt_time now)
 
 static void note_again(udt_conn *c, int64_t idx, const snd_slot *s, udt_time now)
 {
+    udt__pmtu_suspect(c, idx, now);
     udt_sndloss_del(&c->loss, idx);
     if (!c->own.on && lossmap_reserve(&c->retx, idx, idx))
         lossmap_add(&c->retx, idx, idx);
@@ -232,8 +233,16 @@ static void note_again(udt_conn *c, int64_t idx, const snd_slot *s, udt_time now
     c->st.bytes_retrans += s->len;
 }
 
+/* Numbered before it was known that the path does not carry so much: it goes alone, for the network
+ * to cut. */
+static bool oversize(const udt_conn *c, const snd_slot *s)
+{
+    return s->len + (c->mss - c->payload) > c->pmtu.now;
+}
+
 static size_t put_packet(udt_conn *c, uint8_t *buf, int64_t idx, snd_slot *s, udt_time now)
 {
+    c->mux->fragments |= oversize(c, s);
     s->sent_us = now;
     if (s->ntx < 255)
         s->ntx++;
@@ -250,6 +259,20 @@ static size_t put_packet(udt_conn *c, uint8_t *buf, int64_t idx, snd_slot *s, ud
                      c->peer_id);
     memcpy(buf + UDT_HDR_BYTES, udt_sndbuf_data(&c->snd, idx), s->len);
     return UDT_HDR_BYTES + s->len;
+}
+
+/* Packets that may go at once. */
+static int burst_most(const udt_conn *c)
+{
+    int most = c->foreign ? BURST_FOREIGN : BURST_OWN, least = 1;
+    if (!c->foreign && (uint32_t)most * c->mss > BURST_BYTES)
+        most = (int)(BURST_BYTES / c->mss);
+    /* On a path as short as a room nothing stands in anybody's way for long. */
+    if (c->own.is_near && !c->cc.min_period_ns)
+        least = most;
+    if (c->cc.period_ns * most > BURST_NS)
+        most = (int)(BURST_NS / c->cc.period_ns);
+    return most > least ? most : least;
 }
 
 /* Packets that may go now; 0 when pacing says later (t_pace is set then). */
@@ -270,13 +293,7 @@ static int allowance(udt_conn *c, udt_time now)
         c->booked = 0;
         return c->burst_left = most;
     }
-    most = c->foreign ? BURST_FOREIGN : BURST_OWN;
-    if (!c->foreign && (uint32_t)most * c->mss > BURST_BYTES)
-        most = (int)(BURST_BYTES / c->mss);
-    int64_t period = c->cc.period_ns;
-    if (period * most > BURST_NS)
-        most = (int)(BURST_NS / period);
-    most = most > 0 ? most : 1;
+    most = burst_most(c);
     if (c->mux->caps.used > 0) {
         at = udt_linkcaps_book(&c->mux->caps, &c->peer, &most, c->mss, now_ns);
         if (at > now_ns) {
@@ -309,6 +326,8 @@ static void note_stop(udt_conn *c, udt_time now)
     } else {
         bool credit = c->own.on && own_room(c); /* so it is the bytes that the receiver grants */
         bool flow = !again && (c->next >= c->edge || credit);
+        if (c->own.on && flow) /* as little a sign of what the path carries as an empty queue */
+            c->app_limited = c->delivered + c->own.flight;
         udt__conn_set_limit(c, flow ? UDT_LIM_FLOW : UDT_LIM_CWND, now);
     }
 }
@@ -332,6 +351,14 @@ static size_t emit_probe(udt_conn *c, uint8_t *buf, udt_time now)
         return emit_drop(c, buf, idx, now);
     note_again(c, idx, s, now);
     return put_packet(c, buf, idx, s, now);
+}
+
+/* The last packet is short and other connections are waiting: it goes with the next batch, and may
+ * be full by then. */
+static bool short_tail(const udt_conn *c, int64_t idx, const snd_slot *s)
+{
+    return c->own.on && idx + 1 == c->snd.tail && s->len < c->snd.fill && idx == c->next &&
+           c->opts.type == UDT_STREAM && c->mux->ready.next != c->mux->ready.prev;
 }
 
 size_t udt__conn_emit_data(udt_conn *c, uint8_t *buf, size_t cap, size_t max_segs, size_t *seg,
@@ -369,7 +396,9 @@ size_t udt__conn_emit_data(udt_conn *c, uint8_t *buf, size_t cap, size_t max_seg
         if (c->foreign && !again && idx + 1 == c->snd.tail && s->len == c->payload &&
             c->opts.type == UDT_STREAM)
             udt_sndbuf_split_tail(&c->snd);
-        if ((n > 0 && head + (size_t)s->len > *seg) || cap - out < head + (size_t)s->len)
+        bool alone = oversize(c, s);
+        if ((n > 0 && (alone || head + (size_t)s->len > *seg || short_tail(c, idx, s))) ||
+            cap - out < head + (size_t)s->len)
             break;
         bool pair = starts_pair(c, idx);
         if (pair && n > 0 && n + 1 >= max_segs)
@@ -389,6 +418,8 @@ size_t udt__conn_emit_data(udt_conn *c, uint8_t *buf, size_t cap, size_t max_seg
         if (n++ == 0)
             *seg = len;
         else if (len < *seg)
+            break;
+        if (alone)
             break;
         idx = choose(c, now);
     }

@@ -1,8 +1,9 @@
 /* Everything a connection does because time has passed (spec 5, 11). */
 #include "udt/conn.h"
 
-#define PROBE_FIRST_US 20000 /* before any RTT is known (spec 2.2) */
-#define PROBE_ROUNDS 2       /* probes before a timeout marks everything lost */
+#define PROBE_FIRST_US 20000   /* before any RTT is known (spec 2.2) */
+#define PROBE_GUESS_US 1000000 /* at most, while the RTT is only guessed */
+#define PROBE_ROUNDS 2         /* probes before a timeout marks everything lost */
 #define TIMEOUT_HEAD_PKTS 64
 #define PROBES_UNKNOWN 6 /* while the RTT is not known: 1.3 s with the doubling */
 #define EXP_MIN_US 300000
@@ -29,7 +30,9 @@ static int64_t probe_wait(const udt_conn *c)
     int64_t base = c->rtt_known ? udt__conn_rto(c) + SYN_US : PROBE_FIRST_US;
     int shift = c->probes + c->backoff < 8 ? c->probes + c->backoff : 8;
     base = base < PROBE_FIRST_US ? PROBE_FIRST_US : base;
-    int64_t most = 4 * base > 1000000 ? 4 * base : 1000000;
+    if (c->guessed_at && base > PROBE_GUESS_US)
+        base = PROBE_GUESS_US;
+    int64_t most = 4 * base > 1000000 && !c->guessed_at ? 4 * base : 1000000;
     return base << shift < most ? base << shift : most;
 }
 
@@ -80,6 +83,8 @@ static void probe_timer(udt_conn *c, udt_time now)
     UDT_TRACE(c, UDT_TRACE_TIMER, UDT_TRACE_T_PROBE, 0, 0, now);
     c->probes++;
     c->progress_at = now;
+    if (c->probes >= 2)
+        udt__pmtu_suspect(c, c->snd.head, now);
     if (c->probes <= (c->rtt_known ? PROBE_ROUNDS : PROBES_UNKNOWN))
         c->due |= DUE_PROBE;
     else
@@ -262,6 +267,10 @@ static void open_timers(udt_conn *c, udt_time now)
     if (now >= c->t_own) {
         c->t_own = UDT_NEVER;
         udt__own_tick(c, now);
+    }
+    if (now >= c->t_pmtu) {
+        c->t_pmtu = UDT_NEVER;
+        udt__pmtu_tick(c, now);
     }
     if (now >= c->t_exp) {
         if (c->foreign)

@@ -6,7 +6,7 @@
 #include "udt_err.h"
 
 #define BURST_NS 1000000 /* a burst holds at most this much of a cap's time */
-#define SLACK_NS 1000000 /* lateness that is made up for */
+#define SLACK_NS 2000000 /* lateness that is made up for; with more some would go first */
 
 void udt_linkcaps_fini(udt_linkcaps *l)
 {
@@ -84,4 +84,20 @@ int64_t udt_linkcaps_book(udt_linkcaps *l, const udt_addr *to, int *pkts, uint32
         k->next_ns = from + span_ns(k, *pkts, bytes);
     }
     return at;
+}
+
+void udt_linkcaps_shares(const udt_linkcaps *l, const udt_addr *to, int n, int64_t *Bps)
+{
+    memset(Bps, 0, (size_t)n * sizeof *Bps);
+    for (int i = 0; i < l->used; i++) {
+        const udt_linkcap *k = &l->cap[i];
+        int64_t count = 0;
+        for (int j = 0; j < n; j++)
+            count += holds(k, &to[j]);
+        for (int j = 0; j < n; j++) {
+            int64_t share = count ? k->Bps / count + 1 : 0;
+            if (holds(k, &to[j]) && (Bps[j] == 0 || share < Bps[j]))
+                Bps[j] = share;
+        }
+    }
 }

@@ -27,5 +27,8 @@ int udt_linkcaps_set(udt_linkcaps *l, const udt_addr *prefix, int bits, int64_t 
  * what a burst may hold and returns when it may go. */
 int64_t udt_linkcaps_book(udt_linkcaps *l, const udt_addr *to, int *pkts, uint32_t bytes,
                           int64_t now_ns);
+/* Equal shares of n senders to `to`: Bps[i] is the smallest of those caps' that hold for to[i], 0
+ * where none does. */
+void udt_linkcaps_shares(const udt_linkcaps *l, const udt_addr *to, int n, int64_t *Bps);
 
 #endif

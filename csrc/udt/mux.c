@@ -14,6 +14,7 @@
 #define DEFAULT_BUF_PKTS 8192
 #define DEFAULT_IDLE_MS 10000
 #define ID_MAX (1 << 30)
+#define FOREIGN_PATIENCE_US 1000 /* their acknowledgements come every 64 packets or 10 ms */
 
 void udt_opts_init(udt_opts *o)
 {
@@ -153,9 +154,10 @@ udt_conn *udt__mux_new_conn_id(udt_mux *m, const udt_opts *o, enum conn_state st
     c->rtt_var_us = RTT_INITIAL_US / 2;
     c->opened_at = c->limit_at = now;
     c->hs_second_at = UDT_NEVER;
+    c->pmtu.now = c->pmtu.top = o->mss;
     c->t_handshake = c->t_connect = c->t_ack = c->t_ack_repeat = c->t_nak = c->t_probe = c->t_retx =
         c->t_exp = c->t_pace = c->t_linger = c->t_shutdown = c->t_space = c->t_hole = c->t_own =
-            UDT_NEVER;
+            c->t_pmtu = UDT_NEVER;
     timerq_node_init(&c->timer);
     list_init(&c->ready);
     list_init(&c->touched);
@@ -189,7 +191,7 @@ void udt__mux_free_conn(udt_conn *c)
 }
 
 /* Free a closed connection once its last event was fetched and its shutdowns are out. */
-static bool reap(udt_conn *c)
+bool udt__mux_reap(udt_conn *c)
 {
     if (c->state != CONN_SHUT || c->ev_mask || c->shutdowns_left > 0 || c->due)
         return false;
@@ -271,52 +273,6 @@ void udt_mux_input(udt_mux *m, const udt_addr *from, const uint8_t *pkt, size_t 
         udt__own_confirmed(c, now);
 }
 
-/* To an address that is not proved yet no more goes than three times what came from it. */
-static size_t output_one(udt_conn *c, uint8_t *buf, size_t cap, size_t max_segs, size_t *seg,
-                         udt_time now)
-{
-    int64_t room = udt__own_path_room(c), datagram = c->mss - UDT_IP_OVERHEAD;
-    if (room < INT64_MAX) {
-        if (room < datagram)
-            return 0; /* more comes with what the peer sends */
-        max_segs = room / datagram < (int64_t)max_segs ? (size_t)(room / datagram) : max_segs;
-    }
-    size_t len = udt__conn_output(c, buf, cap, max_segs, seg, now);
-    c->open.sent_bytes += room < INT64_MAX ? (int64_t)len : 0;
-    return len;
-}
-
-size_t udt_mux_output(udt_mux *m, uint8_t *buf, size_t cap, size_t max_segs, udt_addr *to,
-                      size_t *seg_bytes, udt_time now)
-{
-    m->now = now;
-    if (m->reply_count > 0) {
-        const udt_reply *r = &m->replies[m->reply_head];
-        m->reply_head = (m->reply_head + 1) % REPLIES;
-        m->reply_count--;
-        memcpy(buf, r->buf, r->len);
-        *to = r->to;
-        return *seg_bytes = r->len;
-    }
-    if (max_segs < 1 || max_segs > 64)
-        max_segs = max_segs < 1 ? 1 : 64;
-    if (cap > 65000)
-        cap = 65000;
-    list_node *n;
-    while ((n = list_first(&m->ready)) != NULL) {
-        udt_conn *c = list_entry(n, udt_conn, ready);
-        size_t len = output_one(c, buf, cap, max_segs, seg_bytes, now);
-        list_remove(&c->ready);
-        if (len) {
-            list_add_tail(&m->ready, &c->ready);
-            *to = c->own.to.family ? c->own.to : c->peer;
-            return len;
-        }
-        reap(c);
-    }
-    return 0;
-}
-
 udt_time udt_mux_deadline(const udt_mux *m)
 {
     if (m->reply_count > 0 || !list_empty(&m->ready))
@@ -334,13 +290,26 @@ void udt_mux_tick(udt_mux *m, udt_time now)
         udt__conn_tick(list_entry(n, udt_conn, timer), now);
 }
 
+/* An acknowledgement may be late by half of what lies between two. */
+static int64_t patience(const udt_conn *c)
+{
+    return c->own.on ? c->own.every_us / 2 : FOREIGN_PATIENCE_US;
+}
+
+int64_t udt_mux_patience_us(const udt_mux *m)
+{
+    return m->patience_us;
+}
+
 void udt_mux_burst_end(udt_mux *m, udt_time now)
 {
     list_node *n;
     m->now = now;
+    m->patience_us = FOREIGN_PATIENCE_US;
     while ((n = list_first(&m->touched)) != NULL) {
         udt_conn *c = list_entry(n, udt_conn, touched);
         list_remove(n);
+        m->patience_us = patience(c) < m->patience_us ? patience(c) : m->patience_us;
         if (udt__conn_live(c))
             udt__conn_burst_end(c, now);
     }
@@ -369,7 +338,7 @@ bool udt_mux_next_event(udt_mux *m, struct udt_ev *ev)
     if (!c->ev_mask)
         list_remove(&c->events);
     if (!list_linked(&c->ready))
-        reap(c);
+        udt__mux_reap(c);
     return true;
 }
 
@@ -410,6 +379,7 @@ int32_t udt_mux_connect(udt_mux *m, const udt_addr *to, const udt_opts *o, udt_t
     m->now = now;
     if (!to || !to->family || !udt__mux_resolve(m, &opts, to->family, 3000))
         return UDT_E_INVAL;
+    opts.mss = (uint16_t)udt__pmtu_known(m, to, opts.mss); /* libudt sends no larger ones either */
     udt_conn *c = udt__mux_new_conn(m, &opts, CONN_CLIENT, now);
     if (!c)
         return UDT_E_LIMIT;
@@ -532,6 +502,11 @@ int udt_mux_peer_error(udt_mux *m, int32_t sock, int32_t code, udt_time now)
 int udt_mux_link_cap(udt_mux *m, const udt_addr *prefix, int bits, int64_t bytes_per_s)
 {
     return udt_linkcaps_set(&m->caps, prefix, bits, bytes_per_s);
+}
+
+void udt_mux_link_shares(const udt_mux *m, const udt_addr *to, int n, int64_t *Bps)
+{
+    udt_linkcaps_shares(&m->caps, to, n, Bps);
 }
 
 size_t udt_mux_send_space(udt_mux *m, int32_t sock)

@@ -85,12 +85,24 @@ void udt_mux_input(udt_mux *m, const udt_addr *from, const uint8_t *pkt, size_t 
 size_t udt_mux_output(udt_mux *m, uint8_t *buf, size_t cap, size_t max_segs, udt_addr *to,
                       size_t *seg_bytes, udt_time now);
 
+/* Of the last output: it is one datagram, larger than what the path carries, and was numbered
+ * before that was known. The network must be allowed to fragment it. */
+bool udt_mux_fragments(const udt_mux *m);
+/* A datagram to `to` was refused for its size by the first hop; a router on the way said (perhaps)
+ * that it takes IP packets of `mtu` bytes at most. */
+void udt_mux_too_big(udt_mux *m, const udt_addr *to, size_t len, udt_time now);
+void udt_mux_path_mtu(udt_mux *m, const udt_addr *to, uint32_t mtu, udt_time now);
+
 /* When tick() must run next (also when paced output is due), UDT_NEVER if idle without sockets. */
 udt_time udt_mux_deadline(const udt_mux *m);
 void udt_mux_tick(udt_mux *m, udt_time now);
 
 /* The receive burst has ended (socket drained): acknowledge and deliver promptly (spec 5.1). */
 void udt_mux_burst_end(udt_mux *m, udt_time now);
+
+/* Microseconds for which the connections heard in the last burst can do without being read: what
+ * their senders wish for acknowledgements. */
+int64_t udt_mux_patience_us(const udt_mux *m);
 
 /* Next event, in order; false when there is none. READABLE and WRITABLE coalesce per socket. */
 bool udt_mux_next_event(udt_mux *m, struct udt_ev *ev);
@@ -128,6 +140,10 @@ int udt_mux_peer_error(udt_mux *m, int32_t sock, int32_t code, udt_time now);
  * those that hold for a peer all apply. */
 int udt_mux_link_cap(udt_mux *m, const udt_addr *prefix, int bits, int64_t bytes_per_s);
 
+/* For traffic of the same port that another sender carries: the caps' shares of n senders to `to`,
+ * bytes per second, 0 = no cap. */
+void udt_mux_link_shares(const udt_mux *m, const udt_addr *to, int n, int64_t *Bps);
+
 size_t udt_mux_send_space(udt_mux *m, int32_t sock); /* bytes send() would accept now */
 size_t udt_mux_unacked(udt_mux *m, int32_t sock);    /* bytes sent or queued, not acknowledged */
 
@@ -161,8 +177,11 @@ typedef struct udt_mux_counters {
     int64_t dropped_bad, dropped_unknown, dropped_cookie, rejected; /* cumulative datagrams */
     int64_t buf_bytes;                                              /* current */
     int64_t bad_tag, replayed, unsealed; /* cumulative, datagrams that did not prove themselves */
-    int64_t moves, moves_refused; /* cumulative, addresses of peers that changed, or did not */
+    int64_t moves, moves_refused;  /* cumulative, addresses of peers that changed, or did not */
+    int64_t mtu_falls, mtu_raises; /* cumulative, packet sizes that a path forbade, or allowed */
 } udt_mux_counters;
 void udt_mux_counters_get(const udt_mux *m, udt_mux_counters *out);
+struct refused_log;
+const struct refused_log *udt_mux_refused(const udt_mux *m); /* base/refused.h */
 
 #endif

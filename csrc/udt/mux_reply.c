@@ -56,6 +56,9 @@ void udt__tombstone_input(udt_mux *m, const udt_addr *from, const udt_pkt *p, si
         }
         return;
     }
+    /* Ids of keyed connections have bit 30: a ticket that is over, or that nobody here knows. */
+    if (p->control && p->type == OWN_PARAMS && p->dst >> 30 & 1)
+        refused_note(&m->refused, from, UDT_REFUSED_TICKET, now);
 }
 
 static uint32_t peer_hash(const udt_addr *from, int32_t id, uint32_t isn)
@@ -91,6 +94,7 @@ static udt_conn *new_child(udt_mux *m, const udt_addr *from, const udt_hs *h, bo
     udt_opts o = l->opts;
     if (from->family == 6 && o.mss > 1480 && o.mss <= 1500)
         o.mss = 1480;
+    o.mss = (uint16_t)udt__pmtu_known(m, from, o.mss);
     udt_conn *c = udt__mux_new_conn(m, &o, CONN_CLIENT, now);
     if (!c)
         return NULL;

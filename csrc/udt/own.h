@@ -117,12 +117,16 @@ typedef struct udt_own {
     lossmap out;
     int64_t out_end;                           /* there is room in it for all before this index */
     int64_t flight_first, flight_last, flight; /* list through the slots; -1 = empty */
+    int64_t near_pkts;                         /* of them, those that count in mux->near_bytes */
+    bool is_near;                              /* the path is short */
+    udt_time near_said;                        /* when that was last told to others */
     int64_t reo_us;     /* tolerance: a packet sent so much later must have arrived */
     int64_t reo_pkts;   /* and so many packets later */
     udt_time reo_at;    /* tolerance last needed */
     udt_time window_us; /* start of the running rate sample: see snd_slot.first_us */
     uint32_t said_pkts; /* ACKFREQ last sent */
-    int64_t said_us;
+    int64_t said_us, said_rtt_us;
+    int64_t heard_rtt_us; /* the peer's, from its ACKFREQ; 0 = unknown */
     udt_time said_at;
 } udt_own;
 
@@ -162,6 +166,8 @@ int64_t udt__own_ack_gap(const struct udt_conn *c, int64_t fallback);
 uint32_t udt__own_ack_pkts(const struct udt_conn *c);
 void udt__own_ackfreq_input(struct udt_conn *c, const udt_pkt *p);
 size_t udt__own_emit_eack(struct udt_conn *c, uint8_t *buf, size_t cap, udt_time now);
+/* Bytes of the next EACK, sealed where that is due; 0 = it names runs behind a hole. */
+size_t udt__own_eack_bytes(const struct udt_conn *c);
 
 /* ---- own_loss.c: the scoreboard ---- */
 
@@ -174,6 +180,18 @@ size_t udt__own_emit_ackfreq(struct udt_conn *c, uint8_t *buf);
 void udt__own_timeout(struct udt_conn *c, int64_t most, udt_time now);
 /* c->t_retx has come: packets may be lost by time. */
 void udt__own_loss_timer(struct udt_conn *c, udt_time now);
+
+/* ---- own_near.c: how much all connections to near peers have in flight ---- */
+
+/* A sample of the round trip: is the path short? */
+void udt__near_rtt(struct udt_conn *c, int64_t rtt_us);
+/* May this one have one more packet in flight, as far as that goes? */
+bool udt__near_room(const struct udt_conn *c);
+/* A packet is in flight; it is no longer. */
+void udt__near_sent(struct udt_conn *c, snd_slot *s);
+void udt__near_back(struct udt_conn *c, snd_slot *s);
+/* The connection has ended: nothing more will be heard of what is in flight. */
+void udt__near_leave(struct udt_conn *c);
 
 /* ---- own_path.c, own_open.c: parameters and paths ---- */
 

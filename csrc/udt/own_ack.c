@@ -13,9 +13,11 @@
 #include "base/seq.h"
 #include "udt/conn.h"
 
+#define WORDS 7       /* before the runs */
 #define EVERY_PKTS 64 /* before the peer has wished otherwise */
 #define EVERY_PKTS_MAX 4096
 #define EVERY_US_MAX 100000
+#define PEER_RTT_MAX_US 5000000
 #define GAP_US 100 /* between the EACKs that follow a new hole */
 
 /* Packets first..last have come; the list of runs tells the peer. */
@@ -61,7 +63,7 @@ uint32_t udt__own_ack_pkts(const udt_conn *c)
     return c->own.every_pkts ? c->own.every_pkts : EVERY_PKTS;
 }
 
-/* ACKFREQ: the peer's wish, packets in the info word, microseconds in the body. */
+/* ACKFREQ: the peer's wish, packets in the info word, microseconds in the body, then its RTT. */
 void udt__own_ackfreq_input(udt_conn *c, const udt_pkt *p)
 {
     if (p->len < 4) {
@@ -71,11 +73,15 @@ void udt__own_ackfreq_input(udt_conn *c, const udt_pkt *p)
     uint32_t pkts = p->word1, us = be32_get(p->body);
     c->own.every_pkts = pkts < 2 ? 2 : pkts < EVERY_PKTS_MAX ? pkts : EVERY_PKTS_MAX;
     c->own.every_us = us < 1 ? 1 : us < EVERY_US_MAX ? us : EVERY_US_MAX;
+    if (p->len >= 8) {
+        uint32_t rtt = be32_get(p->body + 4);
+        c->own.heard_rtt_us = rtt < PEER_RTT_MAX_US ? rtt : PEER_RTT_MAX_US;
+    }
 }
 
 static bool listed(const uint32_t *words, size_t n, uint32_t isn, int64_t near, int64_t i)
 {
-    for (size_t k = 7; k < n; k += 2)
+    for (size_t k = WORDS; k < n; k += 2)
         if (i >= seq_index(isn, near, words[k]) && i <= seq_index(isn, near, words[k + 1]))
             return true;
     return false;
@@ -105,13 +111,14 @@ static size_t put_runs(udt_conn *c, int64_t ack, uint32_t *words, size_t n, size
 size_t udt__own_emit_eack(udt_conn *c, uint8_t *buf, size_t cap, udt_time now)
 {
     udt_own *o = &c->own;
-    uint32_t words[7 + 2 * OWN_RANGES];
+    uint32_t words[WORDS + 2 * OWN_RANGES];
     int64_t ack = udt_rcvloss_first(&c->missing, c->largest + 1);
     bool moved = ack > c->last_ack || c->pkts_since_ack > 0;
     c->ack_pending = false;
     c->t_ack = UDT_NEVER;
     if (!moved && !c->ack_force)
         return 0;
+    udt__own_tune(c, now);
     size_t max = sizeof words / sizeof *words;
     size_t room = c->payload < cap - UDT_HDR_BYTES - OWN_TAG_BYTES
                       ? c->payload
@@ -127,7 +134,7 @@ size_t udt__own_emit_eack(udt_conn *c, uint8_t *buf, size_t cap, udt_time now)
     words[4] = (uint32_t)(bytes >> 32);
     words[5] = (uint32_t)bytes;
     words[6] = o->rx_dups;
-    size_t n = put_runs(c, ack, words, 7, max);
+    size_t n = put_runs(c, ack, words, WORDS, max);
     c->last_ack = c->last_any_ack = ack;
     c->last_full_at = now;
     c->pkts_since_ack = 0;
@@ -136,4 +143,10 @@ size_t udt__own_emit_eack(udt_conn *c, uint8_t *buf, size_t cap, udt_time now)
     o->runs_new = 0;
     c->st.acks_sent++;
     return udt_pkt_put_ctrl(buf, OWN_EACK, o->every_pkts, c->peer_id, words, n);
+}
+
+size_t udt__own_eack_bytes(const udt_conn *c)
+{
+    size_t tag = c->own.sealed ? OWN_TAG_BYTES : 0;
+    return c->missing.map.count ? 0 : UDT_HDR_BYTES + 4 * WORDS + tag;
 }

@@ -15,6 +15,9 @@
 #define ACKFREQ_PKTS_MAX 512
 #define ACKFREQ_US_MIN 300
 #define ACKFREQ_US_MAX 25000
+#define ACKFREQ_GAP_US                                                         \
+    50000 /* between two wishes of a near peer: its round trip is mostly queue \
+           */
 
 /* ---- packets in flight, in the order of their numbers ---- */
 
@@ -40,6 +43,7 @@ static void unlink_flying(udt_conn *c, int64_t idx, snd_slot *s)
     s->prev = s->after = 0;
     s->flags &= (uint8_t)~SND_FLYING;
     o->flight--;
+    udt__near_back(c, s);
 }
 
 static void link_flying(udt_conn *c, int64_t idx, snd_slot *s)
@@ -54,6 +58,7 @@ static void link_flying(udt_conn *c, int64_t idx, snd_slot *s)
     o->flight_last = idx;
     s->flags |= SND_FLYING;
     o->flight++;
+    udt__near_sent(c, s);
 }
 
 bool udt__own_may_send(udt_conn *c, int64_t idx)
@@ -111,6 +116,8 @@ static void arrived(udt_conn *c, int64_t idx, news *w)
     uint64_t pn = pn_of(o, s);
     lossmap_del(&o->out, idx);
     w->pkts++;
+    if (udt__pmtu_is_full(s->len, c->snd.fill))
+        c->pmtu.full_at = c->mux->now;
     if (idx > w->high)
         w->high = idx;
     bool first_came = w->top && pn > w->top; /* the peer cannot have seen the last transmission */
@@ -300,6 +307,11 @@ static double rate_of(udt_conn *c, const news *w, udt_time now)
     return (double)pkts * 1e6 / (double)span;
 }
 
+static bool alike(int64_t a, int64_t b)
+{
+    return a * 2 < b * 3 && a * 3 > b * 2;
+}
+
 /* Ask for EACKs as often as the window needs: 8 a window, and 8 a round trip. */
 static void wish_acks(udt_conn *c, uint32_t heard, udt_time now)
 {
@@ -308,12 +320,16 @@ static void wish_acks(udt_conn *c, uint32_t heard, udt_time now)
     pkts = pkts < ACKFREQ_PKTS_MIN ? ACKFREQ_PKTS_MIN : pkts;
     pkts = pkts > ACKFREQ_PKTS_MAX ? ACKFREQ_PKTS_MAX : pkts;
     us = us < ACKFREQ_US_MIN ? ACKFREQ_US_MIN : us > ACKFREQ_US_MAX ? ACKFREQ_US_MAX : us;
-    bool other = pkts * 2 < o->said_pkts * 3 && pkts * 3 > o->said_pkts * 2 &&
-                 us * 2 < o->said_us * 3 && us * 3 > o->said_us * 2;
-    if ((other && heard == o->said_pkts) || (o->said_pkts && now - o->said_at < 2 * c->rtt_us))
+    bool same = alike(pkts, o->said_pkts) && alike(us, o->said_us) &&
+                (o->is_near || alike(c->rtt_us, o->said_rtt_us));
+    int64_t gap = 2 * c->rtt_us;
+    if (o->is_near && gap < ACKFREQ_GAP_US)
+        gap = ACKFREQ_GAP_US;
+    if ((same && heard == o->said_pkts) || (o->said_pkts && now - o->said_at < gap))
         return;
     o->said_pkts = (uint32_t)pkts;
     o->said_us = us;
+    o->said_rtt_us = c->rtt_us;
     o->said_at = now;
     c->due |= DUE_ACKFREQ;
     udt__conn_ready(c);
@@ -321,8 +337,8 @@ static void wish_acks(udt_conn *c, uint32_t heard, udt_time now)
 
 size_t udt__own_emit_ackfreq(udt_conn *c, uint8_t *buf)
 {
-    const uint32_t us = (uint32_t)c->own.said_us;
-    return udt_pkt_put_ctrl(buf, OWN_ACKFREQ, c->own.said_pkts, c->peer_id, &us, 1);
+    const uint32_t words[2] = {(uint32_t)c->own.said_us, (uint32_t)c->own.said_rtt_us};
+    return udt_pkt_put_ctrl(buf, OWN_ACKFREQ, c->own.said_pkts, c->peer_id, words, 2);
 }
 
 static void tell_cc(udt_conn *c, const news *w, int64_t flight, udt_time now)
@@ -331,6 +347,8 @@ static void tell_cc(udt_conn *c, const news *w, int64_t flight, udt_time now)
                     .ack = c->high,
                     .next = c->next,
                     .acked_pkts = w->pkts,
+                    .delivered = c->delivered,
+                    .prior = w->best ? w->sample.delivered : -1,
                     .in_flight = flight,
                     .rtt_us = w->rtt_us,
                     .srtt_us = c->rtt_us,

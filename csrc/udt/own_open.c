@@ -14,6 +14,9 @@
 #define USER_GAP_US 25000
 #define USER_LISTEN_US 300000
 #define PARAMS_TRIES 8
+#define SMALL_TRIES 3                   /* from then on every other PARAMS is a small datagram */
+#define TINY_TRIES 7                    /* and of the smallest size there is */
+#define SMALL_TOKEN ((uint64_t)1 << 63) /* and so its answer is told from that to a full one */
 
 /* ---- common ---- */
 
@@ -388,9 +391,6 @@ int32_t udt_mux_open_keyed(udt_mux *m, const udt_addr *to, const udt_opts *opts,
             return UDT_E_LIMIT;
         }
         udt__own_windows(c);
-        /* The peer may take less than we do: until it says so, packets are of the usual size. */
-        uint32_t usual = (to->family == 6 ? 1480 : 1500) - (o.mss - c->payload);
-        c->snd.fill = c->payload < usual ? c->payload : usual;
         c->own.edge_bytes = (int64_t)OWN_FIRST_PKTS * c->snd.fill;
         c->t_exp = UDT_NEVER;
         ask(c, now);
@@ -400,11 +400,10 @@ int32_t udt_mux_open_keyed(udt_mux *m, const udt_addr *to, const udt_opts *opts,
 }
 
 /* The credit and the packet size of the peer. */
-static void take_params(udt_conn *c, const own_params *v)
+static void take_params(udt_conn *c, const own_params *v, udt_time now)
 {
-    uint32_t mss = v->mss < c->mss ? v->mss : c->mss;
-    uint32_t fill = mss - (c->mss - c->payload);
-    c->snd.fill = fill < c->payload ? fill : c->payload;
+    bool small = v->echo == (c->open.token ^ SMALL_TOKEN);
+    udt__pmtu_peer(c, v->mss, small ? udt__pmtu_small(c, c->open.tries >= TINY_TRIES) : 0, now);
     c->edge = c->snd.head + (v->slots < 2 ? 2 : v->slots < 1u << 24 ? v->slots : 1 << 24);
     c->own.edge_bytes = v->credit < INT64_MAX ? (int64_t)v->credit : INT64_MAX;
 }
@@ -420,8 +419,14 @@ void udt__own_first(udt_conn *c, const udt_addr *from, const udt_pkt *wire, cons
         c->mux->n.dropped_unknown++;
         return;
     }
-    if (!udt__own_open(c, &p, hdr, &pn) || !own_params_get(&v, p.body, p.len))
+    if (!udt__own_open(c, &p, hdr, &pn)) {
+        refused_note(&c->mux->refused, from, c->mux->why, now);
         return;
+    }
+    if (!own_params_get(&v, p.body, p.len)) {
+        c->mux->n.dropped_bad++;
+        return;
+    }
     c->peer = *from;
     c->t_connect = UDT_NEVER;
     uint32_t mss = v.mss < c->opts.mss ? v.mss : c->opts.mss;
@@ -433,6 +438,8 @@ void udt__own_first(udt_conn *c, const udt_addr *from, const udt_pkt *wire, cons
     c->own.edge_bytes = v.credit < INT64_MAX ? (int64_t)v.credit : INT64_MAX;
     c->open.peer_token = v.token;
     c->open.phase = OPEN_PLAIN;
+    if (len + UDT_IP_OVERHEAD < c->pmtu.now) /* larger ones did not get here */
+        udt__pmtu_peer(c, mss, (uint32_t)len + UDT_IP_OVERHEAD, now);
     c->open.unproved = true;
     c->open.got_bytes = (int64_t)len;
     c->open.tries = 0;
@@ -450,7 +457,7 @@ static void answered(udt_conn *c, const own_params *v, udt_time now)
         udt__conn_fail(c, UDT_E_PROTO, now);
         return;
     }
-    take_params(c, v);
+    take_params(c, v, now);
     if (o->tries == 1)
         udt__conn_rtt(c, now - o->said_at);
     else /* what went before the peer was there is lost */
@@ -478,12 +485,13 @@ void udt__own_params_input(udt_conn *c, const udt_pkt *p, udt_time now)
     o->peer_token = v.token;
     if (o->phase == OPEN_ASKING)
         answered(c, &v, now);
-    if (v.echo == o->token) { /* it came from where we send to, and knows all of ours */
+    bool proved = (v.echo & ~SMALL_TOKEN) == (o->token & ~SMALL_TOKEN);
+    if (proved) { /* it came from where we send to, and knows all of ours */
         o->unproved = false;
         c->t_own = UDT_NEVER;
         o->params_flags = 0;
     }
-    if (v.flags & OWN_PARAMS_ANSWER || v.echo != o->token)
+    if (v.flags & OWN_PARAMS_ANSWER || !proved)
         c->due |= DUE_PARAMS;
     udt__conn_ready(c);
 }
@@ -498,13 +506,15 @@ size_t udt__own_emit_params(udt_conn *c, uint8_t *buf, size_t cap, udt_time now)
         c->mux->cfg.rand(c->mux->cfg.rand_arg, (uint8_t *)&o->token, sizeof o->token);
         o->token |= 1;
     }
+    bool asking = o->phase == OPEN_ASKING,
+         small = asking && o->tries >= SMALL_TRIES && o->tries & 1;
     own_params v = {.features = (uint16_t)c->own.features,
                     .mss = c->opts.mss,
                     .credit = udt_rcvbuf_free_bytes(&c->rcv),
                     .slots = (uint32_t)udt__conn_window_now(c),
                     .type = (uint8_t)c->opts.type,
                     .flags = o->params_flags,
-                    .token = o->token,
+                    .token = small ? o->token ^ SMALL_TOKEN : o->token,
                     .echo = o->peer_token};
     uint8_t body[OWN_PARAMS_BYTES];
     own_params_put(&v, body);
@@ -513,9 +523,10 @@ size_t udt__own_emit_params(udt_conn *c, uint8_t *buf, size_t cap, udt_time now)
     if (o->said_at == 0 || o->tries <= 1)
         o->said_at = now;
     size_t n = UDT_HDR_BYTES + sizeof body;
-    if (o->phase == OPEN_ASKING) { /* as large as data will be: the path must carry that, and the
-                                      responder may answer with as much */
-        size_t full = UDT_HDR_BYTES + c->snd.fill + udt__own_data_tag(&c->own) - OWN_TAG_BYTES;
+    if (asking) { /* as large as data will be, so that the responder may answer with as much; the
+                     path may not carry that */
+        uint32_t mss = small ? udt__pmtu_small(c, o->tries >= TINY_TRIES) : c->pmtu.now;
+        size_t full = mss - UDT_IP_OVERHEAD - OWN_TAG_BYTES;
         full = full < cap - OWN_TAG_BYTES ? full : cap - OWN_TAG_BYTES;
         memset(buf + n, 0, full - n);
         n = full;

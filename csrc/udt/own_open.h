@@ -110,6 +110,7 @@ typedef struct own_opening {
     bool auto_rcv, auto_snd;
     udt_time tune_at;
     int64_t tune_read;   /* payload read since */
+    int64_t tune_recv;   /* payload that had arrived then */
     uint64_t said_bytes; /* credit last told */
 } own_opening;
 
@@ -142,6 +143,8 @@ int64_t udt__own_path_room(const struct udt_conn *c);
 /* own_windows.c */
 void udt__own_windows(struct udt_conn *c); /* own mode or not is decided */
 void udt__own_was_read(struct udt_conn *c, size_t n, udt_time now);
+/* Now and then: fits the receive window to what comes. */
+void udt__own_tune(struct udt_conn *c, udt_time now);
 void udt__own_will_write(struct udt_conn *c);
 
 #endif

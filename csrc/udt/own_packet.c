@@ -44,6 +44,7 @@ static void dir_fini(own_dir *d)
 void udt__own_fini(udt_conn *c)
 {
     udt_own *o = &c->own;
+    udt__near_leave(c);
     dir_fini(&o->tx);
     dir_fini(&o->rx);
     lossmap_fini(&o->out);
@@ -109,6 +110,7 @@ bool udt__own_start(udt_conn *c, const own_cfg *cfg, udt_time now)
         udt__conn_fail(c, UDT_E_LIMIT, now);
         return false;
     }
+    udt__pmtu_again(c);
     const udt_cc_params p = {c->mss, udt__rand32(m), c->opts.max_bw_Bps};
     c->cc.ops = udt_cc_find(c->opts.cc, false);
     c->cc.ops->init(&c->cc, &p);
@@ -246,10 +248,11 @@ static void rx_update(udt_own *o, uint64_t pn)
     o->n.key_updates++;
 }
 
-static bool refuse(int64_t *mine, int64_t *of_all)
+static bool refuse(udt_mux *m, enum udt_refused_kind why, int64_t *mine, int64_t *of_all)
 {
     ++*mine;
     ++*of_all;
+    m->why = (uint8_t)why;
     return false;
 }
 
@@ -259,14 +262,14 @@ static bool open_sealed(udt_conn *c, udt_pkt *p, const uint8_t *hdr, uint64_t *p
     own_counters *all = &c->mux->own;
     uint8_t nonce[AEAD_NONCE_BYTES];
     if (p->len < OWN_TAG_BYTES || p->len - OWN_TAG_BYTES > SCRATCH_BYTES)
-        return refuse(&o->n.unsealed, &all->unsealed);
+        return refuse(c->mux, UDT_REFUSED_KEY, &o->n.unsealed, &all->unsealed);
     *pn = expand(o->rx_top, p->timestamp);
     if (!fresh(o, *pn))
-        return refuse(&o->n.replayed, &all->replayed);
+        return refuse(c->mux, UDT_REFUSED_REPLAY, &o->n.replayed, &all->replayed);
     aead *key = rx_key(o, *pn);
     aead_nonce(nonce, *pn);
     if (!key || !aead_open(key, nonce, hdr, UDT_HDR_BYTES, p->body, p->len, c->mux->scratch))
-        return refuse(&o->n.bad_tag, &all->bad_tag);
+        return refuse(c->mux, UDT_REFUSED_KEY, &o->n.bad_tag, &all->bad_tag);
     rx_update(o, *pn);
     mark(o, *pn);
     p->body = c->mux->scratch;

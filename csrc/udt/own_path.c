@@ -78,10 +78,11 @@ static void move(udt_conn *c, udt_time now)
         /* Another host or network: nothing learned of the old path holds. */
         const udt_cc_params p = {c->mss, udt__rand32(c->mux), c->opts.max_bw_Bps};
         c->cc.ops->init(&c->cc, &p);
-        c->rtt_known = false;
+        c->rtt_known = c->own.is_near = false;
         c->min_rtt_us = 0;
         c->rtt_us = RTT_INITIAL_US;
         c->rtt_var_us = RTT_INITIAL_US / 2;
+        udt__pmtu_moved(c, now);
     }
     c->backoff = 0;
     c->ack_force = true; /* the peer's sender hears at once that the way is open */
@@ -114,6 +115,8 @@ void udt__own_control(udt_conn *c, const udt_addr *from, const udt_pkt *p, uint6
         if (p->len >= 8 && o->cand.family && addr_eq(from, &o->cand) &&
             be64_get(p->body) == o->cand_token)
             move(c, now);
+        else if (p->len >= 8 && addr_eq(from, &c->peer))
+            (void)udt__pmtu_answer(c, be64_get(p->body), now);
         break;
     default:
         break;

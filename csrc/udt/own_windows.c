@@ -1,23 +1,32 @@
 /* Windows that grow by themselves (docs/protocol/udt-own-mode.md, "Windows").
  *
  * Receiving: what the peer is allowed (`rcv.want`) is four times what the reader took in the last
- * round trip: enough for a sender that triples its rate each round trip, and for packets that wait
- * behind a hole for another two. It never exceeds a fair share of the port's budget, and starts
- * again at WANT_FIRST after IDLE_US without data.
- * Sending: what the application may queue is twice what is in flight and SND_MORE; with many
- * connections less, for a queue that has left the cache costs the sender half of its speed. */
+ * round trip: enough for a sender that triples its rate each round trip. While holes hold up a
+ * reader that takes all it can get, it is eight times what arrived: a packet that is lost again and
+ * again must not stop the rest. It never exceeds a fair share of the port's budget, and starts
+ * again at WANT_FIRST after IDLE_US without data. The round trip is what the sender has said: who
+ * only receives measures none.
+ * Sending: what the application may queue is twice what is in flight and SND_MORE, which lasts
+ * while a writer in another thread wakes up; with many connections less, on a short path sooner,
+ * for a queue that has left the cache costs the sender half of its speed. */
+#include <math.h>
+
 #include "udt/conn.h"
 
 #define WANT_FIRST (1u << 20)
 #define SND_MORE (1u << 20)
-#define SND_MORE_MIN (64u << 10)
-#define SND_MORE_ALL (32u << 20) /* of all connections together: about what a cache holds */
+#define SND_MORE_MIN (24u << 10)
+#define SND_MORE_ALL (16u << 20) /* of all connections together: about what a cache holds */
+#define SND_NEAR_ALL (2u << 20)
 #define IDLE_US 5000000
 #define TUNE_MIN_US 1000
+#define RTT_LEAST_US 10000
+#define TAKEN 4.0
+#define ARRIVED_HOLES 8.0
 
 static uint64_t snd_more(const udt_conn *c)
 {
-    uint64_t share = SND_MORE_ALL / c->mux->sockets;
+    uint64_t share = (c->own.is_near ? SND_NEAR_ALL : SND_MORE_ALL) / c->mux->sockets;
     return share > SND_MORE ? SND_MORE : share < SND_MORE_MIN ? SND_MORE_MIN : share;
 }
 
@@ -28,54 +37,80 @@ void udt__own_windows(udt_conn *c)
         return;
     bool stream = c->opts.type == UDT_STREAM; /* a message must fit as a whole */
     o->auto_rcv &= c->own.on && stream;
-    o->auto_snd &= c->own.on && stream;
+    o->auto_snd &= stream;
     if (o->auto_rcv)
         udt_rcvbuf_set_want(&c->rcv, WANT_FIRST);
     else if (c->own.on)
         udt_rcvbuf_set_want(&c->rcv, c->opts.rcv_buf_bytes);
     if (o->auto_snd)
         udt_sndbuf_set_max(&c->snd, snd_more(c));
+    if (c->own.on) /* the handshake may have shown it, or another connection */
+        udt__near_rtt(c, c->rtt_known ? c->min_rtt_us : INT64_MAX);
     c->said_window = udt__conn_window_now(c);
     o->said_bytes = udt_rcvbuf_free_bytes(&c->rcv);
 }
 
-/* The reader took `n` bytes. */
-void udt__own_was_read(udt_conn *c, size_t n, udt_time now)
+static int64_t round_trip(const udt_conn *c)
+{
+    int64_t said = c->own.heard_rtt_us, own = c->rtt_known ? c->rtt_us : 0;
+    if (said && said < RTT_LEAST_US) /* a reader may be away for longer */
+        said = RTT_LEAST_US;
+    if (!said && !own)
+        return RTT_INITIAL_US;
+    return said > own ? said : own;
+}
+
+/* Bytes that the last `span` calls for. */
+static double wanted(const udt_conn *c, int64_t rtt, int64_t span)
+{
+    const own_opening *o = &c->open;
+    double arrived = (double)(c->st.bytes_recv - o->tune_recv), want = TAKEN * (double)o->tune_read;
+    bool waits = (double)c->rcv.ready <= arrived / 2; /* the reader, not the data for it */
+    if (waits)
+        want = fmax(want, (c->missing.map.count > 0 ? ARRIVED_HOLES : TAKEN) * arrived);
+    return want * (double)rtt / (double)span;
+}
+
+void udt__own_tune(udt_conn *c, udt_time now)
 {
     own_opening *o = &c->open;
     if (!o->auto_rcv || !c->own.on || !c->rcv.mem)
         return;
-    int64_t rtt = c->rtt_known ? c->rtt_us : RTT_INITIAL_US;
-    o->tune_read += (int64_t)n;
-    int64_t span = now - o->tune_at;
-    if (span < rtt && span < IDLE_US)
-        return;
-    if (span < TUNE_MIN_US)
+    int64_t rtt = round_trip(c), span = now - o->tune_at;
+    if ((span < rtt && span < IDLE_US) || span < TUNE_MIN_US)
         return;
     uint64_t held = c->rcv.bytes, most = held + udt_mem_share(&c->mux->mem, held);
-    uint64_t want = c->rcv.want;
+    double want = (double)c->rcv.want, more = wanted(c, rtt, span);
     if (span >= IDLE_US) /* it had nothing to do: begin again */
         want = WANT_FIRST;
-    else if (4 * (double)o->tune_read * (double)rtt / (double)span > (double)want)
-        want = (uint64_t)(4 * (double)o->tune_read * (double)rtt / (double)span);
-    want = want > most ? most : want;
-    want = want < WANT_FIRST ? WANT_FIRST : want;
-    if (want != c->rcv.want)
-        udt_rcvbuf_set_want(&c->rcv, want);
+    else if (more > want)
+        want = more;
+    want = fmax(fmin(want, (double)most), WANT_FIRST);
+    if ((uint64_t)want != c->rcv.want)
+        udt_rcvbuf_set_want(&c->rcv, (uint64_t)want);
     o->tune_at = now;
     o->tune_read = 0;
+    o->tune_recv = c->st.bytes_recv;
+}
+
+void udt__own_was_read(udt_conn *c, size_t n, udt_time now)
+{
+    c->open.tune_read += (int64_t)n;
+    udt__own_tune(c, now);
 }
 
 /* Before the application queues more. */
 void udt__own_will_write(udt_conn *c)
 {
     own_opening *o = &c->open;
-    if (!o->auto_snd || !c->own.on || !c->snd.mem)
+    if (!o->auto_snd || !c->snd.mem)
         return;
     uint64_t flight = (uint64_t)(c->next - c->snd.head) * c->payload;
     flight = flight < c->snd.bytes ? flight : c->snd.bytes;
     uint64_t max = 2 * flight + snd_more(c), held = c->snd.bytes;
     uint64_t most = held + udt_mem_share(&c->mux->mem, held);
+    if (!c->own.on && most > c->opts.snd_buf_bytes)
+        most = c->opts.snd_buf_bytes;
     max = max > most ? most : max;
     max = max < SND_MORE_MIN ? SND_MORE_MIN : max;
     if (max != c->snd.max_bytes)

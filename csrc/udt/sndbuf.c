@@ -260,6 +260,75 @@ bool udt_sndbuf_split_tail(udt_sndbuf *b)
     return true;
 }
 
+/* Headers for `extra` more packets; none without room for all. */
+static bool open_heads(udt_sndbuf *b, int64_t extra)
+{
+    int64_t old = b->tail;
+    for (; b->tail < old + extra; b->tail++)
+        if (!open_head(b))
+            break;
+    if (b->tail == old + extra)
+        return true;
+    while (b->tail > old)
+        if ((--b->tail & (SND_HEADS - 1)) == 0)
+            drop_piece(b, b->tail >> SND_HEADS_SHIFT);
+    return false;
+}
+
+bool udt_sndbuf_recut(udt_sndbuf *b, int64_t from)
+{
+    int64_t extra = 0, last = b->tail - 1;
+    for (int64_t i = from; i <= last; i++)
+        extra += (udt_sndbuf_slot(b, i)->len - 1) / b->fill;
+    if (extra == 0 || !open_heads(b, extra))
+        return extra == 0;
+    int64_t to = b->tail;
+    for (int64_t i = last; i >= from; i--) {
+        const snd_slot s = *udt_sndbuf_slot(b, i);
+        uint32_t n = (s.len - 1u) / b->fill + 1;
+        udt_block_of(s.data)->live += n - 1;
+        for (uint32_t k = n; k-- > 0;) {
+            snd_slot *d = udt_sndbuf_slot(b, --to);
+            *d = s;
+            d->data = s.data + k * b->fill;
+            d->len = (uint16_t)(k == n - 1 ? s.len - k * b->fill : b->fill);
+            d->word1 &= ~((k > 0 ? UDT_MSG_FIRST : 0) | (k < n - 1 ? UDT_MSG_LAST : 0));
+        }
+    }
+    return true;
+}
+
+/* May `s` be joined with `next`, which lies right behind it? */
+static bool joins(const udt_sndbuf *b, const snd_slot *s, const snd_slot *next)
+{
+    return s->data + s->len == next->data && udt_block_of(s->data) == udt_block_of(next->data) &&
+           s->expire_us == next->expire_us && s->len < b->fill &&
+           ((s->word1 ^ next->word1) & (UDT_MSG_NO | UDT_MSG_ORDER)) == 0;
+}
+
+void udt_sndbuf_join(udt_sndbuf *b, int64_t from)
+{
+    int64_t to = from, old = b->tail;
+    for (int64_t i = from + 1; i < old; i++) {
+        snd_slot *s = udt_sndbuf_slot(b, to), next = *udt_sndbuf_slot(b, i);
+        if (joins(b, s, &next)) {
+            uint32_t n = b->fill - s->len < next.len ? b->fill - s->len : next.len;
+            s->len = (uint16_t)(s->len + n);
+            next.data += n;
+            next.len = (uint16_t)(next.len - n);
+            if (next.len == 0) {
+                s->word1 |= next.word1 & UDT_MSG_LAST;
+                udt_block_of(s->data)->live--;
+                continue;
+            }
+        }
+        *udt_sndbuf_slot(b, ++to) = next;
+    }
+    while (from < old && b->tail > to + 1)
+        if ((--b->tail & (SND_HEADS - 1)) == 0)
+            drop_piece(b, b->tail >> SND_HEADS_SHIFT);
+}
+
 size_t udt_sndbuf_space(const udt_sndbuf *b, int64_t next)
 {
     uint64_t room = b->max_bytes > b->bytes ? b->max_bytes - b->bytes : 0, rest = 0;
@@ -268,7 +337,8 @@ size_t udt_sndbuf_space(const udt_sndbuf *b, int64_t next)
     if (b->tail > b->head && b->tail - 1 >= next && udt_sndbuf_slot(b, b->tail - 1)->len < b->fill)
         rest = b->fill - udt_sndbuf_slot(b, b->tail - 1)->len;
     /* What the block at hand, the promised one and the rest of the budget can hold for certain. */
-    uint64_t fits = udt_block_left(b->block) / b->payload + (b->blocks ? 0 : per);
+    uint64_t here = udt_block_left(b->block); /* filling up the last packet takes from it */
+    uint64_t fits = (here > rest ? here - rest : 0) / b->payload + (b->blocks ? 0 : per);
     left -= left < 2 * SND_HEADS_BYTES ? left : 2 * SND_HEADS_BYTES;
     fits += left / (UDT_BLOCK_BYTES_ALL + per * sizeof(snd_slot)) * per;
     fits *= b->fill;

@@ -11,6 +11,7 @@
 #define SND_APP_LIMITED 2 /* sent when the application had nothing more to send */
 #define SND_FLYING 4      /* own mode: in the list of packets in flight */
 #define SND_LOST 8        /* own mode: was reported lost to congestion control */
+#define SND_NEAR 16       /* own mode, in flight: counted in the port's bound for short paths */
 
 typedef struct snd_slot {
     uint8_t *data;         /* payload, inside a block */
@@ -84,6 +85,11 @@ bool udt_sndbuf_write_msg(udt_sndbuf *b, const uint8_t *src, size_t len, bool in
                           udt_time expire_us);
 /* Cut the last packet in two so that neither is full (spec 5.1). False when there is no room. */
 bool udt_sndbuf_split_tail(udt_sndbuf *b);
+/* Cut the packets from `from` on, which were never sent, anew: none has more than `fill` bytes
+ * (false without room or memory for more packets), or as many as lie together are joined. Those
+ * behind get other numbers; messages keep their marks. */
+bool udt_sndbuf_recut(udt_sndbuf *b, int64_t from);
+void udt_sndbuf_join(udt_sndbuf *b, int64_t from);
 /* Bytes that a write takes now for certain. */
 size_t udt_sndbuf_space(const udt_sndbuf *b, int64_t next);
 /* Free slots below una. */

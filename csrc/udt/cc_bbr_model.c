@@ -1,0 +1,143 @@
+/* The model of the law after BBR: what the path delivers, how long it takes, what is lost without
+ * our doing (see cc_bbr.c). */
+#include <math.h>
+
+#include "udt/cc_bbr.h"
+
+#define LOSS_THRESH 0.02
+#define COLLAPSE 0.2
+#define CHANCE_MAX 0.4
+#define CHANCE_TRUST 0.005 /* so much is believed without a proof */
+#define CHANCE_PROOF 8     /* losses to be expected of it, to prove it by */
+
+/* Much is lost that may be a policer and not chance: does it go away when we slow down? */
+static bool in_doubt(const udt_cc_bbr *b)
+{
+    return b->chance > 2 * b->proved + CHANCE_TRUST;
+}
+
+double udt__bbr_make_up(const udt_cc_bbr *b)
+{
+    bool proof = (b->state == DRAIN || b->state == DOWN) && in_doubt(b);
+    return proof ? 1 : 1 / (1 - b->chance);
+}
+
+double udt__bbr_bw_now(const udt_cc_bbr *b)
+{
+    return b->bw_lo > 0 && b->bw_lo < b->bw ? b->bw_lo : b->bw;
+}
+
+double udt__bbr_bdp(const udt_cc_bbr *b, double bw)
+{
+    return bw * (double)b->min_rtt_us * 1e-6;
+}
+
+void udt__bbr_note_rtt(udt_cc *cc, const udt_cc_ack *a)
+{
+    udt_cc_bbr *b = &cc->u.bbr;
+    if (a->rtt_us <= 0)
+        return;
+    if (!b->round_rtt_us || a->rtt_us < b->round_rtt_us)
+        b->round_rtt_us = a->rtt_us;
+    int64_t near = b->min_rtt_us + b->min_rtt_us / 32 + 100;
+    if (!b->min_rtt_us || a->rtt_us <= b->min_rtt_us) {
+        b->min_rtt_us = a->rtt_us;
+        b->min_rtt_at = a->now;
+    } else if (a->rtt_us <= near) {
+        b->min_rtt_at = a->now;
+    }
+    if (b->state == PROBE_RTT && (!b->seen_rtt_us || a->rtt_us < b->seen_rtt_us))
+        b->seen_rtt_us = a->rtt_us;
+}
+
+void udt__bbr_note_bw(udt_cc_bbr *b, const udt_cc_ack *a)
+{
+    if (a->rate_pps <= 0)
+        return;
+    if (a->rate_pps > b->bw_latest)
+        b->bw_latest = a->rate_pps;
+    if ((a->app_limited || a->repairing) && a->rate_pps <= b->bw)
+        return;
+    if (a->rate_pps > b->bw_cycle[0])
+        b->bw_cycle[0] = a->rate_pps;
+    b->bw = fmax(b->bw_cycle[0], b->bw_cycle[1]);
+}
+
+void udt__bbr_note_lumps(udt_cc_bbr *b, const udt_cc_ack *a)
+{
+    double due = udt__bbr_bw_now(b) * (double)(a->now - b->agg_at) * 1e-6;
+    if (b->agg_acked <= due) {
+        b->agg_acked = due = 0;
+        b->agg_at = a->now;
+    }
+    b->agg_acked += (double)a->acked_pkts;
+    double extra = fmin(b->agg_acked - due, (double)a->acked_pkts + udt__bbr_bdp(b, b->bw) / 2);
+    if (extra > b->agg[0])
+        b->agg[0] = extra;
+}
+
+bool udt__bbr_queue_stands(const udt_cc_bbr *b)
+{
+    int64_t slack = b->min_rtt_us / 8;
+    slack = slack < 400 ? 400 : slack;
+    return b->round_rtt_us > b->min_rtt_us + slack;
+}
+
+bool udt__bbr_lost_much(const udt_cc_bbr *b)
+{
+    double total = (double)(b->round_lost + b->round_acked), chance = b->chance * total;
+    return b->round_lost >= LOSS_LEAST &&
+           (double)b->round_lost > 1.25 * chance + LOSS_THRESH * total + 3 * sqrt(chance);
+}
+
+void udt__bbr_learn_chance(udt_cc_bbr *b)
+{
+    int64_t total = b->round_lost + b->round_acked;
+    if (total < 4 * LOSS_LEAST || b->state == UP || b->state == STARTUP)
+        return;
+    double loss = (double)b->round_lost / (double)total;
+    if (!udt__bbr_queue_stands(b) || loss < b->chance)
+        b->chance += (fmin(loss, CHANCE_MAX) - b->chance) / 8;
+}
+
+void udt__bbr_prove_chance(udt_cc_bbr *b)
+{
+    if (b->slow_before && in_doubt(b)) {
+        b->slow_lost += (double)b->round_lost;
+        b->slow_total += (double)(b->round_lost + b->round_acked);
+        double expected = b->chance * b->slow_total;
+        if (expected >= CHANCE_PROOF) {
+            if (b->slow_lost < expected / 2)
+                b->chance = b->slow_lost / b->slow_total;
+            b->proved = b->chance;
+            b->slow_lost = b->slow_total = 0;
+        }
+    }
+    b->slow_before = b->slow_now;
+    b->slow_now = (b->state == DRAIN || b->state == DOWN) && in_doubt(b);
+}
+
+bool udt__bbr_proving(const udt_cc_bbr *b)
+{
+    return in_doubt(b) && !b->slow_before && b->phase_rounds < 3;
+}
+
+bool udt__bbr_overflow(const udt_cc_bbr *b)
+{
+    double chance = b->chance * (double)(b->round_lost + b->round_acked);
+    return udt__bbr_queue_stands(b) && (double)b->round_lost > chance + 3 * sqrt(chance) + 0.5;
+}
+
+bool udt__bbr_collapsed(const udt_cc_bbr *b)
+{
+    double total = (double)(b->round_lost + b->round_acked);
+    return (double)b->round_lost > (1.25 * b->chance + COLLAPSE) * total;
+}
+
+void udt__bbr_startup_chance(udt_cc_bbr *b)
+{
+    double loss = (double)b->round_lost / (double)(b->round_lost + b->round_acked);
+    if (b->cycle_rounds > 2)
+        loss = fmin(loss, 1.5 * b->chance + LOSS_THRESH);
+    b->chance = fmin(loss, CHANCE_MAX);
+}

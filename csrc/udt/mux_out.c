@@ -1,0 +1,120 @@
+/* What a port sends next. Connections that have something take turns, one batch each. Where small
+ * batches of several follow each other to the same place, as with many connections between two
+ * ports, they leave as one message of the kernel, whose cost is the message and not the datagram:
+ * so can a thousand acknowledgements, or a thousand connections that are paced to a packet or two
+ * a time (decisions/0090). */
+#include <string.h>
+
+#include "base/addr.h"
+#include "udt/conn.h"
+
+#define SEGS_MAX 64
+#define SKIPS_MAX 16 /* connections that are passed over for their next turn, a message */
+#define BATCH_BYTES 65000
+
+/* To an address that is not proved yet no more goes than three times what came from it. */
+static size_t output_one(udt_conn *c, uint8_t *buf, size_t cap, size_t max_segs, size_t *seg,
+                         udt_time now)
+{
+    int64_t room = udt__own_path_room(c), datagram = c->pmtu.now - UDT_IP_OVERHEAD;
+    if (c->pmtu.now < c->pmtu.top) /* a hop that minds sizes may see a batch as one packet */
+        max_segs = 1;
+    if (room < INT64_MAX) {
+        if (room < datagram)
+            return 0; /* more comes with what the peer sends */
+        max_segs = room / datagram < (int64_t)max_segs ? (size_t)(room / datagram) : max_segs;
+    }
+    size_t len = udt__conn_output(c, buf, cap, max_segs, seg, now);
+    c->open.sent_bytes += room < INT64_MAX ? (int64_t)len : 0;
+    return len;
+}
+
+/* Bytes of the first datagram that the connection would send now, 0 = it may be anything. */
+static size_t next_bytes(const udt_conn *c)
+{
+    if (!c->own.on || c->own.hold || c->open.phase != OPEN_PLAIN || c->open.unproved ||
+        c->pmtu.now < c->pmtu.top || !udt__conn_live(c))
+        return 0;
+    if (c->due == DUE_ACK)
+        return udt__own_eack_bytes(c);
+    if (c->due == DUE_ACKFREQ)
+        return UDT_HDR_BYTES + 4 + (c->own.sealed ? OWN_TAG_BYTES : 0);
+    if (c->due || !udt_sndloss_empty(&c->loss) || c->next >= c->snd.tail)
+        return 0;
+    const snd_slot *s = udt_sndbuf_slot(&c->snd, c->next);
+    if (s->expire_us != UDT_NEVER || s->flags & SND_DROPPED)
+        return 0;
+    return UDT_HDR_BYTES + udt__own_data_tag(&c->own) + s->len;
+}
+
+/* What one connection adds to a message of datagrams of `seg` bytes each. It was the next of those
+ * that are ready and leaves them if it has nothing more. */
+static size_t add_one(udt_conn *c, uint8_t *buf, size_t cap, size_t max_segs, size_t seg,
+                      udt_time now)
+{
+    size_t len;
+    if (c->due) {
+        len = udt__conn_output(c, buf, seg, 1, &seg, now);
+        if (!len)
+            return 0; /* there was no news; it may have data, though, in its next turn */
+    } else {
+        len = udt__conn_emit_data(c, buf, cap, max_segs, &seg, now);
+        c->sent_at = len ? now : c->sent_at;
+    }
+    list_remove(&c->ready);
+    if (len)
+        list_add_tail(&c->mux->ready, &c->ready);
+    return len;
+}
+
+/* More datagrams of `seg` bytes to `to` behind the `len` bytes at buf, of the connections whose
+ * turn is next; the last may be shorter. Returns the bytes in all. */
+static size_t join(udt_mux *m, uint8_t *buf, size_t len, size_t cap, size_t max_segs, size_t seg,
+                   const udt_addr *to, udt_time now)
+{
+    list_node *stop = m->ready.prev; /* it has just had its turn */
+    list_node *n = m->ready.next, *next;
+    for (int skips = 0; n != stop && skips < SKIPS_MAX; n = next) {
+        udt_conn *c = list_entry(n, udt_conn, ready);
+        next = n->next;
+        if (len % seg != 0 || len / seg >= max_segs || cap - len < seg)
+            break;
+        if (next_bytes(c) == seg && addr_eq(&c->peer, to))
+            len += add_one(c, buf + len, cap - len, max_segs - len / seg, seg, now);
+        else
+            skips++;
+    }
+    return len;
+}
+
+size_t udt_mux_output(udt_mux *m, uint8_t *buf, size_t cap, size_t max_segs, udt_addr *to,
+                      size_t *seg_bytes, udt_time now)
+{
+    m->now = now;
+    m->fragments = false;
+    if (m->reply_count > 0) {
+        const udt_reply *r = &m->replies[m->reply_head];
+        m->reply_head = (m->reply_head + 1) % REPLIES;
+        m->reply_count--;
+        memcpy(buf, r->buf, r->len);
+        *to = r->to;
+        return *seg_bytes = r->len;
+    }
+    max_segs = max_segs < 1 ? 1 : max_segs > SEGS_MAX ? SEGS_MAX : max_segs;
+    cap = cap > BATCH_BYTES ? BATCH_BYTES : cap;
+    list_node *n;
+    while ((n = list_first(&m->ready)) != NULL) {
+        udt_conn *c = list_entry(n, udt_conn, ready);
+        size_t len = output_one(c, buf, cap, max_segs, seg_bytes, now);
+        list_remove(&c->ready);
+        if (len) {
+            list_add_tail(&m->ready, &c->ready);
+            *to = c->own.to.family ? c->own.to : c->peer;
+            return c->own.on && !m->fragments
+                       ? join(m, buf, len, cap, max_segs, *seg_bytes, to, now)
+                       : len;
+        }
+        udt__mux_reap(c);
+    }
+    return 0;
+}
