@@ -21,7 +21,7 @@ from twisted.python.failure import Failure
 from sector import errors
 from sector.client.bars import bar
 from sector.client.blocking import ReactorThread
-from sector.client.cloud import PARALLEL, CloudClient
+from sector.client.cloud import CloudClient
 from sector.client.connect import open_client, settings
 from sector.client.file import Ranges
 from sector.client.progress import Moved, Progress, Summary
@@ -205,7 +205,8 @@ class Cloud:
         recursive: bool = False,
         create: str = "any",
         follow: bool = False,
-        parallel: int = PARALLEL,
+        parallel: int | None = None,
+        limit: int = 0,
         progress: Progress | bool | None = None,
     ) -> Summary:
         """Store local files. A `progress` given is told in the reactor thread."""
@@ -218,6 +219,7 @@ class Cloud:
                 create=create,
                 follow=follow,
                 parallel=parallel,
+                limit=limit,
                 progress=shown,
             )
         return summary
@@ -229,7 +231,8 @@ class Cloud:
         *,
         recursive: bool = False,
         overwrite: bool = True,
-        parallel: int = PARALLEL,
+        parallel: int | None = None,
+        limit: int = 0,
         progress: Progress | bool | None = None,
     ) -> Summary:
         """Fetch files. A `progress` given is told in the reactor thread."""
@@ -241,6 +244,7 @@ class Cloud:
                 recursive=recursive,
                 overwrite=overwrite,
                 parallel=parallel,
+                limit=limit,
                 progress=shown,
             )
         return summary

@@ -7,6 +7,7 @@ the file. An unknown key is an error that names the nearest known one (design se
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import os
 import re
 import tomllib
@@ -25,6 +26,21 @@ Count = Annotated[int, Meta(ge=1, le=4096)]
 Role = Literal["security", "master", "slave", "client"]
 ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 Id = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$|^$")]
+
+
+_RATE = re.compile(r"([0-9]+(?:\.[0-9]*)?)\s*([kKMGT]?)(?:(b|bit)|B)?(?:/s|ps)?")
+_DECIMAL = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+def parse_rate(text: str) -> int:
+    """Bytes a second of "200 MB/s", "1.5 Gb/s" (b = bits), "50M" or "1000000". Raises ValueError."""
+    match = _RATE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a rate: write 200 MB/s, or 1.5 Gb/s for bits")
+    rate = round(float(match[1]) * _DECIMAL[match[2]] / (8 if match[3] else 1))
+    if not 1000 <= rate <= 10**13:
+        raise ValueError(f"{text!r} is not between 1 kB/s and 10 TB/s")
+    return rate
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,15 +67,37 @@ class Tls(Section, frozen=True, kw_only=True):
     key: str = ""
 
 
+class LinkCap(Section, frozen=True, kw_only=True):
+    """What all transfers of this node together may send to addresses in `to` (CIDR)."""
+
+    to: str
+    bandwidth: str
+
+
 class DataSection(Section, frozen=True, kw_only=True):
     """`dir` holds the database (security, master) or the files (slave). Where UDP to a slave gets no answer
     for `udp_wait_s`, files move over `tcp_stripes` TLS connections (0 = never), and UDP is tried again after
-    `udp_retry_s`."""
+    `udp_retry_s`. `congestion_control` rules what this node sends, at most `max_bandwidth` a transfer ("" =
+    no cap) and what each `link_cap` says together."""
 
+    congestion_control: Literal["bbr", "udt", "cubic", "fixed"] = "bbr"
+    max_bandwidth: str = ""
+    link_cap: Annotated[list[LinkCap], Meta(max_length=64)] = []
     dir: str = ""
     tcp_stripes: Annotated[int, Meta(ge=0, le=16)] = 4
     udp_wait_s: Annotated[float, Meta(gt=0, le=60)] = 3.0
     udp_retry_s: Annotated[float, Meta(ge=0, le=86400)] = 300.0
+
+    @property
+    def max_bytes_per_s(self) -> int:
+        """`max_bandwidth` as a number, 0 = no cap."""
+        return parse_rate(self.max_bandwidth) if self.max_bandwidth else 0
+
+    @property
+    def link_caps(self) -> list[tuple[str, int, int]]:
+        """(address, bits, bytes per second) of each `link_cap`."""
+        nets = [(ipaddress.ip_network(cap.to), parse_rate(cap.bandwidth)) for cap in self.link_cap]
+        return [(str(net.network_address), net.prefixlen, rate) for net, rate in nets]
 
 
 class Peers(Section, frozen=True, kw_only=True):
@@ -273,6 +311,16 @@ def _check_names(path: str, role: str, raw: dict[str, Any]) -> None:
         for key in body:
             if key not in fields:
                 raise _unknown(path, f"key {key} in [{name}]", key, fields)
+        _check_tables(path, name, body)
+
+
+def _check_tables(path: str, name: str, body: dict[str, Any]) -> None:
+    tables = body.get("link_cap", []) if name == "data" else []
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise BadConfig(f"{path}: link_cap in [data] is a list of tables", hint="write [[data.link_cap]]")
+    fields = set(LinkCap.__struct_fields__)
+    for key in (key for table in tables for key in table if key not in fields):
+        raise _unknown(path, f"key {key} in [[data.link_cap]]", key, fields)
 
 
 def _where(error: msgspec.ValidationError) -> tuple[str, str]:
@@ -322,6 +370,7 @@ def _check_values(config: Config, role: str) -> None:
             parse_address(text)
         except BadConfig as error:
             raise BadConfig(f"{config.path}: {key}: {error.message}", hint=error.hint) from None
+    _check_rates(config)
     if not config.listen.host:
         raise BadConfig(
             f"{config.path}: [listen] host is empty", hint='write an address, or "0.0.0.0" for all'
@@ -338,6 +387,23 @@ def _check_values(config: Config, role: str) -> None:
     master = config.master
     if not master.heartbeat_s < master.suspect_s < master.lost_s:
         raise BadConfig(f"{config.path}: [master] needs heartbeat_s < suspect_s < lost_s")
+
+
+def _check_rates(config: Config) -> None:
+    data = config.data
+    try:
+        rate = data.max_bytes_per_s
+    except ValueError as bad:
+        raise BadConfig(f"{config.path}: [data] max_bandwidth: {bad}") from None
+    try:
+        _ = data.link_caps
+    except ValueError as bad:
+        raise BadConfig(f"{config.path}: [[data.link_cap]]: {bad}") from None
+    if data.congestion_control == "fixed" and not rate:
+        raise BadConfig(
+            f'{config.path}: [data] congestion_control = "fixed" needs a rate',
+            hint='add max_bandwidth = "100 MB/s", or what the circuit carries',
+        )
 
 
 def _read(path: Path) -> str:

@@ -93,7 +93,8 @@ class Ticket(Value, frozen=True, array_like=True):
     """Permission for one data transfer (spec/security.md). Travels only in sealed messages.
 
     `op` is the client's view: "read" (slave sends) or "write" (slave receives). `length` bytes from
-    `offset`; for a write the most that is accepted.
+    `offset`; for a write the most that is accepted. `limit` bytes per second that the slave may send, 0 =
+    no cap.
     """
 
     id: Bytes16
@@ -105,6 +106,7 @@ class Ticket(Value, frozen=True, array_like=True):
     offset: U64
     length: U64
     encrypt: bool = True
+    limit: U64 = 0
 
     def __repr__(self) -> str:
         return f"Ticket({self.id.hex()[:8]}…, {self.op} {self.path})"

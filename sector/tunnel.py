@@ -18,6 +18,9 @@ from twisted.internet.protocol import DatagramProtocol
 from zope.interface import implementer
 
 HEAD = 19
+SPACE = ipaddress.IPv6Network("100::/64")
+"""Addresses that tunnels' ends have at a master: a prefix that nobody can send from (RFC 6666), and that the
+core takes nothing from but what is injected, so that no client outside a tunnel ever has the same."""
 MOST = 0xFFFF - HEAD
 _READS = 64
 
@@ -36,6 +39,29 @@ def unpack(head: bytes) -> Where:
         raise ValueError("not an address")
     raw = head[3:7] if head[0] == 4 else head[3:19]
     return str(ipaddress.ip_address(raw)), int.from_bytes(head[1:3], "big")
+
+
+class Aliases:
+    """Addresses of a master for the ends of tunnels, each used once, and where those ends are."""
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._real: dict[str, str] = {}
+
+    def take(self, host: str) -> Where:
+        """An address for a client at `host`."""
+        self._next += 1
+        alias = str(SPACE[self._next])
+        self._real[alias] = host
+        return alias, 1
+
+    def give_back(self, alias: Where) -> None:
+        """Its tunnel has ended."""
+        self._real.pop(alias[0], None)
+
+    def real(self, host: str) -> str:
+        """Where the end of a tunnel is; `host` itself when it is not in one."""
+        return self._real.get(host, host)
 
 
 class Frames:
@@ -234,6 +260,11 @@ class MasterTunnel:
         """A datagram that came to the relay."""
         if slave in self._slaves() and len(payload) <= MOST:
             self._exit.send(pack(slave) + payload)
+
+    def close(self) -> None:
+        """End it."""
+        self._exit.close()
+        self._transport.loseConnection()
 
     def ended(self) -> None:
         """The connection is gone."""

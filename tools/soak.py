@@ -51,9 +51,23 @@ def _c_cases(unit: str, amount: int, scale: int, *names: str, counted: str = "")
     )
 
 
+# what csrc/Makefile gives them too
+_OPTIONS = {
+    name: ["-len_control=0", f"-max_len={most}"]
+    for name, most in {
+        "udt_net": 800,
+        "gmp_net": 800,
+        "udt_sealed": 600,
+        "gmp_sealed": 600,
+        "stripe": 400,
+        "xfer": 200,
+    }.items()
+}
+
+
 def _fuzz(target: str, runs: int) -> Slice:
     corpus = f"csrc/build/corpus/{target}"
-    options = ["-len_control=0", "-max_len=800"] if target.endswith("_net") else []
+    options = _OPTIONS.get(target, [])
     return Slice(
         target,
         runs,
@@ -80,7 +94,7 @@ def _targets() -> list[str]:
 
 def _is_engine(target: str) -> bool:
     """Each execution is a whole conversation; the other targets are stateless and quick."""
-    return target in ("udt", "gmp") or target.endswith("_net")
+    return target in ("udt", "gmp") or target.endswith(("_net", "_sealed"))
 
 
 GROUPS = {

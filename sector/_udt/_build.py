@@ -31,7 +31,7 @@ ffi.set_source(
     depends=_relative([HERE / "_glue.h", *sorted(CORE.glob("*/*.h"))]),
     include_dirs=_relative([CORE / "include", CORE, HERE]),
     define_macros=[("_GNU_SOURCE", "1")],
-    libraries=["ssl", "crypto"],
+    libraries=["ssl", "crypto", "dl"],
     extra_compile_args=["-std=gnu11", "-O2", "-g", "-fvisibility=hidden", "-pthread"],
     extra_link_args=["-pthread"],
     py_limited_api=True,

@@ -60,10 +60,15 @@ typedef struct udt_port_stats {
     int64_t dgrams_in, dgrams_out, bytes_in, bytes_out, send_calls, recv_calls, gso, gro;
     int64_t sockets, half_open, tombstones, dropped_bad, dropped_unknown, dropped_cookie, rejected;
     int64_t buf_bytes, rcvbuf_bytes, sndbuf_bytes;
-    int64_t bad_tag, replayed, unsealed, moves, moves_refused;
+    int64_t bad_tag, replayed, unsealed, moves, moves_refused, mtu_falls, mtu_raises;
     ...;
 } udt_port_stats;
 int udt_port_stats_get(udt_ctx *ctx, int32_t port, udt_port_stats *out);
+typedef struct udt_refused {
+    udt_addr from;
+    int64_t wrong_key, replayed, ticket;
+} udt_refused;
+int udt_port_refused(udt_ctx *ctx, int32_t port, udt_refused *out, int max);
 
 /* sockets */
 typedef struct udt_trace_rec {
@@ -145,11 +150,14 @@ typedef struct udt_xfer_opts {
     uint16_t tcp_port, tcp_stripes;
     int32_t udp_wait_ms;
     udt_trace *trace;
+    const char *cc;
     ...;
 } udt_xfer_opts;
+int udt_port_link_cap(udt_ctx *ctx, int32_t port, const udt_addr *prefix, int bits, int64_t Bps);
 int udt_port_listen_tls(udt_ctx *ctx, int32_t port, uint16_t tcp_port);
 int udt_port_divert(udt_ctx *ctx, int32_t port, const udt_addr *peer, int fd);
-int udt_port_inject(udt_ctx *ctx, int32_t port, const udt_addr *from, const uint8_t *buf, size_t len);
+int udt_port_inject(udt_ctx *ctx, int32_t port, const udt_addr *from, const uint8_t *buf,
+                    size_t len);
 int32_t udt_xfer_start(udt_ctx *ctx, int32_t port, const udt_addr *to, const udt_ticket *t, int fd,
                        const udt_xfer_opts *o);
 int udt_xfer_finish(udt_ctx *ctx, int32_t xfer, int32_t err, uint64_t version_epoch,
@@ -231,8 +239,7 @@ typedef struct sgmp_peer_info {
     int64_t srtt_us, pto_us, cwnd_dgrams, queued_msgs, queued_bytes, max_dgram;
     ...;
 } sgmp_peer_info;
-int sgmp_peer_info_get(struct udt_ctx *ctx, int32_t port, const sgmp_dest *to,
-                       sgmp_peer_info *out);
+int sgmp_peer_info_get(struct udt_ctx *ctx, int32_t port, const sgmp_dest *to, sgmp_peer_info *out);
 int sgmp_reply(struct udt_ctx *ctx, int32_t port, uint64_t request_id, int32_t status,
                const uint8_t *buf, size_t len);
 int sgmp_progress(struct udt_ctx *ctx, int32_t port, uint64_t request_id, uint32_t percent);

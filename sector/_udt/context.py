@@ -231,6 +231,19 @@ class Core:
         check(lib.udt_port_stats_get(self.ctx, handle, out))
         return struct_dict(out[0])
 
+    def refused(self, handle: int) -> list[tuple[str, tuple[int, int, int]]]:
+        """Datagrams that a port refused, by source: (host, (under a wrong key, replayed, for tickets that are
+        over)). The first entry, host "", has the sums of all sources."""
+        out = ffi.new("udt_refused[]", 65)  # UDT_REFUSED_MAX
+        found = check(lib.udt_port_refused(self.ctx, handle, out, 65))
+        return [
+            (
+                unpack_address(getattr(one, "from"))[0] if index else "",
+                (one.wrong_key, one.replayed, one.ticket),
+            )
+            for index, one in enumerate(out[0:found])
+        ]
+
     def close_port(self, handle: int) -> Deferred[None]:
         """Close a port and all on it; waits for its thread in a pool thread. Asked twice, both wait."""
         done: Deferred[None] = Deferred()

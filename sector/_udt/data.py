@@ -4,6 +4,8 @@ each. Implements `sector._udt.data_api`; the bytes never pass through Python."""
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -14,7 +16,9 @@ from sector._udt.context import Core, struct_dict
 from sector._udt.data_api import DataTicket, OnWay, Progress, TransferError, TransferResult
 from sector._udt.errors import CoreError, check, error_name
 from sector._udt.paths import Paths, Way
+from sector._udt.rates import Rates
 from sector._udt.trace import Trace
+from sector._udt.traffic import Traffic
 
 SEND, INITIATOR, FSYNC, DIRECT = 1, 2, 4, 8
 _OPEN, _PROGRESS, _FIN, _DONE = 32, 33, 34, 35
@@ -64,12 +68,14 @@ class _Transfer:
             line = paths.line(self._to, self._way) if self._to is not None and tls else ""
             self._on_way(self._way, line)
 
-    def _failed(self, code: str) -> None:
-        """What the failure says of the way to the peer."""
+    def _account(self, err: int) -> None:
+        """What the transfer says of the way to the peer, and what it moved."""
         raw = ffi.new("udt_xfer_result *")
-        known = lib.udt_xfer_result_get(self._core.ctx, self._handle, raw) == 0
-        if self._to is not None and known:
-            self._port.paths.failed(self._to, code, raw.path == _TLS, raw.path_why)
+        if lib.udt_xfer_result_get(self._core.ctx, self._handle, raw) != 0:
+            return
+        if err and self._to is not None:
+            self._port.paths.failed(self._to, error_name(err), raw.path == _TLS, raw.path_why)
+        self._port._traffic.ended(struct_dict(raw.stats), good=not err, tls=raw.path == _TLS)
 
     def _result(self) -> TransferResult:
         raw = ffi.new("udt_xfer_result *")
@@ -93,8 +99,8 @@ class _Transfer:
         if self._ended:
             return
         result = None if err else self._result()
-        if err and err != _CLOSED:
-            self._failed(error_name(err))
+        if err != _CLOSED:
+            self._account(err)
         self._forget()
         if result is not None:
             self.done.callback(result)
@@ -125,17 +131,41 @@ class _Transfer:
 class DataPort:
     """One data port; see `sector._udt.data_api.Data`."""
 
-    def __init__(self, core: Core, host: str, port: int, paths: Paths) -> None:
+    def __init__(self, core: Core, host: str, port: int, paths: Paths, rates: Rates) -> None:
         self._core = core
         self.paths = paths
+        self.rates = rates
+        self._cc = ffi.new("char[]", rates.cc.encode()) if rates.cc else ffi.NULL
+        self._limits: list[int] = []
         self._handle = core.open_port(host, port)
+        for address, bits, rate in rates.links:
+            self._cap(pack_address(address, 0), bits, rate)
         self._transfers: set[_Transfer] = set()
+        self._traffic = Traffic()
         self.trace: Trace | None = None  # of transfers that start from now on
         self._address = core.port_address(self._handle)
 
     @property
     def address(self) -> tuple[str, int]:
         return self._address
+
+    def _cap(self, prefix: Any, bits: int, rate: int) -> None:
+        check(lib.udt_port_link_cap(self._core.ctx, self._handle, prefix, bits, rate), "cannot cap the rate")
+
+    def limit(self, rate: int) -> Callable[[], None]:
+        """All transfers together send at most `rate` bytes per second until the function returned is called;
+        of several such limits the smallest counts."""
+        self._limits.append(rate)
+        self._cap(ffi.NULL, 0, min(self._limits))
+        left = [rate]
+
+        def end() -> None:
+            if left:
+                self._limits.remove(left.pop())
+                with suppress(CoreError):  # the port is closed
+                    self._cap(ffi.NULL, 0, min(self._limits, default=0))
+
+        return end
 
     def _start(
         self,
@@ -159,6 +189,8 @@ class DataPort:
         opts.offset = offset
         opts.length = length
         opts.start_ms = int(start_s * 1000)
+        opts.max_bw_Bps = self.rates.of(ticket.limit)
+        opts.cc = self._cc
         opts.trace = self.trace.raw if self.trace is not None else ffi.NULL
         if to is not None and self.paths.stripes:
             opts.tcp_stripes = self.paths.stripes
@@ -213,11 +245,18 @@ class DataPort:
         raw = ffi.new("udt_sock_stats *")
         for transfer in list(self._transfers):
             if lib.udt_stats_get(self._core.ctx, transfer._handle, raw) == 0:
-                found[transfer._handle] = struct_dict(raw)
+                found[transfer._handle] = struct_dict(raw[0])
         return found
 
     def counters(self) -> dict[str, int]:
         return self._core.port_counters(self._handle)
+
+    def refused(self) -> list[tuple[str, tuple[int, int, int]]]:
+        """Refused datagrams by source, the sums first (see `Core.refused`)."""
+        return self._core.refused(self._handle)
+
+    def traffic(self) -> dict[str, int]:
+        return self._traffic.counters(self.running())
 
     def stop(self) -> Deferred[None]:
         for transfer in list(self._transfers):
@@ -225,6 +264,8 @@ class DataPort:
         return self._core.close_port(self._handle)
 
 
-def open_data(core: Core, host: str, port: int, paths: Paths | None = None) -> DataPort:
+def open_data(
+    core: Core, host: str, port: int, paths: Paths | None = None, rates: Rates | None = None
+) -> DataPort:
     """A data port on UDP (host, port); port 0 picks a free one. Raises CoreError (INUSE, SYS)."""
-    return DataPort(core, host, port, paths or Paths(time.monotonic))
+    return DataPort(core, host, port, paths or Paths(time.monotonic), rates or Rates())

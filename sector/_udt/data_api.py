@@ -18,12 +18,14 @@ from sector._udt.paths import Way
 
 @dataclass(frozen=True, slots=True)
 class DataTicket:
-    """The part of a ticket that the core needs: id (16 bytes), key (32), rendezvous tag, encryption."""
+    """The part of a ticket that the core needs: id (16 bytes), key (32), rendezvous tag, encryption; `limit`
+    bytes per second that its sender may use, 0 = no cap."""
 
     id: bytes
     key: bytes = field(repr=False)
     tag: int
     encrypt: bool = True
+    limit: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,12 @@ class Data(Protocol):
 
     def counters(self) -> dict[str, int]:
         """Current sockets, half_open, tombstones, dropped datagrams, bytes in and out."""
+
+    def refused(self) -> list[tuple[str, tuple[int, int, int]]]:
+        """Refused datagrams: (host, (under a wrong key, replayed, for tickets that are over)), sums first."""
+
+    def traffic(self) -> dict[str, int]:
+        """What transfers moved since the port was opened and move now; names in `sector._udt.traffic`."""
 
     def stop(self) -> Deferred[None]:
         """Close the port; transfers errback with CLOSED."""

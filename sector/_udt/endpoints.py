@@ -9,6 +9,7 @@ strings, for `clientFromString` and `serverFromString`: see `strings.py`. Errors
 from __future__ import annotations
 
 import ipaddress
+from abc import ABC, abstractmethod
 from typing import Any
 
 from twisted.internet import error as twisted_errors
@@ -150,7 +151,7 @@ class _Connecting:
             self._factory.doStop()
 
 
-class _Meeting:
+class _Meeting(ABC):
     """What client and rendezvous share: names, ports, the options, one attempt after the other."""
 
     def __init__(self, core: Any, local_port: int, host: str, port: int, options: UdtOptions) -> None:
@@ -158,8 +159,9 @@ class _Meeting:
         self._local_port, self._host, self._port_number = local_port, host, port
         self._options = options
 
+    @abstractmethod
     def _start(self, core: Core, port: int, address: Any, opts: Any) -> int:
-        raise NotImplementedError
+        """Socket of the attempt, or the core's negative error."""
 
     def connect(self, protocolFactory: Any) -> Deferred[Any]:
         """Deferred of the connected protocol; errbacks as reasons.py says. Cancelling it ends the attempt."""

@@ -264,6 +264,10 @@ class GmpPort:
         check(lib.sgmp_stats_get(self._core.ctx, self.handle, out))
         return self._core.port_counters(self.handle) | struct_dict(out[0])
 
+    def refused(self) -> list[tuple[str, tuple[int, int, int]]]:
+        """Refused datagrams by source, the sums first (see `Core.refused`)."""
+        return self._core.refused(self.handle)
+
     def close(self) -> Deferred[None]:
         """Close the port."""
         return self._core.close_port(self.handle)

@@ -80,6 +80,19 @@ class Trace:
         return sum(len(one["events"]) for one in document["traces"])
 
 
+def write_records(raw: str | Path, path: str | Path, title: str = "", vantage: str = "unknown") -> int:
+    """Make a qlog document at `path` of a file of udt_trace_rec as the C programs write it; returns the
+    number of records. Raises OSError."""
+    size = ffi.sizeof("udt_trace_rec")
+    data = Path(raw).read_bytes()
+    found = ffi.from_buffer("udt_trace_rec[]", data[: len(data) // size * size])
+    records = [Record(r.us, r.conn, r.kind, r.x, r.a, r.b) for r in found]
+    with open(path, "w") as out:
+        json.dump(qlog(records, len(records), title, vantage), out, separators=(",", ":"))
+        out.write("\n")
+    return len(records)
+
+
 def qlog(records: list[Record], count: int, title: str, vantage: str) -> dict[str, Any]:
     """Records as a qlog document, one trace a connection; times in milliseconds since the first record.
     `count` is how many were ever written."""

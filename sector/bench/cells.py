@@ -21,10 +21,12 @@ def key(link: Link, peer: str) -> str:
     return f"{link.name}-{peer}"
 
 
-def measure(link: Link, peer: str, seconds: float, *, seed: int = 1, engine: str = "auto") -> dict[str, Any]:
+def measure(
+    link: Link, peer: str, seconds: float, *, seed: int = 1, engine: str = "auto", trace: str = ""
+) -> dict[str, Any]:
     """One transfer over the link. Raises SectorError."""
     with wan.emulated(link, seed=seed, engine=engine) as path:
-        run = Run(path.host, 9000, seconds, link.buffer_bytes, link.window_bytes)
+        run = Run(path.host, 9000, seconds, link.buffer_bytes, link.window_bytes, trace=trace)
         ((rx, tx),) = pair.transfers(path, [(PEERS[peer], run)])
     row = {"cell": key(link, peer), "link": link.text, "peer": peer, "seed": seed, "engine": path.engine}
     row |= {"limit_gbps": round(link.limit_bps / 1e9, 4)}
@@ -111,10 +113,16 @@ def parse_cell(text: str) -> tuple[str, str]:
 
 
 def run_series(
-    links: Iterable[Link], peers: Sequence[str], seconds: float, runs: int, results: Results, engine: str
+    links: Iterable[Link],
+    peers: Sequence[str],
+    seconds: float,
+    runs: int,
+    results: Results,
+    engine: str,
+    trace: str = "",
 ) -> Iterator[dict[str, Any]]:
     """Every cell that has fewer than `runs` good results; yields each new row. Peers alternate, so that one
-    disturbance of the machine does not hit one of them alone."""
+    disturbance of the machine does not hit one of them alone. `trace`: file for that of our own sender."""
     where = machine()
     todo = list(links)
     for run in range(1, runs + 1):
@@ -124,7 +132,7 @@ def run_series(
                     continue
                 stamp = {"run": run, "at": round(time.time()), "commit": where["commit"]}
                 try:
-                    row = stamp | measure(link, peer, seconds, seed=run, engine=engine)
+                    row = stamp | measure(link, peer, seconds, seed=run, engine=engine, trace=trace)
                 except SectorError as error:
                     row = stamp | {
                         "cell": key(link, peer),

@@ -20,6 +20,7 @@ class Run:
     buffer_bytes: int = 0  # bound of what may be under way; 0 = each program's default
     window_bytes: int = 0  # the same for those that fill whatever window they are given
     drain: bool = False  # the sender waits until everything has arrived
+    trace: str = ""  # file for the trace of our own sender
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ def _sector(name: str, says: str, *options: str, loopback_only: bool = False) ->
 
     def sender(run: Run) -> list[str]:
         end = [] if run.drain else ["--abandon"]
+        end += ["--trace", run.trace] if run.trace else []
         return [program("bench_udt"), "send", run.host, str(run.port), f"{run.seconds:g}s", *end, *options]
 
     return Peer(name, says, receiver, sender, loopback_only=loopback_only)
@@ -97,6 +99,9 @@ def _simple(name: str, says: str, tool: str, *options: str, size_of: str = "") -
     return Peer(name, says, receiver, sender, loopback_only=tool == "peer_udp")
 
 
+# Single datagrams in batches, read by a receiver that lets them gather, as ours does.
+_BATCH = ("--no-gso", "--no-gro", "--batch", "64", "--pause", "200")
+
 # A key for measuring: both ends get it on the command line, nothing secret goes through them.
 _KEY = "00112233445566778899aabbccddeeff" * 2
 
@@ -124,6 +129,8 @@ _ALL = [
     _simple("quinn", "QUIC (quinn)", "peer_quinn", size_of="buffer_bytes"),
     _simple("udp", "bare UDP with GSO and GRO", "peer_udp"),
     _simple("udp-single", "bare UDP, one datagram a call", "peer_udp", "--no-gso", "--no-gro"),
+    _simple("udp-batch", "bare UDP, 64 single datagrams a call", "peer_udp", *_BATCH, "--unconnected"),
+    _simple("udp-batch-connected", "the same over a connected socket", "peer_udp", *_BATCH),
 ]
 PEERS: dict[str, Peer] = {peer.name: peer for peer in _ALL}
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -19,12 +22,12 @@ COMPATIBLE = "sector_compatible"
 FIRST = ["sector", COMPATIBLE]
 
 
-def run_one(peer: str, seconds: float) -> dict[str, Any]:
+def run_one(peer: str, seconds: float, trace: str = "") -> dict[str, Any]:
     """One transfer of `seconds` over loopback. GB = 10^9 payload bytes that arrived."""
     one = PEERS[peer]
     drain = peer.split("-")[0] in ("sector", COMPATIBLE, "libudt") and peer != "sector-1000"
     with wan.local(one.local) if one.local else wan.loopback() as path:
-        run = Run(path.host, pair.free_port(), seconds, drain=drain)
+        run = Run(path.host, pair.free_port(), seconds, drain=drain, trace=trace)
         ((rx, tx),) = pair.transfers(path, [(one, run)])
     row = {"peer": peer, **pair.measures(rx, tx, seconds)}
     return row | ({"ok": rx["bytes"] == tx["bytes"]} if drain else {})
@@ -43,11 +46,27 @@ def wanted_peers(text: str, first: list[str]) -> list[str]:
     return found
 
 
-def _loopback(peers: list[str], runs: int, seconds: float, as_json: bool) -> None:
+@contextmanager
+def _traced(path: str | None) -> Iterator[str]:
+    """A file for the records of our own sender, which become a trace at `path`; "" without one."""
+    if path is None:
+        yield ""
+        return
+    from sector._udt.trace import write_records
+
+    with tempfile.NamedTemporaryFile(suffix=".records") as raw:
+        yield raw.name
+        try:
+            write_records(raw.name, path, "sector bench udt", "client")
+        except OSError as bad:
+            raise SectorError(f"{path}: {bad.strerror}") from None
+
+
+def _loopback(peers: list[str], runs: int, seconds: float, as_json: bool, trace: str = "") -> None:
     results = []
     for run in range(1, runs + 1):
         for peer in peers:
-            results.append({"run": run, **run_one(peer, seconds)})
+            results.append({"run": run, **run_one(peer, seconds, trace)})
     show(document("udt", {"seconds": seconds, "runs": runs, "path": "loopback"}, results), as_json)
 
 
@@ -66,10 +85,17 @@ def _say(row: dict[str, Any]) -> None:
 
 
 def _links(
-    links: list[Link], peers: list[str], runs: int, seconds: float, as_json: bool, output: str, engine: str
+    links: list[Link],
+    peers: list[str],
+    runs: int,
+    seconds: float,
+    as_json: bool,
+    output: str,
+    engine: str,
+    trace: str = "",
 ) -> list[dict[str, Any]]:
     results = cells.Results(FilePath(output) if output else None)
-    for row in cells.run_series(links, peers, seconds, runs, results, engine):
+    for row in cells.run_series(links, peers, seconds, runs, results, engine, trace):
         _say(row)
     names = {cells.key(link, peer) for link in links for peer in peers}
     rows = [row for row in results.rows if row["cell"] in names]
@@ -105,7 +131,7 @@ def _host(listen: int | None, to: str | None, peers: list[str], seconds: float) 
     "  sector bench udt --peer libudt,tcp-cubic --runs 3 --json\n"
     "  sector bench udt --link rate=1g,rtt=100ms,loss=0.1% --peer tcp-bbr,tcp-cubic\n"
     "  sector bench udt --grid 'rate=500m;rtt=20ms,100ms;loss=0,0.1%' --picture grid.html\n"
-    "  sector bench udt --cell 1g-100ms-0.1%-sector\n"
+    "  sector bench udt --cell 1g-100ms-0.1%-sector --trace cell.qlog\n"
     "  sector bench udt --listen 9000\n"
     "  sector bench udt --to 192.0.2.7:9000"
 )
@@ -136,6 +162,12 @@ def _host(listen: int | None, to: str | None, peers: list[str], seconds: float) 
 @click.option(
     "--picture", "picture_file", type=click.Path(dir_okay=False), help="Write a .png, .svg or .html."
 )
+@click.option(
+    "--trace",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="Write a trace of our own sender (the last run) as qlog-like JSON; sector trace draws it.",
+)
 @click.option("--listen", type=click.IntRange(1, 65535), metavar="PORT", help="Receive from another host.")
 @click.option("--to", metavar="HOST:PORT", help="Send to a host that listens.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
@@ -150,6 +182,7 @@ def udt(
     engine: str,
     results: str,
     picture_file: str | None,
+    trace: str | None,
     listen: int | None,
     to: str | None,
     as_json: bool,
@@ -164,6 +197,8 @@ def udt(
     if sum(x is not None for x in (link_text, grid_text, cell, listen, to)) > 1:
         raise UsageError("--link, --grid, --cell, --listen and --to exclude one another")
     if listen is not None or to is not None:
+        if trace is not None:
+            raise UsageError("--trace is for loopback and links", hint="udtcat --trace works between hosts")
         _host(listen, to, peers_of(peer_text, PEERS) or ["sector"], seconds or 10)
         return
     if link_text or grid_text or cell:
@@ -176,10 +211,12 @@ def udt(
         for name in peers:
             if PEERS[name].loopback_only:
                 raise UsageError(f"{name} is measured on loopback only")
-        rows = _links(links, peers, runs or 1, seconds or 20, as_json, results, engine)
+        with _traced(trace) as raw:
+            rows = _links(links, peers, runs or 1, seconds or 20, as_json, results, engine, raw)
         if picture_file:
             picture.draw(rows, FilePath(picture_file))
         return
     if picture_file or results:
         raise UsageError("--picture and --results belong to --grid, --link or --cell")
-    _loopback(wanted_peers(peer_text, [] if only else FIRST), runs or 3, seconds or 5.0, as_json)
+    with _traced(trace) as raw:
+        _loopback(wanted_peers(peer_text, [] if only else FIRST), runs or 3, seconds or 5.0, as_json, raw)

@@ -6,9 +6,11 @@ import time
 
 import click
 
+from sector._udt.traffic import shown as shown_traffic
 from sector.cli import render
 from sector.cli.calls import call
 from sector.cli.main import Shared, shared_options
+from sector.cli.preflight import preflight
 from sector.cli.tls_once import read_password
 from sector.errors import UsageError
 from sector.model import Right, check_path
@@ -225,11 +227,12 @@ def revoke(shared: Shared, user_name: str, path: str) -> None:
 # nodes ------------------------------------------------------------------------------------------------
 @click.group()
 def node() -> None:
-    """Show the nodes.
+    """Show the nodes; check a machine before it joins.
 
     \b
-    Example:
+    Examples:
       sector node list
+      sector node preflight --config slave1.toml
     """
 
 
@@ -245,7 +248,8 @@ def node_list(shared: Shared) -> None:
     """
     nodes: Nodes = call(shared, NodeList())
     if shared.json:
-        render.print_json(nodes.nodes)
+        plain = [render.plain(info) | {"traffic": shown_traffic(info.traffic)} for info in nodes.nodes]
+        render.print_json(plain)
         return
     rows = [
         (
@@ -262,6 +266,9 @@ def node_list(shared: Shared) -> None:
     ]
     heads = ("node", "state", "host", "topology", "pid", "files", "used", "free")
     render.print_table(heads, rows, right=(4, 5, 6, 7))
+
+
+node.add_command(preflight)
 
 
 # allow-lists ------------------------------------------------------------------------------------------

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import select
 import signal
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
 
+from sector._udt.traffic import shown as shown_traffic
 from sector.cli import cluster_run, render
 from sector.cli.cluster_dir import ADMIN, DEFAULT_PORT_BASE, ClusterDir, ports_of
 from sector.cli.cluster_run import Process, Readiness
@@ -411,7 +413,9 @@ def status(shared: Shared) -> None:
 
     info: StatusInfo = call(shared, Status())
     if shared.json:
-        render.print_json(info)
+        plain = render.plain(info)
+        plain["nodes"] = {name: shown_traffic(counters) for name, counters in info.nodes.items()}
+        render.print_json(plain)
         return
     since = render.duration_text(info.uptime_s)
     click.echo(f"master {info.master_id} {info.version}: {info.state}, up {since}")
@@ -420,6 +424,27 @@ def status(shared: Shared) -> None:
     click.echo(f"files  {info.files}, {size}; {info.under_replicated} with too few replicas")
     shown = [name for name in SHOWN if name in info.counters]
     click.echo("now    " + ", ".join(f"{info.counters[name]} {name.replace('_', ' ')}" for name in shown))
+    moving = {name: one for name, one in info.nodes.items() if one.get("transfers_now")}
+    if moving:
+        click.echo()
+        render.print_table(TRAFFIC_HEADS, [traffic_row(*item) for item in moving.items()], range(1, 6))
+
+
+TRAFFIC_HEADS = ("node", "transfers", "out", "in", "RTT", "lost", "limited by")
+
+
+def traffic_row(name: str, counters: Mapping[str, int]) -> tuple[object, ...]:
+    """A node that moves files, for people."""
+    sent = counters.get("pkts_out", 0) + counters.get("pkts_again", 0)
+    return (
+        name,
+        counters.get("transfers_now", 0),
+        f"{render.size_text(counters.get('out_Bps', 0))}/s",
+        f"{render.size_text(counters.get('in_Bps', 0))}/s",
+        f"{counters.get('rtt_us', 0) / 1000:.3g} ms",
+        f"{100 * counters.get('pkts_lost', 0) / max(1, sent):.2g} %",
+        shown_traffic(counters).get("limit", "") or "-",
+    )
 
 
 # services -------------------------------------------------------------------------------------------------

@@ -18,11 +18,29 @@ from sector.cli.transfer_live import Live
 from sector.client.bars import bar
 from sector.client.blocking import Cloud, connected
 from sector.client.progress import Progress, Summary
+from sector.config import parse_rate
 from sector.errors import LocalIO, UsageError
 from sector.model import FileInfo
 from sector.wire.files import Replicas
 
 CAT_BYTES = 8 << 20
+
+
+class _RateType(click.ParamType[int]):
+    """Bytes a second from "50MB/s"."""
+
+    name = "rate"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_rate(value)
+        except ValueError as bad:
+            self.fail(str(bad), param, ctx)
+
+
+RATE = _RateType()
 TRACE_EVENTS = 1 << 16
 
 
@@ -172,9 +190,15 @@ def transfer_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "-j",
             "--parallel",
             type=click.IntRange(1, 64),
-            default=4,
-            show_default=True,
-            help="Files at once.",
+            default=None,
+            help="Files at once.  [default: 4, of those up to 1 MiB 32]",
+        ),
+        click.option(
+            "--limit",
+            type=RATE,
+            default=0,
+            metavar="RATE",
+            help="At most so much together, as 50MB/s or 400Mb/s.",
         ),
         click.option("-r", "-R", "--recursive", is_flag=True, help="Directories with all that is in them."),
     ):
@@ -292,7 +316,8 @@ def put(
     shared: Shared,
     sources: tuple[str, ...],
     recursive: bool,
-    parallel: int,
+    parallel: int | None,
+    limit: int,
     stats: bool,
     trace: str | None,
     progress_kind: str | None,
@@ -310,6 +335,7 @@ def put(
       sector put sdss1.dat /sdss/
       sector put -r pages /web
       sector put big.dat /big.dat --stats
+      sector put big.dat /big.dat --limit 50MB/s
     """
     if len(sources) < 2:
         raise UsageError("put needs a local file and a cloud path", hint="sector put FILE /path")
@@ -323,6 +349,7 @@ def put(
                 create="new" if no_replace else "any",
                 follow=follow,
                 parallel=parallel,
+                limit=limit,
                 progress=progress,
             )
     report(shared, "put", summary, stats)
@@ -338,7 +365,8 @@ def get(
     shared: Shared,
     paths: tuple[str, ...],
     recursive: bool,
-    parallel: int,
+    parallel: int | None,
+    limit: int,
     stats: bool,
     trace: str | None,
     progress_kind: str | None,
@@ -372,6 +400,7 @@ def get(
                 recursive=recursive,
                 overwrite=not no_replace,
                 parallel=parallel,
+                limit=limit,
                 progress=progress,
             )
     report(shared, "got", summary, stats)

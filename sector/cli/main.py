@@ -45,11 +45,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "user": ("sector.cli.admin:user", "Add, list and remove users."),
     "grant": ("sector.cli.admin:grant", "Give a user rights on a directory."),
     "revoke": ("sector.cli.admin:revoke", "Take a user's rights on a directory."),
-    "node": ("sector.cli.admin:node", "Show the nodes."),
+    "node": ("sector.cli.admin:node", "Show the nodes, check a machine."),
     "acl": ("sector.cli.admin:acl", "Say which nodes may join."),
     "sphere": ("sector.cli.compute:sphere", "Run functions over files where they lie."),
     "job": ("sector.cli.compute:job", "List, show and cancel jobs."),
     "udtcat": ("sector.cli.tools:udtcat", "Netcat over UDT."),
+    "trace": ("sector.cli.tools:trace", "Draw what a transfer did."),
     "bench": ("sector.cli.tools:bench", "Measure."),
 }
 

@@ -9,14 +9,17 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 
+from sector.cli.preflight_local import start_checks
 from sector.config import Config
 from sector.errors import LocalIO, PortInUse, SectorError
 
 log = Logger()
 
 Make = Callable[[Any], Awaitable[Any]]
+PORT_TRIES = 16
 
 
 class WithCore:
@@ -61,20 +64,30 @@ def _open(what: Callable[..., Any], core: Any, host: str, port: int, *more: Any)
         raise (PortInUse(text) if bad.name == "INUSE" else LocalIO(text)) from None
 
 
-def _listen_tls(data: Any) -> None:
-    """Takes transfers over TLS too, unless the TCP port of the same number is somebody else's."""
+async def open_data_port(opening: Callable[[], Any], *, any_number: bool) -> Any:
+    """The port that `opening()` opens, which takes transfers over TLS at the TCP port of its number too.
+    Where somebody else has that: another one if `any_number` will do, else the log says so."""
     from sector._udt.errors import CoreError
 
-    host, port = data.address
-    try:
-        data.listen_tls()
-    except CoreError as bad:
-        log.warn(
-            "no transfers over TLS: cannot listen at {host}:{port}/tcp: {why}",
-            host=host,
-            port=port,
-            why=str(bad),
-        )
+    for left in reversed(range(PORT_TRIES)):
+        data = opening()
+        host, port = data.address
+        try:
+            data.listen_tls()
+            break
+        except CoreError as bad:
+            if any_number and left and bad.name == "INUSE":
+                await data.stop()
+                continue
+            log.warn(
+                "no transfers over TLS: cannot listen at {host}:{port}/tcp: {why}; free it, or set another "
+                "udt port in [listen]",
+                host=host,
+                port=port,
+                why=str(bad),
+            )
+            break
+    return data
 
 
 def make_security_service(config: Config) -> Make:
@@ -124,17 +137,27 @@ def make_slave_service(config: Config, spawner: Any) -> Make:
         from sector._udt.context import Core
         from sector._udt.data import open_data
         from sector._udt.paths import paths_of
+        from sector._udt.rates import rates_of
+        from sector.gmp.api import GmpKey, Peer
         from sector.gmp.node import open_gmp
+        from sector.gmp.probe import answers
         from sector.slave.service import make_slave
 
+        for check in await deferToThreadPool(reactor, reactor.getThreadPool(), start_checks, config):
+            log.warn("{text}", text=f"{check.text} ({check.remedy})", check=check.name)
         core = Core(reactor)
         try:
             gmp = _open(open_gmp, core, config.listen.host, config.listen.gmp)
-            data = _open(
-                open_data, core, config.listen.host, config.listen.udt, paths_of(config.data, reactor.seconds)
+            paths, rates = paths_of(config.data, reactor.seconds), rates_of(config.data)
+            host, port = config.listen.host, config.listen.udt
+            data = await open_data_port(
+                lambda: _open(open_data, core, host, port, paths, rates), any_number=port == 0
             )
-            _listen_tls(data)
-            service = make_slave(config, reactor, gmp, data, spawner)
+
+            def probe(key: GmpKey, peer: Peer, wait_s: float) -> Awaitable[bool]:
+                return answers(core, config.listen.host, key, peer, wait_s)
+
+            service = make_slave(config, reactor, gmp, data, spawner, probe=probe)
         except SectorError:
             await core.stop()
             raise

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 
 import click
 
+from sector.cli.main import Shared, json_option
+from sector.cli.render import print_json
 from sector.errors import UsageError
 
 
@@ -118,6 +121,50 @@ def _literal(host: str) -> str:
         why = getattr(error, "strerror", None) or str(error)
         raise Unreachable(f"cannot find the host {host!r}: {why}") from None
     return str(found[0][4][0])
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="PICTURE",
+    help="A .png, .svg or .pdf.  [default: FILE with .png]",
+)
+@click.option(
+    "--connection", type=click.IntRange(1), metavar="N", help="Which one of several; default the busiest."
+)
+@json_option
+@click.pass_obj
+def trace(shared: Shared, file: Path, output: Path | None, connection: int | None) -> None:
+    """Draw a trace that put, get, udtcat or bench udt wrote with --trace.
+
+    Four panels over time: rate of what was sent, arrived and was repeated; window and what was in flight;
+    round trip time; packets lost. The colour behind them says what limited. Needs matplotlib.
+
+    \b
+    Examples:
+      sector trace put.qlog
+      sector trace cell.qlog -o cell.svg
+    """
+    from sector.bench import trace_picture
+
+    document = trace_picture.load(file)
+    traces = document["traces"]
+    at = connection - 1 if connection is not None else trace_picture.busiest(document)
+    if at >= len(traces):
+        raise UsageError(f"the trace has {len(traces)} connections, not {connection}")
+    found = trace_picture.curves(traces[at])
+    target = output or file.with_suffix(".png")
+    name = f"{document.get('title') or file.name}, connection {at + 1} of {len(traces)}"
+    trace_picture.draw(found, target, name)
+    if shared.json:
+        facts = {"picture": str(target), "connection": at + 1, "connections": len(traces)}
+        print_json(facts | {"events": len(traces[at]["events"]), "seconds": round(found.end, 6)})
+    else:
+        events = len(traces[at]["events"])
+        click.echo(f"{target}: {events} events in {found.end:.3g} s, connection {at + 1} of {len(traces)}")
 
 
 BENCHES = {

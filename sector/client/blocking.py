@@ -21,7 +21,7 @@ from twisted.python.failure import Failure
 
 from sector import errors
 from sector.client.bars import bar
-from sector.client.cloud import PARALLEL, CloudClient
+from sector.client.cloud import CloudClient
 from sector.client.connect import open_client, settings
 from sector.client.file import CloudReader, CloudWriter, Ranges, TextWriter, check_mode
 from sector.client.progress import Moved, Progress, Summary
@@ -261,15 +261,17 @@ class Cloud:
         recursive: bool = False,
         create: str = "any",
         follow: bool = False,
-        parallel: int = PARALLEL,
+        parallel: int | None = None,
+        limit: int = 0,
         progress: Progress | bool | None = None,
     ) -> Summary:
         """Store local files. A `remote` that is a directory or ends with "/" takes them by name, else it
-        names the one file. `recursive` = directories with all below; `create` "new" = never replace;
-        `follow` = take what symbolic links in directories lead to, else they are left out and a note of
-        the summary says so; `parallel` files at once. `progress`: False = no bar (None = on a terminal or in
-        a notebook), or a `Progress` to be told. Raises LocalIO, Exists, NoSpace, Denied, LeaseHeld,
-        LeaseLost, Unavailable, Unreachable, UsageError (two files for one path)."""
+        names the one file. `recursive` = directories with all below; `create` "new" = never replace; `follow`
+        = take what symbolic links in directories lead to, else they are left out and a note of the summary
+        says so; `parallel` files at once (None: 4, of those up to 1 MiB 32); `limit` bytes per second that
+        this client sends meanwhile, all together (0 = no cap). `progress`: False = no bar (None = on a
+        terminal or in a notebook), or a `Progress` to be told. Raises LocalIO, Exists, NoSpace, Denied,
+        LeaseHeld, LeaseLost, Unavailable, Unreachable, UsageError (two files for one path)."""
         with bar("put", progress) as shown:
             summary: Summary = self.wait(
                 self.client.put,
@@ -279,6 +281,7 @@ class Cloud:
                 create=create,
                 follow=follow,
                 parallel=parallel,
+                limit=limit,
                 progress=shown,
             )
         return summary
@@ -290,12 +293,13 @@ class Cloud:
         *,
         recursive: bool = False,
         overwrite: bool = True,
-        parallel: int = PARALLEL,
+        parallel: int | None = None,
+        limit: int = 0,
         progress: Progress | bool | None = None,
     ) -> Summary:
         """Fetch files. A `local` that is a directory takes them by name, else it names the one file. Each
-        appears complete and verified, or not at all. Raises NotFound, IsDirectory, Exists, Unavailable,
-        Damaged, LocalIO, NoSpace."""
+        appears complete and verified, or not at all. `limit` bytes per second, 0 = no cap. Raises
+        NotFound, IsDirectory, Exists, Unavailable, Damaged, LocalIO, NoSpace."""
         with bar("get", progress) as shown:
             summary: Summary = self.wait(
                 self.client.get,
@@ -304,6 +308,7 @@ class Cloud:
                 recursive=recursive,
                 overwrite=overwrite,
                 parallel=parallel,
+                limit=limit,
                 progress=shown,
             )
         return summary

@@ -10,11 +10,11 @@ import os
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.defer import Deferred, DeferredSemaphore, ensureDeferred
 
 from sector import errors
 from sector._udt.data_api import Data
-from sector.client.deferred import bounded, deferred, pause
+from sector.client.deferred import Work, bounded_by, deferred, pause
 from sector.client.progress import Moved, Progress, Summary
 from sector.client.session import ClientSession
 from sector.client.transfer import Get, Link, Put, Run, open_local_thd
@@ -28,7 +28,17 @@ if TYPE_CHECKING:
     from sector._udt.trace import Trace
 
 PARALLEL = 4
+SMALL_PARALLEL = 32
+"""Files at once unless the caller says; those of at most SMALL_BYTES wait for disks, not for the line."""
+SMALL_BYTES = 1 << 20
 MAX_READ = 1 << 30
+
+
+async def _at_once(parallel: int | None, works: list[tuple[int, Work[Moved]]]) -> list[Moved]:
+    """Run works, each with the size of its file: `parallel` at once, or as many as fits their sizes."""
+    large = DeferredSemaphore(parallel or PARALLEL)
+    small = large if parallel else DeferredSemaphore(SMALL_PARALLEL)
+    return await bounded_by((small if size <= SMALL_BYTES else large, work) for size, work in works)
 
 
 def join(folder: str, name: str) -> str:
@@ -230,21 +240,28 @@ class CloudClient:
         recursive: bool = False,
         create: str = "any",
         follow: bool = False,
-        parallel: int = PARALLEL,
+        parallel: int | None = None,
+        limit: int = 0,
         progress: Progress | None = None,
     ) -> Summary:
         """Store local files. A `remote` that is a directory or ends with "/" takes them by name, else names
-        the one file; missing directories are made. `recursive` = directories with all below; `create`
-        "new" = never replace; `follow` = take what symbolic links in directories lead to, else they are
-        left out and a note says so; `parallel` files at once. Errors: LocalIO, Exists, NoSpace, Denied,
+        the one file; missing directories are made. `recursive` = directories with all below; `create` "new" =
+        never replace; `follow` = take what symbolic links in directories lead to, else they are left out and
+        a note says so; `parallel` files at once (None: 4, of those up to 1 MiB 32); `limit` bytes per second
+        that this client sends meanwhile, all together (0 = no cap). Errors: LocalIO, Exists, NoSpace, Denied,
         LeaseHeld, LeaseLost, Unavailable, Unreachable."""
         if create not in ("any", "new"):
             raise errors.UsageError(f"create={create!r} is not possible", hint="use any or new")
-        _check_number("parallel", parallel, 1)
+        _check_number("parallel", 1 if parallel is None else parallel, 1)
+        _check_number("limit", limit, 0)
         progress = progress or Progress()
         begin = self.clock.seconds()
         sources = [os.fspath(one) for one in local] if isinstance(local, list) else [os.fspath(local)]
         target, into = check_path(remote), remote.endswith("/")
+        if len(sources) == 1 and not into and not recursive:
+            alone = await self._put_alone(sources[0], target, create, progress, limit)
+            if alone is not None:
+                return self._summary([alone], begin, progress)
         try:
             into = (await self.session.call(Stat(target), patience_s=60.0)).info.kind == "dir" or into
         except errors.NotFound:
@@ -276,10 +293,42 @@ class CloudClient:
         progress.files_total += len(plan)
         progress.bytes_total += sum(size for _, _, size in plan)
         progress.tell()
-        moved = await bounded(
-            parallel, [_bind(self._put_one, source, path, create, progress) for source, path, _ in plan]
-        )
+        free = self._limit(limit)
+        try:
+            moved = await _at_once(
+                parallel,
+                [(size, _bind(self._put_one, source, path, create, progress)) for source, path, size in plan],
+            )
+        finally:
+            free()
         return self._summary(moved, begin, progress)
+
+    def _limit(self, rate: int) -> Callable[[], None]:
+        from sector._udt.data import DataPort
+
+        if rate and isinstance(self.data, DataPort):
+            return self.data.limit(rate)
+        return lambda: None
+
+    async def _put_alone(
+        self, source: str, path: str, create: str, progress: Progress, limit: int
+    ) -> Moved | None:
+        """One file to a path that may turn out to be a directory (then None): no question before the lease,
+        which saves a round trip."""
+        size = (await self.run(os.stat, source)).st_size if await self.run(os.path.isfile, source) else -1
+        if size < 0:
+            return None
+        progress.files_total += 1
+        progress.bytes_total += size
+        free = self._limit(limit)
+        try:
+            return await self._put_one(source, path, create, progress)
+        except errors.IsDirectory:
+            progress.files_total -= 1
+            progress.bytes_total -= size
+            return None
+        finally:
+            free()
 
     async def _put_one(self, source: str, path: str, create: str, progress: Progress) -> Moved:
         fd, size = await self.run(open_local_thd, source)
@@ -300,13 +349,16 @@ class CloudClient:
         *,
         recursive: bool = False,
         overwrite: bool = True,
-        parallel: int = PARALLEL,
+        parallel: int | None = None,
+        limit: int = 0,
         progress: Progress | None = None,
     ) -> Summary:
         """Fetch files to this machine. A `local` that is a directory (or ends with "/") takes them by
-        name, else it names the one file. Each file appears complete and verified, or not at all. Errors:
+        name, else it names the one file. Each file appears complete and verified, or not at all. `limit`
+        bytes per second (0 = no cap): slaves send each of the files under way an equal part. Errors:
         NotFound, IsDirectory (not recursive), Exists, Unavailable, Damaged, LocalIO, NoSpace."""
-        _check_number("parallel", parallel, 1)
+        _check_number("parallel", 1 if parallel is None else parallel, 1)
+        _check_number("limit", limit, 0)
         progress = progress or Progress()
         begin = self.clock.seconds()
         paths = [check_path(one) for one in ([remote] if isinstance(remote, str) else remote)]
@@ -314,6 +366,9 @@ class CloudClient:
         into = target.endswith(os.sep) or await self.run(os.path.isdir, target)
         if len(paths) > 1 and not into:
             raise errors.NotDirectory(f"{target} is no directory on this machine", hint="make it first")
+        if len(paths) == 1 and not recursive:
+            alone = await self._get_alone(paths[0], target, into, overwrite, progress, limit)
+            return self._summary([alone], begin, progress)
         plan: list[tuple[FileInfo, str]] = []
         folders: list[str] = [target] if target.endswith(os.sep) else []
         for path in paths:
@@ -323,7 +378,7 @@ class CloudClient:
                 plan.append((info, base))
                 continue
             if not recursive:
-                raise errors.IsDirectory(f"{path} is a directory", hint="use -r to get all that is in it")
+                raise _needs_r(path)
             folders.append(base)
             for entry in await self.ls(path, recursive=True):
                 inner = entry.path[len(path.rstrip("/")) + 1 :]
@@ -336,13 +391,34 @@ class CloudClient:
         progress.files_total += len(plan)
         progress.bytes_total += sum(info.size for info, _ in plan)
         progress.tell()
-        moved = await bounded(
-            parallel, [_bind(self._get_one, info.path, place, overwrite, progress) for info, place in plan]
+        part = -(-limit // max(1, min(parallel or PARALLEL, len(plan)))) if limit else 0
+        moved = await _at_once(
+            parallel or (PARALLEL if limit else None),
+            [
+                (info.size, _bind(self._get_one, info.path, place, overwrite, progress, part))
+                for info, place in plan
+            ],
         )
         return self._summary(moved, begin, progress)
 
-    async def _get_one(self, path: str, place: str, overwrite: bool, progress: Progress) -> Moved:
-        return await Get(self.link, path, place, progress).to_file(place, overwrite=overwrite)
+    async def _get_one(self, path: str, place: str, overwrite: bool, progress: Progress, limit: int) -> Moved:
+        return await Get(self.link, path, place, progress, limit).to_file(place, overwrite=overwrite)
+
+    async def _get_alone(
+        self, path: str, target: str, into: bool, overwrite: bool, progress: Progress, limit: int
+    ) -> Moved:
+        """One file: its replica is asked for at once, which saves a round trip."""
+        place = os.path.join(target, path.rsplit("/", 1)[1]) if into else target
+        getting = Get(self.link, path, place, progress, limit)
+        try:
+            grant = await getting.open()
+        except errors.IsDirectory:
+            raise _needs_r(path) from None
+        await self.run(_make_folders_thd, [target] if target.endswith(os.sep) else [])
+        progress.files_total += 1
+        progress.bytes_total += grant.info.size
+        progress.tell()
+        return await getting.to_file(place, overwrite=overwrite, grant=grant)
 
     @deferred
     async def read_at(
@@ -461,3 +537,7 @@ def _read_all_thd(fd: int, size: int) -> bytes:
         parts.append(os.pread(fd, min(64 << 20, size - done), done))
         done += len(parts[-1])
     return b"".join(parts)
+
+
+def _needs_r(path: str) -> errors.IsDirectory:
+    return errors.IsDirectory(f"{path} is a directory", hint="use -r to get all that is in it")

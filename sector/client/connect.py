@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import unquote
 
@@ -15,6 +16,7 @@ from twisted.python.threadpool import ThreadPool
 from sector import errors
 from sector.client.cloud import CloudClient
 from sector.client.session import ClientSession, Door, TlsDoor, read_password, saver
+from sector.client.ways import Ways
 from sector.config import Config, load_client, override_client, parse_address
 
 _URL = re.compile(r"sector://(?:(?P<user>[^@/:]*)@)?(?P<where>[^/]*)/?")
@@ -65,7 +67,10 @@ async def open_client(
     from sector._udt.context import Core
     from sector._udt.data import open_data
     from sector._udt.paths import paths_of
+    from sector._udt.rates import rates_of
+    from sector.gmp.api import GmpKey, Peer
     from sector.gmp.node import open_gmp
+    from sector.gmp.probe import answers
 
     door = door or TlsDoor(reactor, config)
     known = password or read_password(config)
@@ -79,9 +84,26 @@ async def open_client(
     try:
         host = bind_host(config)
         gmp = open_gmp(core, host, 0, require_auth=True)
-        data = open_data(core, host, 0, paths_of(config.data, reactor.seconds))
+        paths = paths_of(config.data, reactor.seconds)
+        ways = Ways(config.path, paths, time.time)
+        data = open_data(core, host, 0, paths, rates_of(config.data))
         keep = saver(config) if password is None else None
-        session = ClientSession(reactor, gmp, door, section, password=known, save=keep)
+
+        def probe(key: GmpKey, peer: Peer, wait_s: float) -> Awaitable[bool]:
+            return answers(core, host, key, peer, wait_s)
+
+        session = ClientSession(
+            reactor,
+            gmp,
+            door,
+            section,
+            password=known,
+            save=keep,
+            probe=probe,
+            blocked=bool(ways.messages),
+            on_blocked=ways.set_messages,
+            retry_s=paths.retry_s,
+        )
         await session.open()
     except BaseException:
         await core.stop()

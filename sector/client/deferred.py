@@ -38,11 +38,19 @@ def pause(clock: Clock, seconds: float) -> Deferred[None]:
     return waiting
 
 
-async def bounded(limit: int, works: Iterable[Callable[[], Coroutine[Any, Any, T]]]) -> list[T]:
+Work = Callable[[], Coroutine[Any, Any, T]]
+
+
+async def bounded(limit: int, works: Iterable[Work[T]]) -> list[T]:
     """Run the works, at most `limit` at once; results in order. The first failure cancels the rest and is
     raised when all have ended."""
-    run: Any = DeferredSemaphore(limit).run
-    running: list[Deferred[T]] = [run(deferred(work)) for work in works]
+    bound = DeferredSemaphore(limit)
+    return await bounded_by((bound, work) for work in works)
+
+
+async def bounded_by(works: Iterable[tuple[DeferredSemaphore, Work[T]]]) -> list[T]:
+    """The same with a bound for each."""
+    running: list[Deferred[T]] = [cast(Any, bound).run(deferred(work)) for bound, work in works]
     whole = gatherResults(running, consumeErrors=True)
     try:
         return list(await whole)

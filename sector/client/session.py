@@ -21,6 +21,7 @@ from twisted.logger import Logger
 from sector import errors
 from sector.client.deferred import pause
 from sector.config import ClientSection, Config, parse_address, save_client
+from sector.detour import Blocked, Detour, ask_for_way, delivered, no_probe
 from sector.gmp.api import Gmp, GmpKey, Peer, PeerEvent
 from sector.keys import client_master_key, resume_proof
 from sector.model import Address, Right
@@ -37,6 +38,8 @@ log = Logger()
 CALL_S = 10.0
 LOOK_S = 2.0
 """Seconds without an answer after which a look tells a master that is gone from one that is slow."""
+DOUBT_S = 0.25
+"""The same where an earlier command found UDP blocked."""
 _LOOKS = 3
 _RESUME_GAP_S = 5.0
 
@@ -51,9 +54,15 @@ class Door(Protocol):
         """The same session (its `secret` empty). Raises SessionExpired, Unreachable."""
 
     def tunnel(
-        self, session_id: bytes, secret: bytes, gmp: TunnelGmp, lost: Callable[[], None]
-    ) -> Awaitable[ClientTunnel]:
-        """A way for GMP's datagrams inside TLS. Raises SessionExpired, Busy, Unreachable, Protocol."""
+        self,
+        session_id: bytes,
+        secret: bytes,
+        gmp: TunnelGmp,
+        blocked: Blocked,
+        lost: Callable[[], None],
+    ) -> Awaitable[ClientTunnel | None]:
+        """A way for GMP's datagrams inside TLS; None when the master is there and UDP is not `blocked()`.
+        Raises SessionExpired, Busy, Unreachable, Protocol."""
 
     def look(self) -> Awaitable[None]:
         """Raises Unreachable when it is certain that no master runs: all refuse connections."""
@@ -93,18 +102,23 @@ class TlsDoor:
         return granted
 
     async def tunnel(
-        self, session_id: bytes, secret: bytes, gmp: TunnelGmp, lost: Callable[[], None]
-    ) -> ClientTunnel:
-        async def ask(address: Address) -> TlsCaller:
-            caller = await open_tls(self._reactor, address.host, address.port, self._trust)
-            try:
-                await caller.call(Tunnel(session_id, resume_proof(secret, caller.exporter())))
-            except BaseException:
-                caller.close()
-                raise
-            return caller
+        self,
+        session_id: bytes,
+        secret: bytes,
+        gmp: TunnelGmp,
+        blocked: Blocked,
+        lost: Callable[[], None],
+    ) -> ClientTunnel | None:
+        def ask(address: Address) -> Awaitable[TlsCaller | None]:
+            return ask_for_way(
+                lambda: open_tls(self._reactor, address.host, address.port, self._trust),
+                blocked,
+                lambda caller: Tunnel(session_id, resume_proof(secret, caller.exporter())),
+            )
 
-        caller: TlsCaller = await first_that_answers(self._addresses, ask)
+        caller: TlsCaller | None = await first_that_answers(self._addresses, ask)
+        if caller is None:
+            return None
         begun = caller.switch(lambda transport: ClientTunnel(self._reactor, gmp, transport, lost))
         return cast(ClientTunnel, begun)
 
@@ -166,9 +180,15 @@ class ClientSession:
         password: str = "",
         save: Callable[[ClientSection], object] | None = None,
         rng: random.Random | None = None,
+        probe: Callable[[GmpKey, Peer, float], Awaitable[bool]] | None = None,
+        blocked: bool = False,
+        on_blocked: Callable[[str], object] = lambda why: None,
+        retry_s: float = 300.0,
     ) -> None:
         """`save` keeps a changed session; `password` (from a file or the caller) begins a new session when
-        the old one is over."""
+        the old one is over. `probe(key, peer, wait_s)` tells whether UDP to the master is answered, `blocked`
+        that it was not a moment ago, `on_blocked` hears the reason when it is found blocked and "" when it is
+        answered again; in between it is tried every `retry_s` seconds at most."""
         self.clock = reactor
         self.gmp = gmp
         self.rpc = RpcNode(gmp)
@@ -181,14 +201,24 @@ class ClientSession:
         self._rng = rng or random.Random()
         self._peer: Peer | None = None
         self._answered = False
-        self._heard = False  # any datagram of the master's came: UDP works, however long an answer takes
         self._flights: set[_Flight] = set()
         self._opening: list[Deferred[None]] | None = None
         self._last_reset = -1e9
         self._looking: Deferred[None] | None = None
-        self._tunnel: ClientTunnel | None = None
+        self._probe = probe
+        self._on_blocked = on_blocked
+        self._detour = Detour(
+            reactor,
+            self._open_tunnel,
+            lambda wait_s: delivered(gmp, self._peer, wait_s),
+            self._udp_answers if probe is not None else no_probe,
+            retry_s=retry_s,
+            doubt=blocked,
+            on_begin=self._left_udp,
+            on_end=self._back_on_udp,
+        )
         self.on_note: Callable[[str], None] | None = None
-        """Told once when messages leave UDP."""
+        """Told when messages leave UDP, and when they are back."""
         self._closed = False
         gmp.on_peer_event(self._peer_event)
 
@@ -227,7 +257,8 @@ class ClientSession:
         self.gmp.add_key(GmpKey(section.key_id, key, f"master:{section.master_id}"))
         host = await literal_host(self.clock, address.host)
         self._peer = Peer(host, address.port, section.key_id)
-        self._answered = self._heard = False
+        self._answered = False
+        self._detour.begin()
 
     async def renew(self) -> None:
         """Resume the session at a master that answers, or begin a new one with the password. Several
@@ -283,12 +314,12 @@ class ClientSession:
 
     def _peer_event(self, event: PeerEvent) -> None:
         peer = self._peer
-        if event.kind not in ("ready", "key_unknown") or peer is None or self._closed:
+        if event.kind == "restarted" or peer is None or self._closed:
             return
         if (event.peer.host, event.peer.port, event.peer.key_id) != (peer.host, peer.port, peer.key_id):
             return
-        if event.kind == "ready":
-            self._heard = True
+        if event.kind != "key_unknown":
+            (self._detour.ready if event.kind == "ready" else self._detour.suspect)()
             return
         now = self.clock.seconds()
         if now - self._last_reset < _RESUME_GAP_S:
@@ -324,7 +355,7 @@ class ClientSession:
             try:
                 flight = self._send(request, deadline_s, on_progress)
                 reply = await flight.answer
-                self._answered = True
+                self._answered = self._detour.heard = True
                 return reply
             except errors.Busy as error:
                 trouble: errors.SectorError = error
@@ -368,7 +399,9 @@ class ClientSession:
         self, request: Request, deadline_s: float, on_progress: Callable[[int], None] | None
     ) -> _Flight:
         answer = self.rpc.call(self.peer, request, deadline_s=deadline_s, on_progress=on_progress)
-        flight = _Flight(answer, not self._answered, self.clock.seconds() + LOOK_S)
+        doubt = self._detour.doubt and not self._answered and not self._detour.used
+        look_at = self.clock.seconds() + (DOUBT_S if doubt else LOOK_S)
+        flight = _Flight(answer, not self._answered, look_at)
         self._flights.add(flight)
         if self._looking is None:
             self._looking = Deferred.fromCoroutine(self._watch())
@@ -392,39 +425,50 @@ class ClientSession:
                         flight.away = True
                         flight.answer.cancel()
                 else:
-                    await self._go_around()
+                    await self._detour.consider()
                 for flight in silent:
                     flight.look_at = self.clock.seconds() + LOOK_S
         finally:
             self._looking = None
 
-    async def _go_around(self) -> None:
-        """The master listens, but our datagrams get no answer: send them inside TLS."""
-        if self._answered or self._heard or self._tunnel is not None or not self.section.session:
-            return
-        peer = self._peer
+    # ------------------------------------------------------------------------------- around blocked UDP
+    async def _open_tunnel(self, blocked: Blocked, lost: Callable[[], None]) -> ClientTunnel | None:
+        """Messages inside TLS. Raises Unreachable, SessionExpired, Busy."""
+        if not self.section.session:
+            raise errors.SessionExpired("there is no session yet")
         session = bytes.fromhex(self.section.session)
-        try:
-            tunnel = await self._door.tunnel(
-                session, self.secret, cast(TunnelGmp, self.gmp), self._tunnel_lost
-            )
-        except errors.SectorError as error:
-            log.debug("no way around UDP: {why}", why=error.message)
-            return
-        if self._closed:
-            tunnel.close()
-            return
-        self._tunnel = tunnel
-        if self.on_note is not None and peer is not None:
-            host = f"[{peer.host}]" if ":" in peer.host else peer.host
+        return await self._door.tunnel(session, self.secret, cast(TunnelGmp, self.gmp), blocked, lost)
+
+    async def _udp_answers(self, wait_s: float) -> bool:
+        section, peer = self.section, self._peer
+        if self._probe is None or peer is None:
+            return False
+        key = client_master_key(self.secret, section.master_id, section.key_id)
+        return await self._probe(GmpKey(section.key_id, key, f"master:{section.master_id}"), peer, wait_s)
+
+    def _left_udp(self) -> None:
+        why = f"silence for {LOOK_S:g} s"
+        self._on_blocked(why)
+        self._nudge()
+        if self.on_note is not None and self._peer is not None:
             self.on_note(
-                f"UDP to {host}:{peer.port} gets no answer (silence for {LOOK_S:g} s); messages go over TLS "
-                f"instead: ask your network people for UDP {peer.port}"
+                f"UDP to {self._where()} gets no answer ({why}); messages go over TLS instead: ask your "
+                f"network people for UDP {self._peer.port}"
             )
 
-    def _tunnel_lost(self) -> None:
-        self._tunnel = None
-        self._answered = self._heard = False
+    def _back_on_udp(self) -> None:
+        self._on_blocked("")
+        self._nudge()
+        if self.on_note is not None and self._answered:
+            self.on_note(f"UDP to {self._where()} is answered again; messages go over it")
+
+    def _where(self) -> str:
+        host, port = self.peer.host, self.peer.port
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def _nudge(self) -> None:
+        if self._flights:
+            Deferred.fromCoroutine(delivered(self.gmp, self._peer, LOOK_S))
 
     async def _find_master(self, trouble: errors.SectorError) -> bool:
         """After silence: some master may know our session (then True); a plain refusal of TLS is the clearer
@@ -442,8 +486,7 @@ class ClientSession:
     def close(self) -> None:
         """End pending calls. The session itself stays valid."""
         self._closed = True
-        if self._tunnel is not None:
-            self._tunnel.close()
+        self._detour.close()
         if self._looking is not None:
             self._looking.cancel()
         for flight in list(self._flights):

@@ -125,8 +125,8 @@ class Put:
         """
         clock = self.link.session.clock
         begin = clock.seconds()
-        part = FileProgress(self.progress, self.path, size)
         grant = await self._open(OpenWrite(self.path, size, create, near))
+        part = FileProgress(self.progress, self.path, size)
         keeper = ensureDeferred(self._keep(grant))
         keeper.addErrback(lambda _: None)
         result: TransferResult | None = None
@@ -272,11 +272,12 @@ class Put:
 class Get:
     """A byte range of one version on its way to a local descriptor, from one replica after another."""
 
-    def __init__(self, link: Link, path: str, local: str, progress: Progress) -> None:
+    def __init__(self, link: Link, path: str, local: str, progress: Progress, limit: int = 0) -> None:
         self.link = link
         self.path = path
         self.local = local
         self.progress = progress
+        self.limit = limit  # bytes per second that a slave may send
         self.nodes: list[str] = []
         self.stats: dict[str, int] = {}
         self._waiting = False
@@ -290,7 +291,7 @@ class Get:
     ) -> ReadGrant:
         """Ask for a replica to read from. Raises NotFound, IsDirectory, Denied, Unavailable, Conflict."""
         grant: ReadGrant = await self.link.session.call(
-            OpenRead(self.path, offset, length, version, exclude or []),
+            OpenRead(self.path, offset, length, version, exclude or [], self.limit),
             patience_s=PATIENCE_S,
             on_wait=self._wait,
         )
@@ -442,14 +443,15 @@ class Get:
                 ReportBad(self.path, info.version, node, "wrong digest of the whole")
             )
 
-    async def to_file(self, target: str, *, overwrite: bool = True) -> Moved:
-        """Fetch the whole file to the local path `target`: a temporary file beside it, then a rename.
+    async def to_file(self, target: str, *, overwrite: bool = True, grant: ReadGrant | None = None) -> Moved:
+        """Fetch the whole file to the local path `target`: a temporary file beside it, then a rename. `grant`
+        = what `open` gave a moment ago.
 
         Raises what `open` and `whole` raise, Exists, LocalIO, NoSpace (also before the first byte).
         """
         clock = self.link.session.clock
         begin = clock.seconds()
-        grant = await self.open()
+        grant = grant or await self.open()
         info = grant.info
         temp, fd = await self.link.run(_make_temp_thd, target, info.size, overwrite)
         try:

@@ -180,5 +180,8 @@ class Gmp(Protocol):
     def counters(self) -> dict[str, int]:
         """State and traffic of this endpoint; at least `assoc` (associations), `sockets`, `half_open`."""
 
+    def refused(self) -> list[tuple[str, tuple[int, int, int]]]:
+        """Refused datagrams: (host, (under a wrong key, replayed, for tickets that are over)), sums first."""
+
     def stop(self) -> Deferred[None]:
         """Close the port; pending calls end with GmpError(STATUS_CANCELLED)."""

@@ -280,6 +280,9 @@ class MemoryGmp:
     def counters(self) -> dict[str, int]:
         return {"assoc": len(self._keys), "sockets": 0, "half_open": 0}
 
+    def refused(self) -> list[tuple[str, tuple[int, int, int]]]:
+        return [("", (0, 0, 0))]
+
     def stop(self) -> Deferred[None]:
         self._stopped = True
         self._hub.endpoints.pop(self._address, None)

@@ -310,6 +310,10 @@ class GmpNode:
         """Counters of the endpoint (udt_port_stats and sgmp_stats of the C headers)."""
         return self._port.counters()
 
+    def refused(self) -> list[tuple[str, tuple[int, int, int]]]:
+        """Refused datagrams by source, the sums first (see `Core.refused`)."""
+        return self._port.refused()
+
     def stop(self) -> Deferred[None]:
         if self._stopped is None:
             self._stopped = self._port.close()

@@ -244,8 +244,9 @@ class ClientCalls:
         await self._hub.until_settled(
             lambda: any(n.id in holders and n.candidate().usable for n in self._hub.core.members.up())
         )
+        busy: Busy | None = None
         for node_id in self._read_order(path, current, request.exclude, caller):
-            ticket = self._hub.ticket("read", path, entry.version, request.offset, length)
+            ticket = self._hub.ticket("read", path, entry.version, request.offset, length, request.limit)
             try:
                 await self._errands.ensure_renamed(node_id, path)
                 await self._hub.call_slave(
@@ -256,10 +257,13 @@ class ClientCalls:
                 continue
             except SectorError as error:
                 log.info("{path} from {node}: {error}", path=path, node=node_id, error=error.message)
+                busy = error if isinstance(error, Busy) else busy
                 continue
             self._hub.core.members.grant(node_id)
             data = self._hub.core.members.get(node_id).data
             return files.ReadGrant(self.info(entry, replicas), node_id, data, ticket)
+        if busy is not None:
+            raise Busy(f"{path} cannot be read now: {busy.message}")
         names = ", ".join(sorted(r.node for r in current)) or "no slave"
         raise Unavailable(f"{path} cannot be read now: its replicas are on {names}")
 
@@ -320,6 +324,8 @@ class ClientCalls:
             await self._hub.store.write(lambda tx: namespace.end_lease(tx, path, lease.id, view.user))
         if isinstance(failure, NoSpace):
             raise failure
+        if isinstance(failure, Busy):
+            raise Busy(f"no slave takes {path} now: {failure.message}")
         raise Unavailable(f"no slave takes {path} now: {failure}")
 
     def _no_room(self, request: files.OpenWrite) -> SectorError:

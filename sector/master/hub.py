@@ -21,6 +21,7 @@ from sector.master.sessions import Sessions, View
 from sector.master.store import Store
 from sector.master.topology import Place, Topology
 from sector.model import Ticket, Version
+from sector.refusals import Counts, Watch
 from sector.rpc import Caller, RpcNode
 from sector.wire.base import Request
 
@@ -61,6 +62,8 @@ class Hub:
         self.sessions = sessions
         self.wall = wall
         self.topology = topology
+        self.real_host: Callable[[str], str] = lambda host: host
+        """Where the end of a tunnel is (sector.tunnel.Aliases)."""
         self.audit = audit
         self.core = MasterCore(CoreSettings(times, limits, section.check_s), rules, new_id, clock.seconds())
         self.epoch = 0
@@ -68,6 +71,9 @@ class Hub:
         self.serial_base = 0
         self.state = STARTING
         self.tickets = 0
+        self.refused: dict[str, Counts] = {}
+        self.refused_here: Callable[[], list[tuple[str, Counts]]] = lambda: [("", (0, 0, 0))]
+        self._refused = Watch()
         self.started = clock.seconds()
         self.perform: Callable[[Effect], None] = lambda effect: None
         self.context = MasterContext(
@@ -89,6 +95,11 @@ class Hub:
         """An event for the core; its effects are carried out."""
         for effect in self.core.handle(event, self.clock.seconds()):
             self.perform(effect)
+
+    def tell_refused(self) -> None:
+        """Lines of the audit log about datagrams that this master's port refused."""
+        for line in self._refused.look(self.refused_here()[1:], self.clock.seconds()):
+            self.audit(f"master:{self.config.master.id}", "refused", line)
 
     def look(self, *paths: str, urgent: bool = False) -> None:
         """Have the replicas of these paths looked at."""
@@ -129,7 +140,7 @@ class Hub:
 
     def place(self, caller: Caller) -> Place:
         """Where a caller is."""
-        return self.topology.place(caller.peer.host)
+        return self.topology.place(self.real_host(caller.peer.host))
 
     async def until_settled(self, condition: Callable[[], bool]) -> None:
         """Wait for a condition that slaves bring about when they come back after a restart of the master;
@@ -144,6 +155,11 @@ class Hub:
     def peer_of(self, node: Node) -> Peer:
         """Where a slave hears commands."""
         return Peer(node.gmp.host, node.gmp.port, node.key_id)
+
+    def slave_address(self, slave_id: str) -> tuple[str, int] | None:
+        """Where a slave that has joined listens for messages."""
+        node = self.core.members.nodes.get(slave_id)
+        return (node.gmp.host, node.gmp.port) if node is not None else None
 
     def call_slave(self, slave_id: str, request: Request, deadline_s: float = COMMAND_S) -> Deferred[Any]:
         """A command to a slave; errbacks with a SectorError, at once when the slave is lost."""
@@ -169,9 +185,12 @@ class Hub:
             for _, node in sorted(self.core.members.nodes.items())
         ]
 
-    def ticket(self, op: str, path: str, version: Version, offset: int, length: int) -> Ticket:
+    def ticket(
+        self, op: str, path: str, version: Version, offset: int, length: int, limit: int = 0
+    ) -> Ticket:
         """A new one-use ticket; tag 0 would mean "match by address"."""
         self.tickets += 1
         tag = secrets.randbelow(0xFFFFFFFF) + 1
         encrypt = self.config.master.encrypt
-        return Ticket(new_id(), secrets.token_bytes(32), tag, op, path, version, offset, length, encrypt)
+        key = secrets.token_bytes(32)
+        return Ticket(new_id(), key, tag, op, path, version, offset, length, encrypt, limit)

@@ -31,6 +31,7 @@ from sector.wire.sphere import (
     JobCounts,
     JobEnd,
     JobInfo,
+    JobIntroduce,
     JobJoin,
     JobList,
     JobOrder,
@@ -41,6 +42,7 @@ from sector.wire.sphere import (
     JobStarted,
     JobTable,
     JobTaken,
+    PeerToken,
     Runtime,
     SpeNode,
     SpePeer,
@@ -57,6 +59,7 @@ TICK_S = 2.0
 KEEP_JOBS = 1000
 PER_USER = 100
 START_TRIES = 6
+TOKENS_MAX = 256
 
 
 class JobState(msgspec.Struct, array_like=True):
@@ -189,7 +192,8 @@ class Jobs:
 
     async def _introduce(self, job: JobState, view: View, caller: Caller) -> JobStarted:
         """Send the record with keys and peers to all slaves that are up; answer with those that took it, and
-        their tokens for the caller, whose first message to a slave then needs no HELLO."""
+        their tokens for the caller, whose first message to a slave then needs no HELLO. Their tokens for each
+        other follow in the background."""
         live = self.live[job.id]
         up = self._ready()
         for _ in range(START_TRIES):
@@ -218,8 +222,11 @@ class Jobs:
             )
             calls.append(self.context.call_slave(slave.id, record, deadline_s=10.0))
         nodes, refused, first = [], {}, None
+        cards: dict[str, list[PeerToken]] = {}
         for slave, (good, answer) in zip(up, await DeferredList(calls, consumeErrors=True), strict=True):
             if good:
+                for card in answer.peers if isinstance(answer, JobTaken) else ():
+                    cards.setdefault(card.node, []).append(PeerToken(slave.id, slave.instance, card.token))
                 nodes.append(
                     SpeNode(
                         slave.id,
@@ -239,6 +246,11 @@ class Jobs:
             assert first is not None
             raise first
         job.slaves = sorted({*job.slaves, *(node.node for node in nodes)})
+        for node in nodes:
+            if node.node in cards:
+                told = JobIntroduce(self.context.epoch(), job.id, cards[node.node][:TOKENS_MAX])
+                telling = self.context.call_slave(node.node, told, deadline_s=10.0)
+                telling.addErrback(_no_introduction, node.node)
         return JobStarted(job.id, nodes, REPORT_S, SILENCE_S, refused)
 
     def _ready(self) -> list[SlaveView]:
@@ -417,6 +429,12 @@ def _info(job: JobState, spes: list[SpeState] | None = None) -> JobInfo:
         spes or [],
         job.errors,
     )
+
+
+def _no_introduction(failure: Failure, node: str) -> None:
+    """They say HELLO to each other then."""
+    failure.trap(SectorError)
+    log.debug("slave {node} was not introduced: {why}", node=node, why=failure.getErrorMessage())
 
 
 def _sector_error(failure: object) -> SectorError:

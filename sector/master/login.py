@@ -29,14 +29,14 @@ from sector.errors import (
     SectorError,
     SessionExpired,
 )
-from sector.gmp.api import Gmp
+from sector.gmp.api import Gmp, GmpKey, Peer
 from sector.keys import SECRET_BYTES
 from sector.master.security_link import SecurityLink
 from sector.master.sessions import SessionRow, Sessions
 from sector.model import Address, Right
 from sector.tls import Raw, Switch, TlsPeer, TlsServer, literal, load_node
+from sector.tunnel import Aliases, MasterTunnel
 from sector.tunnel import Gmp as TunnelGmp
-from sector.tunnel import MasterTunnel
 from sector.wire import login
 from sector.wire.base import Ok, Request
 
@@ -47,6 +47,8 @@ EXPIRE_S = 30.0
 RELOAD_S = 5.0
 _TUNNELS = 512
 _TUNNEL_IDLE_S = 120.0
+_KNOCKS = 32
+_KNOCK_S = 2.0
 
 
 class SessionStore(Protocol):
@@ -163,6 +165,12 @@ class LoginService(MultiService):
         self._admission = Admission(per_s, per_s)
         self._serial = 0
         self._tunnels = 0
+        self._knocks = 0
+        self._slave_tunnels: dict[str, MasterTunnel] = {}
+        self.slave_address: Callable[[str], tuple[str, int] | None] = lambda slave_id: None
+        """GMP address (IP literal, port) of a slave that has joined, None for any other."""
+        self.aliases = Aliases()
+        """The addresses that clients in tunnels have here."""
         self.slaves: Callable[[], set[tuple[str, int]]] = set
         """GMP addresses (IP literal, port) of the slaves, which tunnels may reach."""
         self._watching: Deferred[None] | None = None
@@ -178,6 +186,8 @@ class LoginService(MultiService):
             login.Resume: self.serve_resume,
             login.Tunnel: self.serve_tunnel,
             login.Join: self.serve_join,
+            login.Preflight: self.serve_preflight,
+            login.SlaveTunnel: self.serve_slave_tunnel,
         }
         self.server = TlsServer(reactor, mine, trust, handlers, idle_s=10.0)
 
@@ -301,15 +311,44 @@ class LoginService(MultiService):
         return Switch(Ok(), self._begin_tunnel, _TUNNEL_IDLE_S)
 
     def _begin_tunnel(self, transport: Any) -> Raw:
-        other = transport.getPeer()
-        client = (literal(other.host), other.port)
+        client = self.aliases.take(literal(transport.getPeer().host))
         self._tunnels += 1
 
         def over() -> None:
             self._tunnels -= 1
+            self.aliases.give_back(client)
 
         gmp = cast(TunnelGmp, self._gmp)
         return MasterTunnel(self._reactor, gmp, client, transport, self._own_names, self.slaves, over)
+
+    async def serve_slave_tunnel(self, request: login.SlaveTunnel, peer: TlsPeer) -> Switch:
+        """A slave whose UDP is blocked: what is for its address goes over this connection from now on."""
+        who = peer.identity
+        if who is None or (who.role, who.id) != ("slave", request.slave_id):
+            raise NotAllowed(f"this request is only for slave {request.slave_id} itself")
+        where = self.slave_address(who.id)
+        if where is None:
+            raise NotFound(f"slave {who.id} has not joined this master")
+        where = literal(where[0]), where[1]
+        log.warn("slave {slave_id} gets no answer over UDP; its messages come over TLS", slave_id=who.id)
+        return Switch(
+            Ok(), lambda transport: self._begin_slave_tunnel(who.id, where, transport), _TUNNEL_IDLE_S
+        )
+
+    def _begin_slave_tunnel(self, slave_id: str, where: tuple[str, int], transport: Any) -> Raw:
+        before = self._slave_tunnels.pop(slave_id, None)
+        if before is not None:
+            before.close()
+
+        def over() -> None:
+            if self._slave_tunnels.get(slave_id) is tunnel:
+                del self._slave_tunnels[slave_id]
+                log.info("slave {slave_id} is out of its tunnel", slave_id=slave_id)
+
+        gmp = cast(TunnelGmp, self._gmp)
+        tunnel = MasterTunnel(self._reactor, gmp, where, transport, self._own_names, self.slaves, over)
+        self._slave_tunnels[slave_id] = tunnel
+        return tunnel
 
     def _own_names(self, where: tuple[str, int]) -> bool:
         return where[1] == self._gmp.address[1]
@@ -330,18 +369,49 @@ class LoginService(MultiService):
 
     async def serve_join(self, request: login.Join, peer: TlsPeer) -> login.Joined:
         """A slave that shows its certificate and stands on the allow-list."""
+        slave_id = await self._allowed_slave(request.slave_id, peer)
+        joined = await self._on_join(request, peer.address)
+        log.info("slave {slave_id} joined from {address}", slave_id=slave_id, address=peer.address)
+        return joined
+
+    async def serve_preflight(self, request: login.Preflight, peer: TlsPeer) -> login.Seen:
+        """A slave that may join, and asks before whether it could."""
+        await self._allowed_slave(request.slave_id, peer)
+        if self._knocks + len(request.ports) > _KNOCKS:
+            raise Busy("many slaves ask at once", hint=f"try again in {_KNOCK_S:.0f} s")
+        for port in request.ports:
+            self._knock(peer.address, port)
+        host = self._config.listen.advertise or self._gmp.address[0]
+        others = [Address(*where) for where in sorted(self.slaves())[:64]]
+        mine = Address(host, self._gmp.address[1])
+        return login.Seen(self._sessions.master_id, time.time(), peer.address, mine, others)
+
+    def _knock(self, host: str, port: int) -> None:
+        """Send a few datagrams that nobody can answer: a call under a key that only we have."""
+        key_id = self._sessions.key_ids.new()
+        self._gmp.add_key(GmpKey(key_id, os.urandom(SECRET_BYTES), f"preflight:{key_id}"))
+        self._knocks += 1
+        calling = self._gmp.call(Peer(host, port, key_id), 0, b"", deadline_s=_KNOCK_S)
+
+        def over(_: object) -> None:
+            self._knocks -= 1
+            self._gmp.remove_key(key_id)
+            self._sessions.key_ids.free(key_id)
+
+        calling.addBoth(over)
+
+    async def _allowed_slave(self, slave_id: str, peer: TlsPeer) -> str:
+        """The id of a slave with a certificate for it that stands on the allow-list. Raises NotAllowed."""
         who = peer.identity
         if who is None or who.role != "slave":
             raise NotAllowed("only a slave with a certificate of this cluster may join")
-        if who.id != request.slave_id:
-            raise NotAllowed(f"the certificate is for slave {who.id}, not {request.slave_id}")
+        if who.id != slave_id:
+            raise NotAllowed(f"the certificate is for slave {who.id}, not {slave_id}")
         verdict = await self._link.call(login.NodeAllowed("slave", who.id, peer.address))
         if not verdict.allowed:
             log.warn("slave {slave_id} refused: {why}", slave_id=who.id, why=verdict.why)
             raise NotAllowed(verdict.why, hint=f"an administrator must add it: sector acl slave add {who.id}")
-        joined = await self._on_join(request, peer.address)
-        log.info("slave {slave_id} joined from {address}", slave_id=who.id, address=peer.address)
-        return joined
+        return who.id
 
     # ends of sessions -------------------------------------------------------------------------------
     def _expire(self) -> None:

@@ -19,6 +19,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from sector import __version__
+from sector._udt.traffic import NAMES as TRAFFIC
 from sector.config import Config
 from sector.errors import BadConfig, Busy, SectorError
 from sector.gmp.api import Gmp, GmpKey, PeerEvent
@@ -42,6 +43,7 @@ from sector.master.slave_calls import SlaveCalls
 from sector.master.store import SqlTx, Store
 from sector.master.topology import Topology, parse_topology
 from sector.model import Address, Key, Right
+from sector.refusals import NAMES
 from sector.rpc import Caller
 from sector.wire import admin, login
 
@@ -203,6 +205,7 @@ class MasterService(MultiService):
     # periodic -------------------------------------------------------------------------------------------
     def _tick(self) -> None:
         self.hub.feed(Tick())
+        self.hub.tell_refused()
         if self.rebuild is not None and self.hub.state == REBUILDING:
             self.spawn(self.rebuild.check())
 
@@ -393,6 +396,7 @@ class MasterService(MultiService):
                 node.gmp,
                 node.data,
                 node.load.spes,
+                {name: node.load.counters[name] for name in TRAFFIC if name in node.load.counters},
             )
             for _, node in sorted(self.hub.core.members.nodes.items())
         ]
@@ -421,6 +425,7 @@ class MasterService(MultiService):
         }
         for more in self.more_counters:
             counters.update(more())
+        counters.update(zip(NAMES, self.hub.refused_here()[0][1], strict=True))
         counters["associations"] = counters.get("assoc", 0)
         counters["connections"] = counters.get("sockets", 0) + counters.get("tls", 0)
         return admin.StatusInfo(
@@ -449,6 +454,7 @@ class MasterService(MultiService):
             "spes_busy": load.spes_busy,
             "mirror_serial": load.mirror_serial,
             "reported": int(node.reported),
+            **dict(zip(NAMES, self.hub.refused.get(node.id, (0, 0, 0)), strict=True)),
         }
 
     async def _totals(self) -> tuple[Any, int]:
@@ -582,9 +588,12 @@ def make_master(
     )
     service.more_counters.append(door.counters)
     door.slaves = service.slave_addresses
+    door.slave_address = service.hub.slave_address
+    service.hub.real_host = door.aliases.real
     counters = getattr(gmp, "counters", None)
     if counters is not None:
         service.more_counters.append(counters)
+    service.hub.refused_here = getattr(gmp, "refused", service.hub.refused_here)
     register_admin(service.hub.rpc, sessions, link, audit)
     register_jobs = importlib.import_module("sector.master.jobs").register_jobs
     register_jobs(service.hub.rpc, service.context)

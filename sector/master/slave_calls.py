@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from twisted.logger import Logger
 
+from sector._udt.traffic import unpacked
 from sector.errors import Conflict, Denied, Protocol, SectorError
 from sector.master import namespace, reconcile
 from sector.master.core import CopyEnded, ReportEnded, SlaveBeat
@@ -50,6 +51,7 @@ class SlaveCalls:
         self._asked: dict[str, float] = {}
         serve = hub.rpc.serve
         serve(slave.Heartbeat, self.heartbeat)
+        serve(slave.Refused, self.refused)
         serve(slave.Report, self.report)
         serve(slave.Publish, self.publish)
         serve(slave.Replicated, self.replicated)
@@ -69,7 +71,7 @@ class SlaveCalls:
             request.load,
             request.spes,
             request.spes_busy,
-            request.counters,
+            {**request.counters, **unpacked(request.traffic)},
         )
         self._hub.feed(SlaveBeat(node.id, load))
         if self._hub.state == RUNNING:
@@ -82,6 +84,14 @@ class SlaveCalls:
         )
         wanted = node.want_report and stuck
         return slave.HeartbeatReply(self._hub.epoch, wanted)
+
+    def refused(self, request: slave.Refused, caller: Caller) -> Ok:
+        """What a slave's ports refused: counters, and lines for the audit log."""
+        node = self._hub.slave(caller, request.slave_id)
+        self._hub.refused[node.id] = request.counts
+        for line in request.lines:
+            self._hub.audit(f"slave:{node.id}", "refused", line)
+        return Ok()
 
     # reports --------------------------------------------------------------------------------------------
     async def report(self, request: slave.Report, caller: Caller) -> slave.ReportReply:

@@ -125,13 +125,19 @@ class SqlTx(WorkTx):
 
     def states(self, paths: Sequence[str]) -> list[FileState]:
         """Files among `paths` with their replicas; at most a few hundred."""
-        found = []
-        for path in paths:
-            entry = self.entry(path)
-            if entry is not None and not entry.is_dir:
-                doomed = self.connection.execute(select(X.c.node).where(X.c.path == path)).scalars()
-                found.append(FileState(entry, tuple(self.replicas(path)), tuple(doomed)))
-        return found
+        rows = self.connection.execute(select(E).where(E.c.path.in_(paths), E.c.kind == FILE)).all()
+        replicas: dict[int, list[Replica]] = {row.id: [] for row in rows}
+        for one in self.connection.execute(select(R).where(R.c.entry_id.in_(replicas)).order_by(R.c.node)):
+            replicas[one.entry_id].append(replica_of(one))
+        doomed: dict[str, list[str]] = {}
+        for path, node in self.connection.execute(select(X.c.path, X.c.node).where(X.c.path.in_(paths))):
+            doomed.setdefault(path, []).append(node)
+        known = {row.path: row for row in rows}
+        return [
+            FileState(entry_of(known[path]), tuple(replicas[known[path].id]), tuple(doomed.get(path, ())))
+            for path in paths
+            if path in known
+        ]
 
     def page(self, below: str, after: str, limit: int) -> list[FileState]:
         """Files at or below a path, in order, after a path, with their replicas."""

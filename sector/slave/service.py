@@ -20,20 +20,22 @@ from twisted.python.failure import Failure
 
 from sector import __version__, errors
 from sector._udt.data_api import Data
+from sector._udt.traffic import packed
 from sector.config import Config
 from sector.gmp.api import Gmp, GmpKey, Peer, PeerEvent
 from sector.model import Address, Tombstone
+from sector.refusals import Counts, Watch
 from sector.resolve import literal_host
 from sector.rpc import Caller, RpcNode
 from sector.slave.catalog import Catalogue, Record
 from sector.slave.context import SlaveContext
 from sector.slave.core import SlaveCore, retry_delay
 from sector.slave.disk import Disk
+from sector.slave.door import Link, MasterDoor, Probe
 from sector.slave.local import LocalDisk
 from sector.slave.mirror import Part
 from sector.slave.pool import Pool, Threads
 from sector.slave.transfer import Transfers
-from sector.tls import first_that_answers, load_node, tls_request
 from sector.wire.base import Ok, Request
 from sector.wire.login import Join, Joined
 from sector.wire.slave import (
@@ -47,6 +49,7 @@ from sector.wire.slave import (
     PrepareRead,
     PrepareReplica,
     PrepareWrite,
+    Refused,
     RenameFiles,
     Report,
     ReportReply,
@@ -70,28 +73,24 @@ def make_slave(
     spawner: Any,
     *,
     join: JoinMaster | None = None,
+    probe: Probe | None = None,
     pool: Pool | None = None,
     now: Callable[[], float] = time.time,
     rng: random.Random | None = None,
 ) -> Slave:
     """The service of one slave over its two endpoints. Certificates are read at once (BadConfig).
 
-    `spawner` starts Sphere workers (None = no Sphere); `join` replaces the TLS join, `pool` the disk
-    threads, `now` (seconds since 1970) and `rng` the sources of time and jitter: for simulated clusters.
+    `spawner` starts Sphere workers (None = no Sphere); `probe` tells whether a master is answered over UDP.
+    `join` replaces the TLS join, `pool` the disk threads, `now` (seconds since 1970) and `rng` the sources of
+    time and jitter: for simulated clusters.
     """
-    if join is None:
-        credentials, trust = load_node(config, "slave")
-
-        async def over_tls(request: Join) -> Joined:
-            def ask(address: Address) -> Awaitable[Joined]:
-                return tls_request(reactor, address.host, address.port, trust, request, credentials)
-
-            joined: Joined = await first_that_answers(config.master_peers, ask)
-            return joined
-
-        join = over_tls
+    door = MasterDoor(config, reactor, gmp) if join is None else None
+    if door is not None:
+        join = door.join
+    assert join is not None
     threads = pool or Threads(reactor, f"disk-{config.slave.id}")
-    return Slave(config, reactor, gmp, data, spawner, join, threads, now, rng or random.Random())
+    link = Link(reactor, gmp, door, probe, config.data.udp_retry_s)
+    return Slave(config, reactor, gmp, data, spawner, join, threads, now, rng or random.Random(), link)
 
 
 class Slave(Service):
@@ -108,6 +107,7 @@ class Slave(Service):
         pool: Pool,
         now: Callable[[], float],
         rng: random.Random,
+        link: Link,
     ) -> None:
         self.slave_id = config.slave.id
         self.name = f"slave {self.slave_id}"
@@ -127,8 +127,9 @@ class Slave(Service):
         self._now = now
         self._rng = rng
         self._spawner = spawner
-        self._peer: Peer | None = None
+        self._link = link
         self._beat_s = 1.0
+        self._refused, self._refused_told = Watch(), (0, 0, 0)
         self._reporting = False
         self._stopping = False
         self._running: Deferred[None] | None = None
@@ -174,6 +175,7 @@ class Slave(Service):
 
     async def _stop(self) -> None:
         self._stopping = True
+        self._link.detour.close()
         if self._sleeper is not None and not self._sleeper.called:
             self._sleeper.callback(False)
         if self._running is not None:
@@ -236,7 +238,7 @@ class Slave(Service):
                 continue
             attempt = 0
             await self._session()
-            self._peer = None
+            self._link.peer = None
             if not self._stopping:
                 await self._sleep(0.05 + 0.2 * self._rng.random())
 
@@ -258,9 +260,11 @@ class Slave(Service):
 
     async def _joined(self, joined: Joined) -> None:
         key = joined.key
-        self.gmp.add_key(GmpKey(key.key_id, key.secret, key.principal, key.valid_s))
+        gmp_key = GmpKey(key.key_id, key.secret, key.principal, key.valid_s)
+        self.gmp.add_key(gmp_key)
         host = await literal_host(self.clock, joined.gmp.host)
-        old, self._peer = self._peer, Peer(host, joined.gmp.port, key.key_id)
+        old = self._link.peer
+        self._link.begin(Peer(host, joined.gmp.port, key.key_id), gmp_key)
         if old is not None and old.key_id != key.key_id:
             self.gmp.remove_key(old.key_id)
         self.core.joined(joined.epoch)
@@ -274,6 +278,7 @@ class Slave(Service):
             await self._report()
         except errors.SectorError as error:
             log.warn("the report did not reach the master: {why}", why=error.message)
+            await self._link.detour.consider()
             await self._sleep(0.5 + 0.5 * self._rng.random())
             return
         if not self.ready.called:
@@ -293,6 +298,8 @@ class Slave(Service):
             except (errors.Unreachable, errors.TimedOut, errors.Busy) as error:
                 misses += 1
                 log.debug("heartbeat {count} was lost: {why}", count=misses, why=error.message)
+                if await self._link.detour.consider():
+                    misses = 0
             except errors.SectorError as error:
                 log.warn("heartbeat was refused: {why}", why=error.message)
                 return
@@ -310,11 +317,29 @@ class Slave(Service):
             self.context.spes,
             self.context.spes_busy,
             self.state_counters(),
+            packed(self.data.traffic()),
         )
         wait = max(2.0, 2 * self._beat_s)
         reply: HeartbeatReply = await self.master_call(beat, deadline_s=wait, control=True)
         self.core.epoch = max(self.core.epoch, reply.epoch)
+        await self._tell_refused()
         return reply
+
+    async def _tell_refused(self) -> None:
+        """The master has the audit log; it hears of counts that changed and of sources worth a line."""
+        found = [*self.gmp.refused(), *self.data.refused()]
+        sums = [counts for host, counts in found if not host]
+        counts: Counts = (sum(c[0] for c in sums), sum(c[1] for c in sums), sum(c[2] for c in sums))
+        lines = self._refused.look(((host, c) for host, c in found if host), self.clock.seconds())
+        for line in lines:
+            log.warn("refused: {line}", line=line)
+        if counts == self._refused_told and not lines:
+            return
+        try:
+            await self.master_call(Refused(self.slave_id, counts, lines))
+            self._refused_told = counts
+        except errors.SectorError as error:
+            log.debug("the master was not told of refused datagrams: {why}", why=error.message)
 
     async def _report_again(self) -> None:
         try:
@@ -323,17 +348,20 @@ class Slave(Service):
             self._reporting = False
 
     def _peer_event(self, event: PeerEvent) -> None:
-        if self._peer is None or (event.peer.host, event.peer.port) != (self._peer.host, self._peer.port):
+        master = self._link.peer
+        if master is None or (event.peer.host, event.peer.port) != (master.host, master.port):
             return
         if event.kind in ("key_unknown", "restarted"):
             log.info("the master does not know us any more: joining again", event=event.kind)
             self._wake()
+        else:
+            self._link.event(event.kind)
 
     async def master_call(self, request: Request, deadline_s: float = 10.0, control: bool = False) -> Any:
         """Ask the current master. Raises its SectorError, Unreachable, TimedOut."""
-        if self._peer is None:
+        if self._link.peer is None:
             raise errors.Unreachable(f"slave {self.slave_id} has no master at the moment")
-        return await self.rpc.call(self._peer, request, deadline_s=deadline_s, control=control)
+        return await self.rpc.call(self._link.peer, request, deadline_s=deadline_s, control=control)
 
     def _spawn(self, work: Coroutine[Any, Any, Any], what: str) -> None:
         task = ensureDeferred(work)
@@ -441,7 +469,7 @@ class Slave(Service):
             finally:
                 if timer.active():
                     timer.cancel()
-            if self._peer is not None:
+            if self._link.peer is not None:
                 await self._tell_changes(await self.pool.run(self.disk.rescan_thd))
 
     async def _tell_changes(self, catalogue: Catalogue) -> None:

@@ -26,7 +26,7 @@ from sector.errors import (
     Unavailable,
 )
 from sector.gmp.api import GmpError, GmpKey
-from sector.model import Key, Version
+from sector.model import Address, Key, Version
 from sector.rpc import Caller, RpcNode
 from sector.slave import spe_job
 from sector.slave.context import SlaveContext
@@ -50,8 +50,10 @@ from sector.wire.sphere import (
     DeliverDone,
     Delivered,
     JobEnd,
+    JobIntroduce,
     JobRecord,
     JobTaken,
+    PeerToken,
     Pickup,
     RangeFetch,
     ResultDrop,
@@ -68,6 +70,8 @@ from sector.wire.sphere import (
 
 log = Logger()
 JOBS_MAX = 1000
+TOKENS_MAX = 256
+"""Slaves of a job that are introduced to each other."""
 SILENT_S = 900.0
 ACTIVE_MAX = 4096
 R = TypeVar("R", bound=Request)
@@ -112,6 +116,7 @@ class Spe:
         return [
             (JobRecord, self.record),
             (JobEnd, self.end),
+            (JobIntroduce, self.introduce),
             (SpeQuery, self.query),
             (BlobHave, self.blob_have),
             (BlobPut, self.blob_put),
@@ -191,16 +196,32 @@ class Spe:
             self.jobs[request.job] = job
         for key in [request.client_key, *(peer.key for peer in request.peers)]:
             self._add_key(request.job, key)
-        at = request.client_at
-        if at is None or not request.client_instance:
-            return JobTaken()
+        tokens = []
+        for peer in request.peers[:TOKENS_MAX]:
+            token = self._token(peer.gmp, peer.instance, peer.key)
+            if token:
+                tokens.append(PeerToken(peer.node, peer.instance, token))
+        return JobTaken(self._token(request.client_at, request.client_instance, request.client_key), tokens)
+
+    def _token(self, at: Address | None, instance: int, key: Key) -> bytes:
+        """For the first message of somebody whom a master names; b"" = he says HELLO."""
+        if at is None or not instance:
+            return b""
         try:
-            token = self.context.gmp.mint_token(
-                at.host, at.port, request.client_instance, request.client_key.key_id
-            )
+            return self.context.gmp.mint_token(at.host, at.port, instance, key.key_id)
         except (GmpError, ValueError):
-            token = b""  # the client says HELLO
-        return JobTaken(token)
+            return b""
+
+    async def introduce(self, request: JobIntroduce, caller: Caller) -> Ok:
+        """A master brings tokens of the other slaves."""
+        self.context.check_master(caller, request)
+        job = self.jobs.get(request.job)
+        peers = {peer.node: peer for peer in job.record.peers} if job is not None and not job.ended else {}
+        for card in request.tokens:
+            peer = peers.get(card.node)
+            if peer is not None and peer.instance == card.instance:
+                self.context.gmp.introduce(await self.data.peer_of(peer), card.instance, card.token)
+        return Ok()
 
     def _add_key(self, job: str, key: Key) -> None:
         self.keys.setdefault(key.key_id, set()).add(job)

@@ -91,11 +91,13 @@ class SpeData:
             return Opened(await self.context.disk.open(path, version), offset, 0)
         except NotFound as error:
             missing: SectorError = error
+        away = ""
         if length == 0:
             return Opened(await self.context.disk.run(temporary_thd, job.folder), 0, 0)
         for node in holders:
             peer = job.peer(node)
-            if peer is None:
+            if peer is None:  # it may well have the content: it was only away when the job began
+                away = node
                 continue
             fd = await self.context.disk.run(temporary_thd, job.folder)
             try:
@@ -107,6 +109,8 @@ class SpeData:
             except BaseException:
                 os.close(fd)
                 raise
+        if isinstance(missing, NotFound) and away:
+            raise Unavailable(f"{path} cannot be read now: slave {away} has it and is not in this job")
         if isinstance(missing, NotFound):
             raise NotFound(f"{path} changed or was removed: no slave has this version any more")
         raise missing

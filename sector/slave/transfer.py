@@ -43,7 +43,7 @@ def _stop_code(error: BaseException) -> int:
 
 def channel_ticket(ticket: Ticket) -> DataTicket:
     """The part of a ticket that the data channel needs."""
-    return DataTicket(ticket.id, ticket.key, ticket.tag, ticket.encrypt)
+    return DataTicket(ticket.id, ticket.key, ticket.tag, ticket.encrypt, ticket.limit)
 
 
 class Transfers:

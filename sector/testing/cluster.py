@@ -112,7 +112,7 @@ class SimDoor:
         service.hub.gmp.add_key(service.hub.sessions.gmp_key(row))
         return self._granted(service, row, b"")
 
-    async def tunnel(self, session_id: bytes, secret: bytes, gmp: Any, lost: Any) -> Any:
+    async def tunnel(self, session_id: bytes, secret: bytes, gmp: Any, blocked: Any, lost: Any) -> Any:
         raise errors.Unreachable("nothing blocks messages in a simulated cluster")
 
     async def look(self) -> None:

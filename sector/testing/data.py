@@ -244,6 +244,14 @@ class SimDataPort:
         """Transfers under way."""
         return {"sockets": len(self.transfers)}
 
+    def refused(self) -> list[tuple[str, tuple[int, int, int]]]:
+        """A network inside one process refuses nothing."""
+        return [("", (0, 0, 0))]
+
+    def traffic(self) -> dict[str, int]:
+        """Transfers under way."""
+        return {"transfers_now": len(self.transfers)}
+
     def stop(self) -> Deferred[None]:
         """Close the port; transfers errback with CLOSED."""
         for transfer in list(self.transfers):

@@ -111,7 +111,8 @@ class AclList(Request, frozen=True, array_like=True):
 
 
 class NodeInfo(msgspec.Struct, frozen=True, array_like=True):
-    """`state`: "up", "suspect", "lost"; `topology` "/site/rack"."""
+    """`state`: "up", "suspect", "lost"; `topology` "/site/rack"; `traffic` what its transfers moved since it
+    started and move now, at most a few seconds old (docs/guide/operations.md)."""
 
     id: Name
     host: Name
@@ -125,6 +126,7 @@ class NodeInfo(msgspec.Struct, frozen=True, array_like=True):
     gmp: Address
     udt: Address
     spes: int
+    traffic: Annotated[dict[Name, int], Meta(max_length=64)] = {}
 
 
 class Nodes(Message, frozen=True, array_like=True):

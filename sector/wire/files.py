@@ -81,13 +81,15 @@ class ReadGrant(Message, frozen=True, array_like=True):
 @request(0x0210, reply=ReadGrant, safe=True)
 class OpenRead(Request, frozen=True, array_like=True):
     """`length` 0 = to the end; `version` (0,0) = current, else exactly this one (Conflict if it is gone);
-    `exclude` = nodes that just failed. Errors: not_found, is_directory, unavailable, conflict, denied."""
+    `exclude` = nodes that just failed; `limit` bytes per second that the slave may send, 0 = no cap.
+    Errors: not_found, is_directory, unavailable, conflict, denied."""
 
     path: Path
     offset: U64 = 0
     length: U64 = 0
     version: Version = Version(0, 0)
     exclude: Annotated[list[Name], Meta(max_length=64)] = []
+    limit: Annotated[int, Meta(ge=0, le=10**13)] = 0
 
 
 class WriteGrant(Message, frozen=True, array_like=True):

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from sector.model import U64, Address, Bytes16, Bytes32, Key, Name, Right, Text
+from sector.model import U64, Address, Bytes16, Bytes32, Key, Name, Port, Right, Text
 from sector.wire.base import Message, Ok, Request, request
 
 Password = Annotated[str, Meta(max_length=1024)]
@@ -62,6 +62,14 @@ class Tunnel(Request, frozen=True, array_like=True):
     proof: Bytes32
 
 
+@request(0x0006, reply=Ok, safe=True)
+class SlaveTunnel(Request, frozen=True, array_like=True):
+    """Slave to master, over mutual TLS, where UDP is blocked: after the reply the connection carries
+    datagrams between the master and the slave's GMP port. Errors: not_allowed, not_found (has not joined)."""
+
+    slave_id: Name
+
+
 class Joined(Message, frozen=True, array_like=True):
     """What a slave needs to know: the key towards the master, where to talk, cluster settings."""
 
@@ -85,6 +93,27 @@ class Join(Request, frozen=True, array_like=True):
     data_dir: Text
     pid: int
     version: Name
+
+
+class Seen(Message, frozen=True, array_like=True):
+    """What a master tells a slave that is about to join: `now` its clock (seconds since 1970), `address`
+    the one it sees the slave at, `gmp` where it hears messages, `slaves` where others do (64 at most)."""
+
+    master_id: Name
+    now: float
+    address: Name
+    gmp: Address
+    slaves: Annotated[list[Address], Meta(max_length=64)] = []
+
+
+@request(0x0005, reply=Seen, safe=True)
+class Preflight(Request, frozen=True, array_like=True):
+    """Slave to master, over mutual TLS, before it joins; nothing about it is kept. The master also sends a
+    GMP datagram to each of `ports` at the address that the connection came from, so that the slave learns
+    whether UDP reaches it (docs/guide/firewalls.md). Errors: not_allowed, busy."""
+
+    slave_id: Name
+    ports: Annotated[list[Port], Meta(max_length=2)] = []
 
 
 class Verified(Message, frozen=True, array_like=True):

@@ -140,8 +140,9 @@ class HeartbeatReply(Message, frozen=True, array_like=True):
 
 @request(0x0321, reply=HeartbeatReply, safe=True)
 class Heartbeat(Request, frozen=True, array_like=True):
-    """Every second, CONTROL class. `mirror_serial` = last complete mirror; `counters` of the slave's ports
-    and tasks for `status`."""
+    """Every second, CONTROL class, hence at most 256 bytes. `mirror_serial` = last complete mirror;
+    `counters` of the slave's ports and tasks for `status`; `traffic` what its transfers moved, in the order
+    of `sector._udt.traffic.NAMES` (names would not fit; new ones come last)."""
 
     slave_id: Name
     free_bytes: Stored
@@ -153,6 +154,17 @@ class Heartbeat(Request, frozen=True, array_like=True):
     spes: Annotated[int, Meta(ge=0, le=1 << 31)] = 0
     spes_busy: Annotated[int, Meta(ge=0, le=1 << 31)] = 0
     counters: Annotated[dict[Annotated[str, Meta(max_length=64)], int], Meta(max_length=64)] = {}
+    traffic: Annotated[list[Stored], Meta(max_length=32)] = []
+
+
+@request(0x0327, safe=True)
+class Refused(Request, frozen=True, array_like=True):
+    """What the ports of a slave refused, when that has changed: datagrams since it started (under a wrong
+    key, replayed, for tickets that are over) and lines for the audit log, one a source and minute."""
+
+    slave_id: Name
+    counts: tuple[Stored, Stored, Stored]
+    lines: Annotated[list[Annotated[str, Meta(max_length=200)]], Meta(max_length=17)] = []
 
 
 class Prepared(Message, frozen=True, array_like=True):

@@ -203,10 +203,21 @@ class JobCancel(Request, frozen=True, array_like=True):
 
 
 # master -> slave ------------------------------------------------------------------------------------
+class PeerToken(Message, frozen=True, array_like=True):
+    """The GMP token of one slave for another (spec/gmp.md 5.3). In JobTaken `node` is who may use it, in
+    JobIntroduce whose it is."""
+
+    node: Name
+    instance: U64
+    token: Annotated[bytes, Meta(min_length=24, max_length=24)]
+
+
 class JobTaken(Message, frozen=True, array_like=True):
-    """`token`: the slave's GMP token for the client's address and instance, b"" where none was asked."""
+    """`token`: the slave's GMP token for the client's address and instance, b"" where none was asked;
+    `peers`: its tokens for the other slaves of the job."""
 
     token: Annotated[bytes, Meta(max_length=24)] = b""
+    peers: Annotated[list[PeerToken], Meta(max_length=256)] = []
 
 
 @request(0x0421, reply=JobTaken, safe=True)
@@ -238,6 +249,16 @@ class JobEnd(Request, frozen=True, array_like=True):
     epoch: U64
     job: JobId
     why: Text = ""
+
+
+@request(0x0424, safe=True)
+class JobIntroduce(Request, frozen=True, array_like=True):
+    """Tokens of the job's other slaves for this one: its first message to each, in a shuffle, needs no
+    HELLO."""
+
+    epoch: U64
+    job: JobId
+    tokens: Annotated[list[PeerToken], Meta(max_length=256)]
 
 
 class SpeStates(Message, frozen=True, array_like=True):
