@@ -1,12 +1,15 @@
 """The table of transport figures: everything in one go, each against its peers in the same run.
 
-    ./dev bench table                     measures what is missing, writes JSON and a table
+    ./dev bench table                     measures what is missing, writes table.md and table.json
     ./dev bench table --quick             one short run of each
-    ./dev bench table --only loopback,gmp,links,sharing
+    ./dev bench table --only loopback,gmp,rpc,links,sharing,life
+    ./dev bench table --cell 1g-100ms-1%  cells whose name holds this, once more, whatever is there
+    ./dev bench table --list              names of all cells, and how many good runs each has
     ./dev bench table --fresh             forget earlier results
+    ./dev bench table --show              measures nothing
 
-Results are lines of JSON in benchmarks/results/ (git ignores it); a cell that is there is not measured again,
-so a run that was stopped goes on. table.md is made of the medians.
+Results are lines of JSON in benchmarks/results/ (git ignores it); a cell that has its runs is not measured
+again, so a run that was stopped goes on. The document is made of the medians (benchmarks/judge.py).
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
+import re
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sector.bench import cells, udt
+import judge
+
+from sector.bench import cells, quiet, rpc, udt
 from sector.bench.common import machine, program
 from sector.bench.link import Link
 from sector.bench.peers import PEERS, why_missing
@@ -30,27 +36,14 @@ from sector.bench.run import json_of
 from sector.errors import SectorError
 
 RESULTS = Path(__file__).resolve().parent / "results"
-GROUPS = ("loopback", "gmp", "links", "sharing")
 LOOPBACK = [
     *("sector", "sector-sealed", "sector-threads", "sector_compatible", "sector-single", "sector-1000"),
     *("sector-to-libudt", "libudt-to-sector", "libudt"),
     *("tcp-cubic", "tcp-cubic-1500", "tcp-bbr", "tcp-bbr-1500", "srt", "zmq", "quinn", "udp", "udp-single"),
+    *("udp-batch", "udp-batch-connected"),
 ]
-LINKS = [  # link, peers beside our own
-    *[(f"rate=1g,rtt={rtt}ms,loss=0", "tcp-cubic tcp-bbr libudt") for rtt in (20, 100, 200)],
-    *[(f"rate=1g,rtt=100ms,loss={p}%", "tcp-bbr tcp-cubic libudt srt") for p in ("0.01", "0.1", "1")],
-    *[(f"rate=100m,rtt=100ms,loss={p}%", "tcp-bbr libudt srt") for p in ("0.1", "1")],
-    ("rate=1g,rtt=1ms,loss=0,queue=100f", "tcp-cubic tcp-bbr libudt"),
-]
-SHARED = "rate=100m,rtt=20ms,loss=0,queue=1250kb"  # one BDP of 100 ms for all, whatever each flow's RTT
-SHARING = [
-    (("sector", "50ms"), ("sector", "50ms")),
-    (("sector", "20ms"), ("sector", "200ms")),
-    (("sector", "20ms"), ("tcp-cubic", "20ms")),
-    (("sector", "100ms"), ("tcp-cubic", "100ms")),
-    (("tcp-cubic", "20ms"), ("tcp-cubic", "200ms")),
-    (("tcp-bbr", "20ms"), ("tcp-cubic", "20ms")),
-]
+START_S = 3.0  # what a cell costs beside its own time
+GMP_PEERS = "sector,sector_threads,udp,tcp,tcp_connect,zmq,libudt"
 
 
 def say(text: str) -> None:
@@ -60,340 +53,231 @@ def say(text: str) -> None:
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured."""
+    """How much is measured; `link_share` of the seconds that a link's cells have."""
 
+    name: str
     runs: int
     loopback_s: float
-    link_s: float
+    link_share: float
     sharing_s: float
     rounds: int
+    idle_s: float
 
 
-FULL = Effort(3, 4, 20, 60, 10_000)
-QUICK = Effort(1, 2, 10, 30, 2_000)
-
-
-# ---- measuring -----------------------------------------------------------------------------------
-def stamped(row: dict[str, Any], run: int, where: dict[str, Any]) -> dict[str, Any]:
-    """With when, where and of what state of the source."""
-    return {"run": run, "at": round(time.time()), "commit": where["commit"], **row}
-
-
-def guarded(cell: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The row, or why there is none."""
-    try:
-        return {"cell": cell, **work()}
-    except SectorError as error:
-        say(f"  {cell}: {error}")
-        return {"cell": cell, "error": str(error)}
-
-
-def loopback(results: cells.Results, effort: Effort) -> None:
-    """Bulk throughput on this machine."""
-    names = []
-    for name in LOOPBACK:
-        why = why_missing(name)
-        if why:
-            say(f"  without {name}: {why}")
-        else:
-            names.append(name)
-    for run in range(1, effort.runs + 1):
-        for name in names:
-            if results.count(name) < run:
-                row = guarded(name, lambda name=name: udt.run_one(name, effort.loopback_s))  # type: ignore[misc]
-                results.add(stamped(row, run, machine()))
-                say(f"  {name}: {row.get('gbps', '-')} Gb/s")
-
-
-def gmp(results: cells.Results, effort: Effort) -> None:
-    """Small messages: C, both ends on the last core, round by round; then new peers."""
-    cpu = str((os.cpu_count() or 1) - 1)
-    peers = "sector,sector_threads,udp,tcp,tcp_connect,zmq,libudt"
-    wanted = [
-        ("gmp", ["bench_gmp", "--rounds", str(effort.rounds), "--cpus", f"{cpu},{cpu}", "--peers", peers]),
-        ("gmp-new", ["bench_gmp_intro", "--rounds", str(min(effort.rounds, 2000)), "--cpus", f"{cpu},{cpu}"]),
-    ]
-    for run in range(1, effort.runs + 1):
-        for cell, (tool, *rest) in wanted:
-            if results.count(cell) < run:
-
-                def work(tool: str = tool, rest: list[str] = rest) -> dict[str, Any]:
-                    return {"pinning": f"{cpu},{cpu}", "results": json_of([program(tool), *rest])["results"]}
-
-                results.add(stamped(guarded(cell, work), run, machine()))
-                say(f"  {cell}")
-
-
-def links(results: cells.Results, effort: Effort) -> None:
-    """One flow over an emulated link."""
-    for text, peers in LINKS:
-        names = ["sector", *(name for name in peers.split() if not why_missing(name))]
-        for row in cells.run_series([Link.parse(text)], names, effort.link_s, effort.runs, results, "user"):
-            share = (
-                f"{row['share_of_limit']:.1%} of the limit"
-                if "share_of_limit" in row
-                else row.get("error", "")
-            )
-            say(f"  {row['cell']}: {share}, queue drops {row.get('queue_drop_share', 0):.3%}")
-
-
-def sharing(results: cells.Results, effort: Effort) -> None:
-    """Two flows through one queue."""
-    link = Link.parse(SHARED)
-    for run in range(1, effort.runs + 1):
-        for flows in SHARING:
-            cell = f"{link.name}-" + "+".join(f"{peer}@{rtt}" for peer, rtt in flows)
-            if results.count(cell) >= run or any(why_missing(peer) for peer, _ in flows):
-                continue
-
-            def work(flows: Any = flows, run: int = run) -> dict[str, Any]:
-                return cells.share_of(link, flows, effort.sharing_s, effort.sharing_s / 4, seed=run)
-
-            row = stamped(guarded(cell, work), run, machine())
-            results.add(row)
-            say(f"  {cell}: {row.get('mbps')} Mb/s, Jain {row.get('jain')}")
-
-
-# ---- the table -----------------------------------------------------------------------------------
-class Found:
-    """Medians over the runs of a cell."""
-
-    def __init__(self, groups: dict[str, cells.Results]) -> None:
-        self.rows = [row for results in groups.values() for row in results.rows if "error" not in row]
-
-    def median(self, cell: str, name: str) -> float | None:
-        """Of a figure; None where nothing was measured."""
-        values = [row[name] for row in self.rows if row["cell"] == cell and row.get(name) is not None]
-        return statistics.median(values) if values else None
-
-    def latency(self, cell: str, peer: str) -> float | None:
-        """Median p50 of a kind of message, us."""
-        values = [
-            entry["p50_us"]
-            for row in self.rows
-            if row["cell"] == cell
-            for entry in row["results"]
-            if entry["peer"] == peer
-        ]
-        return statistics.median(values) if values else None
-
-    def lists(self, cell: str, name: str) -> list[float] | None:
-        """Median of each place of a list."""
-        values = [row[name] for row in self.rows if row["cell"] == cell and name in row]
-        return [statistics.median(column) for column in zip(*values, strict=True)] if values else None
+FULL = Effort("full", 3, 4, 1.0, 45, 10_000, 20)
+QUICK = Effort("quick", 1, 2, 0.5, 20, 2_000, 10)
 
 
 @dataclass(frozen=True)
-class Line:
-    """A line of the table; `good` is None where something was not measured."""
+class Cell:
+    """One measurement: about how long it takes, and how (the number of the run in, the row out)."""
 
-    what: str
-    measured: str
-    must: str
-    good: bool | None
-
-
-def number(value: float | None, form: str = "{:.3g}") -> str:
-    """Text of a figure."""
-    return "-" if value is None else form.format(value)
+    group: str
+    name: str
+    seconds: float
+    work: Callable[[int], dict[str, Any]]
+    runs: int
+    peers: tuple[str, ...] = ()  # of sector.bench.peers, which must be able to run
 
 
-def ratio(a: float | None, b: float | None) -> float | None:
-    """a / b where both are known."""
-    return None if a is None or not b else a / b
+# ---- what there is to measure --------------------------------------------------------------------
+def loopback(effort: Effort) -> Iterator[Cell]:
+    """Bulk throughput on this machine."""
+    for name in LOOPBACK:
+
+        def work(_: int, name: str = name) -> dict[str, Any]:
+            return udt.run_one(name, effort.loopback_s)
+
+        yield Cell("loopback", name, effort.loopback_s + START_S, work, effort.runs, (name,))
 
 
-def at_least(value: float | None, *bounds: float | None) -> bool | None:
-    """Whether value reaches all bounds; None if something is unknown."""
-    if value is None or any(bound is None for bound in bounds):
-        return None
-    return all(value >= bound for bound in bounds if bound is not None)
-
-
-def at_most(value: float | None, bound: float) -> bool | None:
-    """Whether value stays within the bound."""
-    return None if value is None else value <= bound
-
-
-def both(*verdicts: bool | None) -> bool | None:
-    """False if one is, None if one is unknown."""
-    return False if False in verdicts else None if None in verdicts else True
-
-
-def loopback_lines(found: Found) -> Iterator[Line]:
-    """Bulk on one machine."""
-
-    def gbps(name: str) -> float | None:
-        return found.median(name, "gbps")
-
-    def cpu(name: str, side: str) -> float | None:
-        return found.median(name, f"{side}_cpu_s_per_gb")
-
-    ours, libudt, cubic, bbr = gbps("sector"), gbps("libudt"), gbps("tcp-cubic-1500"), gbps("tcp-bbr-1500")
-    times, over = ratio(ours, libudt), ratio(ours, cubic)
-    yield Line(
-        "own peers, loopback, MTU 1500, plain",
-        f"{number(ours)} Gb/s; {number(times)} x libudt ({number(libudt)}), {number(over)} x CUBIC without"
-        f" offload ({number(cubic)}), BBR without offload {number(bbr)}; BBR {number(gbps('tcp-bbr'))}, CUBIC"
-        f" {number(gbps('tcp-cubic'))}; CPU-s/GB {number(cpu('sector', 'tx'))} /"
-        f" {number(cpu('sector', 'rx'))}",
-        ">= 35 Gb/s, >= 8 x libudt, >= TCP BBR, >= 2.5 x CUBIC without offload, <= 0.22 CPU-s/GB a side",
-        both(
-            at_least(ours, 35.0, gbps("tcp-bbr")),
-            at_least(times, 8.0),
-            at_least(over, 2.5),
-            at_most(cpu("sector", "tx"), 0.22),
-            at_most(cpu("sector", "rx"), 0.22),
-        ),
-    )
-    sealed, quinn = gbps("sector-sealed"), gbps("quinn")
-    yield Line(
-        "own peers, every packet sealed (AES-GCM)",
-        f"{number(sealed)} Gb/s; {number(ratio(sealed, quinn))} x quinn ({number(quinn)}); CPU-s/GB"
-        f" {number(cpu('sector-sealed', 'tx'))} / {number(cpu('sector-sealed', 'rx'))}",
-        ">= 12 Gb/s, >= 1.8 x quinn",
-        both(at_least(sealed, 12.0), at_least(ratio(sealed, quinn), 1.8)),
-    )
-    there, back = gbps("sector-to-libudt"), gbps("libudt-to-sector")
-    yield Line(
-        "ours to libudt, libudt to ours",
-        f"{number(there)} and {number(back)} Gb/s (libudt alone {number(libudt)}); our CPU-s/GB"
-        f" {number(cpu('sector-to-libudt', 'tx'))} and {number(cpu('libudt-to-sector', 'rx'))}",
-        ">= libudt to libudt, our side <= 0.5 CPU-s/GB",
-        both(
-            at_least(there, libudt),
-            at_least(back, libudt),
-            at_most(cpu("sector-to-libudt", "tx"), 0.5),
-            at_most(cpu("libudt-to-sector", "rx"), 0.5),
-        ),
-    )
-    single = gbps("sector-single")
-    yield Line(
-        "without GSO and GRO",
-        f"{number(single)} Gb/s (bare UDP one datagram a call {number(gbps('udp-single'))}, with both"
-        f" {number(gbps('udp'))})",
-        ">= 4.5 Gb/s",
-        at_least(single, 4.5),
-    )
-    one, all_of_them = found.median("sector", "steady_gbps"), found.median("sector-1000", "steady_gbps")
-    many, fair = ratio(all_of_them, one), found.median("sector-1000", "jain")
-    yield Line(
-        "1,000 connections on one port",
-        f"{number(many, '{:.0%}')} of one flow, Jain {number(fair)}, peak memory"
-        f" {number(found.median('sector-1000', 'max_rss_mb'), '{:.0f}')} MB",
-        ">= 80 %, Jain >= 0.95",
-        both(at_least(many, 0.8), at_least(fair, 0.95)),
-    )
-
-
-def gmp_lines(found: Found) -> Iterator[Line]:
-    """Small messages."""
-    udp = found.latency("gmp", "udp")
-    for peer, what, bound in (
-        ("sector", "caller drives the loop", 2.4),
-        ("sector_threads", "loop thread", 5.0),
+def gmp(effort: Effort) -> Iterator[Cell]:
+    """Small messages: C, both ends on the last core, round by round; then new peers."""
+    cpu = str((os.cpu_count() or 1) - 1)
+    few = str(min(effort.rounds, 2000))
+    for name, words in (
+        ("gmp", ["bench_gmp", "--rounds", str(effort.rounds), "--peers", GMP_PEERS]),
+        ("gmp-new", ["bench_gmp_intro", "--rounds", few]),
     ):
-        mine = found.latency("gmp", peer)
-        yield Line(
-            f"1 KB GMP ping-pong, sealed, {what}, one core",
-            f"{number(mine)} us = {number(ratio(mine, udp))} x bare UDP ({number(udp)}); TCP"
-            f" {number(found.latency('gmp', 'tcp'))}, ZeroMQ {number(found.latency('gmp', 'zmq'))}, libudt"
-            f" {number(found.latency('gmp', 'libudt'))}",
-            f"<= {bound} x",
-            None if ratio(mine, udp) is None else at_most(ratio(mine, udp), bound),
-        )
-    new, tcp = found.latency("gmp-new", "gmp_new"), found.latency("gmp-new", "tcp_connect")
-    yield Line(
-        "new peer (introduced): request and response",
-        f"{number(new)} us = {number(ratio(new, tcp))} x TCP connect to close ({number(tcp)})",
-        "<= 1 x",
-        at_most(ratio(new, tcp), 1.0),
+
+        def work(_: int, words: list[str] = words) -> dict[str, Any]:
+            tool, *rest = words
+            found = json_of([program(tool), *rest, "--cpus", f"{cpu},{cpu}"])["results"]
+            return {"pinning": f"{cpu},{cpu}", "results": found}
+
+        yield Cell("gmp", name, 8 if name == "gmp" else 3, work, effort.runs)
+
+
+def calls(effort: Effort) -> Iterator[Cell]:
+    """Calls from Python, one core a side, beside gRPC."""
+    cores = os.cpu_count() or 1
+
+    def work(_: int) -> dict[str, Any]:
+        pins = (0, min(1, cores - 1))
+        found = rpc.measure(["grpc"], rounds=effort.rounds // 2, seconds=3, cpus=pins)
+        return {"pinning": f"{pins[0]},{pins[1]}", "results": found}
+
+    yield Cell("rpc", "rpc", 30, work, effort.runs)
+
+
+def links(effort: Effort) -> Iterator[Cell]:
+    """One flow over an emulated link."""
+    for text, peers, full in judge.LINKS:
+        link, seconds = Link.parse(text), max(8.0, full * effort.link_share)
+        for peer in ("sector", *peers.split()):
+
+            def work(run: int, link: Link = link, peer: str = peer, s: float = seconds) -> dict[str, Any]:
+                return cells.measure(link, peer, s, seed=run, engine="user")
+
+            yield Cell("links", cells.key(link, peer), seconds + START_S, work, effort.runs, (peer,))
+
+
+def sharing(effort: Effort) -> Iterator[Cell]:
+    """Two flows through one queue; those for comparison once."""
+    link = Link.parse(judge.SHARED)
+    for flows, bounds in judge.SHARING:
+
+        def work(run: int, flows: Any = flows) -> dict[str, Any]:
+            return cells.share_of(link, flows, effort.sharing_s, effort.sharing_s / 4, seed=run)
+
+        name = f"{link.name}-{judge.sharing_name(flows)}"
+        runs, peers = effort.runs if bounds else 1, tuple(peer for peer, _ in flows)
+        yield Cell("sharing", name, effort.sharing_s + START_S, work, runs, peers)
+
+
+def life(effort: Effort) -> Iterator[Cell]:
+    """Idle connections and dead peers in real time; losses in virtual time, exact, hence once."""
+    yield Cell("life", "mass-loss", 2, lambda _: mass_loss(), 1)
+    yield Cell("life", "first-loss", 2, lambda _: first_loss(), 1)
+    yield Cell("life", "idle", effort.idle_s + 8, lambda _: quiet.measure("idle", 100, effort.idle_s), 1)
+    yield Cell("life", "dead", 14, lambda _: quiet.measure("dead"), 1)
+
+
+GROUPS = {"loopback": loopback, "gmp": gmp, "rpc": calls, "links": links, "sharing": sharing, "life": life}
+
+
+def said_by_test(name: str) -> list[str]:
+    """What a C test prints of its figures. Raises SectorError when it fails."""
+    done = subprocess.run(
+        [program("test"), name],
+        env=os.environ | {"TEST_VERBOSE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
+    if done.returncode:
+        raise SectorError(f"{name}: {(done.stdout + done.stderr).strip()[-200:]}")
+    return done.stdout.splitlines()
 
 
-def link_lines(found: Found) -> Iterator[Line]:
-    """One flow over a link."""
-    must = {
-        "1g-20ms-0": (0.98, 935.0),
-        "1g-100ms-0": (0.98, 900.0),
-        "1g-200ms-0": (0.98, 850.0),
-        "1g-100ms-0.01%": (0.95, 0.0),
-        "1g-100ms-0.1%": (0.95, 0.0),
-        "1g-100ms-1%": (0.90, 0.0),
-        "100m-100ms-0.1%": (91 / 94.67, 0.0),
-        "100m-100ms-1%": (89 / 94.67, 0.0),
-        "1g-1ms-0-queue100f": (900 / 946.7, 0.0),
+def mass_loss() -> dict[str, Any]:
+    """The worst case of udt_own_mass_loss_is_survived: 200 Mb/s, goodput of the 10 RTT after it."""
+    form = re.compile(r"(\d+) packets lost at once, then ([\d.]+) Mb/s")
+    found = [match for line in said_by_test("udt_own_mass_loss") if (match := form.search(line))]
+    if not found:
+        raise SectorError("the test of mass loss printed no figures")
+    worst = min(float(match[2]) for match in found)
+    return {"share": round(worst / 200, 3), "lost_pkts": min(int(match[1]) for match in found)}
+
+
+def first_loss() -> dict[str, Any]:
+    """The worst case of udt_own_first_packet_lost_is_repaired_soon: how much later than without the loss
+    (half a round trip after it was sent), beyond one round trip."""
+    form = re.compile(r"RTT ([\d.]+) ms, \d+ bytes: ([\d.]+) ms")
+    found = [match for line in said_by_test("udt_own_first_packet_lost") if (match := form.search(line))]
+    if not found:
+        raise SectorError("the test of a first packet printed no figures")
+    return {
+        "beyond_rtt_ms": round(max(float(m[2]) - 1.5 * float(m[1]) for m in found), 2),
+        "cases": len(found),
     }
-    for text, peers in LINKS:
-        link = Link.parse(text)
-        share, first = must[link.name]
-
-        def figure(peer: str, name: str, link: Link = link) -> float | None:
-            return found.median(cells.key(link, peer), name)
-
-        mine, others = figure("sector", "share_of_limit"), []
-        for peer in peers.split():
-            others.append(f"{peer} {number(figure(peer, 'steady_gbps'), '{:.4g}')}")
-        steady, first20 = figure("sector", "steady_gbps"), figure("sector", "first20_gbps")
-        verdicts = [at_least(mine, share)]
-        needs = f"steady >= {share:.1%} of the limit"
-        if first:
-            verdicts.append(at_least(None if first20 is None else first20 * 1e3, first))
-            needs += f", first 20 s >= {first:.0f}"
-        if link.loss and link.rate_bps == 1e9:
-            verdicts.append(at_least(steady, figure("tcp-bbr", "steady_gbps")))
-            needs += ", >= BBR"
-        yield Line(
-            link.name,
-            f"{number(steady, '{:.4g}')} Gb/s steady ({number(mine, '{:.1%}')}),"
-            f" first 20 s {number(first20, '{:.4g}')}, to 90 %"
-            f" {number(figure('sector', 'to_90_s'))} s, queue drops"
-            f" {number(figure('sector', 'queue_drop_share'), '{:.3%}')}; steady of {', '.join(others)}",
-            needs,
-            both(*verdicts),
-        )
 
 
-def sharing_lines(found: Found) -> Iterator[Line]:
-    """Two flows through one queue."""
-    must = [(0.98, 0.95), (0.92, 0.95), (35.0, 0.95), (25.0, 0.95), (None, None), (None, None)]
-    link = Link.parse(SHARED)
-    for flows, (bound, used) in zip(SHARING, must, strict=True):
-        name = "+".join(f"{peer}@{rtt}" for peer, rtt in flows)
-        cell = f"{link.name}-{name}"
-        rates = found.lists(cell, "mbps")
-        fair, full = found.median(cell, "jain"), found.median(cell, "utilisation")
-        beside = flows[1][0] == "tcp-cubic"
-        value = (rates[1] if rates else None) if beside else fair
-        yield Line(
-            name,
-            f"{' and '.join(f'{r:.1f}' for r in rates or []) or '-'} Mb/s, Jain {number(fair)}, together"
-            f" {number(full, '{:.1%}')} of the limit",
-            "for comparison"
-            if bound is None
-            else f"{'CUBIC keeps' if beside else 'Jain'} >= {bound:g}, together >= {used:.0%}",
-            None if bound is None else both(at_least(value, bound), at_least(full, used)),
-        )
-
-
-def markdown(found: Found) -> str:
-    """The table."""
-    out = ["| what | measured (medians) | must | |", "| --- | --- | --- | --- |"]
-    mark = {True: "ok", False: "**missed**", None: ""}
-    for lines in (loopback_lines, gmp_lines, link_lines, sharing_lines):
-        for line in lines(found):
-            out.append(f"| {line.what} | {line.measured} | {line.must} | {mark[line.good]} |")
-    where = machine()
-    runs: dict[str, int] = {}
-    for row in found.rows:
-        runs[row["cell"]] = runs.get(row["cell"], 0) + 1
-    counts = f"{min(runs.values())} to {max(runs.values())}" if runs else "no"
-    commits = ", ".join(sorted({str(row.get("commit", "")) for row in found.rows}))
-    head = (
-        f"{where['cpu']}, {where['cores']} cores, kernel {where['kernel']}; {counts} runs of each; commits"
-        f" {commits}. Payload limit of a link: rate x 1456 / 1538.\n\n"
+# ---- measuring -----------------------------------------------------------------------------------
+def brief(row: dict[str, Any]) -> str:
+    """What to say of a result while the others are measured."""
+    if "error" in row:
+        return str(row["error"])
+    if "share_of_limit" in row:
+        rate, drops = row["steady_gbps"] * 1e3, row.get("queue_drop_share", 0)
+        return f"{rate:.1f} Mb/s, {row['share_of_limit']:.1%} of the limit, drops {drops:.3%}"
+    if "results" in row:
+        return ", ".join(f"{one['peer']} {one['p50_us']:.1f} us" for one in row["results"])
+    known = (
+        "gbps",
+        "mbps",
+        "jain",
+        "share",
+        "beyond_rtt_ms",
+        "packets_per_5s",
+        "threads",
+        "idle_s",
+        "sending_s",
     )
-    return head + "\n".join(out) + "\n"
+    return ", ".join(f"{name} {row[name]}" for name in known if name in row)
+
+
+def time_text(seconds: float) -> str:
+    """Rounded for people."""
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+def measure(todo: list[tuple[int, Cell]], results: dict[str, cells.Results]) -> None:
+    """All of them, with an estimate of the time left that learns from those that are done."""
+    where, begin, planned = machine(), time.monotonic(), 0.0
+    whole = sum(cell.seconds for _, cell in todo)
+    for place, (run, cell) in enumerate(todo, 1):
+        pace = (time.monotonic() - begin) / planned if planned > 30 else 1.0
+        say(f"[{place}/{len(todo)}, about {time_text((whole - planned) * pace)} left] {cell.name}, run {run}")
+        try:
+            row = {**cell.work(run), "cell": cell.name}
+        except SectorError as error:
+            row = {"cell": cell.name, "error": str(error)}
+        planned += cell.seconds
+        results[cell.group].add({"run": run, "at": round(time.time()), "commit": where["commit"], **row})
+        say(f"    {brief(row)}")
+
+
+def plan(
+    all_cells: list[Cell], results: dict[str, cells.Results], again: str | None
+) -> list[tuple[int, Cell]]:
+    """(run, cell) of what is missing, run by run, so that one disturbance does not hit all runs of one cell;
+    with `again` one more run of those whose name holds it."""
+    if again is not None:
+        chosen = [cell for cell in all_cells if again in cell.name]
+        return [(results[cell.group].count(cell.name) + 1, cell) for cell in chosen]
+    most = max((cell.runs for cell in all_cells), default=0)
+    return [
+        (run, cell)
+        for run in range(1, most + 1)
+        for cell in all_cells
+        if run <= cell.runs and results[cell.group].count(cell.name) < run
+    ]
+
+
+def able(all_cells: list[Cell]) -> list[Cell]:
+    """Those that can run here; the others are named."""
+    found, told = [], set()
+    for cell in all_cells:
+        why = next((text for peer in cell.peers if (text := why_missing(peer))), None)
+        if why is None:
+            found.append(cell)
+        elif why not in told:
+            told.add(why)
+            say(f"without {cell.name} and what is like it: {why}")
+    return found
+
+
+def write(folder: Path, effort: Effort, results: dict[str, cells.Results]) -> str:
+    """table.md and table.json from all that is there."""
+    rows = [row for one in results.values() for row in one.rows]
+    text = judge.markdown(judge.Found(rows), f"{effort.name} effort")
+    name = "table" if effort is FULL else "table-quick"
+    (folder / f"{name}.md").write_text(text)
+    document = {"machine": machine(), "peers": {k: v.says for k, v in PEERS.items()}, "results": rows}
+    (folder / f"{name}.json").write_text(json.dumps(document) + "\n")
+    return text
 
 
 def main() -> None:
@@ -402,10 +286,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", default=",".join(GROUPS), help="groups: " + ", ".join(GROUPS))
+    parser.add_argument("--cell", help="measure cells whose name holds this once more")
     parser.add_argument("--quick", action="store_true", help="one short run of each")
     parser.add_argument("--fresh", action="store_true", help="forget earlier results of these groups")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the results")
     parser.add_argument("--show", action="store_true", help="measure nothing, print what is there")
+    parser.add_argument("--list", action="store_true", help="names of the cells and their good runs")
     options = parser.parse_args()
     wanted = [name for name in options.only.split(",") if name]
     for name in wanted:
@@ -413,25 +299,23 @@ def main() -> None:
             parser.error(f"no group {name!r}; there are {', '.join(GROUPS)}")
     effort = QUICK if options.quick else FULL
     options.results.mkdir(parents=True, exist_ok=True)
-    groups = {}
+    results = {}
     for name in GROUPS:
         path = options.results / f"{name}{'-quick' if options.quick else ''}.jsonl"
         if options.fresh and name in wanted:
             path.unlink(missing_ok=True)
-        groups[name] = cells.Results(path)
-    work = {"loopback": loopback, "gmp": gmp, "links": links, "sharing": sharing}
-    for name in wanted:
-        if options.show:
-            continue
-        say(name)
-        work[name](groups[name], effort)
-    found = Found(groups)
-    text = markdown(found)
-    name = "table-quick" if options.quick else "table"
-    (options.results / f"{name}.md").write_text(text)
-    whole = {"machine": machine(), "peers": {k: v.says for k, v in PEERS.items()}, "results": found.rows}
-    (options.results / f"{name}.json").write_text(json.dumps(whole) + "\n")
-    print(text, end="")
+        results[name] = cells.Results(path)
+    all_cells = [cell for name in wanted for cell in GROUPS[name](effort)]
+    if options.list:
+        for cell in all_cells:
+            print(f"{cell.group:<9} {cell.name:<48} {results[cell.group].count(cell.name)} of {cell.runs}")
+        return
+    if not options.show:
+        todo = plan(able(all_cells), results, options.cell)
+        if options.cell is not None and not todo:
+            parser.error(f"no cell's name holds {options.cell!r}; --list shows them")
+        measure(todo, results)
+    print(write(options.results, effort, results), end="")
 
 
 if __name__ == "__main__":
