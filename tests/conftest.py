@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,12 @@ ROOT = Path(__file__).resolve().parents[1]
 settings.register_profile("sector", deadline=None, print_blob=True)
 settings.register_profile("deep", settings.get_profile("sector"), max_examples=2000)
 settings.load_profile("sector")
+
+
+def pytest_configure() -> None:
+    """Behave as at a terminal: a shell that starts us in the background makes us ignore SIGINT."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

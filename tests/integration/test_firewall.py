@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,10 @@ SIZE = 20_000_000
 DROP_ALL = ("i meta l4proto udp drop", "o meta l4proto udp drop")
 DROP_IN = ("i meta l4proto udp drop",)
 DROP_LARGE = ("i meta l4proto udp meta length > 1200 drop", "o meta l4proto udp meta length > 1200 drop")
+DROP_MOST = (
+    "i udp sport {{ {data} }} meta length > 500 drop",
+    "o udp dport {{ {data} }} meta length > 500 drop",
+)
 PROHIBITED = ("o udp dport {{ {data} }} reject with icmpx type admin-prohibited",)
 
 
@@ -61,6 +66,11 @@ class Site:
             run(*inside(space), "ip", "link", "set", "lo", "up")
         cluster = str(self.base / "c")
         self.sector(self.there, "init", cluster, "--host", HOST, "--slaves", "2")
+        for node in ("slave1", "slave2"):
+            settings = self.base / "c" / f"{node}.toml"
+            text = settings.read_text()
+            assert text.count("[data]\n") == 1
+            settings.write_text(text.replace("[data]\n", "[data]\nudp_retry_s = 2.0\n"))
         self.sector(self.there, "up", "--dir", cluster, "--detach")
         secret = str(self.base / "c" / "admin.password")
         login = ("--user", "admin", "--password-file", secret, "--ca", str(self.base / "c" / "ca.pem"))
@@ -73,14 +83,18 @@ class Site:
         for space in (self.user, self.there):
             run("ip", "netns", "del", space, check=False)
 
-    def rules(self, *rules: str) -> None:
-        """What the user's side drops from now on; none = nothing."""
+    def rules(self, *rules: str, space: str = "") -> None:
+        """What the user's side (or the other) drops from now on; none = nothing."""
         text = "flush ruleset\n"
         if rules:
             text += "table inet f {\n chain i { type filter hook input priority 0; }\n"
             text += " chain o { type filter hook output priority 0; }\n}\n"
         text += "".join(f"add rule inet f {rule}\n" for rule in rules)
-        run(*inside(self.user), "nft", "-f", "-", input=text)
+        run(*inside(space or self.user), "nft", "-f", "-", input=text)
+
+    def forget(self) -> None:
+        """As if what earlier commands found out were too old to count."""
+        (self.base / "client.toml.ways").unlink(missing_ok=True)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +113,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         ("open", (), "udp", False, ""),
         ("all", DROP_ALL, "tls", True, "silence"),
         ("one_direction", DROP_IN, "tls", True, "silence"),
-        ("large", DROP_LARGE, "tls", False, ""),
+        ("large", DROP_LARGE, "udp", False, ""),
+        ("most", DROP_MOST, "tls", False, ""),
         ("prohibited", PROHIBITED, "tls", False, "administratively prohibited"),
         ("open_again", (), "udp", False, ""),
     ],
@@ -108,6 +123,7 @@ def test_files_move_whatever_of_udp_is_blocked(
     site: Site, name: str, rules: tuple[str, ...], path: str, messages: bool, reason: str
 ) -> None:
     """Brief lines say what is blocked; the bytes are the same (design section 3)."""
+    site.forget()
     site.rules(*(rule.format(data="7011, 7013") for rule in rules))
     source, back = site.base / f"{name}.in", site.base / f"{name}.out"
     source.write_bytes(os.urandom(SIZE))
@@ -120,3 +136,115 @@ def test_files_move_whatever_of_udp_is_blocked(
         assert reason in shown["path_reason"]
         assert ("TLS connections instead" in done.stderr) == (path == "tls")
         assert ("messages go over TLS instead" in done.stderr) == messages
+
+
+def test_what_one_command_found_out_spares_the_next_its_wait(site: Site) -> None:
+    """Each later command asks UDP for a moment only, and is back on it as soon as it is answered."""
+    source, back = site.base / "wait.in", site.base / "wait.out"
+    source.write_bytes(os.urandom(100_000))
+    site.forget()
+    site.rules(*DROP_ALL)
+    took = []
+    for words in (("put", str(source), "/wait"), ("get", "/wait", str(back)), ("get", "/wait", str(back))):
+        began = time.monotonic()
+        done = site.sector(site.user, words[0], "--json", *words[1:])
+        took.append(time.monotonic() - began)
+        assert json.loads(done.stdout)["path"] == "tls"
+        assert "messages go over TLS instead" in done.stderr
+    # 2 s of silence for messages, 3 s for data, against a quarter of a second each
+    assert min(took[1:]) < took[0] - 2.0, took
+    assert (site.base / "client.toml.ways").stat().st_mode & 0o777 == 0o600
+    site.rules()
+    done = site.sector(site.user, "get", "--json", "/wait", str(back))
+    assert json.loads(done.stdout)["path"] == "udp", done
+    assert "TLS" not in done.stderr
+    ways = site.base / "client.toml.ways"  # another slave may still be in it
+    assert not ways.exists() or json.loads(ways.read_text())["messages_why"] == ""
+    assert back.read_bytes() == source.read_bytes()
+
+
+LONG = """
+import sys, msgspec, sector
+from sector.client.blocking import connected
+from sector.config import load_client
+
+config = load_client()
+data = msgspec.structs.replace(config.data, udp_retry_s=2.0)
+config = msgspec.structs.replace(config, data=data)
+with connected(config, on_note=lambda text: print("note", text, flush=True)) as cloud:
+    for line in sys.stdin:
+        cloud.put(line.split()[0], line.split()[1])
+        print("done", flush=True)
+"""
+
+
+def heard(program: subprocess.Popen[str], mark: str) -> list[str]:
+    """The lines of a program up to one that begins with `mark`."""
+    lines: list[str] = []
+    assert program.stdout is not None
+    for line in program.stdout:
+        lines.append(line.strip())
+        if line.startswith(mark):
+            return lines
+    raise AssertionError(lines)
+
+
+def test_a_session_under_way_leaves_udp_when_it_is_blocked_and_returns(site: Site) -> None:
+    """A master that had answered falls silent, TLS is answered: messages go around, with the reason."""
+    source = site.base / "way.in"
+    source.write_bytes(os.urandom(50_000))
+    site.forget()
+    site.rules()
+    words = (*inside(site.user), "timeout", "80", sys.executable, "-c", LONG)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, env=site.env, stdin=pipe, stdout=pipe, text=True) as program:
+        assert program.stdin is not None
+        try:
+            print(source, "/way1", file=program.stdin, flush=True)
+            assert heard(program, "done") == ["done"]
+            site.rules(*DROP_ALL)
+            print(source, "/way2", file=program.stdin, flush=True)
+            lines = heard(program, "done")
+            assert any("7002 gets no answer" in line and "over TLS" in line for line in lines), lines
+            site.rules()
+            assert "is answered again; messages go over it" in heard(program, "note")[-1]
+            print(source, "/way3", file=program.stdin, flush=True)
+            assert heard(program, "done")
+        finally:
+            program.stdin.close()
+            program.terminate()
+    for name in ("/way1", "/way2", "/way3"):
+        site.sector(site.user, "get", name, str(site.base / "way.out"))
+        assert (site.base / "way.out").read_bytes() == source.read_bytes()
+
+
+def test_a_slave_whose_messages_are_blocked_stays_in_the_cluster(site: Site) -> None:
+    """Its heartbeats and the master's commands go inside TLS, until UDP is answered again."""
+    site.forget()
+    site.rules()
+    log = site.base / "c" / "log" / "slave1.log"
+    begin = len(log.read_text())
+
+    def until(mark: str, limit_s: float = 60.0) -> None:
+        end = time.monotonic() + limit_s
+        while mark not in log.read_text()[begin:]:
+            assert time.monotonic() < end, log.read_text()[begin:]
+            time.sleep(0.2)
+
+    try:
+        site.rules("i udp dport 7002 drop", "i udp sport 7002 drop", space=site.there)
+        until("messages go over TLS instead")
+        source, back = site.base / "slave.in", site.base / "slave.out"
+        for index in range(4):
+            source.write_bytes(os.urandom(30_000))
+            site.sector(site.user, "put", str(source), f"/slave{index}")
+            site.sector(site.user, "get", f"/slave{index}", str(back))
+            assert back.read_bytes() == source.read_bytes()
+        nodes = {
+            node["id"]: node for node in json.loads(site.sector(site.user, "node", "list", "--json").stdout)
+        }
+        assert nodes["slave1"]["state"] == "up", nodes
+        assert "over TLS" in (site.base / "c" / "log" / "master.log").read_text()
+    finally:
+        site.rules(space=site.there)
+    until("is answered again")

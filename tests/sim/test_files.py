@@ -353,3 +353,21 @@ def test_stale_epoch_is_refused(sim: SimCluster) -> None:
     with pytest.raises(errors.Conflict, match="epoch"):
         sim.wait(master.hub.rpc.call(peer, Delete(98, [Tombstone("/a", Version(9, 9), 0.0)])))
     assert sim.slaves[node].native("/a").exists()
+
+
+def test_many_small_files_wait_for_slaves_that_are_busy(tmp_path: Path, seed: int) -> None:
+    """32 small files at once are more than three slaves of two transfers take: all arrive, and come back."""
+    source = tmp_path / "tree"
+    source.mkdir()
+    contents = {f"f{i}": write_random(source / f"f{i}", 100 + i) for i in range(40)}
+    with SimCluster(tmp_path / "sim", seed=seed, disk_s=0.02) as sim:
+        for slave in sim.slaves.values():
+            assert slave.service is not None
+            slave.service.core._limit = 2
+        cloud = sim.client()
+        progress = Progress()
+        summary = sim.wait(cloud.put(source, "/tree", recursive=True, progress=progress))
+        assert len(summary.files) == 40
+        assert any("waiting" in note for note in progress.notes), progress.notes
+        sim.wait(cloud.get("/tree", tmp_path / "back", recursive=True))
+    assert {path.name: path.read_bytes() for path in (tmp_path / "back").iterdir()} == contents

@@ -384,3 +384,21 @@ def test_nothing_to_do(sim: SphereSim) -> None:
     assert parts(sim, driver) == []
     with pytest.raises(errors.NotFound):
         sim.job(cloud, SphereStream(cloud, "/none/*"), lambda r, c: r)
+
+
+def test_slaves_of_a_job_are_introduced_to_each_other(sim: SphereSim) -> None:
+    """A shuffle's first message between any two needs no HELLO (spec/gmp.md 5.3); one more joins later."""
+    cloud = sim.client()
+    store(sim, cloud)
+    driver = sim.job(cloud, SphereStream(["/in"]), len)
+    sim.advance(1)
+
+    def known(name: str) -> set[tuple[str, int]]:
+        service = sim.slaves[name].service
+        assert service is not None
+        return {(peer.host, peer.port) for peer in service.gmp.introduced}
+
+    where = {name: slave.service.gmp.address for name, slave in sim.slaves.items() if slave.service}
+    for name in where:
+        assert known(name) == set(where.values()) - {where[name]}
+    sim.wait(driver.cancel())

@@ -101,7 +101,9 @@ def test_results_go_on_after_a_line_that_was_cut_off(tmp_path: Path) -> None:
 def test_a_series_skips_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured: list[str] = []
 
-    def measure(link: Link, peer: str, seconds: float, *, seed: int, engine: str) -> dict[str, object]:
+    def measure(
+        link: Link, peer: str, seconds: float, *, seed: int, engine: str, trace: str
+    ) -> dict[str, object]:
         measured.append(f"{cells.key(link, peer)}/{seed}")
         return {"cell": cells.key(link, peer), "link": link.text, "peer": peer}
 

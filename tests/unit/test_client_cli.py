@@ -115,7 +115,7 @@ def test_put_and_get(cloud: FakeCloud, capsys: pytest.CaptureFixture[str]) -> No
         "put",
         ["a", "b"],
         "/d/",
-        {"recursive": True, "create": "new", "follow": False, "parallel": 4},
+        {"recursive": True, "create": "new", "follow": False, "parallel": None, "limit": 0},
     )
     assert told["bytes"] == 5
     assert told["notes"] == ["slave s1 stopped"]

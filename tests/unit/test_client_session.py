@@ -83,7 +83,7 @@ class Master:
         self.resumes += 1
         return self._granted(b"")
 
-    async def tunnel(self, session_id: bytes, secret: bytes, gmp: Any, lost: Any) -> Any:
+    async def tunnel(self, session_id: bytes, secret: bytes, gmp: Any, blocked: Any, lost: Any) -> Any:
         raise errors.Unreachable("no tunnel here")
 
     async def look(self) -> None:
