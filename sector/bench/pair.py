@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import tempfile
 import time
@@ -19,23 +18,6 @@ from sector.bench.wan import Path
 from sector.errors import SectorError
 
 _LATE_S = 25.0  # beyond its time a transfer may need this long to end: connecting, draining, closing
-
-
-def free_port() -> int:
-    """A port that is free now for UDP and TCP."""
-    for _ in range(100):
-        with (
-            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp,
-            socket.socket(socket.AF_INET, socket.SOCK_STREAM) as tcp,
-        ):
-            udp.bind(("0.0.0.0", 0))
-            port = int(udp.getsockname()[1])
-            try:
-                tcp.bind(("0.0.0.0", port))
-            except OSError:
-                continue
-            return port
-    raise SectorError("no free port for UDP and TCP")
 
 
 @dataclass

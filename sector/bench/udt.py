@@ -17,6 +17,7 @@ from sector.bench.common import document, machine, peers_of, show
 from sector.bench.link import Link, grid
 from sector.bench.peers import PEERS, Run, why_missing
 from sector.errors import SectorError, UsageError
+from sector.ports import free_ports
 
 COMPATIBLE = "sector_compatible"
 FIRST = ["sector", COMPATIBLE]
@@ -27,7 +28,7 @@ def run_one(peer: str, seconds: float, trace: str = "") -> dict[str, Any]:
     one = PEERS[peer]
     drain = peer.split("-")[0] in ("sector", COMPATIBLE, "libudt") and peer != "sector-1000"
     with wan.local(one.local) if one.local else wan.loopback() as path:
-        run = Run(path.host, pair.free_port(), seconds, drain=drain, trace=trace)
+        run = Run(path.host, free_ports(1, "0.0.0.0")[0], seconds, drain=drain, trace=trace)
         ((rx, tx),) = pair.transfers(path, [(one, run)])
     row = {"peer": peer, **pair.measures(rx, tx, seconds)}
     return row | ({"ok": rx["bytes"] == tx["bytes"]} if drain else {})

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import sector
+from sector import ports
 from sector.config import write_private
 from sector.errors import Busy, LocalIO, SectorError, TimedOut
 
@@ -260,16 +261,8 @@ def remember(directory: Path, processes: list[Process]) -> None:
 
 def free_ports(host: str, slaves: int) -> dict[str, dict[str, int]]:
     """Ports that are free now, all different, for each node: TCP for tls, UDP for gmp and udt."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with contextlib.ExitStack() as stack:
-
-        def free(kind: int) -> int:
-            channel = stack.enter_context(socket.socket(family, kind | socket.SOCK_CLOEXEC))
-            channel.bind((host, 0))
-            return int(channel.getsockname()[1])
-
-        tcp, udp = socket.SOCK_STREAM, socket.SOCK_DGRAM
-        ports = {"security": {"tls": free(tcp)}, "master": {"tls": free(tcp), "gmp": free(udp)}}
-        for i in range(slaves):
-            ports[f"slave{i + 1}"] = {"gmp": free(udp), "udt": free(udp)}
-        return ports
+    free = iter(ports.free_ports(3 + 2 * slaves, host))
+    wanted = {"security": {"tls": next(free)}, "master": {"tls": next(free), "gmp": next(free)}}
+    for i in range(slaves):
+        wanted[f"slave{i + 1}"] = {"gmp": next(free), "udt": next(free)}
+    return wanted

@@ -20,6 +20,7 @@ from sector.bench.common import program
 from sector.bench.link import Link
 from sector.bench.peers import PEERS, Run, why_missing
 from sector.errors import SectorError, UsageError
+from sector.ports import free_ports
 
 SECTOR = Path(sys.executable).with_name("sector")
 ECHO = """
@@ -247,7 +248,7 @@ def test_loopback_figures_of_a_peer(peer: str) -> None:
 
 
 def test_many_connections_over_one_port_are_told_apart() -> None:
-    port = str(pair.free_port())
+    port = str(free_ports(1)[0])
     options = ["--flows", "50"]
     receiver = [program("bench_udt"), "recv", port, *options]
     with subprocess.Popen(receiver, stdout=subprocess.PIPE, text=True) as rx:
@@ -260,7 +261,7 @@ def test_many_connections_over_one_port_are_told_apart() -> None:
 
 
 def test_between_hosts_each_end_is_one_command() -> None:
-    port = str(pair.free_port())
+    port = str(free_ports(1)[0])
     listen = [str(SECTOR), "bench", "udt", "--listen", port]
     with subprocess.Popen(listen, stdout=subprocess.PIPE, text=True) as receiver:
         time.sleep(1)

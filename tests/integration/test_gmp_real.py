@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from twisted.trial import unittest
 from sector._udt.context import Core
 from sector.gmp.api import STATUS_PEER_RESTARTED, GmpError, GmpKey, Peer
 from sector.gmp.node import open_gmp
+from sector.ports import free_ports
 
 KEY = GmpKey(0x01000001, bytes(32), "slave:s")
 SERVER = """
@@ -89,13 +89,6 @@ def line(program: subprocess.Popen[str]) -> str:
     return program.stdout.readline().strip()
 
 
-def free_port() -> int:
-    """A UDP port that nobody has."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def journal_of(test: unittest.TestCase) -> Path:
     """A path for the journal of what was served, in a folder that goes with the test."""
     folder = tempfile.TemporaryDirectory()
@@ -112,7 +105,7 @@ class KillTests(unittest.TestCase):
         self.core = Core(reactor)
         self.addCleanup(lambda: defer.ensureDeferred(self.core.stop()))
         self.journal = journal_of(self)
-        self.port = free_port()
+        self.port = free_ports(1)[0]
 
     def server(self) -> subprocess.Popen[str]:
         """The callee's process, once it listens; its command line is the child's own, for kill -9."""

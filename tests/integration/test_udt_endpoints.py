@@ -22,6 +22,7 @@ from twisted.python.failure import Failure
 from twisted.trial import unittest
 
 from sector._udt.shared import shared_core
+from sector.ports import free_ports
 from sector.udt import (
     UdtAuthError,
     UdtConnectionLost,
@@ -83,13 +84,6 @@ async def over(listening: Any) -> None:
     await listening.portClosed()
 
 
-def free_port() -> int:
-    """A UDP port that nobody has."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class Case(unittest.TestCase):
     """The shared core is gone after each test."""
 
@@ -137,7 +131,7 @@ class StringTests(Case):
         await over(listening)
 
     async def test_rendezvous(self) -> None:
-        one, two = free_port(), free_port()
+        one, two = free_ports(2)
         strings = [
             f"udt:rendezvous=127.0.0.1\\:{b}:local={a}:tag=7:timeout=10" for a, b in ((one, two), (two, one))
         ]
@@ -225,7 +219,7 @@ class ErrorTests(Case):
     """Twisted's exceptions with our words."""
 
     async def test_nobody_listens(self) -> None:
-        end = clientFromString(reactor, f"udt:127.0.0.1:{free_port()}")
+        end = clientFromString(reactor, f"udt:127.0.0.1:{free_ports(1)[0]}")
         with self.assertRaises(error.ConnectionRefusedError) as caught:
             await end.connect(Factory.forProtocol(Ends))
         self.assertIn("nothing listens for UDT at 127.0.0.1", caught.exception.args[0])
@@ -467,7 +461,7 @@ def test_asyncio_errors_are_python_s() -> None:
             await create_udt_connection(asyncio.Protocol, host, port, UdtOptions(connect_timeout_s=0.3))
 
     async def run() -> None:
-        await fails("127.0.0.1", free_port(), ConnectionRefusedError)
+        await fails("127.0.0.1", free_ports(1)[0], ConnectionRefusedError)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
             silent.bind(("127.0.0.1", 0))
             await fails("127.0.0.1", silent.getsockname()[1], TimeoutError)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,24 +24,14 @@ NO_FAREWELL = re.compile(
 )
 
 
-def free_ports(count: int) -> list[int]:
-    """UDP ports of 127.0.0.1 that are free now."""
-    with contextlib.ExitStack() as stack:
-        ports = []
-        for _ in range(count):
-            probe = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-            probe.bind(("127.0.0.1", 0))
-            ports.append(int(probe.getsockname()[1]))
-        return ports
-
-
 @contextlib.contextmanager
 def relay(arguments: list[str]) -> Iterator[None]:
     """A relay that runs until the end of the block."""
     with subprocess.Popen([str(RELAY), *arguments], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        process.stdout.readline()
+        ready = process.stdout.readline()
         try:
+            assert ready, f"the relay ended: {arguments}"
             yield
         finally:
             process.send_signal(signal.SIGTERM)
@@ -50,13 +39,12 @@ def relay(arguments: list[str]) -> Iterator[None]:
 
 
 def wait_listening(role: str, listener: subprocess.Popen[bytes], port: int) -> None:
-    """Until the listening side has bound its UDP port."""
+    """Until somebody has bound this UDP port. The kernel's table is read: a try to bind it might be just
+    what keeps the listener from it."""
+    bound = f":{port:04X} "
     for _ in range(200):
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                return
+        if any(bound in line for line in Path("/proc/net/udp").read_text().splitlines()[1:]):
+            return
         with contextlib.suppress(subprocess.TimeoutExpired):
             listener.wait(0.05)
             break

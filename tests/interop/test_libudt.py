@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-from foreign import NO_FAREWELL, PEER, SECTOR, free_ports, relay, wait_listening
+from foreign import NO_FAREWELL, PEER, SECTOR, relay, wait_listening
+
+from sector.ports import free_ports
 
 LIMIT_S = 25
 
@@ -112,14 +114,22 @@ def finish(process: subprocess.Popen[bytes], name: str, no_farewell_after: int |
     try:
         _, talk = process.communicate(timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
         raise AssertionError(f"{name} did not end in {LIMIT_S} s") from None
     if process.returncode == 1 and no_farewell_after is not None:
         line = NO_FAREWELL.fullmatch(talk)
         if line is not None and int(line[1]) == no_farewell_after:
             return
     assert process.returncode == 0, f"{name} ended with {process.returncode}: {(talk or b'').decode()}"
+
+
+def end_of(process: subprocess.Popen[bytes]) -> str:
+    """How one side ended and what it has said since `finish`, or that it had to be killed now."""
+    was = process.poll()
+    process.kill()
+    pipe = process.stderr or process.stdout
+    talk = b"" if pipe is None or pipe.closed else b"".join(part or b"" for part in process.communicate())
+    state = "was still running" if was is None else f"status {was}"
+    return f"{state} {talk.decode(errors='replace').strip()}"
 
 
 def transfer(
@@ -151,11 +161,15 @@ def transfer(
             finish(second, "libudt")
             lossy = not we_send and network != "clean"
             finish(first, "udtcat", size if lossy else None)
+        except AssertionError as error:
+            arrived = target.stat().st_size if target.exists() else 0
+            error.add_note(f"{arrived} bytes at the receiver")
+            for process, name in ((first, "udtcat"), (second, "libudt")):
+                error.add_note(f"{name}: {end_of(process)}")
+            raise
         finally:
             for process in (first, second):
-                if process.poll() is None:
-                    process.kill()
-                    process.communicate()
+                end_of(process)
 
 
 @pytest.mark.parametrize("network", list(FAULTS))

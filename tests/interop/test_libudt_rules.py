@@ -14,7 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from foreign import NO_FAREWELL, PEER, SECTOR, free_ports, relay, wait_listening
+from foreign import NO_FAREWELL, PEER, SECTOR, relay, wait_listening
+
+from sector.ports import free_ports
 
 ISN, ID = 0x1234560, 0x77AA
 PAYLOAD = 1456
