@@ -350,3 +350,28 @@ TEST(io_final_statistics)
         tio_free(b);
     }
 }
+
+/* The last shutdown to a foreign peer goes out together with CLOSED, in whatever turn of the loop
+ * that is: it must not wait for what wakes the loop next, which may be nothing. */
+TEST(io_closed_comes_with_the_last_shutdown)
+{
+    tio *a = tio_open(4, 0), *b = tio_open(4, 0);
+    udt_sock_opts o = {.type = 1, .no_extensions = true};
+    static uint8_t buf[100];
+    int at_once = 0;
+    for (int i = 0; i < 40; i++) {
+        int32_t sa, sb;
+        tio_pair(a, b, &o, &sa, &sb);
+        CHECK_INT(udt_send(a->ctx, sa, buf, sizeof buf), sizeof buf);
+        CHECK_INT(udt_close(a->ctx, sa, -1), 0);
+        tio_wait(b, UDT_IO_PEER_CLOSED, sb, 5000);
+        int64_t said = tio_now_us();
+        tio_wait(a, UDT_IO_CLOSED, sa, 1000);
+        at_once += tio_now_us() - said < 60000;
+        CHECK_INT(udt_close(b->ctx, sb, 0), 0);
+        tio_wait(b, UDT_IO_CLOSED, sb, 1000);
+    }
+    CHECK(at_once > 30);
+    tio_free(a);
+    tio_free(b);
+}

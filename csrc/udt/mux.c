@@ -281,6 +281,11 @@ udt_time udt_mux_deadline(const udt_mux *m)
     return n ? n->at : UDT_NEVER;
 }
 
+bool udt_mux_has_event(const udt_mux *m)
+{
+    return !list_empty(&m->events);
+}
+
 void udt_mux_tick(udt_mux *m, udt_time now)
 {
     timerq_node *n;

@@ -97,6 +97,10 @@ void udt_mux_path_mtu(udt_mux *m, const udt_addr *to, uint32_t mtu, udt_time now
 udt_time udt_mux_deadline(const udt_mux *m);
 void udt_mux_tick(udt_mux *m, udt_time now);
 
+/* Whether udt_mux_next_event() has one. Output makes events too: the last shutdown to a foreign
+ * peer goes out together with CLOSED. */
+bool udt_mux_has_event(const udt_mux *m);
+
 /* The receive burst has ended (socket drained): acknowledge and deliver promptly (spec 5.1). */
 void udt_mux_burst_end(udt_mux *m, udt_time now);
 
