@@ -143,13 +143,15 @@ class MasterSection(Section, frozen=True, kw_only=True):
 
 
 class SlaveSection(Section, frozen=True, kw_only=True):
-    """`spes` worker processes for Sphere, 0 = one per core. `reserve_mib` of the disk are left free."""
+    """`spes` worker processes for Sphere, 0 = one per core. `reserve_mib` of the disk are left free.
+    A ticket waits `ticket_s` for its other end (spec/security.md: 60)."""
 
     id: Id = "slave"
     spes: Annotated[int, Meta(ge=0, le=1024)] = 0
     reserve_mib: Annotated[int, Meta(ge=0)] = 64
     scan_s: Seconds = 300.0
     transfers: Count = 64
+    ticket_s: Annotated[float, Meta(gt=0, le=60)] = 60.0
 
 
 class SphereSection(Section, frozen=True, kw_only=True):

@@ -34,17 +34,20 @@ static bool may_fall(const xfer *x)
            !x->tls_failed;
 }
 
-/* Initiator: nobody takes TLS. The peer may still be on its way, so UDP gets the rest of the time;
- * but one that listens and does not wait for this ticket any more has heard us over UDP, and we do
- * not hear it: only another ticket helps. */
+/* Initiator: nobody takes TLS. The peer may still be on its way, so UDP gets the rest of the time.
+ * But only another ticket helps where it listens and does not wait for this one: it has heard us
+ * over UDP, and we do not hear it (REJECTED); or the ticket is over, which says nothing about UDP
+ * (AUTH). */
 static void no_tls(xfer *x, int err)
 {
-    bool heard = err == UDT_E_AUTH || err == UDT_E_REJECTED;
+    bool over = err == UDT_E_AUTH, heard = err == UDT_E_REJECTED;
     stream_no_tls(&x->s);
     x->tls_waits = false;
     x->tls_failed = true;
-    if (heard || x->why == UDT_PATH_WHY_ASKED)
-        xfer_fail(x, heard ? UDT_E_REJECTED : err, 0, 0, 0);
+    if (over)
+        x->why = UDT_PATH_WHY_NONE;
+    if (over || heard || x->why == UDT_PATH_WHY_ASKED)
+        xfer_fail(x, err, 0, 0, 0);
     else
         x->why = UDT_PATH_WHY_NONE;
 }
@@ -141,6 +144,8 @@ bool xfer_tls_begin(xfer *x)
 void xfer_tls_opened(xfer *x)
 {
     stream_no_tls(&x->s);
+    if (!x->s.tls && !x->initiator)
+        io_tls_used(x->port, x->ticket.id);
     if (!x->s.tls)
         x->why = UDT_PATH_WHY_NONE;
     if (x->initiator && !x->s.tls && x->o.tcp_stripes > 0 && !x->tls_failed && x->o.length > 0)

@@ -51,6 +51,8 @@ bool io_tls_again(const io_port *p); /* there is something to do at once */
 void io_tls_turn(io_port *p);        /* takes in what happened */
 void io_tls_closing(io_port *p); /* no new connections; those that still say something end soon */
 void io_tls_fini(io_port *p);
+/* A ticket was used over UDP: its owner, who comes over TLS because it hears no answer, is told. */
+void io_tls_used(io_port *p, const uint8_t id[16]);
 /* ---- tls_pace.c ---- */
 
 void io_tls_pace(io_port *p); /* caps, connections or what they send for have changed */

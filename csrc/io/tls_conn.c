@@ -94,7 +94,8 @@ static int server_key(SSL *ssl, const unsigned char *id, size_t len, SSL_SESSION
     tls_conn *c = SSL_get_app_data(ssl);
     c->s = io_tls_stripe_of(c->p, id, len);
     *out = c->s ? session_of(ssl, c->s->psk) : NULL;
-    return 1; /* without a session the handshake fails: there is no certificate */
+    /* Without a session the handshake fails: there is no certificate. 0: with internal_error. */
+    return c->s || !io_tls_was_used(c->p, id, len);
 }
 
 SSL_CTX *tls_conn_ctx(io_port *p)
@@ -252,8 +253,11 @@ static void shake(tls_conn *c)
         return;
     }
     int why = SSL_get_error(c->ssl, rc);
+    bool used = ERR_GET_REASON(ERR_peek_error()) == SSL_R_TLSV1_ALERT_INTERNAL_ERROR;
     if (why != SSL_ERROR_WANT_READ && why != SSL_ERROR_WANT_WRITE)
-        tls_conn_end(c, why == SSL_ERROR_SSL ? UDT_E_AUTH : UDT_E_REJECTED);
+        tls_conn_end(c, why != SSL_ERROR_SSL ? UDT_E_UNREACHABLE
+                        : used               ? UDT_E_REJECTED
+                                             : UDT_E_AUTH);
 }
 
 static bool dialled(tls_conn *c)

@@ -39,6 +39,22 @@ stripe *io_tls_stripe_of(io_port *p, const uint8_t *id, size_t len)
     return NULL;
 }
 
+void io_tls_used(io_port *p, const uint8_t id[16])
+{
+    struct io_tls *t = p->tls;
+    if (t && t->listener >= 0)
+        memcpy(t->used[t->used_n++ % TLS_USED], id, sizeof *t->used);
+}
+
+bool io_tls_was_used(const io_port *p, const uint8_t *id, size_t len)
+{
+    const struct io_tls *t = p->tls;
+    for (unsigned i = 0; i < TLS_USED && i < t->used_n; i++)
+        if (len == sizeof *t->used && secure_eq(t->used[i], id, len))
+            return true;
+    return false;
+}
+
 /* ---- the listener ---- */
 
 struct listening {

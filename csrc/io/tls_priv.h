@@ -17,6 +17,7 @@ enum {
     TLS_LINGER_US = 1000000,     /* least time for what was sent to leave */
     TLS_TURN_US = 10000,         /* longest time between two looks while UDP keeps us busy */
     TLS_REKEY_BYTES = 1 << 30,   /* counted in units of 64 bytes: 64 GiB under one key */
+    TLS_USED = 1024,             /* tickets that are remembered as used over UDP */
 };
 
 enum tls_state { TLS_CONNECTING, TLS_SHAKING, TLS_UP, TLS_CLOSING, TLS_DEAD };
@@ -73,11 +74,14 @@ struct io_tls {
     stripe *stripes;
     udt_time polled;
     bool sweep; /* something is to be freed */
+    unsigned used_n;
+    uint8_t used[TLS_USED][16]; /* the last of them, as a ring */
 };
 
 /* tls_port.c */
 struct io_tls *io_tls_get(io_port *p); /* made at first use; NULL = no memory or descriptors */
 stripe *io_tls_stripe_of(io_port *p, const uint8_t *id, size_t len);
+bool io_tls_was_used(const io_port *p, const uint8_t *id, size_t len);
 
 /* tls_conn.c */
 tls_conn *tls_conn_new(io_port *p, int fd, bool server, stripe *s);

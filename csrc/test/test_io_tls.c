@@ -201,7 +201,7 @@ TEST(tls_other_keys_are_refused)
     int32_t x1 = start(a, &b->at, &bad, src, flags, &c, 0);
     int32_t x2 = start(a, &b->at, &unknown, src, flags, &c, 0);
     CHECK(tio_wait(a, UDT_IO_XFER_DONE, x1, 5000).err != 0);
-    CHECK(tio_wait(a, UDT_IO_XFER_DONE, x2, 5000).err != 0);
+    CHECK_INT(tio_wait(a, UDT_IO_XFER_DONE, x2, 5000).err, UDT_E_AUTH);
     int32_t xs = start(a, &b->at, &good, src, flags, &c, 0);
     tio_wait(b, UDT_IO_XFER_FIN, xr, 5000);
     CHECK_INT(udt_xfer_finish(b->ctx, xr, 0, 1, 1, 1), 0);
@@ -212,6 +212,44 @@ TEST(tls_other_keys_are_refused)
     close(dst);
     tio_free(a);
     tio_free(b);
+}
+
+/* After silence over UDP the peer says over TLS what became of the ticket: used over UDP, whose
+ * answers do not arrive then; or over, which says nothing about UDP. */
+TEST(tls_tells_a_used_ticket_from_one_that_is_over)
+{
+    tio *a, *b, *other;
+    udt_addr hole;
+    int fd = black_hole(&hole);
+    pair(&a, &b, 4);
+    other = tio_open(4, 0);
+    for (int used = 0; used < 2; used++) {
+        udt_ticket k = xf_ticket(true);
+        int src = xf_file(100000, 1), dst = xf_empty();
+        struct tls_case c = {.size = 100000, .stripes = 4, .udp_wait_ms = 100};
+        udt_xfer_opts o = {.length = c.size, .start_ms = used ? 5000 : 1};
+        int32_t xr = udt_xfer_start(b->ctx, b->port, NULL, &k, dst, &o);
+        if (used) { /* over another path */
+            int32_t x =
+                xf_start(other, &b->at, &k, src, UDT_XFER_SEND | UDT_XFER_INITIATOR, 0, c.size);
+            tio_wait(b, UDT_IO_XFER_FIN, xr, 5000);
+            CHECK_INT(udt_xfer_finish(b->ctx, xr, 0, 1, 1, 1), 0);
+            xf_end(other, x, 0);
+        }
+        xf_end(b, xr, used ? 0 : UDT_E_TIMEOUT);
+        int32_t xs = start(a, &hole, &k, src, UDT_XFER_SEND | UDT_XFER_INITIATOR, &c, b->at.port);
+        udt_xfer_result r;
+        CHECK_INT(tio_wait(a, UDT_IO_XFER_DONE, xs, 5000).err, used ? UDT_E_REJECTED : UDT_E_AUTH);
+        CHECK_INT(udt_xfer_result_get(a->ctx, xs, &r), 0);
+        CHECK_INT(r.path_why, used ? UDT_PATH_WHY_SILENCE : UDT_PATH_WHY_NONE);
+        CHECK_INT(udt_xfer_free(a->ctx, xs), 0);
+        close(src);
+        close(dst);
+    }
+    close(fd);
+    tio_free(a);
+    tio_free(b);
+    tio_free(other);
 }
 
 static int knock(const udt_addr *at)

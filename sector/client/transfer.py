@@ -78,6 +78,8 @@ def explain(error: TransferError, node: str) -> str:
     match error.code:
         case "TIMEOUT" | "UNREACHABLE" | "REJECTED":
             return f"slave {node} could not be reached"
+        case "AUTH":
+            return f"slave {node} does not know the ticket any more"
         case "BROKEN":
             return f"slave {node} stopped answering"
         case "PEERCLOSED" | "REMOTE":

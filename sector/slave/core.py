@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from sector import errors
 
 START_S = 60.0
-"""Seconds a ticket waits for its other end (spec/security.md)."""
+"""Seconds a ticket waits for its other end at most (spec/security.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,9 @@ class Open:
 class SlaveCore:
     """Which commands and tickets a slave accepts."""
 
-    def __init__(self, slave_id: str, limit: int) -> None:
-        """At most `limit` transfers at once."""
+    def __init__(self, slave_id: str, limit: int, start_s: float = START_S) -> None:
+        """At most `limit` transfers at once; a ticket waits `start_s` for its other end."""
+        self.start_s = start_s
         self.slave_id = slave_id
         self.epoch = 0
         self.open: dict[bytes, Open] = {}

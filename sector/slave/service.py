@@ -116,7 +116,7 @@ class Slave(Service):
         self.gmp = gmp
         self.data = data
         self.rpc = RpcNode(gmp)
-        self.core = SlaveCore(self.slave_id, config.slave.transfers)
+        self.core = SlaveCore(self.slave_id, config.slave.transfers, config.slave.ticket_s)
         self.disk = Disk(
             str(config.data_dir), self.slave_id, keep_free_bytes=config.slave.reserve_mib << 20, now=now
         )

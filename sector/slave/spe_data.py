@@ -40,7 +40,6 @@ log = Logger()
 OFFER_TRIES = 40
 SEND_TRIES = 3
 INCOMING_MAX = 16
-START_S = 60.0
 
 
 def new_ticket(op: str, path: str, version: Version, offset: int, length: int) -> Ticket:
@@ -166,7 +165,7 @@ class SpeData:
 
     def _offer(self, ticket: Ticket, fd: int, offset: int, length: int) -> Pickup:
         sending = self.context.data.send_file(
-            data_ticket(ticket), fd, offset=offset, length=length, start_s=START_S
+            data_ticket(ticket), fd, offset=offset, length=length, start_s=self.context.config.slave.ticket_s
         )
         sending.done.addErrback(_expected, "sending a range")
         return Pickup(ticket, length)
@@ -251,7 +250,7 @@ class SpeData:
         ticket = new_ticket("write", f"/bucket-{offer.segment}", Version(0, 0), 0, total)
         try:
             receiving = self.context.data.receive_file(
-                data_ticket(ticket), fd, limit=total, start_s=START_S, fsync=True
+                data_ticket(ticket), fd, limit=total, start_s=self.context.config.slave.ticket_s, fsync=True
             )
         except BaseException:
             self.incoming -= 1

@@ -178,7 +178,7 @@ class Transfers:
                     offset=ticket.offset,
                     length=length,
                     to=to,
-                    start_s=START_S,
+                    start_s=self._core.start_s,
                     on_way=self._on_way,
                 )
             except Exception as error:
@@ -289,7 +289,7 @@ class Transfers:
                     channel_ticket(ticket),
                     temp.fd,
                     limit=meta.size,
-                    start_s=START_S,
+                    start_s=self._core.start_s,
                     on_way=self._on_way,
                 )
             except Exception as error:
