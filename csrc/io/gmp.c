@@ -118,8 +118,10 @@ void io_gmp_turn(io_port *p)
     atomic_store(&p->gmp_stall, 0);
     while (!stalled(p)) {
         io_gbuf *w = gbuf_take(p);
-        if (!w)
-            break; /* no memory: the events wait in the engine */
+        if (!w) { /* no memory: the events wait in the engine */
+            atomic_store(&p->gmp_stall, 1);
+            break;
+        }
         memset(&g, 0, sizeof g);
         if (!sgmp_node_next_event(p->node, &g)) {
             gbuf_give(p, w);

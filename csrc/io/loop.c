@@ -23,8 +23,10 @@ static udt_time min_time(udt_time a, udt_time b)
 
 static udt_time next_due(const io_port *p)
 {
-    if (udt_mux_has_event(p->mux))
-        return p->now; /* some events are made while a packet goes out */
+    /* some events are made while packets go out; a GMP event may have to wait for room */
+    if (udt_mux_has_event(p->mux) ||
+        (p->node && !atomic_load(&p->gmp_stall) && sgmp_node_has_event(p->node)))
+        return p->now;
     udt_time at = min_time(udt_mux_deadline(p->mux), io_timers_next(&p->timers));
     if (p->node)
         at = min_time(at, sgmp_node_deadline(p->node));

@@ -240,6 +240,11 @@ void sg_event_outcome(sgmp_node *n, struct assoc *a, uint64_t id, int status, ui
     sg_event_push(n, e);
 }
 
+bool sgmp_node_has_event(const sgmp_node *n)
+{
+    return !sg_empty(&n->events);
+}
+
 bool sgmp_node_next_event(sgmp_node *n, struct sgmp_ev *ev)
 {
     while (!sg_empty(&n->events)) {

@@ -36,6 +36,8 @@ udt_time sgmp_node_deadline(const sgmp_node *n);
 void sgmp_node_tick(sgmp_node *n, udt_time now);
 /* Next event; data stays owned by the engine until sgmp_node_release(ev.buf). */
 bool sgmp_node_next_event(sgmp_node *n, struct sgmp_ev *ev);
+/* Whether there may be one; output makes events too (a key that has run out fails its messages). */
+bool sgmp_node_has_event(const sgmp_node *n);
 void sgmp_node_release(sgmp_node *n, void *buf);
 
 uint64_t sgmp_node_instance(const sgmp_node *n);

@@ -19,7 +19,7 @@ from foreign import NO_FAREWELL, PEER, SECTOR, relay, wait_listening
 
 from sector.ports import free_ports
 
-LIMIT_S = 25
+LIMIT_S = 60  # something hangs; libudt alone may look for its rendezvous for 30 s
 
 FAULTS = {
     "clean": [],
