@@ -143,4 +143,39 @@ static inline void tio_close(tio *t, int32_t sock)
     tio_wait(t, UDT_IO_CLOSED, sock, 5000);
 }
 
+/* Sends `size` bytes from a's socket to b's and checks them; `half` runs when half of it came.
+ * Ports with a thread. */
+static inline void tio_move(tio *a, int32_t sa, tio *b, int32_t sb, uint64_t size,
+                            void (*half)(void *), void *arg)
+{
+    static uint8_t buf[65536];
+    uint64_t sent = 0, got = 0;
+    int64_t end = tio_now_us() + 20000000;
+    while (got < size) {
+        CHECK(tio_now_us() < end);
+        if (sent < size) {
+            size_t n = size - sent < sizeof buf ? (size_t)(size - sent) : sizeof buf;
+            tio_fill(buf, n, 1, sent);
+            ssize_t w = udt_send(a->ctx, sa, buf, n);
+            CHECK(w > 0 || w == UDT_E_AGAIN);
+            sent += w > 0 ? (uint64_t)w : 0;
+        }
+        ssize_t r;
+        while ((r = udt_recv(b->ctx, sb, buf, sizeof buf)) > 0) {
+            tio_check(buf, (size_t)r, 1, got);
+            got += (uint64_t)r;
+        }
+        CHECK_INT(r, UDT_E_AGAIN);
+        if (half && got > size / 2) {
+            half(arg);
+            half = NULL;
+        }
+        tio_pull(b, 1000);
+        tio_pull(a, 0);
+        tio_drop(b, UDT_IO_READABLE, sb);
+        tio_drop(a, UDT_IO_WRITABLE, sa);
+        tio_drop(a, UDT_IO_DRAINED, sa);
+    }
+}
+
 #endif

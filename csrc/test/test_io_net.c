@@ -4,6 +4,7 @@
 
 #include "io/sockaddr.h"
 
+#include <linux/filter.h>
 #include <unistd.h>
 
 static io_port *inside(tio *t)
@@ -119,4 +120,42 @@ TEST(io_net_addresses)
     CHECK_MEM(&c, &b, sizeof c);
     ss.ss_family = AF_UNIX;
     CHECK(!sockaddr_get(&ss, &b));
+}
+
+static void *hear_again(void *arg)
+{
+    int none = 0;
+    usleep(900000);
+    CHECK_INT(setsockopt(*(int *)arg, SOL_SOCKET, SO_DETACH_FILTER, &none, sizeof none), 0);
+    return NULL;
+}
+
+static pthread_t hearing;
+
+static void deafen(void *arg)
+{
+    struct sock_filter drop_all = {.code = BPF_RET | BPF_K, .k = 0};
+    struct sock_fprog prog = {.len = 1, .filter = &drop_all};
+    CHECK_INT(setsockopt(*(int *)arg, SOL_SOCKET, SO_ATTACH_FILTER, &prog, sizeof prog), 0);
+    CHECK_INT(pthread_create(&hearing, NULL, hear_again, arg), 0);
+}
+
+/* Everything arrives and nobody hears of it: once they do, it goes on, however small the timeouts
+ * have made the window and however much is in flight. */
+TEST(io_net_unheard_for_a_second)
+{
+    for (int i = 0; i < 2; i++) {
+        uint32_t flags = i ? UDT_PORT_NO_GSO | UDT_PORT_NO_GRO : 0;
+        tio *a = tio_open(4, flags), *b = tio_open(4, flags);
+        udt_sock_opts o = {.type = 1, .own_peer = true};
+        int32_t sa, sb;
+        tio_pair(a, b, &o, &sa, &sb);
+        int64_t t0 = tio_now_us();
+        tio_move(a, sa, b, sb, 12 << 20, deafen, &inside(a)->fd);
+        CHECK(tio_now_us() - t0 < 6000000);
+        pthread_join(hearing, NULL);
+        io_handle_put(a->ctx, a->port);
+        tio_free(a);
+        tio_free(b);
+    }
 }

@@ -54,14 +54,14 @@ static void timeout(udt_conn *c, udt_time now)
     int64_t end = c->next;
     if (c->probes > PROBE_ROUNDS + 1 && end - c->snd.head > TIMEOUT_HEAD_PKTS)
         end = c->snd.head + TIMEOUT_HEAD_PKTS;
-    if (c->own.on)
-        udt__own_timeout(c, end - c->snd.head, now);
     for (int64_t i = c->snd.head; i < end && !c->own.on; i++)
         if (udt_sndbuf_slot(&c->snd, i)->sent_us <= since) {
             c->lost_first += i >= c->high && udt_sndbuf_slot(&c->snd, i)->ntx == 1;
             udt__conn_mark_lost(c, i, i);
         }
     c->cc.ops->on_timeout(&c->cc, c->probes - PROBE_ROUNDS, now);
+    if (c->own.on) /* by the window that it leaves */
+        udt__own_timeout(c, end - c->snd.head, now);
     UDT_TRACE_CC(c, now);
 }
 

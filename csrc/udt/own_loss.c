@@ -241,12 +241,12 @@ void udt__own_loss_timer(udt_conn *c, udt_time now)
 }
 
 /* Nothing was heard for whole timeouts: what is older than a round trip is presumed lost, at most
- * `most` packets. */
+ * `most` packets, or as many as leave room in the window to try again. */
 void udt__own_timeout(udt_conn *c, int64_t most, udt_time now)
 {
     udt_own *o = &c->own;
     int64_t idx;
-    while (most-- > 0 && (idx = o->flight_first) >= 0) {
+    while ((most-- > 0 || o->flight >= c->cc.cwnd_pkts) && (idx = o->flight_first) >= 0) {
         snd_slot *s = udt_sndbuf_slot(&c->snd, idx);
         if (s->sent_us + c->rtt_us > now || !udt_sndloss_add(&c->loss, idx, idx))
             break;
