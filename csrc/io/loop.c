@@ -46,16 +46,41 @@ static int64_t idle_us(io_port *p, int64_t max_wait_us)
     return wait < 0 ? 0 : wait;
 }
 
+/* The descriptors of a sleep: the port's socket first, connected ones last. */
+enum { FD_NET, FD_WAKE, FD_TLS, FD_PEERS, FD_ALL = FD_PEERS + IO_PEERS };
+
+static nfds_t fds_of(const io_port *p, struct pollfd *pf, bool pause)
+{
+    nfds_t n = FD_PEERS;
+    short in = pause ? 0 : POLLIN;
+    pf[FD_NET] = (struct pollfd){.fd = p->failed || pause ? -1 : p->fd, .events = in};
+    pf[FD_WAKE] = (struct pollfd){.fd = p->evfd, .events = POLLIN};
+    pf[FD_TLS] = (struct pollfd){.fd = io_tls_fd(p), .events = POLLIN};
+    for (int i = 0; i < IO_PEERS && p->npeers && !pause && !p->failed; i++)
+        if (p->peer[i].fd >= 0)
+            pf[n++] = (struct pollfd){.fd = p->peer[i].fd, .events = in};
+    for (nfds_t i = 0; i < n && p->tx_wait; i++)
+        if (pf[i].fd == p->tx_fd)
+            pf[i].events |= POLLOUT;
+    return n;
+}
+
+/* Is it still one of the port's? */
+static bool is_socket(const io_port *p, int fd)
+{
+    bool yes = fd == p->fd;
+    for (int i = 0; i < IO_PEERS; i++)
+        yes |= p->peer[i].fd == fd;
+    return yes && fd >= 0;
+}
+
 /* Sleeps until a packet, a waker or the timeout. Returns whether to read the socket. `pause`:
  * packets do not end this sleep. */
 static bool wait_for_work(io_port *p, int64_t wait_us, bool pause)
 {
-    struct pollfd pf[3] = {{.fd = p->failed || pause ? -1 : p->fd, .events = POLLIN},
-                           {.fd = p->evfd, .events = POLLIN},
-                           {.fd = io_tls_fd(p), .events = POLLIN}};
+    struct pollfd pf[FD_ALL];
+    nfds_t nfds = fds_of(p, pf, pause);
     struct timespec ts = {.tv_sec = wait_us / 1000000, .tv_nsec = wait_us % 1000000 * 1000};
-    if (p->tx_wait)
-        pf[0].events |= POLLOUT;
     atomic_store(&p->sleeping, 1);
     if (io_cmd_waiting(p)) {
         atomic_store(&p->sleeping, 0);
@@ -63,19 +88,24 @@ static bool wait_for_work(io_port *p, int64_t wait_us, bool pause)
     }
     p->wake_at = wait_us == UDT_NEVER ? UDT_NEVER : p->now + wait_us;
     pthread_mutex_unlock(&p->mu);
-    int n = ppoll(pf, 3, wait_us == UDT_NEVER ? NULL : &ts, NULL);
+    int n = ppoll(pf, nfds, wait_us == UDT_NEVER ? NULL : &ts, NULL);
     pthread_mutex_lock(&p->mu);
     atomic_store(&p->sleeping, 0);
     if (n <= 0)
         return pause;
-    if (pf[1].revents & POLLIN) {
+    if (pf[FD_WAKE].revents & POLLIN) {
         uint64_t v;
         ssize_t got = read(p->evfd, &v, sizeof v);
         (void)got;
     }
-    if (pf[0].revents & POLLERR)
-        io_net_errors(p);
-    return pause || (pf[0].revents & POLLIN) != 0;
+    for (nfds_t i = 0; i < nfds; i++) {
+        if (i == FD_WAKE || i == FD_TLS)
+            continue;
+        if ((pf[i].revents & POLLERR) && is_socket(p, pf[i].fd))
+            io_net_errors(p, pf[i].fd);
+        pause |= (pf[i].revents & POLLIN) != 0;
+    }
+    return pause;
 }
 
 static void tick(io_port *p)

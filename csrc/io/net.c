@@ -37,13 +37,18 @@ static void set_int(int fd, int level, int name, int v)
 }
 
 /* As root the limits of the system do not count; else we get what rmem_max and wmem_max allow. */
-static void set_buffers(io_port *p)
+static void set_buffers(int fd)
 {
     int v = SOCK_BUF_BYTES;
-    if (setsockopt(p->fd, SOL_SOCKET, SO_RCVBUFFORCE, &v, sizeof v) < 0)
-        set_int(p->fd, SOL_SOCKET, SO_RCVBUF, v);
-    if (setsockopt(p->fd, SOL_SOCKET, SO_SNDBUFFORCE, &v, sizeof v) < 0)
-        set_int(p->fd, SOL_SOCKET, SO_SNDBUF, v);
+    if (setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &v, sizeof v) < 0)
+        set_int(fd, SOL_SOCKET, SO_RCVBUF, v);
+    if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &v, sizeof v) < 0)
+        set_int(fd, SOL_SOCKET, SO_SNDBUF, v);
+}
+
+static void get_buffers(io_port *p)
+{
+    int v;
     socklen_t len = sizeof v;
     if (getsockopt(p->fd, SOL_SOCKET, SO_RCVBUF, &v, &len) == 0)
         p->st.rcvbuf_bytes = v / 2; /* the kernel reports twice what was asked for */
@@ -52,22 +57,16 @@ static void set_buffers(io_port *p)
         p->st.sndbuf_bytes = v / 2;
 }
 
-static void set_dont_fragment(const io_port *p, bool on)
+static void set_dont_fragment(const io_port *p, int fd, bool on)
 {
-    set_int(p->fd, IPPROTO_IP, IP_MTU_DISCOVER, on ? IP_PMTUDISC_PROBE : IP_PMTUDISC_DONT);
+    set_int(fd, IPPROTO_IP, IP_MTU_DISCOVER, on ? IP_PMTUDISC_PROBE : IP_PMTUDISC_DONT);
     if (p->v6) /* no router fragments IPv6; our kernel does what does not fit the first hop */
-        set_int(p->fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER,
-                on ? IPV6_PMTUDISC_PROBE : IPV6_PMTUDISC_DONT);
+        set_int(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, on ? IPV6_PMTUDISC_PROBE : IPV6_PMTUDISC_DONT);
 }
 
-static void set_options(io_port *p)
+static void set_offload(io_port *p)
 {
     int one = 1, zero = 0;
-    set_buffers(p);
-    set_dont_fragment(p, true);
-    set_int(p->fd, IPPROTO_IP, IP_RECVERR, 1);
-    if (p->v6)
-        set_int(p->fd, IPPROTO_IPV6, IPV6_RECVERR, 1);
     p->gso = !(p->flags & UDT_PORT_NO_GSO) &&
              setsockopt(p->fd, SOL_UDP, UDP_SEGMENT, &zero, sizeof zero) == 0;
     p->gro =
@@ -82,22 +81,37 @@ static bool is_any(const udt_addr *a)
     return memcmp(a->ip, zero, sizeof zero) == 0;
 }
 
+int io_net_socket(const io_port *p)
+{
+    int fd = socket(p->v6 ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -1;
+    if (p->v6)
+        set_int(fd, IPPROTO_IPV6, IPV6_V6ONLY, p->only6);
+    set_buffers(fd);
+    set_dont_fragment(p, fd, true);
+    set_int(fd, IPPROTO_IP, IP_RECVERR, 1);
+    if (p->v6)
+        set_int(fd, IPPROTO_IPV6, IPV6_RECVERR, 1);
+    if (p->gro)
+        set_int(fd, SOL_UDP, UDP_GRO, 1);
+    return fd;
+}
+
 int io_net_open(io_port *p, const udt_addr *at)
 {
     struct sockaddr_storage ss;
     p->v6 = at->family == 6;
-    p->fd = socket(p->v6 ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    p->only4 = !p->v6;
+    p->only6 = p->v6 && !is_any(at);
+    p->fd = io_net_socket(p);
     if (p->fd < 0)
         return UDT_E_SYS;
-    bool dual = p->v6 && is_any(at);
-    if (p->v6)
-        set_int(p->fd, IPPROTO_IPV6, IPV6_V6ONLY, !dual);
-    p->only4 = !p->v6;
-    p->only6 = p->v6 && !dual;
     socklen_t len = sockaddr_put(&ss, at, p->v6);
     if (bind(p->fd, (struct sockaddr *)&ss, len) < 0)
         return errno == EADDRINUSE ? UDT_E_INUSE : UDT_E_SYS;
-    set_options(p);
+    get_buffers(p);
+    set_offload(p);
     len = sizeof ss;
     if (getsockname(p->fd, (struct sockaddr *)&ss, &len) < 0 || !sockaddr_get(&ss, &p->at))
         return UDT_E_SYS;
@@ -146,7 +160,7 @@ static bool prohibited(const struct sock_extended_err *e)
 
 /* ICMP errors. Port unreachable ends a connect at once, as TCP would; the rest is left to the
  * engines' timers, for a route may come back. */
-void io_net_errors(io_port *p)
+void io_net_errors(io_port *p, int fd)
 {
     for (int i = 0; i < 64; i++) {
         struct sockaddr_storage to;
@@ -155,7 +169,7 @@ void io_net_errors(io_port *p)
                            .msg_namelen = sizeof to,
                            .msg_control = ctrl,
                            .msg_controllen = sizeof ctrl};
-        if (recvmsg(p->fd, &m, MSG_ERRQUEUE | MSG_DONTWAIT) < 0)
+        if (recvmsg(fd, &m, MSG_ERRQUEUE | MSG_DONTWAIT) < 0)
             return;
         udt_addr a;
         if (!sockaddr_get(&to, &a))
@@ -211,23 +225,24 @@ void io_net_feed(io_port *p, const udt_addr *from, const uint8_t *b, size_t len)
     p->snap_at = p->snapped + IO_SNAP_US;
 }
 
-static int receive(io_port *p, uint32_t slots)
+static int receive(io_port *p, int fd, uint32_t slots)
 {
     for (uint32_t i = 0; i < slots; i++) {
         p->rx.msg[i].msg_hdr.msg_namelen = sizeof p->rx.name[i];
         p->rx.msg[i].msg_hdr.msg_controllen = p->gro ? sizeof p->rx.ctrl[i] : 0;
     }
     for (int tries = 0; tries < 8; tries++) {
-        int n = recvmmsg(p->fd, p->rx.msg, slots, MSG_DONTWAIT, NULL);
+        int n = recvmmsg(fd, p->rx.msg, slots, MSG_DONTWAIT, NULL);
         p->st.recv_calls++;
         if (n >= 0 || errno == EAGAIN)
             return n;
         if (errno == EBADF || errno == ENOTSOCK || errno == EINVAL) {
-            fail_port(p, errno);
+            if (!io_peer_failed(p, fd))
+                fail_port(p, errno);
             return -1;
         }
         if (errno != EINTR) /* an ICMP error that waits to be told */
-            io_net_errors(p);
+            io_net_errors(p, fd);
     }
     return -1;
 }
@@ -259,15 +274,14 @@ int64_t io_net_pause_us(const io_port *p)
     return p->rx_pause_us && !p->rx_more ? p->rx_at + p->rx_pause_us - p->now : 0;
 }
 
-void io_net_recv(io_port *p)
+/* One call for one of the port's sockets. Adds up the large ones that came singly. */
+static int take(io_port *p, int fd, uint32_t *singles)
 {
-    uint32_t slots = p->rx_slots ? p->rx_slots : IO_RX_BIG, singles = 0;
-    int n = receive(p, slots);
-    p->rx_more = n == (int)slots;
-    if (n <= 0) {
-        count_singles(p, 0);
-        return;
-    }
+    uint32_t slots = p->rx_slots ? p->rx_slots : IO_RX_BIG;
+    int n = receive(p, fd, slots);
+    p->rx_more |= n == (int)slots;
+    if (n <= 0)
+        return 0;
     udt_addr from;
     size_t total = 0;
     for (int i = 0; i < n; i++) {
@@ -279,14 +293,36 @@ void io_net_recv(io_port *p)
         if (p->diverts && io_divert_only(&from))
             continue;
         total += len;
-        singles += len >= LARGE_BYTES && (!seg || seg >= len) && b[0] != GMP_MAGIC;
+        *singles += len >= LARGE_BYTES && (!seg || seg >= len) && b[0] != GMP_MAGIC;
         feed(p, &from, b, len, seg);
     }
     p->rx_slots = total ? (uint32_t)(IO_RX_BYTES / (total / (size_t)n + 1)) : IO_RX_SLOTS;
     p->rx_slots = p->rx_slots < IO_RX_BIG     ? IO_RX_BIG
                   : p->rx_slots > IO_RX_SLOTS ? IO_RX_SLOTS
                                               : p->rx_slots;
+    return n;
+}
+
+int io_net_recv_from(io_port *p, io_peer *e)
+{
+    uint32_t singles = 0;
+    int n = take(p, e->fd, &singles);
+    e->heard += n;
+    p->rx_singles += singles;
+    return n;
+}
+
+void io_net_recv(io_port *p)
+{
+    uint32_t singles = 0;
+    p->rx_more = false;
+    int n = take(p, p->fd, &singles);
+    for (int i = 0; i < IO_PEERS && p->npeers; i++)
+        if (p->peer[i].fd >= 0)
+            n += io_net_recv_from(p, &p->peer[i]);
     count_singles(p, singles);
+    if (n == 0)
+        return;
     udt_mux_burst_end(p->mux, p->now);
     p->snap_at = p->snapped + IO_SNAP_US;
 }
@@ -300,7 +336,16 @@ static bool path_has_gso(const io_port *p, const udt_addr *to)
     return true;
 }
 
-static void add_message(io_port *p, const udt_addr *to, uint8_t *b, size_t len, size_t seg)
+/* A connected socket knows the address. */
+void io_net_address(io_port *p, uint32_t i, int fd)
+{
+    struct msghdr *m = &p->tx.msg[i].msg_hdr;
+    p->tx.fd[i] = fd;
+    m->msg_name = fd == p->fd ? &p->tx.name[i] : NULL;
+    m->msg_namelen = fd == p->fd ? sockaddr_put(&p->tx.name[i], &p->tx.to[i], p->v6) : 0;
+}
+
+static void add_message(io_port *p, const udt_addr *to, uint8_t *b, size_t len, size_t seg, int fd)
 {
     io_tx *t = &p->tx;
     uint32_t i = t->n++;
@@ -311,8 +356,7 @@ static void add_message(io_port *p, const udt_addr *to, uint8_t *b, size_t len, 
     t->iov[i].iov_len = len;
     m->msg_iov = &t->iov[i];
     m->msg_iovlen = 1;
-    m->msg_name = &t->name[i];
-    m->msg_namelen = sockaddr_put(&t->name[i], to, p->v6);
+    io_net_address(p, i, fd);
     t->seg[i] = 0;
     if (seg == 0 || seg >= len)
         return;
@@ -342,13 +386,13 @@ static bool send_split(io_port *p, uint32_t i)
         b += iov[k].iov_len;
         left -= iov[k].iov_len;
         memset(&m[k], 0, sizeof m[k]);
-        m[k].msg_hdr.msg_name = &p->tx.name[i];
+        m[k].msg_hdr.msg_name = p->tx.msg[i].msg_hdr.msg_name;
         m[k].msg_hdr.msg_namelen = p->tx.msg[i].msg_hdr.msg_namelen;
         m[k].msg_hdr.msg_iov = &iov[k];
         m[k].msg_hdr.msg_iovlen = 1;
     }
     while (at < k) {
-        int n = sendmmsg(p->fd, m + at, k - at, MSG_DONTWAIT);
+        int n = sendmmsg(p->tx.fd[i], m + at, k - at, MSG_DONTWAIT);
         p->st.send_calls++;
         if (n < 0 && errno == EAGAIN)
             return whole;
@@ -384,8 +428,11 @@ static void send_failed(io_port *p, int err)
         return;
     }
     bool no_gso = segmented && (err == EINVAL || err == EMSGSIZE || err == EIO);
+    int fd = t->fd[t->first];
     if (!no_gso && err != EMSGSIZE && err != EINVAL)
-        io_net_errors(p); /* most likely an ICMP error about some other datagram */
+        io_net_errors(p, fd); /* most likely an ICMP error about some other datagram */
+    if (!no_gso && err != EMSGSIZE && err != ECONNREFUSED && io_peer_failed(p, fd))
+        return; /* all of its messages now leave by the port's own */
     uint32_t i = t->first++;
     if (send_split(p, i) && no_gso && path_has_gso(p, &t->to[i]))
         p->no_gso[p->no_gso_n++ % IO_NO_GSO_PATHS] = t->to[i];
@@ -396,12 +443,16 @@ static bool flush(io_port *p)
 {
     io_tx *t = &p->tx;
     while (t->first < t->n) {
-        int n = sendmmsg(p->fd, t->msg + t->first, t->n - t->first, MSG_DONTWAIT);
+        uint32_t end = t->first + 1;
+        while (end < t->n && t->fd[end] == t->fd[t->first])
+            end++;
+        int n = sendmmsg(t->fd[t->first], t->msg + t->first, end - t->first, MSG_DONTWAIT);
         p->st.send_calls++;
         if (n > 0) {
             count_sent(p, t->first, t->first + (uint32_t)n);
             t->first += (uint32_t)n;
         } else if (errno == EAGAIN) {
+            p->tx_fd = t->fd[t->first];
             return false;
         } else if (errno != EINTR) {
             send_failed(p, errno);
@@ -429,7 +480,7 @@ static void take_gmp(io_port *p)
             continue;
         if ((to.family == 4 && p->only6) || (to.family == 6 && p->only4))
             continue;
-        add_message(p, &to, t->buf + t->used, n, 0);
+        add_message(p, &to, t->buf + t->used, n, 0, p->fd);
         t->used += n;
     }
     p->tx_more = true;
@@ -440,9 +491,9 @@ static void send_fragments(io_port *p, const udt_addr *to, const uint8_t *b, siz
 {
     struct sockaddr_storage ss;
     socklen_t len = sockaddr_put(&ss, to, p->v6);
-    set_dont_fragment(p, false);
+    set_dont_fragment(p, p->fd, false);
     ssize_t put = sendto(p->fd, b, n, MSG_DONTWAIT, (struct sockaddr *)&ss, len);
-    set_dont_fragment(p, true);
+    set_dont_fragment(p, p->fd, true);
     p->st.send_calls++;
     if (put >= 0) {
         p->st.dgrams_out++;
@@ -450,14 +501,23 @@ static void send_fragments(io_port *p, const udt_addr *to, const uint8_t *b, siz
     }
 }
 
+/* n bytes in datagrams of seg that the kernel does not cut: runs of one peer, so that one call
+ * takes many over its own socket. */
+static void add_singly(io_port *p, const udt_addr *to, uint8_t *b, size_t n, size_t seg)
+{
+    int fd = io_peer_fd(p, to, n);
+    for (size_t at = 0; at < n; at += seg)
+        add_message(p, to, b + at, n - at < seg ? n - at : seg, 0, fd);
+}
+
 static void take_udt(io_port *p)
 {
     io_tx *t = &p->tx;
     udt_addr to;
     while (fits(t, IO_SLOT_BYTES)) {
-        size_t seg = 0;
+        size_t seg = 0, most = IO_TX_MSGS - t->n < IO_RUN ? IO_TX_MSGS - t->n : IO_RUN;
         size_t n =
-            udt_mux_output(p->mux, t->buf + t->used, 65000, p->gso ? 64 : 1, &to, &seg, p->now);
+            udt_mux_output(p->mux, t->buf + t->used, 65000, p->gso ? 64 : most, &to, &seg, p->now);
         if (n == 0)
             return;
         uint8_t *b = t->buf + t->used;
@@ -467,9 +527,9 @@ static void take_udt(io_port *p)
             send_fragments(p, &to, b, n);
             continue;
         }
-        if (seg && seg < n && p->no_gso_n && !path_has_gso(p, &to)) {
+        if (p->gso && seg && seg < n && p->no_gso_n && !path_has_gso(p, &to)) {
             bool flushed = flush(p); /* keeps the order */
-            add_message(p, &to, b, n, seg);
+            add_message(p, &to, b, n, seg, io_peer_fd(p, &to, n));
             send_split(p, --t->n);
             if (!flushed) {
                 p->tx_wait = true;
@@ -477,7 +537,10 @@ static void take_udt(io_port *p)
             }
             continue;
         }
-        add_message(p, &to, b, n, seg);
+        if (p->gso)
+            add_message(p, &to, b, n, seg, p->fd);
+        else
+            add_singly(p, &to, b, n, seg ? seg : n);
         t->used += (n + 63) & ~(size_t)63;
     }
     p->tx_more = true;

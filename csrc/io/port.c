@@ -109,6 +109,7 @@ static io_port *port_alloc(udt_ctx *ctx, uint32_t flags)
     p->flags = flags;
     p->fd = p->evfd = -1;
     p->snap_at = UDT_NEVER;
+    io_peers_init(p);
     atomic_init(&p->refs, 1);
     pthread_mutex_init(&p->mu, NULL);
     pthread_mutex_init(&p->dead_mu, NULL);
@@ -153,6 +154,7 @@ static int port_setup(io_port *p, const udt_addr *at, uint16_t mss)
 
 static void close_fd(io_port *p)
 {
+    io_peers_close(p);
     atomic_store(&p->ctx->fds[1 + 2 * p->slot], 0);
     if (p->fd >= 0)
         close(p->fd);

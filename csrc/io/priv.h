@@ -14,18 +14,20 @@
 #include <sys/socket.h>
 
 enum {
-    IO_MAX_PORTS = 256,                /* per context */
-    IO_MAX_FDS = 1 + 2 * IO_MAX_PORTS, /* the context's eventfd, then two per port */
-    IO_MAX_CMDS = 4096,                /* queued commands of a port, completions not counted */
-    IO_MAX_CMD_BYTES = 64 << 20,       /* payload inside queued commands of a port */
-    IO_MAX_GMP_BYTES = 128 << 20,      /* GMP payload delivered and not yet released, per context */
-    IO_RX_SLOTS = 64,                  /* buffers per recvmmsg; memory only where one was filled */
-    IO_RX_BIG = 4,                     /* per call while GRO fills them */
+    IO_MAX_PORTS = 256,                             /* per context */
+    IO_PEERS = 4,                                   /* connected sockets of a port */
+    IO_MAX_FDS = 1 + (2 + IO_PEERS) * IO_MAX_PORTS, /* the context's eventfd, two per port, those */
+    IO_MAX_CMDS = 4096,           /* queued commands of a port, completions not counted */
+    IO_MAX_CMD_BYTES = 64 << 20,  /* payload inside queued commands of a port */
+    IO_MAX_GMP_BYTES = 128 << 20, /* GMP payload delivered and not yet released, per context */
+    IO_RX_SLOTS = 64,             /* buffers per recvmmsg; memory only where one was filled */
+    IO_RX_BIG = 4,                /* per call while GRO fills them */
     IO_SLOT_BYTES = 65536,
     IO_SLOT_STRIDE = IO_SLOT_BYTES + 33 * 64, /* not all slots in the same cache sets */
     IO_RX_BYTES = 4 * IO_SLOT_BYTES,          /* about one turn's input, and */
     IO_TX_BYTES = 4 * IO_SLOT_BYTES,          /* one turn's output: stay in the L2 cache */
     IO_TX_MSGS = 64,
+    IO_RUN = 16, /* datagrams to one peer at a time where the kernel does not cut them */
     IO_SNAP_US = 250000,
     IO_QUEUE_BYTES = 1 << 20 /* bound of a socket's outbox and of its inbox */
 };
@@ -168,12 +170,21 @@ typedef struct io_tx {
     struct iovec iov[IO_TX_MSGS];
     struct sockaddr_storage name[IO_TX_MSGS];
     udt_addr to[IO_TX_MSGS];
+    int fd[IO_TX_MSGS];       /* the socket it leaves by */
     uint16_t seg[IO_TX_MSGS]; /* 0 = one datagram */
     union {
         uint8_t b[64];
         struct cmsghdr align;
     } ctrl[IO_TX_MSGS];
 } io_tx;
+
+/* A peer that is sent much, or a candidate. */
+typedef struct io_peer {
+    udt_addr to;          /* family 0 = free */
+    int fd;               /* connected to it, -1 = none */
+    bool fresh;           /* made in this span */
+    int64_t bytes, heard; /* bytes sent, receptions, in this span */
+} io_peer;
 
 enum { IO_NO_GSO_PATHS = 16 };
 
@@ -228,11 +239,18 @@ struct io_port {
     udt_time rx_since;   /* [loop] */
     udt_time rx_at;      /* [loop] time of the last receive */
     bool tx_more;        /* [loop] output stopped at the turn's bound */
-    bool tx_wait;        /* [loop] the kernel's send buffer is full */
+    bool tx_wait;        /* [loop] the kernel's send buffer is full, */
+    int tx_fd;           /* [loop] of this socket */
     bool failed;         /* [loop] PORT_FAILED was said */
     bool gso, gro;       /* [loop] in use */
     uint32_t no_gso_n;
     udt_addr no_gso[IO_NO_GSO_PATHS]; /* [loop] paths that refused segmentation */
+    io_peer peer[IO_PEERS];           /* [loop] */
+    uint32_t npeers;                  /* [loop] connected ones */
+    udt_time peer_since, peers_at;    /* [loop] start of the span; none is made before that */
+    uint32_t peer_fails;              /* [loop] */
+    int64_t peer_busy_bytes;          /* [set] so much to one peer in a span, and it gets one */
+    io_timer peer_timer;              /* [loop] the span's end, while there are some */
     udt_port_stats st;                /* [loop] */
     uint8_t *scratch;                 /* [loop] for one message of message mode, mmapped */
     size_t scratch_bytes;
@@ -277,12 +295,21 @@ void io_loop_snap(io_port *p, bool now);
 
 /* net.c */
 int io_net_open(io_port *p, const udt_addr *at);
+int io_net_socket(const io_port *p); /* with the options of all sockets of this port, unbound */
 int io_net_alloc(io_port *p);
 void io_net_free(io_port *p);
 void io_net_recv(io_port *p);
 int64_t io_net_pause_us(const io_port *p); /* how long to leave the socket to fill, or 0 */
 void io_net_send(io_port *p);
-void io_net_errors(io_port *p); /* reads the error queue */
+void io_net_errors(io_port *p, int fd);              /* reads the error queue */
+int io_net_recv_from(io_port *p, io_peer *e);        /* one call; the datagrams */
+void io_net_address(io_port *p, uint32_t i, int fd); /* queued message i leaves by this socket */
+
+/* peer.c: [loop] connected sockets for peers that are sent much in single datagrams */
+void io_peers_init(io_port *p);
+void io_peers_close(io_port *p);
+int io_peer_fd(io_port *p, const udt_addr *to, size_t len); /* counts; the socket to send by */
+bool io_peer_failed(io_port *p, int fd); /* true: it was a connected one, and is gone */
 
 /* One datagram that came another way than the socket. */
 void io_net_feed(io_port *p, const udt_addr *from, const uint8_t *b, size_t len);
