@@ -308,6 +308,7 @@ int io_net_recv_from(io_port *p, io_peer *e)
     uint32_t singles = 0;
     int n = take(p, e->fd, &singles);
     e->heard += n;
+    e->unheard = n > 0 ? 0 : e->unheard;
     p->rx_singles += singles;
     return n;
 }

@@ -19,6 +19,7 @@ enum {
     SPAN_US = 500000,
     BUSY_BYTES = 8 << 20, /* to one peer within a span: it gets a socket, */
     KEEP_PART = 8,        /* and keeps it while so much less is sent in each span */
+    DEAF_BYTES = 32768,   /* sent, and nothing heard for a whole span: it is deaf */
     BAR_US = 10000000,    /* no new ones after a failure, */
     BAR_DOUBLED = 8       /* twice as long after each */
 };
@@ -77,7 +78,8 @@ static void end_span(io_port *p)
 {
     for (int i = 0; i < IO_PEERS; i++) {
         io_peer *e = &p->peer[i];
-        bool busy = e->bytes >= p->peer_busy_bytes / KEEP_PART, deaf = e->bytes && !e->heard;
+        bool busy = e->bytes >= p->peer_busy_bytes / KEEP_PART,
+             deaf = !e->heard && e->unheard >= DEAF_BYTES;
         if (e->fd < 0) {
             e->to.family = 0;
         } else if (!e->fresh && (!busy || deaf)) {
@@ -145,6 +147,7 @@ static void open_one(io_port *p, io_peer *e)
     }
     e->fd = fd;
     e->fresh = true;
+    e->unheard = 0;
     atomic_store(fork_slot(p, e), fd);
     p->npeers++;
     if (p->peer_timer.slot < 0)
@@ -180,6 +183,7 @@ int io_peer_fd(io_port *p, const udt_addr *to, size_t len)
     if (!e)
         return p->fd;
     e->bytes += (int64_t)len;
+    e->unheard += (int64_t)len;
     /* While the loop sleeps it would not hear a new one (then another thread sends for it). */
     if (e->fd < 0 && e->bytes >= p->peer_busy_bytes && p->now >= p->peers_at &&
         !atomic_load(&p->sleeping) && !addr_eq(to, &p->at))

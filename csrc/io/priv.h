@@ -183,7 +183,8 @@ typedef struct io_peer {
     udt_addr to;          /* family 0 = free */
     int fd;               /* connected to it, -1 = none */
     bool fresh;           /* made in this span */
-    int64_t bytes, heard; /* bytes sent, receptions, in this span */
+    int64_t bytes, heard; /* bytes sent, datagrams received, in this span */
+    int64_t unheard;      /* bytes sent since the last of them */
 } io_peer;
 
 enum { IO_NO_GSO_PATHS = 16 };
