@@ -83,6 +83,7 @@ typedef struct udt_conn {
     /* Places in the port's structures. */
     table_node by_id, by_key; /* by_key: accepted peers, or rendezvous by tag or address */
     list_node ready, touched, events, all;
+    list_node line; /* in mux->line, or in mux->given: see own_near.c */
     timerq_node timer;
     uint16_t ev_mask; /* bits 1 << enum udt_event_kind, not yet fetched */
     int32_t ev_listener;
@@ -153,6 +154,8 @@ typedef struct udt_conn {
     bool unread;         /* its last ACK left acknowledged packets unread */
     udt_time reader_at;  /* when its reader last made room */
     udt_time linger_end; /* of a closing connection: no longer, whatever is missing */
+    int turn;            /* packets left of its turn */
+    udt_time turn_at;    /* when it was given to a writer, 0 = not waiting for one */
     enum udt_limit limit;
     udt_time limit_at;
 
@@ -250,7 +253,9 @@ struct udt_mux {
     uint8_t *scratch; /* SCRATCH_BYTES: body of the sealed packet just opened */
     own_counters own; /* of all connections */
     int64_t patience_us;
-    int64_t near_bytes; /* in flight on short paths, all connections */
+    int64_t near_bytes;    /* in flight on short paths, all connections */
+    int64_t near_turns;    /* and what turns may still add */
+    list_node line, given; /* connections that wait for a turn; whose writers have one to fill */
     udt_near near[NEAR_PEERS];
     udt_path_mtu paths[PMTU_PATHS];
     refused_log refused;

@@ -156,7 +156,7 @@ static void note_reader(udt_conn *c, int64_t ack, int64_t window, udt_time now)
 void udt__conn_free_up_to(udt_conn *c, int64_t ack)
 {
     udt_sndbuf_acked(&c->snd, ack);
-    if (c->want_space && udt_sndbuf_writable(&c->snd)) {
+    if (c->want_space && udt_sndbuf_writable(&c->snd) && !udt__near_waits(c)) {
         c->want_space = false;
         if (c->state == CONN_OPEN)
             udt__conn_event(c, UDT_EV_WRITABLE);

@@ -32,8 +32,11 @@ static void data_queued(udt_conn *c, bool was_empty, udt_time now)
     if (was_empty)
         c->exp_from = now; /* spec 5.3 */
     c->drained = false;
+    udt__near_wrote(c);
     if (udt__conn_can_send(c))
         udt__conn_ready(c);
+    else
+        udt__near_wait(c);
 }
 
 void udt__conn_want_space(udt_conn *c, udt_time now)
@@ -43,6 +46,7 @@ void udt__conn_want_space(udt_conn *c, udt_time now)
      * connection will tell when that changes. */
     if (c->snd.head == c->snd.tail)
         udt__conn_timer(c, &c->t_space, now + SYN_US);
+    udt__near_wait(c);
 }
 
 ssize_t udt__conn_send(udt_conn *c, const uint8_t *buf, size_t len, udt_time now)
@@ -376,6 +380,7 @@ size_t udt__conn_emit_data(udt_conn *c, uint8_t *buf, size_t cap, size_t max_seg
     int64_t idx = choose(c, now);
     if (idx == LOSSMAP_NONE) {
         note_stop(c, now);
+        udt__near_wait(c);
         return 0;
     }
     size_t limit = (size_t)allowance(c, now);

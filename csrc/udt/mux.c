@@ -54,6 +54,8 @@ udt_mux *udt_mux_new(const udt_mux_config *cfg)
     list_init(&m->touched);
     list_init(&m->events);
     list_init(&m->all);
+    list_init(&m->line);
+    list_init(&m->given);
     udt_cookies_init(&m->cookies);
     m->replies = calloc(REPLIES, sizeof *m->replies);
     m->tomb = calloc(TOMBSTONES, sizeof *m->tomb);
@@ -163,6 +165,7 @@ udt_conn *udt__mux_new_conn_id(udt_mux *m, const udt_opts *o, enum conn_state st
     list_init(&c->touched);
     list_init(&c->events);
     list_init(&c->all);
+    list_init(&c->line);
     c->id = id ? id : fresh_id(m);
     table_add(&m->ids, &c->by_id, (uint32_t)c->id);
     list_add_tail(&m->all, &c->all);
@@ -278,7 +281,8 @@ udt_time udt_mux_deadline(const udt_mux *m)
     if (m->reply_count > 0 || !list_empty(&m->ready))
         return m->now;
     const timerq_node *n = timerq_first(&m->timers);
-    return n ? n->at : UDT_NEVER;
+    udt_time at = n ? n->at : UDT_NEVER, turns = udt__near_deadline(m);
+    return turns < at ? turns : at;
 }
 
 bool udt_mux_has_event(const udt_mux *m)
@@ -293,6 +297,7 @@ void udt_mux_tick(udt_mux *m, udt_time now)
     udt_mem_age(&m->mem, now);
     while ((n = timerq_first(&m->timers)) != NULL && n->at <= now)
         udt__conn_tick(list_entry(n, udt_conn, timer), now);
+    udt__near_turns(m, now);
 }
 
 /* An acknowledgement may be late by half of what lies between two. */
@@ -318,6 +323,7 @@ void udt_mux_burst_end(udt_mux *m, udt_time now)
         if (udt__conn_live(c))
             udt__conn_burst_end(c, now);
     }
+    udt__near_turns(m, now);
 }
 
 bool udt_mux_next_event(udt_mux *m, struct udt_ev *ev)

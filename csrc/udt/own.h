@@ -23,6 +23,7 @@
 #include "udt_types.h"
 
 struct udt_conn;
+struct udt_mux;
 
 /* Control types of own mode. Never sent to a foreign peer. */
 enum own_ctrl {
@@ -192,6 +193,17 @@ void udt__near_sent(struct udt_conn *c, snd_slot *s);
 void udt__near_back(struct udt_conn *c, snd_slot *s);
 /* The connection has ended: nothing more will be heard of what is in flight. */
 void udt__near_leave(struct udt_conn *c);
+/* Bytes beyond those in flight that it may queue, as far as turns go. */
+uint64_t udt__near_queue(const struct udt_conn *c);
+/* It has nothing more to send, or must wait, or a writer has found no room: its turn ends if that
+ * is so, and it waits for the next one if it wants one. */
+void udt__near_wait(struct udt_conn *c);
+bool udt__near_waits(const struct udt_conn *c);
+/* The writer for whom its turn waited has written. */
+void udt__near_wrote(struct udt_conn *c);
+/* Give turns as far as there is room, and when that is due. */
+void udt__near_turns(struct udt_mux *m, udt_time now);
+udt_time udt__near_deadline(const struct udt_mux *m);
 
 /* ---- own_path.c, own_open.c: parameters and paths ---- */
 

@@ -2,7 +2,14 @@
  * few packets lies in the receiver's socket: too much of it is dropped there, and all of it has
  * left the caches of both ends. So the connections of a port to such peers share one bound of what
  * is in flight; each may have as much as it leaves free, so that one alone gets half of it and n
- * get 1 / (n + 1) each, but always a few packets (decisions/0090). */
+ * get 1 / (n + 1) each, but always a few packets (decisions/0090).
+ *
+ * Of more than fit that way with a whole batch each, a few at a time have a turn (decisions/0108):
+ * two batches, for which the writer is asked when the turn comes and not before, so that nothing
+ * lies in queues. The others wait in line. Who has little to say says it without a turn.
+ *  1. turn > 0: the connection may send so many packets; they are counted in mux->near_turns.
+ *  2. It is in mux->line if it has something to send or a waiting writer, and no turn.
+ *  3. It is in mux->given, with turn_at, while its writer may fill the turn. */
 #include "base/addr.h"
 #include "udt/conn.h"
 
@@ -11,6 +18,12 @@
 #define NEAR_LEAST_PKTS 6
 #define NEAR_SAY_US 1000000
 #define NEAR_AGE_US 60000000
+#define CROWD 128               /* connections from which on they take turns */
+#define CROWD_BYTES (3ll << 20) /* in flight and promised to turns */
+#define BATCH_BYTES 65536
+#define TURN_BATCHES 2
+#define LITTLE_PKTS 2
+#define GIVEN_US 10000 /* a writer that was asked has this long */
 
 /* Connections that begin when many are busy see no short round trip of their own: what one of them
  * has seen holds for the peer. */
@@ -29,16 +42,30 @@ void udt__near_rtt(udt_conn *c, int64_t rtt_us)
     o->is_near = is_short || (addr_eq(&n->peer, &c->peer) && m->now - n->at < NEAR_AGE_US);
 }
 
+static bool crowded(const udt_conn *c)
+{
+    return c->own.is_near && c->mux->sockets >= CROWD;
+}
+
 bool udt__near_room(const udt_conn *c)
 {
     const udt_own *o = &c->own;
-    if (!o->is_near || o->flight < NEAR_LEAST_PKTS)
+    if (!o->is_near || c->turn > 0)
         return true;
-    return o->near_pkts * (int64_t)c->payload < NEAR_BYTES - c->mux->near_bytes;
+    if (!crowded(c))
+        return o->flight < NEAR_LEAST_PKTS ||
+               o->near_pkts * (int64_t)c->payload < NEAR_BYTES - c->mux->near_bytes;
+    if (!udt_sndloss_empty(&c->loss))
+        return o->flight < NEAR_LEAST_PKTS;
+    return o->flight < LITTLE_PKTS && c->snd.tail - c->next <= LITTLE_PKTS;
 }
 
 void udt__near_sent(udt_conn *c, snd_slot *s)
 {
+    if (c->turn > 0) {
+        c->turn--;
+        c->mux->near_turns -= c->payload;
+    }
     if (!c->own.is_near)
         return;
     s->flags |= SND_NEAR;
@@ -55,8 +82,95 @@ void udt__near_back(udt_conn *c, snd_slot *s)
     c->mux->near_bytes -= c->payload;
 }
 
+static void end_turn(udt_conn *c)
+{
+    c->mux->near_turns -= c->turn * (int64_t)c->payload;
+    c->turn = 0;
+    c->turn_at = 0;
+    list_remove(&c->line);
+}
+
 void udt__near_leave(udt_conn *c)
 {
     c->mux->near_bytes -= c->own.near_pkts * (int64_t)c->payload;
     c->own.near_pkts = 0;
+    end_turn(c);
+}
+
+/* ---- turns ---- */
+
+uint64_t udt__near_queue(const udt_conn *c)
+{
+    return crowded(c) ? (uint64_t)c->turn * c->payload : UINT64_MAX;
+}
+
+void udt__near_wait(udt_conn *c)
+{
+    bool unsent = c->next < c->snd.tail || !udt_sndloss_empty(&c->loss);
+    if (c->turn > 0 && !c->turn_at && !unsent)
+        end_turn(c);
+    if (crowded(c) && c->turn == 0 && !list_linked(&c->line) && (c->want_space || unsent))
+        list_add_tail(&c->mux->line, &c->line);
+}
+
+bool udt__near_waits(const udt_conn *c)
+{
+    return list_linked(&c->line);
+}
+
+void udt__near_wrote(udt_conn *c)
+{
+    if (c->turn_at) {
+        c->turn_at = 0;
+        list_remove(&c->line);
+    }
+}
+
+static void give(udt_conn *c, udt_time now)
+{
+    udt_mux *m = c->mux;
+    list_remove(&c->line);
+    c->turn = TURN_BATCHES * (BATCH_BYTES / (int)c->mss);
+    m->near_turns += c->turn * (int64_t)c->payload;
+    if (!c->want_space || c->state != CONN_OPEN || c->snd.tail - c->next >= c->turn) {
+        udt__conn_ready(c);
+        return;
+    }
+    c->want_space = false;
+    udt__conn_event(c, UDT_EV_WRITABLE);
+    c->turn_at = now;
+    list_add_tail(&m->given, &c->line);
+}
+
+static bool has_turns(const udt_mux *m)
+{
+    return !list_empty(&m->line) &&
+           (m->sockets < CROWD ||
+            m->near_bytes + m->near_turns + TURN_BATCHES * BATCH_BYTES <= CROWD_BYTES);
+}
+
+udt_time udt__near_deadline(const udt_mux *m)
+{
+    if (has_turns(m))
+        return m->now;
+    if (list_empty(&m->given))
+        return UDT_NEVER;
+    return list_entry(m->given.next, udt_conn, line)->turn_at + GIVEN_US;
+}
+
+void udt__near_turns(udt_mux *m, udt_time now)
+{
+    list_node *n;
+    while ((n = list_first(&m->given)) != NULL) {
+        udt_conn *c = list_entry(n, udt_conn, line);
+        if (c->turn_at + GIVEN_US > now)
+            break;
+        udt__near_wrote(c); /* it has its turn with what there is */
+        if (c->next == c->snd.tail)
+            end_turn(c);
+        else
+            udt__conn_ready(c);
+    }
+    while (has_turns(m))
+        give(list_entry(m->line.next, udt_conn, line), now);
 }

@@ -107,7 +107,9 @@ void udt__own_will_write(udt_conn *c)
         return;
     uint64_t flight = (uint64_t)(c->next - c->snd.head) * c->payload;
     flight = flight < c->snd.bytes ? flight : c->snd.bytes;
-    uint64_t max = 2 * flight + snd_more(c), held = c->snd.bytes;
+    uint64_t max = 2 * flight + snd_more(c), held = c->snd.bytes, turn = udt__near_queue(c);
+    if (turn < UINT64_MAX)
+        max = flight + (turn > SND_MORE_MIN ? turn : SND_MORE_MIN);
     uint64_t most = held + udt_mem_share(&c->mux->mem, held);
     if (!c->own.on && most > c->opts.snd_buf_bytes)
         most = c->opts.snd_buf_bytes;

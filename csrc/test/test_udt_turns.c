@@ -1,0 +1,170 @@
+/* Many connections to a near peer take turns (udt/own_near.c). */
+#include "test_udt_own.h"
+
+enum { CONNS = 200, EACH = 400000, LAZY = 20, BOUND = 3 << 20, FIRST = 24 << 10, BATCH = 43 };
+
+typedef struct crowd {
+    world w;
+    pair p[CONNS];
+    int64_t sent[CONNS], got[CONNS];
+    bool lazy[CONNS]; /* hears that it may write, and does not */
+    bool closed[CONNS];
+    int64_t most; /* in flight and promised */
+} crowd;
+
+static uint8_t data[1 << 16];
+
+static void begin(crowd *k)
+{
+    sim_link link = {.rate_bps = INT64_C(10000000000), .delay_us = 20, .queue_bytes = 16 << 20};
+    udt_opts o;
+    memset(k, 0, sizeof *k);
+    world_init(&k->w, 7, &link, &link);
+    udt_opts_init(&o);
+    o.own_peer = true;
+    o.snd_buf_bytes = o.rcv_buf_bytes = 0; /* both grow by themselves */
+    for (uint32_t i = 0; i < CONNS; i++) {
+        o.tag = 1 + i;
+        k->p[i] = world_connect(&k->w, PAIR_RDV_TAG, &o, 5000000);
+        own_pair(&k->w, &k->p[i], OWN_PLAIN, 0);
+        udt__near_rtt(udt__mux_find(k->w.m[0], k->p[i].s[0]), 40);
+    }
+}
+
+static int find(const crowd *k, int e, int32_t sock)
+{
+    for (int i = 0; i < CONNS; i++)
+        if (k->p[i].s[e] == sock)
+            return i;
+    return -1;
+}
+
+static void put(crowd *k, int i)
+{
+    if (k->closed[i])
+        return;
+    while (k->sent[i] < EACH) {
+        size_t len =
+            sizeof data < (size_t)(EACH - k->sent[i]) ? sizeof data : (size_t)(EACH - k->sent[i]);
+        ssize_t n = udt_mux_send(k->w.m[0], k->p[i].s[0], data, len, sim_net_now(k->w.net));
+        if (n == UDT_E_AGAIN)
+            break;
+        CHECK(n > 0);
+        k->sent[i] += n;
+    }
+    sim_net_kick(k->w.net, 0);
+}
+
+static void take(crowd *k, int i)
+{
+    ssize_t n;
+    while ((n = udt_mux_recv(k->w.m[1], k->p[i].s[1], data, sizeof data, sim_net_now(k->w.net))) >
+           0)
+        k->got[i] += n;
+}
+
+static void answer(crowd *k, int e, const struct udt_ev *ev)
+{
+    int i = find(k, e, ev->sock);
+    if (ev->kind == UDT_EV_WRITABLE && !k->lazy[i])
+        put(k, i);
+    else if (ev->kind == UDT_EV_READABLE)
+        take(k, i);
+}
+
+/* Lets time pass until `limit`, or until nothing happens any more. */
+static void run(crowd *k, udt_time limit)
+{
+    const udt_mux *m = k->w.m[0];
+    do {
+        for (world_events(&k->w); k->w.nev[0] + k->w.nev[1] > 0; world_events(&k->w))
+            for (int e = 0; e < 2; e++)
+                while (k->w.nev[e] > 0)
+                    answer(k, e, &k->w.ev[e][--k->w.nev[e]]);
+        k->most = m->near_bytes + m->near_turns > k->most ? m->near_bytes + m->near_turns : k->most;
+    } while (world_step(&k->w, limit));
+}
+
+static void all_over(const crowd *k)
+{
+    const udt_mux *m = k->w.m[0];
+    CHECK(list_empty(&m->line));
+    CHECK(list_empty(&m->given));
+    CHECK_INT(m->near_turns, 0);
+    CHECK_INT(m->near_bytes, 0);
+}
+
+TEST(udt_turns_are_whole_batches_and_bounded)
+{
+    static crowd k;
+    udt_stats st;
+    begin(&k);
+    udt_time from = sim_net_now(k.w.net);
+    for (int i = 0; i < CONNS; i++) {
+        put(&k, i);
+        CHECK(k.sent[i] <= FIRST + 1456); /* no turn yet, no more in the queue */
+    }
+    run(&k, from + 40000);
+    int64_t least = EACH, most = 0;
+    int whole = 0;
+    for (int i = 0; i < CONNS; i++) {
+        least = k.got[i] < least ? k.got[i] : least;
+        most = k.got[i] > most ? k.got[i] : most;
+        whole += udt__mux_find(k.w.m[0], k.p[i].s[0])->next % BATCH == 0;
+    }
+    CHECK(whole >= CONNS - 10);
+    CHECK(least > 0);
+    CHECK(most - least <= 2 * 131072);
+    run(&k, from + 2000000);
+    int64_t again = 0;
+    for (int i = 0; i < CONNS; i++) {
+        CHECK_INT(k.got[i], EACH);
+        CHECK_INT(udt_mux_stats(k.w.m[0], k.p[i].s[0], &st), 0);
+        again += st.pkts_retrans;
+    }
+    CHECK_INT(again, 0);
+    CHECK(k.most <= BOUND + CONNS * 2 * 1456);
+    all_over(&k);
+    world_fini(&k.w);
+}
+
+TEST(udt_turns_let_a_little_pass)
+{
+    static crowd k;
+    begin(&k);
+    udt_time from = sim_net_now(k.w.net);
+    for (int i = 1; i < CONNS; i++)
+        put(&k, i);
+    run(&k, from + 20000);
+    CHECK(!list_empty(&k.w.m[0]->line));
+    udt_time now = sim_net_now(k.w.net);
+    CHECK_INT(udt_mux_send(k.w.m[0], k.p[0].s[0], data, 100, now), 100);
+    sim_net_kick(k.w.net, 0);
+    run(&k, now + 3500); /* what is in flight before it takes 2.5 ms */
+    CHECK_INT(k.got[0], 100);
+    CHECK(!list_empty(&k.w.m[0]->line));
+    world_fini(&k.w);
+}
+
+TEST(udt_turns_go_on_without_those_who_do_not_write_or_leave)
+{
+    static crowd k;
+    begin(&k);
+    udt_time from = sim_net_now(k.w.net);
+    for (int i = 0; i < CONNS; i++) {
+        k.lazy[i] = i < LAZY;
+        put(&k, i);
+    }
+    run(&k, from + 15000);
+    for (int i = LAZY; i < 5 * LAZY; i++) {
+        k.closed[i] = true;
+        CHECK_INT(udt_mux_close(k.w.m[0], k.p[i].s[0], 0, sim_net_now(k.w.net)), 0);
+    }
+    sim_net_kick(k.w.net, 0);
+    run(&k, from + 2000000); /* fewer than a crowd by now */
+    for (int i = 0; i < CONNS; i++)
+        if (!k.closed[i])
+            CHECK_INT(k.got[i], k.lazy[i] ? k.sent[i] : EACH);
+    all_over(&k);
+    world_fini(&k.w);
+}
