@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* Multiples of 1456, the payload of a packet at the usual MSS: full chunks fill packets evenly. */
-enum { CHUNK_SMALL = 11 * 1456, CHUNK_MID = 45 * 1456, CHUNK_BIG = 180 * 1456 };
+enum { CHUNK_SMALL = 11 * 1456, CHUNK_MID = 45 * 1456, CHUNK_BIG = 88 * 1456 };
 
 struct bytesq_chunk {
     _Atomic(struct bytesq_chunk *) next;
