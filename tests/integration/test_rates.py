@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -10,6 +12,9 @@ from typing import Any
 
 import pytest
 from cluster import Cluster, running, wait_for
+from test_hostile import QuietUser, quiet_user
+
+from sector._udt.traffic import LIMITS
 
 MB = 1_000_000
 FILES = 4
@@ -36,19 +41,41 @@ def sources(folder: Path, files: int, size: int) -> list[str]:
     return found
 
 
+def waited(pid: int) -> dict[Path, float]:
+    """Seconds that each thread of a process that moves bytes was ready to run and had no processor, as the
+    kernel counts them."""
+    found = {}
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        with contextlib.suppress(OSError):  # it has ended
+            if (task / "comm").read_text().startswith(("udt-", "sector-disk")):
+                found[task] = int((task / "schedstat").read_text().split()[1]) / 1e9
+    return found
+
+
 def kept(cluster: Cluster, size: int, cap: float, *words: str) -> None:
     """A put or get of `size` bytes in all keeps `cap` bytes a second within 10 %: never faster as a whole,
-    and the bytes alone (without opening, fsync and publishing) not much slower in one of six tries at
-    least, since other load of the machine can only slow it. 50 MB/s: csrc/test/test_io_caps.c."""
+    and the bytes alone (without opening, fsync and publishing) not much slower in one of six tries at least,
+    less what client and slave waited for a processor. 50 MB/s: csrc/test/test_io_caps.c."""
+    slave = cluster.slave("slave1")["pid"]
     found = []
     for _ in range(6):
-        shown = cluster.json(*words, "--stats")
+        before, client = waited(slave), cluster.popen(*words, "--stats", "--json")
+        lost: dict[Path, float] = {}
+        while client.poll() is None:
+            lost |= waited(client.pid)  # looked at often, since a client's counts go with it
+            time.sleep(0.02)
+        lost |= {task: now - before.get(task, 0.0) for task, now in waited(slave).items()}
+        out, err = client.communicate()
+        assert client.returncode == 0, err
+        shown = json.loads(out)
         moving = max(one["stats"]["us"] for one in shown["files"]) / 1e6
-        found.append((size / shown["seconds"], size / moving))
-        if found[-1][1] > 0.9 * cap:
+        found.append((size / shown["seconds"], size / moving, moving, sum(lost.values())))
+        assert size / shown["seconds"] < 1.02 * cap, found
+        if size > 0.9 * cap * (moving - sum(lost.values())):
             break
-    assert max(whole for whole, _ in found) < 1.02 * cap, found
-    assert found[-1][1] > 0.9 * cap, found
+    else:
+        raise AssertionError(found)
+    print(json.dumps(found))
 
 
 @pytest.mark.parametrize("files", [1, FILES])
@@ -77,25 +104,32 @@ def test_a_link_cap_of_a_slave_holds_for_all_its_transfers(capped: Cluster, tmp_
 
 
 def test_status_shows_who_moves_what(capped: Cluster, tmp_path: Path) -> None:
-    """While a file moves: its rate and what limits; afterwards the sums."""
+    """While a file moves: its rate and what limits; afterwards the sums. One program asks all the time: on a
+    machine with other load a command for each look would see too little."""
+    with quiet_user(capped) as user:
+        look_at_traffic(capped, user, tmp_path)
+
+
+def look_at_traffic(capped: Cluster, user: QuietUser, tmp_path: Path) -> None:
+    """As `test_status_shows_who_moves_what` says."""
     (name,) = sources(tmp_path, 1, 60 * MB)
 
     def traffic() -> dict[str, Any]:
-        found: dict[str, Any] = capped.json("node", "list")[0]["traffic"]
+        found: dict[str, Any] = user.ask("status")["slave1"]
         return found
 
     time.sleep(1.5)  # a heartbeat a second tells: the transfers of the tests before are in the sums now
     before = traffic()
     capped.ok("put", name, "/seen")
-    getting = capped.popen("get", "--limit", "10MB/s", "/seen", str(tmp_path / "seen"))
+    getting = capped.popen("get", "--limit", "6MB/s", "/seen", str(tmp_path / "seen"))
     try:
         moving = wait_for(
             "a transfer that its cap limits",
-            lambda: (now := traffic())["out_Bps"] > 8 * MB and now["limit"] == "cap" and now,
+            lambda: (now := traffic())["out_Bps"] > 5 * MB and now["limit"] == LIMITS.index("cap") and now,
             seconds=20.0,
         )
-        assert moving["transfers_now"] == 1 and moving["out_Bps"] < 11 * MB
-        time.sleep(0.3)
+        assert moving["transfers_now"] == 1 and moving["out_Bps"] < 6.6 * MB
+        assert capped.json("node", "list")[0]["traffic"]["limit"] == "cap"
         assert "limited by" in capped.ok("status").out
     finally:
         getting.communicate(timeout=60)
@@ -104,7 +138,7 @@ def test_status_shows_who_moves_what(capped: Cluster, tmp_path: Path) -> None:
     assert done["bytes_out"] - before["bytes_out"] >= 40 * MB
     assert done["bytes_in"] - before["bytes_in"] >= 40 * MB
     assert done["transfers_done"] == before["transfers_done"] + 2
-    assert capped.json("status")["nodes"]["slave1"]["bytes_out"] == done["bytes_out"]
+    assert capped.json("node", "list")[0]["traffic"]["bytes_out"] == done["bytes_out"]
 
 
 @pytest.mark.parametrize("text", ["fast", "0", "-3MB/s", "10 parsec/s", "1e9"])
