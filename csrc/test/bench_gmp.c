@@ -9,51 +9,22 @@
  * The last two are in msg_peers.so beside this program, and left out where that was not built.
  * bench_gmp [--rounds N] [--cpus A,B] [--bytes N] [--peers a,b,...]
  * Each peer has a server process of its own on CPU B; the client runs on CPU A. One JSON object. */
-#include "udt.h"
+#define BENCH_NAME "bench_gmp"
+#include "bench_gmp.h"
 
 #include <dlfcn.h>
-#include <errno.h>
-#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { MAX_BYTES = 1096, WARM_UP = 200 };
 
 static size_t size = 1024;
 static uint8_t secret[32];
-
-static _Noreturn void die(const char *what, int64_t err)
-{
-    fprintf(stderr, "bench_gmp: %s: %s\n", what, err ? udt_err_text((int)err) : strerror(errno));
-    exit(1);
-}
-
-static int64_t now_ns(void)
-{
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
-}
-
-static void pin(int cpu)
-{
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET((size_t)cpu, &set);
-    if (cpu >= 0 && sched_setaffinity(0, sizeof set, &set) < 0)
-        die("sched_setaffinity", 0);
-}
 
 static void whole(ssize_t n)
 {
@@ -62,18 +33,6 @@ static void whole(ssize_t n)
 }
 
 /* ---- sockets ------------------------------------------------------------------------------- */
-static int bound(int type, uint16_t *port)
-{
-    struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof in;
-    int fd = socket(AF_INET, type | SOCK_CLOEXEC, 0);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&in, len) < 0 ||
-        getsockname(fd, (struct sockaddr *)&in, &len) < 0)
-        die("socket", 0);
-    *port = ntohs(in.sin_port);
-    return fd;
-}
-
 static int connected(int type, uint16_t port)
 {
     struct sockaddr_in in = {
@@ -316,12 +275,6 @@ static void one_round(struct peer *p, enum kind k, uint8_t *buf)
     whole(k == UDP ? read(fd, in, sizeof in) : read_all(fd, in));
     if (k == TCP_CONNECT)
         close(fd);
-}
-
-static int by_value(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
 }
 
 static void print(struct peer *peers, int rounds, int a, int b)

@@ -4,22 +4,15 @@
  * and bare datagrams for scale (udp), in turn. Every client is a port and instance of its own; it
  * has spoken to another server before, so that its memory is warm as TCP's is. bench_gmp_intro
  * [--rounds N] [--cpus A,B] [--bytes N]     One JSON object. */
-#include "udt.h"
+#define BENCH_NAME "bench_gmp_intro"
+#include "bench_gmp.h"
 
-#include <errno.h>
-#include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sched.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { MAX_BYTES = 1072, MAX_ROUNDS = 5000, PORTS_PER_CTX = 200, KEY_ID = 0x01000001 };
@@ -42,29 +35,6 @@ struct card { /* and what the client gets */
     uint64_t instance;
     uint8_t token[SGMP_TOKEN_BYTES];
 };
-
-static _Noreturn void die(const char *what, int64_t err)
-{
-    fprintf(stderr, "bench_gmp_intro: %s: %s\n", what,
-            err ? udt_err_text((int)err) : strerror(errno));
-    exit(1);
-}
-
-static int64_t now_ns(void)
-{
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
-}
-
-static void pin(int cpu)
-{
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET((size_t)cpu, &set);
-    if (cpu >= 0 && sched_setaffinity(0, sizeof set, &set) < 0)
-        die("sched_setaffinity", 0);
-}
 
 static void whole(ssize_t n, size_t want)
 {
@@ -125,18 +95,6 @@ static _Noreturn void gmp_serve(int fd, int rounds)
         if (n == 0)
             udt_port_run(ctx, c.port, 1000000);
     }
-}
-
-static int bound(int type, uint16_t *port)
-{
-    struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof in;
-    int fd = socket(AF_INET, type | SOCK_CLOEXEC, 0);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&in, len) < 0 ||
-        getsockname(fd, (struct sockaddr *)&in, &len) < 0)
-        die("socket", 0);
-    *port = ntohs(in.sin_port);
-    return fd;
 }
 
 static _Noreturn void udp_serve(int fd)
@@ -223,12 +181,6 @@ static void tcp_round(uint16_t port, uint8_t *buf)
     whole(write(fd, buf, size), size);
     read_all(fd, in, size);
     close(fd);
-}
-
-static int by_value(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
 }
 
 static void print(int64_t *ns[KINDS], int rounds, int a, int b)

@@ -115,4 +115,26 @@ static inline sgmp_stats stats(const struct gnode *g)
     return s;
 }
 
+/* Takes what both nodes tell: each message once, by the number in its body; of each message sent
+ * one outcome, 1 = delivered, 2 = surely not, 3 = not known. Returns outcomes. */
+static inline int take_events(struct pair *p, uint8_t *seen, uint8_t *result)
+{
+    struct sgmp_ev ev;
+    int settled = 0;
+    while (sgmp_node_next_event(p->b.n, &ev)) {
+        if (ev.kind == SGMP_EV_MESSAGE)
+            CHECK_INT(seen[body_id(&ev)]++, 0);
+        sgmp_node_release(p->b.n, ev.buf);
+    }
+    while (sgmp_node_next_event(p->a.n, &ev)) {
+        if (ev.kind == SGMP_EV_OUTCOME) {
+            CHECK_INT(result[ev.id], 0);
+            result[ev.id] = ev.status == 0 ? 1 : ev.status == UDT_E_NOTSENT ? 2 : 3;
+            settled++;
+        }
+        sgmp_node_release(p->a.n, ev.buf);
+    }
+    return settled;
+}
+
 #endif

@@ -4,22 +4,14 @@
  * What an ordinary program reaches with OpenSSL: AES-128-GCM, one thread an end, memory to memory,
  * no files, no digest. The key is known to both ends, as in our own transfers. What is still unsent
  * when the time is over is thrown away. Each end prints one JSON line. */
-#include "bench_util.h"
+#define PEER_NAME "peer_tls"
+#include "peer_flows.h"
 
-#include <arpa/inet.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <openssl/ssl.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdbool.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-enum { CHUNK = 256 * 1024, MAX_FLOWS = 64 };
 
 static struct peer {
     int flows;
@@ -28,12 +20,6 @@ static struct peer {
     struct pollfd pf[MAX_FLOWS];
     struct bench_series all;
 } p = {.flows = 4};
-
-static _Noreturn void die(const char *what)
-{
-    fprintf(stderr, "peer_tls: %s: %s\n", what, strerror(errno));
-    exit(1);
-}
 
 static SSL_SESSION *session(SSL *ssl)
 {
@@ -78,16 +64,6 @@ static void context(void)
     SSL_CTX_set_psk_find_session_callback(p.ctx, find);
 }
 
-static struct sockaddr_in address(const char *host, const char *port)
-{
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(port))};
-    if (inet_pton(AF_INET, host, &a.sin_addr) != 1) {
-        errno = EINVAL;
-        die("host");
-    }
-    return a;
-}
-
 /* One connection after its handshake, which may block. */
 static void add(int i, int fd, bool server)
 {
@@ -103,19 +79,10 @@ static void add(int i, int fd, bool server)
 
 static void receiver(const char *port)
 {
-    struct sockaddr_in a = address("0.0.0.0", port);
-    int one = 1, open = 0;
+    int open = 0, s = listening(port);
     static uint8_t buf[CHUNK];
-    int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    if (s < 0 || bind(s, (struct sockaddr *)&a, sizeof a) < 0 || listen(s, MAX_FLOWS) < 0)
-        die("listen");
-    for (; open < p.flows; open++) {
-        int c = accept(s, NULL, NULL);
-        if (c < 0)
-            die("accept");
-        add(open, c, true);
-    }
+    for (; open < p.flows; open++)
+        add(open, accepted(s), true);
     bench_start(&p.all);
     while (open > 0) {
         poll(p.pf, (nfds_t)p.flows, -1);
@@ -136,28 +103,13 @@ static void receiver(const char *port)
     printf("}\n");
 }
 
-static int connected(const struct sockaddr_in *a)
-{
-    for (int tries = 0;; tries++) {
-        int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        if (s < 0)
-            die("socket");
-        if (connect(s, (const struct sockaddr *)a, sizeof *a) == 0)
-            return s;
-        close(s);
-        if (tries == 50)
-            die("connect");
-        usleep(50000);
-    }
-}
-
 static void sender(const char *host, const char *port, double seconds)
 {
     struct sockaddr_in a = address(host, port);
     static uint8_t buf[CHUNK];
     memset(buf, 0x55, sizeof buf);
     for (int i = 0; i < p.flows; i++)
-        add(i, connected(&a), false);
+        add(i, connected(&a, NULL), false);
     bench_start(&p.all);
     while ((double)(bench_now_us() - p.all.t0) < seconds * 1e6) {
         poll(p.pf, (nfds_t)p.flows, 20);
@@ -170,11 +122,8 @@ static void sender(const char *host, const char *port, double seconds)
                 die("write");
         }
     }
-    for (int i = 0; i < p.flows; i++) {
-        struct linger now = {.l_onoff = 1, .l_linger = 0};
-        setsockopt(p.pf[i].fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
-        close(p.pf[i].fd);
-    }
+    for (int i = 0; i < p.flows; i++)
+        drop(p.pf[i].fd);
     printf("{");
     bench_print(&p.all, "send");
     printf("}\n");
@@ -182,28 +131,16 @@ static void sender(const char *host, const char *port, double seconds)
 
 int main(int argc, char **argv)
 {
-    const char *pos[4] = {0};
-    int n = 0;
-    for (int i = 1; i < argc; i++) {
-        bool has = i + 1 < argc;
-        if (strcmp(argv[i], "--flows") == 0 && has)
-            p.flows = atoi(argv[++i]);
-        else if (argv[i][0] != '-' && n < 4)
-            pos[n++] = argv[i];
-        else
-            n = 99;
-    }
-    bool recv = n == 2 && strcmp(pos[0], "recv") == 0;
-    bool send = n == 4 && strcmp(pos[0], "send") == 0;
-    if ((!recv && !send) || p.flows < 1 || p.flows > MAX_FLOWS) {
+    struct flows_args o;
+    if (!flows_args(argc, argv, &p.flows, NULL, &o)) {
         fprintf(stderr, "usage: peer_tls recv PORT | send HOST PORT SECONDS [--flows 1..64]\n");
         return 2;
     }
     signal(SIGPIPE, SIG_IGN);
     context();
-    if (recv)
-        receiver(pos[1]);
+    if (o.recv)
+        receiver(o.port);
     else
-        sender(pos[1], pos[2], atof(pos[3]));
+        sender(o.host, o.port, o.seconds);
     return 0;
 }

@@ -29,7 +29,6 @@ TEST(gmp_load_a_million_messages_at_most_once)
         memset(result, 0, (size_t)SHARE + 1);
         open_pair(&p, part % 2, &l);
         int sent = 0, settled = 0;
-        struct sgmp_ev ev;
         while (settled < n || sim_net_in_flight(p.net) > 0) {
             while (sent < n) {
                 uint8_t body[4];
@@ -43,19 +42,7 @@ TEST(gmp_load_a_million_messages_at_most_once)
             }
             sim_net_kick(p.net, p.a.id);
             sim_net_step(p.net, sim_net_now(p.net) + SEC_(1));
-            while (sgmp_node_next_event(p.b.n, &ev)) {
-                if (ev.kind == SGMP_EV_MESSAGE)
-                    CHECK_INT(seen[body_id(&ev)]++, 0);
-                sgmp_node_release(p.b.n, ev.buf);
-            }
-            while (sgmp_node_next_event(p.a.n, &ev)) {
-                if (ev.kind == SGMP_EV_OUTCOME) {
-                    CHECK_INT(result[ev.id], 0);
-                    result[ev.id] = ev.status == 0 ? 1 : ev.status == UDT_E_NOTSENT ? 2 : 3;
-                    settled++;
-                }
-                sgmp_node_release(p.a.n, ev.buf);
-            }
+            settled += take_events(&p, seen, result);
         }
         for (int i = 1; i <= n; i++) {
             CHECK(result[i] != 1 || seen[i] == 1);

@@ -5,7 +5,9 @@
 #include "test.h"
 #include "udt.h"
 
+#include <arpa/inet.h>
 #include <poll.h>
+#include <sys/socket.h>
 #include <time.h>
 
 typedef struct tio {
@@ -120,6 +122,18 @@ static inline void tio_check(const uint8_t *b, size_t n, uint64_t key, uint64_t 
     for (size_t i = 0; i < n; i++)
         if (b[i] != tio_byte(key, at + i))
             test_fail(__FILE__, __LINE__, "stream %d differs at byte %" PRIu64, (int)key, at + i);
+}
+
+/* A UDP socket of the loopback that only the test reads. */
+static inline int tio_udp(uint16_t *port)
+{
+    struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof in;
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    CHECK(fd >= 0 && bind(fd, (struct sockaddr *)&in, sizeof in) == 0);
+    CHECK_INT(getsockname(fd, (struct sockaddr *)&in, &len), 0);
+    *port = ntohs(in.sin_port);
+    return fd;
 }
 
 /* Connects a to b, which listens: both ends' sockets. */

@@ -1,9 +1,6 @@
 /* File transfers over striped TLS connections, and the change from UDP to them. */
 #include "test_xfer.h"
 
-#include <arpa/inet.h>
-#include <sys/socket.h>
-
 struct tls_case {
     bool pull, encrypt;
     int64_t size;
@@ -82,12 +79,9 @@ static void pair(tio **a, tio **b, int family)
 /* A UDP address where everything is swallowed. */
 static int black_hole(udt_addr *at)
 {
-    struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof in;
-    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    CHECK(fd >= 0 && bind(fd, (struct sockaddr *)&in, sizeof in) == 0);
-    CHECK_INT(getsockname(fd, (struct sockaddr *)&in, &len), 0);
-    *at = tio_loopback(4, ntohs(in.sin_port));
+    uint16_t port;
+    int fd = tio_udp(&port);
+    *at = tio_loopback(4, port);
     return fd;
 }
 

@@ -1,47 +1,10 @@
 /* What own mode and sealing cost: nanoseconds of CPU per packet of each side, beside UDT4's. Two
  * engines joined by function calls, 100 us apart. */
-#include <time.h>
-
 #include "test_udt_own.h"
+#include "test_udt_side.h"
 #include "udt_err.h"
 
-typedef struct side {
-    udt_mux *m;
-    udt_addr addr;
-    sim_rng rng;
-    int32_t sock;
-    int64_t ns;
-} side;
-
-static uint8_t wire[65536], app[1 << 18], in[1 << 18];
-
-static int64_t cpu_ns(void)
-{
-    struct timespec ts;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &ts);
-    return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
-}
-
-static void carry(side *from, side *to, udt_time now)
-{
-    size_t n, seg, total = 0;
-    udt_addr dst;
-    for (;;) {
-        int64_t t0 = cpu_ns();
-        udt_mux_tick(from->m, now);
-        n = udt_mux_output(from->m, wire, sizeof wire, 64, &dst, &seg, now);
-        int64_t t1 = cpu_ns();
-        from->ns += t1 - t0;
-        if (n == 0)
-            break;
-        for (size_t at = 0; at < n; at += seg)
-            udt_mux_input(to->m, &from->addr, wire + at, n - at < seg ? n - at : seg, now);
-        to->ns += cpu_ns() - t1;
-        total += n;
-    }
-    if (total)
-        udt_mux_burst_end(to->m, now);
-}
+static uint8_t app[1 << 18], in[1 << 18];
 
 static void open_both(side *s, int kind, udt_time now)
 {

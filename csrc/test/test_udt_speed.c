@@ -1,47 +1,9 @@
 /* What the engine costs: two ports joined by function calls, virtual time that never waits. Prints
  * nanoseconds of CPU per packet of each side; checks that rates are reached on simulated links. */
-#include <time.h>
-
-#include "test_udt_util.h"
+#include "test_udt_side.h"
 #include "udt_err.h"
 
-static int64_t cpu_ns(void)
-{
-    struct timespec ts;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &ts);
-    return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
-}
-
-typedef struct side {
-    udt_mux *m;
-    udt_addr addr;
-    int64_t ns; /* CPU spent in this side's calls */
-} side;
-
-static uint8_t wire[65536], app[1 << 18];
-
-/* Hand over everything `from` has to say; returns bytes. */
-static size_t carry(side *from, side *to, udt_time now)
-{
-    size_t total = 0, n, seg;
-    udt_addr dst;
-    for (;;) {
-        int64_t t0 = cpu_ns();
-        udt_mux_tick(from->m, now);
-        n = udt_mux_output(from->m, wire, sizeof wire, 64, &dst, &seg, now);
-        int64_t t1 = cpu_ns();
-        from->ns += t1 - t0;
-        if (n == 0)
-            break;
-        for (size_t at = 0; at < n; at += seg)
-            udt_mux_input(to->m, &from->addr, wire + at, n - at < seg ? n - at : seg, now);
-        to->ns += cpu_ns() - t1;
-        total += n;
-    }
-    if (total)
-        udt_mux_burst_end(to->m, now);
-    return total;
-}
+static uint8_t app[1 << 18];
 
 TEST(udt_speed_of_the_engine)
 {

@@ -1,10 +1,8 @@
 /* Small files go with the first flight of their connection. */
 #include "test_xfer.h"
 
-#include <arpa/inet.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <sys/socket.h>
 
 /* Forwards datagrams between an initiator and `to`; the way back can be shut. */
 struct relay {
@@ -14,17 +12,6 @@ struct relay {
     _Atomic bool back, stop;
     pthread_t thread;
 };
-
-static int bound(uint16_t *port)
-{
-    struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof in;
-    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    CHECK(fd >= 0 && bind(fd, (struct sockaddr *)&in, sizeof in) == 0);
-    CHECK_INT(getsockname(fd, (struct sockaddr *)&in, &len), 0);
-    *port = ntohs(in.sin_port);
-    return fd;
-}
 
 static void *relay_main(void *arg)
 {
@@ -54,8 +41,8 @@ static void relay_open(struct relay *r, const tio *to)
 {
     uint16_t unused;
     memset(r, 0, sizeof *r);
-    r->fd = bound(&r->port);
-    r->out = bound(&unused);
+    r->fd = tio_udp(&r->port);
+    r->out = tio_udp(&unused);
     r->to = (struct sockaddr_in){.sin_family = AF_INET,
                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
                                  .sin_port = htons(to->at.port)};
@@ -133,7 +120,7 @@ TEST(xfer_early_data_is_sent_again_over_tls)
     static const int64_t sizes[] = {0, 10000, 65536};
     tio *a = tio_open(4, 0), *b = tio_open(4, 0);
     uint16_t hole_port;
-    int hole = bound(&hole_port);
+    int hole = tio_udp(&hole_port);
     udt_addr to = tio_loopback(4, hole_port);
     while (udt_port_listen_tls(b->ctx, b->port, 0) == UDT_E_INUSE) {
         tio_free(b);
@@ -170,7 +157,7 @@ TEST(xfer_early_data_into_the_void_ends_in_time)
 {
     tio *a = tio_open(4, 0);
     uint16_t port;
-    int hole = bound(&port), src = xf_file(10000, 1);
+    int hole = tio_udp(&port), src = xf_file(10000, 1);
     udt_addr to = tio_loopback(4, port);
     udt_ticket k = xf_ticket(true);
     udt_xfer_opts o = {
