@@ -371,6 +371,24 @@ static void add_message(io_port *p, const udt_addr *to, uint8_t *b, size_t len, 
     memcpy(CMSG_DATA(c), &t->seg[i], sizeof(uint16_t));
 }
 
+/* A batch that follows another to the same place, with datagrams as large, joins its message of the
+ * kernel: the engines keep batches to a foreign peer short, but they leave together anyway. */
+static size_t join_message(io_port *p, const udt_addr *to, const uint8_t *b, size_t n, size_t seg)
+{
+    io_tx *t = &p->tx;
+    if (t->n <= t->first || seg == 0)
+        return 0;
+    uint32_t i = t->n - 1;
+    size_t len = t->iov[i].iov_len;
+    if (t->seg[i] != seg || len % seg != 0 || n < seg || !addr_eq(&t->to[i], to) ||
+        (uint8_t *)t->iov[i].iov_base + len != b)
+        return 0;
+    size_t room = (IO_MESSAGE_BYTES - len) / seg * seg;
+    n = n < room ? n : room;
+    t->iov[i].iov_len += n;
+    return n;
+}
+
 /* One datagram at a time: what cannot be sent is lost, and the engines repeat it. False: the first
  * hop does not take such large ones. */
 static bool send_split(io_port *p, uint32_t i)
@@ -517,8 +535,8 @@ static void take_udt(io_port *p)
     udt_addr to;
     while (fits(t, IO_SLOT_BYTES)) {
         size_t seg = 0, most = IO_TX_MSGS - t->n < IO_RUN ? IO_TX_MSGS - t->n : IO_RUN;
-        size_t n =
-            udt_mux_output(p->mux, t->buf + t->used, 65000, p->gso ? 64 : most, &to, &seg, p->now);
+        size_t n = udt_mux_output(p->mux, t->buf + t->used, IO_MESSAGE_BYTES, p->gso ? 64 : most,
+                                  &to, &seg, p->now);
         if (n == 0)
             return;
         uint8_t *b = t->buf + t->used;
@@ -538,10 +556,11 @@ static void take_udt(io_port *p)
             }
             continue;
         }
-        if (p->gso)
-            add_message(p, &to, b, n, seg, p->fd);
-        else
+        size_t joined = p->gso ? join_message(p, &to, b, n, seg) : 0;
+        if (!p->gso)
             add_singly(p, &to, b, n, seg ? seg : n);
+        else if (joined < n)
+            add_message(p, &to, b + joined, n - joined, seg, p->fd);
         t->used += (n + 63) & ~(size_t)63;
     }
     p->tx_more = true;

@@ -73,6 +73,7 @@ bool udt__conn_open(udt_conn *c, uint32_t peer_isn, uint32_t peer_window, uint32
     udt_window_init(&c->window, now);
     c->edge = peer_window < 2 ? 2 : peer_window < 1u << 24 ? peer_window : 1 << 24;
     c->peer_slots = c->edge - 1;
+    udt__foreign_open(c, peer_window);
     c->largest = -1;
     c->said_window = c->rcv.slots;
     c->st.lim_handshake_us = now - c->opened_at;

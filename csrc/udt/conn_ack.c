@@ -77,6 +77,7 @@ static void news(udt_conn *c, int64_t newest, int64_t waited, udt_time now)
             a.app_limited = s->flags & SND_APP_LIMITED;
         }
     }
+    udt__foreign_arrived(c);
     epoch_sample(c, &a);
     if ((!c->rtt_known || c->guessed_at) && !a.rtt_us)
         udt__conn_guess_rtt(c, now - s->first_us, now - s->sent_us, now);
@@ -274,6 +275,7 @@ static void lost(udt_conn *c, udt_cc_loss *l)
 {
     l->startup = l->first < STARTUP_PKTS && l->lost_pkts < STARTUP_PKTS;
     c->cc.ops->on_loss(&c->cc, l);
+    udt__foreign_lost(c, l->first);
     c->st.pkts_lost += l->lost_pkts;
     UDT_TRACE(c, UDT_TRACE_LOST, UDT_TRACE_LOST_REPORTED, (uint64_t)l->first,
               (uint64_t)l->lost_pkts, l->now);

@@ -101,7 +101,8 @@ static bool new_allowed(const udt_conn *c)
     if (c->own.on)
         return c->next < c->snd.tail && c->next < c->edge && own_room(c) &&
                (c->own.sent_bytes + c->payload <= c->own.edge_bytes || c->next == c->snd.head);
-    return c->next < c->snd.tail && c->next < c->edge && c->next - c->high < c->cc.cwnd_pkts;
+    return c->next < c->snd.tail && c->next < c->edge && c->next - c->high < c->cc.cwnd_pkts &&
+           udt__foreign_room(c);
 }
 
 bool udt__conn_can_send(const udt_conn *c)

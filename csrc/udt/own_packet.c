@@ -102,6 +102,7 @@ bool udt__own_start(udt_conn *c, const own_cfg *cfg, udt_time now)
     }
     c->own = o;
     c->foreign = false;
+    c->snd.mark_every = 0;
     if (!open)
         return true; /* udt__conn_open() does the rest */
     c->payload -= udt__own_data_tag(&o);

@@ -8,6 +8,7 @@
 
 #define MIN_SLOTS 32
 #define MAX_SLOTS (1 << 22)
+#define SHORTER 16   /* bytes that a marked packet lacks */
 #define SHORT_PKTS 8 /* short packets may be this many times more than full ones would be */
 
 _Static_assert(sizeof(snd_slot) <= 72, "headers are small");
@@ -183,6 +184,8 @@ size_t udt_sndbuf_write(udt_sndbuf *b, const uint8_t *src, size_t len, int64_t n
     bool opened = false;
     while (done < len) {
         size_t n = len - done < b->fill ? len - done : b->fill;
+        if (b->mark_every && (b->tail + 1) % b->mark_every == 0 && n > SHORTER)
+            n -= SHORTER;
         if (!put(b, src + done, n, first | b->msgno, UDT_NEVER))
             break;
         done += n;

@@ -50,6 +50,7 @@ typedef struct udt_sndbuf {
     uint32_t blocks;     /* in use; all but one are charged to mem beyond the promise */
     uint32_t pieces;     /* of headers, charged alike */
     uint32_t msgno;      /* number of the next message */
+    uint32_t mark_every; /* stream: one of so many packets is a little short, 0 = none */
     bool reserved;       /* the promised memory is charged */
 } udt_sndbuf;
 
