@@ -68,3 +68,34 @@ TEST(udt_foreign_socket_on_a_short_path_is_not_overrun)
     flow_fini(&f);
     world_fini(&w);
 }
+
+/* Pairs that come faster than links do, and what is said of them: near by, and elsewhere. */
+TEST(udt_foreign_sender_near_by_is_told_how_fast_packets_come)
+{
+    for (int far = 0; far < 2; far++) {
+        world w;
+        udt_opts o;
+        sim_link l = {.rate_bps = 5000000000, .delay_us = far ? 1000 : 30, .queue_bytes = 20000000};
+        world_init(&w, test_seed, &l, &l);
+        udt_opts_init(&o);
+        pair p = world_connect(&w, PAIR_CLIENT, &o, 20000000);
+        flow f = {.from = 0, .seed = 1, .size = 100000000};
+        CHECK(world_move(&w, &p, &f, 1, sim_net_now(w.net) + 10000000));
+        udt_conn *c = udt__mux_find(w.m[1], p.s[1]);
+        int64_t rate = 100000, capacity = 400000;
+        udt__foreign_say(c, &rate, &capacity);
+        CHECK_INT(capacity, far ? 400000 : 1000000);
+        CHECK_INT(rate, far ? 100000 : 1000000);
+        rate = 50000, capacity = 81000; /* a link of 1 Gb/s */
+        udt__foreign_say(c, &rate, &capacity);
+        CHECK_INT(capacity, 81000);
+        CHECK_INT(rate, far ? 50000 : 81000);
+        c->st.naks_sent++;
+        rate = 100000, capacity = 400000;
+        udt__foreign_say(c, &rate, &capacity);
+        CHECK_INT(capacity, 400000);
+        CHECK_INT(rate, 100000);
+        flow_fini(&f);
+        world_fini(&w);
+    }
+}

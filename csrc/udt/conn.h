@@ -149,7 +149,7 @@ typedef struct udt_conn {
     int64_t full_ack;     /* highest index that a non-light ACK confirmed */
     bool drained;         /* everything was acknowledged and said so */
     /* A foreign peer on a short path (foreign.c). */
-    int64_t room_pkts; /* most that may be on the way */
+    int64_t room_pkts; /* most that may be on the way, INT64_MAX = any number */
     int64_t room_lost; /* losses before it are of flights that were judged */
     /* A foreign peer's reader of messages (see udt__conn_try_shut). */
     int64_t peer_slots;  /* free slots of its buffer when all was read, as far as we know */
@@ -346,7 +346,10 @@ uint32_t udt__conn_own_window(const udt_conn *c);
 void udt__foreign_open(udt_conn *c, uint32_t peer_window);
 bool udt__foreign_room(const udt_conn *c);
 void udt__foreign_lost(udt_conn *c, int64_t first);
+void udt__foreign_stalled(udt_conn *c);
 void udt__foreign_arrived(udt_conn *c);
+/* What an ACK says of rates, in packets/s, from what was measured. */
+void udt__foreign_say(const udt_conn *c, int64_t *rate, int64_t *capacity);
 /* conn_send.c */
 ssize_t udt__conn_send(udt_conn *c, const uint8_t *buf, size_t len, udt_time now);
 int udt__conn_sendmsg(udt_conn *c, const uint8_t *buf, size_t len, int32_t ttl_ms, bool in_order,

@@ -255,12 +255,11 @@ size_t udt__conn_emit_ack(udt_conn *c, uint8_t *buf, udt_time now)
     c->ack_sub = c->ack_sub >= SEQ_MASK ? 1 : c->ack_sub + 1;
     c->said_window = udt__conn_window_now(c);
     bool rates = now - c->last_24_at > SYN_US;
-    const uint32_t words[6] = {seq_add(c->peer_isn, ack),
-                               (uint32_t)c->rtt_us,
-                               (uint32_t)c->rtt_var_us,
-                               (uint32_t)c->said_window,
-                               (uint32_t)udt_window_rate(&c->window),
-                               (uint32_t)udt_window_capacity(&c->window)};
+    int64_t rate = udt_window_rate(&c->window), capacity = udt_window_capacity(&c->window);
+    udt__foreign_say(c, &rate, &capacity);
+    const uint32_t words[6] = {
+        seq_add(c->peer_isn, ack), (uint32_t)c->rtt_us, (uint32_t)c->rtt_var_us,
+        (uint32_t)c->said_window,  (uint32_t)rate,      (uint32_t)capacity};
     udt_window_ack_sent(&c->window, c->ack_sub, ack, now);
     if (rates)
         c->last_24_at = now;

@@ -1,4 +1,4 @@
-/* What a libudt receiver needs of its sender (decisions/0105). It hands data to its reader, and
+/* What libudt needs of its peer. Its receiver (decisions/0105) hands data to its reader, and
  * says how much room there is, every 10 ms and only when a packet comes just then, so that a sender
  * who has used up the window in between waits for its own probe. But a packet that is not full is
  * confirmed at once: one of each so many is a little short. And what it has not read yet lies in
@@ -7,6 +7,8 @@
 
 #define MARK_EVERY 1024 /* at most; four in a window */
 #define SHORT_RTT_US 500
+#define BRISK_PPS 250000
+#define BRISK_SAID_PPS 1000000
 #define ROOM_PKTS 768
 #define ROOM_LEAST_PKTS (LIGHT_ACK_PKTS + 2 * BURST_FOREIGN)
 
@@ -18,26 +20,54 @@ void udt__foreign_open(udt_conn *c, uint32_t peer_window)
         c->snd.mark_every = every > 0 ? every : 1;
 }
 
+static bool short_path(const udt_conn *c)
+{
+    return c->rtt_known && !c->guessed_at && c->min_rtt_us < SHORT_RTT_US;
+}
+
 bool udt__foreign_room(const udt_conn *c)
 {
-    return c->next - c->high < c->room_pkts || !c->foreign || !c->rtt_known || c->guessed_at ||
-           c->min_rtt_us >= SHORT_RTT_US;
+    return c->next - c->high < c->room_pkts || !c->foreign || !short_path(c);
 }
 
 void udt__foreign_lost(udt_conn *c, int64_t first)
 {
-    if (first < c->room_lost)
-        return; /* the same flight */
+    if (first < c->room_lost || c->room_pkts > ROOM_PKTS)
+        return; /* the same flight, or no bound */
     c->room_lost = c->next;
     c->room_pkts -= c->room_pkts / 4;
     if (c->room_pkts < ROOM_LEAST_PKTS)
-        c->room_pkts = ROOM_LEAST_PKTS;
+        c->room_pkts = INT64_MAX; /* so small a queue fills whatever we do: pacing is left */
+}
+
+/* A libudt sender leaves slow start with the arrival rate that it is told, and gains speed by the
+ * capacity. On a path as short as a room what counts is how fast packets come when they come, as
+ * probe pairs do: a mean holds its pauses against it. Where they come faster than a link of 2.5
+ * Gb/s brings them, nothing but processors limits the two, and we say what a libudt receiver says
+ * there, whose gaps are whole microseconds. Only while nothing is lost (decisions/0106). */
+void udt__foreign_say(const udt_conn *c, int64_t *rate, int64_t *capacity)
+{
+    if (!c->foreign || !short_path(c) || c->st.naks_sent > 0)
+        return;
+    if (*capacity >= BRISK_PPS && *capacity < BRISK_SAID_PPS)
+        *capacity = BRISK_SAID_PPS;
+    if (*rate < *capacity && *capacity > UDT_CAPACITY_INITIAL)
+        *rate = *capacity;
+}
+
+/* Nothing more could go, and no answer came: the end of what was on the way is lost, which only
+ * more packets would have shown. What is left to such a path must not be bounded like that. */
+void udt__foreign_stalled(udt_conn *c)
+{
+    if (udt__foreign_room(c) || c->room_pkts > ROOM_PKTS)
+        return;
+    c->room_pkts = c->room_pkts / 4 < ROOM_LEAST_PKTS ? INT64_MAX : c->room_pkts / 4;
 }
 
 /* After so many flights without a loss it is tried with a little more. */
 void udt__foreign_arrived(udt_conn *c)
 {
-    if (c->high < c->room_lost + 64 * c->room_pkts)
+    if (c->room_pkts >= ROOM_PKTS || c->high < c->room_lost + 64 * c->room_pkts)
         return;
     c->room_lost = c->high;
     c->room_pkts += c->room_pkts / 8;
