@@ -146,6 +146,7 @@ typedef struct udt_cc_bbr {
     int64_t cruise_us;
     double up_from; /* bw when the push of UP began */
     bool up_hold;   /* the push is over, its effect is awaited */
+    bool up_queued; /* a queue stood when UP began: what it wins it takes from others */
     int up_pushes, up_paid;
     int up_rounds;
     int64_t up_pkts;

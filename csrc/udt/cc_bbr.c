@@ -32,6 +32,7 @@
 #define UP_PUSHES 2
 #define UP_ROUNDS 6 /* at most, while hi is raised */
 #define UP_PKTS_MAX (1 << 20)
+#define UP_LEAST_PPS 40  /* hi is raised in a round by so much rate at least */
 #define UP_STEP_US 20000 /* hi is raised twice as fast after at least so long */
 #define DOWN_GAIN 0.9
 #define DOWN_ROUNDS 3
@@ -106,6 +107,7 @@ static void enter(udt_cc *cc, int state, udt_time now)
     } else if (state == UP) {
         b->up_from = b->bw;
         b->up_hold = false;
+        b->up_queued = b->queued;
         b->up_pushes = b->up_paid = 0;
         b->up_rtt_us = b->srtt_us > b->min_rtt_us ? b->srtt_us : b->min_rtt_us;
         b->up_rounds = 0;
@@ -282,6 +284,10 @@ static void leave_probe_rtt(udt_cc *cc, udt_time now)
         enter(cc, STARTUP, now);
     else
         enter(cc, b->rerouted && !fell ? REFILL : CRUISE, now);
+    if (b->state == CRUISE) { /* others did the same: those who come back first take no more */
+        b->cycle_at = now;
+        b->cycle_rounds = 0;
+    }
 }
 
 /* UP is a push at 5/4 of the rate and then a round trip of waiting for what it has done. If it has
@@ -292,7 +298,7 @@ static void judge_push(udt_cc *cc, const udt_cc_ack *a)
 {
     udt_cc_bbr *b = &cc->u.bbr;
     bool rose = a->srtt_us > b->up_rtt_us + b->up_rtt_us / 8;
-    bool paid = b->bw >= UP_PAID * b->up_from && !rose;
+    bool paid = b->bw >= UP_PAID * b->up_from && !rose && !b->up_queued;
     if (paid)
         b->hi = INT64_MAX;
     if (paid && ++b->up_paid >= 2) {
@@ -318,8 +324,10 @@ static void push(udt_cc *cc, const udt_cc_ack *a)
     }
     bool bound = cc->cwnd_pkts >= b->hi;
     if (b->hi < INT64_MAX && (double)a->in_flight >= 0.9 * (double)b->hi) {
-        /* Raise it while it holds, in a round by 1/64, then twice as much as before. */
-        b->hi_credit += fmax((double)b->up_pkts, (double)b->hi / 64) * (double)a->acked_pkts;
+        /* Raise it while it holds, in a round by 1/64, then twice as much as before. By the same
+         * rate for all at least: a small one in a long queue could not rise otherwise. */
+        double least = fmax((double)b->hi / 64, UP_LEAST_PPS * 1e-6 * (double)a->srtt_us);
+        b->hi_credit += fmax((double)b->up_pkts, least) * (double)a->acked_pkts;
         int64_t more = (int64_t)(b->hi_credit / (double)b->hi);
         b->hi_credit -= (double)(more * b->hi);
         b->hi += more;
