@@ -78,6 +78,7 @@ typedef struct udt_cc_native {
     udt_time round_at;   /* when it began */
     int64_t round_lost, round_acked;
     double loss_rate;   /* of the last round */
+    int lowered;        /* so many rounds in a row have lowered bw for their losses */
     double least_loss;  /* smallest loss_rate since the last probe */
     double chance_loss; /* loss that does not go away when we slow down */
     bool round_limited; /* by the application, or by doubt: says nothing about the path */

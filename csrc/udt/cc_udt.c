@@ -36,6 +36,8 @@
 #define LOSS_EXCESS 0.3     /* so much more than chance: the rate is too high */
 #define LOWER 0.85          /* then the estimate falls by this at least */
 #define LOWER_MOST 0.5
+#define LOWER_AGAIN 0.1
+#define COLLAPSE 0.5 /* so much more than chance, and the round ends early */
 #define JUMP_ROUNDS 3
 #define OVERSHOT 0.2 /* slow start: so much more than chance is lost */
 #define MIN_ROUND_US 1000
@@ -242,11 +244,22 @@ static void probe_round(udt_cc *cc)
     }
 }
 
-/* The path takes less than we believed: what this round has delivered, but not less than half. */
-static void lower_estimate(udt_cc_native *n)
+/* Most of what is sent is lost, what was lost before and is sent again too: the oldest hole may
+ * stay, and a round that waits for it would not end. */
+static bool collapsed(const udt_cc_native *n)
+{
+    double total = (double)(n->round_lost + n->round_acked);
+    return n->round_lost >= SMALL_CWND && !n->slow_start &&
+           (double)n->round_lost > (n->chance_loss + COLLAPSE) * total;
+}
+
+/* The path takes less than we believed: what this round has delivered, but not less than half,
+ * unless it was so before and the sample counts all that arrived. */
+static void lower_estimate(udt_cc_native *n, bool exact)
 {
     double part = n->round_bw > 0 && n->bw_pps > 0 ? n->round_bw / n->bw_pps : LOWER;
-    part = fmin(fmax(part, LOWER_MOST), LOWER);
+    part = fmin(fmax(part, exact && n->lowered > 0 ? LOWER_AGAIN : LOWER_MOST), LOWER);
+    n->lowered++;
     for (int i = 0; i < 4; i++)
         n->filter.bucket[i] *= part;
     n->bw_pps *= part;
@@ -293,7 +306,9 @@ static void end_round(udt_cc *cc, const udt_cc_ack *a)
         if (total >= SMALL_CWND / 2)
             n->least_loss = fmin(n->least_loss, n->loss_rate);
         if (n->loss_rate > n->chance_loss + LOSS_EXCESS && total >= SMALL_CWND)
-            lower_estimate(n);
+            lower_estimate(n, a->exact && collapsed(n));
+        else
+            n->lowered = 0;
         probe_round(cc);
     }
     n->round_end = a->next;
@@ -370,7 +385,8 @@ static void native_on_ack(udt_cc *cc, const udt_cc_ack *a)
     n->round_bw = fmax(n->round_bw, rate_pps);
     n->round_acked += a->acked_pkts;
     n->round_limited |= a->app_limited || n->doubt;
-    if (a->ack >= n->round_end && a->now - n->round_at >= MIN_ROUND_US)
+    bool stuck = a->now - n->round_at > a->srtt_us + a->srtt_us / 2 && collapsed(n);
+    if ((a->ack >= n->round_end && a->now - n->round_at >= MIN_ROUND_US) || stuck)
         end_round(cc, a);
     if (n->slow_start)
         watch_rtt(cc, a);
