@@ -116,13 +116,18 @@ static void enter(udt_cc *cc, int state, udt_time now)
     }
 }
 
+/* As many packets on the way were too many; a round that was lost wholly does not say zero. */
+static void bound_at(udt_cc_bbr *b, double pkts)
+{
+    b->hi = (int64_t)fmax(pkts, MIN_CWND);
+}
+
 static void too_much_lost(udt_cc *cc, const udt_cc_ack *a)
 {
     udt_cc_bbr *b = &cc->u.bbr;
     if (b->state == UP) {
-        double at = fmax((double)(b->round_in_flight - b->round_lost),
-                         udt__bbr_bdp(b, udt__bbr_bw_now(b)) * BETA);
-        b->hi = (int64_t)at;
+        bound_at(b, fmax((double)(b->round_in_flight - b->round_lost),
+                         udt__bbr_bdp(b, udt__bbr_bw_now(b)) * BETA));
         enter(cc, DOWN, a->now);
         return;
     }
@@ -148,7 +153,7 @@ static void yield(udt_cc *cc, const udt_cc_ack *a)
 {
     udt_cc_bbr *b = &cc->u.bbr;
     if (b->state == UP) {
-        b->hi = b->round_in_flight - b->round_lost;
+        bound_at(b, (double)(b->round_in_flight - b->round_lost));
         enter(cc, DOWN, a->now);
     }
     if (!b->yielded) {
@@ -160,7 +165,7 @@ static void yield(udt_cc *cc, const udt_cc_ack *a)
         b->bw_cycle[1] *= forget;
         b->bw *= forget;
         if (part >= 1 && b->round_in_flight - b->round_lost < b->hi)
-            b->hi = b->round_in_flight - b->round_lost;
+            bound_at(b, (double)(b->round_in_flight - b->round_lost));
         b->yielded = true;
         b->yield_at = a->now;
     }
@@ -208,7 +213,7 @@ static void startup_round(udt_cc *cc, const udt_cc_ack *a)
                                                                           : 1;
     if (b->full_rounds >= FULL_ROUNDS) {
         if (udt__bbr_lost_much(b))
-            b->hi = (int64_t)fmax(udt__bbr_bdp(b, b->bw), (double)b->round_acked);
+            bound_at(b, fmax(udt__bbr_bdp(b, b->bw), (double)b->round_acked));
         enter(cc, DRAIN, a->now);
     }
 }
