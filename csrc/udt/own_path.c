@@ -136,9 +136,10 @@ size_t udt__own_emit(udt_conn *c, unsigned bit, uint8_t *buf, size_t cap, udt_ad
     size_t n = UDT_HDR_BYTES + sizeof words + OWN_TAG_BYTES;
     if (!dst->family)
         return 0;
-    if (bit == DUE_PATH && o->cand_sent + (int64_t)n > OWN_AMPLIFY * o->cand_got)
+    bool unproved = bit == DUE_PATH || (o->cand.family && addr_eq(dst, &o->cand));
+    if (unproved && o->cand_sent + (int64_t)n > OWN_AMPLIFY * o->cand_got)
         return 0;
-    o->cand_sent += bit == DUE_PATH ? (int64_t)n : 0;
+    o->cand_sent += unproved ? (int64_t)n : 0;
     if (!addr_eq(dst, &c->peer))
         *to = *dst;
     return udt_pkt_put_ctrl(buf, type, 0, c->peer_id, words, 2);
