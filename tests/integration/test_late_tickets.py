@@ -57,6 +57,18 @@ def come_late(cluster: Cluster, user: subprocess.Popen[str], *command: str) -> d
     return dict(json.loads(user.stdout.readline()))
 
 
+def told_of_the_end(cluster: Cluster, transfers_done: int) -> dict[str, Any]:
+    """The slave's numbers once it has told of so many transfers, a moment after the client is done."""
+    last: dict[str, Any] = {}
+
+    def heard() -> bool:
+        last.update(told(cluster)["nodes"]["slave1"])
+        return bool(last["transfers_done"] >= transfers_done)
+
+    wait_for("the count of the transfer", heard)
+    return last
+
+
 def test_a_ticket_past_its_end_is_refused_and_renewed(tmp_path: Path) -> None:
     """get and put: the slave counts what came for the dead ticket and the log has one line about it; the
     client asks for another ticket by itself and says so in one line."""
@@ -70,6 +82,7 @@ def test_a_ticket_past_its_end_is_refused_and_renewed(tmp_path: Path) -> None:
         settings.write_text(text.replace("[slave]\n", f"[slave]\nticket_s = {TICKET_S}\n"))
         cluster.start_missing()
         cluster.ok("put", str(source), "/x")
+        told_of_the_end(cluster, 1)
         with late_user(cluster) as user:
             for command in (("get", "/x", str(back)), ("put", str(source), "/y")):
                 before = told(cluster)["nodes"]["slave1"]
@@ -77,7 +90,7 @@ def test_a_ticket_past_its_end_is_refused_and_renewed(tmp_path: Path) -> None:
                 assert done["bytes"] == 3_000_000
                 assert len(done["told"]) == 1, done
                 assert done["told"][0].startswith("slave slave1 does not know the ticket any more"), done
-                after = told(cluster)["nodes"]["slave1"]
+                after = told_of_the_end(cluster, before["transfers_done"] + 1)
                 assert after["refused_ticket"] >= before["refused_ticket"] + 4
                 assert after["transfers_done"] == before["transfers_done"] + 1
                 if command[0] == "get":
