@@ -1,7 +1,15 @@
 /* Many connections to a near peer take turns (udt/own_near.c). */
 #include "test_udt_own.h"
 
-enum { CONNS = 200, EACH = 400000, LAZY = 20, BOUND = 3 << 20, FIRST = 24 << 10, BATCH = 43 };
+enum {
+    CONNS = 200,
+    EACH = 400000,
+    LAZY = 20,
+    DEAF = 60,
+    BOUND = 3 << 20,
+    FIRST = 24 << 10,
+    BATCH = 43
+};
 
 typedef struct crowd {
     world w;
@@ -9,12 +17,13 @@ typedef struct crowd {
     int64_t sent[CONNS], got[CONNS];
     bool lazy[CONNS]; /* hears that it may write, and does not */
     bool closed[CONNS];
-    int64_t most; /* in flight and promised */
+    bool deaf[CONNS]; /* its reader takes nothing */
+    int64_t most;     /* in flight and promised */
 } crowd;
 
 static uint8_t data[1 << 16];
 
-static void begin(crowd *k)
+static void begin_with(crowd *k, uint32_t rcv_buf_bytes)
 {
     sim_link link = {.rate_bps = INT64_C(10000000000), .delay_us = 20, .queue_bytes = 16 << 20};
     udt_opts o;
@@ -22,13 +31,19 @@ static void begin(crowd *k)
     world_init(&k->w, 7, &link, &link);
     udt_opts_init(&o);
     o.own_peer = true;
-    o.snd_buf_bytes = o.rcv_buf_bytes = 0; /* both grow by themselves */
+    o.snd_buf_bytes = 0; /* grows by itself */
+    o.rcv_buf_bytes = rcv_buf_bytes;
     for (uint32_t i = 0; i < CONNS; i++) {
         o.tag = 1 + i;
         k->p[i] = world_connect(&k->w, PAIR_RDV_TAG, &o, 5000000);
         own_pair(&k->w, &k->p[i], OWN_PLAIN, 0);
         udt__near_rtt(udt__mux_find(k->w.m[0], k->p[i].s[0]), 40);
     }
+}
+
+static void begin(crowd *k)
+{
+    begin_with(k, 0); /* grows by itself too */
 }
 
 static int find(const crowd *k, int e, int32_t sock)
@@ -68,7 +83,7 @@ static void answer(crowd *k, int e, const struct udt_ev *ev)
     int i = find(k, e, ev->sock);
     if (ev->kind == UDT_EV_WRITABLE && !k->lazy[i])
         put(k, i);
-    else if (ev->kind == UDT_EV_READABLE)
+    else if (ev->kind == UDT_EV_READABLE && !k->deaf[i])
         take(k, i);
 }
 
@@ -165,6 +180,33 @@ TEST(udt_turns_go_on_without_those_who_do_not_write_or_leave)
     for (int i = 0; i < CONNS; i++)
         if (!k.closed[i])
             CHECK_INT(k.got[i], k.lazy[i] ? k.sent[i] : EACH);
+    all_over(&k);
+    world_fini(&k.w);
+}
+
+/* Those whose readers take nothing hold no turns: the others go on, and they when they are read. */
+TEST(udt_turns_go_on_beside_readers_who_take_nothing)
+{
+    static crowd k;
+    begin_with(&k, 64 << 10);
+    udt_time from = sim_net_now(k.w.net);
+    for (int i = 0; i < CONNS; i++) {
+        k.deaf[i] = i < DEAF;
+        put(&k, i);
+    }
+    run(&k, from + 1000000);
+    for (int i = 0; i < CONNS; i++)
+        CHECK_INT(k.got[i], k.deaf[i] ? 0 : EACH);
+    CHECK(list_empty(&k.w.m[0]->line)); /* and nobody wakes the loop for them */
+    CHECK(list_empty(&k.w.m[0]->given));
+    for (int i = 0; i < DEAF; i++) {
+        k.deaf[i] = false;
+        take(&k, i);
+    }
+    sim_net_kick(k.w.net, 1);
+    run(&k, from + 5000000);
+    for (int i = 0; i < CONNS; i++)
+        CHECK_INT(k.got[i], EACH);
     all_over(&k);
     world_fini(&k.w);
 }

@@ -158,7 +158,8 @@ typedef struct udt_conn {
     udt_time reader_at;  /* when its reader last made room */
     udt_time linger_end; /* of a closing connection: no longer, whatever is missing */
     int turn;            /* packets left of its turn */
-    udt_time turn_at;    /* when it was given to a writer, 0 = not waiting for one */
+    bool asked;          /* its writer is to fill the turn */
+    udt_time turn_at;    /* when it was given */
     enum udt_limit limit;
     udt_time limit_at;
 
@@ -258,7 +259,7 @@ struct udt_mux {
     int64_t patience_us;
     int64_t near_bytes;    /* in flight on short paths, all connections */
     int64_t near_turns;    /* and what turns may still add */
-    list_node line, given; /* connections that wait for a turn; whose writers have one to fill */
+    list_node line, given; /* connections that wait for a turn; that have one */
     udt_near near[NEAR_PEERS];
     udt_path_mtu paths[PMTU_PATHS];
     refused_log refused;

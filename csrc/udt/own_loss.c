@@ -431,6 +431,10 @@ void udt__own_eack_input(udt_conn *c, const udt_pkt *p, uint64_t pn, udt_time no
         udt__conn_restart_probe(c, now);
     }
     udt__conn_check_drained(c, now);
-    if (udt__conn_live(c) && udt__conn_can_send(c))
-        udt__conn_ready(c);
+    if (udt__conn_live(c)) {
+        if (udt__conn_can_send(c))
+            udt__conn_ready(c);
+        else
+            udt__near_wait(c); /* it may have been granted more */
+    }
 }

@@ -9,7 +9,8 @@
  * lies in queues. The others wait in line. Who has little to say says it without a turn.
  *  1. turn > 0: the connection may send so many packets; they are counted in mux->near_turns.
  *  2. It is in mux->line if it has something to send or a waiting writer, and no turn.
- *  3. It is in mux->given, with turn_at, while its writer may fill the turn. */
+ *  3. It is in mux->given while it has a turn; `asked` while its writer may fill that. A turn that
+ *     is not used within GIVEN_US is over, and whom its receiver grants nothing gets none. */
 #include "base/addr.h"
 #include "udt/conn.h"
 
@@ -23,7 +24,7 @@
 #define BATCH_BYTES 65536
 #define TURN_BATCHES 2
 #define LITTLE_PKTS 2
-#define GIVEN_US 10000 /* a writer that was asked has this long */
+#define GIVEN_US 10000 /* a writer that was asked has this long, and a sender */
 
 /* Connections that begin when many are busy see no short round trip of their own: what one of them
  * has seen holds for the peer. */
@@ -60,11 +61,20 @@ bool udt__near_room(const udt_conn *c)
     return o->flight < LITTLE_PKTS && c->snd.tail - c->next <= LITTLE_PKTS;
 }
 
+static void end_turn(udt_conn *c)
+{
+    c->mux->near_turns -= c->turn * (int64_t)c->payload;
+    c->turn = 0;
+    c->asked = false;
+    list_remove(&c->line);
+}
+
 void udt__near_sent(udt_conn *c, snd_slot *s)
 {
     if (c->turn > 0) {
-        c->turn--;
         c->mux->near_turns -= c->payload;
+        if (--c->turn == 0)
+            end_turn(c);
     }
     if (!c->own.is_near)
         return;
@@ -82,14 +92,6 @@ void udt__near_back(udt_conn *c, snd_slot *s)
     c->mux->near_bytes -= c->payload;
 }
 
-static void end_turn(udt_conn *c)
-{
-    c->mux->near_turns -= c->turn * (int64_t)c->payload;
-    c->turn = 0;
-    c->turn_at = 0;
-    list_remove(&c->line);
-}
-
 void udt__near_leave(udt_conn *c)
 {
     c->mux->near_bytes -= c->own.near_pkts * (int64_t)c->payload;
@@ -104,32 +106,41 @@ uint64_t udt__near_queue(const udt_conn *c)
     return crowded(c) ? (uint64_t)c->turn * c->payload : UINT64_MAX;
 }
 
+/* Nothing can go before the receiver grants more. */
+static bool ungranted(const udt_conn *c)
+{
+    return udt_sndloss_empty(&c->loss) &&
+           (c->next >= c->edge ||
+            (c->own.sent_bytes + c->payload > c->own.edge_bytes && c->next != c->snd.head));
+}
+
 void udt__near_wait(udt_conn *c)
 {
-    bool unsent = c->next < c->snd.tail || !udt_sndloss_empty(&c->loss);
-    if (c->turn > 0 && !c->turn_at && !unsent)
+    bool unsent = c->next < c->snd.tail || !udt_sndloss_empty(&c->loss), none = ungranted(c);
+    if (c->turn > 0 && !c->asked && (!unsent || none))
         end_turn(c);
-    if (crowded(c) && c->turn == 0 && !list_linked(&c->line) && (c->want_space || unsent))
+    if (crowded(c) && !none && !list_linked(&c->line) && (c->want_space || unsent))
         list_add_tail(&c->mux->line, &c->line);
 }
 
 bool udt__near_waits(const udt_conn *c)
 {
-    return list_linked(&c->line);
+    return list_linked(&c->line) && (c->turn == 0 || c->asked);
 }
 
 void udt__near_wrote(udt_conn *c)
 {
-    if (c->turn_at) {
-        c->turn_at = 0;
-        list_remove(&c->line);
-    }
+    c->asked = false;
 }
 
 static void give(udt_conn *c, udt_time now)
 {
     udt_mux *m = c->mux;
     list_remove(&c->line);
+    if (ungranted(c))
+        return;
+    c->turn_at = now;
+    list_add_tail(&m->given, &c->line);
     c->turn = TURN_BATCHES * (BATCH_BYTES / (int)c->mss);
     m->near_turns += c->turn * (int64_t)c->payload;
     if (!c->want_space || c->state != CONN_OPEN || c->snd.tail - c->next >= c->turn) {
@@ -138,8 +149,7 @@ static void give(udt_conn *c, udt_time now)
     }
     c->want_space = false;
     udt__conn_event(c, UDT_EV_WRITABLE);
-    c->turn_at = now;
-    list_add_tail(&m->given, &c->line);
+    c->asked = true;
 }
 
 static bool has_turns(const udt_mux *m)
@@ -165,11 +175,8 @@ void udt__near_turns(udt_mux *m, udt_time now)
         udt_conn *c = list_entry(n, udt_conn, line);
         if (c->turn_at + GIVEN_US > now)
             break;
-        udt__near_wrote(c); /* it has its turn with what there is */
-        if (c->next == c->snd.tail)
-            end_turn(c);
-        else
-            udt__conn_ready(c);
+        end_turn(c);
+        udt__near_wait(c); /* behind the others, if there is something to send */
     }
     while (has_turns(m))
         give(list_entry(m->line.next, udt_conn, line), now);
