@@ -383,7 +383,8 @@ static size_t join_message(io_port *p, const udt_addr *to, const uint8_t *b, siz
     if (t->seg[i] != seg || len % seg != 0 || n < seg || !addr_eq(&t->to[i], to) ||
         (uint8_t *)t->iov[i].iov_base + len != b)
         return 0;
-    size_t room = (IO_MESSAGE_BYTES - len) / seg * seg;
+    size_t most = IO_MESSAGE_BYTES / seg < IO_SEGMENTS ? IO_MESSAGE_BYTES / seg : IO_SEGMENTS;
+    size_t room = most * seg > len ? most * seg - len : 0;
     n = n < room ? n : room;
     t->iov[i].iov_len += n;
     return n;
@@ -394,12 +395,12 @@ static size_t join_message(io_port *p, const udt_addr *to, const uint8_t *b, siz
 static bool send_split(io_port *p, uint32_t i)
 {
     bool whole = true;
-    struct mmsghdr m[64];
-    struct iovec iov[64];
+    struct mmsghdr m[IO_SEGMENTS];
+    struct iovec iov[IO_SEGMENTS];
     uint8_t *b = p->tx.iov[i].iov_base;
     size_t left = p->tx.iov[i].iov_len, seg = p->tx.seg[i] ? p->tx.seg[i] : left;
     unsigned k = 0, at = 0;
-    for (; left > 0 && k < 64; k++) {
+    for (; left > 0 && k < IO_SEGMENTS; k++) {
         iov[k].iov_base = b;
         iov[k].iov_len = seg < left ? seg : left;
         b += iov[k].iov_len;
@@ -535,8 +536,8 @@ static void take_udt(io_port *p)
     udt_addr to;
     while (fits(t, IO_SLOT_BYTES)) {
         size_t seg = 0, most = IO_TX_MSGS - t->n < IO_RUN ? IO_TX_MSGS - t->n : IO_RUN;
-        size_t n = udt_mux_output(p->mux, t->buf + t->used, IO_MESSAGE_BYTES, p->gso ? 64 : most,
-                                  &to, &seg, p->now);
+        size_t n = udt_mux_output(p->mux, t->buf + t->used, IO_MESSAGE_BYTES,
+                                  p->gso ? IO_SEGMENTS : most, &to, &seg, p->now);
         if (n == 0)
             return;
         uint8_t *b = t->buf + t->used;

@@ -27,6 +27,7 @@ enum {
     IO_RX_BYTES = 4 * IO_SLOT_BYTES,          /* about one turn's input, and */
     IO_TX_BYTES = 4 * IO_SLOT_BYTES,          /* one turn's output: stay in the L2 cache */
     IO_MESSAGE_BYTES = 65000,                 /* of datagrams that the kernel gets at once */
+    IO_SEGMENTS = 64,                         /* of them; what every kernel takes */
     IO_TX_MSGS = 64,
     IO_RUN = 16, /* datagrams to one peer at a time where the kernel does not cut them */
     IO_SNAP_US = 250000,

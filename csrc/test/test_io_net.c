@@ -15,15 +15,14 @@ static io_port *inside(tio *t)
 }
 
 /* A MANUAL sender so that the test may look into its port; the receiver has a thread. */
-static uint64_t send_all(tio *a, tio *b, uint64_t total)
+static uint64_t send_as(tio *a, tio *b, const udt_sock_opts *o, size_t size, uint64_t total)
 {
-    udt_sock_opts o = {.type = 1, .own_peer = true};
     static uint8_t buf[1 << 16];
     uint64_t sent = 0, got = 0;
     udt_event ev;
     int64_t limit = tio_now_us() + 30000000;
-    int32_t l = udt_listen(b->ctx, b->port, &o, 0), sb = 0;
-    int32_t sa = udt_connect(a->ctx, a->port, &b->at, &o);
+    int32_t l = udt_listen(b->ctx, b->port, o, 0), sb = 0;
+    int32_t sa = udt_connect(a->ctx, a->port, &b->at, o);
     CHECK(l > 0 && sa > 0);
     bool open = false;
     while (got < total) {
@@ -36,19 +35,45 @@ static uint64_t send_all(tio *a, tio *b, uint64_t total)
         tio_drop(a, UDT_IO_WRITABLE, sa);
         tio_drop(b, UDT_IO_READABLE, sb);
         while (open && sent < total) {
-            tio_fill(buf, sizeof buf, 4, sent);
-            ssize_t n = udt_send(a->ctx, sa, buf, sizeof buf);
+            tio_fill(buf, size, 4, sent);
+            ssize_t n = o->type == 1 ? udt_send(a->ctx, sa, buf, size)
+                                     : udt_sendmsg(a->ctx, sa, buf, size, -1, true);
             if (n < 0)
                 break;
-            sent += (uint64_t)n;
+            sent += o->type == 1 ? (uint64_t)n : size;
         }
         ssize_t n;
-        while (sb && (n = udt_recv(b->ctx, sb, buf, sizeof buf)) > 0) {
+        while (sb && (n = o->type == 1 ? udt_recv(b->ctx, sb, buf, sizeof buf)
+                                       : udt_recvmsg(b->ctx, sb, buf, sizeof buf)) > 0) {
             tio_check(buf, (size_t)n, 4, got);
             got += (uint64_t)n;
         }
     }
     return got;
+}
+
+static uint64_t send_all(tio *a, tio *b, uint64_t total)
+{
+    udt_sock_opts o = {.type = 1, .own_peer = true};
+    return send_as(a, b, &o, 1 << 16, total);
+}
+
+/* Messages in packets of 128 bytes: batches to a foreign peer are short and join in one message of
+ * the kernel, which takes 65,000 bytes of them, but not 500. */
+TEST(io_net_joined_messages_are_taken)
+{
+    tio *a = tio_open(4, UDT_PORT_MANUAL), *b = tio_open(4, 0);
+    io_port *p = inside(a);
+    udt_sock_opts o = {.type = 2, .no_extensions = true};
+    if (p->gso) {
+        CHECK(send_as(a, b, &o, 112, 2 << 20) >= 2 << 20);
+        CHECK_INT(p->no_gso_n, 0);
+        CHECK(p->st.dgrams_out > (2 << 20) / 128);
+        CHECK(p->st.send_calls < p->st.dgrams_out / 4);
+    }
+    io_handle_put(a->ctx, a->port);
+    tio_free(a);
+    tio_free(b);
 }
 
 TEST(io_net_path_without_segmentation)
