@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from twisted.internet.defer import Deferred
+
 
 class Timer(Protocol):
     """A pending call."""
@@ -27,3 +29,10 @@ class Clock(Protocol):
 
     def callLater(self, delay: float, callable: Callable[..., Any], *args: Any, **kwargs: Any) -> Timer:
         """Run `callable` after `delay` seconds."""
+
+
+def pause(clock: Clock, seconds: float) -> Deferred[None]:
+    """Fires after `seconds`; can be cancelled."""
+    waiting: Deferred[None] = Deferred(lambda _: timer.cancel() if timer.active() else None)
+    timer = clock.callLater(seconds, waiting.callback, None)
+    return waiting

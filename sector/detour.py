@@ -15,6 +15,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 
 from sector import errors
+from sector.clock import pause
 from sector.gmp.api import Gmp, GmpError, Peer
 from sector.tls import TlsCaller
 from sector.wire.base import Request
@@ -190,13 +191,7 @@ class Detour:
     async def _back(self, way: Way, wait: float) -> None:
         """Try UDP now and then; leave the tunnel when it is answered."""
         while self._way is way:
-            pause: Deferred[None] = Deferred()
-            timer = self._clock.callLater(wait, pause.callback, None)
-            try:
-                await pause
-            finally:
-                if timer.active():
-                    timer.cancel()
+            await pause(self._clock, wait)
             if self._way is way and await self._fresh(2 * PROBE_S) and self._way is way:
                 self._way = None
                 self.doubt = False

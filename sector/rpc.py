@@ -85,6 +85,7 @@ class RpcNode:
 
     def __init__(self, gmp: Gmp) -> None:
         self.gmp = gmp
+        self._served: dict[int, tuple[type[Request], Handler]] = {}
 
     def call(
         self,
@@ -145,12 +146,12 @@ class RpcNode:
         """Answer requests of `cls`. The handler may be async; a SectorError it raises goes to the caller;
         any other exception is logged here and answered as an internal error."""
 
-        run = cast(Handler, handler)
+        self._served[cls.NUMBER] = cls, cast(Handler, handler)
 
         def incoming(call: IncomingCall) -> Any:
             caller = Caller(call.principal, call.peer, call.instance, call.budget_s, call.progress)
             try:
-                reply = run(decode(cls, call.payload), caller)
+                reply = self._run(cls.NUMBER, call.payload, caller)
                 return (
                     encode(reply) if isinstance(reply, msgspec.Struct) else ensureDeferred(self._wait(reply))
                 )
@@ -158,6 +159,18 @@ class RpcNode:
                 raise _refusal(error) from None
 
         self.gmp.register(cls.NUMBER, incoming)
+
+    def _run(self, number: int, body: bytes, caller: Caller) -> Awaitable[Message] | Message:
+        cls, handler = self._served[number]
+        return handler(decode(cls, body), caller)
+
+    async def answer(self, number: int, body: bytes, caller: Caller) -> bytes:
+        """The encoded reply to a request that came inside another one, from `caller`. Raises SectorError,
+        Protocol for a request that is not served."""
+        if number not in self._served:
+            raise errors.Protocol(f"there is no request {number:#x} here; versions may differ")
+        reply = self._run(number, body, caller)
+        return encode(reply if isinstance(reply, msgspec.Struct) else await reply)
 
     async def _wait(self, reply: Awaitable[Message]) -> bytes:
         try:

@@ -118,6 +118,24 @@ GROUPS = {
         100_000_000,
         (_c_cases("messages", 0, 200, "gmp_scenarios", counted=r"^# (\d+) messages"),),
     ),
+    "R3": Group(
+        "interoperation with libudt 4.11: roles, modes and networks, through a relay in real time",
+        20,
+        (
+            Slice(
+                "matrices",
+                1,
+                lambda seed: [
+                    sys.executable,
+                    "-m",
+                    "pytest",
+                    "-q",
+                    "tests/interop/test_libudt.py",
+                    f"--seed={seed}",
+                ],
+            ),
+        ),
+    ),
     "R4": Group(
         "fuzzing of every parser in C",
         100_000_000,

@@ -153,12 +153,12 @@ class Paths:
         if left_s > 0 and why and self.stripes:
             self._add((host, port), Block(self._now() + left_s, why, deep, quick=not deep))
 
-    def line(self, peer: tuple[str, int], way: Way, ports: str = "7002, 7010 and 7011") -> str:
+    def line(self, peer: tuple[str, int], way: Way) -> str:
         """What the user should read when a transfer goes around UDP."""
         host = f"[{peer[0]}]" if ":" in peer[0] else peer[0]
         return (
             f"UDP to {host}:{peer[1]} gets no answer ({way.reason}); using {self.stripes} TLS connections "
-            f"instead; slower on long links: ask your network people for UDP {ports}"
+            f"instead; slower on long links: ask your network people for UDP {peer[1]}"
         )
 
 

@@ -14,11 +14,12 @@ from twisted.internet.defer import Deferred, DeferredSemaphore, ensureDeferred
 
 from sector import errors
 from sector._udt.data_api import Data
-from sector.client.deferred import Work, bounded_by, deferred, pause
+from sector.client.deferred import Work, bounded_by, deferred
 from sector.client.progress import Moved, Progress, Summary
 from sector.client.session import ClientSession
 from sector.client.transfer import Get, Link, Put, Run, open_local_thd
 from sector.client.tree import plan_tree_thd
+from sector.clock import pause
 from sector.model import FileInfo, Version, check_path
 from sector.wire.admin import NodeInfo, NodeList, Status, StatusInfo
 from sector.wire.base import Request

@@ -15,8 +15,6 @@ from twisted.internet.defer import (
     gatherResults,
 )
 
-from sector.clock import Clock
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -29,13 +27,6 @@ def deferred(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Defer
         return ensureDeferred(function(*args, **kwargs))
 
     return run
-
-
-def pause(clock: Clock, seconds: float) -> Deferred[None]:
-    """Fires after `seconds`; can be cancelled."""
-    waiting: Deferred[None] = Deferred(lambda _: timer.cancel() if timer.active() else None)
-    timer = clock.callLater(seconds, waiting.callback, None)
-    return waiting
 
 
 Work = Callable[[], Coroutine[Any, Any, T]]

@@ -19,7 +19,7 @@ from twisted.internet.error import ConnectingCancelledError
 from twisted.logger import Logger
 
 from sector import errors
-from sector.client.deferred import pause
+from sector.clock import pause
 from sector.config import ClientSection, Config, parse_address, save_client
 from sector.detour import Blocked, Detour, ask_for_way, delivered, no_probe
 from sector.gmp.api import Gmp, GmpKey, Peer, PeerEvent

@@ -20,9 +20,9 @@ from sector import errors, space
 from sector._udt import checksum
 from sector._udt.data_api import Data, DataTicket, OnWay, TransferError, TransferResult
 from sector._udt.paths import Way
-from sector.client.deferred import pause
 from sector.client.progress import FileProgress, Moved, Progress, size_text
 from sector.client.session import ClientSession
+from sector.clock import pause
 from sector.model import BLOCK_BYTES, FileInfo, Ticket, Version, digest_text, parent
 from sector.resolve import literal_host
 from sector.wire.files import (

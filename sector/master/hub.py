@@ -9,7 +9,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, fail
 from twisted.logger import Logger
 
-from sector.clock import Clock
+from sector.clock import Clock, pause
 from sector.config import Config
 from sector.errors import Busy, Denied, ReadOnly, Unreachable
 from sector.gmp.api import Gmp, Peer
@@ -147,9 +147,7 @@ class Hub:
         once the cluster has had its time to settle there is nothing to wait for."""
         until = self.started + self.config.master.lost_s
         while not condition() and self.clock.seconds() < until and self.state != STARTING:
-            pause: Deferred[None] = Deferred()
-            self.clock.callLater(SETTLE_STEP_S, pause.callback, None)
-            await pause
+            await pause(self.clock, SETTLE_STEP_S)
 
     # slaves -----------------------------------------------------------------------------------------------
     def peer_of(self, node: Node) -> Peer:

@@ -18,6 +18,7 @@ from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from sector.clock import pause
 from sector.errors import Busy, Cancelled, Denied, NotFound, SectorError, Unavailable
 from sector.master.context import MasterContext, SlaveView
 from sector.master.sessions import View
@@ -199,7 +200,7 @@ class Jobs:
         for _ in range(START_TRIES):
             if up:
                 break
-            await self._pause(0.5)  # a slave's first heartbeat tells its slots
+            await pause(self.context.clock, 0.5)  # a slave's first heartbeat tells its slots
             up = self._ready()
         if not up:
             raise Unavailable("no slave that runs functions is up", hint="see sector node list")
@@ -255,11 +256,6 @@ class Jobs:
 
     def _ready(self) -> list[SlaveView]:
         return [slave for slave in self.context.slaves() if slave.state == "up" and slave.spes > 0]
-
-    def _pause(self, seconds: float) -> Deferred[None]:
-        later: Deferred[None] = Deferred()
-        self.context.clock.callLater(seconds, later.callback, None)
-        return later
 
     def _client_key(self, job: JobState, slave: SlaveView) -> Key:
         sessions = self.context.sessions

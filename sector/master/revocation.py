@@ -11,6 +11,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from sector.clock import pause
 from sector.errors import Busy, TimedOut, Unreachable
 from sector.master.hub import STARTING, Hub
 from sector.master.membership import LOST
@@ -66,7 +67,5 @@ class Revocation:
                 return
             except (Unreachable, TimedOut, Busy) as error:
                 log.debug("{node} was not told of closed sessions: {why}", node=slave_id, why=error.message)
-            pause: Deferred[None] = Deferred()
-            hub.clock.callLater(PAUSE_S, pause.callback, None)
-            await pause
+            await pause(hub.clock, PAUSE_S)
         log.warn("slave {node} was not told of {count} closed sessions", node=slave_id, count=len(principals))

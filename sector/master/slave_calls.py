@@ -21,6 +21,7 @@ from sector.model import check_path
 from sector.rpc import Caller
 from sector.wire import slave
 from sector.wire.base import Ok
+from sector.wire.sphere import BETWEEN_SLAVES
 
 log = Logger()
 REPORT_PAUSE_S = 30.0
@@ -52,6 +53,7 @@ class SlaveCalls:
         serve = hub.rpc.serve
         serve(slave.Heartbeat, self.heartbeat)
         serve(slave.Refused, self.refused)
+        serve(slave.Forward, self.forward)
         serve(slave.Report, self.report)
         serve(slave.Publish, self.publish)
         serve(slave.Replicated, self.replicated)
@@ -92,6 +94,15 @@ class SlaveCalls:
         for line in request.lines:
             self._hub.audit(f"slave:{node.id}", "refused", line)
         return Ok()
+
+    async def forward(self, request: slave.Forward, caller: Caller) -> slave.ForwardReply:
+        """A slave asks another one that gives it no answer over UDP; that one checks what may be asked."""
+        node = self._hub.slave(caller, request.slave_id)
+        if request.method not in BETWEEN_SLAVES:
+            raise Denied(f"slaves do not ask one another for {request.method:#x}", hint="")
+        command = slave.Forwarded(self._hub.epoch, node.id, request.method, request.body)
+        reply: slave.ForwardReply = await self._hub.call_slave(request.node, command, caller.budget_s)
+        return reply
 
     # reports --------------------------------------------------------------------------------------------
     async def report(self, request: slave.Report, caller: Caller) -> slave.ReportReply:

@@ -21,6 +21,7 @@ from twisted.python.failure import Failure
 from sector import __version__, errors
 from sector._udt.data_api import Data
 from sector._udt.traffic import packed
+from sector.clock import pause
 from sector.config import Config
 from sector.gmp.api import Gmp, GmpKey, Peer, PeerEvent
 from sector.model import Address, Tombstone
@@ -462,13 +463,7 @@ class Slave(Service):
         """Adopt what was too much at the start, then look at the tree again and again."""
         await self._tell_changes(later)
         while not self._stopping:
-            pause: Deferred[None] = Deferred()
-            timer = self.clock.callLater(self.config.slave.scan_s, pause.callback, None)
-            try:
-                await pause
-            finally:
-                if timer.active():
-                    timer.cancel()
+            await pause(self.clock, self.config.slave.scan_s)
             if self._link.peer is not None:
                 await self._tell_changes(await self.pool.run(self.disk.rescan_thd))
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 from twisted.internet.defer import Deferred, DeferredSemaphore
 from twisted.logger import Logger
 
+from sector.clock import pause
 from sector.errors import (
     Busy,
     Cancelled,
@@ -137,9 +138,7 @@ class Spe:
 
     def sleep(self, seconds: float) -> Deferred[None]:
         """Fires later."""
-        later: Deferred[None] = Deferred()
-        self.context.clock.callLater(seconds, later.callback, None)
-        return later
+        return pause(self.context.clock, seconds)
 
     def job_of(self, name: str) -> SpeJob:
         """The job, if a master introduced it. Raises `NotFound`."""

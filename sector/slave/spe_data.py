@@ -21,9 +21,11 @@ from sector.gmp.api import Peer
 from sector.model import Ticket, Version
 from sector.resolve import literal_host
 from sector.slave.context import SlaveContext
+from sector.slave.neighbours import Neighbours
 from sector.slave.spe_job import Result, SpeJob
 from sector.sphere.records import OFFSET_BYTES, index_path
 from sector.sphere.shuffle import Entry
+from sector.wire.base import Request
 from sector.wire.outcome import number_of
 from sector.wire.sphere import (
     BucketGrant,
@@ -79,6 +81,7 @@ class SpeData:
         self.context = context
         self.sleep = sleep
         self.incoming = 0
+        self._neighbours = Neighbours(context)
 
     # -- inputs ----------------------------------------------------------------------------------
     async def open_range(
@@ -133,8 +136,11 @@ class SpeData:
         host = await literal_host(self.context.clock, peer.gmp.host)
         return Peer(host, peer.gmp.port, peer.key.key_id)
 
+    async def _ask(self, peer: SpePeer, request: Request) -> Any:
+        return await self._neighbours.call(peer.node, await self.peer_of(peer), request, 30.0)
+
     async def _fetch(self, job: SpeJob, peer: SpePeer, fd: int, request: RangeFetch) -> None:
-        pickup: Pickup = await self.context.rpc.call(await self.peer_of(peer), request, deadline_s=30.0)
+        pickup: Pickup = await self._ask(peer, request)
         host = await literal_host(self.context.clock, peer.data.host)
         receiving = self.context.data.receive_file(
             data_ticket(pickup.ticket), fd, limit=request.length, to=(host, peer.data.port), fsync=False
@@ -212,7 +218,7 @@ class SpeData:
         store.commit_thd(Entry(result.segment, first, lengths, name, int(result.starts[first])))
 
     async def _send_run(self, peer: SpePeer, offer: BucketOffer, path: str, offset: int, length: int) -> int:
-        grant: BucketGrant = await self.context.rpc.call(await self.peer_of(peer), offer, deadline_s=30.0)
+        grant: BucketGrant = await self._ask(peer, offer)
         if grant.have or not grant.ticket:
             return 0
         host = await literal_host(self.context.clock, peer.data.host)

@@ -31,6 +31,8 @@ _CHECK_AHEAD_BYTES = 16 * BLOCK_BYTES
 _PUBLISH_S = 10.0
 _VERIFY_BYTES = 64 * BLOCK_BYTES
 _VERIFY_MOST = 16
+_TELL_S = 300.0
+"""Seconds between two warnings that transfers with a peer go over TLS."""
 
 T = TypeVar("T")
 MasterCall = Callable[..., Coroutine[Any, Any, Any]]
@@ -81,6 +83,7 @@ class Transfers:
         self._guests: dict[bytes, tuple[str, Callable[[int], None]]] = {}
         self._revoked: dict[str, float] = {}
         self._verifying: set[str] = set()
+        self._told: dict[str, float] = {}
 
     # --------------------------------------------------------------------------------------- tasks
     def _spawn(self, work: Coroutine[Any, Any, None], what: str) -> None:
@@ -193,8 +196,16 @@ class Transfers:
         self._spawn(self._watch_sending(transfer, ticket, record, sending), f"sending {ticket.path}")
 
     def _on_way(self, way: Way, line: str) -> None:
-        if way.tls:
-            log.warn("{line}", line=line or "a peer came over TLS: its UDP does not get through", path="tls")
+        if not way.tls:
+            return
+        line = line or "a peer came over TLS: its UDP does not get through"
+        now = self._clock.seconds()
+        fresh = now >= self._told.get(line, now)
+        if fresh:  # one a peer and reason, however many files go that way
+            self._told = {text: end for text, end in self._told.items() if now < end}
+            self._told[line] = now + _TELL_S
+        level = log.warn if fresh else log.debug
+        level("{line}", line=line, path="tls")
 
     async def _watch_sending(self, transfer: Open, ticket: Ticket, record: Record, sending: Sending) -> None:
         moved, good = 0, False

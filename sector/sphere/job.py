@@ -18,7 +18,7 @@ from twisted.python.failure import Failure
 
 from sector import errors
 from sector.client.cloud import CloudClient
-from sector.client.deferred import pause
+from sector.clock import pause
 from sector.errors import SectorError
 from sector.model import check_path
 from sector.sphere.inputs import find_files, make_segments

@@ -12,7 +12,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from sector.client.cloud import CloudClient
-from sector.client.deferred import pause
+from sector.clock import pause
 from sector.errors import Busy, SectorError, TimedOut, Unreachable
 from sector.gmp.api import TOKEN_BYTES, GmpKey, Peer
 from sector.keys import client_slave_key

@@ -9,8 +9,8 @@ from twisted.internet.defer import Deferred, DeferredSemaphore
 
 from sector._udt.data_api import TransferError
 from sector.client.cloud import CloudClient
-from sector.client.deferred import pause
 from sector.client.transfer import channel
+from sector.clock import pause
 from sector.errors import Damaged, Protocol, Unavailable
 from sector.model import Version
 from sector.resolve import literal_host

@@ -8,7 +8,7 @@ from twisted.internet.defer import Deferred, DeferredList, DeferredSemaphore
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from sector.client.deferred import pause
+from sector.clock import pause
 from sector.errors import Conflict, LeaseHeld, SectorError, Unavailable
 from sector.sphere.job_buckets import BucketBook
 from sector.sphere.job_nodes import SILENCE, is_silence

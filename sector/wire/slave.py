@@ -24,6 +24,9 @@ from sector.model import (
 )
 from sector.wire.base import Message, Ok, Request, request
 
+FORWARD_MAX = 16 << 20
+"""Bytes of a request or reply between slaves that goes through a master."""
+
 
 # master -> slave ------------------------------------------------------------------------------------
 @request(0x0301)
@@ -130,6 +133,23 @@ class Verify(Request, frozen=True, array_like=True):
     version: Version
 
 
+class ForwardReply(Message, frozen=True, array_like=True):
+    """The reply of the slave that was asked, as it encoded it."""
+
+    body: Annotated[bytes, Meta(max_length=FORWARD_MAX)]
+
+
+@request(0x030A, reply=ForwardReply, safe=True)
+class Forwarded(Request, frozen=True, array_like=True):
+    """Slave `origin` asks this slave: `body` is a request with number `method` of those that slaves of a job
+    send one another. Errors: those of the request, denied (another method)."""
+
+    epoch: U64
+    origin: Name
+    method: U32
+    body: Annotated[bytes, Meta(max_length=FORWARD_MAX)]
+
+
 # slave -> master ------------------------------------------------------------------------------------
 class HeartbeatReply(Message, frozen=True, array_like=True):
     """`want_report`: send a full Report; `want_mirror` is served by Mirror commands."""
@@ -233,6 +253,17 @@ class Adopted(Request, frozen=True, array_like=True):
     found: Annotated[list[SliceMeta], Meta(max_length=1000)] = []
     gone: Annotated[list[tuple[Path, Version]], Meta(max_length=1000)] = []
     damaged: Annotated[list[tuple[Path, Version]], Meta(max_length=1000)] = []
+
+
+@request(0x0328, reply=ForwardReply, safe=True)
+class Forward(Request, frozen=True, array_like=True):
+    """Ask slave `node`, which gives this one no answer over UDP: the master sends it Forwarded. Errors: those
+    of the request, unreachable (`node` is not there), denied (another method)."""
+
+    slave_id: Name
+    node: Name
+    method: U32
+    body: Annotated[bytes, Meta(max_length=FORWARD_MAX)]
 
 
 class LocalGrant(Message, frozen=True, array_like=True):

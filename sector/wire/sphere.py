@@ -504,4 +504,7 @@ class BucketOffer(Request, frozen=True, array_like=True):
     lengths: Annotated[list[U64], Meta(min_length=1, max_length=BUCKETS_MAX)]
 
 
+BETWEEN_SLAVES = (RangeFetch.NUMBER, BucketOffer.NUMBER)
+"""What slaves of a job ask one another; a master passes it on where UDP between them is blocked."""
+
 __all__ = ["Ok"]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 HOST = "10.77.3.2"
+EXTRACT = Path(__file__).resolve().parents[2] / "examples" / "inverted_index.py:extract"
 SIZE = 20_000_000
 DROP_ALL = ("i meta l4proto udp drop", "o meta l4proto udp drop")
 DROP_IN = ("i meta l4proto udp drop",)
@@ -70,7 +71,7 @@ class Site:
             settings = self.base / "c" / f"{node}.toml"
             text = settings.read_text()
             assert text.count("[data]\n") == 1
-            settings.write_text(text.replace("[data]\n", "[data]\nudp_retry_s = 2.0\n"))
+            settings.write_text(text.replace("[data]\n", "[data]\nudp_retry_s = 2.0\nudp_wait_s = 1.0\n"))
         self.sector(self.there, "up", "--dir", cluster, "--detach")
         secret = str(self.base / "c" / "admin.password")
         login = ("--user", "admin", "--password-file", secret, "--ca", str(self.base / "c" / "ca.pem"))
@@ -248,3 +249,36 @@ def test_a_slave_whose_messages_are_blocked_stays_in_the_cluster(site: Site) -> 
     finally:
         site.rules(space=site.there)
     until("is answered again")
+
+
+def test_slaves_that_cannot_reach_each_other_copy_and_shuffle(site: Site) -> None:
+    """Replicas go over TLS between them, requests of jobs through the master; each says so, once a peer."""
+    site.forget()
+    site.rules()
+    logs = [site.base / "c" / "log" / f"{node}.log" for node in ("slave1", "slave2")]
+    begin = [len(log.read_text()) for log in logs]
+    slaves = "{ 7010, 7011, 7012, 7013 }"
+    pages = site.base / "pages"
+    pages.mkdir()
+    for index in range(8):
+        (pages / f"{index}.html").write_text(f"<p>some words {index * 7919}</p>\n" * 50)
+    job = ("sphere", "run", str(EXTRACT), "/pages", "--granularity", "file", "--buckets", "4", "--output")
+    try:
+        site.rules(f"i udp sport {slaves} udp dport {slaves} drop", space=site.there)
+        site.sector(site.user, "put", "-r", str(pages), "/pages")
+        site.sector(site.user, "replicate", "--wait", "/pages")
+        for page in json.loads(site.sector(site.user, "ls", "-l", "/pages", "--json").stdout):
+            assert len(page["replicas"]) == 2, page
+        blocked = json.loads(site.sector(site.user, *job, "/blocked", "--json").stdout)
+    finally:
+        site.rules(space=site.there)
+    assert blocked["state"] == "done" and blocked["retries"] == 0
+    site.sector(site.user, *job, "/open")
+    for index in range(4):
+        buckets = [site.sector(site.user, "cat", f"/{name}.{index}").stdout for name in ("blocked", "open")]
+        assert buckets[0] == buckets[1] != ""
+    said = [log.read_text()[at:] for log, at in zip(logs, begin, strict=True)]
+    assert any("messages go through the master instead" in text for text in said)
+    assert any("TLS connections instead" in text for text in said)
+    for mark in ("a peer came over TLS", "messages go through the master instead"):
+        assert all(sum(mark in line for line in text.splitlines()) <= 1 for text in said), said
