@@ -32,6 +32,10 @@ static inline void list_add_tail(list_node *head, list_node *n)
     head->prev->next = n;
     head->prev = n;
 }
+static inline void list_add_head(list_node *head, list_node *n)
+{
+    list_add_tail(head->next, n);
+}
 static inline void list_remove(list_node *n)
 {
     n->prev->next = n->next;

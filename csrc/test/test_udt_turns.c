@@ -3,48 +3,27 @@
 
 enum {
     CONNS = 200,
-    EACH = 400000,
+    EACH = 800000,
     LAZY = 20,
     DEAF = 60,
     BOUND = 3 << 20,
     FIRST = 24 << 10,
-    BATCH = 43
+    TURN = 4 * 44
 };
 
 typedef struct crowd {
     world w;
     pair p[CONNS];
+    uint32_t conns;
     int64_t sent[CONNS], got[CONNS];
     bool lazy[CONNS]; /* hears that it may write, and does not */
     bool closed[CONNS];
     bool deaf[CONNS]; /* its reader takes nothing */
     int64_t most;     /* in flight and promised */
+    int64_t mem;      /* blocks of the sender */
 } crowd;
 
 static uint8_t data[1 << 16];
-
-static void begin_with(crowd *k, uint32_t rcv_buf_bytes)
-{
-    sim_link link = {.rate_bps = INT64_C(10000000000), .delay_us = 20, .queue_bytes = 16 << 20};
-    udt_opts o;
-    memset(k, 0, sizeof *k);
-    world_init(&k->w, 7, &link, &link);
-    udt_opts_init(&o);
-    o.own_peer = true;
-    o.snd_buf_bytes = 0; /* grows by itself */
-    o.rcv_buf_bytes = rcv_buf_bytes;
-    for (uint32_t i = 0; i < CONNS; i++) {
-        o.tag = 1 + i;
-        k->p[i] = world_connect(&k->w, PAIR_RDV_TAG, &o, 5000000);
-        own_pair(&k->w, &k->p[i], OWN_PLAIN, 0);
-        udt__near_rtt(udt__mux_find(k->w.m[0], k->p[i].s[0]), 40);
-    }
-}
-
-static void begin(crowd *k)
-{
-    begin_with(k, 0); /* grows by itself too */
-}
 
 static int find(const crowd *k, int e, int32_t sock)
 {
@@ -97,7 +76,43 @@ static void run(crowd *k, udt_time limit)
                 while (k->w.nev[e] > 0)
                     answer(k, e, &k->w.ev[e][--k->w.nev[e]]);
         k->most = m->near_bytes + m->near_turns > k->most ? m->near_bytes + m->near_turns : k->most;
+        k->mem = m->mem.blocks > k->mem ? m->mem.blocks : k->mem;
     } while (world_step(&k->w, limit));
+}
+
+/* As many connections, of which the sender knows that the path is short. */
+static void connect_until(crowd *k, uint32_t n, uint32_t rcv_buf_bytes)
+{
+    udt_opts o;
+    udt_opts_init(&o);
+    o.own_peer = true;
+    o.snd_buf_bytes = 0; /* grows by itself */
+    o.rcv_buf_bytes = rcv_buf_bytes;
+    for (uint32_t i = k->conns; i < n; i++) {
+        o.tag = 1 + i;
+        for (int e = 0; e < 2; e++)
+            k->p[i].s[e] = udt_mux_rendezvous(k->w.m[e], &k->w.addr[!e], &o, sim_net_now(k->w.net));
+    }
+    for (int e = 0; e < 2; e++)
+        sim_net_kick(k->w.net, e);
+    run(k, sim_net_now(k->w.net) + 20000);
+    for (; k->conns < n; k->conns++) {
+        own_pair(&k->w, &k->p[k->conns], OWN_PLAIN, 0);
+        udt__near_rtt(udt__mux_find(k->w.m[0], k->p[k->conns].s[0]), 40);
+    }
+}
+
+static void begin_with(crowd *k, uint32_t n, uint32_t rcv_buf_bytes)
+{
+    sim_link link = {.rate_bps = INT64_C(10000000000), .delay_us = 20, .queue_bytes = 16 << 20};
+    memset(k, 0, sizeof *k);
+    world_init(&k->w, 7, &link, &link);
+    connect_until(k, n, rcv_buf_bytes);
+}
+
+static void begin(crowd *k)
+{
+    begin_with(k, CONNS, 0); /* receivers' buffers grow by themselves too */
 }
 
 static void all_over(const crowd *k)
@@ -109,7 +124,7 @@ static void all_over(const crowd *k)
     CHECK_INT(m->near_bytes, 0);
 }
 
-TEST(udt_turns_are_whole_batches_and_bounded)
+TEST(udt_turns_are_whole_and_bounded)
 {
     static crowd k;
     udt_stats st;
@@ -119,25 +134,28 @@ TEST(udt_turns_are_whole_batches_and_bounded)
         put(&k, i);
         CHECK(k.sent[i] <= FIRST + 1456); /* no turn yet, no more in the queue */
     }
-    run(&k, from + 40000);
+    run(&k, from + 60000);
     int64_t least = EACH, most = 0;
     int whole = 0;
     for (int i = 0; i < CONNS; i++) {
         least = k.got[i] < least ? k.got[i] : least;
         most = k.got[i] > most ? k.got[i] : most;
-        whole += udt__mux_find(k.w.m[0], k.p[i].s[0])->next % BATCH == 0;
+        whole += udt__mux_find(k.w.m[0], k.p[i].s[0])->next % TURN == 0;
     }
     CHECK(whole >= CONNS - 10);
     CHECK(least > 0);
-    CHECK(most - least <= 2 * 131072);
+    CHECK(most - least <= TURN * 1456);
     run(&k, from + 2000000);
-    int64_t again = 0;
+    int64_t again = 0, acks = 0;
     for (int i = 0; i < CONNS; i++) {
         CHECK_INT(k.got[i], EACH);
         CHECK_INT(udt_mux_stats(k.w.m[0], k.p[i].s[0], &st), 0);
         again += st.pkts_retrans;
+        acks += st.acks_recv;
     }
     CHECK_INT(again, 0);
+    CHECK(acks <= 4 * CONNS * (EACH / (TURN * 1456) + 1)); /* of a turn, not of a few packets */
+    CHECK(k.mem <= 2 * CONNS + 2 * BOUND / 65536);         /* two each, and what is under way */
     CHECK(k.most <= BOUND + CONNS * 2 * 1456);
     all_over(&k);
     world_fini(&k.w);
@@ -188,7 +206,7 @@ TEST(udt_turns_go_on_without_those_who_do_not_write_or_leave)
 TEST(udt_turns_go_on_beside_readers_who_take_nothing)
 {
     static crowd k;
-    begin_with(&k, 64 << 10);
+    begin_with(&k, CONNS, 64 << 10);
     udt_time from = sim_net_now(k.w.net);
     for (int i = 0; i < CONNS; i++) {
         k.deaf[i] = i < DEAF;

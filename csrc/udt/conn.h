@@ -33,6 +33,8 @@
 #define RTT_INITIAL_US 100000
 #define BURST_OWN 64
 #define BURST_FOREIGN 16
+#define UDT_MESSAGE_BYTES 65000 /* of datagrams that the kernel gets at once, */
+#define UDT_MESSAGE_SEGS 64     /* and so many of them */
 #define LIGHT_ACK_PKTS 64
 #define NAK_WAITED_UNKNOWN 0x7fffffffu
 #define METERS 5

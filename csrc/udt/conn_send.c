@@ -281,9 +281,9 @@ static int burst_most(const udt_conn *c)
     int most = c->foreign ? BURST_FOREIGN : BURST_OWN, least = 1;
     if (!c->foreign && (uint32_t)most * c->mss > BURST_BYTES)
         most = (int)(BURST_BYTES / c->mss);
-    /* On a path as short as a room nothing stands in anybody's way for long. */
+    /* On a path as short as a room nothing stands in anybody's way for long; a turn goes whole. */
     if (c->own.is_near && !c->cc.min_period_ns)
-        least = most;
+        least = most = c->turn > most ? c->turn : most;
     if (c->cc.period_ns * most > BURST_NS)
         most = (int)(BURST_NS / c->cc.period_ns);
     return most > least ? most : least;

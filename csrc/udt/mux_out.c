@@ -8,9 +8,7 @@
 #include "base/addr.h"
 #include "udt/conn.h"
 
-#define SEGS_MAX 64
 #define SKIPS_MAX 16 /* connections that are passed over for their next turn, a message */
-#define BATCH_BYTES 65000
 
 /* To an address that is not proved yet no more goes than three times what came from it. */
 static size_t output_one(udt_conn *c, uint8_t *buf, size_t cap, size_t max_segs, size_t *seg,
@@ -47,6 +45,18 @@ static size_t next_bytes(const udt_conn *c)
     return UDT_HDR_BYTES + udt__own_data_tag(&c->own) + s->len;
 }
 
+/* It may have more to send: when those that are ready have had their turn or, while it has a turn
+ * of a crowd, at once: who wrote and who reads touch each turn once, and its bytes are still in the
+ * cache (decisions/0115). */
+static void again(udt_conn *c)
+{
+    list_remove(&c->ready);
+    if (c->turn > 0)
+        list_add_head(&c->mux->ready, &c->ready);
+    else
+        list_add_tail(&c->mux->ready, &c->ready);
+}
+
 /* What one connection adds to a message of datagrams of `seg` bytes each. It was the next of those
  * that are ready and leaves them if it has nothing more. */
 static size_t add_one(udt_conn *c, uint8_t *buf, size_t cap, size_t max_segs, size_t seg,
@@ -61,9 +71,10 @@ static size_t add_one(udt_conn *c, uint8_t *buf, size_t cap, size_t max_segs, si
         len = udt__conn_emit_data(c, buf, cap, max_segs, &seg, now);
         c->sent_at = len ? now : c->sent_at;
     }
-    list_remove(&c->ready);
     if (len)
-        list_add_tail(&c->mux->ready, &c->ready);
+        again(c);
+    else
+        list_remove(&c->ready);
     return len;
 }
 
@@ -100,20 +111,20 @@ size_t udt_mux_output(udt_mux *m, uint8_t *buf, size_t cap, size_t max_segs, udt
         *to = r->to;
         return *seg_bytes = r->len;
     }
-    max_segs = max_segs < 1 ? 1 : max_segs > SEGS_MAX ? SEGS_MAX : max_segs;
-    cap = cap > BATCH_BYTES ? BATCH_BYTES : cap;
+    max_segs = max_segs < 1 ? 1 : max_segs > UDT_MESSAGE_SEGS ? UDT_MESSAGE_SEGS : max_segs;
+    cap = cap > UDT_MESSAGE_BYTES ? UDT_MESSAGE_BYTES : cap;
     list_node *n;
     while ((n = list_first(&m->ready)) != NULL) {
         udt_conn *c = list_entry(n, udt_conn, ready);
         size_t len = output_one(c, buf, cap, max_segs, seg_bytes, now);
-        list_remove(&c->ready);
         if (len) {
-            list_add_tail(&m->ready, &c->ready);
+            again(c);
             *to = c->own.to.family ? c->own.to : c->peer;
             return c->own.on && !m->fragments
                        ? join(m, buf, len, cap, max_segs, *seg_bytes, to, now)
                        : len;
         }
+        list_remove(&c->ready);
         udt__mux_reap(c);
     }
     return 0;

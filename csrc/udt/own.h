@@ -199,6 +199,8 @@ uint64_t udt__near_queue(const struct udt_conn *c);
  * is so, and it waits for the next one if it wants one. */
 void udt__near_wait(struct udt_conn *c);
 bool udt__near_waits(const struct udt_conn *c);
+/* Packets that make an acknowledgement worth while: those of a turn, 0 = it takes none. */
+int udt__near_ack_pkts(const struct udt_conn *c);
 /* The writer for whom its turn waited has written. */
 void udt__near_wrote(struct udt_conn *c);
 /* Give turns as far as there is room, and when that is due. */

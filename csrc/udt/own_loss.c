@@ -312,12 +312,13 @@ static bool alike(int64_t a, int64_t b)
     return a * 2 < b * 3 && a * 3 > b * 2;
 }
 
-/* Ask for EACKs as often as the window needs: 8 a window, and 8 a round trip. */
+/* Ask for EACKs as often as the window needs: 8 a window, and 8 a round trip; of turns one each. */
 static void wish_acks(udt_conn *c, uint32_t heard, udt_time now)
 {
     udt_own *o = &c->own;
-    int64_t pkts = c->cc.cwnd_pkts / 8, us = c->rtt_us / 8;
+    int64_t pkts = c->cc.cwnd_pkts / 8, us = c->rtt_us / 8, turn = udt__near_ack_pkts(c);
     pkts = pkts < ACKFREQ_PKTS_MIN ? ACKFREQ_PKTS_MIN : pkts;
+    pkts = pkts < turn ? turn : pkts;
     pkts = pkts > ACKFREQ_PKTS_MAX ? ACKFREQ_PKTS_MAX : pkts;
     us = us < ACKFREQ_US_MIN ? ACKFREQ_US_MIN : us > ACKFREQ_US_MAX ? ACKFREQ_US_MAX : us;
     bool same = alike(pkts, o->said_pkts) && alike(us, o->said_us) &&

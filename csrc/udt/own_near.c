@@ -5,8 +5,9 @@
  * get 1 / (n + 1) each, but always a few packets (decisions/0090).
  *
  * Of more than fit that way with a whole batch each, a few at a time have a turn (decisions/0108):
- * two batches, for which the writer is asked when the turn comes and not before, so that nothing
- * lies in queues. The others wait in line. Who has little to say says it without a turn.
+ * four messages of the kernel, for which the writer is asked when the turn comes and not before, so
+ * that nothing lies in queues, and which leave in one go (0115). The others wait in line. Who has
+ * little to say says it without a turn.
  *  1. turn > 0: the connection may send so many packets; they are counted in mux->near_turns.
  *  2. It is in mux->line if it has something to send or a waiting writer, and no turn.
  *  3. It is in mux->given while it has a turn; `asked` while its writer may fill that. A turn that
@@ -21,8 +22,7 @@
 #define NEAR_AGE_US 60000000
 #define CROWD 128               /* connections from which on they take turns */
 #define CROWD_BYTES (3ll << 20) /* in flight and promised to turns */
-#define BATCH_BYTES 65536
-#define TURN_BATCHES 2
+#define TURN_MESSAGES 4         /* as many as leave and come in with one system call (io/net.c) */
 #define LITTLE_PKTS 2
 #define GIVEN_US 10000 /* a writer that was asked has this long, and a sender */
 
@@ -133,6 +133,17 @@ void udt__near_wrote(udt_conn *c)
     c->asked = false;
 }
 
+static int turn_pkts(const udt_conn *c)
+{
+    int segs = UDT_MESSAGE_BYTES / ((int)c->mss - UDT_IP_OVERHEAD);
+    return TURN_MESSAGES * (segs < UDT_MESSAGE_SEGS ? segs : UDT_MESSAGE_SEGS);
+}
+
+int udt__near_ack_pkts(const udt_conn *c)
+{
+    return crowded(c) ? turn_pkts(c) : 0;
+}
+
 static void give(udt_conn *c, udt_time now)
 {
     udt_mux *m = c->mux;
@@ -141,7 +152,7 @@ static void give(udt_conn *c, udt_time now)
         return;
     c->turn_at = now;
     list_add_tail(&m->given, &c->line);
-    c->turn = TURN_BATCHES * (BATCH_BYTES / (int)c->mss);
+    c->turn = turn_pkts(c);
     m->near_turns += c->turn * (int64_t)c->payload;
     if (!c->want_space || c->state != CONN_OPEN || c->snd.tail - c->next >= c->turn) {
         udt__conn_ready(c);
@@ -156,7 +167,7 @@ static bool has_turns(const udt_mux *m)
 {
     return !list_empty(&m->line) &&
            (m->sockets < CROWD ||
-            m->near_bytes + m->near_turns + TURN_BATCHES * BATCH_BYTES <= CROWD_BYTES);
+            m->near_bytes + m->near_turns + TURN_MESSAGES * UDT_MESSAGE_BYTES <= CROWD_BYTES);
 }
 
 udt_time udt__near_deadline(const udt_mux *m)
