@@ -228,3 +228,37 @@ TEST(udt_turns_go_on_beside_readers_who_take_nothing)
     all_over(&k);
     world_fini(&k.w);
 }
+
+/* Connections that come and go make a crowd and end it while everybody sends. */
+TEST(udt_turns_begin_and_end_with_the_crowd)
+{
+    enum { FEW = 100 };
+    static crowd k;
+    begin_with(&k, FEW, 0);
+    const udt_mux *m = k.w.m[0];
+    for (int i = 0; i < FEW; i++)
+        put(&k, i);
+    run(&k, sim_net_now(k.w.net) + 2000);
+    CHECK(list_empty(&m->line));
+    CHECK(list_empty(&m->given));
+    connect_until(&k, CONNS, 0);
+    for (int i = FEW; i < CONNS; i++)
+        put(&k, i);
+    run(&k, sim_net_now(k.w.net) + 20000);
+    CHECK(!list_empty(&m->line));
+    for (int i = 0; i < FEW; i++) {
+        CHECK(k.got[i] < EACH);
+        k.closed[i] = true;
+        CHECK_INT(udt_mux_close(k.w.m[0], k.p[i].s[0], 0, sim_net_now(k.w.net)), 0);
+    }
+    sim_net_kick(k.w.net, 0);
+    while (m->sockets > FEW) /* their farewells take a moment */
+        run(&k, sim_net_now(k.w.net) + 1000);
+    CHECK(list_empty(&m->line));
+    CHECK(k.got[CONNS - 1] < EACH);
+    run(&k, sim_net_now(k.w.net) + 2000000);
+    for (int i = FEW; i < CONNS; i++)
+        CHECK_INT(k.got[i], EACH);
+    all_over(&k);
+    world_fini(&k.w);
+}

@@ -144,10 +144,24 @@ int udt__near_ack_pkts(const udt_conn *c)
     return crowded(c) ? turn_pkts(c) : 0;
 }
 
+/* The crowd is over, or the path has become long. */
+static void go_on(udt_conn *c)
+{
+    udt__conn_ready(c);
+    if (!c->want_space || c->state != CONN_OPEN || !udt_sndbuf_writable(&c->snd))
+        return;
+    c->want_space = false;
+    udt__conn_event(c, UDT_EV_WRITABLE);
+}
+
 static void give(udt_conn *c, udt_time now)
 {
     udt_mux *m = c->mux;
     list_remove(&c->line);
+    if (!crowded(c)) {
+        go_on(c);
+        return;
+    }
     if (ungranted(c))
         return;
     c->turn_at = now;
@@ -187,7 +201,10 @@ void udt__near_turns(udt_mux *m, udt_time now)
         if (c->turn_at + GIVEN_US > now)
             break;
         end_turn(c);
-        udt__near_wait(c); /* behind the others, if there is something to send */
+        if (crowded(c))
+            udt__near_wait(c); /* behind the others, if there is something to send */
+        else
+            go_on(c);
     }
     while (has_turns(m))
         give(list_entry(m->line.next, udt_conn, line), now);
