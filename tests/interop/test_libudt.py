@@ -30,7 +30,7 @@ FAULTS = {
     "doubled": ["--dup", "50000", "--dup-delay", "2000"],
     "far": ["--delay", "50000", "--jitter", "2000"],
     "narrow": ["--rate", "20000000", "--delay", "5000", "--queue", "60000"],
-    "start": ["--loss-mask", "0x22"],  # the second datagram each way is lost (a server's answer), and the sixth
+    "start": ["--loss-mask", "0x22"],  # each way the second (a server's answer), the sixth
 }
 BOTH_WAYS = ("clean", "loss1", "loss5reorder")
 STREAM_BYTES = {"clean": 64_000_000, "loss1": 8_000_000, "loss5reorder": 1_000_000}

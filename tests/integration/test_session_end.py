@@ -1,0 +1,57 @@
+"""The end of a session, and with it of the key towards the master, at a live cluster."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from cluster import Cluster
+
+SESSION_S = 8.0
+LONG = """
+import sys, sector
+
+with sector.connect() as cloud:
+    for line in sys.stdin:
+        try:
+            print("names", *cloud.ls("/"), flush=True)
+        except sector.SectorError as error:
+            print(type(error).__name__, error.hint, flush=True)
+"""
+
+
+def test_a_session_that_ends_is_renewed_by_password_or_says_so(tmp_path: Path) -> None:
+    """A program under way and a new command: both name the remedy, and work again after it."""
+    cluster = Cluster(tmp_path / "c", 1)
+    cluster.dir.mkdir()
+    up = cluster.dir / "up"
+    cluster.ok("init", str(up), "--slaves", "1")
+    settings = up / "master.toml"
+    text = settings.read_text()
+    assert text.count("[master]\n") == 1
+    settings.write_text(text.replace("[master]\n", f"[master]\nsession_hours = {SESSION_S / 3600}\n"))
+    cluster.start()
+    password = ("--password-file", str(up / "admin.password"))
+    pipe = subprocess.PIPE
+    try:
+        cluster.ok("login", *password)
+        with subprocess.Popen(
+            [sys.executable, "-c", LONG], env=cluster.env, stdin=pipe, stdout=pipe, text=True
+        ) as user:
+            assert user.stdin is not None and user.stdout is not None
+            try:
+                for wait_s, wanted in ((0.0, "names"), (SESSION_S + 1, "SessionExpired")):
+                    time.sleep(wait_s)
+                    print("ls", file=user.stdin, flush=True)
+                    said = user.stdout.readline()
+                    assert said.startswith(wanted), said
+                assert "sector login" in said
+            finally:
+                user.stdin.close()
+        assert "sector login" in cluster.refused("ls", "/").err
+        cluster.ok("login", *password)
+        cluster.ok("ls", "/")
+    finally:
+        cluster.stop()
