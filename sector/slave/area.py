@@ -93,11 +93,23 @@ class Area:
                 setattr(self, name, -1)
 
     # ---------------------------------------------------------------------------------------- scan
+    def _unreadable(self, error: OSError) -> errors.LocalIO:
+        what = f"{error.filename}: " if isinstance(error.filename, str) else ""
+        return errors.LocalIO(
+            f"data directory {self.root}: {what}{error.strerror or error}",
+            hint="check data_dir, its owner and free space",
+        )
+
     def _walk(self) -> Iterator[Found]:
-        for folder, _dirs, names, fd in os.fwalk(".", dir_fd=self._files, follow_symlinks=False):
+        """All regular files. Raises OSError for a directory that cannot be read: its files are not gone."""
+        tree = os.fwalk(".", dir_fd=self._files, follow_symlinks=False, onerror=_unless_gone)
+        for folder, _dirs, names, fd in tree:
             for name in names:
                 raw = f"{folder[1:]}/{name}"
-                info = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                try:
+                    info = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                except FileNotFoundError:  # removed or renamed meanwhile
+                    continue
                 try:
                     path = check_path(raw)
                 except errors.BadPath as bad:
@@ -129,7 +141,9 @@ class Area:
                     try:
                         with open(entry.path, "rb") as source:
                             record = _decode_record(source.read())
-                    except (msgspec.DecodeError, UnicodeDecodeError, OSError):
+                    except (msgspec.DecodeError, UnicodeDecodeError, OSError) as error:
+                        if isinstance(error, OSError) and error.errno != errno.EIO:
+                            raise  # not the record's fault
                         os.rename(entry.path, entry.path + ".bad")
                         self.warnings.append(f"damaged record {entry.path} was set aside")
                         continue
@@ -216,3 +230,8 @@ class Area:
         if record is not None:
             self._forget(record)
         self.warnings.append(f"{path} was moved to the attic: {why}")
+
+
+def _unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error

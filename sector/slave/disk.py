@@ -81,10 +81,7 @@ class Disk(Area):
             return self._recover()
         except OSError as error:
             self.close_thd()
-            raise errors.LocalIO(
-                f"data directory {self.root}: {error.strerror or error}",
-                hint="check data_dir, its owner and free space",
-            ) from None
+            raise self._unreadable(error) from None
         except errors.SectorError:
             self.close_thd()
             raise
@@ -104,8 +101,12 @@ class Disk(Area):
         return result
 
     def rescan_thd(self) -> Catalogue:
-        """What changed in the visible tree behind our back; nothing is touched."""
-        return reconcile(self._walk(), list(self.entries.values()), {}, self.mirror.tombstones)
+        """What changed in the visible tree behind our back; nothing is touched. Raises LocalIO when a part
+        of the tree cannot be read."""
+        try:
+            return reconcile(self._walk(), list(self.entries.values()), {}, self.mirror.tombstones)
+        except OSError as error:
+            raise self._unreadable(error) from None
 
     def _fits(self, found: Found) -> bool:
         try:
@@ -173,15 +174,19 @@ class Disk(Area):
             return False
 
     def lost_thd(self, path: str, version: Version) -> bool:
-        """Drop the record of a content whose file is gone; False if it is there after all."""
+        """Drop the record of a content whose file is gone; False if it is there after all. Raises LocalIO
+        when that cannot be seen."""
         with self._lock(path):
             record = self.entries.get(path)
             if record is None or record.version != version:
                 return False
-            with contextlib.suppress(OSError):
+            try:
                 info = self._stat(path)
                 if Found(path, info.st_ino, info.st_size, info.st_mtime_ns).matches(record):
                     return False
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                    raise beneath.explain(error, path, self.where) from None
             del self.entries[path]
             self._forget(record)
             return True

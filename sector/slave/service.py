@@ -28,7 +28,7 @@ from sector.model import Address, Tombstone
 from sector.refusals import Counts, Watch
 from sector.resolve import literal_host
 from sector.rpc import Caller, RpcNode
-from sector.slave.catalog import Catalogue, Record
+from sector.slave.catalog import Record
 from sector.slave.context import SlaveContext
 from sector.slave.core import SlaveCore, retry_delay
 from sector.slave.disk import Disk
@@ -36,11 +36,11 @@ from sector.slave.door import Link, MasterDoor, Probe
 from sector.slave.local import LocalDisk
 from sector.slave.mirror import Part
 from sector.slave.pool import Pool, Threads
+from sector.slave.scan import TreeWatch
 from sector.slave.transfer import Transfers
 from sector.wire.base import Ok, Request
 from sector.wire.login import Join, Joined
 from sector.wire.slave import (
-    Adopted,
     Copy,
     Delete,
     Heartbeat,
@@ -60,7 +60,6 @@ from sector.wire.slave import (
 
 log = Logger()
 _REPORT_FILES = 2000
-_FIRST_CHECK_BYTES = 2 << 30
 _MISSES = 3
 
 JoinMaster = Callable[[Join], Awaitable[Joined]]
@@ -138,6 +137,15 @@ class Slave(Service):
         self._background: set[Deferred[Any]] = set()
         self.transfers = Transfers(
             self.core, self.disk, pool, data, reactor, self.master_call, now, rng.random
+        )
+        self.tree = TreeWatch(
+            self.disk,
+            pool,
+            reactor,
+            config.slave.scan_s,
+            self.master_call,
+            joined=lambda: self._link.peer is not None,
+            stopping=lambda: self._stopping,
         )
         self.context = SlaveContext(
             self.slave_id,
@@ -219,11 +227,11 @@ class Slave(Service):
     # --------------------------------------------------------------------------------- the main loop
     async def _run(self) -> None:
         catalogue = await self.pool.run(self.disk.open_thd)
-        self._tell_warnings()
+        self.tree.tell_warnings()
         log.info("slave {slave} has {files} files", slave=self.slave_id, files=len(self.disk.entries))
-        later = await self._settle(catalogue)
+        later = await self.tree.settle(catalogue)
         self._attach_sphere()
-        self._spawn(self._watch_tree(later), "scanning the data directory")
+        self._spawn(self.tree.run(later), "scanning the data directory")
         attempt = 0
         while not self._stopping:
             try:
@@ -292,7 +300,8 @@ class Slave(Service):
             if not await self._sleep(self._beat_s):
                 return
             try:
-                if (await self._beat()).want_report and not self._reporting:
+                wanted = (await self._beat()).want_report or self.tree.untold
+                if wanted and not self._reporting:
                     self._reporting = True
                     self._spawn(self._report_again(), "report")
                 misses = 0
@@ -343,8 +352,12 @@ class Slave(Service):
             log.debug("the master was not told of refused datagrams: {why}", why=error.message)
 
     async def _report_again(self) -> None:
+        untold, self.tree.untold = self.tree.untold, False
         try:
             await self._report()
+        except errors.SectorError:
+            self.tree.untold |= untold
+            raise
         finally:
             self._reporting = False
 
@@ -428,70 +441,7 @@ class Slave(Service):
         for path, version in reply.drop:
             await self.pool.run(self.disk.set_aside_thd, path, version, "old or deleted, said the master")
         self.transfers.resume(reply.publish, reply.discard)
-        self._tell_warnings()
-
-    def _tell_warnings(self) -> None:
-        warnings, self.disk.warnings = self.disk.warnings, []
-        for text in warnings[:20]:
-            log.warn("{text}", text=text)
-        if len(warnings) > 20:
-            log.warn("{count} more of these", count=len(warnings) - 20)
-
-    # ------------------------------------------------------------------- files changed by other hands
-    async def _settle(self, catalogue: Catalogue) -> Catalogue:
-        """Look into new and changed files before the first report, as long as they are not too many."""
-        later = Catalogue()
-        budget = _FIRST_CHECK_BYTES
-        for found, record in catalogue.verify:
-            if found.size <= budget:
-                budget -= found.size
-                await self.pool.run(self.disk.verify_thd, found, record, self._halt)
-            else:
-                later.verify.append((found, record))
-        for found in catalogue.adopt:
-            if found.size <= budget:
-                budget -= found.size
-                await self.pool.run(self.disk.adopt_thd, found, self._halt)
-            else:
-                later.adopt.append(found)
-        return later
-
-    def _halt(self) -> bool:
-        return self._stopping
-
-    async def _watch_tree(self, later: Catalogue) -> None:
-        """Adopt what was too much at the start, then look at the tree again and again."""
-        await self._tell_changes(later)
-        while not self._stopping:
-            await pause(self.clock, self.config.slave.scan_s)
-            if self._link.peer is not None:
-                await self._tell_changes(await self.pool.run(self.disk.rescan_thd))
-
-    async def _tell_changes(self, catalogue: Catalogue) -> None:
-        found, gone = [], []
-        for seen, record in catalogue.verify:
-            if await self.pool.run(self.disk.verify_thd, seen, record, self._halt):
-                found.append(record.meta)
-            else:
-                gone.append((record.path, record.version))
-        for path, why in catalogue.attic:
-            known = self.disk.entries.get(path)
-            if known is None:
-                await self.pool.run(self.disk.aside_unknown_thd, path, why)
-            elif (path, known.version) in catalogue.gone:
-                await self.pool.run(self.disk.set_aside_thd, path, known.version, why)
-        for path, version in catalogue.gone:
-            if await self.pool.run(self.disk.lost_thd, path, version) or path not in self.disk.entries:
-                gone.append((path, version))
-        for seen in catalogue.adopt:
-            new = await self.pool.run(self.disk.adopt_thd, seen, self._halt)
-            if new is not None:
-                found.append(new.meta)
-        self._tell_warnings()
-        for at in range(0, max(len(found), len(gone)), 1000):
-            await self.master_call(
-                Adopted(self.slave_id, found[at : at + 1000], gone[at : at + 1000]), deadline_s=30.0
-            )
+        self.tree.tell_warnings()
 
     # ------------------------------------------------------------------------------------- commands
     def check_master(self, caller: Caller, request: Request) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -257,6 +258,45 @@ def test_adoption_of_native_files(sim: SimCluster, tmp_path: Path) -> None:
     sim.start_slave("s1")
     sim.advance(5)
     assert sim.wait(cloud.read("/by/hand")) == b"hello"
+
+
+def test_scanning_goes_on_after_the_master_was_away(sim: SimCluster) -> None:
+    """A scan that cannot be told of is told of later, and is not the last one."""
+    cloud = sim.client()
+    slave = sim.slaves["s1"]
+    assert slave.service is not None
+    scans = slave.service.config.slave.scan_s
+    first, second = slave.native("/by/hand"), slave.native("/by/hand2")
+    first.parent.mkdir(parents=True)
+    started = sim.clock.seconds()
+    sim.advance(scans - started % scans - 1.5, step=0.1)
+    first.write_bytes(b"native")
+    sim.kill_master()
+    sim.until(lambda: "/by/hand" in slave.service.disk.entries, limit_s=5.0)
+    sim.advance(40.0)
+    sim.start_master()
+    sim.until(lambda: sim.wait(cloud.exists("/by/hand")), limit_s=60.0)
+    second.write_bytes(b"native, too")
+    sim.until(lambda: sim.wait(cloud.exists("/by/hand2")), limit_s=2 * scans)
+
+
+def test_what_the_master_refused_to_hear_of_the_tree_is_reported(sim: SimCluster) -> None:
+    """One lost answer does not leave the master ignorant of a file that was found."""
+    cloud = sim.client()
+    slave = sim.slaves["s1"]
+    assert slave.service is not None
+    ask, refused = slave.service.tree._master_call, []
+
+    async def deaf(request: Any, **options: Any) -> Any:
+        refused.append(request)
+        raise errors.TimedOut("no answer")
+
+    slave.service.tree._master_call = deaf
+    slave.native("/by").mkdir(parents=True)
+    slave.native("/by/hand").write_bytes(b"native")
+    sim.until(lambda: refused, limit_s=400.0)
+    slave.service.tree._master_call = ask
+    sim.until(lambda: sim.wait(cloud.exists("/by/hand")), limit_s=30.0)
 
 
 def test_exclusive_writer_and_no_replace(sim: SimCluster, tmp_path: Path) -> None:

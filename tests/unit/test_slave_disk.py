@@ -472,6 +472,76 @@ def test_damaged_records_do_not_stop_the_slave(here: Disk) -> None:
     again.close_thd()
 
 
+def refuse_to_open(monkeypatch: pytest.MonkeyPatch, folder: str, number: int) -> None:
+    """From now on the operating system does not open the directory of this name."""
+    real = os.open
+
+    def broken(path: Any, flags: int, *args: Any, **options: Any) -> int:
+        if path == folder:
+            raise OSError(number, os.strerror(number), folder)
+        return real(path, flags, *args, **options)
+
+    monkeypatch.setattr(os, "open", broken)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.EMFILE])
+def test_files_of_a_directory_that_cannot_be_read_are_not_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """A slave does not start on half a tree, and forgets nothing of the other half."""
+    first = opened(tmp_path / "d")
+    store(first, "/sub/a", b"content", V1)
+    with monkeypatch.context() as broken:
+        refuse_to_open(broken, "sub", number)
+        with pytest.raises(errors.LocalIO, match=f"sub: {os.strerror(number)}"):
+            first.rescan_thd()
+        first.close_thd()
+        with pytest.raises(errors.LocalIO, match=f"sub: {os.strerror(number)}"):
+            Disk(str(tmp_path / "d"), "s1").open_thd()
+    again = opened(tmp_path / "d")
+    assert again.entries["/sub/a"].version == V1
+    again.close_thd()
+
+
+def test_a_file_that_cannot_be_looked_at_is_not_lost(here: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a file that is gone is forgotten; a disk that does not answer says nothing."""
+    store(here, "/a", b"content", V1)
+
+    def broken(path: str) -> os.stat_result:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as context:
+        context.setattr(here, "_stat", broken)
+        with pytest.raises(errors.LocalIO):
+            here.lost_thd("/a", V1)
+    assert here.entries["/a"].version == V1 and not here.lost_thd("/a", V1)
+    os.unlink(os.path.join(here.root, "files", "a"))
+    assert here.lost_thd("/a", V1)
+
+
+def test_records_that_cannot_be_opened_now_are_not_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process without descriptors left must not take good records for damaged ones."""
+    first = opened(tmp_path / "d")
+    record = store(first, "/a", b"content", V1)
+    file = first._record_file(record)
+    first.close_thd()
+
+    def broken(path: Any, *args: Any, **options: Any) -> Any:
+        if path == file:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+        return open(path, *args, **options)
+
+    with monkeypatch.context() as context:
+        context.setattr(area, "open", broken, raising=False)
+        with pytest.raises(errors.LocalIO, match="Too many open files"):
+            Disk(str(tmp_path / "d"), "s1").open_thd()
+    again = opened(tmp_path / "d")
+    assert again.entries["/a"].version == V1
+    again.close_thd()
+
+
 def test_local_files_are_taken_over_and_put_back(here: Disk, tmp_path: Path) -> None:
     scratch = here.scratch_thd("job")
     local = os.path.join(scratch, "out")
