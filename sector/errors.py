@@ -246,3 +246,9 @@ BY_CODE: dict[str, type[SectorError]] = _tree(SectorError)
 def from_wire(code: str, message: str, hint: str) -> SectorError:
     """The exception for an error that came over the wire; an unknown code becomes a plain SectorError."""
     return BY_CODE.get(code, SectorError)(message, hint=hint)
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Text from elsewhere (names, messages) for a terminal: what would move the cursor or change colours is
+    escaped, but for the characters of `keep`."""
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)

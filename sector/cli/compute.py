@@ -15,7 +15,7 @@ from sector.cli.calls import call
 from sector.cli.files import connection
 from sector.cli.main import Shared, shared_options
 from sector.cli.render import duration_text, print_json, print_table, say, size_text
-from sector.errors import UsageError
+from sector.errors import UsageError, printable
 from sector.wire.sphere import JobCancel, JobInfo, JobList, JobShow, JobTable, UdfFault
 
 GRANULARITIES = click.Choice(["record", "batch", "segment", "file"])
@@ -200,7 +200,7 @@ def show(shared: Shared, job_id: str) -> None:
         print_json(_detailed(info))
         return
     c = info.counts
-    click.echo(f"job {info.id}  {info.label}  of {info.user}: {info.state}, stage {info.stage}")
+    click.echo(f"job {info.id}  {printable(info.label)}  of {info.user}: {info.state}, stage {info.stage}")
     click.echo(f"segments {c.done} of {c.total}, {c.failed} failed, {c.retries} retries, {c.seconds:.1f} s")
     if info.spes:
         print_table(
@@ -211,9 +211,9 @@ def show(shared: Shared, job_id: str) -> None:
     for error in info.errors:
         where = f"segment {error.segment}" if error.segment >= 0 else "job"
         where += f", record {error.record}" if error.record >= 0 else ""
-        click.echo(f"{where}: {error.type}: {error.message}")
+        click.echo(f"{where}: {error.type}: {printable(error.message)}")
         if error.traceback:
-            click.echo(error.traceback.rstrip())
+            click.echo(printable(error.traceback.rstrip(), "\n\t"))
 
 
 @job.command(epilog="\b\nExample:\n  sector job cancel 4f2a")

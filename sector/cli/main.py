@@ -19,7 +19,7 @@ import click
 
 from sector import __version__
 from sector.config import Config, load_client, nearest, override_client
-from sector.errors import BadConfig, SectorError, UdfError, UsageError
+from sector.errors import BadConfig, SectorError, UdfError, UsageError, printable
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -183,8 +183,7 @@ def report(error: SectorError, as_json: bool) -> int:
         click.echo(json.dumps({"error": error.as_json()}, ensure_ascii=False))
     else:
         # a user function's own traceback is what its author asked for; all else is one line
-        lines = error.message.splitlines()
-        message = error.message if isinstance(error, UdfError) else " ".join(lines)
+        message = printable(error.message, "\n\t" if isinstance(error, UdfError) else "")
         click.echo(f"sector: {message}" + (f" ({error.hint})" if error.hint else ""), err=True)
     return 2 if isinstance(error, UsageError) and not isinstance(error, BadConfig) else 1
 

@@ -11,6 +11,8 @@ from typing import Any
 import click
 import msgspec
 
+from sector.errors import printable
+
 
 def plain(value: Any) -> Any:
     """`value` as JSON knows it: Structs become objects by field name, bytes hex, addresses "HOST:PORT"."""
@@ -34,7 +36,7 @@ def print_json(value: Any) -> None:
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]], right: Iterable[int] = ()) -> None:
     """Columns in line; `right` are the indexes of those aligned to the right."""
-    cells = [[str(cell) for cell in row] for row in rows]
+    cells = [[printable(str(cell)) for cell in row] for row in rows]
     widths = [max([len(head), *(len(row[i]) for row in cells)]) for i, head in enumerate(heads)]
     to_right = set(right)
     for row in [list(heads), *cells]:
@@ -47,7 +49,7 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]], right: I
 
 def say(text: str) -> None:
     """One line of talk on standard error."""
-    click.echo(text, err=True)
+    click.echo(printable(text), err=True)
 
 
 def size_text(size: float) -> str:

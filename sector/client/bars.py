@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sector.client.progress import Progress
+from sector.errors import printable
 
 
 def wanted() -> bool:
@@ -43,7 +44,7 @@ def bar(title: str, progress: Progress | bool | None = None) -> Iterator[Progres
         task = drawing.add_task(title, total=None)
 
         def show(now: Progress) -> None:
-            what = os.path.basename(now.name) or title
+            what = printable(os.path.basename(now.name)) or title
             if now.files_total > 1:
                 what = f"{now.files_done}/{now.files_total} {what}"
             drawing.update(task, total=now.bytes_total, completed=now.bytes_done, description=what[:40])
