@@ -19,7 +19,7 @@ from sector.client.bars import bar
 from sector.client.blocking import Cloud, connected
 from sector.client.progress import Progress, Summary
 from sector.config import parse_rate
-from sector.errors import LocalIO, UsageError
+from sector.errors import LocalIO, UsageError, printable
 from sector.model import FileInfo
 from sector.wire.files import Replicas
 
@@ -62,11 +62,6 @@ def info_json(info: FileInfo) -> dict[str, Any]:
         "digest": info.digest,
         "replicas": list(info.replicas),
     }
-
-
-def shown(name: str) -> str:
-    """A name for people: what would move the cursor is escaped."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
 def when(mtime: float) -> str:
@@ -116,7 +111,7 @@ def ls(shared: Shared, path: str, long: bool, recursive: bool) -> None:
 
 def _listed(entry: FileInfo, whole: bool) -> str:
     name = entry.path if whole else entry.path.rsplit("/", 1)[1]
-    return shown(name) + ("/" if entry.kind == "dir" else "")
+    return printable(name) + ("/" if entry.kind == "dir" else "")
 
 
 @click.command()
@@ -137,7 +132,7 @@ def stat(shared: Shared, path: str) -> None:
         print_json(info_json(info))
         return
     fields = info_json(info)
-    fields["path"] = shown(info.path)
+    fields["path"] = printable(info.path)
     fields["mtime"] = when(info.mtime)
     fields["replicas"] = ", ".join(info.replicas) or "-"
     fields["size"] = f"{info.size} bytes"
@@ -277,6 +272,7 @@ def report(shared: Shared, verb: str, summary: Summary, stats: bool) -> None:
                 "digest": one.digest,
                 "node": one.node,
                 "seconds": round(one.seconds, 6),
+                **({"changed": one.changed} if verb == "put" else {}),
                 **({"stats": one.stats, "limited": _rounded(limits(verb, one.stats))} if stats else {}),
             }
             for one in summary.files
@@ -300,7 +296,7 @@ def report(shared: Shared, verb: str, summary: Summary, stats: bool) -> None:
     if stats:
         for one in summary.files:
             why = sentence(limits(verb, one.stats), one.stats)
-            say(f"{shown(one.path)}: slave {one.node}, {one.seconds:.3f} s, {why}")
+            say(f"{printable(one.path)}: slave {one.node}, {one.seconds:.3f} s, {why}")
             for name, value in sorted(one.stats.items()):
                 say(f"  {name} = {value}")
 
@@ -323,12 +319,13 @@ def put(
     progress_kind: str | None,
     no_replace: bool,
     follow: bool,
-) -> None:
+) -> int:
     """Store files of this machine in the cloud.
 
     REMOTE that is a directory, or ends with /, takes the files by name; else it names the one file.
     Directories that are missing are made. A file is visible when all of it is safe on a slave's disk.
-    Of a directory, symbolic links and what is no file are left out, and a line says so.
+    Of a directory, symbolic links and what is no file are left out, and a line says so. If a file is
+    written to while it is read, a line says so, and the exit status is 1.
 
     \b
     Examples:
@@ -353,6 +350,7 @@ def put(
                 progress=progress,
             )
     report(shared, "put", summary, stats)
+    return 1 if any(one.changed for one in summary.files) else 0
 
 
 @click.command()
@@ -499,7 +497,7 @@ def replicate(shared: Shared, path: str, copies: int, wait: bool, timeout: float
 
     def changed(state: Replicas) -> None:
         if shared.bars and (not last or last[-1] != state):
-            say(f"{shown(path)}: {state.have} of {state.wanted} replicas")
+            say(f"{printable(path)}: {state.have} of {state.wanted} replicas")
         last[:] = [state]
 
     with connection(shared) as cloud:
@@ -508,4 +506,4 @@ def replicate(shared: Shared, path: str, copies: int, wait: bool, timeout: float
         print_json({"path": path, "wanted": state.wanted, "have": state.have, "replicas": list(state.nodes)})
     else:
         nodes = f" ({', '.join(state.nodes)})" if state.nodes else ""
-        click.echo(f"{shown(path)}: {state.have} of {state.wanted} replicas{nodes}")
+        click.echo(f"{printable(path)}: {state.have} of {state.wanted} replicas{nodes}")

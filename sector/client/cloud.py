@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred, DeferredSemaphore, ensureDeferred
@@ -249,8 +250,9 @@ class CloudClient:
         the one file; missing directories are made. `recursive` = directories with all below; `create` "new" =
         never replace; `follow` = take what symbolic links in directories lead to, else they are left out and
         a note says so; `parallel` files at once (None: 4, of those up to 1 MiB 32); `limit` bytes per second
-        that this client sends meanwhile, all together (0 = no cap). Errors: LocalIO, Exists, NoSpace, Denied,
-        LeaseHeld, LeaseLost, Unavailable, Unreachable."""
+        that this client sends meanwhile, all together (0 = no cap). A file that was written to meanwhile is
+        stored all the same, with a note and `changed` set in its part of the summary. Errors: LocalIO,
+        Exists, NoSpace, Denied, LeaseHeld, LeaseLost, Unavailable, Unreachable."""
         if create not in ("any", "new"):
             raise errors.UsageError(f"create={create!r} is not possible", hint="use any or new")
         _check_number("parallel", 1 if parallel is None else parallel, 1)
@@ -334,7 +336,15 @@ class CloudClient:
     async def _put_one(self, source: str, path: str, create: str, progress: Progress) -> Moved:
         fd, size = await self.run(open_local_thd, source)
         try:
-            return await Put(self.link, source, path, progress).run(fd, size, create)
+            before = await self.run(os.fstat, fd)
+            moved = await Put(self.link, source, path, progress).run(fd, size, create)
+            after = await self.run(os.fstat, fd)
+            if (size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns):
+                return moved
+            progress.note(
+                f"{source} changed while it was read: {path} may be part old, part new; put it again"
+            )
+            return replace(moved, changed=True)
         finally:
             os.close(fd)
 

@@ -63,7 +63,8 @@ class FileProgress:
 @dataclass(frozen=True, slots=True)
 class Moved:
     """One file that was put or got. `local` and `path` say where it is, `node` which slave served it at
-    last, `seconds` how long it took, `stats` what the transport counted (bytes, microseconds)."""
+    last, `seconds` how long it took, `stats` what the transport counted (bytes, microseconds); `changed`: the
+    local file was written to while it was put, so that the stored one may be part old, part new."""
 
     path: str
     local: str
@@ -73,6 +74,7 @@ class Moved:
     node: str
     seconds: float
     stats: dict[str, int] = field(default_factory=dict, repr=False)
+    changed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

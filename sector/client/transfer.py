@@ -455,10 +455,11 @@ class Get:
         begin = clock.seconds()
         grant = grant or await self.open()
         info = grant.info
-        temp, fd = await self.link.run(_make_temp_thd, target, info.size, overwrite)
+        place = await self.link.run(_place_thd, target)
+        temp, fd = await self.link.run(_make_temp_thd, place, info.size, overwrite)
         try:
             await self.whole(fd, grant)
-            await self.link.run(_keep_temp_thd, temp, fd, target)
+            await self.link.run(_keep_temp_thd, temp, fd, place, overwrite)
         except BaseException:
             os.close(fd)
             with contextlib.suppress(OSError):
@@ -470,9 +471,24 @@ class Get:
         return Moved(self.path, target, info.size, info.version, info.digest, node, seconds, self.stats)
 
 
+def _place_thd(target: str) -> str:
+    """Where a file for `target` has to appear: where a symbolic link leads to. Raises LocalIO for what must
+    not be replaced by a file (a device, a pipe, a directory)."""
+    place = os.path.realpath(target) if os.path.islink(target) else target
+    try:
+        kind = os.stat(target).st_mode
+    except OSError:
+        return place
+    if stat.S_ISDIR(kind):
+        raise errors.LocalIO(f"{target} is a directory on this machine", hint="choose another name")
+    if not stat.S_ISREG(kind):
+        raise errors.LocalIO(f"{target} is not a regular file", hint="- prints on standard output")
+    return place
+
+
 def _make_temp_thd(target: str, size: int, overwrite: bool) -> tuple[str, int]:
     if not overwrite and os.path.lexists(target):
-        raise errors.Exists(f"{target} exists", hint="remove it or choose another name")
+        raise _exists(target)
     folder, name = os.path.split(os.path.abspath(target))
     short = os.fsencode(name)[:200].decode(errors="ignore")  # a name has at most 255 bytes
     temp = os.path.join(folder, f".{short}.{os.urandom(4).hex()}.part")
@@ -508,10 +524,28 @@ def _refused(error: OSError, target: str, size: int, fd: int) -> errors.SectorEr
             os.close(fd)
 
 
-def _keep_temp_thd(temp: str, fd: int, target: str) -> None:
+def _exists(target: str) -> errors.Exists:
+    return errors.Exists(f"{target} exists", hint="remove it or choose another name")
+
+
+def _keep_temp_thd(temp: str, fd: int, target: str, overwrite: bool) -> None:
+    """Put the finished file in its place; one that it replaces leaves its permissions."""
     try:
+        with contextlib.suppress(FileNotFoundError):
+            os.fchmod(fd, os.stat(target).st_mode & 0o777)
         os.fsync(fd)
-        os.rename(temp, target)
+        if overwrite:
+            os.rename(temp, target)
+            return
+        try:
+            os.link(temp, target)  # unlike a rename it does not replace what came meanwhile
+            os.unlink(temp)
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.EOPNOTSUPP):  # file systems without links
+                raise
+            os.rename(temp, target)
+    except FileExistsError:
+        raise _exists(target) from None
     except OSError as error:
         raise _refused(error, target, os.fstat(fd).st_size, os.dup(fd)) from None
 

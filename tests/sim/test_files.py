@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -326,6 +328,73 @@ def test_cancelled_put_leaves_nothing(sim: SimCluster, tmp_path: Path) -> None:
     sim.advance(20)
     for slave in sim.slaves.values():
         assert list((slave.root / ".sector" / "tmp").iterdir()) == []
+
+
+def test_get_never_replaces_a_device_or_a_pipe(sim: SimCluster, tmp_path: Path) -> None:
+    """`get /a /dev/null` by root must not leave the machine without /dev/null."""
+    cloud = sim.client()
+    sim.wait(cloud.write("/a", b"content"))
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "null").symlink_to("/dev/null")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "to" / "folder").mkdir(parents=True)
+    for name in ("pipe", "null"):
+        with pytest.raises(errors.LocalIO, match=f"{name} is not a regular file"):
+            sim.wait(cloud.get("/a", tmp_path / name))
+    sim.wait(cloud.write("/tree/folder", b"content"))
+    with pytest.raises(errors.LocalIO, match="folder is a directory"):
+        sim.wait(cloud.get("/tree/folder", tmp_path / "to"))
+    assert stat.S_ISFIFO(os.stat(tmp_path / "pipe").st_mode)
+    assert (tmp_path / "null").is_symlink() and stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    assert not [name for name in os.listdir(tmp_path) if name.endswith(".part")]
+
+
+def test_get_keeps_the_link_and_the_permissions_of_what_it_replaces(sim: SimCluster, tmp_path: Path) -> None:
+    """A private file stays private, and a link to a larger disk goes on leading there."""
+    cloud = sim.client()
+    sim.wait(cloud.write("/a", b"content"))
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk" / "real").write_bytes(b"old")
+    (tmp_path / "disk" / "real").chmod(0o600)
+    (tmp_path / "link").symlink_to("disk/real")
+    (tmp_path / "ahead").symlink_to("disk/new")
+    sim.wait(cloud.get("/a", tmp_path / "link"))
+    sim.wait(cloud.get("/a", tmp_path / "ahead"))
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "ahead").is_symlink()
+    assert (tmp_path / "disk" / "real").read_bytes() == (tmp_path / "disk" / "new").read_bytes() == b"content"
+    assert (tmp_path / "disk" / "real").stat().st_mode & 0o777 == 0o600
+
+
+def test_get_without_replacing_spares_what_came_meanwhile(sim: SimCluster, tmp_path: Path) -> None:
+    """Of two that fetch the same name with --no-replace one is refused, however late the other was."""
+    cloud = sim.client()
+    write_random(tmp_path / "a", MB)
+    sim.wait(cloud.put(tmp_path / "a", "/a"))
+    getting = cloud.get("/a", tmp_path / "b", overwrite=False)
+    sim.until(lambda: [name for name in os.listdir(tmp_path) if name.endswith(".part")])
+    (tmp_path / "b").write_bytes(b"mine")
+    with pytest.raises(errors.Exists):
+        sim.wait(getting)
+    assert (tmp_path / "b").read_bytes() == b"mine"
+    assert sorted(os.listdir(tmp_path)) == ["a", "b", "sim"]
+    sim.wait(cloud.get("/a", tmp_path / "c", overwrite=False))
+    assert (tmp_path / "c").stat().st_nlink == 1
+
+
+def test_a_file_that_changes_while_it_is_put_is_named(sim: SimCluster, tmp_path: Path) -> None:
+    """What may be part old, part new is stored, but never without a word."""
+    cloud = sim.client()
+    content = write_random(tmp_path / "a", 3 * MB)
+    write_random(tmp_path / "b", 3 * MB)
+    putting = cloud.put([tmp_path / "a", tmp_path / "b"], "/in/")
+    sim.until(lambda: any(s.service and s.service.core.open for s in sim.slaves.values()))
+    with open(tmp_path / "b", "r+b") as file:
+        file.write(b"other")
+    os.utime(tmp_path / "b", ns=(1, 1))
+    summary = sim.wait(putting)
+    assert {moved.path: moved.changed for moved in summary.files} == {"/in/a": False, "/in/b": True}
+    assert [note for note in summary.notes if "/b changed while it was read" in note] == summary.notes
+    assert sim.wait(cloud.read("/in/a")) == content
 
 
 def test_who_may_only_write_puts(sim: SimCluster, tmp_path: Path) -> None:

@@ -128,6 +128,30 @@ def test_put_and_get(cloud: FakeCloud, capsys: pytest.CaptureFixture[str]) -> No
     assert "50 % by the receiver's disk" in captured.err
 
 
+def test_a_put_of_a_changing_file_ends_with_status_1(
+    cloud: FakeCloud, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A script must not take it for a good copy; the document is whole all the same."""
+    moved = Moved("/d/a", "a", 5, Version(1, 7), "crc32c-1m:00", "s1", 0.5, changed=True)
+    cloud.answers["put"] = Summary([moved], 5, 0.5, ["a changed while it was read"])
+    assert run(["put", "a", "/d/", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["files"][0]["changed"] is True
+    assert run(["put", "a", "/d/"]) == 1
+
+
+def test_names_cannot_steer_the_terminal(cloud: FakeCloud, capsys: pytest.CaptureFixture[str]) -> None:
+    """Names and messages of others come escaped, wherever they are printed."""
+    name = "/d/x\x1b]0;title\x07\n\udcff"
+    cloud.answers["stat"] = errors.NotFound(f"{name} does not exist")
+    assert run(["stat", name]) == 1
+    moved = Moved(name, "a", 5, Version(1, 7), "crc32c-1m:00", "s1", 0.5)
+    cloud.answers["get"] = Summary([moved], 5, 0.5, [f"{name} arrived damaged"])
+    assert run(["get", name, "--stats"]) == 0
+    told = capsys.readouterr().err
+    assert "/d/x\\x1b]0;title\\x07\\n\\udcff does not exist" in told
+    assert all(line.isprintable() for line in told.splitlines())
+
+
 def test_get_to_standard_output(cloud: FakeCloud, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     """A local name of - prints the files as cat does; what - cannot mean is wrong use."""
     cloud.answers["open"] = io.BytesIO(b"a\x00b")
