@@ -34,6 +34,8 @@ SMALL_PARALLEL = 32
 """Files at once unless the caller says; those of at most SMALL_BYTES wait for disks, not for the line."""
 SMALL_BYTES = 1 << 20
 MAX_READ = 1 << 30
+TREE_S = 600.0
+"""Deadline of calls that touch every file of a directory; a master that is away is noticed sooner."""
 
 
 async def _at_once(parallel: int | None, works: list[tuple[int, Work[Moved]]]) -> list[Moved]:
@@ -181,12 +183,12 @@ class CloudClient:
                 inside = False
         if inside:
             target = join(target, source.rsplit("/", 1)[1])
-        await self.session.call(Move(source, target, overwrite))
+        await self.session.call(Move(source, target, overwrite), deadline_s=TREE_S)
 
     @deferred
     async def rm(self, path: str, *, recursive: bool = False) -> Removed:
         """Remove a file or directory. Errors: NotFound, NotEmpty (a directory, not recursive)."""
-        removed: Removed = await self.session.call(Remove(check_path(path), recursive), deadline_s=60.0)
+        removed: Removed = await self.session.call(Remove(check_path(path), recursive), deadline_s=TREE_S)
         return removed
 
     @deferred

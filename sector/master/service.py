@@ -42,6 +42,7 @@ from sector.master.sessions import Sessions, principal_of
 from sector.master.slave_calls import SlaveCalls
 from sector.master.store import SqlTx, Store
 from sector.master.topology import Topology, parse_topology
+from sector.master.turns import every
 from sector.model import Address, Key, Right
 from sector.refusals import NAMES
 from sector.rpc import Caller
@@ -155,17 +156,9 @@ class MasterService(MultiService):
         else:
             hub.state = RUNNING
         log.info("epoch {epoch}, {state}", epoch=hub.epoch, state=hub.state)
-        self._loop(self._tick, TICK_S)
-        self._loop(self._leases, LEASES_S)
+        self._loops = [every(hub.clock, TICK_S, self._tick), every(hub.clock, LEASES_S, self._leases)]
         if hub.config.master.replication and hub.config.path:
-            self._loop(self._read_rules, RULES_S)
-
-    def _loop(self, function: Callable[[], Any], period_s: float) -> None:
-        loop = LoopingCall(function)
-        loop.clock = self.hub.clock  # type: ignore[assignment]
-        self._loops.append(loop)
-        running = loop.start(period_s, now=False)
-        running.addErrback(lambda failure: log.failure("a loop of the master ended", failure))
+            self._loops.append(every(hub.clock, RULES_S, self._read_rules))
 
     def stopService(self) -> Deferred[None]:
         """Fires when nothing runs any more and the database is closed."""

@@ -30,7 +30,7 @@ FAILED_PAUSE_S = 300.0
 
 @dataclass(slots=True)
 class _Report:
-    """A full report on its way."""
+    """A full report on its way: `started` in seconds since 1970, `touched` on the monotonic clock."""
 
     number: int
     started: float
@@ -82,7 +82,7 @@ class SlaveCalls:
         stuck = (
             running is None
             or running.instance != node.instance
-            or (self._hub.wall() - running.touched > REPORT_PAUSE_S)
+            or (self._hub.clock.seconds() - running.touched > REPORT_PAUSE_S)
         )
         wanted = node.want_report and stuck
         return slave.HeartbeatReply(self._hub.epoch, wanted)
@@ -122,7 +122,9 @@ class SlaveCalls:
             )
         if request.first:
             number = await self._hub.store.write(lambda tx: tx.draw().counter)
-            self._reports[node.id] = _Report(number, self._hub.wall(), node.instance, self._hub.wall())
+            self._reports[node.id] = _Report(
+                number, self._hub.wall(), node.instance, self._hub.clock.seconds()
+            )
         current = self._reports.get(node.id)
         if current is None or current.instance != node.instance:
             node.want_report = True
@@ -155,7 +157,7 @@ class SlaveCalls:
             return slave.ReportReply(drop, publish, discard), look, adopted, tx.mirror_serial()
 
         reply, look, adopted, serial = await self._hub.store.write(merge)
-        current.touched = self._hub.wall()
+        current.touched = self._hub.clock.seconds()
         current.adopted += adopted
         current.dropped += len(reply.drop)
         self._hub.serial = max(self._hub.serial, serial)

@@ -12,9 +12,12 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from sector import errors
+from sector.client.deferred import pause
 from sector.slave import service
+from sector.testing import cluster
 from sector.testing.cluster import SimCluster
 from sector.wire.files import ReportBad
+from sector.wire.slave import Report
 
 
 @pytest.fixture
@@ -201,3 +204,31 @@ def test_a_report_of_many_files_looks_at_each_a_few_times(
         assert paths == [f"/f{number:02}" for number in range(78)] + ["/g"]
         assert all(info.replicas == ["s1"] for info in sim.wait(cloud.ls("/")))
         assert sim.wait(cloud.read("/f77")) == b"new"
+
+
+def test_a_rename_of_many_files_may_take_its_time(slow: SimCluster) -> None:
+    """The answer to a rename that is under way is waited for: it must not look refused and happen."""
+    cloud = slow.client()
+    slow.wait(cloud.write("/d/a", b"x"))
+    errands = slow.up().errands
+    soon = errands.settled
+    errands.settled = lambda serial, limit_s=30.0: pause(slow.clock, 30.0).addCallback(  # type: ignore[method-assign]
+        lambda _: soon(serial)
+    )
+    slow.wait(cloud.mv("/d", "/e"))
+    assert slow.wait(cloud.read("/e/a")) == b"x"
+
+
+def test_a_report_that_stopped_is_asked_for_again_whatever_the_clock_says(
+    slow: SimCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time of day jumps back in the middle of a report that never ends."""
+    slave = slow.slaves["s1"].service
+    assert slave is not None
+    calls, node = slow.up().slaves, slow.up().hub.core.members.get("s1")
+    slow.wait(slave.master_call(Report("s1", True, False, [], [], [], [], 0)))
+    node.want_report = True
+    assert "s1" in calls._reports
+    monkeypatch.setattr(cluster, "EPOCH", cluster.EPOCH - 86400.0)
+    slow.until(lambda: "s1" not in calls._reports, limit_s=60.0)
+    assert not node.want_report
