@@ -23,9 +23,10 @@ from sector.wire.base import Request
 class SlaveDisk(Protocol):
     """The data directory as a job may use it. Nothing here blocks the reactor."""
 
-    def open(self, path: str, version: Version) -> Deferred[int]:
-        """A read-only descriptor of exactly this content; the caller closes it. Errbacks with NotFound
-        (another version or none is here), Conflict (a symbolic link is in the way)."""
+    def open(self, path: str, version: Version, offset: int, length: int) -> Deferred[int]:
+        """A read-only descriptor of exactly this content, whose blocks in this range were compared with
+        their checksums; the caller closes it. Errbacks with NotFound (another version or none is here),
+        Damaged (the replica was set aside and the master knows), Conflict (a symbolic link is in the way)."""
 
     def scratch(self, name: str) -> Deferred[str]:
         """A new empty directory (mode 0700) on the file system of the data; emptied at the next start.

@@ -11,11 +11,13 @@ from twisted.internet.defer import Deferred, ensureDeferred
 
 from sector import errors
 from sector._udt import checksum
-from sector.model import FileInfo, SliceMeta, Version, check_path, digest_text
+from sector.model import BLOCK_BYTES, FileInfo, SliceMeta, Version, check_path, digest_text
 from sector.slave.disk import Disk
 from sector.slave.pool import Pool
 from sector.slave.transfer import MasterCall, Transfers
 from sector.wire.slave import LocalDrop, LocalGrant, LocalPublish
+
+_VERIFY_BYTES = 64 * BLOCK_BYTES
 
 
 class LocalDisk:
@@ -35,11 +37,22 @@ class LocalDisk:
         self._master_call = master_call
         self._now = now
 
-    def open(self, path: str, version: Version) -> Deferred[int]:
-        def take(opened: tuple[int, Any]) -> int:
-            return opened[0]
+    def open(self, path: str, version: Version, offset: int, length: int) -> Deferred[int]:
+        return ensureDeferred(self._open(path, version, offset, length))
 
-        return self._pool.run(self._disk.open_read_thd, path, version).addCallback(take)
+    async def _open(self, path: str, version: Version, offset: int, length: int) -> int:
+        fd, record = await self._pool.run(self._disk.open_read_thd, path, version)
+        try:
+            for at in range(offset, offset + length, _VERIFY_BYTES):
+                rest = min(_VERIFY_BYTES, offset + length - at)
+                bad = await self._pool.run(self._disk.bad_blocks_thd, record, fd, at, rest)
+                if bad:
+                    await self._transfers.damaged(record, bad)
+                    raise errors.Damaged(f"block {bad[0]} of {path} is damaged on {self._disk.where}")
+        except BaseException:
+            os.close(fd)
+            raise
+        return int(fd)
 
     def scratch(self, name: str) -> Deferred[str]:
         return self._pool.run(self._disk.scratch_thd, name)

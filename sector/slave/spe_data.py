@@ -87,11 +87,11 @@ class SpeData:
     async def open_range(
         self, job: SpeJob, path: str, version: Version, offset: int, length: int, holders: list[str]
     ) -> Opened:
-        """The range of exactly this content: the local replica, else a copy from one of `holders`.
-        Raises `NotFound`, `Unavailable`."""
+        """The range of exactly this content: the local replica, else a copy from one of `holders`; as it was
+        written, on whichever disk. Raises `NotFound`, `Unavailable`, `Damaged` (no good replica)."""
         try:
-            return Opened(await self.context.disk.open(path, version), offset, 0)
-        except NotFound as error:
+            return Opened(await self.context.disk.open(path, version, offset, length), offset, 0)
+        except (NotFound, Damaged) as error:
             missing: SectorError = error
         away = ""
         if length == 0:
@@ -111,7 +111,7 @@ class SpeData:
             except BaseException:
                 os.close(fd)
                 raise
-        if isinstance(missing, NotFound) and away:
+        if isinstance(missing, NotFound | Damaged) and away:
             raise Unavailable(f"{path} cannot be read now: slave {away} has it and is not in this job")
         if isinstance(missing, NotFound):
             raise NotFound(f"{path} changed or was removed: no slave has this version any more")
@@ -153,7 +153,7 @@ class SpeData:
 
     async def serve_range(self, request: RangeFetch) -> Pickup:
         """Answer RangeFetch: a ticket for part of a local replica."""
-        fd = await self.context.disk.open(request.path, request.version)
+        fd = await self.context.disk.open(request.path, request.version, request.offset, request.length)
         try:
             ticket = new_ticket("read", request.path, request.version, request.offset, request.length)
             return self._offer(ticket, fd, request.offset, request.length)

@@ -171,7 +171,7 @@ class Transfers:
             if 0 < length <= _CHECK_AHEAD_BYTES:
                 bad = await self._pool.run(self._disk.bad_blocks_thd, record, fd, ticket.offset, length)
                 if bad:
-                    self._spawn(self._damaged(record, bad), "report of a damaged file")
+                    self._spawn(self.damaged(record, bad), "report of a damaged file")
                     raise errors.Damaged(f"block {bad[0]} of {ticket.path} is damaged on {self._disk.where}")
             self._check_guest(principal)
             try:
@@ -229,9 +229,10 @@ class Transfers:
             whole = moved // BLOCK_BYTES if ticket.offset + moved < record.size else len(crcs)
             bad = [first + i for i in range(whole) if rest[first + i : first + i + 1] != (crcs[i],)]
             if bad:
-                await self._damaged(record, bad)
+                await self.damaged(record, bad)
 
-    async def _damaged(self, record: Record, blocks: list[int]) -> None:
+    async def damaged(self, record: Record, blocks: list[int]) -> None:
+        """These blocks of a replica are not as they were written: it is set aside, and the master told."""
         log.error(
             "{path} is damaged in {count} blocks, the first is {block}",
             path=record.path,
@@ -280,7 +281,7 @@ class Transfers:
             if fd >= 0:
                 os.close(fd)
         if bad:
-            await self._damaged(record, bad)
+            await self.damaged(record, bad)
         else:
             log.info("{path} was said to be damaged, but is as it was written", path=path)
 

@@ -501,7 +501,8 @@ class Supervisor:
         worker.sock.close()
         os.close(worker.out)
         worker.out = -1
-        shutil.rmtree(worker.scratch, ignore_errors=True)
+        # a function may have left a million files
+        self.reactor.callInThread(shutil.rmtree, worker.scratch, ignore_errors=True)
 
     def _break(self, why: str) -> None:
         """The spawner is gone and its workers with it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,6 +93,42 @@ def test_results_come_back_in_order(sim: SphereSim) -> None:
     status = driver.status()
     assert (status.state, status.counts.done, status.counts.total) == ("done", 6, 6)
     assert status.counts.bytes_in == 600 * KB
+
+
+def damage(sim: SphereSim, node: str, path: str, at: int) -> None:
+    """Flip a bit of a replica as a disk does: without a trace in its metadata."""
+    native = sim.slaves[node].native(path)
+    stamp = native.stat()
+    with open(native, "r+b") as file:
+        byte = os.pread(file.fileno(), 1, at)[0]
+        os.pwrite(file.fileno(), bytes([byte ^ 1]), at)
+    os.utime(native, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+
+
+def test_no_function_sees_a_damaged_replica(sim: SphereSim) -> None:
+    """Each file has one bad replica: every segment is computed from a good one, and what was found bad is
+    replaced."""
+    cloud = sim.client()
+    contents = store(sim, cloud, 12, 1500 * KB)
+    sim.wait(cloud.replicate("/in", wait=True))
+    for number in range(len(contents)):
+        path = f"/in/f{number}"
+        damage(sim, sim.serving(path)[number % 2], path, 120 * KB * number)
+    driver = sim.job(cloud, SphereStream(cloud, "/in"), lambda data, ctx: bytes(data), in_order=True)
+    assert [part.data for part in parts(sim, driver)] == contents
+    sim.until(lambda: all(len(sim.wait(cloud.stat(f"/in/f{n}")).replicas) == 2 for n in range(12)))
+
+
+def test_the_job_ends_when_no_good_replica_is_left(tmp_path: Path, seed: int) -> None:
+    """A file whose only replica is damaged is named; nothing is computed."""
+    with SphereSim(tmp_path / "sim", slaves=2, copies=1, seed=seed) as sim:
+        sim.advance(3)
+        cloud = sim.client()
+        store(sim, cloud, 1)
+        damage(sim, sim.serving("/in/f0")[0], "/in/f0", 7)
+        driver = sim.job(cloud, SphereStream(cloud, "/in"), lambda data, ctx: bytes(data))
+        with pytest.raises((errors.Damaged, errors.NotFound), match="/in/f0"):
+            parts(sim, driver)
 
 
 def test_large_results_travel_by_ticket(sim: SphereSim) -> None:
