@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from sector import errors
-from sector.clock import Clock
+from sector.clock import Clock, pause
 from sector.model import SliceMeta, Version
 from sector.slave.catalog import Catalogue
 from sector.slave.disk import Disk
@@ -78,7 +77,7 @@ class TreeWatch:
         """Adopt what was too much at the start, then look at the tree again and again, whatever fails."""
         await self._round(later)
         while not self._stopping():
-            await self._pause()
+            await pause(self._clock, self._every_s)
             if not self._joined():
                 continue
             try:
@@ -87,15 +86,6 @@ class TreeWatch:
                 log.warn("the data directory cannot be scanned: {why}", why=error.message)
                 continue
             await self._round(changed)
-
-    async def _pause(self) -> None:
-        pause: Deferred[None] = Deferred()
-        timer = self._clock.callLater(self._every_s, pause.callback, None)
-        try:
-            await pause
-        finally:
-            if timer.active():
-                timer.cancel()
 
     async def _round(self, catalogue: Catalogue) -> None:
         found: list[SliceMeta] = []

@@ -21,7 +21,6 @@ from twisted.python.failure import Failure
 from sector import __version__, errors
 from sector._udt.data_api import Data
 from sector._udt.traffic import packed
-from sector.clock import pause
 from sector.config import Config
 from sector.gmp.api import Gmp, GmpKey, Peer, PeerEvent
 from sector.model import Address, Tombstone

@@ -12,7 +12,7 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from sector import errors
-from sector.client.deferred import pause
+from sector.clock import pause
 from sector.slave import service
 from sector.testing import cluster
 from sector.testing.cluster import SimCluster

@@ -130,7 +130,7 @@ def test_a_limit_of_one_file_is_not_a_full_disk() -> None:
     assert "File too large" in error.message
 
 
-@pytest.mark.parametrize("step", ["fsync", "rename"])
+@pytest.mark.parametrize("step", ["fsync", "rename", "link"])
 def test_a_disk_that_fills_at_the_end_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -143,6 +143,6 @@ def test_a_disk_that_fills_at_the_end_says_so(
     try:
         monkeypatch.setattr(transfer.os, step, full)
         with pytest.raises(errors.NoSpace, match="quota of this user"):
-            transfer._keep_temp_thd(temp, fd, str(tmp_path / "x"))
+            transfer._keep_temp_thd(temp, fd, str(tmp_path / "x"), step != "link")
     finally:
         os.close(fd)
