@@ -124,6 +124,7 @@ int io_net_alloc(io_port *p)
     p->tx.buf = malloc(IO_TX_BYTES);
     if (!p->rx.buf || !p->tx.buf)
         return UDT_E_NOMEM;
+    p->tx.gaps = (udt_gaps){.cap = IO_TX_GAPS, .gap = p->tx.gap};
     for (int i = 0; i < IO_RX_SLOTS; i++) {
         p->rx.iov[i].iov_base = p->rx.buf + (size_t)i * IO_SLOT_STRIDE;
         p->rx.iov[i].iov_len = IO_SLOT_BYTES;
@@ -462,6 +463,7 @@ static void send_failed(io_port *p, int err)
 static bool flush(io_port *p)
 {
     io_tx *t = &p->tx;
+    io_gaps_lay(t);
     while (t->first < t->n) {
         uint32_t end = t->first + 1;
         while (end < t->n && t->fd[end] == t->fd[t->first])
@@ -473,12 +475,15 @@ static bool flush(io_port *p)
             t->first += (uint32_t)n;
         } else if (errno == EAGAIN) {
             p->tx_fd = t->fd[t->first];
+            io_gaps_fill(t);
             return false;
         } else if (errno != EINTR) {
-            send_failed(p, errno);
+            int err = errno;
+            io_gaps_fill(t);
+            send_failed(p, err);
         }
     }
-    t->n = t->first = 0;
+    t->n = t->first = t->gaps.n = 0;
     t->used = 0;
     return true;
 }
@@ -534,16 +539,19 @@ static void take_udt(io_port *p)
 {
     io_tx *t = &p->tx;
     udt_addr to;
+    /* whoever sends otherwise than flush() needs whole datagrams */
+    udt_gaps *gaps = p->diverts || (p->gso && p->no_gso_n) ? NULL : &t->gaps;
     while (fits(t, IO_SLOT_BYTES)) {
         size_t seg = 0, most = IO_TX_MSGS - t->n < IO_RUN ? IO_TX_MSGS - t->n : IO_RUN;
-        size_t n = udt_mux_output(p->mux, t->buf + t->used, IO_MESSAGE_BYTES,
-                                  p->gso ? IO_SEGMENTS : most, &to, &seg, p->now);
+        size_t n = udt_mux_output_gaps(p->mux, t->buf + t->used, IO_MESSAGE_BYTES,
+                                       p->gso ? IO_SEGMENTS : most, gaps, &to, &seg, p->now);
         if (n == 0)
             return;
         uint8_t *b = t->buf + t->used;
         if (p->diverts && io_divert(p, &to, b, n, seg))
             continue;
         if (udt_mux_fragments(p->mux)) {
+            io_gaps_fill(t);
             send_fragments(p, &to, b, n);
             continue;
         }

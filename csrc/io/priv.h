@@ -29,6 +29,7 @@ enum {
     IO_MESSAGE_BYTES = 65000,                 /* of datagrams that the kernel gets at once */
     IO_SEGMENTS = 64,                         /* of them; what every kernel takes */
     IO_TX_MSGS = 64,
+    IO_TX_GAPS = 192, /* payloads of one turn that are sent from where they lie */
     IO_RUN = 16, /* datagrams to one peer at a time where the kernel does not cut them */
     IO_SNAP_US = 250000,
     IO_QUEUE_BYTES = 1 << 20 /* bound of a socket's outbox and of its inbox */
@@ -178,6 +179,9 @@ typedef struct io_tx {
         uint8_t b[64];
         struct cmsghdr align;
     } ctrl[IO_TX_MSGS];
+    udt_gaps gaps; /* of the queued messages; none once a flush has returned */
+    udt_gap gap[IO_TX_GAPS];
+    struct iovec piece[2 * IO_TX_GAPS + IO_TX_MSGS]; /* of messages with gaps */
 } io_tx;
 
 /* A peer that is sent much, or a candidate. */
@@ -307,6 +311,10 @@ void io_net_send(io_port *p);
 void io_net_errors(io_port *p, int fd);              /* reads the error queue */
 int io_net_recv_from(io_port *p, io_peer *e);        /* one call; the datagrams */
 void io_net_address(io_port *p, uint32_t i, int fd); /* queued message i leaves by this socket */
+
+/* gaps.c: queued messages that leave in pieces, from where their payload lies */
+void io_gaps_lay(io_tx *t);  /* before they are sent */
+void io_gaps_fill(io_tx *t); /* what is still queued is whole again, and needs no send buffer */
 
 /* peer.c: [loop] connected sockets for peers that are sent much in single datagrams */
 void io_peers_init(io_port *p);

@@ -267,6 +267,7 @@ struct udt_mux {
     refused_log refused;
     uint8_t why;    /* enum udt_refused_kind of the sealed packet just dropped */
     bool fragments; /* see udt_mux_fragments() */
+    udt_gaps *gaps; /* of the output that runs, NULL = it copies everything */
 };
 #define SCRATCH_BYTES 65536
 
@@ -291,6 +292,9 @@ void udt__tombstone_add(udt_mux *m, udt_conn *c, udt_time now);
 void udt__tombstone_input(udt_mux *m, const udt_addr *from, const udt_pkt *p, size_t len,
                           udt_time now);
 void udt__listener_input(udt_mux *m, const udt_addr *from, const udt_pkt *p, udt_time now);
+
+/* mux_out.c: plain payload of a data packet goes to `at`, or leaves a gap there. */
+void udt__put_payload(udt_mux *m, uint8_t *at, const uint8_t *from, size_t len);
 
 /* conn.c */
 void udt__conn_event(udt_conn *c, enum udt_event_kind kind);

@@ -271,7 +271,7 @@ static size_t put_packet(udt_conn *c, uint8_t *buf, int64_t idx, snd_slot *s, ud
     trace_sent(c, idx, s, 0, now);
     udt_pkt_put_data(buf, seq_add(c->isn, idx), s->word1, (uint32_t)(now - c->opened_at),
                      c->peer_id);
-    memcpy(buf + UDT_HDR_BYTES, udt_sndbuf_data(&c->snd, idx), s->len);
+    udt__put_payload(c->mux, buf + UDT_HDR_BYTES, udt_sndbuf_data(&c->snd, idx), s->len);
     return UDT_HDR_BYTES + s->len;
 }
 

@@ -85,6 +85,20 @@ void udt_mux_input(udt_mux *m, const udt_addr *from, const uint8_t *pkt, size_t 
 size_t udt_mux_output(udt_mux *m, uint8_t *buf, size_t cap, size_t max_segs, udt_addr *to,
                       size_t *seg_bytes, udt_time now);
 
+/* The same without copying all payload: what stays in the send buffer belongs at `at`, where the
+ * output has gaps, in ascending order. Such pointers hold until anything but an output is called. */
+typedef struct udt_gap {
+    uint8_t *at;
+    const uint8_t *from;
+    size_t len;
+} udt_gap;
+typedef struct udt_gaps {
+    uint32_t n, cap; /* outputs add to n; beyond cap all is copied */
+    udt_gap *gap;
+} udt_gaps;
+size_t udt_mux_output_gaps(udt_mux *m, uint8_t *buf, size_t cap, size_t max_segs, udt_gaps *gaps,
+                           udt_addr *to, size_t *seg_bytes, udt_time now);
+
 /* Of the last output: it is one datagram, larger than what the path carries, and was numbered
  * before that was known. The network must be allowed to fragment it. */
 bool udt_mux_fragments(const udt_mux *m);

@@ -9,6 +9,16 @@
 #include "udt/conn.h"
 
 #define SKIPS_MAX 16 /* connections that are passed over for their next turn, a message */
+#define GAP_BYTES 512 /* less is copied sooner than it is named */
+
+void udt__put_payload(udt_mux *m, uint8_t *at, const uint8_t *from, size_t len)
+{
+    udt_gaps *g = m->gaps;
+    if (!g || g->n == g->cap || len < GAP_BYTES)
+        memcpy(at, from, len);
+    else
+        g->gap[g->n++] = (udt_gap){at, from, len};
+}
 
 /* To an address that is not proved yet no more goes than three times what came from it. */
 static size_t output_one(udt_conn *c, uint8_t *buf, size_t cap, size_t max_segs, size_t *seg,
@@ -101,8 +111,15 @@ static size_t join(udt_mux *m, uint8_t *buf, size_t len, size_t cap, size_t max_
 size_t udt_mux_output(udt_mux *m, uint8_t *buf, size_t cap, size_t max_segs, udt_addr *to,
                       size_t *seg_bytes, udt_time now)
 {
+    return udt_mux_output_gaps(m, buf, cap, max_segs, NULL, to, seg_bytes, now);
+}
+
+size_t udt_mux_output_gaps(udt_mux *m, uint8_t *buf, size_t cap, size_t max_segs, udt_gaps *gaps,
+                           udt_addr *to, size_t *seg_bytes, udt_time now)
+{
     m->now = now;
     m->fragments = false;
+    m->gaps = gaps;
     if (m->reply_count > 0) {
         const udt_reply *r = &m->replies[m->reply_head];
         m->reply_head = (m->reply_head + 1) % REPLIES;

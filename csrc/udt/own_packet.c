@@ -177,7 +177,7 @@ size_t udt__own_put_data(udt_conn *c, uint8_t *buf, const uint8_t *payload, size
     *pn = udt__own_pn_next(c);
     be32_put(buf + 8, (uint32_t)*pn);
     if (!o->seal_data) {
-        memcpy(buf + UDT_HDR_BYTES, payload, len);
+        udt__put_payload(c->mux, buf + UDT_HDR_BYTES, payload, len);
         /* The peer counts from the sealed ones: let it not fall behind by half the number space. */
         if (o->sealed && *pn - o->pn_sealed > PLAIN_RUN)
             c->due |= DUE_KEEPALIVE;
