@@ -30,7 +30,7 @@ enum {
     IO_SEGMENTS = 64,                         /* of them; what every kernel takes */
     IO_TX_MSGS = 64,
     IO_TX_GAPS = 192, /* payloads of one turn that are sent from where they lie */
-    IO_RUN = 16, /* datagrams to one peer at a time where the kernel does not cut them */
+    IO_RUN = 16,      /* datagrams to one peer at a time where the kernel does not cut them */
     IO_SNAP_US = 250000,
     IO_QUEUE_BYTES = 1 << 20 /* bound of a socket's outbox and of its inbox */
 };

@@ -86,7 +86,8 @@ size_t udt_mux_output(udt_mux *m, uint8_t *buf, size_t cap, size_t max_segs, udt
                       size_t *seg_bytes, udt_time now);
 
 /* The same without copying all payload: what stays in the send buffer belongs at `at`, where the
- * output has gaps, in ascending order. Such pointers hold until anything but an output is called. */
+ * output has gaps, in ascending order. Such pointers hold until anything but an output is called.
+ */
 typedef struct udt_gap {
     uint8_t *at;
     const uint8_t *from;
