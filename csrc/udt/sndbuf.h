@@ -1,7 +1,7 @@
 /* Send buffer: a header per packet, named by index, and the payload packed into blocks that are
  * allocated as data comes and freed as it is acknowledged: a packet costs its bytes and a
  * header.
- * User data is copied in once, and once more (or encrypted) into the datagram. */
+ * User data is copied in once; plain datagrams leave from here, others are encrypted out of it. */
 #ifndef UDT_SNDBUF_H
 #define UDT_SNDBUF_H
 
