@@ -235,6 +235,8 @@ static int receive(io_port *p, int fd, uint32_t slots)
     for (int tries = 0; tries < 8; tries++) {
         int n = recvmmsg(fd, p->rx.msg, slots, MSG_DONTWAIT, NULL);
         p->st.recv_calls++;
+        if (n > 0) /* a time from before the call were from before some of them came */
+            p->now = io_clock();
         if (n >= 0 || errno == EAGAIN)
             return n;
         if (errno == EBADF || errno == ENOTSOCK || errno == EINVAL) {
