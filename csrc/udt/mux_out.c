@@ -8,7 +8,7 @@
 #include "base/addr.h"
 #include "udt/conn.h"
 
-#define SKIPS_MAX 16 /* connections that are passed over for their next turn, a message */
+#define SKIPS_MAX 16  /* connections that are passed over for their next turn, a message */
 #define GAP_BYTES 512 /* less is copied sooner than it is named */
 
 void udt__put_payload(udt_mux *m, uint8_t *at, const uint8_t *from, size_t len)
