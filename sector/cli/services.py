@@ -111,8 +111,8 @@ def make_master_service(config: Config, rebuild: bool, rebuild_wait_s: float) ->
     async def make(reactor: Any) -> Any:
         from sector._udt.context import Core
         from sector.gmp.node import open_gmp
-        from sector.master.service import make_master
         from sector.master.store import SqlStore
+        from sector.master.whole import make_master
 
         core = Core(reactor)
         try:

@@ -1,19 +1,18 @@
 """The running master: its parts, their start and end, joins, status (design sections 2 and 5).
 
-`make_master` is the composition root with TLS and the security server; `MasterService` is the same without
-them, as tests use it: slaves come in through `on_join`, users through the session table.
+The master without TLS and the security server, which `whole.py` adds, and as tests use it: slaves come in
+through `on_join`, users through the session table.
 """
 
 from __future__ import annotations
 
-import importlib
 import secrets
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from twisted.application.service import MultiService
-from twisted.internet.defer import CancelledError, Deferred, ensureDeferred, gatherResults, succeed
+from twisted.internet.defer import CancelledError, Deferred, ensureDeferred, gatherResults, maybeDeferred
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -24,24 +23,21 @@ from sector.config import Config
 from sector.errors import BadConfig, Busy, SectorError
 from sector.gmp.api import Gmp, GmpKey, PeerEvent
 from sector.master import core, namespace
-from sector.master.admin import register_admin
 from sector.master.client_calls import ClientCalls
 from sector.master.context import AuditLine, MasterContext
 from sector.master.copier import Copier
 from sector.master.core import PAGE, Effect, Tick
 from sector.master.errands import Errands
 from sector.master.hub import REBUILDING, RUNNING, STARTING, Hub
-from sector.master.login import LoginService, make_login_service, make_sessions
 from sector.master.membership import LOST, UP, Node
 from sector.master.rebuild import AllowList, Rebuild
 from sector.master.rebuild import begin as begin_rebuild
 from sector.master.replication import CopyRules, DropCopy, parse_rules
 from sector.master.revocation import Revocation
-from sector.master.security_link import AuditBuffer, SecurityLink
 from sector.master.sessions import Sessions, principal_of
 from sector.master.slave_calls import SlaveCalls
 from sector.master.store import SqlTx, Store
-from sector.master.topology import Topology, parse_topology
+from sector.master.topology import Topology
 from sector.master.turns import every
 from sector.model import Address, Key, Right
 from sector.refusals import NAMES
@@ -165,14 +161,14 @@ class MasterService(MultiService):
         return ensureDeferred(self._stop())
 
     async def _stop(self) -> None:
-        await _deferred(MultiService.stopService(self))
+        await maybeDeferred(MultiService.stopService, self)
         self.hub.state = STARTING
         for loop in self._loops:
             if loop.running:
                 loop.stop()
         self.errands.stop()
         for hook in self.context.on_stop:
-            await _deferred(hook())
+            await maybeDeferred(hook)
         for running in list(self._running):
             running.cancel()
         await gatherResults(list(self._running), consumeErrors=True).addErrback(lambda f: None)
@@ -465,129 +461,3 @@ class MasterService(MultiService):
         fresh_s = min(SUMS_S, 0.2 + 20 * took) if took < 0.05 else 20 * took
         self._sums = (self.hub.clock.seconds() + fresh_s, sums, lacking)
         return sums, lacking
-
-
-def _deferred(result: Any) -> Deferred[Any]:
-    return result if isinstance(result, Deferred) else succeed(result)
-
-
-def read_topology(config: Config) -> Topology:
-    """The networks of the cluster; an absent file = one place. Raises `BadConfig`."""
-    path = config.file(config.master.topology)
-    try:
-        return parse_topology(path.read_text(encoding="utf-8"), str(path))
-    except FileNotFoundError:
-        return Topology()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadConfig(f"{path}: cannot be read: {error}") from None
-
-
-def read_rules(config: Config) -> CopyRules:
-    """How many copies of what; an absent file = the defaults. Raises `BadConfig`."""
-    path = config.file(config.master.replication)
-    try:
-        return parse_rules(path.read_text(encoding="utf-8"), str(path))
-    except FileNotFoundError:
-        return CopyRules()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadConfig(f"{path}: cannot be read: {error}") from None
-
-
-# the whole master ---------------------------------------------------------------------------------------
-class Master(MultiService):
-    """A master with its TLS door and its link to the security server. `ready` fires when all of it serves."""
-
-    def __init__(
-        self, service: MasterService, door: LoginService, link: SecurityLink, audit: AuditBuffer
-    ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.service = service
-        self.door = door
-        self.ready: Deferred[None] = Deferred()
-        self._link = link
-        self._audit = audit
-
-    def startService(self) -> None:
-        """Serve slaves and clients, then open the door."""
-        super().startService()  # type: ignore[no-untyped-call]
-        ensureDeferred(self._begin()).addCallbacks(self.ready.callback, self.ready.errback)
-
-    async def _begin(self) -> None:
-        self.service.startService()
-        await self.service.ready
-        self.door.startService()
-        await self.door.ready
-
-    def stopService(self) -> Deferred[None]:
-        """Fires when ports, threads and connections are gone."""
-        return ensureDeferred(self._stop())
-
-    async def _stop(self) -> None:
-        await _deferred(MultiService.stopService(self))
-        if self.door.running:
-            await self.door.stopService()
-        await self._audit.stop()
-        await self._link.stop()
-        await self.service.stopService()
-
-
-def make_master(
-    config: Config,
-    reactor: Any,
-    gmp: Gmp,
-    store: Store,
-    *,
-    rebuild: bool = False,
-    rebuild_wait_s: float = REBUILD_WAIT_S,
-) -> Master:
-    """The composition root of a master: database, sessions, security link, TLS door, jobs.
-
-    Raises `BadConfig`, `Conflict` (another master has the database), `LocalIO`. With `rebuild` the database
-    has to be empty; it is filled from what the slaves report."""
-    topology, rules = read_topology(config), read_rules(config)
-    sessions = make_sessions(config)
-    link = SecurityLink(config, reactor)
-    store.open()
-    audit = AuditBuffer(link, reactor, time.time, f"master:{config.master.id}")
-
-    async def allowed_slaves() -> list[str]:
-        acl: admin.Acl = await link.call(admin.AclList("slave", f"master:{config.master.id}"))
-        return [entry.name for entry in acl.entries]
-
-    service = MasterService(
-        config,
-        reactor,
-        gmp,
-        store,
-        sessions,
-        topology=topology,
-        rules=rules,
-        audit=audit,
-        rebuild=rebuild,
-        rebuild_wait_s=rebuild_wait_s,
-        allow_list=allowed_slaves,
-    )
-    door = make_login_service(
-        config,
-        reactor,
-        sessions,
-        link,
-        gmp,
-        store,
-        service.on_join,
-        service.sessions_ended,
-        service.remove_node,
-        service.rights_changed,
-    )
-    service.more_counters.append(door.counters)
-    door.slaves = service.slave_addresses
-    door.slave_address = service.hub.slave_address
-    service.hub.real_host = door.aliases.real
-    counters = getattr(gmp, "counters", None)
-    if counters is not None:
-        service.more_counters.append(counters)
-    service.hub.refused_here = getattr(gmp, "refused", service.hub.refused_here)
-    register_admin(service.hub.rpc, sessions, link, audit)
-    register_jobs = importlib.import_module("sector.master.jobs").register_jobs
-    register_jobs(service.hub.rpc, service.context)
-    return Master(service, door, link, audit)
