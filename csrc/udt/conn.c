@@ -221,6 +221,13 @@ void udt__conn_fetched(udt_conn *c)
     c->listener = 0;
 }
 
+/* A foreign client that has not heard that it is connected would not know what was shut. */
+void udt__conn_say_shut(udt_conn *c)
+{
+    c->due = DUE_SHUTDOWN | (c->unmet ? DUE_HANDSHAKE : 0);
+    udt__conn_ready(c);
+}
+
 void udt__conn_shut(udt_conn *c, udt_time now)
 {
     udt_mux *m = c->mux;
@@ -251,8 +258,7 @@ void udt__conn_shut(udt_conn *c, udt_time now)
     if (!tell)
         return;
     c->shutdowns_left = c->foreign ? SHUTDOWNS_FOREIGN : SHUTDOWNS;
-    c->due = DUE_SHUTDOWN;
-    udt__conn_ready(c);
+    udt__conn_say_shut(c);
 }
 
 void udt__conn_close(udt_conn *c, uint32_t linger_ms, udt_time now)
@@ -395,6 +401,8 @@ static void heard(udt_conn *c, udt_time now)
     c->heard_at = c->exp_from = now;
     c->exp_count = 1;
     c->asks = 0;
+    if (c->unmet)
+        udt__foreign_met(c);
     if (!list_linked(&c->touched))
         list_add_tail(&c->mux->touched, &c->touched);
 }
@@ -552,10 +560,13 @@ size_t udt__conn_output(udt_conn *c, uint8_t *buf, size_t cap, size_t max_segs, 
                         udt_time now)
 {
     c->own.to.family = 0;
-    size_t n = emit_control(c, buf, cap, now);
+    size_t n;
+    bool held = udt__foreign_holds(c, buf, &n, now);
+    if (!held)
+        n = emit_control(c, buf, cap, now);
     if (n)
         *seg = n;
-    else if (udt__conn_live(c))
+    else if (!held && udt__conn_live(c))
         n = udt__conn_emit_data(c, buf, cap, max_segs, seg, now);
     if (n)
         c->sent_at = now;

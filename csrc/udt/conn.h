@@ -81,6 +81,8 @@ typedef struct udt_conn {
     int32_t peer_id;
     bool server_side, rendezvous;
     bool foreign; /* libudt's keep-alives (spec 5.3), probe pairs, small bursts */
+    bool unmet;   /* a foreign client that may still wait for our answer: see foreign.c */
+    int meetings; /* times it was asked */
 
     /* Places in the port's structures. */
     table_node by_id, by_key; /* by_key: accepted peers, or rendezvous by tag or address */
@@ -125,11 +127,13 @@ typedef struct udt_conn {
     udt_sndloss loss;
     lossmap retx; /* sent again and not yet acknowledged */
     udt_cc cc;
-    int64_t next;    /* next new index */
-    int64_t edge;    /* first index beyond the peer's window */
-    int64_t next_ns; /* pacing: when the next packet may go */
-    int burst_left;  /* packets of the running burst */
-    int booked;      /* packets that a shared cap lets go at booked_ns, 0 = none */
+    int64_t next;       /* next new index */
+    int64_t edge;       /* first index beyond the peer's window */
+    int64_t next_ns;    /* pacing: when the next packet may go */
+    int burst_left;     /* packets of the running burst */
+    int64_t head_tried; /* the first packets up to it were sent again unasked, 0 = none */
+    udt_time head_tried_at;
+    int booked; /* packets that a shared cap lets go at booked_ns, 0 = none */
     int64_t booked_ns;
     int64_t high;       /* all before has arrived or is known to be missing; una <= high <= next */
     int64_t lost_first; /* packets before high whose first transmission was lost */
@@ -308,6 +312,7 @@ bool udt__conn_open(udt_conn *c, uint32_t peer_isn, uint32_t peer_window, uint32
 void udt__conn_fail(udt_conn *c, int err, udt_time now);
 void udt__conn_close(udt_conn *c, uint32_t linger_ms, udt_time now);
 /* Closing is done: send the shutdowns (if the peer is there to hear them) and go. */
+void udt__conn_say_shut(udt_conn *c);
 void udt__conn_shut(udt_conn *c, udt_time now);
 /* The application has fetched the ACCEPTED event (or never will): room in the backlog. */
 void udt__conn_fetched(udt_conn *c);
@@ -354,6 +359,10 @@ void udt__foreign_open(udt_conn *c, uint32_t peer_window);
 bool udt__foreign_room(const udt_conn *c);
 void udt__foreign_lost(udt_conn *c, int64_t first);
 void udt__foreign_stalled(udt_conn *c);
+void udt__foreign_accepted(udt_conn *c);
+void udt__foreign_met(udt_conn *c);
+/* True when nothing but what lies in `buf`, perhaps nothing, may go out now. */
+bool udt__foreign_holds(udt_conn *c, uint8_t *buf, size_t *len, udt_time now);
 void udt__foreign_arrived(udt_conn *c);
 /* What an ACK says of rates, in packets/s, from what was measured. */
 void udt__foreign_say(const udt_conn *c, int64_t *rate, int64_t *capacity);
@@ -364,6 +373,12 @@ int udt__conn_sendmsg(udt_conn *c, const uint8_t *buf, size_t len, int32_t ttl_m
 size_t udt__conn_emit_data(udt_conn *c, uint8_t *buf, size_t cap, size_t max_segs, size_t *seg,
                            udt_time now);
 bool udt__conn_can_send(const udt_conn *c);
+/* Tells what a loss means: `lost_pkts` from `first` on were found to be missing. */
+void udt__conn_lost(udt_conn *c, udt_cc_loss *l);
+/* How much of what a silent peer was sent is thought lost at a time. */
+#define PRESUMED_PKTS 64
+/* What went out until `since` of [from, end) is lost. Returns how many packets that is. */
+int64_t udt__conn_presume_lost(udt_conn *c, int64_t from, int64_t end, udt_time since);
 void udt__conn_mark_lost(udt_conn *c, int64_t first, int64_t last);
 /* send() found no room: see that WRITABLE comes. */
 void udt__conn_want_space(udt_conn *c, udt_time now);

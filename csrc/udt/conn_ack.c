@@ -204,7 +204,7 @@ void udt__conn_ack_input(udt_conn *c, const udt_pkt *p, udt_time now)
     if (!light) {
         int32_t window = (int32_t)be32_get(p->body + 12);
         note_reader(c, ack, window, now);
-        missed = c->ack_heard && p->word1 != c->ack_heard + 1;
+        missed = p->word1 != c->ack_heard + 1; /* the first is 1 */
         c->ack_heard = p->word1;
         /* An unconfirmed ACK comes again, and says then whether the rest was read. */
         if (!c->unread || ack < c->snd.tail) {
@@ -271,7 +271,7 @@ static int64_t mark_reported(udt_conn *c, int64_t a, int64_t b, udt_time now)
     return c->loss.map.count - before;
 }
 
-static void lost(udt_conn *c, udt_cc_loss *l)
+void udt__conn_lost(udt_conn *c, udt_cc_loss *l)
 {
     l->startup = l->first < STARTUP_PKTS && l->lost_pkts < STARTUP_PKTS;
     c->cc.ops->on_loss(&c->cc, l);
@@ -305,7 +305,7 @@ void udt__conn_nak_input(udt_conn *c, const udt_pkt *p, udt_time now)
         newest = b + 1 > newest ? b + 1 : newest;
     }
     if (l.lost_pkts > 0)
-        lost(c, &l);
+        udt__conn_lost(c, &l);
     if (newest < c->next && newest > c->high)
         news(c, newest, p->word1 & NAK_WAITED_UNKNOWN, now);
     if (udt__conn_can_send(c))

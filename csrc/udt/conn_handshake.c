@@ -44,7 +44,7 @@ void udt__conn_start(udt_conn *c, udt_time now)
 
 size_t udt__conn_emit_handshake(udt_conn *c, uint8_t *buf, udt_time now)
 {
-    bool client = !c->server_side && !c->rendezvous;
+    bool asks = !c->server_side && !c->rendezvous && c->state == CONN_CLIENT;
     udt_hs h = {.version = c->hs_version,
                 .type = c->hs_version ? c->opts.type : 0,
                 .isn = c->isn,
@@ -61,7 +61,7 @@ size_t udt__conn_emit_handshake(udt_conn *c, uint8_t *buf, udt_time now)
         memcpy(h.ip + 1, c->open.words, sizeof c->open.words);
     if (c->hs_sent++ == 0)
         c->hs_sent_at = now;
-    udt_hs_encode(buf, &h, client ? 0 : c->peer_id);
+    udt_hs_encode(buf, &h, asks ? 0 : c->peer_id);
     return UDT_HDR_BYTES + UDT_HS_BYTES;
 }
 
@@ -104,8 +104,13 @@ static void client_input(udt_conn *c, const udt_hs *h, udt_time now)
             udt__conn_fail(c, h->req == UDT_HS_NO_KEY ? UDT_E_AUTH : UDT_E_REJECTED, now);
     } else if (h->req == UDT_HS_REQUEST) {
         /* The cookie reply: our own request with the cookie filled in. */
-        if (c->hs_req != UDT_HS_REQUEST || h->id != c->id || h->isn != c->isn)
+        if (h->id != c->id || h->isn != c->isn)
             return;
+        if (c->hs_req == UDT_HS_RESPONSE) { /* a server asks whether we have its answer */
+            c->due |= h->cookie == c->cookie ? DUE_HANDSHAKE : 0;
+            udt__conn_ready(c);
+            return;
+        }
         c->cookie = h->cookie;
         c->hs_req = UDT_HS_RESPONSE;
         c->hs_second_at = now;
@@ -183,6 +188,11 @@ void udt__conn_handshake_input(udt_conn *c, const udt_addr *from, const udt_hs *
     case CONN_LINGER:
         if (c->rendezvous && h->req != UDT_HS_AGREEMENT && h->id == c->peer_id)
             agree(c);
+        if (!c->own.on && !c->rendezvous && !c->server_side && h->req == UDT_HS_REQUEST &&
+            h->isn == c->isn) {
+            c->due |= DUE_HANDSHAKE; /* the server asks whether we have its answer: as libudt */
+            udt__conn_ready(c);
+        }
         break;
     default:
         break;

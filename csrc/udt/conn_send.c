@@ -129,6 +129,18 @@ void udt__conn_mark_lost(udt_conn *c, int64_t first, int64_t last)
         udt__conn_ready(c);
 }
 
+int64_t udt__conn_presume_lost(udt_conn *c, int64_t from, int64_t end, udt_time since)
+{
+    int64_t n = 0;
+    for (int64_t i = from; i < end; i++)
+        if (udt_sndbuf_slot(&c->snd, i)->sent_us <= since) {
+            c->lost_first += i >= c->high && udt_sndbuf_slot(&c->snd, i)->ntx == 1;
+            udt__conn_mark_lost(c, i, i);
+            n++;
+        }
+    return n;
+}
+
 /* The packets of the message around `idx` that are still held: [*first, *last]. */
 static void message_span(const udt_conn *c, int64_t idx, int64_t *first, int64_t *last)
 {
@@ -352,9 +364,17 @@ static bool starts_pair(const udt_conn *c, int64_t idx)
     return c->foreign && idx == c->next && (seq_add(c->isn, idx) & 15) == 0;
 }
 
+/* The last packet again, which shows what is missing before it. A foreign receiver that has it says
+ * nothing more: libudt reports a hole once, and that report may be what was lost. So every other
+ * time it is the first packet that it has not confirmed. */
 static size_t emit_probe(udt_conn *c, uint8_t *buf, udt_time now)
 {
     int64_t idx = c->own.on ? c->own.flight_last : c->next - 1;
+    if (!c->own.on && c->probes % 2 == 0) {
+        idx = c->snd.head;
+        c->head_tried = idx + 1;
+        c->head_tried_at = now;
+    }
     c->due &= ~(unsigned)DUE_PROBE;
     if (idx < c->snd.head)
         return 0;

@@ -4,8 +4,7 @@
 #define PROBE_FIRST_US 20000   /* before any RTT is known (spec 2.2) */
 #define PROBE_GUESS_US 1000000 /* at most, while the RTT is only guessed */
 #define PROBE_ROUNDS 2         /* probes before a timeout marks everything lost */
-#define TIMEOUT_HEAD_PKTS 64
-#define PROBES_UNKNOWN 6 /* while the RTT is not known: 1.3 s with the doubling */
+#define PROBES_UNKNOWN 6       /* while the RTT is not known: 1.3 s with the doubling */
 #define EXP_MIN_US 300000
 #define EXP_MAX_COUNT 16
 #define ASKS_MIN 8 /* a live peer leaves all of them unanswered once in 1e7 times at 5 % loss */
@@ -52,17 +51,30 @@ static void timeout(udt_conn *c, udt_time now)
     UDT_TRACE(c, UDT_TRACE_TIMER, UDT_TRACE_T_TIMEOUT, 0, 0, now);
     c->backoff++;
     int64_t end = c->next;
-    if (c->probes > PROBE_ROUNDS + 1 && end - c->snd.head > TIMEOUT_HEAD_PKTS)
-        end = c->snd.head + TIMEOUT_HEAD_PKTS;
-    for (int64_t i = c->snd.head; i < end && !c->own.on; i++)
-        if (udt_sndbuf_slot(&c->snd, i)->sent_us <= since) {
-            c->lost_first += i >= c->high && udt_sndbuf_slot(&c->snd, i)->ntx == 1;
-            udt__conn_mark_lost(c, i, i);
-        }
+    if (c->probes > PROBE_ROUNDS + 1 && end - c->snd.head > PRESUMED_PKTS)
+        end = c->snd.head + PRESUMED_PKTS;
+    if (!c->own.on)
+        udt__conn_presume_lost(c, c->snd.head, end, since);
     c->cc.ops->on_timeout(&c->cc, c->probes - PROBE_ROUNDS, now);
     if (c->own.on) /* by the window that it leaves */
         udt__own_timeout(c, end - c->snd.head, now);
     UDT_TRACE_CC(c, now);
+}
+
+/* The first packets were sent again unasked and have arrived, but the peer stops at the next hole:
+ * its reports were lost, and libudt does not repeat them. */
+static bool reports_lost(udt_conn *c, udt_time now)
+{
+    if (!c->head_tried || c->snd.head < c->head_tried)
+        return false;
+    int64_t end = c->snd.head + PRESUMED_PKTS < c->next ? c->snd.head + PRESUMED_PKTS : c->next;
+    udt_cc_loss l = {
+        .now = now, .first = c->snd.head, .next = c->next, .srtt_us = c->rtt_us, .startup = false};
+    l.lost_pkts = udt__conn_presume_lost(c, c->snd.head, end, c->head_tried_at);
+    c->head_tried = l.lost_pkts > 0 ? end : 0;
+    if (l.lost_pkts > 0)
+        udt__conn_lost(c, &l);
+    return l.lost_pkts > 0;
 }
 
 static void probe_timer(udt_conn *c, udt_time now)
@@ -71,13 +83,19 @@ static void probe_timer(udt_conn *c, udt_time now)
         c->t_probe = UDT_NEVER; /* nothing in flight, or nobody is known to be there */
         return;
     }
-    /* While packets keep going out or wait for pacing, nobody owes us an answer yet. */
-    udt_time last = udt_sndbuf_slot(&c->snd, c->next - 1)->sent_us;
+    /* While new packets keep going out, nobody owes us an answer yet. What is sent again does not
+     * count: the last packet may be, time after time, though the peer has it and waits for another.
+     */
+    udt_time last = udt_sndbuf_slot(&c->snd, c->next - 1)->first_us;
     if (c->probes == 0 && last > c->progress_at)
         c->progress_at = last;
     udt_time due = c->progress_at + probe_wait(c);
     if (now < due) {
         c->t_probe = due;
+        return;
+    }
+    if (reports_lost(c, now)) {
+        udt__conn_restart_probe(c, now);
         return;
     }
     UDT_TRACE(c, UDT_TRACE_TIMER, UDT_TRACE_T_PROBE, 0, 0, now);
@@ -234,6 +252,10 @@ static void open_timers(udt_conn *c, udt_time now)
         udt__conn_fail(c, UDT_E_TIMEOUT, now);
         return;
     }
+    if (now >= c->t_handshake) {
+        c->t_handshake = UDT_NEVER;
+        udt__conn_ready(c);
+    }
     if (now >= c->t_pace) {
         c->t_pace = UDT_NEVER;
         udt__conn_ready(c);
@@ -303,8 +325,7 @@ void udt__conn_tick(udt_conn *c, udt_time now)
     case CONN_SHUT:
         if (now >= c->t_shutdown) {
             c->t_shutdown = UDT_NEVER;
-            c->due |= DUE_SHUTDOWN;
-            udt__conn_ready(c);
+            udt__conn_say_shut(c);
         }
         break;
     default:

@@ -4,7 +4,10 @@
  * confirmed at once: one of each so many is a little short. And what it has not read yet lies in
  * its socket, whose buffer may be small: on a short path no more is on the way than it takes. */
 #include "udt/conn.h"
+#include "udt/handshake.h"
 
+#define MEET_FIRST_US 20000
+#define MEET_TRIES 8    /* 5 s with the doubling */
 #define MARK_EVERY 1024 /* at most; four in a window */
 #define SHORT_RTT_US 500
 #define BRISK_PPS 250000
@@ -73,4 +76,57 @@ void udt__foreign_arrived(udt_conn *c)
     c->room_pkts += c->room_pkts / 8;
     if (c->room_pkts > ROOM_PKTS)
         c->room_pkts = ROOM_PKTS;
+}
+
+/* ---- a client that has not heard our answer ---- */
+
+/* Whatever but a handshake reaches a libudt client before the server's answer does, it takes for
+ * one: it calls itself connected, yet knows no peer and drops all that comes. So where we are the
+ * first to speak and the answer may be lost or late, the client is asked first (decisions/0121). */
+void udt__foreign_accepted(udt_conn *c)
+{
+    c->unmet = c->foreign && !c->own.on;
+}
+
+void udt__foreign_met(udt_conn *c)
+{
+    c->unmet = false;
+    c->t_handshake = UDT_NEVER;
+    udt__conn_ready(c);
+}
+
+/* A handshake that asks: a client that is connected answers with its own, one that is not with the
+ * request that we know, which has our answer sent again. */
+static size_t ask(const udt_conn *c, uint8_t *buf)
+{
+    udt_hs h = {.version = UDT_HS_VERSION,
+                .type = c->opts.type,
+                .isn = c->isn,
+                .mss = c->mss,
+                .window = udt__conn_own_window(c),
+                .req = UDT_HS_REQUEST,
+                .id = c->peer_id,
+                .cookie = c->cookie};
+    udt_hs_set_ip(&h, &c->peer);
+    udt_hs_encode(buf, &h, c->peer_id);
+    return UDT_HDR_BYTES + UDT_HS_BYTES;
+}
+
+bool udt__foreign_holds(udt_conn *c, uint8_t *buf, size_t *len, udt_time now)
+{
+    *len = 0;
+    if (!c->unmet || !udt__conn_live(c) || c->due & DUE_HANDSHAKE)
+        return false;
+    if (now < c->t_handshake && c->t_handshake != UDT_NEVER)
+        return true;
+    if (!udt__conn_can_send(c))
+        return false;
+    if (c->meetings == MEET_TRIES) { /* it does not answer such questions, or is gone */
+        udt__foreign_met(c);
+        return false;
+    }
+    udt__conn_set_limit(c, UDT_LIM_HANDSHAKE, now);
+    udt__conn_timer(c, &c->t_handshake, now + ((udt_time)MEET_FIRST_US << c->meetings++));
+    *len = ask(c, buf);
+    return true;
 }

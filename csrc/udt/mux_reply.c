@@ -112,6 +112,7 @@ static udt_conn *new_child(udt_mux *m, const udt_addr *from, const udt_hs *h, bo
         udt__mux_free_conn(c);
         return NULL;
     }
+    udt__foreign_accepted(c);
     table_add(&m->peers, &c->by_key, peer_hash(from, h->id, c->isn));
     c->listener = c->ev_listener = l->id;
     l->unaccepted++;

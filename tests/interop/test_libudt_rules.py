@@ -276,3 +276,121 @@ def test_idle_connections_live_on_through_loss(idle_pairs: tuple[float, list[Idl
     time.sleep(max(0.0, began + IDLE_S - time.monotonic()))
     for pair in pairs:
         pair.check()
+
+
+class RawServer:
+    """A server that speaks just enough UDT to see what a libudt client makes of its words."""
+
+    def __init__(self) -> None:
+        self._udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._udp.bind(("127.0.0.1", 0))
+        self.port: int = self._udp.getsockname()[1]
+        self.client = self.isn = 0
+
+    def close(self) -> None:
+        """Without a farewell."""
+        self._udp.close()
+
+    def handshake(self, request: int) -> None:
+        """1: its own request with a cookie, as a server first answers, or asks. -1: it is connected."""
+        ident = ID if request < 0 else self.client
+        words = (4, 1, self.isn, 1500, 8192, request & 0xFFFFFFFF, ident, 0xC00C1E, 0x0100007F, 0, 0, 0)
+        self._udp.send(struct.pack(">16I", 0x80000000, 0, 0, self.client, *words))
+
+    def data(self, index: int) -> None:
+        """Send a full packet of the stream."""
+        self._udp.send(struct.pack(">4I", self.isn + index, 0xC0000001, 0, self.client) + bytes(PAYLOAD))
+
+    def hear(self, seconds: float) -> Iterator[tuple[int, int]]:
+        """Control packets (type, request of a handshake or 0) that come within `seconds`."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self._udp.settimeout(left)
+            try:
+                packet, where = self._udp.recvfrom(2048)
+            except TimeoutError:
+                return
+            self._udp.connect(where)
+            kind = struct.unpack_from(">I", packet)[0] >> 16 & 0x7FFF
+            if kind == 0:
+                hello = struct.unpack(">16i", packet[:64])
+                self.isn, self.client = hello[6], hello[10]
+            yield kind, hello[9] if kind == 0 else 0
+
+    def acknowledged(self, seconds: float) -> bool:
+        """Send the first packet until an ACK comes, for at most `seconds`."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self.data(0)
+            if any(kind == ACK for kind, _ in self.hear(0.1)):
+                return True
+        return False
+
+    def meet(self) -> None:
+        """Until the client has sent its request with the cookie."""
+        for heard in self.hear(10):
+            if heard == (0, -1):
+                list(self.hear(0.1))  # it asks twice at first
+                return
+            self.handshake(1)
+        raise AssertionError("libudt does not ask for a connection")
+
+
+@contextlib.contextmanager
+def libudt_client() -> Iterator[tuple[RawServer, subprocess.Popen[bytes]]]:
+    """A libudt that connects to us to receive, and waits for our answer."""
+    with contextlib.closing(RawServer()) as server:
+        command = [str(PEER), "connect", "127.0.0.1", str(server.port), "--recv", "/dev/null"]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as peer:
+            try:
+                server.meet()
+                yield server, peer
+            finally:
+                peer.kill()
+
+
+def test_a_libudt_client_takes_data_for_the_answer_and_reads_nothing() -> None:
+    """Why a server speaks of nothing before it knows that its answer has come (docs/decisions/0121)."""
+    with libudt_client() as (server, peer):
+        server.data(0)
+        assert peer.wait(10) == 0  # connect() succeeded, and the first recv() said that nobody is there
+
+
+def test_a_libudt_client_that_waits_answers_a_question_with_its_request() -> None:
+    """And then the answer is as good as ever."""
+    with libudt_client() as (server, _):
+        server.handshake(1)
+        assert (0, -1) in server.hear(0.1)
+        server.handshake(-1)
+        assert server.acknowledged(5)
+
+
+def test_a_libudt_client_that_is_connected_answers_a_question_with_its_handshake() -> None:
+    """So that the server may begin."""
+    with libudt_client() as (server, _):
+        server.handshake(-1)
+        list(server.hear(0.1))
+        assert all(kind != 0 for kind, _ in server.hear(0.6))  # it repeated its request till now
+        server.handshake(1)
+        assert (0, -1) in server.hear(1)
+        assert server.acknowledged(5)
+
+
+def test_a_server_that_speaks_first_is_heard_though_its_answer_is_lost(tmp_path: Path) -> None:
+    """What came of it: udtcat that listens and sends, through a relay that loses its second datagram."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(random.Random(8).randbytes(300_000))
+    server, front = free_ports(2)
+    lost = ["--listen", str(front), "--to", f"127.0.0.1:{server}", "--back", "--loss-mask", "2"]
+    with relay(lost), source.open("rb") as data:
+        command = [*SECTOR, "udtcat", "-l", str(server)]
+        with subprocess.Popen(command, stdin=data, stderr=subprocess.PIPE) as cat:
+            try:
+                wait_listening("our", cat, server)
+                where = ["connect", "127.0.0.1", str(front), "--recv", str(target)]
+                subprocess.run([str(PEER), *where], check=True, timeout=60, stdout=subprocess.DEVNULL)
+                assert cat.communicate(timeout=60)[1] == b""
+                assert cat.returncode == 0
+            finally:
+                cat.kill()
+    assert target.read_bytes() == source.read_bytes()
