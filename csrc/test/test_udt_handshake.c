@@ -232,39 +232,6 @@ TEST(udt_handshake_server_repeats_refuses_and_stays_stateless)
     udt_mux_free(p.m);
 }
 
-/* The answer that lets a libudt client in may be lost; data that came without it would make the
- * client close (docs/protocol/udt.md). It is repeated once, before the first data. */
-TEST(udt_handshake_server_that_speaks_first_repeats_its_answer)
-{
-    sim_rng r;
-    udt_opts o;
-    struct udt_ev ev;
-    udt_pkt pkt;
-    udt_hs again;
-    peer p = {.m = new_port(&r, 2), .addr = test_addr(7, 78), .now = 5000000};
-    udt_opts_init(&o);
-    CHECK(udt_mux_listen(p.m, &o, 2) > 0);
-    udt_hs h = {.version = 4, .type = 1, .isn = 99, .mss = 1400, .window = 100, .req = 1, .id = 42};
-    h.cookie = say_hs(&p, h).cookie;
-    h.req = -1;
-    udt_hs first = say_hs(&p, h);
-    CHECK(udt_mux_next_event(p.m, &ev));
-    CHECK_INT(ev.kind, UDT_EV_ACCEPTED);
-    CHECK_INT(udt_mux_send(p.m, first.id, (const uint8_t *)"hello", 5, p.now), 5);
-    CHECK(hear(&p));
-    CHECK(udt_pkt_decode(&pkt, p.out, p.len));
-    CHECK(pkt.control && udt_hs_decode(&again, pkt.body, pkt.len));
-    CHECK(again.req == -1 && again.id == first.id && again.isn == 99);
-    CHECK(hear(&p));
-    CHECK(udt_pkt_decode(&pkt, p.out, p.len));
-    CHECK(!pkt.control);
-    CHECK_INT(udt_mux_send(p.m, first.id, (const uint8_t *)"there", 5, p.now), 5);
-    while (hear(&p))
-        CHECK(udt_pkt_decode(&pkt, p.out, p.len) &&
-              !(pkt.control && pkt.type == UDT_CTRL_HANDSHAKE));
-    udt_mux_free(p.m);
-}
-
 TEST(udt_handshake_refused_client_hears_rejected_and_silence_is_timeout)
 {
     world w;

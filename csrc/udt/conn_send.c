@@ -27,22 +27,13 @@ static int usable(const udt_conn *c)
     return c->state == CONN_FAILED ? c->error : UDT_E_STATE;
 }
 
-/* A libudt client that hears data while our answer to its second request is lost believes that it
- * is connected, and closes. So a server that speaks first repeats that answer before its data. */
-static void answer_again(udt_conn *c)
-{
-    if (c->server_side && !c->own.on && c->hs_sent == 1)
-        c->due |= DUE_HANDSHAKE;
-}
-
 static void data_queued(udt_conn *c, bool was_empty, udt_time now)
 {
-    answer_again(c);
     if (was_empty)
         c->exp_from = now; /* spec 5.3 */
     c->drained = false;
     udt__near_wrote(c);
-    if (udt__conn_can_send(c) || (c->due & DUE_HANDSHAKE))
+    if (udt__conn_can_send(c))
         udt__conn_ready(c);
     else
         udt__near_wait(c);

@@ -82,7 +82,7 @@ void udt__foreign_arrived(udt_conn *c)
 
 /* Whatever but a handshake reaches a libudt client before the server's answer does, it takes for
  * one: it calls itself connected, yet knows no peer and drops all that comes. So where we are the
- * first to speak and the answer may be lost or late, the client is asked first (decisions/0121). */
+ * first to speak and the answer may be lost or late, the client is asked first (decisions/0118). */
 void udt__foreign_accepted(udt_conn *c)
 {
     c->unmet = c->foreign && !c->own.on;

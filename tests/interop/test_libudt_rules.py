@@ -350,7 +350,7 @@ def libudt_client() -> Iterator[tuple[RawServer, subprocess.Popen[bytes]]]:
 
 
 def test_a_libudt_client_takes_data_for_the_answer_and_reads_nothing() -> None:
-    """Why a server speaks of nothing before it knows that its answer has come (docs/decisions/0121)."""
+    """Why a server speaks of nothing before it knows that its answer has come (docs/decisions/0118)."""
     with libudt_client() as (server, peer):
         server.data(0)
         assert peer.wait(10) == 0  # connect() succeeded, and the first recv() said that nobody is there
