@@ -18,9 +18,10 @@ from sector.cli.cluster_dir import ADMIN, DEFAULT_PORT_BASE, ClusterDir, ports_o
 from sector.cli.cluster_run import Process, Readiness
 from sector.cli.main import Shared, json_option, shared_options
 from sector.cli.tls_once import log_in, read_password
-from sector.config import Config, Role, client_path, load_config, parse_address
+from sector.config import Config, Role, SphereSection, client_path, load_config, parse_address
 from sector.errors import NotFound, SectorError, UsageError
 from sector.pki import Trust
+from sector.sphere.tasks import why_root
 from sector.wire.admin import Status, StatusInfo
 
 # counters of `status` for people; --json has all
@@ -264,6 +265,9 @@ def _print_up(shared: Shared, summary: dict[str, object], detach: bool) -> None:
         ("slave", "pid", "gmp", "udt", "files in"),
         [(r["id"], r["pid"], r["gmp"], r["udt"], f"{r['data_dir']}/files") for r in rows],
     )
+    why = why_root(SphereSection().user)
+    if why:
+        render.say(f"functions run as root here, with all its rights: {why} (a user of your own is better)")
     click.echo("stop it: sector down" + (f" --dir {summary['dir']}" if detach else "  (or Ctrl-C here)"))
 
 

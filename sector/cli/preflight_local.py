@@ -23,6 +23,7 @@ from sector import __version__, space
 from sector.cli.render import size_text
 from sector.config import Config, Role
 from sector.errors import SectorError
+from sector.sphere.tasks import why_root
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
 OPEN_FILES = 4096
@@ -160,6 +161,7 @@ def sandbox() -> Iterator[Check]:
     ask = "import sys; from sector.sphere.worker_os import leave_network; sys.exit(not leave_network())"
     cut = subprocess.run([sys.executable, "-c", ask], check=False, timeout=30).returncode == 0
     who = "run as the user of [sphere] user" if os.geteuid() == 0 else f"run as user id {os.geteuid()}"
+    yield from workers_as_root("nobody")
     if cut and os.geteuid() == 0:
         yield Check("sandbox", OK, f"functions {who}, without network")
     elif cut:
@@ -169,6 +171,14 @@ def sandbox() -> Iterator[Check]:
             "start the slave as root, or allow user namespaces: sysctl -w kernel.unprivileged_userns_clone=1"
         )
         yield Check("sandbox", WARNING, f"functions {who}, and cannot be cut off the network", cure)
+
+
+def workers_as_root(user: str) -> Iterator[Check]:
+    """Whether users' functions would have all rights on this machine. `user` as in [sphere] user."""
+    why = why_root(user)
+    if why:
+        cure = "install Sector where every user may read it, such as /opt/sector, and start it from there"
+        yield Check("functions", WARNING, f"they would run as root, with all its rights: {why}", cure)
 
 
 # disk -------------------------------------------------------------------------------------------------

@@ -122,33 +122,42 @@ class Workers(Protocol):
         """Stop everything."""
 
 
-def pick_user(name: str) -> tuple[int, int]:
-    """uid and gid for workers; (0, 0) = stay what we are. Raises `BadConfig` for an unknown user."""
+def why_root(name: str) -> str:
+    """Why workers of a slave that is started now would run as root although `[sphere] user` is `name`; ""
+    when they would not, or when an empty name asks for it. Raises `BadConfig` for an unknown user."""
     if os.geteuid() != 0 or not name:
-        return 0, 0
+        return ""
     try:
-        entry = pwd.getpwnam(name)
+        pwd.getpwnam(name)
     except KeyError:
         if name != "nobody":
             raise BadConfig(f"[sphere] user: there is no user {name!r} on this machine") from None
-        log.warn("there is no user nobody on this machine: workers run as root")
+        return "there is no user nobody on this machine"
+    place = _closed_place()
+    return f"user {name} cannot enter {place}, where this installation is" if place else ""
+
+
+def pick_user(name: str) -> tuple[int, int]:
+    """uid and gid for workers; (0, 0) = stay what we are. Raises `BadConfig` for an unknown user."""
+    why = why_root(name)
+    if why:
+        log.warn("functions run as root: {why}", why=why)
+    if why or os.geteuid() != 0 or not name:
         return 0, 0
-    if not _readable_by_others():
-        log.warn("user {name} cannot read {prefix}: workers run as root", name=name, prefix=sys.prefix)
-        return 0, 0
+    entry = pwd.getpwnam(name)
     return entry.pw_uid, entry.pw_gid
 
 
-def _readable_by_others() -> bool:
-    """Whether another user can reach the interpreter, its packages and ours."""
+def _closed_place() -> str:
+    """A directory that keeps other users from the interpreter, its packages or ours; "" = there is none."""
     places = {sys.prefix, sys.base_prefix, os.path.dirname(os.path.abspath(__file__))}
-    for place in places:
+    for place in sorted(places):
         path = os.path.realpath(place)
         while path != "/":
             try:
                 if not os.stat(path).st_mode & 0o001:
-                    return False
+                    return path
             except OSError:
-                return False
+                return path
             path = os.path.dirname(path)
-    return True
+    return ""
