@@ -83,10 +83,11 @@ static void probe_timer(udt_conn *c, udt_time now)
         c->t_probe = UDT_NEVER; /* nothing in flight, or nobody is known to be there */
         return;
     }
-    /* While new packets keep going out, nobody owes us an answer yet. What is sent again does not
-     * count: the last packet may be, time after time, though the peer has it and waits for another.
-     */
-    udt_time last = udt_sndbuf_slot(&c->snd, c->next - 1)->first_us;
+    /* While packets keep going out or wait for pacing, nobody owes us an answer yet. Where the peer
+     * cannot say what it has, only new ones count: the last may be sent again, time after time,
+     * though it has arrived and the peer waits for another. */
+    const snd_slot *s = udt_sndbuf_slot(&c->snd, c->next - 1);
+    udt_time last = c->own.on ? s->sent_us : s->first_us;
     if (c->probes == 0 && last > c->progress_at)
         c->progress_at = last;
     udt_time due = c->progress_at + probe_wait(c);
