@@ -142,13 +142,16 @@ typedef struct udt_cc_bbr {
     bool round_limited;
     double full_bw; /* startup: best rate so far */
     int full_rounds;
+    bool train_judged; /* the first window has shown what it can */
     udt_time phase_at, cycle_at;
     int phase_rounds, cycle_rounds;
     int64_t cruise_us;
-    double up_from; /* bw when the push of UP began */
-    bool up_hold;   /* the push is over, its effect is awaited */
-    bool up_queued; /* a queue stood when UP began: what it wins it takes from others */
+    double up_from;  /* bw when the push of UP began */
+    bool up_hold;    /* the push is over, its effect is awaited */
+    bool up_queued;  /* a queue stood when UP began: what it wins it takes from others */
+    double up_first; /* when UP began */
     int up_pushes, up_paid;
+    int skips; /* so many cycles go without a probe */
     int up_rounds;
     int64_t up_pkts;
     udt_time up_at;

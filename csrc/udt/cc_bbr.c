@@ -6,10 +6,12 @@
  *   hi       packets in flight that the path has been seen to take without much loss
  *   lo, bw_lo  what it took in the last rounds with too much loss, until the next probe
  *
- *   STARTUP  doubles each round trip until the delivery rate stands still
+ *   STARTUP  doubles each round trip (on a long way the first time more) until the delivery rate
+ *            stands still
  *   DRAIN    until the queue of that is gone
  *   DOWN     0.9 of the rate until the queue of the last probe is gone
- *   CRUISE   the rate, 2 to 3 s by the clock whatever the round trip
+ *   CRUISE   the rate, 2 to 3 s by the clock whatever the round trip; then DOWN again without a
+ *            probe if the last has shown that most of a standing queue is ours
  *   REFILL   one round without lo
  *   UP       5/4 of the rate, then a round trip of waiting for what that has done
  *   PROBE_RTT  half of what is in flight, when 10 s brought no round trip near the smallest
@@ -24,13 +26,17 @@
 
 #define INITIAL_CWND 64
 #define INITIAL_US 10000 /* the first window is paced over this, the round trip being unknown */
+#define INITIAL_QUEUE_US (INITIAL_US / 4) /* of its last packets, where the path carries less */
 #define MIN_CWND 4
 #define STARTUP_GAIN 2.77
 #define CWND_GAIN 2.0
+#define QUEUED_CWND_GAIN 1.5 /* at the start, as soon as a queue shows */
 #define UP_GAIN 1.25
 #define UP_PAID 1.19 /* of the rate before */
 #define UP_PUSHES 2
-#define UP_ROUNDS 6 /* at most, while hi is raised */
+#define MOST_GAIN 1.08       /* what a push wins, of more than 5/8 of all */
+#define NEARLY_ALL_GAIN 1.04 /* of more than 4/5 */
+#define UP_ROUNDS 6          /* at most, while hi is raised */
 #define UP_PKTS_MAX (1 << 20)
 #define UP_LEAST_PPS 40  /* hi is raised in a round by so much rate at least */
 #define UP_STEP_US 20000 /* hi is raised twice as fast after at least so long */
@@ -87,9 +93,27 @@ static void bbr_init(udt_cc *cc, const udt_cc_params *p)
     b->hi = b->lo = INT64_MAX;
 }
 
+/* The queue has grown by the push: a small share does not show in it. */
+static bool push_showed(const udt_cc_bbr *b)
+{
+    return b->srtt_us > b->up_rtt_us + b->up_rtt_us / 8;
+}
+
+/* A push beside others wins the less, the more of all that goes through is ours. Who holds most
+ * leaves out the next probes while a queue stands: a flow that goes by its losses can only rise
+ * between them. */
+static int skips_after(const udt_cc_bbr *b)
+{
+    if (!b->up_queued || !push_showed(b) || b->bw >= MOST_GAIN * b->up_first)
+        return 0;
+    return b->bw >= NEARLY_ALL_GAIN * b->up_first ? 1 : 2;
+}
+
 static void enter(udt_cc *cc, int state, udt_time now)
 {
     udt_cc_bbr *b = &cc->u.bbr;
+    if (state == DOWN && b->state == UP)
+        b->skips = skips_after(b);
     b->state = state;
     b->slow_now = false;
     b->phase_at = now;
@@ -105,7 +129,7 @@ static void enter(udt_cc *cc, int state, udt_time now)
         b->bw_lo = 0;
         b->yielded = false;
     } else if (state == UP) {
-        b->up_from = b->bw;
+        b->up_first = b->up_from = b->bw;
         b->up_hold = false;
         b->up_queued = b->queued;
         b->up_pushes = b->up_paid = 0;
@@ -173,10 +197,11 @@ static void yield(udt_cc *cc, const udt_cc_ack *a)
 
 static void too_much(udt_cc *cc, const udt_cc_ack *a)
 {
-    bool full = udt__bbr_overflow(&cc->u.bbr);
-    if (udt__bbr_lost_much(&cc->u.bbr))
+    udt_cc_bbr *b = &cc->u.bbr;
+    bool full = udt__bbr_overflow(b);
+    if (udt__bbr_lost_much(b))
         too_much_lost(cc, a);
-    if (full)
+    if (full && b->state != DRAIN) /* these were sent before it began */
         yield(cc, a);
 }
 
@@ -302,7 +327,7 @@ static void leave_probe_rtt(udt_cc *cc, udt_time now)
 static void judge_push(udt_cc *cc, const udt_cc_ack *a)
 {
     udt_cc_bbr *b = &cc->u.bbr;
-    bool rose = a->srtt_us > b->up_rtt_us + b->up_rtt_us / 8;
+    bool rose = push_showed(b);
     bool paid = b->bw >= UP_PAID * b->up_from && !rose && !b->up_queued;
     if (paid)
         b->hi = INT64_MAX;
@@ -368,8 +393,11 @@ static void step(udt_cc *cc, const udt_cc_ack *a)
             enter(cc, CRUISE, a->now);
         break;
     case CRUISE:
-        if (a->now - b->cycle_at > b->cruise_us || b->cycle_rounds > CRUISE_ROUNDS)
-            enter(cc, REFILL, a->now);
+        if (a->now - b->cycle_at > b->cruise_us || b->cycle_rounds > CRUISE_ROUNDS) {
+            bool skip = b->skips > 0 && b->queued;
+            b->skips -= skip;
+            enter(cc, skip ? DOWN : REFILL, a->now);
+        }
         break;
     case REFILL:
         if (b->phase_rounds >= 1 && round_passed)
@@ -394,6 +422,19 @@ static void step(udt_cc *cc, const udt_cc_ack *a)
 
 /* ---- what follows from it ---- */
 
+/* The first window was a train at a known pace. If its last packets have met no queue that the
+ * first have not, the path carries that pace: half of it for a whole round trip is little to the
+ * path, and many windows where the way is long. */
+static void judge_train(udt_cc *cc, const udt_cc_ack *a)
+{
+    udt_cc_bbr *b = &cc->u.bbr;
+    int64_t pkts = INITIAL_CWND * b->min_rtt_us / INITIAL_US / 2;
+    b->train_judged = true;
+    if (a->rtt_us <= b->min_rtt_us + INITIAL_QUEUE_US && !b->round_limited && !b->round_lost &&
+        pkts > cc->cwnd_pkts)
+        cc->cwnd_pkts = pkts;
+}
+
 static void apply(udt_cc *cc, const udt_cc_ack *a)
 {
     udt_cc_bbr *b = &cc->u.bbr;
@@ -410,10 +451,12 @@ static void apply(udt_cc *cc, const udt_cc_ack *a)
         udt_cc_set_rate(cc, rate);
     double rtt = (double)b->min_rtt_us;
     if (b->state == STARTUP) {
-        double cwnd =
-            (b->queued ? 1.5 : CWND_GAIN) * bw * fmax(rtt, LUMP_US) * 1e-6 / (1 - b->chance);
         bool rises = a->rtt_us > b->min_rtt_us + b->min_rtt_us / 16 + 1000;
+        double gain = rises || b->queued ? QUEUED_CWND_GAIN : CWND_GAIN;
+        double cwnd = gain * bw * fmax(rtt, LUMP_US) * 1e-6 / (1 - b->chance);
         cc->cwnd_pkts += a->acked_pkts;
+        if (!b->train_judged && a->delivered >= INITIAL_CWND && a->rtt_us > 0)
+            judge_train(cc, a);
         if ((double)cc->cwnd_pkts > cwnd && (rises || b->queued || b->full_rounds > 0))
             cc->cwnd_pkts = cwnd > INITIAL_CWND ? (int64_t)cwnd : INITIAL_CWND;
     } else {
