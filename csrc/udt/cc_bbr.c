@@ -11,7 +11,7 @@
  *   DRAIN    until the queue of that is gone
  *   DOWN     0.9 of the rate until the queue of the last probe is gone
  *   CRUISE   the rate, 2 to 3 s by the clock whatever the round trip; then DOWN again without a
- *            probe if the last has shown that most of a standing queue is ours
+ *            probe if the last two have shown that most of a standing queue is ours
  *   REFILL   one round without lo
  *   UP       5/4 of the rate, then a round trip of waiting for what that has done
  *   PROBE_RTT  half of what is in flight, when 10 s brought no round trip near the smallest
@@ -101,10 +101,13 @@ static bool push_showed(const udt_cc_bbr *b)
 
 /* A push beside others wins the less, the more of all that goes through is ours. Who holds most
  * leaves out the next probes while a queue stands: a flow that goes by its losses can only rise
- * between them. */
-static int skips_after(const udt_cc_bbr *b)
+ * between them. One probe shows it by chance too, in a crowd where many push at once: it takes two
+ * running. */
+static int skips_after(udt_cc_bbr *b)
 {
-    if (!b->up_queued || !push_showed(b) || b->bw >= MOST_GAIN * b->up_first)
+    bool before = b->most;
+    b->most = b->up_queued && push_showed(b) && b->bw < MOST_GAIN * b->up_first;
+    if (!b->most || !before)
         return 0;
     return b->bw >= NEARLY_ALL_GAIN * b->up_first ? 1 : 2;
 }
@@ -112,7 +115,7 @@ static int skips_after(const udt_cc_bbr *b)
 static void enter(udt_cc *cc, int state, udt_time now)
 {
     udt_cc_bbr *b = &cc->u.bbr;
-    if (state == DOWN && b->state == UP)
+    if (b->state == UP && state != PROBE_RTT)
         b->skips = skips_after(b);
     b->state = state;
     b->slow_now = false;
