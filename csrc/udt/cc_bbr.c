@@ -30,7 +30,6 @@
 #define MIN_CWND 4
 #define STARTUP_GAIN 2.77
 #define CWND_GAIN 2.0
-#define QUEUED_CWND_GAIN 1.5 /* at the start, as soon as a queue shows */
 #define UP_GAIN 1.25
 #define UP_PAID 1.19 /* of the rate before */
 #define UP_PUSHES 2
@@ -454,9 +453,9 @@ static void apply(udt_cc *cc, const udt_cc_ack *a)
         udt_cc_set_rate(cc, rate);
     double rtt = (double)b->min_rtt_us;
     if (b->state == STARTUP) {
+        double cwnd =
+            (b->queued ? 1.5 : CWND_GAIN) * bw * fmax(rtt, LUMP_US) * 1e-6 / (1 - b->chance);
         bool rises = a->rtt_us > b->min_rtt_us + b->min_rtt_us / 16 + 1000;
-        double gain = rises || b->queued ? QUEUED_CWND_GAIN : CWND_GAIN;
-        double cwnd = gain * bw * fmax(rtt, LUMP_US) * 1e-6 / (1 - b->chance);
         cc->cwnd_pkts += a->acked_pkts;
         if (!b->train_judged && a->delivered >= INITIAL_CWND && a->rtt_us > 0)
             judge_train(cc, a);
