@@ -142,7 +142,6 @@ typedef struct udt_cc_bbr {
     bool round_limited;
     double full_bw; /* startup: best rate so far */
     int full_rounds;
-    bool train_judged; /* the first window has shown what it can */
     udt_time phase_at, cycle_at;
     int phase_rounds, cycle_rounds;
     int64_t cruise_us;

@@ -6,8 +6,7 @@
  *   hi       packets in flight that the path has been seen to take without much loss
  *   lo, bw_lo  what it took in the last rounds with too much loss, until the next probe
  *
- *   STARTUP  doubles each round trip (on a long way the first time more) until the delivery rate
- *            stands still
+ *   STARTUP  doubles each round trip until the delivery rate stands still
  *   DRAIN    until the queue of that is gone
  *   DOWN     0.9 of the rate until the queue of the last probe is gone
  *   CRUISE   the rate, 2 to 3 s by the clock whatever the round trip; then DOWN again without a
@@ -26,7 +25,6 @@
 
 #define INITIAL_CWND 64
 #define INITIAL_US 10000 /* the first window is paced over this, the round trip being unknown */
-#define INITIAL_QUEUE_US (INITIAL_US / 4) /* of its last packets, where the path carries less */
 #define MIN_CWND 4
 #define STARTUP_GAIN 2.77
 #define CWND_GAIN 2.0
@@ -424,19 +422,6 @@ static void step(udt_cc *cc, const udt_cc_ack *a)
 
 /* ---- what follows from it ---- */
 
-/* The first window was a train at a known pace. If its last packets have met no queue that the
- * first have not, the path carries that pace: half of it for a whole round trip is little to the
- * path, and many windows where the way is long. */
-static void judge_train(udt_cc *cc, const udt_cc_ack *a)
-{
-    udt_cc_bbr *b = &cc->u.bbr;
-    int64_t pkts = INITIAL_CWND * b->min_rtt_us / INITIAL_US / 2;
-    b->train_judged = true;
-    if (a->rtt_us <= b->min_rtt_us + INITIAL_QUEUE_US && !b->round_limited && !b->round_lost &&
-        pkts > cc->cwnd_pkts)
-        cc->cwnd_pkts = pkts;
-}
-
 static void apply(udt_cc *cc, const udt_cc_ack *a)
 {
     udt_cc_bbr *b = &cc->u.bbr;
@@ -457,8 +442,6 @@ static void apply(udt_cc *cc, const udt_cc_ack *a)
             (b->queued ? 1.5 : CWND_GAIN) * bw * fmax(rtt, LUMP_US) * 1e-6 / (1 - b->chance);
         bool rises = a->rtt_us > b->min_rtt_us + b->min_rtt_us / 16 + 1000;
         cc->cwnd_pkts += a->acked_pkts;
-        if (!b->train_judged && a->delivered >= INITIAL_CWND && a->rtt_us > 0)
-            judge_train(cc, a);
         if ((double)cc->cwnd_pkts > cwnd && (rises || b->queued || b->full_rounds > 0))
             cc->cwnd_pkts = cwnd > INITIAL_CWND ? (int64_t)cwnd : INITIAL_CWND;
     } else {
