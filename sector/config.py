@@ -336,13 +336,20 @@ def _where(error: msgspec.ValidationError) -> tuple[str, str]:
     return key, wrong[:1].lower() + wrong[1:]
 
 
+def parse_toml(text: str, name: str) -> dict[str, Any]:
+    """The tables in `text`. Raises `BadConfig` with `name`, the file."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise BadConfig(f"{name}: not valid TOML: nested too deeply") from None
+    except ValueError as error:  # TOMLDecodeError, and numbers that int() refuses
+        raise BadConfig(f"{name}: not valid TOML: {error}") from None
+
+
 def parse_config(text: str, role: Role, path: str) -> Config:
     """The settings in `text` for a service of `role`. `path` names the file in errors and anchors relative
     paths. Raises `BadConfig`: one line with file, key, and what is expected."""
-    try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise BadConfig(f"{path}: not valid TOML: {error}") from None
+    raw = parse_toml(text, path)
     _check_names(path, role, raw)
     listen = dict(_DEFAULT_PORTS.get(role, {}))
     listen.update(raw.get("listen", {}))

@@ -95,6 +95,33 @@ def _fuzz(target: str, runs: int) -> Slice:
     )
 
 
+def _fuzz_python(target: str) -> Slice:
+    """Of tests/fuzz/targets.py."""
+    return Slice(
+        target,
+        100_000,
+        lambda seed: [
+            sys.executable,
+            "tests/fuzz/run.py",
+            target,
+            f"-seed={seed}",
+            "-runs=100000",
+            "-timeout=20",
+            "-rss_limit_mb=512",
+            "-artifact_prefix=build/soak/",
+            "-print_final_stats=1",
+            "-verbosity=0",
+            f"csrc/build/corpus/{target}",
+            f"tests/fuzz/corpus/{target}",
+        ],
+        counted=r"stat::number_of_executed_units: +(\d+)",
+    )
+
+
+def _python_targets() -> list[str]:
+    return sorted(path.name for path in (ROOT / "tests/fuzz/corpus").iterdir())
+
+
 def _targets() -> list[str]:
     return sorted(path.stem[5:] for path in (ROOT / "csrc/fuzz").glob("fuzz_*.c"))
 
@@ -140,6 +167,11 @@ GROUPS = {
         "fuzzing of every parser in C",
         100_000_000,
         tuple(_fuzz(name, 5_000_000) for name in _targets() if not _is_engine(name)),
+    ),
+    "R4-python": Group(
+        "fuzzing of every parser in Python",
+        1_000_000,
+        tuple(_fuzz_python(name) for name in _python_targets()),
     ),
     "R4-engines": Group(
         "fuzzing of the protocol engines, alone and in pairs",
@@ -206,7 +238,7 @@ def soak(name: str, minutes: float, first_seed: int) -> int:
     """Slices of one group until the goal or the time is reached; exit status."""
     group = GROUPS[name]
     STATE.mkdir(parents=True, exist_ok=True)
-    for target in _targets():
+    for target in [*_targets(), *_python_targets()]:
         (ROOT / "csrc/build/corpus" / target).mkdir(parents=True, exist_ok=True)
     amounts, last = done(name)
     seed = max(first_seed, last + STRIDE)

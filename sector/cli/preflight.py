@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +12,7 @@ import click
 from sector.cli import render
 from sector.cli.main import Shared, json_option
 from sector.cli.preflight_local import FAILED, OK, WARNING, Check
-from sector.config import Config, Role, load_client, load_config, parse_address
+from sector.config import Config, Role, load_client, load_config, parse_address, parse_toml
 from sector.errors import BadConfig, UsageError
 from sector.model import Address
 
@@ -23,10 +22,10 @@ ROLES: tuple[Role, ...] = ("slave", "master", "security")
 def role_of(path: Path) -> Role:
     """Whose settings a file holds: that role's section is in it, or its `[peers]` say so."""
     try:
-        raw: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        raw = parse_toml(path.read_text(encoding="utf-8"), str(path))
     except OSError as bad:
         raise BadConfig(f"{path}: cannot be read: {bad.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as bad:
+    except UnicodeDecodeError as bad:
         raise BadConfig(f"{path}: not valid TOML: {bad}") from None
     for role in ROLES:
         if role in raw:

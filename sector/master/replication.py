@@ -7,11 +7,11 @@ lost slave from becoming a storm; failures wait with growing pauses. Times are m
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
+from sector.config import parse_toml
 from sector.errors import BadConfig
 from sector.master import placement
 from sector.master.membership import LOST, UP, Membership, Node
@@ -64,10 +64,7 @@ def _numbers(name: str, table: dict[str, object], default: CopyRule) -> tuple[in
 
 def parse_rules(text: str, name: str = "replication.toml") -> CopyRules:
     """Raises `BadConfig` with file and key."""
-    try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise BadConfig(f"{name}: not valid TOML: {error}") from None
+    raw = parse_toml(text, name)
     odd = set(raw) - {"min", "max", "rule"}
     if odd:
         raise BadConfig(f"{name}: unknown key {min(odd)}", hint="known are min, max, [[rule]]")

@@ -6,10 +6,10 @@ at "/default". Distance 0 same host, 1 same rack, 2 same site, 3 elsewhere.
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
+from sector.config import parse_toml
 from sector.errors import BadConfig
 
 DEFAULT = "/default"
@@ -53,10 +53,7 @@ def distance(a: Place, b: Place) -> int:
 
 def parse_topology(text: str, name: str = "topology.toml") -> Topology:
     """Raises `BadConfig` with file and key."""
-    try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise BadConfig(f"{name}: not valid TOML: {error}") from None
+    raw = parse_toml(text, name)
     table = raw.pop("networks", {})
     if raw or not isinstance(table, dict):
         odd = next(iter(raw), "networks")

@@ -176,7 +176,10 @@ def decode_entries(raw: bytes) -> tuple[list[Entry], int]:
             if end < len(raw):
                 raise Damaged(f"the ledger is damaged at byte {at}")
             break
-        entries.append(decoder.decode(body))
+        try:
+            entries.append(decoder.decode(body))
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            raise Damaged(f"the ledger is damaged at byte {at}: {error}") from None
         at = end
     return entries, at
 

@@ -1,0 +1,61 @@
+"""The stored inputs of the fuzzers of Python's parsers, without a fuzzer; and what these have found."""
+
+from __future__ import annotations
+
+import importlib.util
+import zlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from sector.config import parse_config
+from sector.errors import BadConfig, Damaged
+from sector.master.replication import parse_rules
+from sector.master.topology import parse_topology
+from sector.sphere.shuffle import decode_entries
+
+FUZZ = Path(__file__).resolve().parents[1] / "fuzz"
+INPUTS = sorted((FUZZ / "corpus").glob("*/*"))
+
+
+@pytest.fixture(scope="module")
+def targets() -> Any:
+    """tests/fuzz/targets.py."""
+    spec = importlib.util.spec_from_file_location("fuzz_targets", FUZZ / "targets.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_target_has_inputs(targets: Any) -> None:
+    """And every folder of inputs a target."""
+    assert {path.parent.name for path in INPUTS} == set(targets.TARGETS)
+
+
+@pytest.mark.parametrize("path", INPUTS, ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_input(path: Path, targets: Any) -> None:
+    """Nothing but the promised error comes out."""
+    targets.TARGETS[path.parent.name](path.read_bytes())
+
+
+@pytest.mark.parametrize("text", ["a=" + "[" * 20_000, "a=" + "{a=" * 5_000, "a=" + "9" * 5_000])
+def test_settings_that_python_will_not_read_are_one_line(text: str) -> None:
+    """Nested without end, and numbers of thousands of digits."""
+    with pytest.raises(BadConfig, match="not valid TOML: "):
+        parse_config(text, "slave", "/etc/x.toml")
+    with pytest.raises(BadConfig, match="not valid TOML: "):
+        parse_topology(text)
+    with pytest.raises(BadConfig, match="not valid TOML: "):
+        parse_rules(text)
+
+
+def test_a_ledger_line_of_another_form_is_damage() -> None:
+    """Though its sum is right: written by another version, or by somebody else."""
+    body = msgspec.msgpack.encode({"segment": "one"})
+    line = b"SLG1" + len(body).to_bytes(4, "little") + zlib.crc32(body).to_bytes(4, "little") + body
+    with pytest.raises(Damaged, match="at byte 0"):
+        decode_entries(line)
