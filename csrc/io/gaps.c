@@ -48,7 +48,8 @@ void io_gaps_fill(io_tx *t)
         t->msg[i].msg_hdr.msg_iov = &t->iov[i];
         t->msg[i].msg_hdr.msg_iovlen = 1;
     }
-    const uint8_t *from = t->first < t->n ? t->iov[t->first].iov_base : t->buf + IO_TX_BYTES;
+    /* Those before the first that waits have left. */
+    const uint8_t *from = t->first < t->n ? t->iov[t->first].iov_base : t->buf;
     for (uint32_t k = 0; k < t->gaps.n; k++)
         if (t->gap[k].at >= from)
             memcpy(t->gap[k].at, t->gap[k].from, t->gap[k].len);

@@ -187,3 +187,18 @@ TEST(io_gaps_outlive_the_connection)
         tio_free(b);
     }
 }
+
+/* A packet that must be fragmented is sent by itself, with nothing queued before it. */
+TEST(io_gaps_are_filled_though_nothing_is_queued)
+{
+    static const uint8_t payload[600] = {1, 2, 3, [599] = 4};
+    io_tx *t = calloc(1, sizeof *t);
+    CHECK(t && (t->buf = calloc(1, IO_TX_BYTES)));
+    t->gaps = (udt_gaps){.cap = IO_TX_GAPS, .gap = t->gap};
+    t->gap[t->gaps.n++] = (udt_gap){t->buf + 16, payload, sizeof payload};
+    io_gaps_fill(t);
+    CHECK_INT(t->gaps.n, 0);
+    CHECK_MEM(t->buf + 16, payload, sizeof payload);
+    free(t->buf);
+    free(t);
+}
