@@ -1,0 +1,272 @@
+"""What the database holds for the floors above: users, keys, buckets, the quota ledger, uploads in progress
+and the index of objects (specification: Cumulus, where truth is).
+
+One interface, several stores (SQLite, PostgreSQL), one contract suite. All methods block and are called from
+several threads. A method that changes something returns when it is durable; changes that wait at the same
+time share one transaction.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from cumulus.model import Bucket, Credential, ObjectMeta, Part, User
+
+
+class IndexFailure(Exception):
+    """The database did not do it; the message says what and where."""
+
+
+class Away(IndexFailure):
+    """The database does not answer; trying again may help."""
+
+
+class NameTaken(IndexFailure):
+    """There is one of that name already."""
+
+
+class NoSuch(IndexFailure):
+    """There is none of that name."""
+
+
+class StillUsed(IndexFailure):
+    """It cannot go while something depends on it (a bucket with objects, a user with buckets)."""
+
+
+class OverQuota(IndexFailure):
+    """A reservation does not fit. The fields are for the message to the user."""
+
+    def __init__(
+        self,
+        scope: str,
+        name: str,
+        what: Literal["bytes", "objects"],
+        used: int,
+        reserved: int,
+        limit: int,
+    ) -> None:
+        super().__init__(f"quota of {scope} {name} reached")
+        self.scope, self.name, self.what = scope, name, what
+        self.used, self.reserved, self.limit = used, reserved, limit
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One version of an object as the index knows it. `name` is where the storage has it (an odd key's name
+    differs from `key`); `token` is the storage's. `marker` is a delete marker: no name, no bytes. `stamp`
+    orders the versions of a key, newest largest."""
+
+    bucket: str
+    key: str
+    version: str = "null"
+    stamp: int
+    name: str
+    token: bytes
+    size: int
+    etag: str
+    modified_ns: int
+    owner: str
+    latest: bool = True
+    marker: bool = False
+    checksum: str = ""  # algorithms, comma-separated, as listings say them
+    checksum_type: str = ""
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """One page of a listing. `prefixes` are common prefixes; `next` is where the following page begins (to be
+    given as `after`, with `after_version`), "" at the end."""
+
+    rows: list[Row]
+    prefixes: list[str]
+    truncated: bool
+    next: str = ""
+    next_version: str = ""
+
+
+class Reservation(msgspec.Struct, kw_only=True):
+    """Room held in the ledger until `settle` or `release`. `id` 0 when no quota applies."""
+
+    id: int
+    bucket: str
+    bytes: int
+    objects: int
+
+
+class Put(msgspec.Struct, frozen=True, kw_only=True):
+    """An object was published. It replaces the row of the same key (`keep` False: the former current version
+    is gone from storage) or the former one stays as an older version (`keep` True). Rows of larger stamp
+    win, so that changes may arrive in any order. `reservation` is given back in the same transaction."""
+
+    row: Row
+    keep: bool = False
+    reservation: Reservation | None = None
+
+
+class Remove(msgspec.Struct, frozen=True, kw_only=True):
+    """A version went from storage. `version` None = the current one, whatever it is; `stamp` is that of the
+    removal: what is newer stays."""
+
+    bucket: str
+    key: str
+    stamp: int
+    version: str | None = None
+
+
+Change = Put | Remove
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a user, group or bucket holds and may hold (0 = no limit)."""
+
+    scope: Literal["user", "group", "bucket"]
+    name: str
+    bytes: int
+    objects: int
+    reserved_bytes: int = 0
+    reserved_objects: int = 0
+    hard_bytes: int = 0
+    hard_objects: int = 0
+    soft_bytes: int = 0
+    soft_objects: int = 0
+    grace_s: int = 0
+    over_soft_since_ns: int = 0
+
+
+class Upload(msgspec.Struct, frozen=True, kw_only=True):
+    """A multipart upload in progress. `meta` is the object's to be (size and etag are not known yet);
+    `algorithm` and `checksum_type` as asked at its creation."""
+
+    id: str
+    bucket: str
+    key: str
+    owner: str
+    initiator: str
+    created_ns: int
+    meta: ObjectMeta
+    algorithm: str = ""
+    checksum_type: str = ""
+
+
+class Directory(ABC):
+    """Users, keys, groups: what authorization asks. Read-only here; the admin commands of a source are its
+    own (a text file is changed with an editor)."""
+
+    @abstractmethod
+    def credential(self, access_key: str) -> Credential | None:
+        """None: no such key. Expired keys and disabled users are returned as they are. Answers may be up to
+        a second old."""
+
+    @abstractmethod
+    def user(self, id_or_name: str) -> User | None:
+        """By canonical id or by name. Answers may be up to a second old."""
+
+    @abstractmethod
+    def by_email(self, email: str) -> User | None:
+        """For ACL grants by e-mail address."""
+
+
+class Index(ABC):
+    """Buckets, objects, uploads, the ledger."""
+
+    # buckets
+    @abstractmethod
+    def bucket(self, name: str) -> Bucket | None:
+        """Answers may be up to a second old, except after a change through this object."""
+
+    @abstractmethod
+    def buckets(self, owner: str | None = None) -> list[Bucket]:
+        """In order of their names."""
+
+    @abstractmethod
+    def add_bucket(self, bucket: Bucket) -> None:
+        """Raises `NameTaken`."""
+
+    @abstractmethod
+    def set_bucket(self, bucket: Bucket) -> None:
+        """Replace its settings. Raises `NoSuch`."""
+
+    @abstractmethod
+    def drop_bucket(self, name: str) -> None:
+        """Raises `NoSuch`, `StillUsed` (it has objects, versions or uploads)."""
+
+    # objects
+    @abstractmethod
+    def lookup(self, bucket: str, key: str, version: str | None = None) -> Row | None:
+        """The current version (a delete marker too), or that one."""
+
+    @abstractmethod
+    def apply(self, changes: Sequence[Change]) -> None:
+        """Take in what happened in storage, in one transaction, with the ledger of bucket, owner and the
+        owner's groups."""
+
+    @abstractmethod
+    def page(
+        self, bucket: str, *, prefix: str = "", after: str = "", delimiter: str = "", limit: int = 1000
+    ) -> Page:
+        """Current versions that are no delete markers, keys greater than `after` (if `after` is a common
+        prefix: what follows all of it), in order of UTF-8 bytes; rows and prefixes together at most
+        `limit`. Work is proportional to what is returned, not to what a prefix hides."""
+
+    @abstractmethod
+    def page_versions(
+        self,
+        bucket: str,
+        *,
+        prefix: str = "",
+        after: str = "",
+        after_version: str = "",
+        delimiter: str = "",
+        limit: int = 1000,
+    ) -> Page:
+        """All versions and markers: keys in order, of each key the newest first."""
+
+    # the ledger
+    @abstractmethod
+    def reserve(self, bucket: str, size: int, objects: int = 1) -> Reservation:
+        """Hold room in the quotas of the bucket, its owner and the owner's groups. Raises `OverQuota`,
+        `NoSuch`. An overwrite is reserved whole: the old bytes go when the new ones are there."""
+
+    @abstractmethod
+    def grow(self, reservation: Reservation, size: int) -> None:
+        """Hold `size` bytes more. Raises `OverQuota`; what was held stays held."""
+
+    @abstractmethod
+    def release(self, reservation: Reservation) -> None:
+        """Give back; twice is once."""
+
+    @abstractmethod
+    def usage(self, scope: Literal["user", "group", "bucket"], name: str) -> Usage:
+        """Of a user (name or id), group or bucket. Raises `NoSuch`."""
+
+    # uploads
+    @abstractmethod
+    def add_upload(self, upload: Upload) -> None: ...
+
+    @abstractmethod
+    def upload(self, bucket: str, key: str, id: str) -> Upload | None: ...
+
+    @abstractmethod
+    def uploads(
+        self, bucket: str, *, prefix: str = "", after: str = "", after_id: str = "", limit: int = 1000
+    ) -> list[Upload]:
+        """In order of key, then of creation."""
+
+    @abstractmethod
+    def put_part(self, upload_id: str, part: Part, reservation: Reservation | None) -> int:
+        """Record a part (the last one of a number counts) and turn its reservation into held bytes of the
+        upload. Returns the size of the part it replaces, 0 if none. Raises `NoSuch`."""
+
+    @abstractmethod
+    def parts(self, upload_id: str, *, after: int = 0, limit: int = 10_000) -> list[Part]: ...
+
+    @abstractmethod
+    def drop_upload(self, upload_id: str, put: Put | None = None) -> bool:
+        """End it, complete (`put`, applied in the same transaction) or aborted; its held bytes go. False:
+        it was not there (any more), and nothing was done."""
+
+    def close(self) -> None:
+        """Make all durable and close."""
+        return None

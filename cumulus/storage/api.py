@@ -1,0 +1,222 @@
+"""The storage API: two abstract classes that a backend implements (specification: Cumulus, storage API).
+
+A backend keeps named bytes in buckets, with a small record (`meta`) that changes in the same step as the
+bytes. It knows nothing of S3: keys that no file system can name, versions, parts, rights and quotas are
+above it, and reach it as plain names ("a/b.txt", ".cumulus/odd/<sha256>", ".cumulus/parts/<id>/1").
+
+All methods block and are called from several worker threads at once. Names are relative, "/"-separated,
+of non-empty segments other than "." and ".."; each segment at most 255 bytes of UTF-8. Errors are the
+classes here; `permanent` says whether trying again can help.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, Final
+
+import msgspec
+
+INTERNAL: Final = ".cumulus"  # first segment of names that are ours; never listed as keys
+
+
+class StorageError(Exception):
+    """A backend could not do what was asked; the message says what and where."""
+
+    permanent: ClassVar[bool] = True
+
+
+class Missing(StorageError):
+    """No such bucket or name."""
+
+
+class Taken(StorageError):
+    """The name cannot be used: a directory is where a file should be, or a file where a directory should."""
+
+
+class Changed(StorageError):
+    """`if_token` does not fit what is there (any more), or it changed while it was read."""
+
+
+class NotEmptyStore(StorageError):
+    """The bucket still has names."""
+
+
+class BadName(StorageError):
+    """This backend cannot hold that name."""
+
+
+class NoSpace(StorageError):
+    """Disk or quota of the storage below is full."""
+
+
+class Forbidden(StorageError):
+    """The storage below denies it (EACCES, EPERM)."""
+
+
+class ReadOnly(StorageError):
+    """The storage below is read-only."""
+
+
+class Unavailable(StorageError):
+    """The storage below does not answer, or failed in a way that may pass (EIO, a server away)."""
+
+    permanent = False
+
+
+class Absent:
+    """Type of `ABSENT`."""
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT: Final = Absent()  # as `if_token`: only if the name is free
+Token = bytes
+IfToken = Token | Absent | None  # None: whatever is there
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """What is stored under a name.
+
+    `token` changes whenever bytes or meta change, whoever changes them (a POSIX file: device, inode, size,
+    mtime, ctime). `stamp` orders what was published under one name: a later one is larger. `meta` is the
+    record given at the last commit, or None when the bytes were made or changed by someone else.
+    """
+
+    name: str
+    size: int
+    mtime_ns: int
+    token: Token
+    stamp: int
+    meta: bytes | None = None
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backend can do. Without `atomic_replace` the floor above gives each body a name of its own;
+    without `plain_names` people do not see keys as names below; `outside` says that others may change
+    files behind our back (then listings are renewed by scans)."""
+
+    atomic_replace: bool
+    plain_names: bool
+    meta: bool = True
+    hardlink: bool = False
+    concat: bool = False
+    ranges: bool = True
+    outside: bool = False
+
+
+class ObjectStream(ABC):
+    """One open object. For reading: `read_at`, `sendable`, `close`. For writing: `write` any number of
+    times, then `commit` or `abort`. Not for several threads at once; `close` and `abort` may be called
+    twice."""
+
+    entry: Entry  # of a stream opened for reading: what will be read, fixed at the time of opening
+
+    @abstractmethod
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes (fewer only at the end). Raises `Changed` when the bytes are no longer those
+        of `entry`, which a replacement by rename never causes: readers finish on the old ones."""
+
+    def sendable(self) -> tuple[int, int] | None:
+        """(file descriptor, offset of the object in it) for sendfile(2), or None. Valid until `close`."""
+        return None
+
+    def unchanged(self) -> bool:
+        """Whether the bytes read so far were those of `entry` (a file may be rewritten in place by others).
+        Asked once after the last byte was sent."""
+        return True
+
+    @abstractmethod
+    def write(self, data: memoryview) -> None:
+        """Append. Raises `NoSpace`, `Unavailable`; the caller then aborts."""
+
+    @abstractmethod
+    def commit(self, meta: bytes, if_token: IfToken = None) -> Entry:
+        """Publish bytes and meta under the name in one step, replacing what is there, durably: when this
+        returns, they survive a power cut. Raises `Changed` (if_token), `Taken`, `NoSpace`; nothing has
+        changed then."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Forget what was written."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back what it holds; an uncommitted write is aborted."""
+
+
+class FileStore(ABC):
+    """Named bytes in buckets."""
+
+    capabilities: Capabilities
+
+    @abstractmethod
+    def create_bucket(self, bucket: str, path: str = "") -> None:
+        """Make room for a bucket, durably; `path` adopts that directory with what is in it (backends without
+        plain names raise `BadName`). No error when it is there already."""
+
+    @abstractmethod
+    def delete_bucket(self, bucket: str) -> None:
+        """Remove an empty bucket with all that is internal to it. Raises `NotEmptyStore`, `Missing`."""
+
+    @abstractmethod
+    def names(self, bucket: str, after: str = "", prefix: str = "", limit: int = 1000) -> list[Entry]:
+        """Names greater than `after` that begin with `prefix`, in order of their UTF-8 bytes, at most
+        `limit`; internal names (first segment `INTERNAL`) only where `prefix` names them. Memory is bounded
+        by `limit` and the largest directory's names."""
+
+    @abstractmethod
+    def stat(self, bucket: str, name: str) -> Entry:
+        """Raises `Missing`."""
+
+    @abstractmethod
+    def delete(self, bucket: str, name: str, if_token: Token | None = None) -> int:
+        """Remove, durably, and directories that this leaves empty and that we made. Returns the stamp of the
+        removal (larger than that of what was there). Raises `Missing`, `Changed`."""
+
+    @abstractmethod
+    def set_meta(self, bucket: str, name: str, meta: bytes, if_token: Token) -> Entry:
+        """Replace the record alone, durably. Raises `Missing`, `Changed`."""
+
+    @abstractmethod
+    def copy(
+        self, source: ObjectStream, bucket: str, name: str, meta: bytes, if_token: IfToken = None
+    ) -> Entry:
+        """Publish the bytes of an open stream of this store under another name (reflink or in the kernel
+        where it can). Atomic and durable as `ObjectStream.commit`."""
+
+    @abstractmethod
+    def link(self, bucket: str, name: str, to: str) -> Entry:
+        """A second name for the same bytes and meta, made durable with the next commit under `name`; where
+        `capabilities.hardlink` is false, raises `BadName`."""
+
+    @abstractmethod
+    def concat(
+        self, bucket: str, parts: Sequence[str], name: str, meta: bytes, if_token: IfToken = None
+    ) -> Entry:
+        """Publish the parts (names in this bucket) one after another under `name`, atomic and durable as
+        `ObjectStream.commit`; the parts are gone afterwards. A failure leaves all parts as they were."""
+
+    @abstractmethod
+    def open_read(self, bucket: str, name: str, token: Token | None = None) -> ObjectStream:
+        """Raises `Missing`, or `Changed` when `token` is given and does not fit."""
+
+    @abstractmethod
+    def open_write(self, bucket: str, name: str, size_hint: int | None = None) -> ObjectStream:
+        """A stream whose bytes are seen by nobody until `commit`. `size_hint` is the size if it is known;
+        space may be reserved by it."""
+
+    @abstractmethod
+    def sweep(self, older_than_s: float) -> int:
+        """Remove what broken writes left that is older than this; how many."""
+
+    @abstractmethod
+    def recover(self) -> Iterator[tuple[str, Entry]]:
+        """Called once at start, before anything else: finish or undo what a crash interrupted. Yields
+        (bucket, entry) of everything published that the floor above may not have heard of; it may say too
+        much."""
+
+    def close(self) -> None:
+        """Make all that is left durable and give back what it holds."""
+        return None
