@@ -49,7 +49,8 @@ class ObjectMeta(Value, frozen=True):
     `headers` are the standard ones that S3 stores (lower case: content-type, cache-control,
     content-disposition, content-encoding, content-language, expires), `user` those of x-amz-meta- without
     the prefix. `version` is "null" in a bucket without versioning. `checksum_type` is FULL_OBJECT or
-    COMPOSITE where `checksums` is not empty. `parts` is not empty for a multipart object.
+    COMPOSITE where `checksums` is not empty. `parts` is not empty for a multipart object, `upload` then the
+    id of its upload, so that a repeated completion is known. `marker`: this is a delete marker.
     """
 
     key: str
@@ -64,6 +65,8 @@ class ObjectMeta(Value, frozen=True):
     checksum_type: Literal["", "FULL_OBJECT", "COMPOSITE"] = ""
     version: str = "null"
     parts: tuple[Part, ...] = ()
+    upload: str = ""
+    marker: bool = False
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -132,10 +132,11 @@ class ObjectStream(ABC):
         """Append. Raises `NoSpace`, `Unavailable`; the caller then aborts."""
 
     @abstractmethod
-    def commit(self, meta: bytes, if_token: IfToken = None) -> Entry:
+    def commit(self, meta: bytes, if_token: IfToken = None, name: str = "") -> Entry:
         """Publish bytes and meta under the name in one step, replacing what is there, durably: when this
-        returns, they survive a power cut. Raises `Changed` (if_token), `Taken`, `NoSpace`; nothing has
-        changed then."""
+        returns, they survive a power cut. `name` instead of the one given at opening, in the same bucket.
+        Raises `Changed` (if_token), `Taken`, `NoSpace`; nothing has changed then, and after `Changed` and
+        `Taken` the stream can be committed again (under another name)."""
 
     @abstractmethod
     def abort(self) -> None:
