@@ -22,7 +22,7 @@ class Headers:
     __slots__ = ("_pairs", "pairs")
 
     def __init__(self, pairs: Iterable[tuple[str, str]] = ()) -> None:
-        self.pairs: list[tuple[str, str]] = [(name.lower(), value.strip()) for name, value in pairs]
+        self.pairs: list[tuple[str, str]] = [(name.lower(), value.strip(" \t")) for name, value in pairs]
         self._pairs: dict[str, str] = {}
         for name, value in self.pairs:
             self._pairs[name] = f"{self._pairs[name]},{value}" if name in self._pairs else value
