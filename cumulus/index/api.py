@@ -167,6 +167,14 @@ class Directory(ABC):
     def by_email(self, email: str) -> User | None:
         """For ACL grants by e-mail address."""
 
+    @abstractmethod
+    def members(self, group: str) -> list[str] | None:
+        """Canonical ids of a group's users; None when there is no such group."""
+
+    def close(self) -> None:
+        """Give back what it holds."""
+        return None
+
 
 class Index(ABC):
     """Buckets, objects, uploads, the ledger."""

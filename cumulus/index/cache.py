@@ -1,0 +1,47 @@
+"""Answers that are kept for a moment."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+MOST: Final = 4096
+
+
+class Fresh(Generic[K, V]):
+    """At most 4,096 answers, each at most `seconds` old. Safe for several threads."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._kept: dict[K, tuple[float, V]] = {}
+        self._epoch = 0
+        self._lock = threading.Lock()
+
+    def get(self, key: K, ask: Callable[[K], V]) -> V:
+        """What is kept, or what `ask` answers now."""
+        now = self._clock()
+        kept = self._kept.get(key)
+        if kept is not None and now - kept[0] < self._seconds:
+            return kept[1]
+        epoch = self._epoch
+        answer = ask(key)
+        with self._lock:
+            if len(self._kept) >= MOST:
+                self._kept.clear()
+            if epoch == self._epoch:  # an answer from before a change is not kept
+                self._kept[key] = (now, answer)
+        return answer
+
+    def drop(self, key: K | None = None) -> None:
+        """Forget one answer, or all."""
+        with self._lock:
+            self._epoch += 1
+            if key is None:
+                self._kept.clear()
+            else:
+                self._kept.pop(key, None)

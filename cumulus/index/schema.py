@@ -1,0 +1,91 @@
+"""Engines, and the tables made or brought up to date (alembic); an older file of SQLite is copied first."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import alembic.command
+import alembic.util
+from alembic.config import Config as AlembicConfig
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Engine, create_engine, event, inspect, text
+from sqlalchemy.exc import DBAPIError
+
+from cumulus.index.api import Away, IndexFailure
+from cumulus.index.tables import metadata
+
+BUSY_MS = 10_000
+
+
+def sqlite_engine(path: Path, *, sync: bool = True) -> Engine:
+    """An engine whose transactions take the write lock when they begin and are durable when they end."""
+    engine = create_engine(f"sqlite:///{path}")
+
+    @event.listens_for(engine, "connect")
+    def connected(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None
+        for setting in (
+            f"busy_timeout = {BUSY_MS}",
+            "journal_mode = WAL",
+            f"synchronous = {'FULL' if sync else 'OFF'}",
+            "foreign_keys = ON",
+        ):
+            connection.execute(f"PRAGMA {setting}")
+
+    @event.listens_for(engine, "begin")
+    def begun(connection: Any) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return engine
+
+
+def migrate(engine: Engine, path: Path | None = None) -> None:
+    """Make or upgrade the tables; `path` is SQLite's file. Raises `IndexFailure` (a newer program wrote it),
+    `Away` (it cannot be opened)."""
+    where = str(path or engine.url.render_as_string(hide_password=True))
+    settings = AlembicConfig()
+    settings.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
+    script = ScriptDirectory.from_config(settings)
+    try:
+        if path is not None:
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        with engine.connect() as connection:
+            current = MigrationContext.configure(connection).get_current_revision()
+            fresh = current is None and not inspect(connection).get_table_names()
+        if current == script.get_current_head():
+            return
+        if path is not None and current is not None:
+            _back_up(path, current)
+        with engine.begin() as connection:
+            if fresh:
+                _create(connection, str(script.get_current_head()))
+            else:
+                settings.attributes["connection"] = connection
+                alembic.command.upgrade(settings, "head")
+    except alembic.util.CommandError as bad:
+        raise IndexFailure(f"{where}: was written by another version: {bad}") from None
+    except DBAPIError as bad:
+        raise Away(f"{where}: {bad.orig}") from None
+    except OSError as bad:
+        raise Away(f"{where}: {bad.strerror}") from None
+
+
+def _create(connection: Any, revision: str) -> None:
+    """All tables at once in an empty database: what the migrations would have made (a test compares)."""
+    if inspect(connection).get_table_names():
+        return  # another process was faster
+    metadata.create_all(connection)
+    connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)"))
+    connection.execute(text("INSERT INTO alembic_version VALUES (:revision)"), {"revision": revision})
+
+
+def _back_up(path: Path, revision: str) -> None:
+    target = path.with_name(f"{path.name}.{revision}.bak")
+    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(target)) as copy:
+        source.backup(copy)
+    target.chmod(0o600)

@@ -1,0 +1,314 @@
+"""The index in one SQLite file: readers each with a connection, one thread that writes (specification:
+Cumulus, where truth is)."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from cumulus.index import listing, objects, sums, uploads
+from cumulus.index.api import (
+    Change,
+    Directory,
+    Index,
+    NameTaken,
+    NoSuch,
+    Page,
+    Put,
+    Reservation,
+    Row,
+    StillUsed,
+    Upload,
+    Usage,
+)
+from cumulus.index.cache import Fresh
+from cumulus.index.ledger import Charge, Ledger
+from cumulus.index.readers import Readers, Run
+from cumulus.index.schema import BUSY_MS
+from cumulus.index.writer import Deltas, Tx, Writer
+from cumulus.model import Bucket, Part
+
+FRESH_S: Final = 0.5  # half of what an answer may be old: two such caches may stand behind one another
+_FORGET_S: Final = 10.0
+_encoder = msgspec.msgpack.Encoder()
+_bucket = msgspec.msgpack.Decoder(Bucket)
+
+
+def _connect(path: str, sync: bool) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    for setting in (
+        f"busy_timeout = {BUSY_MS}",
+        "journal_mode = WAL",
+        f"synchronous = {'FULL' if sync else 'OFF'}",
+        "cache_size = -16000",
+    ):
+        connection.execute(f"PRAGMA {setting}")
+    return connection
+
+
+class SqliteIndex(Index):
+    """`path` has the tables already (`cumulus.index.schema.migrate`). `directory` tells users' groups.
+    `scratch` is removed when the index is closed."""
+
+    def __init__(
+        self,
+        path: Path,
+        directory: Directory,
+        *,
+        sync: bool = True,
+        clock: Callable[[], int] = time.time_ns,
+        scratch: tempfile.TemporaryDirectory[str] | None = None,
+    ) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._scratch = scratch
+        self._readers = Readers(str(path), BUSY_MS)
+        self._ledger = Ledger()
+        self._buckets: Fresh[str, Bucket | None] = Fresh(FRESH_S)
+        self._soft = False
+        self._soft_at = self._forget_at = 0.0
+        self._closing = threading.Lock()
+        self._writer = Writer(
+            str(path), lambda: _connect(str(path), sync), self._flush, self._ledger.committed, clock
+        )
+
+    @property
+    def commits(self) -> int:
+        """Transactions so far; less than changes when several shared one."""
+        return self._writer.commits
+
+    @property
+    def reservations(self) -> int:
+        """How many are open."""
+        return len(self._ledger)
+
+    def forget(self) -> None:
+        """Answer from the database the next time, as it is when answers have grown old."""
+        self._buckets.drop()
+        self._ledger.forget()
+        self._soft_at = 0.0
+
+    def close(self) -> None:
+        with self._closing:
+            self._writer.close()
+            self._readers.close()
+            if self._scratch is not None:
+                self._scratch.cleanup()
+
+    # the writer's thread
+    def _flush(self, tx: Tx, deltas: Deltas) -> None:
+        """Last in each transaction: the ledger's rows, soft limits, old removals."""
+        now = time.monotonic()
+        sums.add(tx, deltas)
+        if now - self._soft_at >= FRESH_S:
+            self._soft_at, self._soft = now, sums.has_soft(tx.run)
+        if self._soft:
+            for bucket in deltas:
+                with contextlib.suppress(NoSuch):
+                    found = sums.charges(tx.run, self._directory, bucket)
+                    if sums.mark_soft(tx, found):
+                        self._ledger.forget()
+        if now - self._forget_at >= _FORGET_S:
+            self._forget_at = now
+            objects.forget(tx)
+
+    def _load(self, bucket: str) -> tuple[Charge, ...]:
+        def work(tx: Tx) -> tuple[Charge, ...]:
+            found = sums.charges(tx.run, self._directory, bucket)
+            return self._ledger.loaded(bucket, time.monotonic(), found)
+
+        return self._writer.do(work, reads=True)
+
+    # buckets
+    def bucket(self, name: str) -> Bucket | None:
+        return self._buckets.get(name, self._read_bucket)
+
+    def _read_bucket(self, name: str) -> Bucket | None:
+        found = self._readers.one("SELECT record FROM buckets WHERE name = ?", (name,))
+        return _bucket.decode(found[0]) if found is not None else None
+
+    def buckets(self, owner: str | None = None) -> list[Bucket]:
+        query, values = "SELECT record FROM buckets", ()
+        with self._readers.run() as run:
+            if owner is None:
+                found = run(f"{query} ORDER BY name", values).fetchall()
+            else:
+                found = run(f"{query} WHERE owner = ? ORDER BY name", (owner,)).fetchall()
+        return [_bucket.decode(row[0]) for row in found]
+
+    def add_bucket(self, bucket: Bucket) -> None:
+        def work(tx: Tx) -> None:
+            if tx.run("SELECT 1 FROM buckets WHERE name = ?", (bucket.name,)).fetchone():
+                raise NameTaken(f"there is a bucket {bucket.name} already")
+            tx.run(
+                "INSERT INTO buckets (name, owner, record) VALUES (?, ?, ?)",
+                (bucket.name, bucket.owner, _encoder.encode(bucket)),
+            )
+            tx.run("INSERT INTO ledger (bucket, bytes, objects, held) VALUES (?, 0, 0, 0)", (bucket.name,))
+            self._bucket_changed(tx, bucket.name)
+
+        self._writer.do(work)
+
+    def set_bucket(self, bucket: Bucket) -> None:
+        def work(tx: Tx) -> None:
+            changed = tx.run(
+                "UPDATE buckets SET owner = ?, record = ? WHERE name = ?",
+                (bucket.owner, _encoder.encode(bucket), bucket.name),
+            )
+            if not changed.rowcount:
+                raise NoSuch(f"there is no bucket {bucket.name}")
+            self._bucket_changed(tx, bucket.name)
+
+        self._writer.do(work)
+
+    def _bucket_changed(self, tx: Tx, name: str) -> None:
+        tx.after.append(lambda: self._buckets.drop(name))
+        tx.after.append(self._ledger.forget)
+
+    def drop_bucket(self, name: str) -> None:
+        def work(tx: Tx) -> None:
+            if not tx.run("SELECT 1 FROM buckets WHERE name = ?", (name,)).fetchone():
+                raise NoSuch(f"there is no bucket {name}")
+            for table, what in (("objects", "objects"), ("versions", "versions"), ("uploads", "uploads")):
+                if tx.run(f"SELECT 1 FROM {table} WHERE bucket = ? LIMIT 1", (name,)).fetchone():
+                    raise StillUsed(f"bucket {name} still has {what}")
+            tx.run("DELETE FROM buckets WHERE name = ?", (name,))
+            tx.run("DELETE FROM ledger WHERE bucket = ?", (name,))
+            tx.run("DELETE FROM removed WHERE bucket = ?", (name,))
+            tx.run("DELETE FROM quotas WHERE scope = 'bucket' AND name = ?", (name,))
+            self._bucket_changed(tx, name)
+
+        self._writer.do(work)
+
+    # objects
+    def lookup(self, bucket: str, key: str, version: str | None = None) -> Row | None:
+        if version is None:
+            found = self._readers.one(objects.CURRENT, (bucket, key.encode()))
+            if found is not None:
+                return objects.to_row(bucket, found, True)
+        with self._readers.run() as run:
+            return objects.find(run, bucket, key, version)
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        def work(tx: Tx) -> None:
+            for change in changes:
+                self._apply(tx, change)
+
+        self._writer.do(work)
+
+    def _apply(self, tx: Tx, change: Change) -> None:
+        if isinstance(change, Put):
+            objects.put(tx, change)
+            self._settle(tx, change.reservation)
+        else:
+            objects.remove(tx, change)
+
+    def _settle(self, tx: Tx, reservation: Reservation | None) -> None:
+        if reservation is not None:
+            tx.settled.append(reservation.id)
+
+    def page(
+        self, bucket: str, *, prefix: str = "", after: str = "", delimiter: str = "", limit: int = 1000
+    ) -> Page:
+        with self._readers.run() as run:
+            return listing.page(run, bucket, prefix=prefix, after=after, delimiter=delimiter, limit=limit)
+
+    def page_versions(
+        self,
+        bucket: str,
+        *,
+        prefix: str = "",
+        after: str = "",
+        after_version: str = "",
+        delimiter: str = "",
+        limit: int = 1000,
+    ) -> Page:
+        with self._readers.run() as run:
+            return listing.page_versions(
+                run,
+                bucket,
+                prefix=prefix,
+                after=after,
+                after_version=after_version,
+                delimiter=delimiter,
+                limit=limit,
+            )
+
+    # the ledger
+    def reserve(self, bucket: str, size: int, objects: int = 1) -> Reservation:
+        if not self._ledger.known(bucket, time.monotonic() - FRESH_S):
+            self._load(bucket)
+        while (made := self._ledger.reserve(bucket, size, objects, self._clock())) is None:
+            self._load(bucket)
+        return made
+
+    def grow(self, reservation: Reservation, size: int) -> None:
+        if not self._ledger.known(reservation.bucket, time.monotonic() - FRESH_S):
+            self._load(reservation.bucket)
+        if self._ledger.grow(reservation.id, size, self._clock()):
+            reservation.bytes += size
+
+    def release(self, reservation: Reservation) -> None:
+        self._ledger.release(reservation.id)
+
+    def usage(self, scope: Literal["user", "group", "bucket"], name: str) -> Usage:
+        with self._readers.run() as run:
+            charge = self._charge(run, scope, name)
+        charge.reserved, charge.reserved_objects = self._ledger.reserved(scope, charge.key)
+        return charge.usage()
+
+    def _charge(self, run: Run, scope: Literal["user", "group", "bucket"], name: str) -> Charge:
+        if scope == "bucket":
+            return sums.bucket_charge(run, name)
+        if scope == "group":
+            members = self._directory.members(name)
+            if members is None:
+                raise NoSuch(f"there is no group {name}")
+            return sums.owners_charge(run, scope, name, name, members)
+        user = self._directory.user(name)
+        if user is None:
+            raise NoSuch(f"there is no user {name}")
+        return sums.owners_charge(run, scope, user.id, user.name, [user.id])
+
+    # uploads
+    def add_upload(self, upload: Upload) -> None:
+        self._writer.do(lambda tx: uploads.add(tx, upload))
+
+    def upload(self, bucket: str, key: str, id: str) -> Upload | None:
+        with self._readers.run() as run:
+            return uploads.get(run, bucket, key, id)
+
+    def uploads(
+        self, bucket: str, *, prefix: str = "", after: str = "", after_id: str = "", limit: int = 1000
+    ) -> list[Upload]:
+        with self._readers.run() as run:
+            return uploads.page(run, bucket, prefix, after, after_id, limit)
+
+    def put_part(self, upload_id: str, part: Part, reservation: Reservation | None) -> int:
+        def work(tx: Tx) -> int:
+            self._settle(tx, reservation)
+            return uploads.put_part(tx, upload_id, part)
+
+        return self._writer.do(work)
+
+    def parts(self, upload_id: str, *, after: int = 0, limit: int = 10_000) -> list[Part]:
+        with self._readers.run() as run:
+            return uploads.parts(run, upload_id, after, limit)
+
+    def drop_upload(self, upload_id: str, put: Put | None = None) -> bool:
+        def work(tx: Tx) -> bool:
+            if not uploads.drop(tx, upload_id):
+                return False
+            if put is not None:
+                self._apply(tx, put)
+            return True
+
+        return self._writer.do(work)

@@ -1,0 +1,202 @@
+"""The one thread that writes to SQLite: what waits at the same time shares one transaction (group commit).
+
+A piece of work runs in the writer's thread with a `Tx`. If it raises, its own changes are undone and its
+caller gets the error; the others of the transaction are not touched. Callers return after the commit.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from cumulus.index.api import Away, IndexFailure
+
+T = TypeVar("T")
+Deltas = dict[str, list[int]]  # bucket -> [bytes, objects, held bytes] to add
+WAITING = 10_000  # pieces of work that may wait; beyond it callers wait to hand theirs over
+BATCH = 512  # pieces of work in one transaction
+
+
+def failure(bad: sqlite3.Error, path: str) -> IndexFailure:
+    """SQLite's error as ours: what may pass (locked, disk full, I/O) is `Away`."""
+    kind = Away if isinstance(bad, sqlite3.OperationalError) else IndexFailure
+    return kind(f"{path}: {bad}")
+
+
+class Tx:
+    """One piece of work in a transaction. `run` executes SQL. `after` are called once it is committed."""
+
+    __slots__ = ("after", "deltas", "now_ns", "run", "settled")
+
+    def __init__(self, run: Callable[..., Any], now_ns: int) -> None:
+        self.run = run
+        self.now_ns = now_ns
+        self.deltas: Deltas = {}
+        self.settled: list[int] = []  # reservations that end with the commit
+        self.after: list[Callable[[], None]] = []
+
+    def charge(self, bucket: str, size: int, objects: int, held: int = 0) -> None:
+        """Add to the ledger of the bucket (negative: take from it)."""
+        delta = self.deltas.setdefault(bucket, [0, 0, 0])
+        delta[0] += size
+        delta[1] += objects
+        delta[2] += held
+
+
+class _Job(Generic[T]):
+    __slots__ = ("_done", "error", "reads", "result", "tx", "work")
+
+    def __init__(self, work: Callable[[Tx], T], reads: bool) -> None:
+        self.work = work
+        self.reads = reads
+        self.result: T | None = None
+        self.error: BaseException | None = None
+        self.tx: Tx | None = None
+        self._done = threading.Lock()
+        self._done.acquire()
+
+    def wait(self) -> T:
+        with self._done:
+            pass
+        if self.error is not None:
+            raise self.error
+        return self.result  # type: ignore[return-value]
+
+    def finish(self) -> None:
+        self._done.release()
+
+
+class Writer:
+    """`connect` opens the connection in the writer's thread. `flush` runs at the end of each transaction with
+    the sums of its deltas; `committed` after it, with those and the reservations that end."""
+
+    def __init__(
+        self,
+        path: str,
+        connect: Callable[[], sqlite3.Connection],
+        flush: Callable[[Tx, Deltas], None],
+        committed: Callable[[Deltas, list[int]], None],
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._path = path
+        self._connect = connect
+        self._flush = flush
+        self._committed = committed
+        self._clock = clock
+        self._queue: deque[_Job[Any]] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._idle = False
+        self.commits = 0  # transactions so far
+        self._thread = threading.Thread(target=self._run, name="cumulus-writer", daemon=True)
+        self._thread.start()
+
+    def do(self, work: Callable[[Tx], T], *, reads: bool = False) -> T:
+        """Run `work` in the writer's thread and return what it returns, durable. With `reads` it changes
+        nothing and waits for no commit. Raises what it raises, and `Away`."""
+        job = _Job(work, reads)
+        with self._changed:
+            while len(self._queue) >= WAITING and not self._closed:
+                self._changed.wait()
+            if self._closed:
+                raise Away(f"{self._path}: the database is closed")
+            self._queue.append(job)
+            if self._idle:
+                self._changed.notify_all()
+        return job.wait()
+
+    def close(self) -> None:
+        """Finish what waits, then end the thread."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _take(self) -> list[_Job[Any]]:
+        with self._changed:
+            while not self._queue and not self._closed:
+                self._idle = True
+                self._changed.wait()
+            self._idle = False
+            full = len(self._queue) >= WAITING
+            jobs = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
+            if full:
+                self._changed.notify_all()
+            return jobs
+
+    def _run(self) -> None:
+        connection: sqlite3.Connection | None = None
+        while jobs := self._take():
+            try:
+                connection = connection or self._connect()
+                self._batch(connection, jobs)
+            except sqlite3.Error as bad:
+                self._fail(jobs, failure(bad, self._path))
+            except Exception as bad:
+                self._fail(jobs, IndexFailure(f"{self._path}: {type(bad).__name__}: {bad}"))
+            if connection is not None and connection.in_transaction:
+                connection.rollback()
+        if connection is not None:
+            connection.close()
+
+    def _fail(self, jobs: Sequence[_Job[Any]], error: IndexFailure) -> None:
+        for job in jobs:
+            if job._done.locked():
+                job.error = error
+                job.finish()
+
+    def _batch(self, connection: sqlite3.Connection, jobs: list[_Job[Any]]) -> None:
+        now_ns = self._clock()
+        writes = []
+        for job in jobs:
+            if job.reads:
+                self._attempt(job, Tx(connection.execute, now_ns))
+                job.finish()
+            else:
+                writes.append(job)
+        if writes:
+            self._transaction(connection, writes, now_ns)
+
+    def _transaction(self, connection: sqlite3.Connection, jobs: list[_Job[Any]], now_ns: int) -> None:
+        connection.execute("BEGIN IMMEDIATE")
+        sums: Deltas = {}
+        settled: list[int] = []
+        for job in jobs:
+            job.tx = tx = Tx(connection.execute, now_ns)
+            connection.execute("SAVEPOINT one")
+            if self._attempt(job, tx):
+                connection.execute("RELEASE one")
+            else:
+                connection.execute("ROLLBACK TO one")
+                connection.execute("RELEASE one")
+                continue
+            settled += tx.settled
+            for bucket, delta in tx.deltas.items():
+                total = sums.setdefault(bucket, [0, 0, 0])
+                for place, number in enumerate(delta):
+                    total[place] += number
+        self._flush(Tx(connection.execute, now_ns), sums)
+        connection.execute("COMMIT")
+        self.commits += 1
+        self._committed(sums, settled)
+        for job in jobs:
+            if job.error is None and job.tx is not None:
+                for call in job.tx.after:
+                    call()
+        for job in jobs:
+            job.finish()
+
+    def _attempt(self, job: _Job[Any], tx: Tx) -> bool:
+        try:
+            job.result = job.work(tx)
+        except sqlite3.OperationalError:
+            raise  # all that wait get it: locked, disk full, I/O
+        except sqlite3.Error as bad:
+            job.error = failure(bad, self._path)
+        except Exception as bad:
+            job.error = bad
+        return job.error is None
