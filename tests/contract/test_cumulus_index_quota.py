@@ -1,0 +1,260 @@
+"""What every index of Cumulus promises of quotas and uploads (cumulus/index/api.py), run on each
+implementation."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cumulus_bench import ALICE, BOB, DAY_NS, Bench, bucket, held, part, put, row, run_all, upload
+
+from cumulus.index.admin_api import Quota
+from cumulus.index.api import Index, NameTaken, NoSuch, OverQuota, Put, Remove, Reservation
+from cumulus.model import Part
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    """A database of its own for a test."""
+    made = Bench(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def index(bench: Bench) -> Index:
+    """The index of the bench."""
+    return bench.index
+
+
+# the ledger -------------------------------------------------------------------------------------------
+def quota(bench: Bench, **limits: object) -> None:
+    """Set and seen."""
+    fields: dict[str, object] = {"scope": "user", "name": "alice"}
+    bench.admin.set_quota(Quota(**(fields | limits)))  # type: ignore[arg-type]
+    bench.fresh()
+
+
+def test_reservation_becomes_used_bytes_or_is_given_back(bench: Bench) -> None:
+    """And the refusal says what is used, reserved and allowed."""
+    index = bench.index
+    quota(bench, hard_bytes=100)
+    first = index.reserve("b", 60)
+    second = index.reserve("b", 30)
+    with pytest.raises(OverQuota) as refused:
+        index.reserve("b", 20)
+    bad = refused.value
+    assert (bad.scope, bad.name, bad.what) == ("user", "alice", "bytes")
+    assert (bad.used, bad.reserved, bad.limit) == (0, 90, 100)
+    index.apply([Put(row=row("k", 1, 60), reservation=first)])
+    usage = index.usage("user", ALICE)
+    assert (usage.bytes, usage.reserved_bytes, usage.objects, usage.reserved_objects) == (60, 30, 1, 1)
+    index.release(second)
+    index.release(second)
+    index.release(first)
+    index.release(index.reserve("b", 40))
+    with pytest.raises(OverQuota):
+        index.reserve("b", 41)
+
+
+def test_reservation_grows(bench: Bench) -> None:
+    """Chunked uploads say their size as they come; what was held stays held after a refusal."""
+    index = bench.index
+    quota(bench, hard_bytes=100)
+    one = index.reserve("b", 0)
+    index.grow(one, 70)
+    assert one.bytes == 70
+    with pytest.raises(OverQuota):
+        index.grow(one, 31)
+    assert index.usage("bucket", "b").reserved_bytes == 70
+    index.grow(one, 30)
+    index.release(one)
+    index.grow(one, 10**6)
+    assert index.usage("bucket", "b").reserved_bytes == 0 and one.bytes == 100
+
+
+def test_objects_are_limited_too(bench: Bench) -> None:
+    """In number."""
+    quota(bench, scope="bucket", name="b", hard_objects=2)
+    put(bench.index, "a", "b")
+    with pytest.raises(OverQuota) as refused:
+        bench.index.reserve("b", 0)
+    assert (refused.value.scope, refused.value.what, refused.value.limit) == ("bucket", "objects", 2)
+    bench.index.apply([Remove(bucket="b", key="a", stamp=5)])
+    assert bench.index.reserve("b", 10**12).bytes == 10**12
+
+
+def test_group_counts_all_buckets_of_its_members(bench: Bench) -> None:
+    """And follows those who join and leave, and buckets that change hands."""
+    bench.admin.add_group("lab")
+    bench.admin.join("lab", "alice")
+    bench.admin.join("lab", "bob")
+    quota(bench, scope="group", name="lab", hard_bytes=100)
+    index = bench.index
+    index.add_bucket(bucket("bobs", BOB))
+    put(index, "k", size=60)
+    index.apply([Put(row=row("k", 1, 30, bucket="bobs"))])
+    assert index.usage("group", "lab").bytes == 90
+    with pytest.raises(OverQuota) as refused:
+        index.reserve("bobs", 11)
+    assert (refused.value.scope, refused.value.name, refused.value.used) == ("group", "lab", 90)
+    bench.admin.leave("lab", "bob")
+    bench.fresh()
+    index.release(index.reserve("bobs", 1000))
+    index.release(index.reserve("b", 40))
+    index.set_bucket(bucket("bobs"))
+    with pytest.raises(OverQuota):
+        index.reserve("b", 11)
+    assert index.usage("user", "bob").bytes == 0 and index.usage("user", "alice").bytes == 90
+
+
+def test_soft_limit_is_refused_after_its_grace(bench: Bench) -> None:
+    """And no longer when the user has made room."""
+    quota(bench, soft_bytes=50, grace_s=7 * 86400)
+    index = bench.index
+    put(index, "k", size=60)
+    assert index.usage("user", "alice").over_soft_since_ns == bench.now_ns
+    bench.now_ns += 7 * DAY_NS
+    index.release(index.reserve("b", 10))
+    bench.now_ns += 1
+    with pytest.raises(OverQuota) as refused:
+        index.reserve("b", 10)
+    assert refused.value.limit == 50 and refused.value.used == 60
+    index.apply([Remove(bucket="b", key="k", stamp=5)])
+    assert index.usage("user", "alice").over_soft_since_ns == 0
+    index.release(index.reserve("b", 10**9))
+
+
+def test_unknown_names_have_no_usage(index: Index) -> None:
+    """One error for all kinds."""
+    for scope in ("user", "group", "bucket"):
+        with pytest.raises(NoSuch):
+            index.usage(scope, "nobody")  # type: ignore[arg-type]
+    with pytest.raises(NoSuch):
+        index.reserve("nowhere", 1)
+
+
+def test_sixty_four_writers_never_overshoot_and_leak_nothing(bench: Bench) -> None:
+    """Uploads, overwrites, parts, aborts and removals against one quota: at every moment used and reserved
+    bytes are within it, and at the end nothing is reserved."""
+    index, limit = bench.index, 50_000
+    quota(bench, hard_bytes=limit)
+    stamp = itertools.count(100)
+    over: list[int] = []
+    refused = itertools.count()
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.is_set():
+            usage = index.usage("user", "alice")
+            if usage.bytes > limit:
+                over.append(usage.bytes)
+            done.wait(0.02)
+
+    def writer(number: int) -> None:
+        rng = random.Random(number)
+        for turn in range(6):
+            size = rng.randint(500, 4000)
+            try:
+                mine = index.reserve("b", 0)
+                try:
+                    index.grow(mine, size)
+                except OverQuota:
+                    index.release(mine)
+                    raise
+            except OverQuota:
+                next(refused)
+                index.apply([Remove(bucket="b", key=f"k{rng.randint(0, 40)}", stamp=next(stamp))])
+                continue
+            finish(index, mine, f"k{rng.randint(0, 40)}", f"u{number}-{turn}", size, stamp, rng)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    run_all([lambda number=number: writer(number) for number in range(64)])
+    done.set()
+    watcher.join()
+    usage = index.usage("user", "alice")
+    rows = index.page("b").rows
+    assert not over and next(refused) > 0
+    assert (usage.reserved_bytes, usage.reserved_objects) == (0, 0)
+    assert usage.bytes == sum(one.size for one in rows) and usage.objects == len(rows)
+    index.release(index.reserve("b", limit - usage.bytes))
+    with pytest.raises(OverQuota):
+        index.reserve("b", limit - usage.bytes + 1)
+
+
+def finish(
+    index: Index,
+    mine: Reservation,
+    key: str,
+    id: str,
+    size: int,
+    stamp: Iterator[int],
+    rng: random.Random,
+) -> None:
+    """End an upload in one of four ways."""
+    how = rng.choice(["put", "put", "abort", "parts", "parts aborted"])
+    published = Put(row=row(key, next(stamp), size))
+    if how == "put":
+        index.apply([Put(row=published.row, reservation=mine)])
+    elif how == "abort":
+        index.release(mine)
+    else:
+        index.add_upload(upload(id, key))
+        index.put_part(id, Part(number=1, size=size, etag="e"), mine)
+        index.drop_upload(id, published if how == "parts" else None)
+
+
+# uploads ----------------------------------------------------------------------------------------------
+def test_upload_holds_its_parts_and_becomes_an_object(bench: Bench) -> None:
+    """The bytes of its parts are held in the quota until it ends; a part is replaced by its number."""
+    index = bench.index
+    quota(bench, hard_bytes=100)
+    index.add_upload(upload("u"))
+    assert index.put_part("u", part(2, 40), index.reserve("b", 40, 0)) == 0
+    assert index.put_part("u", part(1, 50), index.reserve("b", 50, 0)) == 0
+    assert index.put_part("u", part(2, 10), index.reserve("b", 10, 0)) == 40
+    usage = index.usage("user", "alice")
+    assert (usage.bytes, usage.reserved_bytes, usage.objects) == (0, 60, 0)
+    with pytest.raises(OverQuota):
+        index.reserve("b", 41)
+    assert index.parts("u") == [part(1, 50), part(2, 10)]
+    assert index.parts("u", after=1) == [part(2, 10)] and index.parts("u", limit=1) == [part(1, 50)]
+    assert index.drop_upload("u", Put(row=row("big", 1, 60)))
+    usage = index.usage("user", "alice")
+    assert (usage.bytes, usage.reserved_bytes, usage.objects) == (60, 0, 1)
+    assert not index.drop_upload("u", Put(row=row("big", 9, 1000)))
+    assert held(index) == (60, 1) and index.parts("u") == []
+
+
+def test_upload_that_ended_takes_no_part(index: Index) -> None:
+    """And its reservation is the caller's to release."""
+    mine = index.reserve("b", 5)
+    with pytest.raises(NoSuch):
+        index.put_part("gone", part(1, 5), mine)
+    assert index.usage("bucket", "b").reserved_bytes == 5
+    index.release(mine)
+    assert index.usage("bucket", "b").reserved_bytes == 0
+    index.add_upload(upload("u"))
+    with pytest.raises(NameTaken):
+        index.add_upload(upload("u"))
+    assert index.upload("b", "big", "u") == upload("u")
+    assert index.upload("b", "other", "u") is None and index.upload("b", "big", "none") is None
+
+
+def test_uploads_are_listed_by_key_and_age(index: Index) -> None:
+    """Page by page, also when the one where a page ended has gone."""
+    made = [("x", "b", 2), ("y", "b", 1), ("z", "a", 3), ("w", "bc", 1), ("v", "é", 1)]
+    for id, key, created in made:
+        index.add_upload(upload(id, key, created))
+    assert [one.id for one in index.uploads("b")] == ["z", "y", "x", "w", "v"]
+    assert [one.id for one in index.uploads("b", prefix="b")] == ["y", "x", "w"]
+    assert [one.id for one in index.uploads("b", limit=2)] == ["z", "y"]
+    assert [one.id for one in index.uploads("b", after="b", after_id="y")] == ["x", "w", "v"]
+    assert [one.id for one in index.uploads("b", after="b")] == ["w", "v"]
+    assert index.drop_upload("y")
+    assert [one.id for one in index.uploads("b", after="b", after_id="y")] == ["x", "w", "v"]
