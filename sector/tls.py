@@ -516,6 +516,7 @@ async def open_tls(
     tls = _ClientTls(cert, trust)
     protocol = _ClientProtocol(reactor, where, tls, cert is not None)
     plain: Any = Factory.forProtocol(lambda: protocol)
+    plain.noisy = False
     factory: Any = TLSMemoryBIOFactory(cast(Any, tls), True, plain, clock=reactor)
     factory.noisy = False
     endpoint = HostnameEndpoint(reactor, host, port, timeout=timeout_s)

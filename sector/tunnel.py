@@ -202,6 +202,8 @@ class _MasterExit(Exit):
 
 
 class _Relay(DatagramProtocol):
+    noisy = False
+
     def __init__(self, end: MasterTunnel) -> None:
         self._end = end
 

@@ -213,6 +213,8 @@ class Cat(Protocol):
 class _Once(Factory):
     """One connection, then no more."""
 
+    noisy = False
+
     def __init__(self, protocol: Cat) -> None:
         self._protocol: Cat | None = protocol
         self.connected: defer.Deferred[Cat] = defer.Deferred()

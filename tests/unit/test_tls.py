@@ -18,9 +18,11 @@ from twisted.internet import defer, reactor
 from twisted.internet.endpoints import TCP4ClientEndpoint
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import Clock, deferLater
+from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import TestCase
 
 from sector import errors, keys, pki, tls
+from sector.cli import udtcat
 from sector.frames import MAX_FRAME, FrameBuffer, Refusal, frame, parse_frame
 from sector.model import Address
 from sector.pki import Credentials, Identity, Trust
@@ -234,6 +236,24 @@ class TestChannel(ChannelCase):
         (first, peer1), (second, peer2) = self.seen
         assert first.proof == keys.resume_proof(secret, peer1.exporter)
         assert first.proof != second.proof and peer1.exporter != peer2.exporter
+
+    async def test_connections_leave_no_lines_about_factories_in_the_log(self) -> None:
+        """Twisted tells of each factory that starts or stops unless it is asked not to."""
+        lines: list[str] = []
+
+        def note(event: Any) -> None:
+            lines.append(formatEvent(event))
+
+        port = self.serve()
+        globalLogPublisher.addObserver(note)
+        self.addCleanup(globalLogPublisher.removeObserver, note)
+        caller = await open_tls(reactor, "127.0.0.1", port, TRUST)
+        assert (await caller.call(ASK)).allowed
+        caller.close()
+        once = udtcat._Once(udtcat.Cat.__new__(udtcat.Cat))
+        once.doStart()
+        once.doStop()
+        assert [line for line in lines if "factory" in line.lower()] == []
 
     async def test_malformed_input_closes_one_connection_not_the_server(self) -> None:
         port = self.serve()
