@@ -8,12 +8,15 @@ import re
 import shlex
 import subprocess
 import sys
+from ast import literal_eval
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
+from twisted.internet import endpoints
+from twisted.internet.task import Clock
 
 from sector.cli.main import Shared, cli
 from sector.config import SECTIONS
@@ -186,3 +189,40 @@ def test_links_lead_somewhere(page: Path) -> None:
             continue
         assert not name or (page.parent / name).exists(), f"{page.name}: {target}"
         assert name or heading in headings, f"{page.name}: {target}"
+
+
+def test_endpoint_strings_in_the_guide_are_known_to_twisted() -> None:
+    """Each makes an endpoint of ours; nothing is opened."""
+    text = (ROOT / "docs" / "guide" / "python.md").read_text(encoding="utf-8")
+    found = re.findall(r'(clientFromString|serverFromString)\(reactor, ("udt:[^"]*")\)', text)
+    made = [getattr(endpoints, name)(Clock(), literal_eval(string)) for name, string in found]
+    assert [type(end).__name__ for end in made] == [
+        "UdtServerEndpoint",
+        "UdtClientEndpoint",
+        "UdtRendezvousEndpoint",
+    ]
+
+
+def test_a_wheel_registers_the_endpoint_strings(tmp_path: Path) -> None:
+    """What a wheel holds, in a place of its own, is where Twisted looks for plugins."""
+    build = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(tmp_path / "wheel")]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=60)
+    look = """
+import sys
+import twisted.plugins
+from twisted.internet.interfaces import IStreamClientEndpointStringParserWithReactor as Parser
+from twisted.plugin import getPlugins
+
+sys.path.insert(0, sys.argv[1])
+twisted.plugins.__path__[:] = [sys.argv[1] + "/twisted/plugins"]
+print(*(type(plugin).__name__ for plugin in getPlugins(Parser) if plugin.prefix == "udt"))
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", look, str(tmp_path / "wheel")],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert found.stdout.split() == ["UdtClientParser"]
