@@ -21,8 +21,8 @@ RESOURCE: Final = frozenset(
     b" inventory legal-hold lifecycle location logging metrics notification object-lock"
     b" ownershipControls partNumber policy policyStatus publicAccessBlock replication requestPayment"
     b" response-cache-control response-content-disposition response-content-encoding"
-    b" response-content-language response-content-type response-expires restore retention select select-type session"
-    b" storageClass tagging torrent uploadId uploads versionId versioning versions website".split()
+    b" response-content-language response-content-type response-expires restore retention select select-type"
+    b" session storageClass tagging torrent uploadId uploads versionId versioning versions website".split()
 )
 
 
