@@ -121,12 +121,13 @@ def grantee_of_email(email: str, directory: Directory) -> str:
     return f"user:{user.id}"
 
 
-def grantee_of_uri(uri: str) -> str:
-    """Everybody, everybody with a key, or a group of ours. Raises `S3Error` InvalidArgument."""
+def grantee_of_uri(uri: str, directory: Directory) -> str:
+    """Everybody, everybody with a key, or a group of ours. Raises `S3Error` InvalidArgument when there is no
+    such group."""
     if uri in (ALL_USERS_URI, AUTHENTICATED_URI):
         return ALL_USERS if uri == ALL_USERS_URI else AUTHENTICATED
     group = uri.removeprefix(_GROUP_URI)
-    if group in ("", uri):
+    if group in ("", uri) or directory.members(group) is None:
         raise _invalid("uri", uri, "Invalid group uri")
     return f"group:{group}"
 
@@ -143,7 +144,7 @@ def uri_of(grantee: str) -> str | None:
 _GRANTEES: Final[dict[str, Callable[[str, Directory], str]]] = {
     "id": grantee_of_id,
     "emailaddress": grantee_of_email,
-    "uri": lambda uri, _directory: grantee_of_uri(uri),
+    "uri": grantee_of_uri,
 }
 
 

@@ -39,6 +39,9 @@ class People(Directory):
     def by_email(self, email: str) -> User | None:
         return next((c.user for c in self.keys.values() if c.user.email == email), None)
 
+    def members(self, group: str) -> list[str] | None:
+        return sorted({c.user.id for c in self.keys.values() if group in c.user.groups}) or None
+
 
 def call(
     method: str, target: str, headers: dict[str, str], at_ns: int = MAY, length: int | None = None
