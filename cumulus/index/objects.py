@@ -31,7 +31,13 @@ _INTO_OBJECTS: Final = (
 _INTO_VERSIONS: Final = (
     f"INSERT INTO versions (bucket, {FIELDS}, marker) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-_GONE: Final = "SELECT MAX(stamp) FROM removed WHERE bucket = ? AND key = ? AND version IN (?, '')"
+# the current version, the stamp of a removal, and whether there is more in `versions`
+_STATE: Final = (
+    f"SELECT {FIELDS}, "
+    "(SELECT MAX(stamp) FROM removed WHERE bucket = ?1 AND key = ?2 AND version IN (?3, '')), "
+    "EXISTS (SELECT 1 FROM versions WHERE bucket = ?1 AND key = ?2) "
+    "FROM (SELECT 1) LEFT JOIN objects ON objects.bucket = ?1 AND objects.key = ?2"
+)
 _REMEMBER: Final = (
     "INSERT INTO removed (bucket, key, version, stamp, at_ns) VALUES (?, ?, ?, ?, ?) "
     "ON CONFLICT (bucket, key, version) DO UPDATE SET at_ns = excluded.at_ns, "
@@ -99,26 +105,34 @@ def put(tx: Tx, change: Put) -> None:
     row = change.row
     key = row.key.encode()
     where = (row.bucket, key)
-    gone = tx.run(_GONE, (*where, row.version)).fetchone()[0]
+    *found, gone, more = tx.run(_STATE, (*where, row.version)).fetchone()
     if gone is not None and gone >= row.stamp:
         return
-    current = tx.run(CURRENT, where).fetchone()
-    newest = tx.run(NEWEST, where).fetchone()
+    current = tuple(found) if found[0] is not None else None
+    newest = tx.run(NEWEST, where).fetchone() if more else None
     same = _same(tx, row, where, current, newest)
     if same is not None:
         if same[STAMP] > row.stamp:
+            return
+        if same is current and newest is None and not row.marker:
+            tx.run(_INTO_OBJECTS, (row.bucket, *_values(row, key)))  # what happens most: replaced in place
+            tx.charge(row.bucket, row.size - same[SIZE], 0)
             return
         _drop(tx, where, same)
         if current is same:
             current = None
         elif newest is same:
             newest = tx.run(NEWEST, where).fetchone()
-    top = max(current[STAMP] if current else -1, newest[STAMP] if newest else -1)
-    values = (row.bucket, *_values(row, key))
-    if row.stamp < top:
+    _place(tx, change, where, current or newest)
+
+
+def _place(tx: Tx, change: Put, where: tuple[str, bytes], former: tuple[Any, ...] | None) -> None:
+    """Insert a version that is not there; `former` is the newest of the others."""
+    row = change.row
+    values = (row.bucket, *_values(row, where[1]))
+    if former is not None and row.stamp < former[STAMP]:
         tx.run(_INTO_VERSIONS, (*values, row.marker))
     else:
-        former = current or newest
         if former is not None:
             _step_down(tx, where, former, change.keep)
         if row.marker:

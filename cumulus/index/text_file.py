@@ -1,0 +1,201 @@
+"""Users and keys from a text file, for sites that keep them in a file of their own.
+
+A line is NAME ACCESS_KEY SECRET and then, if wanted, `groups=a,b id=HEX email=A display=TEXT weight=N
+expires=YYYY-MM-DD disabled admin unix-user=U`. More lines of one name are more keys of that user, with no
+options but `expires`. `#` begins a comment where a word would begin. A user without `id=` gets one that is
+made of his name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from cumulus.index.api import Directory
+from cumulus.model import Credential, User
+from cumulus.secrets import check_private
+from sector.errors import BadConfig, LocalIO, SectorError
+
+LOOK_S: Final = 0.5  # how often the file is looked at
+_MOST: Final = 64 * 2**20
+_NAME = re.compile(r"[^\s\x00-\x1f/:,=#]{1,64}")
+_ACCESS_KEY = re.compile(r"[A-Za-z0-9._-]{3,128}")
+_ID = re.compile(r"[0-9a-f]{64}")
+_OPTIONS: Final = ("groups", "id", "email", "display", "weight", "expires", "unix-user")
+_FLAGS: Final = ("disabled", "admin")
+
+
+def user_id(name: str) -> str:
+    """The canonical id of a user whose line gives none: SHA-256 over "cumulus user " and the name."""
+    return hashlib.sha256(f"cumulus user {name}".encode()).hexdigest()
+
+
+class _Lines:
+    """What one version of the file says."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self.path = path
+        self.users: dict[str, User] = {}  # by name
+        self.by_id: dict[str, User] = {}
+        self.credentials: dict[str, Credential] = {}
+        self.groups: dict[str, list[str]] = {}
+        for number, line in enumerate(text.splitlines(), 1):
+            words = re.split(r"(?:^|\s)#", line, maxsplit=1)[0].split()
+            if words:
+                self._line(number, words)
+        for user in self.users.values():
+            for group in user.groups:
+                self.groups.setdefault(group, []).append(user.id)
+
+    def _bad(self, number: int, wrong: str, hint: str) -> BadConfig:
+        return BadConfig(f"{self.path}: line {number}: {wrong}", hint=hint)
+
+    def _line(self, number: int, words: list[str]) -> None:
+        if len(words) < 3:
+            raise self._bad(
+                number, "a name, an access key and a secret are needed", "write NAME ACCESS_KEY SECRET"
+            )
+        name, access_key, secret = words[:3]
+        if not _NAME.fullmatch(name):
+            raise self._bad(number, f"{name!r} is no name", "1 to 64 characters without / : , = #")
+        if not _ACCESS_KEY.fullmatch(access_key):
+            raise self._bad(number, "the access key is not valid", "3 to 128 of A-Z a-z 0-9 . _ -")
+        if len(secret) < 8:
+            raise self._bad(number, "the secret is shorter than 8 characters", "use a longer one")
+        if access_key in self.credentials:
+            raise self._bad(number, f"the access key {access_key} stands on two lines", "remove one")
+        options = self._options(number, words[3:])
+        expires_ns = options.pop("expires_ns", 0)
+        if name not in self.users:
+            self._add(number, User(name=name, **{"id": user_id(name), **options}))
+        elif options:
+            raise self._bad(number, f"options of {name} stand on his first line", "leave only expires= here")
+        self.credentials[access_key] = Credential(
+            access_key=access_key, secret=secret, user=self.users[name], expires_ns=expires_ns
+        )
+
+    def _add(self, number: int, user: User) -> None:
+        if user.id in self.by_id:
+            raise self._bad(number, f"{self.by_id[user.id].name} has the same id", "give another id=")
+        self.users[user.name] = self.by_id[user.id] = user
+
+    def _options(self, number: int, words: list[str]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for word in words:
+            name, equals, value = word.partition("=")
+            known = _OPTIONS if equals else _FLAGS
+            if name not in known or (equals and not value):
+                known_text = ", ".join([f"{one}=" for one in _OPTIONS] + list(_FLAGS))
+                raise self._bad(number, f"{name} is not known here", f"known are {known_text}")
+            try:
+                found.update(_option(name, value))
+            except ValueError as bad:
+                raise self._bad(number, f"{name}={value} is not valid", str(bad)) from None
+        return found
+
+
+def _option(name: str, value: str) -> dict[str, Any]:
+    """The field of `User` (or `expires_ns`) that an option sets. Raises ValueError with what to write."""
+    if name in _FLAGS:
+        return {name: True}
+    if name == "groups":
+        groups = tuple(dict.fromkeys(one for one in value.split(",") if one))
+        if not groups or not all(_NAME.fullmatch(one) for one in groups):
+            raise ValueError("write names with commas between, without blanks")
+        return {"groups": groups}
+    if name == "weight":
+        if not value.isdecimal() or not 1 <= int(value) <= 1000:
+            raise ValueError("write a number from 1 to 1000")
+        return {"weight": int(value)}
+    if name == "id":
+        if not _ID.fullmatch(value):
+            raise ValueError("write 64 hex digits in lower case")
+        return {"id": value}
+    if name == "expires":
+        try:
+            at = datetime.fromisoformat(value)
+        except ValueError:
+            raise ValueError("write YYYY-MM-DD, or YYYY-MM-DDTHH:MM:SS+00:00") from None
+        at = at if at.tzinfo else at.replace(tzinfo=UTC)
+        return {"expires_ns": int(at.timestamp()) * 10**9}
+    if name == "email":
+        return {"email": value.lower()}
+    return {name.replace("-", "_"): value}
+
+
+class TextFile(Directory):
+    """A changed file counts within a second. If it has an error then, what was read last stays in force and
+    `complain` hears of it, once for each version of the file."""
+
+    def __init__(
+        self,
+        path: Path,
+        complain: Callable[[SectorError], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Raises `BadConfig` (line and what to do, or a mode other than 0600), `LocalIO`."""
+        self._path = path
+        self._complain = complain
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._looked = clock()
+        self._seen = self._state()
+        self._lines = self._read()
+
+    def _state(self) -> tuple[int, ...]:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return ()
+        return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+    def _read(self) -> _Lines:
+        check_private(self._path)
+        try:
+            with self._path.open("rb") as file:
+                data = file.read(_MOST + 1)
+            if len(data) > _MOST:
+                raise BadConfig(f"{self._path}: is larger than 64 MiB", hint="use a database")
+            return _Lines(self._path, data.decode())
+        except OSError as bad:
+            raise LocalIO(f"{self._path}: {bad.strerror}") from None
+        except UnicodeDecodeError:
+            raise BadConfig(f"{self._path}: is not UTF-8 text", hint="save it as UTF-8") from None
+
+    def _now(self) -> _Lines:
+        now = self._clock()
+        if now - self._looked < LOOK_S:
+            return self._lines
+        with self._lock:
+            if now - self._looked < LOOK_S:
+                return self._lines
+            state = self._state()
+            if state != self._seen:
+                self._seen = state
+                try:
+                    self._lines = self._read()
+                except SectorError as bad:
+                    self._complain(bad)
+            self._looked = now
+            return self._lines
+
+    def credential(self, access_key: str) -> Credential | None:
+        return self._now().credentials.get(access_key)
+
+    def user(self, id_or_name: str) -> User | None:
+        lines = self._now()
+        return lines.by_id.get(id_or_name) or lines.users.get(id_or_name)
+
+    def by_email(self, email: str) -> User | None:
+        wanted = email.strip().lower()
+        users = self._now().users.values()
+        return next((user for user in users if wanted and user.email == wanted), None)
+
+    def members(self, group: str) -> list[str] | None:
+        return self._now().groups.get(group)
