@@ -54,7 +54,8 @@ class Call:
     at_ns: int
     length: int | None = None
     chunked: bool = False
-    # for the access log, filled in on the way: never a secret
+    # for the access log, filled in on the way: user, access_key, bucket, key, operation ("GetObject"),
+    # error (the S3 code); never a secret
     notes: dict[str, str] = field(default_factory=dict)
 
 
@@ -85,8 +86,9 @@ class Sink(ABC):
 
     @abstractmethod
     def write(self, data: memoryview) -> Reply | None:
-        """Next bytes of the body as they stood on the wire after transfer decoding. A Reply refuses it: the
-        HTTP floor sends that, and the sink is done."""
+        """Next bytes of the body as they stood on the wire after transfer decoding; the buffer is the
+        caller's again when this returns. A Reply refuses it: the HTTP floor sends that, and the sink is done
+        (neither `finish` nor `abort` follows)."""
 
     @abstractmethod
     def finish(self) -> Reply:

@@ -1,0 +1,195 @@
+"""A request's body between the connection and the thread that writes it: two buffers, one being filled while
+the other is written, and the connection paused when both are full.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from cumulus.http.chunked import ChunkedDecoder
+from cumulus.http.settings import BUFFER, FIRST_BUFFER
+
+_NOWHERE = memoryview(b"")
+
+
+class Owner(Protocol):
+    """The request that a body belongs to."""
+
+    def body_buffer(self, data: memoryview, last: bool) -> None:
+        """The next bytes, to be written in a thread; `Intake.free` when that is done. `data` may be empty
+        when `last`."""
+
+    def body_over(self, rest: bytes) -> None:
+        """All of it was received; `rest` came behind it."""
+
+    def body_pause(self, paused: bool) -> None:
+        """Read on, or not, from the connection."""
+
+
+class Intake:
+    """Bytes come by `feed` or, without a copy, by `room` and `filled`. Buffers go to the owner one at a time,
+    not before `open`. After `discard` bytes are counted and dropped. `length` None = chunked."""
+
+    def __init__(self, owner: Owner, length: int | None, first: int = FIRST_BUFFER) -> None:
+        self._owner = owner
+        self._decoder = ChunkedDecoder() if length is None else None
+        self._length = length
+        self._placed = 0  # bytes that were put into buffers
+        self._next_size = first
+        self._buffer: bytearray | None = None
+        self._fill = 0
+        self._spare: bytearray | None = None
+        self._spill = bytearray()
+        self._held = True  # the owner does not want a buffer now
+        self._writing: bytearray | None = None
+        self._dropping = False
+        self._copying = False
+        self._handed_last = False
+        self.over = False
+        self.paused = False
+        self.received = 0
+
+    @property
+    def direct(self) -> bool:
+        """Whether `room` and `filled` may be used."""
+        return self._decoder is None and not self._dropping and not self.over
+
+    @property
+    def left(self) -> int | None:
+        """Bytes that are still to come; None: not known."""
+        return None if self._length is None else self._length - self.received
+
+    # bytes in -----------------------------------------------------------------------------------------
+    def room(self) -> memoryview:
+        """Where the next bytes go; empty when both buffers are full."""
+        if self._spill or not self._make_buffer():
+            return _NOWHERE
+        assert self._buffer is not None
+        return memoryview(self._buffer)[self._fill : self._fill + self._unplaced()]
+
+    def filled(self, count: int) -> None:
+        """`count` bytes were put into `room()`."""
+        self.received += count
+        self._placed += count
+        self._fill += count
+        self.over = self.received == self._length
+        self._after(b"")
+
+    def feed(self, data: bytes) -> None:
+        """Bytes of the connection, which may reach beyond the body. Raises `MalformedChunk`."""
+        view = memoryview(data)
+        if self._decoder is not None:
+            parts = self._decoder.feed(view)
+            rest = self._decoder.rest
+            self.over = self._decoder.finished
+        else:
+            assert self._length is not None
+            parts = [view[: self._length - self.received]]
+            rest = bytes(view[len(parts[0]) :])
+            self.over = self.received + len(parts[0]) == self._length
+        self.received += sum(len(part) for part in parts)
+        if not self._dropping:
+            self._copy(parts)
+        self._after(rest)
+
+    def _after(self, rest: bytes) -> None:
+        if self.over:
+            self._owner.body_over(rest)
+        self._hand_over()
+        self._pause_if_full()
+
+    def _copy(self, parts: list[memoryview]) -> None:
+        self._copying = True  # what is handed over meanwhile is not the last
+        for part in parts:
+            while part and not self._spill:
+                if not self._make_buffer():
+                    self._hand_over()
+                    if not self._make_buffer():
+                        break
+                assert self._buffer is not None
+                piece = part[: len(self._buffer) - self._fill]
+                self._buffer[self._fill : self._fill + len(piece)] = piece
+                self._fill += len(piece)
+                self._placed += len(piece)
+                part = part[len(piece) :]
+            self._spill += part
+        self._copying = False
+
+    def _unplaced(self) -> int:
+        """Bytes of the body that may still be put into buffers."""
+        return BUFFER if self._length is None else self._length - self._placed
+
+    def _make_buffer(self) -> bool:
+        """Whether the buffer that is filled has room, a new one if need be."""
+        if self._buffer is not None:
+            return self._fill < len(self._buffer)
+        if self._dropping or not self._unplaced() or self._handed_last:
+            return False
+        size = min(self._next_size, self._unplaced())
+        spare, self._spare = self._spare, None
+        if spare is not None and len(spare) >= size:
+            self._buffer = spare
+        else:
+            self._buffer = bytearray(size)
+            self._next_size = min(BUFFER, self._next_size * 8)
+        self._fill = 0
+        return True
+
+    # buffers out --------------------------------------------------------------------------------------
+    def open(self) -> None:
+        """The owner takes buffers from now on."""
+        self._held = False
+        self._hand_over()
+        self._resume()
+
+    def free(self) -> None:
+        """The buffer that was handed over is written."""
+        self._spare, self._writing = self._writing, None
+        self._held = False
+        self._hand_over()
+        self._refill()
+        self._resume()
+
+    def discard(self) -> None:
+        """Nobody wants the rest."""
+        self._dropping = True
+        self._buffer = self._spare = None
+        self._fill = 0
+        self._spill.clear()
+        self._resume()
+
+    def _refill(self) -> None:
+        if self._spill:
+            spill, self._spill = self._spill, bytearray()
+            self._copy([memoryview(spill)])
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        if self._held or self._dropping or self._handed_last:
+            return
+        full = self._buffer is not None and self._fill == len(self._buffer)
+        ended = self.over and not self._spill and not self._copying
+        if not full and not ended:
+            return
+        buffer, fill = self._buffer, self._fill
+        self._buffer, self._fill = None, 0
+        self._writing = buffer
+        self._held = True
+        self._handed_last = ended
+        self._owner.body_buffer(memoryview(buffer)[:fill] if buffer is not None else _NOWHERE, ended)
+
+    def _full(self) -> bool:
+        return bool(self._spill) or (self._buffer is not None and self._fill == len(self._buffer))
+
+    # the connection -----------------------------------------------------------------------------------
+    def _pause_if_full(self) -> None:
+        full = self._full()
+        if full and not self.paused and not self.over and not self._dropping:
+            self.paused = True
+            self._owner.body_pause(True)
+
+    def _resume(self) -> None:
+        full = self._full()
+        if self.paused and not full:
+            self.paused = False
+            self._owner.body_pause(False)

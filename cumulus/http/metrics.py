@@ -1,0 +1,94 @@
+"""Counters of one process, in a form that adds up over processes, and their text for Prometheus."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
+_HELP: Final = {
+    "connections": ("gauge", "Connections that are open."),
+    "requests_in_flight": ("gauge", "Requests that are not answered yet."),
+    "jobs_waiting": ("gauge", "Requests and buffers that run or wait for a thread."),
+    "received_bytes_total": ("counter", "Bytes of bodies received."),
+    "sent_bytes_total": ("counter", "Bytes of bodies sent."),
+    "refused_total": ("counter", "Requests and connections refused because too much was under way."),
+    "timeouts_total": ("counter", "Connections ended because a head, a body or a reader was too slow."),
+    "broken_total": ("counter", "Requests whose client went before the reply was sent."),
+    "access_log_dropped_total": ("counter", "Lines of the access log that were dropped."),
+}
+
+
+class Sample(msgspec.Struct):
+    """What one process has counted: plain figures, requests by (operation, status), durations by bucket (the
+    last one has no bound) and their sum in seconds."""
+
+    plain: dict[str, float] = {}
+    requests: dict[str, dict[int, int]] = {}
+    durations: list[int] = []
+    seconds: float = 0.0
+
+
+class Metrics:
+    """Counts; all in the reactor's thread."""
+
+    def __init__(self) -> None:
+        self.plain: Counter[str] = Counter()
+        self._requests: dict[str, dict[int, int]] = {}
+        self._durations = [0] * (len(BOUNDS_S) + 1)
+        self._seconds = 0.0
+
+    def request(self, operation: str, status: int, seconds: float) -> None:
+        """One request is over."""
+        by_status = self._requests.setdefault(operation, {})
+        by_status[status] = by_status.get(status, 0) + 1
+        self._durations[bisect_left(BOUNDS_S, seconds)] += 1
+        self._seconds += seconds
+
+    def sample(self) -> Sample:
+        """All of it now."""
+        requests = {name: dict(statuses) for name, statuses in self._requests.items()}
+        return Sample(dict(self.plain), requests, list(self._durations), self._seconds)
+
+
+def total(samples: Iterable[Sample]) -> Sample:
+    """The sum of several processes' samples."""
+    result = Sample(durations=[0] * (len(BOUNDS_S) + 1))
+    for sample in samples:
+        for name, value in sample.plain.items():
+            result.plain[name] = result.plain.get(name, 0) + value
+        for operation, statuses in sample.requests.items():
+            mine = result.requests.setdefault(operation, {})
+            for status, count in statuses.items():
+                mine[status] = mine.get(status, 0) + count
+        result.durations = [a + b for a, b in zip(result.durations, sample.durations, strict=True)]
+        result.seconds += sample.seconds
+    return result
+
+
+def prometheus(sample: Sample) -> str:
+    """Text of the exposition format, version 0.0.4; all names begin with "cumulus_"."""
+    lines: list[str] = []
+    for name, (kind, text) in _HELP.items():
+        lines += [f"# HELP cumulus_{name} {text}", f"# TYPE cumulus_{name} {kind}"]
+        lines.append(f"cumulus_{name} {sample.plain.get(name, 0):.12g}")
+    lines += ["# HELP cumulus_requests_total Requests answered.", "# TYPE cumulus_requests_total counter"]
+    for operation in sorted(sample.requests):
+        for status, count in sorted(sample.requests[operation].items()):
+            label = operation.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
+            lines.append(f'cumulus_requests_total{{operation="{label}",status="{status}"}} {count}')
+    lines += [
+        "# HELP cumulus_request_seconds From a request's first byte to its reply's last.",
+        "# TYPE cumulus_request_seconds histogram",
+    ]
+    running = 0
+    for bound, count in zip((*BOUNDS_S, None), sample.durations, strict=True):
+        running += count
+        label = "+Inf" if bound is None else f"{bound:g}"
+        lines.append(f'cumulus_request_seconds_bucket{{le="{label}"}} {running}')
+    lines += [f"cumulus_request_seconds_sum {sample.seconds:.6f}", f"cumulus_request_seconds_count {running}"]
+    return "\n".join(lines) + "\n"

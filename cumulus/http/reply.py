@@ -1,0 +1,48 @@
+"""The head of a reply as it goes over the wire."""
+
+from __future__ import annotations
+
+import re
+import time
+from email.utils import formatdate
+from typing import Final
+
+from twisted.web.http import RESPONSES
+
+from cumulus.http.settings import BODILESS, SERVER
+from cumulus.rest.call import Reply
+
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_PHRASES: Final = {507: b"Insufficient Storage", **RESPONSES}
+
+
+class HeadWriter:
+    """Writes heads; keeps the Date line of the second and the constant ones. `host_id` tells which process
+    answered (x-amz-id-2)."""
+
+    def __init__(self, host_id: str) -> None:
+        self._constant = b"Server: " + SERVER + b"\r\nx-amz-id-2: " + host_id.encode() + b"\r\n"
+        self._second = 0
+        self._date = b""
+
+    def head(self, reply: Reply, request_id: str, length: int, *, close: bool) -> bytes:
+        """Status line and headers; `length` becomes Content-Length. Header values lose control characters."""
+        now = int(time.time())
+        if now != self._second:
+            self._second = now
+            self._date = b"Date: " + formatdate(now, usegmt=True).encode() + b"\r\n"
+        phrase = _PHRASES.get(reply.status, b"Unknown")
+        parts = [
+            b"HTTP/1.1 %d %s\r\n" % (reply.status, phrase),
+            self._date,
+            self._constant,
+            b"x-amz-request-id: " + request_id.encode() + b"\r\n",
+        ]
+        for name, value in reply.headers:
+            if _CONTROL.search(value):
+                value = _CONTROL.sub(" ", value)
+            parts.append(f"{name}: {value}\r\n".encode("latin-1", "replace"))
+        if reply.status not in BODILESS or reply.length is not None:
+            parts.append(b"Content-Length: %d\r\n" % length)
+        parts.append(b"Connection: close\r\n\r\n" if close else b"\r\n")
+        return b"".join(parts)

@@ -1,0 +1,492 @@
+"""One request from its head to the end of its reply: what runs in threads, what comes back, what a broken
+connection undoes.
+
+A small body is waited for and handled in one hop to a thread; for a large one the gateway is asked first,
+and then buffers go to its sink one at a time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from twisted.logger import Logger
+from twisted.web import http
+
+from cumulus.errors import S3Error
+from cumulus.http.access_log import Record
+from cumulus.http.body import Intake
+from cumulus.http.download import BlockSending, FileSending, Sending, whole_thd
+from cumulus.http.pool import Failed
+from cumulus.http.refuse import refusal, slow_down
+from cumulus.http.settings import BODILESS, DRAINED, FIRST_BUFFER, SMALL_BODY, SMALL_DOWNLOAD, TURN
+from cumulus.http.transport import S3Server
+from cumulus.rest.call import Call, Download, Headers, Reply, Sink
+from cumulus.storage.api import StorageError
+
+if TYPE_CHECKING:
+    from cumulus.http.channel import S3Channel
+    from cumulus.http.site import Site
+
+log = Logger()
+Result = TypeVar("Result")
+
+GONE = 499  # in the log: the client went before the reply was sent
+
+
+class Ready:
+    """A reply with all that needs no thread any more: `data`, or a download that is still to be sent, by
+    sendfile from `where` if that is not None."""
+
+    __slots__ = ("data", "download", "length", "reply", "where")
+
+    def __init__(
+        self,
+        reply: Reply,
+        data: bytes | None = None,
+        download: Download | None = None,
+        where: tuple[int, int] | None = None,
+        length: int | None = None,
+    ) -> None:
+        self.reply = reply
+        if data is None:
+            data = reply.body if isinstance(reply.body, bytes) else b""
+        self.data = data
+        self.download = download
+        self.where = where
+        self.length = len(data) if length is None else length
+
+
+class S3Request(http.Request):
+    """twisted.web's request without its spooled body and its form parsing."""
+
+    channel: S3Channel
+    site: Site
+    call: Call
+
+    def __init__(self, channel: S3Channel, queued: object = False) -> None:
+        super().__init__(channel, queued)
+        self.site = channel.site
+        self.intake: Intake | None = None
+        self.replied = False  # wholly given to the connection
+        self._whole = False
+        self._body_done = False
+        self._expects = False
+        self._continued = False
+        self._sink: Sink | None = None
+        self._busy = False
+        self._answering = False
+        self._lost = False
+        self._last_word: Reply | None = None
+        self._sending: Sending | None = None
+        self._status = 0
+        self._bytes_out = 0
+        self._began = channel.head_began
+        self._began_at = time.time()
+        self._body_at = self._began
+        self._turn_s = 0.0
+        self._logged = False
+        self._window = [0.0, 0]  # of the body: seconds waited, bytes at its start
+
+    # what twisted.web would do with the body and cookies ------------------------------------------------
+    def gotLength(self, length: int | None) -> None:
+        """Nothing is spooled."""
+
+    def parseCookies(self) -> None:
+        """S3 has none."""
+
+    def handleContentChunk(self, data: bytes) -> None:
+        """Bodies go to `intake`."""
+
+    # the head -------------------------------------------------------------------------------------------
+    def head_complete(self, method: bytes, target: bytes, version: bytes, length: int | None) -> None:
+        """All headers are there; `length` 0 = no body, None = chunked. Begins the work on a large body."""
+        pairs = [
+            (name.decode("latin-1"), value.decode("latin-1"))
+            for name, values in self.requestHeaders.getAllRawHeaders()
+            for value in values
+        ]
+        headers = Headers(pairs)
+        channel = self.channel
+        self.call = Call(
+            id=self.site.next_id(),
+            method=method.decode("latin-1"),
+            target=target.decode("latin-1"),
+            headers=headers,
+            peer=channel.peer,
+            secure=channel.secure,
+            at_ns=time.time_ns(),
+            length=length if "content-length" in headers else None,
+            chunked=length is None,
+        )
+        self.site.begun(self)
+        if length == 0:
+            return
+        expect = headers.get("expect")
+        self._expects = expect.lower() == "100-continue" and version == b"HTTP/1.1"
+        self._whole = not self._expects and length is not None and length <= SMALL_BODY
+        first = length if self._whole and length else FIRST_BUFFER
+        self.intake = Intake(self, length, first)
+        if self._whole:
+            self.intake.open()
+        elif not self.site.pool.submit(self._start_thd, self._started):
+            self.site.metrics.plain["refused_total"] += 1
+            self._answer_early(Ready(self._slow_down()))
+
+    def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
+        """All of the request is there."""
+        self._body_at = self.site.now()
+        if self.intake is None:
+            self._body_done = True
+            self._handle_whole(memoryview(b""))
+
+    def _handle_whole(self, body: memoryview) -> None:
+        pause = self.site.throttle.took(len(body), self.site.now())
+        if pause > 0:
+            self.site.reactor.callLater(pause, self._submit_whole, body)
+        else:
+            self._submit_whole(body)
+
+    def _submit_whole(self, body: memoryview) -> None:
+        if self._lost:
+            return
+        if not self.site.pool.submit(partial(self._whole_thd, body), self._answered):
+            self.site.metrics.plain["refused_total"] += 1
+            self._answer(Ready(self._slow_down()))
+
+    def _slow_down(self) -> Reply:
+        self.call.notes["error"] = "SlowDown"
+        return slow_down(self.call.id)
+
+    # in threads -----------------------------------------------------------------------------------------
+    def _whole_thd(self, body: memoryview) -> Ready:
+        def work() -> Reply:
+            result = self.site.gateway.start(self.call)
+            if isinstance(result, Reply):
+                return result
+            return self._write_and_finish_thd(result, body)
+
+        return self._ready_thd(self._guarded_thd(work))
+
+    def _write_and_finish_thd(self, sink: Sink, body: memoryview) -> Reply:
+        try:
+            refused = sink.write(body) if body else None
+            return refused or sink.finish()
+        except Exception:
+            sink.abort()
+            raise
+
+    def _start_thd(self) -> Ready | Sink:
+        result: Reply | Sink
+        try:
+            result = self.site.gateway.start(self.call)
+        except Exception:
+            result = self._failed_thd()
+        return self._ready_thd(result) if isinstance(result, Reply) else result
+
+    def _write_thd(self, sink: Sink, data: memoryview, last: bool) -> Ready | None:
+        def work() -> Reply | None:
+            if last:
+                return self._write_and_finish_thd(sink, data)
+            try:
+                return sink.write(data)
+            except Exception:
+                sink.abort()
+                raise
+
+        reply = self._guarded_thd(work)
+        return None if reply is None else self._ready_thd(reply)
+
+    def _guarded_thd(self, work: Callable[[], Result]) -> Result | Reply:
+        try:
+            return work()
+        except Exception:
+            return self._failed_thd()
+
+    def _failed_thd(self) -> Reply:
+        """The floors below answer with errors, so this is one of ours."""
+        log.failure("request {id} failed", id=self.call.id)
+        self.call.notes["error"] = "InternalError"
+        return refusal(S3Error("InternalError"), self.call.id)
+
+    def _ready_thd(self, reply: Reply) -> Ready:
+        body = reply.body
+        if not isinstance(body, Download):
+            return Ready(reply, length=reply.length)
+        if self.call.method == "HEAD" or not body.length:
+            body.stream.close()
+            return Ready(reply, length=body.length if reply.length is None else reply.length)
+        if body.length > SMALL_DOWNLOAD:
+            where = None if self.call.secure else body.stream.sendable()
+            return Ready(reply, download=body, where=where, length=body.length)
+        try:
+            data, true = whole_thd(body)
+        except StorageError as bad:
+            log.warn("request {id}: {why}", id=self.call.id, why=str(bad))
+            true = False
+        if true:
+            return Ready(reply, data)
+        self.call.notes["error"] = "ServiceUnavailable"
+        return self._ready_thd(refusal(S3Error("ServiceUnavailable"), self.call.id))
+
+    # back in the reactor --------------------------------------------------------------------------------
+    def _answered(self, outcome: Ready | Failed) -> None:
+        self._answer(outcome if isinstance(outcome, Ready) else self._broken(outcome))
+
+    def _broken(self, failed: Failed) -> Ready:
+        log.error("request {id} failed: {why!r}", id=self.call.id, why=failed.error)
+        self.call.notes["error"] = "InternalError"
+        return Ready(refusal(S3Error("InternalError"), self.call.id))
+
+    def _started(self, outcome: Ready | Sink | Failed) -> None:
+        if isinstance(outcome, Sink):
+            self._sink = outcome
+            if self._lost:
+                self._abort_sink()
+            elif self._last_word is not None:
+                self._abort_sink()
+                self._answer_early(Ready(self._last_word))
+            else:
+                self._take_body()
+            return
+        self._answer_early(outcome if isinstance(outcome, Ready) else self._broken(outcome))
+
+    def _take_body(self) -> None:
+        assert self.intake is not None
+        if self._expects:
+            self._continued = True
+            self.channel.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if self.intake.direct:
+            self.channel.set_taker(self.intake)
+        self.intake.open()
+
+    def body_buffer(self, data: memoryview, last: bool) -> None:
+        """The intake has a full buffer, or the end."""
+        if self._whole:
+            self._handle_whole(data)
+            return
+        assert self._sink is not None
+        self._busy = True
+        pause = self.site.throttle.took(len(data), self.site.now())
+        work = partial(self._write_thd, self._sink, data, last)
+        self.site.pool.must(work, partial(self._written, last, pause))
+
+    def _written(self, last: bool, pause: float, outcome: Ready | Failed | None) -> None:
+        self._busy = False
+        if outcome is not None:
+            self._sink = None
+            self._answer_early(outcome if isinstance(outcome, Ready) else self._broken(outcome))
+        elif self._lost:
+            self._abort_sink()
+        elif self._last_word is not None:
+            self._abort_sink()
+            self._answer_early(Ready(self._last_word))
+        elif pause > 0:
+            self.site.reactor.callLater(pause, self._free)
+        else:
+            self._free()
+
+    def _free(self) -> None:
+        if self.intake is not None and not self._lost and not self._answering:
+            self.intake.free()
+
+    def body_over(self, rest: bytes) -> None:
+        """The intake has seen the body's end."""
+        self._body_done = True
+        self.channel.set_taker(None)
+        self.channel.body_over(rest)
+        self._end_if_done()
+
+    def body_pause(self, paused: bool) -> None:
+        """The intake has no room, or has again."""
+        self.channel.pause_reading(paused)
+
+    def body_data(self, data: bytes) -> None:
+        """Bytes that came through the protocol. Raises `MalformedChunk`."""
+        assert self.intake is not None
+        self.intake.feed(data)
+
+    # what goes wrong with a body ------------------------------------------------------------------------
+    def body_too_slow(self, waited_s: float, window_s: float, least: float) -> bool:
+        """`waited_s` more have passed while the body was waited for; whether it came too slowly over
+        `window_s`."""
+        intake = self.intake
+        if intake is None or intake.over or intake.paused or self._last_word is not None:
+            return False
+        if not self._whole and self._sink is None and not self._answering:
+            return False
+        self._window[0] += waited_s
+        if self._window[0] < window_s:
+            return False
+        slow = intake.received - self._window[1] < least * self._window[0]
+        self._window = [0.0, intake.received]
+        return slow
+
+    def refuse_body(self, error: S3Error) -> None:
+        """The body is malformed or too slow: say so, forget what was written, end the connection."""
+        if self._answering:
+            self.channel.abort()
+            return
+        self.call.notes["error"] = error.code
+        self._last_word = refusal(error, self.call.id, close=True)
+        self.channel.pause_reading(True)
+        waiting_for_start = self._sink is None and not self._whole
+        if not self._busy and not waiting_for_start:
+            self._abort_sink()
+            self._answer_early(Ready(self._last_word))
+
+    def _abort_sink(self) -> None:
+        sink, self._sink = self._sink, None
+        if sink is not None:
+            self.site.pool.must(sink.abort, self._aborted)
+
+    def _aborted(self, outcome: Any) -> None:
+        if isinstance(outcome, Failed):
+            log.error("an upload could not be undone: {why}", why=str(outcome.error))
+
+    # the reply ------------------------------------------------------------------------------------------
+    def _answer_early(self, ready: Ready) -> None:
+        """Answer, though the body may not have been read: a little of it is, else the connection ends."""
+        intake = self.intake
+        if self._last_word is not None and ready.reply is not self._last_word:
+            self._drop(ready)
+            ready = Ready(self._last_word)
+        if intake is not None and not intake.over and not self._lost:
+            left = intake.left
+            self.channel.set_taker(None)
+            unwanted = self._expects and not self._continued
+            if unwanted or left is None or left > DRAINED:
+                ready.reply.close = True
+            if not ready.reply.close and self.channel.persistent:
+                intake.discard()
+        self._answer(ready)
+
+    def _drop(self, ready: Ready) -> None:
+        """This reply is not sent."""
+        if ready.download is not None:
+            self.site.pool.must(ready.download.stream.close, self._aborted)
+
+    def _answer(self, ready: Ready) -> None:
+        if self._lost:
+            self._drop(ready)
+            return
+        self._answering = True
+        channel, reply = self.channel, ready.reply
+        close = reply.close or not channel.persistent or self.site.stopping
+        if close:
+            channel.persistent = 0
+        self._status = reply.status
+        now = self.site.now()
+        self._turn_s = now - (self._body_at if self._body_done else now)
+        head = self.site.heads.head(reply, self.call.id, ready.length, close=close)
+        if ready.download is not None:
+            channel.write(head)
+            self._send_download(ready, ready.download)
+            return
+        data = b"" if self.call.method == "HEAD" or reply.status in BODILESS else ready.data
+        pause = self.site.throttle.took(len(data), now)
+        if pause > 0:
+            self.site.reactor.callLater(pause, self._give, head, data)
+        else:
+            self._give(head, data)
+
+    def _give(self, head: bytes, data: bytes) -> None:
+        if self._lost:
+            return
+        self._bytes_out = len(data)
+        self.channel.writeSequence((head, data))
+        self._all_given()
+
+    def _send_download(self, ready: Ready, download: Download) -> None:
+        channel, site = self.channel, self.site
+        transport = channel.transport
+
+        def rest(count: int) -> float:
+            return site.throttle.took(count, site.now())
+
+        if ready.where is not None and isinstance(transport, S3Server):
+            turn = site.throttle.turn(TURN)
+            self._sending = FileSending(download, site.pool, transport, ready.where, rest, self._sent, turn)
+        else:
+            later = site.reactor.callLater
+            self._sending = BlockSending(download, site.pool, channel, later, rest, self._sent)
+        self._sending.start()
+
+    def _sent(self, whole: bool) -> None:
+        assert self._sending is not None
+        self._bytes_out = self._sending.given
+        self._sending = None
+        if whole:
+            self._all_given()
+        else:
+            self.call.notes.setdefault("error", "Changed")
+            self._account()
+            self.replied = True
+            self.channel.cut()
+
+    def _all_given(self) -> None:
+        self.replied = True
+        self._account()
+        self._end_if_done()
+
+    def _end_if_done(self) -> None:
+        if not self.replied or self._lost:
+            return
+        if self._body_done:
+            self.channel.requestDone(self)
+        elif not self.channel.persistent:
+            self.channel.linger()
+
+    def connectionLost(self, reason: Any) -> None:
+        """The client is gone, or we have ended the connection."""
+        self._lost = True
+        if self.intake is not None:
+            self.intake.discard()
+        if self._sending is not None:
+            self._bytes_out = self._sending.given
+            self._sending.stop()
+            self._sending = None
+        if not self._busy:
+            self._abort_sink()
+        if not self.replied and hasattr(self, "call"):
+            self._status = GONE
+            self.call.notes.setdefault("error", "ClientDisconnected")
+            self.site.metrics.plain["broken_total"] += 1
+            self._account()
+
+    def _account(self) -> None:
+        if self._logged:
+            return
+        self._logged = True
+        call, notes = self.call, self.call.notes
+        seconds = self.site.now() - self._began
+        received = self.intake.received if self.intake else 0
+        self.site.ended(self, notes.get("operation", ""), self._status, seconds, received, self._bytes_out)
+        self.site.access_log.add(
+            Record(
+                time=stamp(self._began_at),
+                id=call.id,
+                peer=call.peer,
+                method=call.method[:32],
+                status=self._status,
+                bytes_in=received,
+                bytes_out=self._bytes_out,
+                total_ms=round(seconds * 1000, 3),
+                turn_ms=round(self._turn_s * 1000, 3),
+                user=notes.get("user", ""),
+                key_id=notes.get("access_key", ""),
+                bucket=notes.get("bucket", ""),
+                key=notes.get("key", ""),
+                operation=notes.get("operation", ""),
+                error=notes.get("error", ""),
+                agent=call.headers.get("user-agent")[:200],
+            )
+        )
+
+
+def stamp(seconds: float) -> str:
+    """UTC with milliseconds, as in RFC 3339."""
+    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{whole}.{int(seconds % 1 * 1000):03d}Z"

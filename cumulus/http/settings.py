@@ -1,0 +1,38 @@
+"""What the HTTP floor is told: sizes, time-outs and limits, checked by whoever reads them from a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+SERVER: Final = b"Cumulus"
+SMALL_BODY: Final = 64 * KIB  # a body up to this is read whole, then handled in one hop to a thread
+SMALL_DOWNLOAD: Final = 128 * KIB  # and one that is sent together with its head
+FIRST_BUFFER: Final = 16 * KIB  # of a large body: many slow clients hold one of these each
+BUFFER: Final = 512 * KIB  # of a large body that comes fast, and of a download that is read in threads
+DRAINED: Final = 256 * KIB  # what nobody wants is read to its end up to this, else the connection is closed
+TURN: Final = MIB  # of one connection by sendfile(2) before the others have their turn
+HEAD_BYTES: Final = 64 * KIB  # request line and headers together
+LINGER_S: Final = 5.0  # for the client to read a refusal before the connection ends under its upload
+BODILESS: Final = frozenset({204, 304})  # statuses of replies without a body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpSettings:
+    """`threads` run requests, `queue` more may wait for one; beyond that the answer is 503 SlowDown.
+    `header_timeout_s` bounds a head from its first byte, and is the time over which a body must arrive with
+    at least `min_body_rate` bytes/s; `idle_timeout_s` ends a kept connection without a request,
+    `write_timeout_s` one whose client takes nothing. `total_rate` (bytes/s both ways together, 0 = no limit)
+    is this process's."""
+
+    threads: int = 32
+    queue: int = 256
+    max_connections: int = 10_000
+    header_timeout_s: float = 20.0
+    idle_timeout_s: float = 60.0
+    write_timeout_s: float = 60.0
+    min_body_rate: int = 1000
+    total_rate: int = 0

@@ -1,0 +1,155 @@
+"""What all connections of a process share: the gateway, the threads, counters, the access log, time-outs."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred
+from twisted.internet.protocol import Protocol, ServerFactory
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+
+from cumulus.errors import S3Error
+from cumulus.http.access_log import AccessLog
+from cumulus.http.channel import Refuser, S3Channel
+from cumulus.http.limits import Throttle
+from cumulus.http.metrics import Metrics, Sample
+from cumulus.http.pool import Pool
+from cumulus.http.reply import HeadWriter
+from cumulus.http.settings import HttpSettings
+from cumulus.rest.call import Gateway
+
+log = Logger()
+
+_REFUSERS: Final = 256  # connections beyond the most that are answered; the rest are closed unanswered
+
+
+class Site(ServerFactory):
+    """Makes the channels of one process. `start` before the first connection, `drain` at the end."""
+
+    noisy = False
+
+    def __init__(
+        self, gateway: Gateway, settings: HttpSettings, reactor: Any, access_log: str = "", host_id: str = ""
+    ) -> None:
+        self.gateway = gateway
+        self.settings = settings
+        self.reactor = reactor
+        self.metrics = Metrics()
+        self.pool = Pool(reactor, settings.threads, settings.queue)
+        self.access_log = AccessLog(access_log, self.pool, reactor, self.metrics)
+        self.heads = HeadWriter(host_id or os.urandom(12).hex())
+        self.throttle = Throttle(settings.total_rate, reactor.seconds())
+        self.channels: set[S3Channel] = set()
+        self.refusers: set[Refuser] = set()
+        self.stopping = False
+        self._in_flight: set[Any] = set()
+        self._prefix = os.urandom(4).hex().upper()
+        self._count = 0
+        self._checked = self.now()
+        self._sweep = LoopingCall(self._check_all)
+        self._sweep.clock = reactor
+        self._empty: Deferred[None] | None = None
+
+    def now(self) -> float:
+        """Seconds of the reactor's clock."""
+        return float(self.reactor.seconds())
+
+    def next_id(self) -> str:
+        """A request id: of this process, and new."""
+        self._count += 1
+        return f"{self._prefix}{self._count:08X}"
+
+    # life -------------------------------------------------------------------------------------------------
+    def start(self) -> None:
+        """Begin to watch time-outs."""
+        settings = self.settings
+        shortest = min(settings.header_timeout_s, settings.idle_timeout_s, settings.write_timeout_s)
+        self._checked = self.now()
+        self._sweep.start(min(1.0, shortest / 4), now=False)
+
+    def buildProtocol(self, addr: Any) -> Protocol | None:
+        """A channel, or, beyond the limits, a refusal, or nothing."""
+        if len(self.channels) < self.settings.max_connections and not self.stopping:
+            return S3Channel(self)
+        self.metrics.plain["refused_total"] += 1
+        return Refuser(self) if len(self.refusers) < _REFUSERS else None
+
+    def _check_all(self) -> None:
+        now = self.now()
+        passed, self._checked = now - self._checked, now
+        for channel in list(self.channels):
+            channel.check(now, passed)
+
+    def drain(self, wait_s: float) -> Deferred[None]:
+        """Let requests under way finish for up to `wait_s`, then cut them; fires when no connection is left
+        and no thread works. Listening must have ended before."""
+        self.stopping = True
+        for channel in list(self.channels):
+            channel.end_if_idle()
+        done: Deferred[None] = Deferred()
+        self._empty = done
+        timer = self.reactor.callLater(wait_s, self._cut_all)
+        if not self.channels:
+            done.callback(None)
+
+        async def finish() -> None:
+            await done
+            if timer.active():
+                timer.cancel()
+            for refuser in list(self.refusers):
+                transport: Any = refuser.transport
+                transport.abortConnection()
+            if self._sweep.running:
+                self._sweep.stop()
+            await self.pool.when_idle()
+            self.pool.stop()
+            self.access_log.close()
+
+        return Deferred.fromCoroutine(finish())
+
+    def _cut_all(self) -> None:
+        for channel in list(self.channels):
+            channel.abort()
+
+    # what channels and requests tell ----------------------------------------------------------------------
+    def opened(self, channel: S3Channel) -> None:
+        """A connection was made."""
+        self.channels.add(channel)
+
+    def closed(self, channel: S3Channel) -> None:
+        """A connection is gone."""
+        self.channels.discard(channel)
+        if self._empty is not None and not self.channels and not self._empty.called:
+            self._empty.callback(None)
+
+    def begun(self, request: Any) -> None:
+        """A request's head is there."""
+        self._in_flight.add(request)
+
+    def ended(
+        self, request: Any, operation: str, status: int, seconds: float, received: int, sent: int
+    ) -> None:
+        """It was answered, or its client is gone."""
+        self._in_flight.discard(request)
+        self.metrics.request(operation or "unknown", status, seconds)
+        self.metrics.plain["received_bytes_total"] += received
+        self.metrics.plain["sent_bytes_total"] += sent
+
+    def refused(self, peer: str, error: S3Error) -> None:
+        """What came from `peer` was no request."""
+        self.metrics.request("malformed", error.status, 0.0)
+        log.debug("a request of {peer} was refused: {code}", peer=peer, code=error.code)
+
+    def too_slow(self, peer: str, what: str) -> None:
+        """A client took or gave too slowly."""
+        self.metrics.plain["timeouts_total"] += 1
+        log.info("the connection of {peer} is ended: its {what} is too slow", peer=peer, what=what)
+
+    def sample(self) -> Sample:
+        """The counters now."""
+        self.metrics.plain["connections"] = len(self.channels)
+        self.metrics.plain["requests_in_flight"] = len(self._in_flight)
+        self.metrics.plain["jobs_waiting"] = self.pool.outstanding
+        return self.metrics.sample()

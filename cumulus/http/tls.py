@@ -1,0 +1,53 @@
+"""TLS of the S3 port: certificate and key from PEM files, read again on demand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from OpenSSL import SSL
+from twisted.internet.interfaces import IOpenSSLServerConnectionCreator
+from zope.interface import implementer
+
+from sector.errors import BadConfig
+
+
+def _context(cert: Path, key: Path) -> SSL.Context:
+    context = SSL.Context(SSL.TLS_SERVER_METHOD)
+    context.set_min_proto_version(SSL.TLS1_2_VERSION)
+    context.set_options(SSL.OP_NO_COMPRESSION | SSL.OP_NO_RENEGOTIATION)
+    for path in (cert, key):
+        try:
+            path.read_bytes()
+        except OSError as bad:
+            raise BadConfig(
+                f"cannot read {path}: {bad.strerror}", hint="[tls] cert and key are PEM files"
+            ) from bad
+    try:
+        context.use_certificate_chain_file(str(cert))
+        context.use_privatekey_file(str(key))
+        context.check_privatekey()
+    except SSL.Error as bad:
+        raise BadConfig(
+            f"{cert} and {key} are not a certificate chain and its key in PEM",
+            hint="the server's certificate comes first in the chain; the key has no password",
+        ) from bad
+    return context
+
+
+@implementer(IOpenSSLServerConnectionCreator)
+class TlsFiles:
+    """Makes the server's side of connections from those files. Raises `BadConfig` when they cannot be used;
+    `reload` then keeps what was."""
+
+    def __init__(self, cert: Path, key: Path) -> None:
+        self._files = cert, key
+        self._context = _context(cert, key)
+
+    def reload(self) -> None:
+        """Use the files as they are now for new connections. Raises `BadConfig`."""
+        self._context = _context(*self._files)
+
+    def serverConnectionForTLS(self, tlsProtocol: Any) -> SSL.Connection:
+        """For Twisted."""
+        return SSL.Connection(self._context, None)

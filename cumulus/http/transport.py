@@ -1,0 +1,186 @@
+"""The TCP connection below a channel: it reads a body straight into the buffer that will be written, and
+sends files by sendfile(2), each connection a turn of bounded size.
+
+Subclasses of Twisted's own port and server transport; with TLS above it they behave as those do.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from twisted.internet import main, tcp
+
+from cumulus.http.settings import TURN
+
+_WARM = 256 * 1024
+
+
+class Taker(Protocol):
+    """Who wants the bytes of a connection in a buffer of its own."""
+
+    def room(self) -> memoryview:
+        """Where the next bytes go; empty: nowhere now, reading pauses."""
+
+    def filled(self, count: int) -> None:
+        """So many were put there."""
+
+
+class FileJob:
+    """`left` bytes of `fd` from `offset`. `rest(sent)` says how long to wait after a turn (a limit of rate),
+    `done(whole)` is called once: False when the file was shorter or could not be read. A turn is at most
+    `turn` bytes."""
+
+    __slots__ = ("_known", "done", "fd", "left", "offset", "rest", "turn")
+
+    def __init__(
+        self,
+        fd: int,
+        offset: int,
+        left: int,
+        rest: Callable[[int], float],
+        done: Callable[[bool], None],
+        turn: int = TURN,
+    ) -> None:
+        self.fd = fd
+        self.offset = offset
+        self.left = left
+        self.rest = rest
+        self.done = done
+        self.turn = turn
+        self._known = offset
+
+    def cached(self) -> bool:
+        """Whether the next turn's pages are in memory, as far as its first and last byte tell; file systems
+        that cannot tell count as such."""
+        if self.offset < self._known:
+            return True
+        end = self.offset + min(self.left, self.turn)
+        byte = bytearray(1)
+        try:
+            os.preadv(self.fd, [byte], self.offset, os.RWF_NOWAIT)
+            os.preadv(self.fd, [byte], end - 1, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            self._known = self.offset + self.left
+            return True
+        self._known = end
+        return True
+
+    def warm_thd(self) -> None:
+        """Bring the next turn's pages into memory and have those behind them fetched; blocks."""
+        end = self.offset + min(self.left, self.turn)
+        os.posix_fadvise(self.fd, end, 4 * TURN, os.POSIX_FADV_WILLNEED)
+        scratch = bytearray(_WARM)
+        for at in range(self.offset, end, _WARM):
+            if not os.preadv(self.fd, [scratch], at):
+                break
+        self._known = end
+
+
+class S3Server(tcp.Server):
+    """A server connection. `sent` counts the bytes that the kernel has taken."""
+
+    taker: Taker | None = None
+    sent: int = 0
+    _job: FileJob | None = None
+    # how a blocking function is run, given by the factory of the port: run(work, done)
+    in_thread: Callable[[Callable[[], Any], Callable[[Any], None]], None]
+
+    @property
+    def unsent(self) -> bool:
+        """Whether something waits for the client to take it."""
+        return bool(self._job or self.dataBuffer or self._tempDataBuffer)
+
+    # reading
+    def doRead(self) -> Any:
+        """Into the taker's buffer when there is one."""
+        taker = self.taker
+        if taker is None:
+            return super().doRead()
+        room = taker.room()
+        if not room:
+            self.stopReading()
+            return None
+        try:
+            count = self.socket.recv_into(room)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return main.CONNECTION_LOST
+        if not count:
+            return main.CONNECTION_DONE
+        taker.filled(count)
+        return None
+
+    # writing
+    def writeSomeData(self, data: bytes) -> Any:
+        """As the parent, counted."""
+        count = super().writeSomeData(data)
+        if isinstance(count, int):
+            self.sent += count
+        return count
+
+    def send_file(self, job: FileJob) -> None:
+        """Send it after what was written before. Nothing else is written until it is done."""
+        self._job = job
+        self.startWriting()
+
+    def doWrite(self) -> Any:
+        """What was written first, then the file."""
+        if self._job is None:
+            return super().doWrite()
+        if self.dataBuffer or self._tempDataBuffer:
+            failed = super().doWrite()
+            if failed is not None:
+                return failed
+            if self.dataBuffer or self._tempDataBuffer:
+                return None
+            self.startWriting()
+        return self._turn(self._job)
+
+    def _turn(self, job: FileJob) -> Any:
+        if not job.cached():
+            self.stopWriting()
+            self.in_thread(job.warm_thd, lambda _outcome: self._go_on(job))
+            return None
+        try:
+            count = os.sendfile(self.fileno(), job.fd, job.offset, min(job.left, job.turn))
+        except BlockingIOError:
+            return None
+        except OSError as failure:
+            if failure.errno in (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.ETIMEDOUT):
+                return main.CONNECTION_LOST
+            count = 0
+        self.sent += count
+        job.offset += count
+        job.left -= count
+        if not job.left or not count:
+            self._job = None
+            self.stopWriting()
+            job.done(bool(count))
+            return None
+        pause = job.rest(count)
+        if pause > 0:
+            self.stopWriting()
+            self.reactor.callLater(pause, self._go_on, job)
+        return None
+
+    def _go_on(self, job: FileJob) -> None:
+        if self._job is job and self.connected:
+            self.startWriting()
+
+    def connectionLost(self, reason: Any) -> None:
+        """As the parent; a file under way is forgotten (its owner hears of the loss by the protocol)."""
+        self._job = None
+        self.taker = None
+        super().connectionLost(reason)
+
+
+class S3Port(tcp.Port):
+    """A listening port whose connections are `S3Server`s."""
+
+    transport = S3Server

@@ -1,0 +1,159 @@
+"""Parts of the HTTP floor of Cumulus that need no connection: framing, buffers, limits, counters."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cumulus.http.body import Intake
+from cumulus.http.chunked import ChunkedDecoder, MalformedChunk
+from cumulus.http.limits import Throttle
+from cumulus.http.metrics import Metrics, Sample, prometheus, total
+from cumulus.http.settings import BUFFER
+
+
+def cut(data: bytes, rng: random.Random) -> list[bytes]:
+    """`data` in pieces of random size."""
+    pieces = []
+    while data:
+        size = rng.choice([1, 2, 10, 1000, 100_000])
+        pieces.append(data[:size])
+        data = data[size:]
+    return pieces
+
+
+@given(st.lists(st.binary(min_size=1, max_size=50)), st.binary(max_size=20), st.randoms())
+def test_chunks_are_decoded_however_they_come(parts: list[bytes], rest: bytes, rng: random.Random) -> None:
+    framed = (
+        b"".join(b"%X; a=b\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\nT: 1\r\n\r\n" + rest
+    )
+    decoder = ChunkedDecoder()
+    body, behind = b"", b""
+    for piece in cut(framed, rng):
+        if decoder.finished:
+            behind += piece
+        else:
+            body += b"".join(decoder.feed(memoryview(piece)))
+            behind = decoder.rest
+    assert (body, behind, decoder.finished) == (b"".join(parts), rest, True)
+
+
+def test_a_trailer_is_bounded() -> None:
+    decoder = ChunkedDecoder()
+    decoder.feed(memoryview(b"0\r\n"))
+    with pytest.raises(MalformedChunk, match="trailer"):
+        decoder.feed(memoryview((b"a: " + b"x" * 900 + b"\r\n") * 20))
+
+
+class Collector:
+    """Owner of an intake: keeps what it gets and frees buffers when told."""
+
+    def __init__(self, length: int | None, first: int) -> None:
+        self.intake = Intake(self, length, first)
+        self.data = bytearray()
+        self.out = 0
+        self.last = False
+        self.rest: bytes | None = None
+        self.paused = False
+
+    def body_buffer(self, data: memoryview, last: bool) -> None:
+        assert not self.out, "two buffers at a time"
+        assert not self.last, "something after the last"
+        self.out += 1
+        self.data += data
+        self.last = last
+
+    def body_over(self, rest: bytes) -> None:
+        assert self.rest is None
+        self.rest = rest
+
+    def body_pause(self, paused: bool) -> None:
+        assert paused != self.paused
+        self.paused = paused
+
+    def free(self) -> None:
+        if self.out:
+            self.out -= 1
+            self.intake.free()
+
+
+@given(st.integers(0, 3 * BUFFER), st.sampled_from([10, 16 * 1024]), st.booleans(), st.integers())
+@settings(max_examples=40)
+def test_a_body_passes_whole_and_in_order(size: int, first: int, chunked: bool, seed: int) -> None:
+    """By copies and straight into buffers, with buffers freed early or late, and no more than two of them."""
+    rng = random.Random(seed)
+    body = rng.randbytes(size)
+    owner = Collector(None if chunked else size, first)
+    wire = b"%x\r\n%s\r\n0\r\n\r\n" % (size, body) if chunked and size else b"0\r\n\r\n" if chunked else body
+    wire = memoryview(wire + b"GET")
+    opened = False
+    while owner.rest is None:
+        if not opened and rng.random() < 0.5:
+            opened = True
+            owner.intake.open()
+        if owner.paused:
+            if not opened:
+                opened = True
+                owner.intake.open()
+            owner.free()
+            continue
+        room = owner.intake.room() if owner.intake.direct and rng.random() < 0.5 else None
+        if room:
+            count = min(rng.choice([1, 5000, len(room), len(room)]), len(room), len(wire) - 3)
+            if not count:
+                break
+            room[:count] = wire[:count]
+            wire = wire[count:]
+            owner.intake.filled(count)
+        else:
+            count = rng.choice([1, 3000, 65_536, 65_536])
+            piece, wire = wire[:count], wire[count:]
+            owner.intake.feed(bytes(piece))
+        if rng.random() < 0.3:
+            owner.free()
+    if not opened:
+        owner.intake.open()
+    while not owner.last:
+        assert owner.out, "nothing more comes, and the end was not told"
+        owner.free()
+    assert bytes(owner.data) == body
+    assert (owner.rest or b"") + bytes(wire) == b"GET"
+    assert owner.intake.received == size
+
+
+def test_what_nobody_wants_is_counted_and_dropped() -> None:
+    owner = Collector(100_000, 16 * 1024)
+    owner.intake.feed(bytes(50_000))
+    assert owner.paused
+    owner.intake.discard()
+    assert not owner.paused
+    owner.intake.feed(bytes(50_000) + b"next")
+    assert (owner.rest, bytes(owner.data), owner.intake.received) == (b"next", b"", 100_000)
+
+
+def test_a_throttle_keeps_its_rate() -> None:
+    throttle = Throttle(1000, now=0.0)
+    assert throttle.took(250, 0.0) == 0.0
+    assert throttle.took(500, 0.0) == pytest.approx(0.5)
+    assert throttle.took(100, 0.6) == 0.0
+    assert Throttle(0, 0.0).took(10**12, 0.0) == 0.0
+    assert (Throttle(0, 0.0).turn(77), Throttle(800_000, 0.0).turn(10**6)) == (77, 100_000)
+
+
+def test_samples_of_processes_add_up() -> None:
+    first, second = Metrics(), Metrics()
+    first.request("GetObject", 200, 0.0005)
+    first.request("GetObject", 404, 100.0)
+    second.request("GetObject", 200, 0.02)
+    second.plain["connections"] = 3
+    text = prometheus(total([first.sample(), second.sample()]))
+    assert 'cumulus_requests_total{operation="GetObject",status="200"} 2\n' in text
+    assert 'cumulus_requests_total{operation="GetObject",status="404"} 1\n' in text
+    assert 'cumulus_request_seconds_bucket{le="0.001"} 1\n' in text
+    assert 'cumulus_request_seconds_bucket{le="60"} 2\n' in text
+    assert 'cumulus_request_seconds_bucket{le="+Inf"} 3\n' in text
+    assert "cumulus_connections 3\n" in text
+    assert prometheus(total([])) == prometheus(Sample(durations=[0] * 15))
