@@ -83,7 +83,7 @@ class _Reader(ObjectStream):
     def write(self, data: memoryview) -> None:
         raise StorageError("the stream is open for reading")
 
-    def commit(self, meta: bytes, if_token: IfToken = None) -> Entry:
+    def commit(self, meta: bytes, if_token: IfToken = None, name: str = "") -> Entry:
         raise StorageError("the stream is open for reading")
 
     def abort(self) -> None:
@@ -115,9 +115,11 @@ class _Writer(ObjectStream):
         self._store.reserve(len(data))
         body += data
 
-    def commit(self, meta: bytes, if_token: IfToken = None) -> Entry:
+    def commit(self, meta: bytes, if_token: IfToken = None, name: str = "") -> Entry:
         body = self._open_body()
-        entry = self._store.publish(self._bucket, self._name, bytes(body), meta, if_token, len(body))
+        name = name or self._name
+        check_name(name)
+        entry = self._store.publish(self._bucket, name, bytes(body), meta, if_token, len(body))
         self._body = None
         return entry
 

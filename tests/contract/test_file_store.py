@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cumulus.backends.memory import MemoryStore
+from cumulus.backends.posix.store import PosixStore
 from cumulus.storage.api import (
     ABSENT,
     BadName,
@@ -26,6 +27,7 @@ from cumulus.storage.api import (
 
 BACKENDS: dict[str, Callable[[Path], FileStore]] = {
     "memory": lambda _: MemoryStore(),
+    "posix": lambda path: PosixStore(str(path / "store")),
 }
 
 
@@ -186,6 +188,29 @@ def test_an_aborted_write_leaves_the_old_object(store: FileStore, size: int) -> 
     stream.abort()
     stream.close()
     assert store.stat("b", "a") == before
+    assert get(store, "a") == b"old"
+
+
+@pytest.mark.parametrize("size", [100, 300_000])
+@pytest.mark.parametrize("meta", [b"m", b"m" * 20_000])
+def test_a_refused_commit_can_be_made_again_under_another_name(
+    store: FileStore, size: int, meta: bytes
+) -> None:
+    """After `Changed` and `Taken`; the name given at opening stays as it was."""
+    put(store, "a", b"old")
+    stream = store.open_write("b", "a", size)
+    stream.write(memoryview(b"x" * size))
+    with pytest.raises(Changed):
+        stream.commit(meta, ABSENT)
+    with pytest.raises(Taken):
+        stream.commit(meta, None, "a/b")
+    with pytest.raises(BadName):
+        stream.commit(meta, None, "../b")
+    entry = stream.commit(meta, ABSENT, ".cumulus/odd/1")
+    stream.close()
+    assert store.stat("b", ".cumulus/odd/1") == entry
+    assert (entry.size, entry.meta) == (size, meta)
+    assert get(store, ".cumulus/odd/1") == b"x" * size
     assert get(store, "a") == b"old"
 
 

@@ -1,0 +1,176 @@
+"""Files below a bucket with their records: look, open, make drafts, and read the record wherever it is."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import stat
+from typing import Final
+
+from cumulus.backends.posix import meta as metas
+from cumulus.backends.posix import sidecar
+from cumulus.backends.posix.errors import storage_error
+from cumulus.backends.posix.files import XATTR, Files
+from cumulus.backends.posix.meta import MAX_INLINE, Record
+from cumulus.backends.posix.paths import FILE_MODE, NO_XATTR, Directory, Root
+from cumulus.storage.api import Entry, Missing, Taken
+
+_OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NO_RECORD: Final = (errno.ENODATA, errno.EOPNOTSUPP, errno.ENOSYS)
+_NOT_SERVED: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
+
+
+def look(parent: Directory, last: str) -> os.stat_result | None:
+    """What is there, not followed; None for nothing. Raises `OSError`."""
+    try:
+        return os.stat(last, dir_fd=parent.fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def look_for_write(parent: Directory, last: str, name: str) -> os.stat_result | None:
+    """As `look`. Raises `Taken` for a directory or anything else that is no plain file."""
+    try:
+        found = look(parent, last)
+    except OSError as error:
+        raise storage_error(error, name) from error
+    if found and not stat.S_ISREG(found.st_mode):
+        kind = "a directory" if stat.S_ISDIR(found.st_mode) else "not a plain file"
+        raise Taken(f"{name!r} is {kind}")
+    return found
+
+
+def open_body(parent: Directory, last: str, name: str) -> int:
+    """A descriptor of a plain file. Raises `Missing` for nothing and for anything else, which is not
+    touched."""
+    try:
+        found = look(parent, last)
+        if found and stat.S_ISREG(found.st_mode):
+            return os.open(last, _OPEN, dir_fd=parent.fd)
+    except OSError as error:
+        if error.errno not in _NOT_SERVED:
+            raise storage_error(error, name) from error
+    raise Missing(f"no {name!r}")
+
+
+def record_of(root: Root, name: str, fd: int, status: os.stat_result) -> Record | None:
+    """The record if it fits the file as it is. Raises `OSError`."""
+    record: Record | None = None
+    try:
+        record = metas.decode(os.getxattr(fd, XATTR))
+    except OSError as error:
+        if error.errno not in _NO_RECORD:
+            raise
+        found = sidecar.load(root, sidecar.path_of(name, status.st_ino))
+        record = found[1] if found else None
+    if record is None or not record.fits(status):
+        return None
+    if record.aside:
+        found = sidecar.load(root, sidecar.path_of(name, status.st_ino))
+        if not found or found[1].stamp != record.stamp or not found[1].fits(status):
+            return None
+        record = found[1]
+    return record
+
+
+def entry_of(root: Root, name: str, fd: int) -> Entry:
+    """The entry of an open file. Raises `OSError`."""
+    status = os.fstat(
+        fd
+    )  # before the record: a record changed in between makes the token old, never the meta
+    return metas.entry_of(name, status, record_of(root, name, fd, status))
+
+
+def put_record(root: Root, name: str, fd: int, record: Record, files: Files, sync: bool) -> None:
+    """Replace a file's record in one step; `sync` for a sidecar, the attribute is synced with the file.
+    Raises `OSError`."""
+    data = metas.encode(record)
+    if len(data) <= MAX_INLINE:
+        try:
+            files.set_xattr(fd, data)
+            return
+        except OSError as error:
+            if error.errno not in NO_XATTR:
+                raise
+    sidecar.write(root, name, record, files, sync)
+    try:
+        files.set_xattr(fd, metas.encode(record._replace(meta=b"", aside=True)))
+    except OSError as error:
+        if error.errno not in NO_XATTR:
+            raise
+
+
+class Draft:
+    """A file in `.cumulus/tmp` that will get a name. It is locked (shared) while it is open, so that a sweep
+    knows it from what a dead process left."""
+
+    __slots__ = ("_files", "aside", "fd", "inode", "root", "size", "temporary")
+
+    def __init__(self, root: Root, files: Files) -> None:
+        self.root = root
+        self._files = files
+        self.temporary = secrets.token_hex(12)
+        self.fd = files.create(root.tmp, self.temporary, FILE_MODE)
+        self.size = 0
+        self.aside = ""  # the name under which a sidecar may have been written
+        try:
+            fcntl.flock(self.fd, fcntl.LOCK_SH)
+            status = os.fstat(self.fd)
+            if status.st_mode & 0o777 != FILE_MODE:
+                files.set_mode(self.fd, FILE_MODE)
+            self.inode = status.st_ino
+        except OSError:
+            self.drop()
+            raise
+
+    def write(self, data: memoryview | bytearray | bytes) -> None:
+        """Append. Raises `OSError`."""
+        self._files.write(self.fd, data)
+        self.size += len(data)
+
+    def stamp(self, name: str, stamp: int, meta: bytes, sync: bool) -> int:
+        """Set mtime and record; returns the stamp, which is larger than asked for where the file system's
+        clock is coarse. Raises `OSError`."""
+        mtime_ns = self._set_mtime(stamp)
+        if self.aside not in ("", name):
+            sidecar.drop(self.root, self.aside, self.inode, self._files)
+        self.aside = name
+        record = Record(self.inode, self.size, mtime_ns, max(stamp, mtime_ns), meta)
+        put_record(self.root, name, self.fd, record, self._files, sync)
+        return record.stamp
+
+    def _set_mtime(self, wanted: int) -> int:
+        for step in (0, 1_000, 1_000_000, 1_000_000_000, 2_000_000_000):
+            self._files.set_times(self.fd, wanted + step)
+            found = os.fstat(self.fd).st_mtime_ns
+            if found >= wanted:
+                return found
+        return found  # this file system keeps no later times; the stamp in the record still grows
+
+    def adopt_mode(self, old: os.stat_result | None) -> None:
+        """Owner and mode of what is replaced, as far as we may. Raises `OSError`."""
+        if old is None:
+            return
+        own = os.fstat(self.fd)
+        if (own.st_uid, own.st_gid) != (old.st_uid, old.st_gid):
+            with contextlib.suppress(PermissionError):
+                self._files.set_owner(self.fd, old.st_uid, old.st_gid)
+        if stat.S_IMODE(own.st_mode) != old.st_mode & 0o777:
+            self._files.set_mode(self.fd, old.st_mode & 0o777)
+
+    def drop(self) -> None:
+        """Remove it; for one that got its name, `close` is enough."""
+        with contextlib.suppress(OSError):
+            self._files.unlink(self.root.tmp, self.temporary)
+        if self.aside:
+            sidecar.drop(self.root, self.aside, self.inode, self._files)
+        self.close()
+
+    def close(self) -> None:
+        """Give back the descriptor. May be called twice."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1

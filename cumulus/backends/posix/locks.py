@@ -1,0 +1,78 @@
+"""One lock a name, between threads, processes and servers on one tree; and the stamps of what is gone.
+
+A name's lock is one of `STRIPES` byte ranges of one file. Between processes it is an open file description
+lock (fcntl(2)), which network file systems carry too and which ends with its process; between our own threads
+it is an ordinary lock. The same eight bytes hold the largest stamp given by removals and changes of meta of
+the stripe's names, which no file's mtime shows.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import threading
+import zlib
+from types import TracebackType
+from typing import Final
+
+STRIPES: Final = 1024
+_WIDTH: Final = 8
+_FLOCK: Final = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux
+_STAMP: Final = struct.Struct("<q")
+
+
+class Stripe:
+    """Context manager: held inside. `floor` is the stamp that new ones must exceed."""
+
+    __slots__ = ("_fd", "_lock", "_offset", "floor")
+
+    def __init__(self, fd: int, number: int) -> None:
+        self._fd = fd
+        self._offset = number * _WIDTH
+        self._lock = threading.Lock()
+        self.floor = 0
+
+    def __enter__(self) -> Stripe:
+        self._lock.acquire()
+        try:
+            self._range(fcntl.F_WRLCK, fcntl.F_OFD_SETLKW)
+            data = os.pread(self._fd, _WIDTH, self._offset)
+            self.floor = _STAMP.unpack(data)[0] if len(data) == _WIDTH else 0
+        except BaseException:
+            self._lock.release()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._range(fcntl.F_UNLCK, fcntl.F_OFD_SETLK)
+        finally:
+            self._lock.release()
+
+    def _range(self, how: int, command: int) -> None:
+        fcntl.fcntl(self._fd, command, _FLOCK.pack(how, os.SEEK_SET, self._offset, _WIDTH, 0))
+
+    def raise_floor(self, stamp: int) -> None:
+        """Remember a stamp that no file shows; only while held."""
+        if stamp > self.floor:
+            os.pwrite(self._fd, _STAMP.pack(stamp), self._offset)
+            self.floor = stamp
+
+
+class Locks:
+    """All stripes of one tree; `path` is made where it is missing."""
+
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
+        self._stripes = [Stripe(self._fd, number) for number in range(STRIPES)]
+
+    def of(self, bucket: str, name: str) -> Stripe:
+        """The lock of a name; two names may share one, so hold one at a time."""
+        return self._stripes[zlib.crc32(f"{bucket}/{name}".encode()) % STRIPES]
+
+    def close(self) -> None:
+        """Give back the descriptor."""
+        os.close(self._fd)

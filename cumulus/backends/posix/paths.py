@@ -1,0 +1,362 @@
+"""Where buckets and names are on disk, reached segment by segment from a bucket's descriptor.
+
+No symbolic link is followed below a bucket. Directories that we make are marked (an extended attribute, or an
+empty file in `.cumulus/meta` where there are none), so that only those are removed when they become empty.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import stat
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Final
+
+from cumulus.backends.posix.errors import storage_error, translated
+from cumulus.backends.posix.files import XATTR, Files
+from cumulus.storage.api import INTERNAL, BadName, Missing, Taken
+from cumulus.storage.names import check_bucket, check_name
+
+DIR_MODE: Final = 0o750
+FILE_MODE: Final = 0o640
+PRIVATE: Final = ("tmp", "meta")  # below INTERNAL: ours alone, no names there
+_STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_MARK: Final = b"d"
+NO_XATTR: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.E2BIG, errno.ENOSPC, errno.ERANGE)
+
+
+def split(name: str) -> list[str]:
+    """Segments of a name that may be served. Raises `BadName`."""
+    segments = check_name(name)
+    if segments[0] == INTERNAL and (len(segments) == 1 or segments[1] in PRIVATE):
+        raise BadName(f"{name!r} is the store's own")
+    return segments
+
+
+class Root:
+    """An open bucket: descriptors of its directory, its `tmp` and its `meta`. Closed when the last user lets
+    go of it, so that a bucket removed meanwhile cannot lead anyone elsewhere."""
+
+    def __init__(self, bucket: str, path: str, files: Files) -> None:
+        self.bucket = bucket
+        self.path = path
+        self._open: list[int] = []
+        self.fd = self._keep(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        status = os.fstat(self.fd)
+        self.identity = (status.st_dev, status.st_ino)
+        self._inner: tuple[int, int] | None = None
+        self._files = files
+        with contextlib.suppress(PermissionError):
+            self._make_inner()
+
+    def _make_inner(self) -> tuple[int, int]:
+        try:
+            internal = self._keep(self._enter_inner(self.fd, INTERNAL))
+            tmp = self._keep(self._enter_inner(internal, "tmp"))
+            self._inner = (tmp, self._keep(self._enter_inner(internal, "meta")))
+        except OSError as error:
+            if error.errno == errno.EROFS:
+                raise PermissionError(errno.EROFS, os.strerror(errno.EROFS)) from error
+            raise
+        return self._inner
+
+    @property
+    def tmp(self) -> int:
+        """`.cumulus/tmp`. Raises `OSError` where there is none and none can be made: then nothing is
+        written."""
+        return (self._inner or self._make_inner())[0]
+
+    @property
+    def meta(self) -> int:
+        """`.cumulus/meta`. Raises as `tmp`."""
+        return (self._inner or self._make_inner())[1]
+
+    @property
+    def has_meta(self) -> bool:
+        """Whether there is one to look into."""
+        return self._inner is not None
+
+    def _keep(self, fd: int) -> int:
+        self._open.append(fd)
+        return fd
+
+    def _enter_inner(self, fd: int, name: str) -> int:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            return os.open(name, flags, dir_fd=fd)
+        except FileNotFoundError:
+            with contextlib.suppress(FileExistsError):
+                self._files.make_dir(fd, name, DIR_MODE)
+                self._files.sync(fd)
+            return os.open(name, flags, dir_fd=fd)
+
+    def __del__(self) -> None:
+        for fd in self._open:
+            os.close(fd)
+
+
+class Directory:
+    """A directory below a root, open while the context is."""
+
+    __slots__ = ("_owned", "fd")
+
+    def __init__(self, fd: int, owned: bool) -> None:
+        self.fd = fd
+        self._owned = owned
+
+    def __enter__(self) -> Directory:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._owned:
+            os.close(self.fd)
+
+
+def open_parent(root: Root, segments: Sequence[str]) -> Directory:
+    """The directory of a name. Raises `Missing` where there is none, or something that is not a directory."""
+    try:
+        return _walk(root, segments, len(segments) - 1)
+    except (FileNotFoundError, NotADirectoryError):
+        raise Missing(f"no {'/'.join(segments)!r} in bucket {root.bucket!r}") from None
+    except OSError as error:
+        raise storage_error(error, f"{root.bucket}/{'/'.join(segments)}") from error
+
+
+def _walk(root: Root, segments: Sequence[str], depth: int) -> Directory:
+    fd, owned = root.fd, False
+    for segment in segments[:depth]:
+        try:
+            below = os.open(segment, _STEP, dir_fd=fd)
+        finally:
+            if owned:
+                os.close(fd)
+        fd, owned = below, True
+    return Directory(fd, owned)
+
+
+def make_parent(root: Root, segments: Sequence[str], files: Files) -> Directory:
+    """As `open_parent`, making what is missing. Raises `Taken` where a file is in the way."""
+    with translated(f"{root.bucket}/{'/'.join(segments)}"):
+        try:
+            return _walk(root, segments, len(segments) - 1)
+        except FileNotFoundError:
+            pass
+        fd, owned = root.fd, False
+        for depth in range(1, len(segments)):
+            try:
+                below = _enter(root, fd, segments[:depth], files)
+            finally:
+                if owned:
+                    os.close(fd)
+            fd, owned = below, True
+    return Directory(fd, owned)
+
+
+def _enter(root: Root, fd: int, path: Sequence[str], files: Files) -> int:
+    for _ in range(20):  # another's removal may take away what was just made
+        try:
+            return os.open(path[-1], _STEP, dir_fd=fd)
+        except FileNotFoundError:
+            try:
+                files.make_dir(fd, path[-1], DIR_MODE)
+            except FileExistsError:
+                continue
+            _mark(root, fd, path, files)
+    raise FileNotFoundError(errno.ENOENT, "the directory is removed again and again")
+
+
+def _readable(fd: int, name: str) -> int:
+    return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+
+
+def _mark_name(path: Sequence[str], inode: int) -> str:
+    return f"dir-{hashlib.sha256('/'.join(path).encode()).hexdigest()[:32]}-{inode:x}"
+
+
+def _mark(root: Root, fd: int, path: Sequence[str], files: Files) -> None:
+    """Remember that we made it; where that fails, it will merely stay."""
+    with contextlib.suppress(FileNotFoundError):
+        made = _readable(fd, path[-1])
+        try:
+            files.set_xattr(made, _MARK)
+        except OSError as error:
+            if error.errno not in NO_XATTR:
+                raise
+            with contextlib.suppress(FileExistsError):
+                inode = os.fstat(made).st_ino
+                os.close(files.create(root.meta, _mark_name(path, inode), FILE_MODE))
+        finally:
+            os.close(made)
+
+
+def _is_ours(root: Root, fd: int, path: Sequence[str]) -> bool:
+    try:
+        made = _readable(fd, path[-1])
+    except OSError:
+        return False
+    try:
+        return os.getxattr(made, XATTR) == _MARK
+    except OSError:
+        return root.has_meta and _has(root.meta, _mark_name(path, os.fstat(made).st_ino))
+    finally:
+        os.close(made)
+
+
+def _has(fd: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=fd, follow_symlinks=False)
+    except OSError:
+        return False
+    return True
+
+
+def prune(root: Root, segments: Sequence[str], files: Files) -> None:
+    """Remove the directories above a removed name that are empty now and that we made."""
+    for depth in range(len(segments) - 1, 0, -1):
+        path = segments[:depth]
+        if path[0] == INTERNAL and depth == 1:
+            return
+        try:
+            with _walk(root, path, depth - 1) as above:
+                if not _is_ours(root, above.fd, path):
+                    return
+                inode = os.stat(path[-1], dir_fd=above.fd, follow_symlinks=False).st_ino
+                files.remove_dir(above.fd, path[-1])
+                with contextlib.suppress(FileNotFoundError):
+                    files.unlink(root.meta, _mark_name(path, inode))
+        except OSError:  # not empty, or already gone: a directory too many harms nobody
+            return
+
+
+def sync_path(root: Root, segments: Sequence[str], files: Files) -> None:
+    """Sync the directory of a name and all above it, up to the bucket's own: others may have made them and
+    not synced them yet. Raises `OSError`."""
+    for depth in range(len(segments) - 1, -1, -1):
+        with _walk(root, segments, depth) as directory:
+            if directory.fd == root.fd:
+                files.sync(root.fd)
+                continue
+            fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory.fd)
+            try:
+                files.sync(fd)
+            finally:
+                os.close(fd)
+
+
+class Buckets:
+    """Buckets by name under DIR: `data/NAME`, or for one that adopts a directory, `adopted/NAME`, a file that
+    holds the directory's path."""
+
+    def __init__(self, path: str, files: Files) -> None:
+        self._files = files
+        self._path = path
+        self.data = os.path.join(path, "data")
+        self._adopted = os.path.join(path, "adopted")
+        self._lock = threading.Lock()
+        self._roots: dict[str, Root] = {}
+        for directory in (path, self.data, self._adopted):
+            os.makedirs(directory, DIR_MODE, exist_ok=True)
+
+    def root(self, bucket: str) -> Root:
+        """Raises `Missing`. A bucket removed or replaced by another process is noticed."""
+        found = self._roots.get(bucket)
+        try:
+            if found and not found.path.startswith(self.data) and self._target(bucket) != found.path:
+                found = None
+            path = found.path if found else self._target(check_bucket(bucket))
+            status = os.stat(path)
+            if found and found.identity == (status.st_dev, status.st_ino):
+                return found
+            with self._lock:
+                made = self._roots[bucket] = Root(bucket, path, self._files)
+            return made
+        except (FileNotFoundError, NotADirectoryError):
+            self._roots.pop(bucket, None)
+            raise Missing(f"no bucket {bucket!r}") from None
+        except OSError as error:
+            raise storage_error(error, f"bucket {bucket!r}") from error
+
+    def _target(self, bucket: str) -> str:
+        plain = os.path.join(self.data, bucket)
+        try:
+            with open(os.path.join(self._adopted, bucket), encoding="utf-8") as link:
+                return link.read()
+        except FileNotFoundError:
+            if stat.S_ISLNK(os.lstat(plain).st_mode):
+                raise
+            return plain
+
+    def names(self) -> list[str]:
+        """All buckets, in order."""
+        found = {entry.name for entry in os.scandir(self.data) if entry.is_dir(follow_symlinks=False)}
+        found.update(entry for entry in os.listdir(self._adopted) if not entry.startswith("."))
+        return sorted(found)
+
+    def create(self, bucket: str, path: str) -> None:
+        """Durably. Raises `BadName` for a directory that cannot be adopted, `Taken` for a name in use with
+        another directory."""
+        check_bucket(bucket)
+        with translated(f"bucket {bucket!r}"), self._lock:
+            try:
+                there: str | None = self._target(bucket)
+            except FileNotFoundError:
+                there = None
+            if not path:
+                if there is None:
+                    os.mkdir(os.path.join(self.data, bucket), DIR_MODE)
+            else:
+                self._adopt(bucket, self._checked(path), there)
+            self._sync(self.data)
+            self._sync(self._path)
+            Root(bucket, self._target(bucket), self._files)
+
+    def _checked(self, path: str) -> str:
+        real = os.path.realpath(path)
+        own = os.path.realpath(self._path)
+        if not os.path.isabs(path) or not os.path.isdir(real):
+            raise BadName(f"{path!r} is not a directory given by its whole path")
+        if os.path.commonpath((real, own)) in (real, own):
+            raise BadName(f"{path!r} and the store's own {own!r} lie within each other")
+        return real
+
+    def _adopt(self, bucket: str, path: str, there: str | None) -> None:
+        if there is not None:
+            if there != path:
+                raise Taken(f"bucket {bucket!r} is at {there!r}")
+            return
+        draft = os.path.join(self._adopted, "." + bucket)
+        with open(draft, "w", encoding="utf-8") as link:
+            link.write(path)
+            link.flush()
+            self._files.sync(link.fileno())
+        os.replace(draft, os.path.join(self._adopted, bucket))
+        self._sync(self._adopted)
+
+    def _sync(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._files.sync(fd)
+        finally:
+            os.close(fd)
+
+    def remove(self, bucket: str) -> None:
+        """Take an emptied bucket (its directory, or the link to an adopted one) away, durably. Raises
+        `OSError`; ENOTEMPTY where something came in between."""
+        link = os.path.join(self._adopted, bucket)
+        if os.path.exists(link):
+            os.unlink(link)
+            self._sync(self._adopted)
+        else:
+            os.rmdir(os.path.join(self.data, bucket))
+            self._sync(self.data)
+        self._roots.pop(bucket, None)
+
+    def close(self) -> None:
+        """Let go of all buckets."""
+        self._roots.clear()

@@ -1,0 +1,232 @@
+"""How bytes get, change and lose their name: the order of syncs, locks and renames in one place.
+
+Large: draft written, stamped and synced -> lock -> condition -> rename -> directories synced.
+Small: draft written -> lock -> condition, stamp -> journal synced -> rename; the plain file is synced by the
+next checkpoint. Nothing is visible before it is durable, and a failure before the rename leaves everything
+as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from cumulus.backends.posix import bodies, paths, sidecar
+from cumulus.backends.posix.bodies import Draft
+from cumulus.backends.posix.errors import translated
+from cumulus.backends.posix.files import Files
+from cumulus.backends.posix.journal import Generation, Journal
+from cumulus.backends.posix.locks import Locks, Stripe
+from cumulus.backends.posix.meta import Record, entry_of, token_of
+from cumulus.backends.posix.paths import Directory, Root
+from cumulus.backends.posix.records import PUT, REMOVAL, VOID, Change
+from cumulus.storage.api import ABSENT, Changed, Entry, IfToken, Missing, StorageError, Taken, Token
+
+SMALL: Final = 64 << 10  # bytes of body that go through the journal
+_TRIES: Final = 20  # times that a directory may vanish under a new name
+
+
+def check_token(name: str, old: os.stat_result | None, if_token: IfToken) -> None:
+    """Raises `Changed` if `if_token` does not fit what is there."""
+    if if_token is None:
+        return
+    if if_token is ABSENT:
+        if old is not None:
+            raise Changed(f"{name!r} is there already")
+    elif old is None or token_of(old) != if_token:
+        raise Changed(f"{name!r} is not what it was")
+
+
+def _next_stamp(old: os.stat_result | None, stripe: Stripe | None = None) -> int:
+    floor = max(old.st_mtime_ns if old else 0, stripe.floor if stripe else 0)
+    return max(time.time_ns(), floor + 1)
+
+
+class Publisher:
+    """Changes of names in one tree."""
+
+    def __init__(self, files: Files, locks: Locks, journal: Journal, sync: bool) -> None:
+        self._files = files
+        self._locks = locks
+        self._journal = journal
+        self._sync = sync
+
+    # a new body
+
+    def publish(
+        self, root: Root, name: str, draft: Draft, meta: bytes, if_token: IfToken, body: bytes | None
+    ) -> Entry:
+        """Give the draft its name; `body` is the whole of it where it is small. Raises as
+        `ObjectStream.commit`; then the draft is the caller's still."""
+        segments = paths.split(name)
+        try:
+            with translated(f"{root.bucket}/{name}"):
+                if body is not None and self._sync:
+                    return self._publish_small(root, name, segments, draft, meta, if_token, body)
+                return self._publish_large(root, name, segments, draft, meta, if_token)
+        except StorageError:
+            paths.prune(root, segments, self._files)  # directories made for nothing
+            raise
+
+    def _publish_small(
+        self,
+        root: Root,
+        name: str,
+        segments: Sequence[str],
+        draft: Draft,
+        meta: bytes,
+        if_token: IfToken,
+        body: bytes,
+    ) -> Entry:
+        with self._locks.of(root.bucket, name) as stripe:
+            with paths.make_parent(root, segments, self._files) as parent:
+                old = bodies.look_for_write(parent, segments[-1], name)
+                check_token(name, old, if_token)
+                draft.adopt_mode(old)
+                stamp = draft.stamp(name, _next_stamp(old, stripe), meta, sync=False)
+                before = token_of(old) if old else b""
+                change = Change(PUT, root.bucket, name, stamp, draft.inode, before, meta, body)
+                generation = self._journal.add(change, root)
+                try:
+                    self._place(root, segments, draft, parent)
+                except (OSError, StorageError):
+                    self._void(change, root, generation)
+                    raise
+                self._journal.done(generation)
+                return self._published(root, name, draft, old)
+
+    def _publish_large(
+        self,
+        root: Root,
+        name: str,
+        segments: Sequence[str],
+        draft: Draft,
+        meta: bytes,
+        if_token: IfToken,
+    ) -> Entry:
+        with paths.make_parent(root, segments, self._files) as parent:
+            old = bodies.look_for_write(parent, segments[-1], name)
+        check_token(name, old, if_token)
+        stamp = self._settle(name, draft, old, _next_stamp(old), meta)
+        self._journal.note(root.bucket, name, root)
+        with self._locks.of(root.bucket, name) as stripe:
+            with paths.make_parent(root, segments, self._files) as parent:
+                now = bodies.look_for_write(parent, segments[-1], name)
+                check_token(name, now, if_token)
+                if stamp < _floor(now, stripe) or _mode(now) != _mode(old):
+                    self._settle(name, draft, now, _next_stamp(now, stripe), meta)
+                self._place(root, segments, draft, parent)
+                if self._sync:
+                    paths.sync_path(root, segments, self._files)
+                return self._published(root, name, draft, now)
+
+    def _settle(self, name: str, draft: Draft, old: os.stat_result | None, stamp: int, meta: bytes) -> int:
+        draft.adopt_mode(old)
+        stamp = draft.stamp(name, stamp, meta, self._sync)
+        if self._sync:
+            self._files.sync(draft.fd)
+        return stamp
+
+    def _place(self, root: Root, segments: Sequence[str], draft: Draft, parent: Directory) -> None:
+        for _ in range(_TRIES):
+            try:
+                self._files.rename(root.tmp, draft.temporary, parent.fd, segments[-1])
+                return
+            except FileNotFoundError:  # a removal took the empty directory, or a sweep the draft
+                os.stat(draft.temporary, dir_fd=root.tmp, follow_symlinks=False)
+            with paths.make_parent(root, segments, self._files) as again:
+                with contextlib.suppress(FileNotFoundError):
+                    self._files.rename(root.tmp, draft.temporary, again.fd, segments[-1])
+                    return
+        raise Taken(f"the directory of {'/'.join(segments)!r} is removed again and again")
+
+    def _published(self, root: Root, name: str, draft: Draft, old: os.stat_result | None) -> Entry:
+        if old:
+            sidecar.drop(root, name, old.st_ino, self._files)
+        return bodies.entry_of(root, name, draft.fd)
+
+    def _void(self, change: Change, root: Root, generation: Generation) -> None:
+        """The journal has a change that cannot be done: say so there, before its caller hears of it."""
+        self._journal.done(generation)
+        with contextlib.suppress(StorageError):
+            void = Change(VOID, change.bucket, change.name, change.stamp)
+            self._journal.done(self._journal.add(void, root))
+
+    # removal, meta, links
+
+    def remove(self, root: Root, name: str, if_token: Token | None) -> int:
+        """As `FileStore.delete`."""
+        segments = paths.split(name)
+        with translated(f"{root.bucket}/{name}"), self._locks.of(root.bucket, name) as stripe:
+            with paths.open_parent(root, segments) as parent:
+                old = bodies.look(parent, segments[-1])
+                if old is None or not stat.S_ISREG(old.st_mode):
+                    raise Missing(f"no {name!r} in bucket {root.bucket!r}")
+                check_token(name, old, if_token)
+                stamp = _next_stamp(old, stripe)
+                stripe.raise_floor(stamp)
+                change = Change(REMOVAL, root.bucket, name, stamp, 0, token_of(old))
+                generation = self._journal.add(change, root)
+                try:
+                    self._files.unlink(parent.fd, segments[-1])
+                except OSError:
+                    self._void(change, root, generation)
+                    raise
+                self._journal.done(generation)
+            sidecar.drop(root, name, old.st_ino, self._files)
+            paths.prune(root, segments, self._files)
+        return stamp
+
+    def set_meta(self, root: Root, name: str, meta: bytes, if_token: Token) -> Entry:
+        """As `FileStore.set_meta`."""
+        segments = paths.split(name)
+        with translated(f"{root.bucket}/{name}"), self._locks.of(root.bucket, name) as stripe:
+            with paths.open_parent(root, segments) as parent:
+                fd = bodies.open_body(parent, segments[-1], name)
+            try:
+                status = os.fstat(fd)
+                check_token(name, status, if_token)
+                stamp = _next_stamp(status, stripe)
+                self._journal.note(root.bucket, name, root)
+                record = Record(status.st_ino, status.st_size, status.st_mtime_ns, stamp, meta)
+                bodies.put_record(root, name, fd, record, self._files, self._sync)
+                stripe.raise_floor(stamp)
+                if self._sync:
+                    self._files.sync(fd)
+                    paths.sync_path(root, segments, self._files)
+                return entry_of(name, os.fstat(fd), record)
+            finally:
+                os.close(fd)
+
+    def link(self, root: Root, name: str, to: str) -> Entry:
+        """As `FileStore.link`; durable at once, since the next commit may take its bytes' only other name."""
+        segments, target = paths.split(name), paths.split(to)
+        with translated(f"{root.bucket}/{to}"), self._locks.of(root.bucket, name):
+            with paths.open_parent(root, segments) as parent:
+                fd = bodies.open_body(parent, segments[-1], name)
+                try:
+                    status = os.fstat(fd)
+                    record = bodies.record_of(root, name, fd, status)
+                    if record and sidecar.load(root, sidecar.path_of(name, status.st_ino)):
+                        sidecar.write(root, to, record, self._files, self._sync)
+                    with paths.make_parent(root, target, self._files) as beside:
+                        self._files.link(parent.fd, segments[-1], beside.fd, target[-1])
+                    if self._sync:
+                        self._files.sync(fd)
+                        paths.sync_path(root, target, self._files)
+                    return bodies.entry_of(root, to, fd)
+                finally:
+                    os.close(fd)
+
+
+def _floor(old: os.stat_result | None, stripe: Stripe) -> int:
+    """The smallest stamp that is late enough."""
+    return max(old.st_mtime_ns if old else 0, stripe.floor) + 1
+
+
+def _mode(status: os.stat_result | None) -> tuple[int, int, int] | None:
+    return (status.st_uid, status.st_gid, status.st_mode) if status else None

@@ -1,0 +1,234 @@
+"""After a crash: journals of dead processes are replayed onto the plain files.
+
+A journal belongs to a living process while that holds its lock. If the machine has run on since it was
+written, nothing is lost from memory and there is nothing to replay. Else, name by name, the latest change
+counts: a body that is missing, damaged or older is written again, a removed one is removed again. A file
+that others have put there since, or a later one of ours, stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from cumulus.backends.posix import bodies, paths, records, sidecar
+from cumulus.backends.posix.bodies import Draft
+from cumulus.backends.posix.errors import translated
+from cumulus.backends.posix.files import Files
+from cumulus.backends.posix.journal import SUFFIX
+from cumulus.backends.posix.locks import Locks
+from cumulus.backends.posix.meta import token_of
+from cumulus.backends.posix.paths import Buckets, Root
+from cumulus.backends.posix.records import HEAD, PUT, REMOVAL, VOID, Change
+from cumulus.storage.api import Entry, Missing, StorageError
+
+_OPEN: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+Key = tuple[str, str]  # bucket, name
+
+
+class _Found(NamedTuple):
+    """One journal: where each change lies in it."""
+
+    name: str
+    fd: int
+    dead: bool
+    lost: bool  # written in another run of the machine, so what was not synced is gone
+    changes: list[tuple[int, Change]]  # (offset, change without its body)
+
+
+class Recovery:
+    """One pass over the journals in `path`."""
+
+    def __init__(self, path: str, files: Files, buckets: Buckets, locks: Locks) -> None:
+        self._path = path
+        self._files = files
+        self._buckets = buckets
+        self._locks = locks
+        self._roots: dict[int, Root] = {}  # one a file system
+
+    def run(self) -> Iterator[tuple[str, Entry]]:
+        """Replay, sync, drop the journals; then yield what may be news. Raises `StorageError`."""
+        with translated("journal"):
+            directory = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX)  # one recovery at a time
+            with translated("journal"):
+                touched = self._replay_all(directory)
+        finally:
+            os.close(directory)
+        for bucket, name in sorted(touched):
+            entry = self._entry(bucket, name)
+            if entry:
+                yield bucket, entry
+
+    def _replay_all(self, directory: int) -> set[Key]:
+        found = [
+            self._open(directory, name) for name in sorted(os.listdir(directory)) if name.endswith(SUFFIX)
+        ]
+        try:
+            changes = _latest(found)
+            dead = [journal for journal in found if journal.dead]
+            keys: set[Key] = set()
+            for journal in dead:
+                for offset, change in journal.changes:
+                    if change.kind in (HEAD, VOID):
+                        continue
+                    keys.add((change.bucket, change.name))
+                    if journal.lost and changes.get((change.bucket, change.name)) is change:
+                        self._replay(_whole(journal.fd, offset))
+            self._sync(keys)
+            for journal in dead:
+                self._files.unlink(directory, journal.name)
+            return keys
+        finally:
+            for journal in found:
+                os.close(journal.fd)
+
+    def _open(self, directory: int, name: str) -> _Found:
+        fd = os.open(name, _OPEN, dir_fd=directory)
+        dead = True
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            dead = False
+        changes = [(offset, _light(change)) for offset, change in records.read(fd)]
+        boot = changes[0][1].name if changes else ""
+        return _Found(name, fd, dead, boot != self._files.boot(), changes)
+
+    # one name
+
+    def _replay(self, change: Change) -> None:
+        """Do a change again if it was lost. A name or bucket that cannot be reached keeps its journal."""
+        try:
+            root = self._buckets.root(change.bucket)
+        except Missing:
+            return  # removed with all that was in it
+        with self._locks.of(change.bucket, change.name) as stripe:
+            stripe.raise_floor(change.stamp)
+            if change.kind == PUT:
+                self._put(root, change)
+            elif change.kind == REMOVAL:
+                self._remove(root, change)
+
+    def _put(self, root: Root, change: Change) -> None:
+        segments = paths.split(change.name)
+        with paths.make_parent(root, segments, self._files) as parent:
+            there = bodies.look(parent, segments[-1])
+            if there and not self._may_replace(root, change, parent, segments[-1], there):
+                return
+            draft = Draft(root, self._files)
+            try:
+                draft.write(change.body)
+                draft.adopt_mode(there)
+                draft.stamp(change.name, change.stamp, change.meta, sync=False)
+                self._files.rename(root.tmp, draft.temporary, parent.fd, segments[-1])
+            except OSError:
+                draft.drop()
+                raise
+            draft.close()
+
+    def _may_replace(
+        self, root: Root, change: Change, parent: paths.Directory, last: str, there: os.stat_result
+    ) -> bool:
+        """Whether what is there is what the change replaced, or what a crash left of it."""
+        if not stat.S_ISREG(there.st_mode):
+            return False
+        if _is_before(change, there):
+            return True
+        fd = bodies.open_body(parent, last, change.name)
+        try:
+            record = bodies.record_of(root, change.name, fd, there)
+            if record is None:
+                return there.st_ino == change.inode
+            if record.stamp != change.stamp:
+                return record.stamp < change.stamp
+            return os.pread(fd, len(change.body) + 1, 0) != change.body or record.meta != change.meta
+        finally:
+            os.close(fd)
+
+    def _remove(self, root: Root, change: Change) -> None:
+        segments = paths.split(change.name)
+        with contextlib.suppress(Missing), paths.open_parent(root, segments) as parent:
+            there = bodies.look(parent, segments[-1])
+            if not there or not stat.S_ISREG(there.st_mode):
+                return
+            if not _is_before(change, there):
+                fd = bodies.open_body(parent, segments[-1], change.name)
+                try:
+                    record = bodies.record_of(root, change.name, fd, there)
+                finally:
+                    os.close(fd)
+                if record is None or record.stamp > change.stamp:
+                    return
+            self._files.unlink(parent.fd, segments[-1])
+            sidecar.drop(root, change.name, there.st_ino, self._files)
+        paths.prune(root, segments, self._files)
+
+    # afterwards
+
+    def _sync(self, keys: set[Key]) -> None:
+        """Everything under the names of the journals, whole file systems at a time."""
+        for bucket in {bucket for bucket, _ in keys}:
+            with contextlib.suppress(Missing):
+                root = self._buckets.root(bucket)
+                if self._roots.setdefault(root.identity[0], root) is root:
+                    self._files.sync_all(root.fd)
+
+    def _entry(self, bucket: str, name: str) -> Entry | None:
+        try:
+            root = self._buckets.root(bucket)
+            segments = paths.split(name)
+            with paths.open_parent(root, segments) as parent:
+                fd = bodies.open_body(parent, segments[-1], name)
+        except StorageError:
+            return None
+        try:
+            return bodies.entry_of(root, name, fd)
+        finally:
+            os.close(fd)
+
+
+def _light(change: Change) -> Change:
+    return Change(change.kind, change.bucket, change.name, change.stamp, change.inode, change.before)
+
+
+def _whole(fd: int, offset: int) -> Change:
+    return next(records.read(fd, offset))[1]
+
+
+def _is_before(change: Change, there: os.stat_result) -> bool:
+    """Whether the file is the one that the change replaced or removed: all of its token but the ctime, which
+    a lost rename may have changed."""
+    return bool(change.before) and change.before[:-8] == token_of(there)[:-8]
+
+
+def _latest(found: list[_Found]) -> dict[Key, Change]:
+    """The last change of each name that counts, over all journals."""
+    ends = {
+        head.bucket: head.stamp
+        for journal in found
+        for _, head in journal.changes[:1]
+        if head.kind == HEAD and head.stamp >= 0
+    }
+    voids = {
+        (change.bucket, change.name, change.stamp)
+        for journal in found
+        for _, change in journal.changes
+        if change.kind == VOID
+    }
+    latest: dict[Key, Change] = {}
+    for journal in found:
+        end = ends.get(journal.name)
+        for offset, change in journal.changes:
+            if end is not None and offset >= end:
+                break
+            if change.kind not in (PUT, REMOVAL) or (change.bucket, change.name, change.stamp) in voids:
+                continue
+            key = (change.bucket, change.name)
+            if key not in latest or latest[key].stamp < change.stamp:
+                latest[key] = change
+    return latest

@@ -1,0 +1,87 @@
+"""Meta in files of their own, for file systems without extended attributes and for meta too long for one.
+
+`.cumulus/meta/<hash of the name>-<inode>` belongs to the file of that name with that inode: it is complete
+before the body gets its name, and no other body ever fits it. Layout: the record of `meta.py` without its
+meta, the name (u16 length, UTF-8), the meta, CRC-32 of all before it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import struct
+import zlib
+from typing import Final
+
+from cumulus.backends.posix import meta as metas
+from cumulus.backends.posix.files import Files
+from cumulus.backends.posix.meta import Record
+from cumulus.backends.posix.paths import FILE_MODE, Root
+
+_HEAD: Final = len(metas.encode(Record(0, 0, 0, 0, b"")))
+_LENGTH: Final = struct.Struct("<H")
+_CHECK: Final = struct.Struct("<I")
+_MAX: Final = 1 << 20
+
+
+def path_of(name: str, inode: int) -> str:
+    """Its name in `.cumulus/meta`."""
+    return f"{hashlib.sha256(name.encode()).hexdigest()[:32]}-{inode:x}"
+
+
+def write(root: Root, name: str, record: Record, files: Files, sync: bool) -> None:
+    """Put it in place in one step, durably if `sync`. Raises `OSError`."""
+    head = metas.encode(record._replace(meta=b""))
+    text = name.encode()
+    data = head + _LENGTH.pack(len(text)) + text + record.meta
+    data += _CHECK.pack(zlib.crc32(data))
+    draft = f"m{secrets.token_hex(12)}"
+    fd = files.create(root.tmp, draft, FILE_MODE)
+    try:
+        files.write(fd, data)
+        if sync:
+            files.sync(fd)
+        files.rename(root.tmp, draft, root.meta, path_of(name, record.inode))
+        if sync:
+            files.sync(root.meta)
+    except OSError:
+        with contextlib.suppress(OSError):
+            files.unlink(root.tmp, draft)
+        raise
+    finally:
+        os.close(fd)
+
+
+def parse(data: bytes) -> tuple[str, Record] | None:
+    """(name, record), or None for what is damaged."""
+    if len(data) < _HEAD + _LENGTH.size + _CHECK.size:
+        return None
+    body, check = data[: -_CHECK.size], _CHECK.unpack(data[-_CHECK.size :])[0]
+    record = metas.decode(body[:_HEAD])
+    if record is None or zlib.crc32(body) != check:
+        return None
+    start = _HEAD + _LENGTH.size
+    end = start + _LENGTH.unpack_from(body, _HEAD)[0]
+    return body[start:end].decode(errors="replace"), record._replace(meta=body[end:])
+
+
+def load(root: Root, file: str) -> tuple[str, Record] | None:
+    """The sidecar of that file name in `.cumulus/meta`, None where there is none. Raises `OSError`."""
+    if not root.has_meta:
+        return None
+    try:
+        fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root.meta)
+    except FileNotFoundError:
+        return None
+    try:
+        return parse(os.read(fd, _MAX))
+    finally:
+        os.close(fd)
+
+
+def drop(root: Root, name: str, inode: int, files: Files) -> None:
+    """Forget it; one that stays is swept later."""
+    with contextlib.suppress(OSError):
+        files.unlink(root.meta, path_of(name, inode))

@@ -1,0 +1,246 @@
+"""A tree of plain files as an object store: `DIR/data/BUCKET/NAME` (specification: Cumulus, POSIX layout)."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from cumulus.backends.posix import bodies, paths, sidecar
+from cumulus.backends.posix.errors import translated
+from cumulus.backends.posix.files import Files
+from cumulus.backends.posix.journal import Journal
+from cumulus.backends.posix.listing import Listing
+from cumulus.backends.posix.locks import Locks
+from cumulus.backends.posix.paths import Buckets, Root
+from cumulus.backends.posix.publish import SMALL, Publisher
+from cumulus.backends.posix.recovery import Recovery
+from cumulus.backends.posix.streams import Reader, Writer
+from cumulus.storage.api import (
+    INTERNAL,
+    Capabilities,
+    Changed,
+    Entry,
+    FileStore,
+    IfToken,
+    Missing,
+    NotEmptyStore,
+    ObjectStream,
+    StorageError,
+    Token,
+)
+
+_PIECE: Final = 1 << 20
+
+
+class PosixStore(FileStore):
+    """`path`: the directory DIR; made if it is missing. `fsync` false gives up that what is acknowledged
+    survives a power cut. `files`: the system calls. Raises `StorageError` where DIR cannot be used."""
+
+    capabilities = Capabilities(
+        atomic_replace=True, plain_names=True, hardlink=True, concat=True, outside=True
+    )
+
+    def __init__(self, path: str, *, fsync: bool = True, files: Files | None = None) -> None:
+        path = os.path.abspath(path)
+        self._files = files or Files()
+        with translated(path):
+            self._buckets = Buckets(path, self._files)
+            self._locks = Locks(os.path.join(path, "locks"))
+            self._journals = os.path.join(path, "journal")
+            self._journal = Journal(self._journals, self._files, fsync)
+        self._publisher = Publisher(self._files, self._locks, self._journal, fsync)
+        self._listing = Listing()
+        self._closed = False
+
+    # buckets
+
+    def create_bucket(self, bucket: str, path: str = "") -> None:
+        self._buckets.create(bucket, path)
+
+    def delete_bucket(self, bucket: str) -> None:
+        root = self._buckets.root(bucket)
+        if self._listing.names(root, "", "", 1):
+            raise NotEmptyStore(f"bucket {bucket!r} has objects")
+        try:
+            self._clear(root)
+            self._buckets.remove(bucket)
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                raise NotEmptyStore(f"bucket {bucket!r} has something that is not an object of it") from None
+            with translated(f"bucket {bucket!r}"):
+                raise
+
+    def _clear(self, root: Root) -> None:
+        """Remove what is internal, and empty directories of ours. Raises `OSError`."""
+        own = root.path.startswith(os.path.join(self._buckets.data, ""))
+        with os.scandir(root.path) as entries:
+            left = [entry.name for entry in entries if entry.name != INTERNAL]
+        if own and left:
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+        shutil.rmtree(INTERNAL, dir_fd=root.fd)
+
+    # names
+
+    def names(self, bucket: str, after: str = "", prefix: str = "", limit: int = 1000) -> list[Entry]:
+        return self._listing.names(self._buckets.root(bucket), after, prefix, limit)
+
+    def stat(self, bucket: str, name: str) -> Entry:
+        root, fd = self._open(bucket, name)
+        try:
+            with translated(f"{bucket}/{name}"):
+                return bodies.entry_of(root, name, fd)
+        finally:
+            os.close(fd)
+
+    def _open(self, bucket: str, name: str) -> tuple[Root, int]:
+        segments = paths.split(name)
+        root = self._buckets.root(bucket)
+        with paths.open_parent(root, segments) as parent:
+            return root, bodies.open_body(parent, segments[-1], name)
+
+    # changes
+
+    def delete(self, bucket: str, name: str, if_token: Token | None = None) -> int:
+        paths.split(name)
+        return self._publisher.remove(self._buckets.root(bucket), name, if_token)
+
+    def set_meta(self, bucket: str, name: str, meta: bytes, if_token: Token) -> Entry:
+        paths.split(name)
+        return self._publisher.set_meta(self._buckets.root(bucket), name, bytes(meta), if_token)
+
+    def link(self, bucket: str, name: str, to: str) -> Entry:
+        return self._publisher.link(self._buckets.root(bucket), name, to)
+
+    def copy(
+        self, source: ObjectStream, bucket: str, name: str, meta: bytes, if_token: IfToken = None
+    ) -> Entry:
+        if not isinstance(source, Reader):
+            raise StorageError("only an open object of this store can be copied")
+        return self._join(bucket, [source], name, meta, if_token)
+
+    def concat(
+        self, bucket: str, parts: Sequence[str], name: str, meta: bytes, if_token: IfToken = None
+    ) -> Entry:
+        paths.split(name)
+        with contextlib.ExitStack() as stack:
+            readers = []
+            for part in parts:
+                reader = self._reader(bucket, part, None)
+                stack.callback(reader.close)
+                readers.append(reader)
+            entry = self._join(bucket, readers, name, meta, if_token)
+        root = self._buckets.root(bucket)
+        for part in parts:
+            with contextlib.suppress(StorageError):  # published already; a part that stays is swept above
+                self._publisher.remove(root, part, None)
+        return entry
+
+    def _join(
+        self, bucket: str, sources: Sequence[Reader], name: str, meta: bytes, if_token: IfToken
+    ) -> Entry:
+        """Publish the bytes of the sources one after another."""
+        size = sum(source.entry.size for source in sources)
+        stream = self._writer(bucket, name, size)
+        try:
+            for source in sources:
+                if size <= SMALL:
+                    stream.write(memoryview(source.read_at(0, source.entry.size)))
+                else:
+                    stream.append(source)
+            return stream.commit(bytes(meta), if_token)
+        finally:
+            stream.close()
+
+    # streams
+
+    def open_read(self, bucket: str, name: str, token: Token | None = None) -> ObjectStream:
+        return self._reader(bucket, name, token)
+
+    def _reader(self, bucket: str, name: str, token: Token | None) -> Reader:
+        root, fd = self._open(bucket, name)
+        try:
+            with translated(f"{bucket}/{name}"):
+                entry = bodies.entry_of(root, name, fd)
+            if token is not None and token != entry.token:
+                raise Changed(f"{name!r} is not what it was")
+        except StorageError:
+            os.close(fd)
+            raise
+        return Reader(fd, entry)
+
+    def open_write(self, bucket: str, name: str, size_hint: int | None = None) -> ObjectStream:
+        return self._writer(bucket, name, size_hint)
+
+    def _writer(self, bucket: str, name: str, size_hint: int | None) -> Writer:
+        paths.split(name)
+        return Writer(self._buckets.root(bucket), name, self._files, self._publisher, size_hint)
+
+    # upkeep
+
+    def sweep(self, older_than_s: float) -> int:
+        before = time.time() - older_than_s
+        count = 0
+        for bucket in self._buckets.names():
+            with contextlib.suppress(Missing), translated(f"bucket {bucket!r}"):
+                root = self._buckets.root(bucket)
+                count += self._sweep_drafts(root, before) + self._sweep_meta(root, before)
+        return count
+
+    def _sweep_drafts(self, root: Root, before: float) -> int:
+        """What is in `tmp`, old, and not locked by a writer that lives."""
+        count = 0
+        for name in os.listdir(root.tmp):
+            with contextlib.suppress(FileNotFoundError, BlockingIOError):
+                fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root.tmp)
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    if os.fstat(fd).st_ctime < before:
+                        self._files.unlink(root.tmp, name)
+                        count += 1
+                finally:
+                    os.close(fd)
+        return count
+
+    def _sweep_meta(self, root: Root, before: float) -> int:
+        """Sidecars whose file has gone, or has another inode."""
+        count = 0
+        for file in os.listdir(root.meta):
+            with contextlib.suppress(FileNotFoundError):
+                old = os.stat(file, dir_fd=root.meta, follow_symlinks=False).st_ctime < before
+                if old and not file.startswith("dir-") and not self._has_owner(root, file):
+                    self._files.unlink(root.meta, file)
+                    count += 1
+        return count
+
+    def _has_owner(self, root: Root, file: str) -> bool:
+        found = sidecar.load(root, file)
+        if not found:
+            return False
+        name, record = found
+        try:
+            segments = paths.split(name)
+            with paths.open_parent(root, segments) as parent:
+                status = bodies.look(parent, segments[-1])
+        except StorageError:
+            return False
+        return status is not None and status.st_ino == record.inode
+
+    def recover(self) -> Iterator[tuple[str, Entry]]:
+        return Recovery(self._journals, self._files, self._buckets, self._locks).run()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            with translated("the last checkpoint"):
+                self._journal.close()
+        finally:
+            self._buckets.close()
+            self._locks.close()

@@ -1,0 +1,160 @@
+"""Open objects: a reader over one descriptor, a writer that keeps small bodies in memory and spills larger
+ones."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from cumulus.backends.posix import paths
+from cumulus.backends.posix.bodies import Draft
+from cumulus.backends.posix.errors import translated
+from cumulus.backends.posix.files import Files
+from cumulus.backends.posix.paths import Root
+from cumulus.backends.posix.publish import SMALL, Publisher
+from cumulus.storage.api import Changed, Entry, IfToken, ObjectStream, StorageError
+
+RESERVE: Final = 1 << 20  # bytes announced from which space is reserved
+PIECE: Final = 16 << 20  # bytes written after which the disk is set to work
+
+
+class Reader(ObjectStream):
+    """Reads the file that had the name when it was opened, also when the name gets another one."""
+
+    def __init__(self, fd: int, entry: Entry) -> None:
+        self._fd = fd
+        self.entry = entry
+
+    @property
+    def fd(self) -> int:
+        """The descriptor. Raises `StorageError` after `close`."""
+        if self._fd < 0:
+            raise StorageError(f"the stream of {self.entry.name!r} is closed")
+        return self._fd
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        size = min(size, self.entry.size - offset)
+        if size <= 0:
+            return b""
+        with translated(self.entry.name):
+            data = os.pread(self.fd, size, offset)
+            while 0 < len(data) < size and (more := os.pread(self.fd, size - len(data), offset + len(data))):
+                data += more
+        if len(data) < size or not self.unchanged():
+            raise Changed(f"{self.entry.name!r} was changed while it was read")
+        return data
+
+    def sendable(self) -> tuple[int, int] | None:
+        return self.fd, 0
+
+    def unchanged(self) -> bool:
+        status = os.fstat(self.fd)
+        return (status.st_size, status.st_mtime_ns) == (self.entry.size, self.entry.mtime_ns)
+
+    def write(self, data: memoryview) -> None:
+        raise StorageError("the stream is open for reading")
+
+    def commit(self, meta: bytes, if_token: IfToken = None, name: str = "") -> Entry:
+        raise StorageError("the stream is open for reading")
+
+    def abort(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class Writer(ObjectStream):
+    """Up to `SMALL` bytes are held in memory until commit."""
+
+    def __init__(
+        self, root: Root, name: str, files: Files, publisher: Publisher, size_hint: int | None
+    ) -> None:
+        self._root = root
+        self._name = name
+        self._files = files
+        self._publisher = publisher
+        self._hint = size_hint or 0
+        self._held: bytearray | None = bytearray()
+        self._draft: Draft | None = None
+        self._asked = 0  # bytes that the disk has been asked to write
+        if self._hint >= RESERVE:
+            self._spill()
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        raise StorageError("the stream is open for writing")
+
+    def write(self, data: memoryview) -> None:
+        held = self._open_held()
+        if self._draft is None and len(held) + len(data) <= SMALL:
+            held += data
+            return
+        draft = self._draft or self._spill()
+        with translated(f"{self._root.bucket}/{self._name}"):
+            draft.write(data)
+            if draft.size - self._asked >= PIECE:
+                self._files.start_writing(draft.fd, self._asked, draft.size - self._asked)
+                self._asked = draft.size
+
+    def append(self, source: Reader) -> None:
+        """All of another object, copied by the kernel. Raises `Changed` when it is not what it was."""
+        draft = self._draft or self._spill()
+        with translated(f"{self._root.bucket}/{self._name}"):
+            copied = self._files.copy(source.fd, 0, source.entry.size, draft.fd)
+            draft.size += copied
+        if copied < source.entry.size or not source.unchanged():
+            raise Changed(f"{source.entry.name!r} was changed while it was copied")
+
+    def _open_held(self) -> bytearray:
+        if self._held is None:
+            raise StorageError(f"the stream of {self._name!r} is closed")
+        return self._held
+
+    def _spill(self) -> Draft:
+        """From here on the body is in a file alone."""
+        held = self._open_held()
+        draft = self._draft = self._new_draft(held)
+        held.clear()
+        return draft
+
+    def _new_draft(self, held: bytearray) -> Draft:
+        with translated(f"{self._root.bucket}/{self._name}"):
+            draft = Draft(self._root, self._files)
+            try:
+                if self._hint >= RESERVE:
+                    self._files.reserve(draft.fd, self._hint)
+                if held:
+                    draft.write(held)
+            except OSError:
+                draft.drop()
+                raise
+        return draft
+
+    def commit(self, meta: bytes, if_token: IfToken = None, name: str = "") -> Entry:
+        held = self._open_held()
+        name = name or self._name
+        paths.split(name)
+        if self._draft is None:
+            self._draft = self._new_draft(held)
+        draft = self._draft
+        small = len(held) == draft.size  # all of it is in memory, too
+        if self._hint > draft.size:
+            with translated(f"{self._root.bucket}/{name}"):
+                self._files.truncate(draft.fd, draft.size)  # gives back what was reserved beyond
+        body = bytes(held) if small else None
+        entry = self._publisher.publish(self._root, name, draft, bytes(meta), if_token, body)
+        self._held = None
+        self._draft = None
+        draft.close()
+        return entry
+
+    def abort(self) -> None:
+        self._held = None
+        if self._draft:
+            self._draft.drop()
+            self._draft = None
+
+    def close(self) -> None:
+        self.abort()

@@ -1,0 +1,71 @@
+"""From `--backend NAME:ARGUMENT` to a store: our backends by name, those of others by entry point.
+
+A third party's package names a factory in the entry point group `cumulus.backends`; it is called with the
+argument (a path, a URL, what it likes) and `fsync`, and returns a `FileStore`.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+from typing import Final, Protocol, cast
+
+from cumulus.storage.api import FileStore
+
+GROUP: Final = "cumulus.backends"
+
+
+class Factory(Protocol):
+    """Makes a store. Raises `StorageError`, or `ValueError` for an argument that makes no sense."""
+
+    def __call__(self, argument: str, *, fsync: bool) -> FileStore: ...
+
+
+class UnknownBackend(ValueError):
+    """No backend has that name, or its package cannot be loaded; the message lists those there are."""
+
+
+def _memory(argument: str, *, fsync: bool) -> FileStore:
+    from cumulus.backends.memory import MemoryStore
+
+    if argument and not argument.isdecimal():
+        raise ValueError(f"memory:{argument}: give a number of bytes, or nothing")
+    return MemoryStore(int(argument) if argument else None)
+
+
+def _posix(argument: str, *, fsync: bool) -> FileStore:
+    from cumulus.backends.posix.store import PosixStore
+
+    if not argument:
+        raise ValueError("posix: give the directory, as in posix:/srv/cumulus")
+    return PosixStore(argument, fsync=fsync)
+
+
+_OURS: Final[dict[str, Factory]] = {"memory": _memory, "posix": _posix}
+
+
+def _found() -> dict[str, EntryPoint]:
+    """Backends of other packages; our own names cannot be taken."""
+    return {point.name: point for point in entry_points(group=GROUP) if point.name not in _OURS}
+
+
+def names() -> list[str]:
+    """All backends that can be asked for."""
+    return sorted([*_OURS, *_found()])
+
+
+def make_store(spec: str, *, fsync: bool = True) -> FileStore:
+    """The store of "NAME:ARGUMENT" or "NAME". Raises `UnknownBackend`, and what its factory raises."""
+    name, _, argument = spec.partition(":")
+    return _factory(name)(argument, fsync=fsync)
+
+
+def _factory(name: str) -> Factory:
+    if name in _OURS:
+        return _OURS[name]
+    point = _found().get(name)
+    if point is None:
+        raise UnknownBackend(f"no backend {name!r}; there are: {', '.join(names())}")
+    try:
+        return cast(Factory, point.load())
+    except (ImportError, AttributeError) as error:
+        raise UnknownBackend(f"backend {name!r} of {point.value} cannot be loaded: {error}") from error
