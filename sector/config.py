@@ -290,7 +290,8 @@ def parse_address(text: str, default_port: int | None = None) -> Address:
     return Address(host, port)
 
 
-def _unknown(path: str, where: str, word: str, known: set[str], elsewhere: str = "") -> BadConfig:
+def unknown_name(path: str, where: str, word: str, known: set[str], elsewhere: str = "") -> BadConfig:
+    """The error for a section or key that there is not, with the nearest known one as hint."""
     near = nearest(word, known)
     hint = f"did you mean {near}?" if near else f"known are {', '.join(sorted(known))}"
     return BadConfig(f"{path}: unknown {where}{elsewhere}", hint=hint)
@@ -304,7 +305,7 @@ def _check_names(path: str, role: str, raw: dict[str, Any]) -> None:
                 raise BadConfig(
                     f"{path}: key {name} stands outside of any section", hint="put it below [section]"
                 )
-            raise _unknown(path, f"section [{name}]", name, known, f" for {role}")
+            raise unknown_name(path, f"section [{name}]", name, known, f" for {role}")
         if not isinstance(body, dict):
             raise BadConfig(
                 f"{path}: {name} is a section, not a value", hint=f"write [{name}] on a line of its own"
@@ -312,7 +313,7 @@ def _check_names(path: str, role: str, raw: dict[str, Any]) -> None:
         fields = set(SECTIONS[name].__struct_fields__)
         for key in body:
             if key not in fields:
-                raise _unknown(path, f"key {key} in [{name}]", key, fields)
+                raise unknown_name(path, f"key {key} in [{name}]", key, fields)
         _check_tables(path, name, body)
 
 
@@ -322,10 +323,10 @@ def _check_tables(path: str, name: str, body: dict[str, Any]) -> None:
         raise BadConfig(f"{path}: link_cap in [data] is a list of tables", hint="write [[data.link_cap]]")
     fields = set(LinkCap.__struct_fields__)
     for key in (key for table in tables for key in table if key not in fields):
-        raise _unknown(path, f"key {key} in [[data.link_cap]]", key, fields)
+        raise unknown_name(path, f"key {key} in [[data.link_cap]]", key, fields)
 
 
-def _where(error: msgspec.ValidationError) -> tuple[str, str]:
+def wrong_value(error: msgspec.ValidationError) -> tuple[str, str]:
     """(key, what is wrong) of a validation error."""
     text, _, place = str(error).rpartition(" - at ")
     parts = re.findall(r"\.([A-Za-z_0-9]+)", place)
@@ -357,7 +358,7 @@ def parse_config(text: str, role: Role, path: str) -> Config:
     try:
         config = msgspec.convert({**raw, "path": path, "role": role}, Config)
     except msgspec.ValidationError as error:
-        key, wrong = _where(error)
+        key, wrong = wrong_value(error)
         raise BadConfig(f"{path}: {key}: {wrong}") from None
     _check_values(config, role)
     return config

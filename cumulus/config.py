@@ -1,0 +1,266 @@
+"""Settings of Cumulus: one TOML file, checked once, one clear line on error.
+
+Each option is declared once, here: name, type, default, what it is for. `commented()` makes the file that
+`cumulus init` writes. Paths are relative to the file.
+"""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, get_args, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from sector.config import Port, Section, parse_rate, parse_toml, to_toml, unknown_name, wrong_value
+from sector.errors import BadConfig, UsageError
+
+FILE: Final = "cumulus.toml"
+_SQLITE: Final = "sqlite:///"
+
+
+class Server(Section, frozen=True, kw_only=True):
+    """The S3 service."""
+
+    host: Annotated[str, Meta(description="Address to listen on; 0.0.0.0 is all of IPv4, :: all.")] = (
+        "127.0.0.1"
+    )
+    port: Annotated[Port, Meta(description="0 = any free one.")] = 8888
+    workers: Annotated[int, Meta(ge=1, le=256, description="Processes that serve.")] = 1
+    domain: Annotated[
+        str, Meta(description="Buckets are also found as BUCKET.DOMAIN; empty = only as /BUCKET.")
+    ] = ""
+    region: Annotated[
+        str, Meta(min_length=1, max_length=64, description="The region that clients sign for.")
+    ] = "us-east-1"
+    max_connections: Annotated[int, Meta(ge=1, le=1_000_000, description="In each worker.")] = 10_000
+    header_timeout_s: Annotated[
+        float, Meta(gt=0, le=3600, description="A request's head must be complete by then.")
+    ] = 30.0
+    min_body_rate: Annotated[str, Meta(description="A slower upload or download is ended; empty = none.")] = (
+        "1 kB/s"
+    )
+    total_rate: Annotated[
+        str, Meta(description='What each worker sends and takes at most, as "200 MB/s"; empty = no limit.')
+    ] = ""
+
+
+class Tls(Section, frozen=True, kw_only=True):
+    """HTTPS; without both files the service speaks HTTP."""
+
+    cert: Annotated[str, Meta(description="Certificate with its chain, PEM.")] = ""
+    key: Annotated[str, Meta(description="Its key, PEM.")] = ""
+
+
+class AdminSection(Section, frozen=True, kw_only=True):
+    """Metrics, health and load. The S3 port serves only S3."""
+
+    host: Annotated[str, Meta(description="Keep it private: there is no login.")] = "127.0.0.1"
+    port: Annotated[Port, Meta(description="0 = any free one.")] = 8889
+
+
+class Storage(Section, frozen=True, kw_only=True):
+    """Where objects lie."""
+
+    backend: Annotated[
+        str,
+        Meta(pattern=r"^[a-z0-9_-]+(:.*)?$", description="posix, memory, or NAME:ARGUMENT of another one."),
+    ] = "posix"
+    path: Annotated[str, Meta(description="posix: objects are PATH/data/BUCKET/KEY.")] = "."
+    rescan_s: Annotated[
+        float,
+        Meta(ge=1, le=10**7, description="Listings show what others changed in the directories after this."),
+    ] = 60.0
+    fsync: Annotated[
+        bool, Meta(description="false: an upload that was acknowledged may be lost in a power cut.")
+    ] = True
+    etag: Annotated[
+        Literal["md5", "opaque"], Meta(description='"opaque" saves hashing; some clients compare MD5 sums.')
+    ] = "md5"
+
+
+class Database(Section, frozen=True, kw_only=True):
+    """Users, bucket settings, quotas and the index of objects."""
+
+    url: Annotated[str, Meta(description="sqlite:///PATH")] = "sqlite:///cumulus.db"
+
+
+class Auth(Section, frozen=True, kw_only=True):
+    """Who may log in."""
+
+    source: Annotated[
+        Literal["sqlite", "file"], Meta(description="sqlite: users are in the database; file: in `file`.")
+    ] = "sqlite"
+    file: Annotated[str, Meta(description="NAME ACCESS_KEY SECRET a line, mode 0600.")] = ""
+    secret_key_file: Annotated[str, Meta(description="Opens the secrets in the database; keep a copy.")] = (
+        "secret.key"
+    )
+    allow_sigv2: Annotated[bool, Meta(description="Also take the old signatures, version 2.")] = False
+
+
+class Log(Section, frozen=True, kw_only=True):
+    """What is told."""
+
+    level: Annotated[
+        Literal["debug", "info", "warn", "error"], Meta(description="The least that is written.")
+    ] = "info"
+    format: Annotated[
+        Literal["auto", "human", "json"], Meta(description="auto: human on a terminal, else JSON lines.")
+    ] = "auto"
+    access: Annotated[
+        str, Meta(description="File of one JSON line a request, opened anew on SIGHUP; empty = none.")
+    ] = ""
+
+
+class Config(Section, frozen=True, kw_only=True):
+    """One file. `path` is where it was read from, or would be."""
+
+    server: Server = Server()
+    tls: Tls = Tls()
+    admin: AdminSection = AdminSection()
+    storage: Storage = Storage()
+    database: Database = Database()
+    auth: Auth = Auth()
+    log: Log = Log()
+    path: str = ""
+
+    def file(self, name: str) -> Path:
+        """A path of the file as an absolute one."""
+        return (Path(self.path).parent / Path(name).expanduser()).absolute()
+
+    @property
+    def store_url(self) -> str:
+        """What `cumulus.backends.registry.make_store` takes, with an absolute path."""
+        storage = self.storage
+        if ":" in storage.backend:
+            return storage.backend
+        return f"posix:{self.file(storage.path).resolve()}" if storage.backend == "posix" else storage.backend
+
+    @property
+    def database_url(self) -> str:
+        """`[database] url` with an absolute path."""
+        url = self.database.url
+        return f"{_SQLITE}{self.file(url[len(_SQLITE) :])}" if url.startswith(_SQLITE) else url
+
+    @property
+    def secret_key(self) -> Path:
+        """The file of keys."""
+        return self.file(self.auth.secret_key_file)
+
+    @property
+    def min_body_bytes_per_s(self) -> int:
+        """`[server] min_body_rate`, 0 = none."""
+        return parse_rate(self.server.min_body_rate) if self.server.min_body_rate else 0
+
+    @property
+    def total_bytes_per_s(self) -> int:
+        """`[server] total_rate`, 0 = no limit."""
+        return parse_rate(self.server.total_rate) if self.server.total_rate else 0
+
+
+SECTIONS: Final[dict[str, type[Section]]] = {
+    name: kind for name, kind in get_type_hints(Config).items() if isinstance(kind, type) and name != "path"
+}
+
+
+def parse_config(text: str, path: str) -> Config:
+    """The settings in `text`; `path` names the file in errors and anchors relative paths. Raises
+    `BadConfig`: one line with file, key and what is expected."""
+    raw = parse_toml(text, path)
+    for name, body in raw.items():
+        if name not in SECTIONS:
+            if not isinstance(body, dict):
+                raise BadConfig(
+                    f"{path}: key {name} stands outside of any section", hint="put it below [section]"
+                )
+            raise unknown_name(path, f"section [{name}]", name, set(SECTIONS))
+        if not isinstance(body, dict):
+            raise BadConfig(
+                f"{path}: {name} is a section, not a value", hint=f"write [{name}] on a line of its own"
+            )
+        fields = set(SECTIONS[name].__struct_fields__)
+        for key in body:
+            if key not in fields:
+                raise unknown_name(path, f"key {key} in [{name}]", key, fields)
+    try:
+        config = msgspec.convert({**raw, "path": path}, Config)
+    except msgspec.ValidationError as error:
+        key, wrong = wrong_value(error)
+        raise BadConfig(f"{path}: {key}: {wrong}") from None
+    _check(config)
+    return config
+
+
+def _check(config: Config) -> None:
+    def bad(key: str, wrong: str, hint: str = "") -> BadConfig:
+        return BadConfig(f"{config.path}: {key}: {wrong}", hint=hint)
+
+    for key in ("min_body_rate", "total_rate"):
+        try:
+            parse_rate(getattr(config.server, key) or "1 kB/s")
+        except ValueError as wrong:
+            raise bad(f"[server] {key}", str(wrong)) from None
+    for section, host in (("server", config.server.host), ("admin", config.admin.host)):
+        if not host:
+            raise bad(f"[{section}] host", "is empty", 'write an address, or "0.0.0.0" for all')
+    if bool(config.tls.cert) != bool(config.tls.key):
+        raise bad("[tls]", "cert and key go together", "give both files, or none for HTTP")
+    if not config.database.url.startswith(_SQLITE) or config.database.url == _SQLITE:
+        raise bad("[database] url", f"{config.database.url!r} names no database", "write sqlite:///PATH")
+    if config.auth.source == "file" and not config.auth.file:
+        raise bad("[auth] file", "is missing", 'source = "file" needs the file of users')
+
+
+def load_config(path: Path) -> Config:
+    """Read and check a file. Raises `BadConfig`."""
+    where = path.absolute()
+    try:
+        text = where.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise BadConfig(f"{where}: is not UTF-8 text") from None
+    except OSError as error:
+        raise BadConfig(f"{where}: {error.strerror}", hint="cumulus init DIR writes new files") from None
+    return parse_config(text, str(where))
+
+
+def find_config(directory: str | None, file: str | None) -> Config:
+    """The settings of `--config FILE`, or of `--dir DIR`: its cumulus.toml, else the defaults there. Raises
+    `UsageError` when neither is given, `BadConfig`."""
+    if file and directory:
+        raise UsageError("--dir and --config name the same thing", hint="give one of them")
+    if file:
+        return load_config(Path(file))
+    if not directory:
+        raise UsageError(
+            "which Cumulus is not said", hint="give --dir DIR or --config FILE, or set CUMULUS_DIR"
+        )
+    where = Path(directory).absolute() / FILE
+    if where.exists():
+        return load_config(where)
+    if not where.parent.is_dir():
+        raise BadConfig(f"{where.parent}: there is no such directory", hint=f"cumulus init {directory}")
+    return Config(path=str(where))
+
+
+def commented(changes: dict[str, dict[str, Any]] | None = None) -> str:
+    """The text of a settings file with all options, each with its default as a comment; those in `changes`
+    (section -> key -> value) are set."""
+    lines = ["# Settings of Cumulus. An option behind # has its default; take the # away to change it."]
+    for section, kind in SECTIONS.items():
+        lines += ["", f"# {(kind.__doc__ or '').splitlines()[0]}", f"[{section}]"]
+        hints = get_type_hints(kind, include_extras=True)
+        for field in msgspec.structs.fields(kind):
+            notes = [one for one in get_args(hints[field.name]) if isinstance(one, Meta)]
+            told = next((one.description for one in notes if one.description), "")
+            lines += [f"# {line}" for line in textwrap.wrap(told, 100)]
+            changed = (changes or {}).get(section, {})
+            value = to_toml({field.name: changed.get(field.name, field.default)}).rstrip("\n")
+            lines.append(value if field.name in changed else f"# {value}")
+    return "\n".join(lines) + "\n"
+
+
+def environment(name: str) -> str | None:
+    """CUMULUS_DIR and CUMULUS_CONFIG; None when not set."""
+    return os.environ.get(f"CUMULUS_{name}") or None
