@@ -1,0 +1,58 @@
+"""The backends that the contract suite runs on, and what its tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cumulus.backends.memory import MemoryStore
+from cumulus.backends.posix.store import PosixStore
+from cumulus.storage.api import Entry, FileStore, IfToken
+
+BACKENDS: dict[str, Callable[[Path], FileStore]] = {
+    "memory": lambda _: MemoryStore(),
+    "posix": lambda path: PosixStore(str(path / "store")),
+}
+
+
+@pytest.fixture(params=sorted(BACKENDS))
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FileStore]:
+    """A fresh store with one bucket, "b"."""
+    made = BACKENDS[request.param](tmp_path)
+    assert list(made.recover()) == []
+    made.create_bucket("b")
+    yield made
+    made.close()
+
+
+def put(
+    store: FileStore, name: str, body: bytes = b"x", meta: bytes = b"m", if_token: IfToken = None
+) -> Entry:
+    """Write one object whole."""
+    stream = store.open_write("b", name, len(body))
+    try:
+        for start in range(0, len(body), 100_000):
+            stream.write(memoryview(body)[start : start + 100_000])
+        return stream.commit(meta, if_token)
+    finally:
+        stream.close()
+
+
+def get(store: FileStore, name: str) -> bytes:
+    """Read one object whole."""
+    stream = store.open_read("b", name)
+    try:
+        body = stream.read_at(0, stream.entry.size + 10)
+        assert len(body) == stream.entry.size
+        assert stream.unchanged()
+        return body
+    finally:
+        stream.close()
+
+
+def listed(store: FileStore, **asked: Any) -> list[str]:
+    """Names only."""
+    return [entry.name for entry in store.names("b", **asked)]

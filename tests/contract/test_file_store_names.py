@@ -1,0 +1,214 @@
+"""The same suite: copies, names, upkeep."""
+
+from __future__ import annotations
+
+import pytest
+from file_stores import get, listed, put, store
+
+from cumulus.storage.api import (
+    ABSENT,
+    BadName,
+    Changed,
+    FileStore,
+    Missing,
+    Taken,
+)
+
+__all__ = ["store"]  # the fixture
+
+
+# copies
+
+
+@pytest.mark.parametrize("size", [10, 200_000])
+def test_a_copy_has_the_bytes_and_its_own_meta(store: FileStore, size: int) -> None:
+    """The token is checked as at commit."""
+    store.create_bucket("c")
+    put(store, "a", b"z" * size, b"1")
+    stream = store.open_read("b", "a")
+    entry = store.copy(stream, "c", "d/e", b"2", ABSENT)
+    with pytest.raises(Changed):
+        store.copy(stream, "c", "d/e", b"3", ABSENT)
+    stream.close()
+    assert store.stat("c", "d/e") == entry
+    assert (entry.size, entry.meta) == (size, b"2")
+    copied = store.open_read("c", "d/e")
+    assert copied.read_at(0, size + 1) == b"z" * size
+    copied.close()
+
+
+def test_an_object_may_be_copied_over_itself(store: FileStore) -> None:
+    """With new meta."""
+    old = put(store, "a", b"z" * 100_000, b"1")
+    stream = store.open_read("b", "a")
+    new = store.copy(stream, "b", "a", b"2", old.token)
+    stream.close()
+    assert get(store, "a") == b"z" * 100_000
+    assert store.stat("b", "a") == new
+    assert new.meta == b"2"
+
+
+@pytest.mark.parametrize("meta", [b"m", b"m" * 20_000])
+def test_a_second_name_outlives_the_first(store: FileStore, meta: bytes) -> None:
+    """Link, then replace: the version stays whole under its own name."""
+    put(store, "a", b"one", meta)
+    if not store.capabilities.hardlink:
+        with pytest.raises(BadName):
+            store.link("b", "a", ".cumulus/versions/a/1")
+        return
+    linked = store.link("b", "a", ".cumulus/versions/a/1")
+    assert (linked.name, linked.size, linked.meta) == (".cumulus/versions/a/1", 3, meta)
+    put(store, "a", b"two!", b"n", linked.token)
+    assert get(store, ".cumulus/versions/a/1") == b"one"
+    assert store.stat("b", ".cumulus/versions/a/1").meta == meta
+    assert get(store, "a") == b"two!"
+    with pytest.raises(Taken):
+        store.link("b", "a", ".cumulus/versions/a/1")
+    with pytest.raises(Missing):
+        store.link("b", "none", ".cumulus/versions/none/1")
+    store.delete("b", "a")
+    assert get(store, ".cumulus/versions/a/1") == b"one"
+
+
+@pytest.mark.parametrize("size", [10, 150_000])
+def test_parts_are_joined_and_gone(store: FileStore, size: int) -> None:
+    """In the order given; a name that was there is replaced in one step."""
+    put(store, "a", b"old")
+    parts = [f".cumulus/parts/u/{number}" for number in (2, 1, 10)]
+    for number, part in enumerate(parts):
+        put(store, part, b"%d" % number * size)
+    entry = store.concat("b", parts, "a", b"joined")
+    assert entry == store.stat("b", "a")
+    assert get(store, "a") == b"0" * size + b"1" * size + b"2" * size
+    assert listed(store, prefix=".cumulus/parts/") == []
+
+
+def test_a_failed_join_leaves_all_parts(store: FileStore) -> None:
+    """A condition that does not hold, or a part that is not there."""
+    put(store, "a", b"old")
+    parts = [".cumulus/parts/u/1", ".cumulus/parts/u/2"]
+    for part in parts:
+        put(store, part, part.encode())
+    with pytest.raises(Changed):
+        store.concat("b", parts, "a", b"", ABSENT)
+    with pytest.raises(Missing):
+        store.concat("b", [*parts, ".cumulus/parts/u/3"], "a", b"")
+    assert listed(store, prefix=".cumulus/parts/") == parts
+    assert get(store, parts[1]) == parts[1].encode()
+    assert get(store, "a") == b"old"
+
+
+# names
+
+
+def test_names_come_in_the_order_of_their_bytes(store: FileStore) -> None:
+    """Of whole paths: "a-b" < "a.c" < "a/d" < "a0"; and of UTF-8, where U+FF5E precedes U+1F600."""
+    names = ["a-b", "a.c", "a/d", "a/d.e", "a0", "a/f/g", "a/é", "b", "ｚ～", "😀", "Z", "a/f-"]
+    for name in names:
+        put(store, name)
+    expected = sorted(names, key=str.encode)
+    assert listed(store) == expected
+    for place, after in enumerate(expected):
+        assert listed(store, after=after) == expected[place + 1 :]
+        assert listed(store, after=after, limit=2) == expected[place + 1 : place + 3]
+    assert listed(store, after="a/") == [name for name in expected if name.encode() > b"a/"]
+    assert listed(store, after="a/f0") == [name for name in expected if name.encode() > b"a/f0"]
+
+
+def test_names_with_a_prefix(store: FileStore) -> None:
+    """A prefix may end anywhere; `after` may lie before, within and behind it."""
+    for name in ("a/b/c", "a/b/d", "a/bb", "a/c", "b"):
+        put(store, name)
+    assert listed(store, prefix="a/b") == ["a/b/c", "a/b/d", "a/bb"]
+    assert listed(store, prefix="a/b/") == ["a/b/c", "a/b/d"]
+    assert listed(store, prefix="a/b", after="0") == ["a/b/c", "a/b/d", "a/bb"]
+    assert listed(store, prefix="a/b", after="a/b/c") == ["a/b/d", "a/bb"]
+    assert listed(store, prefix="a/b", after="a/c") == []
+    assert listed(store, prefix="a/b/c/") == []
+    assert listed(store, prefix="x") == []
+    assert listed(store, limit=0) == []
+
+
+def test_internal_names_are_listed_only_when_asked_for(store: FileStore) -> None:
+    """By their first segment; the same word further down is an ordinary one."""
+    for name in (".cumulus/odd/1", ".cumulus/versions/2", ".cumulus.txt", ".a", "x/.cumulus/y"):
+        put(store, name)
+    assert listed(store) == [".a", ".cumulus.txt", "x/.cumulus/y"]
+    assert listed(store, prefix=".") == [".a", ".cumulus.txt"]
+    assert listed(store, prefix=".cumulus") == [".cumulus.txt"]
+    assert listed(store, prefix=".cumulus/odd/") == [".cumulus/odd/1"]
+    assert listed(store, limit=2, after=".a") == [".cumulus.txt", "x/.cumulus/y"]
+
+
+def test_many_names_come_in_pages(store: FileStore) -> None:
+    """Each once, in order."""
+    names = sorted(f"d{number % 7}/f{number}" for number in range(200))
+    for name in names:
+        put(store, name)
+    seen: list[str] = []
+    while page := listed(store, after=seen[-1] if seen else "", limit=33):
+        assert len(page) <= 33
+        seen += page
+    assert seen == names
+
+
+@pytest.mark.parametrize(
+    "name", ["", "/a", "a/", "a//b", "a/./b", "../a", "a/..", "x" * 256, "a\0", "\udc80"]
+)
+def test_impossible_names_are_refused_by_all(store: FileStore, name: str) -> None:
+    """`BadName`, and nothing is made."""
+    entry = put(store, "good")
+    stream = store.open_read("b", "good")
+    for call in (
+        lambda: store.stat("b", name),
+        lambda: store.delete("b", name),
+        lambda: store.set_meta("b", name, b"", entry.token),
+        lambda: store.open_read("b", name),
+        lambda: store.open_write("b", name),
+        lambda: store.copy(stream, "b", name, b""),
+        lambda: store.concat("b", [], name, b""),
+    ):
+        with pytest.raises(BadName):
+            call()
+    stream.close()
+    assert listed(store) == ["good"]
+
+
+@pytest.mark.parametrize("name", ["é" * 127, "x" * 255, "ä\nb\t", "%2e", "a b+c", "\\", "'; DROP TABLE"])
+def test_strange_but_possible_names_are_kept(store: FileStore, name: str) -> None:
+    """Byte for byte."""
+    put(store, name)
+    put(store, f"d/{name}/e")
+    assert listed(store) == sorted([name, f"d/{name}/e"], key=str.encode)
+    assert get(store, name) == b"x"
+
+
+def test_a_name_is_not_a_file_and_a_directory(store: FileStore) -> None:
+    """First come stays; the other is `Taken`, and nothing has changed."""
+    put(store, "n")
+    put(store, "d/e/f")
+    for name in ("n/m", "n/m/o", "d", "d/e"):
+        for size in (10, 100_000):
+            with pytest.raises(Taken):
+                put(store, name, b"y" * size)
+        with pytest.raises(Missing):
+            store.stat("b", name)
+        with pytest.raises(Missing):
+            store.open_read("b", name)
+        with pytest.raises(Missing):
+            store.delete("b", name)
+    assert listed(store) == ["d/e/f", "n"]
+
+
+# upkeep
+
+
+def test_sweeping_leaves_what_is_there_and_what_is_being_written(store: FileStore) -> None:
+    """A write in progress that is younger than the limit is not harmed."""
+    put(store, "a", b"x" * 100_000)
+    stream = store.open_write("b", "c")
+    stream.write(memoryview(b"y" * 100_000))
+    store.sweep(3600)
+    stream.commit(b"")
+    assert listed(store) == ["a", "c"]
+    assert get(store, "c") == b"y" * 100_000
