@@ -57,23 +57,30 @@ static double cpu_seconds(void)
 int main(int argc, char **argv)
 {
     int ran = 0, names = 1; /* names are moved to the front: options may stand anywhere */
-    bool list = false;
+    bool list = false, alone = true, together = true;
     for (int k = 1; k < argc; k++) {
         if (argv[k][0] != '-')
             argv[names++] = argv[k];
         else if (strcmp(argv[k], "-l") == 0)
             list = true;
+        else if (strcmp(argv[k], "--alone") == 0)
+            together = false;
+        else if (strcmp(argv[k], "--together") == 0)
+            alone = false;
         else if (strncmp(argv[k], "--seed=", 7) == 0)
             test_seed = strtoull(argv[k] + 7, NULL, 10);
         else if (strncmp(argv[k], "--scale=", 8) == 0)
             test_scale = atoi(argv[k] + 8);
         else {
-            fprintf(stderr, "usage: %s [-l] [--seed=N] [--scale=PERCENT] [NAME...]\n", argv[0]);
+            fprintf(
+                stderr,
+                "usage: %s [-l] [--alone | --together] [--seed=N] [--scale=PERCENT] [NAME...]\n",
+                argv[0]);
             return 2;
         }
     }
     for (struct test_case *c = cases; c; c = c->next) {
-        if (!wanted(c->name, names - 1, argv + 1))
+        if (!(c->alone ? alone : together) || !wanted(c->name, names - 1, argv + 1))
             continue;
         if (list) {
             puts(c->name);

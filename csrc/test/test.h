@@ -1,5 +1,7 @@
 /* Runner with a table of named cases. `csrc/build/test` runs all, `test NAME...` those whose name
- * starts with NAME, `test -l` lists. A failing check prints file, line and both values. */
+ * starts with NAME, `test -l` lists. A failing check prints file, line and both values. Cases that
+ * measure time (TEST_ALONE) want a machine without other load: --alone runs only those, --together
+ * all others. */
 #ifndef TEST_H
 #define TEST_H
 
@@ -14,6 +16,7 @@
 struct test_case {
     const char *name;
     void (*fn)(void);
+    bool alone; /* it measures time */
     struct test_case *next;
 };
 void test_register(struct test_case *c);
@@ -27,14 +30,16 @@ extern uint64_t test_seed;
 /* --scale=PERCENT: how much of a long case to run (sanitizer builds use 10). Default 100. */
 extern int test_scale;
 
-#define TEST(id)                                                     \
-    static void test_##id(void);                                     \
-    static struct test_case test_case_##id = {#id, test_##id, NULL}; \
-    __attribute__((constructor)) static void test_reg_##id(void)     \
-    {                                                                \
-        test_register(&test_case_##id);                              \
-    }                                                                \
+#define TEST_CASE(id, alone)                                                \
+    static void test_##id(void);                                            \
+    static struct test_case test_case_##id = {#id, test_##id, alone, NULL}; \
+    __attribute__((constructor)) static void test_reg_##id(void)            \
+    {                                                                       \
+        test_register(&test_case_##id);                                     \
+    }                                                                       \
     static void test_##id(void)
+#define TEST(id) TEST_CASE(id, false)
+#define TEST_ALONE(id) TEST_CASE(id, true)
 
 #define CHECK(cond)                                     \
     do {                                                \

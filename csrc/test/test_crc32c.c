@@ -64,7 +64,7 @@ static double rate(uint32_t (*fn)(uint32_t, const uint8_t *, size_t), const uint
     return (double)n * rounds / sec / 1e9 + (c == 1 ? 1e-12 : 0);
 }
 
-TEST(crc32c_speed_is_printed)
+TEST_ALONE(crc32c_speed_is_printed)
 {
     static uint8_t b[65536];
     if (test_scale < 100)

@@ -208,7 +208,7 @@ static double seal_us(aead *a, size_t len, bool open)
            rounds;
 }
 
-TEST(crypto_speed_is_printed)
+TEST_ALONE(crypto_speed_is_printed)
 {
     if (test_scale < 100)
         return;

@@ -71,7 +71,7 @@ static void exchange(sgmp_node *x, sgmp_node *y, const udt_addr *ax, const udt_a
 }
 
 /* CPU per sealed 1 KB round trip through both engines, without sockets. */
-TEST(gmp_node_speed_is_printed)
+TEST_ALONE(gmp_node_speed_is_printed)
 {
     sim_rng rng;
     sim_rng_seed(&rng, test_seed);

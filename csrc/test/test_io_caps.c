@@ -97,7 +97,7 @@ static void keeps(tio *a, tio *b, double cap, int n, int64_t size, int64_t max_b
               bytes / t.whole * 1e-6, bytes / t.moving * 1e-6, t.moving, t.waited, cap * 1e-6);
 }
 
-TEST(io_caps_of_one_transfer)
+TEST_ALONE(io_caps_of_one_transfer)
 {
     static const char *const law[] = {NULL, "bbr", "udt", "cubic", "fixed"};
     tio *a = tio_open(4, 0), *b = tio_open(4, 0);
@@ -107,7 +107,7 @@ TEST(io_caps_of_one_transfer)
     tio_free(b);
 }
 
-TEST(io_caps_of_a_port_hold_for_all_together)
+TEST_ALONE(io_caps_of_a_port_hold_for_all_together)
 {
     tio *a = tio_open(4, 0), *b = tio_open(4, 0);
     CHECK_INT(udt_port_link_cap(a->ctx, a->port, NULL, 0, CAP), 0);
@@ -120,7 +120,7 @@ TEST(io_caps_of_a_port_hold_for_all_together)
     tio_free(b);
 }
 
-TEST(io_caps_towards_a_prefix)
+TEST_ALONE(io_caps_towards_a_prefix)
 {
     tio *a = tio_open(4, 0), *b = tio_open(4, 0);
     udt_addr other = {.family = 4, .ip = {192, 0, 2, 0}},
@@ -133,7 +133,7 @@ TEST(io_caps_towards_a_prefix)
     tio_free(b);
 }
 
-TEST(io_caps_hold_over_tls)
+TEST_ALONE(io_caps_hold_over_tls)
 {
     tio *a = tio_open(4, 0), *b = tio_open(4, 0);
     CHECK_INT(udt_port_listen_tls(b->ctx, b->port, 0), 0);

@@ -285,7 +285,7 @@ static int by_value(const void *x, const void *y)
 }
 
 /* Heartbeats beside an upload of ordinary and over-size messages on the same port. */
-TEST(io_gmp_heartbeats_beside_an_upload)
+TEST_ALONE(io_gmp_heartbeats_beside_an_upload)
 {
     enum { BEATS = 100 };
     static uint8_t big[2 << 20];

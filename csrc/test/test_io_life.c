@@ -228,7 +228,7 @@ static int64_t switches(void)
     return sum;
 }
 
-TEST(io_idle_ports_sleep)
+TEST_ALONE(io_idle_ports_sleep)
 {
     tio *a = tio_open(4, 0), *b = tio_open(4, 0);
     udt_sock_opts o = {.type = 1, .own_peer = true};

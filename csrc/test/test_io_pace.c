@@ -173,7 +173,7 @@ static paced run_paced(int64_t Bps, int64_t us, uint16_t mss)
     return r;
 }
 
-TEST(io_pace_in_small_bursts)
+TEST_ALONE(io_pace_in_small_bursts)
 {
     static const int64_t mbps[] = {10, 100, 1000};
     for (int i = 0; i < 3; i++) {

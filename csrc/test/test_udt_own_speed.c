@@ -71,7 +71,7 @@ static void measure(int kind, const char *name, uint64_t size)
     udt_mux_free(s[1].m);
 }
 
-TEST(udt_own_costs)
+TEST_ALONE(udt_own_costs)
 {
     uint64_t size = (uint64_t)400000000 * (uint64_t)test_scale / 100;
     measure(-1, "UDT4", size);

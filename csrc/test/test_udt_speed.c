@@ -5,7 +5,7 @@
 
 static uint8_t app[1 << 18];
 
-TEST(udt_speed_of_the_engine)
+TEST_ALONE(udt_speed_of_the_engine)
 {
     side a = {.addr = test_addr(1, 9000)}, b = {.addr = test_addr(2, 9000)};
     sim_rng rng[2];

@@ -22,6 +22,7 @@ from sector.bench.peers import PEERS, Run, why_missing
 from sector.errors import SectorError, UsageError
 from sector.ports import free_ports
 
+pytestmark = pytest.mark.alone
 SECTOR = Path(sys.executable).with_name("sector")
 ECHO = """
 import socket

@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BENCH = ROOT / "csrc" / "build" / "bench_udt"
 PEER = ROOT / "csrc" / "build" / "libudt_peer"
 SIZE = 8_000_000
+pytestmark = pytest.mark.alone
 PORT = "9000"
 NO_ICMP = """
 table inet f {

@@ -16,6 +16,7 @@ from test_hostile import QuietUser, quiet_user
 
 from sector._udt.traffic import LIMITS
 
+pytestmark = pytest.mark.alone
 MB = 1_000_000
 FILES = 4
 

@@ -14,6 +14,7 @@ import pytest
 from sector.bench import wan
 from sector.bench.link import Link
 
+pytestmark = pytest.mark.alone
 RTT_S = 0.4
 PROGRAM = """
 import sys, time
