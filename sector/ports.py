@@ -1,15 +1,18 @@
 """Free ports for daemons and tests, outside the range from which the kernel serves programs that ask for
 none: a port found free here is not given to a passer-by before its owner binds it, nor while that owner
-restarts."""
+restarts. SECTOR_PORTS (FIRST-LAST) names another range, for a packet filter that lets only some through, or
+for two who look for ports at the same time."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import random
+import re
 import socket
 from pathlib import Path
 
-from sector.errors import SectorError
+from sector.errors import SectorError, UsageError
 
 LOWEST = 10_000
 HIGHEST = 65_535
@@ -33,13 +36,26 @@ def candidates(first: int, last: int) -> range:
     return best if len(best) >= 1_000 else range(LOWEST, HIGHEST + 1)
 
 
+def asked_for(text: str) -> range | None:
+    """The range that SECTOR_PORTS names; None if it is empty. Raises UsageError if it is none."""
+    if not text:
+        return None
+    found = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text)
+    first, last = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not 1 <= first <= last <= HIGHEST:
+        raise UsageError(f"SECTOR_PORTS is {text!r}", hint="it is a range of ports like 20000-20999")
+    return range(first, last + 1)
+
+
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     """`count` different ports of `host` that are free now, each for UDP and TCP.
 
-    Raises SectorError when there are not that many among a thousand tries for each.
+    Raises SectorError when there are not that many among a thousand tries for each, UsageError when
+    SECTOR_PORTS is no range.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    choice, draw = candidates(*ephemeral_range()), random.SystemRandom()
+    choice = asked_for(os.environ.get("SECTOR_PORTS", "")) or candidates(*ephemeral_range())
+    draw = random.SystemRandom()
     found: list[int] = []
     with contextlib.ExitStack() as stack:
         for _ in range(1_000 * count):
@@ -52,5 +68,8 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
                 stack.enter_context(both.pop_all())
                 found.append(port)
     if len(found) < count:
-        raise SectorError(f"no {count} free ports at {host}", hint="is the address one of this machine's?")
+        raise SectorError(
+            f"no {count} free ports at {host} within {choice[0]} and {choice[-1]}",
+            hint="is the address one of this machine's?",
+        )
     return found

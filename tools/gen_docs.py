@@ -37,7 +37,8 @@ Exit status: 0 success, 1 refused or failed, 2 wrong use, 130 on Ctrl-C. Errors 
 error; `--json` prints one JSON document, a refusal `{"error": {"code", "message", "hint"}}`. Settings come
 from options, then `SECTOR_MASTER`, `SECTOR_USER`, `SECTOR_PASSWORD_FILE`, then the file that `sector login`
 and `sector up` write (`SECTOR_CONFIG`, default `~/.config/sector/client.toml`). `SECTOR_DEBUG=1` adds the
-traceback to an error that is the program's own fault."""
+traceback to an error that is the program's own fault. `SECTOR_PORTS=20000-20999` is the range in which
+`sector up --port-base 0` looks for free ports."""
 GROUPS = (
     (0x0001, 0x00FF, "TLS channels: login, join, security server"),
     (0x0100, 0x01FF, "Administration: client to master"),

@@ -57,7 +57,7 @@ class Cluster:
     @property
     def env(self) -> dict[str, str]:
         """The environment of a user of this cluster only."""
-        keep = {k: v for k, v in os.environ.items() if not k.startswith("SECTOR_")}
+        keep = {k: v for k, v in os.environ.items() if not k.startswith("SECTOR_") or k == "SECTOR_PORTS"}
         return keep | {
             "SECTOR_CONFIG": str(self.dir / "client.toml"),
             "XDG_CONFIG_HOME": str(self.dir / "config"),

@@ -30,7 +30,7 @@ class Cluster:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.dir = home / "c"
-        self.env = {k: v for k, v in os.environ.items() if not k.startswith("SECTOR_")}
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith("SECTOR_") or k == "SECTOR_PORTS"}
         self.env["SECTOR_CONFIG"] = str(home / "client.toml")
 
     def command(self, *arguments: str) -> list[str]:
