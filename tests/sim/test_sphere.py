@@ -354,7 +354,7 @@ def test_slave_writes_only_the_output_of_its_job(sim: SphereSim) -> None:
     cloud = sim.client()
     store(sim, cloud)
     stream = SphereStream(cloud, "/in", record_size=10)
-    driver = sim.job(cloud, stream, lambda r, c: r, output="/out/b", segment_bytes=1000)
+    driver = sim.job(cloud, stream, lambda r, c: r, output="/out/b", segment_bytes=10 * KB)
     slave = sim.slaves["s1"].service
     assert slave is not None
     job = f"job:{driver.id}/alice"
@@ -364,6 +364,7 @@ def test_slave_writes_only_the_output_of_its_job(sim: SphereSim) -> None:
     for principal, path in principals:
         with pytest.raises(errors.Denied):
             sim.wait(slave.master_call(LocalPublish("s1", principal, path, 7, "d")))
+    assert not driver.ended  # all of them came while the job ran
     sim.wait(driver.wait(), 900)
 
 
