@@ -1,0 +1,120 @@
+"""What `./dev test` does with its parts: side by side or not, what failed and where it is told, Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import full_test  # noqa: E402
+
+PROGRAM = """
+import sys, full_test
+from pathlib import Path
+full_test.LOGS, full_test.ROOT = Path(sys.argv[1]), Path(sys.argv[1])
+full_test.lanes = lambda: [[full_test.Part("waits", ["sleep", "60"])], [full_test.Part("ready", ["true"])]]
+full_test.alone = lambda: []
+sys.exit(full_test.main())
+"""
+
+
+@pytest.fixture(autouse=True)
+def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(full_test, "LOGS", tmp_path)
+    monkeypatch.setattr(full_test, "ROOT", tmp_path)
+    monkeypatch.setattr(full_test, "POLL_S", 0.01)
+    return tmp_path
+
+
+def part(name: str, script: str) -> full_test.Part:
+    """A part that is a line of shell."""
+    return full_test.Part(name, ["sh", "-c", script])
+
+
+def test_lanes_run_side_by_side_and_parts_of_a_lane_in_order(tmp_path: Path) -> None:
+    """Each of two waits for what the other does; a third comes after the first."""
+    first = part("first", "echo x >a; until [ -e b ]; do sleep 0.02; done; touch first")
+    second = part("second", "echo x >b; until [ -e a ]; do sleep 0.02; done; echo 7 passed")
+    third = part("third", "test -e first")
+    full_test.run([[first, third], [second]])
+    assert [one.status for one in (first, second, third)] == [0, 0, 0]
+    assert second.report().split() == ["second", "ok", *second.report().split()[2:4], "7", "passed"]
+
+
+def test_each_part_has_its_ports_and_every_file_of_a_live_test_is_in_one_lane() -> None:
+    full_test.ROOT = ROOT
+    work = full_test.lanes()
+    ports = [
+        range(*(int(end) for end in one.environment["SECTOR_PORTS"].split("-")))
+        for lane in work
+        for one in lane
+        if one.environment
+    ]
+    assert len(ports) == 3 and not any(set(a) & set(b) for a in ports for b in ports if a is not b)
+    given = [word for lane in work[:2] for word in lane[0].command if word.endswith(".py")]
+    files = [str(path.relative_to(ROOT)) for path in (ROOT / "tests").glob("int*/test_*.py")]
+    assert sorted(given) == sorted(files)
+
+
+def test_all_that_failed_is_told_with_the_log_of_the_first(capsys: pytest.CaptureFixture[str]) -> None:
+    """And the parts after a failed one run all the same."""
+    text = "noise;= FAILURES =;why it failed;FAILED tests/x.py::test_y - no"
+    broken = part("broken", f"echo '{text}' | tr ';' '\\n'; exit 1")
+    later, cases = part("later", "echo fine"), part("cases", "echo 'FAIL udt_x: a.c:3: 1 = 2' >&2; exit 134")
+    full_test.run([[broken, later], [cases]])
+    assert full_test.summary([broken, later, cases], 61.0) == 1
+    shown = capsys.readouterr().out.split("== all parts, 1.0 minutes\n")[1]
+    assert "broken: FAILED tests/x.py::test_y - no\ncases: FAIL udt_x: a.c:3: 1 = 2\n" in shown
+    assert "why it failed" in shown and "noise" not in shown.split("broken failed")[1]
+    assert shown.endswith("== failed: broken (broken.log), cases (cases.log)\n")
+
+
+def test_a_part_without_failures_of_pytest_shows_its_last_lines(tmp_path: Path) -> None:
+    one = part("many", "seq 1000; exit 1")
+    full_test.run([[one]])
+    assert full_test.tail(one)[-1] == "1000" and len(full_test.tail(one)) == full_test.SHOWN_LINES
+
+
+def test_all_passed_is_status_zero(capsys: pytest.CaptureFixture[str]) -> None:
+    one = part("one", "echo 3 passed")
+    full_test.run([[one]])
+    assert full_test.summary([one], 1.0) == 0
+    assert capsys.readouterr().out.endswith("== all passed\n")
+
+
+def test_what_is_under_way_is_said(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(full_test, "STILL_RUNNING_S", 0.05)
+    (tmp_path / "tests.log").touch()
+    full_test.run([[part("tests", "echo '.... [ 35%]'; sleep 0.4")], [part("other", "sleep 0.4")]])
+    assert "== running: tests (35%), other (0 s)\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_every_part(tmp_path: Path, number: signal.Signals) -> None:
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT / "tools") as runner:
+        assert runner.stdout is not None
+        assert runner.stdout.readline().startswith("== ready")
+        runner.send_signal(number)
+        assert runner.stdout.readline() == "== stopping: waits\n"
+        assert runner.wait(20) == full_test.INTERRUPTED
+
+
+def test_what_does_not_heed_an_interrupt_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(full_test, "END_S", 0.1)
+    deaf = part("deaf", "trap '' INT; touch deaf; sleep 60 & wait; sleep 60")
+    deaf.start()
+    while not (tmp_path / "deaf").exists():
+        assert deaf.process is not None and deaf.process.poll() is None
+    full_test.stop([deaf])
+    assert deaf.process is not None and deaf.process.wait(10) == -signal.SIGKILL

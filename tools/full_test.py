@@ -1,0 +1,227 @@
+"""Everything that `./dev test` runs, side by side where the parts do not disturb each other.
+
+Four lanes: the tests of live services, which mostly wait, in two of them; what computes (lint, C cases,
+Python tests without services) in the third; the fuzz targets, nice, in the fourth. What measures time
+(`@pytest.mark.alone`, TEST_ALONE in C) runs afterwards, one after the other. Each part writes a log of its
+own; at the end come one line a part, the failed tests of all parts, and the log of the first part that
+failed. Exit status: 0 all passed, 1 something failed, 130 on Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sector.ports import candidates, ephemeral_range
+
+ROOT = Path(__file__).resolve().parent.parent
+LOGS = ROOT / "build" / "test"
+SHOWN_LINES = 150  # of the log of the first part that failed
+STILL_RUNNING_S = 60.0  # between two lines about what is under way
+POLL_S = 0.2
+END_S = 60.0  # for a part to stop its services after Ctrl-C
+LIVE = ("tests/integration", "tests/interop")
+USUAL_S = 10  # what a file of LIVE counts for if it is not in LONG
+LONG: dict[str, int] = {"test_cycles": 200}
+INTERRUPTED = 130
+# how parts name what failed: pytest, the C runner, the fuzz targets
+FAILED_LINE = re.compile(r"^(FAILED |ERROR |FAIL |MISSED |dev: |make: \*\*\*)")
+
+
+@dataclass
+class Part:
+    """One program with a log: its `name`, its command line, and what it may not share with others."""
+
+    name: str
+    command: list[str]
+    nice: int = 0
+    environment: dict[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+    began: float = 0.0
+    seconds: float = 0.0
+    status: int | None = None
+
+    @property
+    def log(self) -> Path:
+        """Where its output goes."""
+        return LOGS / f"{self.name}.log"
+
+    def start(self) -> None:
+        """Run it in a process group of its own, so that Ctrl-C reaches it once, from us."""
+        self.began = time.monotonic()
+        with self.log.open("wb") as out:
+            self.process = subprocess.Popen(
+                ["nice", "-n", str(self.nice), *self.command],
+                cwd=ROOT,
+                env=os.environ | self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def over(self) -> bool:
+        """Whether it has ended; takes note of how."""
+        if self.process is not None and self.status is None and self.process.poll() is not None:
+            self.status = self.process.returncode
+            self.seconds = time.monotonic() - self.began
+        return self.status is not None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to all of its group, as a terminal would."""
+        if self.process is not None and self.process.poll() is None:
+            os.killpg(self.process.pid, number)
+
+    def lines(self) -> list[str]:
+        """What it has written so far."""
+        return self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+
+    def last(self) -> str:
+        """Its last line with words in it."""
+        return next((line.strip() for line in reversed(self.lines()) if re.search(r"\w", line)), "")
+
+    def progress(self) -> str:
+        """How far it is: pytest's percentage, or the time since it began."""
+        found = re.findall(r"\[ *(\d+%)\]", "\n".join(self.lines()))
+        return str(found[-1]) if found else f"{time.monotonic() - self.began:.0f} s"
+
+    def report(self) -> str:
+        """One line: how it ended, how long it took, what it said last."""
+        if self.status is None:
+            return f"{self.name:<18} not run"
+        how = "ok" if self.status == 0 else "FAILED"
+        return f"{self.name:<18} {how:<6} {self.seconds:4.0f} s  {self.last()}"
+
+
+def python_tests(name: str, marks: str, ports: range, *paths: str) -> Part:
+    """The Python tests at `paths` that `marks` selects, with ports of their own."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-m", marks, *paths]
+    return Part(name, command, environment={"SECTOR_PORTS": f"{ports[0]}-{ports[-1]}"})
+
+
+def halves(files: list[Path]) -> tuple[list[str], list[str]]:
+    """Files of tests in two lots that take about the same time, the longest first."""
+    lots: tuple[list[str], list[str]] = ([], [])
+    sums = [0, 0]
+    for path in sorted(files, key=lambda path: (-LONG.get(path.stem, USUAL_S), path.name)):
+        lesser = sums.index(min(sums))
+        lots[lesser].append(str(path.relative_to(ROOT)))
+        sums[lesser] += LONG.get(path.stem, USUAL_S)
+    return lots
+
+
+def lanes() -> list[list[Part]]:
+    """What runs side by side, lane by lane."""
+    all_ports = candidates(*ephemeral_range())
+    ports = [all_ports[number * len(all_ports) // 3 :][: len(all_ports) // 3] for number in range(3)]
+    first, second = halves([path for folder in LIVE for path in (ROOT / folder).glob("test_*.py")])
+    others = ["tests", *(f"--ignore={folder}" for folder in LIVE)]
+    return [
+        [python_tests("live-1", "not alone", ports[0], *first)],
+        [python_tests("live-2", "not alone", ports[1], *second)],
+        [
+            Part("lint", ["./dev", "lint"]),
+            Part("c-tests", ["csrc/build/test", "--together"]),
+            python_tests("tests", "not alone", ports[2], *others),
+        ],
+        [Part("fuzz", ["./dev", "_fuzz_beside", "10"], nice=10)],
+    ]
+
+
+def alone() -> list[Part]:
+    """What wants the machine for itself."""
+    return [
+        Part("c-tests-alone", ["csrc/build/test", "--alone"]),
+        python_tests("tests-alone", "alone", candidates(*ephemeral_range()), "tests"),
+    ]
+
+
+def say(text: str) -> None:
+    """A line of ours."""
+    print(f"== {text}", flush=True)
+
+
+def run(work: list[list[Part]]) -> None:
+    """Run the parts of each lane one after the other and the lanes side by side; every part runs, whatever
+    became of those before it."""
+    said = time.monotonic()
+    left = [list(lane) for lane in work]
+    while any(left):
+        for lane in left:
+            if lane and lane[0].process is None:
+                lane[0].start()
+            elif lane and lane[0].over():
+                say(lane.pop(0).report())
+                said = time.monotonic()
+        if time.monotonic() - said > STILL_RUNNING_S:
+            said = time.monotonic()
+            say("running: " + ", ".join(f"{lane[0].name} ({lane[0].progress()})" for lane in left if lane))
+        time.sleep(POLL_S)
+
+
+def stop(parts: list[Part]) -> None:
+    """Ctrl-C for all that runs, and the end of what does not heed it in END_S."""
+    running = [part for part in parts if part.process is not None and not part.over()]
+    say("stopping: " + ", ".join(part.name for part in running))
+    for part in running:
+        part.signal(signal.SIGINT)
+    end = time.monotonic() + END_S
+    while not all(part.over() for part in running) and time.monotonic() < end:
+        time.sleep(POLL_S)
+    for part in running:
+        part.signal(signal.SIGKILL)
+
+
+def tail(part: Part) -> list[str]:
+    """What to show of the log of a part that failed: from pytest's failures on, or its last lines."""
+    lines = part.lines()
+    starts = [number for number, line in enumerate(lines) if re.match(r"=+ (FAILURES|ERRORS) =+$", line)]
+    return lines[starts[0] :][:SHOWN_LINES] if starts else lines[-SHOWN_LINES:]
+
+
+def summary(parts: list[Part], seconds: float) -> int:
+    """Print what became of all parts; the exit status."""
+    say(f"all parts, {seconds / 60:.1f} minutes")
+    for part in parts:
+        print(part.report())
+    failed = [part for part in parts if part.status != 0]
+    if not failed:
+        say("all passed")
+        return 0
+    for part in failed:
+        for line in part.lines():
+            if FAILED_LINE.match(line):
+                print(f"{part.name}: {line}")
+    say(f"{failed[0].name} failed; from {failed[0].log.relative_to(ROOT)}:")
+    print("\n".join(tail(failed[0])))
+    say("failed: " + ", ".join(f"{part.name} ({part.log.relative_to(ROOT)})" for part in failed))
+    return 1
+
+
+def main() -> int:
+    """Run everything."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    LOGS.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    beside, after = lanes(), alone()
+    parts = [*(part for lane in beside for part in lane), *after]
+    for part in parts:
+        part.log.unlink(missing_ok=True)
+    try:
+        run(beside)
+        run([after])
+    except KeyboardInterrupt:
+        stop(parts)
+        return INTERRUPTED
+    return summary(parts, time.monotonic() - began)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
