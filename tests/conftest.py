@@ -1,4 +1,4 @@
-"""What all tests share: the seed, and the check that a test leaves no process, thread or descriptor."""
+"""What all tests share: the seed, Ctrl-C, and the check that a test leaves no process behind."""
 
 from __future__ import annotations
 
@@ -23,8 +23,12 @@ settings.load_profile("sector")
 
 def pytest_configure() -> None:
     """Behave as at a terminal: a shell that starts us in the background makes us ignore SIGINT."""
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_runtest_teardown() -> None:
+    """Ctrl-C ends the run: the reactor leaves a handler that would only stop it again."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -118,3 +118,31 @@ def test_what_does_not_heed_an_interrupt_is_killed(
         assert deaf.process is not None and deaf.process.poll() is None
     full_test.stop([deaf])
     assert deaf.process is not None and deaf.process.wait(10) == -signal.SIGKILL
+
+
+TWO_TESTS = """
+import os, signal
+from pathlib import Path
+from twisted.internet import reactor, task
+from twisted.trial.unittest import TestCase
+
+class First(TestCase):
+    async def test_a_reactor_runs(self):
+        await task.deferLater(reactor, 0.01)
+
+def test_and_then_an_interrupt_comes():
+    os.kill(os.getpid(), signal.SIGINT)
+
+def test_nothing_runs_after_it():
+    Path(__file__).with_name("went-on").touch()
+"""
+
+
+def test_an_interrupt_ends_pytest_also_after_a_reactor_ran(tmp_path: Path) -> None:
+    """Twisted leaves its own handler, which would only stop the reactor."""
+    (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
+    (tmp_path / "test_two.py").write_text(TWO_TESTS)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    assert done.returncode == 2 and "KeyboardInterrupt" in done.stdout, done.stdout
+    assert not (tmp_path / "went-on").exists()
