@@ -1,7 +1,7 @@
 """Everything that `./dev test` runs, side by side where the parts do not disturb each other.
 
-Four lanes: the tests of live services, which mostly wait, in two of them; what computes (lint, C cases,
-Python tests without services) in the third; the fuzz targets, nice, in the fourth. What measures time
+Four lanes: the tests of live services, which mostly wait, in two of them; behind them in priority two with
+what computes: lint and the C cases, Python tests without services and the fuzz targets. What measures time
 (`@pytest.mark.alone`, TEST_ALONE in C) runs afterwards, one after the other. Each part writes a log of its
 own; at the end come one line a part, the failed tests of all parts, and the log of the first part that
 failed. Exit status: 0 all passed, 1 something failed, 130 on Ctrl-C.
@@ -99,10 +99,10 @@ class Part:
         return f"{self.name:<18} {how:<6} {self.seconds:4.0f} s  {self.last()}"
 
 
-def python_tests(name: str, marks: str, ports: range, *paths: str) -> Part:
+def python_tests(name: str, marks: str, ports: range, *paths: str, nice: int = 0) -> Part:
     """The Python tests at `paths` that `marks` selects, with ports of their own."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-m", marks, *paths]
-    return Part(name, command, environment={"SECTOR_PORTS": f"{ports[0]}-{ports[-1]}"})
+    return Part(name, command, nice, {"SECTOR_PORTS": f"{ports[0]}-{ports[-1]}"})
 
 
 def halves(files: list[Path]) -> tuple[list[str], list[str]]:
@@ -126,11 +126,13 @@ def lanes() -> list[list[Part]]:
         [python_tests("live-1", "not alone", ports[0], *first)],
         [python_tests("live-2", "not alone", ports[1], *second)],
         [
-            Part("lint", ["./dev", "lint"]),
-            Part("c-tests", ["csrc/build/test", "--together"]),
-            python_tests("tests", "not alone", ports[2], *others),
+            Part("lint", ["./dev", "lint"], nice=5),
+            Part("c-tests", ["csrc/build/test", "--together"], nice=5),
         ],
-        [Part("fuzz", ["./dev", "_fuzz_beside", "10"], nice=10)],
+        [
+            python_tests("tests", "not alone", ports[2], *others, nice=5),
+            Part("fuzz", ["./dev", "_fuzz_beside", "10"], nice=10),
+        ],
     ]
 
 
