@@ -67,17 +67,20 @@ def signed(
     region: str = "us-east-1",
     body: bytes = b"",
     expires_s: int = 600,
+    payload: str = "",
 ) -> tuple[Call, int]:
-    """A request as botocore signs it now, and that time. Path and query are sent as `url` has them."""
+    """A request as botocore signs it now, and that time. Path and query are sent as `url` has them;
+    `payload` is what the signature says of the body, if not its hash."""
     request = AWSRequest(method=method, url=url, headers=headers or {}, data=body)
+    signer = type("Signer", (_SIGNERS[how],), {"payload": lambda *_: payload} if payload else {})
     request.context["signing"] = {"region": region}
     credentials = Credentials(key, secret)
     if how in ("v4", "v4-query"):
         options = {"expires": expires_s} if how == "v4-query" else {}
-        _SIGNERS[how](credentials, "s3", region, **options).add_auth(request)
+        signer(credentials, "s3", region, **options).add_auth(request)
     else:
         options = {"expires": expires_s} if how == "v2-query" else {}
-        _SIGNERS[how](credentials, **options).add_auth(request)
+        signer(credentials, **options).add_auth(request)
     parts = urlsplit(request.url)
     sent = {
         name: value.decode() if isinstance(value, bytes) else value for name, value in request.headers.items()
