@@ -71,6 +71,7 @@ _TABLE: Final[dict[str, tuple[int, str]]] = {
     "PreconditionFailed": (412, "A condition of the request does not hold."),
     "QuotaExceeded": (403, "The quota is reached."),
     "ReadOnlyStorage": (405, "The storage is read-only."),
+    "ReplicationConfigurationNotFoundError": (404, "The bucket has no replication configuration."),
     "RequestHeaderSectionTooLarge": (400, "The request's headers are too long."),
     "RequestTimeTooSkewed": (403, "The request's time differs from the server's by over 15 minutes."),
     "RequestTimeout": (400, "The body did not arrive in time."),

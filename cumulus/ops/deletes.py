@@ -1,0 +1,191 @@
+"""Deleting objects and versions: storage first, then the index.
+
+Without versions the body goes. With versions a delete marker takes its place; deleting a version by its id
+removes it for good, and what is then the newest becomes current again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from cumulus.errors import S3Error
+from cumulus.index.api import Put, Remove, Row
+from cumulus.model import Acl, Bucket, ObjectMeta, Versioning, encode_meta
+from cumulus.ops.conditions import NONE, Conditions
+from cumulus.ops.find import Found, find_or_none, name_for, stored_names
+from cumulus.ops.names import VERSIONS, first_name, odd_name, version_name
+from cumulus.ops.publish import drop_null, keep_version, keeps
+from cumulus.ops.rows import marker_row, meta_of, row_of
+from cumulus.ops.site import Site
+from cumulus.storage.api import ABSENT, BadName, Changed, Missing, Taken
+
+TRIES: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """What a deletion did: `version` that it made or removed ("" in a bucket without versions), `marker`
+    whether that is a delete marker."""
+
+    version: str = ""
+    marker: bool = False
+
+
+def delete_current(
+    site: Site, bucket: Bucket, key: str, owner: str, conditions: Conditions = NONE
+) -> Deleted:
+    """Delete without a version id; no error when there is nothing. `owner` becomes a marker's. Raises
+    `S3Error` PreconditionFailed, ConditionalRequestConflict, and storage errors."""
+    if bucket.versioning is Versioning.OFF and not conditions and site.atomic:
+        _remove_plain(site, bucket, key, None)
+        return Deleted()
+    with site.lock(bucket.name, key):
+        for _ in range(TRIES):
+            try:
+                return _delete_checked(site, bucket, key, owner, conditions)
+            except Changed:
+                continue
+    raise S3Error("ConditionalRequestConflict")
+
+
+def _delete_checked(site: Site, bucket: Bucket, key: str, owner: str, conditions: Conditions) -> Deleted:
+    found = find_or_none(site, bucket, key)
+    if found is not None:
+        conditions.check_write(found.facts)
+    if bucket.versioning is not Versioning.OFF:
+        return _mark(site, bucket, key, owner, found)
+    if not site.atomic:
+        _remove_flipped(site, bucket, key)
+    elif found is not None or not conditions:
+        _remove_plain(site, bucket, key, found)
+    return Deleted()
+
+
+def _remove_plain(site: Site, bucket: Bucket, key: str, found: Found | None) -> None:
+    """The body under its name and the row; `found`: only if it is still that."""
+    row = site.index.lookup(bucket.name, key)
+    name = name_for(key, row) if found is None else found.entry.name
+    try:
+        stamp = site.store.delete(bucket.name, name, None if found is None else found.entry.token)
+    except (Missing, Taken, BadName):
+        if row is None:
+            return
+        stamp = row.stamp
+    site.index.apply([Remove(bucket=bucket.name, key=key, stamp=stamp)])
+
+
+def _remove_flipped(site: Site, bucket: Bucket, key: str) -> None:
+    """Where each body has its own name: the row, then, later, the body."""
+    row = site.index.lookup(bucket.name, key)
+    if row is None:
+        return
+    site.index.apply([Remove(bucket=bucket.name, key=key, stamp=row.stamp)])
+    site.discard(bucket.name, row.name)
+
+
+def _mark(site: Site, bucket: Bucket, key: str, owner: str, found: Found | None) -> Deleted:
+    """A delete marker, in storage and in the index. Raises `Changed`."""
+    now = site.clock()
+    version = site.new_version(bucket)
+    keep = keeps(bucket, found)
+    row = site.index.lookup(bucket.name, key)
+    token = None
+    if found is not None and site.atomic:
+        token = keep_version(site, bucket, found) if keep else found.entry.token
+    drop_null(site, bucket, key, row)
+    stamp = _store_marker(site, bucket, key, version, owner, now)
+    if found is not None and site.atomic and not found.entry.name.startswith(VERSIONS):
+        try:
+            stamp = max(stamp, site.store.delete(bucket.name, found.entry.name, token))
+        except (Missing, Changed) as error:
+            site.remove(bucket.name, version_name(key, version))
+            raise Changed(str(error)) from error
+    if row is not None:
+        stamp = max(stamp, row.stamp + 1)
+    site.index.apply([Put(row=marker_row(bucket, key, version, stamp, now, owner), keep=True)])
+    if row is not None and not row.marker and not keep and not site.atomic:
+        site.discard(bucket.name, row.name)
+    return Deleted(version, marker=True)
+
+
+def _store_marker(site: Site, bucket: Bucket, key: str, version: str, owner: str, now: int) -> int:
+    meta = ObjectMeta(
+        key=key, size=0, etag="", modified_ns=now, acl=Acl(owner=owner), version=version, marker=True
+    )
+    stream = site.store.open_write(bucket.name, version_name(key, version), 0)
+    try:
+        return stream.commit(encode_meta(meta)).stamp
+    finally:
+        stream.close()
+
+
+def delete_version(site: Site, bucket: Bucket, key: str, version: str) -> Deleted:
+    """Remove one version for good; no error when there is none. Raises storage errors."""
+    with site.lock(bucket.name, key):
+        row = site.index.lookup(bucket.name, key, version)
+        if row is None:
+            if version == "null":
+                _remove_outside(site, bucket, key)
+            return Deleted(version)
+        if row.marker:
+            site.remove(bucket.name, version_name(key, version))
+        elif site.atomic:
+            _remove_body(site, bucket, row)
+        site.index.apply([Remove(bucket=bucket.name, key=key, stamp=row.stamp, version=version)])
+        if not site.atomic and not row.marker:
+            site.discard(bucket.name, row.name)
+        if row.latest:
+            _promote(site, bucket, key)
+        return Deleted(version, marker=row.marker)
+
+
+def _remove_body(site: Site, bucket: Bucket, row: Row) -> None:
+    """The body of just that version; its former name may be another version's by now."""
+    for name in stored_names(site, row):
+        try:
+            entry = site.store.stat(bucket.name, name)
+            meta = meta_of(bucket, entry)
+            if meta is not None and meta.version == row.version:
+                site.store.delete(bucket.name, name, entry.token)
+        except (Missing, Taken, BadName, Changed):
+            continue
+
+
+def _remove_outside(site: Site, bucket: Bucket, key: str) -> None:
+    """A file that is not in the index yet."""
+    found = find_or_none(site, bucket, key)
+    if found is not None and found.meta.version == "null":
+        site.remove(bucket.name, found.entry.name)
+
+
+def _promote(site: Site, bucket: Bucket, key: str) -> None:
+    """The newest version that is left becomes current: its body gets the key's own name again."""
+    rows = site.index.page_versions(bucket.name, prefix=key, limit=1).rows
+    if not rows or rows[0].key != key or rows[0].marker or not site.atomic:
+        return
+    row = rows[0]
+    kept = version_name(key, row.version)
+    try:
+        stream = site.store.open_read(bucket.name, kept)
+    except Missing:
+        return
+    try:
+        meta = meta_of(bucket, stream.entry)
+        if meta is None:
+            return
+        data = encode_meta(meta)
+        try:
+            entry = site.store.copy(stream, bucket.name, first_name(key), data, ABSENT)
+        except Taken:
+            entry = site.store.copy(stream, bucket.name, odd_name(key), data, ABSENT)
+        except Changed:  # a new file came from outside meanwhile: that is current
+            return
+    finally:
+        stream.close()
+    if entry.stamp <= row.stamp:
+        entry = msgspec.structs.replace(entry, stamp=row.stamp + 1)
+    site.index.apply([Put(row=row_of(bucket, entry, meta), keep=True)])
+    site.remove(bucket.name, kept)

@@ -1,0 +1,167 @@
+"""From bucket, key and version to what is stored: the file decides, the index says where else to look.
+
+A key that is its own name is looked for in storage first, so that changes from outside are seen at once; the
+index is asked for keys with other names, older versions and delete markers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import msgspec
+
+from cumulus.errors import S3Error
+from cumulus.index.api import Change, Put, Remove, Row
+from cumulus.model import Bucket, ObjectMeta, Versioning, encode_meta
+from cumulus.ops.names import VERSIONS, first_name, is_plain, version_name
+from cumulus.ops.rows import OPAQUE, meta_of, row_of
+from cumulus.ops.site import Site
+from cumulus.storage.api import BadName, Entry, Missing, ObjectStream, StorageError, Taken
+
+T = TypeVar("T")
+TRIES: Final = 4
+NOT_THERE: Final[tuple[type[StorageError], ...]] = (Missing, Taken, BadName)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One version of an object as it is stored."""
+
+    entry: Entry
+    meta: ObjectMeta
+
+    @property
+    def facts(self) -> tuple[str, int, int]:
+        """ETag, time of modification (ns), size: what conditions are about."""
+        return self.meta.etag, self.meta.modified_ns, self.meta.size
+
+
+def no_such_key(key: str, row: Row | None = None) -> S3Error:
+    """NoSuchKey; with a delete marker's headers where that is what is there."""
+    headers = []
+    if row is not None and row.marker:
+        headers = [("x-amz-delete-marker", "true"), ("x-amz-version-id", row.version)]
+    return S3Error("NoSuchKey", fields={"Key": key}, headers=headers)
+
+
+def _no_such_version(key: str, version: str) -> S3Error:
+    return S3Error("NoSuchVersion", fields={"Key": key, "VersionId": version[:100]})
+
+
+def _reach(
+    site: Site,
+    bucket: Bucket,
+    key: str,
+    version: str | None,
+    get: Callable[[str], T],
+    entry: Callable[[T], Entry],
+) -> tuple[T, ObjectMeta]:
+    """What `get` gives for the name under which the object is stored."""
+    plain = site.atomic and is_plain(key)
+    if plain and version is None:
+        there = _attempt(bucket, key, get, entry)
+        if there is not None:
+            return there
+    row = None
+    for _ in range(TRIES):
+        row = site.index.lookup(bucket.name, key, version)
+        if row is None or row.marker:
+            break
+        for name in stored_names(site, row):
+            there = _attempt(bucket, name, get, entry)
+            if there is not None and (version is None or there[1].version == version):
+                return there
+    if row is None and version == "null" and plain:  # a file made outside that is not in the index yet
+        there = _attempt(bucket, key, get, entry)
+        if there is not None and there[1].version == "null":
+            return there
+    if row is not None and row.marker and version is not None:
+        headers = [("x-amz-delete-marker", "true"), ("x-amz-version-id", row.version), ("Allow", "DELETE")]
+        raise S3Error("MethodNotAllowed", "This version is a delete marker.", headers=headers)
+    if row is not None and not row.marker and row.latest and version is None:
+        # removed by someone else: the index follows
+        site.index.apply([Remove(bucket=bucket.name, key=key, stamp=row.stamp, version=row.version)])
+    raise no_such_key(key, row) if version is None else _no_such_version(key, version)
+
+
+def _attempt(
+    bucket: Bucket, name: str, get: Callable[[str], T], entry: Callable[[T], Entry]
+) -> tuple[T, ObjectMeta] | None:
+    try:
+        there = get(name)
+    except NOT_THERE:
+        return None
+    meta = meta_of(bucket, entry(there))
+    return None if meta is None else (there, meta)
+
+
+def find(site: Site, bucket: Bucket, key: str, version: str | None = None) -> Found:
+    """The object without opening it. Raises `S3Error` NoSuchKey, NoSuchVersion, MethodNotAllowed (the
+    version is a delete marker)."""
+    entry, meta = _reach(
+        site, bucket, key, version, lambda name: site.store.stat(bucket.name, name), lambda entry: entry
+    )
+    _note_unhashed(site, bucket, entry, meta)
+    return Found(entry, meta)
+
+
+def find_open(site: Site, bucket: Bucket, key: str, version: str | None = None) -> tuple[Found, ObjectStream]:
+    """The object opened for reading; the caller closes the stream. Raises as `find`."""
+    stream, meta = _reach(
+        site,
+        bucket,
+        key,
+        version,
+        lambda name: site.store.open_read(bucket.name, name),
+        lambda stream: stream.entry,
+    )
+    _note_unhashed(site, bucket, stream.entry, meta)
+    return Found(stream.entry, meta), stream
+
+
+def find_or_none(site: Site, bucket: Bucket, key: str) -> Found | None:
+    """The current object, or None (nothing, or a delete marker)."""
+    try:
+        return find(site, bucket, key)
+    except S3Error as error:
+        if error.code == "NoSuchKey":
+            return None
+        raise
+
+
+def _note_unhashed(site: Site, bucket: Bucket, entry: Entry, meta: ObjectMeta) -> None:
+    if entry.meta is None and meta.etag.endswith(OPAQUE):
+        site.unhashed.append((bucket.name, entry.name))
+
+
+def stored_names(site: Site, row: Row) -> list[str]:
+    """Where a row's body is: under its name, or, once another object has taken that, under its version's."""
+    if not site.atomic or row.name.startswith(VERSIONS):
+        return [row.name]
+    kept = version_name(row.key, row.version)
+    return [row.name, kept] if row.latest else [kept, row.name]
+
+
+def adopt(site: Site, bucket: Bucket, found: Found, meta: ObjectMeta | None = None) -> Found:
+    """Give bytes that were made outside their record (in a bucket with versions: as a version of its own),
+    or replace the record by `meta`. Raises `Changed`, `Missing`."""
+    changes: list[Change] = []
+    if meta is None:
+        meta = msgspec.structs.replace(found.meta, version=site.new_version(bucket))
+        row = site.index.lookup(bucket.name, meta.key)
+        if row is not None and not row.marker and row.version != meta.version:  # overwritten from outside
+            changes.append(Remove(bucket=bucket.name, key=meta.key, stamp=row.stamp, version=row.version))
+    entry = site.store.set_meta(bucket.name, found.entry.name, encode_meta(meta), found.entry.token)
+    if not found.entry.name.startswith(VERSIONS):
+        keep = bucket.versioning is not Versioning.OFF
+        site.index.apply([*changes, Put(row=row_of(bucket, entry, meta), keep=keep)])
+    return Found(entry, meta)
+
+
+def name_for(key: str, row: Row | None) -> str:
+    """The name under which a key is, or will be, published in storage that replaces in one step."""
+    if row is not None and not row.marker and row.name and not row.name.startswith(VERSIONS):
+        return row.name
+    return first_name(key)

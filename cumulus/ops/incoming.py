@@ -1,0 +1,113 @@
+"""Bytes of an object or part on their way in: room in the quotas, checksums, storage.
+
+Room for the declared size is reserved before the first byte; a body of unknown size holds more as it grows.
+Whatever ends it otherwise than by `close` after publishing gives all back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from cumulus.checksums import Hasher
+from cumulus.errors import S3Error
+from cumulus.index.api import OverQuota, Reservation
+from cumulus.ops.quota import quota_error
+from cumulus.ops.site import Site
+from cumulus.storage.api import Entry, IfToken, ObjectStream
+
+STEP: Final = 16 << 20  # by which a reservation of unknown size grows
+BESIDE: Final = 128 << 10  # buffers of at least this are hashed in another thread while they are written
+
+
+class Incoming:
+    """One body. `size` is what came so far. Not for several threads at once."""
+
+    def __init__(
+        self,
+        site: Site,
+        bucket: str,
+        name: str,
+        *,
+        size: int | None,
+        limit: int,
+        algorithms: Iterable[str],
+        objects: int = 1,
+    ) -> None:
+        """Raises `S3Error` EntityTooLarge, QuotaExceeded and storage errors; nothing is held then."""
+        self._site = site
+        self._limit = limit
+        self._stream: ObjectStream | None = None
+        self.expected = size
+        self.size = 0
+        if size is not None and size > limit:
+            raise self._too_large(size)
+        self.hasher = Hasher(algorithms)
+        self.reservation: Reservation | None = site.reserve(bucket, size or 0, objects)
+        try:
+            self._stream = site.store.open_write(bucket, name, size)
+        except BaseException:
+            self.abort()
+            raise
+
+    def _too_large(self, size: int) -> S3Error:
+        return S3Error(
+            "EntityTooLarge", fields={"ProposedSize": str(size), "MaxSizeAllowed": str(self._limit)}
+        )
+
+    def write(self, data: memoryview) -> None:
+        """Take the next bytes. Raises `S3Error` EntityTooLarge, QuotaExceeded, IncompleteBody (more came
+        than was declared) and storage errors; the caller then aborts."""
+        if self._stream is None:
+            raise S3Error("InternalError")
+        self.size += len(data)
+        if self.size > self._limit:
+            raise self._too_large(self.size)
+        if self.expected is None:
+            self._hold()
+        elif self.size > self.expected:
+            raise S3Error("IncompleteBody", "More bytes came than were declared.")
+        if len(data) < BESIDE:
+            self.hasher.update(data)
+            self._stream.write(data)
+            return
+        hashed = self._site.hashing.submit(self.hasher.update, data)
+        try:
+            self._stream.write(data)
+        finally:
+            hashed.result()
+
+    def _hold(self) -> None:
+        held = self.reservation
+        if held is None or self.size <= held.bytes:
+            return
+        more = max(STEP, self.size - held.bytes)
+        try:
+            try:
+                self._site.index.grow(held, more)
+            except OverQuota:  # a whole step does not fit; what is needed may
+                self._site.index.grow(held, self.size - held.bytes)
+        except OverQuota as error:
+            raise quota_error(error, self.size) from error
+
+    def place(self, name: str, meta: bytes, if_token: IfToken) -> Entry:
+        """Publish what came (`cumulus.ops.publish.Place`)."""
+        if self._stream is None:
+            raise S3Error("InternalError")
+        return self._stream.commit(meta, if_token, name)
+
+    def close(self) -> None:
+        """It was published, and its reservation was settled with the index."""
+        self.reservation = None
+        self.abort()
+
+    def abort(self) -> None:
+        """Forget what was written and give the room back. Twice is once."""
+        stream, self._stream = self._stream, None
+        held, self.reservation = self.reservation, None
+        try:
+            if stream is not None:
+                stream.close()
+        finally:
+            if held is not None:
+                self._site.index.release(held)

@@ -1,0 +1,218 @@
+"""Multipart uploads: parts as they come, one object at the end.
+
+A part is stored under a name that contains its ETag and recorded in the index, which says what counts.
+Completion joins the parts in one step of storage and ends the upload in the same change of the index that
+makes the object known; asked again, it answers the same.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import itertools
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import msgspec
+
+from cumulus import checksums
+from cumulus.errors import S3Error
+from cumulus.index.api import NoSuch, Put, Upload
+from cumulus.model import Bucket, ObjectMeta, Part, encode_meta
+from cumulus.ops.buckets import end_upload, remove_parts
+from cumulus.ops.conditions import Conditions
+from cumulus.ops.find import find_or_none
+from cumulus.ops.incoming import Incoming
+from cumulus.ops.names import part_name
+from cumulus.ops.publish import Plan, publish
+from cumulus.ops.site import Site
+from cumulus.storage.api import Entry, IfToken, Missing
+
+MAX_PARTS: Final = 10_000
+Type = Literal["", "FULL_OBJECT", "COMPOSITE"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A part as a completion names it: its checksums by algorithm, as far as they are given."""
+
+    number: int
+    etag: str
+    checksums: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What a completion says of the whole: `checksum` in base64, `size` in bytes."""
+
+    checksum: str = ""
+    kind: Type = ""
+    size: int | None = None
+
+
+def no_such_upload(id: str) -> S3Error:
+    """NoSuchUpload for an id."""
+    return S3Error("NoSuchUpload", fields={"UploadId": id[:128]})
+
+
+def create(
+    site: Site, bucket: Bucket, meta: ObjectMeta, initiator: str, algorithm: str, kind: Type
+) -> Upload:
+    """Begin an upload."""
+    upload = Upload(
+        id=uuid.uuid4().hex,
+        bucket=bucket.name,
+        key=meta.key,
+        owner=meta.acl.owner,
+        initiator=initiator,
+        created_ns=site.clock(),
+        meta=meta,
+        algorithm=algorithm,
+        checksum_type=kind,
+    )
+    site.index.add_upload(upload)
+    return upload
+
+
+def get(site: Site, bucket: Bucket, key: str, id: str) -> Upload:
+    """Raises `S3Error` NoSuchUpload."""
+    upload = site.index.upload(bucket.name, key, id)
+    if upload is None:
+        raise no_such_upload(id)
+    return upload
+
+
+def add_part(site: Site, upload: Upload, number: int, incoming: Incoming, part: Part) -> Part:
+    """Store and record a part that came whole. Raises `S3Error` NoSuchUpload."""
+    part = msgspec.structs.replace(part, number=number, size=incoming.size, modified_ns=site.clock())
+    name = part_name(upload.id, number, part.etag)
+    record = ObjectMeta(
+        key=upload.key, size=part.size, etag=part.etag, modified_ns=part.modified_ns, acl=upload.meta.acl
+    )
+    incoming.place(name, encode_meta(record), None)
+    former = site.index.parts(upload.id, after=number - 1, limit=1)
+    try:
+        replaced = site.index.put_part(upload.id, part, incoming.reservation)
+    except NoSuch as error:
+        site.remove(upload.bucket, name)
+        raise no_such_upload(upload.id) from error
+    if replaced and former and former[0].number == number and former[0].etag != part.etag:
+        site.remove(upload.bucket, part_name(upload.id, number, former[0].etag))
+    return part
+
+
+def abort(site: Site, upload: Upload) -> None:
+    """End an upload and forget its parts. Raises `S3Error` NoSuchUpload."""
+    if not end_upload(site, upload):
+        raise no_such_upload(upload.id)
+
+
+def completed(site: Site, bucket: Bucket, key: str, id: str) -> ObjectMeta | None:
+    """The object that this upload has become, if that is still the current one."""
+    found = find_or_none(site, bucket, key)
+    return found.meta if found is not None and found.meta.upload == id else None
+
+
+def complete(
+    site: Site,
+    bucket: Bucket,
+    upload: Upload,
+    wanted: Sequence[Wanted],
+    promise: Promise,
+    conditions: Conditions,
+    min_part: int,
+) -> ObjectMeta:
+    """Make the object. Raises `S3Error` InvalidPart, InvalidPartOrder, EntityTooSmall, BadDigest,
+    NoSuchUpload, PreconditionFailed; the upload goes on then."""
+    parts = _choose(site, upload, wanted, min_part)
+    meta = _whole(upload, parts, promise)
+    names = [part_name(upload.id, part.number, part.etag) for part in parts]
+
+    def place(name: str, data: bytes, token: IfToken) -> Entry:
+        return site.store.concat(bucket.name, names, name, data, token)
+
+    def settle(put: Put) -> None:
+        if not site.index.drop_upload(upload.id, put):
+            site.index.apply([put])
+
+    try:
+        done = publish(site, bucket, Plan(meta, place, conditions, None, settle))
+    except Missing as error:  # its parts are gone: another completion or an abort came first
+        there = completed(site, bucket, upload.key, upload.id)
+        if there is None:
+            raise no_such_upload(upload.id) from error
+        site.index.drop_upload(upload.id)
+        return there
+    remove_parts(site, bucket.name, upload.id)
+    return done
+
+
+def _choose(site: Site, upload: Upload, wanted: Sequence[Wanted], min_part: int) -> list[Part]:
+    numbers = [one.number for one in wanted]
+    if any(a >= b for a, b in itertools.pairwise(numbers)):
+        raise S3Error("InvalidPartOrder", fields={"UploadId": upload.id})
+    there = {part.number: part for part in site.index.parts(upload.id, limit=MAX_PARTS)}
+    chosen: list[Part] = []
+    for one in wanted:
+        part = there.get(one.number)
+        if part is None or part.etag != one.etag or _differs(part, one):
+            raise S3Error(
+                "InvalidPart",
+                fields={"UploadId": upload.id, "PartNumber": str(one.number), "ETag": one.etag[:64]},
+            )
+        chosen.append(part)
+    for part in chosen[:-1]:
+        if part.size < min_part:
+            raise S3Error(
+                "EntityTooSmall",
+                fields={
+                    "ProposedSize": str(part.size),
+                    "MinSizeAllowed": str(min_part),
+                    "PartNumber": str(part.number),
+                    "ETag": part.etag,
+                },
+            )
+    return chosen
+
+
+def _differs(part: Part, wanted: Wanted) -> bool:
+    return any(part.checksums.get(name, value) != value for name, value in wanted.checksums.items())
+
+
+def _whole(upload: Upload, parts: Sequence[Part], promise: Promise) -> ObjectMeta:
+    size = sum(part.size for part in parts)
+    if promise.size is not None and promise.size != size:
+        raise S3Error("InvalidRequest", f"The parts have {size} bytes, not {promise.size}.")
+    if promise.kind and upload.checksum_type and promise.kind != upload.checksum_type:
+        raise S3Error("InvalidRequest", "The checksum type is not that of the upload.")
+    digests = b"".join(bytes.fromhex(part.etag[:32]) for part in parts)
+    value = _checksum(upload, parts)
+    if promise.checksum and promise.checksum != value:
+        raise S3Error("BadDigest", "The checksum of the whole does not fit its parts.")
+    return msgspec.structs.replace(
+        upload.meta,
+        size=size,
+        etag=f"{hashlib.md5(digests, usedforsecurity=False).hexdigest()}-{len(parts)}",
+        checksums={upload.algorithm: value} if value else {},
+        checksum_type=_kind(upload) if value else "",
+        parts=tuple(parts),
+        upload=upload.id,
+    )
+
+
+def _kind(upload: Upload) -> Type:
+    return "FULL_OBJECT" if upload.checksum_type == "FULL_OBJECT" else "COMPOSITE"
+
+
+def _checksum(upload: Upload, parts: Sequence[Part]) -> str:
+    """The checksum of the object, from those of its parts; "" if the upload has no algorithm."""
+    name = upload.algorithm
+    if not name:
+        return ""
+    values = [checksums.parse_value(name, part.checksums[name]) for part in parts]
+    if _kind(upload) == "COMPOSITE":
+        return checksums.composite(name, values)
+    sizes = [part.size for part in parts]
+    return base64.b64encode(checksums.combine(name, list(zip(values, sizes, strict=True)))).decode()

@@ -1,0 +1,94 @@
+"""Keys of S3 and names of storage: which key is its own name, and what the others are called.
+
+Pure. A key is any text of up to 1,024 bytes of UTF-8; a storage name has segments that a file system can
+hold (specification: Cumulus, POSIX layout).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+from typing import Final
+
+from cumulus.errors import S3Error
+from cumulus.storage.api import INTERNAL
+
+MAX_KEY: Final = 1024  # bytes of UTF-8
+MAX_SEGMENT: Final = 255
+ODD: Final = f"{INTERNAL}/odd/"
+BODIES: Final = f"{INTERNAL}/bodies/"
+PARTS: Final = f"{INTERNAL}/parts/"
+VERSIONS: Final = f"{INTERNAL}/versions/"
+
+_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_ADDRESS: Final = re.compile(r"\d+\.\d+\.\d+\.\d+")
+
+
+def check_bucket_name(name: str) -> None:
+    """Raises `S3Error` InvalidBucketName unless it is a name by S3's rules for new buckets."""
+    bad = (
+        not _BUCKET.fullmatch(name)
+        or ".." in name
+        or ".-" in name
+        or "-." in name
+        or _ADDRESS.fullmatch(name)
+        or name.startswith(("xn--", "sthree-"))
+        or name.endswith(("-s3alias", "--ol-s3"))
+    )
+    if bad:
+        raise S3Error("InvalidBucketName", fields={"BucketName": name[:255]})
+
+
+def check_key(key: str) -> None:
+    """Raises `S3Error` KeyTooLongError for more than 1,024 bytes."""
+    size = len(key.encode())
+    if size > MAX_KEY:
+        raise S3Error("KeyTooLongError", fields={"Size": str(size), "MaxSizeAllowed": str(MAX_KEY)})
+
+
+def is_plain(key: str) -> bool:
+    """Whether a key can be its own storage name."""
+    if "\0" in key:
+        return False
+    segments = key.split("/")
+    if segments[0] == INTERNAL:
+        return False
+    for segment in segments:
+        if segment in ("", ".", "..") or (len(segment) > 63 and len(segment.encode()) > MAX_SEGMENT):
+            return False
+    return True
+
+
+def _digest(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def odd_name(key: str) -> str:
+    """The name of a key that cannot have its own."""
+    return ODD + _digest(key)
+
+
+def first_name(key: str) -> str:
+    """The name that a key gets where nothing is in its way."""
+    return key if is_plain(key) else odd_name(key)
+
+
+def body_name() -> str:
+    """A name of its own for one body, in storage that cannot replace in one step."""
+    return BODIES + uuid.uuid4().hex
+
+
+def version_name(key: str, version: str) -> str:
+    """Where an older version is kept."""
+    return f"{VERSIONS}{_digest(key)}/{version}"
+
+
+def part_prefix(upload: str, number: int | None = None) -> str:
+    """What the names of an upload's parts, or of one part, begin with."""
+    return f"{PARTS}{upload}/" if number is None else f"{PARTS}{upload}/{number}."
+
+
+def part_name(upload: str, number: int, etag: str) -> str:
+    """One part's body: of another body, another name, so that the index and storage cannot disagree."""
+    return f"{part_prefix(upload, number)}{etag}"

@@ -1,0 +1,139 @@
+"""The one way by which an object comes to be: name, conditions, versions, then one step in storage, then the
+index.
+
+The body is ready by then (a stream, parts, or another object). Without versions and conditions that is one
+commit and one change of the index. Otherwise the current object is looked at first, and the commit holds
+only if it is still that one; if not, all is looked at again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from cumulus.errors import S3Error
+from cumulus.index.api import Put, Remove, Reservation, Row
+from cumulus.model import Bucket, ObjectMeta, Versioning, encode_meta
+from cumulus.ops.conditions import NONE, Conditions
+from cumulus.ops.find import Found, adopt, find_or_none, name_for
+from cumulus.ops.names import VERSIONS, body_name, odd_name, version_name
+from cumulus.ops.rows import row_of
+from cumulus.ops.site import Site
+from cumulus.storage.api import ABSENT, Changed, Entry, IfToken, Missing, Taken
+
+TRIES: Final = 32
+Place = Callable[[str, bytes, IfToken], Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be published. `place(name, meta, if_token)` puts the bytes under a name in one step and may
+    be called again after `Changed` and `Taken`. `settle` makes the index know (default: `Index.apply`)."""
+
+    meta: ObjectMeta
+    place: Place
+    conditions: Conditions = NONE
+    reservation: Reservation | None = None
+    settle: Callable[[Put], None] | None = None
+
+
+def publish(site: Site, bucket: Bucket, plan: Plan) -> ObjectMeta:
+    """Publish, and give the metadata as published (version and time are set here). Raises `S3Error`
+    (conditions, ConditionalRequestConflict) and storage errors; nothing has changed then."""
+    meta = msgspec.structs.replace(
+        plan.meta, modified_ns=site.clock(), version=site.new_version(bucket), marker=False
+    )
+    if bucket.versioning is Versioning.OFF and not plan.conditions and site.atomic:
+        row = site.index.lookup(bucket.name, meta.key)
+        _settle(site, plan, bucket, meta, _place(plan, meta, name_for(meta.key, row), None), row, keep=False)
+        return meta
+    with site.lock(bucket.name, meta.key):
+        for _ in range(TRIES):
+            try:
+                _publish_over(site, bucket, plan, meta)
+            except Changed:
+                continue
+            return meta
+    raise S3Error("ConditionalRequestConflict")
+
+
+def _publish_over(site: Site, bucket: Bucket, plan: Plan, meta: ObjectMeta) -> None:
+    """One attempt to replace what is there now, and nothing else. Raises `Changed`."""
+    found = find_or_none(site, bucket, meta.key)
+    plan.conditions.check_write(None if found is None else found.facts)
+    row = site.index.lookup(bucket.name, meta.key)
+    keep = keeps(bucket, found)
+    if site.atomic:
+        token: IfToken = ABSENT
+        name = name_for(meta.key, row)
+        if found is not None and not found.entry.name.startswith(VERSIONS):
+            token = keep_version(site, bucket, found) if keep else found.entry.token
+            name = found.entry.name
+        entry = _place(plan, meta, name, token)
+    else:
+        entry = plan.place(body_name(), encode_meta(meta), None)
+        if row is not None:
+            entry = msgspec.structs.replace(entry, stamp=max(entry.stamp, row.stamp + 1))
+    drop_null(site, bucket, meta.key, row)
+    _settle(site, plan, bucket, meta, entry, row, keep=keep)
+
+
+def keeps(bucket: Bucket, found: Found | None) -> bool:
+    """Whether the current object stays as an older version when it is replaced or deleted."""
+    if found is None or bucket.versioning is Versioning.OFF:
+        return False
+    return bucket.versioning is Versioning.ENABLED or found.meta.version != "null"
+
+
+def keep_version(site: Site, bucket: Bucket, found: Found) -> bytes:
+    """A second name for the current object, before the first is replaced. Gives its token after that."""
+    try:
+        if found.entry.meta is None:
+            found = adopt(site, bucket, found)
+        to = version_name(found.meta.key, found.meta.version)
+        return site.store.link(bucket.name, found.entry.name, to).token
+    except Taken:  # linked before by someone who did not come further
+        return site.store.stat(bucket.name, found.entry.name).token
+    except Missing as error:
+        raise Changed(str(error)) from error
+
+
+def drop_null(site: Site, bucket: Bucket, key: str, current: Row | None) -> None:
+    """With versioning suspended a new object replaces the version "null", wherever that is."""
+    if bucket.versioning is not Versioning.SUSPENDED:
+        return
+    old = site.index.lookup(bucket.name, key, "null")
+    if old is None or (current is not None and current.version == "null" and not current.marker):
+        return
+    site.remove(bucket.name, old.name if not old.marker else version_name(key, "null"))
+    site.index.apply([Remove(bucket=bucket.name, key=key, stamp=old.stamp, version="null")])
+
+
+def _place(plan: Plan, meta: ObjectMeta, name: str, token: IfToken) -> Entry:
+    data = encode_meta(meta)
+    try:
+        return plan.place(name, data, token)
+    except Taken:
+        other = odd_name(meta.key)
+        if name == other:
+            raise
+        return plan.place(other, data, token)
+
+
+def _settle(
+    site: Site, plan: Plan, bucket: Bucket, meta: ObjectMeta, entry: Entry, row: Row | None, *, keep: bool
+) -> None:
+    versions = bucket.versioning is not Versioning.OFF  # then only what is removed by its version goes
+    put = Put(row=row_of(bucket, entry, meta), keep=versions, reservation=plan.reservation)
+    if plan.settle is None:
+        site.index.apply([put])
+    else:
+        plan.settle(put)
+    if row is not None and not keep and not row.marker and row.name not in ("", entry.name):
+        if site.atomic:
+            site.remove(bucket.name, row.name)
+        else:
+            site.discard(bucket.name, row.name)

@@ -1,0 +1,80 @@
+"""From what storage holds to what the index says: the metadata of an entry and the row of an object.
+
+Used when objects are published, by rescans and by `doctor --rebuild`. Pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+import msgspec
+
+from cumulus.index.api import Row
+from cumulus.model import Acl, Bucket, ObjectMeta, decode_meta
+from cumulus.ops.names import is_plain
+from cumulus.storage.api import Entry
+
+OPAQUE: Final = "-0"  # end of an ETag that is no MD5 and of no multipart object
+DEFAULT_TYPE: Final = "binary/octet-stream"
+
+
+def opaque_etag(entry: Entry) -> str:
+    """ETag of bytes that nobody has hashed: new with every change, never equal to an MD5."""
+    return hashlib.sha256(entry.token).hexdigest()[:32] + OPAQUE
+
+
+def meta_of(bucket: Bucket, entry: Entry) -> ObjectMeta | None:
+    """What belongs to the object stored as `entry`. Bytes made or changed by someone else belong to the
+    bucket's owner, and their key is their name. None: no object (an internal name without a record)."""
+    if entry.meta is not None:
+        try:
+            return decode_meta(entry.meta)
+        except msgspec.MsgspecError:
+            pass  # damaged from outside: the bytes count as made outside
+    if not is_plain(entry.name):
+        return None
+    return ObjectMeta(
+        key=entry.name,
+        size=entry.size,
+        etag=opaque_etag(entry),
+        modified_ns=entry.mtime_ns,
+        acl=Acl(owner=bucket.owner),
+    )
+
+
+def row_of(bucket: Bucket, entry: Entry, meta: ObjectMeta, latest: bool = True) -> Row:
+    """The index's row of an object."""
+    return Row(
+        bucket=bucket.name,
+        key=meta.key,
+        version=meta.version,
+        stamp=entry.stamp,
+        name=entry.name,
+        token=entry.token,
+        size=meta.size,
+        etag=meta.etag,
+        modified_ns=meta.modified_ns,
+        owner=meta.acl.owner,
+        latest=latest,
+        marker=meta.marker,
+        checksum=",".join(sorted(name.upper() for name in meta.checksums)),
+        checksum_type=meta.checksum_type,
+    )
+
+
+def marker_row(bucket: Bucket, key: str, version: str, stamp: int, at_ns: int, owner: str) -> Row:
+    """The row of a delete marker."""
+    return Row(
+        bucket=bucket.name,
+        key=key,
+        version=version,
+        stamp=stamp,
+        name="",
+        token=b"",
+        size=0,
+        etag="",
+        modified_ns=at_ns,
+        owner=owner,
+        marker=True,
+    )

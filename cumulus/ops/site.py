@@ -1,0 +1,103 @@
+"""What every operation works with: storage, index, users, a clock; made once for each process."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from cumulus.errors import S3Error
+from cumulus.index.api import Directory, Index, OverQuota, Reservation
+from cumulus.model import Bucket, Versioning
+from cumulus.ops.quota import quota_error
+from cumulus.storage.api import FileStore, Missing
+
+STRIPES: Final = 512
+DISCARD_AFTER_NS: Final = 600 * 1_000_000_000
+HASH_QUEUE: Final = 10_000
+
+
+class Site:
+    """The collaborators of all operations. `opaque_etags`: ETags are random instead of MD5 sums, which
+    saves the hashing (setting `etag`). `hashing` hashes large buffers while they are written."""
+
+    def __init__(
+        self,
+        store: FileStore,
+        index: Index,
+        directory: Directory,
+        clock: Callable[[], int],
+        *,
+        region: str = "us-east-1",
+        opaque_etags: bool = False,
+        hash_threads: int = 2,
+    ) -> None:
+        self.store = store
+        self.index = index
+        self.directory = directory
+        self.clock = clock
+        self.region = region
+        self.opaque_etags = opaque_etags
+        self.atomic = store.capabilities.atomic_replace
+        self.hashing = ThreadPoolExecutor(hash_threads, thread_name_prefix="cumulus-hash")
+        self._locks = [threading.Lock() for _ in range(STRIPES)]
+        self._discarded: deque[tuple[int, str, str]] = deque()
+        self.unhashed: deque[tuple[str, str]] = deque(maxlen=HASH_QUEUE)
+
+    def close(self) -> None:
+        """End the hashing threads and remove bodies that wait to be discarded."""
+        self.hashing.shutdown()
+        self.empty_bin(all_of_it=True)
+
+    def lock(self, bucket: str, key: str) -> threading.Lock:
+        """One lock for changes of a key that take several steps. Between processes if_token decides."""
+        digest = hashlib.blake2b(f"{bucket}/{key}".encode(), digest_size=4).digest()
+        return self._locks[int.from_bytes(digest) % STRIPES]
+
+    def bucket(self, name: str) -> Bucket:
+        """Raises `S3Error` NoSuchBucket."""
+        bucket = self.index.bucket(name)
+        if bucket is None:
+            raise S3Error("NoSuchBucket", fields={"BucketName": name[:255]})
+        return bucket
+
+    def can_version(self) -> bool:
+        """Whether older versions can be kept: by a second name, or because each body has its own."""
+        return self.store.capabilities.hardlink or not self.atomic
+
+    def new_version(self, bucket: Bucket) -> str:
+        """The version id of what is published in a bucket now. Ids of later versions sort first."""
+        if bucket.versioning is not Versioning.ENABLED:
+            return "null"
+        return f"{(1 << 64) - 1 - self.clock():016x}{uuid.uuid4().hex[:16]}"
+
+    def reserve(self, bucket: str, size: int, objects: int = 1) -> Reservation:
+        """Room in the quotas. Raises `S3Error` QuotaExceeded."""
+        try:
+            return self.index.reserve(bucket, size, objects)
+        except OverQuota as error:
+            raise quota_error(error, size) from error
+
+    def discard(self, bucket: str, name: str) -> None:
+        """Remove a body that nothing names any more, later: readers may still be at it."""
+        self._discarded.append((self.clock() + DISCARD_AFTER_NS, bucket, name))
+
+    def empty_bin(self, *, all_of_it: bool = False) -> int:
+        """Remove discarded bodies whose time has come; how many."""
+        count, now = 0, self.clock()
+        while self._discarded and (all_of_it or self._discarded[0][0] <= now):
+            _, bucket, name = self._discarded.popleft()
+            self.remove(bucket, name)
+            count += 1
+        return count
+
+    def remove(self, bucket: str, name: str) -> None:
+        """Remove a name that may be gone already."""
+        try:
+            self.store.delete(bucket, name)
+        except Missing:
+            return

@@ -1,0 +1,113 @@
+"""CopyObject."""
+
+from __future__ import annotations
+
+import msgspec
+
+from cumulus.checksums import parse_algorithm
+from cumulus.errors import S3Error
+from cumulus.model import Bucket, ObjectMeta
+from cumulus.ops import copies
+from cumulus.ops.find import Found, find_open
+from cumulus.rest import documents, grants
+from cumulus.rest.call import Reply
+from cumulus.rest.headers import (
+    conditions,
+    header_tags,
+    refuse_unsupported,
+    stored_headers,
+    user_metadata,
+    version_headers,
+)
+from cumulus.rest.objects import copy_document
+from cumulus.rest.request import Request
+from cumulus.rest.target import copy_source
+from cumulus.storage.api import ObjectStream
+
+
+def open_source(request: Request) -> tuple[Bucket, Found, ObjectStream]:
+    """The source that x-amz-copy-source names, opened, its reading allowed and its conditions met. The caller
+    closes the stream."""
+    name, key, version = copy_source(request.header("x-amz-copy-source"))
+    bucket = request.site.bucket(name)
+    expected = request.header("x-amz-source-expected-bucket-owner")
+    if expected and expected != bucket.owner:
+        raise S3Error("AccessDenied")
+    try:
+        found, stream = find_open(request.site, bucket, key, version)
+    except S3Error as error:
+        if error.code in ("NoSuchKey", "NoSuchVersion"):
+            request.authorize("s3:ListBucket", at=(bucket, key))
+        if error.code == "MethodNotAllowed":
+            raise S3Error("InvalidRequest", "The source of a copy may not be a delete marker.") from error
+        raise
+    try:
+        action = "s3:GetObject" if version is None else "s3:GetObjectVersion"
+        request.authorize(action, found.meta, at=(bucket, key))
+        wanted = conditions(request.call.headers, "x-amz-copy-source-")
+        wanted.check_read(found.meta.etag, found.meta.modified_ns, copy=True)
+    except BaseException:
+        stream.close()
+        raise
+    return bucket, found, stream
+
+
+def copy_object(request: Request) -> Reply:
+    """CopyObject: bytes stay where they are if storage can share them."""
+    refuse_unsupported(request.call.headers)
+    directive = _directive(request, "x-amz-metadata-directive")
+    tagging = _directive(request, "x-amz-tagging-directive")
+    asked = request.header("x-amz-checksum-algorithm")
+    algorithm = parse_algorithm(asked) if asked else ""
+    source_bucket, found, stream = open_source(request)
+    try:
+        meta = _new_meta(request, found.meta, replace=directive == "REPLACE", retag=tagging == "REPLACE")
+        source = copy_source(request.header("x-amz-copy-source"))
+        itself = copies.in_place(request.bucket, source, request.key)
+        if itself and directive == "COPY" and tagging == "COPY" and not _has_acl(request) and not algorithm:
+            raise S3Error(
+                "InvalidRequest",
+                "This copy request is illegal because it is trying to copy an object to itself without "
+                "changing the object's metadata, storage class, website redirect location or encryption "
+                "attributes.",
+            )
+        meta = copies.complete_meta(stream, meta, algorithm)
+        wanted = conditions(request.call.headers)
+        if itself:
+            done = copies.replace_record(request.site, request.bucket, found, meta, wanted)
+        else:
+            done = copies.copy_whole(request.site, stream, request.bucket, meta, wanted)
+    finally:
+        stream.close()
+    headers = version_headers(request.bucket, done.version)
+    if source_bucket.versioning:
+        headers.append(("x-amz-copy-source-version-id", found.meta.version))
+    return documents.reply(copy_document("CopyObjectResult", done), *headers)
+
+
+def _has_acl(request: Request) -> bool:
+    return any(
+        name == "x-amz-acl" or name.startswith("x-amz-grant-") for name, _ in request.call.headers.items()
+    )
+
+
+def _directive(request: Request, name: str) -> str:
+    value = request.header(name) or "COPY"
+    if value not in ("COPY", "REPLACE"):
+        raise S3Error("InvalidArgument", f"Unknown {name.removeprefix('x-amz-').replace('-', ' ')}.")
+    return value
+
+
+def _new_meta(request: Request, source: ObjectMeta, *, replace: bool, retag: bool) -> ObjectMeta:
+    headers = request.call.headers
+    if retag:
+        request.authorize("s3:PutObjectTagging")
+    return msgspec.structs.replace(
+        source,
+        key=request.key,
+        acl=grants.new_object_acl(request),
+        headers=stored_headers(headers) if replace else source.headers,
+        user=user_metadata(headers) if replace else source.user,
+        tags=header_tags(request.header("x-amz-tagging")) if retag else source.tags,
+        upload="",
+    )

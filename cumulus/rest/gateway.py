@@ -1,0 +1,131 @@
+"""A request head in, a reply or a sink for its body out: target, signature, table, rights, handler.
+
+Everything that fails on the way becomes an S3 error document here, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from cumulus.auth.verify import AuthSettings, authenticate
+from cumulus.errors import S3Error
+from cumulus.index.api import Directory, Index
+from cumulus.ops.site import Site
+from cumulus.rest import cors, table, target
+from cumulus.rest.call import Call, Reply, Sink
+from cumulus.rest.refusals import reply, to_s3
+from cumulus.rest.request import Operation, Request, RestSettings
+from cumulus.storage.api import FileStore
+
+
+def make_gateway(
+    settings: RestSettings,
+    store: FileStore,
+    index: Index,
+    directory: Directory,
+    clock: Callable[[], int] = time.time_ns,
+) -> S3Gateway:
+    """The S3 service over these collaborators; `clock` gives nanoseconds since 1970."""
+    site = Site(store, index, directory, clock, region=settings.region, opaque_etags=settings.opaque_etags)
+    return S3Gateway(settings, site)
+
+
+class S3Gateway:
+    """`cumulus.rest.call.Gateway` for S3. `site` is what background work (`cumulus.ops.jobs`) shares."""
+
+    def __init__(self, settings: RestSettings, site: Site) -> None:
+        self.settings = settings
+        self.site = site
+        self._auth = AuthSettings(
+            region=settings.region, allow_sigv2=settings.allow_sigv2, domain=settings.domain
+        )
+
+    def close(self) -> None:
+        """End its threads."""
+        self.site.close()
+
+    def start(self, call: Call) -> Reply | Sink:
+        """Authenticate, authorize, route, do. Never raises: failures are S3 error Replies."""
+        request: Request | None = None
+        try:
+            request = self._request(call)
+            answer = self._answer(request)
+        except Exception as error:
+            return self.refuse(call, request, error)
+        if isinstance(answer, Sink):
+            return _Guarded(self, request, answer)
+        return self.finish(request, answer)
+
+    def _request(self, call: Call) -> Request:
+        where = target.parse(call.target, call.headers.get("host"), self.settings.domain)
+        call.notes.update(bucket=where.bucket, key=where.key)
+        operation = table.PREFLIGHT if call.method == "OPTIONS" else table.select(call, where)
+        call.notes["operation"] = operation.name
+        auth = authenticate(call, self.site.directory, self._auth, self.site.clock())
+        if auth.identity.user is not None:
+            call.notes.update(user=auth.identity.user.name, key_id=auth.identity.access_key)
+        return Request(self.site, self.settings, call, operation, where, auth)
+
+    def _answer(self, request: Request) -> Reply | Sink:
+        operation = request.operation
+        if operation.level != "service" and not table.makes_bucket(operation):
+            request.loaded = self.site.bucket(request.target.bucket)
+            expected = request.header("x-amz-expected-bucket-owner")
+            if expected and expected != request.loaded.owner:
+                raise S3Error("AccessDenied")
+        if operation.action:
+            request.authorize(operation.action)
+        if operation.handler is None:
+            raise S3Error("NotImplemented", f"{operation.name} is not implemented.")
+        return operation.handler(request)
+
+    def finish(self, request: Request, answer: Reply) -> Reply:
+        """What every reply to this request carries besides."""
+        answer.headers.extend(cors.reply_headers(request))
+        return answer
+
+    def refuse(self, call: Call, request: Request | None, error: BaseException) -> Reply:
+        """The error document for an exception."""
+        answer = reply(to_s3(error, call.id), call, call.target.partition("?")[0])
+        return answer if request is None else self.finish(request, answer)
+
+
+class _Guarded(Sink):
+    """A handler's sink whose exceptions become replies; it is aborted when it has failed."""
+
+    def __init__(self, gateway: S3Gateway, request: Request, sink: Sink) -> None:
+        self._gateway, self._request, self._sink = gateway, request, sink
+        self._done = False
+
+    def write(self, data: memoryview) -> Reply | None:
+        try:
+            return self._sink.write(data)
+        except Exception as error:
+            return self._fail(error)
+
+    def finish(self) -> Reply:
+        try:
+            answer = self._gateway.finish(self._request, self._sink.finish())
+        except Exception as error:
+            return self._fail(error)
+        self._done = True
+        return answer
+
+    def _fail(self, error: Exception) -> Reply:
+        self.abort()
+        return self._gateway.refuse(self._request.call, self._request, error)
+
+    def abort(self) -> None:
+        if self._done:
+            return
+        self._done = True
+        try:
+            self._sink.abort()
+        except Exception as error:
+            to_s3(error, self._request.call.id)
+
+
+def operations() -> list[Operation]:
+    """The table of operations, for documents and tests."""
+    return list(table.OPERATIONS)

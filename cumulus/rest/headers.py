@@ -1,0 +1,184 @@
+"""What headers of requests say about objects, and those that replies carry. Pure.
+
+Source: Amazon S3 API reference (PutObject, GetObject, CopyObject); RFC 9110 for dates.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import formatdate, parsedate_to_datetime
+from typing import Final
+from urllib.parse import parse_qsl
+
+from cumulus.checksums import header as checksum_header
+from cumulus.errors import S3Error
+from cumulus.model import Bucket, ObjectMeta, Versioning
+from cumulus.ops.conditions import Conditions
+from cumulus.ops.rows import DEFAULT_TYPE
+from cumulus.rest.call import Headers
+
+STORED: Final = (
+    "content-type",
+    "cache-control",
+    "content-disposition",
+    "content-encoding",
+    "content-language",
+    "expires",
+)
+OVERRIDES: Final = {f"response-{name}": name for name in STORED}
+MAX_USER: Final = 2048  # bytes of names and values together
+CLASSES: Final = {
+    "STANDARD",
+    "REDUCED_REDUNDANCY",
+    "STANDARD_IA",
+    "ONEZONE_IA",
+    "INTELLIGENT_TIERING",
+}
+_USER: Final = "x-amz-meta-"
+_REFUSED: Final = (
+    "x-amz-server-side-encryption",
+    "x-amz-object-lock-",
+    "x-amz-website-redirect-location",
+    "x-amz-copy-source-server-side-encryption",
+    "x-amz-write-offset-bytes",
+)
+MAX_TAGS: Final = 10
+_TAG_TEXT: Final = re.compile(r"[\w\s+\-=.:/@]*")
+_TITLES: Final = {name: "-".join(word.capitalize() for word in name.split("-")) for name in STORED}
+
+
+def http_date(ns: int) -> str:
+    """Sun, 06 Nov 1994 08:49:37 GMT."""
+    return formatdate(ns // 1_000_000_000, usegmt=True)
+
+
+def iso_date(ns: int) -> str:
+    """1994-11-06T08:49:37.000Z, as documents carry it."""
+    seconds, rest = divmod(ns, 1_000_000_000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{rest // 1_000_000:03d}Z"
+
+
+def parse_date(text: str) -> int | None:
+    """Nanoseconds of an HTTP date or an ISO 8601 date; None for what is none (then a condition is ignored, as
+    HTTP says)."""
+    try:
+        when = parsedate_to_datetime(text)
+    except (ValueError, TypeError, IndexError):
+        try:
+            when = datetime.fromisoformat(text)
+        except ValueError:
+            return None
+    if when.tzinfo is None:
+        when = when.replace(tzinfo=UTC)
+    try:
+        return int(when.timestamp()) * 1_000_000_000
+    except (OverflowError, ValueError):
+        return None
+
+
+def _etags(text: str) -> tuple[str, ...]:
+    tags = (part.strip().removeprefix("W/").strip('"') for part in text.split(","))
+    return tuple(tag for tag in tags if tag)
+
+
+def conditions(headers: Headers, prefix: str = "") -> Conditions:
+    """Conditions of a request; `prefix` "x-amz-copy-source-" gives those on the source of a copy."""
+    size = headers.get("x-amz-if-match-size") if not prefix else ""
+    exact = headers.get("x-amz-if-match-last-modified-time") if not prefix else ""
+    if size and not size.isdecimal():
+        raise S3Error("InvalidArgument", "x-amz-if-match-size must be a number.")
+    return Conditions(
+        match=_etags(headers.get(prefix + "if-match")),
+        none_match=_etags(headers.get(prefix + "if-none-match")),
+        modified_since_ns=parse_date(headers.get(prefix + "if-modified-since")),
+        unmodified_since_ns=parse_date(headers.get(prefix + "if-unmodified-since")),
+        size=int(size) if size else None,
+        exact_modified_ns=parse_date(exact) if exact else None,
+    )
+
+
+def refuse_unsupported(headers: Headers) -> None:
+    """Raises `S3Error` NotImplemented for what would change the object in a way that we do not keep."""
+    for name, _ in headers.items():
+        if name.startswith(_REFUSED):
+            raise S3Error("NotImplemented", f"{name} is not implemented.", fields={"Header": name})
+    storage_class = headers.get("x-amz-storage-class")
+    if storage_class and storage_class not in CLASSES:
+        raise S3Error("InvalidStorageClass")
+
+
+def stored_headers(headers: Headers) -> dict[str, str]:
+    """The standard headers that belong to an object."""
+    kept = {name: headers.get(name) for name in STORED if headers.get(name)}
+    coding = ",".join(
+        part.strip()
+        for part in kept.pop("content-encoding", "").split(",")
+        if part.strip() and part.strip().lower() != "aws-chunked"
+    )
+    return {**kept, "content-encoding": coding} if coding else kept
+
+
+def user_metadata(headers: Headers) -> dict[str, str]:
+    """x-amz-meta-… without the prefix. Raises `S3Error` MetadataTooLarge."""
+    pairs = {name[len(_USER) :]: value for name, value in headers.items() if name.startswith(_USER)}
+    size = sum(len(name) + len(value) for name, value in pairs.items())
+    if size > MAX_USER:
+        raise S3Error("MetadataTooLarge", fields={"Size": str(size), "MaxSizeAllowed": str(MAX_USER)})
+    return pairs
+
+
+def check_tags(pairs: list[tuple[str, str]], limit: int = MAX_TAGS) -> dict[str, str]:
+    """Tags by key. Raises `S3Error` InvalidTag, BadRequest for too many."""
+    if len(pairs) > limit:
+        raise S3Error("InvalidTag", f"There can be at most {limit} tags.")
+    tags: dict[str, str] = {}
+    for key, value in pairs:
+        if not key or len(key) > 128 or not _TAG_TEXT.fullmatch(key):
+            raise S3Error("InvalidTag", "The TagKey you have provided is invalid.")
+        if len(value) > 256 or not _TAG_TEXT.fullmatch(value):
+            raise S3Error("InvalidTag", "The TagValue you have provided is invalid.")
+        if key in tags:
+            raise S3Error("InvalidTag", "Cannot provide multiple Tags with the same key.")
+        tags[key] = value
+    return tags
+
+
+def header_tags(text: str) -> dict[str, str]:
+    """Tags of x-amz-tagging (as in a query). Raises `S3Error` InvalidTag, InvalidArgument."""
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=100)
+    except ValueError as error:
+        raise S3Error("InvalidArgument", "x-amz-tagging cannot be read.") from error
+    return check_tags(pairs)
+
+
+def version_headers(bucket: Bucket, version: str) -> list[tuple[str, str]]:
+    """x-amz-version-id, in a bucket that has had versions."""
+    return [] if bucket.versioning is Versioning.OFF else [("x-amz-version-id", version)]
+
+
+def checksum_headers(meta: ObjectMeta) -> list[tuple[str, str]]:
+    """x-amz-checksum-… and their type."""
+    pairs = [(checksum_header(name), value) for name, value in meta.checksums.items()]
+    return [*pairs, ("x-amz-checksum-type", meta.checksum_type)] if pairs else []
+
+
+def object_headers(
+    bucket: Bucket, meta: ObjectMeta, overrides: Mapping[str, str], *, checksums: bool
+) -> list[tuple[str, str]]:
+    """What GET and HEAD say of an object, without the range."""
+    stored = {"content-type": DEFAULT_TYPE, **meta.headers, **overrides}
+    pairs = [
+        ("ETag", f'"{meta.etag}"'),
+        ("Last-Modified", http_date(meta.modified_ns)),
+        ("Accept-Ranges", "bytes"),
+        *((_TITLES[name], value) for name, value in stored.items()),
+        *((_USER + name, value) for name, value in meta.user.items()),
+        *version_headers(bucket, meta.version),
+    ]
+    if meta.tags:
+        pairs.append(("x-amz-tagging-count", str(len(meta.tags))))
+    return pairs + checksum_headers(meta) if checksums else pairs

@@ -1,0 +1,101 @@
+"""DeleteObjects: up to 1,000 keys, each with its own right, condition and outcome."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from cumulus.errors import S3Error
+from cumulus.ops.conditions import Conditions
+from cumulus.ops.deletes import Deleted, delete_current, delete_version
+from cumulus.ops.names import check_key
+from cumulus.rest import documents
+from cumulus.rest.call import Reply, Sink
+from cumulus.rest.headers import parse_date
+from cumulus.rest.refusals import to_s3
+from cumulus.rest.request import Request
+from cumulus.rest.sinks import MAX_LONG_DOCUMENT, DocumentSink
+from cumulus.xml import Element, Writer, parse
+
+MAX_DELETES: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    key: str
+    version: str | None
+    conditions: Conditions
+
+
+def delete_objects(request: Request) -> Sink:
+    """DeleteObjects. Rights are asked for key by key; a client needs one of the two that digest the body."""
+    headers = request.call.headers
+    sums = any(name.startswith("x-amz-checksum-") for name, _ in headers.items())
+    if "content-md5" not in headers and not sums and "x-amz-trailer" not in headers:
+        raise S3Error("InvalidRequest", "Missing required header for this request: Content-MD5")
+    return DocumentSink(request, lambda body: _run(request, body), limit=MAX_LONG_DOCUMENT)
+
+
+def _run(request: Request, body: bytes) -> Reply:
+    root = parse(body, "Delete")
+    wanted = [_wanted(element) for element in root.all("Object")]
+    if not 0 < len(wanted) <= MAX_DELETES:
+        raise S3Error("MalformedXML", f"A deletion names 1 to {MAX_DELETES} objects.")
+    quiet = root.value("Quiet").lower() == "true"
+    document = Writer("DeleteResult")
+    for one in wanted:
+        try:
+            done = _delete(request, one)
+        except Exception as error:
+            _failed(document, one, to_s3(error, request.call.id))
+        else:
+            if not quiet:
+                _deleted(document, one, done)
+    return documents.reply(document)
+
+
+def _wanted(element: Element) -> _Wanted:
+    key = element.raw("Key")
+    if not key:
+        raise S3Error("MalformedXML")
+    etag, size = element.value("ETag").strip('"'), element.value("Size")
+    if size and not size.isdecimal():
+        raise S3Error("MalformedXML")
+    return _Wanted(
+        key,
+        element.value("VersionId") or None,
+        Conditions(
+            match=(etag,) if etag else (),
+            size=int(size) if size else None,
+            exact_modified_ns=parse_date(element.value("LastModifiedTime")),
+        ),
+    )
+
+
+def _delete(request: Request, wanted: _Wanted) -> Deleted:
+    check_key(wanted.key)
+    at = (request.bucket, wanted.key)
+    if wanted.version is not None:
+        request.authorize("s3:DeleteObjectVersion", at=at)
+        return delete_version(request.site, request.bucket, wanted.key, wanted.version)
+    request.authorize("s3:DeleteObject", at=at)
+    return delete_current(request.site, request.bucket, wanted.key, request.owner, wanted.conditions)
+
+
+def _deleted(document: Writer, wanted: _Wanted, done: Deleted) -> None:
+    document.begin("Deleted")
+    document.leaf("Key", wanted.key)
+    if wanted.version is not None:
+        document.leaf("VersionId", wanted.version)
+    if done.marker:
+        document.leaves(("DeleteMarker", True), ("DeleteMarkerVersionId", done.version))
+    document.end()
+
+
+def _failed(document: Writer, wanted: _Wanted, error: S3Error) -> None:
+    document.begin("Error")
+    document.leaf("Key", wanted.key)
+    if wanted.version is not None:
+        document.leaf("VersionId", wanted.version)
+    document.leaves(("Code", error.code), ("Message", error.message))
+    document.end()

@@ -1,0 +1,318 @@
+"""Handlers of objects: GetObject, HeadObject, PutObject, DeleteObject, GetObjectAttributes."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from cumulus.errors import S3Error
+from cumulus.model import ObjectMeta
+from cumulus.ops.conditions import SECOND_NS, Conditions
+from cumulus.ops.deletes import delete_current, delete_version
+from cumulus.ops.find import Found, find, find_open, find_or_none
+from cumulus.ops.incoming import Incoming
+from cumulus.ops.names import first_name
+from cumulus.ops.publish import Plan, publish
+from cumulus.ops.ranges import part_range, read_range
+from cumulus.ops.rows import OPAQUE
+from cumulus.rest import documents, expect, grants
+from cumulus.rest.call import Download, Reply, Sink
+from cumulus.rest.headers import (
+    OVERRIDES,
+    checksum_headers,
+    conditions,
+    header_tags,
+    http_date,
+    iso_date,
+    object_headers,
+    parse_date,
+    refuse_unsupported,
+    stored_headers,
+    user_metadata,
+    version_headers,
+)
+from cumulus.rest.request import Request
+from cumulus.rest.sinks import BodySink, declared
+from cumulus.xml import Writer
+
+T = TypeVar("T")
+
+
+# reading -----------------------------------------------------------------------------------------------
+def reach(request: Request, get: Callable[[], T]) -> T:
+    """What `get` finds. Who may not list the bucket is not told that a key is not there: `S3Error`
+    AccessDenied instead of NoSuchKey."""
+    try:
+        return get()
+    except S3Error as error:
+        if error.code in ("NoSuchKey", "NoSuchVersion") and not request.allowed("s3:ListBucket"):
+            raise S3Error("AccessDenied") from error
+        raise
+
+
+def read_action(request: Request, what: str = "GetObject") -> str:
+    """The action's name: reading a given version is one of its own."""
+    return f"s3:{what}" if request.version is None else f"s3:{what.replace('Object', 'ObjectVersion')}"
+
+
+def find_allowed(request: Request, what: str = "GetObject") -> Found:
+    """The request's object, once its reading is allowed."""
+    found = reach(request, lambda: find(request.site, request.bucket, request.key, request.version))
+    request.authorize(read_action(request, what), found.meta)
+    return found
+
+
+def get_object(request: Request) -> Reply:
+    """GetObject."""
+    overrides = _overrides(request)
+    found, stream = reach(
+        request, lambda: find_open(request.site, request.bucket, request.key, request.version)
+    )
+    try:
+        request.authorize(read_action(request), found.meta)
+        status, headers, offset, length = _describe(request, found.meta, overrides)
+        return Reply(status, headers, Download(stream, offset, length))
+    except BaseException:
+        stream.close()
+        raise
+
+
+def head_object(request: Request) -> Reply:
+    """HeadObject: what GetObject would say, without the body."""
+    overrides = _overrides(request)
+    found = find_allowed(request)
+    status, headers, _, length = _describe(request, found.meta, overrides)
+    return Reply(status, headers, length=length)
+
+
+def _overrides(request: Request) -> dict[str, str]:
+    """response-… parameters; who is nobody may not send them."""
+    given = {OVERRIDES[name]: value for name, value in request.query.items() if name in OVERRIDES}
+    if given and request.identity.user is None:
+        raise S3Error(
+            "InvalidRequest", "Request specific response headers cannot be used for anonymous GET requests."
+        )
+    if any(ord(c) < 0x20 or ord(c) > 0xFF for value in given.values() for c in value):
+        raise S3Error("InvalidArgument", "A response header's value is not valid.")
+    return given
+
+
+def _describe(
+    request: Request, meta: ObjectMeta, overrides: dict[str, str]
+) -> tuple[int, list[tuple[str, str]], int, int]:
+    """Status, headers, offset and length of what is to be sent. Raises `S3Error` (conditions, range)."""
+    _check_read(conditions(request.call.headers), request, meta)
+    checksums = request.header("x-amz-checksum-mode").upper() == "ENABLED"
+    headers = object_headers(request.bucket, meta, overrides, checksums=checksums)
+    number, text = request.query.get("partNumber", ""), request.header("range")
+    if number:
+        if text:
+            raise S3Error("InvalidRequest", "Cannot specify both Range header and partNumber query parameter")
+        offset, length = part_range(meta, request.integer("partNumber", 1, 1, 10_000))
+        headers.append(("x-amz-mp-parts-count", str(len(meta.parts) or 1)))
+        if length == meta.size == 0:
+            return 200, headers, 0, 0
+    else:
+        wanted = read_range(text, meta.size) if text and _range_holds(request, meta) else None
+        if wanted is None:
+            return 200, headers, 0, meta.size
+        offset, length = wanted
+    headers.append(("Content-Range", f"bytes {offset}-{offset + length - 1}/{meta.size}"))
+    return 206, headers, offset, length
+
+
+def _check_read(wanted: Conditions, request: Request, meta: ObjectMeta) -> None:
+    try:
+        wanted.check_read(meta.etag, meta.modified_ns)
+    except S3Error as error:
+        if error.code == "NotModified":
+            error.headers = [
+                ("ETag", f'"{meta.etag}"'),
+                ("Last-Modified", http_date(meta.modified_ns)),
+                *version_headers(request.bucket, meta.version),
+            ]
+        raise
+
+
+def _range_holds(request: Request, meta: ObjectMeta) -> bool:
+    """If-Range: the range counts only if the object is still the one that the client has."""
+    text = request.header("if-range")
+    if not text:
+        return True
+    if text.startswith(('"', "W/")):
+        return text == f'"{meta.etag}"'
+    return parse_date(text) == meta.modified_ns // SECOND_NS * SECOND_NS
+
+
+def get_attributes(request: Request) -> Reply:
+    """GetObjectAttributes."""
+    wanted = {part.strip() for part in request.header("x-amz-object-attributes").split(",") if part.strip()}
+    known = {"ETag", "Checksum", "ObjectParts", "StorageClass", "ObjectSize"}
+    if not wanted or not wanted <= known:
+        raise S3Error("InvalidArgument", "Invalid attribute name specified.")
+    found = find_allowed(request, "GetObjectAttributes")
+    meta = found.meta
+    document = Writer("GetObjectAttributesResponse")
+    if "ETag" in wanted:
+        document.leaf("ETag", meta.etag)
+    if "Checksum" in wanted and meta.checksums:
+        document.begin("Checksum")
+        documents.checksums(document, meta.checksums)
+        document.leaf("ChecksumType", meta.checksum_type)
+        document.end()
+    if "ObjectParts" in wanted and meta.parts:
+        _attribute_parts(request, document, meta)
+    if "StorageClass" in wanted:
+        document.leaf("StorageClass", "STANDARD")
+    if "ObjectSize" in wanted:
+        document.leaf("ObjectSize", meta.size)
+    return documents.reply(
+        document,
+        ("Last-Modified", http_date(meta.modified_ns)),
+        *version_headers(request.bucket, meta.version),
+    )
+
+
+def _attribute_parts(request: Request, document: Writer, meta: ObjectMeta) -> None:
+    limit = _header_number(request, "x-amz-max-parts", 1000)
+    after = _header_number(request, "x-amz-part-number-marker", 0)
+    later = [part for part in meta.parts if part.number > after]
+    page = later[: min(limit, 1000)]
+    document.begin("ObjectParts")
+    document.leaf("PartsCount", len(meta.parts))
+    if any(part.checksums for part in page):
+        for part in page:
+            document.begin("Part")
+            document.leaves(("PartNumber", part.number), ("Size", part.size))
+            documents.checksums(document, part.checksums)
+            document.end()
+    document.leaves(
+        ("PartNumberMarker", after),
+        ("NextPartNumberMarker", page[-1].number if page else after),
+        ("MaxParts", limit),
+        ("IsTruncated", len(page) < len(later)),
+    )
+    document.end()
+
+
+def _header_number(request: Request, name: str, default: int) -> int:
+    text = request.header(name)
+    if not text:
+        return default
+    if not text.isdecimal() or len(text) > 9:
+        raise S3Error("InvalidArgument", f"{name} must be a number.")
+    return int(text)
+
+
+# writing -----------------------------------------------------------------------------------------------
+def new_meta(request: Request) -> ObjectMeta:
+    """What the head of a PUT or of a new upload says about the object to be; size and ETag come later.
+    Raises `S3Error`; asks for the rights that ACL and tags need besides."""
+    headers = request.call.headers
+    refuse_unsupported(headers)
+    tags = header_tags(request.header("x-amz-tagging"))
+    if tags:
+        request.authorize("s3:PutObjectTagging")
+    return ObjectMeta(
+        key=request.key,
+        size=0,
+        etag="",
+        modified_ns=0,
+        acl=grants.new_object_acl(request),
+        headers=stored_headers(headers),
+        user=user_metadata(headers),
+        tags=tags,
+    )
+
+
+def etag_of(incoming: Incoming) -> str:
+    """The MD5 sum, or where the server does not make them something as unique."""
+    if "md5" in incoming.hasher.names:
+        return incoming.hasher.hex("md5")
+    return secrets.token_hex(16) + OPAQUE
+
+
+def algorithms(request: Request, expected: expect.Expected) -> list[str]:
+    """What has to run over a body."""
+    return expected.names() if request.settings.opaque_etags else expected.names("md5")
+
+
+def check_early(request: Request, wanted: Conditions) -> None:
+    """Refuse a conditional write before its body comes, if it can be seen to fail already."""
+    if wanted:
+        found = find_or_none(request.site, request.bucket, request.key)
+        wanted.check_write(None if found is None else found.facts)
+
+
+def put_object(request: Request) -> Sink:
+    """PutObject: checked, reserved, then taken in as it comes."""
+    meta = new_meta(request)
+    wanted = conditions(request.call.headers)
+    expected = expect.read(request.call.headers)
+    size = declared(request)
+    check_early(request, wanted)
+    incoming = Incoming(
+        request.site,
+        request.bucket.name,
+        first_name(request.key),
+        size=size,
+        limit=request.settings.max_object,
+        algorithms=algorithms(request, expected),
+    )
+
+    def done(incoming: Incoming, checksums: dict[str, str]) -> Reply:
+        published = publish_body(request, incoming, meta, checksums, wanted)
+        return Reply(200, put_headers(request, published))
+
+    return BodySink(request, incoming, expected, done)
+
+
+def publish_body(
+    request: Request, incoming: Incoming, meta: ObjectMeta, checksums: dict[str, str], wanted: Conditions
+) -> ObjectMeta:
+    """Publish what came whole and was verified."""
+    whole = msgspec.structs.replace(
+        meta,
+        size=incoming.size,
+        etag=etag_of(incoming),
+        checksums=checksums,
+        checksum_type="FULL_OBJECT" if checksums else "",
+    )
+    plan = Plan(whole, incoming.place, wanted, incoming.reservation)
+    return publish(request.site, request.bucket, plan)
+
+
+def put_headers(request: Request, meta: ObjectMeta) -> list[tuple[str, str]]:
+    """Headers of a reply to what made an object."""
+    return [
+        ("ETag", f'"{meta.etag}"'),
+        *version_headers(request.bucket, meta.version),
+        *checksum_headers(meta),
+    ]
+
+
+def delete_object(request: Request) -> Reply:
+    """DeleteObject, of the current object or of one version."""
+    version = request.version
+    if version is not None:
+        request.authorize("s3:DeleteObjectVersion")
+        done = delete_version(request.site, request.bucket, request.key, version)
+    else:
+        request.authorize("s3:DeleteObject")
+        wanted = conditions(request.call.headers)
+        done = delete_current(request.site, request.bucket, request.key, request.owner, wanted)
+    headers = [("x-amz-version-id", done.version)] if done.version else []
+    return Reply(204, [*headers, ("x-amz-delete-marker", "true")] if done.marker else headers)
+
+
+def copy_document(root: str, meta: ObjectMeta) -> Writer:
+    """CopyObjectResult and CopyPartResult."""
+    document = Writer(root)
+    document.leaves(("LastModified", iso_date(meta.modified_ns)), ("ETag", f'"{meta.etag}"'))
+    documents.checksums(document, meta.checksums)
+    if meta.checksums and meta.checksum_type:
+        document.leaf("ChecksumType", meta.checksum_type)
+    return document

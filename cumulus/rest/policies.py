@@ -1,0 +1,55 @@
+"""Documents of a bucket that are checked when set and given back as they came: policy, CORS, lifecycle."""
+
+from __future__ import annotations
+
+from cumulus.auth.policy import parse_policy
+from cumulus.errors import S3Error
+from cumulus.ops import buckets
+from cumulus.rest import documents
+from cumulus.rest.call import Reply, Sink
+from cumulus.rest.request import Request
+from cumulus.rest.sinks import DocumentSink
+from cumulus.xml import Writer
+
+
+def _text(body: bytes, code: str) -> str:
+    try:
+        return body.decode()
+    except UnicodeDecodeError as error:
+        raise S3Error(code, "The document is not UTF-8.") from error
+
+
+# policy ------------------------------------------------------------------------------------------------
+def get_policy(request: Request) -> Reply:
+    """GetBucketPolicy."""
+    if request.bucket.policy is None:
+        raise S3Error("NoSuchBucketPolicy", fields={"BucketName": request.bucket.name})
+    return Reply(200, [("Content-Type", "application/json")], request.bucket.policy.encode())
+
+
+def put_policy(request: Request) -> Sink:
+    """PutBucketPolicy."""
+
+    def run(body: bytes) -> Reply:
+        text = _text(body, "MalformedPolicy")
+        parse_policy(text, request.bucket.name)
+        buckets.change(request.site, request.bucket, policy=text)
+        return Reply(204)
+
+    return DocumentSink(request, run)
+
+
+def delete_policy(request: Request) -> Reply:
+    """DeleteBucketPolicy."""
+    buckets.change(request.site, request.bucket, policy=None)
+    return Reply(204)
+
+
+def get_policy_status(request: Request) -> Reply:
+    """GetBucketPolicyStatus: public means that somebody whom nobody named is let in."""
+    bucket = request.bucket
+    if bucket.policy is None:
+        raise S3Error("NoSuchBucketPolicy", fields={"BucketName": bucket.name})
+    document = Writer("PolicyStatus")
+    document.leaf("IsPublic", parse_policy(bucket.policy, bucket.name).public)
+    return documents.reply(document)

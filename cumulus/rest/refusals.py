@@ -1,0 +1,62 @@
+"""From exceptions to S3's error documents: one table for what storage and database say."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from cumulus.errors import S3Error
+from cumulus.index import api as index
+from cumulus.ops.quota import quota_error
+from cumulus.rest.call import Call, Reply
+from cumulus.storage import api as storage
+from cumulus.xml import Writer
+
+log = logging.getLogger("cumulus.rest")
+RETRY_AFTER: Final = [("Retry-After", "5")]
+
+_TABLE: Final[list[tuple[type[Exception], Callable[[], S3Error]]]] = [
+    (storage.NoSpace, lambda: S3Error("StorageFull")),
+    (storage.Unavailable, lambda: S3Error("ServiceUnavailable", headers=RETRY_AFTER)),
+    (storage.ReadOnly, lambda: S3Error("ReadOnlyStorage")),
+    (storage.Forbidden, lambda: S3Error("AccessDenied", "The storage below denies it.")),
+    (storage.BadName, lambda: S3Error("InvalidURI", "The storage below cannot hold this key.")),
+    (storage.Changed, lambda: S3Error("ConditionalRequestConflict")),
+    (storage.Taken, lambda: S3Error("OperationAborted")),
+    (storage.NotEmptyStore, lambda: S3Error("BucketNotEmpty")),
+    (storage.Missing, lambda: S3Error("NoSuchBucket", "The bucket, or what the request is about, has gone.")),
+    (index.Away, lambda: S3Error("ServiceUnavailable", headers=RETRY_AFTER)),
+    (index.NoSuch, lambda: S3Error("NoSuchBucket")),
+    (index.NameTaken, lambda: S3Error("BucketAlreadyExists")),
+    (index.StillUsed, lambda: S3Error("BucketNotEmpty")),
+]
+
+
+def to_s3(error: BaseException, request_id: str) -> S3Error:
+    """The S3 error for anything that was raised; what nobody expected goes to the log with its traceback."""
+    if isinstance(error, S3Error):
+        return error
+    if isinstance(error, index.OverQuota):
+        return quota_error(error, 0)
+    for kind, make in _TABLE:
+        if isinstance(error, kind):
+            log.warning("request %s: %s: %s", request_id, type(error).__name__, error)
+            return make()
+    log.error("request %s failed", request_id, exc_info=error)
+    return S3Error("InternalError")
+
+
+def reply(error: S3Error, call: Call, resource: str) -> Reply:
+    """The reply that refuses; HEAD and 304 have no document. Notes the code for the access log."""
+    call.notes["error"] = error.code
+    headers = list(error.headers)
+    if error.status == 304 or call.method == "HEAD":
+        return Reply(error.status, headers)
+    document = Writer("Error", namespace="")
+    document.leaves(("Code", error.code), ("Message", error.message))
+    for name, value in error.fields.items():
+        document.leaf(name, value)
+    document.leaves(("Resource", resource), ("RequestId", call.id), ("HostId", "cumulus"))
+    headers.append(("Content-Type", "application/xml"))
+    return Reply(error.status, headers, document.bytes())

@@ -1,0 +1,135 @@
+"""One authenticated request on its way to a handler, and what handlers ask of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from cumulus.auth.conditions import context_of
+from cumulus.auth.decide import decide
+from cumulus.auth.verify import Authenticated
+from cumulus.errors import S3Error
+from cumulus.model import Bucket, Identity, ObjectMeta
+from cumulus.ops.site import Site
+from cumulus.rest.call import Call, Reply, Sink
+from cumulus.rest.target import Target
+
+Level = Literal["service", "bucket", "object"]
+Status = Literal["yes", "differs", "no"]
+GIB: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class RestSettings:
+    """`region` of this server; `domain` below which buckets are host names ("" = path style only);
+    `opaque_etags` (setting etag = "opaque"); sizes in bytes."""
+
+    region: str = "us-east-1"
+    domain: str = ""
+    allow_sigv2: bool = False
+    opaque_etags: bool = False
+    max_object: int = 5 << 40
+    max_part: int = 5 * GIB
+    min_part: int = 5 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A row of the table of operations. `query` is the sub-resource that selects it, `header` a header that
+    does; `action` is what has to be allowed before the handler runs ("" = the handler asks itself, since it
+    needs the object for that). `status` and `note` are for docs/s3-compat.md; without a handler it is
+    answered with 501."""
+
+    name: str
+    method: str
+    level: Level
+    handler: Callable[[Request], Reply | Sink] | None = None
+    action: str = ""
+    query: str = ""
+    header: str = ""
+    status: Status = "yes"
+    note: str = ""
+
+
+@dataclass(slots=True)
+class Request:
+    """`bucket` is there for every operation on an existing bucket and on objects."""
+
+    site: Site
+    settings: RestSettings
+    call: Call
+    operation: Operation
+    target: Target
+    auth: Authenticated
+    loaded: Bucket | None = None
+    extra: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def bucket(self) -> Bucket:
+        """The bucket that the request is about."""
+        if self.loaded is None:
+            raise S3Error("NoSuchBucket")
+        return self.loaded
+
+    @property
+    def key(self) -> str:
+        """The object's key, decoded."""
+        return self.target.key
+
+    @property
+    def query(self) -> dict[str, str]:
+        """Query parameters, decoded."""
+        return self.target.query
+
+    @property
+    def identity(self) -> Identity:
+        """Who asks."""
+        return self.auth.identity
+
+    @property
+    def owner(self) -> str:
+        """Who owns what this request makes: who asks; what somebody anonymous puts is the bucket owner's."""
+        return self.identity.id or (self.loaded.owner if self.loaded else "")
+
+    @property
+    def version(self) -> str | None:
+        """versionId of the query. Raises `S3Error` InvalidArgument for an empty one."""
+        version = self.query.get("versionId")
+        if version == "":
+            raise S3Error("InvalidArgument", "Version id cannot be the empty string.")
+        return version
+
+    def header(self, name: str) -> str:
+        """A header's value or ""."""
+        return self.call.headers.get(name)
+
+    def authorize(
+        self, action: str, meta: ObjectMeta | None = None, *, at: tuple[Bucket, str] | None = None
+    ) -> None:
+        """Raises `S3Error` AccessDenied unless the action is allowed on this request's bucket and key, or on
+        those of `at` (a copy's source, one key of many)."""
+        bucket, key = at or (self.bucket, self.key)
+        context = context_of(self.call, self.query, key)
+        decide(self.identity, action, bucket, meta, context)
+
+    def allowed(self, action: str, meta: ObjectMeta | None = None) -> bool:
+        """Whether `authorize` would let it pass."""
+        try:
+            self.authorize(action, meta)
+        except S3Error:
+            return False
+        return True
+
+    def integer(self, name: str, default: int, low: int, high: int) -> int:
+        """A number of the query; more than `high` counts as `high`. Raises `S3Error` InvalidArgument."""
+        text = self.query.get(name, "")
+        if not text:
+            return default
+        if not text.isascii() or not text.isdecimal() or len(text) > 18 or int(text) < low:
+            raise S3Error(
+                "InvalidArgument",
+                f"Provided {name} is not an integer or not within range.",
+                fields={"ArgumentName": name, "ArgumentValue": text[:100]},
+            )
+        return min(int(text), high)

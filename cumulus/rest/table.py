@@ -1,0 +1,318 @@
+"""The table of operations: each S3 operation is one row, found by method, level and sub-resource.
+
+docs/s3-compat.md is made from it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cumulus.errors import S3Error
+from cumulus.rest import acl, buckets, copies, cors, listing, multi, multipart, objects, policies, tags
+from cumulus.rest.call import Call
+from cumulus.rest.request import Level, Operation
+from cumulus.rest.target import Target
+
+Op = Operation
+_LOCK: Final = "Object lock is not implemented."
+_NEVER: Final = "Not planned: the site's own tools do this."
+_ONE_CLASS: Final = "There is one storage class."
+
+SERVICE: Final = [
+    Op("ListBuckets", "GET", "service", listing.list_buckets),
+]
+
+BUCKETS: Final = [
+    Op(
+        "CreateBucket",
+        "PUT",
+        "bucket",
+        buckets.create_bucket,
+        status="differs",
+        note="The location constraint must be the server's region. No object lock.",
+    ),
+    Op("DeleteBucket", "DELETE", "bucket", buckets.delete_bucket, "s3:DeleteBucket"),
+    Op("HeadBucket", "HEAD", "bucket", buckets.head_bucket, "s3:ListBucket"),
+    Op("ListObjects", "GET", "bucket", listing.list_objects, "s3:ListBucket", note="Also ListObjectsV2."),
+    Op("ListObjectVersions", "GET", "bucket", listing.list_versions, "s3:ListBucketVersions", "versions"),
+    Op("DeleteObjects", "POST", "bucket", multi.delete_objects, query="delete"),
+    Op("GetBucketLocation", "GET", "bucket", buckets.get_location, "s3:GetBucketLocation", "location"),
+    Op("GetBucketAcl", "GET", "bucket", acl.get_bucket_acl, "s3:GetBucketAcl", "acl"),
+    Op("PutBucketAcl", "PUT", "bucket", acl.put_bucket_acl, "s3:PutBucketAcl", "acl"),
+    Op(
+        "GetBucketVersioning", "GET", "bucket", buckets.get_versioning, "s3:GetBucketVersioning", "versioning"
+    ),
+    Op(
+        "PutBucketVersioning",
+        "PUT",
+        "bucket",
+        buckets.put_versioning,
+        "s3:PutBucketVersioning",
+        "versioning",
+        status="differs",
+        note="No MFA delete. Storage that replaces files needs hard links for it.",
+    ),
+    Op("GetBucketTagging", "GET", "bucket", tags.get_bucket_tags, "s3:GetBucketTagging", "tagging"),
+    Op("PutBucketTagging", "PUT", "bucket", tags.put_bucket_tags, "s3:PutBucketTagging", "tagging"),
+    Op("DeleteBucketTagging", "DELETE", "bucket", tags.delete_bucket_tags, "s3:PutBucketTagging", "tagging"),
+    Op("GetBucketPolicy", "GET", "bucket", policies.get_policy, "s3:GetBucketPolicy", "policy"),
+    Op("PutBucketPolicy", "PUT", "bucket", policies.put_policy, "s3:PutBucketPolicy", "policy"),
+    Op("DeleteBucketPolicy", "DELETE", "bucket", policies.delete_policy, "s3:DeleteBucketPolicy", "policy"),
+    Op(
+        "GetBucketPolicyStatus",
+        "GET",
+        "bucket",
+        policies.get_policy_status,
+        "s3:GetBucketPolicyStatus",
+        "policyStatus",
+    ),
+    Op(
+        "ListMultipartUploads",
+        "GET",
+        "bucket",
+        multipart.list_uploads,
+        "s3:ListBucketMultipartUploads",
+        "uploads",
+    ),
+    Op(
+        "GetBucketOwnershipControls",
+        "GET",
+        "bucket",
+        buckets.get_ownership,
+        "s3:GetBucketOwnershipControls",
+        "ownershipControls",
+        status="differs",
+        note="Always ObjectWriter.",
+    ),
+    Op(
+        "PutBucketOwnershipControls",
+        "PUT",
+        "bucket",
+        buckets.put_ownership,
+        "s3:PutBucketOwnershipControls",
+        "ownershipControls",
+        status="differs",
+        note="ObjectWriter only.",
+    ),
+    Op(
+        "GetPublicAccessBlock",
+        "GET",
+        "bucket",
+        buckets.absent("NoSuchPublicAccessBlockConfiguration"),
+        "s3:GetBucketPublicAccessBlock",
+        "publicAccessBlock",
+        status="differs",
+        note="There is none.",
+    ),
+    Op(
+        "GetBucketEncryption",
+        "GET",
+        "bucket",
+        buckets.absent("ServerSideEncryptionConfigurationNotFoundError"),
+        "s3:GetEncryptionConfiguration",
+        "encryption",
+        status="differs",
+        note="There is none: encrypt the file system.",
+    ),
+    Op(
+        "GetBucketRequestPayment",
+        "GET",
+        "bucket",
+        buckets.fixed("RequestPaymentConfiguration", ("Payer", "BucketOwner")),
+        "s3:GetBucketRequestPayment",
+        "requestPayment",
+        status="differs",
+        note="Always BucketOwner.",
+    ),
+    Op(
+        "PutBucketRequestPayment",
+        "PUT",
+        "bucket",
+        buckets.put_payment,
+        "s3:PutBucketRequestPayment",
+        "requestPayment",
+        status="differs",
+        note="BucketOwner only.",
+    ),
+    Op(
+        "GetBucketLogging",
+        "GET",
+        "bucket",
+        buckets.fixed("BucketLoggingStatus"),
+        "s3:GetBucketLogging",
+        "logging",
+        status="differs",
+        note="Never into a bucket: the server has an access log.",
+    ),
+    Op(
+        "GetBucketNotificationConfiguration",
+        "GET",
+        "bucket",
+        buckets.fixed("NotificationConfiguration"),
+        "s3:GetBucketNotification",
+        "notification",
+        status="differs",
+        note="There is none.",
+    ),
+    Op(
+        "GetBucketAccelerateConfiguration",
+        "GET",
+        "bucket",
+        buckets.fixed("AccelerateConfiguration"),
+        "s3:GetAccelerateConfiguration",
+        "accelerate",
+        status="differs",
+        note="There is none.",
+    ),
+    Op(
+        "GetObjectLockConfiguration",
+        "GET",
+        "bucket",
+        buckets.absent("ObjectLockConfigurationNotFoundError"),
+        "s3:GetBucketObjectLockConfiguration",
+        "object-lock",
+        status="differs",
+        note="There is none.",
+    ),
+    Op(
+        "GetBucketWebsite",
+        "GET",
+        "bucket",
+        buckets.absent("NoSuchWebsiteConfiguration"),
+        "s3:GetBucketWebsite",
+        "website",
+        status="differs",
+        note="There is none.",
+    ),
+    Op(
+        "GetBucketReplication",
+        "GET",
+        "bucket",
+        buckets.absent("ReplicationConfigurationNotFoundError"),
+        "s3:GetReplicationConfiguration",
+        "replication",
+        status="differs",
+        note="There is none.",
+    ),
+]
+
+OBJECTS: Final = [
+    Op("GetObject", "GET", "object", objects.get_object),
+    Op("HeadObject", "HEAD", "object", objects.head_object),
+    Op(
+        "PutObject",
+        "PUT",
+        "object",
+        objects.put_object,
+        "s3:PutObject",
+        status="differs",
+        note="Up to 5 TiB in one request. One storage class. No server-side encryption, lock or redirect.",
+    ),
+    Op(
+        "CopyObject",
+        "PUT",
+        "object",
+        copies.copy_object,
+        "s3:PutObject",
+        header="x-amz-copy-source",
+        status="differs",
+        note="Any size. A multipart object's copy keeps its ETag.",
+    ),
+    Op("DeleteObject", "DELETE", "object", objects.delete_object),
+    Op("GetObjectAttributes", "GET", "object", objects.get_attributes, query="attributes"),
+    Op("GetObjectAcl", "GET", "object", acl.get_object_acl, query="acl"),
+    Op("PutObjectAcl", "PUT", "object", acl.put_object_acl, query="acl"),
+    Op("GetObjectTagging", "GET", "object", tags.get_object_tags, query="tagging"),
+    Op("PutObjectTagging", "PUT", "object", tags.put_object_tags, query="tagging"),
+    Op("DeleteObjectTagging", "DELETE", "object", tags.delete_object_tags, query="tagging"),
+    Op("CreateMultipartUpload", "POST", "object", multipart.create_upload, "s3:PutObject", "uploads"),
+    Op("UploadPart", "PUT", "object", multipart.upload_part, "s3:PutObject", "uploadId"),
+    Op(
+        "UploadPartCopy",
+        "PUT",
+        "object",
+        multipart.copy_part,
+        "s3:PutObject",
+        "uploadId",
+        header="x-amz-copy-source",
+    ),
+    Op("CompleteMultipartUpload", "POST", "object", multipart.complete_upload, "s3:PutObject", "uploadId"),
+    Op("AbortMultipartUpload", "DELETE", "object", multipart.abort_upload, query="uploadId"),
+    Op("ListParts", "GET", "object", multipart.list_parts, query="uploadId"),
+]
+
+
+def _no(name: str, method: str, level: str, query: str, note: str) -> Operation:
+    return Op(name, method, "bucket" if level == "bucket" else "object", query=query, status="no", note=note)
+
+
+LACKING: Final = [
+    _no("PutPublicAccessBlock", "PUT", "bucket", "publicAccessBlock", "ACLs and policies decide."),
+    _no("DeletePublicAccessBlock", "DELETE", "bucket", "publicAccessBlock", "ACLs and policies decide."),
+    _no("DeleteBucketOwnershipControls", "DELETE", "bucket", "ownershipControls", "Always ObjectWriter."),
+    _no("PutBucketEncryption", "PUT", "bucket", "encryption", "Encrypt the file system."),
+    _no("DeleteBucketEncryption", "DELETE", "bucket", "encryption", "Encrypt the file system."),
+    _no("PutBucketLogging", "PUT", "bucket", "logging", "The server has an access log."),
+    _no("PutBucketNotificationConfiguration", "PUT", "bucket", "notification", "No events."),
+    _no("PutBucketAccelerateConfiguration", "PUT", "bucket", "accelerate", _NEVER),
+    _no("PutObjectLockConfiguration", "PUT", "bucket", "object-lock", _LOCK),
+    _no("PutBucketWebsite", "PUT", "bucket", "website", "No web sites."),
+    _no("DeleteBucketWebsite", "DELETE", "bucket", "website", "No web sites."),
+    _no("PutBucketReplication", "PUT", "bucket", "replication", "No replication between buckets."),
+    _no("DeleteBucketReplication", "DELETE", "bucket", "replication", "No replication between buckets."),
+    _no("GetBucketAnalyticsConfiguration", "GET", "bucket", "analytics", _NEVER),
+    _no("PutBucketAnalyticsConfiguration", "PUT", "bucket", "analytics", _NEVER),
+    _no("GetBucketInventoryConfiguration", "GET", "bucket", "inventory", _NEVER),
+    _no("PutBucketInventoryConfiguration", "PUT", "bucket", "inventory", _NEVER),
+    _no("GetBucketMetricsConfiguration", "GET", "bucket", "metrics", _NEVER),
+    _no("PutBucketMetricsConfiguration", "PUT", "bucket", "metrics", _NEVER),
+    _no("GetBucketIntelligentTieringConfiguration", "GET", "bucket", "intelligent-tiering", _ONE_CLASS),
+    _no("PutBucketIntelligentTieringConfiguration", "PUT", "bucket", "intelligent-tiering", _ONE_CLASS),
+    _no("CreateBucketMetadataTableConfiguration", "POST", "bucket", "metadataTable", _NEVER),
+    _no("CreateSession", "GET", "bucket", "session", "No directory buckets."),
+    _no("GetObjectRetention", "GET", "object", "retention", _LOCK),
+    _no("PutObjectRetention", "PUT", "object", "retention", _LOCK),
+    _no("GetObjectLegalHold", "GET", "object", "legal-hold", _LOCK),
+    _no("PutObjectLegalHold", "PUT", "object", "legal-hold", _LOCK),
+    _no("GetObjectTorrent", "GET", "object", "torrent", _NEVER),
+    _no("RestoreObject", "POST", "object", "restore", _ONE_CLASS),
+    _no("SelectObjectContent", "POST", "object", "select", _NEVER),
+    _no("RenameObject", "PUT", "object", "renameObject", "No directory buckets."),
+]
+
+PREFLIGHT: Final = Op("OptionsPreflight", "OPTIONS", "service", cors.preflight, note="CORS preflight.")
+OPERATIONS: Final = [*SERVICE, *BUCKETS, *OBJECTS, PREFLIGHT, *LACKING]
+_ROWS: Final = {(row.method, row.level, row.query, row.header): row for row in OPERATIONS}
+
+
+def _queries() -> dict[str, tuple[str, ...]]:
+    found: dict[str, dict[str, None]] = {"service": {}, "bucket": {}, "object": {}}
+    for row in OPERATIONS:
+        if row.query:
+            found[row.level][row.query] = None
+    return {level: tuple(names) for level, names in found.items()}
+
+
+_QUERIES: Final = _queries()
+
+
+def select(call: Call, where: Target) -> Operation:
+    """The operation that a request asks for. Raises `S3Error` MethodNotAllowed: there is no such method on
+    what it names, and nothing else is done instead."""
+    level: Level = "object" if where.key else "bucket" if where.bucket else "service"
+    query = next((name for name in _QUERIES[level] if name in where.query), "")
+    header = "x-amz-copy-source" if "x-amz-copy-source" in call.headers and call.method == "PUT" else ""
+    row = _ROWS.get((call.method, level, query, header)) or _ROWS.get((call.method, level, query, ""))
+    if row is None:
+        there = sorted({row.method for row in OPERATIONS if row.level == level and row.query == query})
+        raise S3Error(
+            "MethodNotAllowed",
+            fields={"Method": call.method[:32], "ResourceType": (query or level).upper()},
+            headers=[("Allow", ", ".join(there))],
+        )
+    return row
+
+
+def makes_bucket(operation: Operation) -> bool:
+    """Whether it is the one on a bucket that is not there yet."""
+    return operation.name == "CreateBucket"
