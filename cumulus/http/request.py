@@ -476,7 +476,7 @@ class S3Request(http.Request):
                 total_ms=round(seconds * 1000, 3),
                 turn_ms=round(self._turn_s * 1000, 3),
                 user=notes.get("user", ""),
-                key_id=notes.get("access_key", ""),
+                key_id=notes.get("key_id", ""),
                 bucket=notes.get("bucket", ""),
                 key=notes.get("key", ""),
                 operation=notes.get("operation", ""),

@@ -54,7 +54,7 @@ class Call:
     at_ns: int
     length: int | None = None
     chunked: bool = False
-    # for the access log, filled in on the way: user, access_key, bucket, key, operation ("GetObject"),
+    # for the access log, filled in on the way: user, key_id, bucket, key, operation ("GetObject"),
     # error (the S3 code); never a secret
     notes: dict[str, str] = field(default_factory=dict)
 

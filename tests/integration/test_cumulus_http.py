@@ -402,7 +402,7 @@ def test_a_reader_that_stops_holds_two_blocks_in_memory(shared: Floor, tmp_path:
 
 def test_calls_name_nothing_secret_in_the_log(shared: Floor) -> None:
     def noted(call: Call) -> Reply:
-        call.notes.update(user="ann", access_key="AKID", bucket="b", key="k\n1", operation="GetObject")
+        call.notes.update(user="ann", key_id="AKID", bucket="b", key="k\n1", operation="GetObject")
         return Reply(200, [], b"12345")
 
     shared.gateway.replies["/noted"] = noted

@@ -1,0 +1,101 @@
+"""The admin port: /metrics for Prometheus, /health for a load balancer, /load for other servers. No login:
+it listens on a private address."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from twisted.internet.defer import ensureDeferred
+from twisted.logger import Logger
+from twisted.web.pages import notFound
+from twisted.web.resource import Resource
+from twisted.web.server import NOT_DONE_YET, Request, Site
+
+from cumulus.http.metrics import Sample, prometheus, total
+
+log = Logger()
+
+_LOAD: Final = (
+    "connections",
+    "requests_in_flight",
+    "jobs_waiting",
+    "received_bytes_total",
+    "sent_bytes_total",
+)
+
+Samples = Callable[[], Awaitable[list[Sample]]]
+
+
+class _Page(Resource):
+    """Renders what a coroutine gives: status, content type, text."""
+
+    isLeaf = True
+
+    def __init__(self, make: Callable[[], Awaitable[tuple[int, str, str]]]) -> None:
+        super().__init__()
+        self._make = make
+
+    def render_GET(self, request: Request) -> int:
+        """GET and HEAD."""
+        gone: list[Any] = []
+        request.notifyFinish().addErrback(gone.append)
+
+        async def work() -> None:
+            status, kind, text = await self._make()
+            if gone:
+                return
+            request.setResponseCode(status)
+            request.setHeader(b"content-type", kind.encode())
+            request.setHeader(b"cache-control", b"no-store")
+            data = text.encode()
+            request.setHeader(b"content-length", b"%d" % len(data))
+            request.write(data)
+            request.finish()
+
+        ensureDeferred(work()).addErrback(lambda failure: log.failure("an admin page failed", failure))
+        return NOT_DONE_YET
+
+
+class _Root(Resource):
+    def getChild(self, path: bytes, request: Request) -> Any:
+        """No other page is there."""
+        return notFound()
+
+
+def admin_site(samples: Samples, expected: Callable[[], tuple[int, int]], reactor: Any) -> Site:
+    """The pages over `samples` of all processes; `expected()` is (processes that serve, that should)."""
+
+    async def metrics() -> tuple[int, str, str]:
+        up, _all = expected()
+        text = prometheus(total(await samples()))
+        text += "# HELP cumulus_workers Processes that serve.\n# TYPE cumulus_workers gauge\n"
+        text += f"cumulus_workers {up}\n"
+        return 200, "text/plain; version=0.0.4; charset=utf-8", text
+
+    async def health() -> tuple[int, str, str]:
+        up, wanted = expected()
+        whole = len(await samples()) == wanted == up
+        body = {"status": "ok" if whole else "degraded" if up else "down", "workers": up, "wanted": wanted}
+        return 200 if up else 503, "application/json", json.dumps(body) + "\n"
+
+    async def load() -> tuple[int, str, str]:
+        plain = total(await samples()).plain
+        names = (
+            "connections",
+            "requests_in_flight",
+            "jobs_waiting",
+            "received_bytes_total",
+            "sent_bytes_total",
+        )
+        body = {name: int(plain.get(name, 0)) for name in names}
+        return 200, "application/json", json.dumps(body) + "\n"
+
+    root: Any = _Root()
+    root.putChild(b"metrics", _Page(metrics))
+    root.putChild(b"health", _Page(health))
+    root.putChild(b"load", _Page(load))
+    site = Site(root, timeout=30, reactor=reactor)
+    site.noisy = False
+    return site

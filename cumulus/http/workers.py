@@ -1,0 +1,223 @@
+"""Worker processes of one server: started with the listening socket, watched, started again after a failure,
+ended by their process ids.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.protocol import ProcessProtocol
+from twisted.logger import Logger
+
+from cumulus.http.control import Control, adopt
+from cumulus.http.metrics import Sample
+from sector.errors import SectorError
+
+log = Logger()
+
+LISTENER_FD: Final = 3
+CONTROL_FD: Final = 4
+_FIRST_PAUSE_S: Final = 0.2
+_LONGEST_PAUSE_S: Final = 10.0
+_STABLE_S: Final = 30.0
+
+
+class _Watched(ProcessProtocol):
+    def __init__(self, ended: Callable[[Any], None]) -> None:
+        self._ended = ended
+
+    def processEnded(self, reason: Any) -> None:
+        self._ended(reason)
+
+
+class Worker:
+    """One place for a worker process, and who is in it now."""
+
+    def __init__(self, pool: WorkerPool, number: int) -> None:
+        self._pool = pool
+        self._number = number
+        self._pause_s = _FIRST_PAUSE_S
+        self._began = 0.0
+        self._questions: list[Deferred[Sample | None]] = []
+        self._process: Any = None
+        self._control: Control | None = None
+        self._timer: Any = None
+        self.ready = False
+        self.ended: Deferred[None] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process that runs now."""
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Start a process."""
+        pool = self._pool
+        self._timer = None
+        self._began = pool.reactor.seconds()
+        ours, theirs = socket.socketpair()
+        null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        # it tells the head that it is ready, not the service manager
+        environment = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
+        fds = {0: null, 1: 1, 2: 2, LISTENER_FD: pool.listener.fileno(), CONTROL_FD: theirs.fileno()}
+        try:
+            self._process = pool.reactor.spawnProcess(
+                _Watched(self._has_ended), pool.command[0], pool.command, env=environment, childFDs=fds
+            )
+        finally:
+            theirs.close()
+            os.close(null)
+        self._control = adopt(pool.reactor, ours, Control(self._heard, self._silent))
+        self._control.say(settings=pool.settings, worker=self._number)
+
+    def _heard(self, message: dict[str, Any]) -> None:
+        if "ready" in message:
+            self.ready = True
+            self._pool.one_is_ready()
+        elif "failed" in message:
+            self._pool.one_failed(str(message["failed"]))
+        elif "sample" in message and self._questions:
+            self._questions.pop(0).callback(msgspec.convert(message["sample"], Sample, str_keys=True))
+
+    def _silent(self) -> None:
+        self._control = None
+        questions, self._questions = self._questions, []
+        for question in questions:
+            question.callback(None)
+
+    def _has_ended(self, reason: Any) -> None:
+        pool, pid = self._pool, self.pid
+        self._process, self.ready = None, False
+        if self.ended is not None:
+            self.ended.callback(None)
+            return
+        if pool.reactor.seconds() - self._began >= _STABLE_S:
+            self._pause_s = _FIRST_PAUSE_S
+        log.error(
+            "worker {number} (process {pid}) ended: {why}; another starts in {pause} s",
+            number=self._number,
+            pid=pid,
+            why=reason.getErrorMessage(),
+            pause=self._pause_s,
+        )
+        self._timer = pool.reactor.callLater(self._pause_s, self.start)
+        self._pause_s = min(_LONGEST_PAUSE_S, self._pause_s * 2)
+
+    def ask(self) -> Deferred[Sample | None]:
+        """Its counters; None when it does not answer."""
+        answer: Deferred[Sample | None] = Deferred()
+        if self._control is None or not self.ready:
+            answer.callback(None)
+            return answer
+        self._questions.append(answer)
+        self._control.say(do="sample")
+        late = self._pool.reactor.callLater(self._pool.answer_s, self._late)
+
+        def settle(value: Sample | None) -> Sample | None:
+            if late.active():
+                late.cancel()
+            return value
+
+        return answer.addBoth(settle)
+
+    def _late(self) -> None:
+        """It hangs: what it answers later would fit no question."""
+        log.warn("worker {number} (process {pid}) does not answer", number=self._number, pid=self.pid)
+        if self._control is not None:
+            self._control.close()
+        self._silent()
+        self.signal(signal.SIGTERM)
+
+    def reload(self) -> None:
+        """Have it read again what can be read again."""
+        if self._control is not None and self.ready:
+            self._control.say(do="reload")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to its process, if it has one."""
+        if self._process is not None and self._process.pid is not None:
+            os.kill(self._process.pid, number)
+
+    def stop(self) -> Deferred[None]:
+        """Have it finish and end; fires when its process is gone."""
+        self.ended = Deferred()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._process is None:
+            self.ended.callback(None)
+        else:
+            self.signal(signal.SIGTERM)
+        return self.ended
+
+
+class WorkerPool:
+    """`count` processes of `command`, which find the listening socket and the control socket at the
+    descriptors named here. `settings` is what each is told first (plain JSON). One that
+    does not answer a question for `answer_s` is ended and replaced."""
+
+    def __init__(
+        self,
+        reactor: Any,
+        command: Sequence[str],
+        listener: socket.socket,
+        settings: Any,
+        count: int,
+        answer_s: float = 2.0,
+    ) -> None:
+        self.reactor = reactor
+        self.command = list(command)
+        self.listener = listener
+        self.settings = settings
+        self.answer_s = answer_s
+        self.workers = [Worker(self, number) for number in range(count)]
+        self.ready: Deferred[None] = Deferred()
+
+    def start(self) -> None:
+        """Start all; `ready` fires when each has said so, or fails with what the first says is wrong."""
+        for worker in self.workers:
+            worker.start()
+
+    def one_is_ready(self) -> None:
+        """A worker serves."""
+        if not self.ready.called and all(worker.ready for worker in self.workers):
+            self.ready.callback(None)
+
+    def one_failed(self, text: str) -> None:
+        """A worker cannot serve."""
+        log.error("a worker cannot start: {text}", text=text)
+        if not self.ready.called:
+            self.ready.errback(SectorError(f"a worker cannot start: {text}"))
+
+    @property
+    def up(self) -> int:
+        """Workers that serve now."""
+        return sum(worker.ready for worker in self.workers)
+
+    async def samples(self) -> list[Sample]:
+        """The counters of all that answer."""
+        answers = await DeferredList([worker.ask() for worker in self.workers])
+        return [sample for _fine, sample in answers if isinstance(sample, Sample)]
+
+    def reload(self) -> None:
+        """Tell all."""
+        for worker in self.workers:
+            worker.reload()
+
+    async def stop(self, wait_s: float) -> None:
+        """End all; those that have not ended after `wait_s` are killed."""
+        waiting = DeferredList([worker.stop() for worker in self.workers])
+        late = self.reactor.callLater(wait_s, self._kill)
+        await waiting
+        if late.active():
+            late.cancel()
+
+    def _kill(self) -> None:
+        for worker in self.workers:
+            worker.signal(signal.SIGKILL)

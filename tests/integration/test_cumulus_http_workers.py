@@ -1,0 +1,126 @@
+"""Worker processes of Cumulus behind one listening socket, and the admin port over their counters."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from twisted.internet import reactor as running
+from twisted.internet import task
+from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.threads import deferToThread
+from twisted.trial import unittest
+
+from cumulus.http.admin_port import admin_site
+from cumulus.http.workers import WorkerPool
+from sector.errors import SectorError
+
+reactor: Any = running
+COMMAND = [sys.executable, "-I", "-S", str(Path(__file__).parent / "http_worker.py")]
+
+
+def fetch(port: int, target: str) -> tuple[int, bytes]:
+    """Status and body of one request on a connection of its own."""
+    with socket.create_connection(("127.0.0.1", port), 10) as sock:
+        sock.sendall(f"GET {target} HTTP/1.1\r\nHost: s3\r\nConnection: close\r\n\r\n".encode())
+        data = b""
+        while part := sock.recv(65536):
+            data += part
+    head, _, body = data.partition(b"\r\n\r\n")
+    return int(head.split()[1]) if head else 0, body
+
+
+async def until(condition: Any) -> None:
+    """Wait for it."""
+    for _ in range(2000):
+        if condition():
+            return
+        await task.deferLater(reactor, 0.005, lambda: None)
+    raise AssertionError("not in 10 s")
+
+
+class Workers(unittest.TestCase):
+    """A pool of two workers, most with an admin port."""
+
+    def start(self, settings: Any = "", count: int = 2) -> WorkerPool:
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.setblocking(False)
+        self.port = listener.getsockname()[1]
+        pool = WorkerPool(reactor, COMMAND, listener, settings, count, answer_s=0.5)
+        self.addCleanup(lambda: (listener.close(), ensureDeferred(pool.stop(5.0)))[1])
+        pool.start()
+        return pool
+
+    def admin(self, pool: WorkerPool) -> int:
+        site = admin_site(pool.samples, lambda: (pool.up, len(pool.workers)), reactor)
+        port = reactor.listenTCP(0, site, interface="127.0.0.1")
+        self.addCleanup(port.stopListening)
+        return int(port.getHost().port)
+
+    def get(self, target: str, port: int = 0) -> Deferred[tuple[int, bytes]]:
+        return deferToThread(fetch, port or self.port, target)
+
+    async def test_both_serve_and_their_counters_are_summed(self) -> None:
+        pool = self.start()
+        await pool.ready
+        pids = {str(worker.pid).encode() for worker in pool.workers}
+        seen = [(await self.get("/"))[1] for _ in range(5)]
+        assert set(seen) <= pids
+        admin = self.admin(pool)
+        status, text = await self.get("/metrics", admin)
+        assert status == 200
+        assert b'\ncumulus_requests_total{operation="Get",status="200"} 10\n' in text
+        assert b"\ncumulus_workers 2\n" in text
+        status, text = await self.get("/load", admin)
+        assert (status, json.loads(text)["connections"]) == (200, 2)
+        status, text = await self.get("/health", admin)
+        assert (status, json.loads(text)) == (200, {"status": "ok", "workers": 2, "wanted": 2})
+        assert (await self.get("/", admin))[0] == 404
+
+    async def test_a_worker_that_dies_is_replaced(self) -> None:
+        pool = self.start()
+        await pool.ready
+        before = {worker.pid for worker in pool.workers}
+        assert await self.get("/die") == (0, b"")
+        await until(lambda: pool.up == 1)
+        admin = self.admin(pool)
+        status, text = await self.get("/health", admin)
+        assert (status, json.loads(text)["status"]) in {(200, "degraded"), (200, "ok")}
+        await until(lambda: pool.up == 2)
+        after = {worker.pid for worker in pool.workers}
+        assert len(after & before) == 1
+        assert (await self.get("/"))[0] == 200
+
+    async def test_a_worker_that_cannot_start_says_why(self) -> None:
+        pool = self.start("fail")
+        with pytest.raises(SectorError, match="a worker cannot start: no such disk"):
+            await pool.ready
+
+    async def test_a_worker_that_does_not_answer_is_replaced(self) -> None:
+        pool = self.start("mute", count=1)
+        await pool.ready
+        pid = pool.workers[0].pid
+        assert await pool.samples() == []
+        await until(lambda: pool.workers[0].ready and pool.workers[0].pid != pid)
+
+    async def test_a_worker_that_does_not_end_is_killed(self) -> None:
+        pool = self.start("deaf", count=1)
+        await pool.ready
+        pid = pool.workers[0].pid
+        assert pid is not None
+        await ensureDeferred(pool.stop(0.2))
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+    async def test_workers_end_when_their_head_is_gone(self) -> None:
+        pool = self.start(count=1)
+        await pool.ready
+        worker = pool.workers[0]
+        ended = worker.ended = Deferred()
+        worker._control.close()
+        await ended
