@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parents[1]
+interrupted = pytest.StashKey[bool]()
 
 
 # New examples in every run; a failure prints what repeats it. `./dev soak` (profile "deep") tries 20 times as
@@ -29,6 +31,19 @@ def pytest_configure() -> None:
 def pytest_runtest_teardown() -> None:
     """Ctrl-C ends the run: the reactor leaves a handler that would only stop it again."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Remember whether Ctrl-C ended the run."""
+    session.config.stash[interrupted] = exitstatus == pytest.ExitCode.INTERRUPTED
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """After Ctrl-C leave at once: Python would wait for threads of services that were not stopped."""
+    if config.stash.get(interrupted, False):
+        sys.stdout.flush()
+        os._exit(pytest.ExitCode.INTERRUPTED)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -121,7 +121,7 @@ def test_what_does_not_heed_an_interrupt_is_killed(
 
 
 TWO_TESTS = """
-import os, signal
+import os, signal, threading
 from pathlib import Path
 from twisted.internet import reactor, task
 from twisted.trial.unittest import TestCase
@@ -129,8 +129,14 @@ from twisted.trial.unittest import TestCase
 class First(TestCase):
     async def test_a_reactor_runs(self):
         await task.deferLater(reactor, 0.01)
+        if not {early}:
+            return
+        threading.Thread(target=threading.Event().wait).start()
+        os.kill(os.getpid(), signal.SIGINT)
+        await task.deferLater(reactor, 60)
 
 def test_and_then_an_interrupt_comes():
+    assert not {early}
     os.kill(os.getpid(), signal.SIGINT)
 
 def test_nothing_runs_after_it():
@@ -138,10 +144,11 @@ def test_nothing_runs_after_it():
 """
 
 
-def test_an_interrupt_ends_pytest_also_after_a_reactor_ran(tmp_path: Path) -> None:
-    """Twisted leaves its own handler, which would only stop the reactor."""
+@pytest.mark.parametrize("early", [True, False], ids=["in a test with a reactor", "after one"])
+def test_an_interrupt_ends_pytest(tmp_path: Path, early: bool) -> None:
+    """Twisted leaves its own handler, which would only stop the reactor; services leave their threads."""
     (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
-    (tmp_path / "test_two.py").write_text(TWO_TESTS)
+    (tmp_path / "test_two.py").write_text(TWO_TESTS.format(early=early))
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
     assert done.returncode == 2 and "KeyboardInterrupt" in done.stdout, done.stdout
