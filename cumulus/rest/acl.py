@@ -69,7 +69,7 @@ def _grant(request: Request, element: Element) -> Grant:
         raise S3Error("MalformedACLError")
     directory = request.site.directory
     if uri := grantee.value("URI"):
-        return Grant(grantee=rules.grantee_of_uri(uri), permission=permission)
+        return Grant(grantee=rules.grantee_of_uri(uri, directory), permission=permission)
     if email := grantee.value("EmailAddress"):
         return Grant(grantee=rules.grantee_of_email(email, directory), permission=permission)
     if id := grantee.value("ID"):
