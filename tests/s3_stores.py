@@ -6,6 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cumulus.backends.memory import MemoryStore
+from cumulus.backends.registry import make_store
 from cumulus.storage.api import FileStore
 
-STORES: dict[str, Callable[[Path], FileStore]] = {"memory": lambda _path: MemoryStore()}
+STORES: dict[str, Callable[[Path], FileStore]] = {
+    "memory": lambda _path: MemoryStore(),
+    "posix": lambda path: make_store(f"posix:{path}/store"),
+}

@@ -1,0 +1,218 @@
+"""Multipart uploads through the gateway: what becomes of parts, of wrong completions, of repeated ones."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+from s3_stores import STORES
+from s3_world import World
+
+MIB = 1 << 20
+
+
+@pytest.fixture(params=list(STORES))
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    made = World(STORES[request.param](tmp_path))
+    assert made.ask("PUT", "/bkt").status == 200
+    yield made
+    made.close()
+
+
+def begin(world: World, key: str = "k", **options: Any) -> str:
+    """The id of a new upload."""
+    return str(world.boto().create_multipart_upload(Bucket="bkt", Key=key, **options)["UploadId"])
+
+
+def part(world: World, upload: str, number: int, body: bytes, key: str = "k", **headers: str) -> str:
+    """Upload a part; its ETag."""
+    answer = world.ask(
+        "PUT", f"/bkt/{key}", body, query={"partNumber": number, "uploadId": upload}, headers=headers
+    )
+    assert answer.status == 200, answer.body
+    return answer.headers["etag"]
+
+
+def document(parts: list[tuple[int, str]]) -> bytes:
+    """A completion."""
+    rows = "".join(f"<Part><PartNumber>{n}</PartNumber><ETag>{e}</ETag></Part>" for n, e in parts)
+    return f"<CompleteMultipartUpload>{rows}</CompleteMultipartUpload>".encode()
+
+
+def finish(world: World, upload: str, parts: list[tuple[int, str]], key: str = "k", **headers: str) -> Any:
+    """Complete it."""
+    return world.ask("POST", f"/bkt/{key}", document(parts), query={"uploadId": upload}, headers=headers)
+
+
+def usage(world: World) -> tuple[int, int, int]:
+    """(bytes, objects, bytes reserved) of the bucket."""
+    found = world.index.usage("bucket", "bkt")
+    return found.bytes, found.objects, found.reserved_bytes
+
+
+def code(error: pytest.ExceptionInfo[ClientError]) -> str:
+    """The error code that a client sees."""
+    return str(error.value.response["Error"]["Code"])
+
+
+def test_parts_become_one_object(world: World) -> None:
+    """In order of their numbers, whatever the order in which they came; a part sent again replaces it."""
+    upload = begin(world, ContentType="x/y", Metadata={"a": "1"})
+    third = part(world, upload, 30, b"C" * 10)
+    part(world, upload, 1, b"wrong")
+    first = part(world, upload, 1, b"A" * 1000)
+    second = part(world, upload, 2, b"B" * 1000)
+    listed = world.boto().list_parts(Bucket="bkt", Key="k", UploadId=upload)["Parts"]
+    assert [(row["PartNumber"], row["Size"]) for row in listed] == [(1, 1000), (2, 1000), (30, 10)]
+    assert world.ask("GET", "/bkt/k").code == "NoSuchKey"
+    parts = [(1, first), (2, second), (30, third)]
+    done = finish(world, upload, parts)
+    digests = b"".join(bytes.fromhex(etag.strip('"')) for _, etag in parts)
+    etag = f'"{hashlib.md5(digests).hexdigest()}-3"'
+    assert done.status == 200 and done.leaf("ETag").replace("&quot;", '"') == etag
+    answer = world.ask("GET", "/bkt/k")
+    assert answer.body == b"A" * 1000 + b"B" * 1000 + b"C" * 10
+    assert (answer.headers["etag"], answer.headers["content-type"]) == (etag, "x/y")
+    assert answer.headers["x-amz-meta-a"] == "1"
+    one = world.ask("GET", "/bkt/k", query={"partNumber": "2"})
+    assert (one.status, one.body, one.headers["x-amz-mp-parts-count"]) == (206, b"B" * 1000, "3")
+    assert world.ask("GET", "/bkt/k", query={"partNumber": "4"}).status == 416
+    assert usage(world) == (2010, 1, 0)
+    assert "Uploads" not in world.boto().list_multipart_uploads(Bucket="bkt")
+
+
+def test_a_completion_that_was_done_already_answers_the_same(world: World) -> None:
+    upload = begin(world)
+    parts = [(1, part(world, upload, 1, b"data"))]
+    first = finish(world, upload, parts)
+    again = finish(world, upload, parts)
+    assert (again.status, again.leaf("ETag")) == (200, first.leaf("ETag"))
+    world.ask("PUT", "/bkt/k", b"newer")
+    assert finish(world, upload, parts).code == "NoSuchUpload"
+    assert world.ask("GET", "/bkt/k").body == b"newer"
+    assert usage(world) == (5, 1, 0)
+
+
+def test_wrong_completions_leave_the_upload_as_it_was(world: World) -> None:
+    upload = begin(world)
+    one, two = part(world, upload, 1, b"one"), part(world, upload, 2, b"two")
+    assert finish(world, upload, [(2, two), (1, one)]).code == "InvalidPartOrder"
+    assert finish(world, upload, [(1, one), (1, one)]).code == "InvalidPartOrder"
+    assert finish(world, upload, [(1, two)]).code == "InvalidPart"
+    assert finish(world, upload, [(1, one), (3, two)]).code == "InvalidPart"
+    assert finish(world, upload, []).code == "MalformedXML"
+    assert finish(world, "0" * 32, [(1, one)]).code == "NoSuchUpload"
+    bad = {"x-amz-mp-object-size": "7"}
+    assert finish(world, upload, [(1, one), (2, two)], **bad).code == "InvalidRequest"
+    query = {"uploadId": upload}
+    for body in (b"", b"<a/>", b"<CompleteMultipartUpload><Part/></CompleteMultipartUpload>", b"\xff"):
+        assert world.ask("POST", "/bkt/k", body, query=query).code == "MalformedXML"
+    assert world.ask("POST", "/bkt/other", document([(1, one)]), query=query).code == "NoSuchUpload"
+    assert finish(world, upload, [(1, one), (2, two)]).status == 200
+
+
+def test_small_parts_are_refused_at_the_end(tmp_path: Path) -> None:
+    made = World(STORES["memory"](tmp_path), min_part=5 * MIB)
+    made.ask("PUT", "/bkt")
+    upload = begin(made)
+    parts = [(1, part(made, upload, 1, b"small")), (2, part(made, upload, 2, b"last"))]
+    assert finish(made, upload, parts).code == "EntityTooSmall"
+    assert finish(made, upload, parts[:1]).status == 200
+    made.close()
+
+
+def test_an_aborted_upload_leaves_nothing(world: World) -> None:
+    upload = begin(world)
+    part(world, upload, 1, b"x" * 5000)
+    assert world.index.usage("bucket", "bkt").bytes + usage(world)[2] >= 5000
+    assert world.ask("DELETE", "/bkt/k", query={"uploadId": upload}).status == 204
+    assert usage(world) == (0, 0, 0)
+    assert world.ask("DELETE", "/bkt/k", query={"uploadId": upload}).code == "NoSuchUpload"
+    late = world.ask("PUT", "/bkt/k", b"late", query={"partNumber": "1", "uploadId": upload})
+    assert late.code == "NoSuchUpload"
+    assert world.store.names("bkt", prefix=".cumulus/parts/") == []
+
+
+def test_wrong_part_numbers_and_checksums(world: World) -> None:
+    upload = begin(world, ChecksumAlgorithm="CRC32")
+    for number in ("0", "10001", "x", "", "-1"):
+        answer = world.ask("PUT", "/bkt/k", b"x", query={"partNumber": number, "uploadId": upload})
+        assert answer.code == "InvalidArgument"
+    query = {"partNumber": "1", "uploadId": upload}
+    wrong = {"x-amz-checksum-crc32": "AAAAAA=="}
+    assert world.ask("PUT", "/bkt/k", b"x", query=query, headers=wrong).code == "BadDigest"
+    other = {"x-amz-checksum-sha1": base64.b64encode(hashlib.sha1(b"x").digest()).decode()}
+    assert world.ask("PUT", "/bkt/k", b"x", query=query, headers=other).code == "InvalidRequest"
+    assert world.ask("GET", "/bkt/k", query={"uploadId": upload}).leaves("PartNumber") == []
+    assert usage(world) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("kind", ["COMPOSITE", "FULL_OBJECT"])
+def test_checksums_of_the_whole(world: World, kind: str) -> None:
+    """Of the parts' checksums, or of all bytes; a wrong promise is refused."""
+    upload = begin(world, ChecksumAlgorithm="CRC32", ChecksumType=kind)
+    bodies = [b"A" * 3000, b"B" * 500]
+    parts = [(n, part(world, upload, n, body)) for n, body in enumerate(bodies, 1)]
+    sums = [zlib.crc32(body).to_bytes(4, "big") for body in bodies]
+    whole = zlib.crc32(b"".join(bodies)).to_bytes(4, "big")
+    composite = zlib.crc32(b"".join(sums)).to_bytes(4, "big")
+    digest, end = (composite, "-2") if kind == "COMPOSITE" else (whole, "")
+    wanted = base64.b64encode(digest).decode() + end
+    bad = {"x-amz-checksum-crc32": "AAAAAA=="}
+    assert finish(world, upload, parts, **bad).code == "BadDigest"
+    done = finish(world, upload, parts, **{"x-amz-checksum-crc32": wanted, "x-amz-checksum-type": kind})
+    assert (done.leaf("ChecksumCRC32"), done.leaf("ChecksumType")) == (wanted, kind)
+    head = world.boto().head_object(Bucket="bkt", Key="k", ChecksumMode="ENABLED")
+    assert (head["ChecksumCRC32"], head["ChecksumType"]) == (wanted, kind)
+    found = world.boto().get_object_attributes(
+        Bucket="bkt", Key="k", ObjectAttributes=["ObjectParts"], MaxParts=1
+    )["ObjectParts"]
+    assert found["TotalPartsCount"] == 2 and found["IsTruncated"]
+    assert found["Parts"][0]["ChecksumCRC32"] == base64.b64encode(sums[0]).decode()
+
+
+def test_parts_can_be_copied_from_objects(world: World) -> None:
+    client = world.boto()
+    client.put_object(Bucket="bkt", Key="from", Body=b"0123456789")
+    upload = begin(world)
+    copy = {"Bucket": "bkt", "Key": "k", "UploadId": upload, "CopySource": "bkt/from"}
+    one = client.upload_part_copy(**copy, PartNumber=1, CopySourceRange="bytes=2-5")["CopyPartResult"]
+    two = client.upload_part_copy(**copy, PartNumber=2)["CopyPartResult"]
+    for bad, wanted in (("bytes=5-20", "InvalidRange"), ("bytes=3-", "InvalidArgument")):
+        with pytest.raises(ClientError) as error:
+            client.upload_part_copy(**copy, PartNumber=3, CopySourceRange=bad)
+        assert code(error) == wanted
+    assert finish(world, upload, [(1, one["ETag"]), (2, two["ETag"])]).status == 200
+    assert world.ask("GET", "/bkt/k").body == b"2345" + b"0123456789"
+
+
+def test_uploads_are_listed_by_key_and_prefix(world: World) -> None:
+    ids = [begin(world, key) for key in ("a/1", "a/2", "b", "b")]
+    client = world.boto()
+    rows = client.list_multipart_uploads(Bucket="bkt")["Uploads"]
+    assert [row["UploadId"] for row in rows] == ids
+    grouped = client.list_multipart_uploads(Bucket="bkt", Delimiter="/")
+    assert [row["Prefix"] for row in grouped["CommonPrefixes"]] == ["a/"]
+    assert [row["UploadId"] for row in grouped["Uploads"]] == ids[2:]
+    pages = client.get_paginator("list_multipart_uploads").paginate(
+        Bucket="bkt", PaginationConfig={"PageSize": 1}
+    )
+    assert [row["UploadId"] for page in pages for row in page["Uploads"]] == ids
+    assert world.ask("DELETE", "/bkt").status == 204
+
+
+def test_a_big_object_by_the_transfer_manager(world: World, tmp_path: Path) -> None:
+    """boto3's own multipart upload and download, with the checksums that it makes by itself."""
+    source = tmp_path / "source"
+    source.write_bytes(bytes(range(256)) * 40_000)
+    client = world.boto()
+    client.upload_file(str(source), "bkt", "big")
+    client.download_file("bkt", "big", str(tmp_path / "target"))
+    assert (tmp_path / "target").read_bytes() == source.read_bytes()
+    assert "-" in world.ask("HEAD", "/bkt/big").headers["etag"]

@@ -1,0 +1,179 @@
+"""ACLs, groups and bucket policies through the gateway: given, changed, revoked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+from s3_stores import STORES
+from s3_world import World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(STORES["memory"](tmp_path))
+    assert made.ask("PUT", "/bkt").status == 200
+    yield made
+    made.close()
+
+
+def readers(world: World, path: str = "/bkt/k") -> set[str]:
+    """Who may read; "" is anybody without a key."""
+    return {user for user in ("alice", "bob", "carol", "") if world.ask("GET", path, user=user).status == 200}
+
+
+def test_canned_acls_of_objects(world: World) -> None:
+    for name, who in (
+        ("private", {"alice"}),
+        ("public-read", {"alice", "bob", "carol", ""}),
+        ("authenticated-read", {"alice", "bob", "carol"}),
+        ("bucket-owner-full-control", {"alice"}),
+    ):
+        world.ask("PUT", "/bkt/k", b"x", headers={"x-amz-acl": name})
+        assert readers(world) == who, name
+    client = world.boto()
+    client.put_object_acl(Bucket="bkt", Key="k", ACL="public-read")
+    assert "" in readers(world)
+    client.put_object_acl(Bucket="bkt", Key="k", ACL="private")
+    assert readers(world) == {"alice"}
+
+
+def test_grants_to_users_addresses_and_groups(world: World) -> None:
+    bob, group = world.people.users["bob"].id, "urn:cumulus:group:lab"
+    world.ask("PUT", "/bkt/k", b"x", headers={"x-amz-grant-read": f'id="{bob}"'})
+    assert readers(world) == {"alice", "bob"}
+    world.ask("PUT", "/bkt/k", b"x", headers={"x-amz-grant-read": 'emailAddress="bob@example.org"'})
+    assert readers(world) == {"alice", "bob"}
+    world.ask("PUT", "/bkt/k", b"x", headers={"x-amz-grant-read": f'uri="{group}"'})
+    assert readers(world) == {"alice", "carol"}
+    client = world.boto()
+    acl = client.get_object_acl(Bucket="bkt", Key="k")
+    assert {"Type": "Group", "URI": group} in [row["Grantee"] for row in acl["Grants"]]
+    acl["Grants"].append({"Grantee": {"Type": "CanonicalUser", "ID": bob}, "Permission": "READ"})
+    policy = {"Owner": acl["Owner"], "Grants": acl["Grants"]}
+    client.put_object_acl(Bucket="bkt", Key="k", AccessControlPolicy=policy)
+    assert readers(world) == {"alice", "bob", "carol"}
+    client.put_object_acl(Bucket="bkt", Key="k", AccessControlPolicy={**policy, "Grants": []})
+    assert readers(world) == {"alice"}
+
+
+def test_rights_on_a_bucket(world: World) -> None:
+    """Listing and writing are the bucket's to give; what others write is theirs."""
+    client = world.boto()
+    client.put_bucket_acl(Bucket="bkt", ACL="public-read")
+    assert world.ask("GET", "/bkt", user="").status == 200
+    assert world.ask("PUT", "/bkt/k", b"x", user="bob").status == 403
+    client.put_bucket_acl(Bucket="bkt", ACL="public-read-write")
+    assert world.ask("PUT", "/bkt/k", b"x", user="bob").status == 200
+    assert readers(world) == {"bob"}
+    assert world.ask("DELETE", "/bkt/k").status == 204
+    assert world.ask("PUT", "/bkt/free", b"x", user="").status == 200
+    assert readers(world, "/bkt/free") == {"alice"}
+    assert world.ask("GET", "/bkt", query="acl", user="bob").status == 403
+    assert world.ask("PUT", "/bkt", query="acl", user="bob", headers={"x-amz-acl": "private"}).status == 403
+    owner = client.get_bucket_acl(Bucket="bkt")["Owner"]
+    assert owner == {"DisplayName": "Alice", "ID": world.people.users["alice"].id}
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"", "MissingSecurityHeader"),
+        (b"<x/>", "MalformedXML"),
+        (b"<AccessControlPolicy/>", "MalformedACLError"),
+        (
+            b"<AccessControlPolicy><Owner><ID>someone</ID></Owner><AccessControlList/></AccessControlPolicy>",
+            "AccessDenied",
+        ),
+        (
+            b"<AccessControlPolicy><AccessControlList><Grant><Permission>ALL</Permission></Grant>"
+            b"</AccessControlList></AccessControlPolicy>",
+            "MalformedACLError",
+        ),
+        (
+            b"<AccessControlPolicy><AccessControlList><Grant><Grantee><ID>nobody</ID></Grantee>"
+            b"<Permission>READ</Permission></Grant></AccessControlList></AccessControlPolicy>",
+            "InvalidArgument",
+        ),
+        (b'<!DOCTYPE a [<!ENTITY b "c">]><AccessControlPolicy>&b;</AccessControlPolicy>', "MalformedXML"),
+    ],
+)
+def test_wrong_acl_documents(world: World, body: bytes, code: str) -> None:
+    world.ask("PUT", "/bkt/k", b"x")
+    assert world.ask("PUT", "/bkt/k", body, query="acl").code == code
+    assert world.ask("PUT", "/bkt", body, query="acl").code == code
+    assert readers(world) == {"alice"}
+
+
+def statement(**fields: Any) -> str:
+    """A policy of one statement about everything in the bucket."""
+    base = {"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::bkt/*"}
+    return json.dumps({"Version": "2012-10-17", "Statement": [{**base, **fields}]})
+
+
+def test_policies(world: World) -> None:
+    client = world.boto()
+    world.ask("PUT", "/bkt/k", b"x")
+    client.put_bucket_policy(Bucket="bkt", Policy=statement())
+    assert readers(world) == {"alice", "bob", "carol", ""}
+    assert client.get_bucket_policy_status(Bucket="bkt")["PolicyStatus"]["IsPublic"]
+    assert json.loads(client.get_bucket_policy(Bucket="bkt")["Policy"]) == json.loads(statement())
+    client.put_bucket_policy(Bucket="bkt", Policy=statement(Effect="Deny"))
+    assert readers(world) == set()
+    client.delete_bucket_policy(Bucket="bkt")
+    assert readers(world) == {"alice"}
+    with pytest.raises(ClientError, match="NoSuchBucketPolicy"):
+        client.get_bucket_policy(Bucket="bkt")
+    for bad in ("", "{", "[]", '{"Statement": 1}', statement(Action="s3:Fly"), "\udcff"):
+        body = bad.encode("utf-8", "surrogateescape")
+        assert world.ask("PUT", "/bkt", body, query="policy").code == "MalformedPolicy"
+    assert world.ask("PUT", "/bkt", statement().encode(), query="policy", user="bob").status == 403
+
+
+def test_tags_of_buckets(world: World) -> None:
+    client = world.boto()
+    tags = [{"Key": "project", "Value": "x y"}]
+    client.put_bucket_tagging(Bucket="bkt", Tagging={"TagSet": tags})
+    assert client.get_bucket_tagging(Bucket="bkt")["TagSet"] == tags
+    client.delete_bucket_tagging(Bucket="bkt")
+    assert world.ask("GET", "/bkt", query="tagging").code == "NoSuchTagSet"
+    assert world.ask("PUT", "/bkt", b"<Tagging/>", query="tagging").code == "MalformedXML"
+
+
+def test_the_expected_owner_is_compared(world: World) -> None:
+    right, wrong = world.people.users["alice"].id, "0" * 64
+    headers = {"x-amz-expected-bucket-owner": right}
+    assert world.ask("PUT", "/bkt/k", b"x", headers=headers).status == 200
+    headers = {"x-amz-expected-bucket-owner": wrong}
+    assert world.ask("PUT", "/bkt/k", b"y", headers=headers).status == 403
+    assert world.ask("GET", "/bkt/k").body == b"x"
+
+
+def test_the_admin_sees_everything(world: World) -> None:
+    world.ask("PUT", "/bkt/k", b"x")
+    assert world.ask("GET", "/bkt/k", user="root").body == b"x"
+
+
+def test_what_a_bucket_is_not_set_to(world: World) -> None:
+    """Clients that ask for a configuration get the document that means none, or the error that does."""
+    client = world.boto()
+    assert client.get_bucket_request_payment(Bucket="bkt")["Payer"] == "BucketOwner"
+    rules = client.get_bucket_ownership_controls(Bucket="bkt")["OwnershipControls"]["Rules"]
+    assert rules == [{"ObjectOwnership": "ObjectWriter"}]
+    for query, code in (
+        ("encryption", "ServerSideEncryptionConfigurationNotFoundError"),
+        ("publicAccessBlock", "NoSuchPublicAccessBlockConfiguration"),
+        ("object-lock", "ObjectLockConfigurationNotFoundError"),
+        ("website", "NoSuchWebsiteConfiguration"),
+        ("replication", "ReplicationConfigurationNotFoundError"),
+        ("inventory", "NotImplemented"),
+    ):
+        assert world.ask("GET", "/bkt", query=query).code == code
+    assert world.ask("PUT", "/bkt", b"<x/>", query="encryption").status == 501
+    enforced = b"<Rule><ObjectOwnership>BucketOwnerEnforced</ObjectOwnership></Rule>"
+    body = b"<OwnershipControls>" + enforced + b"</OwnershipControls>"
+    assert world.ask("PUT", "/bkt", body, query="ownershipControls").status == 501

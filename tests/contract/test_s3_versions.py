@@ -1,0 +1,192 @@
+"""Versions and delete markers through the gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from s3_stores import STORES
+from s3_world import World
+
+
+@pytest.fixture(params=list(STORES))
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    made = World(STORES[request.param](tmp_path))
+    assert made.ask("PUT", "/bkt").status == 200
+    yield made
+    made.close()
+
+
+def switch(world: World, status: str) -> None:
+    """Set the bucket's versioning."""
+    world.boto().put_bucket_versioning(Bucket="bkt", VersioningConfiguration={"Status": status})
+
+
+def put(world: World, body: bytes, key: str = "k", **headers: str) -> str:
+    """Put; the version made."""
+    answer = world.ask("PUT", f"/bkt/{key}", body, headers=headers)
+    assert answer.status == 200, answer.body
+    return answer.headers["x-amz-version-id"]
+
+
+def get(world: World, version: str = "", key: str = "k") -> bytes | str:
+    """Body of a version, or the code of the refusal."""
+    answer = world.ask("GET", f"/bkt/{key}", query={"versionId": version} if version else "")
+    return answer.body if answer.status == 200 else answer.code
+
+
+def history(world: World, **query: str) -> list[tuple[str, str, bool, str]]:
+    """(key, version, latest, what) of everything, in order."""
+    answer = world.ask("GET", "/bkt", query={"versions": "", **query})
+    rows = []
+    for piece in answer.body.decode().replace("<DeleteMarker>", "<Version>").split("<Version>")[1:]:
+        fields = {
+            tag: piece.partition(f"<{tag}>")[2].partition("<")[0] for tag in ("Key", "VersionId", "IsLatest")
+        }
+        what = "object" if "<Size>" in piece.partition("</Owner>")[0] else "marker"
+        rows.append((fields["Key"], fields["VersionId"], fields["IsLatest"] == "true", what))
+    return rows
+
+
+@pytest.mark.parametrize("key", ["k", "odd//key"])
+def test_each_put_is_a_version_of_its_own(world: World, key: str) -> None:
+    old = world.ask("PUT", f"/bkt/{key}", b"null version")
+    assert "x-amz-version-id" not in old.headers
+    switch(world, "Enabled")
+    one, two = put(world, b"one", key), put(world, b"two", key)
+    assert [get(world, version, key) for version in ("", "null", one, two)] == [
+        b"two",
+        b"null version",
+        b"one",
+        b"two",
+    ]
+    assert history(world) == [
+        (key, two, True, "object"),
+        (key, one, False, "object"),
+        (key, "null", False, "object"),
+    ]
+    assert world.ask("HEAD", f"/bkt/{key}").headers["x-amz-version-id"] == two
+    assert world.index.usage("bucket", "bkt").bytes == 12 + 3 + 3
+    assert [row.rpartition("</Key>")[0] for row in world.ask("GET", "/bkt").leaves("Contents")] == [
+        f"<Key>{key}"
+    ]
+
+
+@pytest.mark.parametrize("key", ["k", "odd//key"])
+def test_a_delete_marker_hides_and_goes_again(world: World, key: str) -> None:
+    switch(world, "Enabled")
+    one = put(world, b"one", key)
+    gone = world.ask("DELETE", f"/bkt/{key}")
+    marker = gone.headers["x-amz-version-id"]
+    assert gone.headers["x-amz-delete-marker"] == "true"
+    hidden = world.ask("GET", f"/bkt/{key}")
+    assert (hidden.code, hidden.headers["x-amz-delete-marker"]) == ("NoSuchKey", "true")
+    assert world.ask("GET", f"/bkt/{key}", query={"versionId": marker}).status == 405
+    assert get(world, one, key) == b"one"
+    assert history(world) == [(key, marker, True, "marker"), (key, one, False, "object")]
+    assert world.ask("DELETE", "/bkt").code == "BucketNotEmpty"
+    back = world.ask("DELETE", f"/bkt/{key}", query={"versionId": marker})
+    assert (back.status, back.headers["x-amz-delete-marker"]) == (204, "true")
+    assert get(world, "", key) == b"one" and get(world, one, key) == b"one"
+    assert history(world) == [(key, one, True, "object")]
+
+
+def test_removing_the_current_version_brings_back_the_one_before(world: World) -> None:
+    switch(world, "Enabled")
+    one, two, three = (put(world, body) for body in (b"one", b"two", b"three"))
+    world.ask("DELETE", "/bkt/k", query={"versionId": two})
+    assert get(world) == b"three" and get(world, two) == "NoSuchVersion"
+    world.ask("DELETE", "/bkt/k", query={"versionId": three})
+    assert get(world) == b"one"
+    assert history(world) == [("k", one, True, "object")]
+    four = put(world, b"four")
+    assert (get(world, one), get(world)) == (b"one", b"four")
+    for version in (one, four, "no-such"):
+        assert world.ask("DELETE", "/bkt/k", query={"versionId": version}).status == 204
+    assert history(world) == [] and get(world) == "NoSuchKey"
+    assert world.index.usage("bucket", "bkt").bytes == 0
+    assert world.store.names("bkt", prefix=".cumulus/versions/") == []
+    assert world.ask("DELETE", "/bkt").status == 204
+
+
+def test_suspended_versions_replace_null_alone(world: World) -> None:
+    switch(world, "Enabled")
+    one = put(world, b"one")
+    switch(world, "Suspended")
+    assert put(world, b"null one") == "null"
+    assert put(world, b"null two") == "null"
+    assert (get(world), get(world, one), get(world, "null")) == (b"null two", b"one", b"null two")
+    marker = world.ask("DELETE", "/bkt/k")
+    assert marker.headers["x-amz-version-id"] == "null"
+    assert history(world) == [("k", "null", True, "marker"), ("k", one, False, "object")]
+    assert put(world, b"null three") == "null"
+    switch(world, "Enabled")
+    two = put(world, b"two")
+    assert history(world) == [
+        ("k", two, True, "object"),
+        ("k", "null", False, "object"),
+        ("k", one, False, "object"),
+    ]
+    assert get(world, "null") == b"null three"
+    switch(world, "Suspended")
+    put(world, b"null four")
+    assert [row[1] for row in history(world)] == ["null", two, one]
+    assert world.index.usage("bucket", "bkt").objects == 3
+
+
+def test_versions_keep_their_own_records(world: World) -> None:
+    """Tags, ACLs and copies of an older version touch that one alone."""
+    switch(world, "Enabled")
+    one = put(world, b"one", **{"x-amz-meta-n": "1"})
+    two = put(world, b"two", **{"x-amz-meta-n": "2"})
+    client = world.boto()
+    tags = {"TagSet": [{"Key": "old", "Value": "yes"}]}
+    client.put_object_tagging(Bucket="bkt", Key="k", VersionId=one, Tagging=tags)
+    assert client.get_object_tagging(Bucket="bkt", Key="k", VersionId=one)["TagSet"] == tags["TagSet"]
+    assert client.get_object_tagging(Bucket="bkt", Key="k")["TagSet"] == []
+    client.put_object_tagging(Bucket="bkt", Key="k", Tagging=tags)
+    assert [row[1] for row in history(world)] == [two, one]
+    source = {"Bucket": "bkt", "Key": "k", "VersionId": one}
+    done = client.copy_object(Bucket="bkt", Key="k", CopySource=source)
+    assert done["CopySourceVersionId"] == one
+    assert (get(world), [row[1] for row in history(world)]) == (b"one", [done["VersionId"], two, one])
+    assert world.ask("GET", "/bkt/k", query={"versionId": two}).headers["x-amz-meta-n"] == "2"
+
+
+def test_a_multipart_object_is_a_version_too(world: World) -> None:
+    switch(world, "Enabled")
+    one = put(world, b"one")
+    client = world.boto()
+    upload = client.create_multipart_upload(Bucket="bkt", Key="k")["UploadId"]
+    part = client.upload_part(Bucket="bkt", Key="k", UploadId=upload, PartNumber=1, Body=b"parts")
+    parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
+    two = client.complete_multipart_upload(Bucket="bkt", Key="k", UploadId=upload, MultipartUpload=parts)
+    assert (get(world), get(world, one)) == (b"parts", b"one")
+    assert [row[1] for row in history(world)] == [two["VersionId"], one]
+
+
+def test_pages_of_versions(world: World) -> None:
+    switch(world, "Enabled")
+    made = [("a", put(world, b"1", "a")), ("a", put(world, b"2", "a")), ("b/c", put(world, b"3", "b/c"))]
+    client = world.boto()
+    pages = client.get_paginator("list_object_versions").paginate(
+        Bucket="bkt", PaginationConfig={"PageSize": 1}
+    )
+    found = [(row["Key"], row["VersionId"]) for page in pages for row in page["Versions"]]
+    assert found == [made[1], made[0], made[2]]
+    grouped = client.list_object_versions(Bucket="bkt", Delimiter="/")
+    assert [row["Prefix"] for row in grouped["CommonPrefixes"]] == ["b/"]
+    assert world.ask("GET", "/bkt", query="versions&version-id-marker=x").code == "InvalidArgument"
+
+
+def test_wrong_configurations(world: World) -> None:
+    for body, code in (
+        (b"<VersioningConfiguration/>", "IllegalVersioningConfigurationException"),
+        (b"<VersioningConfiguration><Status>On</Status></VersioningConfiguration>", "IllegalVersioning"),
+        (b"<Other/>", "MalformedXML"),
+        (b"", "MalformedXML"),
+    ):
+        assert world.ask("PUT", "/bkt", body, query="versioning").code.startswith(code)
+    assert world.ask("GET", "/bkt", query="versioning").leaf("Status") == ""
+    assert world.ask("GET", "/bkt/k", query="versionId=").code == "InvalidArgument"
