@@ -28,7 +28,19 @@ POLL_S = 0.2
 END_S = 60.0  # for a part to stop its services after Ctrl-C
 LIVE = ("tests/integration", "tests/interop")
 USUAL_S = 10  # what a file of LIVE counts for if it is not in LONG
-LONG: dict[str, int] = {"test_cycles": 200}
+LONG = {
+    "test_cycles": 200,
+    "test_files_cluster": 140,
+    "test_firewall": 120,
+    "test_bad_input": 80,
+    "test_hostile": 80,
+    "test_libudt": 80,
+    "test_libudt_rules": 80,
+    "test_login_cluster": 80,
+    "test_sphere_cluster": 80,
+    "test_late_tickets": 30,
+    "test_session_end": 30,
+}
 INTERRUPTED = 130
 # how parts name what failed: pytest, the C runner, the fuzz targets
 FAILED_LINE = re.compile(r"^(FAILED |ERROR |FAIL |MISSED |dev: |make: \*\*\*)")

@@ -35,15 +35,15 @@ class Done:
         return f"status {self.status}\n{self.out}{self.err}"
 
 
-def wait_for(what: str, condition: Callable[[], Any], seconds: float = 30.0) -> Any:
-    """The first true value of `condition`, asked every 50 ms; fails after `seconds`."""
+def wait_for(what: str, condition: Callable[[], Any], seconds: float = 30.0, every: float = 0.05) -> Any:
+    """The first true value of `condition`, asked again after `every` seconds; fails after `seconds`."""
     end = time.monotonic() + seconds
     while True:
         value = condition()
         if value:
             return value
         assert time.monotonic() < end, f"waited {seconds} s in vain for {what}"
-        time.sleep(0.05)
+        time.sleep(every)
 
 
 @dataclass

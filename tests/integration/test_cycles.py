@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import pytest
 from cluster import Cluster, alive, running, wait_for
 
 USER = Path(__file__).with_name("cycle_user.py")
 CYCLES = int(os.environ.get("SECTOR_TEST_CYCLES", "1000"))
-QUIET = 700  # samples, 50 ms apart
+QUIET_S = 35.0
 
 
 def usage(pid: int) -> dict[str, int]:
@@ -42,17 +44,24 @@ def at_rest(cluster: Cluster) -> dict[str, dict[str, int]]:
         return status["counters"]["tasks"] == 0 and all(node["tasks"] == 0 for node in slaves)
 
     wait_for("the end of all copies", idle, 120)
-    seen: list[dict[str, dict[str, int]]] = []
+    last: dict[str, dict[str, int]] = {}
+    since = 0.0
 
     def quiet() -> bool:
-        seen.append({name: usage(pid) for name, pid in daemons(cluster).items()})
-        counts = [{name: use["descriptors"] for name, use in sample.items()} for sample in seen[-QUIET:]]
-        return len(counts) == QUIET and all(count == counts[0] for count in counts)
+        nonlocal last, since
+        now = {name: usage(pid) for name, pid in daemons(cluster).items()}
+        if {name: use["descriptors"] for name, use in now.items()} != {
+            name: use["descriptors"] for name, use in last.items()
+        }:
+            since = time.monotonic()
+        last = now
+        return time.monotonic() - since >= QUIET_S
 
-    wait_for("rest", quiet, 110)
-    return seen[-1]
+    wait_for("rest", quiet, 110, every=0.2)
+    return last
 
 
+@pytest.mark.timeout(900)
 def test_cycles_leave_nothing_behind(tmp_path: Path) -> None:
     """RSS at the end <= RSS after a fifth + 5 %; descriptors and threads equal."""
     source = tmp_path / "x"
