@@ -9,9 +9,11 @@ from typing import Final
 
 _TABLE: Final[dict[str, tuple[int, str]]] = {
     "AccessDenied": (403, "Access Denied."),
+    "AccessForbidden": (403, "CORSResponse: This CORS request is not allowed."),
     "AccessControlListNotSupported": (400, "The bucket does not allow ACLs."),
     "AuthorizationHeaderMalformed": (400, "The authorization header is malformed."),
     "AuthorizationQueryParametersError": (400, "The query parameters for authorization are wrong."),
+    "BadRequest": (400, "Bad request."),
     "BadDigest": (400, "The checksum you sent does not fit what was received."),
     "BucketAlreadyExists": (409, "The bucket name is taken."),
     "BucketAlreadyOwnedByYou": (409, "You own that bucket already."),
@@ -45,6 +47,7 @@ _TABLE: Final[dict[str, tuple[int, str]]] = {
     "MalformedTrailerError": (400, "The headers after the body are not well formed or not those announced."),
     "MalformedXML": (400, "The XML is not what this request needs."),
     "MaxMessageLengthExceeded": (400, "The request is too long."),
+    "MaxPostPreDataLengthExceeded": (400, "The form's fields before the file are too large."),
     "MetadataTooLarge": (400, "User metadata is larger than 2 KB."),
     "MethodNotAllowed": (405, "This method is not allowed on this resource."),
     "MissingContentLength": (411, "Content-Length is missing."),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hmac
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from cumulus.auth.sigv4 import Query
@@ -31,7 +32,7 @@ def resource(path: str, query: Query, host: str, domain: str) -> str:
     `host` is put before it when the host lies below `domain`."""
     name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
     bucket = name[: -len(domain) - 1] if domain and name.lower().endswith(f".{domain.lower()}") else ""
-    chosen = sorted((name, value) for name, value in query if name in RESOURCE)
+    chosen = sorted((pair for pair in query if pair[0] in RESOURCE), key=itemgetter(0))
     words = [name if not value else name + b"=" + value for name, value in chosen]
     return (
         (f"/{bucket}" if bucket else "") + path + ("?" + b"&".join(words).decode("latin-1") if words else "")

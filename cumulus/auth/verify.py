@@ -8,61 +8,51 @@ Source: Amazon S3 API reference, "Authenticating Requests", "Error responses".
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from cumulus.auth import sigv2, sigv4, times
 from cumulus.auth.body import BodyRule
-from cumulus.auth.sigv4 import ChunkSigner, Query, Scope
+from cumulus.auth.claims import (
+    HEX64,
+    SKEW_NS,
+    AuthSettings,
+    Claim,
+    allowed,
+    check_region,
+    check_skew,
+    known,
+    mismatch,
+    parse_claim,
+)
+from cumulus.auth.sigv4 import ChunkSigner, Query
 from cumulus.errors import S3Error
 from cumulus.index.api import Directory
-from cumulus.model import Credential, Identity
+from cumulus.model import Identity
 
 if TYPE_CHECKING:
     from cumulus.rest.call import Call, Headers
 
-SKEW_NS: Final = 15 * 60 * times.SECOND
 WEEK_S: Final = 7 * 24 * 3600
 UNSIGNED: Final = "UNSIGNED-PAYLOAD"
 _SIGNED_CHUNKS: Final = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
 _SIGNED_TRAILER: Final = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"
 _UNSIGNED_TRAILER: Final = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
-_HEX64: Final = re.compile(r"[0-9a-fA-F]{64}")
 _NUMBER: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
-_MAX_SIGNED: Final = 100
 
-Scheme = Literal["", "v4", "v4-query", "v2", "v2-query"]
+Scheme = Literal["", "v4", "v4-query", "v2", "v2-query", "form"]
 
-
-@dataclass(frozen=True, slots=True)
-class AuthSettings:
-    """`region` "" accepts any. `domain` is the one whose sub-domains are buckets, "" for none; only
-    signatures of version 2 depend on it."""
-
-    region: str = "us-east-1"
-    allow_sigv2: bool = False
-    domain: str = ""
+__all__ = ["AuthSettings", "Authenticated", "Scheme", "authenticate"]
 
 
 @dataclass(frozen=True, slots=True)
 class Authenticated:
-    """Who asks, what the body has to be, and how the request was signed ("" = not at all)."""
+    """Who asks, what the body has to be, and how the request was signed ("" = not at all; "form": by the
+    policy of a POST form)."""
 
     identity: Identity
     body: BodyRule
     scheme: Scheme = ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Claim:
-    """What a Version 4 signature says of itself."""
-
-    access_key: str
-    scope: Scope
-    signed: tuple[str, ...]
-    signature: str
-    timestamp: str
 
 
 def authenticate(call: Call, directory: Directory, settings: AuthSettings, now_ns: int) -> Authenticated:
@@ -101,10 +91,10 @@ def _header(
 ) -> Authenticated:
     timestamp = _timestamp(call.headers)
     claim = _parse_authorization(call.headers.get("authorization"), timestamp)
-    _check_region(
+    check_region(
         claim.scope, settings, "AuthorizationHeaderMalformed", "The authorization header is malformed; "
     )
-    _check_skew(times.parse_basic(timestamp), now_ns, timestamp)
+    check_skew(times.parse_basic(timestamp), now_ns, timestamp)
     payload = _payload(call.headers)
     if not payload:
         raise S3Error("InvalidRequest", "Missing required header for this request: x-amz-content-sha256")
@@ -117,7 +107,7 @@ def _presigned(
     values = _query_values(query)
     claim = _parse_query(values)
     problem = "Error parsing the X-Amz-Credential parameter; "
-    _check_region(claim.scope, settings, "AuthorizationQueryParametersError", problem)
+    check_region(claim.scope, settings, "AuthorizationQueryParametersError", problem)
     lasts_s = _expires(values.get("X-Amz-Expires", ""))
     begins = times.parse_basic(claim.timestamp)
     if begins > now_ns + SKEW_NS:
@@ -131,7 +121,7 @@ def _presigned(
     return _verified(call, path, rest, claim, payload, directory, now_ns, "v4-query")
 
 
-def _parse_authorization(text: str, timestamp: str) -> _Claim:
+def _parse_authorization(text: str, timestamp: str) -> Claim:
     """The header Authorization after its algorithm."""
     words: dict[str, str] = {}
     for piece in text[len(sigv4.ALGORITHM) :].split(","):
@@ -148,7 +138,7 @@ def _parse_authorization(text: str, timestamp: str) -> _Claim:
             "AuthorizationHeaderMalformed",
             "The authorization header is malformed; it needs Credential, SignedHeaders and Signature.",
         )
-    return _claim(
+    return parse_claim(
         words["Credential"], words["SignedHeaders"], words["Signature"], timestamp, _malformed_header
     )
 
@@ -173,7 +163,7 @@ def _query_values(query: Query) -> dict[str, str]:
     return values
 
 
-def _parse_query(values: dict[str, str]) -> _Claim:
+def _parse_query(values: dict[str, str]) -> Claim:
     wanted = ("Algorithm", "Credential", "Date", "Expires", "SignedHeaders", "Signature")
     if any(f"X-Amz-{name}" not in values for name in wanted):
         raise _malformed_query(
@@ -189,33 +179,7 @@ def _parse_query(values: dict[str, str]) -> _Claim:
     except ValueError:
         raise _malformed_query('X-Amz-Date must be in the ISO8601 long format "yyyyMMddTHHmmssZ".') from None
     credential, signed = values["X-Amz-Credential"], values["X-Amz-SignedHeaders"]
-    return _claim(credential, signed, values["X-Amz-Signature"], timestamp, _malformed_query)
-
-
-def _claim(
-    credential: str, signed: str, signature: str, timestamp: str, malformed: Callable[[str], S3Error]
-) -> _Claim:
-    """Checked parts of either form. `malformed` makes that form's error."""
-    words = credential.rsplit("/", 4)
-    if len(words) != 5 or not words[0]:
-        raise malformed("the Credential must be KEY/YYYYMMDD/REGION/SERVICE/aws4_request.")
-    access_key, date, region, service, end = words
-    if service != "s3" or end != "aws4_request":
-        raise malformed('the Credential must end in "/s3/aws4_request".')
-    if date != timestamp[:8]:
-        raise malformed(
-            f'the Credential\'s date "{date[:16]}" is not that of the request, "{timestamp[:8]}".'
-        )
-    names = tuple(signed.split(";"))
-    if (
-        len(names) > _MAX_SIGNED
-        or len(set(names)) != len(names)
-        or any(name != name.lower() for name in names)
-    ):
-        raise malformed("SignedHeaders must be names in lower case, each once, separated by semicolons.")
-    if not _HEX64.fullmatch(signature):
-        raise malformed("the Signature must be 64 hex digits.")
-    return _Claim(access_key, Scope(date, region, service), names, signature.lower(), timestamp)
+    return parse_claim(credential, signed, values["X-Amz-Signature"], timestamp, _malformed_query)
 
 
 def _timestamp(headers: Headers) -> str:
@@ -233,25 +197,6 @@ def _timestamp(headers: Headers) -> str:
         raise S3Error("AccessDenied", message) from None
 
 
-def _check_region(scope: Scope, settings: AuthSettings, code: str, problem: str) -> None:
-    if settings.region and scope.region != settings.region:
-        message = f"{problem}the region '{scope.region[:64]}' is wrong; expecting '{settings.region}'"
-        raise S3Error(code, message, fields={"Region": settings.region})
-
-
-def _check_skew(at_ns: int, now_ns: int, said: str) -> None:
-    if abs(at_ns - now_ns) > SKEW_NS:
-        milliseconds = str(SKEW_NS // 1_000_000)
-        raise S3Error(
-            "RequestTimeTooSkewed",
-            fields={
-                "RequestTime": said,
-                "ServerTime": times.iso(now_ns),
-                "MaxAllowedSkewMilliseconds": milliseconds,
-            },
-        )
-
-
 def _expires(text: str) -> int:
     if not _NUMBER.fullmatch(text):
         raise _malformed_query("X-Amz-Expires must be a non-negative number.")
@@ -267,7 +212,7 @@ def _verified(
     call: Call,
     path: str,
     query: Query,
-    claim: _Claim,
+    claim: Claim,
     payload: str,
     directory: Directory,
     now_ns: int,
@@ -277,7 +222,7 @@ def _verified(
     headers = _signed_headers(call.headers, claim)
     if "x-amz-security-token" in call.headers:
         raise S3Error("InvalidToken")
-    credential = _known(directory, claim.access_key)
+    credential = known(directory, claim.access_key)
     canonical_query = sigv4.canonical_query(query)
     key = sigv4.signing_key(credential.secret, claim.scope)
     canonical = sigv4.canonical_path(path)
@@ -291,8 +236,8 @@ def _verified(
         first = first or request
     else:
         text = sigv4.string_to_sign(claim.timestamp, claim.scope, first)
-        raise _mismatch(claim.access_key, claim.signature, text, first)
-    identity = _allowed(credential, call.peer, now_ns)
+        raise mismatch(claim.access_key, claim.signature, text, first)
+    identity = allowed(credential, call.peer, now_ns)
     signer = ChunkSigner(key, claim.timestamp, claim.scope, claim.signature)
     return Authenticated(identity, _body_rule(call.headers, signer, payload), scheme)
 
@@ -302,7 +247,7 @@ def _one_line(path: str) -> bool:
     return path.isascii() and path.isprintable()
 
 
-def _signed_headers(headers: Headers, claim: _Claim) -> list[tuple[str, str]]:
+def _signed_headers(headers: Headers, claim: Claim) -> list[tuple[str, str]]:
     """The signed headers with their values. Host and all x-amz-* have to be among them."""
     missing = [name for name in claim.signed if name not in headers]
     if missing:
@@ -317,40 +262,6 @@ def _signed_headers(headers: Headers, claim: _Claim) -> list[tuple[str, str]]:
             fields={"HeadersNotSigned": ", ".join(["host"] * ("host" not in claim.signed) + own)},
         )
     return [(name, headers.get(name)) for name in claim.signed]
-
-
-def _known(directory: Directory, access_key: str) -> Credential:
-    credential = directory.credential(access_key)
-    if credential is None:
-        raise S3Error("InvalidAccessKeyId", fields={"AWSAccessKeyId": access_key[:128]})
-    return credential
-
-
-def _allowed(credential: Credential, peer: str, now_ns: int) -> Identity:
-    """The identity behind a key that was proven. Raises `S3Error` when the key or its user may not."""
-    if credential.expires_ns and now_ns >= credential.expires_ns:
-        raise S3Error("ExpiredToken")
-    if credential.user.disabled:
-        raise S3Error("AccessDenied", "The user is disabled.")
-    return Identity(user=credential.user, access_key=credential.access_key, peer=peer)
-
-
-def _mismatch(access_key: str, signature: str, text: str, canonical: str = "") -> S3Error:
-    fields = {
-        "AWSAccessKeyId": access_key,
-        "StringToSign": _printable(text),
-        "SignatureProvided": _printable(signature),
-        "StringToSignBytes": text.encode("latin-1").hex(" "),
-    }
-    if canonical:
-        fields["CanonicalRequest"] = _printable(canonical)
-        fields["CanonicalRequestBytes"] = canonical.encode("latin-1").hex(" ")
-    return S3Error("SignatureDoesNotMatch", fields=fields)
-
-
-def _printable(text: str) -> str:
-    """Without what XML cannot carry."""
-    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
 
 
 # the body
@@ -375,7 +286,7 @@ def _body_rule(headers: Headers, signer: ChunkSigner | None, payload: str) -> Bo
         return BodyRule()
     if payload.startswith("STREAMING-"):
         raise S3Error("NotImplemented", f"x-amz-content-sha256 {payload[:80]} is not implemented.")
-    if not _HEX64.fullmatch(payload):
+    if not HEX64.fullmatch(payload):
         raise S3Error(
             "InvalidArgument",
             f"x-amz-content-sha256 must be {UNSIGNED}, {_UNSIGNED_TRAILER}, {_SIGNED_CHUNKS}, "
@@ -434,12 +345,12 @@ def _version2(
         access_key, signature = values[b"AWSAccessKeyId"], values[b"Signature"]
         date = values.get(b"Expires", "")
         _check_expires2(date, now_ns)
-    credential = _known(directory, access_key)
+    credential = known(directory, access_key)
     resource = sigv2.resource(path, query, call.headers.get("host"), settings.domain)
     text = sigv2.string_to_sign(call.method, call.headers, date, resource)
     if not sigv4.same(sigv2.sign(credential.secret, text), signature):
-        raise _mismatch(access_key, signature, text)
-    identity = _allowed(credential, call.peer, now_ns)
+        raise mismatch(access_key, signature, text)
+    identity = allowed(credential, call.peer, now_ns)
     rule = _body_rule(call.headers, None, _payload(call.headers))
     return Authenticated(identity, rule, "v2" if authorization else "v2-query")
 
@@ -453,7 +364,7 @@ def _check_date2(text: str, now_ns: int) -> None:
         except ValueError:
             message = "AWS authentication requires a valid Date or x-amz-date header"
             raise S3Error("AccessDenied", message) from None
-    _check_skew(at, now_ns, text)
+    check_skew(at, now_ns, text)
 
 
 def _check_expires2(text: str, now_ns: int) -> None:
