@@ -114,7 +114,8 @@ class Keyring:
             self._first = _number(keys[0])
 
     def seal(self, access_key: str, secret: str) -> bytes:
-        """For the database."""
+        """For the database, by the key that is the newest now."""
+        self.load()
         with self._lock:
             number, cipher = self._first, self._keys[self._first]
         nonce = os.urandom(12)

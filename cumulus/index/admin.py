@@ -50,6 +50,14 @@ class SqlAdmin(Admin):
         except DBAPIError as bad:
             raise Away(f"{self._engine.url.render_as_string(hide_password=True)}: {bad.orig}") from None
 
+    @contextmanager
+    def _read(self) -> Iterator[Connection]:
+        try:
+            with self._engine.connect().execution_options(reads=True) as connection:
+                yield connection
+        except DBAPIError as bad:
+            raise Away(f"{self._engine.url.render_as_string(hide_password=True)}: {bad.orig}") from None
+
     # users
     def _row(self, connection: Connection, name: str) -> Row[Any]:
         query = select(users).where(or_(users.c.id == name, users.c.name == name))
@@ -98,11 +106,11 @@ class SqlAdmin(Admin):
                 raise NoSuch(f"there is no user {user.id}")
 
     def user(self, name: str) -> User:
-        with self._begin() as connection:
+        with self._read() as connection:
             return self._user(connection, self._row(connection, name))
 
     def users(self) -> list[User]:
-        with self._begin() as connection:
+        with self._read() as connection:
             found = connection.execute(select(users).order_by(users.c.name)).all()
             mine: dict[str, list[str]] = {}
             for row in connection.execute(select(members).order_by(members.c.group_name)):
@@ -152,7 +160,7 @@ class SqlAdmin(Admin):
         query = select(
             access_keys.c.access_key, users.c.name, access_keys.c.created_ns, access_keys.c.expires_ns
         ).join(users, users.c.id == access_keys.c.user_id)
-        with self._begin() as connection:
+        with self._read() as connection:
             if user:
                 query = query.where(users.c.id == self._row(connection, user).id)
             query = query.order_by(access_keys.c.created_ns, access_keys.c.access_key)
@@ -177,7 +185,14 @@ class SqlAdmin(Admin):
             if not gone.rowcount:
                 raise NoSuch(f"there is no access key {access_key}")
 
+    def rotate(self) -> int:
+        self._keyring.add_newest()
+        count = self.reseal()
+        self._keyring.drop_older()
+        return count
+
     def reseal(self) -> int:
+        """The second of three steps of `rotate`: seal by the newest key what others have sealed."""
         with self._begin() as connection:
             found = connection.execute(select(access_keys.c.access_key, access_keys.c.secret)).all()
             old = [row for row in found if not self._keyring.is_newest(row.secret)]
@@ -209,7 +224,7 @@ class SqlAdmin(Admin):
             connection.execute(delete(groups).where(groups.c.name == name))
 
     def groups(self) -> list[Group]:
-        with self._begin() as connection:
+        with self._read() as connection:
             found: dict[str, list[str]] = {
                 name: [] for name in connection.scalars(select(groups.c.name).order_by(groups.c.name))
             }
@@ -265,7 +280,7 @@ class SqlAdmin(Admin):
         query = select(quotas, users.c.name.label("user_name")).outerjoin(
             users, (quotas.c.scope == "user") & (users.c.id == quotas.c.name)
         )
-        with self._begin() as connection:
+        with self._read() as connection:
             found = connection.execute(query.order_by(quotas.c.scope, quotas.c.name)).all()
         return [
             Quota(

@@ -81,8 +81,8 @@ class Admin(ABC):
     def remove_key(self, access_key: str) -> None: ...
 
     @abstractmethod
-    def reseal(self) -> int:
-        """Seal all secrets anew by the newest key of `secret.key`; how many."""
+    def rotate(self) -> int:
+        """Seal all secrets anew with a new key in `secret.key`; how many. Others read on all the time."""
 
     @abstractmethod
     def add_group(self, name: str) -> None:

@@ -42,17 +42,22 @@ def make_index(
     Raises `BadConfig`, `IndexFailure`."""
     scratch = tempfile.TemporaryDirectory(prefix="cumulus-") if url == "sqlite://" else None
     path = Path(scratch.name, "cumulus.db") if scratch else sqlite_path(url)
-    engine = sqlite_engine(path, sync=sync and scratch is None)
-    try:
-        migrate(engine, path)
-    finally:
-        engine.dispose()
+    prepare(path)
     if directory is None:
         if keyring is None:
             keyring = _scratch_keyring(scratch)
         directory = DatabaseDirectory(Readers(str(path), BUSY_MS), keyring)
     index = SqliteIndex(path, directory, sync=sync and scratch is None, clock=clock, scratch=scratch)
     return index, directory
+
+
+def prepare(path: Path) -> None:
+    """Make or upgrade the tables of SQLite's file. Raises `IndexFailure`."""
+    engine = sqlite_engine(path)
+    try:
+        migrate(engine, path)
+    finally:
+        engine.dispose()
 
 
 def _scratch_keyring(scratch: tempfile.TemporaryDirectory[str] | None) -> Keyring:
@@ -62,6 +67,7 @@ def _scratch_keyring(scratch: tempfile.TemporaryDirectory[str] | None) -> Keyrin
 
 
 def make_admin(url: str, keyring: Keyring, clock: Callable[[], int] = time.time_ns) -> SqlAdmin:
-    """For changing users, keys, groups and quotas of the database at `url`; its tables are there already.
-    Raises `BadConfig`."""
+    """For changing users, keys, groups and quotas of the database at `url`; the tables are made or upgraded.
+    Raises `BadConfig`, `IndexFailure`."""
+    prepare(sqlite_path(url))
     return SqlAdmin(sqlite_engine(sqlite_path(url)), keyring, clock)

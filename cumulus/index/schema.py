@@ -23,7 +23,8 @@ BUSY_MS = 10_000
 
 
 def sqlite_engine(path: Path, *, sync: bool = True) -> Engine:
-    """An engine whose transactions take the write lock when they begin and are durable when they end."""
+    """An engine whose transactions take the write lock when they begin (unless the connection has the option
+    `reads`) and are durable when they end."""
     engine = create_engine(f"sqlite:///{path}")
 
     @event.listens_for(engine, "connect")
@@ -39,7 +40,8 @@ def sqlite_engine(path: Path, *, sync: bool = True) -> Engine:
 
     @event.listens_for(engine, "begin")
     def begun(connection: Any) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        reads = connection.get_execution_options().get("reads", False)
+        connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
 
     return engine
 
@@ -54,7 +56,7 @@ def migrate(engine: Engine, path: Path | None = None) -> None:
     try:
         if path is not None:
             os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
-        with engine.connect() as connection:
+        with engine.connect().execution_options(reads=True) as connection:
             current = MigrationContext.configure(connection).get_current_revision()
             fresh = current is None and not inspect(connection).get_table_names()
         if current == script.get_current_head():

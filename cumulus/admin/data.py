@@ -1,0 +1,95 @@
+"""What administrators do with all objects of a bucket: give them to another user, or delete them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from cumulus.index.api import Change, Index, Put, Remove, Row
+from cumulus.model import Acl, Bucket, User, decode_meta, encode_meta
+from cumulus.storage.api import Changed, FileStore, Missing
+
+_PAGE: Final = 1000
+
+
+def rows_of(index: Index, bucket: str) -> Iterator[list[Row]]:
+    """All versions and markers, page by page; what was read may be removed meanwhile."""
+    after = after_version = ""
+    while True:
+        page = index.page_versions(bucket, after=after, after_version=after_version, limit=_PAGE)
+        if page.rows:
+            yield page.rows
+        if not page.truncated:
+            return
+        after, after_version = page.next, page.next_version
+
+
+def give(index: Index, store: FileStore, bucket: Bucket, to: User) -> int:
+    """Make `to` the owner of the bucket and of all objects in it that its owner owns. Grants to others stay.
+    Returns how many objects changed hands. Objects that change meanwhile keep their new owner."""
+    former = bucket.owner
+    acl = Acl(owner=to.id, grants=bucket.acl.grants)
+    index.set_bucket(msgspec.structs.replace(bucket, owner=to.id, acl=acl))
+    count = 0
+    for rows in rows_of(index, bucket.name):
+        changes = [change for row in rows if row.owner == former for change in _given(store, row, to)]
+        if changes:
+            index.apply(changes)
+        count += len(changes)
+    return count
+
+
+def _given(store: FileStore, row: Row, to: User) -> list[Change]:
+    """The row with its new owner, in storage first; nothing when it has gone or changed."""
+    if row.marker:
+        return [Put(row=msgspec.structs.replace(row, owner=to.id), keep=True)]
+    with contextlib.suppress(Missing, Changed):
+        entry = store.stat(row.bucket, row.name)
+        if entry.meta is not None:
+            meta = decode_meta(entry.meta)
+            acl = Acl(owner=to.id, grants=meta.acl.grants)
+            changed = encode_meta(msgspec.structs.replace(meta, acl=acl))
+            entry = store.set_meta(row.bucket, row.name, changed, entry.token)
+        stamp = max(row.stamp, entry.stamp) if row.latest else row.stamp
+        new = msgspec.structs.replace(row, owner=to.id, token=entry.token, stamp=stamp)
+        return [Put(row=new, keep=True)]
+    return []
+
+
+def delete(index: Index, store: FileStore, bucket: str) -> int:
+    """Delete a bucket with all that is in it: objects, versions, uploads, files that others put there.
+    Returns how many objects there were. Raises `NoSuch`, `StorageError`; again goes on where it ended."""
+    for upload in iter(lambda: index.uploads(bucket, limit=_PAGE), []):
+        for one in upload:
+            index.drop_upload(one.id)
+    count = 0
+    for rows in rows_of(index, bucket):
+        index.apply([_gone(store, row) for row in rows])
+        count += sum(not row.marker for row in rows)
+    for entries in iter(lambda: _names(store, bucket), []):
+        for name in entries:
+            with contextlib.suppress(Missing):
+                store.delete(bucket, name)
+        count += len(entries)
+    with contextlib.suppress(Missing):
+        store.delete_bucket(bucket)
+    index.drop_bucket(bucket)
+    return count
+
+
+def _names(store: FileStore, bucket: str) -> list[str]:
+    try:
+        return [entry.name for entry in store.names(bucket, limit=_PAGE)]
+    except Missing:
+        return []
+
+
+def _gone(store: FileStore, row: Row) -> Remove:
+    stamp = row.stamp
+    if not row.marker:
+        with contextlib.suppress(Missing):
+            stamp = max(stamp, store.delete(row.bucket, row.name))
+    return Remove(bucket=row.bucket, key=row.key, version=row.version, stamp=stamp)

@@ -1,0 +1,123 @@
+"""What all commands share: where the service is (--dir, --config), --json, and opening what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import click
+
+from cumulus.config import Config, environment, find_config
+from sector.cli import render
+from sector.errors import SectorError
+
+if TYPE_CHECKING:
+    from cumulus.index.admin import SqlAdmin
+    from cumulus.index.api import Directory, Index
+    from cumulus.storage.api import FileStore
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class InUse(SectorError):
+    """It cannot go while something depends on it."""
+
+    code: ClassVar[str] = "in_use"
+
+
+@dataclass(slots=True)
+class Shared:
+    """Options that all commands share; `ctx.obj` of every command."""
+
+    dir: str | None = None
+    config_file: str | None = None
+    json: bool = False
+
+    def config(self) -> Config:
+        """The settings. Raises `UsageError`, `BadConfig`."""
+        if self.dir or self.config_file:
+            return find_config(self.dir, self.config_file)
+        return find_config(environment("DIR"), environment("CONFIG"))
+
+    @contextmanager
+    def admin(self) -> Iterator[SqlAdmin]:
+        """The users, keys, groups and quotas of the database."""
+        from cumulus.opening import open_admin
+
+        made = open_admin(self.config())
+        try:
+            yield made
+        finally:
+            made.close()
+
+    @contextmanager
+    def index(self) -> Iterator[tuple[Index, Directory]]:
+        """Index and users, also beside a running server."""
+        from cumulus.opening import open_index
+
+        index, directory = open_index(self.config(), lambda bad: render.say(bad.message))
+        try:
+            yield index, directory
+        finally:
+            index.close()
+            directory.close()
+
+    @contextmanager
+    def store(self) -> Iterator[FileStore]:
+        """The storage."""
+        from cumulus.opening import open_store
+
+        made = open_store(self.config())
+        try:
+            yield made
+        finally:
+            made.close()
+
+    def done(self, text: str, **fields: object) -> None:
+        """What a changing command prints: a line, or an object with --json."""
+        if self.json:
+            render.print_json(fields)
+        else:
+            click.echo(text)
+
+
+def _store(name: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    def callback(ctx: click.Context, _param: click.Parameter, value: Any) -> Any:
+        shared = ctx.ensure_object(Shared)
+        if value:
+            setattr(shared, name, value)
+        return value
+
+    return callback
+
+
+def shared_options(function: F) -> F:
+    """Adds --dir, --config and --json to a command; their values are in `Shared` (`@click.pass_obj`). They
+    also work before the command's name."""
+    for option in (
+        click.option(
+            "--json",
+            is_flag=True,
+            expose_value=False,
+            callback=_store("json"),
+            help="Print one JSON document.",
+        ),
+        click.option(
+            "--config",
+            metavar="FILE",
+            expose_value=False,
+            callback=_store("config_file"),
+            help="Settings file.  [env var: CUMULUS_CONFIG]",
+        ),
+        click.option(
+            "--dir",
+            metavar="DIR",
+            expose_value=False,
+            callback=_store("dir"),
+            help="Directory made by cumulus init.  [env var: CUMULUS_DIR]",
+        ),
+    ):
+        function = option(function)
+    return function

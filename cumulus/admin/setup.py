@@ -1,0 +1,73 @@
+"""`cumulus init`: settings, the key that protects secrets, the database, the first administrator."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from cumulus.admin.options import Shared, shared_options
+from cumulus.admin.people import secret_to_option, tell_key
+from cumulus.admin.values import check_name
+from cumulus.config import FILE, commented, parse_config
+from cumulus.index.registry import make_admin
+from cumulus.model import User
+from cumulus.secrets import Keyring, new_access_key, new_secret, new_user_id
+from sector.config import write_private
+from sector.errors import Exists, LocalIO
+
+
+@click.command("init")
+@click.argument("directory", metavar="DIR")
+@click.option("--host", default=None, help="Address to listen on.  [default: 127.0.0.1]")
+@click.option("--port", type=click.IntRange(0, 65535), default=None, help="Port of S3.  [default: 8888]")
+@click.option("--admin", "name", default="admin", show_default=True, help="Name of the administrator.")
+@secret_to_option
+@shared_options
+@click.pass_obj
+def init(
+    shared: Shared, directory: str, host: str | None, port: int | None, name: str, secret_to: str | None
+) -> None:
+    """Make a new Cumulus in DIR: cumulus.toml with all options, secret.key, the database, and an
+    administrator whose secret key is printed once.
+
+    \b
+    Examples:
+      cumulus init /srv/cumulus
+      cumulus init /srv/cumulus --host 0.0.0.0 --secret-to admin.secret
+    """
+    where = Path(directory).absolute()
+    file = where / FILE
+    if file.exists():
+        raise Exists(f"{file}: is there already", hint="choose another directory, or change the file")
+    server = {key: value for key, value in (("host", host), ("port", port)) if value is not None}
+    text = commented({"server": server})
+    config = parse_config(text, str(file))
+    check_name(name)
+    _directory(where)
+    key_file = config.secret_key
+    keyring = Keyring(key_file) if key_file.exists() else Keyring.create(key_file)
+    admin = make_admin(config.database_url, keyring)
+    try:
+        user = User(id=new_user_id(), name=name, admin=True)
+        admin.add_user(user)
+        made = admin.add_key(user.id, new_access_key(), new_secret())
+    finally:
+        admin.close()
+    try:
+        write_private(file, text.encode(), 0o644)
+    except OSError as bad:
+        raise LocalIO(f"{file}: {bad.strerror}") from None
+    fields = {"dir": str(where), "config": str(file), "host": config.server.host, "port": config.server.port}
+    tell_key(shared, made, secret_to, f"{where} is made; start it with: cumulus serve --dir {directory}",
+             name=name, id=user.id, **fields)  # fmt: skip
+
+
+def _directory(where: Path) -> None:
+    try:
+        where.mkdir(mode=0o755, parents=True, exist_ok=True)
+    except OSError as bad:
+        raise LocalIO(f"{where}: {bad.strerror}") from None
+    if not os.access(where, os.W_OK | os.X_OK):
+        raise LocalIO(f"{where}: is not writable")

@@ -1,0 +1,84 @@
+"""What people type: sizes, durations, times, names."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Final
+
+from sector.errors import UsageError
+
+_DECIMAL: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15}
+_BINARY: Final = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40, "pi": 2**50}
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_MOST: Final = 2**62
+NEVER: Final = 0
+
+
+def parse_size(text: str) -> int:
+    """Bytes of "10G" (10^9), "10GB", "10GiB" (2^30) or "1000"; "none" is 0. Raises `UsageError`."""
+    if text.lower() == "none":
+        return 0
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([kmgtp]i?)?b?", text.strip().lower())
+    size = 0
+    if match:
+        unit = match[2] or ""
+        size = round(Decimal(match[1]) * (_BINARY.get(unit) or _DECIMAL[unit]))
+    if not 0 < size <= _MOST:
+        raise UsageError(
+            f"{text!r} is not a size", hint="write 10G, 512MiB, 1.5T, a number of bytes, or none"
+        )
+    return size
+
+
+def parse_count(text: str) -> int:
+    """A number of objects, "none" is 0. Raises `UsageError`."""
+    if text.lower() == "none":
+        return 0
+    match = re.fullmatch(r"([0-9]+)([kmg]?)", text.strip().lower())
+    if not match or not 0 < int(match[1]) * _DECIMAL[match[2]] <= _MOST:
+        raise UsageError(f"{text!r} is not a number of objects", hint="write 100000, 100k, or none")
+    return int(match[1]) * _DECIMAL[match[2]]
+
+
+def parse_duration(text: str) -> int:
+    """Seconds of "7d", "12h", "90m", "30s", "2w". Raises `UsageError`."""
+    match = re.fullmatch(r"([0-9]{1,6})([smhdw])", text.strip().lower())
+    if not match or not int(match[1]):
+        raise UsageError(f"{text!r} is not a time", hint="write 7d, 12h, 90m, 30s or 2w")
+    return int(match[1]) * _SECONDS[match[2]]
+
+
+def parse_expiry(text: str, now_ns: int) -> int:
+    """Nanoseconds since 1970 of "2027-01-31", "2027-01-31T12:00:00+01:00", "30d" from now, or "never" (0).
+    Raises `UsageError`."""
+    if text.lower() == "never":
+        return NEVER
+    if text.lower() == "now":
+        return now_ns
+    if re.fullmatch(r"[0-9]{1,6}[smhdwSMHDW]", text.strip()):
+        return now_ns + parse_duration(text) * 10**9
+    try:
+        at = datetime.fromisoformat(text.strip())
+    except ValueError:
+        hint = "write 2027-01-31, 30d from now, now, or never"
+        raise UsageError(f"{text!r} is not a date", hint=hint) from None
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    if at.timestamp() <= 0:
+        raise UsageError(f"{text!r} is before 1970", hint="use now")
+    return int(at.timestamp()) * 10**9
+
+
+def time_text(at_ns: int) -> str:
+    """For people, UTC to the second; "never" for 0."""
+    return f"{datetime.fromtimestamp(at_ns // 10**9, UTC):%Y-%m-%d %H:%M:%S}Z" if at_ns else "never"
+
+
+def check_name(name: str, what: str = "user name") -> str:
+    """A name of a user or group as it may stand in files, ACLs and log lines. Raises `UsageError`."""
+    if not re.fullmatch(r"[^\s\x00-\x1f/:,=#\"<>]{1,64}", name) or not name.isprintable():
+        raise UsageError(
+            f"{name!r} is no {what}", hint='1 to 64 characters without blanks and / : , = # " < >'
+        )
+    return name

@@ -1,0 +1,45 @@
+"""From settings to the parts: database, users, storage (what the service and the commands both open)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from cumulus.backends.registry import make_store
+from cumulus.config import Config
+from cumulus.index.admin import SqlAdmin
+from cumulus.index.api import Directory, Index
+from cumulus.index.registry import make_admin, make_index
+from cumulus.index.text_file import TextFile
+from cumulus.secrets import Keyring
+from cumulus.storage.api import FileStore
+from sector.errors import BadConfig, SectorError, UsageError
+
+
+def open_index(
+    config: Config, complain: Callable[[SectorError], None], clock: Callable[[], int] = time.time_ns
+) -> tuple[Index, Directory]:
+    """Index and users; `complain` hears of errors in a changed file of users. Close the index first, then
+    the directory. Raises `BadConfig`, `LocalIO`, `IndexFailure`."""
+    sync = config.storage.fsync
+    if config.auth.source == "file":
+        users = TextFile(config.file(config.auth.file), complain)
+        return make_index(config.database_url, directory=users, sync=sync, clock=clock)
+    return make_index(config.database_url, Keyring(config.secret_key), sync=sync, clock=clock)
+
+
+def open_admin(config: Config) -> SqlAdmin:
+    """For changing users, keys, groups and quotas. Raises `UsageError` when users are in a text file,
+    `BadConfig`, `LocalIO`, `IndexFailure`."""
+    if config.auth.source == "file":
+        where = config.file(config.auth.file)
+        raise UsageError(f"users are in the file {where}", hint="change it with an editor")
+    return make_admin(config.database_url, Keyring(config.secret_key))
+
+
+def open_store(config: Config) -> FileStore:
+    """The storage. Raises `BadConfig` for an unknown backend, `StorageError`."""
+    try:
+        return make_store(config.store_url, fsync=config.storage.fsync)
+    except ValueError as bad:
+        raise BadConfig(f"{config.path}: [storage] backend: {bad}") from None
