@@ -13,6 +13,9 @@ SESSION_S = 8.0
 LONG = """
 import sys, sector
 
+sector.connect  # what it needs is loaded: from the login on the session counts
+print("ready", flush=True)
+sys.stdin.readline()
 with sector.connect() as cloud:
     for line in sys.stdin:
         try:
@@ -36,11 +39,13 @@ def test_a_session_that_ends_is_renewed_by_password_or_says_so(tmp_path: Path) -
     password = ("--password-file", str(up / "admin.password"))
     pipe = subprocess.PIPE
     try:
-        cluster.ok("login", *password)
         with subprocess.Popen(
             [sys.executable, "-c", LONG], env=cluster.env, stdin=pipe, stdout=pipe, text=True
         ) as user:
             assert user.stdin is not None and user.stdout is not None
+            assert user.stdout.readline() == "ready\n"
+            cluster.ok("login", *password)
+            print("begin", file=user.stdin, flush=True)
             try:
                 for wait_s, wanted in ((0.0, "names"), (SESSION_S + 1, "SessionExpired")):
                     time.sleep(wait_s)
