@@ -107,7 +107,7 @@ class Draft:
     """A file in `.cumulus/tmp` that will get a name. It is locked (shared) while it is open, so that a sweep
     knows it from what a dead process left."""
 
-    __slots__ = ("_files", "aside", "fd", "inode", "root", "size", "temporary")
+    __slots__ = ("_files", "aside", "fd", "inode", "record", "root", "size", "temporary")
 
     def __init__(self, root: Root, files: Files) -> None:
         self.root = root
@@ -115,6 +115,7 @@ class Draft:
         self.temporary = secrets.token_hex(12)
         self.fd = files.create(root.tmp, self.temporary, FILE_MODE)
         self.size = 0
+        self.record: Record | None = None
         self.aside = ""  # the name under which a sidecar may have been written
         try:
             fcntl.flock(self.fd, fcntl.LOCK_SH)
@@ -140,6 +141,7 @@ class Draft:
         self.aside = name
         record = Record(self.inode, self.size, mtime_ns, max(stamp, mtime_ns), meta)
         put_record(self.root, name, self.fd, record, self._files, sync)
+        self.record = record
         return record.stamp
 
     def _set_mtime(self, wanted: int) -> int:
@@ -147,8 +149,8 @@ class Draft:
             self._files.set_times(self.fd, wanted + step)
             found = os.fstat(self.fd).st_mtime_ns
             if found >= wanted:
-                return found
-        return found  # this file system keeps no later times; the stamp in the record still grows
+                break
+        return found  # less only where no later time can be kept; the record's stamp grows all the same
 
     def adopt_mode(self, old: os.stat_result | None) -> None:
         """Owner and mode of what is replaced, as far as we may. Raises `OSError`."""

@@ -73,7 +73,7 @@ class Journal:
     logged; it then serves only to find what a dead process was doing."""
 
     def __init__(self, path: str, files: Files, sync: bool) -> None:
-        os.makedirs(path, 0o750, exist_ok=True)
+        self._make(path, files, sync)
         self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._path = path
         self._files = files
@@ -91,6 +91,18 @@ class Journal:
         self._closed = False
         self._keeper: threading.Thread | None = None
         self.syncs = 0  # of the journal, for metrics
+
+    @staticmethod
+    def _make(path: str, files: Files, sync: bool) -> None:
+        if os.path.isdir(path):
+            return
+        os.makedirs(path, 0o750, exist_ok=True)
+        if sync:
+            above = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                files.sync(above)
+            finally:
+                os.close(above)
 
     # adding
 

@@ -59,6 +59,11 @@ def token_of(status: os.stat_result) -> Token:
     return _TOKEN.pack(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
+def inode_of(token: Token) -> int:
+    """The inode in a token."""
+    return int(_TOKEN.unpack(token)[1])
+
+
 def entry_of(name: str, status: os.stat_result, record: Record | None) -> Entry:
     """`record` must fit; None for a file that others made or changed."""
     return Entry(

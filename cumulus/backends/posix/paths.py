@@ -167,7 +167,12 @@ def _enter(root: Root, fd: int, path: Sequence[str], files: Files) -> int:
                 files.make_dir(fd, path[-1], DIR_MODE)
             except FileExistsError:
                 continue
-            _mark(root, fd, path, files)
+            try:
+                _mark(root, fd, path, files)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    files.remove_dir(fd, path[-1])
+                raise
     raise FileNotFoundError(errno.ENOENT, "the directory is removed again and again")
 
 
@@ -180,7 +185,7 @@ def _mark_name(path: Sequence[str], inode: int) -> str:
 
 
 def _mark(root: Root, fd: int, path: Sequence[str], files: Files) -> None:
-    """Remember that we made it; where that fails, it will merely stay."""
+    """Remember that we made it. Raises `OSError`."""
     with contextlib.suppress(FileNotFoundError):
         made = _readable(fd, path[-1])
         try:
@@ -224,13 +229,15 @@ def prune(root: Root, segments: Sequence[str], files: Files) -> None:
             return
         try:
             with _walk(root, path, depth - 1) as above:
+                inode = os.stat(path[-1], dir_fd=above.fd, follow_symlinks=False).st_ino
                 if not _is_ours(root, above.fd, path):
                     return
-                inode = os.stat(path[-1], dir_fd=above.fd, follow_symlinks=False).st_ino
                 files.remove_dir(above.fd, path[-1])
                 with contextlib.suppress(FileNotFoundError):
                     files.unlink(root.meta, _mark_name(path, inode))
-        except OSError:  # not empty, or already gone: a directory too many harms nobody
+        except FileNotFoundError:
+            continue  # never made, or gone already
+        except OSError:  # not empty; and a directory too many harms nobody
             return
 
 

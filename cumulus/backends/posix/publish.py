@@ -93,7 +93,7 @@ class Publisher:
                 generation = self._journal.add(change, root)
                 try:
                     self._place(root, segments, draft, parent)
-                except (OSError, StorageError):
+                except BaseException:
                     self._void(change, root, generation)
                     raise
                 self._journal.done(generation)
@@ -147,7 +147,7 @@ class Publisher:
     def _published(self, root: Root, name: str, draft: Draft, old: os.stat_result | None) -> Entry:
         if old:
             sidecar.drop(root, name, old.st_ino, self._files)
-        return bodies.entry_of(root, name, draft.fd)
+        return entry_of(name, os.fstat(draft.fd), draft.record)
 
     def _void(self, change: Change, root: Root, generation: Generation) -> None:
         """The journal has a change that cannot be done: say so there, before its caller hears of it."""
@@ -173,7 +173,7 @@ class Publisher:
                 generation = self._journal.add(change, root)
                 try:
                     self._files.unlink(parent.fd, segments[-1])
-                except OSError:
+                except BaseException:
                     self._void(change, root, generation)
                     raise
                 self._journal.done(generation)

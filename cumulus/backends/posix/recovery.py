@@ -21,7 +21,7 @@ from cumulus.backends.posix.errors import translated
 from cumulus.backends.posix.files import Files
 from cumulus.backends.posix.journal import SUFFIX
 from cumulus.backends.posix.locks import Locks
-from cumulus.backends.posix.meta import token_of
+from cumulus.backends.posix.meta import inode_of, token_of
 from cumulus.backends.posix.paths import Buckets, Root
 from cumulus.backends.posix.records import HEAD, PUT, REMOVAL, VOID, Change
 from cumulus.storage.api import Entry, Missing, StorageError
@@ -40,6 +40,21 @@ class _Found(NamedTuple):
     changes: list[tuple[int, Change]]  # (offset, change without its body)
 
 
+class Past(NamedTuple):
+    """What the journals say was under a name before: inodes, ours or not, and tokens without their ctime
+    (which a lost rename may have changed)."""
+
+    inodes: set[int]
+    tokens: set[bytes]
+
+    def knows(self, there: os.stat_result, change: Change) -> bool:
+        """Whether the file is one that was replaced, or what the crash left of one of ours: by its token, or
+        by its inode if it is not younger than the change (an inode may have gone to a new file of others)."""
+        if token_of(there)[:-8] in self.tokens:
+            return True
+        return there.st_ino in self.inodes and there.st_mtime_ns <= change.stamp
+
+
 class Recovery:
     """One pass over the journals in `path`."""
 
@@ -49,6 +64,7 @@ class Recovery:
         self._buckets = buckets
         self._locks = locks
         self._roots: dict[int, Root] = {}  # one a file system
+        self._past: dict[Key, Past] = {}
 
     def run(self) -> Iterator[tuple[str, Entry]]:
         """Replay, sync, drop the journals; then yield what may be news. Raises `StorageError`."""
@@ -71,6 +87,7 @@ class Recovery:
         ]
         try:
             changes = _latest(found)
+            self._past = _past(found)
             dead = [journal for journal in found if journal.dead]
             keys: set[Key] = set()
             for journal in dead:
@@ -137,13 +154,11 @@ class Recovery:
         """Whether what is there is what the change replaced, or what a crash left of it."""
         if not stat.S_ISREG(there.st_mode):
             return False
-        if _is_before(change, there):
-            return True
         fd = bodies.open_body(parent, last, change.name)
         try:
             record = bodies.record_of(root, change.name, fd, there)
             if record is None:
-                return there.st_ino == change.inode
+                return self._past[change.bucket, change.name].knows(there, change)
             if record.stamp != change.stamp:
                 return record.stamp < change.stamp
             return os.pread(fd, len(change.body) + 1, 0) != change.body or record.meta != change.meta
@@ -156,14 +171,16 @@ class Recovery:
             there = bodies.look(parent, segments[-1])
             if not there or not stat.S_ISREG(there.st_mode):
                 return
-            if not _is_before(change, there):
-                fd = bodies.open_body(parent, segments[-1], change.name)
-                try:
-                    record = bodies.record_of(root, change.name, fd, there)
-                finally:
-                    os.close(fd)
-                if record is None or record.stamp > change.stamp:
-                    return
+            fd = bodies.open_body(parent, segments[-1], change.name)
+            try:
+                record = bodies.record_of(root, change.name, fd, there)
+            finally:
+                os.close(fd)
+            ours = record and record.stamp <= change.stamp
+            if not ours and not (
+                record is None and self._past[change.bucket, change.name].knows(there, change)
+            ):
+                return
             self._files.unlink(parent.fd, segments[-1])
             sidecar.drop(root, change.name, there.st_ino, self._files)
         paths.prune(root, segments, self._files)
@@ -200,10 +217,18 @@ def _whole(fd: int, offset: int) -> Change:
     return next(records.read(fd, offset))[1]
 
 
-def _is_before(change: Change, there: os.stat_result) -> bool:
-    """Whether the file is the one that the change replaced or removed: all of its token but the ctime, which
-    a lost rename may have changed."""
-    return bool(change.before) and change.before[:-8] == token_of(there)[:-8]
+def _past(found: list[_Found]) -> dict[Key, Past]:
+    """Of all names in the journals."""
+    past: dict[Key, Past] = {}
+    for journal in found:
+        for _, change in journal.changes:
+            known = past.setdefault((change.bucket, change.name), Past(set(), set()))
+            if change.inode:
+                known.inodes.add(change.inode)
+            if change.before:
+                known.inodes.add(inode_of(change.before))
+                known.tokens.add(change.before[:-8])
+    return past
 
 
 def _latest(found: list[_Found]) -> dict[Key, Change]:

@@ -1,0 +1,385 @@
+"""The store on plain files beside people, other programs and other processes that use the same tree."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from posix_disk import Faulty, NoXattr
+
+from cumulus.backends.posix import bodies, paths
+from cumulus.backends.posix.files import Files
+from cumulus.backends.posix.listing import Listing
+from cumulus.backends.posix.paths import Root
+from cumulus.backends.posix.store import PosixStore
+from cumulus.storage.api import (
+    BadName,
+    Changed,
+    Entry,
+    Forbidden,
+    Missing,
+    NotEmptyStore,
+    Taken,
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[PosixStore]:
+    """A store with a bucket."""
+    made = PosixStore(str(tmp_path / "store"))
+    made.create_bucket("b")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """The bucket's directory."""
+    return tmp_path / "store/data/b"
+
+
+def put(
+    store: PosixStore, name: str, body: bytes = b"body", meta: bytes = b"meta", bucket: str = "b"
+) -> Entry:
+    """Write one object."""
+    stream = store.open_write(bucket, name, len(body))
+    try:
+        stream.write(memoryview(body))
+        return stream.commit(meta)
+    finally:
+        stream.close()
+
+
+def listed(store: PosixStore, bucket: str = "b") -> list[str]:
+    """Names only."""
+    return [entry.name for entry in store.names(bucket)]
+
+
+def test_an_object_is_a_plain_file_of_mode_0640(store: PosixStore, tree: Path) -> None:
+    """Whatever the umask."""
+    old = os.umask(0o077)
+    try:
+        put(store, "dir/a.txt", b"plain")
+    finally:
+        os.umask(old)
+    path = tree / "dir/a.txt"
+    assert path.read_bytes() == b"plain"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_an_overwrite_keeps_owner_and_mode(store: PosixStore, tree: Path, size: int) -> None:
+    """As the file's owner set them."""
+    put(store, "a")
+    (tree / "a").chmod(0o604)
+    if os.getuid() == 0:
+        os.chown(tree / "a", 1234, 2345)
+    put(store, "a", b"x" * size)
+    status = (tree / "a").stat()
+    assert stat.S_IMODE(status.st_mode) == 0o604
+    if os.getuid() == 0:
+        assert (status.st_uid, status.st_gid) == (1234, 2345)
+
+
+def test_files_of_others_are_served_without_meta(store: PosixStore, tree: Path) -> None:
+    """Made, rewritten, copied and edited from outside; a change of mode keeps what is ours."""
+    (tree / "outside.txt").write_bytes(b"from outside")
+    entry = store.stat("b", "outside.txt")
+    assert (entry.size, entry.meta) == (12, None)
+    ours = put(store, "a", b"1234")
+    (tree / "a").chmod(0o600)
+    assert store.stat("b", "a").meta == b"meta"
+    subprocess.run(["cp", "--preserve=all", str(tree / "a"), str(tree / "copied")], check=True)
+    assert store.stat("b", "copied").meta is None
+    stream = store.open_read("b", "a")
+    (tree / "a").write_bytes(b"4321")
+    os.utime(tree / "a", ns=(0, ours.mtime_ns + 1))
+    with pytest.raises(Changed):
+        stream.read_at(0, 4)
+    assert not stream.unchanged()
+    stream.close()
+    assert store.stat("b", "a").meta is None
+    assert store.stat("b", "a").token != ours.token
+    assert listed(store) == ["a", "copied", "outside.txt"]
+
+
+def test_a_file_cut_while_it_is_read_is_noticed(store: PosixStore, tree: Path) -> None:
+    """Never fewer bytes without an error."""
+    put(store, "a", b"x" * 100_000)
+    stream = store.open_read("b", "a")
+    os.truncate(tree / "a", 10)
+    with pytest.raises(Changed):
+        stream.read_at(0, 100_000)
+    stream.close()
+
+
+def test_links_pipes_and_names_that_are_no_text_are_left_alone(
+    store: PosixStore, tree: Path, tmp_path: Path
+) -> None:
+    """Not read, not written through, not listed, not removed."""
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/file").write_text("x")
+    (tree / "link").symlink_to(tmp_path / "secret")
+    (tree / "way").symlink_to(tmp_path / "elsewhere")
+    os.mkfifo(tree / "pipe")
+    Path(os.fsdecode(os.fsencode(tree) + b"/\xff\xfe")).write_text("x")
+    put(store, "good")
+    assert listed(store) == ["good"]
+    for name in ("link", "pipe", "way/file", "way", "link/x"):
+        with pytest.raises(Missing):
+            store.open_read("b", name)
+        with pytest.raises(Missing):
+            store.delete("b", name)
+        with pytest.raises(Taken):
+            put(store, name)
+    assert (tmp_path / "secret").read_text() == "secret"
+    assert os.listdir(tmp_path / "elsewhere") == ["file"]
+    store.delete("b", "good")
+    with pytest.raises(NotEmptyStore):
+        store.delete_bucket("b")
+
+
+def test_only_directories_of_ours_are_pruned(store: PosixStore, tree: Path) -> None:
+    """Those of people stay, with and without extended attributes."""
+    (tree / "theirs").mkdir()
+    put(store, "theirs/ours/x/a")
+    store.delete("b", "theirs/ours/x/a")
+    assert (tree / "theirs").is_dir()
+    assert not (tree / "theirs/ours").exists()
+
+
+def test_the_store_has_names_that_are_no_keys(store: PosixStore) -> None:
+    """Its drafts and sidecars cannot be reached."""
+    for name in (".cumulus", ".cumulus/tmp/x", ".cumulus/meta/x"):
+        with pytest.raises(BadName):
+            store.open_read("b", name)
+        with pytest.raises(BadName):
+            put(store, name)
+    assert store.names("b", prefix=".cumulus/") == []
+
+
+def test_an_existing_directory_becomes_a_bucket(store: PosixStore, tmp_path: Path) -> None:
+    """And is left as it was, without what is ours, when the bucket goes."""
+    theirs = tmp_path / "theirs"
+    (theirs / "sub").mkdir(parents=True)
+    (theirs / "sub/file").write_text("text")
+    store.create_bucket("adopted", str(theirs))
+    store.create_bucket("adopted", str(theirs))
+    assert listed(store, "adopted") == ["sub/file"]
+    put(store, "new", bucket="adopted")
+    assert (theirs / "new").read_bytes() == b"body"
+    again = PosixStore(str(tmp_path / "store"))
+    assert listed(again, "adopted") == ["new", "sub/file"]
+    with pytest.raises(NotEmptyStore):
+        store.delete_bucket("adopted")
+    store.delete("adopted", "new")
+    store.delete("adopted", "sub/file")
+    store.delete_bucket("adopted")
+    assert os.listdir(theirs) == ["sub"]
+    with pytest.raises(Missing):
+        again.names("adopted")
+    again.close()
+
+
+def test_directories_that_cannot_be_adopted_are_refused(store: PosixStore, tmp_path: Path) -> None:
+    """Relative, missing, our own, one around ours; and a name that has another directory."""
+    (tmp_path / "other").mkdir()
+    for path in ("relative", str(tmp_path / "none"), str(tmp_path / "store/data/b"), str(tmp_path), "/"):
+        with pytest.raises(BadName):
+            store.create_bucket("c", path)
+    with pytest.raises(Taken):
+        store.create_bucket("b", str(tmp_path / "other"))
+
+
+def test_meta_has_sidecars_where_there_are_no_attributes(tmp_path: Path) -> None:
+    """Read back by another process, gone with the object; directories are still known as ours."""
+    disk = NoXattr()
+    store = PosixStore(str(tmp_path / "store"), files=disk)
+    store.create_bucket("b")
+    put(store, "d/a", b"1", b"first")
+    put(store, "d/a", b"2", b"second")
+    again = PosixStore(str(tmp_path / "store"), files=NoXattr())
+    assert again.stat("b", "d/a").meta == b"second"
+    entry = again.set_meta("b", "d/a", b"third", again.stat("b", "d/a").token)
+    assert store.stat("b", "d/a") == entry
+    sidecars = tmp_path / "store/data/b/.cumulus/meta"
+    assert len([name for name in os.listdir(sidecars) if not name.startswith("dir-")]) == 1
+    store.delete("b", "d/a")
+    assert os.listdir(sidecars) == []
+    assert not (tmp_path / "store/data/b/d").exists()
+    store.close()
+    again.close()
+
+
+def test_a_damaged_sidecar_is_no_meta(tmp_path: Path) -> None:
+    """The body is served as one from outside."""
+    store = PosixStore(str(tmp_path / "store"), files=NoXattr())
+    store.create_bucket("b")
+    put(store, "a")
+    (sidecar,) = (tmp_path / "store/data/b/.cumulus/meta").iterdir()
+    sidecar.write_bytes(sidecar.read_bytes()[:-6] + b"damage")
+    assert store.stat("b", "a").meta is None
+    sidecar.write_bytes(b"")
+    assert store.stat("b", "a").meta is None
+    store.close()
+
+
+def test_sweeping_takes_what_dead_writers_left(store: PosixStore, tree: Path) -> None:
+    """Drafts that nobody holds and sidecars that fit nothing."""
+    put(store, "a", meta=b"m" * 10_000)
+    os.replace(tree / "a", tree / "moved")
+    (tree / ".cumulus/tmp/0123").write_text("left")
+    live = store.open_write("b", "c", 2_000_000)
+    assert store.sweep(3600) == 0
+    assert store.sweep(-5) == 2
+    live.write(memoryview(b"x"))
+    live.commit(b"")
+    live.close()
+    assert listed(store) == ["c", "moved"]
+    assert os.listdir(tree / ".cumulus/tmp") == []
+
+
+def test_what_we_may_not_read_is_listed_without_meta_and_forbidden(store: PosixStore, tree: Path) -> None:
+    """Seen as a user without rights (root takes the identity of one)."""
+    put(store, "a")
+    (tree / "a").chmod(0)
+    tree.chmod(0o755)
+    root = Root("b", str(tree), Files())
+    if os.getuid() == 0:
+        os.seteuid(65534)
+    try:
+        assert [(entry.name, entry.meta) for entry in Listing().names(root, "", "", 10)] == [("a", None)]
+        with pytest.raises(Forbidden), paths.open_parent(root, ["a"]) as parent:
+            bodies.open_body(parent, "a", "a")
+    finally:
+        if os.getuid() == 0:
+            os.seteuid(0)
+
+
+RACE = """
+import sys
+from cumulus.backends.posix import bodies, paths
+from cumulus.backends.posix.files import Files
+from cumulus.backends.posix.listing import Listing
+from cumulus.backends.posix.paths import Root
+from cumulus.backends.posix.store import PosixStore
+from cumulus.storage.api import ABSENT, Changed
+store = PosixStore(sys.argv[1])
+won = 0
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(40):
+    stream = store.open_write("b", f"k{number}")
+    stream.write(memoryview(sys.argv[2].encode()))
+    try:
+        stream.commit(sys.argv[2].encode(), ABSENT)
+        won += 1
+    except Changed:
+        pass
+    stream.close()
+store.close()
+print(won, flush=True)
+"""
+
+
+def test_processes_exclude_one_another(store: PosixStore, tmp_path: Path) -> None:
+    """Of several that put a name only if it is free, one does; and its bytes are there."""
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACE, str(tmp_path / "store"), str(number)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(3)
+    ]
+    for racer in racers:
+        assert racer.stdout and racer.stdout.readline() == "ready\n"
+    won = [int(racer.communicate("go\n", timeout=60)[0]) for racer in racers]
+    assert sum(won) == 40
+    counts = [sum(entry.meta == str(number).encode() for entry in store.names("b")) for number in range(3)]
+    assert counts == won
+
+
+class OtherBoot(Faulty):
+    """The same machine after a power cut."""
+
+    def boot(self) -> str:
+        return "another run"
+
+
+def crashed(store: PosixStore, tmp_path: Path) -> Path:
+    """A copy of the store as it is now, journals included, whose files are all old enough to be judged."""
+    subprocess.run(["cp", "-a", str(tmp_path / "store"), str(tmp_path / "copy")], check=True)
+    return tmp_path / "copy"
+
+
+def test_what_others_put_after_us_survives_recovery(store: PosixStore, tmp_path: Path) -> None:
+    """A file newer than the journal's record stays, for puts and for removals; a lost one comes back."""
+    for name in ("replaced", "lost", "removed"):
+        put(store, name, name.encode())
+    store.delete("b", "removed")
+    copy = crashed(store, tmp_path)
+    (copy / "data/b/lost").unlink()
+    for name in ("replaced", "removed"):
+        (copy / "data/b" / name).unlink(missing_ok=True)
+        (copy / "data/b" / name).write_text("theirs")
+    again = PosixStore(str(copy), files=OtherBoot())
+    told = {entry.name: entry.meta for _, entry in again.recover()}
+    assert told == {"lost": b"meta", "replaced": None, "removed": None}
+    assert (copy / "data/b/replaced").read_text() == "theirs"
+    assert (copy / "data/b/removed").read_text() == "theirs"
+    assert (copy / "data/b/lost").read_text() == "lost"
+    again.close()
+
+
+def test_a_process_that_died_leaves_nothing_to_replay(store: PosixStore, tmp_path: Path) -> None:
+    """In the same run of the machine: what others removed since stays removed."""
+    put(store, "a")
+    put(store, "c")
+    copy = crashed(store, tmp_path)
+    (copy / "data/b/a").unlink()
+    again = PosixStore(str(copy))
+    assert [entry.name for _, entry in again.recover()] == ["c"]
+    assert listed(again) == ["c"]
+    assert os.listdir(copy / "journal") == []
+    again.close()
+
+
+def test_a_removal_stays_while_an_older_journal_could_undo_it(store: PosixStore, tmp_path: Path) -> None:
+    """One process put it, another removed it and has checkpointed since; then the power is cut."""
+    other = PosixStore(str(tmp_path / "store"))
+    put(store, "a")
+    other.delete("b", "a")
+    other.close()
+    copy = crashed(store, tmp_path)
+    again = PosixStore(str(copy), files=OtherBoot())
+    assert list(again.recover()) == []
+    assert listed(again) == []
+    assert os.listdir(copy / "journal") == []
+    again.close()
+
+
+def test_without_fsync_nothing_is_synced(tmp_path: Path) -> None:
+    """And what a dead process was doing is still told."""
+    disk = Faulty()
+    store = PosixStore(str(tmp_path / "store"), fsync=False, files=disk)
+    store.create_bucket("b")
+    before = disk.calls["sync"]
+    for size in (10, 100_000):
+        put(store, f"a{size}", b"x" * size)
+    store.delete("b", "a10")
+    assert disk.calls["sync"] == before
+    assert "sync_data" not in disk.calls
+    copy = crashed(store, tmp_path)
+    again = PosixStore(str(copy))
+    assert [entry.name for _, entry in again.recover()] == ["a100000"]
+    again.close()
+    store.close()
+    assert "sync_all" not in disk.calls
