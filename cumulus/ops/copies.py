@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
-from cumulus.checksums import Hasher
 from cumulus.errors import S3Error
 from cumulus.index.api import Reservation
 from cumulus.model import Bucket, ObjectMeta, Versioning
 from cumulus.ops.conditions import Conditions
+from cumulus.ops.digest import CHUNK, digest_stream
 from cumulus.ops.find import Found, adopt, find
 from cumulus.ops.incoming import Incoming
 from cumulus.ops.publish import Plan, publish
@@ -19,23 +18,7 @@ from cumulus.ops.rows import OPAQUE
 from cumulus.ops.site import Site
 from cumulus.storage.api import Changed, ObjectStream
 
-CHUNK: Final = 1 << 20
 TRIES: Final = 32
-
-
-def digest_stream(stream: ObjectStream, names: Iterable[str], offset: int, size: int) -> Hasher:
-    """Checksums of some bytes of an open object. Raises `Changed`."""
-    hasher = Hasher(names)
-    end = offset + size
-    while offset < end:
-        data = stream.read_at(offset, min(CHUNK, end - offset))
-        if not data:
-            raise Changed("the object became shorter while it was read")
-        hasher.update(memoryview(data))
-        offset += len(data)
-    if not stream.unchanged():
-        raise Changed("the object was changed while it was read")
-    return hasher
 
 
 def complete_meta(stream: ObjectStream, meta: ObjectMeta, algorithm: str) -> ObjectMeta:

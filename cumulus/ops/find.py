@@ -15,13 +15,25 @@ import msgspec
 from cumulus.errors import S3Error
 from cumulus.index.api import Change, Put, Remove, Row
 from cumulus.model import Bucket, ObjectMeta, Versioning, encode_meta
+from cumulus.ops.digest import digest_stream
 from cumulus.ops.names import VERSIONS, first_name, is_plain, version_name
-from cumulus.ops.rows import OPAQUE, meta_of, row_of
+from cumulus.ops.rows import meta_of, row_of
 from cumulus.ops.site import Site
-from cumulus.storage.api import BadName, Entry, Missing, ObjectStream, StorageError, Taken
+from cumulus.storage.api import (
+    BadName,
+    Changed,
+    Entry,
+    Forbidden,
+    Missing,
+    ObjectStream,
+    ReadOnly,
+    StorageError,
+    Taken,
+)
 
 T = TypeVar("T")
 TRIES: Final = 4
+HASH_AT_ONCE: Final = 4 << 20  # bytes made outside that are hashed when they are first asked for
 NOT_THERE: Final[tuple[type[StorageError], ...]] = (Missing, Taken, BadName)
 
 
@@ -103,8 +115,8 @@ def find(site: Site, bucket: Bucket, key: str, version: str | None = None) -> Fo
     entry, meta = _reach(
         site, bucket, key, version, lambda name: site.store.stat(bucket.name, name), lambda entry: entry
     )
-    _note_unhashed(site, bucket, entry, meta)
-    return Found(entry, meta)
+    found = Found(entry, meta)
+    return found if entry.meta is not None else _known(site, bucket, found)
 
 
 def find_open(site: Site, bucket: Bucket, key: str, version: str | None = None) -> tuple[Found, ObjectStream]:
@@ -117,8 +129,8 @@ def find_open(site: Site, bucket: Bucket, key: str, version: str | None = None) 
         lambda name: site.store.open_read(bucket.name, name),
         lambda stream: stream.entry,
     )
-    _note_unhashed(site, bucket, stream.entry, meta)
-    return Found(stream.entry, meta), stream
+    found = Found(stream.entry, meta)
+    return found if stream.entry.meta is not None else _known(site, bucket, found), stream
 
 
 def find_or_none(site: Site, bucket: Bucket, key: str) -> Found | None:
@@ -131,9 +143,34 @@ def find_or_none(site: Site, bucket: Bucket, key: str) -> Found | None:
         raise
 
 
-def _note_unhashed(site: Site, bucket: Bucket, entry: Entry, meta: ObjectMeta) -> None:
-    if entry.meta is None and meta.etag.endswith(OPAQUE):
-        site.unhashed.append((bucket.name, entry.name))
+def _known(site: Site, bucket: Bucket, found: Found) -> Found:
+    """Bytes that were made outside, with their MD5 sum as ETag if that takes no time; larger ones are noted
+    for background work and keep an opaque ETag until then."""
+    if site.opaque_etags:
+        return found
+    if found.entry.size > HASH_AT_ONCE:
+        site.hash_later(bucket.name, found.entry.name)
+        return found
+    return hash_outside(site, bucket, found) or found
+
+
+def hash_outside(site: Site, bucket: Bucket, found: Found) -> Found | None:
+    """Read bytes that were made outside, and keep their MD5 sum as their ETag. None: they changed meanwhile.
+    Where storage does not let us keep it, it is told nevertheless."""
+    name, token = found.entry.name, found.entry.token
+    try:
+        stream = site.store.open_read(bucket.name, name, token)
+        try:
+            etag = digest_stream(stream, ["md5"], 0, found.entry.size).hex("md5")
+        finally:
+            stream.close()
+        meta = msgspec.structs.replace(found.meta, etag=etag, version=site.new_version(bucket))
+        try:
+            return adopt(site, bucket, found, meta)
+        except (Forbidden, ReadOnly):
+            return Found(found.entry, msgspec.structs.replace(found.meta, etag=etag))
+    except (Changed, Missing):
+        return None
 
 
 def stored_names(site: Site, row: Row) -> list[str]:
@@ -150,6 +187,7 @@ def adopt(site: Site, bucket: Bucket, found: Found, meta: ObjectMeta | None = No
     changes: list[Change] = []
     if meta is None:
         meta = msgspec.structs.replace(found.meta, version=site.new_version(bucket))
+    if found.entry.meta is None:
         row = site.index.lookup(bucket.name, meta.key)
         if row is not None and not row.marker and row.version != meta.version:  # overwritten from outside
             changes.append(Remove(bucket=bucket.name, key=meta.key, stamp=row.stamp, version=row.version))

@@ -46,7 +46,7 @@ class Site:
         self.hashing = ThreadPoolExecutor(hash_threads, thread_name_prefix="cumulus-hash")
         self._locks = [threading.Lock() for _ in range(STRIPES)]
         self._discarded: deque[tuple[int, str, str]] = deque()
-        self.unhashed: deque[tuple[str, str]] = deque(maxlen=HASH_QUEUE)
+        self.unhashed: deque[tuple[str, str]] = deque()
 
     def close(self) -> None:
         """End the hashing threads and remove bodies that wait to be discarded."""
@@ -81,6 +81,11 @@ class Site:
             return self.index.reserve(bucket, size, objects)
         except OverQuota as error:
             raise quota_error(error, size) from error
+
+    def hash_later(self, bucket: str, name: str) -> None:
+        """Note a file made outside for background work; when too many wait, the next scan brings it again."""
+        if not self.opaque_etags and len(self.unhashed) < HASH_QUEUE:
+            self.unhashed.append((bucket, name))
 
     def discard(self, bucket: str, name: str) -> None:
         """Remove a body that nothing names any more, later: readers may still be at it."""

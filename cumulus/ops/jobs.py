@@ -1,0 +1,310 @@
+"""Work in the background of one server: listings follow what others did in the directory, lifecycle rules
+are carried out, what broken requests left is removed.
+
+All of it may be stopped at any moment and begun again. The service calls `Jobs.run` every second or so from
+one thread of one process; `hash_waiting` belongs to each process that answers requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from cumulus.errors import S3Error
+from cumulus.index.api import Change, Put, Remove, Row
+from cumulus.model import Bucket, Versioning
+from cumulus.ops.buckets import end_upload
+from cumulus.ops.deletes import delete_current, delete_version
+from cumulus.ops.find import find_or_none, hash_outside
+from cumulus.ops.names import BODIES, PARTS
+from cumulus.ops.rows import OPAQUE, marker_row, meta_of, row_of
+from cumulus.ops.site import Site
+from cumulus.storage.api import Entry, Missing, StorageError
+
+SECOND: Final = 1_000_000_000
+PAGE: Final = 1000
+STALE_S: Final = 24 * 3600  # what broken writes left goes after this
+MOST_AT_ONCE: Final = 100  # files hashed in one go
+
+
+class Expiry(Protocol):
+    """What lifecycle rules say (`cumulus.auth.lifecycle`): a rule that is due as (time in ns, its id)."""
+
+    def parse_lifecycle(self, document: str) -> Sequence[Any]:
+        """The enabled rules of a document."""
+
+    def expiration(
+        self, rules: Sequence[Any], key: str, size: int, tags: Mapping[str, str], modified_ns: int
+    ) -> tuple[int, str] | None:
+        """When a current object goes."""
+
+    def noncurrent_expiration(
+        self,
+        rules: Sequence[Any],
+        key: str,
+        size: int,
+        tags: Mapping[str, str],
+        since_ns: int,
+        newer: int,
+    ) -> tuple[int, str] | None:
+        """When an older version goes."""
+
+    def marker_expiration(self, rules: Sequence[Any], key: str, modified_ns: int) -> tuple[int, str] | None:
+        """When a delete marker goes that is alone."""
+
+    def upload_expiration(self, rules: Sequence[Any], key: str, initiated_ns: int) -> tuple[int, str] | None:
+        """When an upload is aborted."""
+
+
+@dataclass(slots=True)
+class Done:
+    """What a pass did: numbers of rows renewed and removed, objects expired, uploads aborted, leftovers
+    removed."""
+
+    renewed: int = 0
+    gone: int = 0
+    expired: int = 0
+    aborted: int = 0
+    swept: int = 0
+
+
+def hash_waiting(site: Site) -> int:
+    """Hash files that were made outside and asked for; how many."""
+    count = 0
+    while site.unhashed and count < MOST_AT_ONCE:
+        name, key = site.unhashed.popleft()
+        bucket = site.index.bucket(name)
+        try:
+            entry = site.store.stat(name, key)
+            found = None if bucket is None else find_or_none(site, bucket, key)
+            if bucket is not None and found is not None and entry.meta is None:
+                hash_outside(site, bucket, found)
+                count += 1
+        except StorageError:
+            continue
+    return count
+
+
+@dataclass
+class Jobs:
+    """`rescan_s`, `expire_s`, `sweep_s`: how often each kind of work is done, in seconds. `run` does what is
+    due at its time."""
+
+    site: Site
+    expiry: Expiry
+    rescan_s: float = 60.0
+    expire_s: float = 3600.0
+    sweep_s: float = 3600.0
+    _due: dict[str, int] = field(default_factory=dict)
+
+    def run(self) -> Done:
+        """Do what is due. Raises what storage and index raise; the rest is done next time."""
+        done = Done()
+        hash_waiting(self.site)
+        if self.site.store.capabilities.outside and self._is_due("rescan", self.rescan_s):
+            self._each(lambda bucket: rescan(self.site, bucket, done))
+        if self._is_due("expire", self.expire_s):
+            self._each(lambda bucket: self.expire(bucket, done))
+        if self._is_due("sweep", self.sweep_s):
+            done.swept += self.site.store.sweep(STALE_S) + self.site.empty_bin()
+            self._each(lambda bucket: sweep(self.site, bucket, done))
+        return done
+
+    def _is_due(self, what: str, every_s: float) -> bool:
+        now = self.site.clock()
+        if now < self._due.get(what, 0):
+            return False
+        self._due[what] = now + int(every_s * SECOND)
+        return True
+
+    def _each(self, work: Callable[[Bucket], None]) -> None:
+        for bucket in self.site.index.buckets():
+            work(bucket)
+
+    def expire(self, bucket: Bucket, done: Done) -> None:
+        """Carry out a bucket's lifecycle rules."""
+        if bucket.lifecycle is None:
+            return
+        try:
+            rules = self.expiry.parse_lifecycle(bucket.lifecycle)
+        except S3Error:
+            return  # it was valid for another version of this program
+        if not rules:
+            return
+        self._expire_versions(bucket, rules, done)
+        self._expire_uploads(bucket, rules, done)
+
+    def _expire_versions(self, bucket: Bucket, rules: Sequence[Any], done: Done) -> None:
+        after, version, history = "", "", list[Row]()
+        while True:
+            page = self.site.index.page_versions(bucket.name, after=after, after_version=version, limit=PAGE)
+            for row in page.rows:
+                if history and history[0].key != row.key:
+                    done.expired += self._expire_key(bucket, rules, history)
+                    history = []
+                history.append(row)
+            if not page.truncated:
+                break
+            after, version = page.next, page.next_version
+        if history:
+            done.expired += self._expire_key(bucket, rules, history)
+
+    def _expire_key(self, bucket: Bucket, rules: Sequence[Any], history: list[Row]) -> int:
+        """One key with all its versions, the newest first."""
+        now, count = self.site.clock(), 0
+        newest = history[0]
+        if newest.marker:
+            due = self.expiry.marker_expiration(rules, newest.key, newest.modified_ns)
+            if len(history) == 1 and due is not None and due[0] <= now:
+                delete_version(self.site, bucket, newest.key, newest.version)
+                count += 1
+        else:
+            due = self.expiry.expiration(
+                rules, newest.key, newest.size, self._tags(bucket, newest), newest.modified_ns
+            )
+            if due is not None and due[0] <= now and self._is_still(bucket, newest):
+                delete_current(self.site, bucket, newest.key, bucket.owner)
+                count += 1
+        for newer, (row, successor) in enumerate(zip(history[1:], history, strict=False)):
+            due = self.expiry.noncurrent_expiration(
+                rules, row.key, row.size, self._tags(bucket, row), successor.modified_ns, newer
+            )
+            if due is not None and due[0] <= now:
+                delete_version(self.site, bucket, row.key, row.version)
+                count += 1
+        return count
+
+    def _is_still(self, bucket: Bucket, row: Row) -> bool:
+        found = find_or_none(self.site, bucket, row.key)
+        return found is not None and found.meta.modified_ns == row.modified_ns
+
+    def _tags(self, bucket: Bucket, row: Row) -> Mapping[str, str]:
+        """Tags are in the object's record; rules without tags do not need them, and it is not read then."""
+        if bucket.lifecycle is None or "Tag>" not in bucket.lifecycle or row.marker:
+            return {}
+        try:
+            meta = meta_of(bucket, self.site.store.stat(bucket.name, row.name))
+        except Missing:
+            return {}
+        return meta.tags if meta is not None and meta.version == row.version else {}
+
+    def _expire_uploads(self, bucket: Bucket, rules: Sequence[Any], done: Done) -> None:
+        after, after_id = "", ""
+        while True:
+            page = self.site.index.uploads(bucket.name, after=after, after_id=after_id, limit=PAGE)
+            for upload in page:
+                due = self.expiry.upload_expiration(rules, upload.key, upload.created_ns)
+                if due is not None and due[0] <= self.site.clock():
+                    done.aborted += end_upload(self.site, upload)
+            if len(page) < PAGE:
+                return
+            after, after_id = page[-1].key, page[-1].id
+
+
+# what others did -----------------------------------------------------------------------------------------
+def rescan(site: Site, bucket: Bucket, done: Done) -> None:
+    """Compare a bucket's index with its directory, both in the same order, a page at a time."""
+    after = ""
+    while True:
+        try:
+            entries = site.store.names(bucket.name, after, "", PAGE)
+        except Missing:
+            return
+        last = entries[-1].name if len(entries) == PAGE else ""
+        changes = _compare(site, bucket, after, last, {entry.name: entry for entry in entries}, done)
+        if changes:
+            site.index.apply(changes)
+        if not last:
+            return
+        after = last
+
+
+def _compare(
+    site: Site, bucket: Bucket, after: str, last: str, entries: dict[str, Entry], done: Done
+) -> list[Change]:
+    """Changes that make the index's rows of keys from `after` to `last` ("" = all that follow) fit."""
+    changes: list[Change] = []
+    position, more = after, True
+    while more:
+        page = site.index.page(bucket.name, after=position, limit=PAGE)
+        for row in page.rows:
+            if last and row.key.encode() > last.encode():
+                more = False
+                break
+            if row.name != row.key:
+                continue  # its body is not where others can change it
+            entry = entries.pop(row.name, None)
+            if entry is None:
+                changes += _removed(site, bucket, row, done)
+            elif entry.token != row.token:
+                changes += _changed(site, bucket, row, entry, done)
+            elif row.etag.endswith(OPAQUE):
+                site.hash_later(bucket.name, row.name)
+        position, more = page.next, more and page.truncated
+    for entry in entries.values():
+        changes += _changed(site, bucket, None, entry, done)
+    return changes
+
+
+def _changed(site: Site, bucket: Bucket, row: Row | None, entry: Entry, done: Done) -> list[Change]:
+    meta = meta_of(bucket, entry)
+    if meta is None or meta.key != entry.name or (row is not None and row.stamp > entry.stamp):
+        return []
+    if entry.meta is None:
+        site.hash_later(bucket.name, entry.name)
+    done.renewed += 1
+    new = row_of(bucket, entry, meta)
+    if row is None or row.version == new.version or bucket.versioning is Versioning.OFF:
+        return [Put(row=new, keep=bucket.versioning is not Versioning.OFF)]
+    gone = Remove(bucket=bucket.name, key=row.key, stamp=row.stamp, version=row.version)
+    return [gone, Put(row=new, keep=True)]
+
+
+def _removed(site: Site, bucket: Bucket, row: Row, done: Done) -> list[Change]:
+    """Removed by others: with versions, a delete marker says so."""
+    try:
+        site.store.stat(bucket.name, row.name)
+        return []  # it came between the two readings
+    except StorageError as error:
+        if not isinstance(error, Missing):
+            raise
+    done.gone += 1
+    gone = Remove(bucket=bucket.name, key=row.key, stamp=row.stamp, version=row.version)
+    if bucket.versioning is not Versioning.ENABLED:
+        return [gone]
+    now = site.clock()
+    marker = marker_row(bucket, row.key, site.new_version(bucket), max(now, row.stamp + 1), now, bucket.owner)
+    return [gone, Put(row=marker, keep=True)]
+
+
+# leftovers -------------------------------------------------------------------------------------------------
+def sweep(site: Site, bucket: Bucket, done: Done) -> None:
+    """Remove parts of uploads that are over and bodies that no row names, once they are a day old."""
+    for prefix, needed in ((PARTS, _part_needed), (BODIES, _body_needed)):
+        after = ""
+        while True:
+            try:
+                entries = site.store.names(bucket.name, after, prefix, PAGE)
+            except Missing:
+                return
+            for entry in entries:
+                old = site.clock() - entry.mtime_ns > STALE_S * SECOND
+                if old and not needed(site, bucket, entry):
+                    site.remove(bucket.name, entry.name)
+                    done.swept += 1
+            if len(entries) < PAGE:
+                break
+            after = entries[-1].name
+
+
+def _part_needed(site: Site, bucket: Bucket, entry: Entry) -> bool:
+    meta = meta_of(bucket, entry)
+    id = entry.name.removeprefix(PARTS).partition("/")[0]
+    return meta is not None and site.index.upload(bucket.name, meta.key, id) is not None
+
+
+def _body_needed(site: Site, bucket: Bucket, entry: Entry) -> bool:
+    meta = meta_of(bucket, entry)
+    row = None if meta is None else site.index.lookup(bucket.name, meta.key, meta.version)
+    return row is not None and row.name == entry.name
