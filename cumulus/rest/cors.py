@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from cumulus.errors import S3Error
+from cumulus.auth import cors as rules
+from cumulus.model import Bucket
 from cumulus.rest.call import Reply
 from cumulus.rest.request import Request
 
 
+def _rules(bucket: Bucket | None) -> tuple[rules.CorsRule, ...]:
+    return () if bucket is None or bucket.cors is None else rules.parse_cors(bucket.cors)
+
+
 def preflight(request: Request) -> Reply:
-    """Whether a page may send the request that it announces."""
-    raise S3Error("AccessDenied", "CORSResponse: CORS is not enabled for this bucket.")
+    """Whether a page may send the request that it announces; nobody has to sign that question."""
+    name = request.target.bucket
+    bucket = request.site.bucket(name) if name else None
+    asked = request.header("access-control-request-headers")
+    method = request.header("access-control-request-method")
+    return Reply(200, list(rules.preflight(_rules(bucket), request.header("origin"), method, asked)))
 
 
 def reply_headers(request: Request) -> list[tuple[str, str]]:
     """What a browser needs to hand the reply to a page."""
-    return []
+    origin = request.header("origin")
+    if not origin or request.call.method == "OPTIONS":
+        return []
+    return list(rules.reply_headers(_rules(request.loaded), origin, request.call.method))

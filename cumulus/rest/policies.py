@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from cumulus.auth.cors import parse_cors
+from cumulus.auth.lifecycle import parse_lifecycle
 from cumulus.auth.policy import parse_policy
 from cumulus.errors import S3Error
 from cumulus.ops import buckets
@@ -10,6 +12,8 @@ from cumulus.rest.call import Reply, Sink
 from cumulus.rest.request import Request
 from cumulus.rest.sinks import DocumentSink
 from cumulus.xml import Writer
+
+XML = [("Content-Type", "application/xml")]
 
 
 def _text(body: bytes, code: str) -> str:
@@ -53,3 +57,55 @@ def get_policy_status(request: Request) -> Reply:
     document = Writer("PolicyStatus")
     document.leaf("IsPublic", parse_policy(bucket.policy, bucket.name).public)
     return documents.reply(document)
+
+
+# CORS --------------------------------------------------------------------------------------------------
+def get_cors(request: Request) -> Reply:
+    """GetBucketCors."""
+    if request.bucket.cors is None:
+        raise S3Error("NoSuchCORSConfiguration", fields={"BucketName": request.bucket.name})
+    return Reply(200, list(XML), request.bucket.cors.encode())
+
+
+def put_cors(request: Request) -> Sink:
+    """PutBucketCors."""
+
+    def run(body: bytes) -> Reply:
+        text = _text(body, "MalformedXML")
+        parse_cors(text)
+        buckets.change(request.site, request.bucket, cors=text)
+        return Reply(200)
+
+    return DocumentSink(request, run)
+
+
+def delete_cors(request: Request) -> Reply:
+    """DeleteBucketCors."""
+    buckets.change(request.site, request.bucket, cors=None)
+    return Reply(204)
+
+
+# lifecycle ---------------------------------------------------------------------------------------------
+def get_lifecycle(request: Request) -> Reply:
+    """GetBucketLifecycleConfiguration."""
+    if request.bucket.lifecycle is None:
+        raise S3Error("NoSuchLifecycleConfiguration", fields={"BucketName": request.bucket.name})
+    return Reply(200, list(XML), request.bucket.lifecycle.encode())
+
+
+def put_lifecycle(request: Request) -> Sink:
+    """PutBucketLifecycleConfiguration."""
+
+    def run(body: bytes) -> Reply:
+        text = _text(body, "MalformedXML")
+        parse_lifecycle(text)
+        buckets.change(request.site, request.bucket, lifecycle=text)
+        return Reply(200)
+
+    return DocumentSink(request, run)
+
+
+def delete_lifecycle(request: Request) -> Reply:
+    """DeleteBucketLifecycle."""
+    buckets.change(request.site, request.bucket, lifecycle=None)
+    return Reply(204)
