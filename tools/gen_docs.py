@@ -21,6 +21,8 @@ import msgspec
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import sector.wire
+from cumulus.rest.request import Operation
+from cumulus.rest.table import OPERATIONS
 from sector.cli.main import COMMANDS, cli
 from sector.wire.base import REGISTRY, Request
 
@@ -39,6 +41,25 @@ from options, then `SECTOR_MASTER`, `SECTOR_USER`, `SECTOR_PASSWORD_FILE`, then 
 and `sector up` write (`SECTOR_CONFIG`, default `~/.config/sector/client.toml`). `SECTOR_DEBUG=1` adds the
 traceback to an error that is the program's own fault. `SECTOR_PORTS=20000-20999` is the range in which
 `sector up --port-base 0` looks for free ports."""
+COMPAT_INTRO = """\
+Made from the table of operations in `cumulus/rest/table.py`. *yes*: as Amazon S3 has it; *differs*: the note
+says in what; *no*: answered with 501 `NotImplemented`. A method that a resource does not have is answered
+with 405 `MethodNotAllowed` and changes nothing; unknown query parameters are ignored.
+
+What holds for all operations:
+
+- Addresses: path style, and virtual-host style below `[server] domain`. Region and location constraint must
+  be the server's.
+- Signatures: version 4 (header, presigned, signed and unsigned chunks, trailers); version 2 if `allow_sigv2`
+  is set. No temporary credentials.
+- Keys are up to 1,024 bytes of UTF-8, also those with empty segments, `.` and `..`.
+- One storage class: others are accepted by name, and objects are listed as STANDARD. No server-side
+  encryption: a request for it is refused, not ignored.
+- The ETag of an object in one piece is its MD5 sum (`etag = "md5"`). A file that was made in the directory
+  has an ETag ending in `-0` until it was hashed.
+- An object without a checksum of its own gets none; S3 would add CRC-64/NVME.
+- What is put anonymously belongs to the bucket's owner.
+- Errors beyond S3's: 403 `QuotaExceeded`, 507 `StorageFull`, 405 `ReadOnlyStorage`."""
 GROUPS = (
     (0x0001, 0x00FF, "TLS channels: login, join, security server"),
     (0x0100, 0x01FF, "Administration: client to master"),
@@ -228,7 +249,29 @@ def cli_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES = {"docs/protocol/messages.md": messages_page, "docs/cli.md": cli_page}
+def compat_page() -> str:
+    """docs/s3-compat.md."""
+    lines = ["# Compatibility with Amazon S3", "", NOTE, "", *COMPAT_INTRO.splitlines()]
+    titles = {"service": "Service", "bucket": "Buckets", "object": "Objects"}
+    for level, title in titles.items():
+        lines += ["", f"## {title}", "", "| operation | request | here | note |", "| --- | --- | --- | --- |"]
+        lines += [compat_row(row) for row in OPERATIONS if row.level == level]
+    return "\n".join(lines) + "\n"
+
+
+def compat_row(row: Operation) -> str:
+    """One operation."""
+    path = {"service": "/", "bucket": "/BUCKET", "object": "/BUCKET/KEY"}[row.level]
+    query = f"?{row.query}" if row.query else ""
+    header = f" with `{row.header}`" if row.header else ""
+    return f"| {row.name} | `{row.method} {path}{query}`{header} | {row.status} | {row.note} |"
+
+
+PAGES = {
+    "docs/protocol/messages.md": messages_page,
+    "docs/s3-compat.md": compat_page,
+    "docs/cli.md": cli_page,
+}
 
 
 def main(arguments: list[str]) -> int:
