@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
+from cumulus.auth import lifecycle
 from cumulus.errors import S3Error
 from cumulus.model import ObjectMeta
 from cumulus.ops.conditions import SECOND_NS, Conditions
@@ -107,6 +108,7 @@ def _describe(
     _check_read(conditions(request.call.headers), request, meta)
     checksums = request.header("x-amz-checksum-mode").upper() == "ENABLED"
     headers = object_headers(request.bucket, meta, overrides, checksums=checksums)
+    headers += expiry(request, meta)
     number, text = request.query.get("partNumber", ""), request.header("range")
     if number:
         if text:
@@ -122,6 +124,16 @@ def _describe(
         offset, length = wanted
     headers.append(("Content-Range", f"bytes {offset}-{offset + length - 1}/{meta.size}"))
     return 206, headers, offset, length
+
+
+def expiry(request: Request, meta: ObjectMeta) -> list[tuple[str, str]]:
+    """x-amz-expiration, where a lifecycle rule will remove the object."""
+    document = request.bucket.lifecycle
+    if document is None or request.version is not None:
+        return []
+    rules = lifecycle.parse_lifecycle(document)
+    due = lifecycle.expiration(rules, meta.key, meta.size, meta.tags, meta.modified_ns)
+    return [] if due is None else [("x-amz-expiration", lifecycle.expiration_header(due))]
 
 
 def _check_read(wanted: Conditions, request: Request, meta: ObjectMeta) -> None:
@@ -291,6 +303,7 @@ def put_headers(request: Request, meta: ObjectMeta) -> list[tuple[str, str]]:
         ("ETag", f'"{meta.etag}"'),
         *version_headers(request.bucket, meta.version),
         *checksum_headers(meta),
+        *expiry(request, meta),
     ]
 
 

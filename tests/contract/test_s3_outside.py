@@ -1,0 +1,219 @@
+"""A directory that others use too: what they make, change and remove is seen, and background work follows."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from s3_stores import STORES
+from s3_world import SECOND, World
+
+from cumulus.auth import lifecycle
+from cumulus.ops import find as finding
+from cumulus.ops.jobs import Done, Jobs, hash_waiting
+
+DAY = 24 * 3600 * SECOND
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(STORES["posix"](tmp_path))
+    assert made.ask("PUT", "/bkt").status == 200
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def data(tmp_path: Path, world: World) -> Path:
+    """The bucket's directory."""
+    return tmp_path / "store" / "data" / "bkt"
+
+
+def work(world: World, days: int = 0) -> Done:
+    """Do all background work as if it were so many days later."""
+    world.skew_ns = days * DAY
+    try:
+        return Jobs(world.site, lifecycle).run()
+    finally:
+        world.skew_ns = 0
+
+
+def md5(body: bytes) -> str:
+    return f'"{hashlib.md5(body).hexdigest()}"'
+
+
+def keys(world: World) -> list[str]:
+    return world.ask("GET", "/bkt").leaves("Key")
+
+
+def test_a_file_put_into_the_directory_is_an_object(world: World, data: Path) -> None:
+    (data / "sub").mkdir()
+    (data / "sub" / "file").write_bytes(b"from outside")
+    answer = world.ask("GET", "/bkt/sub/file")
+    assert (answer.body, answer.headers["etag"]) == (b"from outside", md5(b"from outside"))
+    assert world.ask("GET", "/bkt/sub/file", user="bob").status == 403
+    assert keys(world) == ["sub/file"]
+    (data / "sub" / "file").write_bytes(b"rewritten")
+    again = world.ask("HEAD", "/bkt/sub/file")
+    assert (again.headers["etag"], again.headers["content-length"]) == (md5(b"rewritten"), "9")
+
+
+def test_a_large_file_has_an_opaque_etag_until_it_is_hashed(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finding, "HASH_AT_ONCE", 4)
+    (data / "big").write_bytes(b"many bytes")
+    first = world.ask("HEAD", "/bkt/big").headers["etag"]
+    assert first.endswith('-0"')
+    (data / "big").write_bytes(b"many others")
+    second = world.ask("HEAD", "/bkt/big").headers["etag"]
+    assert second.endswith('-0"') and second != first
+    assert hash_waiting(world.site) >= 1
+    assert world.ask("HEAD", "/bkt/big").headers["etag"] == md5(b"many others")
+    copy = world.ask("PUT", "/bkt/copy", headers={"x-amz-copy-source": "/bkt/big"})
+    assert copy.leaf("ETag").replace("&quot;", '"') == md5(b"many others")
+
+
+def test_a_copy_of_unhashed_bytes_has_a_true_etag(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finding, "HASH_AT_ONCE", 4)
+    (data / "big").write_bytes(b"many bytes")
+    world.ask("PUT", "/bkt/copy", headers={"x-amz-copy-source": "/bkt/big"})
+    assert world.ask("HEAD", "/bkt/copy").headers["etag"] == md5(b"many bytes")
+
+
+def test_a_rescan_takes_in_what_came_changed_and_went(world: World, data: Path) -> None:
+    for name in ("kept", "changed", "removed", "odd//name"):
+        world.ask("PUT", f"/bkt/{name}", b"old")
+    for number in range(1100):
+        (data / f"new{number:04}").write_bytes(b"x")
+    (data / "changed").write_bytes(b"more bytes than before")
+    (data / "removed").unlink()
+    (data / "link").symlink_to("kept")
+    os.mkfifo(data / "fifo")
+    done = work(world)
+    assert (done.renewed, done.gone) == (1101, 1)
+    pages = world.boto().get_paginator("list_objects_v2").paginate(Bucket="bkt")
+    rows = {row["Key"]: row["Size"] for page in pages for row in page["Contents"]}
+    assert len(rows) == 1103 and rows["changed"] == 22 and rows["odd//name"] == 3
+    assert not rows.keys() & {"removed", "link", "fifo"}
+    assert world.index.usage("bucket", "bkt").bytes == 1100 + 3 + 3 + 22
+    again = work(world)
+    assert (again.renewed, again.gone) == (0, 0)
+
+
+def test_removed_behind_our_back_is_gone_at_once(world: World, data: Path) -> None:
+    world.ask("PUT", "/bkt/k", b"x")
+    (data / "k").unlink()
+    assert world.ask("GET", "/bkt/k").code == "NoSuchKey"
+    assert keys(world) == []
+    assert world.ask("DELETE", "/bkt").status == 204
+
+
+def test_a_bucket_with_files_that_nobody_listed_is_not_empty(world: World, data: Path) -> None:
+    (data / "unseen").write_bytes(b"x")
+    assert world.ask("DELETE", "/bkt").code == "BucketNotEmpty"
+    assert world.ask("GET", "/bkt/unseen").body == b"x"
+    assert world.ask("DELETE", "/bkt/unseen").status == 204
+    assert world.ask("DELETE", "/bkt").status == 204
+
+
+def test_files_from_outside_and_versions(world: World, data: Path) -> None:
+    """An outside file becomes a version when it is replaced; an outside removal becomes a delete marker."""
+    client = world.boto()
+    client.put_bucket_versioning(Bucket="bkt", VersioningConfiguration={"Status": "Enabled"})
+    (data / "k").write_bytes(b"from outside")
+    client.put_object(Bucket="bkt", Key="k", Body=b"by S3")
+    rows = client.list_object_versions(Bucket="bkt")["Versions"]
+    assert [row["IsLatest"] for row in rows] == [True, False]
+    old = client.get_object(Bucket="bkt", Key="k", VersionId=rows[1]["VersionId"])
+    assert old["Body"].read() == b"from outside"
+    (data / "k").unlink()
+    work(world)
+    found = client.list_object_versions(Bucket="bkt")
+    assert [row["Key"] for row in found["DeleteMarkers"]] == ["k"]
+    assert [row["VersionId"] for row in found["Versions"]] == [rows[1]["VersionId"]]
+
+
+def test_owner_and_mode_are_kept_by_an_overwrite(world: World, data: Path) -> None:
+    world.ask("PUT", "/bkt/k", b"old")
+    (data / "k").chmod(0o604)
+    world.ask("PUT", "/bkt/k", b"new")
+    assert ((data / "k").read_bytes(), (data / "k").stat().st_mode & 0o777) == (b"new", 0o604)
+
+
+# lifecycle -----------------------------------------------------------------------------------------------
+def rule(inner: str, prefix: str = "") -> bytes:
+    """A configuration of one rule."""
+    return (
+        f"<LifecycleConfiguration><Rule><ID>r</ID><Status>Enabled</Status>"
+        f"<Filter><Prefix>{prefix}</Prefix></Filter>{inner}</Rule></LifecycleConfiguration>"
+    ).encode()
+
+
+def test_expiration_and_abort_of_uploads(world: World) -> None:
+    expire = "<Expiration><Days>3</Days></Expiration>"
+    tag = "AbortIncompleteMultipartUpload"
+    abort = f"<{tag}><DaysAfterInitiation>1</DaysAfterInitiation></{tag}>"
+    assert world.ask("PUT", "/bkt", rule(expire + abort, "tmp/"), query="lifecycle").status == 200
+    for key in ("tmp/a", "keep"):
+        world.ask("PUT", f"/bkt/{key}", b"x")
+        world.boto().create_multipart_upload(Bucket="bkt", Key=key)
+    assert "x-amz-expiration" in world.ask("HEAD", "/bkt/tmp/a").headers
+    assert work(world).expired == 0
+    assert (work(world, 2).aborted, len(keys(world))) == (1, 2)
+    assert work(world, 5).expired == 1
+    assert keys(world) == ["keep"]
+
+
+def test_noncurrent_versions_and_lone_markers_expire(world: World) -> None:
+    client = world.boto()
+    client.put_bucket_versioning(Bucket="bkt", VersioningConfiguration={"Status": "Enabled"})
+    for body in (b"1", b"2", b"3"):
+        client.put_object(Bucket="bkt", Key="k", Body=body)
+    old = "<NoncurrentVersionExpiration><NoncurrentDays>1</NoncurrentDays></NoncurrentVersionExpiration>"
+    lone = "<Expiration><ExpiredObjectDeleteMarker>true</ExpiredObjectDeleteMarker></Expiration>"
+    assert world.ask("PUT", "/bkt", rule(old + lone), query="lifecycle").status == 200
+    assert work(world, 3).expired == 2
+    client.delete_object(Bucket="bkt", Key="k")
+    assert work(world, 3).expired == 1
+    assert work(world, 4).expired == 1
+    assert client.list_object_versions(Bucket="bkt").get("Versions") is None
+
+
+def test_parts_that_no_upload_names_are_swept(world: World) -> None:
+    client = world.boto()
+    upload = client.create_multipart_upload(Bucket="bkt", Key="k")["UploadId"]
+    client.upload_part(Bucket="bkt", Key="k", UploadId=upload, PartNumber=1, Body=b"part")
+    assert work(world, 2).swept == 0
+    world.index.drop_upload(upload)
+    assert work(world, 2).swept == 1
+    assert world.store.names("bkt", prefix=".cumulus/parts/") == []
+
+
+def test_wrong_lifecycle_and_cors_documents(world: World) -> None:
+    for query in ("lifecycle", "cors"):
+        for body in (b"", b"<x/>", b"<!DOCTYPE x><LifecycleConfiguration/>", b"\xff\xfe"):
+            assert world.ask("PUT", "/bkt", body, query=query).code == "MalformedXML"
+        assert world.ask("GET", "/bkt", query=query).status == 404
+        assert world.ask("DELETE", "/bkt", query=query).status == 204
+
+
+def test_cors(world: World) -> None:
+    client = world.boto()
+    rules = [{"AllowedMethods": ["GET"], "AllowedOrigins": ["https://page.example"], "MaxAgeSeconds": 60}]
+    client.put_bucket_cors(Bucket="bkt", CORSConfiguration={"CORSRules": rules})
+    assert client.get_bucket_cors(Bucket="bkt")["CORSRules"] == rules
+    ask = {"Origin": "https://page.example", "Access-Control-Request-Method": "GET"}
+    allowed = world.ask("OPTIONS", "/bkt/k", user="", headers=ask)
+    assert (allowed.status, allowed.headers["access-control-allow-origin"]) == (200, "https://page.example")
+    assert world.ask("OPTIONS", "/bkt/k", user="", headers={**ask, "Origin": "https://x"}).status == 403
+    assert world.ask("OPTIONS", "/bkt/k", user="", headers={}).status == 400
+    refused = world.ask("GET", "/bkt/none", user="", headers={"Origin": "https://page.example"})
+    assert refused.headers["access-control-allow-origin"] == "https://page.example"
+    client.delete_bucket_cors(Bucket="bkt")
+    assert world.ask("OPTIONS", "/bkt/k", user="", headers=ask).status == 403
