@@ -13,8 +13,7 @@ import secrets
 import shutil
 import time
 from pathlib import Path
-
-from argon2 import PasswordHasher
+from typing import TYPE_CHECKING
 
 from sector import pki
 from sector.config import SecuritySection, to_toml, write_private
@@ -22,7 +21,9 @@ from sector.errors import BadConfig, Exists, LocalIO, UsageError
 from sector.model import Right
 from sector.pki import Identity
 from sector.security.core import NodeRecord, UserRecord, check_cluster_name
-from sector.security.store import Database
+
+if TYPE_CHECKING:
+    from sector.security.store import Database
 
 ADMIN = "admin"
 BY = "sector init"
@@ -180,8 +181,7 @@ class ClusterDir:
             self._certify(Identity(cluster, role, role), role)
         password = secrets.token_urlsafe(18)
         write_private(self.password_file, (password + "\n").encode())
-        database = Database(self.path / "data" / "security" / "security.db")
-        database.open()
+        database = self.database()
         try:
             self._first_user(database, password)
             database.node_set(NodeRecord("master", "master", ()), BY, time.time())
@@ -194,6 +194,8 @@ class ClusterDir:
         write_private(self.path / name, text.encode(), 0o644)
 
     def _first_user(self, database: Database, password: str) -> None:
+        from argon2 import PasswordHasher
+
         cost = SecuritySection()
         hasher = PasswordHasher(
             time_cost=cost.argon2_passes, memory_cost=cost.argon2_mib * 1024, parallelism=1
@@ -230,7 +232,10 @@ class ClusterDir:
             raise BadConfig(f"{where}: cannot be read: {bad.strerror}") from None
 
     def database(self) -> Database:
-        """The security server's database (SQLite lets two processes write in turn)."""
+        """The security server's database (SQLite lets two processes write in turn). Loading what talks to it
+        takes as long as all else that a slave or a `status` loads, and neither uses it."""
+        from sector.security.store import Database
+
         database = Database(self.path / "data" / "security" / "security.db")
         database.open()
         return database

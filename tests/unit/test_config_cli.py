@@ -413,3 +413,10 @@ def test_login_says_when_the_stored_password_file_is_gone(
     status, _, err = run(capsys, "login")
     assert status == 1 and f"password file {tmp_path / 'pw'}: No such file" in err
     assert logins == []
+
+
+def test_commands_that_use_no_database_load_none() -> None:
+    """Or every slave and every `sector status` would spend half of its start on it, and its memory."""
+    program = "import sys, sector.cli.cluster, sector.slave.service; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert not {"sqlalchemy", "alembic"} & set(loaded.stdout.split())
