@@ -40,7 +40,17 @@ def _posix(argument: str, *, fsync: bool) -> FileStore:
     return PosixStore(argument, fsync=fsync)
 
 
-_OURS: Final[dict[str, Factory]] = {"memory": _memory, "posix": _posix}
+def _fsspec(argument: str, *, fsync: bool) -> FileStore:
+    try:
+        from cumulus.backends.fsspec_store import FsspecStore
+    except ImportError as error:
+        raise UnknownBackend(f"backend 'fsspec' needs the package fsspec: {error}") from error
+    if not argument:
+        raise ValueError("fsspec: give a URL, as in fsspec:hdfs://namenode/cumulus")
+    return FsspecStore(argument)
+
+
+_OURS: Final[dict[str, Factory]] = {"fsspec": _fsspec, "memory": _memory, "posix": _posix}
 
 
 def _found() -> dict[str, EntryPoint]:

@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
+from cumulus.backends.fsspec_store import FsspecStore
 from cumulus.backends.memory import MemoryStore
 from cumulus.backends.posix.store import PosixStore
 from cumulus.storage.api import Entry, FileStore, IfToken
 
 BACKENDS: dict[str, Callable[[Path], FileStore]] = {
     "memory": lambda _: MemoryStore(),
+    "fsspec file": lambda path: FsspecStore(f"file://{path}/fsspec"),
+    "fsspec memory": lambda path: FsspecStore(f"memory://{path}"),
     "posix": lambda path: PosixStore(str(path / "store")),
 }
 
