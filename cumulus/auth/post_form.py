@@ -59,12 +59,12 @@ class FormDecoder:
         InvalidArgument (no file, or a field twice)."""
         out: list[memoryview] = []
         if not self.ready:
-            taken = min(len(data), MAX_FIELDS_SIZE)
+            taken = min(len(data), MAX_FIELDS_SIZE - len(self._head))
             self._head += data[:taken]
             if not self._read_head():
-                if len(self._head) > MAX_FIELDS_SIZE:
+                if len(self._head) >= MAX_FIELDS_SIZE:
                     raise S3Error("MaxPostPreDataLengthExceeded")
-                return out if taken == len(data) else self.feed(data[taken:])
+                return out
             rest = bytes(self._head[self._at :])
             self._head.clear()
             self._file(memoryview(rest), out)

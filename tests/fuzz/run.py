@@ -8,7 +8,7 @@ from pathlib import Path
 import atheris
 
 sys.path.insert(0, str(Path(__file__).parent))
-with atheris.instrument_imports(include=["sector", "tomllib", "targets"]):
+with atheris.instrument_imports(include=["sector", "cumulus", "tomllib", "targets", "s3_targets"]):
     import targets
 
 if __name__ == "__main__":

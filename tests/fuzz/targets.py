@@ -8,6 +8,8 @@ import zlib
 from collections.abc import Callable
 from typing import get_args
 
+import s3_targets
+
 from sector import frames, tunnel
 from sector.config import Role, parse_address, parse_config, parse_rate
 from sector.errors import Damaged, Protocol, SectorError
@@ -96,4 +98,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "py_index": index,
     "py_ledger": ledger,
     "py_text": text,
+    "py_s3_head": s3_targets.head,
+    "py_s3_body": s3_targets.body,
+    "py_s3_docs": s3_targets.documents,
 }

@@ -27,7 +27,9 @@ def targets() -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(FUZZ))  # it has a neighbour
+        spec.loader.exec_module(module)
     return module
 
 
