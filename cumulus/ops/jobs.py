@@ -241,7 +241,7 @@ def _compare(
                 changes += _changed(site, bucket, row, entry, done)
             elif row.etag.endswith(OPAQUE):
                 site.hash_later(bucket.name, row.name)
-        position, more = page.next, more and page.truncated
+        position, more = page.next, more and page.truncated and page.next != last
     for entry in entries.values():
         changes += _changed(site, bucket, None, entry, done)
     return changes
