@@ -54,7 +54,7 @@ class OverQuota(IndexFailure):
         self.used, self.reserved, self.limit = used, reserved, limit
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class Row(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """One version of an object as the index knows it. `name` is where the storage has it (an odd key's name
     differs from `key`); `token` is the storage's. `marker` is a delete marker: no name, no bytes. `stamp`
     orders the versions of a key, newest largest."""
@@ -75,7 +75,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     checksum_type: str = ""
 
 
-class Page(msgspec.Struct, frozen=True, kw_only=True):
+class Page(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """One page of a listing. `prefixes` are common prefixes; `next` is where the following page begins (to be
     given as `after`, with `after_version`), "" at the end."""
 

@@ -198,11 +198,15 @@ class SqliteIndex(Index):
             return objects.find(run, bucket, key, version)
 
     def apply(self, changes: Sequence[Change]) -> None:
-        def work(tx: Tx) -> None:
-            for change in changes:
-                self._apply(tx, change)
+        self._writer.do(lambda tx: self._apply_all(tx, changes))
 
-        self._writer.do(work)
+    def submit(self, changes: Sequence[Change], told: Callable[[BaseException | None], None]) -> None:
+        """`apply` without waiting: `told` hears of the outcome after the commit, in the writer's thread."""
+        self._writer.submit(lambda tx: self._apply_all(tx, changes), told)
+
+    def _apply_all(self, tx: Tx, changes: Sequence[Change]) -> None:
+        for change in changes:
+            self._apply(tx, change)
 
     def _apply(self, tx: Tx, change: Change) -> None:
         if isinstance(change, Put):

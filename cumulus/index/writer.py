@@ -48,10 +48,14 @@ class Tx:
 
 
 class _Job(Generic[T]):
-    __slots__ = ("_done", "error", "reads", "result", "tx", "work")
+    __slots__ = ("_done", "error", "finished", "reads", "result", "told", "tx", "work")
 
-    def __init__(self, work: Callable[[Tx], T], reads: bool) -> None:
+    def __init__(
+        self, work: Callable[[Tx], T], reads: bool, told: Callable[[BaseException | None], None] | None
+    ) -> None:
         self.work = work
+        self.told = told
+        self.finished = False
         self.reads = reads
         self.result: T | None = None
         self.error: BaseException | None = None
@@ -67,6 +71,9 @@ class _Job(Generic[T]):
         return self.result  # type: ignore[return-value]
 
     def finish(self) -> None:
+        self.finished = True
+        if self.told is not None:
+            self.told(self.error)
         self._done.release()
 
 
@@ -98,7 +105,16 @@ class Writer:
     def do(self, work: Callable[[Tx], T], *, reads: bool = False) -> T:
         """Run `work` in the writer's thread and return what it returns, durable. With `reads` it changes
         nothing and waits for no commit. Raises what it raises, and `Away`."""
-        job = _Job(work, reads)
+        job = _Job(work, reads, None)
+        self._hand_over(job)
+        return job.wait()
+
+    def submit(self, work: Callable[[Tx], T], told: Callable[[BaseException | None], None]) -> None:
+        """As `do`, but return at once; `told` is called in the writer's thread, after the commit, with the
+        error or None, and must neither wait nor raise. Raises `Away` when the database is closed."""
+        self._hand_over(_Job(work, False, told))
+
+    def _hand_over(self, job: _Job[Any]) -> None:
         with self._changed:
             while len(self._queue) >= WAITING and not self._closed:
                 self._changed.wait()
@@ -107,7 +123,6 @@ class Writer:
             self._queue.append(job)
             if self._idle:
                 self._changed.notify_all()
-        return job.wait()
 
     def close(self) -> None:
         """Finish what waits, then end the thread."""
@@ -145,7 +160,7 @@ class Writer:
 
     def _fail(self, jobs: Sequence[_Job[Any]], error: IndexFailure) -> None:
         for job in jobs:
-            if job._done.locked():
+            if not job.finished:
                 job.error = error
                 job.finish()
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 from cumulus.index.admin import SqlAdmin
 from cumulus.index.api import Directory, Index, Put, Row, Upload
-from cumulus.index.registry import make_admin, make_index
+from cumulus.index.registry import make_admin, make_index, prepare
+from cumulus.index.remote import connect_index
+from cumulus.index.server import IndexServer
+from cumulus.index.sqlite import SqliteIndex
 from cumulus.model import Acl, Bucket, ObjectMeta, Part, User
 from cumulus.secrets import Keyring
 
@@ -16,16 +21,32 @@ ALICE, BOB = "a" * 64, "b" * 64
 DAY_NS = 86400 * 10**9
 
 
+@functools.cache
+def empty_database() -> bytes:
+    """SQLite's file with all tables, made once."""
+    with tempfile.TemporaryDirectory() as where:
+        path = Path(where, "cumulus.db")
+        prepare(path)
+        return path.read_bytes()
+
+
 class Bench:
     """An index with two users and one bucket `b` of alice, and a clock that stands."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, remote: bool = False) -> None:
         self.now_ns = 10**18
         self.url = f"sqlite:///{path / 'cumulus.db'}"
         self.keyring = Keyring.create(path / "secret.key")
+        (path / "cumulus.db").write_bytes(empty_database())
         self.index: Index
         self.directory: Directory
         self.index, self.directory = make_index(self.url, self.keyring, sync=False, clock=self.clock)
+        self.head = self.index, self.directory
+        self.server: IndexServer | None = None
+        if remote:
+            assert isinstance(self.index, SqliteIndex)
+            self.server = IndexServer(self.index, self.directory, path / "index.sock")
+            self.index, self.directory = connect_index(path / "index.sock")
         self.admin: SqlAdmin = make_admin(self.url, self.keyring, self.clock)
         self.admin.add_user(User(id=ALICE, name="alice"))
         self.admin.add_user(User(id=BOB, name="bob", email="Bob@example.org"))
@@ -37,14 +58,17 @@ class Bench:
 
     def fresh(self) -> None:
         """What other processes changed is seen now, as it is within a second."""
-        self.directory.forget()  # type: ignore[attr-defined]
-        self.index.forget()  # type: ignore[attr-defined]
+        for one in (*self.head, self.index, self.directory):
+            one.forget()  # type: ignore[union-attr]
 
     def close(self) -> None:
         """All of it."""
         self.admin.close()
-        self.index.close()
-        self.directory.close()
+        if self.server is not None:
+            self.index.close()
+            self.server.close()
+        for one in self.head:
+            one.close()
 
 
 def bucket(name: str, owner: str = ALICE, **more: object) -> Bucket:

@@ -17,10 +17,10 @@ from cumulus.index.registry import make_index
 from cumulus.model import Versioning
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    """A database of its own for a test."""
-    made = Bench(tmp_path)
+@pytest.fixture(params=["sqlite", "remote"])
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    """A database of its own for a test, as the head has it or as a worker does."""
+    made = Bench(tmp_path, remote=request.param == "remote")
     yield made
     made.close()
 

@@ -1,0 +1,200 @@
+"""Index and users for a worker process: the same interfaces, answered by the head over a Unix socket.
+
+When the head goes away, calls raise `Away`; the next call connects again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from cumulus.index import wire
+from cumulus.index.api import (
+    Away,
+    Change,
+    Directory,
+    Index,
+    Page,
+    Put,
+    Reservation,
+    Row,
+    Upload,
+    Usage,
+)
+from cumulus.index.cache import Fresh
+from cumulus.index.channel import Channel
+from cumulus.model import Bucket, Credential, Part, User
+
+FRESH_S: Final = 0.4  # beside half a second in the head
+
+
+class Link:
+    """The connection to the head that all of a process's threads share, made when it is needed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._channel: Channel | None = None
+        self._closed = False
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Raises `Away`, and the errors of the index."""
+        channel = self._channel
+        if channel is None or channel.broken is not None:
+            channel = self._connect()
+        return channel.call(name, arguments)
+
+    def _connect(self) -> Channel:
+        with self._lock:
+            if self._closed:
+                raise Away(f"{self._path}: the index is closed")
+            if self._channel is None or self._channel.broken is not None:
+                self._channel = Channel(self._path)
+            return self._channel
+
+    def close(self) -> None:
+        """For good."""
+        with self._lock:
+            self._closed = True
+            if self._channel is not None:
+                self._channel.close()
+
+
+class RemoteDirectory(Directory):
+    """Users by a link; answers are at most a second old."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._credentials: Fresh[str, Credential | None] = Fresh(FRESH_S)
+        self._users: Fresh[str, User | None] = Fresh(FRESH_S)
+
+    def credential(self, access_key: str) -> Credential | None:
+        return self._credentials.get(access_key, lambda key: self._link.call("credential", key))
+
+    def user(self, id_or_name: str) -> User | None:
+        return self._users.get(id_or_name, lambda name: self._link.call("user", name))
+
+    def by_email(self, email: str) -> User | None:
+        found: User | None = self._link.call("by_email", email)
+        return found
+
+    def members(self, group: str) -> list[str] | None:
+        found: list[str] | None = self._link.call("members", group)
+        return found
+
+    def forget(self) -> None:
+        """Ask the head the next time."""
+        self._credentials.drop()
+        self._users.drop()
+
+
+class RemoteIndex(Index):
+    """The index by a link, which `close` closes."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._buckets: Fresh[str, Bucket | None] = Fresh(FRESH_S)
+
+    def forget(self) -> None:
+        """Ask the head the next time."""
+        self._buckets.drop()
+
+    def close(self) -> None:
+        self._link.close()
+
+    # buckets
+    def bucket(self, name: str) -> Bucket | None:
+        return self._buckets.get(name, lambda one: self._link.call("bucket", one))
+
+    def buckets(self, owner: str | None = None) -> list[Bucket]:
+        found: list[Bucket] = self._link.call("buckets", owner)
+        return found
+
+    def add_bucket(self, bucket: Bucket) -> None:
+        self._change("add_bucket", bucket.name, bucket)
+
+    def set_bucket(self, bucket: Bucket) -> None:
+        self._change("set_bucket", bucket.name, bucket)
+
+    def drop_bucket(self, name: str) -> None:
+        self._change("drop_bucket", name, name)
+
+    def _change(self, method: str, name: str, argument: Bucket | str) -> None:
+        try:
+            self._link.call(method, argument)
+        finally:
+            self._buckets.drop(name)
+
+    # objects
+    def lookup(self, bucket: str, key: str, version: str | None = None) -> Row | None:
+        found: Row | None = self._link.call("lookup", bucket, key, version)
+        return found
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        self._link.call("apply", [wire.altered(one) for one in changes])
+
+    def page(
+        self, bucket: str, *, prefix: str = "", after: str = "", delimiter: str = "", limit: int = 1000
+    ) -> Page:
+        found: Page = self._link.call("page", bucket, prefix, after, delimiter, limit)
+        return found
+
+    def page_versions(
+        self,
+        bucket: str,
+        *,
+        prefix: str = "",
+        after: str = "",
+        after_version: str = "",
+        delimiter: str = "",
+        limit: int = 1000,
+    ) -> Page:
+        found: Page = self._link.call("page_versions", bucket, prefix, after, after_version, delimiter, limit)
+        return found
+
+    # the ledger
+    def reserve(self, bucket: str, size: int, objects: int = 1) -> Reservation:
+        made: Reservation = self._link.call("reserve", bucket, size, objects)
+        return made
+
+    def grow(self, reservation: Reservation, size: int) -> None:
+        reservation.bytes = self._link.call("grow", reservation, size).bytes
+
+    def release(self, reservation: Reservation) -> None:
+        self._link.call("release", reservation)
+
+    def usage(self, scope: Literal["user", "group", "bucket"], name: str) -> Usage:
+        found: Usage = self._link.call("usage", scope, name)
+        return found
+
+    # uploads
+    def add_upload(self, upload: Upload) -> None:
+        self._link.call("add_upload", upload)
+
+    def upload(self, bucket: str, key: str, id: str) -> Upload | None:
+        found: Upload | None = self._link.call("upload", bucket, key, id)
+        return found
+
+    def uploads(
+        self, bucket: str, *, prefix: str = "", after: str = "", after_id: str = "", limit: int = 1000
+    ) -> list[Upload]:
+        found: list[Upload] = self._link.call("uploads", bucket, prefix, after, after_id, limit)
+        return found
+
+    def put_part(self, upload_id: str, part: Part, reservation: Reservation | None) -> int:
+        return int(self._link.call("put_part", upload_id, part, reservation))
+
+    def parts(self, upload_id: str, *, after: int = 0, limit: int = 10_000) -> list[Part]:
+        found: list[Part] = self._link.call("parts", upload_id, after, limit)
+        return found
+
+    def drop_upload(self, upload_id: str, put: Put | None = None) -> bool:
+        return bool(self._link.call("drop_upload", upload_id, put))
+
+
+def connect_index(path: Path) -> tuple[Index, Directory]:
+    """Index and users of the head that listens at `path`; it need not be there yet."""
+    link = Link(path)
+    return RemoteIndex(link), RemoteDirectory(link)

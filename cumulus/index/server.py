@@ -1,0 +1,268 @@
+"""The head's side of the index for worker processes: a Unix socket that only its owner may open.
+
+A connection has a thread that reads and one that sends. What is answered from memory or by one look-up is
+answered at once; changes go to the writer without a thread waiting for them, and all answers that are ready
+go out in one write. What a worker has reserved ends with its connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from cumulus.index import wire
+from cumulus.index.api import Away, Directory, IndexFailure, Put, Reservation
+from cumulus.index.sqlite import SqliteIndex
+
+_WAITING: Final = 1024  # calls of one connection at work; beyond it nothing more is read from it
+_UNSENT: Final = 256 * 2**20  # bytes of answers that a worker has not read; beyond it the connection ends
+_THREADS: Final = 16
+
+
+class IndexServer:
+    """Serves until `close`. `path` is made anew; a socket that was left there is removed."""
+
+    def __init__(self, index: SqliteIndex, directory: Directory, path: Path) -> None:
+        """Raises `Away` when the socket cannot be made."""
+        self.path = path
+        self.index = index
+        self.directory = directory
+        self.pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="cumulus-index")
+        self._sessions: set[_Session] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+            self._listener.bind(str(path))  # nobody can connect before listen()
+            path.chmod(0o600)
+            self._listener.listen(256)
+        except OSError as bad:
+            self._listener.close()
+            self.pool.shutdown()
+            raise Away(f"{path}: {bad.strerror or bad}") from None
+        self._thread = threading.Thread(target=self._accept, name="cumulus-index", daemon=True)
+        self._thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            with self._lock:
+                if self._closed:
+                    connection.close()
+                    return
+                session = _Session(self, connection)
+                self._sessions.add(session)
+                session.start()
+
+    def ended(self, session: _Session) -> None:
+        """A session tells that it is over."""
+        with self._lock:
+            self._sessions.discard(session)
+
+    def close(self) -> None:
+        """End all connections; what they have reserved is given back. The index stays open."""
+        with self._lock:
+            self._closed = True
+            sessions = list(self._sessions)
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+        for session in sessions:
+            session.end()
+        for session in sessions:
+            session.join()
+        self.pool.shutdown()
+        with contextlib.suppress(OSError):
+            os.unlink(self.path)
+
+
+class _Session:
+    """One connection of a worker process."""
+
+    def __init__(self, server: IndexServer, connection: socket.socket) -> None:
+        self._server = server
+        self._index = server.index
+        self._connection = connection
+        self._reserved: dict[int, Reservation] = {}
+        self._slots = threading.Semaphore(_WAITING)
+        self._outbox: list[bytes] = []
+        self._unsent = 0
+        self._ready = threading.Condition()
+        self._over = False
+        self._threads = [
+            threading.Thread(target=target, name="cumulus-index", daemon=True)
+            for target in (self._send, self._read)
+        ]
+
+    def start(self) -> None:
+        """Begin to serve."""
+        for thread in self._threads:
+            thread.start()
+
+    def end(self) -> None:
+        """Cut the connection."""
+        with self._ready:
+            self._over = True
+            self._ready.notify_all()
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def join(self) -> None:
+        """Wait for its threads."""
+        for thread in self._threads:
+            thread.join()
+
+    def _read(self) -> None:
+        frames = wire.Frames()
+        try:
+            while data := self._connection.recv(1 << 18):
+                for number, name, arguments in frames.feed(data):
+                    self._call(number, name, arguments)
+        except (OSError, IndexFailure):
+            pass
+        self.end()
+        self._threads[0].join()
+        for _ in range(_WAITING):  # what is at work settles its own reservations
+            self._slots.acquire()
+        for reservation in list(self._reserved.values()):
+            self._index.release(reservation)
+        self._connection.close()
+        self._server.ended(self)
+
+    def _send(self) -> None:
+        while True:
+            with self._ready:
+                while not self._outbox and not self._over:
+                    self._ready.wait()
+                if self._over:
+                    return
+                data = b"".join(self._outbox)
+                self._outbox.clear()
+            try:
+                self._connection.sendall(data)
+            except OSError:
+                self.end()
+                return
+            with self._ready:
+                self._unsent -= len(data)
+
+    def _answer(self, number: int, kind: str, value: Any) -> None:
+        try:
+            data = wire.frame(number, kind, value)
+        except IndexFailure as bad:
+            data = wire.frame(number, *wire.error_value(bad))
+        with self._ready:
+            if self._over:
+                return
+            self._outbox.append(data)
+            self._unsent += len(data)
+            full = self._unsent > _UNSENT
+            self._ready.notify()
+        if full:
+            self.end()
+
+    def _failed(self, number: int, bad: BaseException) -> None:
+        self._answer(number, *wire.error_value(bad))
+
+    def _call(self, number: int, name: str, raw: msgspec.Raw) -> None:
+        method = wire.METHODS.get(name)
+        if method is None:
+            raise IndexFailure(f"the index has no method {name}")
+        try:
+            arguments = wire.ARGUMENTS[name].decode(raw)
+        except (msgspec.DecodeError, ValueError) as bad:
+            raise IndexFailure(f"{name}: {bad}") from None
+        if method.how == "now":
+            self._run(number, name, arguments)
+            return
+        self._slots.acquire()
+        if method.how == "commit":
+            self._apply(number, arguments[0])
+        else:
+            self._server.pool.submit(self._run_in_pool, number, name, arguments)
+
+    def _apply(self, number: int, altered: list[wire.Altered]) -> None:
+        def told(bad: BaseException | None) -> None:
+            self._slots.release()
+            if bad is not None:
+                self._failed(number, bad)
+                return
+            for one in altered:
+                self._settled(one.put.reservation if one.put else None)
+            self._answer(number, "", None)
+
+        try:
+            self._index.submit([wire.change(one) for one in altered], told)
+        except IndexFailure as bad:
+            told(bad)
+
+    def _run_in_pool(self, number: int, name: str, arguments: tuple[Any, ...]) -> None:
+        try:
+            self._run(number, name, arguments)
+        finally:
+            self._slots.release()
+
+    def _run(self, number: int, name: str, arguments: tuple[Any, ...]) -> None:
+        try:
+            result = self._do(name, arguments)
+        except Exception as bad:
+            self._failed(number, bad)
+        else:
+            self._answer(number, "", result)
+
+    def _do(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        index = self._index
+        if wire.METHODS[name].directory:
+            return getattr(self._server.directory, name)(*arguments)
+        if name == "page":
+            bucket, prefix, after, delimiter, limit = arguments
+            return index.page(bucket, prefix=prefix, after=after, delimiter=delimiter, limit=limit)
+        if name == "page_versions":
+            bucket, prefix, after, version, delimiter, limit = arguments
+            return index.page_versions(
+                bucket, prefix=prefix, after=after, after_version=version, delimiter=delimiter, limit=limit
+            )
+        if name == "uploads":
+            bucket, prefix, after, after_id, limit = arguments
+            return index.uploads(bucket, prefix=prefix, after=after, after_id=after_id, limit=limit)
+        if name == "parts":
+            return index.parts(arguments[0], after=arguments[1], limit=arguments[2])
+        if name in ("reserve", "grow", "release", "put_part", "drop_upload"):
+            return self._ledger(name, arguments)
+        return getattr(index, name)(*arguments)
+
+    def _ledger(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        """Calls after which a reservation begins or ends."""
+        index = self._index
+        if name == "reserve":
+            made = index.reserve(*arguments)
+            self._reserved[made.id] = made
+            return made
+        if name == "grow":
+            index.grow(*arguments)
+            return arguments[0]
+        result = getattr(index, name)(*arguments)
+        if name == "release":
+            self._settled(arguments[0])
+        elif name == "put_part":
+            self._settled(arguments[2])
+        elif result and isinstance(arguments[1], Put):
+            self._settled(arguments[1].reservation)
+        return result
+
+    def _settled(self, reservation: Reservation | None) -> None:
+        if reservation is not None:
+            self._reserved.pop(reservation.id, None)

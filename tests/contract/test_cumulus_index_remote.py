@@ -1,0 +1,207 @@
+"""The index over a Unix socket: a head that goes and comes, workers that go, what is no message."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from cumulus_bench import ALICE, Bench, bucket, held, put, row, run_all
+
+from cumulus.index import wire
+from cumulus.index.admin_api import Quota
+from cumulus.index.api import Away, IndexFailure, OverQuota, Put
+from cumulus.index.remote import connect_index
+from cumulus.index.server import IndexServer
+from cumulus.index.sqlite import SqliteIndex
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    """A head and one worker."""
+    made = Bench(tmp_path, remote=True)
+    yield made
+    made.close()
+
+
+def head(bench: Bench) -> SqliteIndex:
+    """The index of the head."""
+    assert isinstance(bench.head[0], SqliteIndex)
+    return bench.head[0]
+
+
+def until(condition: object, seconds: float = 10.0) -> None:
+    """Wait for something that other threads do."""
+    waiting = threading.Event()
+    for _ in range(int(seconds / 0.01)):
+        if condition():  # type: ignore[operator]
+            return
+        waiting.wait(0.01)
+    raise AssertionError("it does not come")
+
+
+def test_socket_is_its_owners_alone(bench: Bench) -> None:
+    """It gives secrets to whoever connects; nothing is left of it at the end."""
+    assert bench.server is not None
+    path = bench.server.path
+    assert path.stat().st_mode & 0o777 == 0o600
+    bench.server.close()
+    assert not path.exists()
+
+
+def test_what_a_worker_reserved_ends_with_it(bench: Bench) -> None:
+    """A worker that dies holds no room; what it had settled is not given back twice."""
+    bench.admin.set_quota(Quota(scope="user", name="alice", hard_bytes=100))
+    bench.fresh()
+    assert bench.server is not None
+    other, _ = connect_index(bench.server.path)
+    settled = other.reserve("b", 30)
+    other.reserve("b", 60)
+    other.apply([Put(row=row("k", 1, 30), reservation=settled)])
+    with pytest.raises(OverQuota) as refused:
+        bench.index.reserve("b", 60)
+    assert (refused.value.used, refused.value.reserved, refused.value.name) == (30, 60, "alice")
+    other.close()
+    until(lambda: head(bench).reservations == 0)
+    mine = bench.index.reserve("b", 70)
+    assert bench.index.usage("bucket", "b").reserved_bytes == 70
+    bench.index.release(mine)
+
+
+def test_head_that_goes_is_away_and_that_comes_back_is_found(bench: Bench) -> None:
+    """Calls at work and new ones are told; no restart of the worker is needed."""
+    put(bench.index, "k")
+    assert bench.server is not None
+    path = bench.server.path
+    told: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            while True:
+                bench.index.lookup("b", "k")
+        except Away as bad:
+            told.append(bad)
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    bench.server.close()
+    for thread in threads:
+        thread.join()
+    assert len(told) == 4
+    with pytest.raises(Away, match="No such file"):
+        bench.index.lookup("b", "k")
+    bench.server = IndexServer(head(bench), bench.head[1], path)
+    assert bench.index.lookup("b", "k") is not None
+    bench.index.close()
+    with pytest.raises(Away, match="closed"):
+        bench.index.lookup("b", "k")
+
+
+def test_socket_left_by_a_killed_head_is_replaced(bench: Bench, tmp_path: Path) -> None:
+    """And a place where none can be made is told."""
+    left = tmp_path / "left.sock"
+    stale = socket.socket(socket.AF_UNIX)
+    stale.bind(str(left))
+    stale.close()
+    server = IndexServer(head(bench), bench.head[1], left)
+    index, directory = connect_index(left)
+    assert index.bucket("b") is not None and directory.user("alice") is not None
+    index.close()
+    server.close()
+    for bad in (tmp_path / "none" / "x.sock", tmp_path / ("x" * 200)):
+        with pytest.raises(Away):
+            IndexServer(head(bench), bench.head[1], bad)
+
+
+def test_calls_at_the_same_time_share_transactions(bench: Bench) -> None:
+    """64 threads of one worker: no thread of the head waits for each."""
+    index = bench.index
+    before = head(bench).commits
+
+    def write(number: int) -> None:
+        for turn in range(5):
+            mine = index.reserve("b", 10)
+            index.apply([Put(row=row(f"k{number:02}-{turn}"), reservation=mine)])
+
+    run_all([lambda number=number: write(number) for number in range(64)])
+    assert held(index) == (3200, 320) and head(bench).reservations == 0
+    assert head(bench).commits - before < 250
+
+
+def test_what_is_no_message_ends_its_connection_only(bench: Bench) -> None:
+    """Bad lengths, bad MessagePack, unknown methods, wrong arguments."""
+    assert bench.server is not None
+    good = wire.frame(1, "bucket", ("b",))
+    bad_ones = [
+        struct.pack(">I", 2**31),
+        struct.pack(">I", 3) + b"abc",
+        wire.frame(1, "close", ()),
+        wire.frame(1, "bucket", (5,)),
+        wire.frame(1, "apply", ({"put": 1},)),
+        good[:-1] + b"\xc1",
+    ]
+    for data in bad_ones:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(10)
+            connection.connect(str(bench.server.path))
+            connection.sendall(data)
+            assert connection.recv(100) == b""
+    assert bench.index.bucket("b") is not None
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(10)
+        connection.connect(str(bench.server.path))
+        for piece in (good[:3], good[3:9], good[9:] + wire.frame(2, "apply", ([wire.Altered()],))):
+            connection.sendall(piece)
+        frames, found = wire.Frames(), []
+        while len(found) < 2:
+            found += frames.feed(connection.recv(1 << 16))
+    assert [(number, kind) for number, kind, _ in found] == [(1, ""), (2, "IndexFailure")]
+
+
+def test_errors_arrive_as_they_were(bench: Bench) -> None:
+    """Also those that are not the index's own."""
+    for bad in (Away("a"), OverQuota("user", "alice", "objects", 1, 2, 3)):
+        kind, value = wire.error_value(bad)
+        again = wire.error(kind, msgspec.Raw(msgspec.msgpack.encode(value)))
+        assert type(again) is type(bad) and again.args == bad.args and vars(again) == vars(bad)
+    bench.admin.add_key("alice", "AK", "longsecret")
+    bench.keyring.path.write_text("ab" * 32 + "\n")
+    bench.head[1]._keyring.load()  # type: ignore[attr-defined]
+    with pytest.raises(IndexFailure, match=r"BadConfig: .*secret\.key") as refused:
+        bench.directory.credential("AK")
+    assert "longsecret" not in str(refused.value)
+
+
+def test_message_that_is_too_long_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On both sides, and the connection stays."""
+    monkeypatch.setattr(wire, "MOST", 2000)
+    with pytest.raises(IndexFailure, match="too long"):
+        bench.index.add_bucket(bucket("x", policy="p" * 3000))
+    put(bench.index, *(f"key-{number:020}" for number in range(5)))
+    put(bench.index, *(f"more-{number:020}" for number in range(5)))
+    with pytest.raises(IndexFailure, match="too long"):
+        put(bench.index, *(f"long-{number:0200}" for number in range(20)))
+    put(bench.index, *(f"k{n}" for n in range(5)))
+    put(bench.index, *(f"l{n}" for n in range(5)))
+    put(bench.index, *(f"m{n}" for n in range(5)))
+    with pytest.raises(IndexFailure, match="too long"):
+        bench.index.page("b")
+    assert len(bench.index.page("b", limit=3).rows) == 3
+
+
+def test_answers_are_kept_for_less_than_a_second(bench: Bench) -> None:
+    """A worker asks the head again for users and buckets; a change of its own counts at once."""
+    assert bench.directory.user("alice") is not None and bench.index.bucket("new") is None
+    bench.index.add_bucket(bucket("new", ALICE))
+    assert bench.index.bucket("new") is not None
+    bench.admin.add_key("alice", "AK", "longsecret")
+    bench.fresh()
+    found = bench.directory.credential("AK")
+    assert found is not None and found.secret == "longsecret"
+    bench.admin.remove_key("AK")
+    until(lambda: bench.directory.credential("AK") is None, 1.5)
