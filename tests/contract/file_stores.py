@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,19 @@ from cumulus.backends.memory import MemoryStore
 from cumulus.backends.posix.store import PosixStore
 from cumulus.storage.api import Entry, FileStore, IfToken
 
+
+def example() -> Any:
+    """The module that shows how to write a backend."""
+    path = Path(__file__).resolve().parents[2] / "examples/cumulus_backend.py"
+    spec = importlib.util.spec_from_file_location("cumulus_backend", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 BACKENDS: dict[str, Callable[[Path], FileStore]] = {
+    "example": lambda path: example().make(str(path / "vault.db")),
     "memory": lambda _: MemoryStore(),
     "fsspec file": lambda path: FsspecStore(f"file://{path}/fsspec"),
     "fsspec memory": lambda path: FsspecStore(f"memory://{path}"),
