@@ -33,6 +33,7 @@ from sector.errors import (
 
 # command -> "module:attribute", and the help line, so that --help imports none of them
 COMMANDS: dict[str, tuple[str, str]] = {
+    "serve": ("cumulus.service:serve_command", "Serve S3 in the foreground."),
     "init": ("cumulus.admin.setup:init", "Make a new Cumulus in a directory."),
     "user": ("cumulus.admin.people:user", "Add, change, list and remove users."),
     "key": ("cumulus.admin.people:key", "Add, list, expire and remove keys."),

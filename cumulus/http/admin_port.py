@@ -58,6 +58,13 @@ class _Page(Resource):
         return NOT_DONE_YET
 
 
+class _Quiet(Site):
+    noisy = False
+
+    def log(self, request: Any) -> None:
+        """Those who look every second do not fill the log."""
+
+
 class _Root(Resource):
     def getChild(self, path: bytes, request: Request) -> Any:
         """No other page is there."""
@@ -96,6 +103,6 @@ def admin_site(samples: Samples, expected: Callable[[], tuple[int, int]], reacto
     root.putChild(b"metrics", _Page(metrics))
     root.putChild(b"health", _Page(health))
     root.putChild(b"load", _Page(load))
-    site = Site(root, timeout=30, reactor=reactor)
-    site.noisy = False
+    site = _Quiet(root, timeout=30, reactor=reactor)
+    site.displayTracebacks = False
     return site

@@ -106,10 +106,11 @@ def _describe(
 ) -> tuple[int, list[tuple[str, str]], int, int]:
     """Status, headers, offset and length of what is to be sent. Raises `S3Error` (conditions, range)."""
     _check_read(conditions(request.call.headers), request, meta)
-    checksums = request.header("x-amz-checksum-mode").upper() == "ENABLED"
+    number, text = request.query.get("partNumber", ""), request.header("range")
+    # a checksum is of the whole object: clients would compare a part with it
+    checksums = request.header("x-amz-checksum-mode").upper() == "ENABLED" and not (number or text)
     headers = object_headers(request.bucket, meta, overrides, checksums=checksums)
     headers += expiry(request, meta)
-    number, text = request.query.get("partNumber", ""), request.header("range")
     if number:
         if text:
             raise S3Error("InvalidRequest", "Cannot specify both Range header and partNumber query parameter")

@@ -1,0 +1,273 @@
+"""Cumulus put together: settings in, a running service out."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, cast
+
+import click
+import msgspec
+from twisted.application.service import Service
+from twisted.internet import error, tcp
+from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.threads import deferToThread
+from twisted.logger import Logger
+from twisted.protocols.tls import TLSMemoryBIOFactory
+
+from cumulus.admin.options import Shared, shared_options
+from cumulus.config import Config
+from cumulus.http.admin_port import admin_site
+from cumulus.http.metrics import Sample
+from cumulus.http.settings import HttpSettings
+from cumulus.http.site import Site
+from cumulus.http.tls import TlsFiles
+from cumulus.http.transport import S3Port
+from cumulus.http.workers import WorkerPool
+from cumulus.parts import open_parts
+from cumulus.rest.call import Gateway
+from sector.config import Config as DaemonConfig
+from sector.config import LogSection
+from sector.errors import LocalIO, PortInUse, SectorError
+
+log = Logger()
+
+FINISH_S: Final = 10.0  # for requests under way at the end
+WORKER_END_S: Final = 15.0
+BACKLOG: Final = 1024
+
+
+def http_settings(config: Config, workers: int = 1) -> HttpSettings:
+    """What one of `workers` processes is told."""
+    server = config.server
+    return HttpSettings(
+        max_connections=server.max_connections,
+        header_timeout_s=server.header_timeout_s,
+        min_body_rate=config.min_body_bytes_per_s,
+        total_rate=config.total_bytes_per_s // workers,
+    )
+
+
+def listen_on(host: str, port: int) -> socket.socket:
+    """A listening socket; "::" takes IPv4 too. Raises `PortInUse`, `LocalIO`."""
+    try:
+        if ":" in host:
+            return socket.create_server(
+                (host, port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=host == "::"
+            )
+        return socket.create_server((host, port), backlog=BACKLOG)
+    except OSError as bad:
+        kind = PortInUse if bad.errno == 98 else LocalIO
+        raise kind(f"cannot listen on {host} port {port}: {os.strerror(bad.errno or 0)}") from bad
+
+
+class S3Service(Service):
+    """The S3 port of one process over a gateway. `listener` becomes its own."""
+
+    def __init__(
+        self, site: Site, reactor: Any, listener: socket.socket, tls: TlsFiles | None = None
+    ) -> None:
+        self.site = site
+        self._reactor = reactor
+        self._tls = tls
+        listener.setblocking(False)
+        self.address: tuple[str, int] = listener.getsockname()[:2]
+        factory = (
+            site if tls is None else TLSMemoryBIOFactory(cast(Any, tls), False, cast(Any, site), reactor)
+        )
+        self._port: tcp.Port = S3Port._fromListeningDescriptor(
+            reactor, listener.fileno(), listener.family, factory
+        )
+        listener.close()
+
+    def startService(self) -> None:
+        """Serve."""
+        super().startService()
+        self.site.start()
+        self._port.startListening()
+
+    def stopService(self) -> Deferred[None]:
+        """Take no more connections, finish what is under way for up to FINISH_S, end."""
+        super().stopService()
+        return ensureDeferred(self._stop())
+
+    async def _stop(self) -> None:
+        closed = self._port.stopListening()
+        if closed is not None:
+            await closed
+        await self.site.drain(FINISH_S)
+
+    def reload(self) -> None:
+        """Go on in new log files, with the certificate as it is now."""
+        self.site.access_log.reopen()
+        if self._tls is not None:
+            try:
+                self._tls.reload()
+            except SectorError as bad:
+                log.error("the certificate stays as it was: {why}", why=bad.message)
+            else:
+                log.info("the certificate was read again")
+
+
+def make_cumulus(
+    config: Config, reactor: Any, gateway: Gateway, listener: socket.socket, workers: int = 1
+) -> S3Service:
+    """The S3 port of one of `workers` processes. Raises `SectorError` for files it cannot use."""
+    tls = None
+    if config.tls.cert:
+        tls = TlsFiles(config.file(config.tls.cert), config.file(config.tls.key))
+    access = str(config.file(config.log.access)) if config.log.access else ""
+    try:
+        site = Site(gateway, http_settings(config, workers), reactor, access)
+    except OSError as bad:
+        raise LocalIO(f"cannot open the access log {access}: {bad.strerror}") from bad
+    return S3Service(site, reactor, listener, tls)
+
+
+class Server(Service):
+    """What `cumulus serve` runs: the S3 service in this process or in workers, and the admin port. `ready`
+    fires when all of it serves."""
+
+    def __init__(
+        self, config: Config, reactor: Any, *, s3: S3Service | None, pool: WorkerPool | None
+    ) -> None:
+        self._config = config
+        self._reactor = reactor
+        self._s3 = s3
+        self._pool = pool
+        self._admin: Any = None
+        self._close: Callable[[], None] = _nothing
+        self.ready: Deferred[None] = Deferred()
+        self.address: tuple[str, int] = ("", 0)
+        self.admin_address: tuple[str, int] = ("", 0)
+
+    def closing(self, close: Callable[[], None]) -> None:
+        """What is to be closed in a thread after all requests have ended."""
+        self._close = close
+
+    def startService(self) -> None:
+        """Start S3, then the admin port."""
+        super().startService()
+        started = ensureDeferred(self._start())
+        started.addCallbacks(self.ready.callback, self.ready.errback)
+
+    async def _start(self) -> None:
+        admin = self._config.admin
+        site = admin_site(self.samples, self._processes, self._reactor)
+        try:
+            self._admin = self._reactor.listenTCP(admin.port, site, interface=admin.host)
+        except error.CannotListenError as bad:
+            raise PortInUse(f"cannot listen on {admin.host} port {admin.port}: {bad.socketError}") from bad
+        host = self._admin.getHost()
+        self.admin_address = (host.host, host.port)
+        if self._s3 is not None:
+            self._s3.startService()
+        if self._pool is not None:
+            self._pool.start()
+            await self._pool.ready
+        log.info(
+            "S3 on {host} port {port}, admin on {admin_host} port {admin_port}",
+            host=self.address[0],
+            port=self.address[1],
+            admin_host=self.admin_address[0],
+            admin_port=self.admin_address[1],
+        )
+
+    async def samples(self) -> list[Sample]:
+        """The counters of each process that serves."""
+        found = [self._s3.site.sample()] if self._s3 is not None else []
+        return found + (await self._pool.samples() if self._pool is not None else [])
+
+    def _processes(self) -> tuple[int, int]:
+        if self._pool is not None:
+            return self._pool.up, len(self._pool.workers)
+        return (1, 1) if self._s3 is not None and self._s3.running else (0, 1)
+
+    def reload(self) -> None:
+        """On SIGHUP."""
+        if self._s3 is not None:
+            self._s3.reload()
+        if self._pool is not None:
+            self._pool.reload()
+
+    def stopService(self) -> Deferred[None]:
+        """Fires when requests have ended, and processes, threads and files are closed."""
+        super().stopService()
+        return ensureDeferred(self._stop())
+
+    async def _stop(self) -> None:
+        if self._admin is not None:
+            closed = self._admin.stopListening()
+            if closed is not None:
+                await closed
+        if self._s3 is not None and self._s3.running:
+            await self._s3.stopService()
+        if self._pool is not None:
+            await self._pool.stop(WORKER_END_S)
+        await deferToThread(self._close)
+
+
+def _nothing() -> None:
+    return None
+
+
+def on_hangup(reactor: Any, work: Callable[[], None]) -> None:
+    """Do it in the reactor at each SIGHUP."""
+    signal.signal(signal.SIGHUP, lambda _number, _frame: reactor.callFromThread(work))
+
+
+async def make_server(config: Config, reactor: Any) -> Server:
+    """All that `cumulus serve` runs, with the storage recovered. Raises `SectorError`."""
+    listener = listen_on(config.server.host, config.server.port)
+    address = listener.getsockname()[:2]
+    parts = await deferToThread(open_parts, config)
+    server = Server(config, reactor, s3=make_cumulus(config, reactor, parts.gateway, listener), pool=None)
+    server.address = address
+    server.closing(parts.close)
+    on_hangup(reactor, server.reload)
+    return server
+
+
+def _daemon(config: Config) -> DaemonConfig:
+    return DaemonConfig(log=LogSection(level=config.log.level, format=config.log.format))
+
+
+def serve(config: Config, log_format: str | None = None) -> None:
+    """Run the service until SIGTERM or SIGINT. Raises `SectorError`."""
+    from sector.daemon import run_service
+
+    def make(reactor: Any) -> Awaitable[Server]:
+        return make_server(config, reactor)
+
+    run_service(_daemon(config), make, name="cumulus", log_format=log_format)
+
+
+@click.command("serve")
+@click.argument("directory", metavar="[DIR]", required=False)
+@click.option("--workers", metavar="N", type=click.IntRange(1, 256), help="Processes; overrides the file.")
+@click.option("--log-format", type=click.Choice(["human", "json"]), help="Overrides the file.")
+@click.option("--check-config", is_flag=True, help="Check the settings and end.")
+@shared_options
+@click.pass_obj
+def serve_command(
+    shared: Shared, directory: str | None, workers: int | None, log_format: str | None, check_config: bool
+) -> None:
+    """Serve S3 in the foreground until SIGTERM.
+
+    \b
+    Examples:
+      cumulus serve /srv/cumulus
+      cumulus serve --config /etc/cumulus.toml --workers 4
+    """
+    if directory is not None:
+        shared.dir = directory
+    config = shared.config()
+    if workers is not None:
+        section = msgspec.structs.replace(config.server, workers=workers)
+        config = msgspec.structs.replace(config, server=section)
+    if check_config:
+        shared.done(f"{config.path}: the settings are right", config=config.path, ok=True)
+        return
+    serve(config, log_format)

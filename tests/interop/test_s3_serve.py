@@ -1,0 +1,159 @@
+"""`cumulus serve` as a process: errors at its start, signals, a crash."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+from s3_server import CUMULUS, Server, cumulus, make, serving, started
+from twisted.internet.testing import MemoryReactorClock
+
+from cumulus.config import parse_config
+from cumulus.parts import open_parts
+from cumulus.service import listen_on, make_cumulus
+from sector.errors import LocalIO, PortInUse, SectorError
+
+PORTS = '[server]\nport = 0\n[admin]\nport = 0\n[log]\naccess = "access.log"\n'
+
+
+def client(server: Server) -> Any:
+    """boto3 without retries."""
+    return boto3.client(
+        "s3",
+        endpoint_url=server.url,
+        aws_access_key_id=server.key,
+        aws_secret_access_key=server.secret,
+        region_name="us-east-1",
+        config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}),
+    )
+
+
+def until(condition: Callable[[], Any], what: str) -> None:
+    """Wait for it."""
+    end = time.monotonic() + 15
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.01)
+
+
+def refused(directory: Path, *options: str) -> str:
+    """The one line with which `cumulus serve` ends."""
+    done = subprocess.run(
+        [CUMULUS, "serve", str(directory), "--log-format", "json", *options],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode in (1, 2)
+    last = done.stderr.strip().splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    return last
+
+
+@contextmanager
+def ready_told(where: Path) -> Iterator[None]:
+    """A service manager that must be told that the service is ready."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, pytest.MonkeyPatch.context() as patch:
+        manager.bind(str(where))
+        manager.settimeout(20)
+        patch.setenv("NOTIFY_SOCKET", str(where))
+        yield
+        assert b"READY=1" in manager.recv(4096)
+
+
+def test_what_is_killed_is_whole_after_the_next_start(tmp_path: Path) -> None:
+    """Objects that were acknowledged are there and listed; a connection under way at SIGTERM is finished."""
+    directory = tmp_path / "D"
+    key, secret = make(directory, PORTS)
+    with ready_told(tmp_path / "notify"), started(directory, key, secret) as server:
+        s3 = client(server)
+        s3.create_bucket(Bucket="b-1")
+        for number in range(30):
+            s3.put_object(Bucket="b-1", Key=f"dir/{number}", Body=b"%d" % number)
+        s3.put_object(Bucket="b-1", Key="large", Body=bytes(3_000_000))
+        server.process.kill()
+        server.process.wait(10)
+    with started(directory, key, secret) as server:
+        s3 = client(server)
+        listed = s3.list_objects_v2(Bucket="b-1")["Contents"]
+        assert {one["Key"] for one in listed} == {*[f"dir/{number}" for number in range(30)], "large"}
+        assert s3.get_object(Bucket="b-1", Key="dir/7")["Body"].read() == b"7"
+        with socket.create_connection(("127.0.0.1", server.port), 10) as wire:
+            wire.sendall(b"PUT /b-1/x HTTP/1.1\r\nHost: s3\r\nContent-Length: 5\r\n\r\nab")
+            until(lambda: '"requests_in_flight": 1' in server.admin("load"), "the request begins")
+            server.process.send_signal(signal.SIGTERM)
+            until(lambda: "cumulus stops" in server.log(), "it hears the signal")
+            wire.sendall(b"cde")
+            assert b"403 Forbidden" in wire.recv(4096)
+        assert server.process.wait(15) == 0
+    assert (directory / "data" / "b-1" / "dir" / "7").read_bytes() == b"7"
+
+
+def test_sighup_opens_the_log_again_and_a_new_key_counts(tmp_path: Path) -> None:
+    directory = tmp_path / "D"
+    with serving(directory, PORTS) as server:
+        client(server).list_buckets()
+        log = directory / "access.log"
+        until(lambda: b"ListBuckets" in log.read_bytes(), "the first line")
+        log.rename(directory / "access.log.1")
+        server.process.send_signal(signal.SIGHUP)
+        until(log.exists, "a new log")
+        added = cumulus("user", "add", "bob", "--dir", str(directory))
+        bob = Server(directory, server.process, added["access_key"], added["secret_key"])
+        bob.port = server.port
+        client(bob).list_buckets()
+        until(lambda: b'"user":"bob"' in log.read_bytes(), "a line in the new log")
+
+
+def test_errors_at_the_start_are_one_line(tmp_path: Path) -> None:
+    directory = tmp_path / "D"
+    make(directory, PORTS)
+    settings = directory / "cumulus.toml"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        settings.write_text(f"[server]\nport = 0\n[admin]\nport = {port}\n")
+        assert f"cannot listen on 127.0.0.1 port {port}" in refused(directory)
+        with pytest.raises(
+            PortInUse, match=f"cannot listen on 127.0.0.1 port {port}: Address already in use"
+        ):
+            listen_on("127.0.0.1", port)
+    with pytest.raises(LocalIO, match=r"cannot listen on 192\.0\.2\.1 port 1"):
+        listen_on("192.0.2.1", 1)
+    settings.write_text("[server]\nprot = 1\n")
+    assert "did you mean port" in refused(directory, "--check-config")
+    settings.write_text(PORTS)
+    assert cumulus("serve", str(directory), "--check-config")["ok"] is True
+
+
+def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    """The certificate, the access log, the storage."""
+    make(tmp_path / "D", PORTS)
+    where = str(tmp_path / "D" / "cumulus.toml")
+
+    def attempt(text: str) -> None:
+        config = parse_config(PORTS + text, where)
+        parts = open_parts(config)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            try:
+                make_cumulus(config, MemoryReactorClock(), parts.gateway, listener)
+            finally:
+                parts.close()
+
+    def wrong(text: str) -> str:
+        with pytest.raises(SectorError) as caught:
+            attempt(text)
+        return str(caught.value)
+
+    assert "no.pem: No such file" in wrong('[tls]\ncert = "no.pem"\nkey = "no.pem"\n')
+    assert "tape" in wrong('[storage]\nbackend = "tape"\n')
+    (tmp_path / "D" / "access.log").mkdir()
+    assert "cannot open the access log" in wrong("")
