@@ -38,8 +38,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "user": ("cumulus.admin.people:user", "Add, change, list and remove users."),
     "key": ("cumulus.admin.people:key", "Add, list, expire and remove keys."),
     "group": ("cumulus.admin.people:group", "Add, list and remove groups and members."),
+    "bucket": ("cumulus.admin.buckets:bucket", "Add, list, show, rescan, give away and remove buckets."),
     "quota": ("cumulus.admin.quotas:quota", "Set, show and clear quotas."),
     "usage": ("cumulus.admin.quotas:usage", "Show what users, groups and buckets hold."),
+    "doctor": ("cumulus.admin.doctor:doctor", "Check a Cumulus, or make its index anew."),
 }
 
 

@@ -282,6 +282,16 @@ class SqliteIndex(Index):
             raise NoSuch(f"there is no user {name}")
         return sums.owners_charge(run, scope, user.id, user.name, [user.id])
 
+    def recount(self, bucket: str) -> None:
+        """Make the ledger of a bucket fit its rows and uploads. Raises `NoSuch`."""
+
+        def work(tx: Tx) -> None:
+            if not sums.recount(tx, bucket):
+                raise NoSuch(f"there is no bucket {bucket}")
+            tx.after.append(self._ledger.forget)
+
+        self._writer.do(work)
+
     # uploads
     def add_upload(self, upload: Upload) -> None:
         self._writer.do(lambda tx: uploads.add(tx, upload))

@@ -66,6 +66,21 @@ def add(tx: Tx, deltas: Deltas) -> None:
             )
 
 
+def recount(tx: Tx, bucket: str) -> bool:
+    """Set the ledger's row to what the rows of objects and parts say; False when there is no such bucket."""
+    old = "SELECT size FROM versions WHERE bucket = ?1 AND NOT marker"
+    rows = f"(SELECT size FROM objects WHERE bucket = ?1 UNION ALL {old})"
+    mine = "SELECT id FROM uploads WHERE bucket = ?1"
+    held = f"SELECT size FROM parts WHERE upload_id IN ({mine})"
+    changed = tx.run(
+        f"UPDATE ledger SET bytes = (SELECT COALESCE(SUM(size), 0) FROM {rows}), "
+        f"objects = (SELECT COUNT(*) FROM {rows}), "
+        f"held = (SELECT COALESCE(SUM(size), 0) FROM ({held})) WHERE bucket = ?1",
+        (bucket,),
+    )
+    return bool(changed.rowcount)
+
+
 def has_soft(run: Run) -> bool:
     """Whether any quota has a soft limit."""
     query = "SELECT 1 FROM quotas WHERE soft_bytes > 0 OR soft_objects > 0 LIMIT 1"

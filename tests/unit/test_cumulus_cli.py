@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 import pytest
+from cumulus_commands import Commands
 
 from cumulus import cli
 from cumulus.admin.values import parse_count, parse_duration, parse_expiry, parse_size, time_text
@@ -51,34 +52,6 @@ REFUSED = [
     (["quota", "set", "--group", "none", "--bytes", "1G"], "not_found", 1),
     (["quota", "clear", "--bucket", "none"], "not_found", 1),
 ]
-
-
-class Commands:
-    """Runs command lines on one directory."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str], directory: Path) -> None:
-        self._capsys = capsys
-        self.dir = directory
-
-    def __call__(self, *words: str, status: int = 0) -> str:
-        """What a command printed; errors are in `err`."""
-        found = cli.run(["--dir", str(self.dir), *words])
-        out, self.err = self._capsys.readouterr()
-        assert found == status, (out, self.err)
-        return out
-
-    def json(self, *words: str) -> Any:
-        """The document that a command printed."""
-        return json.loads(self(*words, "--json"))
-
-    def refused(self, *words: str, status: int = 1) -> dict[str, str]:
-        """The error of a refused command: one line as text, an object as JSON."""
-        self(*words, status=status)
-        told = self.err
-        assert told.startswith("cumulus: ") and told.count("\n") == 1
-        found: dict[str, str] = json.loads(self(*words, "--json", status=status))["error"]
-        assert found["message"] in told
-        return found
 
 
 @pytest.fixture

@@ -1,0 +1,232 @@
+"""Commands for buckets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from cumulus.admin import data
+from cumulus.admin.options import InUse, Shared, shared_options
+from cumulus.errors import S3Error
+from cumulus.index.api import Directory, Index, NoSuch
+from cumulus.model import Acl, Bucket, User
+from cumulus.ops.buckets import remove
+from cumulus.ops.jobs import Done, rescan
+from cumulus.ops.names import check_bucket_name
+from cumulus.ops.site import Site
+from cumulus.storage.api import FileStore
+from sector.cli import render
+from sector.errors import UsageError, printable
+
+
+@contextmanager
+def opened(shared: Shared) -> Iterator[tuple[Index, Directory, FileStore]]:
+    """Index, users and storage, also beside a running server."""
+    with shared.index() as (index, directory), shared.store() as store:
+        yield index, directory, store
+
+
+def find(index: Index, name: str) -> Bucket:
+    """Raises `NoSuch`."""
+    found = index.bucket(name)
+    if found is None:
+        raise NoSuch(f"there is no bucket {name}")
+    return found
+
+
+def find_user(directory: Directory, name: str) -> User:
+    """Raises `NoSuch`."""
+    found = directory.user(name)
+    if found is None:
+        raise NoSuch(f"there is no user {name}")
+    return found
+
+
+def take_in(index: Index, directory: Directory, store: FileStore, bucket: Bucket) -> Done:
+    """Let the index follow what others did in the directory of a bucket."""
+    site = Site(store, index, directory, time.time_ns, opaque_etags=True)  # servers hash what is asked for
+    done = Done()
+    try:
+        rescan(site, bucket, done)
+    finally:
+        site.close()
+    return done
+
+
+@click.group()
+def bucket() -> None:
+    """Add, list, show, rescan, give away and remove buckets. S3 clients make buckets themselves.
+
+    \b
+    Examples:
+      cumulus --dir D bucket add climate --owner alice --path /data/climate
+      cumulus --dir D bucket list
+    """
+
+
+@bucket.command("add")
+@click.argument("name")
+@click.option("--owner", required=True, metavar="U", help="User who owns it.")
+@click.option("--path", default="", metavar="DIR", help="Serve this directory as it is; files stay in place.")
+@shared_options
+@click.pass_obj
+def bucket_add(shared: Shared, name: str, owner: str, path: str) -> None:
+    """Add the bucket NAME, empty or with what is in a directory.
+
+    \b
+    Example:
+      cumulus --dir D bucket add climate --owner alice --path /data/climate
+    """
+    try:
+        check_bucket_name(name)
+    except S3Error as bad:
+        hint = "3 to 63 of a-z 0-9 . -, as S3 demands"
+        raise UsageError(f"{name!r}: {bad.message}", hint=hint) from None
+    with opened(shared) as (index, directory, store):
+        user = find_user(directory, owner)
+        made = Bucket(name=name, owner=user.id, created_ns=time.time_ns(), acl=Acl(owner=user.id), path=path)
+        index.add_bucket(made)
+        try:
+            store.create_bucket(name, path)
+        except BaseException:
+            index.drop_bucket(name)
+            raise
+        done = take_in(index, directory, store, made)
+    files = f" with {done.renewed} files" if done.renewed else ""
+    shared.done(
+        f"bucket {name} of {user.name} added{files}",
+        name=name,
+        owner=user.name,
+        path=path,
+        files=done.renewed,
+    )
+
+
+def bucket_fields(one: Bucket, index: Index, directory: Directory) -> dict[str, Any]:
+    """A bucket as --json prints it."""
+    usage = index.usage("bucket", one.name)
+    user = directory.user(one.owner)
+    return {
+        "name": one.name,
+        "owner": user.name if user else one.owner,
+        "created": one.created_ns / 10**9,
+        "path": one.path,
+        "region": one.region,
+        "versioning": one.versioning.value,
+        "bytes": usage.bytes,
+        "objects": usage.objects,
+    }
+
+
+@bucket.command("list")
+@click.option("--owner", default=None, metavar="U", help="Only those of the user U.")
+@shared_options
+@click.pass_obj
+def bucket_list(shared: Shared, owner: str | None) -> None:
+    """List the buckets."""
+    with shared.index() as (index, directory):
+        whose = find_user(directory, owner).id if owner else None
+        found = [bucket_fields(one, index, directory) for one in index.buckets(whose)]
+    if shared.json:
+        render.print_json(found)
+        return
+    rows = [
+        (one["name"], one["owner"], one["objects"], render.size_text(one["bytes"]), one["path"] or "-")
+        for one in found
+    ]
+    render.print_table(["NAME", "OWNER", "OBJECTS", "SIZE", "PATH"], rows, right=[2, 3])
+
+
+@bucket.command("show")
+@click.argument("name")
+@click.option("--odd", is_flag=True, help="List the keys that no file system can name, and where they are.")
+@shared_options
+@click.pass_obj
+def bucket_show(shared: Shared, name: str, odd: bool) -> None:
+    """Show the bucket NAME."""
+    with shared.index() as (index, directory):
+        fields = bucket_fields(find(index, name), index, directory)
+        if odd:
+            _show_odd(shared, index, name)
+            return
+    if shared.json:
+        render.print_json(fields)
+        return
+    for label, value in fields.items():
+        click.echo(printable(f"{label:<10}  {value if value not in ('', None) else '-'}"))
+
+
+def _show_odd(shared: Shared, index: Index, name: str) -> None:
+    found = [
+        {"key": row.key, "version": row.version, "name": row.name}
+        for rows in data.rows_of(index, name)
+        for row in rows
+        if not row.marker and row.name != row.key and row.latest
+    ]
+    if shared.json:
+        render.print_json(found)
+    else:
+        render.print_table(["KEY", "FILE IN THE BUCKET"], [(one["key"], one["name"]) for one in found])
+
+
+@bucket.command("rescan")
+@click.argument("name")
+@shared_options
+@click.pass_obj
+def bucket_rescan(shared: Shared, name: str) -> None:
+    """Take in now what others changed in the directory of the bucket NAME. A running server does so by
+    itself, every rescan_s seconds."""
+    with opened(shared) as (index, directory, store):
+        done = take_in(index, directory, store, find(index, name))
+    shared.done(
+        f"{name}: {done.renewed} new or changed, {done.gone} gone",
+        name=name,
+        renewed=done.renewed,
+        gone=done.gone,
+    )
+
+
+@bucket.command("chown")
+@click.argument("name")
+@click.argument("user")
+@shared_options
+@click.pass_obj
+def bucket_chown(shared: Shared, name: str, user: str) -> None:
+    """Give the bucket NAME, and the objects in it that its owner owns, to USER."""
+    with opened(shared) as (index, directory, store):
+        to = find_user(directory, user)
+        count = data.give(index, store, find(index, name), to)
+    shared.done(
+        f"bucket {name} is {to.name}'s now, with {count} objects", name=name, owner=to.name, objects=count
+    )
+
+
+@bucket.command("remove")
+@click.argument("name")
+@click.option("--delete-data", is_flag=True, help="Delete all that is in it.")
+@shared_options
+@click.pass_obj
+def bucket_remove(shared: Shared, name: str, delete_data: bool) -> None:
+    """Remove the bucket NAME. One that is not empty goes only with --delete-data."""
+    with opened(shared) as (index, directory, store):
+        found = find(index, name)
+        count = data.delete(index, store, name) if delete_data else 0
+        if not delete_data:
+            _remove_empty(index, directory, store, found)
+    shared.done(f"bucket {name} removed, {count} objects deleted", name=name, objects=count)
+
+
+def _remove_empty(index: Index, directory: Directory, store: FileStore, found: Bucket) -> None:
+    site = Site(store, index, directory, time.time_ns)
+    try:
+        remove(site, found)
+    except S3Error as bad:
+        raise InUse(
+            f"bucket {found.name}: {bad.message}", hint="--delete-data deletes what is in it"
+        ) from None
+    finally:
+        site.close()

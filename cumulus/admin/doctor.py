@@ -1,0 +1,214 @@
+"""`cumulus doctor`: what a service needs, looked at one by one; and the index made anew from storage."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, Literal
+
+import click
+import msgspec
+
+from cumulus.admin import data
+from cumulus.admin.buckets import opened
+from cumulus.admin.options import Shared, shared_options
+from cumulus.config import Config
+from cumulus.index.api import Change, Index, Put, Remove
+from cumulus.index.sqlite import SqliteIndex
+from cumulus.model import Bucket, Versioning
+from cumulus.ops.names import BODIES, ODD, VERSIONS
+from cumulus.ops.rows import meta_of, row_of
+from cumulus.secrets import Keyring, check_private
+from cumulus.storage.api import Entry, FileStore, Missing
+from sector.cli import render
+from sector.errors import SectorError
+
+_PAGE: Final = 1000
+_FREE: Final = 0.05
+State = Literal["ok", "warning", "failed"]
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """What one check found; `hint` says what to do."""
+
+    check: str
+    state: State
+    text: str
+    hint: str = ""
+
+
+def check_database(config: Config) -> Finding:
+    """The tables are there and whole."""
+    from cumulus.index.registry import sqlite_path
+
+    path = sqlite_path(config.database_url)
+    try:
+        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        try:
+            answer = connection.execute("PRAGMA quick_check").fetchone()[0]
+            version = connection.execute("SELECT version_num FROM alembic_version").fetchone()[0]
+        finally:
+            connection.close()
+    except sqlite3.Error as bad:
+        return Finding("database", "failed", f"{path}: {bad}", "cumulus init makes one; or restore a backup")
+    if answer != "ok":
+        return Finding("database", "failed", f"{path}: {answer}", "restore a backup, then doctor --rebuild")
+    return Finding("database", "ok", f"{path}, version {version}")
+
+
+def check_secrets(config: Config) -> Finding:
+    """The key that opens users' secrets, or the file of users."""
+    try:
+        if config.auth.source == "file":
+            path = config.file(config.auth.file)
+            check_private(path)
+        else:
+            path = config.secret_key
+            Keyring(path)
+    except SectorError as bad:
+        return Finding("secrets", "failed", bad.message, bad.hint)
+    return Finding("secrets", "ok", str(path))
+
+
+def check_directory(path: Path) -> Iterator[Finding]:
+    """Rights, extended attributes, hard links, free space of a directory for objects."""
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        yield Finding("rights", "failed", f"{path}: cannot be written", "change owner or mode")
+        return
+    yield Finding("rights", "ok", str(path))
+    with tempfile.TemporaryDirectory(prefix=".cumulus-doctor-", dir=path) as scratch:
+        file = Path(scratch, "file")
+        file.write_bytes(b"x")
+        yield _attempt(
+            "attributes",
+            lambda: os.setxattr(file, "user.cumulus", b"x"),
+            "metadata is kept in small files beside the objects then",
+        )
+        yield _attempt(
+            "hard links",
+            lambda: os.link(file, Path(scratch, "link")),
+            "buckets cannot have versioning here",
+        )
+    usage = shutil.disk_usage(path)
+    text = f"{render.size_text(usage.free)} of {render.size_text(usage.total)} are free"
+    short = usage.free < _FREE * usage.total
+    yield Finding("space", "warning" if short else "ok", text, "make room" if short else "")
+
+
+def _attempt(name: str, act: Callable[[], None], without: str) -> Finding:
+    try:
+        act()
+    except OSError as bad:
+        return Finding(name, "warning", f"not on this file system: {bad.strerror}", without)
+    return Finding(name, "ok", "work")
+
+
+def check_clock(now_ns: int) -> Finding:
+    """Signatures hold for a quarter of an hour: a clock far off refuses all."""
+    newest = Path(__file__).stat().st_mtime_ns
+    if now_ns < newest - 86400 * 10**9:
+        return Finding("clock", "failed", "the clock is behind this program's files", "set it (NTP)")
+    return Finding("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(now_ns // 10**9)))
+
+
+def findings(config: Config, storage: Path | None) -> list[Finding]:
+    """All checks, in order; `storage` is looked at instead of the settings' directory."""
+    found = [Finding("settings", "ok", config.path), check_database(config), check_secrets(config)]
+    where = storage
+    if where is None and config.store_url.startswith("posix:"):
+        where = Path(config.store_url.removeprefix("posix:"))
+    if where is not None:
+        found += check_directory(where)
+    found.append(check_clock(time.time_ns()))
+    return found
+
+
+# rebuild ----------------------------------------------------------------------------------------------
+def entries_of(store: FileStore, bucket: str) -> Iterator[list[Entry]]:
+    """All that may be an object or an older version, page by page."""
+    for prefix in ("", ODD, BODIES, VERSIONS):
+        after = ""
+        while True:
+            try:
+                page = store.names(bucket, after, prefix, _PAGE)
+            except Missing:
+                break
+            if page:
+                yield page
+            if len(page) < _PAGE:
+                break
+            after = page[-1].name
+
+
+def rebuild(index: Index, store: FileStore, bucket: Bucket) -> tuple[int, int]:
+    """Make the rows of a bucket fit what storage has. Returns (rows taken in, rows removed)."""
+    keep = bucket.versioning is not Versioning.OFF
+    taken = gone = 0
+    for entries in entries_of(store, bucket.name):
+        changes: list[Change] = []
+        for entry in entries:
+            meta = meta_of(bucket, entry)
+            if meta is not None:
+                changes.append(Put(row=row_of(bucket, entry, meta), keep=keep))
+        index.apply(changes)
+        taken += len(changes)
+    for rows in data.rows_of(index, bucket.name):
+        lost: list[Change] = []
+        for row in rows:
+            if row.marker:
+                continue
+            try:
+                store.stat(bucket.name, row.name)
+            except Missing:
+                lost.append(Remove(bucket=bucket.name, key=row.key, stamp=row.stamp, version=row.version))
+        if lost:
+            index.apply(lost)
+        gone += len(lost)
+    return taken, gone
+
+
+def _rebuild_all(shared: Shared) -> None:
+    report = []
+    with opened(shared) as (index, _, store):
+        for bucket in index.buckets():
+            taken, gone = rebuild(index, store, bucket)
+            if isinstance(index, SqliteIndex):
+                index.recount(bucket.name)
+            report.append({"name": bucket.name, "objects": taken, "removed": gone})
+    if shared.json:
+        render.print_json(report)
+        return
+    rows = [(one["name"], one["objects"], one["removed"]) for one in report]
+    render.print_table(["BUCKET", "FOUND", "REMOVED FROM THE INDEX"], rows, right=[1, 2])
+
+
+@click.command("doctor")
+@click.option("--storage", metavar="PATH", help="Look at this directory instead of the one in the settings.")
+@click.option("--rebuild", "anew", is_flag=True, help="Make the index of all buckets fit what storage has.")
+@shared_options
+@click.pass_obj
+def doctor(shared: Shared, storage: str | None, anew: bool) -> int:
+    """Check settings, database, secrets, the directory for objects, and the clock. Exit status 1 when
+    something failed.
+
+    \b
+    Examples:
+      cumulus --dir D doctor
+      cumulus --dir D doctor --rebuild
+    """
+    if anew:
+        _rebuild_all(shared)
+        return 0
+    found = findings(shared.config(), Path(storage).absolute() if storage else None)
+    if shared.json:
+        render.print_json(found)
+    else:
+        for one in found:
+            hint = f" ({one.hint})" if one.hint and one.state != "ok" else ""
+            click.echo(f"{one.state:<8}  {one.check:<10}  {one.text}{hint}")
+    return int(any(one.state == "failed" for one in found))

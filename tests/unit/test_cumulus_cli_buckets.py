@@ -1,0 +1,217 @@
+"""Commands of Cumulus that touch objects: buckets, users who leave, doctor; on a database and plain files."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from cumulus_commands import Commands
+
+from cumulus import cli
+from cumulus.admin.doctor import check_clock, check_directory
+from cumulus.config import load_config
+from cumulus.index.api import Put
+from cumulus.model import Acl, ObjectMeta, decode_meta, encode_meta
+from cumulus.opening import open_index, open_store
+from cumulus.ops.names import odd_name
+from cumulus.ops.rows import row_of
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Commands:
+    """A Cumulus with alice and bob; alice has the bucket `data`."""
+    for name in ("CUMULUS_DIR", "CUMULUS_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    made = Commands(capsys, tmp_path / "cloud")
+    made("init", str(made.dir))
+    made("user", "add", "alice")
+    made("user", "add", "bob")
+    made("bucket", "add", "data", "--owner", "alice")
+    return made
+
+
+def store_object(run: Commands, bucket: str, key: str, body: bytes, name: str = "") -> None:
+    """As a server does it."""
+    config = load_config(run.dir / "cumulus.toml")
+    index, directory = open_index(config, lambda bad: None)
+    store = open_store(config)
+    found = index.bucket(bucket)
+    assert found is not None
+    meta = ObjectMeta(key=key, size=len(body), etag="e", modified_ns=1, acl=Acl(owner=found.owner))
+    stream = store.open_write(bucket, name or key)
+    stream.write(memoryview(body))
+    entry = stream.commit(encode_meta(meta))
+    stream.close()
+    index.apply([Put(row=row_of(found, entry, meta))])
+    store.close()
+    index.close()
+    directory.close()
+
+
+def owner_on_disk(run: Commands, bucket: str, key: str) -> str:
+    """Id of an object's owner as its record says."""
+    store = open_store(load_config(run.dir / "cumulus.toml"))
+    meta = store.stat(bucket, key).meta
+    store.close()
+    assert meta is not None
+    return decode_meta(meta).acl.owner
+
+
+# buckets ----------------------------------------------------------------------------------------------
+def test_bucket_is_added_listed_shown_removed(run: Commands) -> None:
+    """As text and JSON."""
+    store_object(run, "data", "a.txt", b"hello")
+    (one,) = run.json("bucket", "list")
+    assert (one["name"], one["owner"], one["bytes"], one["objects"]) == ("data", "alice", 5, 1)
+    assert run("bucket", "list", "--owner", "bob").splitlines()[1:] == []
+    assert run.json("bucket", "show", "data") == one
+    assert "alice" in run("bucket", "show", "data")
+    assert run.refused("bucket", "remove", "data")["code"] == "in_use"
+    assert (run.dir / "data" / "data" / "a.txt").read_bytes() == b"hello"
+    assert run.json("bucket", "remove", "data", "--delete-data")["objects"] == 1
+    assert run.json("bucket", "list") == [] and not (run.dir / "data" / "data").exists()
+    run("bucket", "add", "data", "--owner", "alice")
+    run("bucket", "remove", "data")
+
+
+def test_directory_becomes_a_bucket_and_its_files_stay(run: Commands, tmp_path: Path) -> None:
+    """Files that others add and remove are taken in by a rescan."""
+    there = tmp_path / "climate"
+    (there / "sub").mkdir(parents=True)
+    (there / "sub" / "x.nc").write_bytes(b"1234")
+    made = run.json("bucket", "add", "climate", "--owner", "bob", "--path", str(there))
+    assert (made["files"], made["path"]) == (1, str(there))
+    assert run.json("bucket", "show", "climate")["bytes"] == 4
+    (there / "new").write_bytes(b"12")
+    (there / "sub" / "x.nc").unlink()
+    found = run.json("bucket", "rescan", "climate")
+    assert (found["renewed"], found["gone"]) == (1, 1)
+    assert run.json("usage", "--user", "bob")[0]["bytes"] == 2
+    (there / "unseen").write_bytes(b"3")
+    assert run.refused("bucket", "remove", "climate")["code"] == "in_use"
+    assert (there / "new").exists() and (there / "unseen").exists()
+
+
+def test_odd_keys_are_listed_with_their_files(run: Commands) -> None:
+    """So that nobody needs Cumulus to find an object."""
+    store_object(run, "data", "plain", b"1")
+    store_object(run, "data", "a//b", b"2", odd_name("a//b"))
+    (one,) = run.json("bucket", "show", "data", "--odd")
+    assert one["key"] == "a//b" and (run.dir / "data" / "data" / one["name"]).read_bytes() == b"2"
+    assert "a//b" in run("bucket", "show", "data", "--odd")
+
+
+def test_bucket_changes_hands_with_its_objects(run: Commands) -> None:
+    """In the index, on disk and in the quotas."""
+    store_object(run, "data", "k", b"hello")
+    bob = run.json("user", "show", "bob")["id"]
+    assert run.json("bucket", "chown", "data", "bob")["objects"] == 1
+    assert run.json("bucket", "show", "data")["owner"] == "bob"
+    assert owner_on_disk(run, "data", "k") == bob
+    assert [one["bytes"] for one in run.json("usage", "--user", "bob")] == [5]
+    assert [one["bytes"] for one in run.json("usage", "--user", "alice")] == [0]
+    found = run.json("bucket", "rescan", "data")
+    assert (found["renewed"], found["gone"]) == (0, 0)
+
+
+def test_refusals(run: Commands, tmp_path: Path) -> None:
+    """One line each, and nothing is left of a bucket that could not be made."""
+    cases: list[tuple[list[str], str, int]] = [
+        (["bucket", "add", "data", "--owner", "alice"], "exists", 1),
+        (["bucket", "add", "Data", "--owner", "alice"], "usage", 2),
+        (["bucket", "add", "more", "--owner", "nobody"], "not_found", 1),
+        (["bucket", "add", "more"], "usage", 2),
+        (["bucket", "add", "more", "--owner", "bob", "--path", str(tmp_path / "none")], "failed", 1),
+        (["bucket", "show", "none"], "not_found", 1),
+        (["bucket", "rescan", "none"], "not_found", 1),
+        (["bucket", "remove", "none"], "not_found", 1),
+        (["bucket", "chown", "none", "bob"], "not_found", 1),
+        (["bucket", "chown", "data", "nobody"], "not_found", 1),
+        (["bucket", "list", "--owner", "nobody"], "not_found", 1),
+        (["user", "remove", "alice"], "in_use", 1),
+        (["user", "remove", "alice", "--give-to", "nobody"], "not_found", 1),
+        (["user", "remove", "alice", "--give-to", "alice"], "usage", 2),
+        (["user", "remove", "alice", "--give-to", "bob", "--delete-data"], "usage", 2),
+    ]
+    for words, code, status in cases:
+        assert run.refused(*words, status=status)["code"] == code, words
+    assert [one["name"] for one in run.json("bucket", "list")] == ["data"]
+    assert not run.json("user", "show", "alice")["disabled"]
+
+
+# users who leave --------------------------------------------------------------------------------------
+def test_user_who_leaves_gives_buckets_to_another(run: Commands) -> None:
+    """With the objects in them."""
+    store_object(run, "data", "k", b"hello")
+    assert run.json("user", "remove", "alice", "--give-to", "bob")["buckets"] == 1
+    assert run.json("bucket", "show", "data")["owner"] == "bob"
+    assert owner_on_disk(run, "data", "k") == run.json("user", "show", "bob")["id"]
+    assert "alice" not in run("user", "list")
+
+
+def test_user_who_leaves_with_all_data(run: Commands) -> None:
+    """Files that others put there as well."""
+    store_object(run, "data", "k", b"hello")
+    (run.dir / "data" / "data" / "outside").write_bytes(b"x")
+    assert run.json("user", "remove", "alice", "--delete-data")["buckets"] == 1
+    assert run.json("bucket", "list") == [] and not (run.dir / "data" / "data").exists()
+
+
+# doctor -----------------------------------------------------------------------------------------------
+def test_doctor_finds_a_sound_service_sound(run: Commands) -> None:
+    """A line for each check."""
+    found = {one["check"]: one["state"] for one in run.json("doctor")}
+    assert found["settings"] == found["database"] == found["secrets"] == found["rights"] == "ok"
+    assert {"attributes", "hard links", "space", "clock"} <= set(found)
+    assert len(run("doctor").splitlines()) == len(found)
+
+
+def test_doctor_names_what_is_broken(run: Commands, tmp_path: Path) -> None:
+    """With what to do, and status 1."""
+    (run.dir / "secret.key").chmod(0o644)
+    for path in run.dir.glob("cumulus.db*"):
+        path.unlink()
+    found = {one["check"]: one for one in run.json("doctor", status=1)}
+    assert found["secrets"]["state"] == "failed" and "chmod 600" in found["secrets"]["hint"]
+    assert found["database"]["state"] == "failed"
+    out = run("doctor", "--storage", str(tmp_path / "none"), status=1)
+    assert "cannot be written" in out
+    (run.dir / "cumulus.toml").write_text("[auth]\nsource = 'file'\nfile = 'users'\n")
+    found = {one["check"]: one for one in run.json("doctor", status=1)}
+    assert "users: No such file" in found["secrets"]["text"]
+    assert check_clock(10**15).state == "failed"
+
+
+def test_doctor_tells_what_a_file_system_cannot(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """And what is missing then."""
+
+    def no(*_: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr("os.setxattr", no)
+    monkeypatch.setattr("os.link", no)
+    found = {one.check: one for one in check_directory(tmp_path)}
+    assert found["hard links"].state == "warning" and "versioning" in found["hard links"].hint
+    assert found["attributes"].state == "warning"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rebuild_makes_the_index_fit_the_files(run: Commands) -> None:
+    """Rows that were lost come back, those without a file go, the ledger is counted anew."""
+    for key in ("a", "b", "c/d"):
+        store_object(run, "data", key, b"12345")
+    store_object(run, "data", "x//y", b"12", odd_name("x//y"))
+    connection = sqlite3.connect(run.dir / "cumulus.db")
+    connection.execute("DELETE FROM objects WHERE key IN (CAST('a' AS BLOB), CAST('x//y' AS BLOB))")
+    connection.execute("UPDATE ledger SET bytes = 999, objects = 99, held = 7")
+    connection.commit()
+    connection.close()
+    (run.dir / "data" / "data" / "b").unlink()
+    (found,) = run.json("doctor", "--rebuild")
+    assert found == {"name": "data", "objects": 3, "removed": 1}
+    shown = run.json("bucket", "show", "data")
+    assert (shown["bytes"], shown["objects"]) == (12, 3)
+    assert run.json("usage", "--bucket", "data")[0]["reserved_bytes"] == 0
+    assert run("doctor", "--rebuild").splitlines()[1].split() == ["data", "3", "0"]
+    assert cli.run(["--dir", str(run.dir / "none"), "doctor", "--rebuild"]) == 1
