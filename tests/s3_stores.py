@@ -11,5 +11,6 @@ from cumulus.storage.api import FileStore
 
 STORES: dict[str, Callable[[Path], FileStore]] = {
     "memory": lambda _path: MemoryStore(),
+    "fsspec": lambda path: make_store(f"fsspec:memory://{path.name}"),
     "posix": lambda path: make_store(f"posix:{path}/store"),
 }

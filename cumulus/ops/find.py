@@ -192,9 +192,12 @@ def adopt(site: Site, bucket: Bucket, found: Found, meta: ObjectMeta | None = No
         if row is not None and not row.marker and row.version != meta.version:  # overwritten from outside
             changes.append(Remove(bucket=bucket.name, key=meta.key, stamp=row.stamp, version=row.version))
     entry = site.store.set_meta(bucket.name, found.entry.name, encode_meta(meta), found.entry.token)
-    if not found.entry.name.startswith(VERSIONS):
-        keep = bucket.versioning is not Versioning.OFF
-        site.index.apply([*changes, Put(row=row_of(bucket, entry, meta), keep=keep)])
+    if not changes:
+        row = site.index.lookup(bucket.name, meta.key, meta.version)
+        if row is not None and not row.latest:
+            return Found(entry, meta)  # an older version; the index knows nothing of it that has changed
+    keep = bucket.versioning is not Versioning.OFF
+    site.index.apply([*changes, Put(row=row_of(bucket, entry, meta), keep=keep)])
     return Found(entry, meta)
 
 

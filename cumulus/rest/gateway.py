@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from cumulus.auth.verify import AuthSettings, authenticate
+from cumulus.auth.verify import authenticate
 from cumulus.errors import S3Error
 from cumulus.index.api import Directory, Index
 from cumulus.ops.site import Site
@@ -37,9 +37,7 @@ class S3Gateway:
     def __init__(self, settings: RestSettings, site: Site) -> None:
         self.settings = settings
         self.site = site
-        self._auth = AuthSettings(
-            region=settings.region, allow_sigv2=settings.allow_sigv2, domain=settings.domain
-        )
+        self._auth = settings.auth
 
     def close(self) -> None:
         """End its threads."""

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from cumulus.auth.conditions import context_of
 from cumulus.auth.decide import decide
-from cumulus.auth.verify import Authenticated
+from cumulus.auth.verify import Authenticated, AuthSettings
 from cumulus.errors import S3Error
 from cumulus.model import Bucket, Identity, ObjectMeta
 from cumulus.ops.site import Site
@@ -32,6 +32,11 @@ class RestSettings:
     max_object: int = 5 << 40
     max_part: int = 5 * GIB
     min_part: int = 5 << 20
+
+    @property
+    def auth(self) -> AuthSettings:
+        """What authentication needs of them."""
+        return AuthSettings(region=self.region, allow_sigv2=self.allow_sigv2, domain=self.domain)
 
 
 @dataclass(frozen=True, slots=True)

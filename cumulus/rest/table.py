@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from cumulus.errors import S3Error
-from cumulus.rest import acl, buckets, copies, cors, listing, multi, multipart, objects, policies, tags
+from cumulus.rest import acl, buckets, copies, cors, forms, listing, multi, multipart, objects, policies, tags
 from cumulus.rest.call import Call
 from cumulus.rest.request import Level, Operation
 from cumulus.rest.target import Target
@@ -36,6 +36,7 @@ BUCKETS: Final = [
     Op("ListObjects", "GET", "bucket", listing.list_objects, "s3:ListBucket", note="Also ListObjectsV2."),
     Op("ListObjectVersions", "GET", "bucket", listing.list_versions, "s3:ListBucketVersions", "versions"),
     Op("DeleteObjects", "POST", "bucket", multi.delete_objects, query="delete"),
+    Op("PostObject", "POST", "bucket", forms.post_object, note="Signatures of version 4, or 2 if allowed."),
     Op("GetBucketLocation", "GET", "bucket", buckets.get_location, "s3:GetBucketLocation", "location"),
     Op("GetBucketAcl", "GET", "bucket", acl.get_bucket_acl, "s3:GetBucketAcl", "acl"),
     Op("PutBucketAcl", "PUT", "bucket", acl.put_bucket_acl, "s3:PutBucketAcl", "acl"),

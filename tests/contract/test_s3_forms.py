@@ -1,0 +1,114 @@
+"""Files uploaded by a browser's form, with the policies that boto3 signs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from s3_world import Answer, World
+
+from cumulus.backends.memory import MemoryStore
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World(MemoryStore())
+    assert made.ask("PUT", "/bkt").status == 200
+    yield made
+    made.close()
+
+
+def form(fields: dict[str, str], body: bytes, name: str = "photo.jpg") -> bytes:
+    """A form as a browser sends it."""
+    parts = [
+        f'--XX\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n{value}\r\n'
+        for key, value in fields.items()
+    ]
+    head = f'--XX\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n\r\n'
+    return "".join(parts).encode() + head.encode() + body + b"\r\n--XX--\r\n"
+
+
+def post(world: World, body: bytes, kind: str = "multipart/form-data; boundary=XX") -> Answer:
+    """Send it; forms are not signed by headers."""
+    return world.ask("POST", "/bkt", body, user="", headers={"Content-Type": kind})
+
+
+def signed(world: World, key: str, fields: dict[str, str] | None = None, *more: Any) -> dict[str, str]:
+    """Fields of a form that alice signed."""
+    given = dict(fields or {})
+    conditions: list[Any] = [{name: value} for name, value in given.items()]
+    made = world.boto(signature_version="s3v4").generate_presigned_post(
+        "bkt", key, given, [*conditions, *more]
+    )
+    return dict(made["fields"])
+
+
+def test_a_signed_form_uploads_a_file(world: World) -> None:
+    wanted = {"acl": "public-read", "Content-Type": "image/jpeg", "x-amz-meta-who": "me"}
+    fields = signed(world, "in/${filename}", {**wanted, "success_action_status": "201"})
+    answer = post(world, form(fields, b"\r\n--X bytes" * 30_000))
+    assert (answer.status, answer.leaf("Key")) == (201, "in/photo.jpg")
+    got = world.ask("GET", "/bkt/in/photo.jpg", user="")
+    assert got.body == b"\r\n--X bytes" * 30_000
+    assert (got.headers["content-type"], got.headers["x-amz-meta-who"]) == ("image/jpeg", "me")
+    assert answer.notes["user"] == "alice" and answer.notes["key"] == "in/photo.jpg"
+    assert world.index.usage("bucket", "bkt").reserved_bytes == 0
+
+
+def test_where_the_browser_goes_next(world: World) -> None:
+    there = {"success_action_redirect": "https://page.example/done?a=1"}
+    answer = post(world, form(signed(world, "k", there), b"x"))
+    location = answer.headers["location"]
+    assert answer.status == 303
+    assert location.startswith("https://page.example/done?a=1&bucket=bkt&key=k&etag=%22")
+    assert post(world, form(signed(world, "k"), b"x")).status == 204
+    script = {"success_action_redirect": "javascript:alert(1)"}
+    assert post(world, form(signed(world, "k", script), b"x")).status == 204
+
+
+def test_sizes_that_the_policy_does_not_allow(world: World) -> None:
+    bounds = ["content-length-range", 3, 10]
+    fields = signed(world, "k", None, bounds)
+    assert post(world, form(fields, b"x" * 11)).code == "EntityTooLarge"
+    assert post(world, form(fields, b"x" * 200_000)).code == "EntityTooLarge"
+    assert post(world, form(fields, b"xx")).code == "EntityTooSmall"
+    assert world.ask("GET", "/bkt/k").status == 404
+    assert post(world, form(fields, b"x" * 10)).status == 204
+    assert world.index.usage("bucket", "bkt").reserved_bytes == 0
+
+
+def test_forms_that_are_refused(world: World) -> None:
+    fields = signed(world, "k")
+    for wrong, code in (
+        ({**fields, "key": "other"}, "AccessDenied"),
+        ({**fields, "x-amz-signature": "0" * 64}, "SignatureDoesNotMatch"),
+        ({**fields, "x-amz-meta-more": "1"}, "AccessDenied"),
+        ({name: value for name, value in fields.items() if name != "key"}, "UserKeyMustBeSpecified"),
+        ({"key": "k"}, "AccessDenied"),
+        ({"key": "k" * 1025}, "KeyTooLongError"),
+    ):
+        assert post(world, form(wrong, b"x")).code == code, code
+    assert post(world, form(fields, b"x")[:-4]).code == "IncompleteBody"
+    assert post(world, b"key=value", "application/x-www-form-urlencoded").status == 412
+    assert post(world, b"nonsense").code == "MalformedPOSTRequest"
+    assert post(world, form(fields, b"x"), "multipart/form-data").code == "MalformedPOSTRequest"
+    assert world.ask("GET", "/bkt/k").status == 404
+
+
+def test_a_form_cannot_smuggle_headers(world: World) -> None:
+    evil = {"x-amz-meta-a": "1\nx-amz-acl: public-read"}
+    answer = post(world, form(signed(world, "k", evil), b"x"))
+    assert answer.code == "InvalidArgument"
+    assert world.ask("GET", "/bkt/k").status == 404
+
+
+def test_a_form_that_breaks_gives_its_room_back(world: World) -> None:
+    body = form(signed(world, "k"), b"x" * 100_000)
+    headers = {"Content-Type": "multipart/form-data; boundary=XX"}
+    sink = world.open("POST", "/bkt", body, user="", headers=headers)[1]
+    assert sink.write(memoryview(body)[:50_000]) is None  # type: ignore[union-attr]
+    assert world.index.usage("bucket", "bkt").reserved_objects == 1
+    sink.abort()  # type: ignore[union-attr]
+    assert world.index.usage("bucket", "bkt").reserved_objects == 0
+    assert world.ask("GET", "/bkt/k").status == 404
