@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from cumulus.auth import times
@@ -19,6 +20,7 @@ from cumulus.model import Credential, Identity
 SKEW_NS: Final = 15 * 60 * times.SECOND
 HEX64: Final = re.compile(r"[0-9a-fA-F]{64}")
 _MAX_SIGNED: Final = 100
+_MAX_CREDENTIAL: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,26 +48,39 @@ def parse_claim(
     credential: str, signed: str, signature: str, timestamp: str, malformed: Callable[[str], S3Error]
 ) -> Claim:
     """Checked parts of either form. `malformed` makes that form's error."""
-    words = credential.rsplit("/", 4)
-    if len(words) != 5 or not words[0]:
-        raise malformed("the Credential must be KEY/YYYYMMDD/REGION/SERVICE/aws4_request.")
-    access_key, date, region, service, end = words
-    if service != "s3" or end != "aws4_request":
-        raise malformed('the Credential must end in "/s3/aws4_request".')
-    if date != timestamp[:8]:
+    access_key, scope = _credential(credential)
+    if scope is None:
+        raise malformed(access_key)
+    if scope.date != timestamp[:8]:
         raise malformed(
-            f'the Credential\'s date "{date[:16]}" is not that of the request, "{timestamp[:8]}".'
+            f'the Credential\'s date "{scope.date[:16]}" is not that of the request, "{timestamp[:8]}".'
         )
-    names = tuple(signed.split(";"))
-    if (
-        len(names) > _MAX_SIGNED
-        or len(set(names)) != len(names)
-        or any(name != name.lower() for name in names)
-    ):
+    names = _names(signed)
+    if not names:
         raise malformed("SignedHeaders must be names in lower case, each once, separated by semicolons.")
     if not HEX64.fullmatch(signature):
         raise malformed("the Signature must be 64 hex digits.")
-    return Claim(access_key, Scope(date, region, service), names, signature.lower(), timestamp)
+    return Claim(access_key, scope, names, signature.lower(), timestamp)
+
+
+@lru_cache(maxsize=4096)
+def _credential(text: str) -> tuple[str, Scope | None]:
+    """Key and scope of a Credential, which clients repeat all day; or what is wrong, and None."""
+    words = text.rsplit("/", 4)
+    if len(words) != 5 or not words[0] or len(text) > _MAX_CREDENTIAL:
+        return "the Credential must be KEY/YYYYMMDD/REGION/SERVICE/aws4_request.", None
+    access_key, date, region, service, end = words
+    if service != "s3" or end != "aws4_request":
+        return 'the Credential must end in "/s3/aws4_request".', None
+    return access_key, Scope(date, region, service)
+
+
+@lru_cache(maxsize=1024)
+def _names(text: str) -> tuple[str, ...]:
+    """Of SignedHeaders; empty when they are none."""
+    names = tuple(text.split(";"))
+    good = 0 < len(names) <= _MAX_SIGNED and len(set(names)) == len(names) and text == text.lower()
+    return names if good else ()
 
 
 def check_region(scope: Scope, settings: AuthSettings, code: str, problem: str) -> None:
