@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from cumulus.auth.conditions import RequestContext, context_of, like, make
 from cumulus.auth.decide import allows
 from cumulus.auth.policy import parse_policy
 from cumulus.errors import S3Error
-from cumulus.model import ObjectMeta, User
+from cumulus.model import Bucket, ObjectMeta, User
 
 ANY: dict[str, Any] = {
     "Effect": "Allow",
@@ -359,3 +360,21 @@ def test_patterns_take_no_exponential_time() -> None:
 def test_keys_are_compared_without_case() -> None:
     """As AWS does."""
     assert make("Bool", "AWS:securetransport", ("true",)).key == "aws:securetransport"
+
+
+def test_the_guide_shows_a_policy_that_works() -> None:
+    """docs/guide/cumulus-security.md: what it promises of it."""
+    page = Path(__file__).resolve().parents[2] / "docs" / "guide" / "cumulus-security.md"
+    text = page.read_text().split("```json\n")[1].split("```")[0]
+    data = Bucket(name="data", owner=OWEN.id, created_ns=0, acl=bucket().acl, policy=text)
+
+    def allowed(user: User | None, action: str, key: str, **context: Any) -> bool:
+        around = RequestContext(**{"peer": "192.0.2.7", "secure": True, "key": key, **context})
+        return allows(who(user), f"s3:{action}", data, thing(), around)
+
+    assert allowed(None, "GetObject", "published/x") and not allowed(None, "GetObject", "home/alice/x")
+    assert allowed(ALICE, "PutObject", "home/alice/x") and not allowed(ALICE, "PutObject", "home/bob/x")
+    assert not allowed(BOB, "PutObject", "home/bob/x")
+    assert not allowed(ALICE, "PutObject", "home/alice/x", peer="198.51.100.1")
+    assert not allowed(None, "GetObject", "published/x", secure=False)
+    assert not allowed(OWEN, "GetObject", "published/x", secure=False)
