@@ -270,7 +270,7 @@ def test_four_writers_and_eight_readers_never_meet_in_the_middle(store: FileStor
     if not store.capabilities.atomic_replace:
         return
     sizes = (100, 5_000, 80_000, 300_000)
-    writes = 12
+    writes = 8
 
     def write(number: int) -> None:
         for turn in range(writes):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -362,6 +365,45 @@ def test_a_removal_stays_while_an_older_journal_could_undo_it(store: PosixStore,
     again = PosixStore(str(copy), files=OtherBoot())
     assert list(again.recover()) == []
     assert listed(again) == []
+    assert os.listdir(copy / "journal") == []
+    again.close()
+
+
+def test_a_removal_during_a_recovery_is_not_undone(store: PosixStore, tmp_path: Path) -> None:
+    """Another server removes a name after the journals have been read and before it is replayed."""
+    put(store, "a")
+    (journal,) = (tmp_path / "store/journal").iterdir()
+    shutil.copy(journal, journal.with_name("dead.journal"))
+
+    class Meanwhile(Faulty):
+        def boot(self) -> str:
+            with contextlib.suppress(Missing):
+                store.delete("b", "a")
+            return "another run"
+
+    again = PosixStore(str(tmp_path / "store"), files=Meanwhile())
+    remover = threading.Thread(target=lambda: list(again.recover()))
+    remover.start()
+    remover.join(30)
+    assert listed(again) == []
+    again.close()
+
+
+def test_a_journal_waits_for_a_bucket_that_is_not_mounted(store: PosixStore, tmp_path: Path) -> None:
+    """What it holds is written when the directory is back."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    store.create_bucket("adopted", str(theirs))
+    put(store, "a", bucket="adopted")
+    copy = crashed(store, tmp_path)
+    (theirs / "a").unlink()
+    theirs.rename(tmp_path / "away")
+    again = PosixStore(str(copy), files=OtherBoot())
+    assert list(again.recover()) == []
+    assert len(os.listdir(copy / "journal")) == 1
+    (tmp_path / "away").rename(theirs)
+    assert [(bucket, entry.name) for bucket, entry in again.recover()] == [("adopted", "a")]
+    assert (theirs / "a").read_bytes() == b"body"
     assert os.listdir(copy / "journal") == []
     again.close()
 

@@ -204,9 +204,13 @@ class Journal:
 
     def _open(self) -> Generation:
         name = f"{os.getpid():x}-{secrets.token_hex(8)}{SUFFIX}"
-        fd = self._files.create(self._fd, name, FILE_MODE)
+        fcntl.flock(self._fd, fcntl.LOCK_SH)  # a recovery must not see it before it is locked
         try:
+            fd = self._files.create(self._fd, name, FILE_MODE)
             fcntl.flock(fd, fcntl.LOCK_EX)
+        finally:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+        try:
             before, counts = self._bad_end or ("", -1)
             head = records.encode(Change(HEAD, before, self._files.boot(), counts))
             data = head + b"".join(frame for carried in self._carried for frame in carried.frames)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import stat
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from cumulus.backends.posix.paths import Buckets, Root
 from cumulus.backends.posix.records import HEAD, PUT, REMOVAL, VOID, Change
 from cumulus.storage.api import Entry, Missing, StorageError
 
+_log: Final = logging.getLogger(__name__)
 _OPEN: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 Key = tuple[str, str]  # bucket, name
 
@@ -90,15 +92,20 @@ class Recovery:
             self._past = _past(found)
             dead = [journal for journal in found if journal.dead]
             keys: set[Key] = set()
+            waiting: set[str] = set()
             for journal in dead:
                 for offset, change in journal.changes:
                     if change.kind in (HEAD, VOID):
                         continue
                     keys.add((change.bucket, change.name))
-                    if journal.lost and changes.get((change.bucket, change.name)) is change:
-                        self._replay(_whole(journal.fd, offset))
+                    due = journal.lost and changes.get((change.bucket, change.name)) is change
+                    if due and not self._replay(_whole(journal.fd, offset)):
+                        waiting.add(journal.name)
             self._sync(keys)
             for journal in dead:
+                if journal.name in waiting:
+                    _log.warning("%s/%s waits for a bucket that is away", self._path, journal.name)
+                    continue
                 self._files.unlink(directory, journal.name)
             return keys
         finally:
@@ -118,18 +125,39 @@ class Recovery:
 
     # one name
 
-    def _replay(self, change: Change) -> None:
-        """Do a change again if it was lost. A name or bucket that cannot be reached keeps its journal."""
+    def _replay(self, change: Change) -> bool:
+        """Do a change again if it was lost. False where the bucket cannot be reached now."""
         try:
             root = self._buckets.root(change.bucket)
         except Missing:
-            return  # removed with all that was in it
+            return (
+                change.bucket not in self._buckets.names()
+            )  # removed with all that was in it, or not mounted
         with self._locks.of(change.bucket, change.name) as stripe:
+            if stripe.floor > change.stamp and self._superseded(change):
+                return True
             stripe.raise_floor(change.stamp)
             if change.kind == PUT:
                 self._put(root, change)
             elif change.kind == REMOVAL:
                 self._remove(root, change)
+        return True
+
+    def _superseded(self, change: Change) -> bool:
+        """Whether a living process has removed the name since the journals were read: it holds the name's
+        lock while it does, so its record is there now."""
+        for file in os.listdir(self._path):
+            if not file.endswith(SUFFIX):
+                continue
+            with (
+                contextlib.suppress(FileNotFoundError),
+                open(os.path.join(self._path, file), "rb") as journal,
+            ):
+                for _, later in records.read(journal.fileno()):
+                    same = (later.bucket, later.name) == (change.bucket, change.name)
+                    if same and later.kind == REMOVAL and later.stamp > change.stamp:
+                        return True
+        return False
 
     def _put(self, root: Root, change: Change) -> None:
         segments = paths.split(change.name)
