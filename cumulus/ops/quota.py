@@ -8,21 +8,28 @@ from cumulus.index.api import OverQuota
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
-def size_text(size: int) -> str:
-    """Bytes with a unit: "9.8 GB", "512 B", "10 GB"."""
-    value, unit = float(size), 0
-    while value >= 1000 and unit < len(_UNITS) - 1:
-        value /= 1000
+def _unit(size: int) -> int:
+    unit = 0
+    while size >= 1000 ** (unit + 1) and unit < len(_UNITS) - 1:
         unit += 1
-    text = f"{value:.1f}".removesuffix(".0") if unit else str(size)
-    return f"{text} {_UNITS[unit]}"
+    return unit
+
+
+def size_text(size: int, beside: int = 0) -> str:
+    """Bytes with a unit: "9.8 GB", "512 B". The unit is that of `beside`, so that both can be compared at a
+    glance, unless too little would be left of the figure."""
+    unit = max(_unit(size), _unit(beside))
+    if size and size * 20 < 1000**unit:
+        unit = _unit(size)
+    return f"{size / 1000**unit:.1f}".removesuffix(".0") + f" {_UNITS[unit]}"
 
 
 def quota_error(over: OverQuota, asked: int) -> S3Error:
     """QuotaExceeded with the figures in the text and in the document."""
     whose = over.name if over.scope == "user" else f"{over.scope} {over.name}"
     if over.what == "bytes":
-        used, reserved, limit = (size_text(value) for value in (over.used, over.reserved, over.limit))
+        sizes = (over.used, over.reserved, over.limit)
+        used, reserved, limit = (size_text(value, over.limit) for value in sizes)
         text = f"Quota of {whose} reached: {used} used + {reserved} being written, limit {limit}."
     else:
         text = (

@@ -10,13 +10,14 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import formatdate, parsedate_to_datetime
+from functools import lru_cache
 from typing import Final
 from urllib.parse import parse_qsl
 
 from cumulus.checksums import header as checksum_header
 from cumulus.errors import S3Error
 from cumulus.model import Bucket, ObjectMeta, Versioning
-from cumulus.ops.conditions import Conditions
+from cumulus.ops.conditions import NONE, Conditions
 from cumulus.ops.rows import DEFAULT_TYPE
 from cumulus.rest.call import Headers
 
@@ -52,7 +53,12 @@ _TITLES: Final = {name: "-".join(word.capitalize() for word in name.split("-")) 
 
 def http_date(ns: int) -> str:
     """Sun, 06 Nov 1994 08:49:37 GMT."""
-    return formatdate(ns // 1_000_000_000, usegmt=True)
+    return _http_date(ns // 1_000_000_000)
+
+
+@lru_cache(maxsize=1024)
+def _http_date(seconds: int) -> str:
+    return formatdate(seconds, usegmt=True)
 
 
 def iso_date(ns: int) -> str:
@@ -86,6 +92,9 @@ def _etags(text: str) -> tuple[str, ...]:
 
 def conditions(headers: Headers, prefix: str = "") -> Conditions:
     """Conditions of a request; `prefix` "x-amz-copy-source-" gives those on the source of a copy."""
+    start = (prefix + "if-",) if prefix else ("if-", "x-amz-if-")
+    if not any(name.startswith(start) for name, _ in headers.items()):
+        return NONE
     size = headers.get("x-amz-if-match-size") if not prefix else ""
     exact = headers.get("x-amz-if-match-last-modified-time") if not prefix else ""
     if size and not size.isdecimal():

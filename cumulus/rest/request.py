@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from cumulus.auth.conditions import context_of
+from cumulus.auth.conditions import RequestContext, context_of
 from cumulus.auth.decide import decide
 from cumulus.auth.verify import Authenticated, AuthSettings
 from cumulus.errors import S3Error
@@ -115,7 +115,10 @@ class Request:
         """Raises `S3Error` AccessDenied unless the action is allowed on this request's bucket and key, or on
         those of `at` (a copy's source, one key of many)."""
         bucket, key = at or (self.bucket, self.key)
-        context = context_of(self.call, self.query, key)
+        if bucket.policy is None:  # then nobody looks at more
+            context = RequestContext(self.call.peer, self.call.secure, self.call.at_ns, key)
+        else:
+            context = context_of(self.call, self.query, key)
         decide(self.identity, action, bucket, meta, context)
 
     def allowed(self, action: str, meta: ObjectMeta | None = None) -> bool:

@@ -69,7 +69,9 @@ def test_a_quota_is_asked_for_before_the_body(world: World) -> None:
     assert not isinstance(answer, Sink)
     refusal = world.read(call, answer)
     assert (refusal.status, refusal.code) == (403, "QuotaExceeded")
-    assert refusal.leaf("Message") == ("Quota of alice reached: 600 B used + 0 B being written, limit 1 kB.")
+    assert refusal.leaf("Message") == (
+        "Quota of alice reached: 0.6 kB used + 0 kB being written, limit 1 kB."
+    )
     assert (refusal.leaf("Used"), refusal.leaf("Limit"), refusal.leaf("Requested")) == ("600", "1000", "500")
     call, sink = world.open("PUT", "/bkt/k", b"y" * 500, headers={"x-amz-decoded-content-length": "0"})
     call.length, call.chunked = None, True
