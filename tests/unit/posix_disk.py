@@ -101,7 +101,6 @@ class Forgetful(Faulty):
         self.opened: list[int] = []
         self.inodes: dict[int, Inode] = {}
         self.run = "first boot"
-        self.cut_at: tuple[str, int] | None = None
 
     def boot(self) -> str:
         return self.run

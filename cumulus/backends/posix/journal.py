@@ -90,7 +90,6 @@ class Journal:
         self._checking = threading.Lock()  # one checkpoint at a time
         self._closed = False
         self._keeper: threading.Thread | None = None
-        self.syncs = 0  # of the journal, for metrics
 
     @staticmethod
     def _make(path: str, files: Files, sync: bool) -> None:
@@ -159,7 +158,6 @@ class Journal:
         try:
             self._files.write(generation.fd, data)
             if self._sync:
-                self.syncs += 1
                 self._files.sync_data(generation.fd)
         except OSError:
             self._cut(generation)

@@ -9,7 +9,6 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 from cumulus.backends.posix import bodies, paths, sidecar
 from cumulus.backends.posix.errors import translated
@@ -34,8 +33,6 @@ from cumulus.storage.api import (
     StorageError,
     Token,
 )
-
-_PIECE: Final = 1 << 20
 
 
 class PosixStore(FileStore):
@@ -146,7 +143,7 @@ class PosixStore(FileStore):
     ) -> Entry:
         """Publish the bytes of the sources one after another."""
         size = sum(source.entry.size for source in sources)
-        stream = self._writer(bucket, name, size)
+        stream = self._writer(bucket, name, None)  # nothing reserved: blocks may be shared
         try:
             for source in sources:
                 if size <= SMALL:
