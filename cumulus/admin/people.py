@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,7 @@ def user() -> None:
 @click.option("--group", "groups", multiple=True, metavar="GROUP", help="Also put into GROUP (repeatable).")
 @click.option("--weight", type=click.IntRange(1, 1000), default=1, help="Share of the bandwidth.")
 @click.option("--unix-user", default="", metavar="U", help="Owner of the files that the user makes.")
+@click.option("--id", "user_id", metavar="HEX", help="Canonical id the user had elsewhere, 64 hex digits.")
 @with_key_options
 @shared_options
 @click.pass_obj
@@ -119,6 +121,7 @@ def user_add(
     groups: tuple[str, ...],
     weight: int,
     unix_user: str,
+    user_id: str | None,
     access_key: str | None,
     secret_key_file: str | None,
     expires: str,
@@ -131,8 +134,10 @@ def user_add(
       cumulus --dir D user add alice
       cumulus --dir D user add bob --access-key BOB --secret-key-file bob.secret
     """
+    if user_id is not None and not re.fullmatch("[0-9a-f]{64}", user_id):
+        raise UsageError("the id is not valid", hint="64 hex digits, as cumulus user show prints it")
     made = User(
-        id=new_user_id(),
+        id=user_id or new_user_id(),
         name=check_name(name),
         display=display,
         email=email.strip().lower(),
@@ -297,7 +302,8 @@ def user_remove(shared: Shared, name: str, give_to: str | None, delete_data: boo
                         data.delete(index, store, bucket.name)
                     count += 1
         admin.remove_user(gone.id)
-    what = "" if not count else f", {count} buckets {'given to ' + heir.name if heir else 'deleted'}"
+    buckets = f"{count} bucket{'s' * (count != 1)}"
+    what = "" if not count else f", {buckets} {'given to ' + heir.name if heir else 'deleted'}"
     shared.done(f"user {gone.name} removed{what}", name=gone.name, id=gone.id, buckets=count)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import sqlite3
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from cumulus_commands import Commands
 
 from cumulus import cli
+from cumulus.admin.options import Shared
 from cumulus.admin.values import parse_count, parse_duration, parse_expiry, parse_size, time_text
 from cumulus.config import Config, load_config
 from cumulus.opening import open_index
@@ -26,6 +28,7 @@ REFUSED = [
     (["user", "add", "bob", "--group", "none"], "not_found", 1),
     (["user", "add", "bob", "--access-key", "a b"], "usage", 2),
     (["user", "add", "bob", "--expires", "soon"], "usage", 2),
+    (["user", "add", "bob", "--id", "12"], "usage", 2),
     (["user", "add", "bob", "--secret-key-file", "/none"], "local_io", 1),
     (["user", "add", "bob", "--secret-key-file", "/dev/null"], "usage", 2),
     (["user", "show", "bob"], "not_found", 1),
@@ -165,9 +168,12 @@ def test_given_key_is_used(run: Commands, tmp_path: Path) -> None:
         "user", "add", "bob", "--access-key", "BOB", "--secret-key-file", str(tmp_path / "secret")
     )
     assert (made["access_key"], made["secret_key"]) == ("BOB", "a-secret-of-old")
+    moved = run.json("user", "add", "dora", "--id", "d" * 64)
+    assert moved["id"] == "d" * 64
+    assert run.refused("user", "add", "eve", "--id", "d" * 64)["code"] == "exists"
     taken = run.refused("user", "add", "carol", "--access-key", "BOB")
     assert taken["code"] == "exists"
-    assert [one["name"] for one in run.json("user", "list")] == ["admin", "alice", "bob"]
+    assert [one["name"] for one in run.json("user", "list")] == ["admin", "alice", "bob", "dora"]
 
 
 def test_refusals_are_one_line(run: Commands) -> None:
@@ -321,6 +327,22 @@ def test_help_of_every_command_has_a_line(capsys: pytest.CaptureFixture[str]) ->
     assert "Usage: cumulus" in capsys.readouterr().err
     assert cli.run(["--json"]) == 2
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "usage"
+
+
+def test_commands_of_the_guide_can_be_typed() -> None:
+    """Each line of its sh blocks is taken by the parser."""
+    page = Path(__file__).resolve().parents[2] / "docs" / "guide" / "cumulus-admin.md"
+    lines = [line for line in page.read_text().splitlines() if line.startswith("cumulus ")]
+    assert len(lines) > 20
+    for line in lines:
+        words = shlex.split(line, comments=True)[1:]
+        command: click.Command = cli.cli
+        context = click.Context(cli.cli, obj=Shared())
+        while isinstance(command, click.Group):
+            name, found, words = command.resolve_command(context, words)
+            assert found is not None, line
+            command, context = found, click.Context(found, parent=context, info_name=name)
+        command.make_context(context.info_name, list(words), parent=context.parent)
 
 
 # values -----------------------------------------------------------------------------------------------
