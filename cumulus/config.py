@@ -43,7 +43,8 @@ class Server(Section, frozen=True, kw_only=True):
         "1 kB/s"
     )
     total_rate: Annotated[
-        str, Meta(description='What each worker sends and takes at most, as "200 MB/s"; empty = no limit.')
+        str,
+        Meta(description='What all workers send and take at most, as "200 MB/s"; empty = no limit.'),
     ] = ""
 
 

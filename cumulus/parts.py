@@ -3,44 +3,61 @@ database, the storage, the gateway over both."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Final
+from functools import partial
+from pathlib import Path
+from typing import Final, cast
 
 from twisted.logger import Logger
 
+from cumulus.auth import lifecycle
 from cumulus.config import Config
 from cumulus.index.api import Directory, Index, IndexFailure, Put
+from cumulus.index.remote import connect_index
+from cumulus.index.server import IndexServer
+from cumulus.index.sqlite import SqliteIndex
 from cumulus.model import Versioning
 from cumulus.opening import open_index, open_store
+from cumulus.ops.jobs import Jobs, hash_waiting
 from cumulus.ops.names import ODD, is_plain
 from cumulus.ops.rows import meta_of, row_of
-from cumulus.rest.call import Gateway
 from cumulus.rest.gateway import S3Gateway, make_gateway
 from cumulus.rest.request import RestSettings
 from cumulus.storage.api import FileStore, StorageError
-from sector.errors import LocalIO, SectorError
+from sector.errors import BadConfig, LocalIO, SectorError
 
 log = Logger()
 
 BATCH: Final = 500
+_ONE_PROCESS: Final = ("memory", "fsspec:memory")
 
 
 class Parts:
-    """A gateway and what it stands on. `close` blocks."""
+    """A gateway and what it stands on. `work` is to be called every second from one thread, `close` at the
+    end; both block. `socket` is where workers find the index."""
 
-    def __init__(self, gateway: Gateway, close: Callable[[], None]) -> None:
+    def __init__(
+        self, gateway: S3Gateway, work: Callable[[], object], close: Callable[[], None], socket: str = ""
+    ) -> None:
         self.gateway = gateway
+        self.work = work
         self.close = close
+        self.socket = socket
 
 
 @contextmanager
-def _errors() -> Iterator[None]:
-    """What the parts raise as what a person is told."""
+def _errors(stack: ExitStack) -> Iterator[None]:
+    """What the parts raise as what a person is told; what was opened before is closed."""
     try:
         yield
     except (StorageError, IndexFailure) as bad:
+        stack.close()
         raise LocalIO(str(bad)) from bad
+    except BaseException:
+        stack.close()
+        raise
 
 
 def _complain(bad: SectorError) -> None:
@@ -78,18 +95,57 @@ def take_in(store: FileStore, index: Index) -> int:
     return count
 
 
+def _open_all(config: Config, stack: ExitStack) -> tuple[Parts, Index, Directory]:
+    index, directory = open_index(config, _complain)
+    stack.callback(directory.close)
+    stack.callback(index.close)
+    store = open_store(config)
+    stack.callback(store.close)
+    count = take_in(store, index)
+    if count:
+        log.info("{count} objects were looked at again after the last stop", count=count)
+    gateway = _gateway(config, store, index, directory)
+    stack.callback(gateway.close)
+    jobs = Jobs(gateway.site, lifecycle, rescan_s=config.storage.rescan_s)
+    return Parts(gateway, jobs.run, stack.close), index, directory
+
+
 def open_parts(config: Config) -> Parts:
     """Everything in this process; what a crash left is put right first. Raises `SectorError`. Blocks."""
-    with ExitStack() as stack, _errors():
-        index, directory = open_index(config, _complain)
-        stack.callback(directory.close)
+    stack = ExitStack()
+    with _errors(stack):
+        return _open_all(config, stack)[0]
+    raise AssertionError("not reached: the errors are raised")
+
+
+def open_head(config: Config) -> Parts:
+    """The same for the head of several workers, with the index offered to them. Raises `SectorError`."""
+    if config.storage.backend.startswith(_ONE_PROCESS):
+        raise BadConfig(
+            f"{config.path}: [storage] backend {config.storage.backend} lives in one process",
+            hint="serve with workers = 1",
+        )
+    stack = ExitStack()
+    with _errors(stack):
+        parts, index, directory = _open_all(config, stack)
+        # the path of a socket may have 107 bytes
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="cumulus-"))
+        server = IndexServer(cast(SqliteIndex, index), directory, Path(scratch, "index"))
+        stack.callback(server.close)
+        parts.socket = str(server.path)
+        return parts
+    raise AssertionError("not reached: the errors are raised")
+
+
+def open_worker(config: Config, socket: str) -> Parts:
+    """A worker's: its own storage, the head's index. Raises `SectorError`. Blocks."""
+    stack = ExitStack()
+    with _errors(stack):
+        index, directory = connect_index(Path(socket))
         stack.callback(index.close)
         store = open_store(config)
         stack.callback(store.close)
-        count = take_in(store, index)
-        if count:
-            log.info("{count} objects were looked at again after the last stop", count=count)
         gateway = _gateway(config, store, index, directory)
         stack.callback(gateway.close)
-        return Parts(gateway, stack.pop_all().close)
+        return Parts(gateway, partial(hash_waiting, gateway.site), stack.close)
     raise AssertionError("not reached: the errors are raised")

@@ -1,10 +1,15 @@
-"""Cumulus put together: settings in, a running service out."""
+"""Cumulus put together: settings in, a running service out; one process, or a head with worker processes.
+
+With one process everything is in it. With more, the head holds the listening socket, the one writer of the
+database and the admin port, and workers serve S3 (decision 0121). `python -m cumulus.service` is a worker.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 import socket
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, cast
 
@@ -13,20 +18,23 @@ import msgspec
 from twisted.application.service import Service
 from twisted.internet import error, tcp
 from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.task import LoopingCall
 from twisted.internet.threads import deferToThread
 from twisted.logger import Logger
 from twisted.protocols.tls import TLSMemoryBIOFactory
+from twisted.python.failure import Failure
 
 from cumulus.admin.options import Shared, shared_options
 from cumulus.config import Config
 from cumulus.http.admin_port import admin_site
+from cumulus.http.control import Control, adopt, read_line
 from cumulus.http.metrics import Sample
 from cumulus.http.settings import HttpSettings
 from cumulus.http.site import Site
 from cumulus.http.tls import TlsFiles
 from cumulus.http.transport import S3Port
-from cumulus.http.workers import WorkerPool
-from cumulus.parts import open_parts
+from cumulus.http.workers import CONTROL_FD, LISTENER_FD, WorkerPool
+from cumulus.parts import Parts, open_head, open_parts, open_worker
 from cumulus.rest.call import Gateway
 from sector.config import Config as DaemonConfig
 from sector.config import LogSection
@@ -37,6 +45,7 @@ log = Logger()
 FINISH_S: Final = 10.0  # for requests under way at the end
 WORKER_END_S: Final = 15.0
 BACKLOG: Final = 1024
+BACKGROUND_S: Final = 1.0
 
 
 def http_settings(config: Config, workers: int = 1) -> HttpSettings:
@@ -126,26 +135,65 @@ def make_cumulus(
     return S3Service(site, reactor, listener, tls)
 
 
+class Background:
+    """Work that is done every second or so in a thread; one that takes longer is not begun twice."""
+
+    def __init__(self, reactor: Any, work: Callable[[], object]) -> None:
+        self._work = work
+        self._running: Deferred[Any] | None = None
+        self._loop = LoopingCall(self._turn)
+        self._loop.clock = reactor
+        self._complaint = ""
+
+    def start(self) -> None:
+        """Begin."""
+        self._loop.start(BACKGROUND_S, now=False)
+
+    def _turn(self) -> Deferred[None]:
+        self._running = deferToThread(self._work)
+        self._running.addCallbacks(self._fine, self._failed)
+        return self._running
+
+    def _fine(self, _result: object) -> None:
+        self._complaint = ""
+
+    def _failed(self, failure: Failure) -> None:
+        text = f"{failure.type.__name__ if failure.type else ''}: {failure.getErrorMessage()}"
+        if text != self._complaint:
+            log.error("work in the background failed: {why}", why=text)
+        self._complaint = text
+
+    async def stop(self) -> None:
+        """Begin no more, and wait for what is under way."""
+        if self._loop.running:
+            self._loop.stop()
+        if self._running is not None and not self._running.called:
+            await self._running
+
+
 class Server(Service):
     """What `cumulus serve` runs: the S3 service in this process or in workers, and the admin port. `ready`
     fires when all of it serves."""
 
     def __init__(
-        self, config: Config, reactor: Any, *, s3: S3Service | None, pool: WorkerPool | None
+        self,
+        config: Config,
+        reactor: Any,
+        parts: Parts,
+        *,
+        s3: S3Service | None = None,
+        pool: WorkerPool | None = None,
     ) -> None:
         self._config = config
         self._reactor = reactor
         self._s3 = s3
         self._pool = pool
         self._admin: Any = None
-        self._close: Callable[[], None] = _nothing
+        self._parts = parts
+        self._background = Background(reactor, parts.work)
         self.ready: Deferred[None] = Deferred()
         self.address: tuple[str, int] = ("", 0)
         self.admin_address: tuple[str, int] = ("", 0)
-
-    def closing(self, close: Callable[[], None]) -> None:
-        """What is to be closed in a thread after all requests have ended."""
-        self._close = close
 
     def startService(self) -> None:
         """Start S3, then the admin port."""
@@ -167,6 +215,7 @@ class Server(Service):
         if self._pool is not None:
             self._pool.start()
             await self._pool.ready
+        self._background.start()
         log.info(
             "S3 on {host} port {port}, admin on {admin_host} port {admin_port}",
             host=self.address[0],
@@ -206,11 +255,9 @@ class Server(Service):
             await self._s3.stopService()
         if self._pool is not None:
             await self._pool.stop(WORKER_END_S)
-        await deferToThread(self._close)
-
-
-def _nothing() -> None:
-    return None
+            self._pool.listener.close()
+        await self._background.stop()
+        await deferToThread(self._parts.close)
 
 
 def on_hangup(reactor: Any, work: Callable[[], None]) -> None:
@@ -221,11 +268,21 @@ def on_hangup(reactor: Any, work: Callable[[], None]) -> None:
 async def make_server(config: Config, reactor: Any) -> Server:
     """All that `cumulus serve` runs, with the storage recovered. Raises `SectorError`."""
     listener = listen_on(config.server.host, config.server.port)
-    address = listener.getsockname()[:2]
-    parts = await deferToThread(open_parts, config)
-    server = Server(config, reactor, s3=make_cumulus(config, reactor, parts.gateway, listener), pool=None)
+    address, count = listener.getsockname()[:2], config.server.workers
+    parts = await deferToThread(open_parts if count == 1 else open_head, config)
+    try:
+        if count == 1:
+            s3 = make_cumulus(config, reactor, parts.gateway, listener)
+            server = Server(config, reactor, parts, s3=s3)
+        else:
+            told = {"config": msgspec.to_builtins(config), "index": parts.socket}
+            command = [sys.executable, "-m", "cumulus.service"]
+            pool = WorkerPool(reactor, command, listener, told, count)
+            server = Server(config, reactor, parts, pool=pool)
+    except SectorError:
+        await deferToThread(parts.close)
+        raise
     server.address = address
-    server.closing(parts.close)
     on_hangup(reactor, server.reload)
     return server
 
@@ -234,14 +291,14 @@ def _daemon(config: Config) -> DaemonConfig:
     return DaemonConfig(log=LogSection(level=config.log.level, format=config.log.format))
 
 
-def serve(config: Config, log_format: str | None = None) -> None:
+def serve(config: Config) -> None:
     """Run the service until SIGTERM or SIGINT. Raises `SectorError`."""
     from sector.daemon import run_service
 
     def make(reactor: Any) -> Awaitable[Server]:
         return make_server(config, reactor)
 
-    run_service(_daemon(config), make, name="cumulus", log_format=log_format)
+    run_service(_daemon(config), make, name="cumulus")
 
 
 @click.command("serve")
@@ -267,7 +324,85 @@ def serve_command(
     if workers is not None:
         section = msgspec.structs.replace(config.server, workers=workers)
         config = msgspec.structs.replace(config, server=section)
+    if log_format is not None:
+        told = msgspec.structs.replace(config.log, format=log_format)
+        config = msgspec.structs.replace(config, log=told)
     if check_config:
         shared.done(f"{config.path}: the settings are right", config=config.path, ok=True)
         return
-    serve(config, log_format)
+    serve(config)
+
+
+# a worker -----------------------------------------------------------------------------------------------
+class WorkerService(Service):
+    """A worker's S3 service, and its end of the control socket: when the head is gone, it ends."""
+
+    def __init__(self, s3: S3Service, parts: Parts, control: socket.socket, reactor: Any) -> None:
+        self._s3 = s3
+        self._parts = parts
+        self._reactor = reactor
+        self._background = Background(reactor, parts.work)
+        self._control = adopt(reactor, control, Control(self._heard, self._head_gone))
+        self._stopping = False
+
+    def startService(self) -> None:
+        """Serve, and say so."""
+        super().startService()
+        self._s3.startService()
+        self._background.start()
+        self._control.say(ready=True)
+
+    def _heard(self, message: dict[str, Any]) -> None:
+        if message.get("do") == "sample":
+            self._control.say(sample=msgspec.to_builtins(self._s3.site.sample(), str_keys=True))
+        elif message.get("do") == "reload":
+            self._s3.reload()
+
+    def _head_gone(self) -> None:
+        if not self._stopping:
+            log.warn("the head process is gone; this worker ends")
+            self._reactor.stop()
+
+    def stopService(self) -> Deferred[None]:
+        """Finish and end."""
+        super().stopService()
+        self._stopping = True
+        return ensureDeferred(self._stop())
+
+    async def _stop(self) -> None:
+        await self._s3.stopService()
+        await self._background.stop()
+        await deferToThread(self._parts.close)
+        self._control.close()
+
+
+def worker_main() -> int:
+    """The main program of a worker process, which the head starts with its two sockets."""
+    from sector.daemon import run_service
+
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    control = socket.socket(fileno=CONTROL_FD)
+    try:
+        told = read_line(control)
+    except EOFError:
+        return 1
+    config = msgspec.convert(told["settings"]["config"], Config)
+    index: str = told["settings"]["index"]
+
+    async def make(reactor: Any) -> WorkerService:
+        parts = await deferToThread(open_worker, config, index)
+        listener = socket.socket(fileno=LISTENER_FD)
+        s3 = make_cumulus(config, reactor, parts.gateway, listener, config.server.workers)
+        return WorkerService(s3, parts, control, reactor)
+
+    try:
+        run_service(_daemon(config), make, name=f"worker {told['worker']}")
+    except SectorError as bad:
+        if control.fileno() >= 0:
+            control.sendall(msgspec.json.encode({"failed": bad.message}) + b"\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(worker_main())

@@ -184,3 +184,8 @@ class S3Port(tcp.Port):
     """A listening port whose connections are `S3Server`s."""
 
     transport = S3Server
+
+    def doRead(self) -> None:
+        """Take one connection: others wait for the same socket in processes that may be less busy."""
+        self.numberAccepts = 1
+        super().doRead()

@@ -46,6 +46,7 @@ class Worker:
         self._began = 0.0
         self._questions: list[Deferred[Sample | None]] = []
         self._process: Any = None
+        self._last_pid = 0
         self._control: Control | None = None
         self._timer: Any = None
         self.ready = False
@@ -73,6 +74,7 @@ class Worker:
         finally:
             theirs.close()
             os.close(null)
+        self._last_pid = self._process.pid
         self._control = adopt(pool.reactor, ours, Control(self._heard, self._silent))
         self._control.say(settings=pool.settings, worker=self._number)
 
@@ -92,7 +94,7 @@ class Worker:
             question.callback(None)
 
     def _has_ended(self, reason: Any) -> None:
-        pool, pid = self._pool, self.pid
+        pool, pid = self._pool, self._last_pid
         self._process, self.ready = None, False
         if self.ended is not None:
             self.ended.callback(None)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,9 +20,9 @@ from s3_server import CUMULUS, Server, cumulus, make, serving, started
 from twisted.internet.testing import MemoryReactorClock
 
 from cumulus.config import parse_config
-from cumulus.parts import open_parts
+from cumulus.parts import open_head, open_parts
 from cumulus.service import listen_on, make_cumulus
-from sector.errors import LocalIO, PortInUse, SectorError
+from sector.errors import BadConfig, LocalIO, PortInUse, SectorError
 
 PORTS = '[server]\nport = 0\n[admin]\nport = 0\n[log]\naccess = "access.log"\n'
 
@@ -39,10 +41,10 @@ def client(server: Server) -> Any:
 
 def until(condition: Callable[[], Any], what: str) -> None:
     """Wait for it."""
-    end = time.monotonic() + 15
+    end = time.monotonic() + 40
     while not condition():
         assert time.monotonic() < end, what
-        time.sleep(0.01)
+        time.sleep(0.05)
 
 
 def refused(directory: Path, *options: str) -> str:
@@ -157,3 +159,47 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     assert "tape" in wrong('[storage]\nbackend = "tape"\n')
     (tmp_path / "D" / "access.log").mkdir()
     assert "cannot open the access log" in wrong("")
+
+
+def children(pid: int) -> set[int]:
+    """Process ids of its children."""
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return {int(word) for word in text.split()}
+
+
+def test_two_workers_are_one_service_and_one_may_die(tmp_path: Path) -> None:
+    """What one has written the other reads and lists at once; the ledger is one; a worker that is killed is
+    replaced and what it had reserved is given back."""
+    directory = tmp_path / "D"
+    with serving(directory, PORTS, "--workers", "2") as server:
+        workers = children(server.process.pid)
+        assert len(workers) == 2
+        s3 = client(server)
+        s3.create_bucket(Bucket="b-2")
+        cumulus("quota", "set", "--bucket", "b-2", "--bytes", "1000", "--dir", str(directory))
+
+        def put(number: int) -> int:
+            try:
+                s3.put_object(Bucket="b-2", Key=f"k{number:02}", Body=bytes(100))
+            except s3.exceptions.ClientError as refused:
+                return 0 if refused.response["Error"]["Code"] == "QuotaExceeded" else 1000
+            assert s3.get_object(Bucket="b-2", Key=f"k{number:02}")["Body"].read() == bytes(100)
+            return 1
+
+        with ThreadPoolExecutor(8) as threads:
+            assert sum(threads.map(put, range(24))) == 10
+        assert len(s3.list_objects_v2(Bucket="b-2")["Contents"]) == 10
+        assert 'operation="PutObject",status="200"} 10' in server.admin("metrics")
+        os.kill(min(workers), signal.SIGKILL)
+        until(lambda: len(children(server.process.pid) - {min(workers)}) == 2, "another worker")
+        until(lambda: '"status": "ok"' in server.admin("health"), "all serve")
+        assert s3.get_object(Bucket="b-2", Key=s3.list_objects_v2(Bucket="b-2")["Contents"][0]["Key"])
+    for pid in workers:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_a_store_in_memory_has_one_process(tmp_path: Path) -> None:
+    config = parse_config('[storage]\nbackend = "memory"\n', str(tmp_path / "cumulus.toml"))
+    with pytest.raises(BadConfig, match="lives in one process"):
+        open_head(config)
