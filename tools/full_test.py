@@ -26,20 +26,24 @@ SHOWN_LINES = 150  # of the log of the first part that failed
 STILL_RUNNING_S = 60.0  # between two lines about what is under way
 POLL_S = 0.2
 END_S = 60.0  # for a part to stop its services after Ctrl-C
+HANGS_S = 600  # a test that takes longer hangs, beside other load too; twice what pytest allows it otherwise
 LIVE = ("tests/integration", "tests/interop")
 USUAL_S = 10  # what a file of LIVE counts for if it is not in LONG
 LONG = {
     "test_cycles": 200,
-    "test_files_cluster": 140,
-    "test_firewall": 120,
-    "test_bad_input": 80,
-    "test_hostile": 80,
-    "test_libudt": 80,
+    "test_bad_input": 120,
+    "test_files_cluster": 110,
+    "test_firewall": 90,
+    "test_libudt": 90,
+    "test_login_cluster": 90,
     "test_libudt_rules": 80,
-    "test_login_cluster": 80,
-    "test_sphere_cluster": 80,
+    "test_sphere_cluster": 70,
+    "test_hostile": 50,
     "test_late_tickets": 30,
+    "test_preflight": 30,
+    "test_reference": 70,
     "test_session_end": 30,
+    "test_hostile_counts": 20,
 }
 INTERRUPTED = 130
 # how parts name what failed: pytest, the C runner, the fuzz targets
@@ -113,7 +117,8 @@ class Part:
 
 def python_tests(name: str, marks: str, ports: range, *paths: str, nice: int = 0) -> Part:
     """The Python tests at `paths` that `marks` selects, with ports of their own."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-m", marks, *paths]
+    how = ["-p", "no:cacheprovider", f"--timeout={HANGS_S}"]
+    command = [sys.executable, "-m", "pytest", *how, "-m", marks, *paths]
     return Part(name, command, nice, {"SECTOR_PORTS": f"{ports[0]}-{ports[-1]}"})
 
 
