@@ -104,6 +104,7 @@ class Spe:
         self.sending = DeferredSemaphore(4)
         self.publishing = DeferredSemaphore(2)
         context.spes = self.slots
+        self.supervisor.watch(self._workers_changed)
         context.on_stop.append(self.stop)
         self.stopped = False
         self._watch = context.clock.callLater(60.0, self._sweep)
@@ -131,6 +132,11 @@ class Spe:
             (RangeFetch, self.range_fetch),
             (BucketOffer, self.bucket_offer),
         ]
+
+    def _workers_changed(self, why: str) -> None:
+        """The slave offers SPEs while it can start workers; heartbeats tell the master."""
+        self.context.spes = 0 if why else self.slots
+        self.context.spes_busy = self.supervisor.busy
 
     # -- helpers ---------------------------------------------------------------------------------
     def _run_thd(self, function: Callable[..., Any], *args: Any) -> Deferred[Any]:

@@ -37,6 +37,14 @@ class Spawner:
 
         return Supervisor(reactor, self, slots=slots, scratch=scratch, limits=limits)
 
+    def restart(self) -> None:
+        """Another process in place of one that has ended. Safe with threads: nothing of ours runs between
+        vfork and exec. From the reactor's thread: the kernel signals a spawner when the thread ends that
+        started it. Raises OSError."""
+        self.stop()
+        fresh = start()
+        self.sock, self.process = fresh.sock, fresh.process
+
     def stop(self) -> None:
         """End the spawner and with it all workers; returns when it is gone (it needs milliseconds)."""
         self.sock.close()
@@ -68,7 +76,7 @@ def command(module: str, arguments: str, *values: str) -> list[str]:
 
 
 def start() -> Spawner:
-    """Start the spawner. To be called before threads, the C core and the reactor exist."""
+    """Start the spawner. Called first before the C core and the reactor exist: it inherits nothing."""
     ours, theirs = channel.pair()
     with theirs:
         line = command(

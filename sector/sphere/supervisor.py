@@ -24,6 +24,7 @@ from twisted.python.failure import Failure
 from sector.clock import Timer
 from sector.errors import Busy, Cancelled, SectorError, Unavailable
 from sector.sphere import channel
+from sector.sphere.keeper import Reader, SpawnerKeeper
 from sector.sphere.spawner import Spawner
 from sector.sphere.tasks import Done, Fault, Outcome, Progress, Task, WorkerLimits, pick_user
 from sector.wire.sphere import SpeState, UdfFault
@@ -35,27 +36,6 @@ DUMP_HEAD = "Fatal Python error: "
 START_S = 60.0
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 OUTSIDE_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
-
-
-class _Reader:
-    """A descriptor for the reactor; calls back when it is readable."""
-
-    def __init__(self, fd: int, ready: Callable[[], None], name: str) -> None:
-        self._fd = fd
-        self._ready = ready
-        self._name = name
-
-    def fileno(self) -> int:
-        return self._fd
-
-    def doRead(self) -> None:
-        self._ready()
-
-    def connectionLost(self, reason: Any) -> None:
-        """Called when the reactor ends."""
-
-    def logPrefix(self) -> str:
-        return self._name
 
 
 @dataclass(eq=False)
@@ -72,7 +52,7 @@ class _Worker:
     scratch: str
     sock: socket.socket
     out: int
-    readers: list[_Reader] = field(default_factory=list)
+    readers: list[Reader] = field(default_factory=list)
     pid: int = 0
     ready: bool = False
     loaded: str = ""
@@ -94,7 +74,6 @@ class Supervisor:
         self, reactor: Any, spawner: Spawner, *, slots: int, scratch: str, limits: WorkerLimits
     ) -> None:
         self.reactor = reactor
-        self.spawner = spawner
         self.slots = max(1, slots)
         self.scratch = scratch
         self.limits = limits
@@ -106,8 +85,8 @@ class Supervisor:
         self._next = 0
         self._told = False
         self._timer: Timer | None = None
-        self._spawn_reader = _Reader(spawner.sock.fileno(), self._from_spawner, "spawner")
-        reactor.addReader(self._spawn_reader)
+        self._watchers: list[Callable[[str], None]] = []
+        self._keeper = SpawnerKeeper(reactor, spawner, self._from_spawner, self._break, self._mend)
         shutil.rmtree(scratch, ignore_errors=True)
         os.makedirs(scratch, mode=0o711)
         os.chmod(scratch, 0o711)
@@ -162,6 +141,10 @@ class Supervisor:
             if w.job == job and w.pid and not w.gone
         ]
 
+    def watch(self, changed: Callable[[str], None]) -> None:
+        """`changed(why)` when no worker can be started any more, `changed("")` when it can be again."""
+        self._watchers.append(changed)
+
     def stop(self) -> None:
         """Kill all workers and the spawner; pending segments end with `Cancelled`."""
         self.broken = "the slave stops"
@@ -173,8 +156,7 @@ class Supervisor:
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
         self.queues.clear()
-        self.reactor.removeReader(self._spawn_reader)
-        self.spawner.stop()
+        self._keeper.stop()
         shutil.rmtree(self.scratch, ignore_errors=True)
 
     # -- choosing --------------------------------------------------------------------------------
@@ -232,11 +214,11 @@ class Supervisor:
             if self.uid:
                 os.chown(scratch, self.uid, self.gid)
             message = {"op": "spawn", "id": number, "scratch": scratch}
-            channel.send(self.spawner.sock, message, [theirs.fileno(), write])
+            self._keeper.send(message, [theirs.fileno(), write])
         except (OSError, channel.Closed) as error:
             channel.close_all([read])
             ours.close()
-            self._break(f"no worker can be started: {error}")
+            self._refuse(job, f"no worker can be started: {error}")
             return None
         finally:
             theirs.close()
@@ -245,8 +227,8 @@ class Supervisor:
         worker = _Worker(number, job, scratch, ours, read)
         self.workers[number] = worker
         worker.readers = [
-            _Reader(ours.fileno(), lambda: self._from_worker(worker), "worker"),
-            _Reader(read, lambda: self._drain(worker), "worker output"),
+            Reader(ours.fileno(), lambda: self._from_worker(worker), "worker"),
+            Reader(read, lambda: self._drain(worker), "worker output"),
         ]
         for reader in worker.readers:
             self.reactor.addReader(reader)
@@ -406,25 +388,16 @@ class Supervisor:
         return text
 
     # -- ends ------------------------------------------------------------------------------------
-    def _from_spawner(self) -> None:
-        while True:
-            try:
-                message, fds = channel.receive(self.spawner.sock)
-            except BlockingIOError:
-                return
-            except (channel.Closed, OSError):
-                self._break("the process that starts workers has ended; restart the slave")
-                return
-            channel.close_all(fds)
-            worker = self.workers.get(message["id"])
-            if worker is None:
-                continue
-            if message["op"] == "started":
-                worker.pid = message["pid"]
-                if worker.gone:
-                    self._kill(worker)
-            else:
-                self._exited(worker, message["status"], message["why"])
+    def _from_spawner(self, message: dict[str, Any]) -> None:
+        worker = self.workers.get(message["id"])
+        if worker is None:
+            return
+        if message["op"] == "started":
+            worker.pid = message["pid"]
+            if worker.gone:
+                self._kill(worker)
+        else:
+            self._exited(worker, message["status"], message["why"])
 
     def _exited(self, worker: _Worker, status: int, why: str) -> None:
         if not worker.gone:  # what it sent before it ended still counts
@@ -488,9 +461,9 @@ class Supervisor:
         """Ask the spawner, its parent, to kill it; the exit message follows."""
         worker.gone = True
         with contextlib.suppress(channel.Closed, OSError):
-            channel.send(self.spawner.sock, {"op": "kill", "id": worker.number})
+            self._keeper.send({"op": "kill", "id": worker.number})
 
-    def _remove(self, worker: _Worker, reader: _Reader) -> None:
+    def _remove(self, worker: _Worker, reader: Reader) -> None:
         self.reactor.removeReader(reader)
 
     def _forget(self, worker: _Worker) -> None:
@@ -504,23 +477,36 @@ class Supervisor:
         # a function may have left a million files
         self.reactor.callInThread(shutil.rmtree, worker.scratch, ignore_errors=True)
 
-    def _break(self, why: str) -> None:
-        """The spawner is gone and its workers with it."""
-        if self.broken:
-            return
-        self.broken = why
-        log.error("sphere: {why}", why=why)
-        self.reactor.removeReader(self._spawn_reader)
-        pending = [entry for queue in self.queues.values() for entry in queue]
-        pending += [w.current for w in self.workers.values() if w.current is not None]
-        self.queues.clear()
-        self.turn.clear()
-        for worker in list(self.workers.values()):
-            worker.current = None
-            self._forget(worker)
+    def _refuse(self, job: str, why: str) -> None:
+        """What waits of a job goes elsewhere."""
+        queue = self.queues.get(job, deque())
+        pending = list(queue)
+        queue.clear()
         for entry in pending:
             if not entry.result.called:
                 entry.result.errback(Failure(Unavailable(why)))
+
+    def _break(self, why: str) -> None:
+        """The spawner is gone and its workers with it."""
+        self.broken = why
+        current = [w.current for w in self.workers.values() if w.current is not None]
+        for worker in list(self.workers.values()):
+            worker.current = None
+            self._forget(worker)
+        for changed in self._watchers:
+            changed(why)
+        for job in list(self.queues):
+            self._refuse(job, why)
+        for entry in current:
+            if not entry.result.called:
+                entry.result.errback(Failure(Unavailable(why)))
+
+    def _mend(self) -> None:
+        """There is another spawner."""
+        self.broken = ""
+        for changed in self._watchers:
+            changed("")
+        self._schedule()
 
     # -- time ------------------------------------------------------------------------------------
     def _tick(self) -> None:

@@ -118,6 +118,9 @@ class Workers(Protocol):
     def states(self, job: str, node: str) -> list[SpeState]:
         """The worker processes of a job."""
 
+    def watch(self, changed: Callable[[str], None]) -> None:
+        """`changed(why)` when no worker can be started any more, `changed("")` when it can be again."""
+
     def stop(self) -> None:
         """Stop everything."""
 

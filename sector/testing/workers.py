@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 
 from sector.clock import Clock, Timer
 from sector.errors import Cancelled, Unavailable
@@ -31,7 +31,7 @@ class _Running:
 
 class SimWorkers:
     """Implements `sector.sphere.tasks.Workers` on a simulated clock. `seconds(task)` says how long a segment
-    takes; `kill()` ends a running worker as kill -9 does."""
+    takes; `kill()` ends a running worker as kill -9 does; `break_down()` the process that starts them."""
 
     def __init__(self, clock: Clock, slots: int, seconds: Callable[[Task], float]) -> None:
         self.clock = clock
@@ -40,6 +40,8 @@ class SimWorkers:
         self.active: list[_Running] = []
         self.queue: list[_Running] = []
         self.stopped = False
+        self.broken = ""
+        self._watchers: list[Callable[[str], None]] = []
         self._pid = 1000
 
     @property
@@ -47,6 +49,8 @@ class SimWorkers:
         return len(self.active)
 
     def run(self, task: Task, progress: Progress) -> Deferred[Outcome]:
+        if self.broken:
+            return fail(Unavailable(self.broken))
         entry: _Running
         result: Deferred[Outcome] = Deferred(lambda _: self._drop(entry))
         entry = _Running(task, result, progress)
@@ -91,6 +95,18 @@ class SimWorkers:
         self._next()
         entry.result.errback(Unavailable(f"worker {entry.pid} was killed by SIGKILL"))
         return True
+
+    def watch(self, changed: Callable[[str], None]) -> None:
+        self._watchers.append(changed)
+
+    def break_down(self, why: str) -> None:
+        """All workers are lost and none can be started for now; "" = again they can."""
+        self.broken = why
+        for entry in [*self.active, *self.queue] if why else []:
+            self._drop(entry)
+            entry.result.errback(Unavailable(why))
+        for changed in self._watchers:
+            changed(why)
 
     def cancel(self, job: str, segment: int, attempt: int) -> bool:
         for entry in [*self.active, *self.queue]:

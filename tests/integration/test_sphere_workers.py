@@ -287,6 +287,49 @@ class WorkerTests(TestCase):
             await deferLater(reactor, 0.05)
         self.assertTrue(gone(pid))
 
+    async def until(self, condition: Any) -> None:
+        for _ in range(400):
+            if condition():
+                return
+            await deferLater(reactor, 0.02)
+        self.fail("it did not come to pass")
+
+    async def test_a_dead_spawner_is_replaced_and_its_workers_die(self) -> None:
+        """What ran or waited goes to another slave; a moment later segments run here again."""
+        seen: list[str] = []
+        self.pool.watch(seen.append)
+
+        def sleep(data: Any, ctx: Any) -> bytes:
+            time.sleep(100)
+            return b""
+
+        pending = [self.pool.run(self.task(sleep, segment=n), lambda fraction, pid: None) for n in range(3)]
+        await self.until(lambda: sum(w.ready for w in self.pool.workers.values()) == 2)
+        pids = [w.pid for w in self.pool.workers.values()]
+        os.kill(self.spawner.process.pid, signal.SIGKILL)
+        for waiting in pending:
+            error = await self.assertFailure(waiting, Unavailable)
+            self.assertIn("has ended; another is started", error.message)
+        self.assertEqual((self.pool.busy, self.pool.waiting()), (0, 0))
+        refused = self.pool.run(self.task(sleep), lambda fraction, pid: None)
+        await self.assertFailure(refused, Unavailable)
+        await self.until(lambda: all(gone(pid) for pid in pids))
+        await self.until(lambda: len(seen) == 2)
+        self.assertEqual((bool(seen[0]), seen[1]), (True, ""))
+        task = self.task(lambda data, ctx: bytes(data)[::-1])
+        self.assertEqual(self.output(task, await self.run_task(task)), b"olleh")
+
+    async def test_a_worker_without_room_for_its_folder_is_an_error_of_its_segment(self) -> None:
+        """Not of the slave: the next segment may find room."""
+        away = self.pool.scratch + ".away"
+        os.rename(self.pool.scratch, away)
+        task = self.task(lambda data, ctx: bytes(data))
+        error = await self.assertFailure(self.run_task(task), Unavailable)
+        self.assertIn("no worker can be started", error.message)
+        os.rename(away, self.pool.scratch)
+        task = self.task(lambda data, ctx: bytes(data))
+        self.assertEqual(self.output(task, await self.run_task(task)), b"hello")
+
     async def test_workers_die_with_a_killed_slave(self) -> None:
         code = (
             "import sys, time, os; sys.path.append(sys.argv[1])\n"
