@@ -194,7 +194,7 @@ def list_jobs(shared: Shared) -> None:
 @shared_options
 @click.pass_obj
 def show(shared: Shared, job_id: str) -> None:
-    """One job: segments, worker processes, errors. ID may be cut short."""
+    """One job: segments, worker processes, slaves left out, errors. ID may be cut short."""
     info: JobInfo = call(shared, JobShow(job_id[:16]))
     if shared.json:
         print_json(_detailed(info))
@@ -208,6 +208,8 @@ def show(shared: Shared, job_id: str) -> None:
             [(s.node, s.pid, "-" if s.segment < 0 else s.segment, f"{s.progress:.0%}") for s in info.spes],
             right=(1, 2, 3),
         )
+    for node, why in sorted(info.left_out.items()):
+        click.echo(f"left out: {printable(why)}" if node in why else f"left out: {node}: {printable(why)}")
     for error in info.errors:
         where = f"segment {error.segment}" if error.segment >= 0 else "job"
         where += f", record {error.record}" if error.record >= 0 else ""
@@ -254,7 +256,8 @@ def _detailed(info: JobInfo) -> dict[str, Any]:
         }
         for spe in info.spes
     ]
-    return _listed(info) | {"spes": spes, "errors": [_fault(error) for error in info.errors]}
+    faults = [_fault(error) for error in info.errors]
+    return _listed(info) | {"spes": spes, "left_out": info.left_out, "errors": faults}
 
 
 def _fault(fault: UdfFault) -> dict[str, Any]:

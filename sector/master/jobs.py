@@ -43,6 +43,7 @@ from sector.wire.sphere import (
     JobStarted,
     JobTable,
     JobTaken,
+    LeftOut,
     PeerToken,
     Runtime,
     SpeNode,
@@ -83,6 +84,7 @@ class JobState(msgspec.Struct, array_like=True):
     counts: JobCounts = JobCounts()
     errors: Annotated[list[UdfFault], Meta(max_length=20)] = []
     slaves: list[str] = []
+    left_out: LeftOut = {}
 
 
 @dataclass
@@ -288,6 +290,7 @@ class Jobs:
             return JobOrder(True, job.why or f"job {job.id} has ended")
         live.heard = self.context.clock.seconds()
         job.counts, job.stage, job.errors = request.counts, request.stage, list(request.errors)
+        job.left_out = dict(request.left_out)
         if request.state != "running":
             why = job.errors[0].message[:200] if job.errors else ""
             await self._end(job, request.state, why)
@@ -424,6 +427,7 @@ def _info(job: JobState, spes: list[SpeState] | None = None) -> JobInfo:
         job.counts,
         spes or [],
         job.errors,
+        job.left_out,
     )
 
 

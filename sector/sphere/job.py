@@ -23,7 +23,7 @@ from sector.errors import SectorError
 from sector.model import check_path
 from sector.sphere.inputs import find_files, make_segments
 from sector.sphere.job_buckets import BucketBook
-from sector.sphere.job_nodes import Nodes, is_silence
+from sector.sphere.job_nodes import UNFIT, Nodes, is_silence
 from sector.sphere.job_request import Options, failure_fault, fault_error, segment_request
 from sector.sphere.job_results import ResultBox
 from sector.sphere.job_stage import BucketStage
@@ -141,7 +141,10 @@ class JobDriver:
 
     def status(self) -> Status:
         """How it stands."""
-        return Status(self.id, self.state, self.stage, self.counts(), tuple(self.faults), len(self.parts))
+        left_out = dict(self.nodes.left_out) if self.nodes is not None else {}
+        return Status(
+            self.id, self.state, self.stage, self.counts(), tuple(self.faults), len(self.parts), left_out
+        )
 
     def counts(self) -> JobCounts:
         """Numbers so far."""
@@ -312,14 +315,15 @@ class JobDriver:
             plan.progress(segment, attempt, node, percent / 100, self.clock.seconds())
 
         here_now = (segment, attempt, node)
+        answered = False
         self._local.add(here_now)
         try:
             await self.nodes.ship(node)
             self._local.discard(here_now)
             heard(0)
-            done: SegmentDone = await self.nodes.call(
-                node, self._request(segment, attempt), deadline_s=RUN_S, on_progress=heard
-            )
+            request = self._request(segment, attempt)
+            done: SegmentDone = await self.nodes.call(node, request, deadline_s=RUN_S, on_progress=heard)
+            answered = True
             self._local.add(here_now)
             await self._take(done, node)
         except (errors.Busy, errors.LeaseHeld):
@@ -337,7 +341,10 @@ class JobDriver:
             else:
                 self._fail(error)
         except SectorError as error:
-            self._fail(error)
+            if isinstance(error, UNFIT) and not answered:  # else it is our own disk
+                self.leave_out(node, error)
+            else:
+                self._fail(error)
         else:
             if not done.fault:
                 self.do(plan.finished(segment, attempt, node, self.clock.seconds()))
@@ -407,6 +414,20 @@ class JobDriver:
             self.do(self.plan.node_lost(node, self.clock.seconds()))
         self.spawn(self.rejoin())
 
+    def leave_out(self, node: str, error: SectorError) -> None:
+        """The slave's disk is full or fails: its segments and buckets go to others. The job fails with the
+        last one's error."""
+        assert self.plan is not None and self.nodes is not None
+        if self.error is not None or self.ended or node in self.nodes.left_out:
+            return
+        log.warn("job {job} does without slave {node}: {why}", job=self.id, node=node, why=error.message)
+        others = self.nodes.leave_out(node, error.message)
+        if self.book is not None and self.nodes.up:
+            self.book.lose_node(node, [link.info.node for link in self.nodes.up])
+        self.do(self.plan.node_out(node, self.clock.seconds()))
+        if not others:
+            self._fail(error)
+
     async def rejoin(self) -> None:
         """Ask the master for the slaves of now; take back those that returned, replace those that do not."""
         assert self.plan is not None and self.nodes is not None
@@ -432,15 +453,16 @@ class JobDriver:
         self._give_up(now, {info.node for info in started.nodes})
 
     def _give_up(self, now: float, present: set[str]) -> None:
-        """Buckets of slaves that have been away for long move to others."""
+        """Buckets of slaves that have been away for long, or are left out, move to others."""
         assert self.nodes is not None and self.plan is not None
         for name, link in self.nodes.links.items():
-            if name in present:
+            left_out = name in self.nodes.left_out
+            if name in present and not left_out:
                 continue
             if link.up:
                 self.nodes.mark_lost(name)
                 self.do(self.plan.node_lost(name, now))
-            if self.book is not None and now - link.lost_at >= GONE_S:
+            if self.book is not None and (left_out or now - link.lost_at >= GONE_S):
                 others = [other.info.node for other in self.nodes.up]
                 if others:
                     self.book.lose_node(name, others)
@@ -464,7 +486,7 @@ class JobDriver:
             for segment, attempt, node in self._local:  # the slave is not what we wait for
                 self.plan.progress(segment, attempt, node, 0.0, now)
             self.do(self.plan.tick(now))
-            if any(not link.up for link in self.nodes.links.values()):
+            if self.nodes.missed:
                 await self.rejoin()
 
     async def _report_loop(self) -> None:
@@ -491,7 +513,8 @@ class JobDriver:
     async def _report(self, state: str, why: BaseException | None = None) -> JobOrder:
         """`why` it failed is told when no function is to blame."""
         faults = self.faults[:20] or ([failure_fault(why)] if why is not None else [])
-        request = JobReport(self.id, state, self.counts(), self.stage, faults)
+        left_out = self.nodes.left_out if self.nodes is not None else {}
+        request = JobReport(self.id, state, self.counts(), self.stage, faults, left_out)
         patience = 0.0 if self.hurry else 30.0
         order: JobOrder = await self.client.call(request, deadline_s=5.0, patience_s=patience)
         return order

@@ -13,7 +13,7 @@ from twisted.python.failure import Failure
 
 from sector.client.cloud import CloudClient
 from sector.clock import pause
-from sector.errors import Busy, SectorError, TimedOut, Unreachable
+from sector.errors import Busy, LocalIO, NoSpace, SectorError, TimedOut, Unreachable
 from sector.gmp.api import TOKEN_BYTES, GmpKey, Peer
 from sector.keys import client_slave_key
 from sector.resolve import literal_host
@@ -24,6 +24,8 @@ log = Logger()
 BLOB_S = 120.0
 SILENCE = (Unreachable, TimedOut)
 """A call failed because the slave, or the way to it, is gone; not for what it said."""
+UNFIT = (NoSpace, LocalIO)
+"""What a slave says whose disk is full or fails: another can do the work."""
 _shared_keys: dict[int, dict[int, int]] = {}
 
 
@@ -80,6 +82,7 @@ class Nodes:
         self.job = job
         self.blobs = blobs
         self.links: dict[str, NodeLink] = {}
+        self.left_out: dict[str, str] = {}
         self._keys: set[int] = set()
 
     def __getitem__(self, node: str) -> NodeLink:
@@ -91,9 +94,12 @@ class Nodes:
         return [self.links[name] for name in sorted(self.links) if self.links[name].up]
 
     async def take(self, infos: list[SpeNode]) -> list[tuple[str, bool]]:
-        """What the master says now: (node, whether it is new or restarted) for each. Others stay."""
+        """What the master says now: (node, whether it is new or restarted) for each that is not left out.
+        Others stay."""
         news = []
         for info in infos:
+            if info.node in self.left_out:
+                continue
             known = self.links.get(info.node)
             fresh = known is None or known.info.instance != info.instance
             if fresh or known is None or known.info.key_id != info.key_id:
@@ -139,6 +145,17 @@ class Nodes:
         link.up = False
         link.lost_at = self.client.clock.seconds()
         return True
+
+    def leave_out(self, node: str, why: str) -> bool:
+        """The job does without this slave from now on; whether any is left, though it may be away now."""
+        self.left_out.setdefault(node, why[:500])
+        self.links[node].up = False
+        return any(name not in self.left_out for name in self.links)
+
+    @property
+    def missed(self) -> bool:
+        """Whether one does not answer that is not left out."""
+        return any(not link.up for name, link in self.links.items() if name not in self.left_out)
 
     def call(self, node: str, request: Request, *, deadline_s: float = 30.0, on_progress: Any = None) -> Any:
         """A request to a slave under the job's key."""

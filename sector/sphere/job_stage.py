@@ -11,7 +11,7 @@ from twisted.python.failure import Failure
 from sector.clock import pause
 from sector.errors import Conflict, LeaseHeld, SectorError, Unavailable
 from sector.sphere.job_buckets import BucketBook
-from sector.sphere.job_nodes import SILENCE, is_silence
+from sector.sphere.job_nodes import SILENCE, UNFIT, is_silence
 from sector.wire.sphere import BucketSeal, Deliver, DeliverDone, Route, SealDone
 
 if TYPE_CHECKING:
@@ -78,6 +78,8 @@ class BucketStage:
         except SectorError as error:
             if is_silence(error):
                 self.driver.node_trouble(home)
+            elif isinstance(error, UNFIT):
+                self.driver.leave_out(home, error)
             self.book.home.pop(segment, None)
             self.driver.do(self.plan.redo(segment, self.driver.clock.seconds()))
             return
@@ -120,11 +122,14 @@ class BucketStage:
 
     async def _not_sealed(self, route: Route, error: BaseException) -> None:
         """What to do about buckets that are not sealed; raises what cannot be helped."""
-        if not isinstance(error, (Conflict, LeaseHeld, Unavailable, *SILENCE)):
+        if not isinstance(error, (Conflict, LeaseHeld, Unavailable, *UNFIT, *SILENCE)):
             raise error
         log.info("buckets on {node} are not sealed: {why}", node=route.node, why=str(error))
         if isinstance(error, LeaseHeld):  # of an attempt that was cut short; it ends by itself
             await pause(self.driver.clock, 2.0)
+            return
+        if isinstance(error, UNFIT):
+            self.driver.leave_out(route.node, error)
             return
         if not isinstance(error, Conflict):
             self.driver.node_trouble(route.node)

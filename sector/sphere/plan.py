@@ -258,6 +258,19 @@ class Plan:
                 effects += self._lose(attempt, now, f"slave {node} was lost", state)
         return effects + self._fill(now)
 
+    def node_out(self, node: str, now: float) -> list[Effect]:
+        """A node cannot serve this job: others run what it was running. No attempt counts as lost."""
+        effects: list[Effect] = []
+        state = self.nodes.get(node)
+        for attempt in list(state.running.values()) if state is not None else []:
+            self._release(attempt)
+            effects.append(Stop(attempt.segment, attempt.number, node))
+            if not self.ended:
+                self._wait(attempt.segment)
+                self.retries += 1
+        self.nodes.pop(node, None)
+        return effects + self._fill(now)
+
     def progress(self, segment: int, attempt: int, node: str, fraction: float, now: float) -> None:
         """A sign of life of an attempt."""
         running = self._find(segment, attempt, node)
@@ -300,8 +313,7 @@ class Plan:
         if running is None:
             return []
         self._release(running)
-        self.waiting[segment] = None
-        self.waiting = dict.fromkeys(sorted(self.waiting))
+        self._wait(segment)
         self.nodes[node].resting_until = now + rest_s
         return self._fill(now)
 
@@ -320,8 +332,7 @@ class Plan:
             return []
         if segment in self.done:
             self.done.discard(segment)
-            self.waiting[segment] = None
-            self.waiting = dict.fromkeys(sorted(self.waiting))
+            self._wait(segment)
             self.retries += 1
             self.ended = False
         return self._fill(now)
@@ -380,6 +391,11 @@ class Plan:
     def _running(self, segment: int) -> list[_Attempt]:
         return [s.running[segment] for s in self.nodes.values() if segment in s.running]
 
+    def _wait(self, segment: int) -> None:
+        """It waits for a slot, in input order."""
+        self.waiting[segment] = None
+        self.waiting = dict.fromkeys(sorted(self.waiting))
+
     def _release(self, attempt: _Attempt) -> None:
         state = self.nodes.get(attempt.node)
         if state is not None:
@@ -403,8 +419,7 @@ class Plan:
         if lost >= self.limits.attempts:
             return self._end(Failed(segment, f"segment {segment} was lost {lost} times, last: {why}", False))
         self.retries += 1
-        self.waiting[segment] = None
-        self.waiting = dict.fromkeys(sorted(self.waiting))
+        self._wait(segment)
         return []
 
     def _end(self, failed: Failed) -> list[Effect]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,7 +107,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Status:
-    """How a job stands. `state` "starting", "running", "done", "failed", "cancelled"."""
+    """How a job stands. `state` "starting", "running", "done", "failed", "cancelled". `left_out` = slaves
+    that it does without since their disk was full or failed, and why."""
 
     job: str
     state: str
@@ -115,6 +116,7 @@ class Status:
     counts: JobCounts
     errors: tuple[UdfFault, ...] = ()
     parts: int = 0
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def fraction(self) -> float:

@@ -141,6 +141,10 @@ class JobCounts(msgspec.Struct, frozen=True, array_like=True):
     seconds: float = 0.0
 
 
+LeftOut = Annotated[dict[Name, Text], Meta(max_length=4096)]
+"""Slaves that a job does without, and why: a full disk, a disk that fails."""
+
+
 @request(0x0403, reply=JobOrder, safe=True)
 class JobReport(Request, frozen=True, array_like=True):
     """The driver tells how the job stands. `state` "running", "done", "failed" or "cancelled"; the last
@@ -151,6 +155,7 @@ class JobReport(Request, frozen=True, array_like=True):
     counts: JobCounts
     stage: U32 = 1
     errors: Annotated[list[UdfFault], Meta(max_length=20)] = []
+    left_out: LeftOut = {}
 
 
 class SpeState(msgspec.Struct, frozen=True, array_like=True):
@@ -175,6 +180,7 @@ class JobInfo(Message, frozen=True, array_like=True):
     counts: JobCounts
     spes: Annotated[list[SpeState], Meta(max_length=65536)] = []
     errors: Annotated[list[UdfFault], Meta(max_length=20)] = []
+    left_out: LeftOut = {}
 
 
 class JobTable(Message, frozen=True, array_like=True):

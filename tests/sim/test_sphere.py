@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 from collections.abc import Iterator
@@ -15,12 +16,14 @@ from sector import errors
 from sector.client.cloud import CloudClient
 from sector.master.jobs import register_jobs
 from sector.model import Right, Version
+from sector.slave import spe_job
 from sector.slave.spe import register_spe
 from sector.sphere.job import JobDriver
 from sector.sphere.job_request import Options, fault_error
 from sector.sphere.pack import pack
 from sector.sphere.plan import Segment, Source, Span
 from sector.sphere.records import encode, from_lengths
+from sector.sphere.result import Spool
 from sector.sphere.stream import SphereStream
 from sector.testing.cluster import SimCluster
 from sector.testing.workers import SimSpawner
@@ -224,6 +227,101 @@ def test_killed_workers_and_slaves_change_nothing(sim: SphereSim, attempt: int) 
     assert counts.done == counts.total == 32
     assert counts.retries >= int(killed)
     driver.plan.check_invariants()  # type: ignore[union-attr]
+
+
+def disk_says(
+    monkeypatch: pytest.MonkeyPatch, trouble: dict[str, int], name: str = "create_output_thd"
+) -> None:
+    """Results of segments meet this errno on these slaves."""
+    real = getattr(spe_job, name)
+
+    def fake(path: str, *rest: Any) -> Any:
+        for node, code in trouble.items():
+            if f"/{node}/" in path:
+                raise OSError(code, os.strerror(code), path)
+        return real(path, *rest)
+
+    monkeypatch.setattr(spe_job, name, fake)
+
+
+@pytest.mark.parametrize(("code", "says"), [(errno.ENOSPC, "its disk is full"), (errno.EIO, "Input/output")])
+def test_a_slave_whose_disk_is_full_or_fails_is_left_out(
+    sim: SphereSim, monkeypatch: pytest.MonkeyPatch, code: int, says: str
+) -> None:
+    """Its segments run elsewhere, however many it had; the report says why it was left out."""
+    cloud = sim.client()
+    contents = store(sim, cloud, 12)
+    sim.wait(cloud.replicate("/in", copies=2, wait=True))
+    disk_says(monkeypatch, {"s1": code, "s3": code})
+    driver = sim.job(cloud, SphereStream(cloud, "/in"), lambda data, ctx: bytes(data), in_order=True)
+    assert [part.data for part in parts(sim, driver)] == contents
+    left_out = driver.status().left_out
+    assert sorted(left_out) == ["s1", "s3"]
+    assert all(says in why and f"slave {node}" in why for node, why in left_out.items())
+    info = sim.wait(cloud.call(JobShow(driver.id)))
+    assert (info.state, info.left_out) == ("done", left_out)
+
+
+def test_buckets_of_a_full_slave_go_to_others(sim: SphereSim, monkeypatch: pytest.MonkeyPatch) -> None:
+    cloud = sim.client()
+    contents = store(sim, cloud, 6)
+    disk_says(monkeypatch, {"s2": errno.ENOSPC})
+    stream = SphereStream(cloud, "/in", record_size=10, granularity="batch")
+    driver = sim.job(cloud, stream, scatter, output="/out/b", buckets=7, segment_bytes=30 * KB)
+    sim.wait(driver.wait(), 900)
+    assert [sim.wait(cloud.read(f"/out/b.{b}")) for b in range(7)] == expected_buckets(contents, 7)
+    assert list(driver.status().left_out) == ["s2"]
+    assert "s2" not in {item.node for item in driver.book.table.ranges}  # type: ignore[union-attr]
+    driver.plan.check_invariants()  # type: ignore[union-attr]
+
+
+def test_a_job_fails_when_no_slave_has_room(sim: SphereSim, monkeypatch: pytest.MonkeyPatch) -> None:
+    cloud = sim.client()
+    store(sim, cloud)
+    disk_says(monkeypatch, dict.fromkeys(("s1", "s2", "s3", "s4"), errno.ENOSPC))
+    driver = sim.job(cloud, SphereStream(cloud, "/in"), lambda data, ctx: bytes(data))
+    with pytest.raises(errors.NoSpace, match="its disk is full"):
+        sim.wait(driver.wait())
+    info = sim.wait(cloud.call(JobShow(driver.id)))
+    assert (info.state, len(info.left_out), info.errors[0].code) == ("failed", 4, "no_space")
+
+
+def test_the_clients_own_full_disk_is_no_fault_of_a_slave(
+    sim: SphereSim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud = sim.client()
+    store(sim, cloud, 1)
+
+    def full(self: Spool, offset: int, data: bytes) -> None:
+        raise errors.LocalIO("results cannot be kept in /tmp: No space left on device")
+
+    monkeypatch.setattr(Spool, "put_thd", full)
+    driver = sim.job(cloud, SphereStream(cloud, "/in"), lambda data, ctx: bytes(data)[:9])
+    with pytest.raises(errors.LocalIO, match="cannot be kept in /tmp"):
+        sim.wait(driver.wait())
+    assert driver.status().left_out == {}
+
+
+def test_a_slave_that_cannot_start_workers_offers_none(sim: SphereSim) -> None:
+    """What it ran goes to others; new jobs do not meet it; it comes back when it can."""
+    cloud = sim.client()
+    contents = store(sim, cloud, 12)
+    stream = SphereStream(cloud, "/in")
+    driver = sim.job(cloud, stream, lambda data, ctx: bytes(data), in_order=True)
+    sim.advance(0.3)
+    workers = sim.spawners["s2"].made
+    assert workers is not None
+    workers.break_down("the process that starts workers has ended")
+    assert [part.data for part in parts(sim, driver)] == contents
+    sim.advance(3)
+    second = sim.job(cloud, stream, lambda data, ctx: bytes(data))
+    assert sorted(second.nodes.links) == ["s1", "s3", "s4"]  # type: ignore[union-attr]
+    sim.wait(second.wait())
+    workers.break_down("")
+    sim.advance(3)
+    third = sim.job(cloud, stream, lambda data, ctx: bytes(data))
+    assert sorted(third.nodes.links) == ["s1", "s2", "s3", "s4"]  # type: ignore[union-attr]
+    sim.wait(third.wait())
 
 
 def test_restarted_bucket_node_keeps_its_ledger(sim: SphereSim) -> None:

@@ -288,3 +288,15 @@ def test_the_record_of_a_job_that_never_began(
     assert (told["segment"], told["record"], told["message"]) == (None, None, "/a has no record index")
     assert run(["job", "show", "4f"]) == 0
     assert "\njob: NotFound: /a has no record index" in capsys.readouterr().out
+
+
+def test_job_show_names_slaves_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the reason, also of a job that is done without them."""
+    left_out = {"s2": "slave s2: its disk is full", "s4": "Input/output error\x1b[2J"}
+    info = JobInfo("4f" * 8, "alice", "done", 1, "f", 1.0, 2.0, JobCounts(), [], [], left_out)
+    monkeypatch.setattr(compute, "call", lambda shared, *requests: info)
+    assert out("job", "show", "4f").splitlines()[-2:] == [
+        "left out: slave s2: its disk is full",
+        "left out: s4: Input/output error\\x1b[2J",
+    ]
+    assert json.loads(out("job", "show", "4f", "--json"))["left_out"] == left_out

@@ -323,3 +323,23 @@ def test_cut_survives_records_larger_than_a_segment() -> None:
     offsets = np.array([0, 10, 5000, 5010], dtype=np.int64)
     pieces = cut([source(size=5010, width=0)], [offsets], 100, smax=100)
     assert [(p[0].offset, p[0].length) for p in pieces] == [(0, 10), (10, 4990), (5000, 10)]
+
+
+def test_a_node_that_cannot_serve_counts_no_attempt_as_lost() -> None:
+    """Six nodes in turn are full: five lost attempts would end the job, these do not."""
+    plan = build(2, [("a",)], Limits(attempts=2))
+    effects = [effect for n in "abcdefg" for effect in plan.node_up(n, 2, 0.0)]
+    assert {effect.node for effect in effects if isinstance(effect, Start)} == {"a"}
+    for node in "abcdef":
+        effects = plan.node_out(node, 1.0)
+        plan.check_invariants()
+        assert not any(isinstance(effect, Failed) for effect in effects)
+    assert {item[2] for item in plan.running()} == {"g"}
+    assert node_of_stops(plan.node_out("g", 2.0)) == {"g"}
+    assert sorted(plan.waiting) == [0, 1] and plan.losses == {}
+    assert plan.node_out("g", 3.0) == []
+
+
+def node_of_stops(effects: list[object]) -> set[str]:
+    """The nodes whose attempts are cancelled."""
+    return {effect.node for effect in effects if isinstance(effect, Stop)}
