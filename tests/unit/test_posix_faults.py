@@ -96,6 +96,15 @@ def test_errors_of_the_kernel_have_names(number: int, kind: type[StorageError]) 
     assert TABLE.get(number, Unavailable) is kind
 
 
+def failure_of(store: PosixStore, name: str, body: bytes) -> StorageError | None:
+    """What a put raises."""
+    try:
+        put(store, name, body)
+    except StorageError as error:
+        return error
+    return None
+
+
 STEPS = ("create", "write", "set_times", "set_xattr", "reserve", "sync_data", "sync", "rename", "make_dir")
 
 
@@ -118,9 +127,13 @@ def test_a_put_that_fails_anywhere_has_not_happened(
             put(store, "a", b"old")
             renames = disk.calls["rename"]
             disk.fail(call, number, nth)
-            with pytest.raises(TABLE.get(number, Unavailable)):
-                put(store, name, b"y" * size)
+            reached = disk.calls.get(call, 0) + nth
+            error = failure_of(store, name, b"y" * size)
             disk.heal()
+            if disk.calls[call] < reached:  # one call less: the journal was new the first time
+                assert error is None
+                continue
+            assert type(error) is TABLE.get(number, Unavailable)
             assert drafts(tmp_path) == []
             if call == "rename" or disk.calls["rename"] == renames:
                 assert get(store, "a") == b"old"
