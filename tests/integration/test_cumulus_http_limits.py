@@ -119,7 +119,7 @@ def test_a_body_that_does_not_come_is_refused_and_undone(quick: Floor, length: i
 
 def test_a_body_that_waits_for_us_is_not_slow() -> None:
     """Time in which we do not read is not the client's."""
-    with floor(header_timeout_s=0.2, min_body_rate=100_000_000) as running:
+    with floor(header_timeout_s=0.3, min_body_rate=1) as running:
         running.gateway.hold.clear()
         wire = running.connect().send(request("/b/k", "PUT", "Content-Length: 2000000"))
         sender = threading.Thread(target=wire.send, args=(bytes(2_000_000),))
