@@ -84,7 +84,7 @@ def take_in(store: FileStore, index: Index) -> int:
         meta = None if bucket is None else meta_of(bucket, entry)
         if bucket is None or meta is None or not (is_plain(entry.name) or entry.name.startswith(ODD)):
             continue
-        keep = bucket.versioning is Versioning.ENABLED
+        keep = bucket.versioning is not Versioning.OFF
         batch.append(Put(row=row_of(bucket, entry, meta), keep=keep))
         count += 1
         if len(batch) == BATCH:
