@@ -70,7 +70,9 @@ class Done:
 
 
 def hash_waiting(site: Site) -> int:
-    """Hash files that were made outside and asked for; how many."""
+    """What each process has left for later: hash files that were made outside and asked for (how many is
+    returned), remove bodies that were replaced and have had their last readers."""
+    site.empty_bin()
     count = 0
     while site.unhashed and count < MOST_AT_ONCE:
         name, key = site.unhashed.popleft()
@@ -107,7 +109,7 @@ class Jobs:
         if self._is_due("expire", self.expire_s):
             self._each(lambda bucket: self.expire(bucket, done))
         if self._is_due("sweep", self.sweep_s):
-            done.swept += self.site.store.sweep(STALE_S) + self.site.empty_bin()
+            done.swept += self.site.store.sweep(STALE_S)
             self._each(lambda bucket: sweep(self.site, bucket, done))
         return done
 

@@ -13,7 +13,9 @@ from s3_world import SECOND, World
 
 from cumulus.auth import lifecycle
 from cumulus.ops import find as finding
+from cumulus.ops import jobs as background
 from cumulus.ops.jobs import Done, Jobs, hash_waiting
+from cumulus.rest.call import Sink
 
 DAY = 24 * 3600 * SECOND
 
@@ -86,22 +88,26 @@ def test_a_copy_of_unhashed_bytes_has_a_true_etag(
     assert world.ask("HEAD", "/bkt/copy").headers["etag"] == md5(b"many bytes")
 
 
-def test_a_rescan_takes_in_what_came_changed_and_went(world: World, data: Path) -> None:
+def test_a_rescan_takes_in_what_came_changed_and_went(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Page by page, of which there are three here."""
+    monkeypatch.setattr(background, "PAGE", 50)
     for name in ("kept", "changed", "removed", "odd//name"):
         world.ask("PUT", f"/bkt/{name}", b"old")
-    for number in range(1100):
+    for number in range(120):
         (data / f"new{number:04}").write_bytes(b"x")
     (data / "changed").write_bytes(b"more bytes than before")
     (data / "removed").unlink()
     (data / "link").symlink_to("kept")
     os.mkfifo(data / "fifo")
     done = work(world)
-    assert (done.renewed, done.gone) == (1101, 1)
+    assert (done.renewed, done.gone) == (121, 1)
     pages = world.boto().get_paginator("list_objects_v2").paginate(Bucket="bkt")
     rows = {row["Key"]: row["Size"] for page in pages for row in page["Contents"]}
-    assert len(rows) == 1103 and rows["changed"] == 22 and rows["odd//name"] == 3
+    assert len(rows) == 123 and rows["changed"] == 22 and rows["odd//name"] == 3
     assert not rows.keys() & {"removed", "link", "fifo"}
-    assert world.index.usage("bucket", "bkt").bytes == 1100 + 3 + 3 + 22
+    assert world.index.usage("bucket", "bkt").bytes == 120 + 3 + 3 + 22
     again = work(world)
     assert (again.renewed, again.gone) == (0, 0)
 
@@ -217,3 +223,18 @@ def test_cors(world: World) -> None:
     assert refused.headers["access-control-allow-origin"] == "https://page.example"
     client.delete_bucket_cors(Bucket="bkt")
     assert world.ask("OPTIONS", "/bkt/k", user="", headers=ask).status == 403
+
+
+def test_replaced_bodies_of_storage_that_cannot_replace_go_after_their_readers(tmp_path: Path) -> None:
+    """Each body has a name of its own there; a reader of the old one finishes on it."""
+    world = World(STORES["fsspec"](tmp_path))
+    world.ask("PUT", "/bkt")
+    world.ask("PUT", "/bkt/k", b"old")
+    call, reply = world.open("GET", "/bkt/k")
+    world.ask("PUT", "/bkt/k", b"new")
+    assert not isinstance(reply, Sink) and world.read(call, reply).body == b"old"
+    assert len(world.store.names("bkt", prefix=".cumulus/bodies/")) == 2
+    work(world, 1)
+    assert len(world.store.names("bkt", prefix=".cumulus/bodies/")) == 1
+    assert world.ask("GET", "/bkt/k").body == b"new"
+    world.close()
