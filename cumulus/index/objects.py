@@ -21,6 +21,10 @@ NEWEST: Final = (
     f"SELECT {FIELDS}, marker FROM versions WHERE bucket = ? AND key = ? ORDER BY stamp DESC LIMIT 1"
 )
 EXACT: Final = f"SELECT {FIELDS}, marker FROM versions WHERE bucket = ? AND key = ? AND version = ?"
+_OLDER: Final = (
+    f"SELECT {FIELDS}, marker FROM versions WHERE bucket = ? AND key = ? AND stamp <= ? "
+    "ORDER BY stamp DESC LIMIT 1"
+)
 _INTO_OBJECTS: Final = (
     f"INSERT INTO objects (bucket, {FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (bucket, key) DO UPDATE SET version = excluded.version, stamp = excluded.stamp, "
@@ -184,13 +188,15 @@ def remove(tx: Tx, change: Remove) -> None:
     current = tx.run(CURRENT, where).fetchone()
     newest = None if current is not None else tx.run(NEWEST, where).fetchone()
     top = current if current is not None else newest
-    if change.version is None or (top is not None and top[VERSION] == change.version):
+    if change.version is None and (top is None or top[STAMP] > change.stamp):
+        found = tx.run(_OLDER, (*where, change.stamp)).fetchone()  # what was current at that time
+    elif change.version is None or (top is not None and top[VERSION] == change.version):
         found = top
     else:
         found = tx.run(EXACT, (*where, change.version)).fetchone()
     version = change.version
     if version is None:
-        version = found[VERSION] if found is not None else ""
+        version = found[VERSION] if found is not None else ""  # "": whatever was older and comes late
     tx.run(_REMEMBER, (*where, version, change.stamp, tx.now_ns))
     if found is None or found[STAMP] > change.stamp:
         return
