@@ -33,7 +33,8 @@ from sector.errors import (
 
 # command -> "module:attribute", and the help line, so that --help imports none of them
 COMMANDS: dict[str, tuple[str, str]] = {
-    "serve": ("cumulus.service:serve_command", "Serve S3 in the foreground."),
+    "serve": ("cumulus.service:serve_command", "Serve S3."),
+    "stop": ("cumulus.detached:stop", "Stop a service in the background."),
     "init": ("cumulus.admin.setup:init", "Make a new Cumulus in a directory."),
     "user": ("cumulus.admin.people:user", "Add, change, list and remove users."),
     "key": ("cumulus.admin.people:key", "Add, list, expire and remove keys."),

@@ -306,16 +306,23 @@ def serve(config: Config) -> None:
 @click.option("--workers", metavar="N", type=click.IntRange(1, 256), help="Processes; overrides the file.")
 @click.option("--log-format", type=click.Choice(["human", "json"]), help="Overrides the file.")
 @click.option("--check-config", is_flag=True, help="Check the settings and end.")
+@click.option("--detach", is_flag=True, help="Return when it serves; it says more in DIR/serve.log.")
 @shared_options
 @click.pass_obj
 def serve_command(
-    shared: Shared, directory: str | None, workers: int | None, log_format: str | None, check_config: bool
+    shared: Shared,
+    directory: str | None,
+    workers: int | None,
+    log_format: str | None,
+    check_config: bool,
+    detach: bool,
 ) -> None:
-    """Serve S3 in the foreground until SIGTERM.
+    """Serve S3 in the foreground until SIGTERM, or in the background until `cumulus stop`.
 
     \b
     Examples:
       cumulus serve /srv/cumulus
+      cumulus serve /srv/cumulus --detach
       cumulus serve --config /etc/cumulus.toml --workers 4
     """
     if directory is not None:
@@ -330,7 +337,19 @@ def serve_command(
     if check_config:
         shared.done(f"{config.path}: the settings are right", config=config.path, ok=True)
         return
+    if detach:
+        _detach(shared, config, workers, log_format)
+        return
     serve(config)
+
+
+def _detach(shared: Shared, config: Config, workers: int | None, log_format: str | None) -> None:
+    from cumulus.detached import start
+
+    options = [f"--workers={workers}"] if workers else []
+    options += [f"--log-format={log_format}"] if log_format else []
+    pid, log_file = start(config, options)
+    shared.done(f"serving; process {pid}, log {log_file}", pid=pid, log=str(log_file))
 
 
 # a worker -----------------------------------------------------------------------------------------------

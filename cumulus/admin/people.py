@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import click
 import msgspec
 
 from cumulus.admin import data
+from cumulus.admin.clients import FORMS, endpoint
 from cumulus.admin.options import Shared, shared_options
 from cumulus.admin.values import check_name, parse_expiry, time_text
+from cumulus.config import Config
 from cumulus.index.admin_api import Admin, KeyInfo
 from cumulus.model import Credential, User
 from cumulus.secrets import new_access_key, new_secret, new_user_id, write_private
@@ -22,11 +25,18 @@ from sector.errors import LocalIO, UsageError, printable
 secret_to_option = click.option(
     "--secret-to", metavar="FILE", help="Write the secret key to FILE (mode 0600) instead of printing it."
 )
+as_option = click.option(
+    "--as",
+    "form",
+    type=click.Choice(list(FORMS)),
+    help="Give the key as the settings of a client, with the service's address.",
+)
 key_options = (
     click.option("--access-key", metavar="A", help="Use this access key instead of a new one."),
     click.option("--secret-key-file", metavar="FILE", help="Read the secret key from FILE."),
     click.option("--expires", metavar="WHEN", default="never", help="2027-01-31, 30d, or never."),
     secret_to_option,
+    as_option,
 )
 
 
@@ -66,20 +76,38 @@ def read_secret(file: str) -> str:
     return secret
 
 
-def tell_key(shared: Shared, made: Credential, secret_to: str | None, text: str, **fields: object) -> None:
-    """Print a new key; the secret once, or into a file."""
-    if secret_to:
-        write_private(Path(secret_to), made.secret + "\n")
-        key = {"access_key": made.access_key, "secret_key_file": secret_to}
+@dataclass(frozen=True, slots=True)
+class Told:
+    """How a new key is given: into the file `secret_to`, in the `form` of a client."""
+
+    secret_to: str | None
+    form: str | None
+
+    def text(self, config: Config, made: Credential) -> str:
+        """What a file or standard output gets: the secret key, or a client's settings."""
+        return FORMS[self.form](config, made) if self.form else made.secret + "\n"
+
+
+def tell_key(
+    shared: Shared, config: Config, made: Credential, told: Told, text: str, /, **fields: object
+) -> None:
+    """Print a new key; the secret once, or into a file. Raises `LocalIO`."""
+    if told.secret_to:
+        write_private(Path(told.secret_to), told.text(config, made))
+        key = {"access_key": made.access_key, "secret_key_file": told.secret_to}
     else:
         key = {"access_key": made.access_key, "secret_key": made.secret}
     if shared.json:
-        render.print_json({**fields, **key})
+        render.print_json({**fields, **key, "endpoint": endpoint(config)[0]})
         return
-    click.echo(text)
-    click.echo(f"access key  {made.access_key}")
-    click.echo(f"secret key  {'is in ' + secret_to if secret_to else made.secret}")
-    if not secret_to:
+    if told.form and not told.secret_to:
+        render.say(text)
+        click.echo(told.text(config, made), nl=False)
+    else:
+        click.echo(text)
+        click.echo(f"access key  {made.access_key}")
+        click.echo(f"secret key  {'is in ' + told.secret_to if told.secret_to else made.secret}")
+    if not told.secret_to:
         render.say("the secret key is shown this once; it cannot be read back")
 
 
@@ -126,6 +154,7 @@ def user_add(
     secret_key_file: str | None,
     expires: str,
     secret_to: str | None,
+    form: str | None,
 ) -> None:
     """Add the user NAME with a key. The secret key is printed once.
 
@@ -153,9 +182,10 @@ def user_add(
         except BaseException:
             admin.remove_user(made.id)
             raise
-    tell_key(
-        shared, key, secret_to, f"user {name} added", name=name, id=made.id, email=made.email, display=display
-    )
+    told = Told(secret_to, form)
+    text = f"user {name} added"
+    fields = {"name": name, "id": made.id, "email": made.email, "display": display}
+    tell_key(shared, shared.config(), key, told, text, **fields)
 
 
 @user.command("list")
@@ -342,12 +372,19 @@ def key_add(
     secret_key_file: str | None,
     expires: str,
     secret_to: str | None,
+    form: str | None,
 ) -> None:
-    """Add a key for the user NAME. The secret key is printed once."""
+    """Add a key for the user NAME. The secret key is printed once.
+
+    \b
+    Examples:
+      cumulus --dir D key add alice --expires 90d
+      cumulus --dir D key add alice --as rclone >> ~/.config/rclone/rclone.conf
+    """
     with shared.admin() as admin:
         made = make_key(admin, name, access_key, secret_key_file, expires)
     text = f"key for {made.user.name} added; it expires: {time_text(made.expires_ns)}"
-    tell_key(shared, made, secret_to, text, user=made.user.name)
+    tell_key(shared, shared.config(), made, Told(secret_to, form), text, user=made.user.name)
 
 
 @key.command("list")

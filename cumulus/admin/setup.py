@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from cumulus.admin.options import Shared, shared_options
-from cumulus.admin.people import secret_to_option, tell_key
+from cumulus.admin.people import Told, as_option, secret_to_option, tell_key
 from cumulus.admin.values import check_name
 from cumulus.config import FILE, commented, parse_config
 from cumulus.index.registry import make_admin
@@ -24,10 +24,17 @@ from sector.errors import Exists, LocalIO
 @click.option("--port", type=click.IntRange(0, 65535), default=None, help="Port of S3.  [default: 8888]")
 @click.option("--admin", "name", default="admin", show_default=True, help="Name of the administrator.")
 @secret_to_option
+@as_option
 @shared_options
 @click.pass_obj
 def init(
-    shared: Shared, directory: str, host: str | None, port: int | None, name: str, secret_to: str | None
+    shared: Shared,
+    directory: str,
+    host: str | None,
+    port: int | None,
+    name: str,
+    secret_to: str | None,
+    form: str | None,
 ) -> None:
     """Make a new Cumulus in DIR: cumulus.toml with all options, secret.key, the database, and an
     administrator whose secret key is printed once.
@@ -36,6 +43,7 @@ def init(
     Examples:
       cumulus init /srv/cumulus
       cumulus init /srv/cumulus --host 0.0.0.0 --secret-to admin.secret
+      cumulus init my-s3 --as s3cmd --secret-to s3cfg
     """
     where = Path(directory).absolute()
     file = where / FILE
@@ -60,8 +68,8 @@ def init(
     except OSError as bad:
         raise LocalIO(f"{file}: {bad.strerror}") from None
     fields = {"dir": str(where), "config": str(file), "host": config.server.host, "port": config.server.port}
-    tell_key(shared, made, secret_to, f"{where} is made; start it with: cumulus serve --dir {directory}",
-             name=name, id=user.id, **fields)  # fmt: skip
+    text = f"{where} is made; start it with: cumulus serve {directory}"
+    tell_key(shared, config, made, Told(secret_to, form), text, name=name, id=user.id, **fields)
 
 
 def _directory(where: Path) -> None:

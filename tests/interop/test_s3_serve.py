@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -203,3 +204,32 @@ def test_a_store_in_memory_has_one_process(tmp_path: Path) -> None:
     config = parse_config('[storage]\nbackend = "memory"\n', str(tmp_path / "cumulus.toml"))
     with pytest.raises(BadConfig, match="lives in one process"):
         open_head(config)
+
+
+def test_a_service_in_the_background(tmp_path: Path) -> None:
+    """It serves when the command returns; a second one is refused; stop waits for the end; a port in use is
+    told in one line."""
+    directory = tmp_path / "D"
+    make(directory, PORTS)
+    began = cumulus("serve", str(directory), "--detach")
+    try:
+        assert "S3 on 127.0.0.1" in Path(began["log"]).read_text()
+        again = subprocess.run([CUMULUS, "serve", str(directory), "--detach"], capture_output=True, text=True)
+        assert again.returncode == 1 and "runs already" in again.stderr
+    finally:
+        assert cumulus("stop", str(directory)) == {"stopped": began["pid"]}
+    said = [json.loads(line) for line in Path(began["log"]).read_text().splitlines()]
+    port = next(line["fields"]["port"] for line in said if "admin_port" in line.get("fields", {}))
+    with socket.socket() as visitor:
+        assert visitor.connect_ex(("127.0.0.1", port))
+    gone = subprocess.run([CUMULUS, "stop", str(directory)], capture_output=True, text=True)
+    assert gone.returncode == 1 and "no service runs" in gone.stderr
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        (directory / "cumulus.toml").write_text(PORTS.replace("port = 0", f"port = {port}", 1))
+        failed = subprocess.run(
+            [CUMULUS, "serve", str(directory), "--detach"], capture_output=True, text=True
+        )
+    assert failed.returncode == 1 and failed.stderr.count("\n") == 1 and str(port) in failed.stderr

@@ -1,0 +1,144 @@
+"""`cumulus serve --detach` and `cumulus stop`: a service in the background without a service manager.
+
+DIR/serve.pid is locked by the service as long as it lives, so a file that is left says nothing wrong;
+DIR/serve.log has what it says.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import ClassVar, Final
+
+import click
+
+from cumulus.admin.options import Shared, shared_options
+from cumulus.config import Config
+from sector.errors import Exists, LocalIO, NotFound, SectorError
+
+READY_S: Final = 60.0
+STOP_S: Final = 60.0
+
+
+class NotReady(SectorError):
+    """The service ended, or was not ready in time."""
+
+    code: ClassVar[str] = "not_ready"
+
+
+def _files(config: Config) -> tuple[Path, Path]:
+    where = Path(config.path).parent
+    return where / "serve.pid", where / "serve.log"
+
+
+def _locked(file: Path) -> int:
+    """A descriptor of the file, locked; -1 if another process holds it. Raises `LocalIO`."""
+    try:
+        fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    except OSError as bad:
+        raise LocalIO(f"{file}: {bad.strerror}") from None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return -1
+    return fd
+
+
+def start(config: Config, options: list[str]) -> tuple[int, Path]:
+    """Start `cumulus serve` with `options` and return (its process, its log) when it is ready. Raises
+    `Exists` when one runs, `NotReady` with the last line that it said."""
+    pid_file, log_file = _files(config)
+    lock = _locked(pid_file)
+    if lock < 0:
+        raise Exists(f"{pid_file}: the service runs already", hint="cumulus stop ends it")
+    try:
+        with tempfile.TemporaryDirectory(prefix="cumulus-") as scratch:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
+                told.bind(f"{scratch}/ready")
+                told.settimeout(0.2)
+                process = _spawn(config, options, lock, log_file, f"{scratch}/ready")
+                os.pwrite(lock, f"{process.pid:<10}\n".encode(), 0)
+                _wait(process, told, log_file)
+    finally:
+        os.close(lock)
+    return process.pid, log_file
+
+
+def _spawn(
+    config: Config, options: list[str], lock: int, log_file: Path, ready: str
+) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "cumulus.cli", "--config", config.path, "serve", *options]
+    try:
+        with log_file.open("ab") as log:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[lock],
+                start_new_session=True,
+                env={**os.environ, "NOTIFY_SOCKET": ready},
+            )
+    except OSError as bad:
+        raise LocalIO(f"{log_file}: {bad.strerror}") from None
+
+
+def _wait(process: subprocess.Popen[bytes], told: socket.socket, log_file: Path) -> None:
+    end = time.monotonic() + READY_S
+    while time.monotonic() < end:
+        try:
+            if b"READY=1" in told.recv(4096):
+                return
+        except TimeoutError:
+            pass
+        if process.poll() is not None:
+            lines = log_file.read_text(errors="replace").strip().splitlines()
+            raise NotReady(f"the service did not start: {lines[-1] if lines else 'it said nothing'}")
+    process.terminate()
+    raise NotReady(f"the service was not ready in {READY_S:.0f} s", hint=f"see {log_file}")
+
+
+@click.command("stop")
+@click.argument("directory", metavar="[DIR]", required=False)
+@shared_options
+@click.pass_obj
+def stop(shared: Shared, directory: str | None) -> None:
+    """Stop the service that `cumulus serve --detach` started; requests in flight are finished.
+
+    \b
+    Examples:
+      cumulus stop /srv/cumulus
+    """
+    if directory is not None:
+        shared.dir = directory
+    pid_file, log_file = _files(shared.config())
+    pid = _running(pid_file)
+    if not pid:
+        raise NotFound(f"{pid_file}: no service runs that --detach started", hint="")
+    os.kill(pid, signal.SIGTERM)
+    end = time.monotonic() + STOP_S
+    while _running(pid_file):
+        if time.monotonic() > end:
+            raise NotReady(f"process {pid} did not end in {STOP_S:.0f} s", hint=f"see {log_file}")
+        time.sleep(0.05)
+    shared.done("stopped", stopped=pid)
+
+
+def _running(pid_file: Path) -> int:
+    """The process that holds the file's lock, 0 if there is none."""
+    if not pid_file.exists():
+        return 0
+    lock = _locked(pid_file)
+    if lock >= 0:
+        os.close(lock)
+        return 0
+    text = pid_file.read_text().strip()
+    return int(text) if text.isdigit() else 0
