@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, Literal, get_args, get_type_hints
 import msgspec
 from msgspec import Meta
 
+from cumulus.redirect import Mode
 from sector.config import Port, Section, parse_rate, parse_toml, to_toml, unknown_name, wrong_value
 from sector.errors import BadConfig, UsageError
 
@@ -101,6 +102,20 @@ class Auth(Section, frozen=True, kw_only=True):
     allow_sigv2: Annotated[bool, Meta(description="Also take the old signatures, version 2.")] = False
 
 
+class Redirect(Section, frozen=True, kw_only=True):
+    """Sending requests on to other servers."""
+
+    mode: Annotated[
+        Mode, Meta(description="How a server is chosen; least-loaded asks the admin ports of all.")
+    ] = "none"
+    hosts_file: Annotated[
+        str, Meta(description="URL [ADMIN-HOST:PORT] of one server a line; read again when it changes.")
+    ] = ""
+    point: Annotated[
+        bool, Meta(description="true: this server only redirects and serves nothing itself.")
+    ] = False
+
+
 class Log(Section, frozen=True, kw_only=True):
     """What is told."""
 
@@ -124,6 +139,7 @@ class Config(Section, frozen=True, kw_only=True):
     storage: Storage = Storage()
     database: Database = Database()
     auth: Auth = Auth()
+    redirect: Redirect = Redirect()
     log: Log = Log()
     path: str = ""
 
@@ -212,6 +228,13 @@ def _check(config: Config) -> None:
         raise bad("[database] url", f"{config.database.url!r} names no database", "write sqlite:///PATH")
     if config.auth.source == "file" and not config.auth.file:
         raise bad("[auth] file", "is missing", 'source = "file" needs the file of users')
+    redirect = config.redirect
+    if redirect.mode != "none" and not redirect.hosts_file:
+        raise bad(
+            "[redirect] hosts_file", "is missing", f"mode = {redirect.mode!r} needs the file of servers"
+        )
+    if redirect.mode == "none" and redirect.point:
+        raise bad("[redirect] point", "needs a mode", 'write mode = "round-robin", or another one')
 
 
 def load_config(path: Path) -> Config:

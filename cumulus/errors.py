@@ -83,6 +83,7 @@ _TABLE: Final[dict[str, tuple[int, str]]] = {
     "SignatureDoesNotMatch": (403, "The signature does not fit. Check the secret key."),
     "SlowDown": (503, "Too many requests. Slow down."),
     "StorageFull": (507, "The storage is full."),
+    "TemporaryRedirect": (307, "Send the request again, to the server that Location and Endpoint name."),
     "TooManyBuckets": (400, "You have as many buckets as you may."),
     "UnresolvableGrantByEmailAddress": (400, "There is no user with that e-mail address."),
     "UserKeyMustBeSpecified": (400, "The form has no field named key."),

@@ -3,7 +3,9 @@ database, the storage, the gateway over both."""
 
 from __future__ import annotations
 
+import random
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -23,6 +25,7 @@ from cumulus.opening import open_index, open_store
 from cumulus.ops.jobs import Jobs, hash_waiting
 from cumulus.ops.names import ODD, is_plain
 from cumulus.ops.rows import meta_of, row_of
+from cumulus.redirect import Balancer, HostsFile
 from cumulus.rest.gateway import S3Gateway, make_gateway
 from cumulus.rest.request import RestSettings
 from cumulus.storage.api import FileStore, StorageError
@@ -64,6 +67,20 @@ def _complain(bad: SectorError) -> None:
     log.error("the users stay as they were: {why}", why=bad.message)
 
 
+def _keep(bad: SectorError) -> None:
+    log.error("the servers to redirect to stay as they were: {why}", why=bad.message)
+
+
+def _balancer(config: Config) -> Balancer | None:
+    """What `[redirect]` says. Raises `BadConfig`, `LocalIO` for the file of servers."""
+    redirect = config.redirect
+    if redirect.mode == "none":
+        return None
+    path, polled = config.file(redirect.hosts_file), redirect.mode == "least-loaded"
+    hosts = HostsFile(path, _keep, time.monotonic, admin_needed=polled)
+    return Balancer(redirect.mode, hosts.servers, random.SystemRandom(), point=redirect.point)
+
+
 def _gateway(config: Config, store: FileStore, index: Index, directory: Directory) -> S3Gateway:
     server = config.server
     settings = RestSettings(
@@ -72,7 +89,7 @@ def _gateway(config: Config, store: FileStore, index: Index, directory: Director
         allow_sigv2=config.auth.allow_sigv2,
         opaque_etags=config.storage.etag == "opaque",
     )
-    return make_gateway(settings, store, index, directory)
+    return make_gateway(settings, store, index, directory, balancer=_balancer(config))
 
 
 def take_in(store: FileStore, index: Index) -> int:

@@ -28,6 +28,7 @@ from cumulus.admin.options import Shared, shared_options
 from cumulus.config import Config
 from cumulus.http.admin_port import admin_site
 from cumulus.http.control import Control, adopt, read_line
+from cumulus.http.load_poll import LoadPoller
 from cumulus.http.metrics import Sample
 from cumulus.http.settings import HttpSettings
 from cumulus.http.site import Site
@@ -35,6 +36,7 @@ from cumulus.http.tls import TlsFiles
 from cumulus.http.transport import S3Port
 from cumulus.http.workers import CONTROL_FD, LISTENER_FD, WorkerPool
 from cumulus.parts import Parts, open_head, open_parts, open_worker
+from cumulus.redirect import Balancer
 from cumulus.rest.call import Gateway
 from sector.config import Config as DaemonConfig
 from sector.config import LogSection
@@ -73,12 +75,18 @@ def listen_on(host: str, port: int) -> socket.socket:
 
 
 class S3Service(Service):
-    """The S3 port of one process over a gateway. `listener` becomes its own."""
+    """The S3 port of one process over a gateway. `listener` becomes its own; `poller` runs as long."""
 
     def __init__(
-        self, site: Site, reactor: Any, listener: socket.socket, tls: TlsFiles | None = None
+        self,
+        site: Site,
+        reactor: Any,
+        listener: socket.socket,
+        tls: TlsFiles | None = None,
+        poller: LoadPoller | None = None,
     ) -> None:
         self.site = site
+        self._poller = poller
         self._reactor = reactor
         self._tls = tls
         listener.setblocking(False)
@@ -95,6 +103,8 @@ class S3Service(Service):
         """Serve."""
         super().startService()
         self.site.start()
+        if self._poller is not None:
+            self._poller.start()
         self._port.startListening()
 
     def stopService(self) -> Deferred[None]:
@@ -103,6 +113,8 @@ class S3Service(Service):
         return ensureDeferred(self._stop())
 
     async def _stop(self) -> None:
+        if self._poller is not None:
+            self._poller.stop()
         closed = self._port.stopListening()
         if closed is not None:
             await closed
@@ -121,9 +133,15 @@ class S3Service(Service):
 
 
 def make_cumulus(
-    config: Config, reactor: Any, gateway: Gateway, listener: socket.socket, workers: int = 1
+    config: Config,
+    reactor: Any,
+    gateway: Gateway,
+    listener: socket.socket,
+    workers: int = 1,
+    balancer: Balancer | None = None,
 ) -> S3Service:
-    """The S3 port of one of `workers` processes. Raises `SectorError` for files it cannot use."""
+    """The S3 port of one of `workers` processes; the loads that `balancer` needs are asked for. Raises
+    `SectorError` for files it cannot use."""
     tls = None
     if config.tls.cert:
         tls = TlsFiles(config.file(config.tls.cert), config.file(config.tls.key))
@@ -132,7 +150,9 @@ def make_cumulus(
         site = Site(gateway, http_settings(config, workers), reactor, access)
     except OSError as bad:
         raise LocalIO(f"cannot open the access log {access}: {bad.strerror}") from bad
-    return S3Service(site, reactor, listener, tls)
+    polled = balancer is not None and balancer.mode == "least-loaded"
+    poller = LoadPoller(reactor, balancer) if balancer is not None and polled else None
+    return S3Service(site, reactor, listener, tls, poller)
 
 
 class Background:
@@ -272,7 +292,7 @@ async def make_server(config: Config, reactor: Any) -> Server:
     parts = await deferToThread(open_parts if count == 1 else open_head, config)
     try:
         if count == 1:
-            s3 = make_cumulus(config, reactor, parts.gateway, listener)
+            s3 = make_cumulus(config, reactor, parts.gateway, listener, balancer=parts.gateway.balancer)
             server = Server(config, reactor, parts, s3=s3)
         else:
             told = {"config": msgspec.to_builtins(config), "index": parts.socket}
@@ -411,7 +431,10 @@ def worker_main() -> int:
     async def make(reactor: Any) -> WorkerService:
         parts = await deferToThread(open_worker, config, index)
         listener = socket.socket(fileno=LISTENER_FD)
-        s3 = make_cumulus(config, reactor, parts.gateway, listener, config.server.workers)
+        gateway = parts.gateway
+        s3 = make_cumulus(
+            config, reactor, gateway, listener, config.server.workers, balancer=gateway.balancer
+        )
         return WorkerService(s3, parts, control, reactor)
 
     try:

@@ -12,7 +12,8 @@ from cumulus.auth.verify import authenticate
 from cumulus.errors import S3Error
 from cumulus.index.api import Directory, Index
 from cumulus.ops.site import Site
-from cumulus.rest import cors, table, target
+from cumulus.redirect import Balancer
+from cumulus.rest import cors, redirects, table, target
 from cumulus.rest.call import Call, Reply, Sink
 from cumulus.rest.refusals import reply, to_s3
 from cumulus.rest.request import Operation, Request, RestSettings
@@ -25,18 +26,21 @@ def make_gateway(
     index: Index,
     directory: Directory,
     clock: Callable[[], int] = time.time_ns,
+    balancer: Balancer | None = None,
 ) -> S3Gateway:
-    """The S3 service over these collaborators; `clock` gives nanoseconds since 1970."""
+    """The S3 service over these collaborators; `clock` gives nanoseconds since 1970. With a `balancer`
+    requests are sent on to other servers."""
     site = Site(store, index, directory, clock, region=settings.region, opaque_etags=settings.opaque_etags)
-    return S3Gateway(settings, site)
+    return S3Gateway(settings, site, balancer)
 
 
 class S3Gateway:
     """`cumulus.rest.call.Gateway` for S3. `site` is what background work (`cumulus.ops.jobs`) shares."""
 
-    def __init__(self, settings: RestSettings, site: Site) -> None:
+    def __init__(self, settings: RestSettings, site: Site, balancer: Balancer | None = None) -> None:
         self.settings = settings
         self.site = site
+        self.balancer = balancer
         self._auth = settings.auth
 
     def close(self) -> None:
@@ -67,6 +71,8 @@ class S3Gateway:
 
     def _answer(self, request: Request) -> Reply | Sink:
         operation = request.operation
+        if self.balancer is not None and operation is not table.PREFLIGHT:
+            redirects.send_on(request, self.balancer)
         if operation.level != "service" and not table.makes_bucket(operation):
             request.loaded = self.site.bucket(request.target.bucket)
             expected = request.header("x-amz-expected-bucket-owner")

@@ -58,9 +58,7 @@ def environment(where: Path) -> dict[str, str]:
 
 def run(commands: list[str], where: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """The commands in one shell, alone in a network where port 8888 is free; its server is ended."""
-    script = "\n".join(
-        ["set -e", "ip link set lo up", "trap 'cumulus stop my-s3' EXIT", *commands]
-    )
+    script = "\n".join(["set -e", "ip link set lo up", "trap 'cumulus stop my-s3' EXIT", *commands])
     process = subprocess.Popen(
         ["unshare", "--net", "bash", "-c", script],
         cwd=where,

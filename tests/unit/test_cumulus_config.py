@@ -51,6 +51,9 @@ def test_rates_are_numbers() -> None:
     ("text", "says", "hint"),
     [
         ("[servr]", "unknown section [servr]", "server"),
+        ('[redirect]\nmode = "random"', "[redirect] hosts_file: is missing", ""),
+        ("[redirect]\npoint = true", "[redirect] point: needs a mode", "round-robin"),
+        ('[redirect]\nmode = "proxy"', "[redirect] mode: invalid enum value 'proxy'", ""),
         ("[server]\nprt = 1", "unknown key prt in [server]", "port"),
         ("x = 1", "key x stands outside of any section", "[section]"),
         ("server = 1", "server is a section, not a value", "[server]"),

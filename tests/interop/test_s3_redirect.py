@@ -1,0 +1,179 @@
+"""A redirection point before two servers: which unmodified clients follow, and who is left out."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError
+from s3_server import Server, make, started
+
+PORTS = '[server]\nport = 0\n[admin]\nport = 0\n[log]\naccess = "access.log"\n'
+PAGE = Path(__file__).resolve().parents[2] / "docs/guide/cumulus-redirect.md"
+BIG = bytes(range(256)) * 12_000  # curl asks with Expect before it sends as much
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Fails after 10 s."""
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end, what
+        Event().wait(0.02)
+
+
+def admin(server: Server) -> str:
+    """HOST:PORT of its admin port."""
+    return f"127.0.0.1:{server.admin_port}"
+
+
+def line(server: Server) -> str:
+    """Its line in the file of servers."""
+    return f"{server.url} {admin(server)}\n"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, list[Server], Path]]:
+    """A point, the servers behind it, which know the same user, and its file of servers."""
+    base = tmp_path_factory.mktemp("site")
+    with ExitStack() as stack:
+        hosts = base / "hosts"
+        hosts.write_text("http://127.0.0.1:1 127.0.0.1:1\n")
+        redirect = f'[redirect]\nmode = "least-loaded"\npoint = true\nhosts_file = "{hosts}"\n'
+        made = [(base / name, *make(base / name, PORTS)) for name in ("one", "two")]
+        made.append((base / "point", *make(base / "point", PORTS + redirect)))
+        with ThreadPoolExecutor(3) as threads:
+            *servers, point = threads.map(lambda one: stack.enter_context(started(*one)), made)
+        assert status(point) == 503, "no server is up"
+        hosts.write_text("".join(line(server) for server in servers))
+        for server in servers:
+            client(server).create_bucket(Bucket="box")
+        until(lambda: status(point) == 307, "the servers are not known to the point")
+        yield point, servers, hosts
+        for server in (point, *servers):
+            assert server.secret not in server.log() + (server.directory / "access.log").read_text()
+
+
+def client(server: Server) -> Any:
+    """boto3."""
+    return boto3.client(
+        "s3",
+        endpoint_url=server.url,
+        aws_access_key_id=server.key,
+        aws_secret_access_key=server.secret,
+        region_name="us-east-1",
+        config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}),
+    )
+
+
+class _Stay(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def where(point: Server) -> tuple[int, str]:
+    """Status and Location of an anonymous request."""
+    opener = urllib.request.build_opener(_Stay)
+    try:
+        with opener.open(f"{point.url}/box/k", timeout=10) as answer:
+            return answer.status, ""
+    except urllib.error.HTTPError as told:
+        return told.code, told.headers.get("Location", "")
+
+
+def status(point: Server) -> int:
+    """Of an anonymous request."""
+    return where(point)[0]
+
+
+def curl(point: Server, *words: str) -> subprocess.CompletedProcess[bytes]:
+    """curl -L, signing, with what it says."""
+    signing = ["--aws-sigv4", "aws:amz:us-east-1:s3", "--user", f"{point.key}:{point.secret}"]
+    signing += ["-H", "x-amz-content-sha256: UNSIGNED-PAYLOAD"]
+    command = ["curl", "-sSvL", "--max-time", "20", *signing, *words]
+    return subprocess.run(command, capture_output=True, check=True, timeout=30)
+
+
+def follows(name: str) -> str:
+    """What the page says of a client."""
+    row = next(row for row in PAGE.read_text().splitlines() if row.startswith(f"| {name} |"))
+    return row.split("|")[2].strip()
+
+
+def all_go_to(point: Server, server: Server) -> None:
+    """Wait until nothing is sent elsewhere: of two servers with as much to do none is chosen so often."""
+
+    def there() -> bool:
+        return all(where(point)[1].startswith(server.url) for _ in range(6))
+
+    until(there, "not all requests go to one server")
+
+
+def only(hosts: Path, point: Server, server: Server) -> None:
+    """Send everything to one server, so that what was put there is got there."""
+    hosts.write_text(line(server))
+    all_go_to(point, server)
+
+
+Site = tuple[Server, list[Server], Path]
+
+
+def test_curl_follows(site: Site, tmp_path: Path) -> None:
+    """PUT with Expect: the point never asks for the body."""
+    point, servers, hosts = site
+    only(hosts, point, servers[0])
+    (tmp_path / "big").write_bytes(BIG)
+    said = curl(point, "-T", str(tmp_path / "big"), f"{point.url}/box/big").stderr.decode()
+    assert said.index("HTTP/1.1 307") < said.index("HTTP/1.1 100") < said.index("HTTP/1.1 200")
+    assert said.count("Expect: 100-continue") == 2 and said.count("HTTP/1.1 100") == 1
+    assert client(servers[0]).get_object(Bucket="box", Key="big")["Body"].read() == BIG
+    assert curl(point, f"{point.url}/box/big").stdout == BIG
+    assert f"Content-Length: {len(BIG)}".encode() in curl(point, "-I", f"{point.url}/box/big").stdout
+    assert follows("curl -L --aws-sigv4") == "yes"
+
+
+def test_s3cmd_put_follows(site: Site, tmp_path: Path) -> None:
+    """It signs anew for what Endpoint names."""
+    point, servers, hosts = site
+    only(hosts, point, servers[1])
+    (tmp_path / "file").write_bytes(b"data")
+    settings = tmp_path / "s3cfg"
+    host = point.url.removeprefix("http://")
+    settings.write_text(
+        f"[default]\naccess_key = {point.key}\nsecret_key = {point.secret}\nhost_base = {host}\n"
+        f"host_bucket = {host}\nuse_https = False\n"
+    )
+    put = ["s3cmd", "-c", str(settings), "put", str(tmp_path / "file"), "s3://box/f"]
+    subprocess.run(put, check=True, capture_output=True, timeout=30)
+    assert client(servers[1]).get_object(Bucket="box", Key="f")["Body"].read() == b"data"
+    assert follows("s3cmd") == "put"
+
+
+def test_boto3_does_not_follow(site: Site) -> None:
+    """It says what it was told."""
+    point, _servers, _hosts = site
+    with pytest.raises(ClientError) as caught:
+        client(point).get_object(Bucket="box", Key="k")
+    assert caught.value.response["Error"]["Code"] == "TemporaryRedirect"
+    assert follows("boto3") == "no"
+
+
+def test_server_that_does_not_answer_is_left_out(site: Site) -> None:
+    """A version of the file with an error changes nothing."""
+    point, servers, hosts = site
+    hosts.write_text(line(servers[0]) + "http://127.0.0.1:1 127.0.0.1:1\n")
+    all_go_to(point, servers[0])
+    assert "nothing is sent to the server with the admin port 127.0.0.1:1" in point.log()
+    hosts.write_text("http://127.0.0.1:x\n")
+    until(lambda: "is no port" in point.log(), "the bad version is told")
+    assert where(point)[1].startswith(servers[0].url), "the version before stays"
