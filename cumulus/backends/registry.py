@@ -7,6 +7,7 @@ argument (a path, a URL, what it likes) and `fsync`, and returns a `FileStore`.
 from __future__ import annotations
 
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Final, Protocol, cast
 
 from cumulus.storage.api import FileStore
@@ -50,7 +51,28 @@ def _fsspec(argument: str, *, fsync: bool) -> FileStore:
     return FsspecStore(argument)
 
 
-_OURS: Final[dict[str, Factory]] = {"fsspec": _fsspec, "memory": _memory, "posix": _posix}
+def _sector(argument: str, *, fsync: bool) -> FileStore:
+    from cumulus.backends.sector_store import SectorStore
+    from sector.config import load_client
+    from sector.errors import BadConfig
+
+    if not argument:
+        raise ValueError("sector: give the path of a client.toml, as in sector:/etc/cumulus/client.toml")
+    path = Path(argument).expanduser()
+    if not path.is_file():
+        raise ValueError(f"sector:{argument}: there is no such file; sector login writes one")
+    try:
+        return SectorStore(load_client(path))
+    except BadConfig as bad:
+        raise ValueError(f"sector:{argument}: {bad.message}") from bad
+
+
+_OURS: Final[dict[str, Factory]] = {
+    "fsspec": _fsspec,
+    "memory": _memory,
+    "posix": _posix,
+    "sector": _sector,
+}
 
 
 def _found() -> dict[str, EntryPoint]:

@@ -18,7 +18,7 @@ from sector._udt.data_api import Data
 from sector.client.deferred import Work, bounded_by, deferred
 from sector.client.progress import Moved, Progress, Summary
 from sector.client.session import ClientSession
-from sector.client.transfer import Get, Link, Put, Run, open_local_thd
+from sector.client.transfer import Get, Granted, Link, Put, Run, open_local_thd
 from sector.client.tree import plan_tree_thd
 from sector.clock import pause
 from sector.model import FileInfo, Version, check_path
@@ -496,10 +496,19 @@ class CloudClient:
             os.close(fd)
 
     def put_fd(
-        self, fd: int, size: int, path: str, *, create: str = "any", progress: Progress | None = None
+        self,
+        fd: int,
+        size: int,
+        path: str,
+        *,
+        create: str = "any",
+        progress: Progress | None = None,
+        granted: Granted | None = None,
     ) -> Deferred[Moved]:
-        """Store `size` bytes of an open local file, from its beginning, as `path`."""
-        work = Put(self.link, path, check_path(path), progress or Progress()).run(fd, size, create)
+        """Store `size` bytes of an open local file, from its beginning, as `path`. `granted(version)` is
+        awaited while the lease on the path is held and nothing is sent yet (again with each new lease); what
+        it raises ends the put, and nothing has changed."""
+        work = Put(self.link, path, check_path(path), progress or Progress(), granted).run(fd, size, create)
         return ensureDeferred(work)
 
 

@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +43,8 @@ PATIENCE_S = 180.0
 _ATTEMPTS = 8
 
 Run = Callable[..., Deferred[Any]]
+Granted = Callable[[Version], Awaitable[None]]
+"""Told the version that a lease was given for, before any byte is sent; what it raises ends the put."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +114,14 @@ def local_error(
 class Put:
     """One file on its way into the cloud: one lease, as many attempts as needed."""
 
-    def __init__(self, link: Link, local: str, path: str, progress: Progress) -> None:
+    def __init__(
+        self, link: Link, local: str, path: str, progress: Progress, granted: Granted | None = None
+    ) -> None:
         self.link = link
         self.local = local
         self.path = path
         self.progress = progress
+        self._granted = granted
         self._waiting = ""
 
     async def run(self, fd: int, size: int, create: str = "any", near: str = "") -> Moved:
@@ -173,6 +178,8 @@ class Put:
     ) -> tuple[Version, TransferResult | None, str]:
         failed: list[str] = []
         for attempt in range(_ATTEMPTS):
+            if self._granted is not None:
+                await self._granted(grant.version)
             try:
                 result = await self._once(fd, size, grant, part)
                 return Version(*result.version), result, grant.node

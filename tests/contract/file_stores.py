@@ -44,6 +44,12 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FileStore]
     made.close()
 
 
+@pytest.fixture
+def ease() -> int:
+    """By what the work of the long tests is divided, where a store is slow."""
+    return 1
+
+
 def put(
     store: FileStore, name: str, body: bytes = b"x", meta: bytes = b"m", if_token: IfToken = None
 ) -> Entry:

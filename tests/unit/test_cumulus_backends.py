@@ -49,17 +49,27 @@ def test_a_backend_is_made_by_its_name(tmp_path: Path, spec: str, kind: type[Fil
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ("poxis:/srv", "no backend 'poxis'; there are: fsspec, memory, posix"),
+        ("poxis:/srv", "no backend 'poxis'; there are: fsspec, memory, posix, sector"),
         ("posix", "give the directory"),
         ("memory:lots", "give a number of bytes"),
         ("fsspec:", "give a URL"),
         ("fsspec:nosuch://x", "nosuch"),
+        ("sector", "give the path of a client.toml"),
+        ("sector:/none/client.toml", "there is no such file"),
     ],
 )
 def test_a_wrong_backend_is_explained(spec: str, said: str) -> None:
     """One line that says what to write."""
     with pytest.raises(ValueError, match=said):
         make_store(spec)
+
+
+def test_wrong_settings_of_sector_are_explained(tmp_path: Path) -> None:
+    """With the file and what is wrong in it."""
+    wrong = tmp_path / "client.toml"
+    wrong.write_text("[client]\nnosuch = 1\n")
+    with pytest.raises(ValueError, match="nosuch"):
+        make_store(f"sector:{wrong}")
 
 
 def test_a_package_of_others_brings_a_backend(tmp_path: Path) -> None:
@@ -89,7 +99,7 @@ def test_a_package_of_others_brings_a_backend(tmp_path: Path) -> None:
         check=True,
     )
     first, second, third = done.stdout.splitlines()
-    assert first == "MemoryStore broken fsspec memory posix vault"
+    assert first == "MemoryStore broken fsspec memory posix sector vault"
     assert second == "PosixStore"
     assert third.startswith("backend 'broken' of theirs.none:make cannot be loaded")
 

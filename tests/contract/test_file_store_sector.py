@@ -1,0 +1,255 @@
+"""Storage in a Sector cloud: the suite of all backends on a real cluster, and what is Sector's own."""
+
+from __future__ import annotations
+
+import io
+import sys
+import threading
+import time
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import test_file_store
+import test_file_store_names
+from file_stores import get, listed, put
+from twisted.internet.defer import Deferred
+
+from cumulus.backends.registry import make_store
+from cumulus.backends.sector_link import storage_error
+from cumulus.backends.sector_store import SectorStore
+from cumulus.storage.api import (
+    BadName,
+    Changed,
+    Forbidden,
+    Missing,
+    NoSpace,
+    StorageError,
+    Taken,
+    Unavailable,
+)
+from sector import errors
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path += [str(ROOT / "tests/integration"), str(ROOT / "tests")]
+
+from cluster import Cluster, running  # noqa: E402
+from s3_world import World  # noqa: E402
+
+
+def lighter(test: Any) -> Any:
+    """The same test, with only the last of its cases: each call here goes to a master and slaves."""
+    copied = types.FunctionType(test.__code__, test.__globals__, test.__name__, test.__defaults__)
+    copied.__doc__, copied.__annotations__ = test.__doc__, test.__annotations__
+    for mark in getattr(test, "pytestmark", []):
+        copied = pytest.mark.parametrize(mark.args[0], mark.args[1][-1:])(copied)
+    return copied
+
+
+for module in (test_file_store, test_file_store_names):  # with our fixtures instead of theirs
+    globals().update({n: lighter(test) for n, test in vars(module).items() if n.startswith("test_")})
+
+
+@pytest.fixture
+def ease() -> int:
+    """A quarter of the work."""
+    return 4
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One for all tests of this file."""
+    with running(tmp_path_factory.mktemp("cloud"), slaves=1) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def shared(cluster: Cluster) -> Iterator[SectorStore]:
+    """One connection for all tests of this file."""
+    made = make_store(f"sector:{cluster.dir}/client.toml")
+    assert isinstance(made, SectorStore)
+    yield made
+    made.close()
+    made.close()
+
+
+def call(store: SectorStore, work: Any) -> Any:
+    """A call of the Sector client that is below the store."""
+    return store._link.call(work, "test")
+
+
+@pytest.fixture
+def store(shared: SectorStore) -> Iterator[SectorStore]:
+    """With one empty bucket, "b"."""
+    assert list(shared.recover()) == []
+    shared.create_bucket("b")
+    yield shared
+    for _ in range(50):  # leases that are being given back
+        try:
+            return call(shared, lambda client: client.rm("/s3", recursive=True))
+        except Unavailable:
+            threading.Event().wait(0.05)
+    raise AssertionError("/s3 cannot be emptied")
+
+
+def sidecars(store: SectorStore) -> list[str]:
+    """Paths of all that are there."""
+    found = call(store, lambda client: client.ls("/s3/b/.cumulus/meta", recursive=True))
+    return [info.path for info in found if info.kind == "file"]
+
+
+def test_a_body_is_a_plain_file_for_users_of_sector(store: SectorStore, cluster: Cluster) -> None:
+    """Byte for byte, without its meta; and what they put there is an object."""
+    put(store, "dir/a", b"plain bytes", b"meta")
+    assert call(store, lambda client: client.read("/s3/b/dir/a")) == b"plain bytes"
+    call(store, lambda client: client.write("/s3/b/dir/a", b"theirs"))
+    call(store, lambda client: client.write("/s3/b/new", b"theirs too"))
+    assert (get(store, "dir/a"), store.stat("b", "dir/a").meta) == (b"theirs", None)
+    assert listed(store) == ["dir/a", "new"]
+    marked = store.set_meta("b", "new", b"now it has one", store.stat("b", "new").token)
+    assert store.stat("b", "new") == marked
+
+
+def test_a_large_object_is_read_in_windows(store: SectorStore) -> None:
+    """In order and not; a replacement is told, and never mixed in."""
+    body = bytes(range(256)) * (5 << 12)
+    put(store, "large", body)
+    stream = store.open_read("b", "large")
+    pieces = [stream.read_at(start, 700_000) for start in range(0, len(body), 700_000)]
+    assert b"".join(pieces) == body
+    assert stream.read_at(4_000_001, 11) == body[4_000_001:4_000_012]
+    assert stream.read_at(17, 5) == body[17:22]
+    put(store, "large", body[::-1])
+    with pytest.raises(Changed):
+        stream.read_at(2_000_000, 100)
+    store.delete("b", "large")
+    with pytest.raises(Changed):
+        stream.read_at(3_000_000, 100)
+    stream.close()
+    with pytest.raises(StorageError):
+        stream.read_at(0, 1)
+
+
+def test_useless_sidecars_are_swept(store: SectorStore) -> None:
+    """Of replaced bodies; the one in use stays."""
+    put(store, "a", b"1", b"first")
+    old = sidecars(store)[0]
+    blob = call(store, lambda client: client.read(old))
+    put(store, "a", b"2", b"second")
+    call(store, lambda client: client.write(old, blob))
+    call(store, lambda client: client.write("/s3/b/.cumulus/meta/foreign", b"?"))
+    assert store.sweep(3600) == 0
+    assert store.sweep(-5) == 1
+    assert old not in sidecars(store)
+    assert store.stat("b", "a").meta == b"second"
+
+
+def test_a_writer_elsewhere_is_waited_for(store: SectorStore, cluster: Cluster) -> None:
+    """A lease that another client holds; its condition is then seen to have failed."""
+    first = put(store, "a", b"1")
+    other = make_store(f"sector:{cluster.dir}/client.toml")
+    try:
+        second = put(other, "a", b"2", if_token=first.token)
+        with pytest.raises(Changed):
+            put(store, "a", b"3", if_token=first.token)
+        assert store.stat("b", "a") == second
+        assert other.delete("b", "a", second.token) > second.stamp
+    finally:
+        other.close()
+    with pytest.raises(StorageError, match="closed"):
+        other.stat("b", "a")
+
+
+def test_what_takes_too_long_is_unavailable(store: SectorStore) -> None:
+    """And is cancelled."""
+    cancelled = threading.Event()
+
+    def never(_: Any) -> Deferred[None]:
+        return Deferred(lambda _: cancelled.set())
+
+    with pytest.raises(Unavailable, match="no answer within"):
+        store._link.call(never, "a", 0.05)
+    assert cancelled.wait(10)
+
+
+def test_a_cloud_that_is_away_is_unavailable(cluster: Cluster, tmp_path: Path) -> None:
+    """At the first call, soon."""
+    settings = tmp_path / "client.toml"
+    settings.write_text('[client]\nmasters = ["127.0.0.1:1"]\nuser = "nobody"\n')
+    away = make_store(f"sector:{settings}")
+    begin = time.monotonic()
+    with pytest.raises(Unavailable):
+        away.stat("b", "a")
+    assert time.monotonic() - begin < 20
+    away.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (errors.NotFound, Missing),
+        (errors.Denied, Forbidden),
+        (errors.NoSpace, NoSpace),
+        (errors.IsDirectory, Taken),
+        (errors.NotDirectory, Taken),
+        (errors.Conflict, Changed),
+        (errors.BadPath, BadName),
+        (errors.Unreachable, Unavailable),
+        (errors.SessionExpired, Unavailable),
+        (errors.ReadOnly, Unavailable),
+        (errors.Damaged, Unavailable),
+    ],
+)
+def test_errors_of_sector(error: type[errors.SectorError], kind: type[StorageError]) -> None:
+    """Each has its storage error, with what it was about."""
+    made = storage_error(error("why"), "b/a")
+    assert type(made) is kind
+    assert str(made) == "b/a: why"
+
+
+def test_a_bucket_elsewhere_is_refused(store: SectorStore) -> None:
+    """A bucket is /s3/BUCKET; and what is the store's own is no object."""
+    with pytest.raises(BadName, match="/s3/c"):
+        store.create_bucket("c", "/data")
+    with pytest.raises(BadName):
+        store.stat("b", ".cumulus/meta/x")
+
+
+def test_boto3_over_sector(store: SectorStore) -> None:
+    """Put, get, a range, list, multipart, delete through the S3 gateway; bodies are files in the cloud."""
+    world = World(store)
+    s3 = world.boto()
+    try:
+        s3.create_bucket(Bucket="photos")
+        s3.put_object(Bucket="photos", Key="a/b.txt", Body=b"hello world", Metadata={"who": "me"})
+        found = s3.get_object(Bucket="photos", Key="a/b.txt")
+        assert (found["Body"].read(), found["Metadata"]) == (b"hello world", {"who": "me"})
+        part = s3.get_object(Bucket="photos", Key="a/b.txt", Range="bytes=6-")["Body"].read()
+        assert part == b"world"
+        upload = s3.create_multipart_upload(Bucket="photos", Key="big")["UploadId"]
+        parts = []
+        for number in (1, 2):
+            sent = s3.upload_part(
+                Bucket="photos",
+                Key="big",
+                UploadId=upload,
+                PartNumber=number,
+                Body=io.BytesIO(bytes([number]) * 600_000),
+            )
+            parts.append({"PartNumber": number, "ETag": sent["ETag"]})
+        s3.complete_multipart_upload(
+            Bucket="photos", Key="big", UploadId=upload, MultipartUpload={"Parts": parts}
+        )
+        whole = b"\1" * 600_000 + b"\2" * 600_000
+        assert s3.get_object(Bucket="photos", Key="big")["Body"].read() == whole
+        assert call(store, lambda client: client.read("/s3/photos/big")) == whole
+        keys = [one["Key"] for one in s3.list_objects_v2(Bucket="photos")["Contents"]]
+        assert keys == ["a/b.txt", "big"]
+        for key in keys:
+            s3.delete_object(Bucket="photos", Key=key)
+        s3.delete_bucket(Bucket="photos")
+    finally:
+        world.gateway.close()
+        world.index.close()
