@@ -3,6 +3,7 @@
 #include "udt_err.h"
 
 #define CONNECTED_US 2000000
+#define AWAY_EVERY_US 50000 /* mean time between */
 
 struct lab_node {
     udt_mux *m;
@@ -11,6 +12,18 @@ struct lab_node {
     sim_rng rng;
     bool sender, open, writable, readable;
     int64_t *got;
+    int64_t away_us; /* mean of such a time, 0 = never */
+    sim_rng away_rng;
+    udt_time away_at, back_at; /* the thread stands still from the one to the other */
+    struct kept *kept, **kept_end;
+};
+
+/* What came while the thread stood still: the socket's buffer. */
+struct kept {
+    struct kept *next;
+    udt_addr from;
+    size_t len;
+    uint8_t pkt[];
 };
 
 static uint8_t zeros[1 << 18], sink[1 << 18];
@@ -35,28 +48,80 @@ static void serve(struct lab_node *d, udt_time now)
             d->writable = false;
 }
 
+/* When the thread will stand still next, and for how long: a machine with other work. */
+static void plan_away(struct lab_node *d, udt_time now)
+{
+    if (!d->away_us)
+        return;
+    d->away_at = now + 1 + (int64_t)sim_rng_below(&d->away_rng, 2 * (uint64_t)AWAY_EVERY_US);
+    d->back_at = d->away_at + 1 + (int64_t)sim_rng_below(&d->away_rng, 2 * (uint64_t)d->away_us);
+}
+
+static bool is_away(const struct lab_node *d, udt_time now)
+{
+    return d->away_us && now >= d->away_at && now < d->back_at;
+}
+
+/* The thread is back: it reads all that has come at one time, then. */
+static void come_back(struct lab_node *d, udt_time now)
+{
+    if (!d->away_us || now < d->back_at)
+        return;
+    for (struct kept *k; (k = d->kept); free(k)) {
+        d->kept = k->next;
+        udt_mux_input(d->m, &k->from, k->pkt, k->len, now);
+    }
+    d->kept_end = &d->kept;
+    udt_mux_burst_end(d->m, now);
+    plan_away(d, now);
+}
+
 static void ep_input(void *ep, const udt_addr *from, const uint8_t *pkt, size_t len, udt_time now)
 {
-    udt_mux_input(((struct lab_node *)ep)->m, from, pkt, len, now);
+    struct lab_node *d = ep;
+    come_back(d, now);
+    if (!is_away(d, now)) {
+        udt_mux_input(d->m, from, pkt, len, now);
+        return;
+    }
+    struct kept *k = malloc(sizeof *k + len);
+    CHECK(k);
+    k->next = NULL;
+    k->from = *from;
+    k->len = len;
+    memcpy(k->pkt, pkt, len);
+    *d->kept_end = k;
+    d->kept_end = &k->next;
 }
 static void ep_burst_end(void *ep, udt_time now)
 {
-    udt_mux_burst_end(((struct lab_node *)ep)->m, now);
-    serve(ep, now);
+    struct lab_node *d = ep;
+    if (is_away(d, now))
+        return;
+    udt_mux_burst_end(d->m, now);
+    serve(d, now);
 }
 static size_t ep_output(void *ep, uint8_t *buf, size_t cap, size_t max_segs, udt_addr *to,
                         size_t *seg, udt_time now)
 {
-    return udt_mux_output(((struct lab_node *)ep)->m, buf, cap, max_segs, to, seg, now);
+    struct lab_node *d = ep;
+    return is_away(d, now) ? 0 : udt_mux_output(d->m, buf, cap, max_segs, to, seg, now);
 }
 static udt_time ep_deadline(const void *ep)
 {
-    return udt_mux_deadline(((const struct lab_node *)ep)->m);
+    const struct lab_node *d = ep;
+    udt_time due = udt_mux_deadline(d->m);
+    bool waits = d->away_us && (d->kept || due >= d->away_at) && due < d->back_at;
+    return waits ? d->back_at : due;
 }
 static void ep_tick(void *ep, udt_time now)
 {
-    udt_mux_tick(((struct lab_node *)ep)->m, now);
-    serve(ep, now);
+    struct lab_node *d = ep;
+    come_back(d, now);
+    if (is_away(d, now))
+        return;
+    udt_mux_tick(d->m, now);
+    serve(d, now);
 }
 static const sim_ep_ops node_ops = {ep_input, ep_burst_end, ep_output, ep_deadline, ep_tick};
 
@@ -85,6 +150,7 @@ static void lab_links(lab *l, const lab_link *link, int a, int b, int64_t rtt_us
 {
     sim_link there = {.delay_us = rtt_us / 2, .loss_ppm = link->loss_ppm, .queue = l->queue};
     sim_link back = {.delay_us = rtt_us - rtt_us / 2};
+    there.jitter_us = back.jitter_us = l->jitter_us;
     sim_net_link(l->net, a, b, &there);
     sim_net_link(l->net, b, a, &back);
 }
@@ -132,7 +198,9 @@ lab_flow *lab_add(lab *l, const lab_link *link, int64_t rtt_us, const char *cc)
         d->addr = addr[e];
         d->sender = e == 0;
         d->got = &f->got;
+        d->kept_end = &d->kept;
         sim_rng_seed(&d->rng, test_seed + (uint64_t)(2 * i + e));
+        sim_rng_seed(&d->away_rng, ~(test_seed + (uint64_t)(2 * i + e)));
         id[e] = sim_net_add(l->net, &d->addr, NULL, NULL);
         f->node[e] = d;
     }
@@ -182,6 +250,8 @@ void lab_go(lab *l)
     for (int i = 0; i < l->n; i++) {
         lab_flow *f = &l->f[i];
         for (int e = 0; e < 2 && !f->tcp; e++) {
+            f->node[e]->away_us = l->away_us;
+            plan_away(f->node[e], sim_net_now(l->net));
             udt_conn *c = udt__mux_find(f->node[e]->m, f->node[e]->sock);
             own_cfg cfg = {0};
             CHECK(c && f->node[e]->open);
@@ -315,6 +385,8 @@ void lab_fini(lab *l)
     for (int i = 0; i < l->n; i++) {
         sim_tcp_free(l->f[i].tcp);
         for (int e = 0; e < 2 && !l->f[i].tcp; e++) {
+            for (struct kept *k; (k = l->f[i].node[e]->kept); free(k))
+                l->f[i].node[e]->kept = k->next;
             udt_mux_free(l->f[i].node[e]->m);
             free(l->f[i].node[e]);
         }

@@ -28,6 +28,9 @@ typedef struct lab {
     double bdp; /* bytes, at the longest round trip */
     lab_flow f[LAB_FLOWS];
     int n;
+    /* A machine with other work, between lab_init() and lab_add(): threads that stand still every
+     * 50 ms for so long in the mean, links with so much more delay at most. 0 = not. */
+    int64_t away_us, jitter_us;
     sim_counts before;
     udt_time start, marked;
 } lab;

@@ -5,6 +5,8 @@
 #include "udt/conn.h"
 
 #define PACE_SLACK_NS 1000000 /* lateness of a timer that is made up for */
+#define LATE_MOST_NS 10000000 /* a thread was away for longer: that is gone */
+#define LATE_PART 4           /* of the smallest round trip, as well */
 #define BURST_BYTES 65536
 #define BURST_NS 1000000 /* a burst holds at most this much sending time: a wake-up each */
 
@@ -292,6 +294,32 @@ static int burst_most(const udt_conn *c)
     return most > least ? most : least;
 }
 
+/* The thread was away, and pacing is late. A millisecond of it is made up for at once, the rest at
+ * 5/4 of the rate: what is on the way is then as much as before, and the next time that the thread
+ * is away the path's queue holds what goes out meanwhile. Not for an allowed rate, and not when it
+ * was the window or the application that let us wait. */
+static void note_late(udt_conn *c, int64_t now_ns)
+{
+    int64_t late = now_ns - PACE_SLACK_NS - c->next_ns;
+    if (late <= 0)
+        return;
+    c->next_ns += late;
+    if (c->limit != UDT_LIM_PACE || c->cc.min_period_ns || c->mux->caps.used)
+        return;
+    int64_t most = c->min_rtt_us * 1000 / LATE_PART;
+    most = most < LATE_MOST_NS ? most : LATE_MOST_NS;
+    c->late_ns = c->late_ns + late < most ? c->late_ns + late : most;
+}
+
+/* When the next packet may go, one having gone. */
+static void pace_on(udt_conn *c)
+{
+    int64_t less = c->cc.period_ns / 5;
+    less = less < c->late_ns ? less : c->late_ns;
+    c->late_ns -= less;
+    c->next_ns += c->cc.period_ns - less;
+}
+
 /* Packets that may go now; 0 when pacing says later (t_pace is set then). */
 static int allowance(udt_conn *c, udt_time now)
 {
@@ -304,8 +332,7 @@ static int allowance(udt_conn *c, udt_time now)
         udt__conn_timer(c, &c->t_pace, (at + 999) / 1000);
         return 0;
     }
-    if (c->next_ns < now_ns - PACE_SLACK_NS)
-        c->next_ns = now_ns - PACE_SLACK_NS;
+    note_late(c, now_ns);
     if (most) { /* a shared cap has let us wait for this */
         c->booked = 0;
         return c->burst_left = most;
@@ -435,7 +462,7 @@ size_t udt__conn_emit_data(udt_conn *c, uint8_t *buf, size_t cap, size_t max_seg
             note_new(c, s, now);
         size_t len = put_packet(c, buf + out, idx, s, now);
         out += len;
-        c->next_ns += c->cc.period_ns;
+        pace_on(c);
         c->burst_left--;
         if (pair && c->burst_left == 0 && c->next < c->snd.tail) {
             c->burst_left = 1;
