@@ -44,6 +44,10 @@ LONG = {
     "test_reference": 70,
     "test_session_end": 30,
     "test_hostile_counts": 20,
+    "test_s3_clients": 50,
+    "test_s3_readme": 45,
+    "test_s3_redirect": 20,
+    "test_s3_serve": 50,
 }
 INTERRUPTED = 130
 # how parts name what failed: pytest, the C runner, the fuzz targets
