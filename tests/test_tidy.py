@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,6 +45,12 @@ def test_no_file_is_too_long() -> None:
         if count > 600 and name not in LONG:
             long.append(f"{name}: {count}")
     assert not long
+
+
+def test_modules_of_tests_have_names_of_their_own() -> None:
+    """Pytest imports them by name alone: with two of one name no run of all tests begins."""
+    names = sorted(path.name for path in tracked("tests/*.py") if path.name != "conftest.py")
+    assert not [one for one, other in pairwise(names) if one == other]
 
 
 def test_reactor_is_imported_at_the_edge_only() -> None:
