@@ -50,6 +50,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=20260101, help="seed of all randomness in tests")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that let a thread run the reactor come last: after them no test of Twisted's can run it."""
+    items.sort(key=lambda item: item.get_closest_marker("reactor_thread") is not None)
+
+
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
     """The seed of this run; printed by pytest when a test fails since it is a fixture value."""

@@ -32,6 +32,7 @@ from cumulus.storage.api import (
 )
 from sector import errors
 
+pytestmark = pytest.mark.reactor_thread
 ROOT = Path(__file__).resolve().parents[2]
 sys.path += [str(ROOT / "tests/integration"), str(ROOT / "tests")]
 

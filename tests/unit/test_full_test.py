@@ -153,3 +153,28 @@ def test_an_interrupt_ends_pytest(tmp_path: Path, early: bool) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
     assert done.returncode == 2 and "KeyboardInterrupt" in done.stdout, done.stdout
     assert not (tmp_path / "went-on").exists()
+
+
+TWO_FILES = """
+import pytest
+
+@pytest.mark.reactor_thread
+def test_a():
+    pass
+
+def test_b():
+    pass
+"""
+
+
+def test_what_runs_the_reactor_in_a_thread_comes_last(tmp_path: Path) -> None:
+    """In whatever file it is: afterwards no test of Twisted's could run it."""
+    settings = '[tool.pytest.ini_options]\nmarkers = ["reactor_thread"]\n'
+    (tmp_path / "pyproject.toml").write_text(settings)
+    (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
+    for name in ("test_one.py", "test_two.py"):
+        (tmp_path / name).write_text(TWO_FILES)
+    command = [sys.executable, "-m", "pytest", "-q", "--co", "-p", "no:cacheprovider", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, cwd=tmp_path)
+    order = [line for line in done.stdout.splitlines() if "::" in line]
+    assert order == [f"test_{name}.py::test_{test}" for test in "ba" for name in ("one", "two")]
