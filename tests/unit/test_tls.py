@@ -18,6 +18,7 @@ from twisted.internet import defer, reactor
 from twisted.internet.endpoints import TCP4ClientEndpoint
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import Clock, deferLater
+from twisted.internet.tcp import Client
 from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import TestCase
 
@@ -122,9 +123,13 @@ class ChannelCase(TestCase):
         for port in self.ports:
             await port.stopListening()
         for _ in range(200):
-            if not any(server.open for server in self.servers):
+            if not any(server.open for server in self.servers) and not self.callers():
                 break
             await deferLater(reactor, 0.01)
+
+    def callers(self) -> list[Any]:
+        """Ends of callers that have not heard yet that their connection is over."""
+        return [one for one in (*reactor.getReaders(), *reactor.getWriters()) if isinstance(one, Client)]
 
     def serve(self, mine: Credentials = MASTER, trust: Trust = TRUST, **options: Any) -> int:
         async def answer(request: Any, peer: TlsPeer) -> Any:
