@@ -20,6 +20,7 @@ from sector.cli.main import Shared, json_option, shared_options
 from sector.cli.tls_once import log_in, read_password
 from sector.config import Config, Role, SphereSection, client_path, load_config, parse_address
 from sector.errors import NotFound, SectorError, UsageError
+from sector.model import Address
 from sector.pki import Trust
 from sector.sphere.tasks import why_root
 from sector.wire.admin import Status, StatusInfo
@@ -343,6 +344,18 @@ def down(shared: Shared, directory: str) -> None:
         raise SectorError(f"still running: {names}", hint="run sector down again")
 
 
+def _stored_password_file(master: Address, user: str) -> str:
+    """The password file that client.toml itself names for this user and master, absolute; "" = none. The
+    password of one cluster is never sent to another."""
+    where = client_path()
+    if not where.exists():
+        return ""
+    config = load_config(where, "client")
+    known = config.client
+    theirs = user == known.user and str(master) in [str(parse_address(text, 7001)) for text in known.masters]
+    return str(config.file(known.password_file)) if known.password_file and theirs else ""
+
+
 # login and status ---------------------------------------------------------------------------------------
 @click.command()
 @click.argument("master", metavar="[HOST:PORT]", required=False)
@@ -373,6 +386,8 @@ def login(
       sector login host:7001 --ca ca.pem --user alice
       sector login host:7001 --ca-sha256 2f1c…  --password-file pw
       sector login                                again, at the same master
+
+    Without --password-file, `password_file` of client.toml is used if it is for this user and master.
     """
     if user_name:
         shared.user = user_name
@@ -389,8 +404,9 @@ def login(
     user = shared.user or known.user or os.environ.get("USER", "")
     if not user:
         raise UsageError("no user name is given", hint="use --user NAME")
-    password = read_password(password_file, f"Password of {user}")
-    session = log_in(address, trust, user, password)
+    stored = _stored_password_file(address, user)
+    password = read_password(password_file, f"Password of {user}", stored=stored)
+    session = log_in(address, trust, user, password, stored)
     if shared.json:
         result = {"master": str(address), "user": session.user, "expires": session.expires}
         render.print_json({**result, "config": _client_file()})

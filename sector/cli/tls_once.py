@@ -67,11 +67,13 @@ def read_password(
     confirm: bool = False,
     known: bool = True,
     option: str = "--password-file",
+    stored: str = "",
 ) -> str:
-    """A password from a file ("-" = standard input), SECTOR_PASSWORD_FILE, or a prompt on the terminal.
-    Never from the command line. One that is not `known` yet is never taken from SECTOR_PASSWORD_FILE: that
-    holds the user's own. `option` names the option of the file. Raises `LocalIO`, `UsageError`."""
-    name = password_file or (os.environ.get("SECTOR_PASSWORD_FILE") if known else None)
+    """A password from a file ("-" = standard input), SECTOR_PASSWORD_FILE, the file `stored` that the
+    settings name, or a prompt on the terminal. Never from the command line. One that is not `known` yet is
+    never taken from SECTOR_PASSWORD_FILE: that holds the user's own. `option` names the option of the file.
+    Raises `LocalIO`, `UsageError`."""
+    name = password_file or (os.environ.get("SECTOR_PASSWORD_FILE") if known else None) or stored
     if name == "-":
         return sys.stdin.readline().rstrip("\r\n")
     if name:

@@ -8,6 +8,7 @@ by proving S. The password is needed at the login only.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -184,6 +185,7 @@ class ClientSession:
         blocked: bool = False,
         on_blocked: Callable[[str], object] = lambda why: None,
         retry_s: float = 300.0,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         """`save` keeps a changed session; `password` (from a file or the caller) begins a new session when
         the old one is over. `probe(key, peer, wait_s)` tells whether UDP to the master is answered, `blocked`
@@ -201,6 +203,8 @@ class ClientSession:
         self._rng = rng or random.Random()
         self._peer: Peer | None = None
         self._answered = False
+        self._wall = wall
+        self._ended = 0.0
         self._flights: set[_Flight] = set()
         self._opening: list[Deferred[None]] | None = None
         self._last_reset = -1e9
@@ -253,12 +257,30 @@ class ClientSession:
     async def _use(self) -> None:
         section = self.section
         address = parse_address(section.gmp)
-        key = client_master_key(self.secret, section.master_id, section.key_id)
-        self.gmp.add_key(GmpKey(section.key_id, key, f"master:{section.master_id}"))
+        self.gmp.add_key(self._key())
         host = await literal_host(self.clock, address.host)
         self._peer = Peer(host, address.port, section.key_id)
         self._answered = False
         self._detour.begin()
+
+    async def _keep_up(self) -> None:
+        """Renew a session that has ended by this machine's clock, once for each end: that clock may be wrong.
+        A master that does not answer is left to the call. Raises SessionExpired, LoginRefused."""
+        end = self.section.expires
+        if not end or end == self._ended or self._wall() < end:
+            return
+        try:
+            await self.renew()
+        except (errors.Unreachable, errors.TimedOut, errors.Busy):
+            return
+        self._ended = end
+
+    def _key(self) -> GmpKey:
+        """The key towards the master. Its principal names the session: the master knows a client by its
+        session, so that with a new one both ends begin anew (spec/gmp.md 5.1: a principal keeps its keys)."""
+        section = self.section
+        secret = client_master_key(self.secret, section.master_id, section.key_id)
+        return GmpKey(section.key_id, secret, f"master:{section.master_id}#{section.session}")
 
     async def renew(self) -> None:
         """Resume the session at a master that answers, or begin a new one with the password. Several
@@ -351,6 +373,8 @@ class ClientSession:
         while True:
             if self._peer is None:
                 await self.open()
+            await self._keep_up()
+            session = self.section.session
             flight: _Flight | None = None
             try:
                 flight = self._send(request, deadline_s, on_progress)
@@ -382,7 +406,10 @@ class ClientSession:
                     continue
                 if not flight.lost:
                     found = await self._find_master(trouble)
-                    if found and flight.away and again and attempt < _LOOKS:  # it has just come back
+                    fit = flight.away or self.section.session != session
+                    if (
+                        found and fit and again and attempt < _LOOKS
+                    ):  # it has just come back, or knows us again
                         attempt += 1
                         continue
             finally:
@@ -440,11 +467,10 @@ class ClientSession:
         return await self._door.tunnel(session, self.secret, cast(TunnelGmp, self.gmp), blocked, lost)
 
     async def _udp_answers(self, wait_s: float) -> bool:
-        section, peer = self.section, self._peer
+        peer = self._peer
         if self._probe is None or peer is None:
             return False
-        key = client_master_key(self.secret, section.master_id, section.key_id)
-        return await self._probe(GmpKey(section.key_id, key, f"master:{section.master_id}"), peer, wait_s)
+        return await self._probe(self._key(), peer, wait_s)
 
     def _left_udp(self) -> None:
         why = f"silence for {LOOK_S:g} s"

@@ -122,8 +122,12 @@ class Nodes:
         if info.key_id not in self._keys:
             self._keys.add(info.key_id)
             users[info.key_id] = users.get(info.key_id, 0) + 1
-        secret = client_slave_key(self.client.session.secret, info.node, info.instance, info.key_id)
-        self.client.gmp.add_key(GmpKey(info.key_id, secret, f"slave:{info.node}"))
+        session = self.client.session
+        secret = client_slave_key(session.secret, info.node, info.instance, info.key_id)
+        principal = (
+            f"slave:{info.node}#{session.section.session}"  # slaves, too, know a client by its session
+        )
+        self.client.gmp.add_key(GmpKey(info.key_id, secret, principal))
 
     def close(self) -> None:
         """Forget the keys that no other job of this client uses."""

@@ -38,6 +38,8 @@ class Master:
         self.logins = 0
         self.resumes = 0
         self.expired = False
+        self.id = b"i" * 16
+        self.end = 9e9
         self.mkdirs = 0
         self.looks = 0
         self.silent = False
@@ -60,6 +62,12 @@ class Master:
             self.gmp.stop()
         self.gmp = None
 
+    def restart_without_a_word(self) -> None:
+        """Forget the session and all keys; nothing is said to those who use them."""
+        assert self.gmp is not None
+        self.gmp.remove_key(self.key_id)
+        self.expired, self.id = True, b"j" * 16
+
     def _granted(self, secret: bytes) -> Session:
         if self.gmp is None:
             raise errors.Unreachable("connection to 127.0.0.1:7001 refused")
@@ -67,7 +75,7 @@ class Master:
         key = client_master_key(SECRET, "m1", self.key_id)
         self.gmp.add_key(GmpKey(self.key_id, key, "user:alice#00"))
         return Session(
-            b"i" * 16, secret, "alice", 9e9, "m1", Address("127.0.0.1", 7002), self.key_id, ["admin"], []
+            self.id, secret, "alice", self.end, "m1", Address("127.0.0.1", 7002), self.key_id, ["admin"], []
         )
 
     async def login(self, user: str, password: str) -> Session:
@@ -102,6 +110,7 @@ class Master:
             section,
             password=password,
             save=self.saved.append,
+            wall=self.clock.seconds,
         )
 
     def run(self, work: Any, limit_s: float = 300.0) -> Any:
@@ -218,6 +227,56 @@ def test_expired_session_logs_in_again_only_with_a_password() -> None:
         master.run(poor.open())
     with pytest.raises(errors.SessionExpired, match="no session"):
         master.run(master.session("").open())
+
+
+def test_a_session_that_has_ended_is_renewed_before_the_next_call() -> None:
+    """At once, not after a silence: a new session is another principal on both ends."""
+    master = Master()
+    master.end = 100.0
+    session = master.session()
+    master.run(session.call(Status()))
+    first = session._key().principal
+    master.clock.advance(101.0)
+    master.expired = True
+    master.id, master.end = b"j" * 16, 9e9
+    at = master.clock.seconds()
+    assert master.run(session.call(Status())).master_id == "m1"
+    assert master.logins == 2 and master.clock.seconds() - at < 1.0
+    assert session._key().principal != first and b"j".hex() * 16 in session._key().principal
+
+
+def test_an_end_by_a_wrong_clock_is_asked_about_once() -> None:
+    """A machine whose clock is ahead resumes once, and then goes on with the session."""
+    master = Master()
+    master.end = 0.5
+    session = master.session()
+    master.clock.advance(1.0)
+    for _ in range(3):
+        master.run(session.call(Status()))
+    assert (master.logins, master.resumes) == (1, 1)
+
+
+def test_an_end_while_the_master_is_away_is_left_to_the_call() -> None:
+    """Patience counts as for any call."""
+    master = Master()
+    master.end = 100.0
+    session = master.session()
+    master.run(session.call(Status()))
+    master.clock.advance(101.0)
+    master.stop()
+    master.clock.callLater(5.0, master.start)
+    assert master.run(session.call(Status(), patience_s=30.0)).master_id == "m1"
+
+
+def test_a_call_is_repeated_when_silence_led_to_a_new_session() -> None:
+    """The master forgot the session before its end; what may be repeated is, the rest says what happened."""
+    master = Master()
+    session = master.session()
+    master.run(session.call(Status()))
+    master.clock.advance(20.0)
+    master.restart_without_a_word()
+    assert master.run(session.call(Status())).master_id == "m1"
+    assert master.logins == 2
 
 
 def test_cancelled_calls_end() -> None:

@@ -19,8 +19,9 @@ from twisted.python.failure import Failure
 
 from sector import daemon, errors
 from sector.cli import admin as admin_commands
-from sector.cli import cluster_run, main, render
+from sector.cli import cluster, cluster_run, main, render
 from sector.cli.cluster_run import Child, Process, Readiness
+from sector.config import ClientSection, save_client
 from sector.model import Address, Right
 from sector.wire import admin
 
@@ -350,6 +351,68 @@ class TestRender:
             "b": "ff",
             "r": [{"user": "u", "path": "/", "what": "r"}],
         }
+
+
+@pytest.fixture
+def logins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, str]]:
+    """What `sector login` sends to a master: (user, password, the password file that it keeps)."""
+    (tmp_path / "pw").write_text("from the settings\n")
+    (tmp_path / "env").write_text("from the environment\n")
+    (tmp_path / "option").write_text("from the option\n")
+    config = tmp_path / "client.toml"
+    monkeypatch.setenv("SECTOR_CONFIG", str(config))
+    fingerprint = "0" * 64
+    save_client(
+        ClientSection(masters=["127.0.0.1:7001"], user="alice", ca_sha256=fingerprint, password_file="pw")
+    )
+    sent: list[tuple[str, str, str]] = []
+
+    def log_in(
+        master: object, trust: object, user: str, password: str, password_file: str = ""
+    ) -> ClientSection:
+        sent.append((user, password, password_file))
+        return ClientSection(user=user)
+
+    monkeypatch.setattr(cluster, "log_in", log_in)
+    return sent
+
+
+def test_login_takes_the_password_file_of_the_settings(
+    logins: list[tuple[str, str, str]],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An option wins over SECTOR_PASSWORD_FILE, that over the settings; what these name is kept."""
+    kept = str(tmp_path / "pw")
+    assert run(capsys, "login")[0] == 0
+    assert run(capsys, "login", "--password-file", str(tmp_path / "option"))[0] == 0
+    monkeypatch.setenv("SECTOR_PASSWORD_FILE", str(tmp_path / "env"))
+    assert run(capsys, "login")[0] == 0
+    assert logins == [
+        ("alice", "from the settings", kept),
+        ("alice", "from the option", kept),
+        ("alice", "from the environment", kept),
+    ]
+
+
+@pytest.mark.parametrize("other", [("127.0.0.2:7001",), ("--user", "bob"), ("127.0.0.1:7002",)])
+def test_login_sends_a_stored_password_to_nobody_else(
+    logins: list[tuple[str, str, str]], capsys: pytest.CaptureFixture[str], other: tuple[str, ...]
+) -> None:
+    """Another master or user: the file of the settings is not for them."""
+    status, _, err = run(capsys, "login", *other)
+    assert status == 2 and "is not given" in err
+    assert logins == []
+
+
+def test_login_says_when_the_stored_password_file_is_gone(
+    logins: list[tuple[str, str, str]], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "pw").unlink()
+    status, _, err = run(capsys, "login")
+    assert status == 1 and f"password file {tmp_path / 'pw'}: No such file" in err
+    assert logins == []
 
 
 def test_commands_that_use_no_database_load_none() -> None:
