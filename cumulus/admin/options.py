@@ -11,6 +11,7 @@ import click
 
 from cumulus.config import Config, environment, find_config
 from sector.cli import render
+from sector.cli.program import json_option, stored_option, with_options
 from sector.errors import SectorError
 
 if TYPE_CHECKING:
@@ -83,41 +84,19 @@ class Shared:
             click.echo(text)
 
 
-def _store(name: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    def callback(ctx: click.Context, _param: click.Parameter, value: Any) -> Any:
-        shared = ctx.ensure_object(Shared)
-        if value:
-            setattr(shared, name, value)
-        return value
-
-    return callback
-
-
 def shared_options(function: F) -> F:
     """Adds --dir, --config and --json to a command; their values are in `Shared` (`@click.pass_obj`). They
     also work before the command's name."""
-    for option in (
-        click.option(
-            "--json",
-            is_flag=True,
-            expose_value=False,
-            callback=_store("json"),
-            help="Print one JSON document.",
-        ),
-        click.option(
+    where = "Directory made by cumulus init.  [env var: CUMULUS_DIR]"
+    return with_options(
+        function,
+        stored_option(Shared, "dir", "--dir", metavar="DIR", help=where),
+        stored_option(
+            Shared,
+            "config_file",
             "--config",
             metavar="FILE",
-            expose_value=False,
-            callback=_store("config_file"),
             help="Settings file.  [env var: CUMULUS_CONFIG]",
         ),
-        click.option(
-            "--dir",
-            metavar="DIR",
-            expose_value=False,
-            callback=_store("dir"),
-            help="Directory made by cumulus init.  [env var: CUMULUS_DIR]",
-        ),
-    ):
-        function = option(function)
-    return function
+        json_option(Shared),
+    )

@@ -204,7 +204,7 @@ def transfer_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @contextmanager
 def told(shared: Shared, title: str, kind: str | None, live: Live | None = None) -> Iterator[Progress]:
     """A progress that is shown as the user asked; notes go to standard error."""
-    if kind == "json" or shared.progress_json:
+    if kind == "json":
         progress = Progress(on_note=lambda text: click.echo(json.dumps({"note": text}), err=True))
         last = [0.0]
 

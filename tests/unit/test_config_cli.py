@@ -108,7 +108,7 @@ class TestErrors:
         assert run(capsys, "node", "list")[0] == 130
 
     def test_a_users_function_shows_its_whole_traceback(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main.report(errors.UdfError("line 1\nline 2"), False) == 1
+        assert main.PROGRAM.report(errors.UdfError("line 1\nline 2"), False) == 1
         assert capsys.readouterr().err == "sector: line 1\nline 2\n"
 
     def test_every_command_of_the_table_has_help(self, capsys: pytest.CaptureFixture[str]) -> None:
