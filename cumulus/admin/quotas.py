@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import click
 
+from cumulus.admin import accounts
 from cumulus.admin.options import Shared, shared_options
-from cumulus.admin.values import parse_count, parse_duration, parse_size, time_text
-from cumulus.index.admin_api import Admin, Quota
+from cumulus.admin.values import time_text
+from cumulus.index.admin_api import Quota, Scope
 from cumulus.index.api import NoSuch, Usage
 from sector.cli import render
 from sector.errors import UsageError
-
-Scope = Literal["user", "group", "bucket"]
 
 
 def scope_of(user: str | None, group: str | None, bucket: str | None) -> tuple[Scope, str]:
@@ -78,28 +75,9 @@ def quota_set(
         raise UsageError("no limit is given", hint="give --bytes SIZE or --objects N")
     if grace and not soft:
         raise UsageError("--grace belongs to --soft", hint="add --soft")
-    limits: dict[str, int] = {}
-    kind = "soft" if soft else "hard"
-    if size is not None:
-        limits[f"{kind}_bytes"] = parse_size(size)
-    if objects is not None:
-        limits[f"{kind}_objects"] = parse_count(objects)
-    if soft:
-        limits["grace_s"] = parse_duration(grace or "7d")
     with shared.admin() as admin:
-        now = _quota(admin, scope, whose)
-        admin.set_quota(Quota(**({**_limits(now), **limits}), scope=scope, name=whose))
+        accounts.set_limits(admin, scope, whose, size=size, objects=objects, soft=soft, grace=grace)
     _show(shared, scope, whose)
-
-
-def _quota(admin: Admin, scope: Scope, whose: str) -> Quota:
-    named = admin.user(whose).name if scope == "user" else whose
-    known = (one for one in admin.quotas() if (one.scope, one.name) == (scope, named))
-    return next(known, Quota(scope=scope, name=named))
-
-
-def _limits(one: Quota) -> dict[str, int]:
-    return {name: getattr(one, name) for name in one.__struct_fields__ if name not in ("scope", "name")}
 
 
 @quota.command("clear")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
+from cumulus.admin.keys import Told, as_option, secret_to_option, tell_key
 from cumulus.admin.options import Shared, shared_options
-from cumulus.admin.people import Told, as_option, secret_to_option, tell_key
 from cumulus.admin.values import check_name
 from cumulus.config import FILE, commented, parse_config
 from cumulus.index.registry import make_admin

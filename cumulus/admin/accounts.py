@@ -1,0 +1,184 @@
+"""Changes of users, keys, quotas and owners, as the commands and the admin page both make them: what people
+typed is checked here. Raise `UsageError` for what is not valid, and what `Admin` and `Index` raise."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import NamedTuple
+
+import msgspec
+
+from cumulus.admin import data
+from cumulus.admin.values import check_name, parse_count, parse_duration, parse_expiry, parse_size
+from cumulus.index.admin_api import Admin, Quota, Scope
+from cumulus.index.api import Index
+from cumulus.model import Credential, User
+from cumulus.secrets import new_access_key, new_secret, new_user_id
+from cumulus.storage.api import FileStore
+from sector.errors import UsageError
+
+WEIGHTS = range(1, 1001)
+Opened = Callable[[], AbstractContextManager[tuple[Index, FileStore]]]
+
+
+def add_user(
+    admin: Admin,
+    *,
+    name: str,
+    display: str = "",
+    email: str = "",
+    is_admin: bool = False,
+    groups: Iterable[str] = (),
+    weight: int = 1,
+    unix_user: str = "",
+    user_id: str | None = None,
+    access_key: str | None = None,
+    secret: str | None = None,
+    expires: str = "never",
+) -> Credential:
+    """Add a user with a key, both or neither. What is None is made anew."""
+    if user_id is not None and not re.fullmatch("[0-9a-f]{64}", user_id):
+        raise UsageError("the id is not valid", hint="64 hex digits, as cumulus user show prints it")
+    made = User(
+        id=user_id or new_user_id(),
+        name=check_name(name),
+        display=display,
+        email=email.strip().lower(),
+        groups=tuple(dict.fromkeys(groups)),
+        weight=check_weight(weight),
+        admin=is_admin,
+        unix_user=unix_user,
+    )
+    admin.add_user(made)
+    try:
+        return add_key(admin, made.id, access_key=access_key, secret=secret, expires=expires)
+    except BaseException:
+        admin.remove_user(made.id)
+        raise
+
+
+def add_key(
+    admin: Admin,
+    user: str,
+    *,
+    access_key: str | None = None,
+    secret: str | None = None,
+    expires: str = "never",
+) -> Credential:
+    """A new key for the user (name or id). What is None is made anew."""
+    if access_key is not None and not re.fullmatch("[A-Za-z0-9._-]{3,128}", access_key):
+        raise UsageError("the access key is not valid", hint="3 to 128 of A-Z a-z 0-9 . _ -")
+    at_ns = parse_expiry(expires, time.time_ns())
+    return admin.add_key(user, access_key or new_access_key(), secret or new_secret(), at_ns)
+
+
+def expire_key(admin: Admin, access_key: str, when: str) -> int:
+    """Let a key expire; when it does, in nanoseconds since 1970 (0 = never)."""
+    at_ns = parse_expiry(when, time.time_ns())
+    admin.expire_key(access_key, at_ns)
+    return at_ns
+
+
+def check_weight(weight: int) -> int:
+    """A share of the bandwidth."""
+    if weight not in WEIGHTS:
+        raise UsageError(f"{weight} is no weight", hint=f"{WEIGHTS[0]} to {WEIGHTS[-1]}")
+    return weight
+
+
+def change_user(
+    admin: Admin,
+    name: str,
+    *,
+    new_name: str | None = None,
+    display: str | None = None,
+    email: str | None = None,
+    is_admin: bool | None = None,
+    disabled: bool | None = None,
+    weight: int | None = None,
+    unix_user: str | None = None,
+) -> User:
+    """Change what is not None of a user; as he is then."""
+    given = {
+        "name": None if new_name is None else check_name(new_name),
+        "display": display,
+        "email": None if email is None else email.strip().lower(),
+        "admin": is_admin,
+        "disabled": disabled,
+        "weight": None if weight is None else check_weight(weight),
+        "unix_user": unix_user,
+    }
+    changes = {field: value for field, value in given.items() if value is not None}
+    if not changes:
+        raise UsageError("nothing to change", hint="see cumulus user change --help")
+    changed = msgspec.structs.replace(admin.user(name), **changes)
+    admin.set_user(changed)
+    return changed
+
+
+class Removed(NamedTuple):
+    """A user who is gone, who got his buckets (None: nobody), and how many there were."""
+
+    user: User
+    heir: User | None
+    buckets: int
+
+
+def remove_user(
+    admin: Admin, name: str, opened: Opened, *, give_to: str = "", delete_data: bool = False
+) -> Removed:
+    """Remove a user with all keys. His buckets go to another user, or are deleted; with neither, `StillUsed`
+    is raised if he has some. `opened` gives index and storage."""
+    if give_to and delete_data:
+        raise UsageError("--give-to and --delete-data exclude each other", hint="give one of them")
+    gone = admin.user(name)
+    heir = admin.user(give_to) if give_to else None
+    if heir is not None and heir.id == gone.id:
+        raise UsageError(f"{gone.name} is the user to be removed", hint="give another one")
+    count = 0
+    if heir is not None or delete_data:
+        admin.set_user(msgspec.structs.replace(gone, disabled=True))
+        with opened() as (index, store):
+            for bucket in index.buckets(gone.id):
+                if heir is not None:
+                    data.give(index, store, bucket, heir)
+                else:
+                    data.delete(index, store, bucket.name)
+                count += 1
+    admin.remove_user(gone.id)
+    return Removed(gone, heir, count)
+
+
+def quota_of(admin: Admin, scope: Scope, name: str) -> Quota:
+    """The limits as they are; all 0 when there are none. Names of users may be their ids."""
+    named = admin.user(name).name if scope == "user" else name
+    known = (one for one in admin.quotas() if (one.scope, one.name) == (scope, named))
+    return next(known, Quota(scope=scope, name=named))
+
+
+def set_limits(
+    admin: Admin,
+    scope: Scope,
+    name: str,
+    *,
+    size: str | None = None,
+    objects: str | None = None,
+    soft: bool = False,
+    grace: str | None = None,
+) -> Quota:
+    """Set the hard limits, or the soft ones with their grace time (7d unless given); "none" takes one away,
+    None leaves it as it is."""
+    kind = "soft" if soft else "hard"
+    limits: dict[str, int] = {}
+    if size is not None:
+        limits[f"{kind}_bytes"] = parse_size(size)
+    if objects is not None:
+        limits[f"{kind}_objects"] = parse_count(objects)
+    if soft:
+        limits["grace_s"] = parse_duration(grace or "7d")
+    changed = msgspec.structs.replace(quota_of(admin, scope, name), **limits)
+    admin.set_quota(changed)
+    return changed

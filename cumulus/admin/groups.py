@@ -1,0 +1,75 @@
+"""Commands for groups."""
+
+from __future__ import annotations
+
+import click
+
+from cumulus.admin.options import Shared, shared_options
+from cumulus.admin.values import check_name
+from sector.cli import render
+from sector.errors import UsageError
+
+
+@click.group()
+def group() -> None:
+    """Add, list and remove groups and their members.
+
+    \b
+    Examples:
+      cumulus --dir D group add lab
+      cumulus --dir D group member lab --add alice --remove bob
+    """
+
+
+@group.command("add")
+@click.argument("name")
+@shared_options
+@click.pass_obj
+def group_add(shared: Shared, name: str) -> None:
+    """Add the group NAME."""
+    with shared.admin() as admin:
+        admin.add_group(check_name(name, "group name"))
+    shared.done(f"group {name} added", name=name)
+
+
+@group.command("list")
+@shared_options
+@click.pass_obj
+def group_list(shared: Shared) -> None:
+    """List the groups with their members."""
+    with shared.admin() as admin:
+        found = admin.groups()
+    if shared.json:
+        render.print_json([{"name": one.name, "members": one.members} for one in found])
+        return
+    render.print_table(["NAME", "MEMBERS"], [(one.name, ", ".join(one.members) or "-") for one in found])
+
+
+@group.command("remove")
+@click.argument("name")
+@shared_options
+@click.pass_obj
+def group_remove(shared: Shared, name: str) -> None:
+    """Remove the group NAME with its quota; its members stay."""
+    with shared.admin() as admin:
+        admin.remove_group(name)
+    shared.done(f"group {name} removed", name=name)
+
+
+@group.command("member")
+@click.argument("name")
+@click.option("--add", "joins", multiple=True, metavar="USER", help="Put USER into the group (repeatable).")
+@click.option("--remove", "leaves", multiple=True, metavar="USER", help="Take USER out (repeatable).")
+@shared_options
+@click.pass_obj
+def group_member(shared: Shared, name: str, joins: tuple[str, ...], leaves: tuple[str, ...]) -> None:
+    """Put users into the group NAME, or take them out."""
+    if not joins and not leaves:
+        raise UsageError("nothing to change", hint="give --add USER or --remove USER")
+    with shared.admin() as admin:
+        for one in joins:
+            admin.join(name, one)
+        for one in leaves:
+            admin.leave(name, one)
+        members = next(found.members for found in admin.groups() if found.name == name)
+    shared.done(f"members of {name}: {', '.join(members) or 'none'}", name=name, members=members)

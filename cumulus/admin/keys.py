@@ -1,0 +1,203 @@
+"""Commands for keys, and how a new key is told."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cumulus.admin import accounts
+from cumulus.admin.clients import FORMS, endpoint
+from cumulus.admin.options import Shared, shared_options
+from cumulus.admin.values import time_text
+from cumulus.config import Config
+from cumulus.index.admin_api import KeyInfo
+from cumulus.model import Credential
+from cumulus.secrets import write_private
+from sector.cli import render
+from sector.cli.program import with_options
+from sector.errors import LocalIO, UsageError
+
+secret_to_option = click.option(
+    "--secret-to", metavar="FILE", help="Write the secret key to FILE (mode 0600) instead of printing it."
+)
+as_option = click.option(
+    "--as",
+    "form",
+    type=click.Choice(list(FORMS)),
+    help="Give the key as the settings of a client, with the service's address.",
+)
+key_options = (
+    click.option("--access-key", metavar="A", help="Use this access key instead of a new one."),
+    click.option("--secret-key-file", metavar="FILE", help="Read the secret key from FILE."),
+    click.option("--expires", metavar="WHEN", default="never", help="2027-01-31, 30d, or never."),
+    secret_to_option,
+    as_option,
+)
+
+
+def with_key_options(function: Any) -> Any:
+    """Options of commands that make a key."""
+    return with_options(function, *key_options)
+
+
+def read_secret(file: str) -> str:
+    """The first line of a file. Raises `UsageError`, `LocalIO`."""
+    try:
+        with open(file, encoding="utf-8") as source:
+            secret = source.readline(4096).strip()
+    except OSError as bad:
+        raise LocalIO(f"{file}: {bad.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{file}: is not UTF-8 text") from None
+    if len(secret) < 8 or not secret.isprintable():
+        raise UsageError(f"{file}: its first line is no secret key", hint="at least 8 printable characters")
+    return secret
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """How a new key is given: into the file `secret_to`, in the `form` of a client."""
+
+    secret_to: str | None
+    form: str | None
+
+    def text(self, config: Config, made: Credential) -> str:
+        """What a file or standard output gets: the secret key, or a client's settings."""
+        return FORMS[self.form](config, made) if self.form else made.secret + "\n"
+
+
+def tell_key(
+    shared: Shared, config: Config, made: Credential, told: Told, text: str, /, **fields: object
+) -> None:
+    """Print a new key; the secret once, or into a file. Raises `LocalIO`."""
+    if told.secret_to:
+        write_private(Path(told.secret_to), told.text(config, made))
+        key = {"access_key": made.access_key, "secret_key_file": told.secret_to}
+    else:
+        key = {"access_key": made.access_key, "secret_key": made.secret}
+    if shared.json:
+        render.print_json({**fields, **key, "endpoint": endpoint(config)[0]})
+        return
+    if told.form and not told.secret_to:
+        render.say(text)
+        click.echo(told.text(config, made), nl=False)
+    else:
+        click.echo(text)
+        click.echo(f"access key  {made.access_key}")
+        click.echo(f"secret key  {'is in ' + told.secret_to if told.secret_to else made.secret}")
+    if not told.secret_to:
+        render.say("the secret key is shown this once; it cannot be read back")
+
+
+@click.group()
+def key() -> None:
+    """Add, list, expire and remove keys; change the key that protects them.
+
+    \b
+    Examples:
+      cumulus --dir D key add alice --expires 90d
+      cumulus --dir D key remove CU7KQ2PZX0V4M1LD8A3C
+    """
+
+
+def key_fields(one: KeyInfo) -> dict[str, object]:
+    """A key as --json prints it: times in seconds since 1970, null = never."""
+    expires = one.expires_ns / 10**9 if one.expires_ns else None
+    return {
+        "access_key": one.access_key,
+        "user": one.user,
+        "created": one.created_ns / 10**9,
+        "expires": expires,
+    }
+
+
+@key.command("add")
+@click.argument("name")
+@with_key_options
+@shared_options
+@click.pass_obj
+def key_add(
+    shared: Shared,
+    name: str,
+    access_key: str | None,
+    secret_key_file: str | None,
+    expires: str,
+    secret_to: str | None,
+    form: str | None,
+) -> None:
+    """Add a key for the user NAME. The secret key is printed once.
+
+    \b
+    Examples:
+      cumulus --dir D key add alice --expires 90d
+      cumulus --dir D key add alice --as rclone >> ~/.config/rclone/rclone.conf
+    """
+    with shared.admin() as admin:
+        secret = read_secret(secret_key_file) if secret_key_file else None
+        made = accounts.add_key(admin, name, access_key=access_key, secret=secret, expires=expires)
+    text = f"key for {made.user.name} added; it expires: {time_text(made.expires_ns)}"
+    tell_key(shared, shared.config(), made, Told(secret_to, form), text, user=made.user.name)
+
+
+@key.command("list")
+@click.argument("name", default="")
+@shared_options
+@click.pass_obj
+def key_list(shared: Shared, name: str) -> None:
+    """List keys, of all users or of NAME. Secrets are not shown."""
+    with shared.admin() as admin:
+        found = admin.keys(name)
+    if shared.json:
+        render.print_json([key_fields(one) for one in found])
+        return
+    now_ns = time.time_ns()
+    rows = [
+        (
+            one.access_key,
+            one.user,
+            time_text(one.created_ns),
+            time_text(one.expires_ns) + (" (over)" if 0 < one.expires_ns <= now_ns else ""),
+        )
+        for one in found
+    ]
+    render.print_table(["ACCESS KEY", "USER", "CREATED", "EXPIRES"], rows)
+
+
+@key.command("remove")
+@click.argument("access_key")
+@shared_options
+@click.pass_obj
+def key_remove(shared: Shared, access_key: str) -> None:
+    """Remove ACCESS_KEY; servers refuse it within a second."""
+    with shared.admin() as admin:
+        admin.remove_key(access_key)
+    shared.done(f"key {access_key} removed", access_key=access_key)
+
+
+@key.command("expire")
+@click.argument("access_key")
+@click.argument("when", default="now")
+@shared_options
+@click.pass_obj
+def key_expire(shared: Shared, access_key: str, when: str) -> None:
+    """Let ACCESS_KEY expire WHEN: now (if not given), 2027-01-31, 30d from now, or never."""
+    with shared.admin() as admin:
+        at_ns = accounts.expire_key(admin, access_key, when)
+    expires = at_ns / 10**9 if at_ns else None
+    shared.done(f"key {access_key} expires: {time_text(at_ns)}", access_key=access_key, expires=expires)
+
+
+@key.command("rotate")
+@shared_options
+@click.pass_obj
+def key_rotate(shared: Shared) -> None:
+    """Seal all secrets in the database with a new key in secret.key. Users' keys stay as they are; servers
+    that share the file go on. Copy the file again to your backup."""
+    path = shared.config().secret_key
+    with shared.admin() as admin:
+        count = admin.rotate()
+    shared.done(f"{count} secrets are sealed with a new key in {path}", sealed=count, file=str(path))
