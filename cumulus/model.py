@@ -34,13 +34,15 @@ class Acl(Value, frozen=True):
 
 
 class Part(Value, frozen=True):
-    """One part of a multipart object or upload: `checksums` by algorithm (lower case), base64."""
+    """One part of a multipart object or upload: `checksums` by algorithm (lower case), base64. `slot`, only
+    of an upload in progress: it lies with others in one file, at (number - 1) * slot; 0: in its own."""
 
     number: int
     size: int
     etag: str
     checksums: dict[str, str] = {}
     modified_ns: int = 0
+    slot: int = 0
 
 
 class ObjectMeta(Value, frozen=True):

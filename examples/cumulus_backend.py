@@ -16,7 +16,7 @@ import itertools
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from cumulus.storage.api import (
@@ -234,26 +234,6 @@ class VaultStore(FileStore):
             query = "UPDATE object SET meta = ?, stamp = ? WHERE bucket = ? AND name = ?"
             db.execute(query, (bytes(meta), self.stamp(db), bucket, name))
             return self.must(db, bucket, name)
-
-    def copy(
-        self, source: ObjectStream, bucket: str, name: str, meta: bytes, if_token: IfToken = None
-    ) -> Entry:
-        return self.publish(bucket, name, source.read_at(0, source.entry.size), meta, if_token)
-
-    def link(self, bucket: str, name: str, to: str) -> Entry:
-        raise BadName("a vault cannot give an object a second name")
-
-    def concat(
-        self, bucket: str, parts: Sequence[str], name: str, meta: bytes, if_token: IfToken = None
-    ) -> Entry:
-        with self.change() as db:
-            held = [self.must(db, bucket, part).name for part in parts]
-            joined = b"".join(self.body(db, bucket, part) for part in held)
-            entry = self.store(db, bucket, name, joined, meta, if_token)
-            db.executemany(
-                "DELETE FROM object WHERE bucket = ? AND name = ?", [(bucket, part) for part in held]
-            )
-            return entry
 
     def open_read(self, bucket: str, name: str, token: Token | None = None) -> ObjectStream:
         with self.change() as db:

@@ -15,7 +15,7 @@ import struct
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
@@ -465,35 +465,6 @@ class FsspecStore(FileStore):
         """Write the body of an object into another's draft."""
         for start in range(0, entry.size, _PIECE):
             writer.write(memoryview(self.read(path, start, min(start + _PIECE, entry.size))))
-
-    def copy(
-        self, source: ObjectStream, bucket: str, name: str, meta: bytes, if_token: IfToken = None
-    ) -> Entry:
-        writer = self._writer(bucket, name)
-        try:
-            for start in range(0, source.entry.size, _PIECE):
-                writer.write(memoryview(source.read_at(start, _PIECE)))
-            return writer.commit(meta, if_token)
-        finally:
-            writer.close()
-
-    def link(self, bucket: str, name: str, to: str) -> Entry:
-        raise BadName("this store cannot give an object a second name")
-
-    def concat(
-        self, bucket: str, parts: Sequence[str], name: str, meta: bytes, if_token: IfToken = None
-    ) -> Entry:
-        writer = self._writer(bucket, name)
-        try:
-            for part in parts:
-                path = self._place(bucket, part)
-                self._pour(writer, path, self.entry(part, path))
-            entry = writer.commit(meta, if_token)
-        finally:
-            writer.close()
-        for part in parts:
-            self.delete(bucket, part)
-        return entry
 
     # streams
 

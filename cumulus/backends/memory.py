@@ -266,12 +266,6 @@ class MemoryStore(FileStore):
             self._bucket(bucket).objects[name] = _Object(old.body, entry)
             return entry
 
-    def copy(
-        self, source: ObjectStream, bucket: str, name: str, meta: bytes, if_token: IfToken = None
-    ) -> Entry:
-        check_name(name)
-        return self.publish(bucket, name, source.read_at(0, source.entry.size), meta, if_token)
-
     def link(self, bucket: str, name: str, to: str) -> Entry:
         check_name(to)
         with self._lock:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import struct
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Final, TypeVar
 
 from cumulus.backends.sector_link import CALL_S, Link
@@ -281,37 +281,6 @@ class SectorStore(FileStore):
 
         with self._names.lock(path):
             return self._link.call(work, name)
-
-    def copy(
-        self, source: ObjectStream, bucket: str, name: str, meta: bytes, if_token: IfToken = None
-    ) -> Entry:
-        writer = self.open_write(bucket, name)
-        try:
-            for start in range(0, source.entry.size, _PIECE):
-                writer.write(memoryview(source.read_at(start, _PIECE)))
-            return writer.commit(meta, if_token)
-        finally:
-            writer.close()
-
-    def link(self, bucket: str, name: str, to: str) -> Entry:
-        raise BadName("Sector cannot give a file a second name")
-
-    def concat(
-        self, bucket: str, parts: Sequence[str], name: str, meta: bytes, if_token: IfToken = None
-    ) -> Entry:
-        writer = self.open_write(bucket, name)
-        try:
-            for part in parts:
-                stream = self.open_read(bucket, part)
-                for start in range(0, stream.entry.size, _PIECE):
-                    writer.write(memoryview(stream.read_at(start, _PIECE)))
-                stream.close()
-            entry = writer.commit(meta, if_token)
-        finally:
-            writer.close()
-        for part in parts:
-            self.delete(bucket, part)
-        return entry
 
     # streams
 

@@ -14,7 +14,7 @@ from cumulus.errors import S3Error
 from cumulus.index.api import OverQuota, Reservation
 from cumulus.ops.quota import quota_error
 from cumulus.ops.site import Site
-from cumulus.storage.api import Entry, IfToken, ObjectStream
+from cumulus.storage.api import Entry, IfToken, ObjectStream, RangeStream
 
 STEP: Final = 16 << 20  # by which a reservation of unknown size grows
 BESIDE: Final = 128 << 10  # buffers of at least this are hashed in another thread while they are written
@@ -37,7 +37,7 @@ class Incoming:
         """Raises `S3Error` EntityTooLarge, QuotaExceeded and storage errors; nothing is held then."""
         self._site = site
         self._limit = limit
-        self._stream: ObjectStream | None = None
+        self._stream: ObjectStream | RangeStream | None = None
         self.expected = size
         self.size = 0
         if size is not None and size > limit:
@@ -45,10 +45,14 @@ class Incoming:
         self.hasher = Hasher(algorithms)
         self.reservation: Reservation | None = site.reserve(bucket, size or 0, objects)
         try:
-            self._stream = site.store.open_write(bucket, name, size)
+            self._stream = self._open(bucket, name)
         except BaseException:
             self.abort()
             raise
+
+    def _open(self, bucket: str, name: str) -> ObjectStream | RangeStream:
+        """Where the bytes go. Raises storage errors."""
+        return self._site.store.open_write(bucket, name, self.expected)
 
     def _too_large(self, size: int) -> S3Error:
         return S3Error(
@@ -92,7 +96,7 @@ class Incoming:
 
     def place(self, name: str, meta: bytes, if_token: IfToken) -> Entry:
         """Publish what came (`cumulus.ops.publish.Place`)."""
-        if self._stream is None:
+        if not isinstance(self._stream, ObjectStream):
             raise S3Error("InternalError")
         return self._stream.commit(meta, if_token, name)
 

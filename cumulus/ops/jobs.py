@@ -17,7 +17,7 @@ from cumulus.model import Bucket, Versioning
 from cumulus.ops.buckets import end_upload
 from cumulus.ops.deletes import delete_current, delete_version
 from cumulus.ops.find import find_or_none, hash_outside
-from cumulus.ops.names import BODIES, PARTS
+from cumulus.ops.names import BODIES, PARTS, slots_name
 from cumulus.ops.rows import OPAQUE, marker_row, meta_of, row_of
 from cumulus.ops.site import Site
 from cumulus.storage.api import Entry, Missing, StorageError
@@ -301,8 +301,10 @@ def sweep(site: Site, bucket: Bucket, done: Done) -> None:
 
 
 def _part_needed(site: Site, bucket: Bucket, entry: Entry) -> bool:
-    meta = meta_of(bucket, entry)
     id = entry.name.removeprefix(PARTS).partition("/")[0]
+    if entry.name.startswith(slots_name(id, 0)[:-1]):  # it has no record; parts go with their upload
+        return bool(site.index.parts(id, limit=1))
+    meta = meta_of(bucket, entry)
     return meta is not None and site.index.upload(bucket.name, meta.key, id) is not None
 
 

@@ -13,24 +13,23 @@ import itertools
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
 import msgspec
 
 from cumulus import checksums
 from cumulus.errors import S3Error
 from cumulus.index.api import NoSuch, Put, Upload
-from cumulus.model import Bucket, ObjectMeta, Part, encode_meta
+from cumulus.model import Bucket, ObjectMeta, Part
 from cumulus.ops.buckets import end_upload, remove_parts
 from cumulus.ops.conditions import Conditions
 from cumulus.ops.find import find_or_none
-from cumulus.ops.incoming import Incoming
-from cumulus.ops.names import part_name
+from cumulus.ops.names import slots_name
+from cumulus.ops.parts import MAX_PARTS, IncomingPart, join, own_name
 from cumulus.ops.publish import Plan, publish
 from cumulus.ops.site import Site
 from cumulus.storage.api import Entry, IfToken, Missing
 
-MAX_PARTS: Final = 10_000
 Type = Literal["", "FULL_OBJECT", "COMPOSITE"]
 
 
@@ -84,23 +83,29 @@ def get(site: Site, bucket: Bucket, key: str, id: str) -> Upload:
     return upload
 
 
-def add_part(site: Site, upload: Upload, number: int, incoming: Incoming, part: Part) -> Part:
-    """Store and record a part that came whole. Raises `S3Error` NoSuchUpload."""
-    part = msgspec.structs.replace(part, number=number, size=incoming.size, modified_ns=site.clock())
-    name = part_name(upload.id, number, part.etag)
-    record = ObjectMeta(
-        key=upload.key, size=part.size, etag=part.etag, modified_ns=part.modified_ns, acl=upload.meta.acl
-    )
-    incoming.place(name, encode_meta(record), None)
-    former = site.index.parts(upload.id, after=number - 1, limit=1)
+def add_part(site: Site, upload: Upload, incoming: IncomingPart, part: Part) -> Part:
+    """Record a part that came whole: its ETag and checksums. Raises `S3Error` NoSuchUpload."""
+    part = incoming.keep(msgspec.structs.replace(part, modified_ns=site.clock()))
+    former = site.index.parts(upload.id, after=part.number - 1, limit=1)
     try:
-        replaced = site.index.put_part(upload.id, part, incoming.reservation)
+        site.index.put_part(upload.id, part, incoming.reservation)
     except NoSuch as error:
-        site.remove(upload.bucket, name)
+        _forget(site, upload, part)
         raise no_such_upload(upload.id) from error
-    if replaced and former and former[0].number == number and former[0].etag != part.etag:
-        site.remove(upload.bucket, part_name(upload.id, number, former[0].etag))
+    if former and former[0].number == part.number and _place(former[0]) != _place(part):
+        _forget(site, upload, former[0])
     return part
+
+
+def _place(part: Part) -> tuple[int, str]:
+    return part.slot, "" if part.slot else part.etag
+
+
+def _forget(site: Site, upload: Upload, part: Part) -> None:
+    """Remove the file of a part that does not count; a slot is free as soon as the index says so."""
+    name = slots_name(upload.id, part.slot) if part.slot else own_name(upload, part)
+    if not part.slot or not site.index.parts(upload.id, limit=1):
+        site.remove(upload.bucket, name)
 
 
 def abort(site: Site, upload: Upload) -> None:
@@ -128,10 +133,9 @@ def complete(
     NoSuchUpload, PreconditionFailed; the upload goes on then."""
     parts = _choose(site, upload, wanted, min_part)
     meta = _whole(upload, parts, promise)
-    names = [part_name(upload.id, part.number, part.etag) for part in parts]
 
     def place(name: str, data: bytes, token: IfToken) -> Entry:
-        return site.store.concat(bucket.name, names, name, data, token)
+        return join(site, upload, parts, name, data, token)
 
     def settle(put: Put) -> None:
         if not site.index.drop_upload(upload.id, put):
@@ -197,7 +201,7 @@ def _whole(upload: Upload, parts: Sequence[Part], promise: Promise) -> ObjectMet
         etag=f"{hashlib.md5(digests, usedforsecurity=False).hexdigest()}-{len(parts)}",
         checksums={upload.algorithm: value} if value else {},
         checksum_type=_kind(upload) if value else "",
-        parts=tuple(parts),
+        parts=tuple(msgspec.structs.replace(part, slot=0) if part.slot else part for part in parts),
         upload=upload.id,
     )
 

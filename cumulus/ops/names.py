@@ -92,3 +92,8 @@ def part_prefix(upload: str, number: int | None = None) -> str:
 def part_name(upload: str, number: int, etag: str) -> str:
     """One part's body: of another body, another name, so that the index and storage cannot disagree."""
     return f"{part_prefix(upload, number)}{etag}"
+
+
+def slots_name(upload: str, slot: int) -> str:
+    """The file in which parts of up to `slot` bytes lie, each at its final place."""
+    return f"{part_prefix(upload)}slots.{slot}"

@@ -12,8 +12,8 @@ from cumulus.index.api import Upload
 from cumulus.model import ObjectMeta, Part
 from cumulus.ops import copies, multipart
 from cumulus.ops.incoming import Incoming
-from cumulus.ops.multipart import MAX_PARTS, Promise, Type, Wanted
-from cumulus.ops.names import part_prefix
+from cumulus.ops.multipart import Promise, Type, Wanted
+from cumulus.ops.parts import MAX_PARTS, IncomingPart
 from cumulus.ops.ranges import copy_range
 from cumulus.rest import documents, expect
 from cumulus.rest.call import Reply, Sink
@@ -78,16 +78,11 @@ def _number(request: Request) -> int:
     return int(text)
 
 
-def _incoming(request: Request, upload: Upload, number: int, size: int | None, names: list[str]) -> Incoming:
-    return Incoming(
-        request.site,
-        request.bucket.name,
-        f"{part_prefix(upload.id, number)}incoming",
-        size=size,
-        limit=request.settings.max_part,
-        algorithms=names,
-        objects=0,
-    )
+def _incoming(
+    request: Request, upload: Upload, number: int, size: int | None, names: list[str]
+) -> IncomingPart:
+    limit = request.settings.max_part
+    return IncomingPart(request.site, upload, number, size=size, limit=limit, algorithms=names)
 
 
 def upload_part(request: Request) -> Sink:
@@ -102,15 +97,15 @@ def upload_part(request: Request) -> Sink:
             f"actual checksum Type: {expected.algorithm}",
         )
     size = declared(request)
-    incoming = _incoming(request, upload, number, size, algorithms(request, expected))
+    part_in = _incoming(request, upload, number, size, algorithms(request, expected))
 
     def done(incoming: Incoming, checksums: dict[str, str]) -> Reply:
         part = Part(number=number, size=0, etag=etag_of(incoming), checksums=checksums)
-        part = multipart.add_part(request.site, upload, number, incoming, part)
+        part = multipart.add_part(request.site, upload, part_in, part)
         sums = [(header(name), value) for name, value in part.checksums.items()]
         return Reply(200, [("ETag", f'"{part.etag}"'), *sums])
 
-    return BodySink(request, incoming, expected, done)
+    return BodySink(request, part_in, expected, done)
 
 
 def copy_part(request: Request) -> Reply:
@@ -130,7 +125,7 @@ def copy_part(request: Request) -> Reply:
             copies.copy_range(stream, incoming, offset, length)
             sums = {upload.algorithm: incoming.hasher.base64(upload.algorithm)} if upload.algorithm else {}
             part = Part(number=number, size=0, etag=etag_of(incoming), checksums=sums)
-            part = multipart.add_part(request.site, upload, number, incoming, part)
+            part = multipart.add_part(request.site, upload, incoming, part)
             incoming.close()
         finally:
             incoming.abort()

@@ -11,13 +11,15 @@ classes here; `permanent` says whether trying again can help.
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import ClassVar, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar, Final, NamedTuple
 
 import msgspec
 
 INTERNAL: Final = ".cumulus"  # first segment of names that are ours; never listed as keys
+PIECE: Final = 1 << 20  # bytes that are held while one object is read into another
 
 
 class StorageError(Exception):
@@ -95,7 +97,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """What a backend can do. Without `atomic_replace` the floor above gives each body a name of its own;
     without `plain_names` people do not see keys as names below; `outside` says that others may change
-    files behind our back (then listings are renewed by scans)."""
+    files behind our back (then listings are renewed by scans); `offsets`, that `open_range` and `join` are
+    there."""
 
     atomic_replace: bool
     plain_names: bool
@@ -104,6 +107,32 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     concat: bool = False
     ranges: bool = True
     outside: bool = False
+    offsets: bool = False
+
+
+class Piece(NamedTuple):
+    """Some bytes of what has a name."""
+
+    name: str
+    offset: int
+    size: int
+
+
+class RangeStream(ABC):
+    """Bytes on their way into one range of a file that others fill beside it (`FileStore.open_range`). The
+    range is this stream's until `close`, in all processes and servers. Not for several threads at once."""
+
+    @abstractmethod
+    def write(self, data: memoryview) -> None:
+        """The next bytes of the range. Raises `NoSpace`, `Unavailable`, and `StorageError` beyond its end."""
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Return when all that was written, and the file's name, survive a power cut. Raises as `write`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let the range go. What was not synced may or may not be there. May be called twice."""
 
 
 class ObjectStream(ABC):
@@ -180,24 +209,69 @@ class FileStore(ABC):
     def set_meta(self, bucket: str, name: str, meta: bytes, if_token: Token) -> Entry:
         """Replace the record alone, durably. Raises `Missing`, `Changed`."""
 
-    @abstractmethod
     def copy(
         self, source: ObjectStream, bucket: str, name: str, meta: bytes, if_token: IfToken = None
     ) -> Entry:
-        """Publish the bytes of an open stream of this store under another name (reflink or in the kernel
-        where it can). Atomic and durable as `ObjectStream.commit`."""
+        """Publish the bytes of an open stream of this store under another name, atomic and durable as
+        `ObjectStream.commit`. Here piece by piece; a store that shares blocks, or copies in the kernel, has
+        its own."""
+        writer = self.open_write(bucket, name, source.entry.size)
+        try:
+            pour(source, writer)
+            return writer.commit(meta, if_token)
+        finally:
+            writer.close()
 
-    @abstractmethod
     def link(self, bucket: str, name: str, to: str) -> Entry:
         """A second name for the same bytes and meta, made durable with the next commit under `name`; where
         `capabilities.hardlink` is false, raises `BadName`."""
+        raise BadName(f"this store cannot give {name!r} a second name")
 
-    @abstractmethod
     def concat(
         self, bucket: str, parts: Sequence[str], name: str, meta: bytes, if_token: IfToken = None
     ) -> Entry:
         """Publish the parts (names in this bucket) one after another under `name`, atomic and durable as
-        `ObjectStream.commit`; the parts are gone afterwards. A failure leaves all parts as they were."""
+        `ObjectStream.commit`; the parts are gone afterwards. A failure leaves all parts as they were. Here
+        piece by piece, as `copy`."""
+        writer = self.open_write(bucket, name)
+        try:
+            for part in parts:
+                source = self.open_read(bucket, part)
+                try:
+                    pour(source, writer)
+                finally:
+                    source.close()
+            entry = writer.commit(meta, if_token)
+        finally:
+            writer.close()
+        for part in parts:
+            with contextlib.suppress(StorageError):  # published already; the floor above sweeps
+                self.delete(bucket, part)
+        return entry
+
+    def open_range(self, bucket: str, name: str, offset: int, size: int) -> RangeStream | None:
+        """Write bytes of a file at their place; it is made when it is not there. It is no object, and what
+        is outside the ranges that were synced is undefined. None: somebody else writes there, or the file is
+        being published, or the store has no `offsets`."""
+        return None
+
+    def join(
+        self,
+        bucket: str,
+        pieces: Sequence[Piece],
+        name: str,
+        meta: bytes,
+        if_token: IfToken = None,
+        *,
+        base: str = "",
+        check: Callable[[], None] = lambda: None,
+    ) -> Entry:
+        """Publish the pieces one after another under `name`, atomic and durable as `ObjectStream.commit`.
+        `base`: a file of `open_range` of which only these pieces are needed; it may itself become the
+        object. `check` is asked when the bytes are in place, before anybody sees them; what it raises ends
+        it. A failure leaves all pieces as they were; else those outside `base` are still there afterwards.
+        Raises `Missing` for a piece that is not there. Only with `offsets`."""
+        raise BadName("this store has no ranges")
 
     @abstractmethod
     def open_read(self, bucket: str, name: str, token: Token | None = None) -> ObjectStream:
@@ -221,3 +295,17 @@ class FileStore(ABC):
     def close(self) -> None:
         """Make all that is left durable and give back what it holds."""
         return None
+
+
+def pour(source: ObjectStream, writer: ObjectStream) -> None:
+    """Write all of an open object into another stream. Raises `Changed` when it is not what it was, and what
+    reading and writing raise."""
+    offset, size = 0, source.entry.size
+    while offset < size:
+        data = source.read_at(offset, min(PIECE, size - offset))
+        if not data:
+            break
+        writer.write(memoryview(data))
+        offset += len(data)
+    if offset < size or not source.unchanged():
+        raise Changed(f"{source.entry.name!r} was changed while it was copied")

@@ -51,8 +51,8 @@ def _counted(name: str) -> Callable[..., object]:
 
 
 CHANGES = (
-    "create", "write", "truncate", "reserve", "copy", "set_times", "set_xattr", "set_owner", "set_mode",
-    "rename", "link", "unlink", "make_dir", "remove_dir", "sync", "sync_data", "sync_all",
+    "create", "write", "truncate", "reserve", "copy", "set_times", "set_xattr", "drop_xattr", "set_owner",
+    "set_mode", "rename", "link", "unlink", "make_dir", "remove_dir", "sync", "sync_data", "sync_all",
 )  # fmt: skip
 for _name in CHANGES:
     setattr(Faulty, _name, _counted(_name))

@@ -10,10 +10,11 @@ from pathlib import Path
 from posix_disk import Crash, Forgetful
 
 from cumulus.backends.posix.store import PosixStore
-from cumulus.storage.api import Missing, StorageError
+from cumulus.storage.api import Missing, Piece, StorageError
 
 Content = tuple[bytes, bytes] | None  # body and meta, None for absent
 SMALL, LARGE = 500, 100_000
+WHOLE, LATE = ".cumulus/parts/u/slots.100000", ".cumulus/parts/u/3.late"
 
 
 class Book:
@@ -22,6 +23,7 @@ class Book:
     def __init__(self) -> None:
         self.sure: dict[str, Content] = {}
         self.maybe: dict[str, Content] = {}
+        self.parts = 0
 
     @contextlib.contextmanager
     def change(self, name: str, to: Content):  # type: ignore[no-untyped-def]
@@ -74,6 +76,32 @@ def script(store: PosixStore, book: Book) -> None:
     put(store, book, "d/e/f", 10, SMALL)
 
 
+def part(store: PosixStore, place: int, mark: int) -> None:
+    """One part into its slot, durably."""
+    found = store.open_range("b", WHOLE, place * LARGE, LARGE)
+    assert found
+    try:
+        found.write(memoryview(bytes([mark]) * LARGE))
+        found.sync()
+    finally:
+        found.close()
+
+
+def slots(store: PosixStore, book: Book) -> None:
+    """Two parts in their slots, a third beside, joined over an old object: before the join is acknowledged
+    the parts are there, or the object is."""
+    pieces = [Piece(WHOLE, 0, LARGE), Piece(WHOLE, LARGE, LARGE), Piece(LATE, 0, 700)]
+    put(store, book, "d/w", 1, SMALL)
+    for place, mark in enumerate((21, 22)):
+        part(store, place, mark)
+        book.parts = place + 1
+    put(store, book, LATE, 23, 700)
+    whole = (bytes([21]) * LARGE + bytes([22]) * LARGE + bytes([23]) * 700, b"joined")
+    with book.change("d/w", whole):
+        store.join("b", pieces, "d/w", b"joined", base=WHOLE)
+    remove(store, book, LATE)
+
+
 def content(store: PosixStore, name: str) -> Content:
     """What a reader gets."""
     try:
@@ -122,11 +150,17 @@ def run_until(
     return book, cut
 
 
-def check(path: Path, step: int, rng: random.Random | None) -> bool:
+def check(
+    path: Path,
+    step: int,
+    rng: random.Random | None,
+    then: Callable[[PosixStore, Book], None] = script,
+    also: Callable[[PosixStore, Book], None] = lambda store, book: None,
+) -> bool:
     """One crash; whether there was still something to interrupt."""
     path.mkdir()
     disk, store = build(path)
-    book, cut = run_until(disk, store, step, script)
+    book, cut = run_until(disk, store, step, then)
     disk.crash(rng)
     disk.calls.clear()
     again = PosixStore(str(path / "store"), files=disk)
@@ -137,19 +171,20 @@ def check(path: Path, step: int, rng: random.Random | None) -> bool:
         assert found in allowed, f"{name} after a crash before call {step}: {_short(found)}"
     assert list(again.recover()) == []
     assert {entry.name for entry in again.names("b")} <= {*book.sure, *book.maybe}
-    assert told <= {*book.sure, *book.maybe, ".cumulus/parts/u/8", ".cumulus/parts/u/9"}
+    assert told <= {*book.sure, *book.maybe, ".cumulus/parts/u/8", ".cumulus/parts/u/9", LATE}
+    also(again, book)
     with contextlib.suppress(StorageError, OSError):
         store.close()
     again.close()
     return cut
 
 
-def last_step(path: Path) -> int:
+def last_step(path: Path, then: Callable[[PosixStore, Book], None] = script) -> int:
     """How many calls the script makes."""
     path.mkdir()
     disk, store = build(path)
     before = sum(disk.calls.values())
-    run_until(disk, store, 1_000_000, script)
+    run_until(disk, store, 1_000_000, then)
     count = sum(disk.calls.values()) - before
     store.close()
     return count
@@ -168,3 +203,31 @@ def test_a_crash_that_keeps_some_of_what_was_not_synced_loses_nothing(tmp_path: 
     steps = last_step(tmp_path / "count")
     for step in rng.sample(range(1, steps), 30):
         check(tmp_path / str(step), step, rng)
+
+
+def parts_or_object(store: PosixStore, book: Book) -> None:
+    """What was acknowledged of the parts can be read where it was, unless the object is there."""
+    found = content(store, "d/w")
+    if found and found[1] == b"joined":
+        return
+    for place in range(book.parts):
+        stream = store.open_read("b", WHOLE)
+        try:
+            assert stream.read_at(place * LARGE, LARGE) == bytes([21 + place]) * LARGE
+        finally:
+            stream.close()
+
+
+def test_a_crash_while_parts_in_slots_become_an_object_loses_neither(tmp_path: Path) -> None:
+    """Before any call: the parts that were acknowledged, or the whole object."""
+    steps = last_step(tmp_path / "count", slots)
+    assert steps > 30
+    for step in range(1, steps):
+        check(tmp_path / str(step), step, None, slots, parts_or_object)
+
+
+def test_a_crash_that_keeps_some_bytes_of_slots_loses_nothing(tmp_path: Path, seed: int) -> None:
+    """Any file and any directory may be older than the others."""
+    rng = random.Random(seed)
+    for step in range(1, last_step(tmp_path / "count", slots), 2):
+        check(tmp_path / str(step), step, rng, slots, parts_or_object)

@@ -107,25 +107,35 @@ class Draft:
     """A file in `.cumulus/tmp` that will get a name. It is locked (shared) while it is open, so that a sweep
     knows it from what a dead process left."""
 
-    __slots__ = ("_files", "aside", "fd", "inode", "record", "root", "size", "temporary")
+    __slots__ = ("_files", "aside", "directory", "fd", "inode", "record", "root", "size", "temporary")
 
     def __init__(self, root: Root, files: Files) -> None:
+        name = secrets.token_hex(12)
+        fd = files.create(root.tmp, name, FILE_MODE)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH)
+            self._adopt(root, root.tmp, name, fd, files, os.fstat(fd))
+        except OSError:
+            with contextlib.suppress(OSError):
+                files.unlink(root.tmp, name)
+            os.close(fd)
+            raise
+
+    def _adopt(
+        self, root: Root, directory: int, name: str, fd: int, files: Files, status: os.stat_result
+    ) -> None:
+        """Raises `OSError`; the descriptor is the caller's then."""
         self.root = root
         self._files = files
-        self.temporary = secrets.token_hex(12)
-        self.fd = files.create(root.tmp, self.temporary, FILE_MODE)
+        self.directory = directory  # where it is
+        self.temporary = name  # and under which name
+        self.fd = fd
+        self.inode = status.st_ino
         self.size = 0
         self.record: Record | None = None
         self.aside = ""  # the name under which a sidecar may have been written
-        try:
-            fcntl.flock(self.fd, fcntl.LOCK_SH)
-            status = os.fstat(self.fd)
-            if status.st_mode & 0o777 != FILE_MODE:
-                files.set_mode(self.fd, FILE_MODE)
-            self.inode = status.st_ino
-        except OSError:
-            self.drop()
-            raise
+        if status.st_mode & 0o777 != FILE_MODE:
+            files.set_mode(fd, FILE_MODE)
 
     def write(self, data: memoryview | bytearray | bytes) -> None:
         """Append. Raises `OSError`."""
@@ -163,10 +173,18 @@ class Draft:
         if stat.S_IMODE(own.st_mode) != old.st_mode & 0o777:
             self._files.set_mode(self.fd, old.st_mode & 0o777)
 
+    def unstamp(self) -> None:
+        """Take the record away again."""
+        if self.record is not None:
+            with contextlib.suppress(OSError):
+                self._files.drop_xattr(self.fd)
+        if self.aside:
+            sidecar.drop(self.root, self.aside, self.inode, self._files)
+
     def drop(self) -> None:
         """Remove it; for one that got its name, `close` is enough."""
         with contextlib.suppress(OSError):
-            self._files.unlink(self.root.tmp, self.temporary)
+            self._files.unlink(self.directory, self.temporary)
         if self.aside:
             sidecar.drop(self.root, self.aside, self.inode, self._files)
         self.close()

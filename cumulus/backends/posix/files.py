@@ -47,10 +47,10 @@ class Files:
         """ftruncate(2)."""
         os.ftruncate(fd, size)
 
-    def reserve(self, fd: int, size: int) -> None:
-        """Blocks for `size` bytes, where the file system can; the size stays."""
+    def reserve(self, fd: int, size: int, offset: int = 0) -> None:
+        """Blocks for `size` bytes from `offset`, where the file system can; the size stays."""
         try:
-            _call("fallocate64", ctypes.c_int(fd), ctypes.c_int(_KEEP_SIZE), *_range(0, size))
+            _call("fallocate64", ctypes.c_int(fd), ctypes.c_int(_KEEP_SIZE), *_range(offset, size))
         except OSError as error:
             if error.errno not in _NOT_HERE:
                 raise
@@ -63,9 +63,11 @@ class Files:
         except OSError:
             return
 
-    def copy(self, source: int, offset: int, size: int, target: int) -> int:
-        """Append bytes of one file to another inside the kernel, shared blocks where possible; how many were
-        copied: fewer when the source ends early."""
+    def copy(self, source: int, offset: int, size: int, target: int, at: int = -1) -> int:
+        """Copy bytes of one file to another inside the kernel, shared blocks where possible, to `at` or else
+        to the target's position; how many were copied: fewer when the source ends early."""
+        if at >= 0:
+            os.lseek(target, at, os.SEEK_SET)
         done = 0
         while done < size:
             try:
@@ -88,6 +90,10 @@ class Files:
     def set_xattr(self, fd: int, value: bytes) -> None:
         """Our extended attribute of the file."""
         os.setxattr(fd, XATTR, value)
+
+    def drop_xattr(self, fd: int) -> None:
+        """Take it away."""
+        os.removexattr(fd, XATTR)
 
     def set_owner(self, fd: int, uid: int, gid: int) -> None:
         """fchown(2)."""

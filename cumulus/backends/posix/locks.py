@@ -22,6 +22,18 @@ _FLOCK: Final = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux
 _STAMP: Final = struct.Struct("<q")
 
 
+def try_range(fd: int, offset: int, size: int) -> bool:
+    """Lock bytes of an open file for this descriptor alone, until it is closed; `size` 0 is all that follows.
+    False when somebody has one of them. Raises `OSError`."""
+    try:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, offset, size, 0))
+    except BlockingIOError:
+        return False
+    except PermissionError:  # EACCES, as some file systems say it
+        return False
+    return True
+
+
 class Stripe:
     """Context manager: held inside. `floor` is the stamp that new ones must exceed."""
 

@@ -114,7 +114,12 @@ class Directory:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give back the descriptor. May be called twice."""
         if self._owned:
+            self._owned = False
             os.close(self.fd)
 
 

@@ -134,13 +134,13 @@ class Publisher:
     def _place(self, root: Root, segments: Sequence[str], draft: Draft, parent: Directory) -> None:
         for _ in range(_TRIES):
             try:
-                self._files.rename(root.tmp, draft.temporary, parent.fd, segments[-1])
+                self._files.rename(draft.directory, draft.temporary, parent.fd, segments[-1])
                 return
             except FileNotFoundError:  # a removal took the empty directory, or a sweep the draft
-                os.stat(draft.temporary, dir_fd=root.tmp, follow_symlinks=False)
+                os.stat(draft.temporary, dir_fd=draft.directory, follow_symlinks=False)
             with paths.make_parent(root, segments, self._files) as again:
                 with contextlib.suppress(FileNotFoundError):
-                    self._files.rename(root.tmp, draft.temporary, again.fd, segments[-1])
+                    self._files.rename(draft.directory, draft.temporary, again.fd, segments[-1])
                     return
         raise Taken(f"the directory of {'/'.join(segments)!r} is removed again and again")
 

@@ -8,7 +8,7 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from cumulus.backends.posix import bodies, paths, sidecar
 from cumulus.backends.posix.errors import translated
@@ -18,8 +18,9 @@ from cumulus.backends.posix.listing import Listing
 from cumulus.backends.posix.locks import Locks
 from cumulus.backends.posix.paths import Buckets, Root
 from cumulus.backends.posix.publish import SMALL, Publisher
+from cumulus.backends.posix.ranges import Filled, Ranges
 from cumulus.backends.posix.recovery import Recovery
-from cumulus.backends.posix.streams import Reader, Writer
+from cumulus.backends.posix.streams import Reader, Writer, check_copied
 from cumulus.storage.api import (
     INTERNAL,
     Capabilities,
@@ -30,6 +31,8 @@ from cumulus.storage.api import (
     Missing,
     NotEmptyStore,
     ObjectStream,
+    Piece,
+    RangeStream,
     StorageError,
     Token,
 )
@@ -40,7 +43,7 @@ class PosixStore(FileStore):
     survives a power cut. `files`: the system calls. Raises `StorageError` where DIR cannot be used."""
 
     capabilities = Capabilities(
-        atomic_replace=True, plain_names=True, hardlink=True, concat=True, outside=True
+        atomic_replace=True, plain_names=True, hardlink=True, concat=True, outside=True, offsets=True
     )
 
     def __init__(self, path: str, *, fsync: bool = True, files: Files | None = None) -> None:
@@ -52,6 +55,7 @@ class PosixStore(FileStore):
             self._journals = os.path.join(path, "journal")
             self._journal = Journal(self._journals, self._files, fsync)
         self._publisher = Publisher(self._files, self._locks, self._journal, fsync)
+        self._ranges = Ranges(self._files, fsync)
         self._listing = Listing()
         self._closed = False
 
@@ -119,40 +123,101 @@ class PosixStore(FileStore):
     ) -> Entry:
         if not isinstance(source, Reader):
             raise StorageError("only an open object of this store can be copied")
-        return self._join(bucket, [source], name, meta, if_token)
+        stream = self._writer(bucket, name, None)  # nothing reserved: blocks may be shared
+        try:
+            _add(stream, source, 0, source.entry.size, source.entry.size <= SMALL)
+            return stream.commit(bytes(meta), if_token)
+        finally:
+            stream.close()
 
     def concat(
         self, bucket: str, parts: Sequence[str], name: str, meta: bytes, if_token: IfToken = None
     ) -> Entry:
         paths.split(name)
-        with contextlib.ExitStack() as stack:
-            readers = []
-            for part in parts:
-                reader = self._reader(bucket, part, None)
-                stack.callback(reader.close)
-                readers.append(reader)
-            entry = self._join(bucket, readers, name, meta, if_token)
+        pieces = [Piece(part, 0, self.stat(bucket, part).size) for part in parts]
+        entry = self.join(bucket, pieces, name, meta, if_token)
         root = self._buckets.root(bucket)
         for part in parts:
             with contextlib.suppress(StorageError):  # published already; a part that stays is swept above
                 self._publisher.remove(root, part, None)
         return entry
 
-    def _join(
-        self, bucket: str, sources: Sequence[Reader], name: str, meta: bytes, if_token: IfToken
+    def open_range(self, bucket: str, name: str, offset: int, size: int) -> RangeStream | None:
+        return self._ranges.open(self._buckets.root(bucket), name, offset, size)
+
+    def join(
+        self,
+        bucket: str,
+        pieces: Sequence[Piece],
+        name: str,
+        meta: bytes,
+        if_token: IfToken = None,
+        *,
+        base: str = "",
+        check: Callable[[], None] = lambda: None,
     ) -> Entry:
-        """Publish the bytes of the sources one after another."""
-        size = sum(source.entry.size for source in sources)
-        stream = self._writer(bucket, name, None)  # nothing reserved: blocks may be shared
+        paths.split(name)
+        draft = self._ranges.hold(self._buckets.root(bucket), base) if base else None
+        if draft is not None:
+            return self._finish(draft, bucket, pieces, name, bytes(meta), if_token, base, check)
+        small = sum(piece.size for piece in pieces) <= SMALL
+        stream = self._writer(bucket, name, None)
         try:
-            for source in sources:
-                if size <= SMALL:
-                    stream.write(memoryview(source.read_at(0, source.entry.size)))
-                else:
-                    stream.append(source)
+            for source, piece, _ in self._sources(bucket, pieces):
+                _add(stream, source, piece.offset, piece.size, small)
+            check()
             return stream.commit(bytes(meta), if_token)
         finally:
             stream.close()
+
+    def _sources(
+        self, bucket: str, pieces: Sequence[Piece], but: str = ""
+    ) -> Iterator[tuple[Reader, Piece, int]]:
+        """Pieces that are not in the file `but`, opened, with their place in the whole."""
+        at = 0
+        reader: Reader | None = None
+        try:
+            for piece in pieces:
+                if piece.name != but:
+                    if reader is None or reader.entry.name != piece.name:
+                        if reader is not None:
+                            reader.close()
+                        reader = self._reader(bucket, piece.name, None)
+                    yield reader, piece, at
+                elif piece.offset != at:
+                    raise StorageError(f"a piece of {but!r} is not at its place")
+                at += piece.size
+        finally:
+            if reader is not None:
+                reader.close()
+
+    def _finish(
+        self,
+        draft: Filled,
+        bucket: str,
+        pieces: Sequence[Piece],
+        name: str,
+        meta: bytes,
+        if_token: IfToken,
+        base: str,
+        check: Callable[[], None],
+    ) -> Entry:
+        """Make an object of a file that has most of the pieces at their place."""
+        try:
+            for source, piece, at in self._sources(bucket, pieces, base):
+                with translated(f"{bucket}/{name}"):
+                    copied = self._files.copy(source.fd, piece.offset, piece.size, draft.fd, at)
+                check_copied(source, piece.offset, piece.size, copied)
+                draft.size = max(draft.size, at + copied)
+            check()
+            draft.trim(sum(piece.size for piece in pieces))
+            entry = self._publisher.publish(draft.root, name, draft, meta, if_token, None)
+        except BaseException:
+            draft.drop()
+            raise
+        self._ranges.published(draft)
+        draft.close()
+        return entry
 
     # streams
 
@@ -241,3 +306,11 @@ class PosixStore(FileStore):
         finally:
             self._buckets.close()
             self._locks.close()
+
+
+def _add(stream: Writer, source: Reader, offset: int, size: int, small: bool) -> None:
+    """Bytes of an open object behind what a stream has; through memory where all of it is small."""
+    if small:
+        stream.write(memoryview(source.read_at(offset, size)))
+    else:
+        stream.append(source, offset, size)

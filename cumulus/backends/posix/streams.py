@@ -66,6 +66,14 @@ class Reader(ObjectStream):
             self._fd = -1
 
 
+def check_copied(source: Reader, offset: int, size: int, copied: int) -> None:
+    """Raises `Changed` for fewer bytes than were asked for, and where a whole object was copied that is not
+    what it was. (A part of a file of ranges may stay while others are written.)"""
+    whole = (offset, size) == (0, source.entry.size)
+    if copied < size or (whole and not source.unchanged()):
+        raise Changed(f"{source.entry.name!r} was changed while it was copied")
+
+
 class Writer(ObjectStream):
     """Up to `SMALL` bytes are held in memory until commit."""
 
@@ -98,14 +106,14 @@ class Writer(ObjectStream):
                 self._files.start_writing(draft.fd, self._asked, draft.size - self._asked)
                 self._asked = draft.size
 
-    def append(self, source: Reader) -> None:
-        """All of another object, copied by the kernel. Raises `Changed` when it is not what it was."""
+    def append(self, source: Reader, offset: int, size: int) -> None:
+        """Bytes of another object, copied by the kernel. Raises `Changed` when there are fewer of them, or
+        when it is all of an object that is not what it was."""
         draft = self._draft or self._spill()
         with translated(f"{self._root.bucket}/{self._name}"):
-            copied = self._files.copy(source.fd, 0, source.entry.size, draft.fd)
+            copied = self._files.copy(source.fd, offset, size, draft.fd)
             draft.size += copied
-        if copied < source.entry.size or not source.unchanged():
-            raise Changed(f"{source.entry.name!r} was changed while it was copied")
+        check_copied(source, offset, size, copied)
 
     def _open_held(self) -> bytearray:
         if self._held is None:
