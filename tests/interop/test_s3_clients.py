@@ -1,6 +1,8 @@
-"""Unmodified S3 clients against a running Cumulus: boto3 in both checksum modes, awscli, s3cmd, rclone, curl.
+"""Unmodified S3 clients against a running Cumulus: boto3 in both checksum modes, awscli, s3cmd, rclone, curl,
+restic.
 
-Each puts, gets, lists, copies, uploads in parts, signs in advance and deletes, on each backend.
+Each puts, gets, lists, copies, uploads in parts, signs in advance and deletes, on each backend: plain files,
+fsspec, and a real Sector cluster.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +25,12 @@ from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
 from s3_server import Server, serving
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "integration"))
+
+from cluster import running
+
 PORTS = '[server]\nport = 0\n[admin]\nport = 0\n[log]\naccess = "access.log"\n'
-BACKENDS = {"posix": PORTS, "fsspec": PORTS + '[storage]\nbackend = "fsspec:memory://s3"\n'}
+BACKENDS = {"posix": "", "fsspec": '[storage]\nbackend = "fsspec:memory://s3"\n', "sector": ""}
 PART = 5 << 20
 SMALL = b"a small object\n"
 LARGE = os.urandom(1 << 20) * 11 + b"tail"
@@ -31,11 +38,16 @@ LARGE = os.urandom(1 << 20) * 11 + b"tail"
 
 @pytest.fixture(scope="module", params=list(BACKENDS))
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One for each backend."""
-    with serving(tmp_path_factory.mktemp("cumulus") / "D", BACKENDS[request.param]) as running:
-        yield running
-        secrets = (running.directory / "access.log").read_text() + running.log()
-        assert running.secret not in secrets
+    """One for each backend; a cluster of one slave below the last."""
+    settings = PORTS + BACKENDS[request.param]
+    with ExitStack() as stack:
+        if request.param == "sector":
+            cloud = stack.enter_context(running(tmp_path_factory.mktemp("cloud"), slaves=1))
+            settings += f'[storage]\nbackend = "sector:{cloud.dir}/client.toml"\n'
+        made = stack.enter_context(serving(tmp_path_factory.mktemp("cumulus") / "D", settings))
+        yield made
+        secrets = (made.directory / "access.log").read_text() + made.log()
+        assert made.secret not in secrets
         assert "Signature=" not in secrets
 
 
@@ -157,7 +169,7 @@ def test_awscli(server: Server, tmp_path: Path, large: Path) -> None:
         up.result()
     assert fetch(url.result().strip()) == (200, SMALL)
     assert s3.get_object(Bucket="awscli", Key="large")["Body"].read() == LARGE
-    if "fsspec" in (server.directory / "cumulus.toml").read_text():
+    if "backend" in (server.directory / "cumulus.toml").read_text():
         return
     with ThreadPoolExecutor() as threads:
         listed = threads.submit(aws, "s3", "ls", "s3://awscli/dir/")
@@ -217,16 +229,47 @@ def test_rclone(server: Server, tmp_path: Path, large: Path) -> None:
 def test_curl(server: Server, tmp_path: Path, large: Path) -> None:
     def curl(*parts: str | Path) -> str:
         signed = ["--aws-sigv4", "aws:amz:us-east-1:s3", "--user", f"{server.key}:{server.secret}"]
-        unsigned = ["-H", "x-amz-content-sha256: UNSIGNED-PAYLOAD"]
-        return run("curl", "-sS", "--fail-with-body", *signed, *unsigned, *parts)
+        return run("curl", "-sS", "--fail-with-body", *signed, *parts)
 
     curl("-X", "PUT", f"{server.url}/curl")
-    curl("-T", large, f"{server.url}/curl/large")
+    curl("-H", "x-amz-content-sha256: UNSIGNED-PAYLOAD", "-T", large, f"{server.url}/curl/large")
     curl("-o", tmp_path / "back", f"{server.url}/curl/large")
     assert (tmp_path / "back").read_bytes() == LARGE
     assert "<Key>large</Key>" in curl(f"{server.url}/curl")
+    with pytest.raises(AssertionError, match="Missing required header"):
+        curl("-T", large, f"{server.url}/curl/small")
     curl("-X", "DELETE", f"{server.url}/curl/large")
     curl("-X", "DELETE", f"{server.url}/curl")
+
+
+def test_restic(server: Server, tmp_path: Path) -> None:
+    """A repository in a bucket: two backups, checked to the last byte, and what they hold restored."""
+    env = {
+        "AWS_ACCESS_KEY_ID": server.key,
+        "AWS_SECRET_ACCESS_KEY": server.secret,
+        "RESTIC_REPOSITORY": f"s3:{server.url}/restic/repo",
+        "RESTIC_PASSWORD": "only for this test",
+        "RESTIC_CACHE_DIR": str(tmp_path / "cache"),
+        "HOME": str(tmp_path),
+    }
+
+    def restic(*parts: str | Path) -> str:
+        return run("restic", "--quiet", *parts, env=env)
+
+    tree = tmp_path / "tree"
+    (tree / "sub").mkdir(parents=True)
+    (tree / "sub" / "small").write_bytes(SMALL)
+    (tree / "large").write_bytes(LARGE[: 3 << 20])
+    restic("init")
+    restic("backup", tree)
+    if "backend" not in (server.directory / "cumulus.toml").read_text():
+        (tree / "sub" / "small").write_bytes(SMALL * 2)
+        restic("backup", tree)
+    restic("check", "--read-data")
+    restic("restore", "latest", "--target", tmp_path / "back")
+    back = tmp_path / "back" / tree.relative_to("/")
+    for name in ("sub/small", "large"):
+        assert (back / name).read_bytes() == (tree / name).read_bytes()
 
 
 def test_the_admin_port_counts_it(server: Server) -> None:

@@ -16,7 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cumulus.auth import times
-from cumulus.auth.sigv4 import Scope, signing_key
+from cumulus.auth.sigv4 import (
+    EMPTY_SHA256,
+    Scope,
+    canonical_request,
+    sign,
+    signing_key,
+    string_to_sign,
+)
 from cumulus.auth.verify import Authenticated, AuthSettings, authenticate
 from cumulus.errors import S3Error
 from cumulus.model import Credential, User
@@ -282,8 +289,35 @@ def test_the_header_date_will_do() -> None:
     text = "AWS4-HMAC-SHA256 Credential={}/20130524/us-east-1/s3/aws4_request,SignedHeaders=host,Signature={}"
     dated = {"Date": "Fri, 24 May 2013 00:00:00 GMT", "Host": "h",
              "Authorization": text.format(KEY, "0" * 64)}  # fmt: skip
-    assert refusal(call("GET", "/", dated), MAY).message.endswith("x-amz-content-sha256")
+    assert refusal(call("GET", "/", dated), MAY).code == "SignatureDoesNotMatch"
     assert refusal(call("GET", "/", dated), MAY + 3600 * SECOND).code == "RequestTimeTooSkewed"
+
+
+def bare(method: str, length: int | None = None, *, chunked: bool = False) -> Call:
+    """Signed as curl 7.88 signs: over the hash of nothing, without saying so."""
+    stamp, scope = "20130524T000000Z", Scope("20130524", "us-east-1")
+    headers = [("host", "h"), ("x-amz-date", stamp)]
+    request = canonical_request(method, "/b/k", "", headers, EMPTY_SHA256)
+    mine = sign(signing_key(SECRET, scope), string_to_sign(stamp, scope, request))
+    text = f"AWS4-HMAC-SHA256 Credential={KEY}/{scope},SignedHeaders=host;x-amz-date,Signature={mine}"
+    made = call(method, "/b/k", {**dict(headers), "Authorization": text})
+    return replace(made, length=length, chunked=chunked)
+
+
+def test_a_request_without_a_body_may_keep_its_hash_to_itself() -> None:
+    """The signature is over the hash of nothing, so the body has to be empty; with a body it is refused, as
+    nothing would be known about it."""
+    for method in ("GET", "HEAD", "DELETE", "PUT"):
+        for length in (None, 0):
+            found = check(bare(method, length), MAY)
+            assert found.identity.user is not None
+            assert found.body.sha256 == bytes.fromhex(EMPTY_SHA256)
+    other = replace(bare("GET"), method="DELETE")
+    assert refusal(other, MAY).code == "SignatureDoesNotMatch"
+    for bodied in (bare("PUT", 3), bare("PUT", chunked=True)):
+        error = refusal(bodied, MAY)
+        assert (error.code, error.status) == ("InvalidRequest", 400)
+        assert error.message.endswith("x-amz-content-sha256")
 
 
 # forms
