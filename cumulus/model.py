@@ -111,7 +111,8 @@ class Bucket(Value, frozen=True):
 
 
 class User(Value, frozen=True):
-    """`id` is the canonical id (64 hex digits) that S3 documents carry, `name` what people type."""
+    """`id` is the canonical id (64 hex digits) that S3 documents carry, `name` what people type.
+    `group_weights` has those of his groups that weigh more than 1."""
 
     id: str
     name: str
@@ -122,6 +123,7 @@ class User(Value, frozen=True):
     disabled: bool = False
     admin: bool = False
     unix_user: str = ""
+    group_weights: dict[str, int] = {}
 
 
 class Credential(Value, frozen=True):

@@ -10,6 +10,8 @@ from twisted.internet.protocol import Protocol
 from twisted.web import http
 
 from cumulus.errors import S3Error
+from cumulus.fair.lane import Flow
+from cumulus.fair.limits import Seat
 from cumulus.http.chunked import MalformedChunk
 from cumulus.http.refuse import refusal, slow_down
 from cumulus.http.request import S3Request
@@ -42,9 +44,11 @@ class S3Channel(http.HTTPChannel):
     _path: Any
     _version: bytes
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, seat: Seat | None = None) -> None:
         super().__init__()
         self.site = site
+        self.seat = seat
+        self.flows: dict[int, Flow] = {}
         self.peer = ""
         self.secure = False
         self.head_began = 0.0
@@ -237,6 +241,9 @@ class S3Channel(http.HTTPChannel):
 
     def connectionLost(self, reason: Any = None) -> None:
         """Requests under way hear of it."""
+        seat, self.seat = self.seat, None
+        if seat is not None:
+            seat.leave()
         self.site.closed(self)
         super().connectionLost(reason)
 

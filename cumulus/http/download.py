@@ -12,6 +12,7 @@ from typing import Any
 
 from twisted.logger import Logger
 
+from cumulus.http.pace import Transfer
 from cumulus.http.pool import Failed, Pool
 from cumulus.http.settings import BUFFER
 from cumulus.http.transport import FileJob, S3Server
@@ -19,7 +20,6 @@ from cumulus.rest.call import Download
 
 log = Logger()
 
-Rest = Callable[[int], float]
 Done = Callable[[bool], None]
 
 
@@ -40,9 +40,13 @@ def whole_thd(download: Download) -> tuple[bytes, bool]:
 
 class Sending:
     """One download. `done(whole)` is called once, from the reactor, when the last byte was given to the
-    connection or when it must be cut; not after `stop`. The stream is closed once in each case."""
+    connection or when it must be cut; not after `stop`. The stream is closed once in each case, and the
+    transfer ended."""
 
-    def __init__(self, download: Download, pool: Pool, write: Callable[[bytes], None], done: Done) -> None:
+    def __init__(
+        self, download: Download, pool: Pool, transfer: Transfer, write: Callable[[bytes], None], done: Done
+    ) -> None:
+        self._transfer = transfer
         self._download = download
         self._pool = pool
         self._write = write
@@ -52,7 +56,18 @@ class Sending:
         self.given = 0
 
     def start(self) -> None:
-        """Begin."""
+        """Begin, as soon as it may."""
+        rest = self._transfer.took(0)
+        if rest > 0:
+            self._transfer.after(rest, self._start_unless_over)
+        else:
+            self._start()
+
+    def _start_unless_over(self) -> None:
+        if not self._over:
+            self._start()
+
+    def _start(self) -> None:
         raise NotImplementedError
 
     def stop(self) -> None:
@@ -62,6 +77,7 @@ class Sending:
     def _end(self) -> None:
         if not self._over:
             self._over = True
+            self._transfer.end()
             if not self._busy:
                 self._close()
 
@@ -99,31 +115,30 @@ class FileSending(Sending):
         self,
         download: Download,
         pool: Pool,
+        transfer: Transfer,
         transport: S3Server,
         where: tuple[int, int],
-        rest: Rest,
         done: Done,
         turn: int,
     ) -> None:
-        super().__init__(download, pool, transport.write, done)
+        super().__init__(download, pool, transfer, transport.write, done)
         self._turn = turn
         self._transport = transport
         self._where = where
-        self._rest = rest
 
-    def start(self) -> None:
+    def _start(self) -> None:
         """Give the file to the connection."""
         fd, begin = self._where
         count = self._download.length - 1
         if not count:
             self._last()
             return
-        job = FileJob(fd, begin + self._download.offset, count, self._rest_after, self._sent, self._turn)
-        self._transport.send_file(job)
+        at, after = begin + self._download.offset, self._transfer.after
+        self._transport.send_file(FileJob(fd, at, count, self._rest_after, after, self._sent, self._turn))
 
     def _rest_after(self, count: int) -> float:
         self.given += count
-        return self._rest(count)
+        return self._transfer.took(count)
 
     def _sent(self, whole: bool) -> None:
         if self._over:
@@ -144,22 +159,21 @@ class BlockSending(Sending):
         self,
         download: Download,
         pool: Pool,
+        transfer: Transfer,
         channel: Any,
-        later: Callable[[float, Callable[[], None]], Any],
-        rest: Rest,
         done: Done,
     ) -> None:
-        super().__init__(download, pool, channel.write, done)
+        super().__init__(download, pool, transfer, channel.write, done)
         self._channel = channel
-        self._later = later
-        self._rest = rest
+        self._producing = False
         self._at = 0
         self._ready: bytes | None = None
         self._paused = False
         self._resting = False
 
-    def start(self) -> None:
+    def _start(self) -> None:
         """Read the first block."""
+        self._producing = True
         self._channel.registerProducer(self, True)
         self._read()
 
@@ -191,10 +205,10 @@ class BlockSending(Sending):
         data, self._ready = self._ready, None
         if data is not None:
             self.given += len(data)
-            pause = self._rest(len(data))
+            pause = self._transfer.took(len(data))
             if pause > 0:
                 self._resting = True
-                self._later(pause, self._rested)
+                self._transfer.after(pause, self._rested)
             self._write(data)
         self._read()
 
@@ -215,7 +229,8 @@ class BlockSending(Sending):
         """The connection is lost; `stop` comes from the request."""
 
     def _end(self) -> None:
-        if not self._over:
+        if self._producing:
+            self._producing = False
             self._channel.unregisterProducer()
         super()._end()
 

@@ -19,6 +19,7 @@ from cumulus.errors import S3Error
 from cumulus.http.access_log import Record
 from cumulus.http.body import Intake
 from cumulus.http.download import BlockSending, FileSending, Sending, whole_thd
+from cumulus.http.pace import IN, OUT, Transfer
 from cumulus.http.pool import Failed
 from cumulus.http.refuse import refusal, slow_down
 from cumulus.http.settings import BODILESS, DRAINED, FIRST_BUFFER, SMALL_BODY, SMALL_DOWNLOAD, TURN
@@ -81,6 +82,9 @@ class S3Request(http.Request):
         self._lost = False
         self._last_word: Reply | None = None
         self._sending: Sending | None = None
+        self._seat = channel.seat
+        self._limited: Reply | None = None  # what a limit of the address says instead of an answer
+        self._upload: Transfer | None = None
         self._status = 0
         self._bytes_out = 0
         self._began = channel.head_began
@@ -120,8 +124,10 @@ class S3Request(http.Request):
             at_ns=time.time_ns(),
             length=length if "content-length" in headers else None,
             chunked=length is None,
+            seat=self._seat,
         )
         self.site.begun(self)
+        self._knock()
         if length == 0:
             return
         expect = headers.get("expect")
@@ -129,11 +135,21 @@ class S3Request(http.Request):
         self._whole = not self._expects and length is not None and length <= SMALL_BODY
         first = length if self._whole and length else FIRST_BUFFER
         self.intake = Intake(self, length, first)
-        if self._whole:
+        if self._limited is not None:
+            self._answer_early(Ready(self._limited))
+        elif self._whole:
             self.intake.open()
         elif not self.site.pool.submit(self._start_thd, self._started):
             self.site.metrics.plain["refused_total"] += 1
             self._answer_early(Ready(self._slow_down()))
+
+    def _knock(self) -> None:
+        if self._seat is not None:
+            try:
+                self._seat.knock()
+            except S3Error as limit:
+                self.call.notes["error"] = limit.code
+                self._limited = refusal(limit, self.call.id)
 
     def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
         """All of the request is there."""
@@ -143,7 +159,10 @@ class S3Request(http.Request):
             self._handle_whole(memoryview(b""))
 
     def _handle_whole(self, body: memoryview) -> None:
-        pause = self.site.throttle.took(len(body), self.site.now())
+        if self._limited is not None:
+            self._answer(Ready(self._limited))
+            return
+        pause = self.site.pacer.took(self._seat, len(body))
         if pause > 0:
             self.site.reactor.callLater(pause, self._submit_whole, body)
         else:
@@ -260,16 +279,32 @@ class S3Request(http.Request):
             self.channel.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         if self.intake.direct:
             self.channel.set_taker(self.intake)
-        self.intake.open()
+        self._upload = Transfer(self.site.pacer, IN, self._seat, self.channel.flows)
+        pause = self._upload.took(0)
+        if pause > 0:
+            self._upload.after(pause, self._open)
+        else:
+            self.intake.open()
+
+    def _open(self) -> None:
+        if self.intake is not None and not self._lost and not self._answering:
+            self.intake.open()
+
+    def _end_upload(self) -> None:
+        upload, self._upload = self._upload, None
+        if upload is not None:
+            upload.end()
 
     def body_buffer(self, data: memoryview, last: bool) -> None:
         """The intake has a full buffer, or the end."""
         if self._whole:
             self._handle_whole(data)
             return
-        assert self._sink is not None
+        assert self._sink is not None and self._upload is not None
         self._busy = True
-        pause = self.site.throttle.took(len(data), self.site.now())
+        pause = self._upload.took(len(data))
+        if last:
+            self._end_upload()
         work = partial(self._write_thd, self._sink, data, last)
         self.site.pool.must(work, partial(self._written, last, pause))
 
@@ -283,8 +318,8 @@ class S3Request(http.Request):
         elif self._last_word is not None:
             self._abort_sink()
             self._answer_early(Ready(self._last_word))
-        elif pause > 0:
-            self.site.reactor.callLater(pause, self._free)
+        elif pause > 0 and self._upload is not None:
+            self._upload.after(pause, self._free)
         else:
             self._free()
 
@@ -373,6 +408,7 @@ class S3Request(http.Request):
             self._drop(ready)
             return
         self._answering = True
+        self._end_upload()
         channel, reply = self.channel, ready.reply
         close = reply.close or not channel.persistent or self.site.stopping
         if close:
@@ -386,7 +422,7 @@ class S3Request(http.Request):
             self._send_download(ready, ready.download)
             return
         data = b"" if self.call.method == "HEAD" or reply.status in BODILESS else ready.data
-        pause = self.site.throttle.took(len(data), now)
+        pause = self.site.pacer.took(self._seat, len(data))
         if pause > 0:
             self.site.reactor.callLater(pause, self._give, head, data)
         else:
@@ -401,17 +437,13 @@ class S3Request(http.Request):
 
     def _send_download(self, ready: Ready, download: Download) -> None:
         channel, site = self.channel, self.site
-        transport = channel.transport
-
-        def rest(count: int) -> float:
-            return site.throttle.took(count, site.now())
-
-        if ready.where is not None and isinstance(transport, S3Server):
-            turn = site.throttle.turn(TURN)
-            self._sending = FileSending(download, site.pool, transport, ready.where, rest, self._sent, turn)
+        transport, where = channel.transport, ready.where
+        transfer = Transfer(site.pacer, OUT, self._seat, channel.flows)
+        if where is not None and isinstance(transport, S3Server):
+            turn = site.pacer.turn(self._seat, TURN)
+            self._sending = FileSending(download, site.pool, transfer, transport, where, self._sent, turn)
         else:
-            later = site.reactor.callLater
-            self._sending = BlockSending(download, site.pool, channel, later, rest, self._sent)
+            self._sending = BlockSending(download, site.pool, transfer, channel, self._sent)
         self._sending.start()
 
     def _sent(self, whole: bool) -> None:
@@ -442,6 +474,7 @@ class S3Request(http.Request):
     def connectionLost(self, reason: Any) -> None:
         """The client is gone, or we have ended the connection."""
         self._lost = True
+        self._end_upload()
         if self.intake is not None:
             self.intake.discard()
         if self._sending is not None:

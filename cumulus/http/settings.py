@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from cumulus.fair.limits import Limits
+from cumulus.fair.weights import Sharing
+
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
@@ -26,7 +29,8 @@ class HttpSettings:
     `header_timeout_s` bounds a head from its first byte, and is the time over which a body must arrive with
     at least `min_body_rate` bytes/s; `idle_timeout_s` ends a kept connection without a request,
     `write_timeout_s` one whose client takes nothing. `total_rate` (bytes/s both ways together, 0 = no limit)
-    is this process's."""
+    is this process's. `sharing` says among whom bandwidth is shared; the limits are those of each user and
+    each address, of all processes together."""
 
     threads: int = 32
     queue: int = 256
@@ -36,3 +40,6 @@ class HttpSettings:
     write_timeout_s: float = 60.0
     min_body_rate: int = 1000
     total_rate: int = 0
+    sharing: Sharing = Sharing()
+    user_limits: Limits = Limits()
+    address_limits: Limits = Limits()

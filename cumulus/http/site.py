@@ -11,10 +11,11 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from cumulus.errors import S3Error
+from cumulus.fair.board import Board
 from cumulus.http.access_log import AccessLog
 from cumulus.http.channel import Refuser, S3Channel
-from cumulus.http.limits import Throttle
 from cumulus.http.metrics import Metrics, Sample
+from cumulus.http.pace import Pacer
 from cumulus.http.pool import Pool
 from cumulus.http.reply import HeadWriter
 from cumulus.http.settings import HttpSettings
@@ -31,7 +32,13 @@ class Site(ServerFactory):
     noisy = False
 
     def __init__(
-        self, gateway: Gateway, settings: HttpSettings, reactor: Any, access_log: str = "", host_id: str = ""
+        self,
+        gateway: Gateway,
+        settings: HttpSettings,
+        reactor: Any,
+        access_log: str = "",
+        host_id: str = "",
+        board: Board | None = None,
     ) -> None:
         self.gateway = gateway
         self.settings = settings
@@ -40,7 +47,7 @@ class Site(ServerFactory):
         self.pool = Pool(reactor, settings.threads, settings.queue)
         self.access_log = AccessLog(access_log, self.pool, reactor, self.metrics)
         self.heads = HeadWriter(host_id or os.urandom(12).hex())
-        self.throttle = Throttle(settings.total_rate, reactor.seconds())
+        self.pacer = Pacer(settings, reactor, board)
         self.channels: set[S3Channel] = set()
         self.refusers: set[Refuser] = set()
         self.stopping = False
@@ -72,7 +79,9 @@ class Site(ServerFactory):
     def buildProtocol(self, addr: Any) -> Protocol | None:
         """A channel, or, beyond the limits, a refusal, or nothing."""
         if len(self.channels) < self.settings.max_connections and not self.stopping:
-            return S3Channel(self)
+            seat = self.pacer.seat(str(getattr(addr, "host", "")))
+            if seat.take():
+                return S3Channel(self, seat)
         self.metrics.plain["refused_total"] += 1
         return Refuser(self) if len(self.refusers) < _REFUSERS else None
 

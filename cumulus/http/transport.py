@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from twisted.internet import main, tcp
@@ -29,11 +30,11 @@ class Taker(Protocol):
 
 
 class FileJob:
-    """`left` bytes of `fd` from `offset`. `rest(sent)` says how long to wait after a turn (a limit of rate),
-    `done(whole)` is called once: False when the file was shorter or could not be read. A turn is at most
-    `turn` bytes."""
+    """`left` bytes of `fd` from `offset`. `rest(sent)` says how long to wait after a turn, `after` does the
+    waiting; `done(whole)` is called once: False when the file was shorter or could not be read. A turn is at
+    most `turn` bytes."""
 
-    __slots__ = ("_known", "done", "fd", "left", "offset", "rest", "turn")
+    __slots__ = ("_known", "after", "done", "fd", "left", "offset", "rest", "resting", "turn")
 
     def __init__(
         self,
@@ -41,6 +42,7 @@ class FileJob:
         offset: int,
         left: int,
         rest: Callable[[int], float],
+        after: Callable[[float, Callable[[], Any]], None],
         done: Callable[[bool], None],
         turn: int = TURN,
     ) -> None:
@@ -48,6 +50,8 @@ class FileJob:
         self.offset = offset
         self.left = left
         self.rest = rest
+        self.after = after
+        self.resting = False
         self.done = done
         self.turn = turn
         self._known = offset
@@ -93,7 +97,8 @@ class S3Server(tcp.Server):
     @property
     def unsent(self) -> bool:
         """Whether something waits for the client to take it."""
-        return bool(self._job or self.dataBuffer or self._tempDataBuffer)
+        job = self._job
+        return bool((job and not job.resting) or self.dataBuffer or self._tempDataBuffer)
 
     # reading
     def doRead(self) -> Any:
@@ -166,10 +171,12 @@ class S3Server(tcp.Server):
         pause = job.rest(count)
         if pause > 0:
             self.stopWriting()
-            self.reactor.callLater(pause, self._go_on, job)
+            job.resting = True
+            job.after(pause, partial(self._go_on, job))
         return None
 
     def _go_on(self, job: FileJob) -> None:
+        job.resting = False
         if self._job is job and self.connected:
             self.startWriting()
 

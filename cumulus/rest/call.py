@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from cumulus.fair.limits import Seat
 from cumulus.storage.api import ObjectStream
 
 
@@ -57,6 +58,8 @@ class Call:
     # for the access log, filled in on the way: user, key_id, bucket, key, operation ("GetObject"),
     # error (the S3 code); never a secret
     notes: dict[str, str] = field(default_factory=dict)
+    # its connection, which is told whose request it is and may refuse it; None: there are no limits
+    seat: Seat | None = None
 
 
 @dataclass(slots=True)

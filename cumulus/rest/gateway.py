@@ -65,6 +65,8 @@ class S3Gateway:
         operation = table.PREFLIGHT if call.method == "OPTIONS" else table.select(call, where)
         call.notes["operation"] = operation.name
         auth = authenticate(call, self.site.directory, self._auth, self.site.clock())
+        if call.seat is not None:
+            call.seat.admit(auth.identity.user)
         if auth.identity.user is not None:
             call.notes.update(user=auth.identity.user.name, key_id=auth.identity.access_key)
         return Request(self.site, self.settings, call, operation, where, auth)

@@ -1,0 +1,88 @@
+"""Whether waiting for newcomers costs the server throughput: one process tries it out for all of them.
+
+A flow that lags may lag because others take what it needs (then they should wait for it), or because its own
+client is slow (then they should not). From outside both look the same, so it is tried: the others wait for
+the candidates for a moment, and the bytes of all flows together are compared with those of the moment before.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from typing import Final
+
+BEFORE_S: Final = 0.15  # over which the rate without the candidates is measured
+SETTLE_S: Final = 0.04  # clients still read what was sent before; then the trial is measured
+SHORTEST_S: Final = 0.08
+LONGEST_S: Final = 0.3
+KEEP: Final = 0.8  # of the rate before has to remain
+LOST: Final = 0.3  # below this share the trial ends early
+REST: Final = (10.0, 160.0)  # so many times as long as a failed trial lasted, there is none: first, at most
+
+
+class Verdict(enum.IntEnum):
+    """What came out. VOID: nobody had to wait, so nothing was learnt."""
+
+    BAD = 0
+    GOOD = 1
+    VOID = 2
+
+
+class Trials:
+    """`number` of the trial that runs (`running`) or ran last, and its `verdict`."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.running = False
+        self.verdict = Verdict.VOID
+        self._seen: deque[tuple[float, float]] = deque()  # (time, bytes of all so far)
+        self._began = 0.0
+        self._holds = 0.0
+        self._measured = 0.0
+        self._measured_bytes = 0.0
+        self._before = 0.0
+        self._next = 0.0
+        self._settled = False
+        self._rest = REST[0]
+
+    def lead_from(self, number: int) -> None:
+        """Another process led until now; its last trial had that number."""
+        self.number = max(self.number, number)
+        self.running = False
+        self._seen.clear()
+
+    def step(self, now: float, total: float, holds: float, candidates: int) -> None:
+        """So far `total` bytes were moved by all, who were held `holds` times; so many flows wait for a
+        trial."""
+        if self.running:
+            self._judge(now, total, holds)
+            return
+        seen = self._seen
+        seen.append((now, total))
+        while len(seen) > 2 and seen[1][0] <= now - BEFORE_S:
+            seen.popleft()
+        past = now - seen[0][0]
+        if candidates and now >= self._next and past >= BEFORE_S:
+            self._before = (total - seen[0][1]) / past
+            self._began, self._holds = now, holds
+            self._settled = False
+            self.number += 1
+            self.running = True
+
+    def _judge(self, now: float, total: float, holds: float) -> None:
+        if not self._settled:
+            if now - self._began >= SETTLE_S:
+                self._settled = True
+                self._measured, self._measured_bytes = now, total
+            return
+        lasted, measured = now - self._began, now - self._measured
+        if lasted < SHORTEST_S or measured <= 0:
+            return
+        rate = (total - self._measured_bytes) / measured
+        if rate < LOST * self._before or lasted >= LONGEST_S:
+            self.running = False
+            good = rate >= KEEP * self._before
+            self._next = now if good else now + self._rest * lasted
+            self._rest = max(REST[0], self._rest / 2) if good else min(REST[1], self._rest * 2)
+            self._seen.clear()
+            self.verdict = Verdict.BAD if not good else Verdict.GOOD if holds > self._holds else Verdict.VOID

@@ -1,0 +1,164 @@
+"""When a connection may move more bytes: limits of rate and fair shares, asked after each turn.
+
+Whoever moves a body says how much after each turn and is told how long to rest: 0.0, seconds, or `inf`: until
+he is called, because others come first. `Transfer.after` does the waiting in all cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import inf
+from typing import Any, Final
+
+from twisted.logger import Logger
+
+from cumulus.fair.board import Board, local_board
+from cumulus.fair.lane import Flow, Lane
+from cumulus.fair.limits import Limiter, Seat
+from cumulus.fair.weights import Sharing
+from cumulus.http.limits import Throttle
+from cumulus.http.settings import HttpSettings
+
+log = Logger()
+
+OUT: Final = 0  # lanes: downloads
+IN: Final = 1  # and uploads
+
+GoOn = Callable[[], Any]
+
+
+class Pacer:
+    """What all connections of a process share: the limit of all bytes, the lanes, the limits of users and
+    addresses. `board` is shared with the other processes of the server."""
+
+    def __init__(self, settings: HttpSettings, reactor: Any, board: Board | None = None) -> None:
+        self._reactor = reactor
+        self._throttle = Throttle(settings.total_rate, reactor.seconds())
+        board = board or local_board()
+        fair = settings.sharing.by != "none"
+        self.lanes = [Lane(board, OUT), Lane(board, IN)] if fair else []
+        self._timers: list[Any] = [None] * len(self.lanes)
+        self._waiting: dict[Flow, GoOn] = {}
+        self._sharing: Sharing = settings.sharing
+        self.users = Limiter("user", settings.user_limits, board, reactor.seconds)
+        self.addresses = Limiter("address", settings.address_limits, board, reactor.seconds)
+
+    def seat(self, peer: str) -> Seat:
+        """Of a new connection; `Seat.take` it."""
+        return Seat(peer, self.addresses, self.users, self._sharing)
+
+    def took(self, seat: Seat | None, count: int) -> float:
+        """A body that is no transfer, `count` bytes, was moved: seconds to rest."""
+        if not count:
+            return 0.0
+        rest = self._throttle.took(count, self._reactor.seconds())
+        return rest if seat is None else max(rest, seat.took(count))
+
+    def turn(self, seat: Seat | None, most: int) -> int:
+        """Bytes that a connection may move before it says so."""
+        most = self._throttle.turn(most)
+        return most if seat is None else seat.turn(most)
+
+    # lanes ------------------------------------------------------------------------------------------------
+    def join(self, direction: int, flow: Flow) -> None:
+        """It takes part."""
+        self.lanes[direction].join(flow, self._reactor.seconds())
+        self._watch(direction)
+
+    def leave(self, direction: int, flow: Flow) -> None:
+        """Not any more; what it waited for does not happen."""
+        self._waiting.pop(flow, None)
+        lane = self.lanes[direction]
+        lane.leave(flow, self._reactor.seconds())
+        timer = self._timers[direction]
+        if not len(lane) and timer is not None:
+            timer.cancel()
+            self._timers[direction] = None
+
+    def moved(self, direction: int, flow: Flow, count: int) -> bool:
+        """Whether it may go on."""
+        lane = self.lanes[direction]
+        free = lane.took(flow, count, self._reactor.seconds())
+        if not free and lane.pause() == 0.0:
+            self._watch(direction, at_once=True)
+        return free
+
+    def wait(self, flow: Flow, go_on: GoOn) -> None:
+        """Call it when the flow may go on."""
+        if flow.held:
+            self._waiting[flow] = go_on
+        else:
+            self._reactor.callLater(0, go_on)
+
+    def _watch(self, direction: int, *, at_once: bool = False) -> None:
+        timer = self._timers[direction]
+        pause = 0.0 if at_once else self.lanes[direction].pause()
+        if timer is None:
+            self._timers[direction] = self._reactor.callLater(pause, self._tick, direction)
+        elif at_once:
+            timer.reset(0)
+
+    def _tick(self, direction: int) -> None:
+        self._timers[direction] = None
+        lane = self.lanes[direction]
+        for flow in lane.tick(self._reactor.seconds()):
+            go_on = self._waiting.pop(flow, None)
+            if go_on is not None:
+                try:
+                    go_on()
+                except Exception:
+                    log.failure("a transfer cannot go on")
+        if len(lane):
+            self._watch(direction)
+
+
+class Transfer:
+    """One body on its way. `flows` are the connection's, by direction, kept from request to request."""
+
+    __slots__ = ("_direction", "_flow", "_pacer", "_seat", "resting")
+
+    def __init__(self, pacer: Pacer, direction: int, seat: Seat | None, flows: dict[int, Flow]) -> None:
+        self._pacer = pacer
+        self._direction = direction
+        self._seat = seat
+        self.resting = False
+        self._flow: Flow | None = None
+        if pacer.lanes and seat is not None:
+            owner, weight = seat.owner, seat.weight
+            flow = flows.get(direction)
+            if flow is None:
+                flow = flows[direction] = Flow(owner, weight)
+            elif flow.key != owner or flow.weight != weight:
+                if flow.joined:  # a transfer that was cut has not ended yet
+                    pacer.leave(direction, flow)
+                flow.charge(owner, weight)
+            self._flow = flow
+            if not flow.joined:
+                pacer.join(direction, flow)
+
+    def took(self, count: int) -> float:
+        """`count` bytes were moved (0: it begins). Seconds to rest; inf: until others have caught up."""
+        rest = self._pacer.took(self._seat, count)
+        if self._flow is not None and not self._pacer.moved(self._direction, self._flow, count):
+            return inf
+        return rest
+
+    def after(self, pause_s: float, go_on: GoOn) -> None:
+        """Call `go_on` after the rest that `took` gave; not when the transfer has ended meanwhile."""
+        self.resting = True
+        again = partial(self._go_on, go_on)
+        if pause_s < inf:
+            self._pacer._reactor.callLater(pause_s, again)
+        elif self._flow is not None:
+            self._pacer.wait(self._flow, again)
+
+    def _go_on(self, go_on: GoOn) -> None:
+        self.resting = False
+        go_on()
+
+    def end(self) -> None:
+        """It is over, in whatever way."""
+        flow, self._flow = self._flow, None
+        if flow is not None:
+            self._pacer.leave(self._direction, flow)

@@ -1,0 +1,157 @@
+"""Fair shares in virtual time: equal, weighted, over processes, with slow clients, whoever comes and goes."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+from fair_server import Client, Shared, boards
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cumulus.fair.board import local_board, places
+from cumulus.fair.lane import Flow, Lane
+
+STRENGTHS = (0.5, 1.0, 2.0, 0.7, 1.6, 1.1, 0.9, 1.3)
+
+
+def spread(rates: list[float]) -> float:
+    """Coefficient of variation."""
+    return statistics.pstdev(rates) / statistics.mean(rates)
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+@pytest.mark.parametrize("owners", [1, 16])
+def test_equal_shares_whatever_each_would_get_alone(processes: int, owners: int) -> None:
+    """Of one user's connections and of many users; what was unequal before the first trial is made up for."""
+    server = Shared(
+        [
+            Client(Flow(f"u{number % owners}"), number * processes // 20, STRENGTHS[number % 8])
+            for number in range(16)
+        ],
+        processes,
+    )
+    rates = server.rates(3.0)
+    assert spread(rates) <= 0.025
+    assert max(abs(rate / statistics.mean(rates) - 1) for rate in rates) <= 0.06
+    assert sum(rates) >= 0.9 * server.capacity
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_weights_count_and_connections_do_not(processes: int) -> None:
+    many = [Client(Flow("a", 1.0), number % processes) for number in range(16)]
+    server = Shared([*many, Client(Flow("b", 3.0), processes - 1)], processes)
+    server.run(1.2)
+    rates = server.rates(1.0)
+    assert rates[-1] / sum(rates[:-1]) == pytest.approx(3.0, rel=0.05)
+    assert sum(rates) >= 0.9 * server.capacity
+
+
+def test_nobody_is_held_for_a_client_that_is_slow_by_itself() -> None:
+    server = Shared([Client(Flow("slow"), most=5e6), *[Client(Flow(f"u{one}")) for one in range(3)]])
+    server.run(0.6)
+    rates = server.rates(2.0)
+    assert rates[0] == pytest.approx(5e6, rel=0.05)
+    assert sum(rates) >= 0.93 * server.capacity
+    assert spread(rates[1:]) <= 0.02
+
+
+def test_slow_clients_that_come_and_go_do_not_stop_the_others() -> None:
+    slow = [Client(Flow(f"s{one}"), most=2e6, comes=one * 0.2, goes=one * 0.2 + 0.7) for one in range(20)]
+    server = Shared([*slow, Client(Flow("a")), Client(Flow("b"))])
+    assert sum(server.rates(3.0)) >= 0.88 * server.capacity
+
+
+def test_a_client_that_becomes_slow_is_waited_for_no_longer() -> None:
+    clients = [Client(Flow(f"u{one}")) for one in range(4)]
+    server = Shared(clients)
+    server.run(0.7)
+    clients[0].most = 3e6
+    server.run(2.5)
+    rates = server.rates(1.0)
+    assert sum(rates) >= 0.9 * server.capacity
+    clients[0].most = 1e12
+    server.run(2.5)
+    assert spread(server.rates(1.0)) <= 0.03
+
+
+def test_alone_one_is_never_held() -> None:
+    server = Shared([Client(Flow("a")), Client(Flow("b"), comes=1.0)])
+    assert server.rates(0.9)[0] == pytest.approx(server.capacity, rel=0.03)
+    assert server.lanes[0].holds == 0
+
+
+def test_a_user_who_was_away_has_saved_nothing() -> None:
+    early, late = Client(Flow("a")), Client(Flow("b"), comes=1.0)
+    server = Shared([early, late])
+    server.run(1.6)
+    assert spread(server.rates(0.5)) <= 0.03
+
+
+def test_a_process_that_hangs_or_ended_holds_nobody() -> None:
+    """What it said last is forgotten after a moment, and all of it when it is cleared."""
+    here, there = boards(2)
+    mine, other = Lane(here, 0), Lane(there, 0)
+    flow, left = Flow("a"), Flow("a")
+    other.join(left, 100.0)
+    mine.join(flow, 100.0)
+    assert here.count(places("a")) == 2
+    other.tick(100.3), mine.tick(100.3)
+    for turn in range(1, 40):
+        mine.tick(100.3 + turn * 0.02)
+    assert all(mine.took(flow, 1 << 20, 101.5 + turn) for turn in range(20))
+    here.clear(1)
+    mine.tick(130.0)
+    assert here.count(places("a")) == 1
+    assert flow.cost == 1.0
+
+
+def test_counts_of_a_key_are_never_too_low() -> None:
+    board = local_board()
+    names = [f"user {number}" for number in range(3000)]
+    for name in names:
+        board.add(places(name), 1)
+    counts = [board.count(places(name)) for name in names]
+    assert min(counts) == 1
+    assert sum(counts) < 1.3 * len(names)
+    for name in names:
+        board.add(places(name), -1)
+    assert max(board.count(places(name)) for name in names) == 0
+
+
+people = st.lists(
+    st.tuples(
+        st.integers(0, 3),  # owner
+        st.integers(0, 1),  # process
+        st.sampled_from([0.3, 1.0, 3.0]),  # strength
+        st.sampled_from([1e6, 1e12]),  # what it can take
+        st.integers(0, 4),  # comes
+        st.integers(1, 6),  # stays
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=12, deadline=None)
+@given(people)
+def test_whoever_comes_and_goes_nobody_starves_and_nothing_is_left(crowd: list[tuple[int, ...]]) -> None:
+    """The server is never idle for long while somebody could take more; who is there gets on; at the end
+    the tables are empty."""
+    clients = [
+        Client(Flow(f"u{owner}", 1.0 + owner), process, strength, most, comes * 0.2, (comes + stays) * 0.2)
+        for owner, process, strength, most, comes, stays in crowd
+    ]
+    server = Shared(clients, 2)
+    for _ in range(10):
+        there = [one for one in clients if one.flow.joined]
+        able = [one for one in there if one.most > 1e9]
+        rates = server.rates(0.2)
+        stayed = [one for one in there if one.flow.joined]
+        for client in stayed:
+            assert rates[clients.index(client)] > 0.2 * min(client.most, 1e6)
+        if able and able[0].flow.joined:
+            assert sum(rates) >= 0.4 * server.capacity
+    server.run(0.3)
+    assert [len(lane) + lane.holding for lane in server.lanes] == [0, 0]
+    assert all(server.lanes[0]._board.count(client.flow.places) == 0 for client in clients)
