@@ -214,6 +214,8 @@ def brief(row: dict[str, Any]) -> str:
         "threads",
         "idle_s",
         "sending_s",
+        *("up_mb_per_s", "down_mb_per_s", "get_per_s", "list_per_s", "put_per_s", "get_p99_ms", "put_p99_ms"),
+        *("syncs_per_put", "complete_s"),
     )
     return ", ".join(f"{name} {row[name]}" for name in known if name in row)
 

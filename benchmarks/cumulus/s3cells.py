@@ -1,0 +1,211 @@
+"""What the S3 benchmarks measure: one function a kind of cell, which returns the figures of one run."""
+
+from __future__ import annotations
+
+import contextlib
+import filecmp
+import os
+import shutil
+import struct
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from s3clients import CLIENTS, Client, Copy, boto_client, md5_s
+from s3servers import SERVERS, Served, Site, cumulus, load, make_bucket
+
+from sector.bench.common import program
+from sector.errors import SectorError
+
+SERVERS["opaque"] = lambda folder: cumulus(folder, '[storage]\netag = "opaque"\n', name="opaque")
+BLOCK = 16_000_000
+MB = 1_000_000
+
+
+class Bench:
+    """The servers of a series and the files of its clients, which lie in memory where there is room."""
+
+    def __init__(self, folder: Path) -> None:
+        memory = Path("/dev/shm")
+        roomy = memory.is_dir() and shutil.disk_usage(memory).free > 8_000 * MB
+        self._clients = tempfile.TemporaryDirectory(prefix="s3bench-", dir=memory if roomy else folder)
+        self.files = Path(self._clients.name)
+        self.folder = folder
+        self.site = Site(folder)
+
+    def source(self, size: int) -> Path:
+        """A file of so many bytes that do not compress."""
+        path = self.files / f"source-{size}"
+        if not path.exists():
+            block = os.urandom(min(size, BLOCK))
+            with path.open("wb") as out:
+                for at in range(0, size, BLOCK):
+                    out.write(block[: size - at])
+        return path
+
+    @contextmanager
+    def scratch(self, name: str) -> Iterator[Path]:
+        """A directory on disk for the server of one cell."""
+        with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=self.folder) as folder:
+            yield Path(folder)
+
+    def close(self) -> None:
+        """Stop the servers, remove the files."""
+        self.site.close()
+        self._clients.cleanup()
+
+
+# ---- throughput ----------------------------------------------------------------------------------
+def timed(served: Served, size: int, work: Callable[[], float]) -> tuple[float, float]:
+    """(10^6 bytes/s, the server's processor seconds a 10^9 bytes), once what others wrote is on disk."""
+    os.sync()
+    cpu = served.cpu_s()
+    seconds = work()
+    return round(size / MB / seconds, 1), round((served.cpu_s() - cpu) / size * 1e9, 3)
+
+
+def forget(served: Served, key: str) -> None:
+    """Remove what a cell has put."""
+    if served.data is not None:
+        (served.data / key).unlink(missing_ok=True)
+    elif served.name != "sink":
+        boto_client(served).delete_object(Bucket=served.bucket, Key=key)  # type: ignore[attr-defined]
+
+
+def transfer(bench: Bench, size: int, client: Client, server: str, check: bool) -> dict[str, Any]:
+    """A file up and down again; `check`: compared as well. Raises SectorError."""
+    served, source, back = bench.site.get(server), bench.source(size), bench.files / "back"
+    key, row = f"file-{size}", {"client_files": str(bench.files.parent)}
+    up = client.up
+    if up is None:
+        assert served.data is not None
+        shutil.copy(source, served.data / key)
+    else:
+        rate, cpu = timed(served, size, lambda: up(Copy(served, source, key)))
+        row |= {"up_mb_per_s": rate, "up_cpu_s_per_gb": cpu}
+    rate, cpu = timed(served, size, lambda: client.down(Copy(served, back, key)))
+    row |= {"down_mb_per_s": rate, "down_cpu_s_per_gb": cpu}
+    if back.exists():
+        same = back.stat().st_size == size
+        if check and server != "sink":
+            same = same and filecmp.cmp(source, back, shallow=False)
+        back.unlink()
+        if not same:
+            raise SectorError(f"{server}: what came back is not what was put")
+    forget(served, key)
+    return row
+
+
+def md5(bench: Bench, size: int) -> dict[str, Any]:
+    """`openssl dgst -md5` of the same file."""
+    return {"up_mb_per_s": round(size / MB / md5_s(bench.source(size)), 1)}
+
+
+def transfers(bench: Bench, size: int, client: str, server: str) -> Callable[[int], dict[str, Any]]:
+    """The work of a cell."""
+    return lambda run: transfer(bench, size, CLIENTS[client], server, run == 1)
+
+
+# ---- small objects -------------------------------------------------------------------------------
+def whole(found: dict[str, float], what: str) -> dict[str, float]:
+    """The outcome of a run without errors. Raises SectorError."""
+    if found["errors"] or found["unsent"]:
+        raise SectorError(
+            f"{what}: {found['errors']} errors, {found['unsent']} not sent: {found['first_error']}"
+        )
+    return found
+
+
+def fill(served: Served, keys: int) -> None:
+    """Objects of 4 KB to be read and listed."""
+    whole(load(served, "put", "--prefix", "r", "--keys", str(keys), "--requests", str(keys)), served.name)
+
+
+def closed(served: Served, op: str, keys: int, seconds: float, run: int) -> dict[str, float]:
+    """16 connections as fast as they are answered; PUTs make new objects."""
+    prefix = f"w{run}-" if op == "put" else "r"
+    words = ["--prefix", prefix, "--keys", str(10**7 if op == "put" else keys)]
+    return whole(load(served, op, *words, "--seconds", str(seconds), "--warm", "1"), f"{served.name} {op}")
+
+
+def small(bench: Bench, server: str, keys: int, seconds: float, run: int) -> dict[str, Any]:
+    """GET, LIST and PUT of 4 KB objects over 16 signed connections, in a fresh server."""
+    row: dict[str, Any] = {"keys": keys}
+    with bench.scratch(server) as folder, SERVERS[server](folder) as served:
+        make_bucket(served)
+        fill(served, keys)
+        for op in ("get", "list", "put"):
+            cpu = served.cpu_s()
+            found = closed(served, op, keys, seconds, run)
+            spent = served.cpu_s() - cpu
+            row |= {f"{op}_per_s": found["rate_per_s"], f"{op}_p99_ms": found["p99_ms"]}
+            row[f"{op}_cpu_ms"] = round(spent * 1e3 / (found["rate_per_s"] * (seconds + 1)), 3)
+        row["rss_mb"] = round(served.rss_mb(), 1)
+    return row
+
+
+def opened(bench: Bench, server: str, keys: int, seconds: float, run: int) -> dict[str, Any]:
+    """GET and PUT at 70 % of the rate that a closed loop has just reached."""
+    row: dict[str, Any] = {"keys": keys}
+    with bench.scratch(server) as folder, SERVERS[server](folder) as served:
+        make_bucket(served)
+        fill(served, keys)
+        for op in ("get", "put"):
+            rate = 0.7 * closed(served, op, keys, max(2.0, seconds / 4), run)["rate_per_s"]
+            prefix = f"o{run}-" if op == "put" else "r"
+            words = ["--prefix", prefix, "--keys", str(10**7 if op == "put" else keys)]
+            found = whole(
+                load(served, op, *words, "--seconds", str(seconds), "--rate", str(round(rate, 1))), server
+            )
+            row |= {f"{op}_offered_per_s": found["offered_per_s"], f"{op}_p50_ms": found["p50_ms"]}
+            row |= {f"{op}_p99_ms": found["p99_ms"], f"{op}_max_ms": found["max_ms"]}
+    return row
+
+
+def slow_syncs(bench: Bench, seconds: float, run: int) -> dict[str, Any]:
+    """PUTs to Cumulus while every sync takes 5 ms, and how many syncs a PUT needs."""
+    with bench.scratch("slow") as folder:
+        count = folder / "syncs"
+        shim = {"LD_PRELOAD": program("slowsync.so"), "SLOWSYNC_US": "5000", "SLOWSYNC_COUNT": str(count)}
+        with cumulus(folder, environment=shim) as served:
+            make_bucket(served)
+            closed(served, "put", 0, 1.0, 100 + run)
+            before = sum(struct.unpack("4Q", count.read_bytes()))
+            words = ["--prefix", f"s{run}-", "--keys", str(10**7), "--seconds", str(seconds)]
+            found = whole(load(served, "put", *words), "cumulus put")
+            syncs = sum(struct.unpack("4Q", count.read_bytes())) - before
+    done = found["rate_per_s"] * found["seconds"]
+    return {
+        "put_per_s": found["rate_per_s"],
+        "p99_ms": found["p99_ms"],
+        "syncs_per_put": round(syncs / done, 3),
+    }
+
+
+# ---- multipart -----------------------------------------------------------------------------------
+def complete(bench: Bench, server: str, parts: int, part_bytes: int) -> dict[str, Any]:
+    """How long `CompleteMultipartUpload` of equal parts takes once they are on disk."""
+    with bench.scratch(server) as folder, SERVERS[server](folder) as served:
+        make_bucket(served)
+        client: Any = boto_client(served, read_timeout=600)
+        where = {"Bucket": served.bucket, "Key": "large"}
+        upload = client.create_multipart_upload(**where)["UploadId"]
+        data, tags, began = bench.source(part_bytes).read_bytes(), [], time.monotonic()
+        for number in range(1, parts + 1):
+            made = client.upload_part(**where, UploadId=upload, PartNumber=number, Body=data)
+            tags.append({"PartNumber": number, "ETag": made["ETag"]})
+        sent_s = time.monotonic() - began
+        os.sync()
+        began = time.monotonic()
+        client.complete_multipart_upload(**where, UploadId=upload, MultipartUpload={"Parts": tags})
+        took = time.monotonic() - began
+        size = client.head_object(**where)["ContentLength"]
+        with contextlib.closing(client.get_object(**where, Range="bytes=-1000")["Body"]) as tail:
+            good = tail.read() == data[-1000:]
+    if size != parts * part_bytes or not good:
+        raise SectorError(f"{server}: the object is not its parts")
+    rate = parts * part_bytes / MB / sent_s
+    return {"bytes": size, "parts": parts, "complete_s": round(took, 3), "up_mb_per_s": round(rate, 1)}

@@ -1,0 +1,181 @@
+"""Rows of the table of figures of Cumulus: what was measured, what it must be, and whether it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from judge import Figure, Found, Line, number, ratio
+
+from sector.bench.common import machine
+
+CLIENTS = ("curl", "s3cmd", "boto3", "awscli", "rclone")
+PEERS = ("versitygw", "minio", "sink")
+WAYS = ("up", "down")
+
+
+def rate(found: Found, size: str, client: str, server: str, way: str) -> float | None:
+    """Median MB/s of a cell."""
+    return found.median(f"{size}-{client}-{server}", f"{way}_mb_per_s")
+
+
+def least(found: Found, size: str, client: str, way: str) -> float | None:
+    """What Cumulus must reach with a client: 1.5 x the better of versitygw and MinIO, but no more than 0.9 x
+    what the client does with a server that does nothing. None if one of them was not measured."""
+    gateway, minio, sink = (rate(found, size, client, server, way) for server in PEERS)
+    if gateway is None or minio is None or sink is None:
+        return None
+    return min(1.5 * max(gateway, minio), 0.9 * sink)
+
+
+def beside(found: Found, size: str, client: str) -> str:
+    """`versitygw 94/306, ...`: up and down."""
+    parts = []
+    for server in PEERS:
+        rates = "/".join(number(rate(found, size, client, server, way), "{:.0f}") for way in WAYS)
+        parts.append(f"{server} {rates}")
+    return ", ".join(parts)
+
+
+def throughput_lines(found: Found, sizes: Sequence[str]) -> Iterator[Line]:
+    """MB/s by size and client."""
+    for size in sizes:
+        for client in CLIENTS:
+            figures = [
+                Figure(
+                    f"MB/s {way}",
+                    rate(found, size, client, "cumulus", way),
+                    least(found, size, client, way),
+                    form="{:.0f}",
+                )
+                for way in WAYS
+            ]
+            yield Line(f"{size}, {client}", figures, beside(found, size, client))
+        yield tools(found, size)
+    if "512M" in sizes:
+        opaque = rate(found, "512M", "curl", "opaque", "up")
+        yield Line(
+            '512M, curl, `etag = "opaque"`',
+            [Figure("MB/s up", opaque, 1000, form="{:.0f}")],
+            f"with MD5 {number(rate(found, '512M', 'curl', 'cumulus', 'up'), '{:.0f}')}",
+        )
+
+
+def tools(found: Found, size: str) -> Line:
+    """curl beside programs that are not S3."""
+    up, down = (rate(found, size, "curl", "cumulus", way) for way in WAYS)
+    md5, nginx = found.median(f"{size}-md5", "up_mb_per_s"), rate(found, size, "nginx", "nginx", "down")
+    scp = [rate(found, size, "scp", "scp", way) for way in WAYS]
+    figures = [
+        Figure("of openssl's MD5, up", ratio(up, md5), 0.8, form="{:.2f}"),
+        Figure("of nginx, down", ratio(down, nginx), 0.95, form="{:.2f}"),
+    ]
+    if size != "16M":
+        figures.append(Figure("x scp, up", ratio(up, scp[0]), 1.0, form="{:.2f}"))
+        figures.append(Figure("x scp, down", ratio(down, scp[1]), 1.0, form="{:.2f}"))
+    grid = "/".join(number(rate(found, size, "gridftp", "gridftp", way), "{:.0f}") for way in WAYS)
+    return Line(
+        f"{size}, curl beside other programs",
+        figures,
+        f"openssl {number(md5, '{:.0f}')}, nginx {number(nginx, '{:.0f}')}, scp"
+        f" {'/'.join(number(one, '{:.0f}') for one in scp)}, GridFTP {grid}",
+    )
+
+
+def small_lines(found: Found, _: Sequence[str]) -> Iterator[Line]:
+    """Requests a second."""
+    for op, what, aim in (("get", "GET/s", None), ("put", "PUT/s", None), ("list", "pages/s", 250.0)):
+        mine, minio, gateway = (
+            found.median(f"small-{server}", f"{op}_per_s") for server in ("cumulus", "minio", "versitygw")
+        )
+        if op == "put":
+            aim = gateway
+        cpu = number(found.median("small-cumulus", f"{op}_cpu_ms"))
+        yield Line(
+            f"4 KB objects, 16 connections, {op.upper()}",
+            [Figure(what, mine, minio, aim, "{:.0f}")],
+            f"MinIO {number(minio, '{:.0f}')}, versitygw {number(gateway, '{:.0f}')}; our processor time a"
+            f" request {cpu} ms, p99 {number(found.median('small-cumulus', f'{op}_p99_ms'))} ms",
+        )
+
+
+def open_lines(found: Found, _: Sequence[str]) -> Iterator[Line]:
+    """Latency at 70 % of the maximum."""
+    for op, most in (("get", 50.0), ("put", 100.0)):
+        others = ", ".join(
+            f"{server} {number(found.median(f'open-{server}', f'{op}_p99_ms'))} ms at"
+            f" {number(found.median(f'open-{server}', f'{op}_offered_per_s'), '{:.0f}')}/s"
+            for server in ("minio", "versitygw")
+        )
+        rate_per_s = found.median("open-cumulus", f"{op}_offered_per_s")
+        yield Line(
+            f"4 KB objects, open loop at 70 %, {op.upper()}",
+            [Figure("ms p99", found.median("open-cumulus", f"{op}_p99_ms"), most, low=True)],
+            f"at {number(rate_per_s, '{:.0f}')}/s; {others}",
+        )
+
+
+def sync_lines(found: Found, _: Sequence[str]) -> Iterator[Line]:
+    """Durable PUTs where a sync takes long."""
+    yield Line(
+        "4 KB objects, every sync takes 5 ms, PUT",
+        [
+            Figure("PUT/s", found.median("slow-syncs", "put_per_s"), 700, form="{:.0f}"),
+            Figure("syncs a PUT", found.median("slow-syncs", "syncs_per_put"), 0.5, low=True),
+        ],
+        f"p99 {number(found.median('slow-syncs', 'p99_ms'))} ms",
+    )
+
+
+def complete_lines(found: Found, _: Sequence[str]) -> Iterator[Line]:
+    """Putting parts together."""
+    size = found.median("complete-cumulus", "bytes")
+    others = ", ".join(
+        f"{server} {number(found.median(f'complete-{server}', 'complete_s'))} s"
+        for server in ("versitygw", "minio")
+    )
+    yield Line(
+        f"complete of {number(None if size is None else size / 1e9)} GB in equal parts",
+        [Figure("s", found.median("complete-cumulus", "complete_s"), 1.0, low=True)],
+        others,
+    )
+
+
+ALL: dict[str, Callable[[Found, Sequence[str]], Iterator[Line]]] = {
+    "Throughput": throughput_lines,
+    "Small objects": small_lines,
+    "At 70 % of the maximum": open_lines,
+    "Slow disks": sync_lines,
+    "Large uploads": complete_lines,
+}
+WORDS = {"aim": "reach the aim", "ok": "reach what they must", "**missed**": "miss", "-": "not measured"}
+
+
+def markdown(found: Found, settings: str, sizes: Sequence[str]) -> str:
+    """The whole document."""
+    where = machine()
+    runs: dict[str, int] = {}
+    for row in found.rows:
+        runs[row["cell"]] = runs.get(row["cell"], 0) + 1
+    counts = f"{min(runs.values())} to {max(runs.values())}" if runs else "no"
+    commits = sorted({str(row.get("commit", "")) for row in found.rows})
+    mixed = f" **Measured with {len(commits)} commits; `--fresh` begins anew.**" if len(commits) > 1 else ""
+    groups = {head: list(make(found, sizes)) for head, make in ALL.items()}
+    tally: dict[str, int] = {}
+    for line in (line for group in groups.values() for line in group if line.figures):
+        tally[line.verdict] = tally.get(line.verdict, 0) + 1
+    out = [
+        "# Figures of Cumulus",
+        "",
+        f"{where['cpu']}, {where['cores']} cores, kernel {where['kernel']}; {settings}; medians of {counts}"
+        f" runs, peers in the same run; commits {', '.join(commits)}.{mixed}",
+        "",
+        "Rows: " + ", ".join(f"{tally[mark]} {text}" for mark, text in WORDS.items() if mark in tally) + ".",
+        "MB = 10^6 bytes; pairs are up/down. With each client Cumulus must reach 1.5 x the better of"
+        " versitygw and MinIO, or 0.9 x what the client does with a sink.",
+    ]
+    for head, group in groups.items():
+        out += ["", f"## {head}", "", "| what | figures (must) | beside | |", "| --- | --- | --- | --- |"]
+        for line in group:
+            figures = "<br>".join(figure.text for figure in line.figures) or "-"
+            out.append(f"| {line.what} | {figures} | {line.beside} | {line.verdict} |")
+    return "\n".join(out) + "\n"
