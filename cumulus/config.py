@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args, get_type_hints
+from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -20,6 +22,7 @@ from sector.errors import BadConfig, UsageError
 
 FILE: Final = "cumulus.toml"
 _SQLITE: Final = "sqlite:///"
+_POSTGRES: Final = ("postgresql://", "postgres://")
 
 
 class Server(Section, frozen=True, kw_only=True):
@@ -86,14 +89,24 @@ class Storage(Section, frozen=True, kw_only=True):
 class Database(Section, frozen=True, kw_only=True):
     """Users, bucket settings, quotas and the index of objects."""
 
-    url: Annotated[str, Meta(description="sqlite:///PATH")] = "sqlite:///cumulus.db"
+    url: Annotated[
+        str,
+        Meta(description="sqlite:///PATH, or postgresql://USER@HOST:PORT/NAME, which several servers share."),
+    ] = "sqlite:///cumulus.db"
+    password_file: Annotated[
+        str, Meta(description="PostgreSQL: the password, mode 0600; empty = PGPASSFILE or none.")
+    ] = ""
+    connections: Annotated[
+        int, Meta(ge=2, le=1000, description="PostgreSQL: at most so many for the requests of each process.")
+    ] = 8
 
 
 class Auth(Section, frozen=True, kw_only=True):
     """Who may log in."""
 
     source: Annotated[
-        Literal["sqlite", "file"], Meta(description="sqlite: users are in the database; file: in `file`.")
+        Literal["sqlite", "postgresql", "file"],
+        Meta(description="sqlite, postgresql: users are in the database, which is one; file: in `file`."),
     ] = "sqlite"
     file: Annotated[str, Meta(description="NAME ACCESS_KEY SECRET a line, mode 0600.")] = ""
     secret_key_file: Annotated[str, Meta(description="Opens the secrets in the database; keep a copy.")] = (
@@ -162,6 +175,11 @@ class Config(Section, frozen=True, kw_only=True):
         return f"{_SQLITE}{self.file(url[len(_SQLITE) :])}" if url.startswith(_SQLITE) else url
 
     @property
+    def several_servers(self) -> bool:
+        """Whether other processes may use the database directly."""
+        return self.database.url.startswith(_POSTGRES)
+
+    @property
     def secret_key(self) -> Path:
         """The file of keys."""
         return self.file(self.auth.secret_key_file)
@@ -224,8 +242,7 @@ def _check(config: Config) -> None:
             raise bad(f"[{section}] host", "is empty", 'write an address, or "0.0.0.0" for all')
     if bool(config.tls.cert) != bool(config.tls.key):
         raise bad("[tls]", "cert and key go together", "give both files, or none for HTTP")
-    if not config.database.url.startswith(_SQLITE) or config.database.url == _SQLITE:
-        raise bad("[database] url", f"{config.database.url!r} names no database", "write sqlite:///PATH")
+    _check_database(config, bad)
     if config.auth.source == "file" and not config.auth.file:
         raise bad("[auth] file", "is missing", 'source = "file" needs the file of users')
     redirect = config.redirect
@@ -235,6 +252,24 @@ def _check(config: Config) -> None:
         )
     if redirect.mode == "none" and redirect.point:
         raise bad("[redirect] point", "needs a mode", 'write mode = "round-robin", or another one')
+
+
+def _check_database(config: Config, bad: Callable[[str, str, str], BadConfig]) -> None:
+    url, source = config.database.url, config.auth.source
+    postgres = url.startswith(_POSTGRES)
+    hint = "write sqlite:///PATH or postgresql://USER@HOST:PORT/NAME"
+    try:
+        parts = urlsplit(url)
+        secret = postgres and bool(parts.password or "password" in parse_qs(parts.query))
+        named = bool(parts.path.strip("/")) if postgres else url.startswith(_SQLITE) and url != _SQLITE
+    except ValueError:
+        raise bad("[database] url", "is no URL", hint) from None
+    if secret:
+        raise bad("[database] url", "has a password in it", "write it to a file and give password_file")
+    if not named:
+        raise bad("[database] url", f"{url!r} names no database", hint)
+    if source not in ("file", wanted := "postgresql" if postgres else "sqlite"):
+        raise bad("[auth] source", f"{source!r} is not where the database is", f'write source = "{wanted}"')
 
 
 def load_config(path: Path) -> Config:

@@ -9,11 +9,17 @@ from cumulus.backends.registry import make_store
 from cumulus.config import Config
 from cumulus.index.admin import SqlAdmin
 from cumulus.index.api import Directory, Index
-from cumulus.index.registry import make_admin, make_index
+from cumulus.index.registry import Options, make_admin, make_index
 from cumulus.index.text_file import TextFile
 from cumulus.secrets import Keyring
 from cumulus.storage.api import FileStore
 from sector.errors import BadConfig, SectorError, UsageError
+
+
+def _options(config: Config) -> Options:
+    database = config.database
+    password = str(config.file(database.password_file)) if database.password_file else ""
+    return Options(password_file=password, connections=database.connections)
 
 
 def open_index(
@@ -21,11 +27,12 @@ def open_index(
 ) -> tuple[Index, Directory]:
     """Index and users; `complain` hears of errors in a changed file of users. Close the index first, then
     the directory. Raises `BadConfig`, `LocalIO`, `IndexFailure`."""
-    sync = config.storage.fsync
+    sync, options = config.storage.fsync, _options(config)
     if config.auth.source == "file":
         users = TextFile(config.file(config.auth.file), complain)
-        return make_index(config.database_url, directory=users, sync=sync, clock=clock)
-    return make_index(config.database_url, Keyring(config.secret_key), sync=sync, clock=clock)
+        return make_index(config.database_url, directory=users, sync=sync, clock=clock, options=options)
+    keyring = Keyring(config.secret_key)
+    return make_index(config.database_url, keyring, sync=sync, clock=clock, options=options)
 
 
 def open_admin(config: Config) -> SqlAdmin:
@@ -34,7 +41,7 @@ def open_admin(config: Config) -> SqlAdmin:
     if config.auth.source == "file":
         where = config.file(config.auth.file)
         raise UsageError(f"users are in the file {where}", hint="change it with an editor")
-    return make_admin(config.database_url, Keyring(config.secret_key))
+    return make_admin(config.database_url, Keyring(config.secret_key), options=_options(config))
 
 
 def open_store(config: Config) -> FileStore:

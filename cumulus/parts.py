@@ -39,7 +39,7 @@ _ONE_PROCESS: Final = ("memory", "fsspec:memory")
 
 class Parts:
     """A gateway and what it stands on. `work` is to be called every second from one thread, `close` at the
-    end; both block. `socket` is where workers find the index."""
+    end; both block. `socket` is where workers find the index, "" = in the database."""
 
     def __init__(
         self, gateway: S3Gateway, work: Callable[[], object], close: Callable[[], None], socket: str = ""
@@ -124,7 +124,14 @@ def _open_all(config: Config, stack: ExitStack) -> tuple[Parts, Index, Directory
     gateway = _gateway(config, store, index, directory)
     stack.callback(gateway.close)
     jobs = Jobs(gateway.site, lifecycle, rescan_s=config.storage.rescan_s)
-    return Parts(gateway, jobs.run, stack.close), index, directory
+
+    def work() -> None:
+        if index.leads():
+            jobs.run()
+        else:
+            hash_waiting(gateway.site)
+
+    return Parts(gateway, work, stack.close), index, directory
 
 
 def open_parts(config: Config) -> Parts:
@@ -136,7 +143,8 @@ def open_parts(config: Config) -> Parts:
 
 
 def open_head(config: Config) -> Parts:
-    """The same for the head of several workers, with the index offered to them. Raises `SectorError`."""
+    """The same for the head of several workers, with the index offered to them where they cannot use the
+    database directly. Raises `SectorError`."""
     if config.storage.backend.startswith(_ONE_PROCESS):
         raise BadConfig(
             f"{config.path}: [storage] backend {config.storage.backend} lives in one process",
@@ -145,6 +153,8 @@ def open_head(config: Config) -> Parts:
     stack = ExitStack()
     with _errors(stack):
         parts, index, directory = _open_all(config, stack)
+        if config.several_servers:
+            return parts
         # the path of a socket may have 107 bytes
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="cumulus-"))
         server = IndexServer(cast(SqliteIndex, index), directory, Path(scratch, "index"))
@@ -155,10 +165,12 @@ def open_head(config: Config) -> Parts:
 
 
 def open_worker(config: Config, socket: str) -> Parts:
-    """A worker's: its own storage, the head's index. Raises `SectorError`. Blocks."""
+    """A worker's: its own storage, the head's index ("" = the database itself). Raises `SectorError`.
+    Blocks."""
     stack = ExitStack()
     with _errors(stack):
-        index, directory = connect_index(Path(socket))
+        index, directory = connect_index(Path(socket)) if socket else open_index(config, _complain)
+        stack.callback(directory.close)
         stack.callback(index.close)
         store = open_store(config)
         stack.callback(store.close)

@@ -19,7 +19,6 @@ from cumulus.admin.buckets import opened
 from cumulus.admin.options import Shared, shared_options
 from cumulus.config import Config
 from cumulus.index.api import Change, Index, Put, Remove
-from cumulus.index.sqlite import SqliteIndex
 from cumulus.model import Bucket, Versioning
 from cumulus.ops.names import BODIES, ODD, VERSIONS
 from cumulus.ops.rows import meta_of, row_of
@@ -177,8 +176,7 @@ def _rebuild_all(shared: Shared) -> None:
     with opened(shared) as (index, _, store):
         for bucket in index.buckets():
             taken, gone = rebuild(index, store, bucket)
-            if isinstance(index, SqliteIndex):
-                index.recount(bucket.name)
+            index.recount(bucket.name)
             report.append({"name": bucket.name, "objects": taken, "removed": gone})
     if shared.json:
         render.print_json(report)

@@ -29,11 +29,20 @@ def _user_values(user: User) -> dict[str, Any]:
     }
 
 
+def one_line(bad: DBAPIError) -> str:
+    """What the database says, on one line."""
+    return " ".join(str(bad.orig).split())
+
+
 class SqlAdmin(Admin):
     """`engine` has the tables already; it is disposed of by `close`."""
 
-    def __init__(self, engine: Engine, keyring: Keyring, clock: Callable[[], int] = time.time_ns) -> None:
+    def __init__(
+        self, engine: Engine, keyring: Keyring, clock: Callable[[], int] = time.time_ns, where: str = ""
+    ) -> None:
+        """`where` is the database's name for people; "" is that of the engine."""
         self._engine = engine
+        self._where = where or engine.url.render_as_string(hide_password=True)
         self._keyring = keyring
         self._clock = clock
 
@@ -46,9 +55,9 @@ class SqlAdmin(Admin):
             with self._engine.begin() as connection:
                 yield connection
         except IntegrityError as bad:
-            raise NameTaken(f"that is there already: {bad.orig}") from None
+            raise NameTaken(f"that is there already: {one_line(bad)}") from None
         except DBAPIError as bad:
-            raise Away(f"{self._engine.url.render_as_string(hide_password=True)}: {bad.orig}") from None
+            raise Away(f"{self._where}: {one_line(bad)}") from None
 
     @contextmanager
     def _read(self) -> Iterator[Connection]:
@@ -56,7 +65,7 @@ class SqlAdmin(Admin):
             with self._engine.connect().execution_options(reads=True) as connection:
                 yield connection
         except DBAPIError as bad:
-            raise Away(f"{self._engine.url.render_as_string(hide_password=True)}: {bad.orig}") from None
+            raise Away(f"{self._where}: {one_line(bad)}") from None
 
     # users
     def _row(self, connection: Connection, name: str) -> Row[Any]:

@@ -241,6 +241,11 @@ class Index(ABC):
     def grow(self, reservation: Reservation, size: int) -> None:
         """Hold `size` bytes more. Raises `OverQuota`; what was held stays held."""
 
+    def confirm(self, reservation: Reservation) -> None:
+        """Asked before what was reserved for is published: it is still held, for some seconds at least.
+        Raises `OverQuota` when it was lost (the database was away for long) and does not fit any more."""
+        return None
+
     @abstractmethod
     def release(self, reservation: Reservation) -> None:
         """Give back; twice is once."""
@@ -248,6 +253,10 @@ class Index(ABC):
     @abstractmethod
     def usage(self, scope: Literal["user", "group", "bucket"], name: str) -> Usage:
         """Of a user (name or id), group or bucket. Raises `NoSuch`."""
+
+    @abstractmethod
+    def recount(self, bucket: str) -> None:
+        """Make the ledger of a bucket fit its rows and uploads. Raises `NoSuch`."""
 
     # uploads
     @abstractmethod
@@ -274,6 +283,11 @@ class Index(ABC):
     def drop_upload(self, upload_id: str, put: Put | None = None) -> bool:
         """End it, complete (`put`, applied in the same transaction) or aborted; its held bytes go. False:
         it was not there (any more), and nothing was done."""
+
+    def leads(self) -> bool:
+        """Whether this process is the one that does the work in the background. Of several servers on one
+        database only one does it at a time; another one takes over when that ends."""
+        return True
 
     def close(self) -> None:
         """Make all durable and close."""

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from cumulus.index.api import Directory
 from cumulus.index.cache import Fresh
-from cumulus.index.readers import Readers, Run
+from cumulus.index.readers import Reads, Run
 from cumulus.model import Credential, User
 from cumulus.secrets import Keyring
 
@@ -37,7 +37,7 @@ def read_user(run: Run, values: tuple[Any, ...]) -> User:
 class DatabaseDirectory(Directory):
     """Reads the tables that `cumulus.index.admin` changes; answers are at most half a second old."""
 
-    def __init__(self, readers: Readers, keyring: Keyring) -> None:
+    def __init__(self, readers: Reads, keyring: Keyring) -> None:
         self._readers = readers
         self._keyring = keyring
         self._credentials: Fresh[str, Credential | None] = Fresh(FRESH_S)

@@ -7,7 +7,7 @@ common prefix a handful are read, then the search goes on behind it.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from cumulus.index.api import Page
@@ -16,12 +16,19 @@ from cumulus.index.readers import Run
 
 Values = tuple[Any, ...]
 Scan = Callable[[bytes], Iterator[Values]]  # rows of keys from there on, in order
+# rows of `objects` or `versions` (True) of a bucket from a key to another, in order
+Rows = Callable[[Run, bool, str, bytes, bytes], Iterator[Values]]
+_MOST: Final = 1000  # rows that are read at once
 _NEAR: Final = 8  # rows of one common prefix that are read before the search jumps behind it
 _END: Final = b"\xff"  # above all of UTF-8
 _OBJECTS: Final = f"SELECT {FIELDS} FROM objects WHERE bucket = ? AND key >= ? AND key < ? ORDER BY key"
 _VERSIONS: Final = (
     f"SELECT {FIELDS}, marker FROM versions WHERE bucket = ? AND key >= ? AND key < ? "
     "ORDER BY key, stamp DESC"
+)
+_OLDER: Final = (
+    f"SELECT {FIELDS}, marker FROM versions WHERE bucket = ?1 AND key >= ?2 AND key < ?4 "
+    "AND (key > ?2 OR stamp < ?3) ORDER BY key, stamp DESC LIMIT ?5"
 )
 
 
@@ -30,7 +37,7 @@ def behind(prefix: bytes) -> bytes:
     return prefix[:-1] + bytes([prefix[-1] + 1])
 
 
-class _Cut:
+class Cut:
     """Where a listing begins and ends, and what its delimiter makes of a key."""
 
     def __init__(self, prefix: str, delimiter: str) -> None:
@@ -54,7 +61,7 @@ class _Cut:
         return max(self.prefix, behind(last) if hidden else last + b"\0")
 
 
-def _collect(bucket: str, scan: Scan, start: bytes, cut: _Cut, limit: int, resumed: bytes) -> Page:
+def _collect(bucket: str, scan: Scan, start: bytes, cut: Cut, limit: int, resumed: bytes) -> Page:
     """`resumed` is the key whose newest version stood on an earlier page, or b""."""
     page = Page(rows=[], prefixes=[], truncated=False)
     last: tuple[bytes, str] = (b"", "")
@@ -92,7 +99,7 @@ def _truncated(page: Page, last: tuple[bytes, str]) -> Page:
 
 def page(run: Run, bucket: str, *, prefix: str, after: str, delimiter: str, limit: int) -> Page:
     """Current versions (`Index.page`)."""
-    cut = _Cut(prefix, delimiter)
+    cut = Cut(prefix, delimiter)
     start = cut.start(after)
     if limit <= 0 or start >= cut.end:
         return Page(rows=[], prefixes=[], truncated=False)
@@ -104,7 +111,7 @@ def page(run: Run, bucket: str, *, prefix: str, after: str, delimiter: str, limi
         return _truncated(plain, (found[limit - 1][0], "")) if len(found) > limit else plain
 
     def scan(position: bytes) -> Iterator[Values]:
-        return _rows(run, _OBJECTS, bucket, position, cut.end)
+        return _rows(run, False, bucket, position, cut.end)
 
     found_page = _collect(bucket, scan, start, cut, limit, b"")
     if not found_page.truncated:
@@ -112,14 +119,50 @@ def page(run: Run, bucket: str, *, prefix: str, after: str, delimiter: str, limi
     return Page(rows=found_page.rows, prefixes=found_page.prefixes, truncated=True, next=found_page.next)
 
 
-def _rows(run: Run, sql: str, bucket: str, start: bytes, end: bytes) -> Iterator[Values]:
+def from_items(bucket: str, items: Sequence[Values], limit: int) -> Page:
+    """A page of what a database has collected itself: (common prefix, or None; the values of a row), at most
+    one more than `limit`."""
+    page = Page(rows=[], prefixes=[], truncated=False)
+    last = b""
+    for common, *values in items[:limit]:
+        last = common if common is not None else values[0]
+        if common is not None:
+            page.prefixes.append(common.decode())
+        else:
+            page.rows.append(to_row(bucket, tuple(values), True))
+    return _truncated(page, (last, "")) if len(items) > limit else page
+
+
+def _rows(run: Run, versions: bool, bucket: str, start: bytes, end: bytes) -> Iterator[Values]:
+    """As they are read: for a database in this process."""
     if start >= end:
         return
-    cursor = run(sql, (bucket, start, end))
+    cursor = run(_VERSIONS if versions else _OBJECTS, (bucket, start, end))
     try:
         yield from cursor
     finally:
         cursor.close()
+
+
+def in_pieces(first: int) -> Rows:
+    """`first` rows, then more and more: for a database at the other end of a connection."""
+
+    def rows(run: Run, versions: bool, bucket: str, start: bytes, end: bytes) -> Iterator[Values]:
+        if start >= end:
+            return
+        size = first
+        found = run((_VERSIONS if versions else _OBJECTS) + " LIMIT ?", (bucket, start, end, size)).fetchall()
+        while found:
+            yield from found
+            if len(found) < size:
+                return
+            size, start, stamp = min(2 * size, _MOST), found[-1][0], found[-1][STAMP]
+            if versions:
+                found = run(_OLDER, (bucket, start, stamp, end, size)).fetchall()
+            else:
+                found = run(_OBJECTS + " LIMIT ?", (bucket, start + b"\0", end, size)).fetchall()
+
+    return rows
 
 
 def _order(values: Values) -> tuple[bytes, int]:
@@ -127,10 +170,18 @@ def _order(values: Values) -> tuple[bytes, int]:
 
 
 def page_versions(
-    run: Run, bucket: str, *, prefix: str, after: str, after_version: str, delimiter: str, limit: int
+    run: Run,
+    bucket: str,
+    *,
+    prefix: str,
+    after: str,
+    after_version: str,
+    delimiter: str,
+    limit: int,
+    rows: Rows = _rows,
 ) -> Page:
     """All versions and markers (`Index.page_versions`)."""
-    cut = _Cut(prefix, delimiter)
+    cut = Cut(prefix, delimiter)
     start, older_than = cut.start(after), None
     if after and after_version and start == after.encode() + b"\0":
         start = after.encode()
@@ -141,8 +192,8 @@ def page_versions(
 
     def scan(position: bytes) -> Iterator[Values]:
         for values in heapq.merge(
-            _rows(run, _OBJECTS, bucket, position, cut.end),
-            _rows(run, _VERSIONS, bucket, position, cut.end),
+            rows(run, False, bucket, position, cut.end),
+            rows(run, True, bucket, position, cut.end),
             key=_order,
         ):
             if older_than is None or values[0] != resumed or values[STAMP] < older_than:

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
 
 from cumulus.index.api import Away
 from cumulus.index.writer import failure
 
 Run = Callable[..., Any]
+
+
+class Reads(Protocol):
+    """Where connections for reading come from."""
+
+    def run(self) -> AbstractContextManager[Run]:
+        """`execute` of a connection for the time of the `with`. Raises `Away`, `IndexFailure`."""
+
+    def close(self) -> None:
+        """Close them."""
 
 
 class Readers:

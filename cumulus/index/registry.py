@@ -5,20 +5,40 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cumulus.index.admin import SqlAdmin
 from cumulus.index.api import Directory, Index
 from cumulus.index.directory import DatabaseDirectory
-from cumulus.index.readers import Readers
-from cumulus.index.schema import BUSY_MS, migrate, sqlite_engine
+from cumulus.index.readers import Readers, Reads
+from cumulus.index.schema import BUSY_MS, migrate, postgres_engine, sqlite_engine
 from cumulus.index.sqlite import SqliteIndex
 from cumulus.secrets import Keyring
 from sector.errors import BadConfig
 
+if TYPE_CHECKING:  # a Cumulus on SQLite does not load the driver
+    from cumulus.index.postgres_pool import Target
+
 _SQLITE: Final = "sqlite:///"
-_HINT: Final = "write sqlite:///PATH"
+_POSTGRES: Final = ("postgresql://", "postgres://")
+_HINT: Final = "write sqlite:///PATH or postgresql://USER@HOST:PORT/NAME"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Of PostgreSQL: the file of the password ("" = as libpq finds one), connections of a process at most,
+    after how many seconds the reservations of a dead process are free."""
+
+    password_file: str = ""
+    connections: int = 8
+    life_s: float = 12.0
+
+
+def is_postgres(url: str) -> bool:
+    """Whether the URL names a database in PostgreSQL."""
+    return url.startswith(_POSTGRES)
 
 
 def sqlite_path(url: str) -> Path:
@@ -35,20 +55,49 @@ def make_index(
     directory: Directory | None = None,
     sync: bool = True,
     clock: Callable[[], int] = time.time_ns,
+    options: Options | None = None,
 ) -> tuple[Index, Directory]:
-    """The index and the directory of users in the database at `url` ("sqlite:///PATH"; the tables are made or
-    upgraded), or the `directory` given. "sqlite://" is a database that is gone when the index is closed.
-    `sync` False leaves it to the system when writes reach the disk. Close the index, then the directory.
-    Raises `BadConfig`, `IndexFailure`."""
+    """The index and the directory of users in the database at `url` ("sqlite:///PATH",
+    "postgresql://USER@HOST:PORT/NAME"; the tables are made or upgraded), or the `directory` given.
+    "sqlite://" is a database that is gone when the index is closed. `sync` False leaves it to the system when
+    writes reach the disk. Close the index, then the directory. Raises `BadConfig`, `LocalIO`,
+    `IndexFailure`."""
+    if is_postgres(url):
+        return _make_postgres(url, keyring, directory, sync, clock, options or Options())
     scratch = tempfile.TemporaryDirectory(prefix="cumulus-") if url == "sqlite://" else None
     path = Path(scratch.name, "cumulus.db") if scratch else sqlite_path(url)
     prepare(path)
     if directory is None:
         if keyring is None:
             keyring = _scratch_keyring(scratch)
-        directory = DatabaseDirectory(Readers(str(path), BUSY_MS), keyring)
+        directory = _users(Readers(str(path), BUSY_MS), keyring)
     index = SqliteIndex(path, directory, sync=sync and scratch is None, clock=clock, scratch=scratch)
     return index, directory
+
+
+def _make_postgres(
+    url: str,
+    keyring: Keyring | None,
+    directory: Directory | None,
+    sync: bool,
+    clock: Callable[[], int],
+    options: Options,
+) -> tuple[Index, Directory]:
+    from cumulus.index.postgres import PostgresIndex
+    from cumulus.index.postgres_pool import Pool, Target
+
+    target = Target(url, options.password_file, sync=sync)
+    _prepare_postgres(target)
+    if directory is None:
+        directory = _users(Pool(target, options.connections), keyring or _scratch_keyring(None))
+    index = PostgresIndex(
+        target, directory, clock=clock, connections=options.connections, life_s=options.life_s
+    )
+    return index, directory
+
+
+def _users(readers: Reads, keyring: Keyring) -> Directory:
+    return DatabaseDirectory(readers, keyring)
 
 
 def prepare(path: Path) -> None:
@@ -60,14 +109,30 @@ def prepare(path: Path) -> None:
         engine.dispose()
 
 
+def _prepare_postgres(target: Target) -> None:
+    engine = postgres_engine(target.connect_plain)
+    try:
+        migrate(engine, where=target.where)
+    finally:
+        engine.dispose()
+
+
 def _scratch_keyring(scratch: tempfile.TemporaryDirectory[str] | None) -> Keyring:
     if scratch is None:
         raise BadConfig("secrets in the database need a file of keys", hint="give [auth] secret_key_file")
     return Keyring.create(Path(scratch.name, "secret.key"))
 
 
-def make_admin(url: str, keyring: Keyring, clock: Callable[[], int] = time.time_ns) -> SqlAdmin:
+def make_admin(
+    url: str, keyring: Keyring, clock: Callable[[], int] = time.time_ns, options: Options | None = None
+) -> SqlAdmin:
     """For changing users, keys, groups and quotas of the database at `url`; the tables are made or upgraded.
-    Raises `BadConfig`, `IndexFailure`."""
+    Raises `BadConfig`, `LocalIO`, `IndexFailure`."""
+    if is_postgres(url):
+        from cumulus.index.postgres_pool import Target
+
+        target = Target(url, (options or Options()).password_file)
+        _prepare_postgres(target)
+        return SqlAdmin(postgres_engine(target.connect_plain), keyring, clock, target.where)
     prepare(sqlite_path(url))
     return SqlAdmin(sqlite_engine(sqlite_path(url)), keyring, clock)

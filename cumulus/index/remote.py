@@ -169,6 +169,9 @@ class RemoteIndex(Index):
         found: Usage = self._link.call("usage", scope, name)
         return found
 
+    def recount(self, bucket: str) -> None:
+        self._link.call("recount", bucket)
+
     # uploads
     def add_upload(self, upload: Upload) -> None:
         self._link.call("add_upload", upload)

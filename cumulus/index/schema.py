@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,11 @@ from sqlalchemy import Engine, create_engine, event, inspect, text
 from sqlalchemy.exc import DBAPIError
 
 from cumulus.index.api import Away, IndexFailure
-from cumulus.index.tables import metadata
+from cumulus.index.functions import FUNCTIONS
+from cumulus.index.tables import metadata, tables_of
 
 BUSY_MS = 10_000
+_ADMIN_LOCK = 0x43756D756C7574  # an advisory lock: "Cumulut"
 
 
 def sqlite_engine(path: Path, *, sync: bool = True) -> Engine:
@@ -46,10 +49,23 @@ def sqlite_engine(path: Path, *, sync: bool = True) -> Engine:
     return engine
 
 
-def migrate(engine: Engine, path: Path | None = None) -> None:
-    """Make or upgrade the tables; `path` is SQLite's file. Raises `IndexFailure` (a newer program wrote it),
-    `Away` (it cannot be opened)."""
-    where = str(path or engine.url.render_as_string(hide_password=True))
+def postgres_engine(connect: Callable[[], Any]) -> Engine:
+    """An engine over connections that `connect` makes. Transactions that change something come one after
+    another (unless the connection has the option `reads`), as with SQLite."""
+    engine = create_engine("postgresql+psycopg://", creator=connect, pool_pre_ping=True)
+
+    @event.listens_for(engine, "begin")
+    def begun(connection: Any) -> None:
+        if not connection.get_execution_options().get("reads", False):
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADMIN_LOCK})")
+
+    return engine
+
+
+def migrate(engine: Engine, path: Path | None = None, where: str = "") -> None:
+    """Make or upgrade the tables; `path` is SQLite's file, `where` the database's name for people. Raises
+    `IndexFailure` (a newer program wrote it), `Away` (it cannot be opened)."""
+    where = where or str(path)
     settings = AlembicConfig()
     settings.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
     script = ScriptDirectory.from_config(settings)
@@ -72,7 +88,7 @@ def migrate(engine: Engine, path: Path | None = None) -> None:
     except alembic.util.CommandError as bad:
         raise IndexFailure(f"{where}: was written by another version: {bad}") from None
     except DBAPIError as bad:
-        raise Away(f"{where}: {bad.orig}") from None
+        raise Away(f"{where}: {' '.join(str(bad.orig).split())}") from None
     except OSError as bad:
         raise Away(f"{where}: {bad.strerror}") from None
 
@@ -81,7 +97,10 @@ def _create(connection: Any, revision: str) -> None:
     """All tables at once in an empty database: what the migrations would have made (a test compares)."""
     if inspect(connection).get_table_names():
         return  # another process was faster
-    metadata.create_all(connection)
+    dialect = connection.dialect.name
+    metadata.create_all(connection, tables=tables_of(dialect))
+    for function in FUNCTIONS if dialect == "postgresql" else ():
+        connection.execute(text(function))
     connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)"))
     connection.execute(text("INSERT INTO alembic_version VALUES (:revision)"), {"revision": revision})
 

@@ -12,13 +12,16 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    DateTime,
     ForeignKey,
+    Identity,
     Index,
     Integer,
     LargeBinary,
     MetaData,
     String,
     Table,
+    Text,
 )
 
 metadata = MetaData(
@@ -31,8 +34,13 @@ metadata = MetaData(
 )
 
 
+# PostgreSQL sorts text by a language unless it is told not to
+TEXT = String().with_variant(Text(collation="C"), "postgresql")
+POSTGRES = {"dialect": "postgresql"}  # tables that SQLite does not have
+
+
 def _text(name: str, **options: Any) -> Column[str]:
-    return Column(name, String, nullable=False, **options)
+    return Column(name, TEXT, nullable=False, **options)
 
 
 def _number(name: str, **options: Any) -> Column[int]:
@@ -44,7 +52,7 @@ def _bytes(name: str, **options: Any) -> Column[bytes]:
 
 
 def _key(name: str, **options: Any) -> Column[str]:
-    return Column(name, String, primary_key=True, **options)
+    return Column(name, TEXT, primary_key=True, **options)
 
 
 users = Table(
@@ -65,7 +73,7 @@ access_keys = Table(
     "access_keys",
     metadata,
     _key("access_key"),
-    Column("user_id", String, ForeignKey("users.id", ondelete="CASCADE"), nullable=False, index=True),
+    Column("user_id", TEXT, ForeignKey("users.id", ondelete="CASCADE"), nullable=False, index=True),
     _bytes("secret", comment="sealed: key number, nonce, AES-GCM; the access key is associated data"),
     _number("created_ns"),
     _number("expires_ns", comment="0 = never"),
@@ -76,8 +84,8 @@ groups = Table("groups", metadata, _key("name"), _number("created_ns"))
 members = Table(
     "members",
     metadata,
-    Column("group_name", String, ForeignKey("groups.name", ondelete="CASCADE"), primary_key=True),
-    Column("user_id", String, ForeignKey("users.id", ondelete="CASCADE"), primary_key=True, index=True),
+    Column("group_name", TEXT, ForeignKey("groups.name", ondelete="CASCADE"), primary_key=True),
+    Column("user_id", TEXT, ForeignKey("users.id", ondelete="CASCADE"), primary_key=True, index=True),
 )
 
 quotas = Table(
@@ -114,7 +122,7 @@ ledger = Table(
 def _object_columns() -> list[Column[Any]]:
     return [
         _number("stamp", comment="orders the versions of a key"),
-        Column("name", String, nullable=True, comment="in storage; NULL = as the key"),
+        Column("name", TEXT, nullable=True, comment="in storage; NULL = as the key"),
         _bytes("token"),
         _number("size"),
         _text("etag"),
@@ -178,3 +186,27 @@ parts = Table(
     _bytes("record", comment="cumulus.model.Part as MessagePack"),
     sqlite_with_rowid=False,
 )
+
+holders = Table(
+    "holders",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("expires", DateTime(timezone=True), nullable=False, comment="what it holds is free then"),
+    info=POSTGRES,
+)
+
+reservations = Table(
+    "reservations",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("holder", BigInteger, ForeignKey("holders.id", ondelete="CASCADE"), nullable=False, index=True),
+    _text("bucket", index=True),
+    _number("bytes"),
+    _number("objects"),
+    info=POSTGRES,
+)
+
+
+def tables_of(dialect: str) -> list[Table]:
+    """The tables that a database of that kind has."""
+    return [table for table in metadata.sorted_tables if table.info.get("dialect", dialect) == dialect]

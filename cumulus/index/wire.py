@@ -71,6 +71,7 @@ METHODS: Final[dict[str, Method]] = {
     "grow": Method("now", tuple[Reservation, int], Reservation),
     "release": Method("now", tuple[Reservation], None),
     "usage": Method("pool", tuple[Scope, str], Usage),
+    "recount": Method("pool", tuple[str], None),
     "add_upload": Method("pool", tuple[Upload], None),
     "upload": Method("now", tuple[str, str, str], Upload | None),
     "uploads": Method("pool", tuple[str, str, str, str, int], list[Upload]),

@@ -95,10 +95,20 @@ class Incoming:
             raise quota_error(error, self.size) from error
 
     def place(self, name: str, meta: bytes, if_token: IfToken) -> Entry:
-        """Publish what came (`cumulus.ops.publish.Place`)."""
+        """Publish what came (`cumulus.ops.publish.Place`). Raises also `S3Error` QuotaExceeded, when what was
+        reserved was lost."""
         if not isinstance(self._stream, ObjectStream):
             raise S3Error("InternalError")
+        self.confirm()
         return self._stream.commit(meta, if_token, name)
+
+    def confirm(self) -> None:
+        """What was reserved is still held. Raises `S3Error` QuotaExceeded."""
+        if self.reservation is not None:
+            try:
+                self._site.index.confirm(self.reservation)
+            except OverQuota as error:
+                raise quota_error(error, self.size) from error
 
     def close(self) -> None:
         """It was published, and its reservation was settled with the index."""

@@ -79,6 +79,7 @@ class IncomingPart(Incoming):
         """Make it durable where it is; the part with its place."""
         part = msgspec.structs.replace(part, number=self.number, size=self.size, slot=self.slot)
         if isinstance(self._stream, RangeStream):
+            self.confirm()
             self._stream.sync()
         else:
             record = ObjectMeta(

@@ -7,13 +7,19 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit
+
+import psycopg
+from postgres import shared
 
 from cumulus.index.admin import SqlAdmin
 from cumulus.index.api import Directory, Index, Put, Row, Upload
-from cumulus.index.registry import make_admin, make_index, prepare
+from cumulus.index.registry import Options, make_admin, make_index, prepare
 from cumulus.index.remote import connect_index
 from cumulus.index.server import IndexServer
 from cumulus.index.sqlite import SqliteIndex
+from cumulus.index.tables import tables_of
+from cumulus.index.text_file import TextFile
 from cumulus.model import Acl, Bucket, ObjectMeta, Part, User
 from cumulus.secrets import Keyring
 
@@ -30,20 +36,52 @@ def empty_database() -> bytes:
         return path.read_bytes()
 
 
-class Bench:
-    """An index with two users and one bucket `b` of alice, and a clock that stands."""
+@functools.cache
+def postgres_database() -> str:
+    """The URL of a database in PostgreSQL, made once; `Bench` empties it. Fixtures call it that are wider
+    than one test."""
+    made = shared().local(shared().database())
+    index, directory = make_index(made, directory=TextFile(_no_users(), lambda bad: None))
+    index.close()
+    directory.close()
+    return made
 
-    def __init__(self, path: Path, remote: bool = False) -> None:
+
+def _no_users() -> Path:
+    path = shared().directory / "users"
+    path.touch(0o600)
+    return path
+
+
+def emptied(url: str) -> str:
+    """The same URL; its database has no rows."""
+    tables = [table.name for table in reversed(tables_of("postgresql"))]
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(";".join(f"DELETE FROM {name}" for name in tables))  # type: ignore[call-overload]
+    return url
+
+
+class Bench:
+    """An index with two users and one bucket `b` of alice, and a clock that stands. `kind` is sqlite, remote
+    (as a worker has it) or postgresql."""
+
+    def __init__(self, path: Path, kind: str = "sqlite", options: Options | None = None) -> None:
         self.now_ns = 10**18
-        self.url = f"sqlite:///{path / 'cumulus.db'}"
         self.keyring = Keyring.create(path / "secret.key")
-        (path / "cumulus.db").write_bytes(empty_database())
+        if kind == "postgresql":
+            self.url = emptied(postgres_database())
+            self.database = urlsplit(self.url).path[1:]
+        else:
+            self.url = f"sqlite:///{path / 'cumulus.db'}"
+            (path / "cumulus.db").write_bytes(empty_database())
         self.index: Index
         self.directory: Directory
-        self.index, self.directory = make_index(self.url, self.keyring, sync=False, clock=self.clock)
+        self.index, self.directory = make_index(
+            self.url, self.keyring, sync=False, clock=self.clock, options=options
+        )
         self.head = self.index, self.directory
         self.server: IndexServer | None = None
-        if remote:
+        if kind == "remote":
             assert isinstance(self.index, SqliteIndex)
             self.server = IndexServer(self.index, self.directory, path / "index.sock")
             self.index, self.directory = connect_index(path / "index.sock")

@@ -10,17 +10,25 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from cumulus_bench import BOB, Bench, bucket, held, put, row, run_all, upload
+from cumulus_bench import BOB, Bench, bucket, held, postgres_database, put, row, run_all, upload
 
 from cumulus.index.api import Index, NameTaken, NoSuch, Page, Put, Remove, StillUsed
 from cumulus.index.registry import make_index
 from cumulus.model import Versioning
 
 
-@pytest.fixture(params=["sqlite", "remote"])
-def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
-    """A database of its own for a test, as the head has it or as a worker does."""
-    made = Bench(tmp_path, remote=request.param == "remote")
+@pytest.fixture(scope="module", params=["sqlite", "remote", "postgresql"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """SQLite as the head has it, or as a worker does; PostgreSQL."""
+    if request.param == "postgresql":
+        postgres_database()
+    return str(request.param)
+
+
+@pytest.fixture
+def bench(kind: str, tmp_path: Path) -> Iterator[Bench]:
+    """A database of its own for a test."""
+    made = Bench(tmp_path, kind)
     yield made
     made.close()
 

@@ -15,10 +15,10 @@ from cumulus.index.api import Change, Index, Put, Remove
 NUMBERS = itertools.count()
 
 
-@pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def index(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
     """One database for all examples, each with a bucket of its own."""
-    made = Bench(tmp_path_factory.mktemp("order"))
+    made = Bench(tmp_path_factory.mktemp("order"), request.param)
     yield made.index
     made.close()
 

@@ -10,17 +10,38 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cumulus_bench import ALICE, BOB, DAY_NS, Bench, bucket, held, part, put, row, run_all, upload
+from cumulus_bench import (
+    ALICE,
+    BOB,
+    DAY_NS,
+    Bench,
+    bucket,
+    held,
+    part,
+    postgres_database,
+    put,
+    row,
+    run_all,
+    upload,
+)
 
 from cumulus.index.admin_api import Quota
 from cumulus.index.api import Index, NameTaken, NoSuch, OverQuota, Put, Remove, Reservation
 from cumulus.model import Part
 
 
-@pytest.fixture(params=["sqlite", "remote"])
-def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
-    """A database of its own for a test, as the head has it or as a worker does."""
-    made = Bench(tmp_path, remote=request.param == "remote")
+@pytest.fixture(scope="module", params=["sqlite", "remote", "postgresql"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """SQLite as the head has it, or as a worker does; PostgreSQL."""
+    if request.param == "postgresql":
+        postgres_database()
+    return str(request.param)
+
+
+@pytest.fixture
+def bench(kind: str, tmp_path: Path) -> Iterator[Bench]:
+    """A database of its own for a test."""
+    made = Bench(tmp_path, kind)
     yield made
     made.close()
 
@@ -231,8 +252,10 @@ def test_upload_holds_its_parts_and_becomes_an_object(bench: Bench) -> None:
     assert held(index) == (60, 1) and index.parts("u") == []
 
 
-def test_upload_that_ended_takes_no_part(index: Index) -> None:
+def test_upload_that_ended_takes_no_part(bench: Bench) -> None:
     """And its reservation is the caller's to release."""
+    index = bench.index
+    quota(bench, hard_bytes=100)
     mine = index.reserve("b", 5)
     with pytest.raises(NoSuch):
         index.put_part("gone", part(1, 5), mine)

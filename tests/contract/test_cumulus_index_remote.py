@@ -23,7 +23,7 @@ from cumulus.index.sqlite import SqliteIndex
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
     """A head and one worker."""
-    made = Bench(tmp_path, remote=True)
+    made = Bench(tmp_path, "remote")
     yield made
     made.close()
 

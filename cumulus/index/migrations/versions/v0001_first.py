@@ -11,8 +11,12 @@ revision = "0001"
 down_revision = None
 
 
+# PostgreSQL sorts text by a language unless it is told not to
+_TEXT = sa.String().with_variant(sa.Text(collation="C"), "postgresql")
+
+
 def _text(name: str, nullable: bool = False, comment: str | None = None) -> sa.Column[Any]:
-    return sa.Column(name, sa.String, nullable=nullable, comment=comment)
+    return sa.Column(name, _TEXT, nullable=nullable, comment=comment)
 
 
 def _number(name: str, comment: str | None = None) -> sa.Column[Any]:
