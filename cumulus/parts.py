@@ -28,7 +28,7 @@ from cumulus.ops.rows import meta_of, row_of
 from cumulus.redirect import Balancer, HostsFile
 from cumulus.rest.gateway import S3Gateway, make_gateway
 from cumulus.rest.request import RestSettings
-from cumulus.storage.api import FileStore, StorageError
+from cumulus.storage.api import FileStore, StorageError, Unavailable
 from sector.errors import BadConfig, LocalIO, SectorError
 
 log = Logger()
@@ -109,7 +109,20 @@ def take_in(store: FileStore, index: Index) -> int:
             batch.clear()
     if batch:
         index.apply(batch)
+    store.recovered()
     return count
+
+
+def remember_until_synced(store: FileStore, index: Index) -> None:
+    """What storage can tell after a crash the index need not have on disk, until storage forgets it."""
+
+    def settle() -> None:
+        try:
+            index.sync()
+        except IndexFailure as bad:
+            raise Unavailable(str(bad)) from bad
+
+    store.before_forgetting(settle)
 
 
 def _open_all(config: Config, stack: ExitStack) -> tuple[Parts, Index, Directory]:
@@ -121,6 +134,7 @@ def _open_all(config: Config, stack: ExitStack) -> tuple[Parts, Index, Directory
     count = take_in(store, index)
     if count:
         log.info("{count} objects were looked at again after the last stop", count=count)
+    remember_until_synced(store, index)
     gateway = _gateway(config, store, index, directory)
     stack.callback(gateway.close)
     jobs = Jobs(gateway.site, lifecycle, rescan_s=config.storage.rescan_s)
@@ -174,6 +188,7 @@ def open_worker(config: Config, socket: str) -> Parts:
         stack.callback(index.close)
         store = open_store(config)
         stack.callback(store.close)
+        remember_until_synced(store, index)
         gateway = _gateway(config, store, index, directory)
         stack.callback(gateway.close)
         return Parts(gateway, partial(hash_waiting, gateway.site), stack.close)

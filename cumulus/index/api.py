@@ -210,6 +210,14 @@ class Index(ABC):
         """Take in what happened in storage, in one transaction, with the ledger of bucket, owner and the
         owner's groups."""
 
+    def apply_soon(self, changes: Sequence[Change]) -> None:
+        """As `apply`, but a power cut may undo it, whole, until the next `sync`."""
+        self.apply(changes)
+
+    def sync(self) -> None:
+        """Return when all that `apply_soon` did is durable."""
+        return None
+
     @abstractmethod
     def page(
         self, bucket: str, *, prefix: str = "", after: str = "", delimiter: str = "", limit: int = 1000

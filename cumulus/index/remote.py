@@ -133,7 +133,13 @@ class RemoteIndex(Index):
         return found
 
     def apply(self, changes: Sequence[Change]) -> None:
-        self._link.call("apply", [wire.altered(one) for one in changes])
+        self._link.call("apply", [wire.altered(one) for one in changes], False)
+
+    def apply_soon(self, changes: Sequence[Change]) -> None:
+        self._link.call("apply", [wire.altered(one) for one in changes], True)
+
+    def sync(self) -> None:
+        self._link.call("sync")
 
     def page(
         self, bucket: str, *, prefix: str = "", after: str = "", delimiter: str = "", limit: int = 1000

@@ -190,11 +190,11 @@ class _Session:
             return
         self._slots.acquire()
         if method.how == "commit":
-            self._apply(number, arguments[0])
+            self._apply(number, *arguments)
         else:
             self._server.pool.submit(self._run_in_pool, number, name, arguments)
 
-    def _apply(self, number: int, altered: list[wire.Altered]) -> None:
+    def _apply(self, number: int, altered: list[wire.Altered], soon: bool) -> None:
         def told(bad: BaseException | None) -> None:
             self._slots.release()
             if bad is not None:
@@ -205,7 +205,7 @@ class _Session:
             self._answer(number, "", None)
 
         try:
-            self._index.submit([wire.change(one) for one in altered], told)
+            self._index.submit([wire.change(one) for one in altered], told, soon)
         except IndexFailure as bad:
             told(bad)
 

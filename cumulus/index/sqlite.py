@@ -77,7 +77,7 @@ class SqliteIndex(Index):
         self._soft_at = self._forget_at = 0.0
         self._closing = threading.Lock()
         self._writer = Writer(
-            str(path), lambda: _connect(str(path), sync), self._flush, self._ledger.committed, clock
+            str(path), lambda: _connect(str(path), sync), self._flush, self._ledger.committed, clock, sync
         )
 
     @property
@@ -200,9 +200,18 @@ class SqliteIndex(Index):
     def apply(self, changes: Sequence[Change]) -> None:
         self._writer.do(lambda tx: self._apply_all(tx, changes))
 
-    def submit(self, changes: Sequence[Change], told: Callable[[BaseException | None], None]) -> None:
-        """`apply` without waiting: `told` hears of the outcome after the commit, in the writer's thread."""
-        self._writer.submit(lambda tx: self._apply_all(tx, changes), told)
+    def apply_soon(self, changes: Sequence[Change]) -> None:
+        self._writer.do(lambda tx: self._apply_all(tx, changes), soon=True)
+
+    def sync(self) -> None:
+        self._writer.sync()
+
+    def submit(
+        self, changes: Sequence[Change], told: Callable[[BaseException | None], None], soon: bool = False
+    ) -> None:
+        """`apply` (or `apply_soon`) without waiting: `told` hears of the outcome after the commit, in the
+        writer's thread."""
+        self._writer.submit(lambda tx: self._apply_all(tx, changes), told, soon=soon)
 
     def _apply_all(self, tx: Tx, changes: Sequence[Change]) -> None:
         for change in changes:

@@ -6,6 +6,7 @@ caller gets the error; the others of the transaction are not touched. Callers re
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 import time
@@ -48,12 +49,17 @@ class Tx:
 
 
 class _Job(Generic[T]):
-    __slots__ = ("_done", "error", "finished", "reads", "result", "told", "tx", "work")
+    __slots__ = ("_done", "error", "finished", "reads", "result", "soon", "told", "tx", "work")
 
     def __init__(
-        self, work: Callable[[Tx], T], reads: bool, told: Callable[[BaseException | None], None] | None
+        self,
+        work: Callable[[Tx], T],
+        reads: bool,
+        told: Callable[[BaseException | None], None] | None,
+        soon: bool = False,
     ) -> None:
         self.work = work
+        self.soon = soon
         self.told = told
         self.finished = False
         self.reads = reads
@@ -79,7 +85,8 @@ class _Job(Generic[T]):
 
 class Writer:
     """`connect` opens the connection in the writer's thread. `flush` runs at the end of each transaction with
-    the sums of its deltas; `committed` after it, with those and the reservations that end."""
+    the sums of its deltas; `committed` after it, with those and the reservations that end. `sync` false: the
+    connection never syncs."""
 
     def __init__(
         self,
@@ -88,8 +95,11 @@ class Writer:
         flush: Callable[[Tx, Deltas], None],
         committed: Callable[[Deltas, list[int]], None],
         clock: Callable[[], int] = time.time_ns,
+        sync: bool = True,
     ) -> None:
         self._path = path
+        self._sync = sync
+        self._synced = True  # the connection's setting
         self._connect = connect
         self._flush = flush
         self._committed = committed
@@ -102,17 +112,36 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="cumulus-writer", daemon=True)
         self._thread.start()
 
-    def do(self, work: Callable[[Tx], T], *, reads: bool = False) -> T:
-        """Run `work` in the writer's thread and return what it returns, durable. With `reads` it changes
-        nothing and waits for no commit. Raises what it raises, and `Away`."""
-        job = _Job(work, reads, None)
+    def do(self, work: Callable[[Tx], T], *, reads: bool = False, soon: bool = False) -> T:
+        """Run `work` in the writer's thread and return what it returns, durable; with `soon` committed, but
+        durable only with a later one or `sync`. With `reads` it changes nothing and waits for no commit.
+        Raises what it raises, and `Away`."""
+        job = _Job(work, reads, None, soon)
         self._hand_over(job)
         return job.wait()
 
-    def submit(self, work: Callable[[Tx], T], told: Callable[[BaseException | None], None]) -> None:
+    def submit(
+        self, work: Callable[[Tx], T], told: Callable[[BaseException | None], None], *, soon: bool = False
+    ) -> None:
         """As `do`, but return at once; `told` is called in the writer's thread, after the commit, with the
         error or None, and must neither wait nor raise. Raises `Away` when the database is closed."""
-        self._hand_over(_Job(work, False, told))
+        self._hand_over(_Job(work, False, told, soon))
+
+    def sync(self) -> None:
+        """Make durable what was committed with `soon`: all of it is in the write-ahead log, or has been
+        synced on its way from there to the file. Raises `Away`."""
+        try:
+            fd = os.open(self._path + "-wal", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        except OSError as bad:
+            raise Away(f"{self._path}: {bad.strerror}") from bad
+        try:
+            os.fdatasync(fd)
+        except OSError as bad:
+            raise Away(f"{self._path}: {bad.strerror}") from bad
+        finally:
+            os.close(fd)
 
     def _hand_over(self, job: _Job[Any]) -> None:
         with self._changed:
@@ -177,6 +206,7 @@ class Writer:
             self._transaction(connection, writes, now_ns)
 
     def _transaction(self, connection: sqlite3.Connection, jobs: list[_Job[Any]], now_ns: int) -> None:
+        self._ask_for_sync(connection, not all(job.soon for job in jobs))
         connection.execute("BEGIN IMMEDIATE")
         sums: Deltas = {}
         settled: list[int] = []
@@ -204,6 +234,13 @@ class Writer:
                     call()
         for job in jobs:
             job.finish()
+
+    def _ask_for_sync(self, connection: sqlite3.Connection, wanted: bool) -> None:
+        """Whether the next commit is durable when it ends. Without, the log is synced by the next one that
+        is, by `sync`, and before it is moved into the file."""
+        if self._sync and wanted is not self._synced:
+            connection.execute(f"PRAGMA synchronous = {'FULL' if wanted else 'NORMAL'}")
+            self._synced = wanted
 
     def _attempt(self, job: _Job[Any], tx: Tx) -> bool:
         try:

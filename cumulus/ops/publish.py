@@ -48,7 +48,9 @@ def publish(site: Site, bucket: Bucket, plan: Plan) -> ObjectMeta:
     )
     if bucket.versioning is Versioning.OFF and not plan.conditions and site.atomic:
         row = site.index.lookup(bucket.name, meta.key)
-        _settle(site, plan, bucket, meta, _place(plan, meta, name_for(meta.key, row), None), row, keep=False)
+        mark = site.store.mark()
+        entry = _place(plan, meta, name_for(meta.key, row), None)
+        _settle(site, plan, bucket, meta, entry, row, keep=False, mark=mark)
         return meta
     with site.lock(bucket.name, meta.key):
         for _ in range(TRIES):
@@ -124,14 +126,27 @@ def _place(plan: Plan, meta: ObjectMeta, name: str, token: IfToken) -> Entry:
 
 
 def _settle(
-    site: Site, plan: Plan, bucket: Bucket, meta: ObjectMeta, entry: Entry, row: Row | None, *, keep: bool
+    site: Site,
+    plan: Plan,
+    bucket: Bucket,
+    meta: ObjectMeta,
+    entry: Entry,
+    row: Row | None,
+    *,
+    keep: bool,
+    mark: int | None = None,
 ) -> None:
+    """`mark`: as long as storage remembers what was published since, the index need not have it on disk."""
     versions = bucket.versioning is not Versioning.OFF  # then only what is removed by its version goes
     put = Put(row=row_of(bucket, entry, meta), keep=versions, reservation=plan.reservation)
-    if plan.settle is None:
+    if plan.settle is not None:
+        plan.settle(put)
+    elif mark is None:
         site.index.apply([put])
     else:
-        plan.settle(put)
+        site.index.apply_soon([put])
+        if not site.store.remembers(mark):
+            site.index.sync()
     if row is not None and not keep and not row.marker and row.name not in ("", entry.name):
         if site.atomic:
             site.remove(bucket.name, row.name)

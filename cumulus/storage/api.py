@@ -290,7 +290,25 @@ class FileStore(ABC):
     def recover(self) -> Iterator[tuple[str, Entry]]:
         """Called once at start, before anything else: finish or undo what a crash interrupted. Yields
         (bucket, entry) of everything published that the floor above may not have heard of; it may say too
-        much."""
+        much. Until `recovered` is called the next start says all of it again."""
+
+    def recovered(self) -> None:
+        """The floor above has all that `recover` said, durably."""
+        return None
+
+    def mark(self) -> int | None:
+        """What is published from now on `recover` will tell after a crash, as long as `remembers(mark)`; so
+        the floor above need not have it on disk. None: this store remembers nothing."""
+        return None
+
+    def remembers(self, mark: int) -> bool:
+        """Whether what was published since that mark would still be told."""
+        return False
+
+    def before_forgetting(self, settle: Callable[[], None]) -> None:
+        """`settle` is to be called before anything is forgotten that was published until then; if it raises
+        a `StorageError`, all is remembered."""
+        return None
 
     def close(self) -> None:
         """Make all that is left durable and give back what it holds."""

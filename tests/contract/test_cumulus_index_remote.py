@@ -155,7 +155,7 @@ def test_what_is_no_message_ends_its_connection_only(bench: Bench) -> None:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(10)
         connection.connect(str(bench.server.path))
-        for piece in (good[:3], good[3:9], good[9:] + wire.frame(2, "apply", ([wire.Altered()],))):
+        for piece in (good[:3], good[3:9], good[9:] + wire.frame(2, "apply", ([wire.Altered()], False))):
             connection.sendall(piece)
         frames, found = wire.Frames(), []
         while len(found) < 2:

@@ -169,6 +169,7 @@ def check(
         allowed = [book.sure.get(name)] + ([book.maybe[name]] if name in book.maybe else [])
         found = content(again, name)
         assert found in allowed, f"{name} after a crash before call {step}: {_short(found)}"
+    again.recovered()
     assert list(again.recover()) == []
     assert {entry.name for entry in again.names("b")} <= {*book.sure, *book.maybe}
     assert told <= {*book.sure, *book.maybe, ".cumulus/parts/u/8", ".cumulus/parts/u/9", LATE}

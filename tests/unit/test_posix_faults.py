@@ -219,6 +219,7 @@ def test_a_checkpoint_that_fails_keeps_the_journal(store: PosixStore, disk: Faul
     assert len(os.listdir(tmp_path / "store/journal")) == 1
     again = PosixStore(str(tmp_path / "store"), files=disk)
     assert [entry.name for _, entry in again.recover()] == ["a"]
+    again.recovered()
     assert os.listdir(tmp_path / "store/journal") == []
     again.close()
 

@@ -323,6 +323,21 @@ def crashed(store: PosixStore, tmp_path: Path) -> Path:
     return tmp_path / "copy"
 
 
+def test_what_was_recovered_is_told_until_the_floor_above_has_it(store: PosixStore, tmp_path: Path) -> None:
+    """A second crash between the two loses nothing."""
+    put(store, "a")
+    copy = crashed(store, tmp_path)
+    for _ in range(2):
+        again = PosixStore(str(copy), files=OtherBoot())
+        assert [entry.name for _, entry in again.recover()] == ["a"]
+        again.close()
+    again = PosixStore(str(copy), files=OtherBoot())
+    assert [entry.name for _, entry in again.recover()] == ["a"]
+    again.recovered()
+    again.close()
+    assert os.listdir(copy / "journal") == []
+
+
 def test_what_others_put_after_us_survives_recovery(store: PosixStore, tmp_path: Path) -> None:
     """A file newer than the journal's record stays, for puts and for removals; a lost one comes back."""
     for name in ("replaced", "lost", "removed"):
@@ -351,6 +366,7 @@ def test_a_process_that_died_leaves_nothing_to_replay(store: PosixStore, tmp_pat
     again = PosixStore(str(copy))
     assert [entry.name for _, entry in again.recover()] == ["c"]
     assert listed(again) == ["c"]
+    again.recovered()
     assert os.listdir(copy / "journal") == []
     again.close()
 
@@ -365,6 +381,7 @@ def test_a_removal_stays_while_an_older_journal_could_undo_it(store: PosixStore,
     again = PosixStore(str(copy), files=OtherBoot())
     assert list(again.recover()) == []
     assert listed(again) == []
+    again.recovered()
     assert os.listdir(copy / "journal") == []
     again.close()
 
@@ -400,10 +417,13 @@ def test_a_journal_waits_for_a_bucket_that_is_not_mounted(store: PosixStore, tmp
     theirs.rename(tmp_path / "away")
     again = PosixStore(str(copy), files=OtherBoot())
     assert list(again.recover()) == []
+    again.recovered()
     assert len(os.listdir(copy / "journal")) == 1
     (tmp_path / "away").rename(theirs)
     assert [(bucket, entry.name) for bucket, entry in again.recover()] == [("adopted", "a")]
     assert (theirs / "a").read_bytes() == b"body"
+    again.recovered()
+    again.recovered()
     assert os.listdir(copy / "journal") == []
     again.close()
 

@@ -18,6 +18,7 @@ import os
 import secrets
 import threading
 import time
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from cumulus.backends.posix import records
@@ -90,6 +91,8 @@ class Journal:
         self._checking = threading.Lock()  # one checkpoint at a time
         self._closed = False
         self._keeper: threading.Thread | None = None
+        self.settle: Callable[[], None] = lambda: None  # before a journal is dropped; may raise
+        self.drops = 0  # journals that were, or are about to be, dropped
 
     @staticmethod
     def _make(path: str, files: Files, sync: bool) -> None:
@@ -234,8 +237,8 @@ class Journal:
     # checkpoints
 
     def checkpoint(self) -> None:
-        """Make all that is recorded durable on the plain files and drop the journal. Raises `OSError`; the
-        journal is kept then."""
+        """Make all that is recorded durable on the plain files and drop the journal. Raises `OSError`, and
+        what `settle` raises; the journal is kept then."""
         with self._checking:
             with self._writing:
                 if self._generation:
@@ -248,6 +251,8 @@ class Journal:
     def _drop(self, generation: Generation) -> None:
         with self._lock:
             self._idle.wait_for(lambda: not generation.under_way)
+            self.drops += 1  # who acts on a change from now on does not count on its record
+        self.settle()
         if self._sync:
             synced: set[int] = set()
             for root in generation.roots:
@@ -273,7 +278,7 @@ class Journal:
             try:
                 self.checkpoint()
                 failed = False
-            except OSError as error:
+            except (OSError, StorageError) as error:
                 failed = True
                 _log.error("checkpoint of %s failed, it will be tried again: %s", self._path, error)
 
@@ -288,8 +293,8 @@ class Journal:
         return self._generation.opened + MAX_AGE_S - time.monotonic()
 
     def close(self) -> None:
-        """A last checkpoint. Raises `OSError` if it fails; the next start then recovers what is recorded.
-        What must stay on record while others run is left in a journal for the next start, too."""
+        """A last checkpoint. Raises as `checkpoint` if it fails; the next start then recovers what is
+        recorded. What must stay on record while others run is left in a journal for the next start, too."""
         with self._lock:
             if self._closed:
                 return

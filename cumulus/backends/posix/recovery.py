@@ -67,9 +67,11 @@ class Recovery:
         self._locks = locks
         self._roots: dict[int, Root] = {}  # one a file system
         self._past: dict[Key, Past] = {}
+        self._done: list[str] = []  # journals that need not be read again
 
     def run(self) -> Iterator[tuple[str, Entry]]:
-        """Replay, sync, drop the journals; then yield what may be news. Raises `StorageError`."""
+        """Replay and sync; then yield what may be news. The journals stay until `finish`. Raises
+        `StorageError`."""
         with translated("journal"):
             directory = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -82,6 +84,18 @@ class Recovery:
             entry = self._entry(bucket, name)
             if entry:
                 yield bucket, entry
+
+    def finish(self) -> None:
+        """What was yielded is known: drop the journals. Raises `StorageError`."""
+        with translated("journal"):
+            directory = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                while self._done:
+                    with contextlib.suppress(FileNotFoundError):
+                        self._files.unlink(directory, self._done[-1])
+                    self._done.pop()
+            finally:
+                os.close(directory)
 
     def _replay_all(self, directory: int) -> set[Key]:
         found = [
@@ -106,7 +120,7 @@ class Recovery:
                 if journal.name in waiting:
                     _log.warning("%s/%s waits for a bucket that is away", self._path, journal.name)
                     continue
-                self._files.unlink(directory, journal.name)
+                self._done.append(journal.name)
             return keys
         finally:
             for journal in found:

@@ -57,6 +57,8 @@ class PosixStore(FileStore):
         self._publisher = Publisher(self._files, self._locks, self._journal, fsync)
         self._ranges = Ranges(self._files, fsync)
         self._listing = Listing()
+        self._fsync = fsync
+        self._recovery: Recovery | None = None
         self._closed = False
 
     # buckets
@@ -294,7 +296,22 @@ class PosixStore(FileStore):
         return status is not None and status.st_ino == record.inode
 
     def recover(self) -> Iterator[tuple[str, Entry]]:
-        return Recovery(self._journals, self._files, self._buckets, self._locks).run()
+        self._recovery = Recovery(self._journals, self._files, self._buckets, self._locks)
+        return self._recovery.run()
+
+    def recovered(self) -> None:
+        if self._recovery is not None:
+            self._recovery.finish()
+            self._recovery = None
+
+    def mark(self) -> int | None:
+        return self._journal.drops if self._fsync else None
+
+    def remembers(self, mark: int) -> bool:
+        return self._journal.drops == mark
+
+    def before_forgetting(self, settle: Callable[[], None]) -> None:
+        self._journal.settle = settle
 
     def close(self) -> None:
         if self._closed:
