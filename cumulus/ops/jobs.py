@@ -17,7 +17,7 @@ from cumulus.model import Bucket, Versioning
 from cumulus.ops.buckets import end_upload
 from cumulus.ops.deletes import delete_current, delete_version
 from cumulus.ops.find import find_or_none, hash_outside
-from cumulus.ops.names import BODIES, PARTS, slots_name
+from cumulus.ops.names import BODIES, PARTS, slots_name, version_name
 from cumulus.ops.rows import OPAQUE, marker_row, meta_of, row_of
 from cumulus.ops.site import Site
 from cumulus.storage.api import Entry, Missing, StorageError
@@ -264,20 +264,31 @@ def _changed(site: Site, bucket: Bucket, row: Row | None, entry: Entry, done: Do
 
 
 def _removed(site: Site, bucket: Bucket, row: Row, done: Done) -> list[Change]:
-    """Removed by others: with versions, a delete marker says so."""
-    try:
-        site.store.stat(bucket.name, row.name)
+    """Removed by others, or by a deletion that a crash has interrupted: with versions, a delete marker says
+    so, and what has its second name as an older version already stays one."""
+    if _is_there(site, bucket, row.name):
         return []  # it came between the two readings
-    except StorageError as error:
-        if not isinstance(error, Missing):
-            raise
     done.gone += 1
-    gone = Remove(bucket=bucket.name, key=row.key, stamp=row.stamp, version=row.version)
-    if bucket.versioning is not Versioning.ENABLED:
-        return [gone]
+    gone: list[Change] = [Remove(bucket=bucket.name, key=row.key, stamp=row.stamp, version=row.version)]
+    if bucket.versioning is not Versioning.OFF and _is_there(
+        site, bucket, version_name(row.key, row.version), row.version
+    ):
+        gone = []
+    elif bucket.versioning is not Versioning.ENABLED:
+        return gone
     now = site.clock()
     marker = marker_row(bucket, row.key, site.new_version(bucket), max(now, row.stamp + 1), now, bucket.owner)
-    return [gone, Put(row=marker, keep=True)]
+    return [*gone, Put(row=marker, keep=True)]
+
+
+def _is_there(site: Site, bucket: Bucket, name: str, version: str | None = None) -> bool:
+    """Whether storage has the name, as that version."""
+    try:
+        entry = site.store.stat(bucket.name, name)
+    except Missing:
+        return False
+    meta = None if version is None else meta_of(bucket, entry)
+    return version is None or (meta is not None and meta.version == version)
 
 
 # leftovers -------------------------------------------------------------------------------------------------

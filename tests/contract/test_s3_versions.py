@@ -9,6 +9,9 @@ import pytest
 from s3_stores import STORES
 from s3_world import World
 
+from cumulus.ops.jobs import Done, rescan
+from cumulus.ops.names import version_name
+
 
 @pytest.fixture(params=list(STORES))
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
@@ -108,6 +111,27 @@ def test_removing_the_current_version_brings_back_the_one_before(world: World) -
     assert world.index.usage("bucket", "bkt").bytes == 0
     assert world.store.names("bkt", prefix=".cumulus/versions/") == []
     assert world.ask("DELETE", "/bkt").status == 204
+
+
+@pytest.mark.parametrize("status", ["Enabled", "Suspended"])
+def test_a_deletion_that_a_crash_interrupts_takes_no_version_along(tmp_path: Path, status: str) -> None:
+    """The body has its second name and has lost its first: the scan makes a marker, the version stays."""
+    world = World(STORES["posix"](tmp_path))
+    world.ask("PUT", "/bkt")
+    switch(world, "Enabled")
+    version = put(world, b"kept")
+    switch(world, status)
+    world.store.link("bkt", "k", version_name("k", version))
+    world.store.delete("bkt", "k")
+    bucket = world.index.bucket("bkt")
+    assert bucket is not None
+    rescan(world.site, bucket, Done())
+    assert get(world) == "NoSuchKey" and get(world, version) == b"kept"
+    assert [row[3] for row in history(world)] == ["marker", "object"]
+    assert world.index.usage("bucket", "bkt").bytes == 4
+    world.ask("DELETE", "/bkt/k", query={"versionId": version})
+    assert get(world, version) == "NoSuchVersion" and [row[3] for row in history(world)] == ["marker"]
+    world.close()
 
 
 def test_suspended_versions_replace_null_alone(world: World) -> None:
