@@ -6,7 +6,6 @@ from __future__ import annotations
 import io
 import itertools
 import time
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -15,6 +14,7 @@ import botocore.config
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest, AWSResponse
 from botocore.credentials import Credentials
+from s3_wire import Answer
 
 from cumulus.index.api import Directory, Index
 from cumulus.index.registry import make_index
@@ -57,31 +57,6 @@ class People(Directory):
 
     def by_email(self, email: str) -> User | None:
         return next((u for u in self.users.values() if u.email == email), None)
-
-
-@dataclass
-class Answer:
-    """A reply as a client sees it; names of headers in lower case."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
-    notes: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def code(self) -> str:
-        """The code of an error document, "" if it is none."""
-        return self.leaf("Code") if b"<Error>" in self.body else ""
-
-    def leaf(self, tag: str) -> str:
-        """Text of the first element of that name."""
-        _, found, rest = self.body.decode().partition(f"<{tag}>")
-        return rest.partition(f"</{tag}>")[0] if found else ""
-
-    def leaves(self, tag: str) -> list[str]:
-        """Text of all of them."""
-        pieces = self.body.decode().split(f"<{tag}>")[1:]
-        return [piece.partition(f"</{tag}>")[0] for piece in pieces]
 
 
 class World:

@@ -45,6 +45,7 @@ LONG = {
     "test_session_end": 30,
     "test_hostile_counts": 20,
     "test_s3_clients": 50,
+    "test_s3_crash_trees": 80,
     "test_s3_readme": 45,
     "test_s3_redirect": 20,
     "test_s3_serve": 50,

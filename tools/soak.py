@@ -131,6 +131,16 @@ def _is_engine(target: str) -> bool:
     return target in ("udt", "gmp", "xfer") or target.endswith(("_net", "_sealed"))
 
 
+def _pytest(unit: str, amount: int, variable: str, test: str) -> Slice:
+    """A test that does `amount` of its units when `variable` says so, with new seeds in each slice."""
+    return Slice(
+        unit,
+        amount,
+        lambda seed: [sys.executable, "-m", "pytest", test, "--timeout=3600", f"--seed={seed}", "-s"],
+        environment=lambda seed: {variable: str(amount)},
+    )
+
+
 GROUPS = {
     "R1": Group(
         "UDT in virtual time: any rate, distance, loss, reordering, duplication, damage, outages",
@@ -177,6 +187,18 @@ GROUPS = {
         "fuzzing of the protocol engines, alone and in pairs",
         1_000_000,
         tuple(_fuzz(name, 20_000) for name in _targets() if _is_engine(name)),
+    ),
+    "R6-s3": Group(
+        "power cuts under Cumulus, one process and two workers: trees that a crash may leave, recovered",
+        50_000,
+        (
+            _pytest(
+                "trees of each",
+                2500,
+                "SECTOR_TEST_CRASH_STATES",
+                "tests/integration/test_s3_crash_trees.py",
+            ),
+        ),
     ),
     "R5": Group(
         "hostile datagrams at a live cluster",

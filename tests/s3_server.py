@@ -99,15 +99,17 @@ def serving(directory: Path, settings: str, *options: str) -> Iterator[Server]:
 
 
 @contextmanager
-def started(directory: Path, key: str, secret: str, *options: str) -> Iterator[Server]:
-    """`cumulus serve` in a directory that was made before."""
+def started(
+    directory: Path, key: str, secret: str, *options: str, environment: dict[str, str] | None = None
+) -> Iterator[Server]:
+    """`cumulus serve` in a directory that was made before, with `environment` besides that of the tests."""
     with (directory / "serve.log").open("wb") as log:
         process = subprocess.Popen(
             [CUMULUS, "serve", str(directory), "--log-format", "json", *options],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
         )
     server = Server(directory, process, key, secret)
     try:
