@@ -24,7 +24,7 @@ from cumulus.index.api import Directory
 from cumulus.index.sqlite import SqliteIndex
 from cumulus.model import Credential, User
 from cumulus.ops.find import find_open
-from cumulus.ops.jobs import Done, rescan
+from cumulus.ops.jobs import Done, forget_versions, rescan
 from cumulus.ops.site import Site
 from cumulus.parts import take_in
 
@@ -310,6 +310,7 @@ def problems(site: Site, book: Book, answered: Callable[[str], bool], *, scanned
             yield f"bucket {name} is lost"
         elif scanned:
             rescan(site, bucket, Done())
+            forget_versions(site, bucket, Done())
     there: dict[tuple[str, str], Content] = {}
     for place in {(step.bucket, step.key) for step, _ in known if step.key and not step.part}:
         allowed = _allowed(place, known)

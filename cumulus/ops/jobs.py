@@ -16,7 +16,7 @@ from cumulus.index.api import Change, Put, Remove, Row
 from cumulus.model import Bucket, Versioning
 from cumulus.ops.buckets import end_upload
 from cumulus.ops.deletes import delete_current, delete_version
-from cumulus.ops.find import find_or_none, hash_outside
+from cumulus.ops.find import find_or_none, hash_outside, stored_names
 from cumulus.ops.names import BODIES, PARTS, slots_name, version_name
 from cumulus.ops.rows import OPAQUE, marker_row, meta_of, row_of
 from cumulus.ops.site import Site
@@ -111,6 +111,7 @@ class Jobs:
         if self._is_due("sweep", self.sweep_s):
             done.swept += self.site.store.sweep(STALE_S)
             self._each(lambda bucket: sweep(self.site, bucket, done))
+            self._each(lambda bucket: forget_versions(self.site, bucket, done))
         return done
 
     def _is_due(self, what: str, every_s: float) -> bool:
@@ -234,8 +235,9 @@ def _compare(
             if last and row.key.encode() > last.encode():
                 more = False
                 break
-            if row.name != row.key:
-                continue  # its body is not where others can change it
+            if row.name != row.key:  # its body is not where others can change it
+                changes += _lost(site, bucket, row, done)
+                continue
             entry = entries.pop(row.name, None)
             if entry is None:
                 changes += _removed(site, bucket, row, done)
@@ -289,6 +291,28 @@ def _is_there(site: Site, bucket: Bucket, name: str, version: str | None = None)
         return False
     meta = None if version is None else meta_of(bucket, entry)
     return version is None or (meta is not None and meta.version == version)
+
+
+def _lost(site: Site, bucket: Bucket, row: Row, done: Done) -> list[Change]:
+    """A row whose body a deletion had removed when a crash interrupted it."""
+    if any(_is_there(site, bucket, name, row.version) for name in stored_names(site, row)):
+        return []
+    done.gone += 1
+    return [Remove(bucket=bucket.name, key=row.key, stamp=row.stamp, version=row.version)]
+
+
+def forget_versions(site: Site, bucket: Bucket, done: Done) -> None:
+    """Take out older versions whose deletion a crash has interrupted between storage and index."""
+    after, version = "", ""
+    while bucket.versioning is not Versioning.OFF:
+        page = site.index.page_versions(bucket.name, after=after, after_version=version, limit=PAGE)
+        rows = [row for row in page.rows if not row.marker and not row.latest]
+        changes = [change for row in rows for change in _lost(site, bucket, row, done)]
+        if changes:
+            site.index.apply(changes)
+        if not page.truncated:
+            return
+        after, version = page.next, page.next_version
 
 
 # leftovers -------------------------------------------------------------------------------------------------

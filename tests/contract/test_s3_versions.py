@@ -9,7 +9,8 @@ import pytest
 from s3_stores import STORES
 from s3_world import World
 
-from cumulus.ops.jobs import Done, rescan
+from cumulus.ops.find import stored_names
+from cumulus.ops.jobs import Done, forget_versions, rescan
 from cumulus.ops.names import version_name
 
 
@@ -132,6 +133,25 @@ def test_a_deletion_that_a_crash_interrupts_takes_no_version_along(tmp_path: Pat
     world.ask("DELETE", "/bkt/k", query={"versionId": version})
     assert get(world, version) == "NoSuchVersion" and [row[3] for row in history(world)] == ["marker"]
     world.close()
+
+
+def test_bodies_that_an_interrupted_deletion_removed_are_not_listed_for_ever(world: World) -> None:
+    """Older versions and keys with names of their own: the index had not heard of it."""
+    assert world.ask("PUT", "/bkt/odd//key", b"1234").status == 200
+    switch(world, "Enabled")
+    old, new = put(world, b"old"), put(world, b"new")
+    bucket, done = world.index.bucket("bkt"), Done()
+    assert bucket is not None
+    for key, version in (("odd//key", None), ("k", old)):
+        row = world.index.lookup("bkt", key, version)
+        assert row is not None
+        for name in stored_names(world.site, row):
+            if name != "k":
+                world.site.remove("bkt", name)
+    rescan(world.site, bucket, done)
+    forget_versions(world.site, bucket, done)
+    assert [row[:2] for row in history(world)] == [("k", new)] and done.gone == 2
+    assert get(world) == b"new" and world.index.usage("bucket", "bkt").bytes == 3
 
 
 def test_suspended_versions_replace_null_alone(world: World) -> None:
