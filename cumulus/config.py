@@ -60,10 +60,14 @@ class Tls(Section, frozen=True, kw_only=True):
 
 
 class AdminSection(Section, frozen=True, kw_only=True):
-    """Metrics, health and load. The S3 port serves only S3."""
+    """Metrics, health, load, and the admin page. The S3 port serves only S3."""
 
-    host: Annotated[str, Meta(description="Keep it private: there is no login.")] = "127.0.0.1"
+    host: Annotated[str, Meta(description="Keep it private: metrics have no login.")] = "127.0.0.1"
     port: Annotated[Port, Meta(description="0 = any free one.")] = 8889
+    page: Annotated[
+        Literal["auto", "on", "off"],
+        Meta(description="The admin page; auto: only if the address is this machine's or a private one."),
+    ] = "auto"
 
 
 class Storage(Section, frozen=True, kw_only=True):

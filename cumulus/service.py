@@ -38,6 +38,7 @@ from cumulus.http.workers import CONTROL_FD, LISTENER_FD, WorkerPool
 from cumulus.parts import Parts, open_head, open_parts, open_worker
 from cumulus.redirect import Balancer
 from cumulus.rest.call import Gateway
+from cumulus.web.resource import AdminPage, is_wanted, make_page
 from sector.config import Config as DaemonConfig
 from sector.config import LogSection
 from sector.errors import LocalIO, PortInUse, SectorError
@@ -192,8 +193,8 @@ class Background:
 
 
 class Server(Service):
-    """What `cumulus serve` runs: the S3 service in this process or in workers, and the admin port. `ready`
-    fires when all of it serves."""
+    """What `cumulus serve` runs: the S3 service in this process or in workers, and the admin port with its
+    `page`, if there is one. `ready` fires when all of it serves."""
 
     def __init__(
         self,
@@ -204,6 +205,7 @@ class Server(Service):
         s3: S3Service | None = None,
         pool: WorkerPool | None = None,
     ) -> None:
+        self.page: AdminPage | None = None
         self._config = config
         self._reactor = reactor
         self._s3 = s3
@@ -223,7 +225,7 @@ class Server(Service):
 
     async def _start(self) -> None:
         admin = self._config.admin
-        site = admin_site(self.samples, self._processes, self._reactor)
+        site = admin_site(self.samples, self.processes, self._reactor, self.page)
         try:
             self._admin = self._reactor.listenTCP(admin.port, site, interface=admin.host)
         except error.CannotListenError as bad:
@@ -249,7 +251,8 @@ class Server(Service):
         found = [self._s3.site.sample()] if self._s3 is not None else []
         return found + (await self._pool.samples() if self._pool is not None else [])
 
-    def _processes(self) -> tuple[int, int]:
+    def processes(self) -> tuple[int, int]:
+        """How many serve, and how many should."""
         if self._pool is not None:
             return self._pool.up, len(self._pool.workers)
         return (1, 1) if self._s3 is not None and self._s3.running else (0, 1)
@@ -273,6 +276,8 @@ class Server(Service):
                 await closed
         if self._s3 is not None and self._s3.running:
             await self._s3.stopService()
+        if self.page is not None:
+            await self.page.stop()
         if self._pool is not None:
             await self._pool.stop(WORKER_END_S)
             self._pool.listener.close()
@@ -299,6 +304,9 @@ async def make_server(config: Config, reactor: Any) -> Server:
             command = [sys.executable, "-m", "cumulus.service"]
             pool = WorkerPool(reactor, command, listener, told, count)
             server = Server(config, reactor, parts, pool=pool)
+        if is_wanted(config):
+            site = parts.gateway.site
+            server.page = await deferToThread(make_page, config, site, server.processes, reactor)
     except SectorError:
         await deferToThread(parts.close)
         raise

@@ -44,6 +44,7 @@ LONG = {
     "test_reference": 70,
     "test_session_end": 30,
     "test_hostile_counts": 20,
+    "test_s3_admin_page": 20,
     "test_s3_clients": 50,
     "test_s3_crash_trees": 80,
     "test_s3_readme": 45,

@@ -1,5 +1,5 @@
-"""The admin port: /metrics for Prometheus, /health for a load balancer, /load for other servers. No login:
-it listens on a private address."""
+"""The admin port: /metrics for Prometheus, /health for a load balancer, /load for other servers, all without
+a login, since it listens on a private address; and a place for the admin page."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from twisted.logger import Logger
 from twisted.web.pages import notFound
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request, Site
+from twisted.web.util import Redirect
 
 from cumulus.http.metrics import Sample, prometheus, total
 
 log = Logger()
 
+PAGE: Final = b"ui"  # below it is the admin page
+BODY_MOST: Final = 64 * 1024
 _LOAD: Final = (
     "connections",
     "requests_in_flight",
@@ -65,14 +68,43 @@ class _Quiet(Site):
         """Those who look every second do not fill the log."""
 
 
+class Bounded(Request):
+    """Takes no body that is larger than a form's."""
+
+    too_large = False
+
+    def gotLength(self, length: int | None) -> None:
+        """When the head is complete. None: in chunks, which no browser's form has."""
+        self.too_large = length is None or length > BODY_MOST
+        super().gotLength(0 if self.too_large else length)
+        if self.too_large:
+            self.channel.write(
+                b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            )
+            self.channel.loseConnection()
+
+    def handleContentChunk(self, data: bytes) -> None:
+        """A piece of the body."""
+        if not self.too_large:
+            super().handleContentChunk(data)
+
+    def process(self) -> None:
+        """When the body is complete."""
+        if not self.too_large:
+            super().process()
+
+
 class _Root(Resource):
     def getChild(self, path: bytes, request: Request) -> Any:
         """No other page is there."""
         return notFound()
 
 
-def admin_site(samples: Samples, expected: Callable[[], tuple[int, int]], reactor: Any) -> Site:
-    """The pages over `samples` of all processes; `expected()` is (processes that serve, that should)."""
+def admin_site(
+    samples: Samples, expected: Callable[[], tuple[int, int]], reactor: Any, page: Resource | None = None
+) -> Site:
+    """The pages over `samples` of all processes; `expected()` is (processes that serve, that should). `page`
+    is what is below PAGE."""
 
     async def metrics() -> tuple[int, str, str]:
         up, _all = expected()
@@ -89,20 +121,16 @@ def admin_site(samples: Samples, expected: Callable[[], tuple[int, int]], reacto
 
     async def load() -> tuple[int, str, str]:
         plain = total(await samples()).plain
-        names = (
-            "connections",
-            "requests_in_flight",
-            "jobs_waiting",
-            "received_bytes_total",
-            "sent_bytes_total",
-        )
-        body = {name: int(plain.get(name, 0)) for name in names}
+        body = {name: int(plain.get(name, 0)) for name in _LOAD}
         return 200, "application/json", json.dumps(body) + "\n"
 
     root: Any = _Root()
     root.putChild(b"metrics", _Page(metrics))
     root.putChild(b"health", _Page(health))
     root.putChild(b"load", _Page(load))
-    site = _Quiet(root, timeout=30, reactor=reactor)
+    if page is not None:
+        root.putChild(b"", Redirect(b"/" + PAGE + b"/"))
+        root.putChild(PAGE, page)
+    site = _Quiet(root, Bounded, timeout=30, reactor=reactor)
     site.displayTracebacks = False
     return site

@@ -1,0 +1,226 @@
+"""The admin page as a function from request to answer: who is let in, which page it is, what a form does.
+
+Blocking; called from several threads. Source: specification Cumulus, `[admin]`; design, section 7.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+from urllib.parse import quote
+
+from cumulus.errors import S3Error
+from cumulus.index.api import Away, IndexFailure, NoSuch
+from cumulus.model import User
+from cumulus.storage.api import StorageError
+from cumulus.web import changes, guard, pages
+from cumulus.web.changes import Changed
+from cumulus.web.html import el
+from cumulus.web.messages import Answer, Asked, BadForm, cookie, see_other
+from cumulus.web.view import Flash, Held, NotHere, View, document, link
+from sector.errors import SectorError
+
+Show = Callable[..., bytes]
+Change = Callable[[View, dict[str, str], str], Changed]
+KEEP_S: Final = 300  # of style, script and picture, which change with the version only
+
+STATIC: Final = {
+    "page.css": "text/css; charset=utf-8",
+    "page.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+PAGES: Final[dict[tuple[str, int], Show]] = {
+    ("", 0): pages.overview,
+    ("users", 1): pages.users,
+    ("users", 2): pages.user,
+    ("groups", 1): pages.groups,
+    ("groups", 2): pages.group,
+    ("buckets", 1): pages.buckets,
+    ("buckets", 2): pages.bucket,
+    ("usage", 1): pages.usage,
+}
+CHANGES: Final[dict[tuple[str, str], Change]] = {
+    ("users", ""): changes.add_user,
+    ("users", "change"): changes.change_user,
+    ("users", "state"): changes.change_state,
+    ("users", "keys"): changes.add_key,
+    ("users", "quota"): changes.user_quota,
+    ("users", "remove"): changes.remove_user,
+    ("keys", "expire"): changes.expire_key,
+    ("keys", "remove"): changes.remove_key,
+    ("groups", ""): changes.add_group,
+    ("groups", "join"): changes.join,
+    ("groups", "leave"): changes.leave,
+    ("groups", "quota"): changes.group_quota,
+    ("groups", "remove"): changes.remove_group,
+    ("buckets", "quota"): changes.bucket_quota,
+    ("buckets", "owner"): changes.give_bucket,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Entered:
+    """Somebody who is logged in."""
+
+    user: User
+    session: guard.Session
+
+
+class App:
+    """`clock` gives seconds for sessions and tries, `now_ns` the time that keys expire by."""
+
+    def __init__(
+        self,
+        held: Held,
+        clock: Callable[[], float] = time.monotonic,
+        now_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._held = held
+        self._now_ns = now_ns
+        self.sessions = guard.Sessions(clock)
+        self._attempts = guard.Attempts(clock)
+        files = importlib.resources.files("cumulus.web") / "static"
+        self._static = {name: (files / name).read_bytes() for name in STATIC}
+
+    def handle(self, asked: Asked) -> Answer:
+        """Answer one request; errors become pages."""
+        try:
+            return self._route(asked)
+        except (NotHere, NoSuch):
+            return _plain(404, "There is no such page", "What it was about may have been removed.")
+        except BadForm as bad:
+            return _plain(400, "The form was not taken", str(bad))
+        except Away as bad:
+            return _plain(503, "The database does not answer", str(bad))
+        except (SectorError, IndexFailure, StorageError, S3Error) as bad:
+            return _plain(500, "This failed", str(bad))
+
+    def _route(self, asked: Asked) -> Answer:
+        if asked.method == "GET" and len(asked.path) == 2 and asked.path[0] == "static":
+            return self._file(asked.path[1])
+        if asked.method == "POST":
+            if not asked.same_origin():
+                self._held.audit("", asked.peer, "a form from another origin was refused")
+                return _plain(403, "The form was not taken", "It was not sent by a page of this service.")
+            if asked.path == ("login",):
+                return self._login(asked)
+        elif asked.method == "GET" and asked.path == ("login",):
+            return Answer(200, pages.login(asked))
+        elif asked.method != "GET":
+            return replace(_plain(405, "Not allowed", "GET and POST are."), headers=(("Allow", "GET, POST"),))
+        entered = self._entered(asked)
+        if entered is None:
+            return see_other("/login", cookie(asked, "", 0)) if asked.token else see_other("/login")
+        return self._show(asked, entered) if asked.method == "GET" else self._change(asked, entered)
+
+    def _file(self, name: str) -> Answer:
+        if name not in STATIC:
+            raise NotHere
+        return Answer(200, self._static[name], STATIC[name], keep_s=KEEP_S)
+
+    # who is let in
+    def _login(self, asked: Asked) -> Answer:
+        wait = self._attempts.take(asked.peer)
+        if wait:
+            self._held.audit("", asked.peer, "a login was refused: too many tries")
+            shown = pages.login(asked, f"Too many tries. Wait {wait:.0f} s.")
+            return Answer(429, shown, headers=(("Retry-After", f"{wait + 1:.0f}"),))
+        form = asked.form()
+        access_key = form.get("access_key", "").strip()[: guard.ACCESS_KEY_MOST]
+        found = self._held.directory.credential(access_key) if access_key else None
+        user = guard.check_login(found, form.get("secret", "")[: guard.SECRET_MOST], self._now_ns())
+        if user is None or found is None:
+            # what is no key of ours may be a secret that was typed into the wrong box
+            of = f"with the key {found.access_key} of {found.user.name}" if found else "with an unknown key"
+            self._held.audit("", asked.peer, f"a login {of} was refused")
+            told = "Not let in: access key and secret key must fit, and be those of an administrator."
+            return Answer(403, pages.login(asked, told, access_key if found else ""))
+        self._attempts.give_back(asked.peer)
+        if asked.token:
+            self.sessions.close(asked.token)
+        token = self.sessions.open(user.id, found.access_key)
+        self._held.audit(user.name, asked.peer, f"logged in with the key {found.access_key}")
+        return see_other("/", cookie(asked, token, int(guard.LONGEST_S)))
+
+    def _entered(self, asked: Asked) -> _Entered | None:
+        """The session, as long as its key is good and its user an administrator."""
+        session = self.sessions.find(asked.token) if asked.token else None
+        if session is None:
+            return None
+        found = self._held.directory.credential(session.access_key)
+        user = guard.may_administer(found, self._now_ns())
+        if user is None or user.id != session.user_id:
+            self.sessions.close(asked.token)
+            return None
+        return _Entered(user, session)
+
+    def _logout(self, asked: Asked, entered: _Entered) -> Answer:
+        self.sessions.close(asked.token)
+        self._held.audit(entered.user.name, asked.peer, "logged out")
+        return see_other("/login", cookie(asked, "", 0))
+
+    # pages and changes
+    def _show(self, asked: Asked, entered: _Entered) -> Answer:
+        told, entered.session.flash = entered.session.flash, None
+        flash = told if isinstance(told, Flash) else None
+        session = entered.session
+        view = View(self._held, asked, entered.user, session.access_key, session.csrf, flash)
+        return Answer(200, self._page(view))
+
+    def _page(self, view: View) -> bytes:
+        path = view.asked.path
+        show = PAGES.get((path[0] if path else "", len(path)))
+        if show is None:
+            raise NotHere
+        return show(view, *path[1:])
+
+    def _change(self, asked: Asked, entered: _Entered) -> Answer:
+        form = asked.form()
+        if not guard.fits(entered.session, form.get("csrf", "")):
+            self._held.audit(entered.user.name, asked.peer, "a form without the session's token was refused")
+            return _plain(403, "The form was not taken", "It is not of this session: load its page again.")
+        if asked.path == ("logout",):
+            return self._logout(asked, entered)
+        section, name, what = (*asked.path, "", "", "")[:3]
+        change = CHANGES.get((section, what)) if len(asked.path) in (1, 3) else None
+        if change is None:
+            raise NotHere
+        view = View(self._held, asked, entered.user, entered.session.access_key, entered.session.csrf)
+        try:
+            done = change(view, form, name)
+        except NoSuch as bad:
+            return self._refused(view, form, str(bad))
+        except (SectorError, S3Error, IndexFailure, StorageError) as bad:
+            if isinstance(bad, Away):
+                raise
+            hint = getattr(bad, "hint", "")
+            return self._refused(view, form, f"{bad} ({hint})" if hint else str(bad))
+        self._held.audit(entered.user.name, asked.peer, done.flash.text)
+        entered.session.flash = done.flash
+        return see_other(done.where)
+
+    def _refused(self, view: View, form: dict[str, str], why: str) -> Answer:
+        """The page that the form was on, with the reason and what was typed."""
+        self._held.audit(view.user.name, view.asked.peer, f"refused: {'/'.join(view.asked.path)}: {why}")
+        path = view.asked.path
+        here = path[: len(path) - 1 if len(path) == 3 else len(path)]
+        if here[:1] == ("keys",):
+            here = ("users", changes.user_of_key(view, here[1]).id)
+        again = replace(
+            view,
+            asked=replace(view.asked, path=here, query=""),
+            error=why,
+            refused="".join(f"/{quote(part, safe='')}" for part in path),
+            typed=form,
+        )
+        return Answer(400, self._page(again))
+
+
+def _plain(status: int, title: str, why: str) -> Answer:
+    body = document(
+        title, el("main", el("h1", title), el("p", why), el("p", link("/", "Go on")), class_="login")
+    )
+    return Answer(status, body)
