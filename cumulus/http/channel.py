@@ -1,60 +1,57 @@
-"""One connection: twisted.web's HTTP channel, with the request's body given on as it comes, errors as S3
-clients know them, and time-outs that a slow client cannot stretch.
+"""One connection: heads one after another, each request's body given on as it comes, errors as S3 clients
+know them, and time-outs that a slow client cannot stretch.
+
+At most one request is under way; what comes behind it waits, and beyond a little the client does too. As the
+producer of the transport a channel begins nothing while the client takes no replies.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from twisted.internet.interfaces import ISSLTransport, ITCPTransport
 from twisted.internet.protocol import Protocol
-from twisted.web import http
 
 from cumulus.errors import S3Error
 from cumulus.fair.lane import Flow
 from cumulus.fair.limits import Seat
 from cumulus.http.chunked import MalformedChunk
+from cumulus.http.head import MalformedHead, TooManyHeaders, may_become, parse
 from cumulus.http.refuse import refusal, slow_down
 from cumulus.http.request import S3Request
-from cumulus.http.settings import HEAD_BYTES, LINGER_S
+from cumulus.http.settings import EAGER, HEAD_BYTES, LINGER_S
 from cumulus.http.transport import S3Server, Taker
 
 if TYPE_CHECKING:
     from cumulus.http.site import Site
 
-_LENGTH_DIGITS = 18
-_SPLIT_FROM = 4096
+_END = b"\r\n\r\n"
 
 
-def _ignore(_line: bytes) -> None:
-    """What follows a refused line."""
-
-
-class S3Channel(http.HTTPChannel):
+class S3Channel(Protocol):
     """A client's connection, from its first byte to its last."""
 
-    requestFactory: Any = S3Request
-    MAX_LENGTH = HEAD_BYTES
-    totalHeadersSize = HEAD_BYTES
-    timeOut = None
-    site: Site
     transport: Any
-    lineReceived: Any
-    _networkProducer: Any
-    _command: bytes
-    _path: Any
-    _version: bytes
 
     def __init__(self, site: Site, seat: Seat | None = None) -> None:
-        super().__init__()
         self.site = site
         self.seat = seat
         self.flows: dict[int, Flow] = {}
         self.peer = ""
         self.secure = False
         self.head_began = 0.0
+        self.persistent = True  # whether another request may follow
+        self.requests: list[S3Request] = []  # the one under way
+        self._buffer = b""
+        self._searched = 0  # bytes of it in which no head ends
+        self._blank = False  # an empty line before the head was skipped
         self._in_head = False
+        self._body: S3Request | None = None  # whose body comes now
+        self._beginning = False
+        self._choked = False  # the client does not take what was written
+        self._producer: Any = None
+        self._deaf = False  # what comes is dropped
         self._lingering = False
-        self._refused = False
         self._idle_since = site.now()
         self._sent_before = 0
         self._stalled_s = 0.0
@@ -65,93 +62,107 @@ class S3Channel(http.HTTPChannel):
         """Learn who it is."""
         transport = self.transport
         self.peer = str(getattr(transport.getPeer(), "host", ""))
-        self.secure = bool(self.isSecure())
+        self.secure = ISSLTransport.providedBy(transport)
         below = getattr(transport, "transport", None) if self.secure else transport
         if isinstance(below, S3Server):
             below.in_thread = self.site.pool.must
             self._tcp = below
+        if ITCPTransport.providedBy(transport):
+            transport.setTcpNoDelay(True)
+        transport.registerProducer(self, True)
         self.site.opened(self)
-        super().connectionMade()
 
     # bytes in -------------------------------------------------------------------------------------------
     def dataReceived(self, data: bytes) -> None:
-        """Heads go line by line, bodies in large pieces; a large piece with a head in it is split, so that
-        each line does not copy it."""
-        if self._lingering or self._refused:
+        """To the body, to the head, or kept until the request before is answered."""
+        if self._deaf:
             return
-        if self.line_mode and not self._in_head:
-            self._head_begins()
-        if self.line_mode and len(data) > _SPLIT_FROM and not self._busyReceiving:
-            end = data.find(b"\r\n\r\n") + 4
-            if end > 4:
-                super().dataReceived(data[:end])
-                data = data[end:]
-                if not data or self._refused or self._lingering or self.transport.disconnecting:
+        if self._body is not None:
+            self._to_body(self._body, data)
+            return
+        self._buffer = self._buffer + data if self._buffer else data
+        if not self.requests and not self._choked:
+            self._begin()
+        elif len(self._buffer) > EAGER:
+            self.transport.pauseProducing()
+
+    def _begin(self) -> None:
+        """Begin what is there, one request after the other as they are answered."""
+        if self._beginning:
+            return
+        self._beginning = True
+        try:
+            while self._buffer and not (self.requests or self._deaf or self._choked):
+                if not self._take_head():
                     return
-        super().dataReceived(data)
+        finally:
+            self._beginning = False
 
-    def _head_begins(self) -> None:
-        self._in_head = True
-        self.head_began = self.site.now()
-
-    def lineLengthExceeded(self, line: bytes) -> None:
-        """A line longer than all headers may be."""
-        self._refuse(S3Error("RequestHeaderSectionTooLarge"))
-
-    def headerReceived(self, line: bytes) -> bool:
-        """As the parent; a length of absurd size is malformed."""
-        name, _, value = line.partition(b":")
-        if name.strip().lower() == b"content-length" and len(value.strip()) > _LENGTH_DIGITS:
-            self._respondToBadRequestAndDisconnect()
+    def _take_head(self) -> bool:
+        """Begin the request whose head is in the buffer; False when more of it has to come, or it is none."""
+        data = self._buffer
+        if not self._in_head:
+            self._in_head = True
+            self.head_began = self.site.now()
+        if not self._blank and data.startswith(b"\r\n"):  # some clients end a body with it
+            self._blank, self._in_head = True, False
+            self._buffer = data[2:]
+            return True
+        end = data.find(_END, max(0, self._searched - len(_END) + 1))
+        if max(end, 0 if end >= 0 else len(data)) > HEAD_BYTES:
+            self._refuse(S3Error("RequestHeaderSectionTooLarge"))
             return False
-        return bool(super().headerReceived(line))
+        if end < 0:
+            self._searched = len(data)
+            if not may_become(data):
+                self._refuse_malformed()
+            return False
+        try:
+            head = parse(data[:end])
+        except MalformedHead:
+            self._refuse_malformed()
+            return False
+        except TooManyHeaders:
+            self._refuse(S3Error("RequestHeaderSectionTooLarge"))
+            return False
+        self._in_head = self._blank = False
+        self._searched = 0
+        self.persistent = head.persistent
+        request = S3Request(self, head)
+        self.requests.append(request)
+        rest = data[end + len(_END) :]
+        if head.length == 0:
+            self._buffer = rest
+            request.head_complete()
+            request.request_received()
+        else:
+            self._buffer = b""
+            self._body = request
+            request.head_complete()
+            if rest:
+                self._to_body(request, rest)
+        return True
 
-    def allHeadersReceived(self) -> None:
-        """Begin the request; `100 Continue` is its business."""
-        if self._refused:
-            return
-        request: S3Request = self.requests[-1]
-        self._in_head = False
-        self.persistent = int(self.checkPersistence(request, self._version))
-        request.head_complete(self._command, self._path, self._version, self.length)
-
-    def allContentReceived(self) -> None:
-        """As the parent, unless the head was refused."""
-        if not self._refused:
-            super().allContentReceived()
-
-    def rawDataReceived(self, data: bytes) -> None:
-        """To the body, or kept until the request before is answered."""
-        if self._refused or self._lingering:
-            return
-        if self._handlingRequest:
-            super().rawDataReceived(data)
-            return
-        request: S3Request = self.requests[-1]
+    def _to_body(self, request: S3Request, data: bytes) -> None:
         try:
             request.body_data(data)
         except MalformedChunk as bad:
+            self._deaf = True
             request.refuse_body(S3Error("InvalidRequest", f"The chunked body is malformed: {bad}."))
 
-    def _respondToBadRequestAndDisconnect(self) -> None:
-        if self._receivedHeaderSize > self.totalHeadersSize or self._receivedHeaderCount > self.maxHeaders:
-            self._refuse(S3Error("RequestHeaderSectionTooLarge"))
-        else:
-            self._refuse(S3Error("InvalidRequest", "The request's head is malformed."))
+    def _refuse_malformed(self) -> None:
+        self._refuse(S3Error("InvalidRequest", "The request's head is malformed."))
 
     def _refuse(self, error: S3Error) -> None:
         """Answer a head that cannot be a request, after which the connection ends."""
-        if self._refused:
-            return
-        self._refused = True
+        self._deaf = True
         self._in_head = False
-        self.lineReceived = _ignore
-        self.requests.clear()
+        self._buffer = b""
         self.site.refused(self.peer, error)
         request_id = self.site.next_id()
         reply = refusal(error, request_id)
         body = reply.body if isinstance(reply.body, bytes) else b""
-        self.writeSequence((self.site.heads.head(reply, request_id, len(body), close=True), body))
+        self.write(self.site.heads.head(reply, request_id, len(body), close=True) + body)
         self.linger()
 
     # for the request --------------------------------------------------------------------------------------
@@ -163,36 +174,60 @@ class S3Channel(http.HTTPChannel):
     def pause_reading(self, paused: bool) -> None:
         """Read no more, or again."""
         if paused:
-            self._networkProducer.pauseProducing()
+            self.transport.pauseProducing()
         else:
-            self._networkProducer.resumeProducing()
+            self._read_on()
+
+    def _read_on(self) -> None:
+        if self._tcp is None or self._tcp.halted:
+            self.transport.resumeProducing()
 
     def body_over(self, rest: bytes) -> None:
         """The body of the request has ended; `rest` came behind it."""
-        self._finishRequestBody(rest)
+        request, self._body = self._body, None
+        self._buffer = rest
+        if request is not None:
+            request.request_received()
 
-    def requestDone(self, request: S3Request) -> None:
-        """As the parent: the next one begins, or the connection ends."""
+    def write(self, data: bytes) -> None:
+        """Send it."""
+        self.transport.write(data)
+
+    def request_done(self) -> None:
+        """It is answered and its body has been read: the next one begins, or the connection ends."""
         self._idle_since = self.site.now()
-        super().requestDone(request)
+        self.requests.clear()
+        if not self.persistent:
+            self.lose()
+            return
+        if not self._choked:
+            self._read_on()
+            if self._buffer:
+                self._begin()
 
     def linger(self) -> None:
         """End the connection when the client has read what was sent; what it still sends is dropped, for a
         while: closing at once would take the reply away from it."""
         if self._lingering:
             return
-        self._lingering = True
-        self.persistent = 0
+        self._lingering = self._deaf = True
+        self.persistent = False
         self.set_taker(None)
         self._deadline = self.site.now() + LINGER_S
         if isinstance(self.transport, S3Server):
             self.transport.loseWriteConnection()
-        self._networkProducer.resumeProducing()
+        self._read_on()
+
+    def lose(self) -> None:
+        """End the connection when all is sent that was written."""
+        self._deaf = True
+        self.transport.unregisterProducer()
+        self.transport.loseConnection()
 
     def cut(self) -> None:
         """End the connection after what was written, in the middle of a reply."""
-        self.persistent = 0
-        self.loseConnection()
+        self.persistent = False
+        self.lose()
 
     def abort(self) -> None:
         """End the connection now."""
@@ -201,7 +236,40 @@ class S3Channel(http.HTTPChannel):
     def end_if_idle(self) -> None:
         """End it unless a request is under way."""
         if not self.requests and not self._lingering:
-            self.loseConnection()
+            self.lose()
+
+    # producers --------------------------------------------------------------------------------------------
+    def registerProducer(self, producer: Any, streaming: bool) -> None:
+        """What a request sends piece by piece stops when the client takes no more."""
+        self._producer = producer
+        if self._choked:
+            producer.pauseProducing()
+
+    def unregisterProducer(self) -> None:
+        """It has sent all."""
+        self._producer = None
+
+    def pauseProducing(self) -> None:
+        """The client does not take what was written."""
+        self._choked = True
+        if self._producer is not None:
+            self._producer.pauseProducing()
+        if not self.requests:
+            self.transport.pauseProducing()
+
+    def resumeProducing(self) -> None:
+        """It does again."""
+        self._choked = False
+        if self._producer is not None:
+            self._producer.resumeProducing()
+        if not self.requests:
+            self._read_on()
+            self._begin()
+
+    def stopProducing(self) -> None:
+        """The connection ends."""
+        if self._producer is not None:
+            self._producer.stopProducing()
 
     # time -------------------------------------------------------------------------------------------------
     def check(self, now: float, passed_s: float) -> None:
@@ -219,9 +287,9 @@ class S3Channel(http.HTTPChannel):
                 self._refuse(S3Error("RequestTimeout", "The request's head did not arrive in time."))
         elif not self.requests:
             if now - self._idle_since >= settings.idle_timeout_s:
-                self.loseConnection()
+                self.lose()
         else:
-            request: S3Request = self.requests[0]
+            request = self.requests[0]
             if request.body_too_slow(passed_s, settings.header_timeout_s, settings.min_body_rate):
                 self._too_slow("body")
                 request.refuse_body(S3Error("RequestTimeout"))
@@ -240,12 +308,14 @@ class S3Channel(http.HTTPChannel):
         self.site.too_slow(self.peer, what)
 
     def connectionLost(self, reason: Any = None) -> None:
-        """Requests under way hear of it."""
+        """A request under way hears of it."""
+        self._deaf = True
         seat, self.seat = self.seat, None
         if seat is not None:
             seat.leave()
         self.site.closed(self)
-        super().connectionLost(reason)
+        for request in self.requests:
+            request.connection_lost()
 
 
 class Refuser(Protocol):

@@ -13,23 +13,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from twisted.logger import Logger
-from twisted.web import http
 
 from cumulus.errors import S3Error
 from cumulus.http.access_log import Record
 from cumulus.http.body import Intake
 from cumulus.http.download import BlockSending, FileSending, Sending, whole_thd
+from cumulus.http.head import Head
 from cumulus.http.pace import IN, OUT, Transfer
 from cumulus.http.pool import Failed
 from cumulus.http.refuse import refusal, slow_down
 from cumulus.http.settings import BODILESS, DRAINED, FIRST_BUFFER, SMALL_BODY, SMALL_DOWNLOAD, TURN
 from cumulus.http.transport import S3Server
-from cumulus.rest.call import Call, Download, Headers, Reply, Sink
+from cumulus.rest.call import Call, Download, Reply, Sink
 from cumulus.storage.api import StorageError
 
 if TYPE_CHECKING:
     from cumulus.http.channel import S3Channel
-    from cumulus.http.site import Site
 
 log = Logger()
 Result = TypeVar("Result")
@@ -60,16 +59,26 @@ class Ready:
         self.length = len(data) if length is None else length
 
 
-class S3Request(http.Request):
-    """twisted.web's request without its spooled body and its form parsing."""
+class S3Request:
+    """What one request needs until it is answered. Begins with `head_complete`."""
 
-    channel: S3Channel
-    site: Site
-    call: Call
-
-    def __init__(self, channel: S3Channel, queued: object = False) -> None:
-        super().__init__(channel, queued)
-        self.site = channel.site
+    def __init__(self, channel: S3Channel, head: Head) -> None:
+        site = channel.site
+        self.channel = channel
+        self.site = site
+        self.head = head
+        self.call = Call(
+            id=site.next_id(),
+            method=head.method,
+            target=head.target,
+            headers=head.headers,
+            peer=channel.peer,
+            secure=channel.secure,
+            at_ns=time.time_ns(),
+            length=head.length if "content-length" in head.headers else None,
+            chunked=head.length is None,
+            seat=channel.seat,
+        )
         self.intake: Intake | None = None
         self.replied = False  # wholly given to the connection
         self._whole = False
@@ -94,44 +103,15 @@ class S3Request(http.Request):
         self._logged = False
         self._window = [0.0, 0]  # of the body: seconds waited, bytes at its start
 
-    # what twisted.web would do with the body and cookies ------------------------------------------------
-    def gotLength(self, length: int | None) -> None:
-        """Nothing is spooled."""
-
-    def parseCookies(self) -> None:
-        """S3 has none."""
-
-    def handleContentChunk(self, data: bytes) -> None:
-        """Bodies go to `intake`."""
-
     # the head -------------------------------------------------------------------------------------------
-    def head_complete(self, method: bytes, target: bytes, version: bytes, length: int | None) -> None:
-        """All headers are there; `length` 0 = no body, None = chunked. Begins the work on a large body."""
-        pairs = [
-            (name.decode("latin-1"), value.decode("latin-1"))
-            for name, values in self.requestHeaders.getAllRawHeaders()
-            for value in values
-        ]
-        headers = Headers(pairs)
-        channel = self.channel
-        self.call = Call(
-            id=self.site.next_id(),
-            method=method.decode("latin-1"),
-            target=target.decode("latin-1"),
-            headers=headers,
-            peer=channel.peer,
-            secure=channel.secure,
-            at_ns=time.time_ns(),
-            length=length if "content-length" in headers else None,
-            chunked=length is None,
-            seat=self._seat,
-        )
+    def head_complete(self) -> None:
+        """Begin the work on a large body; a small one is waited for."""
         self.site.begun(self)
         self._knock()
+        length = self.head.length
         if length == 0:
             return
-        expect = headers.get("expect")
-        self._expects = expect.lower() == "100-continue" and version == b"HTTP/1.1"
+        self._expects = self.call.headers.get("expect").lower() == "100-continue" and self.head.continues
         self._whole = not self._expects and length is not None and length <= SMALL_BODY
         first = length if self._whole and length else FIRST_BUFFER
         self.intake = Intake(self, length, first)
@@ -151,7 +131,7 @@ class S3Request(http.Request):
                 self.call.notes["error"] = limit.code
                 self._limited = refusal(limit, self.call.id)
 
-    def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
+    def request_received(self) -> None:
         """All of the request is there."""
         self._body_at = self.site.now()
         if self.intake is None:
@@ -412,7 +392,7 @@ class S3Request(http.Request):
         channel, reply = self.channel, ready.reply
         close = reply.close or not channel.persistent or self.site.stopping
         if close:
-            channel.persistent = 0
+            channel.persistent = False
         self._status = reply.status
         now = self.site.now()
         self._turn_s = now - (self._body_at if self._body_done else now)
@@ -432,7 +412,7 @@ class S3Request(http.Request):
         if self._lost:
             return
         self._bytes_out = len(data)
-        self.channel.writeSequence((head, data))
+        self.channel.write(head + data)
         self._all_given()
 
     def _send_download(self, ready: Ready, download: Download) -> None:
@@ -467,11 +447,11 @@ class S3Request(http.Request):
         if not self.replied or self._lost:
             return
         if self._body_done:
-            self.channel.requestDone(self)
+            self.channel.request_done()
         elif not self.channel.persistent:
             self.channel.linger()
 
-    def connectionLost(self, reason: Any) -> None:
+    def connection_lost(self) -> None:
         """The client is gone, or we have ended the connection."""
         self._lost = True
         self._end_upload()
@@ -483,7 +463,7 @@ class S3Request(http.Request):
             self._sending = None
         if not self._busy:
             self._abort_sink()
-        if not self.replied and hasattr(self, "call"):
+        if not self.replied:
             self._status = GONE
             self.call.notes.setdefault("error", "ClientDisconnected")
             self.site.metrics.plain["broken_total"] += 1

@@ -19,6 +19,7 @@ BUFFER: Final = 512 * KIB  # of a large body that comes fast, and of a download 
 DRAINED: Final = 256 * KIB  # what nobody wants is read to its end up to this, else the connection is closed
 TURN: Final = MIB  # of one connection by sendfile(2) before the others have their turn
 HEAD_BYTES: Final = 64 * KIB  # request line and headers together
+EAGER: Final = 16 * KIB  # of what comes behind a request under way before the connection is paused
 LINGER_S: Final = 5.0  # for the client to read a refusal before the connection ends under its upload
 BODILESS: Final = frozenset({204, 304})  # statuses of replies without a body
 

@@ -86,10 +86,12 @@ class FileJob:
 
 
 class S3Server(tcp.Server):
-    """A server connection. `sent` counts the bytes that the kernel has taken."""
+    """A server connection. `sent` counts the bytes that the kernel has taken. What is written goes out at
+    once when nothing waits before it: a small reply needs no turn of the reactor."""
 
     taker: Taker | None = None
     sent: int = 0
+    halted: bool = False  # nothing is read
     _job: FileJob | None = None
     # how a blocking function is run, given by the factory of the port: run(work, done)
     in_thread: Callable[[Callable[[], Any], Callable[[Any], None]], None]
@@ -121,7 +123,31 @@ class S3Server(tcp.Server):
         taker.filled(count)
         return None
 
+    def stopReading(self) -> None:
+        """As the parent, noted."""
+        self.halted = True
+        super().stopReading()
+
+    def startReading(self) -> None:
+        """As the parent, noted."""
+        self.halted = False
+        super().startReading()
+
     # writing
+    def write(self, data: bytes) -> None:
+        """As the parent; what the kernel takes at once is not buffered. An error shows at the next turn."""
+        waits = self.dataBuffer or self._tempDataBuffer or self._job
+        if self.connected and not (waits or self._writeDisconnected or self.disconnected):
+            try:
+                count = self.socket.send(data)
+            except OSError:
+                count = 0
+            self.sent += count
+            if count == len(data):
+                return
+            data = data[count:]
+        super().write(data)
+
     def writeSomeData(self, data: bytes) -> Any:
         """As the parent, counted."""
         count = super().writeSomeData(data)

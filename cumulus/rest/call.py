@@ -28,6 +28,14 @@ class Headers:
         for name, value in self.pairs:
             self._pairs[name] = f"{self._pairs[name]},{value}" if name in self._pairs else value
 
+    @classmethod
+    def of(cls, pairs: list[tuple[str, str]], joined: dict[str, str]) -> Headers:
+        """From what was parsed already: `pairs` with names in lower case and values without blanks around
+        them, `joined` the same by name."""
+        made = cls.__new__(cls)
+        made.pairs, made._pairs = pairs, joined
+        return made
+
     def get(self, name: str, default: str = "") -> str:
         """The value; several of one name are joined by commas."""
         return self._pairs.get(name.lower(), default)

@@ -82,6 +82,38 @@ def test_a_head_that_is_too_long_is_refused(quick: Floor, head: bytes) -> None:
     wire.close()
 
 
+def test_what_cannot_become_a_head_is_refused_at_its_first_bytes(quick: Floor) -> None:
+    """A client that speaks TLS to the plain port waits for no time-out."""
+    wire = quick.connect().send(b"\x16\x03\x01\x02")
+    assert wire.answer().status == 400
+    assert wire.ended()
+    wire.close()
+
+
+def test_empty_lines_before_a_head_and_heads_byte_by_byte(quick: Floor) -> None:
+    wire = quick.connect()
+    for piece in (b"\r", b"\nG", b"ET /one HTTP/1.1\r\n", b"Host: a\r", b"\n\r", b"\n\r\n" + request("/two")):
+        wire.send(piece)
+    assert [wire.answer().body for _ in range(2)] == [b"/one", b"/two"]
+    wire.close()
+
+
+def test_who_takes_no_replies_has_no_more_requests_begun(tmp_path: Path) -> None:
+    """Many requests in one write: what waits for the client stays bounded."""
+    with floor() as running:
+        running.gateway.replies["/x"] = lambda call: Reply(200, [], bytes(60_000))
+        wire = running.connect()
+        count = 600
+        sender = threading.Thread(target=wire.send, args=(request("/x") * count,))
+        sender.start()
+        channel = until(lambda: next(iter(running.site.channels), None))
+        until(lambda: channel._choked)
+        assert len(running.gateway.calls) < count
+        assert [len(wire.answer().body) for _ in range(count)] == [60_000] * count
+        sender.join()
+        wire.close()
+
+
 # slow clients -------------------------------------------------------------------------------------------
 def test_a_head_that_drips_is_ended(quick: Floor) -> None:
     """Each byte is in time, the head is not."""

@@ -1,0 +1,103 @@
+"""Heads of requests: what they say, and what is none."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cumulus.http.head import MAX_HEADERS, MalformedHead, TooManyHeaders, may_become, parse
+
+
+def test_a_head_says_what_was_sent() -> None:
+    head = parse(
+        b"PUT /b/%C3%A4?x=1 HTTP/1.1\r\nHost: s3\r\nX-A:\t1 \r\nx-a: 2\r\nContent-Length: 12\r\nV: \xfc"
+    )
+    assert (head.method, head.target, head.length) == ("PUT", "/b/%C3%A4?x=1", 12)
+    assert head.headers.pairs == [
+        ("host", "s3"),
+        ("x-a", "1"),
+        ("x-a", "2"),
+        ("content-length", "12"),
+        ("v", "\xfc"),
+    ]
+    assert head.headers.get("x-a") == "1,2"
+    assert (head.persistent, head.continues) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("lines", "length"),
+    [
+        ("", 0),
+        ("Content-Length: 0", 0),
+        ("Transfer-Encoding: Chunked", None),
+        ("Transfer-Encoding: identity\r\nContent-Length: 3", 3),
+    ],
+)
+def test_the_length_of_a_body(lines: str, length: int | None) -> None:
+    text = "PUT / HTTP/1.1" + (f"\r\n{lines}" if lines else "")
+    assert parse(text.encode()).length == length
+
+
+@pytest.mark.parametrize(
+    ("version", "connection", "kept"),
+    [
+        ("1.1", "", True),
+        ("1.1", "Keep-Alive", True),
+        ("1.1", "Close", False),
+        ("1.1", "te, close", False),
+        ("1.0", "keep-alive", False),
+    ],
+)
+def test_who_keeps_the_connection(version: str, connection: str, kept: bool) -> None:
+    assert parse(f"GET / HTTP/{version}\r\nConnection: {connection}".encode()).persistent is kept
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET / HTTP/1.1\r\nA: 1\r\n folded",
+        b"GET / HTTP/1.1\r\n A: 1",
+        b"GET / HTTP/1.1\r\nA : 1",
+        b"GET / HTTP/1.1\r\nA: 1\rB: 2",
+        b"GET / HTTP/1.1\r\nA: 1\nB: 2",
+        b"GET / HTTP/1.1\r\nHost",
+        b"GET / HTTP/1.1\r\n: 1",
+        b"GET /\xc3\xa4 HTTP/1.1",
+        b"GET  / HTTP/1.1",
+        b"GET / http/1.1",
+        b"GET / HTTP/1.2",
+        b"PUT / HTTP/1.1\r\nContent-Length: +1",
+        b"PUT / HTTP/1.1\r\nContent-Length: \xb2",
+        b"PUT / HTTP/1.1\r\nContent-Length: 3\r\nContent-Length: 3",
+        b"PUT / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
+        b"PUT / HTTP/1.1\r\nTransfer-Encoding: gzip, chunked",
+    ],
+)
+def test_what_others_might_read_otherwise_is_no_head(head: bytes) -> None:
+    with pytest.raises(MalformedHead):
+        parse(head)
+
+
+def test_headers_are_counted() -> None:
+    parse(b"GET / HTTP/1.1" + b"\r\nA: 1" * MAX_HEADERS)
+    with pytest.raises(TooManyHeaders):
+        parse(b"GET / HTTP/1.1" + b"\r\nA: 1" * (MAX_HEADERS + 1))
+
+
+def test_what_may_still_become_a_head() -> None:
+    whole = b"GET /x HTTP/1.1\r\nHost: a"
+    assert all(may_become(whole[:end]) for end in range(1, len(whole) + 1))
+    assert may_become(b"\r")
+    for data in (b"\x16\x03\x01", b"GET\r\n", b" GET", b"G T / HTTP/1.1\r\n", b"<xml>"):
+        assert not may_become(data)
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_break_the_parser(data: bytes) -> None:
+    for head in (data, b"GET / HTTP/1.1\r\n" + data):
+        with contextlib.suppress(MalformedHead, TooManyHeaders):
+            parse(head)
+        may_become(head)
