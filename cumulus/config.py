@@ -7,10 +7,11 @@ Each option is declared once, here: name, type, default, what it is for. `commen
 from __future__ import annotations
 
 import os
+import re
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
@@ -123,13 +124,17 @@ class Redirect(Section, frozen=True, kw_only=True):
     """Sending requests on to other servers."""
 
     mode: Annotated[
-        Mode, Meta(description="How a server is chosen; least-loaded asks the admin ports of all.")
+        Mode,
+        Meta(
+            description="How a server is chosen; least-loaded asks the admin ports of all, proxy passes "
+            "requests and bodies on for clients that do not follow."
+        ),
     ] = "none"
     hosts_file: Annotated[
         str, Meta(description="URL [ADMIN-HOST:PORT] of one server a line; read again when it changes.")
     ] = ""
     point: Annotated[
-        bool, Meta(description="true: this server only redirects and serves nothing itself.")
+        bool, Meta(description="true: this server only sends requests on and serves nothing itself.")
     ] = False
 
 
@@ -227,9 +232,18 @@ def parse_config(text: str, path: str) -> Config:
         config = msgspec.convert({**raw, "path": path}, Config)
     except msgspec.ValidationError as error:
         key, wrong = wrong_value(error)
-        raise BadConfig(f"{path}: {key}: {wrong}") from None
+        raise BadConfig(f"{path}: {key}: {wrong}", hint=_choices(key)) from None
     _check(config)
     return config
+
+
+def _choices(key: str) -> str:
+    """The words that a setting may have, if it is one of few; "" for others."""
+    match = re.fullmatch(r"\[(\w+)\] (\w+)", key)
+    section = SECTIONS.get(match[1]) if match else None
+    kind = get_type_hints(section).get(match[2]) if match and section else None
+    words = get_args(kind) if get_origin(kind) is Literal else ()
+    return f"it is one of: {', '.join(map(str, words))}" if words else ""
 
 
 def _check(config: Config) -> None:

@@ -27,6 +27,7 @@ from cumulus.ops.names import ODD, is_plain
 from cumulus.ops.rows import meta_of, row_of
 from cumulus.redirect import Balancer, HostsFile
 from cumulus.rest.gateway import S3Gateway, make_gateway
+from cumulus.rest.hops import Hops
 from cumulus.rest.request import RestSettings
 from cumulus.storage.api import FileStore, StorageError, Unavailable
 from sector.errors import BadConfig, LocalIO, SectorError
@@ -72,13 +73,27 @@ def _keep(bad: SectorError) -> None:
 
 
 def _balancer(config: Config) -> Balancer | None:
-    """What `[redirect]` says. Raises `BadConfig`, `LocalIO` for the file of servers."""
+    """What `[redirect]` says, if requests are redirected. Raises as `hosts_of`."""
     redirect = config.redirect
-    if redirect.mode == "none":
+    if redirect.mode in ("none", "proxy"):
         return None
+    return Balancer(redirect.mode, hosts_of(config).servers, random.SystemRandom(), point=redirect.point)
+
+
+def _hops(config: Config) -> Hops | None:
+    """For requests that servers pass on; None where the site has no key for that. Raises `BadConfig`,
+    `LocalIO`."""
+    redirect = config.redirect
+    if redirect.mode != "proxy" and not config.secret_key.exists():
+        return None
+    return Hops(config.secret_key, point=redirect.mode == "proxy" and redirect.point)
+
+
+def hosts_of(config: Config) -> HostsFile:
+    """The servers that `[redirect]` names. Raises `BadConfig`, `LocalIO`."""
+    redirect = config.redirect
     path, polled = config.file(redirect.hosts_file), redirect.mode == "least-loaded"
-    hosts = HostsFile(path, _keep, time.monotonic, admin_needed=polled)
-    return Balancer(redirect.mode, hosts.servers, random.SystemRandom(), point=redirect.point)
+    return HostsFile(path, _keep, time.monotonic, admin_needed=polled)
 
 
 def _gateway(config: Config, store: FileStore, index: Index, directory: Directory) -> S3Gateway:
@@ -89,7 +104,8 @@ def _gateway(config: Config, store: FileStore, index: Index, directory: Director
         allow_sigv2=config.auth.allow_sigv2,
         opaque_etags=config.storage.etag == "opaque",
     )
-    return make_gateway(settings, store, index, directory, balancer=_balancer(config))
+    balancer, hops = _balancer(config), _hops(config)
+    return make_gateway(settings, store, index, directory, balancer=balancer, hops=hops)
 
 
 def take_in(store: FileStore, index: Index) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Protocol, TypeVar
@@ -17,9 +17,10 @@ from urllib.parse import urlsplit
 
 from sector.errors import BadConfig, LocalIO, SectorError
 
-Mode = Literal["none", "random", "round-robin", "least-loaded"]
+Mode = Literal["none", "random", "round-robin", "least-loaded", "proxy"]
 Item = TypeVar("Item")
 LOOK_S: Final = 1.0  # how often the file is looked at
+REST_S: Final = 2.0  # for which a server that could not be reached gets nothing while others can
 _MOST: Final = 2**20
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252})|\[[0-9A-Fa-f:.]{2,45}\]")
 
@@ -229,3 +230,52 @@ class Balancer:
         """It does not answer: nothing is sent to it. Whether it was known until now."""
         with self._lock:
             return self._loads.pop(admin, None) is not None
+
+
+class Spread:
+    """Among which servers a proxy spreads requests: the one with the fewest of its own under way gets the
+    next, in turn among equals. One owner; no locks. `servers` may be replaced at any time."""
+
+    def __init__(self, servers: tuple[Server, ...], chance: Chance, *, point: bool = False) -> None:
+        self.servers = servers
+        self.point: Final = point
+        self._turn = chance.randrange(2**16)
+        self._under_way: dict[str, int] = {}
+        self._rests: dict[str, float] = {}
+
+    def choose(self, host: str, *, secure: bool, tried: Collection[str], now_s: float) -> Server | None:
+        """A server for a request that was addressed to `host`, not one of `tried` (their `netloc`); None =
+        serve it here: it was addressed to a server of the list. Raises `NoServer`."""
+        own = host_name(host, secure)
+        if not self.point and any(server.netloc == own for server in self.servers):
+            return None
+        left = [one for one in self.servers if one.netloc != own and one.netloc not in tried]
+        up = [one for one in left if self._rests.get(one.netloc, now_s) <= now_s] or left
+        if not up:
+            raise NoServer
+        least = min(self._under_way.get(one.netloc, 0) for one in up)
+        up = [one for one in up if self._under_way.get(one.netloc, 0) == least]
+        self._turn += 1
+        return up[self._turn % len(up)]
+
+    def begun(self, server: Server) -> None:
+        """A request was given to it."""
+        self._under_way[server.netloc] = self._under_way.get(server.netloc, 0) + 1
+
+    def ended(self, server: Server) -> None:
+        """And is over."""
+        left = self._under_way.get(server.netloc, 0) - 1
+        if left > 0:
+            self._under_way[server.netloc] = left
+        else:
+            self._under_way.pop(server.netloc, None)
+
+    def failed(self, server: Server, now_s: float) -> bool:
+        """It could not be reached. Whether that is news."""
+        news = server.netloc not in self._rests
+        self._rests[server.netloc] = now_s + REST_S
+        return news
+
+    def reached(self, server: Server) -> bool:
+        """It could. Whether that is news."""
+        return self._rests.pop(server.netloc, None) is not None

@@ -8,6 +8,7 @@ a line (64 hex digits), the newest first; the first one seals, all open.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import os
 import secrets
 import stat
@@ -80,6 +81,7 @@ class Keyring:
         self.path = path
         self._lock = threading.Lock()
         self._keys: dict[bytes, AESGCM] = {}
+        self._raw: list[bytes] = []
         self._first = b""
         self.load()
 
@@ -112,6 +114,7 @@ class Keyring:
         with self._lock:
             self._keys = {_number(key): AESGCM(key) for key in keys}
             self._first = _number(keys[0])
+            self._raw = keys
 
     def seal(self, access_key: str, secret: str) -> bytes:
         """For the database, by the key that is the newest now."""
@@ -136,6 +139,11 @@ class Keyring:
                 f"{self.path}: does not open the secret of {access_key}",
                 hint="it belongs to another database; restore the file from your backup",
             ) from None
+
+    def derived(self, purpose: bytes) -> list[bytes]:
+        """Keys of 32 bytes for something else than sealing, one from each key, the newest first."""
+        with self._lock:
+            return [hmac.new(key, purpose, hashlib.sha256).digest() for key in self._raw]
 
     def is_newest(self, sealed: bytes) -> bool:
         """Whether the first key of the file sealed it."""

@@ -28,6 +28,7 @@ from cumulus.admin.options import Shared, shared_options
 from cumulus.config import Config
 from cumulus.http.admin_port import admin_site
 from cumulus.http.control import Control, adopt, read_line
+from cumulus.http.forward import Forwarder, ForwardingRequest
 from cumulus.http.load_poll import LoadPoller
 from cumulus.http.metrics import Sample
 from cumulus.http.settings import HttpSettings
@@ -35,9 +36,10 @@ from cumulus.http.site import Site
 from cumulus.http.tls import TlsFiles
 from cumulus.http.transport import S3Port
 from cumulus.http.workers import CONTROL_FD, LISTENER_FD, WorkerPool
-from cumulus.parts import Parts, open_head, open_parts, open_worker
+from cumulus.parts import Parts, hosts_of, open_head, open_parts, open_worker
 from cumulus.redirect import Balancer
 from cumulus.rest.call import Gateway
+from cumulus.rest.hops import Hops
 from cumulus.web.resource import AdminPage, is_wanted, make_page
 from sector.config import Config as DaemonConfig
 from sector.config import LogSection
@@ -140,9 +142,10 @@ def make_cumulus(
     listener: socket.socket,
     workers: int = 1,
     balancer: Balancer | None = None,
+    hops: Hops | None = None,
 ) -> S3Service:
-    """The S3 port of one of `workers` processes; the loads that `balancer` needs are asked for. Raises
-    `SectorError` for files it cannot use."""
+    """The S3 port of one of `workers` processes; the loads that `balancer` needs are asked for; `hops` has
+    the keys with which a proxy passes requests on. Raises `SectorError` for files it cannot use."""
     tls = None
     if config.tls.cert:
         tls = TlsFiles(config.file(config.tls.cert), config.file(config.tls.key))
@@ -151,6 +154,11 @@ def make_cumulus(
         site = Site(gateway, http_settings(config, workers), reactor, access)
     except OSError as bad:
         raise LocalIO(f"cannot open the access log {access}: {bad.strerror}") from bad
+    if config.redirect.mode == "proxy" and hops is not None:
+        forwarder = Forwarder(
+            reactor, hosts_of(config), hops.keys, domain=config.server.domain, point=config.redirect.point
+        )
+        site.pass_on(forwarder, ForwardingRequest)
     polled = balancer is not None and balancer.mode == "least-loaded"
     poller = LoadPoller(reactor, balancer) if balancer is not None and polled else None
     return S3Service(site, reactor, listener, tls, poller)
@@ -297,7 +305,10 @@ async def make_server(config: Config, reactor: Any) -> Server:
     parts = await deferToThread(open_parts if count == 1 else open_head, config)
     try:
         if count == 1:
-            s3 = make_cumulus(config, reactor, parts.gateway, listener, balancer=parts.gateway.balancer)
+            gateway = parts.gateway
+            s3 = make_cumulus(
+                config, reactor, gateway, listener, balancer=gateway.balancer, hops=gateway.hops
+            )
             server = Server(config, reactor, parts, s3=s3)
         else:
             told = {"config": msgspec.to_builtins(config), "index": parts.socket}
@@ -441,7 +452,13 @@ def worker_main() -> int:
         listener = socket.socket(fileno=LISTENER_FD)
         gateway = parts.gateway
         s3 = make_cumulus(
-            config, reactor, gateway, listener, config.server.workers, balancer=gateway.balancer
+            config,
+            reactor,
+            gateway,
+            listener,
+            config.server.workers,
+            balancer=gateway.balancer,
+            hops=gateway.hops,
         )
         return WorkerService(s3, parts, control, reactor)
 

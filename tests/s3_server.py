@@ -55,7 +55,7 @@ class Server:
 
     def wait(self) -> None:
         """Until it has said that it serves."""
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while time.monotonic() < end:
             for line in self.log().splitlines():
                 fields = json.loads(line).get("fields", {}) if line.startswith("{") else {}

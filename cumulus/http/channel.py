@@ -128,7 +128,7 @@ class S3Channel(Protocol):
         self._in_head = self._blank = False
         self._searched = 0
         self.persistent = head.persistent
-        request = S3Request(self, head)
+        request = self.site.request_factory(self, head)
         self.requests.append(request)
         rest = data[end + len(_END) :]
         if head.length == 0:

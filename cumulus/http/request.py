@@ -108,6 +108,9 @@ class S3Request:
         """Begin the work on a large body; a small one is waited for."""
         self.site.begun(self)
         self._knock()
+        self._begin()
+
+    def _begin(self) -> None:
         length = self.head.length
         if length == 0:
             return

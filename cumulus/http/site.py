@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Protocol, ServerFactory
@@ -18,8 +18,12 @@ from cumulus.http.metrics import Metrics, Sample
 from cumulus.http.pace import Pacer
 from cumulus.http.pool import Pool
 from cumulus.http.reply import HeadWriter
+from cumulus.http.request import S3Request
 from cumulus.http.settings import HttpSettings
 from cumulus.rest.call import Gateway
+
+if TYPE_CHECKING:
+    from cumulus.http.forward import Forwarder
 
 log = Logger()
 
@@ -46,6 +50,8 @@ class Site(ServerFactory):
         self.metrics = Metrics()
         self.pool = Pool(reactor, settings.threads, settings.queue)
         self.access_log = AccessLog(access_log, self.pool, reactor, self.metrics)
+        self.request_factory: type[S3Request] = S3Request
+        self.forwarder: Forwarder | None = None
         self.heads = HeadWriter(host_id or os.urandom(12).hex())
         self.pacer = Pacer(settings, reactor, board)
         self.channels: set[S3Channel] = set()
@@ -75,6 +81,13 @@ class Site(ServerFactory):
         shortest = min(settings.header_timeout_s, settings.idle_timeout_s, settings.write_timeout_s)
         self._checked = self.now()
         self._sweep.start(min(1.0, shortest / 4), now=False)
+        if self.forwarder is not None:
+            self.forwarder.start(self)
+
+    def pass_on(self, forwarder: Forwarder, request_factory: type[S3Request]) -> None:
+        """Requests are passed on by `forwarder`, as `request_factory` does it; before `start`."""
+        self.forwarder = forwarder
+        self.request_factory = request_factory
 
     def buildProtocol(self, addr: Any) -> Protocol | None:
         """A channel, or, beyond the limits, a refusal, or nothing."""
@@ -112,6 +125,8 @@ class Site(ServerFactory):
                 transport.abortConnection()
             if self._sweep.running:
                 self._sweep.stop()
+            if self.forwarder is not None:
+                self.forwarder.stop()
             await self.pool.when_idle()
             self.pool.stop()
             self.access_log.close()

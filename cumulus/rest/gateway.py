@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from cumulus.auth import times
 from cumulus.auth.verify import authenticate
 from cumulus.errors import S3Error
 from cumulus.index.api import Directory, Index
@@ -15,6 +16,7 @@ from cumulus.ops.site import Site
 from cumulus.redirect import Balancer
 from cumulus.rest import cors, redirects, table, target
 from cumulus.rest.call import Call, Reply, Sink
+from cumulus.rest.hops import Hops
 from cumulus.rest.refusals import reply, to_s3
 from cumulus.rest.request import Operation, Request, RestSettings
 from cumulus.storage.api import FileStore
@@ -27,20 +29,28 @@ def make_gateway(
     directory: Directory,
     clock: Callable[[], int] = time.time_ns,
     balancer: Balancer | None = None,
+    hops: Hops | None = None,
 ) -> S3Gateway:
     """The S3 service over these collaborators; `clock` gives nanoseconds since 1970. With a `balancer`
-    requests are sent on to other servers."""
+    requests are sent on to other servers; with `hops` other servers may pass requests on to this one."""
     site = Site(store, index, directory, clock, region=settings.region, opaque_etags=settings.opaque_etags)
-    return S3Gateway(settings, site, balancer)
+    return S3Gateway(settings, site, balancer, hops)
 
 
 class S3Gateway:
     """`cumulus.rest.call.Gateway` for S3. `site` is what background work (`cumulus.ops.jobs`) shares."""
 
-    def __init__(self, settings: RestSettings, site: Site, balancer: Balancer | None = None) -> None:
+    def __init__(
+        self,
+        settings: RestSettings,
+        site: Site,
+        balancer: Balancer | None = None,
+        hops: Hops | None = None,
+    ) -> None:
         self.settings = settings
         self.site = site
         self.balancer = balancer
+        self.hops = hops
         self._auth = settings.auth
 
     def close(self) -> None:
@@ -60,6 +70,8 @@ class S3Gateway:
         return self.finish(request, answer)
 
     def _request(self, call: Call) -> Request:
+        if self.hops is not None:
+            self.hops.accept(call, self.site.clock() // times.SECOND)
         where = target.parse(call.target, call.headers.get("host"), self.settings.domain)
         call.notes.update(bucket=where.bucket, key=where.key)
         operation = table.PREFLIGHT if call.method == "OPTIONS" else table.select(call, where)

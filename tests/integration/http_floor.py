@@ -263,9 +263,11 @@ def request(target: str = "/b/k", method: str = "GET", *headers: str, body: byte
 
 
 @contextmanager
-def floor(tls: Any = None, **settings: Any) -> Iterator[Floor]:
-    """A server with those settings; `tls` is a context factory. Fails when it leaves a stream, a request or
-    a thread behind."""
+def floor(
+    tls: Any = None, prepare: Callable[[Site], None] = lambda _site: None, **settings: Any
+) -> Iterator[Floor]:
+    """A server with those settings; `tls` is a context factory, `prepare` sees the site before it starts.
+    Fails when it leaves a stream, a request or a thread behind."""
     reactor = EPollReactor()
     gateway = FakeGateway()
     with tempfile.TemporaryDirectory() as directory:
@@ -273,6 +275,7 @@ def floor(tls: Any = None, **settings: Any) -> Iterator[Floor]:
         site = Site(gateway, HttpSettings(**settings), reactor, str(log), "host")
         factory = site if tls is None else TLSMemoryBIOFactory(tls, False, site, reactor)
         port = S3Port(0, factory, interface="127.0.0.1", reactor=reactor)
+        prepare(site)
         site.start()
         port.startListening()
         thread = threading.Thread(target=reactor.run, kwargs={"installSignalHandlers": False})

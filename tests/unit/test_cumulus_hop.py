@@ -1,0 +1,167 @@
+"""Requests that servers pass on to each other: the choice among servers, and the header that proves it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from s3_world import World
+
+from cumulus.auth import hop
+from cumulus.backends.memory import MemoryStore
+from cumulus.errors import S3Error
+from cumulus.redirect import REST_S, NoServer, Server, Spread
+from cumulus.rest.call import Call, Headers, Reply
+from cumulus.rest.hops import Hops
+from cumulus.secrets import Keyring
+from sector.errors import LocalIO
+
+KEY, OTHER, NOW_S = b"k" * 32, b"o" * 32, 1_700_000_000
+ONE, TWO, THREE = (Server(False, f"s{n}.test:8888") for n in (1, 2, 3))
+
+
+def call(**more: Any) -> Call:
+    """A request as it came to the first server."""
+    fields = {"id": "AB01", "method": "GET", "target": "/b/k?x=1", "headers": Headers([("host", "s3.test")])}
+    return Call(**{**fields, "peer": "2001:db8::7", "secure": True, "at_ns": 0, **more})
+
+
+def passed(sent: Call, value: str, **more: Any) -> Call:
+    """The same at the second server, with the header."""
+    pairs = [*sent.headers.pairs, (hop.HEADER, value)]
+    return replace(
+        sent, **{"id": "CD02", "peer": "10.0.0.1", "secure": False, "headers": Headers(pairs), **more}
+    )
+
+
+# the header ------------------------------------------------------------------------------------------------
+def test_who_the_client_is_passes_on() -> None:
+    """By any of the keys; from a little earlier or later."""
+    sent = call()
+    value = hop.header(sent, KEY, NOW_S)
+    for now_s in (NOW_S, NOW_S - hop.SKEW_S, NOW_S + hop.SKEW_S):
+        assert hop.origin(passed(sent, value), [OTHER, KEY], now_s) == hop.Origin("AB01", "2001:db8::7", True)
+    plain = call(secure=False, peer="192.0.2.9")
+    found = hop.origin(passed(plain, hop.header(plain, KEY, NOW_S)), [KEY], NOW_S)
+    assert found == hop.Origin("AB01", "192.0.2.9", False)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"method": "DELETE"},
+        {"target": "/b/other"},
+        {"headers": Headers([("host", "evil.test")])},
+        {"peer": "10.9.9.9"},
+        {"id": "FF"},
+        {"secure": False},
+    ],
+)
+def test_the_header_is_for_one_request(change: dict[str, Any]) -> None:
+    """Nothing of it may be another one's."""
+    sent = call()
+    proof = hop.header(sent, KEY, NOW_S).rpartition(";")[2]
+    said = hop.header(replace(sent, **change), KEY, NOW_S).rpartition(";")[0]
+    other = replace(sent, **change)
+    assert hop.origin(passed(other, f"{said};{proof}"), [KEY], NOW_S) is None
+
+
+def test_what_is_old_or_malformed_is_refused() -> None:
+    sent = call()
+    value = hop.header(sent, KEY, NOW_S)
+    with pytest.raises(S3Error, match="RequestTimeTooSkewed"):
+        hop.origin(passed(sent, value), [KEY], NOW_S + hop.SKEW_S + 1)
+    assert hop.origin(passed(sent, value), [OTHER], NOW_S) is None
+    for wrong in ("", "1", value[:-1], value + "0", value.replace("1;", "2;", 1), f"{value},{value}"):
+        with pytest.raises(S3Error, match="AccessDenied"):
+            hop.origin(passed(sent, wrong), [KEY], NOW_S)
+
+
+# at the second server --------------------------------------------------------------------------------------
+def test_the_second_server_takes_the_clients_address(tmp_path: Path) -> None:
+    """Policies and the log have it; a key that was added is known within a second; a forged header is
+    refused; a point serves nothing."""
+    ring = Keyring.create(tmp_path / "secret.key")
+    world = World(MemoryStore())
+    world.ask("PUT", "/bkt")
+    hops = world.gateway.hops = Hops(tmp_path / "secret.key")
+    ring.add_newest()
+
+    def ask(key: bytes) -> tuple[Call, Reply]:
+        sent = call(method="GET", target="/bkt/k", headers=Headers([("host", "s3.test")]))
+        found = passed(sent, hop.header(sent, key, world.clock() // 10**9))
+        answer = world.gateway.start(found)
+        assert isinstance(answer, Reply) and isinstance(answer.body, bytes)
+        return found, answer
+
+    found, answer = ask(OTHER)
+    assert (answer.status, b"secret.key" in answer.body, found.peer) == (403, True, "10.0.0.1")
+    hops._looked -= 5
+    newest = ring.derived(hop.PURPOSE)[0]
+    for key in (newest, ring.derived(hop.PURPOSE)[1]):
+        found, answer = ask(key)
+        assert (answer.status, b"AccessDenied" in answer.body) == (403, True), "anonymous"
+        assert (found.id, found.peer, found.secure) == ("AB01", "2001:db8::7", True)
+    hops._looked -= 5
+    (tmp_path / "secret.key").write_text("not a key")
+    assert ask(OTHER)[1].status == 403, "the keys stay as they were"
+    assert ask(newest)[0].id == "AB01"
+    ring.path.unlink()
+    ring = Keyring.create(tmp_path / "secret.key")
+    world.gateway.hops = Hops(tmp_path / "secret.key", point=True)
+    found, answer = ask(ring.derived(hop.PURPOSE)[0])
+    assert (answer.status, dict(answer.headers)["Retry-After"]) == (503, "5")
+    world.close()
+    with pytest.raises(LocalIO):
+        Hops(tmp_path / "none")
+
+
+# the choice ------------------------------------------------------------------------------------------------
+def spread(*servers: Server, point: bool = True) -> Spread:
+    """With a fixed seed."""
+    return Spread(servers, random.Random(1), point=point)
+
+
+def chosen(ask: Spread, *tried: Server, now_s: float = 0.0) -> Server | None:
+    """For a request to the common name."""
+    return ask.choose("s3.test", secure=False, tried={one.netloc for one in tried}, now_s=now_s)
+
+
+def test_equals_take_turns_and_the_least_busy_is_next() -> None:
+    ask = spread(ONE, TWO, THREE)
+    assert {chosen(ask) for _ in range(3)} == {ONE, TWO, THREE}
+    for busy in (ONE, ONE, TWO):
+        ask.begun(busy)
+    assert {chosen(ask) for _ in range(5)} == {THREE}
+    ask.begun(THREE)
+    assert {chosen(ask) for _ in range(4)} == {TWO, THREE}
+    for _ in range(2):
+        ask.ended(ONE)
+    assert chosen(ask) == ONE
+
+
+def test_a_server_that_failed_rests() -> None:
+    """Unless no other is left; news is told once."""
+    ask = spread(ONE, TWO)
+    assert (ask.failed(ONE, 10.0), ask.failed(ONE, 10.0)) == (True, False)
+    assert {chosen(ask, now_s=10.1) for _ in range(4)} == {TWO}
+    assert chosen(ask, TWO, now_s=10.1) == ONE
+    assert {chosen(ask, now_s=10.0 + REST_S) for _ in range(4)} == {ONE, TWO}
+    assert (ask.reached(ONE), ask.reached(ONE)) == (True, False)
+    with pytest.raises(NoServer):
+        chosen(ask, ONE, TWO)
+    ask.servers = (THREE,)
+    assert chosen(ask) == THREE
+
+
+def test_own_requests_are_served_unless_it_is_a_point() -> None:
+    both = spread(ONE, TWO, point=False)
+    assert both.choose("S1.test:8888", secure=False, tried=set(), now_s=0.0) is None
+    assert chosen(both) is not None
+    ask = spread(ONE, TWO)
+    assert {ask.choose("s1.test:8888", secure=False, tried=set(), now_s=0.0) for _ in range(4)} == {TWO}
+    with pytest.raises(NoServer):
+        spread(ONE).choose("s1.test:8888", secure=False, tried=set(), now_s=0.0)
