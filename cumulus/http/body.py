@@ -1,5 +1,5 @@
-"""A request's body between the connection and the thread that writes it: two buffers, one being filled while
-the other is written, and the connection paused when both are full.
+"""A request's body between the connection and the threads that take it: one buffer is being filled while
+another is written and the one before may still be hashed; the connection pauses when there is no room.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class Intake:
         self._spill = bytearray()
         self._held = True  # the owner does not want a buffer now
         self._writing: bytearray | None = None
+        self._written: bytearray | None = None  # its taker is done with it when it has had the next one
         self._dropping = False
         self._copying = False
         self._handed_last = False
@@ -61,7 +62,7 @@ class Intake:
 
     # bytes in -----------------------------------------------------------------------------------------
     def room(self) -> memoryview:
-        """Where the next bytes go; empty when both buffers are full."""
+        """Where the next bytes go; empty when all buffers are in use."""
         if self._spill or not self._make_buffer():
             return _NOWHERE
         assert self._buffer is not None
@@ -143,8 +144,8 @@ class Intake:
         self._resume()
 
     def free(self) -> None:
-        """The buffer that was handed over is written."""
-        self._spare, self._writing = self._writing, None
+        """The buffer that was handed over is written, and the one before it is done with."""
+        self._spare, self._written, self._writing = self._written, self._writing, None
         self._held = False
         self._hand_over()
         self._refill()
@@ -153,7 +154,7 @@ class Intake:
     def discard(self) -> None:
         """Nobody wants the rest."""
         self._dropping = True
-        self._buffer = self._spare = None
+        self._buffer = self._spare = self._written = None
         self._fill = 0
         self._spill.clear()
         self._resume()

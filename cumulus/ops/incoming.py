@@ -7,6 +7,7 @@ Whatever ends it otherwise than by `close` after publishing gives all back.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from concurrent.futures import Future
 from typing import Final
 
 from cumulus.checksums import Hasher
@@ -17,7 +18,7 @@ from cumulus.ops.site import Site
 from cumulus.storage.api import Entry, IfToken, ObjectStream, RangeStream
 
 STEP: Final = 16 << 20  # by which a reservation of unknown size grows
-BESIDE: Final = 128 << 10  # buffers of at least this are hashed in another thread while they are written
+BESIDE: Final = 128 << 10  # buffers of at least this are hashed in another thread meanwhile
 
 
 class Incoming:
@@ -42,7 +43,8 @@ class Incoming:
         self.size = 0
         if size is not None and size > limit:
             raise self._too_large(size)
-        self.hasher = Hasher(algorithms)
+        self._hasher = Hasher(algorithms)
+        self._hashing: Future[None] | None = None  # of what came last
         self.reservation: Reservation | None = site.reserve(bucket, size or 0, objects)
         try:
             self._stream = self._open(bucket, name)
@@ -60,8 +62,9 @@ class Incoming:
         )
 
     def write(self, data: memoryview) -> None:
-        """Take the next bytes. Raises `S3Error` EntityTooLarge, QuotaExceeded, IncompleteBody (more came
-        than was declared) and storage errors; the caller then aborts."""
+        """Take the next bytes; the buffer must stay as it is until the next call returns. Raises `S3Error`
+        EntityTooLarge, QuotaExceeded, IncompleteBody (more came than was declared) and storage errors; the
+        caller then aborts."""
         if self._stream is None:
             raise S3Error("InternalError")
         self.size += len(data)
@@ -71,15 +74,27 @@ class Incoming:
             self._hold()
         elif self.size > self.expected:
             raise S3Error("IncompleteBody", "More bytes came than were declared.")
-        if len(data) < BESIDE:
-            self.hasher.update(data)
+        self._hashed()
+        if not self._hasher.names:
             self._stream.write(data)
-            return
-        hashed = self._site.hashing.submit(self.hasher.update, data)
-        try:
+        elif len(data) < BESIDE:
+            self._hasher.update(data)
             self._stream.write(data)
-        finally:
-            hashed.result()
+        else:
+            self._hashing = self._site.hashing.submit(self._hasher.update, data)
+            self._stream.write(data)
+
+    def _hashed(self) -> None:
+        """Wait until what came last is hashed. While it is, the caller may bring the next buffer."""
+        hashing, self._hashing = self._hashing, None
+        if hashing is not None:
+            hashing.result()
+
+    @property
+    def hasher(self) -> Hasher:
+        """Over all that came."""
+        self._hashed()
+        return self._hasher
 
     def _hold(self) -> None:
         held = self.reservation
@@ -117,6 +132,7 @@ class Incoming:
 
     def abort(self) -> None:
         """Forget what was written and give the room back. Twice is once."""
+        self._hashing = None  # its buffer lives as long as it is hashed
         stream, self._stream = self._stream, None
         held, self.reservation = self.reservation, None
         try:

@@ -98,8 +98,8 @@ class Sink(ABC):
     @abstractmethod
     def write(self, data: memoryview) -> Reply | None:
         """Next bytes of the body as they stood on the wire after transfer decoding; the buffer is the
-        caller's again when this returns. A Reply refuses it: the HTTP floor sends that, and the sink is done
-        (neither `finish` nor `abort` follows)."""
+        caller's again when the next call of `write`, `finish` or `abort` has returned. A Reply
+        refuses it: the HTTP floor sends that, and the sink is done (neither `finish` nor `abort` follows)."""
 
     @abstractmethod
     def finish(self) -> Reply:

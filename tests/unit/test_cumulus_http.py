@@ -58,6 +58,7 @@ class Collector:
         self.last = False
         self.rest: bytes | None = None
         self.paused = False
+        self.views: list[tuple[memoryview, bytes]] = []  # the last two, which must stay as they were
 
     def body_buffer(self, data: memoryview, last: bool) -> None:
         assert not self.out, "two buffers at a time"
@@ -65,6 +66,7 @@ class Collector:
         self.out += 1
         self.data += data
         self.last = last
+        self.views = [*self.views[-1:], (data, bytes(data))]
 
     def body_over(self, rest: bytes) -> None:
         assert self.rest is None
@@ -76,6 +78,7 @@ class Collector:
 
     def free(self) -> None:
         if self.out:
+            assert all(view == was for view, was in self.views)
             self.out -= 1
             self.intake.free()
 
