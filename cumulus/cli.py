@@ -32,7 +32,7 @@ COMMANDS: program.Commands = {
     cls=program.LazyGroup, table=COMMANDS, context_settings=program.HELP, invoke_without_command=True
 )
 @click.version_option(__version__, prog_name="cumulus")
-@click.option("--check-config", is_flag=True, help="Check the settings file, and do nothing else.")
+@click.option("--check-config", is_flag=True, help="Only check settings and the files that they name.")
 @shared_options
 @click.pass_context
 def cli(ctx: click.Context, check_config: bool) -> None:
@@ -46,8 +46,7 @@ def cli(ctx: click.Context, check_config: bool) -> None:
     """
     shared: Shared = ctx.ensure_object(Shared)
     if check_config:
-        path = shared.config().path
-        shared.done(f"{path}: ok", config=path, ok=True)
+        shared.check()
     elif ctx.invoked_subcommand is None:
         raise click.exceptions.NoArgsIsHelpError(ctx)
 

@@ -7,11 +7,10 @@ Each option is declared once, here: name, type, default, what it is for. `commen
 from __future__ import annotations
 
 import os
-import re
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, get_args, get_type_hints
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
@@ -231,19 +230,10 @@ def parse_config(text: str, path: str) -> Config:
     try:
         config = msgspec.convert({**raw, "path": path}, Config)
     except msgspec.ValidationError as error:
-        key, wrong = wrong_value(error)
-        raise BadConfig(f"{path}: {key}: {wrong}", hint=_choices(key)) from None
+        key, wrong = wrong_value(error, Config)
+        raise BadConfig(f"{path}: {key}: {wrong}") from None
     _check(config)
     return config
-
-
-def _choices(key: str) -> str:
-    """The words that a setting may have, if it is one of few; "" for others."""
-    match = re.fullmatch(r"\[(\w+)\] (\w+)", key)
-    section = SECTIONS.get(match[1]) if match else None
-    kind = get_type_hints(section).get(match[2]) if match and section else None
-    words = get_args(kind) if get_origin(kind) is Literal else ()
-    return f"it is one of: {', '.join(map(str, words))}" if words else ""
 
 
 def _check(config: Config) -> None:

@@ -7,10 +7,12 @@ from collections.abc import Callable
 
 from cumulus.backends.registry import make_store
 from cumulus.config import Config
+from cumulus.http.tls import TlsFiles
 from cumulus.index.admin import SqlAdmin
 from cumulus.index.api import Directory, Index
 from cumulus.index.registry import Options, make_admin, make_index
 from cumulus.index.text_file import TextFile
+from cumulus.redirect import HostsFile
 from cumulus.secrets import Keyring
 from cumulus.storage.api import FileStore
 from sector.errors import BadConfig, SectorError, UsageError
@@ -20,6 +22,21 @@ def _options(config: Config) -> Options:
     database = config.database
     password = str(config.file(database.password_file)) if database.password_file else ""
     return Options(password_file=password, connections=database.connections)
+
+
+def check_files(config: Config) -> None:
+    """Read the files that the settings name, as the service does at its start: keys, users, certificate,
+    servers. Raises `BadConfig`, `LocalIO`."""
+    if config.auth.source == "file":
+        TextFile(config.file(config.auth.file), lambda bad: None).close()
+    else:
+        Keyring(config.secret_key)
+    if config.tls.cert:
+        TlsFiles(config.file(config.tls.cert), config.file(config.tls.key))
+    if config.redirect.mode != "none":
+        polled = config.redirect.mode == "least-loaded"
+        hosts = config.file(config.redirect.hosts_file)
+        HostsFile(hosts, lambda bad: None, time.monotonic, admin_needed=polled)
 
 
 def open_index(

@@ -98,7 +98,11 @@ class Keyring:
 
     def load(self) -> None:
         """Read the file again. Raises `BadConfig`, `LocalIO`."""
-        check_private(self.path)
+        try:
+            check_private(self.path)
+        except LocalIO as bad:
+            hint = "cumulus init makes it with a new Cumulus; else restore it from your backup"
+            raise LocalIO(bad.message, hint=hint) from None
         try:
             lines = self.path.read_text(encoding="ascii").split()
             keys = [bytes.fromhex(line) for line in lines[: _MOST + 1]]

@@ -344,7 +344,7 @@ def serve(config: Config) -> None:
 @click.argument("directory", metavar="[DIR]", required=False)
 @click.option("--workers", metavar="N", type=click.IntRange(1, 256), help="Processes; overrides the file.")
 @click.option("--log-format", type=click.Choice(["human", "json"]), help="Overrides the file.")
-@click.option("--check-config", is_flag=True, help="Check the settings and end.")
+@click.option("--check-config", is_flag=True, help="Only check settings and the files that they name.")
 @click.option("--detach", is_flag=True, help="Return when it serves; it says more in DIR/serve.log.")
 @shared_options
 @click.pass_obj
@@ -374,7 +374,7 @@ def serve_command(
         told = msgspec.structs.replace(config.log, format=log_format)
         config = msgspec.structs.replace(config, log=told)
     if check_config:
-        shared.done(f"{config.path}: the settings are right", config=config.path, ok=True)
+        shared.check()
         return
     if detach:
         _detach(shared, config, workers, log_format)

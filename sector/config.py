@@ -12,7 +12,7 @@ import os
 import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -326,14 +326,23 @@ def _check_tables(path: str, name: str, body: dict[str, Any]) -> None:
         raise unknown_name(path, f"key {key} in [[data.link_cap]]", key, fields)
 
 
-def wrong_value(error: msgspec.ValidationError) -> tuple[str, str]:
-    """(key, what is wrong) of a validation error."""
+def _choices(kind: Any, names: list[str]) -> str:
+    """What the field at `names` below a Struct may be, if that is one of some words."""
+    for name in names:
+        kind = get_type_hints(kind).get(name) if isinstance(kind, type) else None
+    return ", ".join(str(one) for one in get_args(kind)) if get_origin(kind) is Literal else ""
+
+
+def wrong_value(error: msgspec.ValidationError, kind: type[msgspec.Struct]) -> tuple[str, str]:
+    """(key, what is wrong) of a validation error of a `kind`."""
     text, _, place = str(error).rpartition(" - at ")
     parts = re.findall(r"\.([A-Za-z_0-9]+)", place)
     key = f"[{parts[0]}] {'.'.join(parts[1:])}" if len(parts) > 1 else ".".join(parts)
     wrong = text.replace("`", "")
     if "matching regex" in wrong:
         wrong = "the text has a form that is not allowed"
+    if choices := _choices(kind, parts) if wrong.startswith("Invalid enum value") else "":
+        wrong = f"{wrong.removeprefix('Invalid enum value ')} is not one of: {choices}"
     return key, wrong[:1].lower() + wrong[1:]
 
 
@@ -358,7 +367,7 @@ def parse_config(text: str, role: Role, path: str) -> Config:
     try:
         config = msgspec.convert({**raw, "path": path, "role": role}, Config)
     except msgspec.ValidationError as error:
-        key, wrong = wrong_value(error)
+        key, wrong = wrong_value(error, Config)
         raise BadConfig(f"{path}: {key}: {wrong}") from None
     _check_values(config, role)
     return config

@@ -42,6 +42,14 @@ class Shared:
             return find_config(self.dir, self.config_file)
         return find_config(environment("DIR"), environment("CONFIG"))
 
+    def check(self) -> None:
+        """Say whether the settings and the files that they name are right. Raises what is wrong."""
+        from cumulus.opening import check_files
+
+        config = self.config()
+        check_files(config)
+        self.done(f"{config.path}: ok", config=config.path, ok=True)
+
     @contextmanager
     def admin(self) -> Iterator[SqlAdmin]:
         """The users, keys, groups and quotas of the database."""

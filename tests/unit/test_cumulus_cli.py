@@ -19,6 +19,7 @@ from cumulus.admin.options import Shared
 from cumulus.admin.values import parse_count, parse_duration, parse_expiry, parse_size, time_text
 from cumulus.config import Config, load_config
 from cumulus.opening import open_index
+from cumulus.secrets import Keyring
 from sector.errors import UsageError
 
 REFUSED = [
@@ -141,6 +142,29 @@ def test_settings_are_checked_without_doing_anything(run: Commands) -> None:
     (run.dir / "cumulus.toml").write_text("[server]\nprt = 1\n")
     error = run.refused("--check-config")
     assert error["code"] == "bad_config" and error["hint"] == "did you mean port?"
+
+
+def test_files_that_settings_name_are_checked_too(run: Commands) -> None:
+    """Servers, users, keys, certificate: one line with the file and what is wrong, also by `serve`."""
+    hosts, settings = run.dir / "hosts", run.dir / "cumulus.toml"
+    settings.write_text('[redirect]\nmode = "least-loaded"\nhosts_file = "hosts"\n')
+    assert run.refused("--check-config")["message"] == f"{hosts}: No such file or directory"
+    hosts.write_text("http://a:1 a:2\n# c\nhttp://b:1\n")
+    told = f"{hosts}: line 3: least-loaded needs the admin port of each server"
+    assert run.refused("--check-config")["message"] == told
+    assert run.refused("serve", "--check-config")["message"] == told
+    hosts.write_text("http://a:1 a:2\n")
+    assert run.json("--check-config") == {"config": str(settings), "ok": True}
+    assert run.json("serve", "--check-config")["ok"]
+    settings.write_text('[auth]\nsource = "file"\nfile = "users"\n')
+    (run.dir / "users").write_text("alice KEY\n")
+    (run.dir / "users").chmod(0o600)
+    assert "line 1: a name, an access key and a secret" in run.refused("--check-config")["message"]
+    settings.write_text('[tls]\ncert = "c.pem"\nkey = "c.key"\n')
+    assert "cannot read" in run.refused("--check-config")["message"]
+    settings.write_text("")
+    (run.dir / "secret.key").chmod(0o644)
+    assert "others can read it" in run.refused("--check-config")["message"]
 
 
 # users and keys ---------------------------------------------------------------------------------------
@@ -384,7 +408,9 @@ def test_sizes_counts_times() -> None:
 
 
 def test_defaults_need_no_file(bare: Commands) -> None:
-    """A directory alone is enough for settings."""
+    """A directory with keys is enough for settings; one without is told how to get them."""
     bare.dir.mkdir()
+    assert "cumulus init" in bare.refused("--check-config")["hint"]
+    Keyring.create(bare.dir / "secret.key")
     assert bare("--check-config").startswith(str(bare.dir) + os.sep)
     assert Config().server.port == 8888
