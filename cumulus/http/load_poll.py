@@ -6,10 +6,13 @@ from typing import Any, Final
 
 import msgspec
 from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.error import ConnectionDone
+from twisted.internet.protocol import Protocol
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from twisted.web.client import Agent, readBody
+from twisted.web.client import Agent, ResponseDone
+from twisted.web.http import PotentialDataLoss
 
 from cumulus.redirect import Balancer
 
@@ -18,12 +21,43 @@ log = Logger()
 EVERY_S: Final = 1.0
 ANSWER_S: Final = 2.0  # a server that takes longer is left out
 _MOST: Final = 64 * 1024
+_NO_REASON: Final = Failure(ConnectionDone())
 
 
 class Load(msgspec.Struct):
     """What is used of the answer."""
 
     requests_in_flight: int
+
+
+class _Body(Protocol):
+    """Reads a body of at most _MOST bytes; the connection is closed when there is more, and when nobody waits
+    for it any more. `done` has the body."""
+
+    def __init__(self) -> None:
+        self._data = b""
+        self.done: Deferred[bytes] = Deferred(lambda _done: self.drop())
+
+    def dataReceived(self, data: bytes) -> None:
+        """A piece."""
+        self._data += data
+        if len(self._data) > _MOST and not self.done.called:
+            self.drop()
+            self.done.errback(ValueError(f"the answer is longer than {_MOST} bytes"))
+
+    def connectionLost(self, reason: Failure = _NO_REASON) -> None:
+        """The end of the body, or of the connection."""
+        if self.done.called:
+            return
+        if reason.check(ResponseDone, PotentialDataLoss):
+            self.done.callback(self._data)
+        else:
+            self.done.errback(reason)
+
+    def drop(self) -> None:
+        """Read no more."""
+        transport: Any = self.transport
+        transport.loseConnection()
 
 
 class LoadPoller:
@@ -62,10 +96,13 @@ class LoadPoller:
 
     async def _ask(self, admin: str) -> None:
         response: Any = await self._agent.request(b"GET", f"http://{admin}/load".encode())
-        if response.code != 200 or not isinstance(response.length, int) or response.length > _MOST:
-            response._transport.abortConnection()
-            raise ValueError(f"status {response.code}, length {response.length}")
-        load = msgspec.json.decode(await readBody(response), type=Load)
+        body = _Body()
+        response.deliverBody(body)
+        if response.code != 200:
+            body.done.addErrback(lambda _reason: None)
+            body.drop()
+            raise ValueError(f"it answers with the status {response.code}")
+        load = msgspec.json.decode(await body.done, type=Load)
         if self._balancer.heard(admin, load.requests_in_flight) and admin in self._silent:
             self._silent.discard(admin)
             log.info("the server with the admin port {admin} answers again", admin=admin)
