@@ -14,6 +14,7 @@ from typing import Final, cast
 
 from twisted.logger import Logger
 
+from cumulus import unix
 from cumulus.auth import lifecycle
 from cumulus.config import Config
 from cumulus.index.api import Directory, Index, IndexFailure, Put
@@ -24,6 +25,7 @@ from cumulus.model import Versioning
 from cumulus.opening import open_index, open_store
 from cumulus.ops.jobs import Jobs, hash_waiting
 from cumulus.ops.names import ODD, is_plain
+from cumulus.ops.owners import Owners
 from cumulus.ops.rows import meta_of, row_of
 from cumulus.redirect import Balancer, HostsFile
 from cumulus.rest.gateway import S3Gateway, make_gateway
@@ -129,6 +131,22 @@ def take_in(store: FileStore, index: Index) -> int:
     return count
 
 
+def give_files(store: FileStore, directory: Directory, *, warn: bool = True) -> None:
+    """Files of users who have an account on this machine belong to it, where the storage has owners and this
+    process may give files away; if not, the log says so."""
+    if store.capabilities.owners and unix.may_give_files():
+        store.own_by(Owners(directory, unix.account, _no_account).of)
+        return
+    named = directory.unix_users() if warn else {}
+    if named:
+        why = f"it needs {unix.NEEDS}" if store.capabilities.owners else "the storage has no owners of files"
+        log.warn("files of {users} will be the service's: {why}", users=", ".join(named), why=why)
+
+
+def _no_account(name: str) -> None:
+    log.warn("there is no account {account} on this machine; its files are the service's", account=name)
+
+
 def remember_until_synced(store: FileStore, index: Index) -> None:
     """What storage can tell after a crash the index need not have on disk, until storage forgets it."""
 
@@ -147,6 +165,7 @@ def _open_all(config: Config, stack: ExitStack) -> tuple[Parts, Index, Directory
     stack.callback(index.close)
     store = open_store(config)
     stack.callback(store.close)
+    give_files(store, directory)
     count = take_in(store, index)
     if count:
         log.info("{count} objects were looked at again after the last stop", count=count)
@@ -204,6 +223,7 @@ def open_worker(config: Config, socket: str) -> Parts:
         stack.callback(index.close)
         store = open_store(config)
         stack.callback(store.close)
+        give_files(store, directory, warn=False)
         remember_until_synced(store, index)
         gateway = _gateway(config, store, index, directory)
         stack.callback(gateway.close)

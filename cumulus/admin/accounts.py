@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from cumulus import unix
 from cumulus.admin import data
 from cumulus.admin.values import check_name, parse_count, parse_duration, parse_expiry, parse_size
 from cumulus.index.admin_api import Admin, Quota, Scope
@@ -50,7 +51,7 @@ def add_user(
         groups=tuple(dict.fromkeys(groups)),
         weight=check_weight(weight),
         admin=is_admin,
-        unix_user=unix_user,
+        unix_user=check_unix_user(unix_user),
     )
     admin.add_user(made)
     try:
@@ -89,6 +90,13 @@ def check_weight(weight: int) -> int:
     return weight
 
 
+def check_unix_user(name: str) -> str:
+    """An account of this machine, or ""."""
+    if name and unix.account(name) is None:
+        raise UsageError(f"there is no account {name} on this machine", hint="getent passwd lists them")
+    return name
+
+
 def change_user(
     admin: Admin,
     name: str,
@@ -114,7 +122,10 @@ def change_user(
     changes = {field: value for field, value in given.items() if value is not None}
     if not changes:
         raise UsageError("nothing to change", hint="see cumulus user change --help")
-    changed = msgspec.structs.replace(admin.user(name), **changes)
+    former = admin.user(name)
+    if unix_user and unix_user != former.unix_user:
+        check_unix_user(unix_user)
+    changed = msgspec.structs.replace(former, **changes)
     admin.set_user(changed)
     return changed
 

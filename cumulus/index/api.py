@@ -171,6 +171,11 @@ class Directory(ABC):
     def members(self, group: str) -> list[str] | None:
         """Canonical ids of a group's users; None when there is no such group."""
 
+    def unix_users(self) -> dict[str, str]:
+        """Users (by name) whose files belong to an account of the machine, with its name; asked once at the
+        start of the service."""
+        return {}
+
     def close(self) -> None:
         """Give back what it holds."""
         return None

@@ -83,6 +83,11 @@ class DatabaseDirectory(Directory):
             query = "SELECT user_id FROM members WHERE group_name = ? ORDER BY user_id"
             return [row[0] for row in run(query, (group,)).fetchall()]
 
+    def unix_users(self) -> dict[str, str]:
+        with self._readers.run() as run:
+            found = run("SELECT name, unix_user FROM users WHERE unix_user != '' ORDER BY name").fetchall()
+            return {row[0]: row[1] for row in found}
+
     def forget(self) -> None:
         """Answer from the database the next time."""
         self._credentials.drop()

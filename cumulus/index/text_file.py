@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from cumulus import unix
 from cumulus.index.api import Directory
 from cumulus.model import Credential, User
 from cumulus.secrets import check_private
@@ -126,6 +127,8 @@ def _option(name: str, value: str) -> dict[str, Any]:
         return {"expires_ns": int(at.timestamp()) * 10**9}
     if name == "email":
         return {"email": value.lower()}
+    if name == "unix-user" and unix.account(value) is None:
+        raise ValueError("there is no such account on this machine")
     return {name.replace("-", "_"): value}
 
 
@@ -199,3 +202,6 @@ class TextFile(Directory):
 
     def members(self, group: str) -> list[str] | None:
         return self._now().groups.get(group)
+
+    def unix_users(self) -> dict[str, str]:
+        return {user.name: user.unix_user for user in self._now().users.values() if user.unix_user}

@@ -98,7 +98,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """What a backend can do. Without `atomic_replace` the floor above gives each body a name of its own;
     without `plain_names` people do not see keys as names below; `outside` says that others may change
     files behind our back (then listings are renewed by scans); `offsets`, that `open_range` and `join` are
-    there."""
+    there; `owners`, that `own_by` is."""
 
     atomic_replace: bool
     plain_names: bool
@@ -108,6 +108,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     ranges: bool = True
     outside: bool = False
     offsets: bool = False
+    owners: bool = False
 
 
 class Piece(NamedTuple):
@@ -294,6 +295,11 @@ class FileStore(ABC):
 
     def recovered(self) -> None:
         """The floor above has all that `recover` said, durably."""
+        return None
+
+    def own_by(self, owner_of: Callable[[bytes], tuple[int, int] | None]) -> None:
+        """`owner_of` says from a record to whom (uid, gid) the file of a new object belongs; None: to this
+        process's account. One that replaces another keeps its owner. Only with `owners`."""
         return None
 
     def mark(self) -> int | None:

@@ -166,12 +166,17 @@ class Draft:
         """Owner and mode of what is replaced, as far as we may. Raises `OSError`."""
         if old is None:
             return
+        self.give(old.st_uid, old.st_gid)
         own = os.fstat(self.fd)
-        if (own.st_uid, own.st_gid) != (old.st_uid, old.st_gid):
-            with contextlib.suppress(PermissionError):
-                self._files.set_owner(self.fd, old.st_uid, old.st_gid)
         if stat.S_IMODE(own.st_mode) != old.st_mode & 0o777:
             self._files.set_mode(self.fd, old.st_mode & 0o777)
+
+    def give(self, uid: int, gid: int) -> None:
+        """Make it that account's, if we may. Raises `OSError`."""
+        own = os.fstat(self.fd)
+        if (own.st_uid, own.st_gid) != (uid, gid):
+            with contextlib.suppress(PermissionError):
+                self._files.set_owner(self.fd, uid, gid)
 
     def unstamp(self) -> None:
         """Take the record away again."""

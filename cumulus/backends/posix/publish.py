@@ -12,7 +12,7 @@ import contextlib
 import os
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from cumulus.backends.posix import bodies, paths, sidecar
@@ -54,8 +54,17 @@ class Publisher:
         self._locks = locks
         self._journal = journal
         self._sync = sync
+        self.owner_of: Callable[[bytes], tuple[int, int] | None] = lambda _: None
 
     # a new body
+
+    def own(self, draft: Draft, old: os.stat_result | None, meta: bytes) -> None:
+        """Give the draft the owner and mode of what it replaces, or else the owner that its record says.
+        Raises `OSError`."""
+        if old is not None:
+            draft.adopt_mode(old)
+        elif owner := self.owner_of(meta):
+            draft.give(*owner)
 
     def publish(
         self, root: Root, name: str, draft: Draft, meta: bytes, if_token: IfToken, body: bytes | None
@@ -86,7 +95,7 @@ class Publisher:
             with paths.make_parent(root, segments, self._files) as parent:
                 old = bodies.look_for_write(parent, segments[-1], name)
                 check_token(name, old, if_token)
-                draft.adopt_mode(old)
+                self.own(draft, old, meta)
                 stamp = draft.stamp(name, _next_stamp(old, stripe), meta, sync=False)
                 before = token_of(old) if old else b""
                 change = Change(PUT, root.bucket, name, stamp, draft.inode, before, meta, body)
@@ -125,7 +134,7 @@ class Publisher:
                 return self._published(root, name, draft, now)
 
     def _settle(self, name: str, draft: Draft, old: os.stat_result | None, stamp: int, meta: bytes) -> int:
-        draft.adopt_mode(old)
+        self.own(draft, old, meta)
         stamp = draft.stamp(name, stamp, meta, self._sync)
         if self._sync:
             self._files.sync(draft.fd)

@@ -13,7 +13,7 @@ import fcntl
 import logging
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from cumulus.backends.posix import bodies, paths, records, sidecar
@@ -30,6 +30,7 @@ from cumulus.storage.api import Entry, Missing, StorageError
 _log: Final = logging.getLogger(__name__)
 _OPEN: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 Key = tuple[str, str]  # bucket, name
+Own = Callable[[Draft, os.stat_result | None, bytes], None]
 
 
 class _Found(NamedTuple):
@@ -58,13 +59,14 @@ class Past(NamedTuple):
 
 
 class Recovery:
-    """One pass over the journals in `path`."""
+    """One pass over the journals in `path`. `own` gives a draft its owner (`Publisher.own`)."""
 
-    def __init__(self, path: str, files: Files, buckets: Buckets, locks: Locks) -> None:
+    def __init__(self, path: str, files: Files, buckets: Buckets, locks: Locks, own: Own) -> None:
         self._path = path
         self._files = files
         self._buckets = buckets
         self._locks = locks
+        self._own = own
         self._roots: dict[int, Root] = {}  # one a file system
         self._past: dict[Key, Past] = {}
         self._done: list[str] = []  # journals that need not be read again
@@ -182,7 +184,7 @@ class Recovery:
             draft = Draft(root, self._files)
             try:
                 draft.write(change.body)
-                draft.adopt_mode(there)
+                self._own(draft, there, change.meta)
                 draft.stamp(change.name, change.stamp, change.meta, sync=False)
                 self._files.rename(root.tmp, draft.temporary, parent.fd, segments[-1])
             except OSError:

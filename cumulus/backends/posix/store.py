@@ -43,7 +43,13 @@ class PosixStore(FileStore):
     survives a power cut. `files`: the system calls. Raises `StorageError` where DIR cannot be used."""
 
     capabilities = Capabilities(
-        atomic_replace=True, plain_names=True, hardlink=True, concat=True, outside=True, offsets=True
+        atomic_replace=True,
+        plain_names=True,
+        hardlink=True,
+        concat=True,
+        outside=True,
+        offsets=True,
+        owners=True,
     )
 
     def __init__(self, path: str, *, fsync: bool = True, files: Files | None = None) -> None:
@@ -296,13 +302,18 @@ class PosixStore(FileStore):
         return status is not None and status.st_ino == record.inode
 
     def recover(self) -> Iterator[tuple[str, Entry]]:
-        self._recovery = Recovery(self._journals, self._files, self._buckets, self._locks)
+        self._recovery = Recovery(
+            self._journals, self._files, self._buckets, self._locks, self._publisher.own
+        )
         return self._recovery.run()
 
     def recovered(self) -> None:
         if self._recovery is not None:
             self._recovery.finish()
             self._recovery = None
+
+    def own_by(self, owner_of: Callable[[bytes], tuple[int, int] | None]) -> None:
+        self._publisher.owner_of = owner_of
 
     def mark(self) -> int | None:
         return self._journal.drops if self._fsync else None

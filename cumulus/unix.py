@@ -1,0 +1,36 @@
+"""Accounts of the machine, and whether this process may give files to them."""
+
+from __future__ import annotations
+
+import pwd
+import re
+from pathlib import Path
+from typing import Final, NamedTuple
+
+# capabilities(7): give a file away, and write, read and stamp it afterwards
+_NEEDED: Final = {"CAP_CHOWN": 0, "CAP_DAC_OVERRIDE": 1, "CAP_FOWNER": 3}
+NEEDS: Final = " and ".join((", ".join(list(_NEEDED)[:-1]), list(_NEEDED)[-1]))
+_EFFECTIVE: Final = re.compile(r"^CapEff:\s*([0-9a-f]+)$", re.MULTILINE)
+
+
+class Account(NamedTuple):
+    """User and group of files."""
+
+    uid: int
+    gid: int
+
+
+def account(name: str) -> Account | None:
+    """The account of that name; None where there is none."""
+    try:
+        found = pwd.getpwnam(name)
+    except (KeyError, ValueError):
+        return None
+    return Account(found.pw_uid, found.pw_gid)
+
+
+def may_give_files() -> bool:
+    """Whether this process can make files of any account and work with them."""
+    found = _EFFECTIVE.search(Path("/proc/self/status").read_text())
+    held = int(found[1], 16) if found else 0
+    return all(held >> bit & 1 for bit in _NEEDED.values())
