@@ -1,4 +1,5 @@
-"""Writes the generated pages: docs/protocol/messages.md from sector.wire, docs/cli.md from the commands.
+"""Writes the generated pages: docs/protocol/messages.md from sector.wire, docs/cli.md and
+docs/cumulus-cli.md from the commands, docs/s3-compat.md from the table of operations.
 
 `gen_docs.py` writes them; `gen_docs.py --check` ends with status 1 if a page is not what it would write.
 """
@@ -21,9 +22,11 @@ import msgspec
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import sector.wire
+from cumulus.cli import PROGRAM as CUMULUS
 from cumulus.rest.request import Operation
 from cumulus.rest.table import OPERATIONS
-from sector.cli.main import COMMANDS, cli
+from sector.cli.main import PROGRAM as SECTOR
+from sector.cli.program import LazyGroup, Program
 from sector.wire.base import REGISTRY, Request
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -41,6 +44,12 @@ from options, then `SECTOR_MASTER`, `SECTOR_USER`, `SECTOR_PASSWORD_FILE`, then 
 and `sector up` write (`SECTOR_CONFIG`, default `~/.config/sector/client.toml`). `SECTOR_DEBUG=1` adds the
 traceback to an error that is the program's own fault. `SECTOR_PORTS=20000-20999` is the range in which
 `sector up --port-base 0` looks for free ports."""
+CUMULUS_INTRO = """\
+Exit status: 0 success, 1 refused or failed, 2 wrong use, 130 on Ctrl-C. Errors are one line on standard
+error; `--json` prints one JSON document, a refusal `{"error": {"code", "message", "hint"}}`. Which Cumulus
+is meant comes from `--dir` or `--config`, then from `CUMULUS_DIR` or `CUMULUS_CONFIG`. `CUMULUS_DEBUG=1`
+adds the traceback to an error that is the program's own fault. What is done with the commands is in
+[guide/cumulus-admin.md](guide/cumulus-admin.md)."""
 COMPAT_INTRO = """\
 Made from the table of operations in `cumulus/rest/table.py`. *yes*: as Amazon S3 has it; *differs*: the note
 says in what; *no*: answered with 501 `NotImplemented`. A method that a resource does not have is answered
@@ -231,21 +240,15 @@ def help_text(command: click.Command, path: str) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def cli_page() -> str:
-    """docs/cli.md."""
-    lines = [
-        "# Commands",
-        "",
-        NOTE,
-        "",
-        *CLI_INTRO.splitlines(),
-        "",
-        "| command | what |",
-        "| --- | --- |",
-    ]
-    lines += [f"| [`sector {name}`](#sector-{name}) | {text} |" for name, (_, text) in COMMANDS.items()]
-    for path, command in commands(cli, "sector"):
-        lines += ["", f"## {path}", "", "```text", help_text(command, path), "```"]
+def cli_page(program: Program, intro: str) -> str:
+    """docs/cli.md, docs/cumulus-cli.md."""
+    name, command = program.name, program.command
+    assert isinstance(command, LazyGroup)
+    title = "Commands" if name == "sector" else "Commands of Cumulus"
+    lines = [f"# {title}", "", NOTE, "", *intro.splitlines(), "", "| command | what |", "| --- | --- |"]
+    lines += [f"| [`{name} {one}`](#{name}-{one}) | {text} |" for one, (_, text) in command.table.items()]
+    for path, found in commands(command, name):
+        lines += ["", f"## {path}", "", "```text", help_text(found, path), "```"]
     return "\n".join(lines) + "\n"
 
 
@@ -270,7 +273,8 @@ def compat_row(row: Operation) -> str:
 PAGES = {
     "docs/protocol/messages.md": messages_page,
     "docs/s3-compat.md": compat_page,
-    "docs/cli.md": cli_page,
+    "docs/cli.md": lambda: cli_page(SECTOR, CLI_INTRO),
+    "docs/cumulus-cli.md": lambda: cli_page(CUMULUS, CUMULUS_INTRO),
 }
 
 

@@ -127,7 +127,12 @@ def bucket_fields(one: Bucket, index: Index, directory: Directory) -> dict[str, 
 @shared_options
 @click.pass_obj
 def bucket_list(shared: Shared, owner: str | None) -> None:
-    """List the buckets."""
+    """List the buckets.
+
+    \b
+    Example:
+      cumulus --dir D bucket list --owner alice
+    """
     with shared.index() as (index, directory):
         whose = find_user(directory, owner).id if owner else None
         found = [bucket_fields(one, index, directory) for one in index.buckets(whose)]
@@ -147,7 +152,12 @@ def bucket_list(shared: Shared, owner: str | None) -> None:
 @shared_options
 @click.pass_obj
 def bucket_show(shared: Shared, name: str, odd: bool) -> None:
-    """Show the bucket NAME."""
+    """Show the bucket NAME.
+
+    \b
+    Example:
+      cumulus --dir D bucket show climate --odd
+    """
     with shared.index() as (index, directory):
         fields = bucket_fields(find(index, name), index, directory)
         if odd:
@@ -179,7 +189,12 @@ def _show_odd(shared: Shared, index: Index, name: str) -> None:
 @click.pass_obj
 def bucket_rescan(shared: Shared, name: str) -> None:
     """Take in now what others changed in the directory of the bucket NAME. A running server does so by
-    itself, every rescan_s seconds."""
+    itself, every rescan_s seconds.
+
+    \b
+    Example:
+      cumulus --dir D bucket rescan climate
+    """
     with opened(shared) as (index, directory, store):
         done = take_in(index, directory, store, find(index, name))
     shared.done(
@@ -196,7 +211,12 @@ def bucket_rescan(shared: Shared, name: str) -> None:
 @shared_options
 @click.pass_obj
 def bucket_chown(shared: Shared, name: str, user: str) -> None:
-    """Give the bucket NAME, and the objects in it that its owner owns, to USER."""
+    """Give the bucket NAME, and the objects in it that its owner owns, to USER.
+
+    \b
+    Example:
+      cumulus --dir D bucket chown climate bob
+    """
     with opened(shared) as (index, directory, store):
         to = find_user(directory, user)
         count = data.give(index, store, find(index, name), to)
@@ -211,7 +231,12 @@ def bucket_chown(shared: Shared, name: str, user: str) -> None:
 @shared_options
 @click.pass_obj
 def bucket_remove(shared: Shared, name: str, delete_data: bool) -> None:
-    """Remove the bucket NAME. One that is not empty goes only with --delete-data."""
+    """Remove the bucket NAME. One that is not empty goes only with --delete-data.
+
+    \b
+    Example:
+      cumulus --dir D bucket remove climate --delete-data
+    """
     with opened(shared) as (index, directory, store):
         found = find(index, name)
         count = data.delete(index, store, name) if delete_data else 0

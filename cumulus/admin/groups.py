@@ -26,7 +26,12 @@ def group() -> None:
 @shared_options
 @click.pass_obj
 def group_add(shared: Shared, name: str) -> None:
-    """Add the group NAME."""
+    """Add the group NAME.
+
+    \b
+    Example:
+      cumulus --dir D group add lab
+    """
     with shared.admin() as admin:
         admin.add_group(check_name(name, "group name"))
     shared.done(f"group {name} added", name=name)
@@ -36,7 +41,12 @@ def group_add(shared: Shared, name: str) -> None:
 @shared_options
 @click.pass_obj
 def group_list(shared: Shared) -> None:
-    """List the groups with their members."""
+    """List the groups with their members.
+
+    \b
+    Example:
+      cumulus --dir D group list
+    """
     with shared.admin() as admin:
         found = admin.groups()
     if shared.json:
@@ -50,7 +60,12 @@ def group_list(shared: Shared) -> None:
 @shared_options
 @click.pass_obj
 def group_remove(shared: Shared, name: str) -> None:
-    """Remove the group NAME with its quota; its members stay."""
+    """Remove the group NAME with its quota; its members stay.
+
+    \b
+    Example:
+      cumulus --dir D group remove lab
+    """
     with shared.admin() as admin:
         admin.remove_group(name)
     shared.done(f"group {name} removed", name=name)
@@ -63,7 +78,12 @@ def group_remove(shared: Shared, name: str) -> None:
 @shared_options
 @click.pass_obj
 def group_member(shared: Shared, name: str, joins: tuple[str, ...], leaves: tuple[str, ...]) -> None:
-    """Put users into the group NAME, or take them out."""
+    """Put users into the group NAME, or take them out.
+
+    \b
+    Example:
+      cumulus --dir D group member lab --add alice --remove bob
+    """
     if not joins and not leaves:
         raise UsageError("nothing to change", hint="give --add USER or --remove USER")
     with shared.admin() as admin:

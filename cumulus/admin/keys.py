@@ -148,7 +148,12 @@ def key_add(
 @shared_options
 @click.pass_obj
 def key_list(shared: Shared, name: str) -> None:
-    """List keys, of all users or of NAME. Secrets are not shown."""
+    """List keys, of all users or of NAME. Secrets are not shown.
+
+    \b
+    Example:
+      cumulus --dir D key list alice
+    """
     with shared.admin() as admin:
         found = admin.keys(name)
     if shared.json:
@@ -172,7 +177,12 @@ def key_list(shared: Shared, name: str) -> None:
 @shared_options
 @click.pass_obj
 def key_remove(shared: Shared, access_key: str) -> None:
-    """Remove ACCESS_KEY; servers refuse it within a second."""
+    """Remove ACCESS_KEY; servers refuse it within a second.
+
+    \b
+    Example:
+      cumulus --dir D key remove CU7KQ2PZX0V4M1LD8A3C
+    """
     with shared.admin() as admin:
         admin.remove_key(access_key)
     shared.done(f"key {access_key} removed", access_key=access_key)
@@ -184,7 +194,12 @@ def key_remove(shared: Shared, access_key: str) -> None:
 @shared_options
 @click.pass_obj
 def key_expire(shared: Shared, access_key: str, when: str) -> None:
-    """Let ACCESS_KEY expire WHEN: now (if not given), 2027-01-31, 30d from now, or never."""
+    """Let ACCESS_KEY expire WHEN: now (if not given), 2027-01-31, 30d from now, or never.
+
+    \b
+    Example:
+      cumulus --dir D key expire CU7KQ2PZX0V4M1LD8A3C 30d
+    """
     with shared.admin() as admin:
         at_ns = accounts.expire_key(admin, access_key, when)
     expires = at_ns / 10**9 if at_ns else None
@@ -196,7 +211,12 @@ def key_expire(shared: Shared, access_key: str, when: str) -> None:
 @click.pass_obj
 def key_rotate(shared: Shared) -> None:
     """Seal all secrets in the database with a new key in secret.key. Users' keys stay as they are; servers
-    that share the file go on. Copy the file again to your backup."""
+    that share the file go on. Copy the file again to your backup.
+
+    \b
+    Example:
+      cumulus --dir D key rotate
+    """
     path = shared.config().secret_key
     with shared.admin() as admin:
         count = admin.rotate()

@@ -91,7 +91,12 @@ def user_add(
 @shared_options
 @click.pass_obj
 def user_list(shared: Shared) -> None:
-    """List the users."""
+    """List the users.
+
+    \b
+    Example:
+      cumulus --dir D user list --json
+    """
     with shared.admin() as admin:
         found = admin.users()
     if shared.json:
@@ -112,7 +117,12 @@ def _states(one: User) -> str:
 @shared_options
 @click.pass_obj
 def user_show(shared: Shared, name: str) -> None:
-    """Show the user NAME with keys and usage."""
+    """Show the user NAME with keys and usage.
+
+    \b
+    Example:
+      cumulus --dir D user show alice
+    """
     with shared.admin() as admin:
         found, keys = admin.user(name), admin.keys(name)
     with shared.index() as (index, _):
@@ -149,7 +159,12 @@ def user_show(shared: Shared, name: str) -> None:
 @shared_options
 @click.pass_obj
 def user_rename(shared: Shared, name: str, new_name: str) -> None:
-    """Give the user NAME another one. Keys, buckets and rights stay."""
+    """Give the user NAME another one. Keys, buckets and rights stay.
+
+    \b
+    Example:
+      cumulus --dir D user rename bob robert
+    """
     with shared.admin() as admin:
         changed = accounts.change_user(admin, name, new_name=new_name)
     shared.done(f"user {name} is {new_name} now", name=new_name, id=changed.id)

@@ -87,7 +87,12 @@ def quota_set(
 @shared_options
 @click.pass_obj
 def quota_clear(shared: Shared, name: str | None, group: str | None, bucket: str | None) -> None:
-    """Take all limits of the user NAME, a group or a bucket away."""
+    """Take all limits of the user NAME, a group or a bucket away.
+
+    \b
+    Example:
+      cumulus --dir D quota clear alice
+    """
     scope, whose = scope_of(name, group, bucket)
     with shared.admin() as admin:
         admin.set_quota(Quota(scope=scope, name=whose))
@@ -101,7 +106,12 @@ def quota_clear(shared: Shared, name: str | None, group: str | None, bucket: str
 @shared_options
 @click.pass_obj
 def quota_show(shared: Shared, name: str | None, group: str | None, bucket: str | None) -> None:
-    """Show the quota of the user NAME, a group or a bucket, or all quotas, with what is used."""
+    """Show the quota of the user NAME, a group or a bucket, or all quotas, with what is used.
+
+    \b
+    Example:
+      cumulus --dir D quota show --group lab
+    """
     if name or group or bucket:
         _show(shared, *scope_of(name, group, bucket))
         return

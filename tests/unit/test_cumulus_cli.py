@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import shutil
 import sqlite3
 from pathlib import Path
@@ -15,7 +14,6 @@ import pytest
 from cumulus_commands import Commands
 
 from cumulus import cli
-from cumulus.admin.options import Shared
 from cumulus.admin.values import parse_count, parse_duration, parse_expiry, parse_size, time_text
 from cumulus.config import Config, load_config
 from cumulus.opening import open_index
@@ -351,22 +349,6 @@ def test_help_of_every_command_has_a_line(capsys: pytest.CaptureFixture[str]) ->
     assert "Usage: cumulus" in capsys.readouterr().err
     assert cli.run(["--json"]) == 2
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "usage"
-
-
-def test_commands_of_the_guide_can_be_typed() -> None:
-    """Each line of its sh blocks is taken by the parser."""
-    page = Path(__file__).resolve().parents[2] / "docs" / "guide" / "cumulus-admin.md"
-    lines = [line for line in page.read_text().splitlines() if line.startswith("cumulus ")]
-    assert len(lines) > 20
-    for line in lines:
-        words = shlex.split(line, comments=True)[1:]
-        command: click.Command = cli.cli
-        context = click.Context(cli.cli, obj=Shared())
-        while isinstance(command, click.Group):
-            name, found, words = command.resolve_command(context, words)
-            assert found is not None, line
-            command, context = found, click.Context(found, parent=context, info_name=name)
-        command.make_context(context.info_name, list(words), parent=context.parent)
 
 
 # values -----------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import shlex
 import subprocess
 import sys
 from ast import literal_eval
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,20 @@ import pytest
 from twisted.internet import endpoints
 from twisted.internet.task import Clock
 
-from sector.cli.main import Shared, cli
+import cumulus.admin.options
+import cumulus.cli
+import sector.cli.main
 from sector.config import SECTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-WRITTEN = [page for page in PAGES if page.name not in ("cli.md", "messages.md")]
+WRITTEN = [page for page in PAGES if page.name not in ("cli.md", "cumulus-cli.md", "messages.md")]
+# program -> (its command, what all its commands share)
+PROGRAMS: dict[str, tuple[click.Command, Callable[[], object]]] = {
+    "sector": (sector.cli.main.cli, sector.cli.main.Shared),
+    "cumulus": (cumulus.cli.cli, cumulus.admin.options.Shared),
+}
+STARTS = tuple(f"{name} " for name in PROGRAMS)
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -46,18 +54,19 @@ def blocks(page: Path, *kinds: str) -> Iterator[tuple[str, str]]:
 
 
 def shown_commands() -> Iterator[tuple[str, str]]:
-    """(where, command line) of every `sector …` line in a sh block of README and docs."""
+    """(where, command line) of every line of a program in a sh block of README and docs."""
     for page in WRITTEN:
         for where, text in blocks(page, "sh"):
             for line in text.splitlines():
                 command = line.removeprefix("./dev ")
-                if command.startswith("sector "):
+                if command.startswith(STARTS):
                     yield where, command
 
 
 def all_commands() -> list[tuple[str, click.Command]]:
     """Every command with its full name."""
-    return list(generator().commands(cli, "sector"))
+    walk = generator().commands
+    return [found for name, (command, _) in PROGRAMS.items() for found in walk(command, name)]
 
 
 def examples() -> Iterator[tuple[str, str]]:
@@ -66,18 +75,23 @@ def examples() -> Iterator[tuple[str, str]]:
         text = f"{command.help or ''}\n{command.epilog or ''}"
         for line in text.splitlines():
             example = re.split(r"\s{2,}", line.strip())[0]
-            if example.startswith("sector "):
+            if example.startswith(STARTS):
                 yield path, example
 
 
 def parse(line: str) -> None:
     """Parse a command line as the program would, without running it. Raises click.UsageError."""
     words = shlex.split(line, comments=True)
-    words = words[: min([i for i, word in enumerate(words) if word in (">", "<", "|", "<<")] + [len(words)])]
-    command: click.Command = cli
-    ctx = click.Context(cli, info_name="sector", obj=Shared())
-    arguments = words[1:]
+    words = words[
+        : min([i for i, word in enumerate(words) if word in (">", ">>", "<", "|", "<<")] + [len(words)])
+    ]
+    program, *arguments = words
+    command, shared = PROGRAMS[program]
+    ctx = click.Context(command, info_name=program, obj=shared())
     while isinstance(command, click.Group):
+        if command.params and arguments and arguments[0].startswith("-"):
+            ctx = command.make_context(program, list(arguments), obj=shared())
+            arguments = [*ctx._protected_args, *ctx.args]
         if not arguments:
             return
         name, found, arguments = command.resolve_command(ctx, arguments)
@@ -120,6 +134,10 @@ def test_a_wrong_command_line_would_be_found() -> None:
         "sector ls a b c",
         "sector job show",
         "sector up --slaves 0",
+        "cumulus frob",
+        "cumulus --dir",
+        "cumulus --dir D user add",
+        "cumulus user add a --weight 0",
     ):
         with pytest.raises(click.UsageError):
             parse(line)
@@ -129,7 +147,8 @@ def test_every_command_has_help_and_an_example() -> None:
     """`--help` everywhere, with examples (design section 9)."""
     for path, command in all_commands():
         assert command.help, f"{path} has no help"
-        assert "  sector " in f"{command.help}{command.epilog or ''}", f"{path} --help shows no example"
+        shown = f"  {path.split()[0]} " in f"{command.help}{command.epilog or ''}"
+        assert shown, f"{path} --help shows no example"
 
 
 @pytest.mark.parametrize("name", ["wordcount", "find_dwarfs", "inverted_index", "terasort"])
