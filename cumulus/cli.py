@@ -63,7 +63,7 @@ def as_ours(error: Exception) -> SectorError | None:
     if isinstance(error, StillUsed):
         return InUse(text, hint="--give-to USER or --delete-data says what becomes of it")
     if isinstance(error, Away):
-        return Unavailable(text, hint="check the database's file, its disk and who holds it; try again")
+        return Unavailable(text, hint="check that the database answers, its disk and who holds it; try again")
     return SectorError(text)
 
 

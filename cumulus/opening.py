@@ -18,7 +18,8 @@ from cumulus.storage.api import FileStore
 from sector.errors import BadConfig, SectorError, UsageError
 
 
-def _options(config: Config) -> Options:
+def database_options(config: Config) -> Options:
+    """What `[database]` says of PostgreSQL."""
     database = config.database
     password = str(config.file(database.password_file)) if database.password_file else ""
     return Options(password_file=password, connections=database.connections)
@@ -44,7 +45,7 @@ def open_index(
 ) -> tuple[Index, Directory]:
     """Index and users; `complain` hears of errors in a changed file of users. Close the index first, then
     the directory. Raises `BadConfig`, `LocalIO`, `IndexFailure`."""
-    sync, options = config.storage.fsync, _options(config)
+    sync, options = config.storage.fsync, database_options(config)
     if config.auth.source == "file":
         users = TextFile(config.file(config.auth.file), complain)
         return make_index(config.database_url, directory=users, sync=sync, clock=clock, options=options)
@@ -58,7 +59,7 @@ def open_admin(config: Config) -> SqlAdmin:
     if config.auth.source == "file":
         where = config.file(config.auth.file)
         raise UsageError(f"users are in the file {where}", hint="change it with an editor")
-    return make_admin(config.database_url, Keyring(config.secret_key), options=_options(config))
+    return make_admin(config.database_url, Keyring(config.secret_key), options=database_options(config))
 
 
 def open_store(config: Config) -> FileStore:

@@ -8,7 +8,6 @@ import functools
 import itertools
 import os
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
@@ -28,6 +27,16 @@ SETTINGS = (
     "autovacuum=off",
     "log_min_messages=fatal",
 )
+# Runs the server; ends it when we are gone. A line on its input starts it or is a signal that ends it.
+KEEPER = """
+while read -r word; do
+    case $word in
+    start) "$@" & pid=$! ;;
+    *) kill -"$word" "$pid"; wait "$pid"; pid=; echo ended ;;
+    esac
+done
+[ -z "$pid" ] || { kill -INT "$pid"; wait "$pid"; }
+"""
 _names = itertools.count(1)
 
 
@@ -48,7 +57,7 @@ class Postgres:
     def __init__(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="cumulus-pg-"))
         (self.port,) = free_ports(1)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._runs = False
         self._as: list[str] = []
         if os.getuid() == 0:
             for user in ("postgres", "nobody"):
@@ -62,10 +71,30 @@ class Postgres:
         self._run("initdb", "-D", str(self.directory / "data"), "-U", "cumulus", "-E", "UTF8", "--no-sync",
                   "--locale=C.UTF-8", "--auth-local=trust", "--auth-host=scram-sha-256", f"--pwfile={secret}",
                   "--no-instructions")  # fmt: skip
+        options = [f"-c{one}" for one in SETTINGS]
+        options += [f"-cport={self.port}", "-clisten_addresses=127.0.0.1"]
+        options += [f"-cunix_socket_directories={self.directory}"]
+        with (self.directory / "log").open("ab") as log:
+            self._keeper = subprocess.Popen(
+                ["sh", "-c", KEEPER, "sh",
+                 *self._command("postgres", "-D", str(self.directory / "data"), *options)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd="/",
+                start_new_session=True,
+                text=True,
+            )  # fmt: skip
         self.start()
 
+    def _tell(self, word: str) -> None:
+        assert self._keeper.stdin is not None
+        self._keeper.stdin.write(f"{word}\n")
+        self._keeper.stdin.flush()
+
     def _command(self, program: str, *arguments: str) -> list[str]:
-        return ["setpriv", *self._as, "--pdeathsig=INT", str(programs() / program), *arguments]
+        inside = str(programs() / program)
+        return ["setpriv", *self._as, inside, *arguments] if self._as else [inside, *arguments]
 
     def _run(self, program: str, *arguments: str) -> None:
         done = subprocess.run(
@@ -75,20 +104,11 @@ class Postgres:
 
     def start(self) -> None:
         """Run, and wait until it answers."""
-        options = [f"-c{one}" for one in SETTINGS]
-        options += [f"-cport={self.port}", "-clisten_addresses=127.0.0.1"]
-        options += [f"-cunix_socket_directories={self.directory}"]
-        with (self.directory / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command("postgres", "-D", str(self.directory / "data"), *options),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd="/",
-            )
+        self._tell("start")
+        self._runs = True
         end = time.monotonic() + 60
         while not self.answers():
-            assert self._process.poll() is None and time.monotonic() < end, self.log()
+            assert time.monotonic() < end, self.log()
             time.sleep(0.02)
 
     def answers(self) -> bool:
@@ -102,12 +122,12 @@ class Postgres:
         """What it has said."""
         return (self.directory / "log").read_text()
 
-    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """End it: SIGINT cuts all connections, SIGQUIT is a crash."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.send_signal(how)
-            process.wait(60)
+    def stop(self, how: str = "INT") -> None:
+        """End it: INT cuts all connections, QUIT is a crash."""
+        if self._runs:
+            self._runs = False
+            self._tell(how)
+            assert self._keeper.stdout is not None and self._keeper.stdout.readline() == "ended\n", self.log()
 
     def execute(self, query: str, database: str = "postgres") -> list[tuple[object, ...]]:
         """Run a statement and give its rows."""
@@ -131,7 +151,7 @@ class Postgres:
 
     def remove(self) -> None:
         """Stop, and leave nothing."""
-        self.stop()
+        self._keeper.communicate()
         shutil.rmtree(self.directory, ignore_errors=True)
 
 

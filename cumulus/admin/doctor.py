@@ -18,7 +18,7 @@ from cumulus.admin import data
 from cumulus.admin.buckets import opened
 from cumulus.admin.options import Shared, shared_options
 from cumulus.config import Config
-from cumulus.index.api import Change, Index, Put, Remove
+from cumulus.index.api import Change, Index, IndexFailure, Put, Remove
 from cumulus.model import Bucket, Versioning
 from cumulus.ops.names import BODIES, ODD, VERSIONS
 from cumulus.ops.rows import meta_of, row_of
@@ -45,6 +45,8 @@ def check_database(config: Config) -> Finding:
     """The tables are there and whole."""
     from cumulus.index.registry import sqlite_path
 
+    if config.several_servers:
+        return _check_postgres(config)
     path = sqlite_path(config.database_url)
     try:
         connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
@@ -58,6 +60,40 @@ def check_database(config: Config) -> Finding:
     if answer != "ok":
         return Finding("database", "failed", f"{path}: {answer}", "restore a backup, then doctor --rebuild")
     return Finding("database", "ok", f"{path}, version {version}")
+
+
+def _check_postgres(config: Config) -> Finding:
+    import psycopg
+
+    from cumulus.index.postgres_pool import Target, failure
+    from cumulus.opening import database_options
+
+    hint = "check [database], and that PostgreSQL runs and lets this machine in"
+    try:
+        target = Target(config.database_url, database_options(config).password_file)
+        with target.connect() as connection:
+            there = connection.execute("SELECT to_regclass('alembic_version') IS NOT NULL").fetchone()
+            if not there or not there[0]:
+                return Finding(
+                    "database", "failed", f"{target.where}: has no tables", "cumulus init makes them"
+                )
+            version = (connection.execute("SELECT version_num FROM alembic_version").fetchone() or ("none",))[
+                0
+            ]
+            unsafe = connection.execute(
+                "SELECT name FROM pg_settings WHERE name IN ('fsync', 'full_page_writes') AND setting = 'off'"
+            ).fetchall()
+    except SectorError as bad:
+        return Finding("database", "failed", bad.message, bad.hint)
+    except IndexFailure as bad:
+        return Finding("database", "failed", str(bad), hint)
+    except psycopg.Error as bad:
+        return Finding("database", "failed", str(failure(bad, target.where)), hint)
+    text = f"{target.where}, version {version}"
+    if unsafe:
+        text += f"; {' and '.join(name for (name,) in unsafe)} off"
+        return Finding("database", "warning", text, "a power cut may damage the database: turn it on")
+    return Finding("database", "ok", text)
 
 
 def check_secrets(config: Config) -> Finding:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -11,11 +12,12 @@ from cumulus.admin.keys import Told, as_option, secret_to_option, tell_key
 from cumulus.admin.options import Shared, shared_options
 from cumulus.admin.values import check_name
 from cumulus.config import FILE, commented, parse_config
-from cumulus.index.registry import make_admin
+from cumulus.index.registry import is_postgres
 from cumulus.model import User
+from cumulus.opening import open_admin
 from cumulus.secrets import Keyring, new_access_key, new_secret, new_user_id
 from sector.config import write_private
-from sector.errors import Exists, LocalIO
+from sector.errors import Exists, LocalIO, UsageError
 
 
 @click.command("init")
@@ -23,6 +25,8 @@ from sector.errors import Exists, LocalIO
 @click.option("--host", default=None, help="Address to listen on.  [default: 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65535), default=None, help="Port of S3.  [default: 8888]")
 @click.option("--admin", "name", default="admin", show_default=True, help="Name of the administrator.")
+@click.option("--database", "url", metavar="URL", help="postgresql://USER@HOST:PORT/NAME instead of a file.")
+@click.option("--password-file", metavar="FILE", help="PostgreSQL: the password, mode 0600.")
 @secret_to_option
 @as_option
 @shared_options
@@ -33,6 +37,8 @@ def init(
     host: str | None,
     port: int | None,
     name: str,
+    url: str | None,
+    password_file: str | None,
     secret_to: str | None,
     form: str | None,
 ) -> None:
@@ -44,19 +50,21 @@ def init(
       cumulus init /srv/cumulus
       cumulus init /srv/cumulus --host 0.0.0.0 --secret-to admin.secret
       cumulus init my-s3 --as s3cmd --secret-to s3cfg
+      cumulus init /etc/cumulus --database postgresql://cumulus@db1/cumulus --password-file /etc/cumulus/db
     """
     where = Path(directory).absolute()
     file = where / FILE
     if file.exists():
         raise Exists(f"{file}: is there already", hint="choose another directory, or change the file")
     server = {key: value for key, value in (("host", host), ("port", port)) if value is not None}
-    text = commented({"server": server})
+    text = commented({"server": server, **_database(url, password_file)})
     config = parse_config(text, str(file))
     check_name(name)
     _directory(where)
     key_file = config.secret_key
-    keyring = Keyring(key_file) if key_file.exists() else Keyring.create(key_file)
-    admin = make_admin(config.database_url, keyring)
+    if not key_file.exists():
+        Keyring.create(key_file)
+    admin = open_admin(config)
     try:
         user = User(id=new_user_id(), name=name, admin=True)
         admin.add_user(user)
@@ -70,6 +78,19 @@ def init(
     fields = {"dir": str(where), "config": str(file), "host": config.server.host, "port": config.server.port}
     text = f"{where} is made; start it with: cumulus serve {directory}"
     tell_key(shared, config, made, Told(secret_to, form), text, name=name, id=user.id, **fields)
+
+
+def _database(url: str | None, password_file: str | None) -> dict[str, dict[str, Any]]:
+    """The settings of another database than a file in DIR."""
+    if url is None:
+        if password_file is not None:
+            raise UsageError("--password-file belongs to --database")
+        return {}
+    database = {"url": url}
+    if password_file is not None:
+        database["password_file"] = str(Path(password_file).absolute())
+    source = {"auth": {"source": "postgresql"}} if is_postgres(url) else {}
+    return {"database": database, **source}
 
 
 def _directory(where: Path) -> None:

@@ -13,11 +13,15 @@ MOST: Final = 4096
 
 
 class Fresh(Generic[K, V]):
-    """At most 4,096 answers, each at most `seconds` old. Safe for several threads."""
+    """At most 4,096 answers, each at most `seconds` old; None ("there is none") is not kept, so that what is
+    new is there at once, unless `keep_none`. Safe for several threads."""
 
-    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, seconds: float, clock: Callable[[], float] = time.monotonic, *, keep_none: bool = False
+    ) -> None:
         self._seconds = seconds
         self._clock = clock
+        self._keep_none = keep_none
         self._kept: dict[K, tuple[float, V]] = {}
         self._epoch = 0
         self._lock = threading.Lock()
@@ -33,7 +37,8 @@ class Fresh(Generic[K, V]):
         with self._lock:
             if len(self._kept) >= MOST:
                 self._kept.clear()
-            if epoch == self._epoch:  # an answer from before a change is not kept
+            # an answer from before a change is not kept
+            if epoch == self._epoch and (answer is not None or self._keep_none):
                 self._kept[key] = (now, answer)
         return answer
 

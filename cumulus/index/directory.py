@@ -41,7 +41,7 @@ class DatabaseDirectory(Directory):
         self._readers = readers
         self._keyring = keyring
         self._credentials: Fresh[str, Credential | None] = Fresh(FRESH_S)
-        self._users: Fresh[tuple[str, str], User | None] = Fresh(FRESH_S)
+        self._users: Fresh[tuple[str, str], User | None] = Fresh(FRESH_S, keep_none=True)
         self._members: Fresh[str, list[str] | None] = Fresh(FRESH_S)
 
     def credential(self, access_key: str) -> Credential | None:

@@ -135,7 +135,7 @@ class PostgresIndex(Index):
         self._clock = clock
         self._pool = Pool(target, connections)
         self._leader = Leader(target)
-        self._buckets: Fresh[str, Bucket] = Fresh(FRESH_S)
+        self._buckets: Fresh[str, Bucket | None] = Fresh(FRESH_S)
         self._scopes = Scopes(self._pool, directory, self._owner, FRESH_S)
         self._leases = Leases(self._pool, self._scopes.charged, self._scopes.name_of, clock, life_s)
         self._combiner: Combiner[_Told, None] = Combiner(self._apply_all)
@@ -194,19 +194,17 @@ class PostgresIndex(Index):
 
     # buckets
     def bucket(self, name: str) -> Bucket | None:
-        try:
-            return self._buckets.get(name, self._read_bucket)
-        except NoSuch:
-            return None  # not kept: a bucket that another server makes is there at once
+        return self._buckets.get(name, self._read_bucket)
 
-    def _read_bucket(self, name: str) -> Bucket:
+    def _read_bucket(self, name: str) -> Bucket | None:
         found = self._pool.one("SELECT record FROM buckets WHERE name = ?", (name,))
-        if found is None:
-            raise NoSuch(f"there is no bucket {name}")
-        return _bucket.decode(found[0])
+        return _bucket.decode(found[0]) if found is not None else None
 
-    def _owner(self, bucket: str) -> str:
-        return self._buckets.get(bucket, self._read_bucket).owner
+    def _owner(self, name: str) -> str:
+        bucket = self.bucket(name)
+        if bucket is None:
+            raise NoSuch(f"there is no bucket {name}")
+        return bucket.owner
 
     def buckets(self, owner: str | None = None) -> list[Bucket]:
         query = "SELECT record FROM buckets WHERE ?1::text IS NULL OR owner = ?1 ORDER BY name"

@@ -67,8 +67,8 @@ class RemoteDirectory(Directory):
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        self._credentials: Fresh[str, Credential | None] = Fresh(FRESH_S)
-        self._users: Fresh[str, User | None] = Fresh(FRESH_S)
+        self._credentials: Fresh[str, Credential | None] = Fresh(FRESH_S, keep_none=True)
+        self._users: Fresh[str, User | None] = Fresh(FRESH_S, keep_none=True)
 
     def credential(self, access_key: str) -> Credential | None:
         return self._credentials.get(access_key, lambda key: self._link.call("credential", key))
@@ -95,7 +95,7 @@ class RemoteIndex(Index):
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        self._buckets: Fresh[str, Bucket | None] = Fresh(FRESH_S)
+        self._buckets: Fresh[str, Bucket | None] = Fresh(FRESH_S, keep_none=True)
 
     def forget(self) -> None:
         """Ask the head the next time."""

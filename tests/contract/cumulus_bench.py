@@ -77,7 +77,7 @@ class Bench:
         self.index: Index
         self.directory: Directory
         self.index, self.directory = make_index(
-            self.url, self.keyring, sync=False, clock=self.clock, options=options
+            self.url, self.keyring, sync=kind == "postgresql", clock=self.clock, options=options
         )
         self.head = self.index, self.directory
         self.server: IndexServer | None = None
