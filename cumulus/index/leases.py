@@ -21,7 +21,7 @@ from cumulus.index.api import Away, IndexFailure, OverQuota, Reservation
 from cumulus.index.combine import Combiner
 from cumulus.index.postgres_pool import Connection, Pool, failure
 
-LIFE_S: Final = 12.0
+LIFE_S: Final = 10.0
 _TURNS: Final = 5  # renewals in the life of a holder
 _OVER: Final = "CU001"  # the state that `cumulus_reserve` gives when the holder's time is over
 _RESERVE: Final = "SELECT * FROM cumulus_reserve($1::bigint, $2::json, $3::bigint)"

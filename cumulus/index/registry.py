@@ -33,7 +33,7 @@ class Options:
 
     password_file: str = ""
     connections: int = 8
-    life_s: float = 12.0
+    life_s: float = 10.0
 
 
 def is_postgres(url: str) -> bool:
