@@ -50,6 +50,7 @@ LONG = {
     "test_s3_readme": 45,
     "test_s3_redirect": 20,
     "test_s3_serve": 50,
+    "test_s3_two_servers": 50,
 }
 INTERRUPTED = 130
 # how parts name what failed: pytest, the C runner, the fuzz targets
