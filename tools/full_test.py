@@ -46,6 +46,7 @@ LONG = {
     "test_hostile_counts": 20,
     "test_s3_admin_page": 20,
     "test_s3_clients": 50,
+    "test_s3bench_live": 40,
     "test_s3_crash_trees": 80,
     "test_s3_readme": 45,
     "test_s3_redirect": 20,

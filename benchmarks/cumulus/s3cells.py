@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from s3clients import CLIENTS, Client, Copy, boto_client, md5_s
-from s3servers import SERVERS, Served, Site, cumulus, load, make_bucket
+from s3servers import SERVERS, Served, Site, cumulus, load, make_bucket, origin
 
 from sector.bench.common import program
 from sector.errors import SectorError
@@ -209,3 +209,49 @@ def complete(bench: Bench, server: str, parts: int, part_bytes: int) -> dict[str
         raise SectorError(f"{server}: the object is not its parts")
     rate = parts * part_bytes / MB / sent_s
     return {"bytes": size, "parts": parts, "complete_s": round(took, 3), "up_mb_per_s": round(rate, 1)}
+
+
+# ---- clients x redirection x storage -------------------------------------------------------------
+STORAGES = {
+    "posix": "",
+    "memory": 'backend = "memory"',
+    "fsspec": 'backend = "fsspec:file://{folder}/objects"',
+}
+LOADED = MB  # bytes of an object
+LOADED_WORDS = ("--size", str(LOADED), "--keys", "16")
+
+
+def storage_settings(storage: str, folder: Path) -> str:
+    """The section that chooses it."""
+    return f"[storage]\n{STORAGES[storage].format(folder=folder)}\n"
+
+
+@contextmanager
+def reached(folder: Path, storage: str, redirected: bool) -> Iterator[Served]:
+    """A server with that storage, or a point that redirects to it, with the bucket and its objects."""
+    user = origin(folder)
+    workers = 1 if storage == "memory" else 2
+    with cumulus(folder, storage_settings(storage, folder), workers=workers, user=user) as served:
+        make_bucket(served)
+        whole(load(served, "put", *LOADED_WORDS, "--requests", "16", "--connections", "4"), storage)
+        if not redirected:
+            yield served
+            return
+        (folder / "hosts").write_text(f"{served.url}\n")
+        more = f'[redirect]\nmode = "round-robin"\npoint = true\nhosts_file = "{folder}/hosts"\n'
+        with cumulus(folder, more, name="point", user=user) as point:
+            yield point
+
+
+def loaded(bench: Bench, storage: str, redirected: bool, seconds: float) -> dict[str, Any]:
+    """10^6 bytes/s that 1 to 64 clients get and put together."""
+    row: dict[str, Any] = {"clients": [1, 4, 16, 64], "get_mbps": [], "put_mbps": []}
+    with bench.scratch(storage) as folder, reached(folder, storage, redirected) as served:
+        for op in ("get", "put"):
+            for clients in row["clients"]:
+                words = [*LOADED_WORDS, "--connections", str(clients)]
+                timing = ["--seconds", str(seconds), "--warm", "1", "--grace", "60", "--follow"]
+                found = whole(load(served, op, *words, *timing), f"{storage} {op}")
+                rate = found["taken_per_s"] if op == "get" else found["bytes_out"] / found["seconds"]
+                row[f"{op}_mbps"].append(round(rate / 1e6, 1))
+    return row

@@ -140,12 +140,35 @@ def complete_lines(found: Found, _: Sequence[str]) -> Iterator[Line]:
     )
 
 
+def load_lines(found: Found, _: Sequence[str]) -> Iterator[Line]:
+    """Many clients; for comparison."""
+    for storage in ("posix", "memory", "fsspec"):
+        for way in ("direct", "redirected"):
+            texts = []
+            for op in ("get", "put"):
+                rates = found.lists(f"load-{storage}-{way}", f"{op}_mbps")
+                texts.append(f"{op.upper()} " + "/".join(number(one, "{:.0f}") for one in rates or [None]))
+            yield Line(f"1 MB objects, {storage}, {way}, 1/4/16/64 clients", [], "MB/s: " + ", ".join(texts))
+
+
+def replication_lines(found: Found, _: Sequence[str]) -> Iterator[Line]:
+    """More servers."""
+    rates = {count: found.median(f"replication-{count}", "mb_per_s") for count in (1, 2, 4, 8)}
+    yield Line(
+        "80 clients that follow redirections, servers behind 100 Mb/s each",
+        [Figure("x one server, 8 servers", ratio(rates[8], rates[1]), 7.0, form="{:.2f}")],
+        ", ".join(f"{count}: {number(one)} MB/s" for count, one in rates.items()),
+    )
+
+
 ALL: dict[str, Callable[[Found, Sequence[str]], Iterator[Line]]] = {
     "Throughput": throughput_lines,
     "Small objects": small_lines,
     "At 70 % of the maximum": open_lines,
     "Slow disks": sync_lines,
     "Large uploads": complete_lines,
+    "Clients, redirection, storage": load_lines,
+    "More servers": replication_lines,
 }
 WORDS = {"aim": "reach the aim", "ok": "reach what they must", "**missed**": "miss", "-": "not measured"}
 
@@ -177,5 +200,7 @@ def markdown(found: Found, settings: str, sizes: Sequence[str]) -> str:
         out += ["", f"## {head}", "", "| what | figures (must) | beside | |", "| --- | --- | --- | --- |"]
         for line in group:
             figures = "<br>".join(figure.text for figure in line.figures) or "-"
-            out.append(f"| {line.what} | {figures} | {line.beside} | {line.verdict} |")
+            out.append(
+                f"| {line.what} | {figures} | {line.beside} | {line.verdict if line.figures else ''} |"
+            )
     return "\n".join(out) + "\n"

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from sector.bench.common import program
@@ -42,9 +42,7 @@ class Served:
     key: str = KEY
     secret: str = SECRET
     bucket: str = "bench"
-    admin_port: int = 0
     data: Path | None = None
-    more: dict[str, str] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
@@ -171,32 +169,54 @@ def peer_program(name: str) -> str:
 
 
 # ---- S3 servers ----------------------------------------------------------------------------------
-def cumulus_settings(port: int, admin: int, more: str = "") -> str:
+def cumulus_settings(port: int, admin: int, more: str = "", workers: int = 2) -> str:
     """The settings of all figures; `more` adds sections."""
-    return f"[server]\nport = {port}\nworkers = 2\n[admin]\nport = {admin}\n{more}"
+    return f"[server]\nport = {port}\nworkers = {workers}\n[admin]\nport = {admin}\n{more}"
 
 
-def made(command: list[str]) -> dict[str, str]:
-    """What `cumulus init --json` prints. Raises SectorError."""
+@dataclass(frozen=True)
+class Origin:
+    """A Cumulus that was made and never served, to be copied: servers that know the same user and key."""
+
+    directory: Path
+    key: str
+    secret: str
+
+    def copy(self, directory: Path, settings: str) -> None:
+        """One of them, with settings of its own."""
+        shutil.copytree(self.directory, directory)
+        (directory / "cumulus.toml").write_text(settings)
+
+
+def origin(folder: Path) -> Origin:
+    """`cumulus init`. Raises SectorError."""
+    directory = folder / "origin"
+    command = [str(CUMULUS), "init", str(directory), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     if done.returncode:
         raise SectorError(f"cumulus init failed: {(done.stdout + done.stderr).strip()[-300:]}")
-    found: dict[str, str] = json.loads(done.stdout)
-    return found
+    found = json.loads(done.stdout)
+    return Origin(directory, found["access_key"], found["secret_key"])
 
 
 @contextmanager
 def cumulus(
-    folder: Path, more: str = "", environment: Mapping[str, str] | None = None, name: str = "cumulus"
+    folder: Path,
+    more: str = "",
+    environment: Mapping[str, str] | None = None,
+    name: str = "cumulus",
+    workers: int = 2,
+    user: Origin | None = None,
 ) -> Iterator[Served]:
-    """Ours, with two workers, everything synced. `more`: further sections of the settings."""
+    """Ours, with two workers, everything synced. `more`: further sections of the settings; `user`: whose keys
+    it knows, else a new one's."""
     port, admin = free_ports(2)
-    directory = folder / "cumulus"
-    first = made([str(CUMULUS), "init", str(directory), "--json"])
-    (directory / "cumulus.toml").write_text(cumulus_settings(port, admin, more))
+    first = user or origin(folder)
+    directory = folder / name
+    first.copy(directory, cumulus_settings(port, admin, more, workers))
     command = [str(CUMULUS), "serve", str(directory), "--log-format", "json"]
     with running(name, command, folder, port, environment) as process:
-        yield Served(name, port, folder, process, first["access_key"], first["secret_key"], admin_port=admin)
+        yield Served(name, port, folder, process, first.key, first.secret)
 
 
 @contextmanager
@@ -268,7 +288,7 @@ def nginx(folder: Path) -> Iterator[Served]:
 
 @contextmanager
 def sshd(folder: Path) -> Iterator[Served]:
-    """OpenSSH with keys made for this run; `more` has the client's options."""
+    """OpenSSH with keys made for this run."""
     (port,) = free_ports(1)
     (folder / "data").mkdir()
     for name in ("host", "user"):

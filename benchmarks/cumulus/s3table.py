@@ -2,14 +2,15 @@
 
     ./dev bench cumulus                     measures what is missing, writes s3.md and s3.json
     ./dev bench cumulus --quick             one short run of each
-    ./dev bench cumulus --only throughput,small,open,syncs,complete
+    ./dev bench cumulus --only throughput,small,open,syncs,complete,load,replication
     ./dev bench cumulus --cell 512M-curl    cells whose name holds this, once more, whatever is there
     ./dev bench cumulus --list              names of all cells, and how many good runs each has
     ./dev bench cumulus --fresh             forget earlier results
     ./dev bench cumulus --show              measures nothing
 
 Results are lines of JSON in benchmarks/results/ (git ignores it); a cell that has its runs is not measured
-again, so a run that was stopped goes on. Servers lie in temporary directories below TMPDIR.
+again, so a run that was stopped goes on. Pictures are written beside the document. Servers lie in temporary
+directories below TMPDIR.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import s3cells
 import s3judge
+import s3nets
+import s3pictures
 from s3servers import why_missing
 from table import Cell, measure, plan, say
 
@@ -114,12 +117,38 @@ def complete(effort: Effort, bench: s3cells.Bench) -> Iterator[Cell]:
         yield Cell("complete", f"complete-{server}", 5 + effort.parts, work, min(effort.runs, 3), (server,))
 
 
+def loads(effort: Effort, bench: s3cells.Bench) -> Iterator[Cell]:
+    """More and more clients, with and without a redirection, over each storage."""
+    for storage in s3cells.STORAGES:
+        for way in ("direct", "redirected"):
+
+            def work(_: int, storage: str = storage, away: bool = way == "redirected") -> dict[str, object]:
+                return s3cells.loaded(bench, storage, away, effort.seconds / 2)
+
+            seconds = 15 + 8 * (effort.seconds / 2 + 2)
+            yield Cell("load", f"load-{storage}-{way}", seconds, work, min(effort.runs, 3))
+
+
+def replication(effort: Effort, bench: s3cells.Bench) -> Iterator[Cell]:
+    """80 clients that follow redirections to servers behind 100 Mb/s each."""
+    for count in (1, 2, 4, 8):
+
+        def work(_: int, count: int = count) -> dict[str, object]:
+            with bench.scratch("replication") as folder:
+                return dict(s3nets.replication(folder, count, 80, 2 * effort.seconds))
+
+        seconds = 20 + 3 * count + 2 * effort.seconds
+        yield Cell("replication", f"replication-{count}", seconds, work, min(effort.runs, 3))
+
+
 GROUPS: dict[str, Callable[[Effort, s3cells.Bench], Iterator[Cell]]] = {
     "throughput": throughput,
     "small": small,
     "open": opened,
     "syncs": syncs,
     "complete": complete,
+    "load": loads,
+    "replication": replication,
 }
 
 
@@ -139,6 +168,8 @@ def write(folder: Path, effort: Effort, results: dict[str, cells.Results]) -> st
     name = "s3" if effort is FULL else "s3-quick"
     (folder / f"{name}.md").write_text(text)
     (folder / f"{name}.json").write_text(json.dumps({"machine": machine(), "results": rows}) + "\n")
+    for line in s3pictures.draw(s3judge.Found(rows), folder, effort.sizes, SIZES):
+        say(line)
     return text
 
 

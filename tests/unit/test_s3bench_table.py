@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the package cumulus stays that of the root
 
 import s3judge
+import s3pictures
 import s3servers
 import s3table
 import table
@@ -32,10 +33,13 @@ def all_cells(tmp_path: Path, effort: s3table.Effort = s3table.FULL) -> list[tab
 
 def rows_of(cell: table.Cell, run: int, rate: float = 100.0) -> dict[str, Any]:
     """A made-up result."""
-    names = ("up_mb_per_s", "down_mb_per_s", "p99_ms", "syncs_per_put", "complete_s", "put_per_s")
+    names = ("up_mb_per_s", "down_mb_per_s", "p99_ms", "syncs_per_put", "complete_s", "put_per_s", "mb_per_s")
     small = [f"{op}_{what}" for op in ("get", "put", "list") for what in ("per_s", "p99_ms", "cpu_ms")]
     opened = [f"{op}_offered_per_s" for op in ("get", "put")]
     row: dict[str, Any] = dict.fromkeys([*names, *small, *opened, "bytes"], rate)
+    if cell.name.endswith("-nginx"):
+        del row["up_mb_per_s"]
+    row |= {"get_mbps": [rate] * 4, "put_mbps": [rate] * 4, "clients": [1, 4, 16, 64]}
     return {**row, "cell": cell.name, "run": run, "commit": "c"}
 
 
@@ -46,10 +50,45 @@ def test_every_row_has_its_cells(tmp_path: Path) -> None:
     assert {peer for cell in found for peer in cell.peers} <= set(s3servers.SERVERS)
     rows = [rows_of(cell, run) for cell in found for run in range(1, cell.runs + 1)]
     text = s3judge.markdown(Found(rows), "made up", s3table.FULL.sizes)
-    assert "not measured" not in text and "| - |" not in text
+    assert "not measured" not in text
     lines = [line for make in s3judge.ALL.values() for line in make(Found(rows), s3table.FULL.sizes)]
     assert all(f"| {line.what} |" in text for line in lines)
+    assert not any("-/-" in line.beside or " - " in line.beside for line in lines)
     assert "not measured" in s3judge.markdown(Found([]), "nothing", ("64M",))
+
+
+class Axes:
+    """What a picture is drawn on: the labels of what was drawn, and how often."""
+
+    def __init__(self) -> None:
+        self.labels: list[str] = []
+
+    def plot(self, xs: Any, ys: Any, *_: Any, label: str, color: str) -> None:
+        assert len(list(xs)) == len(list(ys)) > 0
+        self.labels.append(label)
+
+    def bar(self, xs: Any, heights: Any, *_: Any, label: str, color: str) -> None:
+        assert len(xs) == len(heights)
+        self.labels.append(label)
+
+    def set(self, **_: Any) -> None: ...
+
+    def set_xticks(self, *_: Any) -> None: ...
+
+    def set_ylabel(self, _: str) -> None: ...
+
+
+def test_pictures_show_what_was_measured(tmp_path: Path) -> None:
+    """One each for what the document tells; none of what was not measured."""
+    rows = Found([rows_of(cell, run) for cell in all_cells(tmp_path) for run in range(1, cell.runs + 1)])
+    drawn = {}
+    for name, drawer in s3pictures.drawers(s3table.FULL.sizes, s3table.SIZES):
+        axes = Axes()
+        assert drawer(axes, rows), name
+        assert not drawer(Axes(), Found([])), name
+        drawn[name] = axes.labels
+    assert len(drawn) == 8 and drawn["s3-throughput-up"] == [*s3pictures.SERVERS, "scp", "gridftp"]
+    assert drawn["s3-throughput-down"][-1] == "nginx" and len(drawn["s3-load-get"]) == 6
 
 
 def test_what_cumulus_must_reach_with_a_client() -> None:

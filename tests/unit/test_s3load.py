@@ -201,3 +201,33 @@ def test_an_open_loop_times_from_when_a_request_was_due() -> None:
     assert found["done"] == 100 and found["max_ms"] >= 490
     assert found["p50_ms"] >= 1 or found["p90_ms"] >= 300, "those that waited count their waiting"
     assert found["mean_ms"] >= 100 and found["seconds"] >= 0.9
+
+
+def test_redirections_are_followed_with_a_connection_of_their_own() -> None:
+    """The second request goes where Location points, without the first one's signature; once only."""
+    heads: list[bytes] = []
+
+    def last(head: bytes, _: int) -> bytes:
+        heads.append(head)
+        return OK
+
+    with server(last) as there:
+        moved = (
+            f"HTTP/1.1 307 T\r\nLocation: {there}/bench/k?X-Amz-Signature=1\r\nContent-Length: 3\r\n\r\n<E>"
+        )
+        with server(lambda _, __: moved.encode()) as point:
+            found = counted(point, "get", "--size", "4", "--requests", "10", "--follow")
+    assert (found["done"], found["errors"], found["followed"]) == (10, 0, 10)
+    assert found["bytes_in"] == 40 and len(heads) == 10
+    assert all(head.startswith(b"GET /bench/k?X-Amz-Signature=1 HTTP/1.1\r\n") for head in heads)
+    assert not any(b"Authorization" in head for head in heads)
+
+
+@pytest.mark.parametrize(
+    "location", ["", "Location: https://elsewhere/\r\n", "Location: http://127.0.0.1:1\r\n"]
+)
+def test_redirections_to_nowhere_are_errors(location: str) -> None:
+    moved = f"HTTP/1.1 307 T\r\n{location}Content-Length: 0\r\n\r\n".encode()
+    with server(lambda _, count: OK if count % 2 == 0 else moved) as url:
+        found = counted(url, "get", "--size", "4", "--requests", "20", "--follow")
+    assert found["done"] + found["errors"] == 20 and found["errors"] >= 8 and found["first_error"]

@@ -12,6 +12,7 @@ void answer_begin(struct answer *a, bool no_body)
     a->close = a->chunked = a->known = false;
     a->left = a->body_bytes = a->length = 0;
     a->line_n = a->keep_n = 0;
+    a->location[0] = 0;
 }
 
 /* 0, or -1 if it is not a number in this base. */
@@ -68,6 +69,8 @@ static int header(struct answer *a)
         a->chunked = !strcasecmp(value, "chunked");
     else if (!strcasecmp(a->line, "Connection") && !strcasecmp(value, "close"))
         a->close = true;
+    else if (!strcasecmp(a->line, "Location") && strlen(value) < sizeof a->location)
+        strcpy(a->location, value);
     return 0;
 }
 

@@ -28,6 +28,7 @@ struct answer {
     uint64_t left;       /* bytes of the body or chunk that are still to come */
     uint64_t body_bytes; /* bytes of the body so far, without chunk framing */
     uint64_t length;     /* Content-Length, also of an answer to HEAD */
+    char location[4096]; /* Location, empty if there is none */
     char line[8192];     /* what has come of the line under way */
     size_t line_n;
     char *keep; /* where the body is kept; owned by the caller, lives as long as this */

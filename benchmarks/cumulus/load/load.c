@@ -18,7 +18,9 @@
 enum { RECEIVE_BYTES = 256 << 10, EVENTS = 256, TICK_MS = 50 };
 
 struct conn {
-    int fd;         /* -1 = not connected */
+    int fd;    /* -1 = not connected */
+    bool away; /* connected to where a redirection pointed */
+    struct sockaddr_in to;
     bool busy;      /* a request is under way */
     bool answering; /* something of the answer has come */
     char head[LOAD_HEAD_MAX];
@@ -65,10 +67,14 @@ static void tell(struct load *l, const char *what, const char *more, size_t more
             *out = ' ';
 }
 
+static bool within(const struct load *l, int64_t at)
+{
+    return at >= l->from_us && (!l->end_us || at < l->end_us);
+}
+
 static bool counted(const struct load *l, const struct conn *c, int64_t now)
 {
-    int64_t at = l->o->rate > 0 ? c->intended_us : now;
-    return at >= l->from_us && (!l->end_us || at < l->end_us);
+    return within(l, l->o->rate > 0 ? c->intended_us : now);
 }
 
 static bool over(const struct load *l, int64_t now)
@@ -83,6 +89,7 @@ static void disconnect(struct conn *c)
     if (c->fd >= 0)
         close(c->fd);
     c->fd = -1;
+    c->away = false;
 }
 
 static int dial(struct load *l, struct conn *c)
@@ -93,8 +100,7 @@ static int dial(struct load *l, struct conn *c)
     if (c->fd < 0)
         return -1;
     setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    if ((connect(c->fd, (const struct sockaddr *)&l->o->to, sizeof l->o->to) &&
-         errno != EINPROGRESS) ||
+    if ((connect(c->fd, (const struct sockaddr *)&c->to, sizeof c->to) && errno != EINPROGRESS) ||
         epoll_ctl(l->epoll, EPOLL_CTL_ADD, c->fd, &event)) {
         disconnect(c);
         return -1;
@@ -168,6 +174,8 @@ static void start(struct load *l, struct conn *c, int64_t intended)
         return;
     }
     c->head_n = (size_t)n;
+    if (c->fd < 0)
+        c->to = l->o->to;
     if (c->fd < 0 && dial(l, c))
         failed(l, c, "cannot connect", strerror(errno), strlen(strerror(errno)));
     else if (flush(l, c))
@@ -186,6 +194,26 @@ static void next(struct load *l, struct conn *c)
     } else if (!over(l, now)) {
         start(l, c, now);
     }
+}
+
+/* Send the request once more, to where the answer points. 0, or -1 if it points nowhere. */
+static int follow(struct load *l, struct conn *c)
+{
+    char host[128];
+    int n;
+    if (load_resolve(c->answer.location, &c->to, host))
+        return -1;
+    n = request_again(&l->maker, host, c->answer.location, c->head, sizeof c->head);
+    disconnect(c);
+    if (n < 0 || dial(l, c))
+        return -1;
+    c->away = true;
+    c->head_n = (size_t)n;
+    c->sent = 0;
+    c->answering = false;
+    answer_begin(&c->answer, l->o->op == LOAD_HEAD);
+    l->counts->followed++;
+    return flush(l, c);
 }
 
 static bool good(struct load *l, const struct answer *a)
@@ -213,6 +241,8 @@ static void finish(struct load *l, struct conn *c)
     bool whole = c->sent == c->head_n + (l->o->op == LOAD_PUT ? l->o->size : 0), fine = good(l, a);
     uint64_t keys = 0;
 
+    if (l->o->follow && !c->away && a->status == 307 && !follow(l, c))
+        return;
     if (l->o->op == LOAD_LIST && fine) {
         a->keep[a->keep_n] = 0;
         keys = request_page(a->keep, a->keep_n, c->token);
@@ -234,7 +264,7 @@ static void finish(struct load *l, struct conn *c)
         tell_refused(l, a);
     l->finished++;
     c->busy = false;
-    if (a->close || !whole)
+    if (a->close || !whole || c->away)
         disconnect(c);
 }
 
@@ -256,7 +286,10 @@ static void receive(struct load *l, struct conn *c)
             return;
         }
         c->answering = true;
+        uint64_t before = c->answer.body_bytes;
         ssize_t took = c->busy ? answer_take(&c->answer, l->buffer, (size_t)n) : -1;
+        if (c->busy && c->answer.status < 300 && within(l, now_us()))
+            l->counts->taken += c->answer.body_bytes - before;
         if (took < n) {
             if (c->busy)
                 failed(l, c, took < 0 ? "no HTTP" : "more than was asked for", l->buffer, 64);
@@ -268,8 +301,9 @@ static void receive(struct load *l, struct conn *c)
         if (c->answer.state == ANSWER_DONE) {
             finish(l, c);
             next(l, c);
+            return; /* whatever comes on a new connection raises an event of its own */
         }
-        if (c->fd < 0 || n < RECEIVE_BYTES)
+        if (n < RECEIVE_BYTES)
             return;
     }
 }

@@ -36,7 +36,8 @@ struct load_options {
     uint64_t requests;  /* end after so many; 0 = after `seconds` */
     double grace_s;     /* how long answers are waited for after the end */
     bool unsigned_body; /* UNSIGNED-PAYLOAD instead of the body's SHA-256 */
-    bool in_turn;       /* GET and HEAD take the keys in turn, not by chance */
+    bool follow;  /* go where a redirection points, with a connection for that request alone */
+    bool in_turn; /* GET and HEAD take the keys in turn, not by chance */
 };
 
 /* What was counted. `latency` runs from when the request was to be sent: in an open loop also while
@@ -46,12 +47,19 @@ struct load_counts {
     uint64_t done, errors; /* whole good answers; all others */
     uint64_t status[LOAD_STATUSES];
     uint64_t bytes_in, bytes_out; /* of bodies */
-    uint64_t listed;              /* keys in pages */
-    uint64_t unsent;              /* open loop: never sent, since no connection was free in time */
+    uint64_t followed;            /* redirections */
+    uint64_t
+        taken; /* bytes of good bodies that came while it was counted, also of unfinished ones */
+    uint64_t listed; /* keys in pages */
+    uint64_t unsent; /* open loop: never sent, since no connection was free in time */
     uint64_t connects;
     int64_t counted_us; /* how long was counted, monotonic time */
     char first_error[400];
 };
+
+/* The address in http://HOST:PORT/..., and what is to be Host. 0, or -1 if there is no such host.
+ */
+int load_resolve(const char *url, struct sockaddr_in *to, char host[128]);
 
 /* Run it. 0, or -1 with one line in `counts->first_error` when nothing could be done at all. */
 int load_run(const struct load_options *options, struct sign_key *key, struct load_counts *counts);

@@ -1,9 +1,7 @@
 /* s3load: requests of one kind at an S3 server, and how fast they are answered. */
 #include "load.h"
 
-#include <arpa/inet.h>
 #include <getopt.h>
-#include <netdb.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +20,7 @@ static const char USAGE[] =
     "  --grace S         how long the last answers are waited for (10)\n"
     "  --keys N          keys PREFIX00000000 to N - 1; GET and HEAD choose by chance (1000)\n"
     "  --prefix P        what keys begin with (k)\n"
+    "  --follow          go where a redirection (307) points\n"
     "  --in-turn         GET and HEAD take the keys one after the other\n"
     "  --size BYTES      of an object; GET and HEAD check it (4096)\n"
     "  --page N          keys of a page of LIST (1000)\n"
@@ -59,25 +58,6 @@ static void copy(char *to, size_t cap, const char *from)
     strcpy(to, from);
 }
 
-/* http://HOST:PORT to an address. */
-static void resolve(struct load_options *o, const char *url)
-{
-    char host[128], *colon;
-    struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM}, *found;
-    if (strncmp(url, "http://", 7))
-        die("not http://HOST:PORT", url);
-    copy(o->host, sizeof o->host, url + 7);
-    o->host[strcspn(o->host, "/")] = 0;
-    copy(host, sizeof host, o->host);
-    colon = strrchr(host, ':');
-    if (colon)
-        *colon++ = 0;
-    if (getaddrinfo(host, colon ? colon : "80", &hints, &found))
-        die("no such host", url);
-    memcpy(&o->to, found->ai_addr, sizeof o->to);
-    freeaddrinfo(found);
-}
-
 enum choice {
     URL = 256,
     BUCKET,
@@ -90,6 +70,7 @@ enum choice {
     KEYS,
     PREFIX,
     IN_TURN,
+    FOLLOW,
     SIZE,
     PAGE,
     REGION,
@@ -109,6 +90,7 @@ static const struct option LONG[] = {{"url", 1, 0, URL},
                                      {"keys", 1, 0, KEYS},
                                      {"prefix", 1, 0, PREFIX},
                                      {"in-turn", 0, 0, IN_TURN},
+                                     {"follow", 0, 0, FOLLOW},
                                      {"size", 1, 0, SIZE},
                                      {"page", 1, 0, PAGE},
                                      {"region", 1, 0, REGION},
@@ -150,6 +132,9 @@ static void choose(struct run *run, int which, const char *value)
         break;
     case PREFIX:
         copy(o->prefix, sizeof o->prefix, value);
+        break;
+    case FOLLOW:
+        o->follow = true;
         break;
     case IN_TURN:
         o->in_turn = true;
@@ -196,7 +181,8 @@ static void parse(struct run *run, int argc, char **argv)
         run->load.requests = 1, run->load.connections = 1;
     if (run->load.requests)
         run->load.seconds = 0;
-    resolve(&run->load, run->url);
+    if (load_resolve(run->url, &run->load.to, run->load.host))
+        die("not http://HOST:PORT of a host that there is", run->url);
 }
 
 /* Text as a JSON string; bytes beyond ASCII as they are. */
@@ -227,6 +213,8 @@ static void print_counts(const struct run *run, const struct load_counts *c)
     printf(", \"unsent\": %llu, \"connects\": %llu, \"rate_per_s\": %.6g, \"keys_per_s\": %.6g",
            (unsigned long long)c->unsent, (unsigned long long)c->connects, (double)c->done * per_s,
            (double)c->listed * per_s);
+    printf(", \"followed\": %llu, \"taken_per_s\": %.6g", (unsigned long long)c->followed,
+           (double)c->taken * per_s);
     printf(", \"bytes_in\": %llu, \"bytes_out\": %llu", (unsigned long long)c->bytes_in,
            (unsigned long long)c->bytes_out);
     printf(", \"p50_ms\": %.6g, \"p90_ms\": %.6g, \"p99_ms\": %.6g, \"p999_ms\": %.6g",

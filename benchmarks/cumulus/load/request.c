@@ -1,5 +1,6 @@
 #include "request.h"
 
+#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,6 +92,24 @@ int request_head(struct request_maker *maker, uint64_t number, const char *token
     return n < 0 || (size_t)n >= cap ? -1 : n;
 }
 
+int request_again(const struct request_maker *maker, const char *host, const char *location,
+                  char *out, size_t cap)
+{
+    const struct load_options *o = maker->options;
+    const char *slashes = strstr(location, "//"), *target;
+    char length[48] = "";
+    int n;
+    target = slashes ? strchr(slashes + 2, '/') : NULL;
+    if (!target)
+        return -1;
+    if (o->op == LOAD_PUT)
+        snprintf(length, sizeof length, "Content-Length: %zu\r\n", o->size);
+    n = snprintf(out, cap, "%s %s HTTP/1.1\r\nHost: %s\r\n%sx-amz-content-sha256: %s\r\n\r\n",
+                 METHODS[o->op], target, host, length,
+                 o->op == LOAD_PUT ? maker->payload : maker->empty);
+    return n < 0 || (size_t)n >= cap ? -1 : n;
+}
+
 /* One character of XML text; `*at` moves behind it. */
 static char character(const char **at)
 {
@@ -133,6 +152,28 @@ uint64_t request_page(const char *page, size_t n, char token[LOAD_TOKEN_MAX])
     for (at = page; (at = memmem(at, (size_t)(end - at), key, sizeof key - 1)); at++)
         keys++;
     return keys;
+}
+
+int load_resolve(const char *url, struct sockaddr_in *to, char host[128])
+{
+    struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM}, *found;
+    char name[128], *colon;
+    size_t n;
+    if (strncmp(url, "http://", 7))
+        return -1;
+    n = strcspn(url + 7, "/");
+    if (n >= sizeof name)
+        return -1;
+    snprintf(host, 128, "%.*s", (int)n, url + 7);
+    strcpy(name, host);
+    colon = strrchr(name, ':');
+    if (colon)
+        *colon++ = 0;
+    if (getaddrinfo(name, colon ? colon : "80", &hints, &found))
+        return -1;
+    memcpy(to, found->ai_addr, sizeof *to);
+    freeaddrinfo(found);
+    return 0;
 }
 
 int load_first_head(const struct load_options *options, struct sign_key *key, const char *time,

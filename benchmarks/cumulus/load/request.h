@@ -25,6 +25,10 @@ void request_end(struct request_maker *maker);
 int request_head(struct request_maker *maker, uint64_t number, const char *token, char *out,
                  size_t cap);
 
+/* The head of the same request to where a redirection points, whose URL carries the signature. */
+int request_again(const struct request_maker *maker, const char *host, const char *location,
+                  char *out, size_t cap);
+
 /* Read NextContinuationToken of a page, with its entities resolved; empty if there is none. Counts
  * the keys. */
 uint64_t request_page(const char *page, size_t n, char token[LOAD_TOKEN_MAX]);
