@@ -200,6 +200,30 @@ GROUPS = {
             ),
         ),
     ),
+    "R8-s3": Group(
+        "histories of one key of Cumulus under four clients, on each kind of storage, put into an order",
+        5_000,
+        (
+            _pytest(
+                "histories of each",
+                500,
+                "SECTOR_TEST_S3_HISTORIES",
+                "tests/contract/test_s3_linearizable.py",
+            ),
+        ),
+    ),
+    "R15-s3": Group(
+        "64 writers at the limit of a quota of Cumulus",
+        1_000_000,
+        (
+            _pytest(
+                "attempts",
+                20_000,
+                "SECTOR_TEST_QUOTA_ATTEMPTS",
+                "tests/integration/test_s3_quota_race.py",
+            ),
+        ),
+    ),
     "R5": Group(
         "hostile datagrams at a live cluster",
         100_000_000,
