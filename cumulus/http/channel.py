@@ -19,7 +19,7 @@ from cumulus.http.chunked import MalformedChunk
 from cumulus.http.head import MalformedHead, TooManyHeaders, may_become, parse
 from cumulus.http.refuse import refusal, slow_down
 from cumulus.http.request import S3Request
-from cumulus.http.settings import EAGER, HEAD_BYTES, LINGER_S
+from cumulus.http.settings import AT_ONCE, EAGER, HEAD_BYTES, LINGER_S
 from cumulus.http.transport import S3Server, Taker
 
 if TYPE_CHECKING:
@@ -92,9 +92,12 @@ class S3Channel(Protocol):
             return
         self._beginning = True
         try:
-            while self._buffer and not (self.requests or self._deaf or self._choked):
+            for _ in range(AT_ONCE):
+                if not self._buffer or self.requests or self._deaf or self._choked:
+                    return
                 if not self._take_head():
                     return
+            self.site.reactor.callLater(0, self._begin)  # the other connections come first
         finally:
             self._beginning = False
 

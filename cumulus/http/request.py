@@ -154,7 +154,14 @@ class S3Request:
     def _submit_whole(self, body: memoryview) -> None:
         if self._lost:
             return
-        if not self.site.pool.submit(partial(self._whole_thd, body), self._answered):
+        start: Callable[[], Reply | Sink] | None = None
+        if self.intake is None:
+            found = self._now()
+            if isinstance(found, Ready):
+                self._answer(found)
+                return
+            start = found
+        if not self.site.pool.submit(partial(self._whole_thd, body, start), self._answered):
             self.site.metrics.plain["refused_total"] += 1
             self._answer(Ready(self._slow_down()))
 
@@ -162,10 +169,27 @@ class S3Request:
         self.call.notes["error"] = "SlowDown"
         return slow_down(self.call.id)
 
+    def _now(self) -> Ready | Callable[[], Reply | Sink]:
+        """The answer if nothing has to be waited for, else what a thread is to do."""
+        try:
+            found = self.site.gateway.start_now(self.call)
+            if not isinstance(found, Reply):
+                return found
+            body = found.body
+            if not isinstance(body, Download) or self.call.method == "HEAD" or body.length > SMALL_DOWNLOAD:
+                return self._ready_thd(found)
+            data = body.stream.read_now(body.offset, body.length) if body.length else b""
+            if data is None:
+                return lambda: found
+            body.stream.close()
+            return Ready(found, data)
+        except Exception:
+            return Ready(self._failed_thd())
+
     # in threads -----------------------------------------------------------------------------------------
-    def _whole_thd(self, body: memoryview) -> Ready:
+    def _whole_thd(self, body: memoryview, start: Callable[[], Reply | Sink] | None) -> Ready:
         def work() -> Reply:
-            result = self.site.gateway.start(self.call)
+            result = self.site.gateway.start(self.call) if start is None else start()
             if isinstance(result, Reply):
                 return result
             return self._write_and_finish_thd(result, body)

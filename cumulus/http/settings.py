@@ -20,6 +20,7 @@ DRAINED: Final = 256 * KIB  # what nobody wants is read to its end up to this, e
 TURN: Final = MIB  # of one connection by sendfile(2) before the others have their turn
 HEAD_BYTES: Final = 64 * KIB  # request line and headers together
 EAGER: Final = 16 * KIB  # of what comes behind a request under way before the connection is paused
+AT_ONCE: Final = 8  # requests of one connection that are begun before the others have their turn
 LINGER_S: Final = 5.0  # for the client to read a refusal before the connection ends under its upload
 BODILESS: Final = frozenset({204, 304})  # statuses of replies without a body
 

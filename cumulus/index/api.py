@@ -159,6 +159,10 @@ class Directory(ABC):
         """None: no such key. Expired keys and disabled users are returned as they are. Answers may be up to
         a second old."""
 
+    def credential_now(self, access_key: str) -> Credential | None:
+        """The same without waiting for anything; None: ask `credential`."""
+        return None
+
     @abstractmethod
     def user(self, id_or_name: str) -> User | None:
         """By canonical id or by name. Answers may be up to a second old."""
@@ -188,6 +192,10 @@ class Index(ABC):
     @abstractmethod
     def bucket(self, name: str) -> Bucket | None:
         """Answers may be up to a second old, except after a change through this object."""
+
+    def bucket_now(self, name: str) -> Bucket | None:
+        """The same without waiting for anything; None: ask `bucket`."""
+        return None
 
     @abstractmethod
     def buckets(self, owner: str | None = None) -> list[Bucket]:

@@ -42,6 +42,11 @@ class Fresh(Generic[K, V]):
                 self._kept[key] = (now, answer)
         return answer
 
+    def peek(self, key: K) -> V | None:
+        """What is kept; None for what has to be asked."""
+        kept = self._kept.get(key)
+        return kept[1] if kept is not None and self._clock() - kept[0] < self._seconds else None
+
     def drop(self, key: K | None = None) -> None:
         """Forget one answer, or all."""
         with self._lock:

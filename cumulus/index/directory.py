@@ -60,6 +60,9 @@ class DatabaseDirectory(Directory):
         secret = self._keyring.open(access_key, found[8])
         return Credential(access_key=access_key, secret=secret, user=user, expires_ns=found[9])
 
+    def credential_now(self, access_key: str) -> Credential | None:
+        return self._credentials.peek(access_key)
+
     def user(self, id_or_name: str) -> User | None:
         return self._users.get(("id", id_or_name), self._read_user) or self._users.get(
             ("name", id_or_name), self._read_user

@@ -196,6 +196,9 @@ class PostgresIndex(Index):
     def bucket(self, name: str) -> Bucket | None:
         return self._buckets.get(name, self._read_bucket)
 
+    def bucket_now(self, name: str) -> Bucket | None:
+        return self._buckets.peek(name)
+
     def _read_bucket(self, name: str) -> Bucket | None:
         found = self._pool.one("SELECT record FROM buckets WHERE name = ?", (name,))
         return _bucket.decode(found[0]) if found is not None else None

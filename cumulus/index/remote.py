@@ -73,6 +73,9 @@ class RemoteDirectory(Directory):
     def credential(self, access_key: str) -> Credential | None:
         return self._credentials.get(access_key, lambda key: self._link.call("credential", key))
 
+    def credential_now(self, access_key: str) -> Credential | None:
+        return self._credentials.peek(access_key)
+
     def user(self, id_or_name: str) -> User | None:
         return self._users.get(id_or_name, lambda name: self._link.call("user", name))
 
@@ -107,6 +110,9 @@ class RemoteIndex(Index):
     # buckets
     def bucket(self, name: str) -> Bucket | None:
         return self._buckets.get(name, lambda one: self._link.call("bucket", one))
+
+    def bucket_now(self, name: str) -> Bucket | None:
+        return self._buckets.peek(name)
 
     def buckets(self, owner: str | None = None) -> list[Bucket]:
         found: list[Bucket] = self._link.call("buckets", owner)

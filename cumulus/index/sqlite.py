@@ -131,6 +131,9 @@ class SqliteIndex(Index):
     def bucket(self, name: str) -> Bucket | None:
         return self._buckets.get(name, self._read_bucket)
 
+    def bucket_now(self, name: str) -> Bucket | None:
+        return self._buckets.peek(name)
+
     def _read_bucket(self, name: str) -> Bucket | None:
         found = self._readers.one("SELECT record FROM buckets WHERE name = ?", (name,))
         return _bucket.decode(found[0]) if found is not None else None

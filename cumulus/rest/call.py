@@ -9,7 +9,7 @@ there is a Sink.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -116,3 +116,7 @@ class Gateway(Protocol):
 
     def start(self, call: Call) -> Reply | Sink:
         """Authenticate, authorize, route, do. Never raises: failures are S3 error Replies."""
+
+    def start_now(self, call: Call) -> Reply | Callable[[], Reply | Sink]:
+        """The same for a request without a body, as far as it needs no waiting: the Reply, or what is to be
+        called in a worker thread instead of `start`."""

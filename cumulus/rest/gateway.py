@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import Final, cast
 
-from cumulus.auth import times
+from cumulus.auth import hop, times
 from cumulus.auth.verify import authenticate
 from cumulus.errors import S3Error
 from cumulus.index.api import Directory, Index
+from cumulus.ops.near import NearSite, NotNow
 from cumulus.ops.site import Site
 from cumulus.redirect import Balancer
 from cumulus.rest import cors, redirects, table, target
@@ -20,6 +23,8 @@ from cumulus.rest.hops import Hops
 from cumulus.rest.refusals import reply, to_s3
 from cumulus.rest.request import Operation, Request, RestSettings
 from cumulus.storage.api import FileStore
+
+_READING: Final = ("GET", "HEAD")  # no handler of these takes a body
 
 
 def make_gateway(
@@ -52,6 +57,7 @@ class S3Gateway:
         self.balancer = balancer
         self.hops = hops
         self._auth = settings.auth
+        self._near = NearSite(site)
 
     def close(self) -> None:
         """End its threads."""
@@ -61,7 +67,7 @@ class S3Gateway:
         """Authenticate, authorize, route, do. Never raises: failures are S3 error Replies."""
         request: Request | None = None
         try:
-            request = self._request(call)
+            request = self._request(call, self.site)
             answer = self._answer(request)
         except Exception as error:
             return self.refuse(call, request, error)
@@ -69,26 +75,51 @@ class S3Gateway:
             return _Guarded(self, request, answer)
         return self.finish(request, answer)
 
-    def _request(self, call: Call) -> Request:
+    def start_now(self, call: Call) -> Reply | Callable[[], Reply | Sink]:
+        """As `start` for reading, without waiting (`cumulus.rest.call.Gateway`)."""
+        passed_on = self.hops is not None and hop.HEADER in call.headers
+        if self.balancer is not None or passed_on or call.method not in _READING:
+            return partial(self.start, call)
+        request: Request | None = None
+        try:
+            request = self._request(call, self._near)
+            answer = self._answer(request)
+        except NotNow:
+            if request is None:
+                return partial(self.start, call)
+            request.site, request.loaded = self.site, None
+            return partial(self._go_on, request)
+        except Exception as error:
+            return self.refuse(call, request, error)
+        return self.finish(request, cast(Reply, answer))
+
+    def _go_on(self, request: Request) -> Reply | Sink:
+        """What `start_now` has authenticated and admitted."""
+        try:
+            return self.finish(request, cast(Reply, self._answer(request)))
+        except Exception as error:
+            return self.refuse(request.call, request, error)
+
+    def _request(self, call: Call, site: Site) -> Request:
         if self.hops is not None:
             self.hops.accept(call, self.site.clock() // times.SECOND)
         where = target.parse(call.target, call.headers.get("host"), self.settings.domain)
         call.notes.update(bucket=where.bucket, key=where.key)
         operation = table.PREFLIGHT if call.method == "OPTIONS" else table.select(call, where)
         call.notes["operation"] = operation.name
-        auth = authenticate(call, self.site.directory, self._auth, self.site.clock())
+        auth = authenticate(call, site.directory, self._auth, site.clock())
         if call.seat is not None:
             call.seat.admit(auth.identity.user)
         if auth.identity.user is not None:
             call.notes.update(user=auth.identity.user.name, key_id=auth.identity.access_key)
-        return Request(self.site, self.settings, call, operation, where, auth)
+        return Request(site, self.settings, call, operation, where, auth)
 
     def _answer(self, request: Request) -> Reply | Sink:
         operation = request.operation
         if self.balancer is not None and operation is not table.PREFLIGHT:
             redirects.send_on(request, self.balancer)
         if operation.level != "service" and not table.makes_bucket(operation):
-            request.loaded = self.site.bucket(request.target.bucket)
+            request.loaded = request.site.bucket(request.target.bucket)
             expected = request.header("x-amz-expected-bucket-owner")
             if expected and expected != request.loaded.owner:
                 raise S3Error("AccessDenied")

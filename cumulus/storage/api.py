@@ -148,6 +148,11 @@ class ObjectStream(ABC):
         """Up to `size` bytes (fewer only at the end). Raises `Changed` when the bytes are no longer those
         of `entry`, which a replacement by rename never causes: readers finish on the old ones."""
 
+    def read_now(self, offset: int, size: int) -> bytes | None:
+        """`size` bytes of an object that is small, without waiting for a disk or a server; None: ask
+        `read_at`, which also says what is wrong."""
+        return None
+
     def sendable(self) -> tuple[int, int] | None:
         """(file descriptor, offset of the object in it) for sendfile(2), or None. Valid until `close`."""
         return None
@@ -277,6 +282,11 @@ class FileStore(ABC):
     @abstractmethod
     def open_read(self, bucket: str, name: str, token: Token | None = None) -> ObjectStream:
         """Raises `Missing`, or `Changed` when `token` is given and does not fit."""
+
+    def open_now(self, bucket: str, name: str) -> ObjectStream | None:
+        """The same without waiting for a disk, a lock or a server; None: ask `open_read`. Called in the
+        thread that serves all connections."""
+        return None
 
     @abstractmethod
     def open_write(self, bucket: str, name: str, size_hint: int | None = None) -> ObjectStream:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,11 @@ class FakeGateway:
         self.start_hold = threading.Event()
         self.start_hold.set()
         self.refuse_after = -1
+        self.at_once: Callable[[Call], Reply] | None = None
         self.raise_in_write = False
+
+    def start_now(self, call: Call) -> Reply | Callable[[], Reply | Sink]:
+        return partial(self.start, call) if self.at_once is None else self.at_once(call)
 
     def start(self, call: Call) -> Reply | Sink:
         self.calls.append(call)

@@ -8,6 +8,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from http_floor import Floor, Stream, floor, request, until
@@ -398,6 +399,33 @@ def test_a_reader_that_stops_holds_two_blocks_in_memory(shared: Floor, tmp_path:
     assert len(stream.reads) * 512 * 1024 < 30 << 20
     assert len(wire.rest_of(100 << 20)) == 100 << 20
     wire.close()
+
+
+def test_what_is_answered_at_once_needs_no_thread(file: Path) -> None:
+    """Also many of one write; and what cannot be read at once is read in a thread."""
+    stream, near = Stream(file), Stream(file)
+    near.read_now = lambda offset, size: file.read_bytes()[offset : offset + size]  # type: ignore[method-assign]
+    answers: dict[str, Any] = {
+        "/now": lambda: Reply(200, [], b"at once"),
+        "/near": lambda: Reply(206, [], Download(near, 3, 5)),
+        "/far": lambda: Reply(206, [], Download(stream, 3, 5)),
+    }
+    with floor() as running:
+        running.gateway.at_once = lambda call: answers[call.target]()
+        wire = running.connect().send(request("/now") * 30 + request("/near") + request("/far"))
+        assert [wire.answer().body for _ in range(30)] == [b"at once"] * 30
+        assert [wire.answer().body for _ in range(2)] == [file.read_bytes()[3:8]] * 2
+        assert (near.reads, near.closed) == ([], 1)
+        assert (stream.reads, stream.closed) == ([(3, 5)], 1)
+        assert not running.gateway.calls
+
+        def fault(call: Call) -> Reply:
+            raise RuntimeError("a fault of ours")
+
+        running.gateway.at_once = fault
+        assert wire.send(request("/now")).answer().status == 500
+        assert len(until(lambda: len(running.log_lines()) == 33 and running.log_lines())) == 33
+        wire.close()
 
 
 def test_calls_name_nothing_secret_in_the_log(shared: Floor) -> None:

@@ -12,16 +12,19 @@ import hashlib
 import os
 import stat
 import threading
+import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Final
 
+from cumulus.backends.posix import now
 from cumulus.backends.posix.errors import storage_error, translated
 from cumulus.backends.posix.files import XATTR, Files
 from cumulus.storage.api import INTERNAL, BadName, Missing, Taken
 from cumulus.storage.names import check_bucket, check_name
 
 DIR_MODE: Final = 0o750
+FRESH_S: Final = 1.0  # for which a bucket that was looked at is taken to be there
 FILE_MODE: Final = 0o640
 PRIVATE: Final = ("tmp", "meta")  # below INTERNAL: ours alone, no names there
 _STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -48,6 +51,7 @@ class Root:
         self.fd = self._keep(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         status = os.fstat(self.fd)
         self.identity = (status.st_dev, status.st_ino)
+        self.seen = time.monotonic()
         self._inner: tuple[int, int] | None = None
         self._files = files
         with contextlib.suppress(PermissionError):
@@ -284,6 +288,7 @@ class Buckets:
             path = found.path if found else self._target(check_bucket(bucket))
             status = os.stat(path)
             if found and found.identity == (status.st_dev, status.st_ino):
+                found.seen = time.monotonic()
                 return found
             with self._lock:
                 made = self._roots[bucket] = Root(bucket, path, self._files)
@@ -293,6 +298,13 @@ class Buckets:
             raise Missing(f"no bucket {bucket!r}") from None
         except OSError as error:
             raise storage_error(error, f"bucket {bucket!r}") from error
+
+    def root_now(self, bucket: str) -> Root | None:
+        """The bucket if it was looked at within the last second and lies on a local file system."""
+        found = self._roots.get(bucket)
+        if found is None or time.monotonic() - found.seen > FRESH_S:
+            return None
+        return found if now.local(found.fd, found.identity[0]) else None
 
     def _target(self, bucket: str) -> str:
         plain = os.path.join(self.data, bucket)

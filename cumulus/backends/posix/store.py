@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from cumulus.backends.posix import bodies, paths, sidecar
+from cumulus.backends.posix import bodies, now, paths, sidecar
 from cumulus.backends.posix.errors import translated
 from cumulus.backends.posix.files import Files
 from cumulus.backends.posix.journal import Journal
@@ -243,6 +243,12 @@ class PosixStore(FileStore):
             os.close(fd)
             raise
         return Reader(fd, entry)
+
+    def open_now(self, bucket: str, name: str) -> ObjectStream | None:
+        paths.split(name)
+        root = self._buckets.root_now(bucket)
+        found = None if root is None else now.open_file(root.fd, name)
+        return None if found is None else Reader(*found)
 
     def open_write(self, bucket: str, name: str, size_hint: int | None = None) -> ObjectStream:
         return self._writer(bucket, name, size_hint)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from cumulus.backends.posix import paths
+from cumulus.backends.posix import now, paths
 from cumulus.backends.posix.bodies import Draft
 from cumulus.backends.posix.errors import translated
 from cumulus.backends.posix.files import Files
@@ -43,6 +43,10 @@ class Reader(ObjectStream):
         if len(data) < size or not self.unchanged():
             raise Changed(f"{self.entry.name!r} was changed while it was read")
         return data
+
+    def read_now(self, offset: int, size: int) -> bytes | None:
+        data = now.read(self.fd, offset, size)
+        return data if data is not None and self.unchanged() else None
 
     def sendable(self) -> tuple[int, int] | None:
         return self.fd, 0
