@@ -47,7 +47,6 @@ LONG = {
     "test_s3_admin_page": 20,
     "test_s3_bad_inputs": 30,
     "test_s3_clients": 100,
-    "test_s3_clients": 50,
     "test_s3_proxy": 20,
     "test_s3bench_live": 40,
     "test_s3_crash_trees": 80,

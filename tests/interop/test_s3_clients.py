@@ -1,5 +1,5 @@
 """Unmodified S3 clients against a running Cumulus: boto3 in both checksum modes, awscli, s3cmd, rclone, curl,
-restic.
+restic, s3fs.
 
 Each puts, gets, lists, copies, uploads in parts, signs in advance and deletes, on each backend: plain files,
 fsspec, and a real Sector cluster.
@@ -270,6 +270,12 @@ def test_restic(server: Server, tmp_path: Path) -> None:
     back = tmp_path / "back" / tree.relative_to("/")
     for name in ("sub/small", "large"):
         assert (back / name).read_bytes() == (tree / name).read_bytes()
+
+
+def test_s3fs(server: Server) -> None:
+    """In a process of its own, since it starts an event loop in a thread."""
+    env = {"AWS_ACCESS_KEY_ID": server.key, "AWS_SECRET_ACCESS_KEY": server.secret}
+    run(sys.executable, Path(__file__).with_name("s3fs_user.py"), server.url, env=env)
 
 
 def test_the_admin_port_counts_it(server: Server) -> None:
