@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -119,11 +120,26 @@ def listening(port: int) -> bool:
         return False
 
 
+def healthy(port: int, page: str) -> bool:
+    """Whether a page is answered with 200."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{page}", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
 @contextmanager
 def running(
-    name: str, command: list[str], folder: Path, port: int, environment: Mapping[str, str] | None = None
+    name: str,
+    command: list[str],
+    folder: Path,
+    port: int,
+    environment: Mapping[str, str] | None = None,
+    health: str = "",
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A program that listens on a port; ended at the end. Raises SectorError when it does not start."""
+    """A program that listens on a port, with `health` one whose page says that it can work; ended at the end.
+    Raises SectorError when it does not start."""
     log = folder / f"{name}.log"
     try:
         with log.open("wb") as out:
@@ -138,7 +154,7 @@ def running(
     except OSError as error:
         raise SectorError(f"{command[0]}: {error.strerror}") from None
     try:
-        wait_for(lambda: listening(port), process, name, log)
+        wait_for(lambda: healthy(port, health) if health else listening(port), process, name, log)
         yield process
     finally:
         stop(process)
@@ -240,7 +256,8 @@ def minio(folder: Path) -> Iterator[Served]:
     command = [peer_program("minio"), "server", "--quiet", "--address", f"127.0.0.1:{port}"]
     environment = {"MINIO_ROOT_USER": KEY, "MINIO_ROOT_PASSWORD": SECRET, "MINIO_BROWSER": "off"}
     environment |= {"HOME": str(folder), "MINIO_UPDATE": "off"}
-    with running("minio", [*command, str(folder / "data")], folder, port, environment) as process:
+    whole = [*command, str(folder / "data")]
+    with running("minio", whole, folder, port, environment, "/minio/health/ready") as process:
         yield Served("minio", port, folder, process)
 
 

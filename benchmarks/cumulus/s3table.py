@@ -2,6 +2,7 @@
 
     ./dev bench cumulus                     measures what is missing, writes s3.md and s3.json
     ./dev bench cumulus --quick             one short run of each
+    ./dev bench cumulus --runs 3            so many runs at most
     ./dev bench cumulus --only throughput,small,open,syncs,complete,load,replication
     ./dev bench cumulus --cell 512M-curl    cells whose name holds this, once more, whatever is there
     ./dev bench cumulus --list              names of all cells, and how many good runs each has
@@ -20,7 +21,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -165,7 +166,7 @@ def write(folder: Path, effort: Effort, results: dict[str, cells.Results]) -> st
     """s3.md and s3.json from all that is there."""
     rows = [row for one in results.values() for row in one.rows]
     text = s3judge.markdown(s3judge.Found(rows), f"{effort.name} effort", effort.sizes)
-    name = "s3" if effort is FULL else "s3-quick"
+    name = "s3" if effort.name == "full" else "s3-quick"
     (folder / f"{name}.md").write_text(text)
     (folder / f"{name}.json").write_text(json.dumps({"machine": machine(), "results": rows}) + "\n")
     for line in s3pictures.draw(s3judge.Found(rows), folder, effort.sizes, SIZES):
@@ -183,6 +184,7 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--only", default=",".join(GROUPS), help="groups: " + ", ".join(GROUPS))
     parser.add_argument("--cell", help="measure cells whose name holds this once more")
     parser.add_argument("--quick", action="store_true", help="one short run of each")
+    parser.add_argument("--runs", type=int, help="so many runs of each cell at most")
     parser.add_argument("--fresh", action="store_true", help="forget earlier results of these groups")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the results")
     parser.add_argument("--show", action="store_true", help="measure nothing, print what is there")
@@ -192,6 +194,8 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
     for name in options.wanted:
         if name not in GROUPS:
             parser.error(f"no group {name!r}; there are {', '.join(GROUPS)}")
+    if options.runs is not None and options.runs < 1:
+        parser.error("--runs: at least 1")
     return options
 
 
@@ -211,6 +215,8 @@ def main() -> int:
     """Measure and write; the exit status."""
     options = options_of(sys.argv[1:])
     effort = QUICK if options.quick else FULL
+    if options.runs is not None:
+        effort = replace(effort, runs=min(effort.runs, options.runs))
     results = known(options)
     with tempfile.TemporaryDirectory(prefix="s3bench-") as folder:
         bench = s3cells.Bench(Path(folder))

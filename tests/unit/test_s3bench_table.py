@@ -138,23 +138,23 @@ def test_a_series_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What has its runs is not measured again; --list tells how many; unknown groups are refused."""
-    monkeypatch.setattr(
-        sys, "argv", ["s3table", "--list", "--quick", "--results", str(tmp_path), "--only", "syncs"]
-    )
+    argv = ["s3table", "--results", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", [*argv, "--list", "--quick", "--only", "syncs"])
     assert s3table.main() == 0
     assert capsys.readouterr().out.split() == ["syncs", "slow-syncs", "0", "of", "1"]
     cells.Results(tmp_path / "s3-syncs-quick.jsonl").add(
         {"cell": "slow-syncs", "put_per_s": 800, "syncs_per_put": 0.4}
     )
-    monkeypatch.setattr(
-        sys, "argv", [*sys.argv[:1], "--quick", "--results", str(tmp_path), "--only", "syncs"]
-    )
+    monkeypatch.setattr(sys, "argv", [*argv, "--quick", "--only", "syncs"])
     assert s3table.main() == 0
     out = capsys.readouterr()
     assert "800 PUT/s (>= 700)<br>0.4 syncs a PUT (<= 0.5)" in out.out and "[1/" not in out.err
     assert (tmp_path / "s3-quick.md").read_text() == out.out
-    with pytest.raises(SystemExit):
-        s3table.options_of(["--only", "nothing"])
+    for wrong in (["--only", "nothing"], ["--runs", "0"]):
+        with pytest.raises(SystemExit):
+            s3table.options_of(wrong)
+    monkeypatch.setattr(sys, "argv", [*argv, "--list", "--only", "small", "--runs", "2"])
+    assert s3table.main() == 0 and capsys.readouterr().out.count("0 of 2") == 3
 
 
 def test_processor_time_and_memory_of_a_server_hold_its_children(tmp_path: Path) -> None:
