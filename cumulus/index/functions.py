@@ -256,14 +256,16 @@ END $$
 """
 
 # What scopes ([{scope, name, owners}], owners of all but buckets) hold, have reserved and may hold. One
-# statement, so that what becomes used and is no longer reserved is counted once.
+# statement, so that what becomes used and is no longer reserved is counted once. (PL/pgSQL keeps its plan.)
 _SUMS: Final = """
 CREATE OR REPLACE FUNCTION cumulus_sums(scopes json) RETURNS TABLE (
     place bigint, scope text, name text, used bigint, objects bigint, held bigint, reserved bigint,
     reserved_objects bigint, hard_bytes bigint, hard_objects bigint, soft_bytes bigint, soft_objects bigint,
     grace_s bigint, over_soft_since_ns bigint)
-LANGUAGE sql VOLATILE AS $$
-    SELECT s.place, s.scope, s.name, u.used, u.objects, u.held, r.reserved, r.objects,
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY SELECT s.place, s.scope, s.name, u.used, u.objects, u.held, r.reserved, r.objects,
         coalesce(q.hard_bytes, 0), coalesce(q.hard_objects, 0), coalesce(q.soft_bytes, 0),
         coalesce(q.soft_objects, 0), coalesce(q.grace_s, 0), coalesce(q.over_soft_since_ns, 0)
     FROM ROWS FROM (json_to_recordset(scopes) AS (scope text, name text, owners text[]))
@@ -286,8 +288,8 @@ LANGUAGE sql VOLATILE AS $$
         JOIN buckets b ON b.name = a.bucket
         WHERE CASE WHEN s.scope = 'bucket' THEN a.bucket = s.name ELSE b.owner = ANY (s.owners) END
     ) r
-    ORDER BY s.place
-$$
+    ORDER BY s.place;
+END $$
 """
 
 # Note since when scopes are over a soft limit, or that they no longer are; whether any changed.

@@ -43,6 +43,7 @@ _SETTINGS: Final = (
     ("idle_in_transaction_session_timeout", "30s"),
     ("enable_seqscan", "off"),
     ("enable_bitmapscan", "off"),
+    ("jit", "off"),
 )
 _PLACE = re.compile(r"\?(\d*)")
 
