@@ -50,6 +50,7 @@ LONG = {
     "test_s3_proxy": 20,
     "test_s3bench_live": 40,
     "test_s3_crash_trees": 80,
+    "test_s3_every_backend": 50,
     "test_s3_quota_race": 25,
     "test_s3_readme": 45,
     "test_s3_redirect": 20,

@@ -19,6 +19,7 @@ from cumulus.errors import S3Error
 from cumulus.index.api import Directory
 from cumulus.model import Credential, User
 from cumulus.rest.call import Call, Headers
+from cumulus.xml import Element, Writer, parse
 
 NOW_NS = 1369353600 * 10**9
 SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
@@ -100,6 +101,39 @@ def documents(data: bytes) -> None:
     )
     with contextlib.suppress(S3Error):
         readers[(data[0] if data else 0) % len(readers)]()
+
+
+ROOTS = (
+    "Delete", "CompleteMultipartUpload", "AccessControlPolicy", "Tagging", "VersioningConfiguration",
+    "CreateBucketConfiguration", "OwnershipControls",
+)  # fmt: skip
+
+
+def xml(data: bytes) -> None:
+    """Bodies in XML; the first byte says of what kind. What is read can be written and read again."""
+    root = ROOTS[(data[0] if data else 0) % len(ROOTS)]
+    try:
+        found = parse(data[1:], root)
+    except S3Error as error:
+        if error.code != "MalformedXML":
+            raise
+        return
+    written = Writer(root, "")
+    _write(written, found)
+    assert _shape(parse(written.bytes(), root)) == _shape(found)
+
+
+def _write(writer: Writer, element: Element) -> None:
+    if not element.children:
+        writer.text(element.text)
+    for child in element.children:
+        writer.begin(child.tag)
+        _write(writer, child)
+        writer.end()
+
+
+def _shape(element: Element) -> object:
+    return element.tag, [_shape(child) for child in element.children] or element.text
 
 
 def _fields(text: str) -> list[tuple[str, str]]:

@@ -101,4 +101,5 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "py_s3_head": s3_targets.head,
     "py_s3_body": s3_targets.body,
     "py_s3_docs": s3_targets.documents,
+    "py_s3_xml": s3_targets.xml,
 }
