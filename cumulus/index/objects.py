@@ -7,6 +7,8 @@ version of a key stands in `objects`, unless it is a delete marker; the others a
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Any, Final
 
 from cumulus.index.api import Put, Remove, Row
@@ -25,8 +27,11 @@ _OLDER: Final = (
     f"SELECT {FIELDS}, marker FROM versions WHERE bucket = ? AND key = ? AND stamp <= ? "
     "ORDER BY stamp DESC LIMIT 1"
 )
+_INSERT: Final = f"INSERT INTO objects (bucket, {FIELDS}) VALUES"
+_ROW: Final = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+AT_ONCE: Final = 50  # rows of one statement; SQLite takes 999 values everywhere
 _INTO_OBJECTS: Final = (
-    f"INSERT INTO objects (bucket, {FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+    f"{_INSERT} {_ROW} "
     "ON CONFLICT (bucket, key) DO UPDATE SET version = excluded.version, stamp = excluded.stamp, "
     "name = excluded.name, token = excluded.token, size = excluded.size, etag = excluded.etag, "
     "modified_ns = excluded.modified_ns, owner = excluded.owner, checksum = excluded.checksum, "
@@ -128,6 +133,30 @@ def put(tx: Tx, change: Put) -> None:
         elif newest is same:
             newest = tx.run(NEWEST, where).fetchone()
     _place(tx, change, where, current or newest)
+
+
+def put_new(tx: Tx, changes: Sequence[Put]) -> list[Put]:
+    """Insert, many at a time, those whose key nothing is known of; the others are given back. For long runs
+    of neighbouring keys of one bucket, as a scan finds them."""
+    rows = {change.row.key.encode(): change.row for change in changes}
+    bucket = changes[0].row.bucket
+    if len(rows) < len(changes) or any(row.bucket != bucket or row.marker for row in rows.values()):
+        return list(changes)
+    first, last, most = min(rows), max(rows), 4 * len(rows)
+    known: set[bytes] = set()
+    for table in ("objects", "versions", "removed"):
+        query = f"SELECT key FROM {table} WHERE bucket = ? AND key >= ? AND key <= ? LIMIT ?"
+        found = tx.run(query, (bucket, first, last, most)).fetchall()
+        if len(found) == most:
+            return list(changes)
+        known.update(row[0] for row in found)
+    new = [(bucket, *_values(row, key)) for key, row in rows.items() if key not in known]
+    for at in range(0, len(new), AT_ONCE):
+        some = new[at : at + AT_ONCE]
+        tx.run(f"{_INSERT} {', '.join([_ROW] * len(some))}", list(itertools.chain.from_iterable(some)))
+    size = sum(row.size for key, row in rows.items() if key not in known)
+    tx.charge(bucket, size, len(new))
+    return [change for change in changes if change.row.key.encode() in known]
 
 
 def _place(tx: Tx, change: Put, where: tuple[str, bytes], former: tuple[Any, ...] | None) -> None:

@@ -38,6 +38,7 @@ from cumulus.model import Bucket, Part
 
 FRESH_S: Final = 0.5  # half of what an answer may be old: two such caches may stand behind one another
 _FORGET_S: Final = 10.0
+MANY: Final = 20  # changes of one caller, from which those of new keys are inserted together
 _encoder = msgspec.msgpack.Encoder()
 _bucket = msgspec.msgpack.Decoder(Bucket)
 
@@ -217,6 +218,10 @@ class SqliteIndex(Index):
         self._writer.submit(lambda tx: self._apply_all(tx, changes), told, soon=soon)
 
     def _apply_all(self, tx: Tx, changes: Sequence[Change]) -> None:
+        if len(changes) >= MANY:
+            puts = [one for one in changes if isinstance(one, Put) and one.reservation is None]
+            if len(puts) == len(changes):
+                changes = objects.put_new(tx, puts)
         for change in changes:
             self._apply(tx, change)
 

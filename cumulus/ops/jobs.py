@@ -8,6 +8,7 @@ one thread of one process; `hash_waiting` belongs to each process that answers r
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -24,6 +25,7 @@ from cumulus.storage.api import Entry, Missing, StorageError
 
 SECOND: Final = 1_000_000_000
 PAGE: Final = 1000
+SCANNED: Final = 2000  # names of a directory that are compared at a time
 STALE_S: Final = 24 * 3600  # what broken writes left goes after this
 MOST_AT_ONCE: Final = 100  # files hashed in one go
 
@@ -207,20 +209,25 @@ class Jobs:
 
 # what others did -----------------------------------------------------------------------------------------
 def rescan(site: Site, bucket: Bucket, done: Done) -> None:
-    """Compare a bucket's index with its directory, both in the same order, a page at a time."""
-    after = ""
-    while True:
-        try:
-            entries = site.store.names(bucket.name, after, "", PAGE)
-        except Missing:
-            return
-        last = entries[-1].name if len(entries) == PAGE else ""
-        changes = _compare(site, bucket, after, last, {entry.name: entry for entry in entries}, done)
-        if changes:
-            site.index.apply(changes)
-        if not last:
-            return
-        after = last
+    """Compare a bucket's index with its directory, both in the same order, a page at a time; the next page is
+    read while the index takes one in. What a power cut undoes in the index the next scan finds again."""
+    with ThreadPoolExecutor(1, thread_name_prefix="cumulus-rescan") as ahead:
+        after = ""
+        page = ahead.submit(site.store.names, bucket.name, after, "", SCANNED)
+        while True:
+            try:
+                entries = page.result()
+            except Missing:
+                return
+            last = entries[-1].name if len(entries) == SCANNED else ""
+            if last:
+                page = ahead.submit(site.store.names, bucket.name, last, "", SCANNED)
+            changes = _compare(site, bucket, after, last, {entry.name: entry for entry in entries}, done)
+            if changes:
+                site.index.apply_soon(changes)
+            if not last:
+                return
+            after = last
 
 
 def _compare(
@@ -232,7 +239,7 @@ def _compare(
     while more:
         page = site.index.page(bucket.name, after=position, limit=PAGE)
         for row in page.rows:
-            if last and row.key.encode() > last.encode():
+            if last and row.key > last:  # Python's order of strings is that of their UTF-8
                 more = False
                 break
             if row.name != row.key:  # its body is not where others can change it

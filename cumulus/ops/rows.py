@@ -58,7 +58,7 @@ def row_of(bucket: Bucket, entry: Entry, meta: ObjectMeta, latest: bool = True) 
         owner=meta.acl.owner,
         latest=latest,
         marker=meta.marker,
-        checksum=",".join(sorted(name.upper() for name in meta.checksums)),
+        checksum=",".join(sorted(name.upper() for name in meta.checksums)) if meta.checksums else "",
         checksum_type=meta.checksum_type,
     )
 

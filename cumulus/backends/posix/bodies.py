@@ -64,7 +64,7 @@ def record_of(root: Root, name: str, fd: int, status: os.stat_result) -> Record 
     except OSError as error:
         if error.errno not in _NO_RECORD:
             raise
-        found = sidecar.load(root, sidecar.path_of(name, status.st_ino))
+        found = sidecar.find(root, name, status.st_ino)
         record = found[1] if found else None
     if record is None or not record.fits(status):
         return None

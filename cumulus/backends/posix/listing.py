@@ -20,12 +20,13 @@ from cumulus.backends.posix import bodies
 from cumulus.backends.posix.errors import storage_error
 from cumulus.backends.posix.meta import entry_of
 from cumulus.backends.posix.paths import PRIVATE, Directory, Root
-from cumulus.storage.api import INTERNAL, Entry, Forbidden, StorageError
+from cumulus.storage.api import INTERNAL, Entry
 from cumulus.storage.names import below
 
 WINDOW: Final = 32_768
 _KEPT: Final = 4  # windows
 _STEP: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_BODY: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _SETTLED_NS: Final = 100_000_000  # a younger mtime may stay the same over the next change
 
 
@@ -169,16 +170,16 @@ def _may_hold(full: str, after: str, prefix: str) -> bool:
 
 
 def _entry(root: Root, fd: int, full: str, name: str) -> Entry | None:
-    """None for one that is gone; one that we may not open is listed without meta."""
-    parent = Directory(fd, False)
+    """Of a name that was a plain file a moment ago. None for one that is none any more; one that we may not
+    open is listed without meta."""
     try:
-        body = bodies.open_body(parent, name, full)
-    except Forbidden:
-        status = bodies.look(parent, name)
+        body = os.open(name, _BODY, dir_fd=fd)
+    except PermissionError:
+        status = bodies.look(Directory(fd, False), name)
         return entry_of(full, status, None) if status and stat.S_ISREG(status.st_mode) else None
-    except StorageError:
+    except OSError:
         return None
     try:
-        return bodies.entry_of(root, full, body)
+        return bodies.entry_of(root, full, body) if stat.S_ISREG(os.fstat(body).st_mode) else None
     finally:
         os.close(body)

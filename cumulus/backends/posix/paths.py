@@ -29,6 +29,7 @@ FILE_MODE: Final = 0o640
 PRIVATE: Final = ("tmp", "meta")  # below INTERNAL: ours alone, no names there
 _STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MARK: Final = b"d"
+MARK: Final = "dir-"  # begins the names of such files
 NO_XATTR: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.E2BIG, errno.ENOSPC, errno.ERANGE)
 
 
@@ -54,6 +55,7 @@ class Root:
         self.seen = time.monotonic()
         self._inner: tuple[int, int] | None = None
         self._files = files
+        self.bare_at = 0  # `meta` had no sidecars when this was its mtime, in ns
         with contextlib.suppress(PermissionError):
             self._make_inner()
 
@@ -190,7 +192,7 @@ def _readable(fd: int, name: str) -> int:
 
 
 def _mark_name(path: Sequence[str], inode: int) -> str:
-    return f"dir-{hashlib.sha256('/'.join(path).encode()).hexdigest()[:32]}-{inode:x}"
+    return f"{MARK}{hashlib.sha256('/'.join(path).encode()).hexdigest()[:32]}-{inode:x}"
 
 
 def _mark(root: Root, fd: int, path: Sequence[str], files: Files) -> None:

@@ -12,18 +12,20 @@ import hashlib
 import os
 import secrets
 import struct
+import time
 import zlib
 from typing import Final
 
 from cumulus.backends.posix import meta as metas
 from cumulus.backends.posix.files import Files
 from cumulus.backends.posix.meta import Record
-from cumulus.backends.posix.paths import FILE_MODE, Root
+from cumulus.backends.posix.paths import FILE_MODE, MARK, Root
 
 _HEAD: Final = len(metas.encode(Record(0, 0, 0, 0, b"")))
 _LENGTH: Final = struct.Struct("<H")
 _CHECK: Final = struct.Struct("<I")
 _MAX: Final = 1 << 20
+_SETTLED_NS: Final = 100_000_000  # a younger mtime may stay the same over the next change
 
 
 def path_of(name: str, inode: int) -> str:
@@ -79,6 +81,24 @@ def load(root: Root, file: str) -> tuple[str, Record] | None:
         return parse(os.read(fd, _MAX))
     finally:
         os.close(fd)
+
+
+def find(root: Root, name: str, inode: int) -> tuple[str, Record] | None:
+    """The sidecar of a file that may well have none, as most of those that others made. Raises `OSError`."""
+    return load(root, path_of(name, inode)) if root.has_meta and _any(root) else None
+
+
+def _any(root: Root) -> bool:
+    """Whether the bucket has a sidecar at all; remembered until its directory changes."""
+    mtime_ns = os.fstat(root.meta).st_mtime_ns
+    if root.bare_at == mtime_ns:
+        return False
+    with os.scandir(root.meta) as entries:
+        if any(not entry.name.startswith(MARK) for entry in entries):
+            return True
+    if time.time_ns() - mtime_ns > _SETTLED_NS:
+        root.bare_at = mtime_ns
+    return False
 
 
 def drop(root: Root, name: str, inode: int, files: Files) -> None:

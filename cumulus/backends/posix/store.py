@@ -289,7 +289,7 @@ class PosixStore(FileStore):
         for file in os.listdir(root.meta):
             with contextlib.suppress(FileNotFoundError):
                 old = os.stat(file, dir_fd=root.meta, follow_symlinks=False).st_ctime < before
-                if old and not file.startswith("dir-") and not self._has_owner(root, file):
+                if old and not file.startswith(paths.MARK) and not self._has_owner(root, file):
                     self._files.unlink(root.meta, file)
                     count += 1
         return count
