@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Literal
+
 from cumulus.auth.cors import parse_cors
 from cumulus.auth.lifecycle import parse_lifecycle
 from cumulus.auth.policy import parse_policy
@@ -13,40 +16,67 @@ from cumulus.rest.request import Request
 from cumulus.rest.sinks import DocumentSink
 from cumulus.xml import Writer
 
-XML = [("Content-Type", "application/xml")]
+Field = Literal["policy", "cors", "lifecycle"]
+Get = Callable[[Request], Reply]
+Put = Callable[[Request], Sink]
 
 
-def _text(body: bytes, code: str) -> str:
-    try:
-        return body.decode()
-    except UnicodeDecodeError as error:
-        raise S3Error(code, "The document is not UTF-8.") from error
+def _document(
+    field: Field,
+    kind: str,
+    done: int,
+    missing: str,
+    malformed: str,
+    check: Callable[[str, str], object],
+) -> tuple[Get, Put, Get]:
+    """The operations that get, put and delete one field of a bucket. `kind` is the content type, `done` the
+    status of a put, `missing` and `malformed` are error codes; `check(text, name of the bucket)` raises
+    `S3Error`."""
 
+    def get(request: Request) -> Reply:
+        text: str | None = getattr(request.bucket, field)
+        if text is None:
+            raise S3Error(missing, fields={"BucketName": request.bucket.name})
+        return Reply(200, [("Content-Type", kind)], text.encode())
 
-# policy ------------------------------------------------------------------------------------------------
-def get_policy(request: Request) -> Reply:
-    """GetBucketPolicy."""
-    if request.bucket.policy is None:
-        raise S3Error("NoSuchBucketPolicy", fields={"BucketName": request.bucket.name})
-    return Reply(200, [("Content-Type", "application/json")], request.bucket.policy.encode())
+    def put(request: Request) -> Sink:
+        def run(body: bytes) -> Reply:
+            try:
+                text = body.decode()
+            except UnicodeDecodeError as error:
+                raise S3Error(malformed, "The document is not UTF-8.") from error
+            check(text, request.bucket.name)
+            buckets.change(request.site, request.bucket, **{field: text})
+            return Reply(done)
 
+        return DocumentSink(request, run)
 
-def put_policy(request: Request) -> Sink:
-    """PutBucketPolicy."""
-
-    def run(body: bytes) -> Reply:
-        text = _text(body, "MalformedPolicy")
-        parse_policy(text, request.bucket.name)
-        buckets.change(request.site, request.bucket, policy=text)
+    def delete(request: Request) -> Reply:
+        buckets.change(request.site, request.bucket, **{field: None})
         return Reply(204)
 
-    return DocumentSink(request, run)
+    return get, put, delete
 
 
-def delete_policy(request: Request) -> Reply:
-    """DeleteBucketPolicy."""
-    buckets.change(request.site, request.bucket, policy=None)
-    return Reply(204)
+get_policy, put_policy, delete_policy = _document(
+    "policy", "application/json", 204, "NoSuchBucketPolicy", "MalformedPolicy", parse_policy
+)
+get_cors, put_cors, delete_cors = _document(
+    "cors",
+    "application/xml",
+    200,
+    "NoSuchCORSConfiguration",
+    "MalformedXML",
+    lambda text, _bucket: parse_cors(text),
+)
+get_lifecycle, put_lifecycle, delete_lifecycle = _document(
+    "lifecycle",
+    "application/xml",
+    200,
+    "NoSuchLifecycleConfiguration",
+    "MalformedXML",
+    lambda text, _bucket: parse_lifecycle(text),
+)
 
 
 def get_policy_status(request: Request) -> Reply:
@@ -57,55 +87,3 @@ def get_policy_status(request: Request) -> Reply:
     document = Writer("PolicyStatus")
     document.leaf("IsPublic", parse_policy(bucket.policy, bucket.name).public)
     return documents.reply(document)
-
-
-# CORS --------------------------------------------------------------------------------------------------
-def get_cors(request: Request) -> Reply:
-    """GetBucketCors."""
-    if request.bucket.cors is None:
-        raise S3Error("NoSuchCORSConfiguration", fields={"BucketName": request.bucket.name})
-    return Reply(200, list(XML), request.bucket.cors.encode())
-
-
-def put_cors(request: Request) -> Sink:
-    """PutBucketCors."""
-
-    def run(body: bytes) -> Reply:
-        text = _text(body, "MalformedXML")
-        parse_cors(text)
-        buckets.change(request.site, request.bucket, cors=text)
-        return Reply(200)
-
-    return DocumentSink(request, run)
-
-
-def delete_cors(request: Request) -> Reply:
-    """DeleteBucketCors."""
-    buckets.change(request.site, request.bucket, cors=None)
-    return Reply(204)
-
-
-# lifecycle ---------------------------------------------------------------------------------------------
-def get_lifecycle(request: Request) -> Reply:
-    """GetBucketLifecycleConfiguration."""
-    if request.bucket.lifecycle is None:
-        raise S3Error("NoSuchLifecycleConfiguration", fields={"BucketName": request.bucket.name})
-    return Reply(200, list(XML), request.bucket.lifecycle.encode())
-
-
-def put_lifecycle(request: Request) -> Sink:
-    """PutBucketLifecycleConfiguration."""
-
-    def run(body: bytes) -> Reply:
-        text = _text(body, "MalformedXML")
-        parse_lifecycle(text)
-        buckets.change(request.site, request.bucket, lifecycle=text)
-        return Reply(200)
-
-    return DocumentSink(request, run)
-
-
-def delete_lifecycle(request: Request) -> Reply:
-    """DeleteBucketLifecycle."""
-    buckets.change(request.site, request.bucket, lifecycle=None)
-    return Reply(204)
