@@ -24,6 +24,7 @@ from twisted.logger import Logger
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 
+from cumulus.admin.clients import url
 from cumulus.admin.options import Shared, shared_options
 from cumulus.config import Config
 from cumulus.http.admin_port import admin_site
@@ -40,7 +41,7 @@ from cumulus.parts import Parts, hosts_of, open_head, open_parts, open_worker
 from cumulus.redirect import Balancer
 from cumulus.rest.call import Gateway
 from cumulus.rest.hops import Hops
-from cumulus.web.resource import AdminPage, is_wanted, make_page
+from cumulus.web.resource import AdminPage, is_wanted, make_page, page_url
 from sector.config import Config as DaemonConfig
 from sector.config import LogSection
 from sector.errors import LocalIO, PortInUse, SectorError
@@ -388,7 +389,11 @@ def _detach(shared: Shared, config: Config, workers: int | None, log_format: str
     options = [f"--workers={workers}"] if workers else []
     options += [f"--log-format={log_format}"] if log_format else []
     pid, log_file = start(config, options)
-    shared.done(f"serving; process {pid}, log {log_file}", pid=pid, log=str(log_file))
+    where = url(config) if config.server.port else None
+    page = page_url(config) if config.admin.port and is_wanted(config) else None
+    told = [f"serving {where or 'S3'}", *([f"admin page {page}"] if page else [])]
+    text = "; ".join([*told, f"process {pid}", f"log {log_file}"])
+    shared.done(text, pid=pid, log=str(log_file), s3=where, page=page)
 
 
 # a worker -----------------------------------------------------------------------------------------------

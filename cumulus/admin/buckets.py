@@ -11,6 +11,7 @@ import click
 
 from cumulus.admin import data
 from cumulus.admin.options import InUse, Shared, shared_options
+from cumulus.admin.values import time_text
 from cumulus.errors import S3Error
 from cumulus.index.api import Directory, Index, NoSuch
 from cumulus.model import Acl, Bucket, User
@@ -166,6 +167,10 @@ def bucket_show(shared: Shared, name: str, odd: bool) -> None:
     if shared.json:
         render.print_json(fields)
         return
+    fields |= {
+        "created": time_text(int(fields["created"] * 10**9)),
+        "bytes": f"{fields['bytes']} ({render.size_text(fields['bytes'])})",
+    }
     for label, value in fields.items():
         click.echo(printable(f"{label:<10}  {value if value not in ('', None) else '-'}"))
 

@@ -18,7 +18,8 @@ def endpoint(config: Config) -> tuple[str, bool]:
     return f"[{host}]:{server.port}" if ":" in host else f"{host}:{server.port}", bool(config.tls.cert)
 
 
-def _url(config: Config) -> str:
+def url(config: Config) -> str:
+    """Where clients reach the service."""
     where, secure = endpoint(config)
     return f"{'https' if secure else 'http'}://{where}"
 
@@ -38,7 +39,7 @@ def _aws(config: Config, key: Credential) -> str:
     return (
         "[default]\n"
         f"aws_access_key_id = {key.access_key}\naws_secret_access_key = {key.secret}\n"
-        f"region = {config.server.region}\nendpoint_url = {_url(config)}\n"
+        f"region = {config.server.region}\nendpoint_url = {url(config)}\n"
     )
 
 
@@ -46,7 +47,7 @@ def _rclone(config: Config, key: Credential) -> str:
     return (
         "[cumulus]\ntype = s3\nprovider = Other\n"
         f"access_key_id = {key.access_key}\nsecret_access_key = {key.secret}\n"
-        f"region = {config.server.region}\nendpoint = {_url(config)}\n"
+        f"region = {config.server.region}\nendpoint = {url(config)}\n"
         f"force_path_style = {str(not config.server.domain).lower()}\n"
     )
 
@@ -54,7 +55,7 @@ def _rclone(config: Config, key: Credential) -> str:
 def _env(config: Config, key: Credential) -> str:
     return (
         f"export AWS_ACCESS_KEY_ID={key.access_key}\nexport AWS_SECRET_ACCESS_KEY='{key.secret}'\n"
-        f"export AWS_DEFAULT_REGION={config.server.region}\nexport AWS_ENDPOINT_URL={_url(config)}\n"
+        f"export AWS_DEFAULT_REGION={config.server.region}\nexport AWS_ENDPOINT_URL={url(config)}\n"
     )
 
 

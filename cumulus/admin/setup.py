@@ -24,6 +24,12 @@ from sector.errors import Exists, LocalIO, UsageError
 @click.argument("directory", metavar="DIR")
 @click.option("--host", default=None, help="Address to listen on.  [default: 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65535), default=None, help="Port of S3.  [default: 8888]")
+@click.option(
+    "--admin-port",
+    type=click.IntRange(0, 65535),
+    default=None,
+    help="Port of the page.  [default: 8889]",
+)
 @click.option("--admin", "name", default="admin", show_default=True, help="Name of the administrator.")
 @click.option("--database", "url", metavar="URL", help="postgresql://USER@HOST:PORT/NAME instead of a file.")
 @click.option("--password-file", metavar="FILE", help="PostgreSQL: the password, mode 0600.")
@@ -36,6 +42,7 @@ def init(
     directory: str,
     host: str | None,
     port: int | None,
+    admin_port: int | None,
     name: str,
     url: str | None,
     password_file: str | None,
@@ -49,6 +56,7 @@ def init(
     Examples:
       cumulus init /srv/cumulus
       cumulus init /srv/cumulus --host 0.0.0.0 --secret-to admin.secret
+      cumulus init second --port 9888 --admin-port 9889
       cumulus init my-s3 --as s3cmd --secret-to s3cfg
       cumulus init /etc/cumulus --database postgresql://cumulus@db1/cumulus --password-file /etc/cumulus/db
     """
@@ -57,7 +65,8 @@ def init(
     if file.exists():
         raise Exists(f"{file}: is there already", hint="choose another directory, or change the file")
     server = {key: value for key, value in (("host", host), ("port", port)) if value is not None}
-    text = commented({"server": server, **_database(url, password_file)})
+    page = {} if admin_port is None else {"port": admin_port}
+    text = commented({"server": server, "admin": page, **_database(url, password_file)})
     config = parse_config(text, str(file))
     check_name(name)
     _directory(where)

@@ -45,6 +45,13 @@ def is_wanted(config: Config) -> bool:
     return address.is_private and not address.is_unspecified
 
 
+def page_url(config: Config) -> str:
+    """Where a browser on this machine finds the page."""
+    host = config.admin.host
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{host}:{config.admin.port}/"
+
+
 def audit(who: str, peer: str, what: str) -> None:
     """A line of the service's log for a login, a refusal, a change."""
     audit_log.info("{who} at {peer}: {what}", who=who or "nobody", peer=peer, what=what)

@@ -85,6 +85,7 @@ def test_five_commands_from_pip_to_the_first_put(tmp_path: Path) -> None:
     clone = sources(tmp_path / "clone")
     done = run(commands, clone, environment(tmp_path / "venv"))
     assert done.returncode == 0, done.stdout
+    assert "serving http://127.0.0.1:8888; admin page http://127.0.0.1:8889/; process " in done.stdout
     stored = clone / "my-s3" / "data" / "lab" / "README.md"
     assert stored.read_bytes() == (ROOT / "README.md").read_bytes(), done.stdout
     assert (clone / "s3cfg").stat().st_mode & 0o777 == 0o600

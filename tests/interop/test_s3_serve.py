@@ -214,6 +214,7 @@ def test_a_service_in_the_background(tmp_path: Path) -> None:
     began = cumulus("serve", str(directory), "--detach")
     try:
         assert "S3 on 127.0.0.1" in Path(began["log"]).read_text()
+        assert began["s3"] is None and began["page"] is None  # the settings name no port
         again = subprocess.run([CUMULUS, "serve", str(directory), "--detach"], capture_output=True, text=True)
         assert again.returncode == 1 and "runs already" in again.stderr
     finally:

@@ -95,12 +95,12 @@ def add_bucket(run: Commands, name: str, owner: str) -> None:
 # init -------------------------------------------------------------------------------------------------
 def test_init_makes_all_that_a_server_needs(bare: Commands) -> None:
     """Files of the right modes, and a key that opens."""
-    made = bare.json("init", str(bare.dir), "--port", "9999")
+    made = bare.json("init", str(bare.dir), "--port", "9999", "--admin-port", "9998")
     assert made["port"] == 9999 and len(made["id"]) == 64 and made["name"] == "admin"
     assert (bare.dir / "secret.key").stat().st_mode & 0o777 == 0o600
     assert (bare.dir / "cumulus.db").stat().st_mode & 0o777 == 0o600
     config = load_config(bare.dir / "cumulus.toml")
-    assert config.server.port == 9999
+    assert (config.server.port, config.admin.port) == (9999, 9998)
     index, directory = open_index(config, lambda bad: None)
     found = directory.credential(made["access_key"])
     assert found is not None and found.secret == made["secret_key"] and found.user.admin

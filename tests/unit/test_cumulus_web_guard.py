@@ -13,7 +13,7 @@ from cumulus.model import Credential, User
 from cumulus.web import guard
 from cumulus.web.html import Html, el, join
 from cumulus.web.messages import Asked, cookie, cookie_name
-from cumulus.web.resource import is_wanted
+from cumulus.web.resource import is_wanted, page_url
 
 
 # sessions ---------------------------------------------------------------------------------------------
@@ -170,3 +170,17 @@ def test_public_addresses_have_no_page_unless_it_is_wanted(host: str, page: str,
     """`[admin] page`."""
     config: Config = parse_config(f'[admin]\nhost = "{host}"\npage = "{page}"\n', "/x/cumulus.toml")
     assert is_wanted(config) is wanted
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("10.1.2.3", "http://10.1.2.3:9/"),
+        ("0.0.0.0", "http://127.0.0.1:9/"),
+        ("::", "http://[::1]:9/"),
+        ("fd00::1", "http://[fd00::1]:9/"),
+    ],
+)
+def test_where_the_page_is(host: str, url: str) -> None:
+    """What `cumulus serve --detach` says."""
+    assert page_url(parse_config(f'[admin]\nhost = "{host}"\nport = 9\n', "/x")) == url
