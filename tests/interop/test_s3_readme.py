@@ -70,7 +70,7 @@ def run(commands: list[str], where: Path, env: dict[str, str]) -> subprocess.Com
         start_new_session=True,
     )
     try:
-        output, _ = process.communicate(timeout=150)
+        output, _ = process.communicate(timeout=270)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         output, _ = process.communicate()

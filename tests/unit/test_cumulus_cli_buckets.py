@@ -68,7 +68,7 @@ def test_bucket_is_added_listed_shown_removed(run: Commands) -> None:
     assert run("bucket", "list", "--owner", "bob").splitlines()[1:] == []
     assert run.json("bucket", "show", "data") == one
     text = run("bucket", "show", "data")
-    assert "alice" in text and "0 (0 B)" in text and re.search(r"created +20\d\d-\d\d-\d\d ", text)
+    assert "alice" in text and "5 (5 B)" in text and re.search(r"created +20\d\d-\d\d-\d\d ", text)
     assert run.refused("bucket", "remove", "data")["code"] == "in_use"
     assert (run.dir / "data" / "data" / "a.txt").read_bytes() == b"hello"
     assert run.json("bucket", "remove", "data", "--delete-data")["objects"] == 1
