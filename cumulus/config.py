@@ -16,6 +16,8 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 from msgspec import Meta
 
+from cumulus.fair.limits import Limits
+from cumulus.fair.weights import By
 from cumulus.redirect import Mode
 from sector.config import Port, Section, parse_rate, parse_toml, to_toml, unknown_name, wrong_value
 from sector.errors import BadConfig, UsageError
@@ -43,6 +45,13 @@ class Server(Section, frozen=True, kw_only=True):
     header_timeout_s: Annotated[
         float, Meta(gt=0, le=3600, description="A request's head must be complete by then.")
     ] = 30.0
+    idle_timeout_s: Annotated[
+        float, Meta(gt=0, le=3600, description="A connection without a request is ended after this.")
+    ] = 60.0
+    write_timeout_s: Annotated[
+        float,
+        Meta(gt=0, le=3600, description="A client that takes nothing of a reply is ended after this."),
+    ] = 60.0
     min_body_rate: Annotated[str, Meta(description="A slower upload or download is ended; empty = none.")] = (
         "1 kB/s"
     )
@@ -137,6 +146,37 @@ class Redirect(Section, frozen=True, kw_only=True):
     ] = False
 
 
+class Fair(Section, frozen=True, kw_only=True):
+    """Sharing the bandwidth when several want it."""
+
+    by: Annotated[
+        By, Meta(description="Equal shares among these; anonymous requests are their address's.")
+    ] = "user"
+    weights: Annotated[
+        bool, Meta(description="Shares go by the weights of users and groups; false: all weigh the same.")
+    ] = True
+
+
+class LimitsSection(Section, frozen=True, kw_only=True):
+    """What one user or one address may have, of all workers together; beyond it: 503 SlowDown."""
+
+    user_requests_per_s: Annotated[float, Meta(ge=0, description="Requests of a user; 0 = no limit.")] = 0.0
+    user_rate: Annotated[
+        str, Meta(description='What a user\'s bodies move both ways, as "50 MB/s"; empty = no limit.')
+    ] = ""
+    user_connections: Annotated[int, Meta(ge=0, description="Connections of a user; 0 = no limit.")] = 0
+    address_requests_per_s: Annotated[
+        float, Meta(ge=0, description="Requests from an address; 0 = no limit.")
+    ] = 0.0
+    address_rate: Annotated[str, Meta(description="What an address moves; empty = no limit.")] = ""
+    address_connections: Annotated[
+        int, Meta(ge=0, description="Connections from an address; 0 = no limit.")
+    ] = 0
+    burst_s: Annotated[
+        float, Meta(gt=0, le=3600, description="What was not used for so long may come at once.")
+    ] = 5.0
+
+
 class Log(Section, frozen=True, kw_only=True):
     """What is told."""
 
@@ -161,6 +201,8 @@ class Config(Section, frozen=True, kw_only=True):
     database: Database = Database()
     auth: Auth = Auth()
     redirect: Redirect = Redirect()
+    fair: Fair = Fair()
+    limits: LimitsSection = LimitsSection()
     log: Log = Log()
     path: str = ""
 
@@ -196,6 +238,28 @@ class Config(Section, frozen=True, kw_only=True):
     def min_body_bytes_per_s(self) -> int:
         """`[server] min_body_rate`, 0 = none."""
         return parse_rate(self.server.min_body_rate) if self.server.min_body_rate else 0
+
+    @property
+    def user_limits(self) -> Limits:
+        """`[limits]` of a user."""
+        limits = self.limits
+        return Limits(
+            requests=limits.user_requests_per_s,
+            rate=parse_rate(limits.user_rate) if limits.user_rate else 0,
+            connections=limits.user_connections,
+            burst_s=limits.burst_s,
+        )
+
+    @property
+    def address_limits(self) -> Limits:
+        """`[limits]` of an address."""
+        limits = self.limits
+        return Limits(
+            requests=limits.address_requests_per_s,
+            rate=parse_rate(limits.address_rate) if limits.address_rate else 0,
+            connections=limits.address_connections,
+            burst_s=limits.burst_s,
+        )
 
     @property
     def total_bytes_per_s(self) -> int:
@@ -240,11 +304,13 @@ def _check(config: Config) -> None:
     def bad(key: str, wrong: str, hint: str = "") -> BadConfig:
         return BadConfig(f"{config.path}: {key}: {wrong}", hint=hint)
 
-    for key in ("min_body_rate", "total_rate"):
+    rates = [("server", "min_body_rate"), ("server", "total_rate")]
+    rates += [("limits", "user_rate"), ("limits", "address_rate")]
+    for name, key in rates:
         try:
-            parse_rate(getattr(config.server, key) or "1 kB/s")
+            parse_rate(getattr(getattr(config, name), key) or "1 kB/s")
         except ValueError as wrong:
-            raise bad(f"[server] {key}", str(wrong)) from None
+            raise bad(f"[{name}] {key}", str(wrong)) from None
     for section, host in (("server", config.server.host), ("admin", config.admin.host)):
         if not host:
             raise bad(f"[{section}] host", "is empty", 'write an address, or "0.0.0.0" for all')

@@ -27,6 +27,8 @@ from twisted.python.failure import Failure
 from cumulus.admin.clients import url
 from cumulus.admin.options import Shared, shared_options
 from cumulus.config import Config
+from cumulus.fair.board import Board, make_shared, open_shared
+from cumulus.fair.weights import Sharing
 from cumulus.http.admin_port import admin_site
 from cumulus.http.control import Control, adopt, read_line
 from cumulus.http.forward import Forwarder, ForwardingRequest
@@ -36,7 +38,7 @@ from cumulus.http.settings import HttpSettings
 from cumulus.http.site import Site
 from cumulus.http.tls import TlsFiles
 from cumulus.http.transport import S3Port
-from cumulus.http.workers import CONTROL_FD, LISTENER_FD, WorkerPool
+from cumulus.http.workers import CONTROL_FD, LISTENER_FD, SHARES_FD, WorkerPool
 from cumulus.parts import Parts, hosts_of, open_head, open_parts, open_worker
 from cumulus.redirect import Balancer
 from cumulus.rest.call import Gateway
@@ -54,14 +56,19 @@ BACKLOG: Final = 1024
 BACKGROUND_S: Final = 1.0
 
 
-def http_settings(config: Config, workers: int = 1) -> HttpSettings:
-    """What one of `workers` processes is told."""
+def http_settings(config: Config) -> HttpSettings:
+    """What each process is told."""
     server = config.server
     return HttpSettings(
         max_connections=server.max_connections,
         header_timeout_s=server.header_timeout_s,
+        idle_timeout_s=server.idle_timeout_s,
+        write_timeout_s=server.write_timeout_s,
         min_body_rate=config.min_body_bytes_per_s,
-        total_rate=config.total_bytes_per_s // workers,
+        total_rate=config.total_bytes_per_s,
+        sharing=Sharing(config.fair.by, config.fair.weights),
+        user_limits=config.user_limits,
+        address_limits=config.address_limits,
     )
 
 
@@ -141,18 +148,19 @@ def make_cumulus(
     reactor: Any,
     gateway: Gateway,
     listener: socket.socket,
-    workers: int = 1,
     balancer: Balancer | None = None,
     hops: Hops | None = None,
+    board: Board | None = None,
 ) -> S3Service:
-    """The S3 port of one of `workers` processes; the loads that `balancer` needs are asked for; `hops` has
-    the keys with which a proxy passes requests on. Raises `SectorError` for files it cannot use."""
+    """The S3 port of one process; several of a server share bandwidth by `board`. The loads that `balancer`
+    needs are asked for; `hops` has the keys with which a proxy passes requests on. Raises `SectorError` for
+    files it cannot use."""
     tls = None
     if config.tls.cert:
         tls = TlsFiles(config.file(config.tls.cert), config.file(config.tls.key))
     access = str(config.file(config.log.access)) if config.log.access else ""
     try:
-        site = Site(gateway, http_settings(config, workers), reactor, access)
+        site = Site(gateway, http_settings(config), reactor, access, board=board)
     except OSError as bad:
         raise LocalIO(f"cannot open the access log {access}: {bad.strerror}") from bad
     if config.redirect.mode == "proxy" and hops is not None:
@@ -290,6 +298,8 @@ class Server(Service):
         if self._pool is not None:
             await self._pool.stop(WORKER_END_S)
             self._pool.listener.close()
+            for fd in self._pool.fds.values():
+                os.close(fd)
         await self._background.stop()
         await deferToThread(self._parts.close)
 
@@ -314,7 +324,9 @@ async def make_server(config: Config, reactor: Any) -> Server:
         else:
             told = {"config": msgspec.to_builtins(config), "index": parts.socket}
             command = [sys.executable, "-m", "cumulus.service"]
-            pool = WorkerPool(reactor, command, listener, told, count)
+            shares = make_shared(count)
+            gone = open_shared(shares, count).clear
+            pool = WorkerPool(reactor, command, listener, told, count, fds={SHARES_FD: shares}, gone=gone)
             server = Server(config, reactor, parts, pool=pool)
         if is_wanted(config):
             site = parts.gateway.site
@@ -456,14 +468,16 @@ def worker_main() -> int:
         parts = await deferToThread(open_worker, config, index)
         listener = socket.socket(fileno=LISTENER_FD)
         gateway = parts.gateway
+        board = open_shared(SHARES_FD, config.server.workers, told["worker"])
+        os.close(SHARES_FD)
         s3 = make_cumulus(
             config,
             reactor,
             gateway,
             listener,
-            config.server.workers,
             balancer=gateway.balancer,
             hops=gateway.hops,
+            board=board,
         )
         return WorkerService(s3, parts, control, reactor)
 

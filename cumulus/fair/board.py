@@ -18,7 +18,8 @@ ROWS: Final = 3
 WIDTH: Final = 4096
 LANES: Final = 2
 CELLS: Final = 16  # of a lane, 8 bytes each
-_FIGURES: Final = LANES * CELLS * 8
+BUDGET: Final = 2  # cells of the limit of all bytes
+_FIGURES: Final = (LANES * CELLS + BUDGET) * 8
 _COLUMN: Final = _FIGURES + ROWS * WIDTH * 4
 
 Places = tuple[int, ...]
@@ -47,6 +48,10 @@ class Board:
     def lane(self, number: int) -> list[memoryview[float]]:
         """The cells (float) of a lane, by column."""
         return [figures[number * CELLS : (number + 1) * CELLS] for figures in self._figures]
+
+    def budget(self) -> list[memoryview[float]]:
+        """The two cells of the limit of all bytes, by column."""
+        return [figures[LANES * CELLS :] for figures in self._figures]
 
     def add(self, where: Places, change: int) -> None:
         """So many more (or fewer) of a key here; from any thread."""

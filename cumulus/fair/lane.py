@@ -14,11 +14,11 @@ import enum
 from math import inf
 from typing import Final
 
-from cumulus.fair.board import Board, places
+from cumulus.fair.board import Board, Places, places
 from cumulus.fair.trials import Trials, Verdict
 
 QUANTUM: Final = 512 * 1024  # bytes by which the transfer of the least weight may be ahead
-CREDIT: Final = 16  # quanta that a newcomer may be behind and make up for, and anybody be ahead
+CREDIT: Final = 32  # quanta that a newcomer may be behind and make up for, and anybody be ahead
 BACK: Final = 0.5  # of the quantum: who was held goes on when he is ahead by less
 WIDEST: Final = 32  # quanta that one may be ahead where many bytes pass between two looks
 
@@ -30,16 +30,35 @@ QUIET_TICK_S: Final = 0.02
 FEW: Final = 8  # transfers: so many are looked at whenever one would have to wait
 KNOWN: Final = 4096  # owners that are remembered
 FLOW_S: Final = 10e-6  # more between two looks for each transfer, so that many cost little
-PATIENCE_S: Final = (1.0, 4.0)  # a transfer that was never held for so long is tried again: first, at most
-BANISHED_S: Final = (0.5, 64.0)  # how long one that failed is not waited for: first, at most
+PATIENCE_S: Final = (1.0, 8.0)  # a transfer that was never held for so long is tried again: first, at most
+BANISHED_S: Final = (0.5, 64.0)  # how long one that failed is not tried again: first, at most
+SPARE: Final = 0.9  # of what one could take in a trial that failed is what he is waited for from then on
+LEAST_PART: Final = 0.05  # of his share; who takes less is not waited for at all
 REMEMBER_S: Final = 1.0  # after a pause of less a transfer is what it was
+BETWEEN_S: Final = 0.2
 
-_BEAT, _FLOOR, _LEAST, _SERVED, _HELD, _WAITING, _TRIAL, _RUNNING, _VERDICT, _BASE, _HOLDS, _FLOWS = range(12)
+(
+    _BEAT,
+    _FLOOR,
+    _LEAST,
+    _SERVED,
+    _HELD,
+    _WAITING,
+    _TRIAL,
+    _RUNNING,
+    _VERDICT,
+    _BASE,
+    _HOLDS,
+    _FLOWS,
+    _WEIGHTS,
+    _TOP,
+    _BEFORE,
+) = range(15)
 
 
 class State(enum.Enum):
     """NEW: not waited for and, unless its owner has others that are, not held. TRIED: in a trial. IN: waited
-    for. OUT: failed; carried along."""
+    for, perhaps for a part of its share. OUT: takes next to nothing of its share; carried along."""
 
     NEW = 0
     TRIED = 1
@@ -59,11 +78,13 @@ class Flow:
         "key",
         "left",
         "mark",
+        "part",
         "patience_s",
         "places",
         "ran_ahead",
         "since",
         "state",
+        "tried_v",
         "until",
         "v",
         "wait_began",
@@ -78,6 +99,8 @@ class Flow:
         self.v = 0.0
         self.mark = (0.0, 0.0)  # its virtual time, and the bytes of all, when it became NEW
         self.since = 0.0  # of the state
+        self.part = 1.0  # of its share that it can take
+        self.tried_v = 0.0  # its virtual time when the trial began
         self.ran_ahead = -inf  # when it was last held
         self.until = 0.0
         self.banished_s = BANISHED_S[0]
@@ -89,7 +112,7 @@ class Flow:
         """Whose it is; not while it is joined."""
         self.key = key
         self.weight = weight
-        self.places = places(key)
+        self.places: Places = ()
         self.cost = 1.0 / weight
 
 
@@ -98,6 +121,7 @@ class Lane:
 
     def __init__(self, board: Board, number: int) -> None:
         self._board = board
+        self._number = number
         self._columns = board.lane(number)
         self._mine = self._columns[board.column]
         self._others = [cells for cells in self._columns if cells is not self._mine]
@@ -127,12 +151,17 @@ class Lane:
         """Transfers that wait now."""
         return len(self._held)
 
+    def turn(self, most: int) -> int:
+        """Bytes to move at a time: few enough for others to have their turn."""
+        return min(most, QUANTUM // 2) if self._mine[_FLOWS] > 1 or self._floor < inf else most
+
     # transfers --------------------------------------------------------------------------------------------
     def join(self, flow: Flow, now: float) -> None:
         """It has something to move from now on."""
+        flow.places = places(f"{self._number} {flow.key}")
         start = self._start(now)
-        if start < inf:
-            flow.v = max(flow.v, start)
+        if start < inf:  # between two requests of a connection little passes, and what it lags stays
+            flow.v = max(flow.v, start - CREDIT * self._ahead if now - flow.left < BETWEEN_S else start)
         if flow.state is State.TRIED or now - flow.left > REMEMBER_S:
             flow.state = State.OUT if flow.until > now else State.NEW
             flow.since = now
@@ -151,7 +180,7 @@ class Lane:
 
     def _price(self, flow: Flow) -> None:
         """Virtual time for a byte: those who are carried along take nothing from their owner's others."""
-        flow.cost = max(1, self._board.count(flow.places)) / flow.weight
+        flow.cost = max(1, self._board.count(flow.places)) / (flow.weight * flow.part)
 
     def leave(self, flow: Flow, now: float) -> None:
         """It has nothing to move any more."""
@@ -195,7 +224,7 @@ class Lane:
         self._urgent = any(one.v <= border for one in self._held)
         if flow.state in (State.NEW, State.OUT):  # it takes all that it is given
             self._turn(flow, State.IN, now)
-            flow.banished_s = BANISHED_S[0]
+            flow.part, flow.banished_s = 1.0, BANISHED_S[0]
 
     def _release(self, flow: Flow, now: float) -> None:
         flow.held = False
@@ -230,13 +259,16 @@ class Lane:
     def _look(self, now: float) -> None:
         """Compare with the others, and carry along who is not waited for."""
         floor = base = least = inf
+        weights, top = 0.0, -inf
         for flow in self._flows:
             if flow.state is State.OUT:
                 continue
             base = min(base, flow.v)
             if flow.state is not State.NEW:
-                floor = min(floor, flow.v)
+                floor, top = min(floor, flow.v), max(top, flow.v)
                 least = min(least, 1 / flow.cost)
+                weights += 1 / flow.cost
+        self._mine[_WEIGHTS], self._mine[_TOP] = weights, top
         self._publish(now, floor, base, least)
         for cells in self._others:
             if now - cells[_BEAT] < FRESH_S:
@@ -305,7 +337,10 @@ class Lane:
             if flow.held or not holds:
                 flow.ran_ahead = now
             unproven = now - self._contended > PATIENCE_S[0] and now - flow.since > PATIENCE_S[0]
-            if unproven or now - flow.ran_ahead > flow.patience_s:
+            if flow.part < 1.0 and now >= flow.until:
+                flow.part = 1.0
+                self._turn(flow, State.NEW, now)
+            elif unproven or now - flow.ran_ahead > flow.patience_s:
                 self._turn(flow, State.NEW, now)
                 flow.ran_ahead = now
         elif (state is State.OUT and now >= flow.until) or (
@@ -326,7 +361,7 @@ class Lane:
             trials.lead_from(last)
         holds = sum(cells[_HOLDS] for cells in self._columns)
         trials.step(now, self._total(), holds, int(sum(self._fresh(_WAITING, now))))
-        mine[_VERDICT] = float(trials.verdict)
+        mine[_VERDICT], mine[_BEFORE] = float(trials.verdict), trials.before
         mine[_TRIAL] = float(trials.number)
         mine[_RUNNING] = float(trials.running)
 
@@ -337,12 +372,16 @@ class Lane:
         if number != self._trial and cells[_RUNNING]:
             self._trial, self._trial_began = number, now
             for flow in self._flows:
-                if self._candidate(flow, now):
+                flow.tried_v = flow.v
+                if flow.state is State.NEW and (self._candidate(flow, now) or now - flow.since < NEW_S):
                     self._turn(flow, State.TRIED, now)
         elif number == self._trial and not cells[_RUNNING]:
             if self._trial_began:
+                verdict = Verdict(int(cells[_VERDICT]))
+                share = cells[_BEFORE] / max(1e-9, sum(self._fresh(_WEIGHTS, now)))
+                top = max(self._fresh(_TOP, now), default=-inf)
                 for flow in self._flows:
-                    self._judge(flow, Verdict(int(cells[_VERDICT])), now)
+                    self._judge(flow, verdict, share * (now - self._trial_began), top, now)
             self._trial_began = 0.0
 
     def _candidate(self, flow: Flow, now: float) -> bool:
@@ -353,8 +392,9 @@ class Lane:
         average = (self._total() - total) / max(1.0, sum(self._fresh(_FLOWS, now)))
         return (flow.v - v) / flow.cost >= IDLE * average
 
-    def _judge(self, flow: Flow, verdict: Verdict, now: float) -> None:
-        """Who held the others up in a trial that went badly is out, also if he was in before."""
+    def _judge(self, flow: Flow, verdict: Verdict, share: float, top: float, now: float) -> None:
+        """Who held the others up in a trial that went badly is waited for only as far as he could follow,
+        also if he was in before. His `share` would have been so much virtual time; `top` has who is first."""
         ahead = flow.held or flow.ran_ahead >= self._trial_began
         if flow.state is State.TRIED:
             flow.ran_ahead = now
@@ -366,7 +406,11 @@ class Lane:
             self._turn(flow, State.IN, now)
             flow.patience_s = min(PATIENCE_S[1], 2 * flow.patience_s)
         else:
-            self._turn(flow, State.OUT, now)
+            flow.part *= min(1.0, SPARE * (flow.v - flow.tried_v) / max(1e-9, share))
+            flow.v = max(flow.v, top - BACK * self._ahead)
+            self._turn(flow, State.OUT if flow.part < LEAST_PART else State.IN, now)
+            flow.part = max(flow.part, LEAST_PART)
+            self._price(flow)
             flow.patience_s = PATIENCE_S[0]
             flow.until = now + flow.banished_s
             flow.banished_s = min(BANISHED_S[1], 2 * flow.banished_s)

@@ -11,13 +11,13 @@ import enum
 from collections import deque
 from typing import Final
 
-BEFORE_S: Final = 0.15  # over which the rate without the candidates is measured
+BEFORE_S: Final = 0.15  # over which the rate without the candidates is measured, twice; the lower one counts
 SETTLE_S: Final = 0.04  # clients still read what was sent before; then the trial is measured
 SHORTEST_S: Final = 0.08
 LONGEST_S: Final = 0.3
 KEEP: Final = 0.8  # of the rate before has to remain
 LOST: Final = 0.3  # below this share the trial ends early
-REST: Final = (10.0, 160.0)  # so many times as long as a failed trial lasted, there is none: first, at most
+REST: Final = (10.0, 160.0)  # so many times the time that a failed trial cost, there is none: first, at most
 
 
 class Verdict(enum.IntEnum):
@@ -29,7 +29,7 @@ class Verdict(enum.IntEnum):
 
 
 class Trials:
-    """`number` of the trial that runs (`running`) or ran last, and its `verdict`."""
+    """`number` of the trial that runs (`running`) or ran last, its `verdict`, and the rate `before`."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -40,7 +40,7 @@ class Trials:
         self._holds = 0.0
         self._measured = 0.0
         self._measured_bytes = 0.0
-        self._before = 0.0
+        self.before = 0.0
         self._next = 0.0
         self._settled = False
         self._rest = REST[0]
@@ -59,11 +59,12 @@ class Trials:
             return
         seen = self._seen
         seen.append((now, total))
-        while len(seen) > 2 and seen[1][0] <= now - BEFORE_S:
+        while len(seen) > 2 and seen[1][0] <= now - 2 * BEFORE_S:
             seen.popleft()
-        past = now - seen[0][0]
-        if candidates and now >= self._next and past >= BEFORE_S:
-            self._before = (total - seen[0][1]) / past
+        if candidates and now >= self._next and now - seen[0][0] >= 2 * BEFORE_S:
+            # what comes first may be a burst: into empty buffers, or saved by a limit of rate
+            middle = next(one for one in seen if one[0] >= now - BEFORE_S)
+            self.before = min(_rate(seen[0], middle), _rate(middle, (now, total)))
             self._began, self._holds = now, holds
             self._settled = False
             self.number += 1
@@ -79,10 +80,15 @@ class Trials:
         if lasted < SHORTEST_S or measured <= 0:
             return
         rate = (total - self._measured_bytes) / measured
-        if rate < LOST * self._before or lasted >= LONGEST_S:
+        if rate < LOST * self.before or lasted >= LONGEST_S:
             self.running = False
-            good = rate >= KEEP * self._before
-            self._next = now if good else now + self._rest * lasted
+            good = rate >= KEEP * self.before
+            cost_s = lasted * (1 - rate / self.before) if not good else 0.0
+            self._next = now + self._rest * cost_s
             self._rest = max(REST[0], self._rest / 2) if good else min(REST[1], self._rest * 2)
             self._seen.clear()
             self.verdict = Verdict.BAD if not good else Verdict.GOOD if holds > self._holds else Verdict.VOID
+
+
+def _rate(first: tuple[float, float], last: tuple[float, float]) -> float:
+    return (last[1] - first[1]) / max(last[0] - first[0], 1e-9)

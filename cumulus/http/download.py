@@ -14,7 +14,7 @@ from twisted.logger import Logger
 
 from cumulus.http.pace import Transfer
 from cumulus.http.pool import Failed, Pool
-from cumulus.http.settings import BUFFER
+from cumulus.http.settings import BUFFER, TURN
 from cumulus.http.transport import FileJob, S3Server
 from cumulus.rest.call import Download
 
@@ -119,10 +119,9 @@ class FileSending(Sending):
         transport: S3Server,
         where: tuple[int, int],
         done: Done,
-        turn: int,
     ) -> None:
         super().__init__(download, pool, transfer, transport.write, done)
-        self._turn = turn
+        self._job: FileJob | None = None
         self._transport = transport
         self._where = where
 
@@ -133,12 +132,17 @@ class FileSending(Sending):
         if not count:
             self._last()
             return
-        at, after = begin + self._download.offset, self._transfer.after
-        self._transport.send_file(FileJob(fd, at, count, self._rest_after, after, self._sent, self._turn))
+        at, transfer = begin + self._download.offset, self._transfer
+        turn = transfer.turn(TURN)
+        self._job = FileJob(fd, at, count, self._rest_after, transfer.after, self._sent, turn)
+        self._transport.send_file(self._job)
 
     def _rest_after(self, count: int) -> float:
         self.given += count
-        return self._transfer.took(count)
+        rest = self._transfer.took(count)
+        if self._job is not None:
+            self._job.turn = self._transfer.turn(TURN)
+        return rest
 
     def _sent(self, whole: bool) -> None:
         if self._over:

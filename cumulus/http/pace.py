@@ -34,8 +34,8 @@ class Pacer:
 
     def __init__(self, settings: HttpSettings, reactor: Any, board: Board | None = None) -> None:
         self._reactor = reactor
-        self._throttle = Throttle(settings.total_rate, reactor.seconds())
         board = board or local_board()
+        self._throttle = Throttle(settings.total_rate, reactor.seconds(), board)
         fair = settings.sharing.by != "none"
         self.lanes = [Lane(board, OUT), Lane(board, IN)] if fair else []
         self._timers: list[Any] = [None] * len(self.lanes)
@@ -143,6 +143,12 @@ class Transfer:
         if self._flow is not None and not self._pacer.moved(self._direction, self._flow, count):
             return inf
         return rest
+
+    def turn(self, most: int) -> int:
+        """Bytes to move before the next `took`."""
+        pacer, flow = self._pacer, self._flow
+        most = pacer.turn(self._seat, most)
+        return most if flow is None else pacer.lanes[self._direction].turn(most)
 
     def after(self, pause_s: float, go_on: GoOn) -> None:
         """Call `go_on` after the rest that `took` gave; not when the transfer has ended meanwhile."""

@@ -22,7 +22,7 @@ from cumulus.http.head import Head
 from cumulus.http.pace import IN, OUT, Transfer
 from cumulus.http.pool import Failed
 from cumulus.http.refuse import refusal, slow_down
-from cumulus.http.settings import BODILESS, DRAINED, FIRST_BUFFER, SMALL_BODY, SMALL_DOWNLOAD, TURN
+from cumulus.http.settings import BODILESS, DRAINED, FIRST_BUFFER, SMALL_BODY, SMALL_DOWNLOAD
 from cumulus.http.transport import S3Server
 from cumulus.rest.call import Call, Download, Reply, Sink
 from cumulus.storage.api import StorageError
@@ -447,8 +447,7 @@ class S3Request:
         transport, where = channel.transport, ready.where
         transfer = Transfer(site.pacer, OUT, self._seat, channel.flows)
         if where is not None and isinstance(transport, S3Server):
-            turn = site.pacer.turn(self._seat, TURN)
-            self._sending = FileSending(download, site.pool, transfer, transport, where, self._sent, turn)
+            self._sending = FileSending(download, site.pool, transfer, transport, where, self._sent)
         else:
             self._sending = BlockSending(download, site.pool, transfer, channel, self._sent)
         self._sending.start()

@@ -31,8 +31,8 @@ class HttpSettings:
     `header_timeout_s` bounds a head from its first byte, and is the time over which a body must arrive with
     at least `min_body_rate` bytes/s; `idle_timeout_s` ends a kept connection without a request,
     `write_timeout_s` one whose client takes nothing. `total_rate` (bytes/s both ways together, 0 = no limit)
-    is this process's. `sharing` says among whom bandwidth is shared; the limits are those of each user and
-    each address, of all processes together."""
+    is for all processes of the server, as are the limits of each user and each address; `sharing` says among
+    whom bandwidth is shared."""
 
     threads: int = 32
     queue: int = 256

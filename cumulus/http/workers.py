@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -23,6 +23,7 @@ log = Logger()
 
 LISTENER_FD: Final = 3
 CONTROL_FD: Final = 4
+SHARES_FD: Final = 5
 _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 10.0
 _STABLE_S: Final = 30.0
@@ -67,6 +68,7 @@ class Worker:
         # it tells the head that it is ready, not the service manager
         environment = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
         fds = {0: null, 1: 1, 2: 2, LISTENER_FD: pool.listener.fileno(), CONTROL_FD: theirs.fileno()}
+        fds |= pool.fds
         try:
             self._process = pool.reactor.spawnProcess(
                 _Watched(self._has_ended), pool.command[0], pool.command, env=environment, childFDs=fds
@@ -96,6 +98,7 @@ class Worker:
     def _has_ended(self, reason: Any) -> None:
         pool, pid = self._pool, self._last_pid
         self._process, self.ready = None, False
+        pool.gone(self._number)
         if self.ended is not None:
             self.ended.callback(None)
             return
@@ -162,7 +165,8 @@ class Worker:
 class WorkerPool:
     """`count` processes of `command`, which find the listening socket and the control socket at the
     descriptors named here. `settings` is what each is told first (plain JSON). One that
-    does not answer a question for `answer_s` is ended and replaced."""
+    does not answer a question for `answer_s` is ended and replaced. They inherit `fds` too (theirs -> ours);
+    `gone(number)` is called when one has ended."""
 
     def __init__(
         self,
@@ -172,7 +176,11 @@ class WorkerPool:
         settings: Any,
         count: int,
         answer_s: float = 2.0,
+        fds: Mapping[int, int] | None = None,
+        gone: Callable[[int], None] = lambda number: None,
     ) -> None:
+        self.fds = dict(fds or {})
+        self.gone = gone
         self.reactor = reactor
         self.command = list(command)
         self.listener = listener
