@@ -33,6 +33,7 @@ FLOW_S: Final = 10e-6  # more between two looks for each transfer, so that many 
 PATIENCE_S: Final = (1.0, 8.0)  # a transfer that was never held for so long is tried again: first, at most
 BANISHED_S: Final = (0.5, 64.0)  # how long one that failed is not tried again: first, at most
 SPARE: Final = 0.9  # of what one could take in a trial that failed is what he is waited for from then on
+AHEAD: Final = 0.5  # of a trial: who was held for so long has held nobody up
 LEAST_PART: Final = 0.05  # of his share; who takes less is not waited for at all
 REMEMBER_S: Final = 1.0  # after a pause of less a transfer is what it was
 BETWEEN_S: Final = 0.2
@@ -74,6 +75,7 @@ class Flow:
         "banished_s",
         "cost",
         "held",
+        "held_s",
         "joined",
         "key",
         "left",
@@ -84,6 +86,7 @@ class Flow:
         "ran_ahead",
         "since",
         "state",
+        "tried_held_s",
         "tried_v",
         "until",
         "v",
@@ -100,7 +103,9 @@ class Flow:
         self.mark = (0.0, 0.0)  # its virtual time, and the bytes of all, when it became NEW
         self.since = 0.0  # of the state
         self.part = 1.0  # of its share that it can take
-        self.tried_v = 0.0  # its virtual time when the trial began
+        self.held_s = 0.0  # in all
+        self.tried_held_s = 0.0  # that, and its virtual time, when the trial began
+        self.tried_v = 0.0
         self.ran_ahead = -inf  # when it was last held
         self.until = 0.0
         self.banished_s = BANISHED_S[0]
@@ -230,6 +235,7 @@ class Lane:
         flow.held = False
         flow.ran_ahead = now
         self.held_s += now - flow.wait_began
+        flow.held_s += now - flow.wait_began
         del self._held[flow]
 
     def _turn(self, flow: Flow, state: State, now: float) -> None:
@@ -318,7 +324,7 @@ class Lane:
         self._measure(now)
         self._lead(now)
         border = self._floor + BACK * self._ahead
-        going = [flow for flow in self._held if flow.v <= border]
+        going = [flow for flow in self._held if flow.v <= border or flow.state is State.NEW]
         for flow in going:
             self._release(flow, now)
         return going
@@ -360,7 +366,8 @@ class Lane:
         if last > trials.number:
             trials.lead_from(last)
         holds = sum(cells[_HOLDS] for cells in self._columns)
-        trials.step(now, self._total(), holds, int(sum(self._fresh(_WAITING, now))))
+        waiting, holding = int(sum(self._fresh(_WAITING, now))), sum(self._fresh(_HELD, now)) > 0
+        trials.step(now, self._total(), holds, waiting, holding)
         mine[_VERDICT], mine[_BEFORE] = float(trials.verdict), trials.before
         mine[_TRIAL] = float(trials.number)
         mine[_RUNNING] = float(trials.running)
@@ -373,8 +380,15 @@ class Lane:
             self._trial, self._trial_began = number, now
             for flow in self._flows:
                 flow.tried_v = flow.v
+                flow.tried_held_s = flow.held_s + (now - flow.wait_began if flow.held else 0.0)
                 if flow.state is State.NEW and (self._candidate(flow, now) or now - flow.since < NEW_S):
                     self._turn(flow, State.TRIED, now)
+        elif number != self._trial and int(cells[_VERDICT]) == Verdict.STUCK:
+            self._trial = number
+            self._known.clear()
+            for flow in self._flows:
+                flow.part = 1.0
+                self._turn(flow, State.NEW, now)
         elif number == self._trial and not cells[_RUNNING]:
             if self._trial_began:
                 verdict = Verdict(int(cells[_VERDICT]))
@@ -395,7 +409,8 @@ class Lane:
     def _judge(self, flow: Flow, verdict: Verdict, share: float, top: float, now: float) -> None:
         """Who held the others up in a trial that went badly is waited for only as far as he could follow,
         also if he was in before. His `share` would have been so much virtual time; `top` has who is first."""
-        ahead = flow.held or flow.ran_ahead >= self._trial_began
+        held_s = flow.held_s + (now - flow.wait_began if flow.held else 0.0) - flow.tried_held_s
+        ahead = held_s > AHEAD * (now - self._trial_began)
         if flow.state is State.TRIED:
             flow.ran_ahead = now
         elif flow.state is not State.IN or verdict is not Verdict.BAD or ahead:

@@ -18,14 +18,19 @@ LONGEST_S: Final = 0.3
 KEEP: Final = 0.8  # of the rate before has to remain
 LOST: Final = 0.3  # below this share the trial ends early
 REST: Final = (10.0, 160.0)  # so many times the time that a failed trial cost, there is none: first, at most
+PEAK_S: Final = 5.0  # the highest rate is forgotten by 1/e in so long
+STUCK: Final = 0.3  # below this share of it, while somebody is held, all run free again
+STUCK_EVERY_S: Final = (0.5, 8.0)  # then there is no trial for so long: first, at most
 
 
 class Verdict(enum.IntEnum):
-    """What came out. VOID: nobody had to wait, so nothing was learnt."""
+    """What came out. VOID: nobody had to wait, so nothing was learnt. STUCK: no trial, but far less is moved
+    than was, so that whatever was learnt is forgotten."""
 
     BAD = 0
     GOOD = 1
     VOID = 2
+    STUCK = 3
 
 
 class Trials:
@@ -44,6 +49,9 @@ class Trials:
         self._next = 0.0
         self._settled = False
         self._rest = REST[0]
+        self._peak = 0.0
+        self._stuck_at = 0.0
+        self._stuck_s = STUCK_EVERY_S[0]
 
     def lead_from(self, number: int) -> None:
         """Another process led until now; its last trial had that number."""
@@ -51,9 +59,9 @@ class Trials:
         self.running = False
         self._seen.clear()
 
-    def step(self, now: float, total: float, holds: float, candidates: int) -> None:
+    def step(self, now: float, total: float, holds: float, candidates: int, holding: bool) -> None:
         """So far `total` bytes were moved by all, who were held `holds` times; so many flows wait for a
-        trial."""
+        trial; whether any is held now."""
         if self.running:
             self._judge(now, total, holds)
             return
@@ -61,14 +69,30 @@ class Trials:
         seen.append((now, total))
         while len(seen) > 2 and seen[1][0] <= now - 2 * BEFORE_S:
             seen.popleft()
-        if candidates and now >= self._next and now - seen[0][0] >= 2 * BEFORE_S:
+        if now - seen[0][0] < 2 * BEFORE_S:
+            return
+        rate, passed = _rate(seen[0], (now, total)), now - seen[-2][0]
+        self._peak = max(rate, self._peak * (1 - min(1.0, passed / PEAK_S)))
+        if rate > LOST * self._peak:
+            self._stuck_s = STUCK_EVERY_S[0]
+        if holding and rate < STUCK * self._peak and now >= self._stuck_at:
+            self._next = max(self._next, now + self._stuck_s)
+            self._stuck_at = now + self._stuck_s
+            self._stuck_s = min(STUCK_EVERY_S[1], 2 * self._stuck_s)
+            self._seen.clear()
+            self.number += 1
+            self.verdict = Verdict.STUCK
+        elif candidates and now >= self._next:
             # what comes first may be a burst: into empty buffers, or saved by a limit of rate
             middle = next(one for one in seen if one[0] >= now - BEFORE_S)
-            self.before = min(_rate(seen[0], middle), _rate(middle, (now, total)))
-            self._began, self._holds = now, holds
-            self._settled = False
-            self.number += 1
-            self.running = True
+            self._begin(now, holds, min(_rate(seen[0], middle), _rate(middle, (now, total))))
+
+    def _begin(self, now: float, holds: float, before: float) -> None:
+        self.before = before
+        self._began, self._holds = now, holds
+        self._settled = False
+        self.number += 1
+        self.running = True
 
     def _judge(self, now: float, total: float, holds: float) -> None:
         if not self._settled:
@@ -82,8 +106,9 @@ class Trials:
         rate = (total - self._measured_bytes) / measured
         if rate < LOST * self.before or lasted >= LONGEST_S:
             self.running = False
+            self._peak = max(self._peak, rate)
             good = rate >= KEEP * self.before
-            cost_s = lasted * (1 - rate / self.before) if not good else 0.0
+            cost_s = 0.0 if good else lasted * (1 - rate / self.before)
             self._next = now + self._rest * cost_s
             self._rest = max(REST[0], self._rest / 2) if good else min(REST[1], self._rest * 2)
             self._seen.clear()

@@ -22,6 +22,9 @@ class Throttle:
         self._rate = rate
         self._columns = board.budget()
         self._mine = self._columns[board.column]
+        if rate:
+            spent = sum([cells[0] for cells in self._columns]) / rate
+            self._mine[1] = now - _BURST_S - spent
 
     def took(self, count: int, now: float) -> float:
         """`count` bytes were moved; seconds until the next may be."""
