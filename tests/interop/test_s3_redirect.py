@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import time
 import urllib.error
@@ -25,8 +26,8 @@ BIG = bytes(range(256)) * 12_000  # curl asks with Expect before it sends as muc
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    """Fails after 10 s."""
-    end = time.monotonic() + 10
+    """Fails after 30 s."""
+    end = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < end, what
         Event().wait(0.02)
@@ -142,8 +143,9 @@ def test_curl_follows(site: Site, tmp_path: Path) -> None:
     assert follows("curl -L --aws-sigv4") == "yes"
 
 
-def test_s3cmd_put_follows(site: Site, tmp_path: Path) -> None:
-    """It signs anew for what Endpoint names."""
+def test_s3cmd_follows_but_loses_a_port(site: Site, tmp_path: Path) -> None:
+    """It signs anew for what Endpoint names. Before a get it asks HEAD, whose answer has no document: then it
+    takes the name of the host alone from Location, so that only servers on ports 80 and 443 are found."""
     point, servers, hosts = site
     only(hosts, point, servers[1])
     (tmp_path / "file").write_bytes(b"data")
@@ -153,19 +155,49 @@ def test_s3cmd_put_follows(site: Site, tmp_path: Path) -> None:
         f"[default]\naccess_key = {point.key}\nsecret_key = {point.secret}\nhost_base = {host}\n"
         f"host_bucket = {host}\nuse_https = False\n"
     )
-    put = ["s3cmd", "-c", str(settings), "put", str(tmp_path / "file"), "s3://box/f"]
-    subprocess.run(put, check=True, capture_output=True, timeout=30)
+    back = tmp_path / "back"
+
+    def s3cmd(*words: str) -> subprocess.CompletedProcess[str]:
+        command = ["s3cmd", "-c", str(settings), *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    assert s3cmd("put", str(tmp_path / "file"), "s3://box/f").returncode == 0
     assert client(servers[1]).get_object(Bucket="box", Key="f")["Body"].read() == b"data"
-    assert follows("s3cmd") == "put"
+    lost = s3cmd("get", "s3://box/f", str(back))
+    assert lost.returncode and "Connection refused" in lost.stderr, "port 80 of 127.0.0.1"
+    usual = '[server]\nhost = "127.0.0.83"\nport = 80\n[admin]\nport = 0\n'
+    directory = tmp_path / "usual"
+    with started(directory, *make(directory, usual)) as server:
+        hosts.write_text(f"http://127.0.0.83 {admin(server)}\n")
+        until(lambda: where(point)[1].startswith("http://127.0.0.83/"), "not sent to the new server")
+        for words in (["mb", "s3://box"], ["put", str(tmp_path / "file"), "s3://box/g"]):
+            assert s3cmd(*words).returncode == 0
+        assert s3cmd("get", "s3://box/g", str(back)).returncode == 0
+    assert back.read_bytes() == b"data"
+    assert follows("s3cmd") == "yes, to the usual ports"
 
 
 def test_boto3_does_not_follow(site: Site) -> None:
     """It says what it was told."""
-    point, _servers, _hosts = site
+    point, servers, hosts = site
+    only(hosts, point, servers[0])
     with pytest.raises(ClientError) as caught:
         client(point).get_object(Bucket="box", Key="k")
     assert caught.value.response["Error"]["Code"] == "TemporaryRedirect"
     assert follows("boto3") == "no"
+
+
+def test_the_busy_server_is_left_alone(site: Site) -> None:
+    """least-loaded, while one server has uploads under way; when they have gone, it gets requests again."""
+    point, servers, hosts = site
+    hosts.write_text("".join(line(server) for server in servers))
+    head = b"PUT /box/slow HTTP/1.1\r\nHost: s3\r\nContent-Length: 9\r\n\r\nabc"
+    with ExitStack() as stack:
+        for _ in range(30):
+            wire = stack.enter_context(socket.create_connection(("127.0.0.1", servers[0].port), 10))
+            wire.sendall(head)
+        all_go_to(point, servers[1])
+    until(lambda: where(point)[1].startswith(servers[0].url), "the free server gets nothing")
 
 
 def test_server_that_does_not_answer_is_left_out(site: Site) -> None:
