@@ -39,6 +39,7 @@ from cumulus.web.view import (
 )
 from sector.cli.render import size_text
 
+SHOWN: Final = 50  # buckets on the page of their owner
 CLEAR: Final = "This connection is not encrypted: others on its way can read what you type."
 
 
@@ -190,7 +191,7 @@ def user(view: View, user_id: str) -> bytes:
             ("Unix user", one.unix_user or "—"),
             ("State", states(one) or "active"),
             ("Canonical id", el("code", one.id)),
-            ("Buckets", [join(link(named("buckets", b.name), b.name), " ") for b in buckets] or "—"),
+            ("Buckets", _some([bucket.name for bucket in buckets])),
         ]
     )
     change = fold("Change", _change(view, one, path), open_=view.refused == f"{path}/change")
@@ -203,6 +204,13 @@ def user(view: View, user_id: str) -> bytes:
         quota_card(view, held.index.usage("user", one.id), path),
         card("Access", *_access(view, one, path, bool(buckets))),
     )
+
+
+def _some(names: list[str]) -> list[Child]:
+    """Links to buckets, not more than can be looked through."""
+    shown: list[Child] = [join(link(named("buckets", name), name), " ") for name in names[:SHOWN]]
+    more = len(names) - SHOWN
+    return [shown, f"and {more} more" if more > 0 else None] if names else ["—"]
 
 
 def _new_key(view: View) -> Html | None:

@@ -319,6 +319,15 @@ def test_two_hundred_users_are_paged_and_found(page: Page, boss: Visitor) -> Non
     assert len(names.findall(boss.get("usage?of=user&page=2"))) == 50
 
 
+def test_a_user_with_many_buckets(page: Page, boss: Visitor) -> None:
+    """Some are shown, and how many more there are."""
+    alice = page.user("alice")
+    for number in range(53):
+        page.bucket(f"b{number:02d}", alice)
+    text = boss.get(f"users/{alice.id}")
+    assert ">b49<" in text and ">b50<" not in text and "and 3 more" in text
+
+
 def test_usage_has_the_largest_first(page: Page, boss: Visitor) -> None:
     """Of users, groups, buckets."""
     page.admin.add_group("lab")
