@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import stat
@@ -28,6 +29,7 @@ from cumulus.storage.api import (
     Missing,
     NotEmptyStore,
     Taken,
+    Unavailable,
 )
 
 
@@ -445,3 +447,36 @@ def test_without_fsync_nothing_is_synced(tmp_path: Path) -> None:
     again.close()
     store.close()
     assert "sync_all" not in disk.calls
+
+
+@pytest.mark.parametrize(("size", "syncs"), [(100, 0), (100_000, 5)])
+def test_a_second_name_costs_no_more_syncs_than_it_must(tmp_path: Path, size: int, syncs: int) -> None:
+    """A small object's is one record in the journal; of a large one, whose bytes are on disk, the directories
+    are synced."""
+    disk = Faulty()
+    store = PosixStore(str(tmp_path / "store"), files=disk)
+    store.create_bucket("b")
+    put(store, "k", b"x" * size)
+    before = disk.calls["sync"], disk.calls["sync_data"]
+    store.link("b", "k", ".cumulus/versions/1/2/k")
+    made = disk.calls["sync"] - before[0], disk.calls["sync_data"] - before[1]
+    assert made == (syncs, 0 if syncs else 1)
+    disk.fail("link", errno.EIO)
+    with pytest.raises(Unavailable):
+        store.link("b", "k", ".cumulus/versions/1/2/other")
+    disk.heal()
+    put(store, "k", b"new")
+    again = store
+    if size < 1000:
+        copy = crashed(store, tmp_path)
+        for name in ("k", ".cumulus/versions/1/2/k"):
+            (copy / "data/b" / name).unlink()
+        again = PosixStore(str(copy), files=OtherBoot())
+        list(again.recover())
+    stream = again.open_read("b", ".cumulus/versions/1/2/k")
+    assert stream.read_at(0, size) == b"x" * size and stream.entry.meta == b"meta"
+    stream.close()
+    with pytest.raises(Missing):
+        again.stat("b", ".cumulus/versions/1/2/other")
+    again.close()
+    store.close()

@@ -212,7 +212,8 @@ class Publisher:
                 os.close(fd)
 
     def link(self, root: Root, name: str, to: str) -> Entry:
-        """As `FileStore.link`; durable at once, since the next commit may take its bytes' only other name."""
+        """As `FileStore.link`; durable at once, since the next commit may take its bytes' only other name: a
+        small one by the journal, as if it were put again under the second name."""
         segments, target = paths.split(name), paths.split(to)
         with translated(f"{root.bucket}/{to}"), self._locks.of(root.bucket, name):
             with paths.open_parent(root, segments) as parent:
@@ -220,16 +221,38 @@ class Publisher:
                 try:
                     status = os.fstat(fd)
                     record = bodies.record_of(root, name, fd, status)
-                    if record and sidecar.load(root, sidecar.path_of(name, status.st_ino)):
-                        sidecar.write(root, to, record, self._files, self._sync)
-                    with paths.make_parent(root, target, self._files) as beside:
-                        self._files.link(parent.fd, segments[-1], beside.fd, target[-1])
-                    if self._sync:
-                        self._files.sync(fd)
+                    change = self._as_put(root, to, fd, status, record)
+                    generation = self._journal.add(change, root) if change else None
+                    try:
+                        if record and sidecar.find(root, name, status.st_ino):
+                            sync = self._sync and not change
+                            sidecar.write(root, to, record, self._files, sync)
+                        with paths.make_parent(root, target, self._files) as beside:
+                            self._files.link(parent.fd, segments[-1], beside.fd, target[-1])
+                    except BaseException:
+                        if change and generation:
+                            self._void(change, root, generation)
+                        raise
+                    if generation:
+                        self._journal.done(generation)
+                    elif self._sync:
+                        if record is None:  # else it was synced when it was published
+                            self._files.sync(fd)
                         paths.sync_path(root, target, self._files)
                     return bodies.entry_of(root, to, fd)
                 finally:
                     os.close(fd)
+
+    def _as_put(
+        self, root: Root, name: str, fd: int, status: os.stat_result, record: Record | None
+    ) -> Change | None:
+        """What puts a small object of ours under another name; None for others."""
+        if not self._sync or record is None or status.st_size > SMALL:
+            return None
+        body = os.pread(fd, status.st_size, 0)
+        if len(body) < status.st_size:
+            return None  # others are at it
+        return Change(PUT, root.bucket, name, record.stamp, status.st_ino, b"", record.meta, body)
 
 
 def _floor(old: os.stat_result | None, stripe: Stripe) -> int:
