@@ -216,7 +216,8 @@ def pick(view: View, items: Sequence[Item], words: Callable[[Item], str]) -> tup
     found = [one for one in items if wanted in words(one).casefold()] if wanted else items
     last = max(1, -(-len(found) // PAGE))
     number = asked.get("page", "1")
-    at = min(max(int(number), 1), last) if number.isascii() and number[:6].isdecimal() else 1
+    valid = number.isascii() and number.isdecimal() and len(number) < 10
+    at = min(max(int(number), 1), last) if valid else 1
 
     def to(there: int, label: str) -> Child:
         if not 1 <= there <= last:

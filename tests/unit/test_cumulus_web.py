@@ -314,7 +314,7 @@ def test_two_hundred_users_are_paged_and_found(page: Page, boss: Visitor) -> Non
     assert "page=4" in last and "page=6" not in last
     assert names.findall(boss.get("users?q=U17%40EXAMPLE")) == ["user017"]
     assert "nothing found" in boss.get("users?q=nobody")
-    for odd in ("-1", "99999999999999999999", "x", "٣", "²"):
+    for odd in ("-1", "999999999", "9" * 5000, "123456x", "x", "٣", "²"):
         assert "of 201" in boss.get(f"users?page={odd}")
     assert len(names.findall(boss.get("usage?of=user&page=2"))) == 50
 
