@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from cumulus.fair.limits import Limits
-from cumulus.fair.weights import By
+from cumulus.fair.weights import By, Sharing, parse_weights
 from cumulus.redirect import Mode
 from sector.config import Port, Section, parse_rate, parse_toml, to_toml, unknown_name, wrong_value
 from sector.errors import BadConfig, UsageError
@@ -155,6 +155,10 @@ class Fair(Section, frozen=True, kw_only=True):
     weights: Annotated[
         bool, Meta(description="Shares go by the weights of users and groups; false: all weigh the same.")
     ] = True
+    group_weights: Annotated[
+        str,
+        Meta(description='Weights of groups, as "lab=4, ops=2"; a user\'s own is multiplied by the largest.'),
+    ] = ""
 
 
 class LimitsSection(Section, frozen=True, kw_only=True):
@@ -240,6 +244,11 @@ class Config(Section, frozen=True, kw_only=True):
         return parse_rate(self.server.min_body_rate) if self.server.min_body_rate else 0
 
     @property
+    def sharing(self) -> Sharing:
+        """`[fair]`."""
+        return Sharing(self.fair.by, self.fair.weights, parse_weights(self.fair.group_weights))
+
+    @property
     def user_limits(self) -> Limits:
         """`[limits]` of a user."""
         limits = self.limits
@@ -311,6 +320,10 @@ def _check(config: Config) -> None:
             parse_rate(getattr(getattr(config, name), key) or "1 kB/s")
         except ValueError as wrong:
             raise bad(f"[{name}] {key}", str(wrong)) from None
+    try:
+        parse_weights(config.fair.group_weights)
+    except ValueError as wrong:
+        raise bad("[fair] group_weights", str(wrong)) from None
     for section, host in (("server", config.server.host), ("admin", config.admin.host)):
         if not host:
             raise bad(f"[{section}] host", "is empty", 'write an address, or "0.0.0.0" for all')

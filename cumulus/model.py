@@ -111,8 +111,7 @@ class Bucket(Value, frozen=True):
 
 
 class User(Value, frozen=True):
-    """`id` is the canonical id (64 hex digits) that S3 documents carry, `name` what people type.
-    `group_weights` has those of his groups that weigh more than 1."""
+    """`id` is the canonical id (64 hex digits) that S3 documents carry, `name` what people type."""
 
     id: str
     name: str
@@ -123,7 +122,6 @@ class User(Value, frozen=True):
     disabled: bool = False
     admin: bool = False
     unix_user: str = ""
-    group_weights: dict[str, int] = {}
 
 
 class Credential(Value, frozen=True):

@@ -28,7 +28,6 @@ from cumulus.admin.clients import url
 from cumulus.admin.options import Shared, shared_options
 from cumulus.config import Config
 from cumulus.fair.board import Board, make_shared, open_shared
-from cumulus.fair.weights import Sharing
 from cumulus.http.admin_port import admin_site
 from cumulus.http.control import Control, adopt, read_line
 from cumulus.http.forward import Forwarder, ForwardingRequest
@@ -66,7 +65,7 @@ def http_settings(config: Config) -> HttpSettings:
         write_timeout_s=server.write_timeout_s,
         min_body_rate=config.min_body_bytes_per_s,
         total_rate=config.total_bytes_per_s,
-        sharing=Sharing(config.fair.by, config.fair.weights),
+        sharing=config.sharing,
         user_limits=config.user_limits,
         address_limits=config.address_limits,
     )

@@ -60,6 +60,18 @@ class Pacer:
         most = self._throttle.turn(most)
         return most if seat is None else seat.turn(most)
 
+    def figures(self) -> dict[str, int]:
+        """For the metrics."""
+        limiters = (self.users, self.addresses)
+        return {
+            "limited_requests_total": sum(one.refused_requests for one in limiters),
+            "limited_connections_total": sum(one.refused_connections for one in limiters),
+            "transfers": sum(len(lane) for lane in self.lanes),
+            "transfers_held": sum(lane.holding for lane in self.lanes),
+            "transfers_held_total": sum(lane.holds for lane in self.lanes),
+            "transfers_held_seconds_total": round(sum(lane.held_s for lane in self.lanes)),
+        }
+
     # lanes ------------------------------------------------------------------------------------------------
     def join(self, direction: int, flow: Flow) -> None:
         """It takes part."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from cumulus.fair.limits import Limits
@@ -42,6 +42,6 @@ class HttpSettings:
     write_timeout_s: float = 60.0
     min_body_rate: int = 1000
     total_rate: int = 0
-    sharing: Sharing = Sharing()
+    sharing: Sharing = field(default_factory=Sharing)
     user_limits: Limits = Limits()
     address_limits: Limits = Limits()

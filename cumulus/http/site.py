@@ -176,4 +176,6 @@ class Site(ServerFactory):
         self.metrics.plain["connections"] = len(self.channels)
         self.metrics.plain["requests_in_flight"] = len(self._in_flight)
         self.metrics.plain["jobs_waiting"] = self.pool.outstanding
+        for name, value in self.pacer.figures().items():
+            self.metrics.plain[name] = value
         return self.metrics.sample()

@@ -1,0 +1,119 @@
+"""Limits and shares as clients of the HTTP floor meet them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from http_floor import Floor, Stream, Wire, floor, request, until
+
+from cumulus.fair.limits import Limits
+from cumulus.http.metrics import prometheus
+from cumulus.rest.call import Download, Reply
+
+MB = 1 << 20
+
+
+def test_requests_over_the_limit_of_an_address_are_refused_before_their_body() -> None:
+    with floor(address_limits=Limits(requests=0.01, burst_s=200.0)) as running:
+        wire = running.connect()
+        assert [wire.send(request()).answer().status for _ in range(2)] == [200, 200]
+        answer = wire.send(request()).answer()
+        assert (answer.status, b"<Code>SlowDown</Code>" in answer.body) == (503, True)
+        assert int(answer.headers["retry-after"]) > 1
+        wire.send(request("/b/k", "PUT", "Content-Length: 10000000", "Expect: 100-continue"))
+        assert wire.answer().status == 503
+        wire.close()
+        assert len(running.gateway.calls) == 2
+        text = prometheus(running.call(running.site.sample))
+        assert "cumulus_limited_requests_total 2\n" in text
+
+
+def test_connections_over_the_limit_of_an_address_are_refused() -> None:
+    with floor(address_limits=Limits(connections=2)) as running:
+        wires = [running.connect() for _ in range(2)]
+        assert [wire.send(request()).answer().status for wire in wires] == [200, 200]
+        third = running.connect()
+        answer = third.answer()
+        assert (answer.status, b"<Code>SlowDown</Code>" in answer.body) == (503, True)
+        third.close()
+        wires[0].close()
+
+        def again() -> bool:
+            wire = running.connect()
+            try:
+                return wire.send(request()).answer().status == 200
+            finally:
+                wire.close()
+
+        until(again, "a place is free")
+        wires[1].close()
+
+
+def test_a_rate_of_an_address_slows_its_downloads(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(bytes(MB))
+    with floor(address_limits=Limits(rate=MB, burst_s=0.5)) as running:
+        running.gateway.replies["/file"] = lambda call: Reply(200, body=Download(Stream(path), 0, MB))
+        wire = running.connect()
+        began = time.monotonic()
+        assert len(wire.send(request("/file")).answer().body) == MB
+        assert time.monotonic() - began > 0.3
+        wire.close()
+
+
+@pytest.mark.parametrize("direction", ["down", "up"])
+def test_connections_of_one_address_move_the_same(tmp_path: Path, direction: str) -> None:
+    """All together are limited, and at the end none is far ahead."""
+    path = tmp_path / "x"
+    with path.open("wb") as file:
+        file.truncate(400 * MB)
+    with floor(total_rate=48 * MB) as running:
+        running.gateway.replies["/file"] = lambda call: Reply(200, body=Download(Stream(path), 0, 400 * MB))
+        moved = [0] * 4
+        over = threading.Event()
+        work = _down if direction == "down" else _up
+        threads = [
+            threading.Thread(target=work, args=(running.connect(), moved, number, over))
+            for number in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+
+        def progress() -> list[int]:
+            sinks = running.gateway.sinks
+            return list(moved) if direction == "down" else [len(sink.data) for sink in sinks]
+
+        until(lambda: len(progress()) == 4 and min(progress()) > 8 * MB, "all have moved some")
+        before = progress()
+        until(lambda: sum(progress()) - sum(before) > 60 * MB, "they have moved more")
+        rates = [now - was for now, was in zip(progress(), before, strict=True)]
+        over.set()
+        for thread in threads:
+            thread.join(10)
+        assert min(rates) > 0.6 * max(rates)
+        _empty(running)
+
+
+def _down(wire: Wire, moved: list[int], number: int, over: threading.Event) -> None:
+    wire.send(request("/file"))
+    while not over.is_set():
+        moved[number] += len(wire.sock.recv(MB))
+    wire.reset()
+
+
+def _up(wire: Wire, moved: list[int], number: int, over: threading.Event) -> None:
+    wire.send(request("/up", "PUT", f"Content-Length: {400 * MB}"))
+    data = bytes(MB)
+    while not over.is_set():
+        moved[number] += wire.sock.send(data)
+    wire.reset()
+
+
+def _empty(running: Floor) -> None:
+    """Nothing is left in the tables when all are gone."""
+    lanes = running.site.pacer.lanes
+    until(lambda: not any(len(lane) + lane.holding for lane in lanes), "the lanes are empty")
+    until(lambda: not running.site.channels, "all connections are gone")

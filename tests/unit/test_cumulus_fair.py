@@ -1,0 +1,142 @@
+"""Limits of users and addresses, and who is charged with which weight."""
+
+from __future__ import annotations
+
+import pytest
+
+from cumulus.errors import S3Error
+from cumulus.fair import limits
+from cumulus.fair.board import local_board, make_shared, open_shared, places
+from cumulus.fair.limits import Buckets, Limiter, Limits, Seat
+from cumulus.fair.weights import Sharing, parse_weights
+from cumulus.http.limits import Throttle
+from cumulus.model import User
+
+ALICE = User(id="a" * 64, name="alice", groups=("lab", "ops"), weight=3)
+
+
+class Now:
+    """A clock that stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.s = 1000.0
+
+    def __call__(self) -> float:
+        return self.s
+
+
+def seat(users: Limits, addresses: Limits, now: Now, peer: str = "10.0.0.1") -> Seat:
+    """A connection of a server with these limits."""
+    board = local_board()
+    return Seat(
+        peer, Limiter("address", addresses, board, now), Limiter("user", users, board, now), Sharing()
+    )
+
+
+def test_requests_of_an_address_are_refused_until_tokens_are_there_again() -> None:
+    now = Now()
+    one = seat(Limits(), Limits(requests=2.0, burst_s=1.5), now)
+    assert one.take()
+    for _ in range(3):
+        one.knock()
+    with pytest.raises(S3Error) as refused:
+        one.knock()
+    assert (refused.value.code, refused.value.headers) == ("SlowDown", [("retry-after", "1")])
+    now.s += 0.5
+    one.knock()
+    with pytest.raises(S3Error):
+        one.knock()
+
+
+def test_a_user_has_his_requests_over_all_his_connections() -> None:
+    now, board = Now(), local_board()
+    users = Limiter("user", Limits(requests=1.0, burst_s=2.0), board, now)
+    seats = [Seat(f"10.0.0.{n}", Limiter("address", Limits(), board, now), users, Sharing()) for n in (1, 2)]
+    for one in seats:
+        assert one.take()
+        one.admit(ALICE)
+    with pytest.raises(S3Error, match="You send too many requests"):
+        seats[0].admit(ALICE)
+    assert users.refused_requests == 1
+    seats[0].admit(None)
+
+
+def test_connections_of_an_address_and_of_a_user_are_counted() -> None:
+    now, board = Now(), local_board()
+    addresses = Limiter("address", Limits(connections=2), board, now)
+    users = Limiter("user", Limits(connections=1), board, now)
+    first, second, third = (Seat("10.0.0.1", addresses, users, Sharing()) for _ in range(3))
+    assert (first.take(), second.take(), third.take()) == (True, True, False)
+    first.admit(ALICE)
+    with pytest.raises(S3Error, match="as many connections"):
+        second.admit(ALICE)
+    first.leave()
+    assert third.take()
+    second.admit(ALICE)
+    second.admit(ALICE)
+    second.leave(), third.leave()
+    assert board.count(places("address 10.0.0.1")) == board.count(places(f"user {ALICE.id}")) == 0
+    second.admit(ALICE)  # a thread that comes late
+    assert board.count(places(f"user {ALICE.id}")) == 0
+
+
+def test_bytes_over_the_rate_are_rested_for() -> None:
+    now = Now()
+    one = seat(Limits(rate=1000, burst_s=1.0), Limits(rate=4000, burst_s=1.0), now)
+    one.take()
+    assert one.took(4000) == 0.0
+    assert one.took(1000) == pytest.approx(0.25)
+    one.admit(ALICE)
+    assert one.took(3000) == pytest.approx(2.0)
+    now.s += 2.0
+    assert one.took(0) == 0.0
+    assert one.turn(1 << 20) == limits.LEAST_TURN
+
+
+def test_a_limit_is_split_among_processes_by_connections() -> None:
+    fd = make_shared(2)
+    now = Now()
+    limiters = [
+        Limiter("user", Limits(requests=8.0, burst_s=1.0), open_shared(fd, 2, column), now)
+        for column in (0, 1)
+    ]
+    where = places("user x")
+    for number in (0, 0, 0, 1):
+        assert limiters[number].enter(where)
+    allowed = [sum(not one.request("x", where) for _ in range(20)) for one in limiters]
+    assert allowed == [6, 2]
+
+
+def test_the_table_of_buckets_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MOST", 10)
+    buckets = Buckets(1.0)
+    for number in range(100):
+        buckets.ask(f"10.0.0.{number}", 1.0, 0.0)
+    assert len(buckets) == 10
+
+
+def test_the_limit_of_all_bytes_is_of_all_processes() -> None:
+    fd = make_shared(2)
+    mine, other = (Throttle(1000, 100.0, open_shared(fd, 2, column)) for column in (0, 1))
+    assert mine.took(250, 100.0) == 0.0
+    assert other.took(500, 100.0) == pytest.approx(0.5)
+    assert mine.took(0, 100.2) == pytest.approx(0.3)
+    assert mine.took(100, 110.0) == 0.0
+
+
+def test_who_is_charged_and_with_which_weight() -> None:
+    groups = {"ops": 2, "lab": 4}
+    address = ("address 10.0.0.1", 1.0)
+    assert Sharing("user", True, groups).of(ALICE, "10.0.0.1") == (f"user {ALICE.id}", 12.0)
+    assert Sharing("user", False, groups).of(ALICE, "10.0.0.1") == (f"user {ALICE.id}", 1.0)
+    assert Sharing("group", True, groups).of(ALICE, "10.0.0.1") == ("group lab", 4.0)
+    assert Sharing("group", True, {}).of(ALICE, "10.0.0.1") == ("group lab", 1.0)
+    assert Sharing("address").of(ALICE, "10.0.0.1") == address
+    assert Sharing("user").of(None, "10.0.0.1") == address
+
+
+@pytest.mark.parametrize("text", ["lab", "lab=0", "lab=1001", "=3", "lab=x", "lab=1,lab=2"])
+def test_weights_that_are_none_are_refused(text: str) -> None:
+    assert parse_weights(" lab=4 , ops=2,") == {"lab": 4, "ops": 2}
+    with pytest.raises(ValueError, match="GROUP=WEIGHT"):
+        parse_weights(text)
