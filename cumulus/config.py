@@ -52,9 +52,7 @@ class Server(Section, frozen=True, kw_only=True):
         float,
         Meta(gt=0, le=3600, description="A client that takes nothing of a reply is ended after this."),
     ] = 60.0
-    min_body_rate: Annotated[str, Meta(description="A slower upload or download is ended; empty = none.")] = (
-        "1 kB/s"
-    )
+    min_body_rate: Annotated[str, Meta(description="A slower upload is ended; empty = none.")] = "1 kB/s"
     total_rate: Annotated[
         str,
         Meta(description='What all workers send and take at most, as "200 MB/s"; empty = no limit.'),
