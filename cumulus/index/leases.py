@@ -58,6 +58,7 @@ class Leases:
         self.life_s = life_s
         self._holder = 0
         self._until = 0.0  # monotonic time until which the holder lives at least
+        self._doubtful = False  # its rows may not be those of `_live`
         self._lock = threading.Lock()
         self._renewing = threading.Lock()
         self._live: dict[int, Reservation] = {}
@@ -99,7 +100,8 @@ class Leases:
 
     def confirm(self, reservation: Reservation) -> None:
         """It is still held, for some seconds at least. Raises `OverQuota` when it is lost, `Away`."""
-        if reservation.id in self._live and time.monotonic() > self._until - self.life_s / 2:
+        sure = not self._doubtful and time.monotonic() <= self._until - self.life_s / 2
+        if reservation.id in self._live and not sure:
             self._renew()
         lost = self._lost.get(reservation.id)
         if lost is not None:
@@ -137,14 +139,18 @@ class Leases:
 
     # in the database
     def _reserve_all(self, requests: list[_Request]) -> list[int | BaseException | None]:
-        if not self._holder:
-            self._renew(anew=True)
         for _ in range(3):
+            if self._doubtful or not self._holder:
+                self._renew(anew=True)
             holder = self._holder
-            try:
-                with self._pool.connection() as connection:
+            with self._pool.connection() as connection:
+                try:
                     return self._ask(connection, holder, requests)
-            except _TimeIsOver:
+                except Away:
+                    self._doubtful = True  # it may have been done before the connection broke
+                except _TimeIsOver:
+                    pass
+            if not self._doubtful:
                 self._renew(stale=holder)
         raise Away(f"{self._pool.target.where}: reservations run out before they can be used")
 
@@ -154,10 +160,10 @@ class Leases:
             if stale and stale != self._holder:
                 return  # another thread has done it
             began = time.monotonic()
-            if not anew and not stale and self._extend():
+            if not (anew or stale or self._doubtful) and self._extend():
                 self._until = began + self.life_s
                 return
-            former = self._holder
+            former, self._doubtful = self._holder, True
             with self._pool.transaction() as run:
                 made = run(
                     "INSERT INTO holders (expires) "
@@ -165,8 +171,9 @@ class Leases:
                     (self.life_s,),
                 ).fetchone()[0]
                 run("DELETE FROM holders WHERE id = ?::bigint", (former,))
-            self._holder, self._until = made, began + self.life_s
+            self._holder = made
             self._hold_again()
+            self._until, self._doubtful = began + self.life_s, False
 
     def _extend(self) -> bool:
         with self._pool.run() as run:
@@ -219,7 +226,7 @@ class Leases:
     def turn(self) -> None:
         """What is to be done `_TURNS` times in a holder's life. Raises `Away`."""
         self._release_all()
-        if self._live:
+        if self._live or self._doubtful:
             self._renew()
         with self._pool.run() as run:
             run("DELETE FROM holders WHERE expires < clock_timestamp() - interval '1 minute'")
