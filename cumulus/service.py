@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 import click
 import msgspec
 from twisted.application.service import Service
-from twisted.internet import error, tcp
+from twisted.internet import error
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.task import LoopingCall
 from twisted.internet.threads import deferToThread
@@ -104,9 +104,10 @@ class S3Service(Service):
         factory = (
             site if tls is None else TLSMemoryBIOFactory(cast(Any, tls), False, cast(Any, site), reactor)
         )
-        self._port: tcp.Port = S3Port._fromListeningDescriptor(
+        self._port: S3Port = S3Port._fromListeningDescriptor(
             reactor, listener.fileno(), listener.family, factory
         )
+        self._port.open_now = lambda: len(site.channels)
         listener.close()
 
     def startService(self) -> None:

@@ -35,7 +35,7 @@ class HttpSettings:
     whom bandwidth is shared."""
 
     threads: int = 32
-    queue: int = 256
+    queue: int = 1024
     max_connections: int = 10_000
     header_timeout_s: float = 20.0
     idle_timeout_s: float = 60.0

@@ -214,11 +214,14 @@ class S3Server(tcp.Server):
 
 
 class S3Port(tcp.Port):
-    """A listening port whose connections are `S3Server`s."""
+    """A listening port whose connections are `S3Server`s; `open_now` tells how many there are."""
 
     transport = S3Server
+    open_now: Callable[[], int] = staticmethod(lambda: 0)
 
     def doRead(self) -> None:
-        """Take one connection: others wait for the same socket in processes that may be less busy."""
-        self.numberAccepts = 1
+        """Take one connection, since others wait for the same socket in processes that may be less busy; but
+        the more are open, the longer a turn of the reactor takes, and those that wait must not wait for
+        hundreds of turns."""
+        self.numberAccepts = 1 + self.open_now() // 4
         super().doRead()
