@@ -224,6 +224,11 @@ GROUPS = {
             ),
         ),
     ),
+    "R16-s3": Group(
+        "500 busy clients of Cumulus, 50 that dribble, 10,000 that hold a connection",
+        3_600,
+        (_pytest("seconds", 600, "SECTOR_TEST_LOAD_SECONDS", "tests/interop/test_s3_load_held.py"),),
+    ),
     "R5": Group(
         "hostile datagrams at a live cluster",
         100_000_000,
