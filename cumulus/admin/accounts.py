@@ -46,8 +46,8 @@ def add_user(
     made = User(
         id=user_id or new_user_id(),
         name=check_name(name),
-        display=display,
-        email=email.strip().lower(),
+        display=check_text(display, "full name"),
+        email=check_text(email.strip().lower(), "e-mail address"),
         groups=tuple(dict.fromkeys(groups)),
         weight=check_weight(weight),
         admin=is_admin,
@@ -83,6 +83,13 @@ def expire_key(admin: Admin, access_key: str, when: str) -> int:
     return at_ns
 
 
+def check_text(text: str, what: str) -> str:
+    """Free text as it may stand in lists and lines."""
+    if not text.isprintable():
+        raise UsageError(f"the {what} has characters that cannot be printed", hint="leave them out")
+    return text
+
+
 def check_weight(weight: int) -> int:
     """A share of the bandwidth."""
     if weight not in WEIGHTS:
@@ -112,12 +119,12 @@ def change_user(
     """Change what is not None of a user; as he is then."""
     given = {
         "name": None if new_name is None else check_name(new_name),
-        "display": display,
-        "email": None if email is None else email.strip().lower(),
+        "display": None if display is None else check_text(display, "full name"),
+        "email": None if email is None else check_text(email.strip().lower(), "e-mail address"),
         "admin": is_admin,
         "disabled": disabled,
         "weight": None if weight is None else check_weight(weight),
-        "unix_user": unix_user,
+        "unix_user": None if unix_user is None else check_text(unix_user, "Unix user"),
     }
     changes = {field: value for field, value in given.items() if value is not None}
     if not changes:

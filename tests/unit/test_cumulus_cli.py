@@ -27,6 +27,8 @@ REFUSED = [
     (["user", "add", "bob", "--group", "none"], "not_found", 1),
     (["user", "add", "bob", "--access-key", "a b"], "usage", 2),
     (["user", "add", "bob", "--expires", "soon"], "usage", 2),
+    (["user", "add", "bob", "--display", "a\nb"], "usage", 2),
+    (["user", "change", "alice", "--email", "a\x1b@b"], "usage", 2),
     (["user", "add", "bob", "--id", "12"], "usage", 2),
     (["user", "add", "bob", "--secret-key-file", "/none"], "local_io", 1),
     (["user", "add", "bob", "--secret-key-file", "/dev/null"], "usage", 2),
