@@ -18,6 +18,7 @@ from cumulus import unix
 from cumulus.auth import lifecycle
 from cumulus.config import Config
 from cumulus.index.api import Directory, Index, IndexFailure, Put
+from cumulus.index.registry import sqlite_path
 from cumulus.index.remote import connect_index
 from cumulus.index.server import IndexServer
 from cumulus.index.sqlite import SqliteIndex
@@ -213,12 +214,16 @@ def open_head(config: Config) -> Parts:
     raise AssertionError("not reached: the errors are raised")
 
 
+def _connect(config: Config, socket: str) -> tuple[Index, Directory]:
+    return connect_index(Path(socket), sqlite_path(config.database_url))
+
+
 def open_worker(config: Config, socket: str) -> Parts:
     """A worker's: its own storage, the head's index ("" = the database itself). Raises `SectorError`.
     Blocks."""
     stack = ExitStack()
     with _errors(stack):
-        index, directory = connect_index(Path(socket)) if socket else open_index(config, _complain)
+        index, directory = _connect(config, socket) if socket else open_index(config, _complain)
         stack.callback(directory.close)
         stack.callback(index.close)
         store = open_store(config)

@@ -1,4 +1,5 @@
-"""Index and users for a worker process: the same interfaces, answered by the head over a Unix socket.
+"""Index and users for a worker process: the same interfaces, answered by the head over a Unix socket, but for
+rows of objects, which are read from the database (decision 0126).
 
 When the head goes away, calls raise `Away`; the next call connects again.
 """
@@ -25,6 +26,7 @@ from cumulus.index.api import (
 )
 from cumulus.index.cache import Fresh
 from cumulus.index.channel import Channel
+from cumulus.index.reading import RowReader
 from cumulus.model import Bucket, Credential, Part, User
 
 FRESH_S: Final = 0.4  # beside half a second in the head
@@ -94,10 +96,11 @@ class RemoteDirectory(Directory):
 
 
 class RemoteIndex(Index):
-    """The index by a link, which `close` closes."""
+    """The index by a link; objects are looked up and listed by `rows`. `close` closes both."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, rows: RowReader) -> None:
         self._link = link
+        self._rows = rows
         self._buckets: Fresh[str, Bucket | None] = Fresh(FRESH_S, keep_none=True)
 
     def forget(self) -> None:
@@ -106,6 +109,7 @@ class RemoteIndex(Index):
 
     def close(self) -> None:
         self._link.close()
+        self._rows.close()
 
     # buckets
     def bucket(self, name: str) -> Bucket | None:
@@ -135,8 +139,7 @@ class RemoteIndex(Index):
 
     # objects
     def lookup(self, bucket: str, key: str, version: str | None = None) -> Row | None:
-        found: Row | None = self._link.call("lookup", bucket, key, version)
-        return found
+        return self._rows.lookup(bucket, key, version)
 
     def apply(self, changes: Sequence[Change]) -> None:
         self._link.call("apply", [wire.altered(one) for one in changes], False)
@@ -150,8 +153,7 @@ class RemoteIndex(Index):
     def page(
         self, bucket: str, *, prefix: str = "", after: str = "", delimiter: str = "", limit: int = 1000
     ) -> Page:
-        found: Page = self._link.call("page", bucket, prefix, after, delimiter, limit)
-        return found
+        return self._rows.page(bucket, prefix=prefix, after=after, delimiter=delimiter, limit=limit)
 
     def page_versions(
         self,
@@ -163,8 +165,14 @@ class RemoteIndex(Index):
         delimiter: str = "",
         limit: int = 1000,
     ) -> Page:
-        found: Page = self._link.call("page_versions", bucket, prefix, after, after_version, delimiter, limit)
-        return found
+        return self._rows.page_versions(
+            bucket,
+            prefix=prefix,
+            after=after,
+            after_version=after_version,
+            delimiter=delimiter,
+            limit=limit,
+        )
 
     # the ledger
     def reserve(self, bucket: str, size: int, objects: int = 1) -> Reservation:
@@ -209,7 +217,8 @@ class RemoteIndex(Index):
         return bool(self._link.call("drop_upload", upload_id, put))
 
 
-def connect_index(path: Path) -> tuple[Index, Directory]:
-    """Index and users of the head that listens at `path`; it need not be there yet."""
+def connect_index(path: Path, database: Path) -> tuple[Index, Directory]:
+    """Index and users of the head that listens at `path`; it need not be there yet. `database` is its file of
+    SQLite, from which objects are read without asking it."""
     link = Link(path)
-    return RemoteIndex(link), RemoteDirectory(link)
+    return RemoteIndex(link, RowReader(database)), RemoteDirectory(link)

@@ -1,8 +1,8 @@
 """The head's side of the index for worker processes: a Unix socket that only its owner may open.
 
 A connection has a thread that reads and one that sends. What is answered from memory or by one look-up is
-answered at once; changes go to the writer without a thread waiting for them, and all answers that are ready
-go out in one write. What a worker has reserved ends with its connection.
+answered at once, by the thread that reads; changes go to the writer without a thread waiting for them, and
+all answers that are ready go out in one write. What a worker has reserved ends with its connection.
 """
 
 from __future__ import annotations
@@ -101,6 +101,7 @@ class _Session:
         self._outbox: list[bytes] = []
         self._unsent = 0
         self._ready = threading.Condition()
+        self._sending = False  # somebody is at it, and will look again
         self._over = False
         self._threads = [
             threading.Thread(target=target, name="cumulus-index", daemon=True)
@@ -131,6 +132,7 @@ class _Session:
             while data := self._connection.recv(1 << 18):
                 for number, name, arguments in frames.feed(data):
                     self._call(number, name, arguments)
+                self._send_now()
         except (OSError, IndexFailure):
             pass
         self.end()
@@ -145,21 +147,48 @@ class _Session:
     def _send(self) -> None:
         while True:
             with self._ready:
-                while not self._outbox and not self._over:
+                while (self._sending or not self._outbox) and not self._over:
                     self._ready.wait()
                 if self._over:
                     return
                 data = b"".join(self._outbox)
                 self._outbox.clear()
+                self._sending = True
             try:
                 self._connection.sendall(data)
             except OSError:
                 self.end()
                 return
             with self._ready:
+                self._sending = False
                 self._unsent -= len(data)
 
-    def _answer(self, number: int, kind: str, value: Any) -> None:
+    def _send_now(self) -> None:
+        """Send what is ready without another thread, unless one is at it; what the socket does not take at
+        once is left to that thread."""
+        with self._ready:
+            if self._sending or self._over or not self._outbox:
+                return
+            data = b"".join(self._outbox)
+            self._outbox.clear()
+            self._sending = True
+        try:
+            sent = self._connection.send(data, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self.end()
+            return
+        with self._ready:
+            self._sending = False
+            self._unsent -= sent
+            if sent < len(data):
+                self._outbox.insert(0, data[sent:])
+            if self._outbox:
+                self._ready.notify()
+
+    def _answer(self, number: int, kind: str, value: Any, *, wake: bool = True) -> None:
+        """Have it sent; without `wake` the caller sends."""
         try:
             data = wire.frame(number, kind, value)
         except IndexFailure as bad:
@@ -170,12 +199,13 @@ class _Session:
             self._outbox.append(data)
             self._unsent += len(data)
             full = self._unsent > _UNSENT
-            self._ready.notify()
+            if wake:
+                self._ready.notify()
         if full:
             self.end()
 
-    def _failed(self, number: int, bad: BaseException) -> None:
-        self._answer(number, *wire.error_value(bad))
+    def _failed(self, number: int, bad: BaseException, *, wake: bool = True) -> None:
+        self._answer(number, *wire.error_value(bad), wake=wake)
 
     def _call(self, number: int, name: str, raw: msgspec.Raw) -> None:
         method = wire.METHODS.get(name)
@@ -186,7 +216,7 @@ class _Session:
         except (msgspec.DecodeError, ValueError) as bad:
             raise IndexFailure(f"{name}: {bad}") from None
         if method.how == "now":
-            self._run(number, name, arguments)
+            self._run(number, name, arguments, wake=False)
             return
         self._slots.acquire()
         if method.how == "commit":
@@ -215,26 +245,18 @@ class _Session:
         finally:
             self._slots.release()
 
-    def _run(self, number: int, name: str, arguments: tuple[Any, ...]) -> None:
+    def _run(self, number: int, name: str, arguments: tuple[Any, ...], *, wake: bool = True) -> None:
         try:
             result = self._do(name, arguments)
         except Exception as bad:
-            self._failed(number, bad)
+            self._failed(number, bad, wake=wake)
         else:
-            self._answer(number, "", result)
+            self._answer(number, "", result, wake=wake)
 
     def _do(self, name: str, arguments: tuple[Any, ...]) -> Any:
         index = self._index
         if wire.METHODS[name].directory:
             return getattr(self._server.directory, name)(*arguments)
-        if name == "page":
-            bucket, prefix, after, delimiter, limit = arguments
-            return index.page(bucket, prefix=prefix, after=after, delimiter=delimiter, limit=limit)
-        if name == "page_versions":
-            bucket, prefix, after, version, delimiter, limit = arguments
-            return index.page_versions(
-                bucket, prefix=prefix, after=after, after_version=version, delimiter=delimiter, limit=limit
-            )
         if name == "uploads":
             bucket, prefix, after, after_id, limit = arguments
             return index.uploads(bucket, prefix=prefix, after=after, after_id=after_id, limit=limit)

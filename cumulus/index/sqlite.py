@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from cumulus.index import listing, objects, sums, uploads
+from cumulus.index import objects, sums, uploads
 from cumulus.index.api import (
     Change,
     Directory,
@@ -32,6 +32,7 @@ from cumulus.index.api import (
 from cumulus.index.cache import Fresh
 from cumulus.index.ledger import Charge, Ledger
 from cumulus.index.readers import Readers, Run
+from cumulus.index.reading import RowReader
 from cumulus.index.schema import BUSY_MS
 from cumulus.index.writer import Deltas, Tx, Writer
 from cumulus.model import Bucket, Part
@@ -72,6 +73,7 @@ class SqliteIndex(Index):
         self._clock = clock
         self._scratch = scratch
         self._readers = Readers(str(path), BUSY_MS)
+        self._rows = RowReader(path)
         self._ledger = Ledger()
         self._buckets: Fresh[str, Bucket | None] = Fresh(FRESH_S)
         self._soft = False
@@ -101,6 +103,7 @@ class SqliteIndex(Index):
         with self._closing:
             self._writer.close()
             self._readers.close()
+            self._rows.close()
             if self._scratch is not None:
                 self._scratch.cleanup()
 
@@ -194,12 +197,7 @@ class SqliteIndex(Index):
 
     # objects
     def lookup(self, bucket: str, key: str, version: str | None = None) -> Row | None:
-        if version is None:
-            found = self._readers.one(objects.CURRENT, (bucket, key.encode()))
-            if found is not None:
-                return objects.to_row(bucket, found, True)
-        with self._readers.run() as run:
-            return objects.find(run, bucket, key, version)
+        return self._rows.lookup(bucket, key, version)
 
     def apply(self, changes: Sequence[Change]) -> None:
         self._writer.do(lambda tx: self._apply_all(tx, changes))
@@ -239,8 +237,7 @@ class SqliteIndex(Index):
     def page(
         self, bucket: str, *, prefix: str = "", after: str = "", delimiter: str = "", limit: int = 1000
     ) -> Page:
-        with self._readers.run() as run:
-            return listing.page(run, bucket, prefix=prefix, after=after, delimiter=delimiter, limit=limit)
+        return self._rows.page(bucket, prefix=prefix, after=after, delimiter=delimiter, limit=limit)
 
     def page_versions(
         self,
@@ -252,16 +249,14 @@ class SqliteIndex(Index):
         delimiter: str = "",
         limit: int = 1000,
     ) -> Page:
-        with self._readers.run() as run:
-            return listing.page_versions(
-                run,
-                bucket,
-                prefix=prefix,
-                after=after,
-                after_version=after_version,
-                delimiter=delimiter,
-                limit=limit,
-            )
+        return self._rows.page_versions(
+            bucket,
+            prefix=prefix,
+            after=after,
+            after_version=after_version,
+            delimiter=delimiter,
+            limit=limit,
+        )
 
     # the ledger
     def reserve(self, bucket: str, size: int, objects: int = 1) -> Reservation:

@@ -84,7 +84,7 @@ class Bench:
         if kind == "remote":
             assert isinstance(self.index, SqliteIndex)
             self.server = IndexServer(self.index, self.directory, path / "index.sock")
-            self.index, self.directory = connect_index(path / "index.sock")
+            self.index, self.directory = connect_index(path / "index.sock", path / "cumulus.db")
         self.admin: SqlAdmin = make_admin(self.url, self.keyring, self.clock)
         self.admin.add_user(User(id=ALICE, name="alice"))
         self.admin.add_user(User(id=BOB, name="bob", email="Bob@example.org"))

@@ -15,6 +15,7 @@ from cumulus_bench import ALICE, Bench, bucket, held, put, row, run_all
 from cumulus.index import wire
 from cumulus.index.admin_api import Quota
 from cumulus.index.api import Away, IndexFailure, OverQuota, Put
+from cumulus.index.registry import sqlite_path
 from cumulus.index.remote import connect_index
 from cumulus.index.server import IndexServer
 from cumulus.index.sqlite import SqliteIndex
@@ -58,7 +59,7 @@ def test_what_a_worker_reserved_ends_with_it(bench: Bench) -> None:
     bench.admin.set_quota(Quota(scope="user", name="alice", hard_bytes=100))
     bench.fresh()
     assert bench.server is not None
-    other, _ = connect_index(bench.server.path)
+    other, _ = connect_index(bench.server.path, sqlite_path(bench.url))
     settled = other.reserve("b", 30)
     other.reserve("b", 60)
     other.apply([Put(row=row("k", 1, 30), reservation=settled)])
@@ -82,7 +83,7 @@ def test_head_that_goes_is_away_and_that_comes_back_is_found(bench: Bench) -> No
     def call() -> None:
         try:
             while True:
-                bench.index.lookup("b", "k")
+                bench.index.usage("bucket", "b")
         except Away as bad:
             told.append(bad)
 
@@ -94,9 +95,9 @@ def test_head_that_goes_is_away_and_that_comes_back_is_found(bench: Bench) -> No
         thread.join()
     assert len(told) == 4
     with pytest.raises(Away, match="No such file"):
-        bench.index.lookup("b", "k")
+        bench.index.usage("bucket", "b")
     bench.server = IndexServer(head(bench), bench.head[1], path)
-    assert bench.index.lookup("b", "k") is not None
+    assert bench.index.usage("bucket", "b").objects == 1
     bench.index.close()
     with pytest.raises(Away, match="closed"):
         bench.index.lookup("b", "k")
@@ -109,7 +110,7 @@ def test_socket_left_by_a_killed_head_is_replaced(bench: Bench, tmp_path: Path) 
     stale.bind(str(left))
     stale.close()
     server = IndexServer(head(bench), bench.head[1], left)
-    index, directory = connect_index(left)
+    index, directory = connect_index(left, sqlite_path(bench.url))
     assert index.bucket("b") is not None and directory.user("alice") is not None
     index.close()
     server.close()
@@ -186,12 +187,27 @@ def test_message_that_is_too_long_is_refused(bench: Bench, monkeypatch: pytest.M
     put(bench.index, *(f"more-{number:020}" for number in range(5)))
     with pytest.raises(IndexFailure, match="too long"):
         put(bench.index, *(f"long-{number:0200}" for number in range(20)))
-    put(bench.index, *(f"k{n}" for n in range(5)))
-    put(bench.index, *(f"l{n}" for n in range(5)))
-    put(bench.index, *(f"m{n}" for n in range(5)))
+    for name in ("one", "two", "three"):
+        bench.index.add_bucket(bucket(name, policy="p" * 900))
     with pytest.raises(IndexFailure, match="too long"):
-        bench.index.page("b")
-    assert len(bench.index.page("b", limit=3).rows) == 3
+        bench.index.buckets()
+    found = bench.index.bucket("two")
+    assert found is not None and found.name == "two"
+
+
+def test_answers_that_are_not_taken_at_once_come_whole(bench: Bench) -> None:
+    """More than the socket holds, read when all was asked."""
+    assert bench.server is not None
+    count = 8000
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(30)
+        client.connect(str(bench.server.path))
+        for number in range(count):
+            client.sendall(wire.frame(number, "bucket", ("b",)))
+        frames, numbers = wire.Frames(), []
+        while len(numbers) < count:
+            numbers += [number for number, kind, _ in frames.feed(client.recv(1 << 16)) if kind == ""]
+    assert sorted(numbers) == list(range(count))
 
 
 def test_answers_are_kept_for_less_than_a_second(bench: Bench) -> None:
