@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import filecmp
+import json
 import os
 import shutil
 import struct
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from s3clients import CLIENTS, Client, Copy, boto_client, md5_s
+from s3clients import CLIENTS, HERE, Client, Copy, boto_client, md5_s
 from s3servers import SERVERS, Served, Site, cumulus, load, make_bucket, origin
 
 from sector.bench.common import program
@@ -112,9 +115,10 @@ def transfers(bench: Bench, size: int, client: str, server: str) -> Callable[[in
 # ---- small objects -------------------------------------------------------------------------------
 def whole(found: dict[str, float], what: str) -> dict[str, float]:
     """The outcome of a run without errors. Raises SectorError."""
-    if found["errors"] or found["unsent"]:
+    if found["errors"] or found["unsent"] or found["unanswered"]:
         raise SectorError(
-            f"{what}: {found['errors']} errors, {found['unsent']} not sent: {found['first_error']}"
+            f"{what}: {found['errors']} errors, {found['unsent']} not sent, {found['unanswered']} not"
+            f" answered: {found['first_error']}"
         )
     return found
 
@@ -209,6 +213,39 @@ def complete(bench: Bench, server: str, parts: int, part_bytes: int) -> dict[str
         raise SectorError(f"{server}: the object is not its parts")
     rate = parts * part_bytes / MB / sent_s
     return {"bytes": size, "parts": parts, "complete_s": round(took, 3), "up_mb_per_s": round(rate, 1)}
+
+
+# ---- equal shares --------------------------------------------------------------------------------
+MODES = ("down-same", "down-own", "up")
+WEIGHTED = ("weights-down", "weights-up")
+
+
+def fairness(bench: Bench, server: str, clients: int, megabytes: int) -> dict[str, Any]:
+    """Spread of the rates of clients that want all there is (fairness.py), as `MODE_cv`, `MODE_farthest` (%)
+    and `MODE_total_of_alone`; for ours also what weight 3 on one connection gets against 1 on sixteen."""
+    words = ["--clients", str(clients), "--size", str(megabytes), "--workers", "2"]
+    for mode in (*MODES, *(WEIGHTED if server == "cumulus" else ())):
+        words += ["--mode", mode]
+    with bench.scratch("fairness") as folder, contextlib.ExitStack() as stack:
+        words += ["--dir", str(folder)]
+        if server != "cumulus":
+            served = stack.enter_context(SERVERS[server](folder))
+            words += ["--url", served.url, "--key", f"{served.key}:{served.secret}"]
+        done = subprocess.run(
+            [sys.executable, str(HERE / "fairness.py"), *words],
+            capture_output=True,
+            text=True,
+            timeout=3600,
+            check=False,
+        )
+    if done.returncode:
+        raise SectorError(f"fairness.py failed: {done.stderr.strip()[-300:]}")
+    row: dict[str, Any] = {"clients": clients, "megabytes": megabytes}
+    for found in json.loads(done.stdout)["results"]:
+        kept = ("cv", "farthest", "total_of_alone", "ratio", "total", "server_rss_mb", "rates")
+        found["rates"].sort()
+        row |= {f"{found['mode']}_{name}": found[name] for name in kept if name in found}
+    return row
 
 
 # ---- clients x redirection x storage -------------------------------------------------------------

@@ -161,6 +161,37 @@ def replication_lines(found: Found, _: Sequence[str]) -> Iterator[Line]:
     )
 
 
+def fairness_lines(found: Found, _: Sequence[str]) -> Iterator[Line]:
+    """Equal shares, and weighted ones."""
+    for mode, most, farthest in (("down-same", 2.5, 6.0), ("down-own", 2.5, 6.0), ("up", 3.0, 8.0)):
+        mine = {
+            name: found.median("fairness-cumulus", f"{mode}_{name}")
+            for name in ("cv", "farthest", "total_of_alone")
+        }
+        others = ", ".join(
+            f"{server} {number(found.median(f'fairness-{server}', f'{mode}_cv'))} /"
+            f" {number(found.median(f'fairness-{server}', f'{mode}_farthest'))} %"
+            for server in ("versitygw", "minio")
+        )
+        yield Line(
+            f"32 clients, {mode.replace('-', ', ')}",
+            [
+                Figure("% variation", mine["cv"], most, low=True),
+                Figure("% farthest", mine["farthest"], farthest, low=True),
+                Figure("of one client alone, together", mine["total_of_alone"], 0.9, form="{:.2f}"),
+            ],
+            others,
+        )
+    for mode in ("weights-down", "weights-up"):
+        share = found.median("fairness-cumulus", f"{mode}_ratio")
+        off = None if share is None else abs(share / 3 - 1) * 100
+        yield Line(
+            f"weight 3 on one connection against 1 on sixteen, {mode.rpartition('-')[2]}",
+            [Figure("% off 3:1", off, 5.0, low=True)],
+            f"{number(share)} : 1",
+        )
+
+
 ALL: dict[str, Callable[[Found, Sequence[str]], Iterator[Line]]] = {
     "Throughput": throughput_lines,
     "Small objects": small_lines,
@@ -169,6 +200,7 @@ ALL: dict[str, Callable[[Found, Sequence[str]], Iterator[Line]]] = {
     "Large uploads": complete_lines,
     "Clients, redirection, storage": load_lines,
     "More servers": replication_lines,
+    "Fair shares": fairness_lines,
 }
 WORDS = {"aim": "reach the aim", "ok": "reach what they must", "**missed**": "miss", "-": "not measured"}
 

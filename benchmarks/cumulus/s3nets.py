@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from s3servers import CUMULUS, Served, origin, stop, wait_for
+from s3servers import CUMULUS, Served, cpu_of, family, origin, stop, wait_for
 
 from sector.bench.common import program
 from sector.errors import SectorError
@@ -95,15 +95,15 @@ def settings(address: str, more: str = "") -> str:
 
 
 @contextmanager
-def serving(holder: int, directory: Path, address: str) -> Iterator[None]:
-    """A Cumulus that runs in a namespace. Raises SectorError when it does not start."""
+def serving(holder: int, directory: Path, address: str) -> Iterator[int]:
+    """A Cumulus that runs in a namespace: its process. Raises SectorError when it does not start."""
     log = directory / "serve.log"
     command = [*inside(holder), str(CUMULUS), "serve", str(directory), "--log-format", "json"]
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
     try:
         wait_for(lambda: "admin_port" in log.read_text(), process, f"cumulus at {address}", log)
-        yield
+        yield process.pid
     finally:
         stop(process)
 
@@ -116,6 +116,11 @@ class Cluster:
     ends: list[tuple[int, str]]
     key: str
     secret: str
+    processes: list[int]  # of the servers and the point
+
+    def cpu_s(self) -> float:
+        """Processor time of all servers."""
+        return sum(cpu_of(pid) for top in self.processes for pid in family(top))
 
     def load(self, holder: int, address: str, op: str, *arguments: str) -> dict[str, float]:
         """The load generator in a namespace: its JSON. Raises SectorError."""
@@ -143,11 +148,12 @@ def cluster(folder: Path, count: int, mbps: int) -> Iterator[Cluster]:
         hosts = folder / "hosts"
         hosts.write_text("".join(f"http://{address}:{PORT}\n" for _, address in ends))
         redirect = f'[redirect]\nmode = "round-robin"\npoint = true\nhosts_file = "{hosts}"\n'
+        processes = []
         for number, (holder, address) in enumerate([*ends, (hub, HUB)]):
             directory = folder / str(number)
             first.copy(directory, settings(address, redirect if holder == hub else ""))
-            stack.enter_context(serving(holder, directory, address))
-        yield Cluster(hub, ends, first.key, first.secret)
+            processes.append(stack.enter_context(serving(holder, directory, address)))
+        yield Cluster(hub, ends, first.key, first.secret, processes)
 
 
 def replication(folder: Path, count: int, clients: int, seconds: float, mbps: int = 100) -> dict[str, float]:
@@ -159,9 +165,17 @@ def replication(folder: Path, count: int, clients: int, seconds: float, mbps: in
             words = ["--keys", str(keys), "--requests", str(keys), "--size", str(size)]
             site.load(holder, address, "put", *words, "--connections", "4")
         words = ["--keys", str(keys), "--size", str(size), "--connections", str(clients), "--follow"]
-        timing = ["--seconds", str(seconds), "--warm", "3", "--grace", "60"]
+        timing = ["--seconds", str(seconds), "--warm", "3", "--grace", "0"]
+        cpu = site.cpu_s()
         found = site.load(site.hub, HUB, "get", *words, *timing)
+        cpu = site.cpu_s() - cpu
     if found["errors"] or not found["followed"]:
         raise SectorError(f"{found['errors']} errors, {found['followed']} redirected: {found['first_error']}")
     rate = found["taken_per_s"] / 1e6
-    return {"servers": count, "clients": clients, "mb_per_s": round(rate, 2)}
+    per_gb = cpu / (rate * (seconds + 3) / 1e3)
+    return {
+        "servers": count,
+        "clients": clients,
+        "mb_per_s": round(rate, 2),
+        "cpu_s_per_gb": round(per_gb, 1),
+    }

@@ -1,5 +1,5 @@
 """Pictures of the figures of Cumulus, as PNG by matplotlib: throughput by size, small objects, many clients,
-more servers. They show what the Cumulus paper's figures 2 to 10 show."""
+more servers, fair shares. They show what the Cumulus paper's figures 2 to 10 show."""
 
 from __future__ import annotations
 
@@ -108,6 +108,24 @@ def replication(axes: Any, found: Found) -> bool:
     return bool(points)
 
 
+def fairness(mode: str) -> Drawer:
+    """Each client's rate as a share of the mean, from the slowest to the fastest."""
+
+    def draw(axes: Any, found: Found) -> bool:
+        some = False
+        for server in SERVERS[:3]:
+            rates = found.lists(f"fairness-{server}", f"{mode}_rates")
+            if rates:
+                mean = sum(rates) / len(rates)
+                shares = [rate / mean for rate in rates]
+                axes.plot(range(1, len(shares) + 1), shares, "o-", label=server, color=COLOURS[server])
+                some = True
+        axes.set(xlabel="client", ylabel=f"rate / mean of all, {mode}")
+        return some
+
+    return draw
+
+
 def drawers(sizes: Sequence[str], megabytes: Mapping[str, int]) -> Iterator[tuple[str, Drawer]]:
     """Name of the file and what draws it."""
     wanted = {name: megabytes[name] for name in sizes}
@@ -119,6 +137,8 @@ def drawers(sizes: Sequence[str], megabytes: Mapping[str, int]) -> Iterator[tupl
     for op in ("get", "put"):
         yield f"s3-load-{op}", load(op)
     yield "s3-replication", replication
+    for mode in ("down-same", "down-own", "up"):
+        yield f"s3-fairness-{mode}", fairness(mode)
 
 
 def draw(found: Found, folder: Path, sizes: Sequence[str], megabytes: Mapping[str, int]) -> list[str]:

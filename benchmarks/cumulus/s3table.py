@@ -3,7 +3,7 @@
     ./dev bench cumulus                     measures what is missing, writes s3.md and s3.json
     ./dev bench cumulus --quick             one short run of each
     ./dev bench cumulus --runs 3            so many runs at most
-    ./dev bench cumulus --only throughput,small,open,syncs,complete,load,replication
+    ./dev bench cumulus --only throughput,small,open,syncs,complete,load,replication,fairness
     ./dev bench cumulus --cell 512M-curl    cells whose name holds this, once more, whatever is there
     ./dev bench cumulus --list              names of all cells, and how many good runs each has
     ./dev bench cumulus --fresh             forget earlier results
@@ -53,10 +53,11 @@ class Effort:
     keys: int
     seconds: float
     parts: int
+    shares_mb: int  # of an object of the fairness cells
 
 
-FULL = Effort("full", 7, tuple(SIZES), 10_000, 10.0, 160)
-QUICK = Effort("quick", 1, ("64M",), 2_000, 3.0, 8)
+FULL = Effort("full", 7, tuple(SIZES), 10_000, 10.0, 160, 512)
+QUICK = Effort("quick", 1, ("64M",), 2_000, 3.0, 8, 16)
 PART = 64_000_000
 
 
@@ -142,6 +143,17 @@ def replication(effort: Effort, bench: s3cells.Bench) -> Iterator[Cell]:
         yield Cell("replication", f"replication-{count}", seconds, work, min(effort.runs, 3))
 
 
+def fairness(effort: Effort, bench: s3cells.Bench) -> Iterator[Cell]:
+    """32 clients that want all there is."""
+    for server in S3_SERVERS[:3]:
+
+        def work(_: int, server: str = server) -> dict[str, object]:
+            return s3cells.fairness(bench, server, 32, effort.shares_mb)
+
+        seconds = 60 + 1.2 * effort.shares_mb
+        yield Cell("fairness", f"fairness-{server}", seconds, work, min(effort.runs, 3), (server,))
+
+
 GROUPS: dict[str, Callable[[Effort, s3cells.Bench], Iterator[Cell]]] = {
     "throughput": throughput,
     "small": small,
@@ -150,6 +162,7 @@ GROUPS: dict[str, Callable[[Effort, s3cells.Bench], Iterator[Cell]]] = {
     "complete": complete,
     "load": loads,
     "replication": replication,
+    "fairness": fairness,
 }
 
 

@@ -39,6 +39,10 @@ def rows_of(cell: table.Cell, run: int, rate: float = 100.0) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys([*names, *small, *opened, "bytes"], rate)
     if cell.name.endswith("-nginx"):
         del row["up_mb_per_s"]
+    for mode in ("down-same", "down-own", "up"):
+        row |= {f"{mode}_{name}": rate for name in ("cv", "farthest", "total_of_alone")}
+        row[f"{mode}_rates"] = [rate, rate / 2]
+    row |= {"weights-down_ratio": rate, "weights-up_ratio": rate}
     row |= {"get_mbps": [rate] * 4, "put_mbps": [rate] * 4, "clients": [1, 4, 16, 64]}
     return {**row, "cell": cell.name, "run": run, "commit": "c"}
 
@@ -87,7 +91,7 @@ def test_pictures_show_what_was_measured(tmp_path: Path) -> None:
         assert drawer(axes, rows), name
         assert not drawer(Axes(), Found([])), name
         drawn[name] = axes.labels
-    assert len(drawn) == 8 and drawn["s3-throughput-up"] == [*s3pictures.SERVERS, "scp", "gridftp"]
+    assert len(drawn) == 11 and drawn["s3-throughput-up"] == [*s3pictures.SERVERS, "scp", "gridftp"]
     assert drawn["s3-throughput-down"][-1] == "nginx" and len(drawn["s3-load-get"]) == 6
 
 

@@ -187,6 +187,22 @@ def test_pages_are_followed_by_their_tokens() -> None:
     assert found["keys_per_s"] == pytest.approx(found["rate_per_s"], rel=1e-4)
 
 
+def test_what_is_not_answered_in_the_end_is_told() -> None:
+    """A server that holds one answer for longer than the client waits."""
+    over = threading.Event()
+
+    def answer(_: bytes, count: int) -> bytes:
+        if count == 3:
+            over.wait(20)
+        return OK
+
+    with server(answer) as url:
+        words = ("--seconds", "0.3", "--grace", "0.1", "--connections", "1")
+        found = counted(url, "get", "--size", "4", *words)
+        over.set()
+    assert (found["done"], found["errors"], found["unanswered"]) == (3, 0, 1)
+
+
 def test_an_open_loop_times_from_when_a_request_was_due() -> None:
     """A server that holds the first answer for half a second delays all that were due meanwhile."""
     held = threading.Event()

@@ -447,7 +447,7 @@ int load_run(const struct load_options *options, struct sign_key *key, struct lo
     if (options->seconds > 0)
         l.end_us = l.from_us + (int64_t)(options->seconds * 1e6);
     loop(&l);
-    counts->errors += l.started - l.finished;
+    counts->unanswered = l.started - l.finished;
     counts->unsent = options->rate > 0 ? l.due - l.started : 0;
     counts->counted_us =
         options->rate > 0 || !l.end_us ? l.last_us - l.from_us : l.end_us - l.from_us;

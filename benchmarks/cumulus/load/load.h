@@ -50,8 +50,9 @@ struct load_counts {
     uint64_t followed;            /* redirections */
     uint64_t
         taken; /* bytes of good bodies that came while it was counted, also of unfinished ones */
-    uint64_t listed; /* keys in pages */
-    uint64_t unsent; /* open loop: never sent, since no connection was free in time */
+    uint64_t listed;     /* keys in pages */
+    uint64_t unsent;     /* open loop: never sent, since no connection was free in time */
+    uint64_t unanswered; /* still under way when the last wait was over */
     uint64_t connects;
     int64_t counted_us; /* how long was counted, monotonic time */
     char first_error[400];

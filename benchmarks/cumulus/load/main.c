@@ -213,6 +213,7 @@ static void print_counts(const struct run *run, const struct load_counts *c)
     printf(", \"unsent\": %llu, \"connects\": %llu, \"rate_per_s\": %.6g, \"keys_per_s\": %.6g",
            (unsigned long long)c->unsent, (unsigned long long)c->connects, (double)c->done * per_s,
            (double)c->listed * per_s);
+    printf(", \"unanswered\": %llu", (unsigned long long)c->unanswered);
     printf(", \"followed\": %llu, \"taken_per_s\": %.6g", (unsigned long long)c->followed,
            (double)c->taken * per_s);
     printf(", \"bytes_in\": %llu, \"bytes_out\": %llu", (unsigned long long)c->bytes_in,
