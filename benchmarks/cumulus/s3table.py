@@ -57,7 +57,7 @@ class Effort:
 
 
 FULL = Effort("full", 7, tuple(SIZES), 10_000, 10.0, 160, 512)
-QUICK = Effort("quick", 1, ("64M",), 2_000, 3.0, 8, 16)
+QUICK = Effort("quick", 1, ("64M",), 2_000, 3.0, 8, 64)
 PART = 64_000_000
 
 
