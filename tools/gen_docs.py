@@ -68,7 +68,27 @@ What holds for all operations:
   has an ETag ending in `-0` until it was hashed.
 - An object without a checksum of its own gets none; S3 would add CRC-64/NVME.
 - What is put anonymously belongs to the bucket's owner.
-- Errors beyond S3's: 403 `QuotaExceeded`, 507 `StorageFull`, 405 `ReadOnlyStorage`."""
+- Errors beyond S3's: 403 `QuotaExceeded`, 507 `StorageFull`, 405 `ReadOnlyStorage`.
+- A signed request without a body may leave out `x-amz-content-sha256`; S3 refuses it."""
+COMPAT_CLIENTS = """## Clients
+
+Unmodified clients that put, get, list, copy, upload in parts, sign in advance (where they can) and delete:
+those of `./dev test` on plain files, fsspec and a Sector cluster, those of `./dev interop`, which fetches
+them, on plain files and a Sector cluster; Hadoop also runs a MapReduce job. Without `s3v4` botocore signs
+URLs by version 2. Which of them follow a redirection: `guide/cumulus-redirect.md`.
+
+| client | in | what it is told beside address and key |
+| --- | --- | --- |
+| boto3, awscli | `./dev test` | path style; `signature_version = "s3v4"` for URLs signed in advance |
+| s3cmd | `./dev test` | `host_bucket` the same as `host_base` |
+| rclone | `./dev test` | `provider = Other` |
+| restic | `./dev test` | `s3:http://HOST:PORT/BUCKET/PATH` |
+| s3fs | `./dev test` | `config_kwargs={"signature_version": "s3v4"}` for `sign` |
+| curl `--aws-sigv4` | `./dev test` | with a body `-H "x-amz-content-sha256: UNSIGNED-PAYLOAD"` or its hash |
+| pyarrow | `./dev interop` | `endpoint_override`, `scheme`, `region` |
+| obstore | `./dev interop` | `virtual_hosted_style_request=False`, `allow_http` without TLS |
+| minio-py | `./dev interop` | `region`, `secure=False` without TLS |
+| Hadoop s3a | `./dev interop` | `fs.s3a.path.style.access`, `fs.s3a.endpoint.region` |"""
 GROUPS = (
     (0x0001, 0x00FF, "TLS channels: login, join, security server"),
     (0x0100, 0x01FF, "Administration: client to master"),
@@ -254,7 +274,8 @@ def cli_page(program: Program, intro: str) -> str:
 
 def compat_page() -> str:
     """docs/s3-compat.md."""
-    lines = ["# Compatibility with Amazon S3", "", NOTE, "", *COMPAT_INTRO.splitlines()]
+    lines = ["# Compatibility with Amazon S3", "", NOTE, "", *COMPAT_INTRO.splitlines(), ""]
+    lines += COMPAT_CLIENTS.splitlines()
     titles = {"service": "Service", "bucket": "Buckets", "object": "Objects"}
     for level, title in titles.items():
         lines += ["", f"## {title}", "", "| operation | request | here | note |", "| --- | --- | --- | --- |"]
