@@ -138,8 +138,14 @@ static sim_link bottleneck(const lab_link *link)
 
 void lab_init(lab *l, const lab_link *link)
 {
+    lab_init_seed(l, link, test_seed);
+}
+
+void lab_init_seed(lab *l, const lab_link *link, uint64_t seed)
+{
     memset(l, 0, sizeof *l);
-    l->net = sim_net_new(test_seed);
+    l->seed = seed;
+    l->net = sim_net_new(seed);
     sim_net_thin(l->net, 64);
     sim_link q = bottleneck(link);
     l->bdp = link->rate_bps / 8e6 * (double)link->rtt_us;
@@ -199,8 +205,8 @@ lab_flow *lab_add(lab *l, const lab_link *link, int64_t rtt_us, const char *cc)
         d->sender = e == 0;
         d->got = &f->got;
         d->kept_end = &d->kept;
-        sim_rng_seed(&d->rng, test_seed + (uint64_t)(2 * i + e));
-        sim_rng_seed(&d->away_rng, ~(test_seed + (uint64_t)(2 * i + e)));
+        sim_rng_seed(&d->rng, l->seed + (uint64_t)(2 * i + e));
+        sim_rng_seed(&d->away_rng, ~(l->seed + (uint64_t)(2 * i + e)));
         id[e] = sim_net_add(l->net, &d->addr, NULL, NULL);
         f->node[e] = d;
     }

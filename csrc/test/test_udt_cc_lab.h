@@ -23,6 +23,7 @@ typedef struct lab_flow {
 } lab_flow;
 
 typedef struct lab {
+    uint64_t seed;
     sim_net *net;
     int queue;
     double bdp; /* bytes, at the longest round trip */
@@ -45,6 +46,7 @@ typedef struct lab_link {
 
 /* The network, then flows, then lab_go(): all connected, and time counts from there. */
 void lab_init(lab *l, const lab_link *link);
+void lab_init_seed(lab *l, const lab_link *link, uint64_t seed);
 lab_flow *lab_add(lab *l, const lab_link *link, int64_t rtt_us, const char *cc);
 void lab_go(lab *l);
 void lab_run(lab *l, double seconds); /* until so long after lab_go() */

@@ -150,7 +150,8 @@ typedef struct udt_cc_bbr {
     bool up_queued;  /* a queue stood when UP began: what it wins it takes from others */
     double up_first; /* when UP began */
     int up_pushes, up_paid;
-    bool most; /* the last probe has shown that most of a standing queue is ours */
+    bool most;  /* the last probe has shown that most of what goes through is ours */
+    bool large; /* and so had the one before, but not nearly all */
     int skips; /* so many cycles go without a probe */
     int up_rounds;
     int64_t up_pkts;

@@ -29,7 +29,8 @@
 #define STARTUP_GAIN 2.77
 #define CWND_GAIN 2.0
 #define UP_GAIN 1.25
-#define UP_PAID 1.19 /* of the rate before */
+#define UP_PAID 1.19   /* of the rate before */
+#define UP_GAINED 1.08 /* and that, if the bound kept it from being paid */
 #define UP_PUSHES 2
 #define MOST_GAIN 1.08       /* what a push wins, of more than 5/8 of all */
 #define NEARLY_ALL_GAIN 1.04 /* of more than 4/5 */
@@ -41,6 +42,7 @@
 #define DOWN_ROUNDS 3
 #define CALM_GAIN 1.0      /* cruising without a queue */
 #define QUEUED_GAIN 0.95   /* and with one, so that it drains */
+#define LARGE_GAIN 0.85    /* with one, most of what goes through being ours */
 #define QUEUE_MAX_US 60000 /* of others, that the window makes room for */
 #define GROWTH 1.25
 #define FULL_ROUNDS 3
@@ -73,7 +75,7 @@ static double gain_of(const udt_cc_bbr *b)
     case UP:
         return b->up_hold ? 1 : UP_GAIN;
     default:
-        return b->queued ? QUEUED_GAIN : CALM_GAIN;
+        return b->queued ? (b->large ? LARGE_GAIN : QUEUED_GAIN) : CALM_GAIN;
     }
 }
 
@@ -97,16 +99,18 @@ static bool push_showed(const udt_cc_bbr *b)
 }
 
 /* A push beside others wins the less, the more of all that goes through is ours. Who holds most
- * leaves out the next probes while a queue stands: a flow that goes by its losses can only rise
- * between them. One probe shows it by chance too, in a crowd where many push at once: it takes two
- * running. */
+ * leaves out the next probes while a queue stands, for a flow that goes by its losses can only rise
+ * between them, and cruises slower, for a flow with a long round trip probes seldom; not so who
+ * holds nearly all, and may be alone. One probe shows it by chance too, in a crowd where many push
+ * at once: it takes two running. */
 static int skips_after(udt_cc_bbr *b)
 {
-    bool before = b->most;
-    b->most = b->up_queued && push_showed(b) && b->bw < MOST_GAIN * b->up_first;
+    bool before = b->most, nearly_all = b->bw < NEARLY_ALL_GAIN * b->up_first;
+    b->most = push_showed(b) && b->bw < MOST_GAIN * b->up_first;
+    b->large = b->most && before && !nearly_all;
     if (!b->most || !before)
         return 0;
-    return b->bw >= NEARLY_ALL_GAIN * b->up_first ? 1 : 2;
+    return nearly_all ? 2 : 1;
 }
 
 static void enter(udt_cc *cc, int state, udt_time now)
@@ -328,9 +332,12 @@ static void judge_push(udt_cc *cc, const udt_cc_ack *a)
 {
     udt_cc_bbr *b = &cc->u.bbr;
     bool rose = push_showed(b);
-    bool paid = b->bw >= UP_PAID * b->up_from && !rose && !b->up_queued;
+    bool gained = b->bw >= UP_GAINED * b->up_from && !rose && !b->up_queued;
+    bool paid = gained && b->bw >= UP_PAID * b->up_from;
     if (paid)
         b->hi = INT64_MAX;
+    else if (gained && b->hi < INT64_MAX) /* the bound was less than there is */
+        b->hi = (int64_t)(UP_GAIN * (double)b->hi);
     if (paid && ++b->up_paid >= 2) {
         b->full_bw = b->bw;
         b->full_rounds = 0;
