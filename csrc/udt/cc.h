@@ -152,7 +152,7 @@ typedef struct udt_cc_bbr {
     int up_pushes, up_paid;
     bool most;  /* the last probe has shown that most of what goes through is ours */
     bool large; /* and so had the one before, but not nearly all */
-    int skips; /* so many cycles go without a probe */
+    int skips;  /* so many cycles go without a probe */
     int up_rounds;
     int64_t up_pkts;
     udt_time up_at;
