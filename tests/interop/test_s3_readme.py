@@ -60,7 +60,7 @@ def run(commands: list[str], where: Path, env: dict[str, str]) -> subprocess.Com
     """The commands in one shell, alone in a network where port 8888 is free; its server is ended."""
     script = "\n".join(["set -e", "ip link set lo up", "trap 'cumulus stop my-s3' EXIT", *commands])
     process = subprocess.Popen(
-        ["unshare", "--net", "bash", "-c", script],
+        ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", script],
         cwd=where,
         env=env,
         stdin=subprocess.DEVNULL,
