@@ -129,8 +129,9 @@ def complete(
     conditions: Conditions,
     min_part: int,
 ) -> ObjectMeta:
-    """Make the object. Raises `S3Error` InvalidPart, InvalidPartOrder, EntityTooSmall, BadDigest,
-    NoSuchUpload, PreconditionFailed; the upload goes on then."""
+    """Make the object. Its bytes have their room as parts, its place among the objects is reserved here.
+    Raises `S3Error` InvalidPart, InvalidPartOrder, EntityTooSmall, BadDigest, NoSuchUpload,
+    PreconditionFailed, QuotaExceeded; the upload goes on then."""
     parts = _choose(site, upload, wanted, min_part)
     meta = _whole(upload, parts, promise)
 
@@ -141,14 +142,17 @@ def complete(
         if not site.index.drop_upload(upload.id, put):
             site.index.apply([put])
 
+    reservation = site.reserve(bucket.name, 0)
     try:
-        done = publish(site, bucket, Plan(meta, place, conditions, None, settle))
+        done = publish(site, bucket, Plan(meta, place, conditions, reservation, settle))
     except Missing as error:  # its parts are gone: another completion or an abort came first
         there = completed(site, bucket, upload.key, upload.id)
         if there is None:
             raise no_such_upload(upload.id) from error
         site.index.drop_upload(upload.id)
         return there
+    finally:
+        site.index.release(reservation)
     remove_parts(site, bucket.name, upload.id)
     return done
 

@@ -12,7 +12,12 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 from s3_stores import STORES
-from s3_world import World
+from s3_world import People, World
+
+from cumulus.backends.memory import MemoryStore
+from cumulus.index.admin_api import Quota
+from cumulus.index.registry import make_admin, make_index
+from cumulus.secrets import Keyring
 
 MIB = 1 << 20
 
@@ -54,6 +59,31 @@ def usage(world: World) -> tuple[int, int, int]:
     """(bytes, objects, bytes reserved) of the bucket."""
     found = world.index.usage("bucket", "bkt")
     return found.bytes, found.objects, found.reserved_bytes
+
+
+def test_a_completion_needs_a_place_among_the_objects(tmp_path: Path) -> None:
+    """Parts are no objects: the quota of objects is asked at completion, which can be tried again."""
+    database = f"sqlite:///{tmp_path / 'db'}"
+    world = World(MemoryStore(), make_index(database, directory=People())[0])
+    admin = make_admin(database, Keyring.create(tmp_path / "secret.key"))
+    try:
+        assert world.ask("PUT", "/bkt").status == 200
+        admin.set_quota(Quota(scope="bucket", name="bkt", hard_objects=1))
+        assert world.ask("PUT", "/bkt/first", b"1").status == 200
+        upload = begin(world)
+        tag = part(world, upload, 1, b"two")
+        answer = finish(world, upload, [(1, tag)])
+        assert (answer.status, answer.code) == (403, "QuotaExceeded")
+        assert world.ask("HEAD", "/bkt/k").status == 404 and usage(world) == (1, 1, 3)
+        assert world.ask("DELETE", "/bkt/first").status == 204
+        assert finish(world, upload, [(1, tag)]).status == 200
+        assert usage(world) == (3, 1, 0)
+        assert world.ask("PUT", "/bkt/first", b"1").code == "QuotaExceeded"
+        assert world.ask("DELETE", "/bkt/k").status == 204
+        assert world.ask("PUT", "/bkt/first", b"1").status == 200  # nothing is held any more
+    finally:
+        admin.close()
+        world.close()
 
 
 def code(error: pytest.ExceptionInfo[ClientError]) -> str:
