@@ -19,7 +19,7 @@ import msgspec
 
 from cumulus import checksums
 from cumulus.errors import S3Error
-from cumulus.index.api import NoSuch, Put, Upload
+from cumulus.index.api import NoSuch, Put, Reservation, Upload
 from cumulus.model import Bucket, ObjectMeta, Part
 from cumulus.ops.buckets import end_upload, remove_parts
 from cumulus.ops.conditions import Conditions
@@ -142,9 +142,10 @@ def complete(
         if not site.index.drop_upload(upload.id, put):
             site.index.apply([put])
 
-    reservation = site.reserve(bucket.name, 0)
+    reservation: Reservation | None = site.reserve(bucket.name, 0)
     try:
         done = publish(site, bucket, Plan(meta, place, conditions, reservation, settle))
+        reservation = None  # settled; nothing that fails from here on makes the object undone
     except Missing as error:  # its parts are gone: another completion or an abort came first
         there = completed(site, bucket, upload.key, upload.id)
         if there is None:
@@ -152,7 +153,8 @@ def complete(
         site.index.drop_upload(upload.id)
         return there
     finally:
-        site.index.release(reservation)
+        if reservation is not None:
+            site.index.release(reservation)
     remove_parts(site, bucket.name, upload.id)
     return done
 
