@@ -21,6 +21,11 @@
 
 enum { DEVICE_QUEUE = 20000 };
 
+#ifndef TUN_F_USO4 /* headers older than Linux 6.2 */
+#define TUN_F_USO4 0x20
+#define TUN_F_USO6 0x40
+#endif
+
 struct in6_ifreq {
     struct in6_addr addr;
     uint32_t prefix;
@@ -145,7 +150,21 @@ static void address6(const char *text)
     close(s);
 }
 
-void wan_end_make(wan_end *e, int which, size_t mtu, int64_t window_bytes)
+/* Pieces and open checksums as far as the kernel has them (USO since 6.2), or single finished
+ * frames. */
+static wan_offload offer_offload(int tun, bool wanted)
+{
+    static const unsigned tso = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_TSO_ECN,
+                          uso = TUN_F_USO4 | TUN_F_USO6;
+    if (wanted && ioctl(tun, TUNSETOFFLOAD, (unsigned long)(tso | uso)) == 0)
+        return WAN_OFFLOAD_ALL;
+    if (wanted && ioctl(tun, TUNSETOFFLOAD, (unsigned long)tso) == 0)
+        return WAN_OFFLOAD_TCP;
+    ask(tun, TUNSETOFFLOAD, NULL, "TUNSETOFFLOAD");
+    return WAN_OFFLOAD_NONE;
+}
+
+void wan_end_make(wan_end *e, int which, size_t mtu, bool offload, int64_t window_bytes)
 {
     int home;
     e->ns = new_namespace(&home);
@@ -154,9 +173,9 @@ void wan_end_make(wan_end *e, int which, size_t mtu, int64_t window_bytes)
     if (e->ns < 0 || e->tun < 0)
         wan_die("/dev/net/tun");
     struct ifreq r = named();
-    r.ifr_flags = IFF_TUN | IFF_NO_PI;
+    r.ifr_flags = IFF_TUN | IFF_NO_PI | IFF_VNET_HDR;
     ask(e->tun, TUNSETIFF, &r, "TUNSETIFF");
-    ask(e->tun, TUNSETOFFLOAD, NULL, "TUNSETOFFLOAD"); /* single frames with their checksums */
+    e->offload = offer_offload(e->tun, offload);
     int s = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (s < 0)
         wan_die("socket");

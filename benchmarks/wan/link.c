@@ -20,6 +20,7 @@ struct wan_link {
     size_t mtu, slots;
     uint8_t *data; /* slots x mtu, touched on demand */
     uint32_t *len, *free;
+    wan_frame *about; /* of each slot */
     size_t n_free;
     struct event *heap;
     size_t n;
@@ -62,10 +63,11 @@ wan_link *wan_link_new(const wan_spec *spec, size_t mtu, size_t slots)
     l->data = mmap(NULL, slots * mtu, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     l->len = calloc(slots, sizeof *l->len);
+    l->about = calloc(slots, sizeof *l->about);
     l->free = malloc(slots * sizeof *l->free);
     l->heap = malloc(slots * sizeof *l->heap);
     l->queue = malloc(slots * sizeof *l->queue);
-    if (l->data == MAP_FAILED || !l->len || !l->free || !l->heap || !l->queue) {
+    if (l->data == MAP_FAILED || !l->len || !l->about || !l->free || !l->heap || !l->queue) {
         wan_link_free(l);
         return NULL;
     }
@@ -83,6 +85,7 @@ void wan_link_free(wan_link *l)
     if (l->data != MAP_FAILED)
         munmap(l->data, l->slots * l->mtu);
     free(l->len);
+    free(l->about);
     free(l->free);
     free(l->heap);
     free(l->queue);
@@ -230,15 +233,17 @@ static bool lost(wan_link *l)
     return alone < s->loss;
 }
 
-static void deliver_at(wan_link *l, int64_t at, size_t len)
+static void deliver_at(wan_link *l, int64_t at, size_t len, const wan_frame *f)
 {
     uint32_t slot = l->free[--l->n_free];
     l->len[slot] = (uint32_t)len;
+    l->about[slot] = *f;
     push(l, at, slot);
 }
 
-void wan_link_offer(wan_link *l, int64_t now, size_t len)
+void wan_link_offer(wan_link *l, int64_t now, size_t len, const wan_frame *known)
 {
+    wan_frame f = known ? *known : (wan_frame){0};
     const wan_spec *s = &l->spec;
     uint8_t *p = wan_link_room(l);
     int64_t wire = wire_size(len);
@@ -265,14 +270,15 @@ void wan_link_offer(wan_link *l, int64_t now, size_t len)
         l->c.reordered++;
     }
     if (broken < s->corrupt) {
+        wan_sum_finish(p, len, &f); /* what a line breaks was summed before */
         p[bit / 8 % len] ^= (uint8_t)(1u << (bit % 8));
         l->c.corrupted++;
     }
-    deliver_at(l, at, len);
+    deliver_at(l, at, len, &f);
     uint8_t *copy = twice < s->dup ? wan_link_room(l) : NULL;
     if (copy) {
         memcpy(copy, p, len);
-        deliver_at(l, at, len);
+        deliver_at(l, at, len, &f);
         l->c.duplicated++;
     }
 }
@@ -282,7 +288,7 @@ int64_t wan_link_due(const wan_link *l)
     return l->n ? l->heap[0].at : INT64_MAX;
 }
 
-const uint8_t *wan_link_take(wan_link *l, int64_t now, size_t *len, int64_t *due)
+const uint8_t *wan_link_take(wan_link *l, int64_t now, size_t *len, int64_t *due, wan_frame *f)
 {
     if (l->taken >= 0)
         l->free[l->n_free++] = (uint32_t)l->taken;
@@ -293,6 +299,8 @@ const uint8_t *wan_link_take(wan_link *l, int64_t now, size_t *len, int64_t *due
     l->taken = (int32_t)e.slot;
     *len = l->len[e.slot];
     *due = e.at;
+    if (f)
+        *f = l->about[e.slot];
     l->c.out_frames++;
     l->c.out_bytes += wire_size(*len);
     return l->data + e.slot * l->mtu;

@@ -4,6 +4,8 @@
 #ifndef WAN_LINK_H
 #define WAN_LINK_H
 
+#include "segment.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -51,14 +53,16 @@ wan_link *wan_link_new(const wan_spec *spec, size_t mtu, size_t slots);
 void wan_link_free(wan_link *l);
 /* Room of `mtu` bytes for the next frame; NULL when every slot is under way. */
 uint8_t *wan_link_room(wan_link *l);
-/* The frame just written to wan_link_room arrives at the queue. */
-void wan_link_offer(wan_link *l, int64_t now, size_t len);
+/* The frame just written to wan_link_room arrives at the queue; what is known of it, NULL =
+ * nothing. */
+void wan_link_offer(wan_link *l, int64_t now, size_t len, const wan_frame *f);
 /* A frame for which there was no room. */
 void wan_link_no_room(wan_link *l, size_t len);
 /* When the next frame is due, INT64_MAX if there is none. */
 int64_t wan_link_due(const wan_link *l);
-/* The next frame if it is due by `now`; valid until the next call with this link. */
-const uint8_t *wan_link_take(wan_link *l, int64_t now, size_t *len, int64_t *due);
+/* The next frame if it is due by `now`, and what was said of it (f may be NULL); valid until the
+ * next call with this link. */
+const uint8_t *wan_link_take(wan_link *l, int64_t now, size_t *len, int64_t *due, wan_frame *f);
 const wan_counts *wan_link_counts(const wan_link *l);
 size_t wan_link_under_way(const wan_link *l);
 

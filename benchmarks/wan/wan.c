@@ -4,6 +4,7 @@
 #include "link.h"
 
 #include <errno.h>
+#include <linux/virtio_net.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -13,6 +14,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -30,6 +32,9 @@ static const char help[] =
     "  --mtu N        largest IP packet (1500)       --seed N       of all chance (1)\n"
     "  --slice US     frames are moved at most this often (50)\n"
     "  --window BYTES bound of TCP's auto-tuned buffers at both ends (max(64 MB, 4 BDP))\n"
+    "  --offload      the ends leave segmentation and checksums to the link, as to network cards, "
+    "and\n"
+    "                 get joined what arrives together; it still carries single frames\n"
     "  --no-fifo      ordinary scheduling instead of SCHED_FIFO\n"
     "\n"
     "SPEC: rate=1g, rtt=100ms or delay=50ms (one way), jitter=2ms, order=keep|free,\n"
@@ -37,13 +42,24 @@ static const char help[] =
     "  reorder=SHARE[:HELD_BACK], dup=SHARE, corrupt=SHARE, queue=1bdp|100f|250kb (1bdp)\n"
     "The rate counts Ethernet frames: an IP packet of 1500 bytes takes 1538 on the wire.\n";
 
-enum { LATE_BINS = 20000 }; /* of a microsecond */
+#ifndef VIRTIO_NET_HDR_GSO_UDP_L4
+#define VIRTIO_NET_HDR_GSO_UDP_L4 5
+#endif
+
+enum {
+    LATE_BINS = 20000, /* of a microsecond */
+    TAKE_FRAMES = 256, /* at one look */
+    GIVE_FRAMES = 64
+};
 
 struct dir {
     wan_spec spec;
     wan_link *link;
     wan_end *from, *to;
-    int64_t drop_device; /* the receiving end refused the frame */
+    wan_join out;                  /* what leaves next */
+    uint32_t origin;               /* of the last piece that was cut */
+    int64_t pieces_in, pieces_out; /* reads and writes of more than a frame */
+    int64_t drop_device;           /* the receiving end refused the frame */
     uint32_t late[LATE_BINS];
     int64_t late_max_ns, late_sum_ns, late_n;
 };
@@ -54,7 +70,7 @@ static struct wan {
     size_t mtu;
     int64_t slice_ns, window;
     uint64_t seed;
-    bool fifo;
+    bool fifo, offload;
     int64_t wakeups, longest_ns; /* longest time between two looks */
 } w = {.mtu = 1500, .slice_ns = 50000, .seed = 1, .fifo = true};
 
@@ -80,19 +96,64 @@ static _Noreturn void usage(const char *why)
 }
 
 /* ---- moving frames --------------------------------------------------------------------------- */
+/* One frame into the link; the caller wrote it to `room`, or there was none. */
+static void offer(struct dir *d, int64_t now, size_t len, const wan_frame *f, bool room)
+{
+    if (room)
+        wan_link_offer(d->link, now, len, f);
+    else
+        wan_link_no_room(d->link, len);
+}
+
+static int take_single(struct dir *d, int64_t now, const uint8_t *p, size_t len,
+                       const struct virtio_net_hdr *h)
+{
+    wan_frame f = {0};
+    uint8_t *room = len <= w.mtu ? wan_link_room(d->link) : NULL;
+    if (h->flags & VIRTIO_NET_HDR_F_NEEDS_CSUM) {
+        f.sum_from = h->csum_start;
+        f.sum_at = (uint16_t)(h->csum_start + h->csum_offset);
+    }
+    if (room)
+        memcpy(room, p, len);
+    offer(d, now, len, &f, room != NULL);
+    return 1;
+}
+
+static int take_piece(struct dir *d, int64_t now, const uint8_t *p, size_t len, size_t each)
+{
+    wan_heads heads;
+    wan_frame f = {0};
+    if (!wan_heads_of(&heads, p, len) || heads.all + each > w.mtu) {
+        wan_link_no_room(d->link, len); /* nothing a kernel makes */
+        return 1;
+    }
+    size_t n = wan_cut_count(&heads, len, each);
+    f.origin = d->origin = d->origin + 1 ? d->origin + 1 : 1;
+    d->pieces_in++;
+    for (size_t i = 0; i < n; i++) {
+        uint8_t *room = wan_link_room(d->link);
+        size_t size = room ? wan_cut(&heads, p, len, each, i, room, &f) : heads.all + each;
+        offer(d, now, size, &f, room != NULL);
+    }
+    return (int)n;
+}
+
 static int take_in(struct dir *d, int64_t now)
 {
-    static uint8_t bin[65536];
+    static uint8_t buf[WAN_PIECE];
+    struct virtio_net_hdr h;
+    struct iovec v[2] = {{&h, sizeof h}, {buf, sizeof buf}};
     int n = 0;
-    for (; n < 256; n++) {
-        uint8_t *room = wan_link_room(d->link);
-        ssize_t len = read(d->from->tun, room ? room : bin, w.mtu);
-        if (len <= 0)
+    while (n < TAKE_FRAMES) {
+        ssize_t got = readv(d->from->tun, v, 2);
+        if (got <= (ssize_t)sizeof h)
             break;
-        if (room)
-            wan_link_offer(d->link, now, (size_t)len);
+        size_t len = (size_t)got - sizeof h;
+        if (h.gso_type == VIRTIO_NET_HDR_GSO_NONE)
+            n += take_single(d, now, buf, len, &h);
         else
-            wan_link_no_room(d->link, (size_t)len);
+            n += take_piece(d, now, buf, len, h.gso_size);
     }
     return n;
 }
@@ -107,19 +168,55 @@ static void lateness(struct dir *d, int64_t ns)
         d->late_max_ns = ns;
 }
 
+static uint8_t gso_type(const wan_heads *h)
+{
+    if (!h->tcp)
+        return VIRTIO_NET_HDR_GSO_UDP_L4;
+    return h->v6 ? VIRTIO_NET_HDR_GSO_TCPV6 : VIRTIO_NET_HDR_GSO_TCPV4;
+}
+
+/* What was joined goes to the receiving end. */
+static void flush(struct dir *d)
+{
+    wan_join *j = &d->out;
+    struct virtio_net_hdr h = {0};
+    struct iovec v[2] = {{&h, sizeof h}, {j->data, j->len}};
+    if (j->n == 0)
+        return;
+    wan_join_finish(j);
+    if (j->first.sum_at) {
+        h.flags = VIRTIO_NET_HDR_F_NEEDS_CSUM;
+        h.csum_start = j->first.sum_from;
+        h.csum_offset = (uint16_t)(j->first.sum_at - j->first.sum_from);
+    }
+    if (j->n > 1) {
+        h.gso_type = gso_type(&j->heads);
+        h.gso_size = (uint16_t)j->each;
+        h.hdr_len = (uint16_t)j->heads.all;
+        d->pieces_out++;
+    }
+    if (writev(d->to->tun, v, 2) != (ssize_t)(sizeof h + j->len))
+        d->drop_device += (int64_t)j->n;
+    j->n = 0;
+}
+
 static int give_out(struct dir *d)
 {
     const uint8_t *p;
+    wan_frame f;
     size_t len;
     int64_t due, now = now_ns();
     int n = 0;
-    for (; n < 64 && (p = wan_link_take(d->link, now, &len, &due)) != NULL; n++) {
-        if (write(d->to->tun, p, len) != (ssize_t)len)
-            d->drop_device++;
+    for (; n < GIVE_FRAMES && (p = wan_link_take(d->link, now, &len, &due, &f)) != NULL; n++) {
+        if (!wan_join_add(&d->out, p, len, &f)) {
+            flush(d);
+            wan_join_add(&d->out, p, len, &f);
+        }
         lateness(d, now - due);
         if (n % 8 == 7)
             now = now_ns();
     }
+    flush(d);
     return n;
 }
 
@@ -194,8 +291,9 @@ static void print_ends(void)
 
 static void print_ready(void)
 {
+    static const char *const offload[] = {"none", "tcp", "all"};
     print_ends();
-    printf(", ");
+    printf(", \"offload\": \"%s\", ", offload[w.end[0].offload]);
     print_dir("ab", &w.dir[0]);
     printf(", ");
     print_dir("ba", &w.dir[1]);
@@ -220,12 +318,12 @@ static void print_counts(const char *name, const struct dir *d)
         "\"%s\": {\"in_frames\": %lld, \"in_bytes\": %lld, \"out_frames\": %lld, \"out_bytes\": "
         "%lld, \"drop_queue\": %lld, \"drop_loss\": %lld, \"drop_burst\": %lld, \"drop_memory\": "
         "%lld, \"drop_device\": %lld, \"drop_before\": %lld, \"reordered\": %lld, "
-        "\"duplicated\": %lld, \"corrupted\": %lld, ",
+        "\"duplicated\": %lld, \"corrupted\": %lld, \"pieces_in\": %lld, \"pieces_out\": %lld, ",
         name, (long long)c->in_frames, (long long)c->in_bytes, (long long)c->out_frames,
         (long long)c->out_bytes, (long long)c->drop_queue, (long long)c->drop_loss,
         (long long)c->drop_burst, (long long)c->drop_memory, (long long)d->drop_device,
         (long long)wan_end_overruns(d->from), (long long)c->reordered, (long long)c->duplicated,
-        (long long)c->corrupted);
+        (long long)c->corrupted, (long long)d->pieces_in, (long long)d->pieces_out);
     printf("\"max_queue_frames\": %lld, \"max_queue_bytes\": %lld, \"mean_queue_us\": %.1f, "
            "\"late_us\": {\"mean\": %.1f, \"p50\": %ld, \"p99\": %ld, \"p999\": %ld, \"max\": "
            "%.1f}}",
@@ -267,6 +365,10 @@ static void options(int argc, char **argv)
         }
         if (strcmp(a, "--no-fifo") == 0) {
             w.fifo = false;
+            continue;
+        }
+        if (strcmp(a, "--offload") == 0) {
+            w.offload = true;
             continue;
         }
         if (!v)
@@ -334,7 +436,7 @@ static void set_up(void)
     if (w.window > 1 << 30)
         w.window = 1 << 30;
     for (int i = 0; i < 2; i++)
-        wan_end_make(&w.end[i], i, w.mtu, w.window);
+        wan_end_make(&w.end[i], i, w.mtu, w.offload, w.window);
     struct sched_param p = {.sched_priority = 10};
     if (w.fifo && sched_setscheduler(0, SCHED_FIFO | SCHED_RESET_ON_FORK, &p) < 0)
         perror("wan: SCHED_FIFO"); /* works on, less exactly */

@@ -42,7 +42,7 @@ def library() -> ctypes.CDLL:
     lib.wan_link_free.argtypes = [ctypes.c_void_p]
     lib.wan_link_room.restype = ctypes.c_void_p
     lib.wan_link_room.argtypes = [ctypes.c_void_p]
-    lib.wan_link_offer.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_size_t]
+    lib.wan_link_offer.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_size_t, ctypes.c_void_p]
     lib.wan_link_due.restype = ctypes.c_int64
     lib.wan_link_due.argtypes = [ctypes.c_void_p]
     lib.wan_link_take.restype = ctypes.c_void_p
@@ -51,6 +51,7 @@ def library() -> ctypes.CDLL:
         ctypes.c_int64,
         ctypes.POINTER(ctypes.c_size_t),
         ctypes.POINTER(ctypes.c_int64),
+        ctypes.c_void_p,
     ]
     lib.wan_link_counts.restype = ctypes.POINTER(Counts)
     lib.wan_link_counts.argtypes = [ctypes.c_void_p]
@@ -89,11 +90,11 @@ class Link:
         room = LIB.wan_link_room(self.link)
         assert room
         ctypes.memmove(room, packet, len(packet))
-        LIB.wan_link_offer(self.link, now, len(packet))
+        LIB.wan_link_offer(self.link, now, len(packet), None)
 
     def drain(self, now: int = 1 << 62) -> list[tuple[int, int]]:
         length, due, got = ctypes.c_size_t(), ctypes.c_int64(), []
-        while (at := LIB.wan_link_take(self.link, now, length, due)) is not None:
+        while (at := LIB.wan_link_take(self.link, now, length, due, None)) is not None:
             data = ctypes.string_at(at, length.value)
             got.append((due.value, struct.unpack("!Q", data[28:36])[0]))
         return got
@@ -208,7 +209,7 @@ def test_corruption_flips_one_bit(made: list[Link]) -> None:
     link = build(made, "rate=0,corrupt=100%")
     link.offer(0, udp_packet(0))
     length, due = ctypes.c_size_t(), ctypes.c_int64()
-    data = ctypes.string_at(LIB.wan_link_take(link.link, 1 << 62, length, due), FRAME)
+    data = ctypes.string_at(LIB.wan_link_take(link.link, 1 << 62, length, due, None), FRAME)
     changed = [a ^ b for a, b in zip(data, udp_packet(0), strict=True) if a != b]
     assert len(changed) == 1 and changed[0].bit_count() == 1
 
