@@ -132,7 +132,10 @@ def closed(served: Served, op: str, keys: int, seconds: float, run: int) -> dict
     """16 connections as fast as they are answered; PUTs make new objects."""
     prefix = f"w{run}-" if op == "put" else "r"
     words = ["--prefix", prefix, "--keys", str(10**7 if op == "put" else keys)]
-    return whole(load(served, op, *words, "--seconds", str(seconds), "--warm", "1"), f"{served.name} {op}")
+    found = whole(load(served, op, *words, "--seconds", str(seconds), "--warm", "1"), f"{served.name} {op}")
+    if not found["done"]:
+        raise SectorError(f"{served.name} {op}: nothing was answered within {seconds:g} s")
+    return found
 
 
 def small(bench: Bench, server: str, keys: int, seconds: float, run: int) -> dict[str, Any]:

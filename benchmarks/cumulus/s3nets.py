@@ -156,8 +156,11 @@ def cluster(folder: Path, count: int, mbps: int) -> Iterator[Cluster]:
         yield Cluster(hub, ends, first.key, first.secret, processes)
 
 
-def replication(folder: Path, count: int, clients: int, seconds: float, mbps: int = 100) -> dict[str, float]:
-    """What clients that follow redirections receive from so many servers together, in 10^6 bytes/s."""
+def replication(
+    folder: Path, count: int, clients: int, seconds: float, mbps: int = 100, warm_s: float = 3.0
+) -> dict[str, float]:
+    """What clients that follow redirections receive from so many servers together, in 10^6 bytes/s. What
+    came before the end of `warm_s` and waits for a client then counts; with 0 no link can be surpassed."""
     keys, size = 16, 4_000_000
     with cluster(folder, count, mbps) as site:
         for holder, address in site.ends:
@@ -165,14 +168,14 @@ def replication(folder: Path, count: int, clients: int, seconds: float, mbps: in
             words = ["--keys", str(keys), "--requests", str(keys), "--size", str(size)]
             site.load(holder, address, "put", *words, "--connections", "4")
         words = ["--keys", str(keys), "--size", str(size), "--connections", str(clients), "--follow"]
-        timing = ["--seconds", str(seconds), "--warm", "3", "--grace", "0"]
+        timing = ["--seconds", str(seconds), "--warm", str(warm_s), "--grace", "0"]
         cpu = site.cpu_s()
         found = site.load(site.hub, HUB, "get", *words, *timing)
         cpu = site.cpu_s() - cpu
     if found["errors"] or not found["followed"]:
         raise SectorError(f"{found['errors']} errors, {found['followed']} redirected: {found['first_error']}")
     rate = found["taken_per_s"] / 1e6
-    per_gb = cpu / (rate * (seconds + 3) / 1e3)
+    per_gb = cpu / (rate * (seconds + warm_s) / 1e3)
     return {
         "servers": count,
         "clients": clients,

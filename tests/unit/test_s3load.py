@@ -203,6 +203,27 @@ def test_what_is_not_answered_in_the_end_is_told() -> None:
     assert (found["done"], found["errors"], found["unanswered"]) == (3, 0, 1)
 
 
+def test_bytes_count_of_answers_that_end_after_the_time_that_is_counted() -> None:
+    """Large objects over a thin link: none is whole within the second that is looked at."""
+    part = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n" + bytes(10_000)
+    with server(lambda _, __: part) as url:
+        words = ("--size", "1000000", "--seconds", "0.5", "--grace", "0")
+        found = counted(url, "get", *words)
+    assert (found["done"], found["errors"], found["unanswered"]) == (0, 0, 2)
+    assert round(found["taken_per_s"] * found["seconds"]) == 20_000
+
+
+def test_no_byte_of_an_answer_in_the_time_that_is_counted_is_a_failure() -> None:
+    """Also when the server is there; what stayed open is told."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        words = ("--connections", "3", "--seconds", "0.2", "--grace", "0.1")
+        said = s3load("get", "--url", url, "--bucket", "bench", *words, status=1)
+    assert said == (
+        "s3load: nothing was answered in the time that was counted: 3 of 3 requests still under way\n"
+    )
+
+
 def test_an_open_loop_times_from_when_a_request_was_due() -> None:
     """A server that holds the first answer for half a second delays all that were due meanwhile."""
     held = threading.Event()

@@ -436,6 +436,7 @@ int load_run(const struct load_options *options, struct sign_key *key, struct lo
 {
     struct load l = {
         .o = options, .counts = counts, .epoll = -1, .timer = -1, .chance = 88172645463325252u};
+    char why[80];
     memset(counts, 0, sizeof *counts);
     if (request_begin(&l.maker, options, key) || make_conns(&l) || open_loop(&l)) {
         tell(&l, "cannot begin", strerror(errno), strlen(strerror(errno)));
@@ -452,5 +453,10 @@ int load_run(const struct load_options *options, struct sign_key *key, struct lo
     counts->counted_us =
         options->rate > 0 || !l.end_us ? l.last_us - l.from_us : l.end_us - l.from_us;
     release(&l);
-    return counts->done ? 0 : -1;
+    if (counts->done || (counts->taken && options->seconds > 0 && options->rate <= 0))
+        return 0;
+    snprintf(why, sizeof why, "%llu of %llu requests still under way",
+             (unsigned long long)counts->unanswered, (unsigned long long)l.started);
+    tell(&l, "nothing was answered in the time that was counted", why, strlen(why));
+    return -1;
 }

@@ -62,7 +62,10 @@ struct load_counts {
  */
 int load_resolve(const char *url, struct sockaddr_in *to, char host[128]);
 
-/* Run it. 0, or -1 with one line in `counts->first_error` when nothing could be done at all. */
+/* Run it. 0 when there is something to tell: a good answer, or in a closed loop of some seconds
+ * bytes of one, which may begin before them and end after. Else -1 with one line in
+ * `counts->first_error`.
+ */
 int load_run(const struct load_options *options, struct sign_key *key, struct load_counts *counts);
 
 /* The head of the first request, as it would be sent at a time, for tests of the signature. Its

@@ -266,7 +266,7 @@ int main(int argc, char **argv)
         return 0;
     }
     if (load_run(&run.load, &key, &counts)) {
-        fprintf(stderr, "s3load: %s\n", *counts.first_error ? counts.first_error : "no answer");
+        fprintf(stderr, "s3load: %s\n", counts.first_error);
         return 1;
     }
     print_counts(&run, &counts);
