@@ -125,6 +125,13 @@ def escape(text: str) -> str:
     return text if text.isalnum() and text.isascii() else text.translate(_ESCAPES)
 
 
+def element(tag: str, value: str | int | bool) -> str:
+    """An element of one value."""
+    if isinstance(value, str):
+        return f"<{tag}>{escape(value)}</{tag}>"
+    return f"<{tag}>{('true' if value else 'false') if isinstance(value, bool) else value}</{tag}>"
+
+
 class Writer:
     """Builds one document. `bytes()` gives it, once all opened elements are closed."""
 
@@ -137,11 +144,7 @@ class Writer:
 
     def leaf(self, tag: str, value: str | int | bool) -> None:
         """An element of one value."""
-        if isinstance(value, str):
-            text = escape(value)
-        else:
-            text = ("true" if value else "false") if isinstance(value, bool) else str(value)
-        self._out.append(f"<{tag}>{text}</{tag}>")
+        self._out.append(element(tag, value))
 
     def leaves(self, *pairs: tuple[str, str | int | bool]) -> None:
         """Several of them."""

@@ -10,8 +10,8 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from cumulus.index.api import Page
-from cumulus.index.objects import FIELDS, STAMP, VERSION, to_row
+from cumulus.index.api import Line, Lines, Page, Row
+from cumulus.index.objects import FIELDS, STAMP, to_row
 from cumulus.index.readers import Run
 
 Values = tuple[Any, ...]
@@ -22,6 +22,10 @@ _MOST: Final = 1000  # rows that are read at once
 _NEAR: Final = 8  # rows of one common prefix that are read before the search jumps behind it
 _END: Final = b"\xff"  # above all of UTF-8
 _OBJECTS: Final = f"SELECT {FIELDS} FROM objects WHERE bucket = ? AND key >= ? AND key < ? ORDER BY key"
+_SHOWN: Final = "etag, size, modified_ns, owner, checksum, checksum_type"  # of `Line`, behind the key
+_FROM: Final = "FROM objects WHERE bucket = ? AND key >= ? AND key < ? ORDER BY key"
+_LINES: Final = f"SELECT CAST(key AS TEXT), {_SHOWN} {_FROM} LIMIT ?"
+_MIXED_LINES: Final = f"SELECT key, {_SHOWN} {_FROM}"
 _VERSIONS: Final = (
     f"SELECT {FIELDS}, marker FROM versions WHERE bucket = ? AND key >= ? AND key < ? "
     "ORDER BY key, stamp DESC"
@@ -61,12 +65,14 @@ class Cut:
         return max(self.prefix, behind(last) if hidden else last + b"\0")
 
 
-def _collect(bucket: str, scan: Scan, start: bytes, cut: Cut, limit: int, resumed: bytes) -> Page:
-    """`resumed` is the key whose newest version stood on an earlier page, or b""."""
-    page = Page(rows=[], prefixes=[], truncated=False)
-    last: tuple[bytes, str] = (b"", "")
+def _collect(
+    scan: Scan, start: bytes, cut: Cut, limit: int, take: Callable[[Values], None]
+) -> tuple[list[str], bytes | None]:
+    """Give `take` the rows of a page. Returns the common prefixes among them and, if the listing goes on, the
+    last key or prefix of the page."""
+    prefixes: list[str] = []
+    count, last = 0, b""
     position: bytes | None = start
-    key_before = resumed
     while position is not None:
         found, position = scan(position), None
         under: bytes | None = None
@@ -79,22 +85,23 @@ def _collect(bucket: str, scan: Scan, start: bytes, cut: Cut, limit: int, resume
                     position = behind(under)
                     break
                 continue
-            if len(page.rows) + len(page.prefixes) >= limit:
-                return _truncated(page, last)
+            if count >= limit:
+                return prefixes, last
+            count += 1
             under, near = cut.common(key), 0
             if under is not None:
-                page.prefixes.append(under.decode())
-                last = (under, "")
+                prefixes.append(under.decode())
+                last = under
             else:
-                page.rows.append(to_row(bucket, values, key != key_before))
-                last, key_before = (key, values[VERSION]), key
-    return page
+                take(values)
+                last = key
+    return prefixes, None
 
 
-def _truncated(page: Page, last: tuple[bytes, str]) -> Page:
-    return Page(
-        rows=page.rows, prefixes=page.prefixes, truncated=True, next=last[0].decode(), next_version=last[1]
-    )
+def _ended(rows: list[Row], prefixes: list[str], last: bytes | None, version: str = "") -> Page:
+    if last is None:
+        return Page(rows=rows, prefixes=prefixes, truncated=False)
+    return Page(rows=rows, prefixes=prefixes, truncated=True, next=last.decode(), next_version=version)
 
 
 def page(run: Run, bucket: str, *, prefix: str, after: str, delimiter: str, limit: int) -> Page:
@@ -105,43 +112,71 @@ def page(run: Run, bucket: str, *, prefix: str, after: str, delimiter: str, limi
         return Page(rows=[], prefixes=[], truncated=False)
     if not delimiter:
         found = run(_OBJECTS + " LIMIT ?", (bucket, start, cut.end, limit + 1)).fetchall()
-        plain = Page(
-            rows=[to_row(bucket, values, True) for values in found[:limit]], prefixes=[], truncated=False
-        )
-        return _truncated(plain, (found[limit - 1][0], "")) if len(found) > limit else plain
+        made = [to_row(bucket, values, True) for values in found[:limit]]
+        return _ended(made, [], found[limit - 1][0] if len(found) > limit else None)
+    rows: list[Row] = []
+    prefixes, last = _collect(
+        lambda position: _rows(run, _OBJECTS, bucket, position, cut.end),
+        start,
+        cut,
+        limit,
+        lambda values: rows.append(to_row(bucket, values, True)),
+    )
+    return _ended(rows, prefixes, last)
 
-    def scan(position: bytes) -> Iterator[Values]:
-        return _rows(run, False, bucket, position, cut.end)
 
-    found_page = _collect(bucket, scan, start, cut, limit, b"")
-    if not found_page.truncated:
-        return found_page
-    return Page(rows=found_page.rows, prefixes=found_page.prefixes, truncated=True, next=found_page.next)
+def lines(run: Run, bucket: str, *, prefix: str, after: str, delimiter: str, limit: int) -> Lines:
+    """What a listing shows of current versions (`Index.lines`)."""
+    cut = Cut(prefix, delimiter)
+    start = cut.start(after)
+    if limit <= 0 or start >= cut.end:
+        return Lines(lines=[], prefixes=[], truncated=False)
+    if not delimiter:
+        found: list[Line] = run(_LINES, (bucket, start, cut.end, limit + 1)).fetchall()
+        if len(found) <= limit:
+            return Lines(lines=found, prefixes=[], truncated=False)
+        del found[limit:]
+        return Lines(lines=found, prefixes=[], truncated=True, next=found[-1][0])
+    shown: list[Line] = []
+    prefixes, last = _collect(
+        lambda position: _rows(run, _MIXED_LINES, bucket, position, cut.end),
+        start,
+        cut,
+        limit,
+        lambda values: shown.append((values[0].decode(), *values[1:])),
+    )
+    end = "" if last is None else last.decode()
+    return Lines(lines=shown, prefixes=prefixes, truncated=last is not None, next=end)
 
 
 def from_items(bucket: str, items: Sequence[Values], limit: int) -> Page:
     """A page of what a database has collected itself: (common prefix, or None; the values of a row), at most
     one more than `limit`."""
-    page = Page(rows=[], prefixes=[], truncated=False)
+    rows: list[Row] = []
+    prefixes: list[str] = []
     last = b""
     for common, *values in items[:limit]:
         last = common if common is not None else values[0]
         if common is not None:
-            page.prefixes.append(common.decode())
+            prefixes.append(common.decode())
         else:
-            page.rows.append(to_row(bucket, tuple(values), True))
-    return _truncated(page, (last, "")) if len(items) > limit else page
+            rows.append(to_row(bucket, tuple(values), True))
+    return _ended(rows, prefixes, last if len(items) > limit else None)
 
 
-def _rows(run: Run, versions: bool, bucket: str, start: bytes, end: bytes) -> Iterator[Values]:
+def _rows(run: Run, query: str, bucket: str, start: bytes, end: bytes) -> Iterator[Values]:
     """As they are read: for a database in this process."""
     if start >= end:
         return
-    cursor = run(_VERSIONS if versions else _OBJECTS, (bucket, start, end))
+    cursor = run(query, (bucket, start, end))
     try:
         yield from cursor
     finally:
         cursor.close()
+
+
+def _as_read(run: Run, versions: bool, bucket: str, start: bytes, end: bytes) -> Iterator[Values]:
+    return _rows(run, _VERSIONS if versions else _OBJECTS, bucket, start, end)
 
 
 def in_pieces(first: int) -> Rows:
@@ -178,7 +213,7 @@ def page_versions(
     after_version: str,
     delimiter: str,
     limit: int,
-    rows: Rows = _rows,
+    rows: Rows = _as_read,
 ) -> Page:
     """All versions and markers (`Index.page_versions`)."""
     cut = Cut(prefix, delimiter)
@@ -189,6 +224,8 @@ def page_versions(
     if limit <= 0:
         return Page(rows=[], prefixes=[], truncated=False)
     resumed = start if older_than is not None else b""
+    made: list[Row] = []
+    before = resumed  # the key of the row before: a key's first row is its newest
 
     def scan(position: bytes) -> Iterator[Values]:
         for values in heapq.merge(
@@ -199,7 +236,14 @@ def page_versions(
             if older_than is None or values[0] != resumed or values[STAMP] < older_than:
                 yield values
 
-    return _collect(bucket, scan, start, cut, limit, resumed)
+    def take(values: Values) -> None:
+        nonlocal before
+        made.append(to_row(bucket, values, values[0] != before))
+        before = values[0]
+
+    prefixes, last = _collect(scan, start, cut, limit, take)
+    ends_in_row = made and last == before
+    return _ended(made, prefixes, last, made[-1].version if ends_in_row else "")
 
 
 def _stamp(run: Run, bucket: str, key: bytes, version: str) -> int | None:

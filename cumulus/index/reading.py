@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cumulus.index import listing, objects
-from cumulus.index.api import Page, Row
+from cumulus.index.api import Lines, Page, Row
 from cumulus.index.readers import Readers
 from cumulus.index.schema import BUSY_MS
 
@@ -32,6 +32,13 @@ class RowReader:
         """Current versions."""
         with self._readers.run() as run:
             return listing.page(run, bucket, prefix=prefix, after=after, delimiter=delimiter, limit=limit)
+
+    def lines(
+        self, bucket: str, *, prefix: str = "", after: str = "", delimiter: str = "", limit: int = 1000
+    ) -> Lines:
+        """What a listing shows of current versions."""
+        with self._readers.run() as run:
+            return listing.lines(run, bucket, prefix=prefix, after=after, delimiter=delimiter, limit=limit)
 
     def page_versions(
         self,

@@ -17,6 +17,7 @@ from cumulus.index.api import (
     Change,
     Directory,
     Index,
+    Lines,
     Page,
     Put,
     Reservation,
@@ -154,6 +155,11 @@ class RemoteIndex(Index):
         self, bucket: str, *, prefix: str = "", after: str = "", delimiter: str = "", limit: int = 1000
     ) -> Page:
         return self._rows.page(bucket, prefix=prefix, after=after, delimiter=delimiter, limit=limit)
+
+    def lines(
+        self, bucket: str, *, prefix: str = "", after: str = "", delimiter: str = "", limit: int = 1000
+    ) -> Lines:
+        return self._rows.lines(bucket, prefix=prefix, after=after, delimiter=delimiter, limit=limit)
 
     def page_versions(
         self,

@@ -19,6 +19,7 @@ from cumulus.index.api import (
     Change,
     Directory,
     Index,
+    Lines,
     NameTaken,
     NoSuch,
     Page,
@@ -238,6 +239,11 @@ class SqliteIndex(Index):
         self, bucket: str, *, prefix: str = "", after: str = "", delimiter: str = "", limit: int = 1000
     ) -> Page:
         return self._rows.page(bucket, prefix=prefix, after=after, delimiter=delimiter, limit=limit)
+
+    def lines(
+        self, bucket: str, *, prefix: str = "", after: str = "", delimiter: str = "", limit: int = 1000
+    ) -> Lines:
+        return self._rows.lines(bucket, prefix=prefix, after=after, delimiter=delimiter, limit=limit)
 
     def page_versions(
         self,

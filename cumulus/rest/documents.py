@@ -9,7 +9,7 @@ from cumulus.model import User
 from cumulus.ops.site import Site
 from cumulus.rest.call import Reply
 from cumulus.rest.request import Request
-from cumulus.xml import Writer
+from cumulus.xml import Writer, element
 
 
 def reply(document: Writer, *headers: tuple[str, str], status: int = 200) -> Reply:
@@ -41,13 +41,17 @@ def owner(
     """An element of ID and DisplayName."""
     known = {} if cache is None else cache
     if id not in known:
-        user: User | None = site.directory.user(id)
-        known[id] = "" if user is None else user.display or user.name
+        known[id] = identity(site, id)
     document.begin(tag, attributes)
-    document.leaf("ID", id)
-    if known[id]:
-        document.leaf("DisplayName", known[id])
+    document.raw(known[id])
     document.end()
+
+
+def identity(site: Site, id: str) -> str:
+    """The elements ID and DisplayName of a user; the second only of one who is known."""
+    user: User | None = site.directory.user(id)
+    name = "" if user is None else user.display or user.name
+    return element("ID", id) + (element("DisplayName", name) if name else "")
 
 
 def checksums(document: Writer, values: dict[str, str]) -> None:

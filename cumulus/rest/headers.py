@@ -64,11 +64,12 @@ def _http_date(seconds: int) -> str:
 def iso_date(ns: int) -> str:
     """1994-11-06T08:49:37.000Z, as documents carry it."""
     seconds, rest = divmod(ns, 1_000_000_000)
-    return f"{_iso_second(seconds)}.{rest // 1_000_000:03d}Z"
+    return f"{iso_second(seconds)}.{rest // 1_000_000:03d}Z"
 
 
 @lru_cache(maxsize=4096)
-def _iso_second(seconds: int) -> str:
+def iso_second(seconds: int) -> str:
+    """1994-11-06T08:49:37."""
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 

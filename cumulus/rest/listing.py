@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from typing import Final
 
 from cumulus.errors import S3Error
-from cumulus.index.api import Page, Row
+from cumulus.index.api import Line, Lines, Page, Row
+from cumulus.ops.conditions import SECOND_NS
 from cumulus.rest import documents
 from cumulus.rest.call import Reply
 from cumulus.rest.documents import encode
-from cumulus.rest.headers import iso_date
+from cumulus.rest.headers import iso_date, iso_second
 from cumulus.rest.request import Request
-from cumulus.xml import Writer, escape
+from cumulus.xml import Writer, element, escape
 
 MAX_KEYS: Final = 1000
+_AS_IS: Final = re.compile(r"[A-Za-z0-9_.*~/-]*")  # keys that neither encoding nor XML changes
 
 
-def _page(request: Request, after: str, limit: int) -> Page:
+def _lines(request: Request, after: str, limit: int) -> Lines:
     if limit == 0:
-        return Page(rows=[], prefixes=[], truncated=False)
+        return Lines(lines=[], prefixes=[], truncated=False)
     query = request.query
-    return request.site.index.page(
+    return request.site.index.lines(
         request.bucket.name,
         prefix=query.get("prefix", ""),
         after=after,
@@ -31,51 +34,62 @@ def _page(request: Request, after: str, limit: int) -> Page:
     )
 
 
-class _Rows:
-    """Writes rows of a listing in order of their names, with the common prefixes among them at the end."""
+def _prefixes(document: Writer, prefixes: list[str], kind: str) -> None:
+    """Elements CommonPrefixes."""
+    for prefix in prefixes:
+        document.raw(f"<CommonPrefixes><Prefix>{escape(encode(prefix, kind))}</Prefix></CommonPrefixes>")
 
-    def __init__(self, request: Request, document: Writer, kind: str, owners: bool) -> None:
-        self.request, self.document, self.kind, self.owners = request, document, kind, owners
+
+def _contents(request: Request, lines: list[Line], kind: str, *, owners: bool) -> str:
+    """Elements Contents: one text a line, and what many of them share is written once."""
+    as_is = _AS_IS.fullmatch("".join([line[0] for line in lines])) is not None
+    ends: dict[tuple[str, str, str], str] = {}
+    found = []
+    for key, etag, size, modified_ns, owner, checksum, checksum_type in lines:
+        end = ends.get((owner, checksum, checksum_type))
+        if end is None:
+            end = _checksum(checksum, checksum_type)
+            if owners:
+                end += f"<Owner>{documents.identity(request.site, owner)}</Owner>"
+            ends[owner, checksum, checksum_type] = end
+        seconds, rest = divmod(modified_ns, SECOND_NS)
+        found.append(
+            f"<Contents><Key>{key if as_is else escape(encode(key, kind))}</Key>"
+            f"<LastModified>{iso_second(seconds)}.{rest // 1_000_000:03d}Z</LastModified>"
+            f"<ETag>&quot;{etag}&quot;</ETag><Size>{size}</Size>"
+            f"<StorageClass>STANDARD</StorageClass>{end}</Contents>"
+        )
+    return "".join(found)
+
+
+def _checksum(algorithms: str, kind: str) -> str:
+    text = "".join(
+        element("ChecksumAlgorithm", name) for name in (algorithms.split(",") if algorithms else ())
+    )
+    return text + (element("ChecksumType", kind) if kind else "")
+
+
+class _Versions:
+    """Writes rows of a listing of versions."""
+
+    def __init__(self, request: Request, document: Writer, kind: str) -> None:
+        self.request, self.document, self.kind = request, document, kind
         self.known: dict[str, str] = {}
 
-    def facts(self, row: Row) -> None:
-        document = self.document
-        document.raw(
-            f"<LastModified>{iso_date(row.modified_ns)}</LastModified><ETag>&quot;{row.etag}&quot;</ETag>"
-            f"<Size>{row.size}</Size><StorageClass>STANDARD</StorageClass>"
-        )
-        for name in row.checksum.split(",") if row.checksum else ():
-            document.leaf("ChecksumAlgorithm", name)
-        if row.checksum_type:
-            document.leaf("ChecksumType", row.checksum_type)
-
-    def contents(self, row: Row) -> None:
-        """One element Contents."""
-        self.document.raw(f"<Contents><Key>{escape(encode(row.key, self.kind))}</Key>")
-        self.facts(row)
-        if self.owners:
-            documents.owner(self.document, self.request.site, row.owner, cache=self.known)
-        self.document.raw("</Contents>")
-
-    def version(self, row: Row) -> None:
+    def add(self, row: Row) -> None:
         """One element Version or DeleteMarker."""
         tag = "DeleteMarker" if row.marker else "Version"
         document = self.document
         document.raw(f"<{tag}><Key>{escape(encode(row.key, self.kind))}</Key>")
         document.leaves(("VersionId", row.version), ("IsLatest", row.latest))
-        if row.marker:
-            document.leaf("LastModified", iso_date(row.modified_ns))
-        else:
-            self.facts(row)
+        document.leaf("LastModified", iso_date(row.modified_ns))
+        if not row.marker:
+            document.raw(
+                f"<ETag>&quot;{row.etag}&quot;</ETag><Size>{row.size}</Size>"
+                f"<StorageClass>STANDARD</StorageClass>{_checksum(row.checksum, row.checksum_type)}"
+            )
         documents.owner(document, self.request.site, row.owner, cache=self.known)
         document.raw(f"</{tag}>")
-
-    def prefixes(self, prefixes: list[str]) -> None:
-        """Elements CommonPrefixes."""
-        for prefix in prefixes:
-            self.document.raw(
-                f"<CommonPrefixes><Prefix>{escape(encode(prefix, self.kind))}</Prefix></CommonPrefixes>"
-            )
 
 
 def _head(request: Request, document: Writer, kind: str, limit: int) -> None:
@@ -100,17 +114,15 @@ def _list_v1(request: Request) -> Reply:
     kind = documents.encoder(request)
     limit = request.integer("max-keys", MAX_KEYS, 0, MAX_KEYS)
     marker = request.query.get("marker", "")
-    page = _page(request, marker, limit)
+    page = _lines(request, marker, limit)
     document = Writer("ListBucketResult")
     _head(request, document, kind, limit)
     document.leaf("Marker", encode(marker, kind))
     document.leaf("IsTruncated", page.truncated)
     if page.truncated and request.query.get("delimiter"):
         document.leaf("NextMarker", encode(page.next, kind))
-    rows = _Rows(request, document, kind, owners=True)
-    for row in page.rows:
-        rows.contents(row)
-    rows.prefixes(page.prefixes)
+    document.raw(_contents(request, page.lines, kind, owners=True))
+    _prefixes(document, page.prefixes, kind)
     return documents.reply(document)
 
 
@@ -120,20 +132,18 @@ def _list_v2(request: Request) -> Reply:
     limit = request.integer("max-keys", MAX_KEYS, 0, MAX_KEYS)
     after = query.get("start-after", "")
     token = query.get("continuation-token")
-    page = _page(request, after if token is None else _open_token(token), limit)
+    page = _lines(request, after if token is None else _open_token(token), limit)
     document = Writer("ListBucketResult")
     _head(request, document, kind, limit)
-    document.leaves(("KeyCount", len(page.rows) + len(page.prefixes)), ("IsTruncated", page.truncated))
+    document.leaves(("KeyCount", len(page.lines) + len(page.prefixes)), ("IsTruncated", page.truncated))
     if after:
         document.leaf("StartAfter", encode(after, kind))
     if token is not None:
         document.leaf("ContinuationToken", token)
     if page.truncated:
         document.leaf("NextContinuationToken", make_token(page.next))
-    rows = _Rows(request, document, kind, owners=query.get("fetch-owner") == "true")
-    for row in page.rows:
-        rows.contents(row)
-    rows.prefixes(page.prefixes)
+    document.raw(_contents(request, page.lines, kind, owners=query.get("fetch-owner") == "true"))
+    _prefixes(document, page.prefixes, kind)
     return documents.reply(document)
 
 
@@ -178,10 +188,10 @@ def list_versions(request: Request) -> Reply:
         document.leaf("NextKeyMarker", encode(page.next, kind))
         if page.next_version:
             document.leaf("NextVersionIdMarker", page.next_version)
-    rows = _Rows(request, document, kind, owners=True)
+    versions = _Versions(request, document, kind)
     for row in page.rows:
-        rows.version(row)
-    rows.prefixes(page.prefixes)
+        versions.add(row)
+    _prefixes(document, page.prefixes, kind)
     return documents.reply(document)
 
 

@@ -285,6 +285,16 @@ def test_pages_give_each_name_once(index: Index, limit: int, rng: random.Random)
             return index.page_versions("b", prefix=prefix, after=after, delimiter=delimiter, limit=limit)
 
         assert sorted(walk(versions)[0]) == sorted(wanted)
+        page, after = index.page("b", limit=0), ""
+        while not after or page.truncated:  # what a listing shows is the same
+            page = turn(after)
+            lines = index.lines("b", prefix=prefix, after=after, delimiter=delimiter, limit=limit)
+            assert (lines.prefixes, lines.truncated, lines.next) == (page.prefixes, page.truncated, page.next)
+            assert lines.lines == [
+                (row.key, row.etag, row.size, row.modified_ns, row.owner, row.checksum, row.checksum_type)
+                for row in page.rows
+            ]
+            after = page.next or "-"
 
 
 def test_versions_go_on_where_a_page_ended(index: Index) -> None:

@@ -7,7 +7,9 @@ import base64
 import hashlib
 import zlib
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from s3_stores import STORES
@@ -341,3 +343,29 @@ def test_who_may_not_gets_nothing(world: World) -> None:
         assert world.ask("PUT", "/bkt/k", b"y", user=user).code == "AccessDenied"
         assert world.ask("GET", "/bkt/none", user=user).code == "AccessDenied"
     assert world.ask("GET", "/bkt/k").body == b"x"
+
+
+@pytest.mark.parametrize("encoding", ["", "url"])
+def test_keys_that_must_be_written_otherwise_are_and_the_others_stay(world: World, encoding: str) -> None:
+    """Alone on a page and beside others; checksums and owners are each object's own."""
+    keys = ["a-b_c.d~e*f/g", "<&>\"'", "sp ace", "plus+%", "new\nline", "é/ü", "~"]
+    for number, key in enumerate(keys):
+        headers = {"x-amz-sdk-checksum-algorithm": "CRC32", "x-amz-checksum-crc32": "AAAAAA=="}
+        asked = world.ask("PUT", f"/bkt/{key}", b"", headers=headers if number % 2 else {})
+        assert asked.status == 200
+    for size in (1000, 1):
+        found: list[str] = []
+        checked: list[int] = []
+        token = ""
+        while True:
+            query = {"list-type": "2", "max-keys": str(size), "fetch-owner": "true"}
+            query |= {"encoding-type": encoding} if encoding else {}
+            answer = world.ask("GET", "/bkt", query=query | ({"continuation-token": token} if token else {}))
+            found += [unquote(one) if encoding else unescape(one) for one in answer.leaves("Key")]
+            checked.append(len(answer.leaves("ChecksumAlgorithm")))
+            assert set(answer.leaves("DisplayName")) == {"Alice"}
+            if answer.leaves("IsTruncated") == ["false"]:
+                break
+            token = answer.leaves("NextContinuationToken")[0]
+        assert found == sorted(keys, key=str.encode)
+        assert sum(checked) == len(keys) // 2
