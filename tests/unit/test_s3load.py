@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -201,6 +203,35 @@ def test_what_is_not_answered_in_the_end_is_told() -> None:
         found = counted(url, "get", "--size", "4", *words)
         over.set()
     assert (found["done"], found["errors"], found["unanswered"]) == (3, 0, 1)
+    assert found["first_error"].startswith("not answered in the end: 1 of 4 requests still under way")
+
+
+@pytest.mark.parametrize("size", [10, 200_000])
+def test_an_answer_that_is_cut_with_its_last_bytes_is_an_error_at_once(size: int) -> None:
+    """The end of the connection comes together with bytes of the answer; nothing waits for more."""
+    part = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\nConnection: close\r\n\r\n" + bytes(size)
+    begun = time.monotonic()
+    with server(lambda _, __: part) as url:
+        said = s3load(
+            *("get", "--url", url, "--bucket", "bench", "--size", "1000000"),
+            *("--requests", "6", "--connections", "2"),
+            status=1,
+        )
+    assert said == "s3load: the connection was cut\n" and time.monotonic() - begun < 30
+
+
+def test_how_far_a_request_came_that_stays_unanswered() -> None:
+    """A server that answers one object and then sends a part only; one that reads nothing of an upload."""
+    part = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n" + bytes(60)
+    words = ("--seconds", "0.3", "--grace", "0.1", "--connections", "1")
+    with server(lambda _, count: OK if count == 0 else part) as url:
+        found = counted(url, "get", "--size", "4", *words)
+    assert found["first_error"].endswith(" s, 60 bytes of an answer with status 200")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        size = ("--size", str(100 << 20), "--unsigned-body")
+        said = s3load("put", "--url", url, "--bucket", "bench", *words, *size, status=1)
+    assert re.search(r"for 0\.\d s, \d+ of 1048\d+ bytes sent\n$", said), said
 
 
 def test_bytes_count_of_answers_that_end_after_the_time_that_is_counted() -> None:
@@ -219,9 +250,11 @@ def test_no_byte_of_an_answer_in_the_time_that_is_counted_is_a_failure() -> None
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         words = ("--connections", "3", "--seconds", "0.2", "--grace", "0.1")
         said = s3load("get", "--url", url, "--bucket", "bench", *words, status=1)
-    assert said == (
-        "s3load: nothing was answered in the time that was counted: 3 of 3 requests still under way\n"
+    assert said.startswith(
+        "s3load: nothing was answered in the time that was counted: 3 of 3 requests still under way, the"
+        " oldest for 0."
     )
+    assert said.endswith(" s, sent whole\n")
 
 
 def test_an_open_loop_times_from_when_a_request_was_due() -> None:

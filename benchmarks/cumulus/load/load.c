@@ -94,7 +94,8 @@ static void disconnect(struct conn *c)
 
 static int dial(struct load *l, struct conn *c)
 {
-    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLET, .data.ptr = c};
+    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
+                                .data.ptr = c};
     int one = 1;
     c->fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (c->fd < 0)
@@ -268,8 +269,9 @@ static void finish(struct load *l, struct conn *c)
         disconnect(c);
 }
 
-/* Take what has come; a free connection goes on with its next request. */
-static void receive(struct load *l, struct conn *c)
+/* Take what has come; a free connection goes on with its next request. `ended`: the other side sends
+ * no more, so no further event tells of the end behind the last bytes. */
+static void receive(struct load *l, struct conn *c, bool ended)
 {
     for (;;) {
         ssize_t n = recv(c->fd, l->buffer, RECEIVE_BYTES, 0);
@@ -278,8 +280,9 @@ static void receive(struct load *l, struct conn *c)
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0) {
+            const char *why = n < 0 ? strerror(errno) : "";
             if (c->busy)
-                failed(l, c, "the connection was cut", "", 0);
+                failed(l, c, "the connection was cut", why, strlen(why));
             else
                 disconnect(c);
             next(l, c);
@@ -300,16 +303,19 @@ static void receive(struct load *l, struct conn *c)
         }
         if (c->answer.state == ANSWER_DONE) {
             finish(l, c);
+            if (ended && !c->busy)
+                disconnect(c);
             next(l, c);
             return; /* whatever comes on a new connection raises an event of its own */
         }
-        if (n < RECEIVE_BYTES)
+        if (n < RECEIVE_BYTES && !ended)
             return;
     }
 }
 
 static void event(struct load *l, struct conn *c, uint32_t events)
 {
+    bool ended = events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR);
     if (c->fd < 0)
         return;
     if (events & (EPOLLERR | EPOLLHUP) && c->busy && !c->answering && !(events & EPOLLIN)) {
@@ -319,12 +325,13 @@ static void event(struct load *l, struct conn *c, uint32_t events)
         failed(l, c, "cannot connect", strerror(error), strlen(strerror(error)));
         return; /* the next try with the next tick */
     }
-    if (events & EPOLLOUT && c->busy && flush(l, c)) {
+    /* whoever refuses an upload may have answered before he closed */
+    if (events & EPOLLOUT && c->busy && flush(l, c) && !(events & EPOLLIN && errno == EPIPE)) {
         failed(l, c, "cannot send", strerror(errno), strlen(strerror(errno)));
         return;
     }
     if (events & EPOLLIN)
-        receive(l, c);
+        receive(l, c, ended);
 }
 
 /* ---- time ---------------------------------------------------------------------------------------
@@ -432,11 +439,47 @@ static void release(struct load *l)
     request_end(&l->maker);
 }
 
+/* How far a request under way has come, for people. */
+static void describe(const struct load *l, const struct conn *c, char *out, size_t cap)
+{
+    size_t whole = c->head_n + (l->o->op == LOAD_PUT ? l->o->size : 0);
+    double late_s = (double)(now_us() - c->intended_us) * 1e-6;
+    const char *away = c->away ? ", redirected" : "";
+    if (!c->sent)
+        snprintf(out, cap, "%.1f s for a connection%s", late_s, away);
+    else if (c->sent < whole)
+        snprintf(out, cap, "%.1f s, %zu of %zu bytes sent%s", late_s, c->sent, whole, away);
+    else if (!c->answering)
+        snprintf(out, cap, "%.1f s, sent whole%s", late_s, away);
+    else
+        snprintf(out, cap, "%.1f s, %llu bytes of an answer with status %d%s", late_s,
+                 (unsigned long long)c->answer.body_bytes, c->answer.status, away);
+}
+
+/* What stayed unanswered, and at which step the one that has waited longest is. */
+static void tell_unanswered(struct load *l, const char *what)
+{
+    const struct conn *oldest = NULL;
+    char how[128] = "", text[256];
+    int n;
+    for (int i = 0; i < l->o->connections; i++) {
+        const struct conn *c = &l->conns[i];
+        if (c->busy && (!oldest || c->intended_us < oldest->intended_us))
+            oldest = c;
+    }
+    if (oldest)
+        describe(l, oldest, how, sizeof how);
+    n = snprintf(text, sizeof text, "%llu of %llu requests still under way%s%s",
+                 (unsigned long long)(l->started - l->finished), (unsigned long long)l->started,
+                 oldest ? ", the oldest for " : "", how);
+    tell(l, what, text, (size_t)n);
+}
+
 int load_run(const struct load_options *options, struct sign_key *key, struct load_counts *counts)
 {
     struct load l = {
         .o = options, .counts = counts, .epoll = -1, .timer = -1, .chance = 88172645463325252u};
-    char why[80];
+    bool fine;
     memset(counts, 0, sizeof *counts);
     if (request_begin(&l.maker, options, key) || make_conns(&l) || open_loop(&l)) {
         tell(&l, "cannot begin", strerror(errno), strlen(strerror(errno)));
@@ -452,11 +495,11 @@ int load_run(const struct load_options *options, struct sign_key *key, struct lo
     counts->unsent = options->rate > 0 ? l.due - l.started : 0;
     counts->counted_us =
         options->rate > 0 || !l.end_us ? l.last_us - l.from_us : l.end_us - l.from_us;
+    fine = counts->done || (counts->taken && options->seconds > 0 && options->rate <= 0);
+    if (!fine)
+        tell_unanswered(&l, "nothing was answered in the time that was counted");
+    else if (counts->unanswered)
+        tell_unanswered(&l, "not answered in the end");
     release(&l);
-    if (counts->done || (counts->taken && options->seconds > 0 && options->rate <= 0))
-        return 0;
-    snprintf(why, sizeof why, "%llu of %llu requests still under way",
-             (unsigned long long)counts->unanswered, (unsigned long long)l.started);
-    tell(&l, "nothing was answered in the time that was counted", why, strlen(why));
-    return -1;
+    return fine ? 0 : -1;
 }

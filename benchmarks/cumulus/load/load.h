@@ -64,7 +64,8 @@ int load_resolve(const char *url, struct sockaddr_in *to, char host[128]);
 
 /* Run it. 0 when there is something to tell: a good answer, or in a closed loop of some seconds
  * bytes of one, which may begin before them and end after. Else -1 with one line in
- * `counts->first_error`.
+ * `counts->first_error`, which after an error-free run says at which step a request is that stayed
+ * unanswered.
  */
 int load_run(const struct load_options *options, struct sign_key *key, struct load_counts *counts);
 

@@ -89,7 +89,7 @@ static int object(int fd, const struct wire_request *request)
                       "Content-Type: application/octet-stream\r\n" DATE ETAG
                       "%sContent-Length: %llu\r\n\r\n",
                       *part ? "206 Partial Content" : "200 OK", part, (unsigned long long)n);
-    if (wire_send(fd, text, (size_t)length, !head))
+    if (wire_send(fd, text, (size_t)length, !head && n))
         return -1;
     return head ? 0 : send_zeros(fd, n);
 }
