@@ -155,7 +155,7 @@ class Fair(Section, frozen=True, kw_only=True):
     ] = True
     group_weights: Annotated[
         str,
-        Meta(description='Weights of groups, as "lab=4, ops=2"; a user\'s own is multiplied by the largest.'),
+        Meta(description='Weights of groups, as "lab=4, ops=2"; they count instead of those of the groups.'),
     ] = ""
 
 

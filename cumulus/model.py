@@ -111,13 +111,15 @@ class Bucket(Value, frozen=True):
 
 
 class User(Value, frozen=True):
-    """`id` is the canonical id (64 hex digits) that S3 documents carry, `name` what people type."""
+    """`id` is the canonical id (64 hex digits) that S3 documents carry, `name` what people type.
+    `group_weights` are those of `groups`, in their order; empty: all are 1."""
 
     id: str
     name: str
     display: str = ""
     email: str = ""
     groups: tuple[str, ...] = ()
+    group_weights: tuple[int, ...] = ()
     weight: int = 1
     disabled: bool = False
     admin: bool = False

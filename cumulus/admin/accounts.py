@@ -137,6 +137,16 @@ def change_user(
     return changed
 
 
+def add_group(admin: Admin, name: str, weight: int = 1) -> None:
+    """Add a group."""
+    admin.add_group(check_name(name, "group name"), check_weight(weight))
+
+
+def change_group(admin: Admin, name: str, weight: int) -> None:
+    """Change a group's weight."""
+    admin.set_group(name, check_weight(weight))
+
+
 class Removed(NamedTuple):
     """A user who is gone, who got his buckets (None: nobody), and how many there were."""
 

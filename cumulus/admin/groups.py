@@ -4,37 +4,55 @@ from __future__ import annotations
 
 import click
 
+from cumulus.admin import accounts
 from cumulus.admin.options import Shared, shared_options
-from cumulus.admin.values import check_name
 from sector.cli import render
 from sector.errors import UsageError
 
 
 @click.group()
 def group() -> None:
-    """Add, list and remove groups and their members.
+    """Add, change, list and remove groups and their members.
 
     \b
     Examples:
-      cumulus --dir D group add lab
+      cumulus --dir D group add lab --weight 4
       cumulus --dir D group member lab --add alice --remove bob
     """
 
 
 @group.command("add")
 @click.argument("name")
+@click.option("--weight", type=click.IntRange(1, 1000), default=1, help="Share of the bandwidth.")
 @shared_options
 @click.pass_obj
-def group_add(shared: Shared, name: str) -> None:
+def group_add(shared: Shared, name: str, weight: int) -> None:
     """Add the group NAME.
 
     \b
     Example:
-      cumulus --dir D group add lab
+      cumulus --dir D group add lab --weight 4
     """
     with shared.admin() as admin:
-        admin.add_group(check_name(name, "group name"))
-    shared.done(f"group {name} added", name=name)
+        accounts.add_group(admin, name, weight)
+    shared.done(f"group {name} added", name=name, weight=weight)
+
+
+@group.command("change")
+@click.argument("name")
+@click.option("--weight", type=click.IntRange(1, 1000), required=True, help="Share of the bandwidth.")
+@shared_options
+@click.pass_obj
+def group_change(shared: Shared, name: str, weight: int) -> None:
+    """Change the weight of the group NAME. One in `[fair] group_weights` counts instead.
+
+    \b
+    Example:
+      cumulus --dir D group change lab --weight 4
+    """
+    with shared.admin() as admin:
+        accounts.change_group(admin, name, weight)
+    shared.done(f"group {name} has the weight {weight} now", name=name, weight=weight)
 
 
 @group.command("list")
@@ -50,9 +68,10 @@ def group_list(shared: Shared) -> None:
     with shared.admin() as admin:
         found = admin.groups()
     if shared.json:
-        render.print_json([{"name": one.name, "members": one.members} for one in found])
+        render.print_json(found)
         return
-    render.print_table(["NAME", "MEMBERS"], [(one.name, ", ".join(one.members) or "-") for one in found])
+    rows = [(one.name, one.weight, ", ".join(one.members) or "-") for one in found]
+    render.print_table(["NAME", "WEIGHT", "MEMBERS"], rows, right=[1])
 
 
 @group.command("remove")

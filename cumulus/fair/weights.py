@@ -29,7 +29,8 @@ def parse_weights(text: str) -> dict[str, int]:
 @dataclass(frozen=True, slots=True)
 class Sharing:
     """`by` says among whom bandwidth is shared equally; "none": nobody waits for others. `weights` False:
-    all weigh the same. `groups` has the weights of groups; of one that is not there it is 1."""
+    all weigh the same. `groups` has weights of groups that count instead of those that users bring along
+    (`User.group_weights`)."""
 
     by: By = "user"
     weights: bool = True
@@ -41,8 +42,12 @@ class Sharing:
         if user is None or self.by == "address":
             return f"address {peer}", 1.0
         if self.by == "group" and user.groups:
-            weights = {name: self.groups.get(name, 1) for name in user.groups}
+            weights = self._weights(user)
             name = min(user.groups, key=lambda one: (-weights[one], one))
             return f"group {name}", float(weights[name]) if self.weights else 1.0
-        heaviest = max([self.groups.get(name, 1) for name in user.groups], default=1)
+        heaviest = max(self._weights(user).values(), default=1)
         return f"user {user.id}", float(user.weight * heaviest) if self.weights else 1.0
+
+    def _weights(self, user: User) -> dict[str, int]:
+        known = dict(zip(user.groups, user.group_weights, strict=False))
+        return {name: self.groups.get(name, known.get(name, 1)) for name in user.groups}

@@ -29,6 +29,15 @@ def _user_values(user: User) -> dict[str, Any]:
     }
 
 
+def _to_user(row: Row[Any], mine: list[Any]) -> User:
+    fields = {name: value for name, value in row._mapping.items() if name != "created_ns"}
+    return User(
+        **fields,
+        groups=tuple(one.name for one in mine),
+        group_weights=tuple(one.weight for one in mine),
+    )
+
+
 def one_line(bad: DBAPIError) -> str:
     """What the database says, on one line."""
     return " ".join(str(bad.orig).split())
@@ -76,10 +85,19 @@ class SqlAdmin(Admin):
         return found
 
     def _user(self, connection: Connection, row: Row[Any]) -> User:
-        query = select(members.c.group_name).where(members.c.user_id == row.id)
-        mine = tuple(connection.scalars(query.order_by(members.c.group_name)))
-        fields = {name: value for name, value in row._mapping.items() if name != "created_ns"}
-        return User(**fields, groups=mine)
+        return _to_user(row, self._groups_of(connection, row.id).get(row.id, []))
+
+    def _groups_of(self, connection: Connection, user_id: str | None = None) -> dict[str, list[Any]]:
+        """(name, weight) of the groups of that user, or of all, by his id."""
+        query = select(members.c.user_id, groups.c.name, groups.c.weight).join(
+            groups, groups.c.name == members.c.group_name
+        )
+        if user_id is not None:
+            query = query.where(members.c.user_id == user_id)
+        found: dict[str, list[Any]] = {}
+        for row in connection.execute(query.order_by(groups.c.name)):
+            found.setdefault(row.user_id, []).append(row)
+        return found
 
     def _check_free(self, connection: Connection, user: User) -> None:
         """Name, id and address are each one user's; a name may not be another's id."""
@@ -121,16 +139,8 @@ class SqlAdmin(Admin):
     def users(self) -> list[User]:
         with self._read() as connection:
             found = connection.execute(select(users).order_by(users.c.name)).all()
-            mine: dict[str, list[str]] = {}
-            for row in connection.execute(select(members).order_by(members.c.group_name)):
-                mine.setdefault(row.user_id, []).append(row.group_name)
-            return [
-                User(
-                    **{name: value for name, value in row._mapping.items() if name != "created_ns"},
-                    groups=tuple(mine.get(row.id, ())),
-                )
-                for row in found
-            ]
+            mine = self._groups_of(connection)
+            return [_to_user(row, mine.get(row.id, [])) for row in found]
 
     def remove_user(self, name: str) -> None:
         with self._begin() as connection:
@@ -219,11 +229,16 @@ class SqlAdmin(Admin):
         if connection.execute(select(groups.c.name).where(groups.c.name == name)).first() is None:
             raise NoSuch(f"there is no group {name}")
 
-    def add_group(self, name: str) -> None:
+    def add_group(self, name: str, weight: int = 1) -> None:
         with self._begin() as connection:
             if connection.execute(select(groups.c.name).where(groups.c.name == name)).first():
                 raise NameTaken(f"there is a group {name} already")
-            connection.execute(insert(groups).values(name=name, created_ns=self._clock()))
+            connection.execute(insert(groups).values(name=name, created_ns=self._clock(), weight=weight))
+
+    def set_group(self, name: str, weight: int) -> None:
+        with self._begin() as connection:
+            self._need_group(connection, name)
+            connection.execute(update(groups).where(groups.c.name == name).values(weight=weight))
 
     def remove_group(self, name: str) -> None:
         with self._begin() as connection:
@@ -234,13 +249,12 @@ class SqlAdmin(Admin):
 
     def groups(self) -> list[Group]:
         with self._read() as connection:
-            found: dict[str, list[str]] = {
-                name: [] for name in connection.scalars(select(groups.c.name).order_by(groups.c.name))
-            }
+            found = list(connection.execute(select(groups).order_by(groups.c.name)))
+            who: dict[str, list[str]] = {row.name: [] for row in found}
             query = select(members.c.group_name, users.c.name).join(users, users.c.id == members.c.user_id)
             for group, name in connection.execute(query.order_by(users.c.name)):
-                found[group].append(name)
-        return [Group(name=name, members=who) for name, who in found.items()]
+                who[group].append(name)
+        return [Group(name=row.name, members=who[row.name], weight=row.weight) for row in found]
 
     def join(self, group: str, user: str) -> None:
         with self._begin() as connection:

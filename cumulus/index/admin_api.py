@@ -22,10 +22,11 @@ class KeyInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """A group with its members' names, in order."""
+    """A group with its members' names, in order, and its weight in shares of the bandwidth."""
 
     name: str
     members: list[str]
+    weight: int = 1
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,8 +86,12 @@ class Admin(ABC):
         """Seal all secrets anew with a new key in `secret.key`; how many. Others read on all the time."""
 
     @abstractmethod
-    def add_group(self, name: str) -> None:
+    def add_group(self, name: str, weight: int = 1) -> None:
         """Raises `NameTaken`."""
+
+    @abstractmethod
+    def set_group(self, name: str, weight: int) -> None:
+        """Change its weight."""
 
     @abstractmethod
     def remove_group(self, name: str) -> None:

@@ -15,18 +15,22 @@ _USER: Final = (
     "SELECT users.id, users.name, users.display, users.email, users.weight, users.disabled, users.admin, "
     "users.unix_user"
 )
-_GROUPS: Final = "SELECT group_name FROM members WHERE user_id = ? ORDER BY group_name"
+_GROUPS: Final = (
+    "SELECT members.group_name, groups.weight FROM members JOIN groups ON groups.name = members.group_name "
+    "WHERE members.user_id = ? ORDER BY members.group_name"
+)
 
 
 def read_user(run: Run, values: tuple[Any, ...]) -> User:
     """A user from the columns of his row."""
-    groups = tuple(row[0] for row in run(_GROUPS, (values[0],)).fetchall())
+    groups = run(_GROUPS, (values[0],)).fetchall()
     return User(
         id=values[0],
         name=values[1],
         display=values[2],
         email=values[3],
-        groups=groups,
+        groups=tuple(name for name, _ in groups),
+        group_weights=tuple(weight for _, weight in groups),
         weight=values[4],
         disabled=bool(values[5]),
         admin=bool(values[6]),

@@ -79,7 +79,13 @@ access_keys = Table(
     _number("expires_ns", comment="0 = never"),
 )
 
-groups = Table("groups", metadata, _key("name"), _number("created_ns"))
+groups = Table(
+    "groups",
+    metadata,
+    _key("name"),
+    _number("created_ns"),
+    Column("weight", Integer, nullable=False, server_default="1"),
+)
 
 members = Table(
     "members",

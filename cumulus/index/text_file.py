@@ -2,8 +2,8 @@
 
 A line is NAME ACCESS_KEY SECRET and then, if wanted, `groups=a,b id=HEX email=A display=TEXT weight=N
 expires=YYYY-MM-DD disabled admin unix-user=U`. More lines of one name are more keys of that user, with no
-options but `expires`. `#` begins a comment where a word would begin. A user without `id=` gets one that is
-made of his name.
+options but `expires`. A user without `id=` gets one that is made of his name. A line `group=NAME weight=N`
+gives a group its weight in shares. `#` begins a comment where a word would begin.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from cumulus import unix
 from cumulus.index.api import Directory
 from cumulus.model import Credential, User
@@ -28,6 +30,7 @@ _MOST: Final = 64 * 2**20
 _NAME = re.compile(r"[^\s\x00-\x1f/:,=#]{1,64}")
 _ACCESS_KEY = re.compile(r"[A-Za-z0-9._-]{3,128}")
 _ID = re.compile(r"[0-9a-f]{64}")
+_GROUP: Final = "group="  # begins a line that is about a group
 _OPTIONS: Final = ("groups", "id", "email", "display", "weight", "expires", "unix-user")
 _FLAGS: Final = ("disabled", "admin")
 
@@ -46,10 +49,15 @@ class _Lines:
         self.by_id: dict[str, User] = {}
         self.credentials: dict[str, Credential] = {}
         self.groups: dict[str, list[str]] = {}
+        self._weights: dict[str, int] = {}  # of groups
         for number, line in enumerate(text.splitlines(), 1):
             words = re.split(r"(?:^|\s)#", line, maxsplit=1)[0].split()
-            if words:
+            if words and words[0].startswith(_GROUP):
+                self._group(number, words)
+            elif words:
                 self._line(number, words)
+        if self._weights:
+            self._weigh()
         for user in self.users.values():
             for group in user.groups:
                 self.groups.setdefault(group, []).append(user.id)
@@ -80,6 +88,23 @@ class _Lines:
         self.credentials[access_key] = Credential(
             access_key=access_key, secret=secret, user=self.users[name], expires_ns=expires_ns
         )
+
+    def _group(self, number: int, words: list[str]) -> None:
+        name = words[0].removeprefix(_GROUP)
+        found = self._options(number, words[1:])
+        if not _NAME.fullmatch(name) or list(found) != ["weight"]:
+            raise self._bad(number, "is not understood", "write group=NAME weight=N")
+        if name in self._weights:
+            raise self._bad(number, f"group {name} stands on two lines", "remove one")
+        self._weights[name] = found["weight"]
+
+    def _weigh(self) -> None:
+        """Users bring the weights of their groups along."""
+        for name, user in self.users.items():
+            weights = tuple(self._weights.get(group, 1) for group in user.groups)
+            self.users[name] = self.by_id[user.id] = replace(user, group_weights=weights)
+        for key, found in self.credentials.items():
+            self.credentials[key] = replace(found, user=self.users[found.user.name])
 
     def _add(self, number: int, user: User) -> None:
         if user.id in self.by_id:

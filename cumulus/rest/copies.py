@@ -18,6 +18,7 @@ from cumulus.rest.headers import (
     stored_headers,
     user_metadata,
     version_headers,
+    write_conditions,
 )
 from cumulus.rest.objects import copy_document
 from cumulus.rest.request import Request
@@ -72,7 +73,7 @@ def copy_object(request: Request) -> Reply:
                 "attributes.",
             )
         meta = copies.complete_meta(stream, meta, algorithm)
-        wanted = conditions(request.call.headers)
+        wanted = write_conditions(request.call.headers)
         if itself:
             done = copies.replace_record(request.site, request.bucket, found, meta, wanted)
         else:

@@ -115,6 +115,16 @@ def conditions(headers: Headers, prefix: str = "") -> Conditions:
     )
 
 
+def write_conditions(headers: Headers) -> Conditions:
+    """Conditions on what an upload or a copy replaces: If-Match, or `If-None-Match: *`. Raises `S3Error`
+    NotImplemented for another If-None-Match and for both together, as S3 does."""
+    wanted = conditions(headers)
+    if wanted.none_match and (wanted.none_match != ("*",) or wanted.match):
+        told = "A header you provided implies functionality that is not implemented."
+        raise S3Error("NotImplemented", told, fields={"Header": "If-None-Match"})
+    return wanted
+
+
 def refuse_unsupported(headers: Headers) -> None:
     """Raises `S3Error` NotImplemented for what would change the object in a way that we do not keep."""
     for name, _ in headers.items():

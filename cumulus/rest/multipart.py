@@ -19,7 +19,7 @@ from cumulus.rest import documents, expect
 from cumulus.rest.call import Reply, Sink
 from cumulus.rest.copies import open_source
 from cumulus.rest.documents import encode
-from cumulus.rest.headers import checksum_headers, conditions, iso_date, version_headers
+from cumulus.rest.headers import checksum_headers, iso_date, version_headers, write_conditions
 from cumulus.rest.objects import algorithms, check_early, copy_document, etag_of, new_meta
 from cumulus.rest.request import Request
 from cumulus.rest.sinks import MAX_LONG_DOCUMENT, BodySink, DocumentSink, declared
@@ -146,7 +146,7 @@ def copy_part(request: Request) -> Reply:
 def complete_upload(request: Request) -> Sink:
     """CompleteMultipartUpload."""
     id = request.query["uploadId"]
-    wanted = conditions(request.call.headers)
+    wanted = write_conditions(request.call.headers)
     there = request.site.index.upload(request.bucket.name, request.key, id)
     if there is None:
         if multipart.completed(request.site, request.bucket, request.key, id) is None:

@@ -34,6 +34,7 @@ from cumulus.rest.headers import (
     stored_headers,
     user_metadata,
     version_headers,
+    write_conditions,
 )
 from cumulus.rest.request import Request
 from cumulus.rest.sinks import BodySink, declared
@@ -263,7 +264,7 @@ def check_early(request: Request, wanted: Conditions) -> None:
 def put_object(request: Request) -> Sink:
     """PutObject: checked, reserved, then taken in as it comes."""
     meta = new_meta(request)
-    wanted = conditions(request.call.headers)
+    wanted = write_conditions(request.call.headers)
     expected = expect.read(request.call.headers)
     size = declared(request)
     check_early(request, wanted)

@@ -236,7 +236,8 @@ OBJECTS: Final = [
         objects.put_object,
         "s3:PutObject",
         status="differs",
-        note="Up to 5 TiB in one request. One storage class. No server-side encryption, lock or redirect.",
+        note="Up to 5 TiB in one request. One storage class. No server-side encryption, lock or redirect. "
+        "`If-None-Match` is `*`, as in S3; an ETag there, or `If-Match` beside it, is a 501.",
     ),
     Op(
         "CopyObject",

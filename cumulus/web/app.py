@@ -52,6 +52,7 @@ CHANGES: Final[dict[tuple[str, str], Change]] = {
     ("keys", "expire"): changes.expire_key,
     ("keys", "remove"): changes.remove_key,
     ("groups", ""): changes.add_group,
+    ("groups", "change"): changes.change_group,
     ("groups", "join"): changes.join,
     ("groups", "leave"): changes.leave,
     ("groups", "quota"): changes.group_quota,

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from cumulus.admin import accounts, data
-from cumulus.admin.values import check_name, time_text
+from cumulus.admin.values import time_text
 from cumulus.index.admin_api import Scope
 from cumulus.index.api import Index
 from cumulus.model import User
@@ -36,6 +36,13 @@ def _confirmed(form: dict[str, str]) -> None:
         raise UsageError("nothing was removed", hint="tick the box first")
 
 
+def _weight(form: dict[str, str]) -> int:
+    weight = form.get("weight", "1").strip()
+    if not (weight.isascii() and weight.isdecimal() and len(weight) < 6):
+        raise UsageError(f"{weight!r} is no weight", hint="1 to 1000")
+    return int(weight)
+
+
 # users --------------------------------------------------------------------------------------------------
 def add_user(view: View, form: dict[str, str], _name: str) -> Changed:
     """A new user with a key."""
@@ -56,16 +63,13 @@ def add_user(view: View, form: dict[str, str], _name: str) -> Changed:
 
 def change_user(view: View, form: dict[str, str], user: str) -> Changed:
     """Names, address, weight."""
-    weight = form.get("weight", "1").strip()
-    if not (weight.isascii() and weight.isdecimal() and len(weight) < 6):
-        raise UsageError(f"{weight!r} is no weight", hint="1 to 1000")
     changed = accounts.change_user(
         view.held.users,
         user,
         new_name=form.get("name", "").strip(),
         display=form.get("display", "").strip()[:256],
         email=form.get("email", "")[:256],
-        weight=int(weight),
+        weight=_weight(form),
         unix_user=form.get("unix_user", "").strip()[:64],
     )
     return Changed(named("users", changed.id), Flash(f"user {changed.name} changed"))
@@ -143,9 +147,16 @@ def remove_key(view: View, form: dict[str, str], access_key: str) -> Changed:
 # groups -------------------------------------------------------------------------------------------------
 def add_group(view: View, form: dict[str, str], _name: str) -> Changed:
     """A new group."""
-    name = check_name(form.get("name", "").strip(), "group name")
-    view.held.users.add_group(name)
+    name = form.get("name", "").strip()
+    accounts.add_group(view.held.users, name, _weight(form))
     return Changed(named("groups", name), Flash(f"group {name} added"))
+
+
+def change_group(view: View, form: dict[str, str], group: str) -> Changed:
+    """Its weight."""
+    weight = _weight(form)
+    accounts.change_group(view.held.users, group, weight)
+    return Changed(named("groups", group), Flash(f"group {group} has the weight {weight} now"))
 
 
 def join(view: View, form: dict[str, str], group: str) -> Changed:

@@ -247,11 +247,16 @@ def _change(view: View, one: User, path: str) -> Html:
         row(view, action, "name", "Name", one.name, required=True, maxlength=64),
         row(view, action, "display", "Full name", one.display, maxlength=256),
         row(view, action, "email", "E-mail", one.email, maxlength=256),
-        row(view, action, "weight", "Weight", one.weight, type="number", min=1, max=1000,
-            note="share of the bandwidth"),
+        _weight(view, action, one.weight),
         row(view, action, "unix_user", "Unix user", one.unix_user, note="owner of new files", maxlength=64),
         submit="Save",
     )  # fmt: skip
+
+
+def _weight(view: View, action: str, now: int) -> Html:
+    return row(
+        view, action, "weight", "Weight", now, "share of the bandwidth", type="number", min=1, max=1000
+    )
 
 
 def _keys(view: View, keys: list[KeyInfo], path: str) -> Html:
@@ -311,7 +316,7 @@ def groups(view: View) -> bytes:
     """All groups."""
     shown, pager = pick(view, view.held.users.groups(), lambda one: one.name)
     rows = [
-        (link(named("groups", one.name), one.name), len(one.members), used(held), counted(held))
+        (link(named("groups", one.name), one.name), len(one.members), one.weight, used(held), counted(held))
         for one in shown
         for held in _usages(view, "group", [one.name])
     ]
@@ -320,6 +325,7 @@ def groups(view: View) -> bytes:
         view,
         action,
         row(view, action, "name", "Name", required=True, maxlength=64),
+        _weight(view, action, 1),
         submit="Add group",
     )
     return page(
@@ -327,7 +333,7 @@ def groups(view: View) -> bytes:
         "Groups",
         fold("Add a group", add, open_=view.refused == action),
         search(view, "Name"),
-        table(["Name", "Members", "Used", "Objects"], rows, right=[1, 2, 3]),
+        table(["Name", "Members", "Weight", "Used", "Objects"], rows, right=[1, 2, 3, 4]),
         pager,
     )
 
@@ -342,12 +348,15 @@ def group(view: View, name: str) -> bytes:
     shown, pager = pick(view, found.members, str)
     rows = [(one, form(view, leave, _hidden("user", one), submit="Take out")) for one in shown]
     add = form(view, join_in, row(view, join_in, "user", "User", required=True), submit="Put in")
+    about, set_to = facts([("Weight", found.weight)]), f"{path}/change"
+    change = form(view, set_to, _weight(view, set_to, found.weight), submit="Save")
     remove = form(
         view, gone, tick(f"Yes, remove {name} with its quota", required=True), submit="Remove", danger=True
     )
     return page(
         view,
         f"Group {name}",
+        card("About", about, fold("Change", change, open_=view.refused == set_to)),
         card("Members", table(["User", ""], rows), pager, fold("Put a user in", add, open_=True)),
         quota_card(view, view.held.index.usage("group", name), path),
         card("Remove", fold("Remove this group; its members stay", remove)),

@@ -17,6 +17,7 @@ from postgres import shared
 from sqlalchemy import inspect
 
 from cumulus.index import schema
+from cumulus.index.admin import SqlAdmin
 from cumulus.index.admin_api import Quota
 from cumulus.index.api import Away, Directory, IndexFailure, NameTaken, NoSuch, StillUsed
 from cumulus.index.registry import make_index
@@ -74,7 +75,7 @@ def users(source: str, tmp_path: Path) -> Iterator[Users]:
     """alice with two keys, in group lab; bob, disabled, with a key that expires."""
     if source != "text file":
         bench = Bench(tmp_path, source)
-        bench.admin.add_group("lab")
+        bench.admin.add_group("lab", 4)
         bench.admin.join("lab", "alice")
         bench.admin.add_key("alice", "AKALICE", SECRET)
         bench.admin.add_key(ALICE, "AKOTHER", "another-secret")
@@ -92,6 +93,7 @@ def users(source: str, tmp_path: Path) -> Iterator[Users]:
     path = tmp_path / "users"
     lines = [
         f"alice AKALICE {SECRET} id={ALICE} groups=lab  # two keys",
+        "group=lab weight=4",
         "alice AKOTHER another-secret",
         f"bob AKBOB bobs-secret id={BOB} email=Bob@example.org disabled weight=3 expires=2030-01-01",
     ]
@@ -115,6 +117,7 @@ def test_credential_has_the_secret_and_the_user(users: Users) -> None:
     found = users.directory.credential("AKALICE")
     assert found is not None and found.secret == SECRET
     assert (found.user.id, found.user.name, found.user.groups) == (ALICE, "alice", ("lab",))
+    assert found.user.group_weights == (4,)
     other = users.directory.credential("AKOTHER")
     assert other is not None and other.user == found.user and other.secret == "another-secret"
     bob = users.directory.credential("AKBOB")
@@ -157,6 +160,11 @@ def test_removed_key_is_refused(users: Users) -> None:
         ("alice AKX longsecret groups=", "line 1: groups is not known here"),
         ("alice AKX longsecret groups=,", "line 1: groups=, is not valid"),
         ("alice AKX longsecret weight=0", "line 1: weight=0 is not valid"),
+        ("group=lab", "line 1: is not understood"),
+        ("group= weight=2", "line 1: is not understood"),
+        ("group=lab weight=2 admin", "line 1: is not understood"),
+        ("group=lab weight=x", "line 1: weight=x is not valid"),
+        ("group=lab weight=2\ngroup=lab weight=3", "line 2: group lab stands on two lines"),
         ("alice AKX longsecret id=12", "line 1: id=12 is not valid"),
         ("alice AKX longsecret expires=soon", "line 1: expires=soon is not valid"),
         ("alice AKX longsecret\nalice AKY longsecret admin", "line 2: options of alice"),
@@ -398,6 +406,23 @@ def test_migrations_make_what_the_tables_say(tmp_path: Path) -> None:
     assert inspect(other).get_table_names() == ["alembic_version"]
     engine.dispose()
     other.dispose()
+
+
+def test_groups_of_an_older_database_weigh_one(tmp_path: Path) -> None:
+    """It is copied, then upgraded."""
+    path = tmp_path / "c.db"
+    engine = schema.sqlite_engine(path)
+    settings = AlembicConfig()
+    settings.set_main_option("script_location", str(Path(schema.__file__).with_name("migrations")))
+    with engine.begin() as connection:
+        settings.attributes["connection"] = connection
+        alembic.command.upgrade(settings, "0002")
+        connection.exec_driver_sql("INSERT INTO groups (name, created_ns) VALUES ('lab', 1)")
+    schema.migrate(engine, path)
+    admin = SqlAdmin(engine, Keyring.create(tmp_path / "key"))
+    assert [(one.name, one.weight) for one in admin.groups()] == [("lab", 1)]
+    assert path.with_name("c.db.0002.bak").exists()
+    admin.close()
 
 
 def test_database_of_a_newer_program_is_refused(file_bench: Bench) -> None:

@@ -93,7 +93,7 @@ def test_a_database_that_cannot_be_used_is_told_in_one_line(
     try:
         assert "written by another version" in wrong(bench.url)
     finally:
-        shared().execute("UPDATE alembic_version SET version_num = '0002'", bench.database)
+        shared().execute("UPDATE alembic_version SET version_num = '0003'", bench.database)
     monkeypatch.setattr("cumulus.index.postgres_pool.OLDEST", 990000)
     assert "and 99 or later is needed" in wrong(bench.url)
 

@@ -44,6 +44,9 @@ REFUSED = [
     (["key", "expire", "NONE"], "not_found", 1),
     (["key", "list", "bob"], "not_found", 1),
     (["group", "add", "a b"], "usage", 2),
+    (["group", "add", "lab", "--weight", "0"], "usage", 2),
+    (["group", "change", "lab"], "usage", 2),
+    (["group", "change", "none", "--weight", "2"], "not_found", 1),
     (["group", "remove", "none"], "not_found", 1),
     (["group", "member", "none", "--add", "alice"], "not_found", 1),
     (["group", "member", "none"], "usage", 2),
@@ -240,9 +243,14 @@ def test_groups_have_members(run: Commands) -> None:
     run("group", "add", "lab")
     run("user", "add", "bob", "--group", "lab")
     assert run.json("group", "member", "lab", "--add", "alice", "--remove", "bob")["members"] == ["alice"]
-    assert run.json("group", "list") == [{"name": "lab", "members": ["alice"]}]
+    assert run.json("group", "list") == [{"name": "lab", "members": ["alice"], "weight": 1}]
     assert run.json("user", "show", "alice")["groups"] == ["lab"]
-    assert run("group", "list").splitlines()[1].split() == ["lab", "alice"]
+    assert run("group", "list").splitlines()[1].split() == ["lab", "1", "alice"]
+    run("group", "add", "ops", "--weight", "3")
+    run("group", "change", "lab", "--weight", "4")
+    assert [one["weight"] for one in run.json("group", "list")] == [4, 3]
+    assert run.json("user", "show", "alice")["group_weights"] == [4]
+    run("group", "remove", "ops")
     run("group", "remove", "lab")
     assert run.json("group", "list") == []
 

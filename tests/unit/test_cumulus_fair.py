@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from cumulus.errors import S3Error
 from cumulus.fair import limits
@@ -131,6 +132,10 @@ def test_who_is_charged_and_with_which_weight() -> None:
     assert Sharing("user", False, groups).of(ALICE, "10.0.0.1") == (f"user {ALICE.id}", 1.0)
     assert Sharing("group", True, groups).of(ALICE, "10.0.0.1") == ("group lab", 4.0)
     assert Sharing("group", True, {}).of(ALICE, "10.0.0.1") == ("group lab", 1.0)
+    brought = replace(ALICE, group_weights=(5, 2))
+    assert Sharing().of(brought, "") == (f"user {ALICE.id}", 15.0)
+    assert Sharing("group").of(brought, "") == ("group lab", 5.0)
+    assert Sharing("group", True, {"ops": 6}).of(brought, "") == ("group ops", 6.0), "settings count"
     assert Sharing("address").of(ALICE, "10.0.0.1") == address
     assert Sharing("user").of(None, "10.0.0.1") == address
 

@@ -261,6 +261,11 @@ def test_groups(page: Page, boss: Visitor) -> None:
     boss.get("groups")
     name = "gruppe-ä?&%"
     assert f"Group {name.replace('&', '&amp;')}" in boss.post("groups", name=name)
+    changed = boss.post(f"groups/{quote(name)}/change", weight="7")
+    assert "has the weight 7 now" in changed and page.admin.groups()[0].weight == 7
+    for wrong in ("0", "1001", "x"):
+        assert "is no weight" in boss.post(f"groups/{quote(name)}/change", 400, weight=wrong)
+    boss.get(f"groups/{quote(name)}")
     boss.post(f"groups/{quote(name)}/join", user="alice")
     assert page.admin.groups()[0].members == ["alice"]
     boss.post("groups", name="lab")
