@@ -6,13 +6,13 @@ Whatever ends it otherwise than by `close` after publishing gives all back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from concurrent.futures import Future
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from cumulus.checksums import Hasher
 from cumulus.errors import S3Error
 from cumulus.index.api import OverQuota, Reservation
+from cumulus.ops.hashing import Line
 from cumulus.ops.quota import quota_error
 from cumulus.ops.site import Site
 from cumulus.storage.api import Entry, IfToken, ObjectStream, RangeStream
@@ -44,7 +44,7 @@ class Incoming:
         if size is not None and size > limit:
             raise self._too_large(size)
         self._hasher = Hasher(algorithms)
-        self._hashing: Future[None] | None = None  # of what came last
+        self._line: Line | None = None  # what is hashed in another thread
         self.reservation: Reservation | None = site.reserve(bucket, size or 0, objects)
         try:
             self._stream = self._open(bucket, name)
@@ -62,38 +62,50 @@ class Incoming:
         )
 
     def write(self, data: memoryview) -> None:
-        """Take the next bytes; the buffer must stay as it is until the next call returns. Raises `S3Error`
+        """`take` of one piece."""
+        self.take([data])
+
+    def take(self, pieces: Sequence[memoryview]) -> None:
+        """Take the next bytes; they must stay as they are until the next call returns. Raises `S3Error`
         EntityTooLarge, QuotaExceeded, IncompleteBody (more came than was declared) and storage errors; the
         caller then aborts."""
-        if self._stream is None:
+        stream, count = self._stream, sum(map(len, pieces))
+        if stream is None:
             raise S3Error("InternalError")
-        self.size += len(data)
+        self.size += count
         if self.size > self._limit:
             raise self._too_large(self.size)
         if self.expected is None:
             self._hold()
         elif self.size > self.expected:
             raise S3Error("IncompleteBody", "More bytes came than were declared.")
-        self._hashed()
-        if not self._hasher.names:
-            self._stream.write(data)
-        elif len(data) < BESIDE:
-            self._hasher.update(data)
-            self._stream.write(data)
-        else:
-            self._hashing = self._site.hashing.submit(self._hasher.update, data)
-            self._stream.write(data)
+        behind = self._hash(pieces, count)
+        for piece in pieces:
+            stream.write(piece)
+        if self._line is not None:
+            self._line.wait(behind)
 
-    def _hashed(self) -> None:
-        """Wait until what came last is hashed. While it is, the caller may bring the next buffer."""
-        hashing, self._hashing = self._hashing, None
-        if hashing is not None:
-            hashing.result()
+    def _hash(self, pieces: Sequence[memoryview], count: int) -> int:
+        """Hash pieces, or begin to. How many of what was given to the line may be under way when the call
+        returns: the last, but nothing of the calls before."""
+        if not self._hasher.names:
+            return 0
+        if count >= BESIDE:
+            if self._line is None:
+                self._line = self._site.hashing.line(self._hasher.update)
+            self._line.put(pieces)
+            return 1
+        if self._line is not None:
+            self._line.wait()
+        for piece in pieces:
+            self._hasher.update(piece)
+        return 0
 
     @property
     def hasher(self) -> Hasher:
         """Over all that came."""
-        self._hashed()
+        if self._line is not None:
+            self._line.wait()
         return self._hasher
 
     def _hold(self) -> None:
@@ -132,7 +144,8 @@ class Incoming:
 
     def abort(self) -> None:
         """Forget what was written and give the room back. Twice is once."""
-        self._hashing = None  # its buffer lives as long as it is hashed
+        if self._line is not None:
+            self._line.forget()
         stream, self._stream = self._stream, None
         held, self.reservation = self.reservation, None
         try:

@@ -7,12 +7,12 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from cumulus.errors import S3Error
 from cumulus.index.api import Directory, Index, OverQuota, Reservation
 from cumulus.model import Bucket, Versioning
+from cumulus.ops.hashing import Hashing
 from cumulus.ops.quota import quota_error
 from cumulus.storage.api import FileStore, Missing
 
@@ -43,7 +43,7 @@ class Site:
         self.region = region
         self.opaque_etags = opaque_etags
         self.atomic = store.capabilities.atomic_replace
-        self.hashing = ThreadPoolExecutor(hash_threads, thread_name_prefix="cumulus-hash")
+        self.hashing = Hashing(hash_threads)
         self._locks = [threading.Lock() for _ in range(STRIPES)]
         self._discarded: deque[tuple[int, str, str]] = deque()
         self.unhashed: deque[tuple[str, str]] = deque()

@@ -86,8 +86,7 @@ class BodySink(Sink):
         self._done = done
 
     def write(self, data: memoryview) -> None:
-        for piece in self._decoder.feed(data):
-            self._incoming.write(piece)
+        self._incoming.take(self._decoder.feed(data))
 
     def finish(self) -> Reply:
         incoming = self._incoming

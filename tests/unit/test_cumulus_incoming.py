@@ -3,42 +3,48 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import queue
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
 from s3_world import World
 
 from cumulus.backends.memory import MemoryStore
+from cumulus.ops.hashing import Hashing, Line
 from cumulus.ops.incoming import BESIDE, Incoming
 
 
-class Slow:
+class Slow(Hashing):
     """Hashes only when it is told to."""
 
     def __init__(self) -> None:
-        self.waiting: list[tuple[Future[None], Callable[[], None]]] = []
+        super().__init__(1)
+        self.begun = 0  # pieces whose turn has come
         self.came = threading.Condition()
+        self.turns: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
 
-    def submit(self, work: Callable[[memoryview], None], data: memoryview) -> Future[None]:
-        future: Future[None] = Future()
+    def line(self, update: Callable[[memoryview], None]) -> Line:
+        def when_told(data: memoryview) -> None:
+            with self.came:
+                self.begun += 1
+                self.came.notify_all()
+            if error := self.turns.get(timeout=20):
+                raise error
+            update(data)
+
+        return super().line(when_told)
+
+    def wait_begun(self, count: int) -> None:
+        """Until so many pieces have had their turn."""
         with self.came:
-            self.waiting.append((future, lambda: work(data)))
-            self.came.notify_all()
-        return future
+            assert self.came.wait_for(lambda: self.begun >= count, 20)
 
     def turn(self, error: BaseException | None = None) -> None:
         """Do the next piece of work, or fail at it."""
-        with self.came:
-            assert self.came.wait_for(lambda: self.waiting, 20)
-            future, work = self.waiting.pop(0)
-        if error:
-            future.set_exception(error)
-        else:
-            work()
-            future.set_result(None)
+        self.turns.put(error)
 
 
 @pytest.fixture
@@ -57,6 +63,7 @@ def slow(world: World) -> Iterator[Slow]:
     world.site.hashing = made
     yield made
     world.site.hashing = real
+    made.shutdown()
 
 
 def incoming(world: World, *names: str) -> Incoming:
@@ -78,12 +85,79 @@ def test_a_write_returns_while_its_bytes_are_hashed_and_the_next_waits(world: Wo
     first, second = b"a" * BESIDE, b"b" * BESIDE
     taken.write(memoryview(first))
     thread, _ = in_thread(lambda: (taken.write(memoryview(b"small")), taken.write(memoryview(second))))
-    assert thread.is_alive() and len(slow.waiting) == 1
+    slow.wait_begun(1)
+    assert thread.is_alive()
     slow.turn()
     slow.turn()
     thread.join(20)
     assert taken.hasher.hex("md5") == hashlib.md5(first + b"small" + second).hexdigest()
     taken.abort()
+
+
+def test_what_is_written_waits_to_be_hashed_before_the_call_before_is_hashed(
+    world: World, slow: Slow
+) -> None:
+    """The hashing thread never waits for the one that writes; but a third buffer is not taken before the
+    first is free."""
+    taken = incoming(world, "md5")
+    data = [bytes([number]) * BESIDE for number in range(3)]
+    taken.write(memoryview(data[0]))
+    thread, done = in_thread(lambda: [taken.write(memoryview(data[1])), taken.write(memoryview(data[2]))])
+    slow.turn()
+    slow.wait_begun(2)  # the second call's, while nobody has said that the first was over
+    assert thread.is_alive() and not done
+    slow.turn()
+    thread.join(20)
+    assert done and taken.size == 3 * BESIDE
+    slow.turn()
+    assert taken.hasher.hex("md5") == hashlib.md5(b"".join(data)).hexdigest()
+    taken.abort()
+
+
+def test_pieces_of_one_buffer_are_hashed_together_however_small_they_are(world: World, slow: Slow) -> None:
+    """A body in chunks of 8 KB; a buffer that holds nothing of it frees the one before all the same."""
+    taken = incoming(world, "md5")
+    whole = os.urandom(BESIDE)
+    pieces = [memoryview(whole)[at : at + 8192] for at in range(0, BESIDE, 8192)]
+    taken.take(pieces)
+    thread, _ = in_thread(lambda: taken.take([]))
+    slow.wait_begun(1)
+    assert thread.is_alive()
+    for _ in pieces:
+        slow.turn()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert taken.hasher.hex("md5") == hashlib.md5(whole).hexdigest()
+    taken.abort()
+
+
+def test_each_body_is_hashed_in_its_turn(slow: Slow) -> None:
+    """One that always has more does not keep the thread from the others."""
+    order: list[str] = []
+    lines = {name: slow.line(lambda _, name=name: order.append(name)) for name in "ab"}
+    for _ in range(3):
+        lines["a"].put([memoryview(b"")])
+    slow.wait_begun(1)
+    lines["b"].put([memoryview(b"")])
+    for _ in range(4):
+        slow.turn()
+    lines["a"].wait()
+    lines["b"].wait()
+    assert order == ["a", "b", "a", "a"]
+
+
+def test_after_its_end_nothing_more_is_hashed(slow: Slow) -> None:
+    """What waits is; a piece that comes later is refused."""
+    done: list[bytes] = []
+    line = slow.line(lambda data: done.append(bytes(data)))
+    line.put([memoryview(b"a")])
+    line.put([memoryview(b"b")])
+    slow.turn()
+    slow.turn()
+    slow.shutdown()
+    assert done == [b"a", b"b"]
+    with pytest.raises(RuntimeError):
+        line.put([memoryview(b"c")])
 
 
 def test_the_sum_is_of_all_bytes_whenever_it_is_asked_for(world: World, slow: Slow) -> None:
@@ -109,17 +183,18 @@ def test_what_fails_in_hashing_fails_the_next_step(world: World, slow: Slow) -> 
 
 
 def test_an_abort_waits_for_no_hash(world: World, slow: Slow) -> None:
-    """Its room is given back."""
+    """Its room is given back, and what waits is not hashed any more."""
     taken = incoming(world, "md5")
     taken.write(memoryview(b"a" * BESIDE))
+    slow.wait_begun(1)
     taken.abort()
-    slow.turn()
     assert world.index.usage("bucket", "bkt").reserved_bytes == 0
+    slow.turn()
 
 
 def test_where_nobody_asks_for_a_sum_nothing_is_hashed(slow: Slow, world: World) -> None:
     """With opaque ETags and no checksum."""
     taken = incoming(world)
     taken.write(memoryview(b"a" * BESIDE))
-    assert slow.waiting == []
     taken.abort()
+    assert slow.begun == 0

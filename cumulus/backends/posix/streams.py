@@ -15,7 +15,7 @@ from cumulus.backends.posix.publish import SMALL, Publisher
 from cumulus.storage.api import Changed, Entry, IfToken, ObjectStream, StorageError
 
 RESERVE: Final = 1 << 20  # bytes announced from which space is reserved
-PIECE: Final = 16 << 20  # bytes written after which the disk is set to work
+PIECE: Final = 4 << 20  # bytes written after which the disk is set to work
 
 
 class Reader(ObjectStream):
