@@ -33,6 +33,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import inf
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -40,9 +41,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 MB = 10**6
-CHUNK = 1 << 20
+CHUNK = 128 << 10  # about what curl reads and writes at a time
 MARK_S = 0.01
 BUCKET = "fairness"
+HEAVY_UP = 8000 * MB
 
 
 @dataclass(frozen=True)
@@ -133,8 +135,8 @@ class Client:
             self._mark()
         self._mark(force=True)
 
-    def put(self, path: str, size: int) -> None:
-        """Write an object of `size` bytes."""
+    def put(self, path: str, size: int, end: float = inf) -> None:
+        """Write an object of `size` bytes; at the time `end` the upload is broken off."""
         self.sock.sendall(head(self.server, self.key, "PUT", path, size))
         self._mark(force=True)
         left = size
@@ -143,6 +145,9 @@ class Client:
             left -= count
             self.moved += count
             self._mark()
+            if self.marks[-1][0] > end:
+                self.sock.close()
+                return
         self._mark(force=True)
         length, rest = self._reply()
         while len(rest) < length:
@@ -152,7 +157,7 @@ class Client:
         """Again and again, up if there is a size."""
         end = time.monotonic() + deadline_s
         while time.monotonic() < end:
-            self.put(path, size) if size else self.get(path)
+            self.put(path, size, end) if size else self.get(path)
 
 
 def at(marks: list[tuple[float, int]], when: float) -> float:
@@ -261,7 +266,8 @@ def equal(server: Server, key: Key, clients: int, size: int, mode: str) -> dict[
 
 
 def weights(server: Server, light: Key, heavy: Key, size: int, seconds: float, up: bool) -> dict[str, Any]:
-    """`heavy` with one connection against `light` with sixteen."""
+    """`heavy` with one connection against `light` with sixteen. What `heavy` uploads is so large that it is
+    not ended within the time: while an upload is synced nothing moves that could be shared."""
     path = f"/{BUCKET}/object-0"
     client = Client(server, light)
     client.marks.append((0.0, 0))
@@ -270,7 +276,8 @@ def weights(server: Server, light: Key, heavy: Key, size: int, seconds: float, u
 
     def work(number: int) -> Callable[[Client], None]:
         target = f"/{BUCKET}/weight-{number}" if up else path
-        return lambda client: client.until(seconds, target, size if up else 0)
+        large = HEAVY_UP if number == 16 else size
+        return lambda client: client.until(seconds, target, large if up else 0)
 
     def new(key: Key) -> Callable[[], Client]:
         return lambda: Client(server, key)

@@ -30,12 +30,13 @@ QUIET_TICK_S: Final = 0.02
 FEW: Final = 8  # transfers: so many are looked at whenever one would have to wait
 KNOWN: Final = 4096  # owners that are remembered
 FLOW_S: Final = 10e-6  # more between two looks for each transfer, so that many cost little
-PATIENCE_S: Final = (1.0, 8.0)  # a transfer that was never held for so long is tried again: first, at most
+PATIENCE_S: Final = (1.0, 64.0)  # a transfer that was never held for so long is tried again: first, at most
+MORE_PATIENT: Final = 8  # times, after each trial that it has passed
 BANISHED_S: Final = (0.5, 64.0)  # how long one that failed is not tried again: first, at most
 SPARE: Final = 0.9  # of what one could take in a trial that failed is what he is waited for from then on
 AHEAD: Final = 0.5  # of a trial: who was held for so long has held nobody up
 LEAST_PART: Final = 0.05  # of his share; who takes less is not waited for at all
-REMEMBER_S: Final = 1.0  # after a pause of less a transfer is what it was
+REMEMBER_S: Final = 10.0  # after a pause of less a transfer is what it was (a commit may take long)
 BETWEEN_S: Final = 0.2
 
 (
@@ -54,7 +55,8 @@ BETWEEN_S: Final = 0.2
     _WEIGHTS,
     _TOP,
     _BEFORE,
-) = range(15)
+    _SLUMP,
+) = range(16)
 
 
 class State(enum.Enum):
@@ -141,6 +143,7 @@ class Lane:
         self._pace = 0.0  # of the last one's virtual time, a second
         self._paced_at = (0.0, inf)
         self._urgent = False
+        self._slump = False  # far less is moved than was
         self._contended = -inf  # when somebody was held last
         self._trial = 0
         self._trial_began = 0.0
@@ -343,15 +346,11 @@ class Lane:
             if flow.held or not holds:
                 flow.ran_ahead = now
             unproven = now - self._contended > PATIENCE_S[0] and now - flow.since > PATIENCE_S[0]
-            if flow.part < 1.0 and now >= flow.until:
-                flow.part = 1.0
+            patience_s = PATIENCE_S[0] if self._slump else flow.patience_s
+            if unproven or (flow.part == 1.0 and now - flow.ran_ahead > patience_s):
                 self._turn(flow, State.NEW, now)
-            elif unproven or now - flow.ran_ahead > flow.patience_s:
-                self._turn(flow, State.NEW, now)
-                flow.ran_ahead = now
-        elif (state is State.OUT and now >= flow.until) or (
-            state is State.TRIED and now - flow.since > 4 * NEW_S
-        ):
+                flow.part, flow.ran_ahead = 1.0, now
+        elif state is State.TRIED and now - flow.since > 4 * NEW_S:
             self._turn(flow, State.NEW, now)
 
     def _lead(self, now: float) -> None:
@@ -367,7 +366,9 @@ class Lane:
             trials.lead_from(last)
         holds = sum(cells[_HOLDS] for cells in self._columns)
         waiting, holding = int(sum(self._fresh(_WAITING, now))), sum(self._fresh(_HELD, now)) > 0
-        trials.step(now, self._total(), holds, waiting, holding)
+        reach = self._floor, sum(self._fresh(_WEIGHTS, now))
+        trials.step(now, self._total(), holds, waiting, holding, reach)
+        mine[_SLUMP] = float(trials.slump)
         mine[_VERDICT], mine[_BEFORE] = float(trials.verdict), trials.before
         mine[_TRIAL] = float(trials.number)
         mine[_RUNNING] = float(trials.running)
@@ -376,13 +377,15 @@ class Lane:
         """Take part in a trial that has begun; draw the consequence of one that is over."""
         cells = max(self._columns, key=_trial_of)
         number = int(cells[_TRIAL])
+        self._slump = bool(cells[_SLUMP])
         if number != self._trial and cells[_RUNNING]:
             self._trial, self._trial_began = number, now
             for flow in self._flows:
                 flow.tried_v = flow.v
                 flow.tried_held_s = flow.held_s + (now - flow.wait_began if flow.held else 0.0)
-                if flow.state is State.NEW and (self._candidate(flow, now) or now - flow.since < NEW_S):
+                if self._candidate(flow, now) or (flow.state is State.NEW and now - flow.since < NEW_S):
                     self._turn(flow, State.TRIED, now)
+                    flow.part = 1.0
         elif number != self._trial and int(cells[_VERDICT]) == Verdict.STUCK:
             self._trial = number
             self._known.clear()
@@ -392,23 +395,29 @@ class Lane:
         elif number == self._trial and not cells[_RUNNING]:
             if self._trial_began:
                 verdict = Verdict(int(cells[_VERDICT]))
-                share = cells[_BEFORE] / max(1e-9, sum(self._fresh(_WEIGHTS, now)))
+                before, weights = cells[_BEFORE], sum(self._fresh(_WEIGHTS, now))
                 top = max(self._fresh(_TOP, now), default=-inf)
                 for flow in self._flows:
-                    self._judge(flow, verdict, share * (now - self._trial_began), top, now)
+                    self._judge(flow, verdict, (before, weights, top), now)
             self._trial_began = 0.0
 
     def _candidate(self, flow: Flow, now: float) -> bool:
-        """Whether to try waiting for it: not for those who take next to nothing."""
-        if flow.state is not State.NEW or now - flow.since < NEW_S:
+        """Whether to try waiting for it, or for more of its share than now: not for those who take next to
+        nothing."""
+        if flow.state is State.NEW:
+            due = now - flow.since >= NEW_S
+        else:
+            due = now >= flow.until and (flow.state is State.OUT or flow.part < 1.0)
+        if not due or flow.state is State.TRIED:
             return False
         v, total = flow.mark
         average = (self._total() - total) / max(1.0, sum(self._fresh(_FLOWS, now)))
         return (flow.v - v) / flow.cost >= IDLE * average
 
-    def _judge(self, flow: Flow, verdict: Verdict, share: float, top: float, now: float) -> None:
+    def _judge(self, flow: Flow, verdict: Verdict, what_was: tuple[float, float, float], now: float) -> None:
         """Who held the others up in a trial that went badly is waited for only as far as he could follow,
-        also if he was in before. His `share` would have been so much virtual time; `top` has who is first."""
+        also if he was in before. Before all moved so much a second; the weights of all; who is first."""
+        before, weights, top = what_was
         held_s = flow.held_s + (now - flow.wait_began if flow.held else 0.0) - flow.tried_held_s
         ahead = held_s > AHEAD * (now - self._trial_began)
         if flow.state is State.TRIED:
@@ -419,16 +428,23 @@ class Lane:
             self._turn(flow, State.NEW, now)
         elif verdict is Verdict.GOOD or ahead:
             self._turn(flow, State.IN, now)
-            flow.patience_s = min(PATIENCE_S[1], 2 * flow.patience_s)
+            flow.patience_s = min(PATIENCE_S[1], MORE_PATIENT * flow.patience_s)
         else:
-            flow.part *= min(1.0, SPARE * (flow.v - flow.tried_v) / max(1e-9, share))
+            flow.part = min(1.0, SPARE * self._could_take(flow, before, weights, now))
             flow.v = max(flow.v, top - BACK * self._ahead)
             self._turn(flow, State.OUT if flow.part < LEAST_PART else State.IN, now)
-            flow.part = max(flow.part, LEAST_PART)
+            flow.part = flow.part if flow.state is State.IN else 1.0
             self._price(flow)
             flow.patience_s = PATIENCE_S[0]
             flow.until = now + flow.banished_s
             flow.banished_s = min(BANISHED_S[1], 2 * flow.banished_s)
+
+    def _could_take(self, flow: Flow, before: float, weights: float, now: float) -> float:
+        """Which part of its weight it has to have so that the others, who wait for it, can take together what
+        it leaves of the rate `before`: how it advanced in the trial by how they then would."""
+        moved = (flow.v - flow.tried_v) / flow.cost / max(1e-9, now - self._trial_began)
+        left, others = before - moved, weights - 1 / flow.cost
+        return flow.part * moved * flow.cost * others / left if left > 0 and others > 0 else 1.0
 
 
 def _trial_of(cells: memoryview[float]) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
+from math import inf
 from typing import Final
 
 BEFORE_S: Final = 0.15  # over which the rate without the candidates is measured, twice; the lower one counts
@@ -20,6 +21,7 @@ LOST: Final = 0.3  # below this share the trial ends early
 REST: Final = (10.0, 160.0)  # so many times the time that a failed trial cost, there is none: first, at most
 PEAK_S: Final = 5.0  # the highest rate is forgotten by 1/e in so long
 STUCK: Final = 0.3  # below this share of it, while somebody is held, all run free again
+SLUMP: Final = (0.6, 1.0)  # below this share of it for so many s those who are never held are tried again
 STUCK_EVERY_S: Final = (0.5, 8.0)  # then there is no trial for so long: first, at most
 
 
@@ -52,6 +54,9 @@ class Trials:
         self._peak = 0.0
         self._stuck_at = 0.0
         self._stuck_s = STUCK_EVERY_S[0]
+        self._floor = 0.0
+        self._low_since = inf
+        self.slump = False
 
     def lead_from(self, number: int) -> None:
         """Another process led until now; its last trial had that number."""
@@ -59,11 +64,19 @@ class Trials:
         self.running = False
         self._seen.clear()
 
-    def step(self, now: float, total: float, holds: float, candidates: int, holding: bool) -> None:
+    def step(
+        self,
+        now: float,
+        total: float,
+        holds: float,
+        candidates: int,
+        holding: bool,
+        reach: tuple[float, float] = (inf, 0.0),
+    ) -> None:
         """So far `total` bytes were moved by all, who were held `holds` times; so many flows wait for a
-        trial; whether any is held now."""
+        trial; whether any is held now; `reach` is the least virtual time, and the weights of all."""
         if self.running:
-            self._judge(now, total, holds)
+            self._judge(now, total, holds, reach)
             return
         seen = self._seen
         seen.append((now, total))
@@ -73,6 +86,9 @@ class Trials:
             return
         rate, passed = _rate(seen[0], (now, total)), now - seen[-2][0]
         self._peak = max(rate, self._peak * (1 - min(1.0, passed / PEAK_S)))
+        if not holding or rate >= SLUMP[0] * self._peak:
+            self._low_since = now
+        self.slump = now - self._low_since > SLUMP[1]
         if rate > LOST * self._peak:
             self._stuck_s = STUCK_EVERY_S[0]
         if holding and rate < STUCK * self._peak and now >= self._stuck_at:
@@ -94,20 +110,26 @@ class Trials:
         self.number += 1
         self.running = True
 
-    def _judge(self, now: float, total: float, holds: float) -> None:
+    def _judge(self, now: float, total: float, holds: float, reach: tuple[float, float]) -> None:
+        """What remains is the rate itself, or what it will be when nobody has to make up for anything: all
+        then advance as the last does now. Somebody of great weight has the others stand still in a trial."""
+        floor, weights = reach
         if not self._settled:
             if now - self._began >= SETTLE_S:
                 self._settled = True
-                self._measured, self._measured_bytes = now, total
+                self._measured, self._measured_bytes, self._floor = now, total, floor
             return
         lasted, measured = now - self._began, now - self._measured
         if lasted < SHORTEST_S or measured <= 0:
             return
         rate = (total - self._measured_bytes) / measured
+        if max(floor, self._floor) < inf:
+            rate = max(rate, min(self.before, weights * (floor - self._floor) / measured))
         if rate < LOST * self.before or lasted >= LONGEST_S:
             self.running = False
-            self._peak = max(self._peak, rate)
             good = rate >= KEEP * self.before
+            self._peak = self.before if good else max(self._peak, rate)
+            self._low_since, self.slump = now, False
             cost_s = 0.0 if good else lasted * (1 - rate / self.before)
             self._next = now + self._rest * cost_s
             self._rest = max(REST[0], self._rest / 2) if good else min(REST[1], self._rest * 2)

@@ -47,6 +47,33 @@ def test_weights_count_and_connections_do_not(processes: int) -> None:
     assert sum(rates) >= 0.9 * server.capacity
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize(("most", "together"), [(0.9, 0.92), (0.7, 0.76)])
+def test_weights_stay_when_one_connection_can_hardly_take_its_share(
+    processes: int, most: float, together: float
+) -> None:
+    """While he catches up the others stand still, which looks as if he held the server up. `together`: what
+    is moved when for 0.25 of the bytes all share, and for the rest he is alone."""
+    many = [Client(Flow("a", 1.0), number % processes) for number in range(16)]
+    server = Shared([*many, Client(Flow("b", 3.0), processes - 1, most=most * 1e9)], processes)
+    server.run(2.0)
+    rates = server.rates(10.0)
+    assert rates[-1] / sum(rates[:-1]) == pytest.approx(3.0, rel=0.05)
+    assert sum(rates) >= 0.95 * together * server.capacity
+
+
+@pytest.mark.parametrize("most", [0.1, 0.2])
+def test_who_can_take_less_than_his_share_has_it_and_the_others_the_rest(most: float) -> None:
+    """Whatever his weight, for long."""
+    many = [Client(Flow(f"a{number}"), number % 2) for number in range(3)]
+    server = Shared([*many, Client(Flow("b", 3.0), most=most * 1e9)], 2)
+    server.run(4.0)
+    rates = server.rates(10.0)
+    assert sum(rates) >= 0.88 * server.capacity
+    assert rates[-1] >= 0.88 * most * 1e9
+    assert spread(rates[:-1]) <= 0.03
+
+
 def test_nobody_is_held_for_a_client_that_is_slow_by_itself() -> None:
     server = Shared([Client(Flow("slow"), most=5e6), *[Client(Flow(f"u{one}")) for one in range(3)]])
     server.run(1.0)
