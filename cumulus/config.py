@@ -75,6 +75,10 @@ class AdminSection(Section, frozen=True, kw_only=True):
         Literal["auto", "on", "off"],
         Meta(description="The admin page; auto: only if the address is this machine's or a private one."),
     ] = "auto"
+    cert: Annotated[
+        str, Meta(description="Certificate with its chain, PEM, of this port; empty = no TLS here.")
+    ] = ""
+    key: Annotated[str, Meta(description="Its key, PEM; both may be those of [tls].")] = ""
 
 
 class Storage(Section, frozen=True, kw_only=True):
@@ -138,6 +142,10 @@ class Redirect(Section, frozen=True, kw_only=True):
     ] = "none"
     hosts_file: Annotated[
         str, Meta(description="URL [ADMIN-HOST:PORT] of one server a line; read again when it changes.")
+    ] = ""
+    ca_file: Annotated[
+        str,
+        Meta(description="Certificates (PEM) that https:// servers must lead to; empty = the system's."),
     ] = ""
     point: Annotated[
         bool, Meta(description="true: this server only sends requests on and serves nothing itself.")
@@ -325,8 +333,9 @@ def _check(config: Config) -> None:
     for section, host in (("server", config.server.host), ("admin", config.admin.host)):
         if not host:
             raise bad(f"[{section}] host", "is empty", 'write an address, or "0.0.0.0" for all')
-    if bool(config.tls.cert) != bool(config.tls.key):
-        raise bad("[tls]", "cert and key go together", "give both files, or none for HTTP")
+    for section, pair in (("tls", config.tls), ("admin", config.admin)):
+        if bool(pair.cert) != bool(pair.key):
+            raise bad(f"[{section}]", "cert and key go together", "give both files, or none for HTTP")
     _check_database(config, bad)
     if config.auth.source == "file" and not config.auth.file:
         raise bad("[auth] file", "is missing", 'source = "file" needs the file of users')

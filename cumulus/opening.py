@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Literal
 
 from cumulus.backends.registry import make_store
 from cumulus.config import Config
 from cumulus.http.tls import TlsFiles
+from cumulus.http.trust import Trust
 from cumulus.index.admin import SqlAdmin
 from cumulus.index.api import Directory, Index
 from cumulus.index.registry import Options, make_admin, make_index
@@ -25,6 +27,17 @@ def database_options(config: Config) -> Options:
     return Options(password_file=password, connections=database.connections)
 
 
+def tls_of(config: Config, section: Literal["tls", "admin"]) -> TlsFiles | None:
+    """Certificate and key of that section; None where it has none. Raises `BadConfig`."""
+    named = config.tls if section == "tls" else config.admin
+    return TlsFiles(config.file(named.cert), config.file(named.key), section) if named.cert else None
+
+
+def trust_of(config: Config) -> Trust:
+    """Whose certificates count at other servers. Raises `BadConfig`."""
+    return Trust(config.file(config.redirect.ca_file) if config.redirect.ca_file else None)
+
+
 def check_files(config: Config) -> None:
     """Read the files that the settings name, as the service does at its start: keys, users, certificate,
     servers. Raises `BadConfig`, `LocalIO`."""
@@ -32,9 +45,10 @@ def check_files(config: Config) -> None:
         TextFile(config.file(config.auth.file), lambda bad: None).close()
     else:
         Keyring(config.secret_key)
-    if config.tls.cert:
-        TlsFiles(config.file(config.tls.cert), config.file(config.tls.key))
+    tls_of(config, "tls")
+    tls_of(config, "admin")
     if config.redirect.mode != "none":
+        trust_of(config)
         polled = config.redirect.mode == "least-loaded"
         hosts = config.file(config.redirect.hosts_file)
         HostsFile(hosts, lambda bad: None, time.monotonic, admin_needed=polled)

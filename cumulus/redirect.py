@@ -2,7 +2,8 @@
 chance are handed in.
 
 A line of the hosts file is URL [ADMIN]: where clients reach a server (http://s1.example.org:8888) and its
-admin port (HOST:PORT), which least-loaded needs. `#` begins a comment where a word would begin.
+admin port (HOST:PORT, or https://HOST:PORT), which least-loaded needs. `#` begins a comment where a word
+would begin.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Chance(Protocol):
 @dataclass(frozen=True, slots=True)
 class Server:
     """`netloc` is host and port as clients have them in Host: lower case, no port if it is the scheme's own;
-    `admin` is HOST:PORT of the admin port, or ""."""
+    `admin` is HOST:PORT of the admin port, with https:// before it if it speaks that, or ""."""
 
     secure: bool
     netloc: str
@@ -92,14 +93,19 @@ def _server(words: list[str], admin_needed: bool) -> Server:
     if parts.path not in ("", "/") or parts.query or parts.fragment:
         raise ValueError(f"{words[0]} has something after host and port")
     secure = parts.scheme == "https"
-    admin = words[1] if len(words) == 2 else ""
-    if admin:
-        end = _port(admin.rpartition("]")[2])
-        if not end or not _HOST.fullmatch(admin[: -len(end)]):
-            raise ValueError(f"{admin} is not HOST:PORT")
-    elif admin_needed:
+    admin = _admin(words[1]) if len(words) == 2 else ""
+    if admin_needed and not admin:
         raise ValueError("least-loaded needs the admin port of each server")
-    return Server(secure, host_name(parts.netloc, secure), admin.lower())
+    return Server(secure, host_name(parts.netloc, secure), admin)
+
+
+def _admin(word: str) -> str:
+    bare = word.lower().removeprefix("http://").removesuffix("/")
+    place = bare.removeprefix("https://")
+    end = _port(place.rpartition("]")[2])
+    if not end or not _HOST.fullmatch(place[: -len(end)]):
+        raise ValueError(f"{word} is not HOST:PORT")
+    return bare
 
 
 def _port(text: str) -> str:

@@ -38,6 +38,7 @@ from cumulus.http.site import Site
 from cumulus.http.tls import TlsFiles
 from cumulus.http.transport import S3Port
 from cumulus.http.workers import CONTROL_FD, LISTENER_FD, SHARES_FD, WorkerPool
+from cumulus.opening import tls_of, trust_of
 from cumulus.parts import Parts, hosts_of, open_head, open_parts, open_worker
 from cumulus.redirect import Balancer
 from cumulus.rest.call import Gateway
@@ -84,6 +85,23 @@ def listen_on(host: str, port: int) -> socket.socket:
         raise kind(f"cannot listen on {host} port {port}: {os.strerror(bad.errno or 0)}") from bad
 
 
+def secured(site: Any, tls: TlsFiles | None, reactor: Any) -> Any:
+    """The factory with TLS around it, if there is one."""
+    return site if tls is None else TLSMemoryBIOFactory(cast(Any, tls), False, site, reactor)
+
+
+def _read_again(tls: TlsFiles | None, of: str) -> None:
+    """The certificate as it is now, or one line in the log."""
+    if tls is None:
+        return
+    try:
+        tls.reload()
+    except SectorError as bad:
+        log.error("the certificate of {of} stays as it was: {why}", of=of, why=bad.message)
+    else:
+        log.info("the certificate of {of} was read again", of=of)
+
+
 class S3Service(Service):
     """The S3 port of one process over a gateway. `listener` becomes its own; `poller` runs as long."""
 
@@ -101,9 +119,7 @@ class S3Service(Service):
         self._tls = tls
         listener.setblocking(False)
         self.address: tuple[str, int] = listener.getsockname()[:2]
-        factory = (
-            site if tls is None else TLSMemoryBIOFactory(cast(Any, tls), False, cast(Any, site), reactor)
-        )
+        factory = secured(site, tls, reactor)
         self._port: S3Port = S3Port._fromListeningDescriptor(
             reactor, listener.fileno(), listener.family, factory
         )
@@ -134,13 +150,7 @@ class S3Service(Service):
     def reload(self) -> None:
         """Go on in new log files, with the certificate as it is now."""
         self.site.access_log.reopen()
-        if self._tls is not None:
-            try:
-                self._tls.reload()
-            except SectorError as bad:
-                log.error("the certificate stays as it was: {why}", why=bad.message)
-            else:
-                log.info("the certificate was read again")
+        _read_again(self._tls, "S3")
 
 
 def make_cumulus(
@@ -155,9 +165,7 @@ def make_cumulus(
     """The S3 port of one process; several of a server share bandwidth by `board`. The loads that `balancer`
     needs are asked for; `hops` has the keys with which a proxy passes requests on. Raises `SectorError` for
     files it cannot use."""
-    tls = None
-    if config.tls.cert:
-        tls = TlsFiles(config.file(config.tls.cert), config.file(config.tls.key))
+    tls = tls_of(config, "tls")
     access = str(config.file(config.log.access)) if config.log.access else ""
     try:
         site = Site(gateway, http_settings(config), reactor, access, board=board)
@@ -165,11 +173,16 @@ def make_cumulus(
         raise LocalIO(f"cannot open the access log {access}: {bad.strerror}") from bad
     if config.redirect.mode == "proxy" and hops is not None:
         forwarder = Forwarder(
-            reactor, hosts_of(config), hops.keys, domain=config.server.domain, point=config.redirect.point
+            reactor,
+            hosts_of(config),
+            hops.keys,
+            domain=config.server.domain,
+            point=config.redirect.point,
+            trust=trust_of(config),
         )
         site.pass_on(forwarder, ForwardingRequest)
     polled = balancer is not None and balancer.mode == "least-loaded"
-    poller = LoadPoller(reactor, balancer) if balancer is not None and polled else None
+    poller = LoadPoller(reactor, balancer, trust_of(config)) if balancer is not None and polled else None
     return S3Service(site, reactor, listener, tls, poller)
 
 
@@ -211,7 +224,8 @@ class Background:
 
 class Server(Service):
     """What `cumulus serve` runs: the S3 service in this process or in workers, and the admin port with its
-    `page`, if there is one. `ready` fires when all of it serves."""
+    `page`, if there is one. `ready` fires when all of it serves. Raises `BadConfig` for a certificate that
+    cannot be used."""
 
     def __init__(
         self,
@@ -223,6 +237,7 @@ class Server(Service):
         pool: WorkerPool | None = None,
     ) -> None:
         self.page: AdminPage | None = None
+        self._tls = tls_of(config, "admin")
         self._config = config
         self._reactor = reactor
         self._s3 = s3
@@ -244,7 +259,8 @@ class Server(Service):
         admin = self._config.admin
         site = admin_site(self.samples, self.processes, self._reactor, self.page)
         try:
-            self._admin = self._reactor.listenTCP(admin.port, site, interface=admin.host)
+            factory = secured(site, self._tls, self._reactor)
+            self._admin = self._reactor.listenTCP(admin.port, factory, interface=admin.host)
         except error.CannotListenError as bad:
             raise PortInUse(f"cannot listen on {admin.host} port {admin.port}: {bad.socketError}") from bad
         host = self._admin.getHost()
@@ -276,6 +292,7 @@ class Server(Service):
 
     def reload(self) -> None:
         """On SIGHUP."""
+        _read_again(self._tls, "the admin port")
         if self._s3 is not None:
             self._s3.reload()
         if self._pool is not None:

@@ -8,6 +8,7 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal
 
@@ -29,6 +30,7 @@ from sector.errors import SectorError
 
 _PAGE: Final = 1000
 _FREE: Final = 0.05
+_SOON_S: Final = 21 * 86400.0  # a certificate that ends before that is worth a warning
 State = Literal["ok", "warning", "failed"]
 
 
@@ -110,6 +112,42 @@ def check_secrets(config: Config) -> Finding:
     return Finding("secrets", "ok", str(path))
 
 
+def check_certificates(config: Config, now_ns: int) -> Iterator[Finding]:
+    """Of [tls] and [admin]: that they fit their keys, and their dates; of a chain the first that ends."""
+    from cumulus.opening import tls_of
+
+    sections: tuple[Literal["tls"], Literal["admin"]] = ("tls", "admin")
+    for section in sections:
+        name = f"certificate of [{section}]"
+        try:
+            files = tls_of(config, section)
+        except SectorError as bad:
+            yield Finding(name, "failed", bad.message, bad.hint)
+            continue
+        if files is not None:
+            yield _dates(name, config.file(getattr(config, section).cert), now_ns)
+
+
+def _dates(name: str, path: Path, now_ns: int) -> Finding:
+    from cryptography import x509
+
+    from cumulus.http.trust import read_certificates
+
+    chain = [x509.load_pem_x509_certificate(one) for one in read_certificates(path)]
+    begins = max(one.not_valid_before_utc for one in chain)
+    ends = min(one.not_valid_after_utc for one in chain)
+    now = datetime.fromtimestamp(now_ns // 10**9, UTC)
+    left = (ends - now).total_seconds()
+    text = f"{path}: good from {begins:%Y-%m-%d} to {ends:%Y-%m-%d %H:%M}Z"
+    if left <= 0:
+        return Finding(name, "failed", text, "clients refuse it: put a new one there and send SIGHUP")
+    if now < begins:
+        return Finding(name, "failed", text, "it is not valid yet: is the clock right?")
+    if left < _SOON_S:
+        return Finding(name, "warning", text, f"{left / 86400:.0f} days are left: renew it")
+    return Finding(name, "ok", text)
+
+
 def check_directory(path: Path) -> Iterator[Finding]:
     """Rights, extended attributes, hard links, free space of a directory for objects."""
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
@@ -154,6 +192,7 @@ def check_clock(now_ns: int) -> Finding:
 def findings(config: Config, storage: Path | None) -> list[Finding]:
     """All checks, in order; `storage` is looked at instead of the settings' directory."""
     found = [Finding("settings", "ok", config.path), check_database(config), check_secrets(config)]
+    found += check_certificates(config, time.time_ns())
     where = storage
     if where is None and config.store_url.startswith("posix:"):
         where = Path(config.store_url.removeprefix("posix:"))
@@ -227,8 +266,8 @@ def _rebuild_all(shared: Shared) -> None:
 @shared_options
 @click.pass_obj
 def doctor(shared: Shared, storage: str | None, anew: bool) -> int:
-    """Check settings, database, secrets, the directory for objects, and the clock. Exit status 1 when
-    something failed.
+    """Check settings, database, secrets, certificates, the directory for objects, and the clock. Exit status
+    1 when something failed.
 
     \b
     Examples:

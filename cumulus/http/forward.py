@@ -25,6 +25,7 @@ from cumulus.http.pool import Failed
 from cumulus.http.refuse import refusal
 from cumulus.http.request import Ready, S3Request
 from cumulus.http.settings import BODILESS, DRAINED, FIRST_BUFFER
+from cumulus.http.trust import Trust
 from cumulus.http.upstream import Pairs, Upstream, Upstreams
 from cumulus.redirect import HostsFile, NoServer, Server, Spread
 from cumulus.rest import target
@@ -59,7 +60,7 @@ _OURS: Final = frozenset(("date", "server", "x-amz-id-2", "x-amz-request-id", "k
 
 class Forwarder:
     """Which server a request is passed on to, and the connections there. `keys` gives the keys for
-    `hop.header`, the newest first."""
+    `hop.header`, the newest first; `trust` says whose certificates count at servers with https."""
 
     def __init__(
         self,
@@ -69,13 +70,14 @@ class Forwarder:
         *,
         domain: str = "",
         point: bool = False,
+        trust: Trust | None = None,
     ) -> None:
         self._reactor = reactor
         self._hosts = hosts
         self._keys = keys
         self._domain = domain
         self._spread = Spread(hosts.servers(), random.SystemRandom(), point=point)
-        self.upstreams = Upstreams(reactor)
+        self.upstreams = Upstreams(reactor, trust)
         self._loop = LoopingCall(self._look)
         self._loop.clock = reactor
         self._site: Site | None = None

@@ -14,6 +14,7 @@ from twisted.python.failure import Failure
 from twisted.web.client import Agent, ResponseDone
 from twisted.web.http import PotentialDataLoss
 
+from cumulus.http.trust import Trust
 from cumulus.redirect import Balancer
 
 log = Logger()
@@ -63,10 +64,11 @@ class _Body(Protocol):
 class LoadPoller:
     """Tells a balancer of least-loaded; a server that does not answer is asked again a second later."""
 
-    def __init__(self, reactor: Any, balancer: Balancer) -> None:
+    def __init__(self, reactor: Any, balancer: Balancer, trust: Trust | None = None) -> None:
+        """`trust` says whose certificates count at admin ports with https; None: the system's."""
         self._reactor = reactor
         self._balancer = balancer
-        self._agent = Agent(reactor, connectTimeout=ANSWER_S)
+        self._agent = Agent(reactor, trust or Trust(), connectTimeout=ANSWER_S)
         self._asked: dict[str, Deferred[None]] = {}
         self._silent: set[str] = set()
         self._loop = LoopingCall(self._turn)
@@ -95,7 +97,8 @@ class LoadPoller:
                 asked.addBoth(self._over, admin)
 
     async def _ask(self, admin: str) -> None:
-        response: Any = await self._agent.request(b"GET", f"http://{admin}/load".encode())
+        url = admin if admin.startswith("https://") else f"http://{admin}"
+        response: Any = await self._agent.request(b"GET", f"{url}/load".encode())
         body = _Body()
         response.deliverBody(body)
         if response.code != 200:

@@ -1,4 +1,4 @@
-"""TLS of the S3 port: certificate and key from PEM files, read again on demand."""
+"""TLS of the S3 port and of the admin port: certificate and key from PEM files, read again on demand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zope.interface import implementer
 from sector.errors import BadConfig
 
 
-def _context(cert: Path, key: Path) -> SSL.Context:
+def _context(cert: Path, key: Path, section: str) -> SSL.Context:
     context = SSL.Context(SSL.TLS_SERVER_METHOD)
     context.set_min_proto_version(SSL.TLS1_2_VERSION)
     context.set_options(SSL.OP_NO_COMPRESSION | SSL.OP_NO_RENEGOTIATION)
@@ -21,7 +21,7 @@ def _context(cert: Path, key: Path) -> SSL.Context:
             path.read_bytes()
         except OSError as bad:
             raise BadConfig(
-                f"cannot read {path}: {bad.strerror}", hint="[tls] cert and key are PEM files"
+                f"cannot read {path}: {bad.strerror}", hint=f"[{section}] cert and key are PEM files"
             ) from bad
     try:
         context.use_certificate_chain_file(str(cert))
@@ -40,9 +40,10 @@ class TlsFiles:
     """Makes the server's side of connections from those files. Raises `BadConfig` when they cannot be used;
     `reload` then keeps what was."""
 
-    def __init__(self, cert: Path, key: Path) -> None:
-        self._files = cert, key
-        self._context = _context(cert, key)
+    def __init__(self, cert: Path, key: Path, section: str = "tls") -> None:
+        """`section` of the settings names them."""
+        self._files = cert, key, section
+        self._context = _context(cert, key, section)
 
     def reload(self) -> None:
         """Use the files as they are now for new connections. Raises `BadConfig`."""

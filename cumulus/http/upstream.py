@@ -17,11 +17,11 @@ from twisted.internet.endpoints import HostnameEndpoint, TCP4ClientEndpoint, TCP
 from twisted.internet.interfaces import IPushProducer
 from twisted.internet.protocol import Factory
 from twisted.internet.protocol import Protocol as Connection
-from twisted.internet.ssl import optionsForClientTLS
 from twisted.protocols.tls import TLSMemoryBIOProtocol
 from zope.interface import implementer
 
 from cumulus.http.settings import HEAD_BYTES
+from cumulus.http.trust import Trust
 from cumulus.redirect import Server
 
 CONNECT_S: Final = 3.0
@@ -245,7 +245,7 @@ class _Fullness:
         """The connection is lost."""
 
 
-def _endpoint(reactor: Any, server: Server) -> Any:
+def _endpoint(reactor: Any, server: Server, trust: Trust) -> Any:
     parts = urlsplit(server.url)
     host, port = parts.hostname or "", parts.port or (443 if server.secure else 80)
     if ":" in host:
@@ -254,14 +254,15 @@ def _endpoint(reactor: Any, server: Server) -> Any:
         plain = TCP4ClientEndpoint(reactor, host, port, timeout=CONNECT_S)
     else:
         plain = HostnameEndpoint(reactor, host.encode(), port, timeout=CONNECT_S)
-    return wrapClientTLS(optionsForClientTLS(host), plain) if server.secure else plain
+    return wrapClientTLS(trust.options(host), plain) if server.secure else plain
 
 
 class Upstreams:
     """Connections to all servers."""
 
-    def __init__(self, reactor: Any) -> None:
+    def __init__(self, reactor: Any, trust: Trust | None = None) -> None:
         self._reactor = reactor
+        self._trust = trust or Trust()
         self._kept: dict[str, list[tuple[Upstream, Any]]] = {}
         self._all: set[Upstream] = set()
 
@@ -279,7 +280,7 @@ class Upstreams:
         """A new one. Fails with what the endpoint says."""
         factory = Factory.forProtocol(lambda: Upstream(self._forget))
         factory.noisy = False
-        made: Deferred[Upstream] = _endpoint(self._reactor, server).connect(factory)
+        made: Deferred[Upstream] = _endpoint(self._reactor, server, self._trust).connect(factory)
         return made.addCallback(self._note)
 
     def _note(self, made: Upstream) -> Upstream:

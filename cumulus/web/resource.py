@@ -49,7 +49,7 @@ def page_url(config: Config) -> str:
     """Where a browser on this machine finds the page."""
     host = config.admin.host
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
-    return f"http://{host}:{config.admin.port}/"
+    return f"{'https' if config.admin.cert else 'http'}://{host}:{config.admin.port}/"
 
 
 def audit(who: str, peer: str, what: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from cumulus_commands import Commands
+from s3_tls import write_certificate
 
 from cumulus import cli
 from cumulus.admin.doctor import check_clock, check_directory
@@ -167,6 +168,40 @@ def test_doctor_finds_a_sound_service_sound(run: Commands) -> None:
     assert found["settings"] == found["database"] == found["secrets"] == found["rights"] == "ok"
     assert {"attributes", "hard links", "space", "clock"} <= set(found)
     assert len(run("doctor").splitlines()) == len(found)
+
+
+@pytest.mark.parametrize(
+    ("begins", "ends", "state", "says"),
+    [
+        (-1, 60, "ok", "good from"),
+        (-1, 10, "warning", "days are left"),
+        (-9, -1, "failed", "clients refuse it"),
+        (2, 60, "failed", "not valid yet"),
+    ],
+)
+def test_doctor_reads_the_dates_of_certificates(
+    run: Commands, begins: float, ends: float, state: str, says: str
+) -> None:
+    """Of both ports."""
+    cert, key = write_certificate(run.dir, begins=begins, ends=ends)
+    files = f'cert = "{cert}"\nkey = "{key}"\n'
+    (run.dir / "cumulus.toml").write_text(f"[tls]\n{files}[admin]\n{files}")
+    found = {one["check"]: one for one in run.json("doctor", status=int(state == "failed"))}
+    for section in ("tls", "admin"):
+        one = found[f"certificate of [{section}]"]
+        assert one["state"] == state and says in one["text"] + one["hint"]
+
+
+def test_doctor_names_a_key_that_does_not_fit(run: Commands) -> None:
+    """And a file that is missing, each by its section."""
+    cert, _ = write_certificate(run.dir)
+    other = write_certificate(run.dir, "other")[1]
+    (run.dir / "cumulus.toml").write_text(
+        f'[tls]\ncert = "{cert}"\nkey = "{other}"\n[admin]\ncert = "none"\nkey = "none"\n'
+    )
+    found = {one["check"]: one for one in run.json("doctor", status=1)}
+    assert "are not a certificate chain" in found["certificate of [tls]"]["text"]
+    assert "[admin] cert and key" in found["certificate of [admin]"]["hint"]
 
 
 def test_doctor_names_what_is_broken(run: Commands, tmp_path: Path) -> None:

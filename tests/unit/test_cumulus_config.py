@@ -69,6 +69,7 @@ def test_rates_are_numbers() -> None:
         ('[admin]\nhost = ""', "[admin] host: is empty", "0.0.0.0"),
         ('[server]\ntotal_rate = "fast"', "[server] total_rate: 'fast' is not a rate", ""),
         ('[tls]\ncert = "x"', "[tls]: cert and key go together", "both"),
+        ('[admin]\nkey = "x"', "[admin]: cert and key go together", "both"),
         ('[auth]\nsource = "file"', "[auth] file: is missing", "file of users"),
         ('[auth]\nsource = "ldap"', "[auth] source: 'ldap' is not one of: sqlite, postgresql, file", ""),
         ('[database]\nurl = "mysql://x"', "names no database", "sqlite:///PATH"),

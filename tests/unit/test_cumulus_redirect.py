@@ -25,10 +25,10 @@ SERVERS = (ONE, TWO, THREE)
 # the file --------------------------------------------------------------------------------------------------
 def test_file_of_servers() -> None:
     """Comments, blank lines, a scheme's own port and letter case make no difference."""
-    text = "# ours\n\nhttp://S1.Test:8888/ s1.test:8889 # fast\nhttps://[::1]:443 [::1]:9\nhttp://b:80\n"
+    text = "# ours\n\nhttp://S1.Test:8888/ s1.test:8889 # fast\nhttps://[::1]:443 HTTPS://[::1]:9/\nhttp://b:80\n"
     assert parse_hosts(text, Path("h"), admin_needed=False) == (
         ONE,
-        Server(True, "[::1]", "[::1]:9"),
+        Server(True, "[::1]", "https://[::1]:9"),
         Server(False, "b"),
     )
     assert Server(True, "[::1]").url == "https://[::1]"
@@ -48,6 +48,8 @@ def test_file_of_servers() -> None:
         ("http://s1.test:70000", "is no port"),
         ("http://s1.test: a:1", "is no port"),
         ("http://s1.test s1.test", "is not HOST:PORT"),
+        ("http://s1.test https://s1.test", "is not HOST:PORT"),
+        ("http://s1.test ftp://s1.test:1", "is no port"),
         ("http://s1.test -:1", "is not HOST:PORT"),
         ("http://s1.test", "least-loaded needs the admin port"),
         ("http://s1.test a:1 b:2", "one word too many"),
