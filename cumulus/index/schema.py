@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 from collections.abc import Callable
@@ -71,7 +72,7 @@ def migrate(engine: Engine, path: Path | None = None, where: str = "") -> None:
     script = ScriptDirectory.from_config(settings)
     try:
         if path is not None:
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+            _create_file(path)
         with engine.connect().execution_options(reads=True) as connection:
             current = MigrationContext.configure(connection).get_current_revision()
             fresh = current is None and not inspect(connection).get_table_names()
@@ -91,6 +92,13 @@ def migrate(engine: Engine, path: Path | None = None, where: str = "") -> None:
         raise Away(f"{where}: {' '.join(str(bad.orig).split())}") from None
     except OSError as bad:
         raise Away(f"{where}: {bad.strerror}") from None
+
+
+def _create_file(path: Path) -> None:
+    """For our account alone. One that is there is not opened: closing any descriptor of it would end the
+    locks of this process's other connections, and the next process to close would take the log from them."""
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
 
 
 def _create(connection: Any, revision: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +22,7 @@ from cumulus.index import schema
 from cumulus.index.admin import SqlAdmin
 from cumulus.index.admin_api import Quota
 from cumulus.index.api import Away, Directory, IndexFailure, NameTaken, NoSuch, StillUsed
-from cumulus.index.registry import make_index
+from cumulus.index.registry import make_admin, make_index
 from cumulus.index.tables import metadata, tables_of
 from cumulus.index.text_file import TextFile, user_id
 from cumulus.model import User
@@ -490,3 +492,20 @@ def test_locked_database_is_away_and_comes_back(file_bench: Bench) -> None:
     assert len(told) == 4 and "locked" in str(told[0])
     add(9)
     assert [one.name for one in file_bench.index.buckets()] == ["b", "first", "n9"]
+
+
+def test_opening_for_the_administrator_leaves_the_locks_of_the_others(tmp_path: Path) -> None:
+    """One process has the index open, and opens the same file for its admin page; another process that reads
+    and closes must not think that it is the last, and take the log away."""
+    url, keys = f"sqlite:///{tmp_path}/db", Keyring.create(tmp_path / "secret.key")
+    index, directory = make_index(url, keys)
+    index.add_bucket(bucket("b"))
+    admin = make_admin(url, keys)
+    admin.add_user(User(id=new_user_id(), name="alice"))
+    reads = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('SELECT * FROM users').fetchall()"
+    subprocess.run([sys.executable, "-c", reads, str(tmp_path / "db")], check=True, timeout=60)
+    assert (tmp_path / "db-wal").exists(), "another process removed the log of this one"
+    index.close()
+    directory.close()
+    admin.close()
+    assert (tmp_path / "db").stat().st_mode & 0o777 == 0o600
