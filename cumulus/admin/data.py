@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -69,22 +69,20 @@ def delete(index: Index, store: FileStore, bucket: str) -> int:
     for rows in rows_of(index, bucket):
         index.apply([_gone(store, row) for row in rows])
         count += sum(not row.marker for row in rows)
-    for entries in iter(lambda: _names(store, bucket), []):
-        for name in entries:
-            with contextlib.suppress(Missing):
-                store.delete(bucket, name)
-        count += len(entries)
+    with contextlib.suppress(Missing):
+        for names in store.walk(bucket):
+            count += _delete_names(store, bucket, names)
     with contextlib.suppress(Missing):
         store.delete_bucket(bucket)
     index.drop_bucket(bucket)
     return count
 
 
-def _names(store: FileStore, bucket: str) -> list[str]:
-    try:
-        return [entry.name for entry in store.names(bucket, limit=_PAGE)]
-    except Missing:
-        return []
+def _delete_names(store: FileStore, bucket: str, names: Sequence[str]) -> int:
+    for name in names:
+        with contextlib.suppress(Missing):
+            store.delete(bucket, name)
+    return len(names)
 
 
 def _gone(store: FileStore, row: Row) -> Remove:

@@ -7,8 +7,9 @@ one thread of one process; `hash_waiting` belongs to each process that answers r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -19,13 +20,13 @@ from cumulus.ops.buckets import end_upload
 from cumulus.ops.deletes import delete_current, delete_version
 from cumulus.ops.find import find_or_none, hash_outside, stored_names
 from cumulus.ops.names import BODIES, PARTS, slots_name, version_name
-from cumulus.ops.rows import OPAQUE, marker_row, meta_of, row_of
+from cumulus.ops.rows import OPAQUE, marker_row, meta_of, outside_row, row_of
 from cumulus.ops.site import Site
 from cumulus.storage.api import Entry, Missing, StorageError
 
 SECOND: Final = 1_000_000_000
 PAGE: Final = 1000
-SCANNED: Final = 2000  # names of a directory that are compared at a time
+SCANNED: Final = 2000  # names that are compared at a time
 STALE_S: Final = 24 * 3600  # what broken writes left goes after this
 MOST_AT_ONCE: Final = 100  # files hashed in one go
 
@@ -209,52 +210,76 @@ class Jobs:
 
 # what others did -----------------------------------------------------------------------------------------
 def rescan(site: Site, bucket: Bucket, done: Done) -> None:
-    """Compare a bucket's index with its directory, both in the same order, a page at a time; the next page is
-    read while the index takes one in. What a power cut undoes in the index the next scan finds again."""
-    with ThreadPoolExecutor(1, thread_name_prefix="cumulus-rescan") as ahead:
-        after = ""
-        page = ahead.submit(site.store.names, bucket.name, after, "", SCANNED)
-        while True:
-            try:
-                entries = page.result()
-            except Missing:
-                return
-            last = entries[-1].name if len(entries) == SCANNED else ""
-            if last:
-                page = ahead.submit(site.store.names, bucket.name, last, "", SCANNED)
-            changes = _compare(site, bucket, after, last, {entry.name: entry for entry in entries}, done)
-            if changes:
-                site.index.apply_soon(changes)
-            if not last:
-                return
-            after = last
+    """Compare a bucket's index with its directory, both in the same order, some thousand names at a time; the
+    index takes in what one lot has changed while the next is looked at. What a power cut undoes in the index
+    the next scan finds again."""
+    telling: Future[None] | None = None
+    with ThreadPoolExecutor(1, thread_name_prefix="cumulus-rescan") as beside:
+        for changes in _differences(site, bucket, done):
+            if telling is not None:
+                telling.result()
+            telling = beside.submit(site.index.apply_soon, changes)
+        if telling is not None:
+            telling.result()
+
+
+def _differences(site: Site, bucket: Bucket, done: Done) -> Iterator[list[Change]]:
+    """Changes that make the rows fit, lot by lot."""
+    after = ""
+    try:
+        for names in site.store.walk(bucket.name, SCANNED):
+            yield from _compare(site, bucket, after, names[-1], names, done)
+            after = names[-1]
+    except Missing:
+        return
+    yield from _compare(site, bucket, after, "", [], done)
 
 
 def _compare(
-    site: Site, bucket: Bucket, after: str, last: str, entries: dict[str, Entry], done: Done
-) -> list[Change]:
-    """Changes that make the index's rows of keys from `after` to `last` ("" = all that follow) fit."""
-    changes: list[Change] = []
-    position, more = after, True
+    site: Site, bucket: Bucket, after: str, last: str, names: list[str], done: Done
+) -> Iterator[list[Change]]:
+    """Of keys from `after` to `last` ("" = all that follow), as many at a time as a page of rows has."""
+    more = True
     while more:
-        page = site.index.page(bucket.name, after=position, limit=PAGE)
-        for row in page.rows:
-            if last and row.key > last:  # Python's order of strings is that of their UTF-8
-                more = False
-                break
-            if row.name != row.key:  # its body is not where others can change it
-                changes += _lost(site, bucket, row, done)
-                continue
-            entry = entries.pop(row.name, None)
+        page = site.index.page(bucket.name, after=after, limit=max(PAGE, len(names) + 1))
+        rows, more, after = page.rows, page.truncated, page.next
+        if last and rows and rows[-1].key > last:  # Python's order of strings is that of their UTF-8
+            rows, more = rows[: bisect_right(rows, last, key=lambda row: row.key)], False
+        count = bisect_right(names, rows[-1].key) if more else len(names)
+        changes = _match(site, bucket, rows, names[:count], done)
+        names = names[count:]
+        if changes:
+            yield changes
+
+
+def _match(site: Site, bucket: Bucket, rows: list[Row], names: list[str], done: Done) -> list[Change]:
+    """Rows and names of the same stretch of keys."""
+    found = site.store.look(bucket.name, names, {row.key: row.token for row in rows if row.name == row.key})
+    there = set(names)
+    changes: list[Change] = []
+    for row in rows:
+        if row.name != row.key:  # its body is not where others can change it
+            changes += _lost(site, bucket, row, done)
+        elif row.key not in there:
+            changes += _removed(site, bucket, row, done)
+        elif row.key in found:
+            entry = found.pop(row.key)
             if entry is None:
                 changes += _removed(site, bucket, row, done)
-            elif entry.token != row.token:
+            else:
                 changes += _changed(site, bucket, row, entry, done)
-            elif row.etag.endswith(OPAQUE):
-                site.hash_later(bucket.name, row.name)
-        position, more = page.next, more and page.truncated and page.next != last
-    for entry in entries.values():
-        changes += _changed(site, bucket, None, entry, done)
+        elif row.etag.endswith(OPAQUE):
+            site.hash_later(bucket.name, row.name)
+    keep = bucket.versioning is not Versioning.OFF
+    for entry in found.values():
+        if entry is None:
+            continue
+        if entry.meta is not None:
+            changes += _changed(site, bucket, None, entry, done)
+        elif (new := outside_row(bucket, entry)) is not None:
+            site.hash_later(bucket.name, new.name)
+            changes.append(Put(row=new, keep=keep))
+            done.renewed += 1
     return changes
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar, Final, NamedTuple
 
 import msgspec
@@ -201,6 +201,33 @@ class FileStore(ABC):
         """Names greater than `after` that begin with `prefix`, in order of their UTF-8 bytes, at most
         `limit`; internal names (first segment `INTERNAL`) only where `prefix` names them. Memory is bounded
         by `limit` and the largest directory's names."""
+
+    def walk(self, bucket: str, limit: int = 1000) -> Iterator[list[str]]:
+        """All names that `names` gives without a prefix, in order, at most `limit` at a time. What comes and
+        goes meanwhile may be among them or not. Raises `Missing`, also while it is read. Here page by page;
+        a store whose files others change should do it in one pass."""
+        after = ""
+        while True:
+            found = [entry.name for entry in self.names(bucket, after, limit=limit)]
+            if found:
+                yield found
+            if len(found) < limit:
+                return
+            after = found[-1]
+
+    def look(self, bucket: str, names: Sequence[str], known: Mapping[str, Token]) -> dict[str, Entry | None]:
+        """Of these names those whose token is not the one in `known`, None for what is not there (any
+        more)."""
+        found: dict[str, Entry | None] = {}
+        for name in names:
+            try:
+                entry = self.stat(bucket, name)
+            except Missing:
+                found[name] = None
+                continue
+            if known.get(name) != entry.token:
+                found[name] = entry
+        return found
 
     @abstractmethod
     def stat(self, bucket: str, name: str) -> Entry:

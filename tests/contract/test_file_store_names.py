@@ -212,3 +212,28 @@ def test_sweeping_leaves_what_is_there_and_what_is_being_written(store: FileStor
     stream.commit(b"")
     assert listed(store) == ["a", "c"]
     assert get(store, "c") == b"y" * 100_000
+
+
+# one pass over all
+
+
+def test_a_pass_gives_the_names_that_pages_give(store: FileStore) -> None:
+    """In lots of the size that is asked for."""
+    names = ["a", "d-1", "d/e/f", "d/g", "d0", "\u00e9", "\U0001f600"]
+    for name in names:
+        put(store, name)
+    put(store, ".cumulus/odd/1")
+    assert [name for lot in store.walk("b", 3) for name in lot] == names == listed(store)
+    assert [len(lot) for lot in store.walk("b", 3)] == [3, 3, 1]
+    with pytest.raises(Missing):
+        list(store.walk("none"))
+
+
+def test_only_what_has_changed_is_looked_at(store: FileStore) -> None:
+    """By its token; what is gone is told, too."""
+    known = {name: put(store, name).token for name in ("a", "d/b", "d/c", "gone")}
+    entry = put(store, "d/b", b"other")
+    store.delete("b", "gone")
+    found = store.look("b", ["a", "d/b", "d/c", "gone", "none/x"], known)
+    assert found == {"d/b": entry, "gone": None, "none/x": None}
+    assert store.look("b", ["a"], {}) == {"a": store.stat("b", "a")}

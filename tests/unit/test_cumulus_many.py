@@ -3,23 +3,26 @@ only where there are some."""
 
 from __future__ import annotations
 
+import errno
 import os
 import random
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from posix_disk import NoXattr
 from s3_world import People, World
 
-from cumulus.backends.posix import sidecar
+from cumulus.backends.posix import scan, sidecar
 from cumulus.backends.posix.store import PosixStore
-from cumulus.index.api import Index, Put, Remove, Row
+from cumulus.index.api import Away, Change, Index, Put, Remove, Row
 from cumulus.index.registry import make_index
 from cumulus.index.sqlite import MANY
 from cumulus.model import Acl, Bucket
 from cumulus.ops import jobs
 from cumulus.ops.jobs import Done, rescan
-from cumulus.storage.api import Changed
+from cumulus.ops.rows import meta_of, outside_row, row_of
+from cumulus.storage.api import Entry, Missing, Token, Unavailable
 
 
 def row(key: str, stamp: int, version: str = "null", marker: bool = False) -> Row:
@@ -94,7 +97,7 @@ def outside(tmp_path: Path, count: int) -> World:
 def test_a_scan_of_several_pages_takes_in_all_and_removes_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each page is read while the one before is taken in."""
+    """Each lot is looked at while the one before is taken in."""
     monkeypatch.setattr(jobs, "SCANNED", 40)
     world = outside(tmp_path, 130)
     done = Done()
@@ -112,24 +115,144 @@ def test_a_scan_of_several_pages_takes_in_all_and_removes_all(
 
 
 def test_a_scan_that_fails_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also when it is the page that was read ahead."""
+    """What was compared before is taken in."""
     monkeypatch.setattr(jobs, "SCANNED", 40)
     world = outside(tmp_path, 100)
-    real = world.store.names
-    calls: list[str] = []
+    real = world.store.look
+    calls: list[Sequence[str]] = []
 
-    def names(bucket: str, after: str = "", prefix: str = "", limit: int = 0) -> object:
-        calls.append(after)
+    def look(bucket: str, names: Sequence[str], known: Mapping[str, Token]) -> object:
+        calls.append(names)
         if len(calls) == 2:
-            raise Changed("meanwhile")
-        return real(bucket, after, prefix, limit)
+            raise Unavailable("meanwhile")
+        return real(bucket, names, known)
 
-    world.store.names = names  # type: ignore[assignment]
-    with pytest.raises(Changed):
+    world.store.look = look  # type: ignore[method-assign, assignment]
+    with pytest.raises(Unavailable):
         rescan(world.site, world.site.bucket("bkt"), Done())
     assert world.index.usage("bucket", "bkt").objects == 40
-    world.store.names = real  # type: ignore[method-assign]
+    world.store.look = real  # type: ignore[method-assign]
     world.close()
+
+
+def test_a_scan_whose_index_goes_away_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told beside the scan."""
+    world = outside(tmp_path, 10)
+
+    def away(changes: Sequence[Change]) -> None:
+        raise Away("no database")
+
+    monkeypatch.setattr(world.index, "apply_soon", away)
+    with pytest.raises(Away):
+        rescan(world.site, world.site.bucket("bkt"), Done())
+    monkeypatch.undo()
+    done = Done()
+    rescan(world.site, world.site.bucket("bkt"), done)
+    assert done.renewed == 10
+    world.close()
+
+
+def test_a_scan_of_a_bucket_that_has_gone_changes_nothing(tmp_path: Path) -> None:
+    """Its disk may not be mounted now."""
+    world = outside(tmp_path, 10)
+    rescan(world.site, world.site.bucket("bkt"), Done())
+    (tmp_path / "store/data/bkt").rename(tmp_path / "away")
+    done = Done()
+    rescan(world.site, world.site.bucket("bkt"), done)
+    assert done == Done() and world.index.usage("bucket", "bkt").objects == 10
+    (tmp_path / "away").rename(tmp_path / "store/data/bkt")
+    world.close()
+
+
+@pytest.mark.parametrize("limit", [1, 7, 1000])
+def test_one_pass_gives_all_names_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, limit: int
+) -> None:
+    """Those of a large directory in several runs; what is ours, no plain file or no text is left out."""
+    monkeypatch.setattr(scan, "RUN", 50)
+    monkeypatch.setattr(scan, "_BLOCK", 8)
+    rng = random.Random(seed)
+    store = PosixStore(str(tmp_path / "store"))
+    store.create_bucket("b")
+    top = tmp_path / "store/data/b"
+    wanted = {f"{rng.choice('ab')}{rng.choice('-./0x')}{number}" for number in range(400)}
+    wanted = {name if name[1] != "/" else f"{name[0]}/{name[2:]}" for name in wanted}
+    wanted |= {f"d{number}/e/{place}" for number in range(70) for place in "xy"} | {"k\u00e4se", "\U0001f600"}
+    for name in wanted:
+        (top / name).parent.mkdir(parents=True, exist_ok=True)
+        (top / name).touch()
+    (top / "link").symlink_to("x")
+    os.mkfifo(top / "fifo")
+    open(os.fsencode(top) + b"/\xff", "w").close()
+    (top / "empty").mkdir()
+    lots = list(store.walk("b", limit))
+    assert [name for lot in lots for name in lot] == sorted(wanted, key=str.encode)
+    assert all(len(lot) == limit for lot in lots[:-1]) and len(lots[-1]) <= limit
+    assert [name for lot in lots for name in lot] == [entry.name for entry in store.names("b", limit=1000)]
+    store.close()
+
+
+def test_directories_that_go_during_a_pass_are_left_out(tmp_path: Path) -> None:
+    """And their names are told as gone."""
+    store = PosixStore(str(tmp_path / "store"))
+    store.create_bucket("b")
+    top = tmp_path / "store/data/b"
+    for name in ("a/1", "b/1", "c/1"):
+        (top / name).parent.mkdir()
+        (top / name).touch()
+    under_way = store.walk("b", 1)
+    assert next(under_way) == ["a/1"]
+    (top / "b").rename(tmp_path / "gone")
+    assert list(under_way) == [["c/1"]]
+    found = store.look("b", ["a/1", "b/1", "c/1"], {"c/1": store.stat("b", "c/1").token})
+    assert found == {"a/1": store.stat("b", "a/1"), "b/1": None}
+    store.close()
+    with pytest.raises(Missing):
+        list(store.walk("none"))
+
+
+def test_a_directory_that_cannot_be_read_ends_the_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that fails must not look like one that is empty."""
+    store = PosixStore(str(tmp_path / "store"))
+    store.create_bucket("b")
+
+    def broken(path: object) -> object:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "scandir", broken)
+    with pytest.raises(Unavailable):
+        list(store.walk("b"))
+    monkeypatch.undo()
+    store.close()
+
+
+def test_the_short_way_to_a_row_leads_to_the_same() -> None:
+    """For what others have made; names that are no keys have none."""
+    bucket = Bucket(name="b", owner="o", created_ns=1, acl=Acl(owner="o"))
+    entry = Entry(name="a/b", size=7, mtime_ns=8, token=b"t", stamp=9)
+    meta = meta_of(bucket, entry)
+    assert meta is not None
+    assert outside_row(bucket, entry) == row_of(bucket, entry, meta)
+    assert outside_row(bucket, Entry(name=".cumulus/x", size=7, mtime_ns=8, token=b"t", stamp=9)) is None
+
+
+def test_a_scan_finds_sidecars_of_files_that_have_just_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of old files are not looked for where there were none when it began."""
+    store = PosixStore(str(tmp_path / "store"), files=NoXattr())
+    store.create_bucket("b")
+    stream = store.open_write("b", "ours", 1)
+    stream.write(memoryview(b"x"))
+    stream.commit(b"meta")
+    stream.close()
+    real, none_yet = sidecar.any_in, [True]
+    monkeypatch.setattr(sidecar, "any_in", lambda root: not (none_yet and none_yet.pop()) and real(root))
+    assert store.look("b", ["ours"], {}) == {"ours": store.stat("b", "ours")}
+    assert store.stat("b", "ours").meta == b"meta" and not none_yet
+    store.close()
 
 
 def test_the_first_sidecar_of_a_bucket_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

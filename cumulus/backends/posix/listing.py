@@ -25,7 +25,7 @@ from cumulus.storage.names import below
 
 WINDOW: Final = 32_768
 _KEPT: Final = 4  # windows
-_STEP: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+STEP: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _BODY: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _SETTLED_NS: Final = 100_000_000  # a younger mtime may stay the same over the next change
 
@@ -70,14 +70,14 @@ class Listing:
             full = path + name
             if not name.endswith("/"):
                 if full > after and full.startswith(prefix):
-                    entry = _entry(root, fd, full, name)
+                    entry = entry_at(root, fd, full, name)
                     if entry:
                         yield entry
                 continue
             if not _may_hold(full, after, prefix):
                 continue
             try:
-                inner = os.open(name[:-1], _STEP, dir_fd=fd)
+                inner = os.open(name[:-1], STEP, dir_fd=fd)
             except OSError:
                 continue  # gone meanwhile, or closed to us: what cannot be read is not listed
             try:
@@ -123,7 +123,7 @@ class Listing:
 
 def _smallest(fd: int, edge: str) -> tuple[list[str], bool]:
     """Up to `WINDOW` names from `edge` on in order, and whether these are all."""
-    own = os.open(".", _STEP, dir_fd=fd)  # with a position of its own
+    own = os.open(".", STEP, dir_fd=fd)  # with a position of its own
     try:
         names: list[str] = []
         last, whole = "", True
@@ -134,7 +134,7 @@ def _smallest(fd: int, edge: str) -> tuple[list[str], bool]:
                     name += "/"
                 elif not entry.is_file(follow_symlinks=False):
                     continue
-                if name < edge or (last and name > last) or not (name.isascii() or _is_utf8(name)):
+                if name < edge or (last and name > last) or not (name.isascii() or is_utf8(name)):
                     continue
                 names.append(name)
                 if len(names) >= 2 * WINDOW:
@@ -150,7 +150,8 @@ def _smallest(fd: int, edge: str) -> tuple[list[str], bool]:
     return names, whole
 
 
-def _is_utf8(name: str) -> bool:
+def is_utf8(name: str) -> bool:
+    """Whether a name that the system gave is text."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -169,9 +170,10 @@ def _may_hold(full: str, after: str, prefix: str) -> bool:
     return True
 
 
-def _entry(root: Root, fd: int, full: str, name: str) -> Entry | None:
-    """Of a name that was a plain file a moment ago. None for one that is none any more; one that we may not
-    open is listed without meta."""
+def entry_at(root: Root, fd: int, full: str, name: str, bare_before: int = 0) -> Entry | None:
+    """Of `name` in the open directory, that was a plain file a moment ago; `full` is its whole name. None for
+    one that is none any more; one that we may not open is listed without meta. Files that changed last before
+    `bare_before` (ns) have no sidecars. Raises `OSError`."""
     try:
         body = os.open(name, _BODY, dir_fd=fd)
     except PermissionError:
@@ -180,6 +182,19 @@ def _entry(root: Root, fd: int, full: str, name: str) -> Entry | None:
     except OSError:
         return None
     try:
-        return bodies.entry_of(root, full, body) if stat.S_ISREG(os.fstat(body).st_mode) else None
+        status = os.fstat(body)  # before the record, see `bodies.entry_of`
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        if status.st_ctime_ns < bare_before and _bare(body):
+            return entry_of(full, status, None)
+        return entry_of(full, status, bodies.record_of(root, full, body, status))
     finally:
         os.close(body)
+
+
+def _bare(body: int) -> bool:
+    """Whether it has no extended attribute; an empty list costs less than an error."""
+    try:
+        return not os.listxattr(body)
+    except OSError:
+        return False

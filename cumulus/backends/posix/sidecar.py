@@ -85,11 +85,13 @@ def load(root: Root, file: str) -> tuple[str, Record] | None:
 
 def find(root: Root, name: str, inode: int) -> tuple[str, Record] | None:
     """The sidecar of a file that may well have none, as most of those that others made. Raises `OSError`."""
-    return load(root, path_of(name, inode)) if root.has_meta and _any(root) else None
+    return load(root, path_of(name, inode)) if any_in(root) else None
 
 
-def _any(root: Root) -> bool:
-    """Whether the bucket has a sidecar at all; remembered until its directory changes."""
+def any_in(root: Root) -> bool:
+    """Whether the bucket has a sidecar at all; remembered until its directory changes. Raises `OSError`."""
+    if not root.has_meta:
+        return False
     mtime_ns = os.fstat(root.meta).st_mtime_ns
     if root.bare_at == mtime_ns:
         return False

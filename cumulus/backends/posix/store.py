@@ -8,9 +8,9 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from cumulus.backends.posix import bodies, now, paths, sidecar
+from cumulus.backends.posix import bodies, now, paths, scan, sidecar
 from cumulus.backends.posix.errors import translated
 from cumulus.backends.posix.files import Files
 from cumulus.backends.posix.journal import Journal
@@ -98,6 +98,12 @@ class PosixStore(FileStore):
 
     def names(self, bucket: str, after: str = "", prefix: str = "", limit: int = 1000) -> list[Entry]:
         return self._listing.names(self._buckets.root(bucket), after, prefix, limit)
+
+    def walk(self, bucket: str, limit: int = 1000) -> Iterator[list[str]]:
+        return scan.walk(self._buckets.root(bucket), limit)
+
+    def look(self, bucket: str, names: Sequence[str], known: Mapping[str, Token]) -> dict[str, Entry | None]:
+        return scan.look(self._buckets.root(bucket), names, known)
 
     def stat(self, bucket: str, name: str) -> Entry:
         root, fd = self._open(bucket, name)
