@@ -229,6 +229,18 @@ GROUPS = {
         3_600,
         (_pytest("seconds", 600, "SECTOR_TEST_LOAD_SECONDS", "tests/interop/test_s3_load_held.py"),),
     ),
+    "keys-s3": Group(
+        "files that others made in a bucket of Cumulus, taken in and listed",
+        3_000_000,
+        (
+            _pytest(
+                "files",
+                1_000_000,
+                "SECTOR_TEST_S3_FILES",
+                "tests/integration/test_s3_many_keys.py::test_files_of_others_are_taken_in",
+            ),
+        ),
+    ),
     "R5": Group(
         "hostile datagrams at a live cluster",
         100_000_000,
