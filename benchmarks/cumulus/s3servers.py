@@ -129,6 +129,16 @@ def healthy(port: int, page: str) -> bool:
         return False
 
 
+def serves(admin: int) -> bool:
+    """Whether all workers of a Cumulus with that admin port take requests: its port listens earlier, and
+    whoever asks then waits for seconds."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{admin}/health", timeout=2) as answer:
+            return bool(json.load(answer)["status"] == "ok")
+    except OSError:
+        return False
+
+
 @contextmanager
 def running(
     name: str,
@@ -136,10 +146,10 @@ def running(
     folder: Path,
     port: int,
     environment: Mapping[str, str] | None = None,
-    health: str = "",
+    ready: Callable[[], bool] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A program that listens on a port, with `health` one whose page says that it can work; ended at the end.
-    Raises SectorError when it does not start."""
+    """A program that listens on a port and can work when `ready` says so; ended at the end. Raises
+    SectorError when it does not start."""
     log = folder / f"{name}.log"
     try:
         with log.open("wb") as out:
@@ -154,7 +164,7 @@ def running(
     except OSError as error:
         raise SectorError(f"{command[0]}: {error.strerror}") from None
     try:
-        wait_for(lambda: healthy(port, health) if health else listening(port), process, name, log)
+        wait_for(ready or (lambda: listening(port)), process, name, log)
         yield process
     finally:
         stop(process)
@@ -231,7 +241,7 @@ def cumulus(
     directory = folder / name
     first.copy(directory, cumulus_settings(port, admin, more, workers))
     command = [str(CUMULUS), "serve", str(directory), "--log-format", "json"]
-    with running(name, command, folder, port, environment) as process:
+    with running(name, command, folder, port, environment, lambda: serves(admin)) as process:
         yield Served(name, port, folder, process, first.key, first.secret)
 
 
@@ -257,7 +267,9 @@ def minio(folder: Path) -> Iterator[Served]:
     environment = {"MINIO_ROOT_USER": KEY, "MINIO_ROOT_PASSWORD": SECRET, "MINIO_BROWSER": "off"}
     environment |= {"HOME": str(folder), "MINIO_UPDATE": "off"}
     whole = [*command, str(folder / "data")]
-    with running("minio", whole, folder, port, environment, "/minio/health/ready") as process:
+    with running(
+        "minio", whole, folder, port, environment, lambda: healthy(port, "/minio/health/ready")
+    ) as process:
         yield Served("minio", port, folder, process)
 
 

@@ -69,6 +69,16 @@ def test_small_objects_and_slow_syncs(bench: s3cells.Bench) -> None:
     assert row["put_per_s"] > 0 and row["syncs_per_put"] > 0
 
 
+def test_a_point_answers_from_its_first_request_on(bench: s3cells.Bench, tmp_path: Path) -> None:
+    """A server counts as started when all its workers serve, so that no figure has their start in it."""
+    with s3cells.reached(tmp_path, "memory", redirected=True) as point:
+        words = ["--size", str(s3cells.LOADED), "--keys", "16", "--requests", "3", "--connections", "1"]
+        found = s3cells.whole(s3servers.load(point, "get", *words, "--follow"), "point")
+        assert found["done"] == found["followed"] == 3
+        assert len(s3servers.family(point.process.pid)) >= 3  # the head and both workers
+    assert not s3servers.serves(1)
+
+
 def test_parts_become_an_object(bench: s3cells.Bench) -> None:
     row = s3cells.complete(bench, "cumulus", 2, 5 * 2**20)
     assert row["bytes"] == 2 * 5 * 2**20 and row["complete_s"] > 0
