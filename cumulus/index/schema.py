@@ -1,4 +1,4 @@
-"""Engines, and the tables made or brought up to date (alembic); an older file of SQLite is copied first."""
+"""Engines, and the tables made or brought up to date; an older file of SQLite is copied first."""
 
 from __future__ import annotations
 
@@ -10,18 +10,15 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import alembic.command
-import alembic.util
-from alembic.config import Config as AlembicConfig
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, create_engine, event, inspect, text
 from sqlalchemy.exc import DBAPIError
 
 from cumulus.index.api import Away, IndexFailure
 from cumulus.index.functions import FUNCTIONS
 from cumulus.index.tables import metadata, tables_of
+from sector.revisions import UnknownRevision, make_tables, revision_of, upgrade
 
+HEAD = "0003"  # the newest revision in migrations/versions
 BUSY_MS = 10_000
 _ADMIN_LOCK = 0x43756D756C7574  # an advisory lock: "Cumulut"
 
@@ -67,26 +64,22 @@ def migrate(engine: Engine, path: Path | None = None, where: str = "") -> None:
     """Make or upgrade the tables; `path` is SQLite's file, `where` the database's name for people. Raises
     `IndexFailure` (a newer program wrote it), `Away` (it cannot be opened)."""
     where = where or str(path)
-    settings = AlembicConfig()
-    settings.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
-    script = ScriptDirectory.from_config(settings)
     try:
         if path is not None:
             _create_file(path)
         with engine.connect().execution_options(reads=True) as connection:
-            current = MigrationContext.configure(connection).get_current_revision()
+            current = revision_of(connection)
             fresh = current is None and not inspect(connection).get_table_names()
-        if current == script.get_current_head():
+        if current == HEAD:
             return
         if path is not None and current is not None:
             _back_up(path, current)
         with engine.begin() as connection:
             if fresh:
-                _create(connection, str(script.get_current_head()))
+                _create(connection)
             else:
-                settings.attributes["connection"] = connection
-                alembic.command.upgrade(settings, "head")
-    except alembic.util.CommandError as bad:
+                upgrade(connection, Path(__file__).with_name("migrations"))
+    except UnknownRevision as bad:
         raise IndexFailure(f"{where}: was written by another version: {bad}") from None
     except DBAPIError as bad:
         raise Away(f"{where}: {' '.join(str(bad.orig).split())}") from None
@@ -101,16 +94,14 @@ def _create_file(path: Path) -> None:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
 
 
-def _create(connection: Any, revision: str) -> None:
+def _create(connection: Any) -> None:
     """All tables at once in an empty database: what the migrations would have made (a test compares)."""
     if inspect(connection).get_table_names():
         return  # another process was faster
     dialect = connection.dialect.name
-    metadata.create_all(connection, tables=tables_of(dialect))
+    make_tables(connection, metadata, HEAD, tables_of(dialect))
     for function in FUNCTIONS if dialect == "postgresql" else ():
         connection.execute(text(function))
-    connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)"))
-    connection.execute(text("INSERT INTO alembic_version VALUES (:revision)"), {"revision": revision})
 
 
 def _back_up(path: Path, revision: str) -> None:

@@ -17,10 +17,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-import alembic.command
-import alembic.config
-import alembic.migration
-import alembic.script
 import msgspec
 from sqlalchemy import Connection, Engine, create_engine, delete, event, func, insert, select
 from sqlalchemy.exc import SQLAlchemyError
@@ -31,12 +27,13 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
-from sector.errors import Busy, Conflict, LocalIO, NoSpace, SectorError
-from sector.master.models import SessionRecord
+from sector.errors import BadConfig, Busy, Conflict, LocalIO, NoSpace, SectorError
+from sector.master.models import Base, SessionRecord
 from sector.master.sessions import SessionRow
 from sector.master.store_tx import SqlTx
 from sector.master.store_work import E, T
 from sector.model import Right
+from sector.revisions import UnknownRevision, make_tables, revision_of, upgrade
 
 log = Logger()
 V = TypeVar("V")
@@ -45,6 +42,7 @@ BATCH_S = 0.005
 QUEUE_LIMIT = 50_000
 READERS = 2
 MIGRATIONS = Path(__file__).with_name("migrations")
+HEAD = "0002"  # the newest revision there
 
 
 class Store(Protocol):
@@ -104,13 +102,11 @@ def make_engine(path: Path, *, read_only: bool = False) -> Engine:
 
 
 def migrate(engine: Engine, path: Path) -> None:
-    """Bring the database to the newest schema; an older one is copied beside it first."""
-    config = alembic.config.Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    script = alembic.script.ScriptDirectory.from_config(config)
+    """Bring the database to the newest schema; an older one is copied beside it first. Raises `BadConfig`
+    when another version of the program wrote it."""
     with engine.connect() as connection:
-        now = alembic.migration.MigrationContext.configure(connection).get_current_revision()
-    if now == script.get_current_head():
+        now = revision_of(connection)
+    if now == HEAD:
         return
     if now is not None:
         backup = path.with_name(f"{path.name}.{now}.bak")
@@ -121,8 +117,13 @@ def migrate(engine: Engine, path: Path) -> None:
         finally:
             raw.close()
     with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        alembic.command.upgrade(config, "head")
+        if now is None:
+            make_tables(connection, Base.metadata, HEAD)
+            return
+        try:
+            upgrade(connection, MIGRATIONS)
+        except UnknownRevision as bad:
+            raise BadConfig(f"{path}: was written by another version: {bad}") from None
 
 
 def _translated(error: Exception) -> Exception:
@@ -161,6 +162,9 @@ class SqlStore:
             self._writer = make_engine(self.path)
             migrate(self._writer, self.path)
             os.chmod(self.path, 0o600)
+        except BadConfig:
+            self._free_lock()
+            raise
         except (OSError, SQLAlchemyError) as error:
             self._free_lock()
             raise LocalIO(f"the master's database {self.path} cannot be opened: {error}") from None

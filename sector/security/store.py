@@ -13,10 +13,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-import alembic.command
-from alembic.config import Config as AlembicConfig
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, create_engine, delete, event, func, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
@@ -26,6 +22,7 @@ from twisted.python.threadpool import ThreadPool
 
 from sector.errors import BadConfig, Exists, LocalIO, NotFound
 from sector.model import Right
+from sector.revisions import UnknownRevision, make_tables, revision_of, upgrade
 from sector.security.core import (
     GENESIS,
     AuditRecord,
@@ -37,12 +34,13 @@ from sector.security.core import (
     with_right,
     without_right,
 )
-from sector.security.models import AuditRow, ChangeRow, NodeRow, RightRow, UserRow
+from sector.security.models import AuditRow, Base, ChangeRow, NodeRow, RightRow, UserRow
 
 P = ParamSpec("P")
 T = TypeVar("T")
 BUSY_MS = 10_000
 PAGE = 100
+HEAD = "0001"  # the newest revision in migrations/versions
 
 
 def _engine(path: Path) -> Engine:
@@ -85,22 +83,21 @@ class Database:
     # life -------------------------------------------------------------------------------------------
     def open(self) -> None:
         """Make or upgrade the tables; an older file is copied first. Raises `BadConfig`, `LocalIO`."""
-        settings = AlembicConfig()
-        settings.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
-        head = ScriptDirectory.from_config(settings).get_current_head()
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
             with self._engine.connect() as connection:
-                current = MigrationContext.configure(connection).get_current_revision()
-            if current == head:
+                current = revision_of(connection)
+            if current == HEAD:
                 return
             if current is not None:
                 self._back_up(current)
             with self._engine.begin() as connection:
-                settings.attributes["connection"] = connection
-                alembic.command.upgrade(settings, "head")
-        except alembic.util.CommandError as bad:
+                if revision_of(connection) is None:
+                    make_tables(connection, Base.metadata, HEAD)
+                else:
+                    upgrade(connection, Path(__file__).with_name("migrations"))
+        except UnknownRevision as bad:
             raise BadConfig(f"{self.path}: was written by another version: {bad}") from None
         except DBAPIError as bad:
             raise LocalIO(f"{self.path}: {bad.orig}") from None

@@ -294,10 +294,13 @@ class TestDatabase:
         from alembic.autogenerate import compare_metadata
         from alembic.migration import MigrationContext
 
+        from sector.revisions import upgrade
+        from sector.security import store
         from sector.security.models import Base
 
         database = Database(tmp_path / "s.db")
-        database.open()
+        with database._engine.begin() as connection:
+            upgrade(connection, Path(store.__file__).with_name("migrations"))
         with database._engine.connect() as connection:
             assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
         database.close()

@@ -1,0 +1,147 @@
+"""Databases of all services: a new one is made at once as its migrations would have made it, and programs
+that need no migration do not load what runs them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.config import Config as AlembicConfig
+from alembic.script import ScriptDirectory
+from sqlalchemy import Engine, create_engine, inspect
+
+import cumulus.index.schema
+import sector.master.store
+import sector.security.store
+from sector.errors import BadConfig
+from sector.revisions import revision_of, upgrade
+
+
+def master(path: Path) -> None:
+    """A master's database."""
+    engine = sector.master.store.make_engine(path)
+    sector.master.store.migrate(engine, path)
+    engine.dispose()
+
+
+def security(path: Path) -> None:
+    """A security server's."""
+    database = sector.security.store.Database(path)
+    database.open()
+    database.close()
+
+
+def index(path: Path) -> None:
+    """Cumulus's."""
+    engine = cumulus.index.schema.sqlite_engine(path)
+    cumulus.index.schema.migrate(engine, path)
+    engine.dispose()
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Where the tables of a service come from."""
+
+    module: Any
+    make: Callable[[Path], None]
+
+    @property
+    def migrations(self) -> Path:
+        """Their directory."""
+        return Path(self.module.__file__).with_name("migrations")
+
+
+KINDS = {
+    "master": Kind(sector.master.store, master),
+    "security": Kind(sector.security.store, security),
+    "cumulus": Kind(cumulus.index.schema, index),
+}
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    """Each service's."""
+    return KINDS[request.param]
+
+
+def condition(index: Any) -> str:
+    """Of an index over some rows only."""
+    return str(index["dialect_options"].get("sqlite_where", ""))
+
+
+def shape(engine: Engine) -> dict[str, tuple[Any, ...]]:
+    """All that there is of tables, in an order that does not depend on how they came about."""
+    at = inspect(engine)
+    return {
+        table: (
+            str(at.get_columns(table)),
+            sorted(
+                (one["name"], one["unique"], one["column_names"], condition(one))
+                for one in at.get_indexes(table)
+            ),
+            sorted(map(str, at.get_unique_constraints(table))),
+            sorted(map(str, at.get_foreign_keys(table))),
+            at.get_pk_constraint(table)["constrained_columns"],
+        )
+        for table in at.get_table_names()
+    }
+
+
+def test_a_new_database_is_what_the_migrations_make(kind: Kind, tmp_path: Path) -> None:
+    kind.make(tmp_path / "new.db")
+    new, old = (create_engine(f"sqlite:///{tmp_path}/{name}.db") for name in ("new", "old"))
+    with old.begin() as connection:
+        upgrade(connection, kind.migrations)
+    assert shape(new) == shape(old)
+    with new.connect() as one, old.connect() as two:
+        assert revision_of(one) == revision_of(two) == kind.module.HEAD
+    for engine in (new, old):
+        engine.dispose()
+
+
+def test_the_newest_revision_is_the_one_that_is_named(kind: Kind) -> None:
+    settings = AlembicConfig()
+    settings.set_main_option("script_location", str(kind.migrations))
+    assert ScriptDirectory.from_config(settings).get_current_head() == kind.module.HEAD
+
+
+def test_an_empty_database_whose_migrations_were_taken_back_is_made_again(kind: Kind, tmp_path: Path) -> None:
+    """What alembic leaves is its own table without a line."""
+    engine = create_engine(f"sqlite:///{tmp_path}/x.db")
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
+        assert revision_of(connection) is None
+    kind.make(tmp_path / "x.db")
+    with engine.connect() as connection:
+        assert revision_of(connection) == kind.module.HEAD
+    engine.dispose()
+
+
+def test_a_master_refuses_the_database_of_a_newer_program_and_lets_go_of_it(tmp_path: Path) -> None:
+    master(tmp_path / "m.db")
+    engine = create_engine(f"sqlite:///{tmp_path}/m.db")
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    engine.dispose()
+    for _ in range(2):
+        with pytest.raises(BadConfig, match="written by another version"):
+            sector.master.store.SqlStore(tmp_path / "m.db", None).open()
+
+
+def test_services_start_without_alembic(tmp_path: Path) -> None:
+    """It would take each of their processes a third of a second."""
+    program = f"""
+import sys
+from pathlib import Path
+import cumulus.service, sector.master.whole, sector.security.service
+from cumulus.index.registry import make_index
+from cumulus.secrets import Keyring
+make_index("sqlite:///{tmp_path}/c.db", Keyring.create(Path("{tmp_path}/key")))
+sys.exit("alembic" in sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
