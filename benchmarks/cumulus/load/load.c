@@ -94,8 +94,7 @@ static void disconnect(struct conn *c)
 
 static int dial(struct load *l, struct conn *c)
 {
-    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
-                                .data.ptr = c};
+    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.ptr = c};
     int one = 1;
     c->fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (c->fd < 0)
@@ -269,8 +268,8 @@ static void finish(struct load *l, struct conn *c)
         disconnect(c);
 }
 
-/* Take what has come; a free connection goes on with its next request. `ended`: the other side sends
- * no more, so no further event tells of the end behind the last bytes. */
+/* Take what has come; a free connection goes on with its next request. `ended`: the other side
+ * sends no more, so no further event tells of the end behind the last bytes. */
 static void receive(struct load *l, struct conn *c, bool ended)
 {
     for (;;) {
