@@ -100,12 +100,14 @@ class Lines(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reservation(msgspec.Struct, kw_only=True):
-    """Room held in the ledger until `settle` or `release`. `id` 0 when no quota applies."""
+    """Room held in the ledger until `settle` or `release`. `id` 0 when no quota applies. `limited` False:
+    none applies at present, though it is held."""
 
     id: int
     bucket: str
     bytes: int
     objects: int
+    limited: bool = True
 
 
 class Put(msgspec.Struct, frozen=True, kw_only=True):
@@ -240,8 +242,18 @@ class Index(ABC):
         """As `apply`, but a power cut may undo it, whole, until the next `sync`."""
         self.apply(changes)
 
+    def tell(self, put: Put) -> None:
+        """As `apply_soon`, but it may return before. Whatever is asked of the index afterwards, by any
+        process, waits for it, except `committed`: so what is told must not change the storage name of a key
+        that has one. Raises `Away` when it cannot be taken in; without effect then."""
+        self.apply_soon([put])
+
+    def committed(self, bucket: str, key: str) -> Row | None:
+        """As `lookup` of the current version, but what was told in the last moments may be missing."""
+        return self.lookup(bucket, key)
+
     def sync(self) -> None:
-        """Return when all that `apply_soon` did is durable."""
+        """Return when all that `apply_soon` and `tell` did is durable."""
         return None
 
     @abstractmethod

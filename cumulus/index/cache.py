@@ -42,6 +42,13 @@ class Fresh(Generic[K, V]):
                 self._kept[key] = (now, answer)
         return answer
 
+    def keep(self, key: K, answer: V) -> None:
+        """An answer that was come by otherwise, as it is now."""
+        with self._lock:
+            if len(self._kept) >= MOST:
+                self._kept.clear()
+            self._kept[key] = (self._clock(), answer)
+
     def peek(self, key: K) -> V | None:
         """What is kept; None for what has to be asked."""
         kept = self._kept.get(key)

@@ -15,7 +15,8 @@ from typing import Any, Final
 import msgspec
 
 from cumulus.index import wire
-from cumulus.index.api import Away, IndexFailure
+from cumulus.index.api import Away, IndexFailure, Put
+from cumulus.index.tide import open_tide
 
 _PATIENCE_S: Final = 120.0  # without a byte from the head while an answer is awaited
 
@@ -49,16 +50,20 @@ class Channel:
         self._socket.settimeout(_PATIENCE_S)
         try:
             self._socket.connect(str(path))
+            self.tide = open_tide(wire.counters(path))
         except OSError as bad:
             self._socket.close()
             raise Away(f"{path}: {bad.strerror or bad}") from None
         self._lock = threading.Lock()
+        self._out = threading.Lock()  # held while something is sent
+        self._told = 0
         self._calls: dict[int, _Call] = {}
         self._outbox: list[bytes] = []
         self._number = 0
-        self._sending = self._reading = False
+        self._reading = False
         self._frames = wire.Frames()
         self.broken: IndexFailure | None = None
+        self._slot: int | None = self.call("join", ())
 
     def call(self, name: str, arguments: tuple[Any, ...]) -> Any:
         """Ask and wait. Raises `Away` when the head goes, and the errors of the index."""
@@ -70,10 +75,7 @@ class Channel:
             number = self._number
             self._outbox.append(wire.frame(number, name, arguments))
             self._calls[number] = mine
-            send = not self._sending
-            self._sending = True
-        if send:
-            self._send()
+        self._send()
         with self._lock:
             read = not self._reading and not mine.done
             self._reading = self._reading or read
@@ -89,14 +91,34 @@ class Channel:
             raise wire.error(kind, value)
         return wire.RESULTS[name].decode(value)
 
+    def tell(self, put: Put) -> bool:
+        """Have the head take it in, without an answer; when this returns, whoever looks at the counters knows
+        that it is on its way. False: this connection has no counters. Raises `Away`; it may have been told
+        nevertheless."""
+        if self._slot is None:
+            return False
+        frame = wire.frame(0, wire.TELL, (put,))
+        with self._lock:
+            if self.broken is not None:
+                raise self.broken
+            self._told += 1
+            number = self._told
+            self._outbox.append(frame)
+        self._send()
+        with self._lock:
+            if self.broken is not None:
+                raise self.broken
+            self.tide.tell(self._slot, number)
+        return True
+
     def _send(self) -> None:
-        while True:
+        """Return when all that is in the outbox now has gone out, by this thread or by another one."""
+        with self._out:
             with self._lock:
                 data = b"".join(self._outbox)
                 self._outbox.clear()
-                if not data:
-                    self._sending = False
-                    return
+            if not data:
+                return
             try:
                 self._socket.sendall(data)
             except OSError as bad:

@@ -32,6 +32,10 @@ class Limits:
     grace_s: int = 0
     over_soft_since_ns: int = 0
 
+    def any(self) -> bool:
+        """Whether there is one."""
+        return bool(self.hard_bytes or self.hard_objects or self.soft_bytes or self.soft_objects)
+
     def over_soft(self, size: int, objects: int) -> bool:
         """Whether that is more than a soft limit allows."""
         return bool(
@@ -154,7 +158,8 @@ class Ledger:
             for charge in entry[1]:
                 charge.reserved += size
                 charge.reserved_objects += objects
-            return Reservation(id=made, bucket=bucket, bytes=size, objects=objects)
+            limited = any(charge.limits.any() for charge in entry[1])
+            return Reservation(id=made, bucket=bucket, bytes=size, objects=objects, limited=limited)
 
     def grow(self, id: int, size: int, now_ns: int) -> bool:
         """Hold more; False when there is no such reservation (any more). Raises `OverQuota`."""

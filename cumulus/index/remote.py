@@ -31,6 +31,8 @@ from cumulus.index.reading import RowReader
 from cumulus.model import Bucket, Credential, Part, User
 
 FRESH_S: Final = 0.4  # beside half a second in the head
+SMALL: Final = 64 << 10  # bytes that need not be held where nothing is limited
+UNLIMITED_S: Final = 0.25  # for which that is taken to be so, beside half a second in the head
 
 
 class Link:
@@ -44,10 +46,16 @@ class Link:
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Raises `Away`, and the errors of the index."""
+        return self.channel().call(name, arguments)
+
+    def channel(self) -> Channel:
+        """One that is not broken yet. Raises `Away`."""
         channel = self._channel
-        if channel is None or channel.broken is not None:
-            channel = self._connect()
-        return channel.call(name, arguments)
+        return self._connect() if channel is None or channel.broken is not None else channel
+
+    def behind(self) -> bool:
+        """Whether the index lacks something that was told, as far as this process can see."""
+        return bool((self._channel or self.channel()).tide.behind())
 
     def _connect(self) -> Channel:
         with self._lock:
@@ -103,10 +111,12 @@ class RemoteIndex(Index):
         self._link = link
         self._rows = rows
         self._buckets: Fresh[str, Bucket | None] = Fresh(FRESH_S, keep_none=True)
+        self._unlimited: Fresh[str, bool] = Fresh(UNLIMITED_S)
 
     def forget(self) -> None:
         """Ask the head the next time."""
         self._buckets.drop()
+        self._unlimited.drop()
 
     def close(self) -> None:
         self._link.close()
@@ -139,7 +149,13 @@ class RemoteIndex(Index):
             self._buckets.drop(name)
 
     # objects
+    def _catch_up(self) -> None:
+        """Wait until the head has taken in what workers told it. Raises `Away`."""
+        if self._link.behind():
+            self._link.call("catch_up")
+
     def lookup(self, bucket: str, key: str, version: str | None = None) -> Row | None:
+        self._catch_up()
         return self._rows.lookup(bucket, key, version)
 
     def apply(self, changes: Sequence[Change]) -> None:
@@ -148,17 +164,27 @@ class RemoteIndex(Index):
     def apply_soon(self, changes: Sequence[Change]) -> None:
         self._link.call("apply", [wire.altered(one) for one in changes], True)
 
+    def tell(self, put: Put) -> None:
+        channel = self._link.channel()
+        if channel.tide.ailing or not channel.tell(put):
+            self.apply_soon([put])
+
+    def committed(self, bucket: str, key: str) -> Row | None:
+        return self._rows.lookup(bucket, key)
+
     def sync(self) -> None:
         self._link.call("sync")
 
     def page(
         self, bucket: str, *, prefix: str = "", after: str = "", delimiter: str = "", limit: int = 1000
     ) -> Page:
+        self._catch_up()
         return self._rows.page(bucket, prefix=prefix, after=after, delimiter=delimiter, limit=limit)
 
     def lines(
         self, bucket: str, *, prefix: str = "", after: str = "", delimiter: str = "", limit: int = 1000
     ) -> Lines:
+        self._catch_up()
         return self._rows.lines(bucket, prefix=prefix, after=after, delimiter=delimiter, limit=limit)
 
     def page_versions(
@@ -171,6 +197,7 @@ class RemoteIndex(Index):
         delimiter: str = "",
         limit: int = 1000,
     ) -> Page:
+        self._catch_up()
         return self._rows.page_versions(
             bucket,
             prefix=prefix,
@@ -182,14 +209,19 @@ class RemoteIndex(Index):
 
     # the ledger
     def reserve(self, bucket: str, size: int, objects: int = 1) -> Reservation:
+        if 0 < size <= SMALL and self._unlimited.peek(bucket):
+            return Reservation(id=0, bucket=bucket, bytes=size, objects=objects, limited=False)
         made: Reservation = self._link.call("reserve", bucket, size, objects)
+        if not made.limited:
+            self._unlimited.keep(bucket, True)
         return made
 
     def grow(self, reservation: Reservation, size: int) -> None:
         reservation.bytes = self._link.call("grow", reservation, size).bytes
 
     def release(self, reservation: Reservation) -> None:
-        self._link.call("release", reservation)
+        if reservation.id:
+            self._link.call("release", reservation)
 
     def usage(self, scope: Literal["user", "group", "bucket"], name: str) -> Usage:
         found: Usage = self._link.call("usage", scope, name)

@@ -2,12 +2,14 @@
 
 A connection has a thread that reads and one that sends. What is answered from memory or by one look-up is
 answered at once, by the thread that reads; changes go to the writer without a thread waiting for them, and
-all answers that are ready go out in one write. What a worker has reserved ends with its connection.
+all answers that are ready go out in one write. What a worker only tells is not answered but counted (decision
+0132). What a worker has reserved ends with its connection.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
 import threading
@@ -21,6 +23,7 @@ from cumulus.index import wire
 from cumulus.index.api import Away, Directory, IndexFailure, Put, Reservation
 from cumulus.index.sqlite import SqliteIndex
 
+_log: Final = logging.getLogger(__name__)
 _WAITING: Final = 1024  # calls of one connection at work; beyond it nothing more is read from it
 _UNSENT: Final = 256 * 2**20  # bytes of answers that a worker has not read; beyond it the connection ends
 _THREADS: Final = 16
@@ -42,6 +45,7 @@ class IndexServer:
         try:
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()
+            index.share(wire.counters(path))
             self._listener.bind(str(path))  # nobody can connect before listen()
             path.chmod(0o600)
             self._listener.listen(256)
@@ -85,8 +89,9 @@ class IndexServer:
         for session in sessions:
             session.join()
         self.pool.shutdown()
-        with contextlib.suppress(OSError):
-            os.unlink(self.path)
+        for path in (self.path, wire.counters(self.path)):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
 
 
 class _Session:
@@ -97,6 +102,8 @@ class _Session:
         self._index = server.index
         self._connection = connection
         self._reserved: dict[int, Reservation] = {}
+        self._slot: int | None = None  # of the counters
+        self._taken = 0  # changes that were told and taken in
         self._slots = threading.Semaphore(_WAITING)
         self._outbox: list[bytes] = []
         self._unsent = 0
@@ -130,8 +137,15 @@ class _Session:
         frames = wire.Frames()
         try:
             while data := self._connection.recv(1 << 18):
+                told: list[Put] = []
                 for number, name, arguments in frames.feed(data):
+                    if name == wire.TELL:
+                        told.append(_told(arguments))
+                        continue
+                    self._tell(told)
+                    told = []
                     self._call(number, name, arguments)
+                self._tell(told)
                 self._send_now()
         except (OSError, IndexFailure):
             pass
@@ -141,6 +155,8 @@ class _Session:
             self._slots.acquire()
         for reservation in list(self._reserved.values()):
             self._index.release(reservation)
+        if self._slot is not None:
+            self._index.tide.leave(self._slot)
         self._connection.close()
         self._server.ended(self)
 
@@ -224,6 +240,39 @@ class _Session:
         else:
             self._server.pool.submit(self._run_in_pool, number, name, arguments)
 
+    def _tell(self, puts: list[Put]) -> None:
+        """Have them taken in, in this order; nobody is told. Raises `Away`."""
+        if not puts:
+            return
+
+        def taken(bad: BaseException | None) -> None:
+            if bad is not None and len(puts) > 1:
+                for put in puts:  # one of them spoiled it for all
+                    self._tell_again(put)
+            elif bad is not None:
+                _log.error("the index cannot take in an object: %s", bad)
+            for put in puts:
+                self._settled(put.reservation)
+            self._taken += len(puts)
+            if self._slot is not None:
+                self._index.tide.take(self._slot, self._taken)
+            self._slots.release()
+
+        self._slots.acquire()
+        try:
+            self._index.submit(puts, taken, soon=True, lazy=True)
+        except IndexFailure:
+            self._slots.release()
+            raise
+
+    def _tell_again(self, put: Put) -> None:
+        def taken(bad: BaseException | None) -> None:
+            if bad is not None:
+                _log.error("the index cannot take in an object: %s", bad)
+
+        with contextlib.suppress(Away):
+            self._index.submit([put], taken, soon=True, lazy=True)
+
     def _apply(self, number: int, altered: list[wire.Altered], soon: bool) -> None:
         def told(bad: BaseException | None) -> None:
             self._slots.release()
@@ -235,7 +284,7 @@ class _Session:
             self._answer(number, "", None)
 
         try:
-            self._index.submit([wire.change(one) for one in altered], told, soon)
+            self._index.submit([wire.change(one) for one in altered], told, soon=soon)
         except IndexFailure as bad:
             told(bad)
 
@@ -257,6 +306,9 @@ class _Session:
         index = self._index
         if wire.METHODS[name].directory:
             return getattr(self._server.directory, name)(*arguments)
+        if name == "join":
+            self._slot = index.tide.join()
+            return self._slot
         if name == "uploads":
             bucket, prefix, after, after_id, limit = arguments
             return index.uploads(bucket, prefix=prefix, after=after, after_id=after_id, limit=limit)
@@ -288,3 +340,11 @@ class _Session:
     def _settled(self, reservation: Reservation | None) -> None:
         if reservation is not None:
             self._reserved.pop(reservation.id, None)
+
+
+def _told(raw: msgspec.Raw) -> Put:
+    """Raises `IndexFailure`."""
+    try:
+        return wire.TOLD.decode(raw)[0]
+    except (msgspec.DecodeError, ValueError) as bad:
+        raise IndexFailure(f"{wire.TELL}: {bad}") from None

@@ -4,6 +4,7 @@ Cumulus, where truth is)."""
 from __future__ import annotations
 
 import contextlib
+import logging
 import sqlite3
 import tempfile
 import threading
@@ -16,9 +17,11 @@ import msgspec
 
 from cumulus.index import objects, sums, uploads
 from cumulus.index.api import (
+    Away,
     Change,
     Directory,
     Index,
+    IndexFailure,
     Lines,
     NameTaken,
     NoSuch,
@@ -35,12 +38,15 @@ from cumulus.index.ledger import Charge, Ledger
 from cumulus.index.readers import Readers, Run
 from cumulus.index.reading import RowReader
 from cumulus.index.schema import BUSY_MS
+from cumulus.index.tide import make_tide, private_tide
 from cumulus.index.writer import Deltas, Tx, Writer
 from cumulus.model import Bucket, Part
 
+PATIENCE_S: Final = 10.0  # for what was told to be committed
 FRESH_S: Final = 0.5  # half of what an answer may be old: two such caches may stand behind one another
 _FORGET_S: Final = 10.0
 MANY: Final = 20  # changes of one caller, from which those of new keys are inserted together
+_log: Final = logging.getLogger(__name__)
 _encoder = msgspec.msgpack.Encoder()
 _bucket = msgspec.msgpack.Decoder(Bucket)
 
@@ -80,8 +86,19 @@ class SqliteIndex(Index):
         self._soft = False
         self._soft_at = self._forget_at = 0.0
         self._closing = threading.Lock()
+        self.tide = private_tide()
+        self._slot = self.tide.join()
+        self._telling = threading.Lock()
+        self._told = self._taken = 0  # changes by `tell`
+        self._turn = threading.Condition()  # the writer has ended a batch
         self._writer = Writer(
-            str(path), lambda: _connect(str(path), sync), self._flush, self._ledger.committed, clock, sync
+            str(path),
+            lambda: _connect(str(path), sync),
+            self._flush,
+            self._ledger.committed,
+            clock,
+            sync,
+            self._turned,
         )
 
     @property
@@ -108,7 +125,33 @@ class SqliteIndex(Index):
             if self._scratch is not None:
                 self._scratch.cleanup()
 
+    def share(self, path: Path) -> None:
+        """Count what is told in a file that workers see; before anything is told. Raises `OSError`."""
+        self.tide = make_tide(path)
+        self._slot = self.tide.join()
+
+    def catch_up(self) -> None:
+        """Return when all is committed that was told by anybody before; at once if the database fails (then
+        the rows come later). Raises `Away` when it takes too long."""
+        wanted = self.tide.behind()
+        if not wanted:
+            return
+        with self._writer.hurry(), self._turn:
+            done = self._turn.wait_for(lambda: self.tide.ailing or self.tide.reached(wanted), PATIENCE_S)
+        if not done:
+            raise Away("the index is busy")
+
     # the writer's thread
+    def _turned(self, bad: IndexFailure | None) -> None:
+        """Last in each batch."""
+        ailing = self.tide.ailing
+        if bad is not None and not ailing:
+            _log.error("what was stored is not in the index yet, it will be tried again: %s", bad)
+        if ailing is not (bad is not None):
+            self.tide.ail(not ailing)
+        with self._turn:
+            self._turn.notify_all()
+
     def _flush(self, tx: Tx, deltas: Deltas) -> None:
         """Last in each transaction: the ledger's rows, soft limits, old removals."""
         now = time.monotonic()
@@ -194,11 +237,16 @@ class SqliteIndex(Index):
             tx.run("DELETE FROM quotas WHERE scope = 'bucket' AND name = ?", (name,))
             self._bucket_changed(tx, name)
 
+        self.catch_up()
         self._writer.do(work)
 
     # objects
     def lookup(self, bucket: str, key: str, version: str | None = None) -> Row | None:
+        self.catch_up()
         return self._rows.lookup(bucket, key, version)
+
+    def committed(self, bucket: str, key: str) -> Row | None:
+        return self._rows.lookup(bucket, key)
 
     def apply(self, changes: Sequence[Change]) -> None:
         self._writer.do(lambda tx: self._apply_all(tx, changes))
@@ -206,15 +254,40 @@ class SqliteIndex(Index):
     def apply_soon(self, changes: Sequence[Change]) -> None:
         self._writer.do(lambda tx: self._apply_all(tx, changes), soon=True)
 
+    def tell(self, put: Put) -> None:
+        if self._slot is None or self.tide.ailing:
+            self.apply_soon([put])
+            return
+        with self._telling:
+            self.submit([put], self._taken_in, soon=True, lazy=True)
+            self._told += 1
+            self.tide.tell(self._slot, self._told)
+
+    def _taken_in(self, bad: BaseException | None) -> None:
+        """In the writer's thread."""
+        if bad is not None:
+            _log.error("the index cannot take in an object: %s", bad)
+        assert self._slot is not None
+        self._taken += 1
+        self.tide.take(self._slot, self._taken)
+
     def sync(self) -> None:
+        self.catch_up()
+        if self.tide.ailing:
+            raise Away("the database cannot be written")
         self._writer.sync()
 
     def submit(
-        self, changes: Sequence[Change], told: Callable[[BaseException | None], None], soon: bool = False
+        self,
+        changes: Sequence[Change],
+        told: Callable[[BaseException | None], None],
+        *,
+        soon: bool = False,
+        lazy: bool = False,
     ) -> None:
-        """`apply` (or `apply_soon`) without waiting: `told` hears of the outcome after the commit, in the
-        writer's thread."""
-        self._writer.submit(lambda tx: self._apply_all(tx, changes), told, soon=soon)
+        """`apply` (`apply_soon`; with `lazy`, `tell`) without waiting: `told` hears of the outcome after the
+        commit, in the writer's thread."""
+        self._writer.submit(lambda tx: self._apply_all(tx, changes), told, soon=soon, lazy=lazy)
 
     def _apply_all(self, tx: Tx, changes: Sequence[Change]) -> None:
         if len(changes) >= MANY:
@@ -238,11 +311,13 @@ class SqliteIndex(Index):
     def page(
         self, bucket: str, *, prefix: str = "", after: str = "", delimiter: str = "", limit: int = 1000
     ) -> Page:
+        self.catch_up()
         return self._rows.page(bucket, prefix=prefix, after=after, delimiter=delimiter, limit=limit)
 
     def lines(
         self, bucket: str, *, prefix: str = "", after: str = "", delimiter: str = "", limit: int = 1000
     ) -> Lines:
+        self.catch_up()
         return self._rows.lines(bucket, prefix=prefix, after=after, delimiter=delimiter, limit=limit)
 
     def page_versions(
@@ -255,6 +330,7 @@ class SqliteIndex(Index):
         delimiter: str = "",
         limit: int = 1000,
     ) -> Page:
+        self.catch_up()
         return self._rows.page_versions(
             bucket,
             prefix=prefix,
@@ -282,6 +358,7 @@ class SqliteIndex(Index):
         self._ledger.release(reservation.id)
 
     def usage(self, scope: Literal["user", "group", "bucket"], name: str) -> Usage:
+        self.catch_up()
         with self._readers.run() as run:
             charge = self._charge(run, scope, name)
         charge.reserved, charge.reserved_objects = self._ledger.reserved(scope, charge.key)
@@ -308,6 +385,7 @@ class SqliteIndex(Index):
                 raise NoSuch(f"there is no bucket {bucket}")
             tx.after.append(self._ledger.forget)
 
+        self.catch_up()
         self._writer.do(work)
 
     # uploads

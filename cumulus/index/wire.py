@@ -1,12 +1,14 @@
 """How a worker process asks the head for the index: frames on a Unix socket, one row a call.
 
 A frame is its length (4 bytes, big-endian) and MessagePack: [number, name, arguments] asks, [number, kind,
-value] answers; kind "" is a result, else the name of an error. Both ends are of one version of the program.
+value] answers; kind "" is a result, else the name of an error. TELL is not answered: how much of it was taken
+in is seen in shared memory (`cumulus.index.tide`). Both ends are of one version of the program.
 """
 
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -27,6 +29,7 @@ from cumulus.index.api import (
 )
 from cumulus.model import Bucket, Credential, Part, User
 
+TELL: Final = "tell"
 MOST: Final = 64 * 2**20  # bytes of a frame
 _LENGTH: Final = struct.Struct(">I")
 _encoder = msgspec.msgpack.Encoder()
@@ -62,6 +65,8 @@ METHODS: Final[dict[str, Method]] = {
     "set_bucket": Method("pool", tuple[Bucket], None),
     "drop_bucket": Method("pool", tuple[str], None),
     "apply": Method("commit", tuple[list[Altered], bool], None),
+    "join": Method("now", tuple[()], int | None),
+    "catch_up": Method("pool", tuple[()], None),
     "sync": Method("pool", tuple[()], None),
     "reserve": Method("now", tuple[str, int, int], Reservation),
     "grow": Method("now", tuple[Reservation, int], Reservation),
@@ -77,6 +82,7 @@ METHODS: Final[dict[str, Method]] = {
 }
 ARGUMENTS: Final = {name: msgspec.msgpack.Decoder(method.arguments) for name, method in METHODS.items()}
 RESULTS: Final = {name: msgspec.msgpack.Decoder(method.result) for name, method in METHODS.items()}
+TOLD: Final = msgspec.msgpack.Decoder(tuple[Put])  # the arguments of TELL
 _HEAD: Final = msgspec.msgpack.Decoder(tuple[int, str, msgspec.Raw])
 _ERRORS: Final[dict[str, type[IndexFailure]]] = {
     kind.__name__: kind for kind in (IndexFailure, Away, NameTaken, NoSuch, StillUsed)
@@ -115,6 +121,11 @@ class Frames:
             at += 4 + length
         del self._buffer[:at]
         return found
+
+
+def counters(path: Path) -> Path:
+    """Where the counters are, beside the socket."""
+    return path.with_name(path.name + ".told")
 
 
 def error_value(bad: BaseException) -> tuple[str, Any]:

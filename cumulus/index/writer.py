@@ -1,7 +1,8 @@
 """The one thread that writes to SQLite: what waits at the same time shares one transaction (group commit).
 
 A piece of work runs in the writer's thread with a `Tx`. If it raises, its own changes are undone and its
-caller gets the error; the others of the transaction are not touched. Callers return after the commit.
+caller gets the error; the others of the transaction are not touched. Callers return after the commit. Work
+for which nobody waits gathers for some milliseconds; while the database fails it is kept and tried again.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from cumulus.index.api import Away, IndexFailure
@@ -20,6 +22,8 @@ T = TypeVar("T")
 Deltas = dict[str, list[int]]  # bucket -> [bytes, objects, held bytes] to add
 WAITING = 10_000  # pieces of work that may wait; beyond it callers wait to hand theirs over
 BATCH = 512  # pieces of work in one transaction
+GATHER_S = 0.01  # for which work gathers that nobody waits for
+RETRY_S = 0.5  # after which it is tried again when the database has failed
 
 
 def failure(bad: sqlite3.Error, path: str) -> IndexFailure:
@@ -49,7 +53,7 @@ class Tx:
 
 
 class _Job(Generic[T]):
-    __slots__ = ("_done", "error", "finished", "reads", "result", "soon", "told", "tx", "work")
+    __slots__ = ("_done", "error", "finished", "lazy", "reads", "result", "soon", "told", "tx", "work")
 
     def __init__(
         self,
@@ -57,9 +61,11 @@ class _Job(Generic[T]):
         reads: bool,
         told: Callable[[BaseException | None], None] | None,
         soon: bool = False,
+        lazy: bool = False,
     ) -> None:
         self.work = work
         self.soon = soon
+        self.lazy = lazy
         self.told = told
         self.finished = False
         self.reads = reads
@@ -85,8 +91,8 @@ class _Job(Generic[T]):
 
 class Writer:
     """`connect` opens the connection in the writer's thread. `flush` runs at the end of each transaction with
-    the sums of its deltas; `committed` after it, with those and the reservations that end. `sync` false: the
-    connection never syncs."""
+    the sums of its deltas; `committed` after it, with those and the reservations that end; `turned` after
+    each batch, with the error of the database if it has failed. `sync` false: the connection never syncs."""
 
     def __init__(
         self,
@@ -96,8 +102,10 @@ class Writer:
         committed: Callable[[Deltas, list[int]], None],
         clock: Callable[[], int] = time.time_ns,
         sync: bool = True,
+        turned: Callable[[IndexFailure | None], None] = lambda bad: None,
     ) -> None:
         self._path = path
+        self._turned = turned
         self._sync = sync
         self._synced = True  # the connection's setting
         self._connect = connect
@@ -108,6 +116,10 @@ class Writer:
         self._changed = threading.Condition()
         self._closed = False
         self._idle = False
+        self._urgent = False  # somebody waits for what is in the queue
+        self._hurried = 0  # who waits for work without being in the queue
+        self._gather_until = 0.0  # monotonic seconds
+        self._failing = False  # the last transaction could not be made
         self.commits = 0  # transactions so far
         self._thread = threading.Thread(target=self._run, name="cumulus-writer", daemon=True)
         self._thread.start()
@@ -121,11 +133,29 @@ class Writer:
         return job.wait()
 
     def submit(
-        self, work: Callable[[Tx], T], told: Callable[[BaseException | None], None], *, soon: bool = False
+        self,
+        work: Callable[[Tx], T],
+        told: Callable[[BaseException | None], None],
+        *,
+        soon: bool = False,
+        lazy: bool = False,
     ) -> None:
         """As `do`, but return at once; `told` is called in the writer's thread, after the commit, with the
-        error or None, and must neither wait nor raise. Raises `Away` when the database is closed."""
-        self._hand_over(_Job(work, False, told, soon))
+        error or None, and must neither wait nor raise. `lazy`: nobody waits for it, and it is not given up
+        when the database fails, but tried again until `close`. Raises `Away` when the database is closed."""
+        self._hand_over(_Job(work, False, told, soon, lazy))
+
+    @contextmanager
+    def hurry(self) -> Iterator[None]:
+        """Inside, nothing that comes gathers: somebody waits for it."""
+        with self._changed:
+            self._hurried += 1
+            self._changed.notify_all()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._hurried -= 1
 
     def sync(self) -> None:
         """Make durable what was committed with `soon`: all of it is in the write-ahead log, or has been
@@ -150,7 +180,8 @@ class Writer:
             if self._closed:
                 raise Away(f"{self._path}: the database is closed")
             self._queue.append(job)
-            if self._idle:
+            self._urgent = self._urgent or not job.lazy
+            if self._idle and (self._urgent or self._hurried or len(self._queue) in (1, BATCH)):
                 self._changed.notify_all()
 
     def close(self) -> None:
@@ -162,34 +193,54 @@ class Writer:
 
     def _take(self) -> list[_Job[Any]]:
         with self._changed:
-            while not self._queue and not self._closed:
+            while not self._closed and (pause := self._pause()) != 0:
                 self._idle = True
-                self._changed.wait()
+                self._changed.wait(pause)
             self._idle = False
             full = len(self._queue) >= WAITING
             jobs = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
+            self._urgent = any(not job.lazy for job in self._queue)
             if full:
                 self._changed.notify_all()
             return jobs
 
+    def _pause(self) -> float | None:
+        """Seconds for which there is nothing to do; None: until something comes."""
+        if not self._queue:
+            return None
+        if self._urgent or (not self._failing and (self._hurried or len(self._queue) >= BATCH)):
+            return 0
+        return max(0, self._gather_until - time.monotonic())
+
     def _run(self) -> None:
         connection: sqlite3.Connection | None = None
         while jobs := self._take():
+            error: IndexFailure | None = None
             try:
                 connection = connection or self._connect()
                 self._batch(connection, jobs)
             except sqlite3.Error as bad:
-                self._fail(jobs, failure(bad, self._path))
+                error = failure(bad, self._path)
             except Exception as bad:
-                self._fail(jobs, IndexFailure(f"{self._path}: {type(bad).__name__}: {bad}"))
+                error = IndexFailure(f"{self._path}: {type(bad).__name__}: {bad}")
             if connection is not None and connection.in_transaction:
                 connection.rollback()
+            self._gather_until = time.monotonic() + (RETRY_S if error else GATHER_S)
+            self._failing = error is not None
+            if error is not None:
+                self._fail(jobs, error)
+            self._turned(error)
         if connection is not None:
             connection.close()
 
     def _fail(self, jobs: Sequence[_Job[Any]], error: IndexFailure) -> None:
-        for job in jobs:
-            if not job.finished:
+        """The database did not do it: who waits is told, what nobody waits for comes again."""
+        left = [job for job in jobs if not job.finished]
+        with self._changed:
+            keep = not self._closed
+            self._queue.extendleft(job for job in reversed(left) if job.lazy and keep)
+        for job in left:
+            if not (job.lazy and keep):
                 job.error = error
                 job.finish()
 

@@ -19,7 +19,7 @@ from cumulus.index.api import Put, Remove, Reservation, Row
 from cumulus.model import Bucket, ObjectMeta, Versioning, encode_meta
 from cumulus.ops.conditions import NONE, Conditions
 from cumulus.ops.find import Found, adopt, find_or_none, name_for
-from cumulus.ops.names import VERSIONS, body_name, odd_name, version_name
+from cumulus.ops.names import VERSIONS, body_name, first_name, odd_name, version_name
 from cumulus.ops.rows import row_of
 from cumulus.ops.site import Site
 from cumulus.storage.api import ABSENT, Changed, Entry, IfToken, Missing, Taken
@@ -47,7 +47,7 @@ def publish(site: Site, bucket: Bucket, plan: Plan) -> ObjectMeta:
         plan.meta, modified_ns=site.clock(), version=site.new_version(bucket), marker=False
     )
     if bucket.versioning is Versioning.OFF and not plan.conditions and site.atomic:
-        row = site.index.lookup(bucket.name, meta.key)
+        row = site.index.committed(bucket.name, meta.key)
         mark = site.store.mark()
         entry = _place(plan, meta, name_for(meta.key, row), None)
         _settle(site, plan, bucket, meta, entry, row, keep=False, mark=mark)
@@ -136,7 +136,8 @@ def _settle(
     keep: bool,
     mark: int | None = None,
 ) -> None:
-    """`mark`: as long as storage remembers what was published since, the index need not have it on disk."""
+    """`mark`: as long as storage remembers what was published since, the index need not have it on disk, nor
+    be waited for while the key has the name that it would have anyway."""
     versions = bucket.versioning is not Versioning.OFF  # then only what is removed by its version goes
     put = Put(row=row_of(bucket, entry, meta), keep=versions, reservation=plan.reservation)
     if plan.settle is not None:
@@ -144,7 +145,10 @@ def _settle(
     elif mark is None:
         site.index.apply([put])
     else:
-        site.index.apply_soon([put])
+        if entry.name == first_name(meta.key) and (row is None or row.name == entry.name):
+            site.index.tell(put)
+        else:
+            site.index.apply_soon([put])
         if not site.store.remembers(mark):
             site.index.sync()
     if row is not None and not keep and not row.marker and row.name not in ("", entry.name):

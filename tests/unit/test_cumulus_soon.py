@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from posix_disk import Faulty
 from s3_world import People, World
 
 from cumulus.backends.posix.store import PosixStore
-from cumulus.index.api import Away, Change, Remove
+from cumulus.index.api import Away, Put, Remove
 from cumulus.index.registry import make_index
 from cumulus.index.sqlite import SqliteIndex
 from cumulus.index.writer import Writer
@@ -27,7 +27,7 @@ class Book:
     def __init__(self, index: SqliteIndex, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[str] = []
         self.fails = False
-        for name in ("apply", "apply_soon", "sync"):
+        for name in ("apply", "apply_soon", "tell", "sync"):
             monkeypatch.setattr(index, name, self._noted(name, getattr(index, name)))
 
     def _noted(self, name: str, real: object) -> object:
@@ -76,7 +76,7 @@ def test_a_put_is_remembered_by_the_journal(world: World, disk: Faulty, book: Bo
     book.calls.clear()
     before = disk.calls["sync_data"]
     assert world.ask("PUT", "/bkt/k", b"x" * size).status == 200
-    assert book.calls == ["apply_soon"]
+    assert book.calls == ["tell"]
     assert disk.calls["sync_data"] == before + 1
     assert "<Key>k</Key>" in world.ask("GET", "/bkt").body.decode()
     disk.before = lambda name: book.calls.append(name)
@@ -90,15 +90,15 @@ def test_a_put_over_which_the_journal_goes_is_synced_in_the_index(
     """Between its commit and its row a checkpoint comes."""
     world.ask("PUT", "/bkt/first", b"x")
     book.calls.clear()
-    real = world.index.apply_soon
+    real = world.index.tell
 
-    def late(changes: Sequence[Change]) -> None:
+    def late(put: Put) -> None:
         checkpoint(world)
-        real(changes)
+        real(put)
 
-    world.index.apply_soon = late  # type: ignore[method-assign]
+    world.index.tell = late  # type: ignore[method-assign]
     assert world.ask("PUT", "/bkt/k", b"x").status == 200
-    assert book.calls == ["sync", "apply_soon", "sync"]
+    assert book.calls == ["sync", "tell", "sync"]
 
 
 def test_a_journal_stays_as_long_as_the_index_cannot_be_synced(
@@ -123,6 +123,20 @@ def test_versions_and_conditions_are_synced_in_the_index(world: World, book: Boo
     book.calls.clear()
     world.ask("PUT", "/bkt/k", b"y")
     assert book.calls == ["apply"]
+
+
+def test_a_key_that_gets_another_name_is_waited_for(world: World, book: Book) -> None:
+    """The next change of it looks for the name in the index."""
+    world.ask("PUT", "/bkt/n/m", b"x")
+    book.calls.clear()
+    assert world.ask("PUT", "/bkt/n", b"y").status == 200
+    assert world.ask("PUT", "/bkt/n", b"z").status == 200
+    assert book.calls == ["apply_soon", "apply_soon"]
+    assert world.ask("DELETE", "/bkt/n/m").status == 204
+    assert world.ask("PUT", "/bkt/n", b"w").status == 200
+    assert world.ask("GET", "/bkt/n").body == b"w"
+    assert world.ask("DELETE", "/bkt/n").status == 204
+    assert world.ask("GET", "/bkt/n").status == 404
 
 
 def test_without_fsync_there_is_nothing_to_remember(tmp_path: Path) -> None:
