@@ -16,10 +16,11 @@ from botocore.awsrequest import AWSRequest, AWSResponse
 from botocore.credentials import Credentials
 from s3_wire import Answer
 
+from cumulus.http.settings import SMALL_BODY
 from cumulus.index.api import Directory, Index
 from cumulus.index.registry import make_index
 from cumulus.model import Credential, User
-from cumulus.rest.call import Call, Download, Headers, Reply, Sink
+from cumulus.rest.call import Call, Download, Headers, Joint, Reply, Sink
 from cumulus.rest.gateway import S3Gateway, make_gateway
 from cumulus.rest.request import RestSettings
 from cumulus.storage.api import FileStore
@@ -76,6 +77,7 @@ class World:
         self.gateway: S3Gateway = make_gateway(self.settings, store, self.index, self.people, self.clock)
         self._ids = itertools.count(1)
         self.at_once = 0  # requests that needed no thread
+        self.together = 0  # that were done as one of many
 
     def clock(self) -> int:
         """The service's time."""
@@ -117,8 +119,10 @@ class World:
         query: str | dict[str, Any] = "",
         headers: dict[str, str] | None = None,
         raw: bool = False,
+        whole: bool = False,
     ) -> tuple[Call, Reply | Sink]:
-        """Start a request: the head goes in, and what the gateway says comes out."""
+        """Start a request: the head goes in, and what the gateway says comes out. `whole`: the body came with
+        the head."""
         text = query if isinstance(query, str) else urlencode(query, quote_via=quote)
         target = (path if raw else quote(path, safe="/~")) + (f"?{text}" if text else "")
         pairs = self.signed(user, method, target, body, headers or {})
@@ -133,19 +137,25 @@ class World:
             at_ns=self.clock(),
             length=length,
         )
-        return call, self.start(call)
+        return call, self.start(call, memoryview(body) if whole else None)
 
-    def start(self, call: Call) -> Reply | Sink:
-        """As the HTTP floor does it: what needs no waiting at once, the rest in what would be a thread."""
-        if call.length is not None or call.chunked:
+    def start(self, call: Call, body: memoryview | None = None) -> Reply | Sink:
+        """As the HTTP floor does it: what needs no waiting at once, the rest in what would be a thread; a
+        small body that came whole with others."""
+        if call.method != "PUT" or len(body or b"") > SMALL_BODY:
+            body = None
+        if body is None and (call.length is not None or call.chunked):
             return self.gateway.start(call)
-        answer = self.gateway.start_now(call)
+        answer = self.gateway.start_now(call, body)
         self.at_once += isinstance(answer, Reply)
+        if isinstance(answer, Joint):
+            self.together += 1
+            return self.gateway.finish_all([answer])[0]
         return answer if isinstance(answer, Reply) else answer()
 
     def ask(self, method: str, path: str, body: bytes = b"", **options: Any) -> Answer:
         """A whole request: body in pieces of 64 KiB, the reply's body read to its end."""
-        call, answer = self.open(method, path, body, **options)
+        call, answer = self.open(method, path, body, whole=True, **options)
         return self.read(call, self.feed(answer, body))
 
     def feed(self, answer: Reply | Sink, body: bytes, piece: int = 65536) -> Reply:

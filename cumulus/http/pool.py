@@ -56,6 +56,19 @@ class Pool:
         self.must(work, done)
         return True
 
+    def take(self) -> bool:
+        """A place for a job that somebody else keeps until it is given here with others; False, and nothing
+        happens, when too much waits already. `give_back` it."""
+        if self.outstanding >= self._bound or self._stopped:
+            return False
+        self.outstanding += 1
+        return True
+
+    def give_back(self) -> None:
+        """Such a job is done."""
+        self.outstanding -= 1
+        self._tell_idle()
+
     def must(self, work: Work, done: Done) -> None:
         """The same for what follows from a job that was accepted (the next buffer, giving back)."""
         self.outstanding += 1
@@ -100,6 +113,9 @@ class Pool:
                 done(outcome)
             except Exception:
                 log.failure("a request's next step failed")
+        self._tell_idle()
+
+    def _tell_idle(self) -> None:
         if self.outstanding == 0 and self._idle:
             waiting, self._idle = self._idle, []
             for deferred in waiting:

@@ -24,7 +24,7 @@ from cumulus.http.pool import Failed
 from cumulus.http.refuse import refusal, slow_down
 from cumulus.http.settings import BODILESS, DRAINED, FIRST_BUFFER, SMALL_BODY, SMALL_DOWNLOAD
 from cumulus.http.transport import S3Server
-from cumulus.rest.call import Call, Download, Reply, Sink
+from cumulus.rest.call import Call, Download, Joint, Reply, Sink
 from cumulus.storage.api import StorageError
 
 if TYPE_CHECKING:
@@ -154,14 +154,15 @@ class S3Request:
     def _submit_whole(self, body: memoryview) -> None:
         if self._lost:
             return
-        start: Callable[[], Reply | Sink] | None = None
-        if self.intake is None:
-            found = self._now()
-            if isinstance(found, Ready):
-                self._answer(found)
-                return
-            start = found
-        if not self.site.pool.submit(partial(self._whole_thd, body, start), self._answered):
+        found = self._now(body if self.call.method == "PUT" else None)
+        if isinstance(found, Ready):
+            self._answer(found)
+            return
+        if isinstance(found, Joint):
+            taken = self.site.batches.submit(found, self._all_done)
+        else:
+            taken = self.site.pool.submit(partial(self._whole_thd, body, found), self._answered)
+        if not taken:
             self.site.metrics.plain["refused_total"] += 1
             self._answer(Ready(self._slow_down()))
 
@@ -169,27 +170,27 @@ class S3Request:
         self.call.notes["error"] = "SlowDown"
         return slow_down(self.call.id)
 
-    def _now(self) -> Ready | Callable[[], Reply | Sink]:
-        """The answer if nothing has to be waited for, else what a thread is to do."""
+    def _now(self, body: memoryview | None) -> Ready | Joint | Callable[[], Reply | Sink]:
+        """The answer if nothing has to be waited for, else what a thread is to do, alone or with others."""
         try:
-            found = self.site.gateway.start_now(self.call)
+            found = self.site.gateway.start_now(self.call, body)
             if not isinstance(found, Reply):
                 return found
-            body = found.body
-            if not isinstance(body, Download) or self.call.method == "HEAD" or body.length > SMALL_DOWNLOAD:
+            sent = found.body
+            if not isinstance(sent, Download) or self.call.method == "HEAD" or sent.length > SMALL_DOWNLOAD:
                 return self._ready_thd(found)
-            data = body.stream.read_now(body.offset, body.length) if body.length else b""
+            data = sent.stream.read_now(sent.offset, sent.length) if sent.length else b""
             if data is None:
                 return lambda: found
-            body.stream.close()
+            sent.stream.close()
             return Ready(found, data)
         except Exception:
             return Ready(self._failed_thd())
 
     # in threads -----------------------------------------------------------------------------------------
-    def _whole_thd(self, body: memoryview, start: Callable[[], Reply | Sink] | None) -> Ready:
+    def _whole_thd(self, body: memoryview, start: Callable[[], Reply | Sink]) -> Ready:
         def work() -> Reply:
-            result = self.site.gateway.start(self.call) if start is None else start()
+            result = start()
             if isinstance(result, Reply):
                 return result
             return self._write_and_finish_thd(result, body)
@@ -260,6 +261,9 @@ class S3Request:
     # back in the reactor --------------------------------------------------------------------------------
     def _answered(self, outcome: Ready | Failed) -> None:
         self._answer(outcome if isinstance(outcome, Ready) else self._broken(outcome))
+
+    def _all_done(self, outcome: Reply | Failed) -> None:
+        self._answer(Ready(outcome) if isinstance(outcome, Reply) else self._broken(outcome))
 
     def _broken(self, failed: Failed) -> Ready:
         log.error("request {id} failed: {why!r}", id=self.call.id, why=failed.error)

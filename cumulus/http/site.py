@@ -13,6 +13,7 @@ from twisted.logger import Logger
 from cumulus.errors import S3Error
 from cumulus.fair.board import Board
 from cumulus.http.access_log import AccessLog
+from cumulus.http.batches import Batches
 from cumulus.http.channel import Refuser, S3Channel
 from cumulus.http.metrics import Metrics, Sample
 from cumulus.http.pace import Pacer
@@ -49,6 +50,7 @@ class Site(ServerFactory):
         self.reactor = reactor
         self.metrics = Metrics()
         self.pool = Pool(reactor, settings.threads, settings.queue)
+        self.batches = Batches(reactor, self.pool, gateway.finish_all)
         self.access_log = AccessLog(access_log, self.pool, reactor, self.metrics)
         self.request_factory: type[S3Request] = S3Request
         self.forwarder: Forwarder | None = None

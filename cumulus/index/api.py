@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -293,6 +293,26 @@ class Index(ABC):
     def reserve(self, bucket: str, size: int, objects: int = 1) -> Reservation:
         """Hold room in the quotas of the bucket, its owner and the owner's groups. Raises `OverQuota`,
         `NoSuch`. An overwrite is reserved whole: the old bytes go when the new ones are there."""
+
+    together: ClassVar[bool] = False
+    """Whether `reserve_all` costs less than one by one."""
+
+    def reserve_all(self, asked: Sequence[tuple[str, int]]) -> list[Reservation | OverQuota | NoSuch]:
+        """As `reserve` for an object in each (bucket, bytes); for each, in their order, what is held or why
+        nothing is. Raises other errors; nothing is held then."""
+        found: list[Reservation | OverQuota | NoSuch] = []
+        try:
+            for bucket, size in asked:
+                try:
+                    found.append(self.reserve(bucket, size))
+                except (OverQuota, NoSuch) as bad:
+                    found.append(bad)
+        except BaseException:
+            for one in found:
+                if isinstance(one, Reservation):
+                    self.release(one)
+            raise
+        return found
 
     @abstractmethod
     def grow(self, reservation: Reservation, size: int) -> None:

@@ -18,6 +18,8 @@ from cumulus.index.api import (
     Directory,
     Index,
     Lines,
+    NoSuch,
+    OverQuota,
     Page,
     Put,
     Reservation,
@@ -106,6 +108,8 @@ class RemoteDirectory(Directory):
 
 class RemoteIndex(Index):
     """The index by a link; objects are looked up and listed by `rows`. `close` closes both."""
+
+    together = True
 
     def __init__(self, link: Link, rows: RowReader) -> None:
         self._link = link
@@ -215,6 +219,10 @@ class RemoteIndex(Index):
         if not made.limited:
             self._unlimited.keep(bucket, True)
         return made
+
+    def reserve_all(self, asked: Sequence[tuple[str, int]]) -> list[Reservation | OverQuota | NoSuch]:
+        found: list[wire.Held] = self._link.call("reserve_all", asked)
+        return [wire.held(one) for one in found]
 
     def grow(self, reservation: Reservation, size: int) -> None:
         reservation.bytes = self._link.call("grow", reservation, size).bytes

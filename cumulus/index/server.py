@@ -314,7 +314,7 @@ class _Session:
             return index.uploads(bucket, prefix=prefix, after=after, after_id=after_id, limit=limit)
         if name == "parts":
             return index.parts(arguments[0], after=arguments[1], limit=arguments[2])
-        if name in ("reserve", "grow", "release", "put_part", "drop_upload"):
+        if name in ("reserve", "reserve_all", "grow", "release", "put_part", "drop_upload"):
             return self._ledger(name, arguments)
         return getattr(index, name)(*arguments)
 
@@ -325,6 +325,10 @@ class _Session:
             made = index.reserve(*arguments)
             self._reserved[made.id] = made
             return made
+        if name == "reserve_all":
+            found = index.reserve_all(*arguments)
+            self._reserved |= {one.id: one for one in found if isinstance(one, Reservation)}
+            return [wire.to_held(one) for one in found]
         if name == "grow":
             index.grow(*arguments)
             return arguments[0]

@@ -67,6 +67,8 @@ class SqliteIndex(Index):
     """`path` has the tables already (`cumulus.index.schema.migrate`). `directory` tells users' groups.
     `scratch` is removed when the index is closed."""
 
+    together = True
+
     def __init__(
         self,
         path: Path,

@@ -45,6 +45,14 @@ class Altered(msgspec.Struct, frozen=True, array_like=True):
     remove: Remove | None = None
 
 
+class Held(msgspec.Struct, frozen=True, array_like=True):
+    """One of several reservations, or why it is none: the kind and value of an error in an answer."""
+
+    reservation: Reservation | None = None
+    kind: str = ""
+    value: msgspec.Raw = msgspec.Raw(b"\xc0")  # nothing
+
+
 class Method(NamedTuple):
     """`how` it is served: now, in the thread that reads; with the next commit; or in a pool of threads."""
 
@@ -69,6 +77,7 @@ METHODS: Final[dict[str, Method]] = {
     "catch_up": Method("pool", tuple[()], None),
     "sync": Method("pool", tuple[()], None),
     "reserve": Method("now", tuple[str, int, int], Reservation),
+    "reserve_all": Method("now", tuple[list[tuple[str, int]]], list[Held]),
     "grow": Method("now", tuple[Reservation, int], Reservation),
     "release": Method("now", tuple[Reservation], None),
     "usage": Method("pool", tuple[Scope, str], Usage),
@@ -143,6 +152,24 @@ def error(kind: str, value: msgspec.Raw) -> IndexFailure:
     if kind == "OverQuota":
         return OverQuota(*_quota.decode(value))
     return _ERRORS.get(kind, IndexFailure)(msgspec.msgpack.decode(value, type=str))
+
+
+def to_held(found: Reservation | IndexFailure) -> Held:
+    """What was reserved, or why nothing was, as it travels."""
+    if isinstance(found, Reservation):
+        return Held(found)
+    kind, value = error_value(found)
+    return Held(None, kind, msgspec.Raw(_encoder.encode(value)))
+
+
+def held(found: Held) -> Reservation | OverQuota | NoSuch:
+    """Inverse of `to_held`. Raises what is neither of them."""
+    if found.reservation is not None:
+        return found.reservation
+    bad = error(found.kind, found.value)
+    if isinstance(bad, OverQuota | NoSuch):
+        return bad
+    raise bad
 
 
 def altered(change: Change) -> Altered:

@@ -9,7 +9,7 @@ there is a Sink.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -111,12 +111,24 @@ class Sink(ABC):
         any time, also after the end, then without effect."""
 
 
+class Joint:
+    """A request that has been judged and is best done together with others (`Gateway.finish_all`)."""
+
+    __slots__ = ()
+
+
 class Gateway(Protocol):
     """The S3 service behind the HTTP floor."""
 
     def start(self, call: Call) -> Reply | Sink:
         """Authenticate, authorize, route, do. Never raises: failures are S3 error Replies."""
 
-    def start_now(self, call: Call) -> Reply | Callable[[], Reply | Sink]:
-        """The same for a request without a body, as far as it needs no waiting: the Reply, or what is to be
-        called in a worker thread instead of `start`."""
+    def start_now(
+        self, call: Call, body: memoryview | None = None
+    ) -> Reply | Joint | Callable[[], Reply | Sink]:
+        """The same for a request whose `body` is there whole (None: it has none), as far as it needs no
+        waiting: the Reply, or what is to be called in a worker thread instead of `start`, or a Joint, which
+        has the body (it must stay as it is)."""
+
+    def finish_all(self, joints: Sequence[Joint]) -> list[Reply]:
+        """Do them, in a worker thread; a Reply for each, in their order. Never raises."""

@@ -6,7 +6,7 @@ Everything that fails on the way becomes an S3 error document here, and nowhere 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, cast
 
@@ -17,8 +17,8 @@ from cumulus.index.api import Directory, Index
 from cumulus.ops.near import NearSite, NotNow
 from cumulus.ops.site import Site
 from cumulus.redirect import Balancer
-from cumulus.rest import cors, redirects, table, target
-from cumulus.rest.call import Call, Reply, Sink
+from cumulus.rest import cors, redirects, small, table, target
+from cumulus.rest.call import Call, Joint, Reply, Sink
 from cumulus.rest.hops import Hops
 from cumulus.rest.refusals import reply, to_s3
 from cumulus.rest.request import Operation, Request, RestSettings
@@ -58,6 +58,7 @@ class S3Gateway:
         self.hops = hops
         self._auth = settings.auth
         self._near = NearSite(site)
+        self._together = site.store.capabilities.together and site.index.together
 
     def close(self) -> None:
         """End its threads."""
@@ -71,19 +72,24 @@ class S3Gateway:
             answer = self._answer(request)
         except Exception as error:
             return self.refuse(call, request, error)
+        return self._wrapped(request, answer)
+
+    def _wrapped(self, request: Request, answer: Reply | Sink) -> Reply | Sink:
         if isinstance(answer, Sink):
             return _Guarded(self, request, answer)
         return self.finish(request, answer)
 
-    def start_now(self, call: Call) -> Reply | Callable[[], Reply | Sink]:
-        """As `start` for reading, without waiting (`cumulus.rest.call.Gateway`)."""
+    def start_now(
+        self, call: Call, body: memoryview | None = None
+    ) -> Reply | Joint | Callable[[], Reply | Sink]:
+        """As `start`, without waiting (`cumulus.rest.call.Gateway`): reading, and small bodies."""
         passed_on = self.hops is not None and hop.HEADER in call.headers
-        if self.balancer is not None or passed_on or call.method not in _READING:
+        if self.balancer is not None or passed_on or (body is None and call.method not in _READING):
             return partial(self.start, call)
         request: Request | None = None
         try:
             request = self._request(call, self._near)
-            answer = self._answer(request)
+            answer = self._answer(request) if body is None else self._joint(request, body)
         except NotNow:
             if request is None:
                 return partial(self.start, call)
@@ -91,14 +97,28 @@ class S3Gateway:
             return partial(self._go_on, request)
         except Exception as error:
             return self.refuse(call, request, error)
-        return self.finish(request, cast(Reply, answer))
+        return self.finish(request, answer) if isinstance(answer, Reply) else cast(Joint, answer)
+
+    def _joint(self, request: Request, body: memoryview) -> Joint:
+        """Raises `NotNow` for what is done by itself, `S3Error`."""
+        make = request.operation.joint
+        if make is None or not self._together:
+            raise NotNow(request.operation.name)
+        self._admit(request)
+        joint = make(request, body)
+        request.site = self.site
+        return joint
 
     def _go_on(self, request: Request) -> Reply | Sink:
         """What `start_now` has authenticated and admitted."""
         try:
-            return self.finish(request, cast(Reply, self._answer(request)))
+            return self._wrapped(request, self._answer(request))
         except Exception as error:
             return self.refuse(request.call, request, error)
+
+    def finish_all(self, joints: Sequence[Joint]) -> list[Reply]:
+        """Small objects are published together (`cumulus.rest.call.Gateway`)."""
+        return small.finish_all(self, cast(Sequence[small.SmallPut], joints))
 
     def _request(self, call: Call, site: Site) -> Request:
         if self.hops is not None:
@@ -116,6 +136,14 @@ class S3Gateway:
 
     def _answer(self, request: Request) -> Reply | Sink:
         operation = request.operation
+        self._admit(request)
+        if operation.handler is None:
+            raise S3Error("NotImplemented", f"{operation.name} is not implemented.")
+        return operation.handler(request)
+
+    def _admit(self, request: Request) -> None:
+        """Load its bucket, and see whether it may be done here and by who asks."""
+        operation = request.operation
         if self.balancer is not None and operation is not table.PREFLIGHT:
             redirects.send_on(request, self.balancer)
         if operation.level != "service" and not table.makes_bucket(operation):
@@ -125,9 +153,6 @@ class S3Gateway:
                 raise S3Error("AccessDenied")
         if operation.action:
             request.authorize(operation.action)
-        if operation.handler is None:
-            raise S3Error("NotImplemented", f"{operation.name} is not implemented.")
-        return operation.handler(request)
 
     def finish(self, request: Request, answer: Reply) -> Reply:
         """What every reply to this request carries besides."""

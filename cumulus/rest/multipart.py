@@ -100,7 +100,7 @@ def upload_part(request: Request) -> Sink:
     part_in = _incoming(request, upload, number, size, algorithms(request, expected))
 
     def done(incoming: Incoming, checksums: dict[str, str]) -> Reply:
-        part = Part(number=number, size=0, etag=etag_of(incoming), checksums=checksums)
+        part = Part(number=number, size=0, etag=etag_of(incoming.hasher), checksums=checksums)
         part = multipart.add_part(request.site, upload, part_in, part)
         sums = [(header(name), value) for name, value in part.checksums.items()]
         return Reply(200, [("ETag", f'"{part.etag}"'), *sums])
@@ -124,7 +124,7 @@ def copy_part(request: Request) -> Reply:
         try:
             copies.copy_range(stream, incoming, offset, length)
             sums = {upload.algorithm: incoming.hasher.base64(upload.algorithm)} if upload.algorithm else {}
-            part = Part(number=number, size=0, etag=etag_of(incoming), checksums=sums)
+            part = Part(number=number, size=0, etag=etag_of(incoming.hasher), checksums=sums)
             part = multipart.add_part(request.site, upload, incoming, part)
             incoming.close()
         finally:

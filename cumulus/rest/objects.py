@@ -9,6 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from cumulus.auth import lifecycle
+from cumulus.checksums import Hasher
 from cumulus.errors import S3Error
 from cumulus.model import ObjectMeta
 from cumulus.ops.conditions import SECOND_NS, Conditions
@@ -242,10 +243,10 @@ def new_meta(request: Request) -> ObjectMeta:
     )
 
 
-def etag_of(incoming: Incoming) -> str:
+def etag_of(hasher: Hasher) -> str:
     """The MD5 sum, or where the server does not make them something as unique."""
-    if "md5" in incoming.hasher.names:
-        return incoming.hasher.hex("md5")
+    if "md5" in hasher.names:
+        return hasher.hex("md5")
     return secrets.token_hex(16) + OPAQUE
 
 
@@ -291,7 +292,7 @@ def publish_body(
     whole = msgspec.structs.replace(
         meta,
         size=incoming.size,
-        etag=etag_of(incoming),
+        etag=etag_of(incoming.hasher),
         checksums=checksums,
         checksum_type="FULL_OBJECT" if checksums else "",
     )

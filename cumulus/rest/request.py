@@ -12,7 +12,7 @@ from cumulus.auth.verify import Authenticated, AuthSettings
 from cumulus.errors import S3Error
 from cumulus.model import Bucket, Identity, ObjectMeta
 from cumulus.ops.site import Site
-from cumulus.rest.call import Call, Reply, Sink
+from cumulus.rest.call import Call, Joint, Reply, Sink
 from cumulus.rest.target import Target
 
 Level = Literal["service", "bucket", "object"]
@@ -43,7 +43,8 @@ class RestSettings:
 class Operation:
     """A row of the table of operations. `query` is the sub-resource that selects it, `header` a header that
     does; `action` is what has to be allowed before the handler runs ("" = the handler asks itself, since it
-    needs the object for that). `status` and `note` are for docs/s3-compat.md; without a handler it is
+    needs the object for that). `joint` takes a small body that is there whole, to do it together with others.
+    `status` and `note` are for docs/s3-compat.md; without a handler it is
     answered with 501."""
 
     name: str
@@ -53,6 +54,7 @@ class Operation:
     action: str = ""
     query: str = ""
     header: str = ""
+    joint: Callable[[Request, memoryview], Joint] | None = None
     status: Status = "yes"
     note: str = ""
 

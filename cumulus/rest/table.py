@@ -8,7 +8,20 @@ from __future__ import annotations
 from typing import Final
 
 from cumulus.errors import S3Error
-from cumulus.rest import acl, buckets, copies, cors, forms, listing, multi, multipart, objects, policies, tags
+from cumulus.rest import (
+    acl,
+    buckets,
+    copies,
+    cors,
+    forms,
+    listing,
+    multi,
+    multipart,
+    objects,
+    policies,
+    small,
+    tags,
+)
 from cumulus.rest.call import Call
 from cumulus.rest.request import Level, Operation
 from cumulus.rest.target import Target
@@ -235,6 +248,7 @@ OBJECTS: Final = [
         "object",
         objects.put_object,
         "s3:PutObject",
+        joint=small.small_put,
         status="differs",
         note="Up to 5 TiB in one request. One storage class. No server-side encryption, lock or redirect. "
         "`If-None-Match` is `*`, as in S3; an ETag there, or `If-Match` beside it, is a 501.",

@@ -19,6 +19,7 @@ from typing import ClassVar, Final, NamedTuple
 import msgspec
 
 INTERNAL: Final = ".cumulus"  # first segment of names that are ours; never listed as keys
+TOGETHER_MOST: Final = 64 << 10  # bytes of an object that is published with others
 PIECE: Final = 1 << 20  # bytes that are held while one object is read into another
 
 
@@ -98,7 +99,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """What a backend can do. Without `atomic_replace` the floor above gives each body a name of its own;
     without `plain_names` people do not see keys as names below; `outside` says that others may change
     files behind our back (then listings are renewed by scans); `offsets`, that `open_range` and `join` are
-    there; `owners`, that `own_by` is."""
+    there; `owners`, that `own_by` is; `together`, that `put_all` costs less than one by one."""
 
     atomic_replace: bool
     plain_names: bool
@@ -109,6 +110,16 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     outside: bool = False
     offsets: bool = False
     owners: bool = False
+    together: bool = False
+
+
+class Whole(NamedTuple):
+    """A small object to be published, with all its bytes, at most `TOGETHER_MOST`."""
+
+    bucket: str
+    name: str
+    body: bytes | memoryview
+    meta: bytes
 
 
 class Piece(NamedTuple):
@@ -319,6 +330,23 @@ class FileStore(ABC):
     def open_write(self, bucket: str, name: str, size_hint: int | None = None) -> ObjectStream:
         """A stream whose bytes are seen by nobody until `commit`. `size_hint` is the size if it is known;
         space may be reserved by it."""
+
+    def put_all(self, wholes: Sequence[Whole]) -> list[Entry | StorageError]:
+        """Publish small objects under different names, each atomic and durable as `ObjectStream.commit`
+        without a condition; for each, in their order, its entry or why it is not there (nothing has changed
+        then). Here one by one; with `capabilities.together` at less cost than that."""
+        return [self._put_whole(whole) for whole in wholes]
+
+    def _put_whole(self, whole: Whole) -> Entry | StorageError:
+        try:
+            writer = self.open_write(whole.bucket, whole.name, len(whole.body))
+            try:
+                writer.write(memoryview(whole.body))
+                return writer.commit(whole.meta)
+            finally:
+                writer.close()
+        except StorageError as bad:
+            return bad
 
     @abstractmethod
     def sweep(self, older_than_s: float) -> int:

@@ -60,6 +60,22 @@ def quota(bench: Bench, **limits: object) -> None:
     bench.fresh()
 
 
+def test_room_for_many_is_reserved_one_by_one_in_their_order(bench: Bench) -> None:
+    """What does not fit, or has no bucket, is said of that one; the others are held as if asked for alone."""
+    index = bench.index
+    quota(bench, hard_bytes=100)
+    first, large, none, last = index.reserve_all([("b", 60), ("b", 50), ("no-bucket", 1), ("b", 40)])
+    assert isinstance(first, Reservation) and isinstance(last, Reservation)
+    assert isinstance(large, OverQuota) and isinstance(none, NoSuch)
+    assert (large.scope, large.name, large.used, large.reserved, large.limit) == ("user", "alice", 0, 60, 100)
+    assert index.usage("user", ALICE).reserved_bytes == 100
+    index.apply([Put(row=row("k", 1, 60), reservation=first)])
+    index.release(last)
+    usage = index.usage("user", ALICE)
+    assert (usage.bytes, usage.reserved_bytes, usage.reserved_objects) == (60, 0, 0)
+    assert index.reserve_all([]) == []
+
+
 def test_reservation_becomes_used_bytes_or_is_given_back(bench: Bench) -> None:
     """And the refusal says what is used, reserved and allowed."""
     index = bench.index

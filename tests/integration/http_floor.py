@@ -7,7 +7,7 @@ import ssl
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from twisted.protocols.tls import TLSMemoryBIOFactory
 from cumulus.http.settings import HttpSettings
 from cumulus.http.site import Site
 from cumulus.http.transport import S3Port
-from cumulus.rest.call import Call, Reply, Sink
+from cumulus.rest.call import Call, Joint, Reply, Sink
 from cumulus.storage.api import Entry, ObjectStream
 
 DEADLINE_S = 10.0
@@ -127,8 +127,13 @@ class FakeGateway:
         self.at_once: Callable[[Call], Reply] | None = None
         self.raise_in_write = False
 
-    def start_now(self, call: Call) -> Reply | Callable[[], Reply | Sink]:
+    def start_now(
+        self, call: Call, body: memoryview | None = None
+    ) -> Reply | Joint | Callable[[], Reply | Sink]:
         return partial(self.start, call) if self.at_once is None else self.at_once(call)
+
+    def finish_all(self, joints: Sequence[Joint]) -> list[Reply]:
+        raise NotImplementedError
 
     def start(self, call: Call) -> Reply | Sink:
         self.calls.append(call)

@@ -18,7 +18,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from cumulus.backends.posix import records
@@ -111,16 +111,21 @@ class Journal:
     def add(self, change: Change, root: Root) -> Generation:
         """Return when the record is durable; then the caller does the change and calls `done`. Raises
         `NoSpace`, `Unavailable`: the change must not be done."""
-        frame = records.encode(change)
+        return self.add_all([(change, root)])
+
+    def add_all(self, changes: Sequence[tuple[Change, Root]]) -> Generation:
+        """The same for several, at least one: all are recorded by one sync, or none."""
+        frames = [records.encode(change) for change, _ in changes]
         with self._lock:
             if self._closed:
                 raise Unavailable("the store is closed")
             batch = self._batch
             leads = not batch.frames
-            batch.frames.append(frame)
-            batch.roots.append(root)
-            if change.kind == REMOVAL:
-                batch.removals.append(frame)
+            batch.frames += frames
+            for (change, root), frame in zip(changes, frames, strict=True):
+                batch.roots.append(root)
+                if change.kind == REMOVAL:
+                    batch.removals.append(frame)
         if leads:
             self._lead(batch)
         else:
@@ -130,10 +135,10 @@ class Journal:
         assert batch.generation
         return batch.generation
 
-    def done(self, generation: Generation) -> None:
-        """The change has been done on the plain files, or given up."""
+    def done(self, generation: Generation, count: int = 1) -> None:
+        """So many changes have been done on the plain files, or given up."""
         with self._lock:
-            generation.under_way -= 1
+            generation.under_way -= count
             if not generation.under_way and generation is not self._generation:
                 self._idle.notify_all()
 

@@ -35,12 +35,14 @@ def try_range(fd: int, offset: int, size: int) -> bool:
 
 
 class Stripe:
-    """Context manager: held inside. `floor` is the stamp that new ones must exceed."""
+    """Context manager: held inside. `floor` is the stamp that new ones must exceed. Whoever holds several
+    takes them in the order of their `number`s."""
 
-    __slots__ = ("_fd", "_lock", "_offset", "floor")
+    __slots__ = ("_fd", "_lock", "_offset", "floor", "number")
 
     def __init__(self, fd: int, number: int) -> None:
         self._fd = fd
+        self.number = number
         self._offset = number * _WIDTH
         self._lock = threading.Lock()
         self.floor = 0

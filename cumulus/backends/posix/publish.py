@@ -41,7 +41,8 @@ def check_token(name: str, old: os.stat_result | None, if_token: IfToken) -> Non
         raise Changed(f"{name!r} is not what it was")
 
 
-def _next_stamp(old: os.stat_result | None, stripe: Stripe | None = None) -> int:
+def next_stamp(old: os.stat_result | None, stripe: Stripe | None = None) -> int:
+    """Larger than that of what is replaced, and than those of what was removed."""
     floor = max(old.st_mtime_ns if old else 0, stripe.floor if stripe else 0)
     return max(time.time_ns(), floor + 1)
 
@@ -96,7 +97,7 @@ class Publisher:
                 old = bodies.look_for_write(parent, segments[-1], name)
                 check_token(name, old, if_token)
                 self.own(draft, old, meta)
-                stamp = draft.stamp(name, _next_stamp(old, stripe), meta, sync=False)
+                stamp = draft.stamp(name, next_stamp(old, stripe), meta, sync=False)
                 before = token_of(old) if old else b""
                 change = Change(PUT, root.bucket, name, stamp, draft.inode, before, meta, body)
                 generation = self._journal.add(change, root)
@@ -120,14 +121,14 @@ class Publisher:
         with paths.make_parent(root, segments, self._files) as parent:
             old = bodies.look_for_write(parent, segments[-1], name)
         check_token(name, old, if_token)
-        stamp = self._settle(name, draft, old, _next_stamp(old), meta)
+        stamp = self._settle(name, draft, old, next_stamp(old), meta)
         self._journal.note(root.bucket, name, root)
         with self._locks.of(root.bucket, name) as stripe:
             with paths.make_parent(root, segments, self._files) as parent:
                 now = bodies.look_for_write(parent, segments[-1], name)
                 check_token(name, now, if_token)
                 if stamp < _floor(now, stripe) or _mode(now) != _mode(old):
-                    self._settle(name, draft, now, _next_stamp(now, stripe), meta)
+                    self._settle(name, draft, now, next_stamp(now, stripe), meta)
                 self._place(root, segments, draft, parent)
                 if self._sync:
                     paths.sync_path(root, segments, self._files)
@@ -176,7 +177,7 @@ class Publisher:
                 if old is None or not stat.S_ISREG(old.st_mode):
                     raise Missing(f"no {name!r} in bucket {root.bucket!r}")
                 check_token(name, old, if_token)
-                stamp = _next_stamp(old, stripe)
+                stamp = next_stamp(old, stripe)
                 stripe.raise_floor(stamp)
                 change = Change(REMOVAL, root.bucket, name, stamp, 0, token_of(old))
                 generation = self._journal.add(change, root)
@@ -199,7 +200,7 @@ class Publisher:
             try:
                 status = os.fstat(fd)
                 check_token(name, status, if_token)
-                stamp = _next_stamp(status, stripe)
+                stamp = next_stamp(status, stripe)
                 self._journal.note(root.bucket, name, root)
                 record = Record(status.st_ino, status.st_size, status.st_mtime_ns, stamp, meta)
                 bodies.put_record(root, name, fd, record, self._files, self._sync)

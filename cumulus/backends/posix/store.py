@@ -16,8 +16,9 @@ from cumulus.backends.posix.files import Files
 from cumulus.backends.posix.journal import Journal
 from cumulus.backends.posix.listing import Listing
 from cumulus.backends.posix.locks import Locks
+from cumulus.backends.posix.many import BatchPublisher, One
 from cumulus.backends.posix.paths import Buckets, Root
-from cumulus.backends.posix.publish import SMALL, Publisher
+from cumulus.backends.posix.publish import SMALL
 from cumulus.backends.posix.ranges import Filled, Ranges
 from cumulus.backends.posix.recovery import Recovery
 from cumulus.backends.posix.streams import Reader, Writer, check_copied
@@ -35,6 +36,7 @@ from cumulus.storage.api import (
     RangeStream,
     StorageError,
     Token,
+    Whole,
 )
 
 
@@ -50,6 +52,7 @@ class PosixStore(FileStore):
         outside=True,
         offsets=True,
         owners=True,
+        together=True,
     )
 
     def __init__(self, path: str, *, fsync: bool = True, files: Files | None = None) -> None:
@@ -60,7 +63,7 @@ class PosixStore(FileStore):
             self._locks = Locks(os.path.join(path, "locks"))
             self._journals = os.path.join(path, "journal")
             self._journal = Journal(self._journals, self._files, fsync)
-        self._publisher = Publisher(self._files, self._locks, self._journal, fsync)
+        self._publisher = BatchPublisher(self._files, self._locks, self._journal, fsync)
         self._ranges = Ranges(self._files, fsync)
         self._listing = Listing()
         self._fsync = fsync
@@ -262,6 +265,24 @@ class PosixStore(FileStore):
     def _writer(self, bucket: str, name: str, size_hint: int | None) -> Writer:
         paths.split(name)
         return Writer(self._buckets.root(bucket), name, self._files, self._publisher, size_hint)
+
+    def put_all(self, wholes: Sequence[Whole]) -> list[Entry | StorageError]:
+        if not self._fsync:  # nothing to share
+            return super().put_all(wholes)
+        roots: dict[str, Root | StorageError] = {}
+        found: list[One | StorageError] = []
+        for whole in wholes:
+            root = roots.get(whole.bucket)
+            try:
+                if root is None:
+                    root = roots[whole.bucket] = self._buckets.root(whole.bucket)
+                found.append(root if isinstance(root, StorageError) else self._publisher.one(root, whole))
+            except StorageError as bad:
+                if root is None:
+                    roots[whole.bucket] = bad
+                found.append(bad)
+        self._publisher.publish_all([one for one in found if isinstance(one, One)])
+        return [one.result() if isinstance(one, One) else one for one in found]
 
     # upkeep
 
