@@ -6,11 +6,12 @@ database and the admin port, and workers serve S3 (decision 0121). `python -m cu
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Final, cast
 
 import click
@@ -356,6 +357,13 @@ async def make_server(config: Config, reactor: Any) -> Server:
     return server
 
 
+def settle() -> None:
+    """Once all is built: the collector of cycles passes over what is there now from then on. Each full pass
+    over it took 70 ms of a process, in which it answered nothing."""
+    gc.collect()
+    gc.freeze()
+
+
 def _daemon(config: Config) -> DaemonConfig:
     return DaemonConfig(log=LogSection(level=config.log.level, format=config.log.format))
 
@@ -364,8 +372,10 @@ def serve(config: Config) -> None:
     """Run the service until SIGTERM or SIGINT. Raises `SectorError`."""
     from sector.daemon import run_service
 
-    def make(reactor: Any) -> Awaitable[Server]:
-        return make_server(config, reactor)
+    async def make(reactor: Any) -> Server:
+        server = await make_server(config, reactor)
+        settle()
+        return server
 
     run_service(_daemon(config), make, name="cumulus")
 
@@ -496,6 +506,7 @@ def worker_main() -> int:
             hops=gateway.hops,
             board=board,
         )
+        settle()
         return WorkerService(s3, parts, control, reactor)
 
     try:

@@ -234,3 +234,23 @@ def test_a_service_in_the_background(tmp_path: Path) -> None:
             [CUMULUS, "serve", str(directory), "--detach"], capture_output=True, text=True
         )
     assert failed.returncode == 1 and failed.stderr.count("\n") == 1 and str(port) in failed.stderr
+
+
+COUNTING = """import atexit, gc, os
+def tell():
+    open(os.path.join(os.environ["COUNTED"], str(os.getpid())), "w").write(str(gc.get_freeze_count()))
+atexit.register(tell)
+"""
+
+
+def test_full_passes_of_the_collector_leave_out_what_is_there_from_the_start(tmp_path: Path) -> None:
+    """In the head and in each worker: such a pass would hold all requests of a process up."""
+    (tmp_path / "sitecustomize.py").write_text(COUNTING)
+    (tmp_path / "counted").mkdir()
+    key, secret = make(tmp_path / "D", "[server]\nport = 0\nworkers = 2\n[admin]\nport = 0\n")
+    environment = {"PYTHONPATH": str(tmp_path), "COUNTED": str(tmp_path / "counted")}
+    with started(tmp_path / "D", key, secret, environment=environment) as server:
+        pid = server.process.pid
+    counts = {int(path.name): int(path.read_text()) for path in (tmp_path / "counted").iterdir()}
+    assert len(counts) == 3 and pid in counts
+    assert all(count > 20_000 for count in counts.values()), counts
