@@ -252,6 +252,16 @@ class Index(ABC):
         """As `lookup` of the current version, but what was told in the last moments may be missing."""
         return self.lookup(bucket, key)
 
+    def tell_all(self, puts: Sequence[Put]) -> None:
+        """`tell` for each, in this order."""
+        for put in puts:
+            self.tell(put)
+
+    def committed_all(self, bucket: str, keys: Sequence[str]) -> list[Row | None]:
+        """`committed` for each key, in their order, but None for a delete marker."""
+        found = [self.committed(bucket, key) for key in keys]
+        return [None if row is None or row.marker else row for row in found]
+
     def sync(self) -> None:
         """Return when all that `apply_soon` and `tell` did is durable."""
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -91,19 +92,19 @@ class Channel:
             raise wire.error(kind, value)
         return wire.RESULTS[name].decode(value)
 
-    def tell(self, put: Put) -> bool:
-        """Have the head take it in, without an answer; when this returns, whoever looks at the counters knows
-        that it is on its way. False: this connection has no counters. Raises `Away`; it may have been told
-        nevertheless."""
+    def tell(self, puts: Sequence[Put]) -> bool:
+        """Have the head take them in, without an answer; when this returns, whoever looks at the counters
+        knows that they are on their way. False: this connection has no counters. Raises `Away`; they may have
+        been told nevertheless."""
         if self._slot is None:
             return False
-        frame = wire.frame(0, wire.TELL, (put,))
+        frames = [wire.frame(0, wire.TELL, (put,)) for put in puts]
         with self._lock:
             if self.broken is not None:
                 raise self.broken
-            self._told += 1
+            self._told += len(frames)
             number = self._told
-            self._outbox.append(frame)
+            self._outbox += frames
         self._send()
         with self._lock:
             if self.broken is not None:

@@ -19,6 +19,7 @@ REMEMBER_NS: Final = 60 * 10**9
 # the order in which rows are read; `versions` has the marker behind them
 FIELDS: Final = "key, version, stamp, name, token, size, etag, modified_ns, owner, checksum, checksum_type"
 CURRENT: Final = f"SELECT {FIELDS} FROM objects WHERE bucket = ? AND key = ?"
+MANY_CURRENT: Final = f"SELECT {FIELDS} FROM objects WHERE bucket = ? AND key IN "
 NEWEST: Final = (
     f"SELECT {FIELDS}, marker FROM versions WHERE bucket = ? AND key = ? ORDER BY stamp DESC LIMIT 1"
 )

@@ -3,12 +3,16 @@ which need the head for changes only. What the head has committed, every process
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from cumulus.index import listing, objects
 from cumulus.index.api import Lines, Page, Row
 from cumulus.index.readers import Readers
 from cumulus.index.schema import BUSY_MS
+
+AT_ONCE: Final = 64  # keys of one statement
 
 
 class RowReader:
@@ -25,6 +29,19 @@ class RowReader:
                 return objects.to_row(bucket, found, True)
         with self._readers.run() as run:
             return objects.find(run, bucket, key, version)
+
+    def current(self, bucket: str, keys: Sequence[str]) -> list[Row | None]:
+        """The current object of each key, in their order, by one look into the database for `AT_ONCE` of
+        them."""
+        found: dict[str, Row] = {}
+        with self._readers.run() as run:
+            for at in range(0, len(keys), AT_ONCE):
+                some = [key.encode() for key in keys[at : at + AT_ONCE]]
+                places = "(" + ",".join("?" * len(some)) + ")"
+                for values in run(objects.MANY_CURRENT + places, (bucket, *some)).fetchall():
+                    row = objects.to_row(bucket, values, True)
+                    found[row.key] = row
+        return [found.get(key) for key in keys]
 
     def page(
         self, bucket: str, *, prefix: str = "", after: str = "", delimiter: str = "", limit: int = 1000

@@ -169,12 +169,18 @@ class RemoteIndex(Index):
         self._link.call("apply", [wire.altered(one) for one in changes], True)
 
     def tell(self, put: Put) -> None:
+        self.tell_all([put])
+
+    def tell_all(self, puts: Sequence[Put]) -> None:
         channel = self._link.channel()
-        if channel.tide.ailing or not channel.tell(put):
-            self.apply_soon([put])
+        if channel.tide.ailing or not channel.tell(puts):
+            self.apply_soon(puts)
 
     def committed(self, bucket: str, key: str) -> Row | None:
         return self._rows.lookup(bucket, key)
+
+    def committed_all(self, bucket: str, keys: Sequence[str]) -> list[Row | None]:
+        return self._rows.current(bucket, keys)
 
     def sync(self) -> None:
         self._link.call("sync")
@@ -221,8 +227,25 @@ class RemoteIndex(Index):
         return made
 
     def reserve_all(self, asked: Sequence[tuple[str, int]]) -> list[Reservation | OverQuota | NoSuch]:
-        found: list[wire.Held] = self._link.call("reserve_all", asked)
-        return [wire.held(one) for one in found]
+        free = [self._free(bucket, size) for bucket, size in asked]
+        found: list[wire.Held] = []
+        if None in free:
+            found = self._link.call(
+                "reserve_all", [one for one, made in zip(asked, free, strict=True) if not made]
+            )
+        rest = iter([self._noted(wire.held(one)) for one in found])
+        return [made or next(rest) for made in free]
+
+    def _free(self, bucket: str, size: int) -> Reservation | None:
+        """Room that need not be held, since nothing is limited."""
+        if 0 < size <= SMALL and self._unlimited.peek(bucket):
+            return Reservation(id=0, bucket=bucket, bytes=size, objects=1, limited=False)
+        return None
+
+    def _noted(self, found: Reservation | OverQuota | NoSuch) -> Reservation | OverQuota | NoSuch:
+        if isinstance(found, Reservation) and not found.limited:
+            self._unlimited.keep(found.bucket, True)
+        return found
 
     def grow(self, reservation: Reservation, size: int) -> None:
         reservation.bytes = self._link.call("grow", reservation, size).bytes

@@ -250,6 +250,9 @@ class SqliteIndex(Index):
     def committed(self, bucket: str, key: str) -> Row | None:
         return self._rows.lookup(bucket, key)
 
+    def committed_all(self, bucket: str, keys: Sequence[str]) -> list[Row | None]:
+        return self._rows.current(bucket, keys)
+
     def apply(self, changes: Sequence[Change]) -> None:
         self._writer.do(lambda tx: self._apply_all(tx, changes))
 

@@ -16,7 +16,7 @@ import msgspec
 from cumulus.index.api import IndexFailure, OverQuota, Put, Reservation, Row
 from cumulus.model import Bucket, ObjectMeta, Versioning, encode_meta
 from cumulus.ops.find import name_for
-from cumulus.ops.names import odd_name
+from cumulus.ops.names import first_name, odd_name
 from cumulus.ops.quota import quota_error
 from cumulus.ops.rows import row_of
 from cumulus.ops.site import Site
@@ -101,9 +101,7 @@ def _rounds(ones: list[_One]) -> Iterator[list[_One]]:
 
 def _publish(site: Site, ones: Sequence[_One]) -> None:
     """Those that fail get their error; raises what is everybody's."""
-    for one in ones:
-        one.row = site.index.lookup(one.bucket.name, one.meta.key)
-        one.name = name_for(one.meta.key, one.row)
+    _look_up(site, ones)
     mark = site.store.mark()
     _place(site, [one for one in ones if _confirmed(site, one)])
     taken = [one for one in ones if isinstance(one.failed, Taken) and one.name != odd_name(one.meta.key)]
@@ -114,6 +112,15 @@ def _publish(site: Site, ones: Sequence[_One]) -> None:
     placed = [(one, one.entry) for one in ones if one.entry is not None]
     if placed:
         _tell(site, placed, mark)
+
+
+def _look_up(site: Site, ones: Sequence[_One]) -> None:
+    """Under which name each is stored now, or will be."""
+    for bucket in {one.bucket.name for one in ones}:
+        some = [one for one in ones if one.bucket.name == bucket]
+        rows = site.index.committed_all(bucket, [one.meta.key for one in some])
+        for one, row in zip(some, rows, strict=True):
+            one.row, one.name = row, name_for(one.meta.key, row)
 
 
 def _confirmed(site: Site, one: _One) -> bool:
@@ -135,18 +142,24 @@ def _place(site: Site, ones: Sequence[_One]) -> None:
 
 
 def _tell(site: Site, placed: Sequence[tuple[_One, Entry]], mark: int | None) -> None:
-    """The index, then let go of what was under another name before."""
-    puts = [
-        Put(row=row_of(one.bucket, entry, one.meta), reservation=one.reservation) for one, entry in placed
-    ]
+    """The index, without waiting for it where the key has the name that it would have anyway (as in
+    `cumulus.ops.publish`); then let go of what was under another name before."""
+    told: list[Put] = []
+    waited: list[Put] = []
+    for one, entry in placed:
+        put = Put(row=row_of(one.bucket, entry, one.meta), reservation=one.reservation)
+        stays = entry.name == first_name(one.meta.key) and (one.row is None or one.row.name == entry.name)
+        (told if stays else waited).append(put)
     if mark is None:
-        site.index.apply(puts)
+        site.index.apply(told + waited)
     else:
-        site.index.apply_soon(puts)
+        site.index.tell_all(told)
+        if waited:
+            site.index.apply_soon(waited)
         if not site.store.remembers(mark):
             site.index.sync()
     for one, entry in placed:
         one.reservation, one.done = None, True
         row = one.row
-        if row is not None and not row.marker and row.name not in ("", entry.name):
+        if row is not None and row.name not in ("", entry.name):
             site.remove(one.bucket.name, row.name)

@@ -324,3 +324,16 @@ def test_after_a_key_in_the_middle(index: Index) -> None:
     empty = index.page("b", limit=0)
     assert empty.rows == [] and not empty.truncated
     assert index.page_versions("b", limit=0).rows == []
+
+
+def test_current_objects_of_many_keys_are_found_at_once(index: Index) -> None:
+    """In the order of the keys, each key's own; what is not there, or is a delete marker, is None."""
+    keys = [f"k{number:03d}" for number in range(150)]
+    index.apply([Put(row=row(key, 1, 10)) for key in keys if key != "k007"])
+    asked = [*keys[::-1], "none", "k001"]
+    found = index.committed_all("b", asked)
+    assert [one.key if one else "" for one in found] == [
+        key if key not in ("k007", "none") else "" for key in asked
+    ]
+    assert found[-1] == index.lookup("b", "k001")
+    assert index.committed_all("b", []) == []

@@ -118,7 +118,7 @@ def test_a_quota_refuses_what_does_not_fit(world: World, monkeypatch: pytest.Mon
     assert world.ask("GET", "/bkt/b").status == 404
 
 
-@pytest.mark.parametrize("method", ["reserve_all", "lookup", "apply_soon"])
+@pytest.mark.parametrize("method", ["reserve_all", "committed_all", "tell_all"])
 def test_without_the_index_all_are_refused_and_nothing_stays_reserved(
     world: World, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
