@@ -15,7 +15,7 @@ from math import inf
 from typing import Final
 
 from cumulus.fair.board import Board, Places, places
-from cumulus.fair.trials import Trials, Verdict
+from cumulus.fair.trials import Phase, Trials, Verdict
 
 QUANTUM: Final = 512 * 1024  # bytes by which the transfer of the least weight may be ahead
 CREDIT: Final = 32  # quanta that a newcomer may be behind and make up for, and anybody be ahead
@@ -30,8 +30,7 @@ QUIET_TICK_S: Final = 0.02
 FEW: Final = 8  # transfers: so many are looked at whenever one would have to wait
 KNOWN: Final = 4096  # owners that are remembered
 FLOW_S: Final = 10e-6  # more between two looks for each transfer, so that many cost little
-PATIENCE_S: Final = (1.0, 64.0)  # a transfer that was never held for so long is tried again: first, at most
-MORE_PATIENT: Final = 8  # times, after each trial that it has passed
+PATIENCE_S: Final = (1.0, 64.0)  # who was never held for so long is tried again: at first, once he was in
 BANISHED_S: Final = (0.5, 64.0)  # how long one that failed is not tried again: first, at most
 SPARE: Final = 0.9  # of what one could take in a trial that failed is what he is waited for from then on
 AHEAD: Final = 0.5  # of a trial: who was held for so long has held nobody up
@@ -55,7 +54,7 @@ BETWEEN_S: Final = 0.2
     _WEIGHTS,
     _TOP,
     _BEFORE,
-    _SLUMP,
+    _PHASE,
 ) = range(16)
 
 
@@ -143,10 +142,11 @@ class Lane:
         self._pace = 0.0  # of the last one's virtual time, a second
         self._paced_at = (0.0, inf)
         self._urgent = False
-        self._slump = False  # far less is moved than was
+        self._phase = Phase.NORMAL
         self._contended = -inf  # when somebody was held last
         self._trial = 0
         self._trial_began = 0.0
+        self._trial_ended = 0.0  # inf while it runs
         self.served = 0
         self.holds = 0
         self.held_s = 0.0
@@ -175,6 +175,7 @@ class Lane:
             flow.since = now
         flow.ran_ahead = max(flow.ran_ahead, flow.since)
         flow.mark = (flow.v, self._total())
+        flow.tried_v, flow.tried_held_s = flow.v, flow.held_s
         flow.joined = True
         self._flows[flow] = None
         if flow.state is not State.OUT:
@@ -214,7 +215,7 @@ class Lane:
             return True
         if now >= self._look_at or len(self._flows) <= FEW:
             self._look(now)
-        if flow.v <= self._limit or not self._may_hold(flow, now):
+        if flow.v <= self._limit or self._phase is Phase.FREE or not self._may_hold(flow, now):
             return True
         self._hold(flow, now)
         return False
@@ -305,7 +306,7 @@ class Lane:
         """Seconds until the next `tick`, while there are transfers."""
         if self._urgent:
             return 0.0
-        busy = self._held or self._trials.running
+        busy = self._held or self._trials.running or self._phase is Phase.FREE
         return (TICK_S if busy else QUIET_TICK_S) + 4 * FLOW_S * len(self._flows)
 
     def tick(self, now: float) -> list[Flow]:
@@ -327,7 +328,8 @@ class Lane:
         self._measure(now)
         self._lead(now)
         border = self._floor + BACK * self._ahead
-        going = [flow for flow in self._held if flow.v <= border or flow.state is State.NEW]
+        free = self._phase is Phase.FREE
+        going = [flow for flow in self._held if free or flow.v <= border or flow.state is State.NEW]
         for flow in going:
             self._release(flow, now)
         return going
@@ -346,11 +348,11 @@ class Lane:
             if flow.held or not holds:
                 flow.ran_ahead = now
             unproven = now - self._contended > PATIENCE_S[0] and now - flow.since > PATIENCE_S[0]
-            patience_s = PATIENCE_S[0] if self._slump else flow.patience_s
+            patience_s = PATIENCE_S[0] if self._phase is Phase.SLUMP else flow.patience_s
             if unproven or (flow.part == 1.0 and now - flow.ran_ahead > patience_s):
                 self._turn(flow, State.NEW, now)
                 flow.part, flow.ran_ahead = 1.0, now
-        elif state is State.TRIED and now - flow.since > 4 * NEW_S:
+        elif state is State.TRIED and now - flow.since > 6 * NEW_S:
             self._turn(flow, State.NEW, now)
 
     def _lead(self, now: float) -> None:
@@ -368,7 +370,7 @@ class Lane:
         waiting, holding = int(sum(self._fresh(_WAITING, now))), sum(self._fresh(_HELD, now)) > 0
         reach = self._floor, sum(self._fresh(_WEIGHTS, now))
         trials.step(now, self._total(), holds, waiting, holding, reach)
-        mine[_SLUMP] = float(trials.slump)
+        mine[_PHASE] = float(trials.phase)
         mine[_VERDICT], mine[_BEFORE] = float(trials.verdict), trials.before
         mine[_TRIAL] = float(trials.number)
         mine[_RUNNING] = float(trials.running)
@@ -377,9 +379,11 @@ class Lane:
         """Take part in a trial that has begun; draw the consequence of one that is over."""
         cells = max(self._columns, key=_trial_of)
         number = int(cells[_TRIAL])
-        self._slump = bool(cells[_SLUMP])
+        self._phase = Phase(int(cells[_PHASE]))
+        if self._phase is Phase.FREE and self._trial_ended == inf:
+            self._end_trial(now)
         if number != self._trial and cells[_RUNNING]:
-            self._trial, self._trial_began = number, now
+            self._trial, self._trial_began, self._trial_ended = number, now, inf
             for flow in self._flows:
                 flow.tried_v = flow.v
                 flow.tried_held_s = flow.held_s + (now - flow.wait_began if flow.held else 0.0)
@@ -394,12 +398,23 @@ class Lane:
                 self._turn(flow, State.NEW, now)
         elif number == self._trial and not cells[_RUNNING]:
             if self._trial_began:
+                if self._trial_ended == inf:
+                    self._end_trial(now)
                 verdict = Verdict(int(cells[_VERDICT]))
                 before, weights = cells[_BEFORE], sum(self._fresh(_WEIGHTS, now))
                 top = max(self._fresh(_TOP, now), default=-inf)
                 for flow in self._flows:
                     self._judge(flow, verdict, (before, weights, top), now)
-            self._trial_began = 0.0
+            self._trial_began = self._trial_ended = 0.0
+
+    def _end_trial(self, now: float) -> None:
+        """What each has done in it, before all run free or it is judged."""
+        self._trial_ended = now
+        lasted = max(1e-9, now - self._trial_began)
+        for flow in self._flows:
+            held_s = flow.held_s + (now - flow.wait_began if flow.held else 0.0) - flow.tried_held_s
+            flow.tried_held_s = held_s / lasted
+            flow.tried_v = (flow.v - flow.tried_v) / lasted
 
     def _candidate(self, flow: Flow, now: float) -> bool:
         """Whether to try waiting for it, or for more of its share than now: not for those who take next to
@@ -418,8 +433,9 @@ class Lane:
         """Who held the others up in a trial that went badly is waited for only as far as he could follow,
         also if he was in before. Before all moved so much a second; the weights of all; who is first."""
         before, weights, top = what_was
-        held_s = flow.held_s + (now - flow.wait_began if flow.held else 0.0) - flow.tried_held_s
-        ahead = held_s > AHEAD * (now - self._trial_began)
+        if flow.since > self._trial_ended:  # it came later
+            return
+        ahead = flow.tried_held_s > AHEAD
         if flow.state is State.TRIED:
             flow.ran_ahead = now
         elif flow.state is not State.IN or verdict is not Verdict.BAD or ahead:
@@ -428,9 +444,9 @@ class Lane:
             self._turn(flow, State.NEW, now)
         elif verdict is Verdict.GOOD or ahead:
             self._turn(flow, State.IN, now)
-            flow.patience_s = min(PATIENCE_S[1], MORE_PATIENT * flow.patience_s)
+            flow.patience_s = PATIENCE_S[1]
         else:
-            flow.part = min(1.0, SPARE * self._could_take(flow, before, weights, now))
+            flow.part = min(1.0, SPARE * self._could_take(flow, before, weights))
             flow.v = max(flow.v, top - BACK * self._ahead)
             self._turn(flow, State.OUT if flow.part < LEAST_PART else State.IN, now)
             flow.part = flow.part if flow.state is State.IN else 1.0
@@ -439,10 +455,10 @@ class Lane:
             flow.until = now + flow.banished_s
             flow.banished_s = min(BANISHED_S[1], 2 * flow.banished_s)
 
-    def _could_take(self, flow: Flow, before: float, weights: float, now: float) -> float:
+    def _could_take(self, flow: Flow, before: float, weights: float) -> float:
         """Which part of its weight it has to have so that the others, who wait for it, can take together what
         it leaves of the rate `before`: how it advanced in the trial by how they then would."""
-        moved = (flow.v - flow.tried_v) / flow.cost / max(1e-9, now - self._trial_began)
+        moved = flow.tried_v / flow.cost
         left, others = before - moved, weights - 1 / flow.cost
         return flow.part * moved * flow.cost * others / left if left > 0 and others > 0 else 1.0
 

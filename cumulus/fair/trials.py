@@ -14,8 +14,9 @@ from typing import Final
 
 BEFORE_S: Final = 0.15  # over which the rate without the candidates is measured, twice; the lower one counts
 SETTLE_S: Final = 0.04  # clients still read what was sent before; then the trial is measured
-SHORTEST_S: Final = 0.08
+SHORTEST_S: Final = 0.12
 LONGEST_S: Final = 0.3
+FREE_S: Final = 0.2  # nobody is held for so long after a trial that seems to have failed, to compare
 KEEP: Final = 0.8  # of the rate before has to remain
 LOST: Final = 0.3  # below this share the trial ends early
 REST: Final = (10.0, 160.0)  # so many times the time that a failed trial cost, there is none: first, at most
@@ -27,7 +28,7 @@ STUCK_EVERY_S: Final = (0.5, 8.0)  # then there is no trial for so long: first, 
 
 class Verdict(enum.IntEnum):
     """What came out. VOID: nobody had to wait, so nothing was learnt. STUCK: no trial, but far less is moved
-    than was, so that whatever was learnt is forgotten."""
+    while some wait than when none does, so that whatever was learnt is forgotten."""
 
     BAD = 0
     GOOD = 1
@@ -35,8 +36,18 @@ class Verdict(enum.IntEnum):
     STUCK = 3
 
 
+class Phase(enum.IntEnum):
+    """What all are to know. SLUMP: for long far less has been moved than was. FREE: nobody is held, to see
+    whether that is the reason why less is moved; a machine that is busy otherwise looks the same."""
+
+    NORMAL = 0
+    SLUMP = 1
+    FREE = 2
+
+
 class Trials:
-    """`number` of the trial that runs (`running`) or ran last, its `verdict`, and the rate `before`."""
+    """`number` of the trial that runs (`running`) or ran last, its `verdict`, and the rate `before`; `phase`
+    of what is done now."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -55,13 +66,17 @@ class Trials:
         self._stuck_at = 0.0
         self._stuck_s = STUCK_EVERY_S[0]
         self._floor = 0.0
+        self._tried_s = 0.0
         self._low_since = inf
-        self.slump = False
+        self._free: tuple[float, float, float] | None = None  # since when, bytes by then, the rate before
+        self.phase = Phase.NORMAL
 
     def lead_from(self, number: int) -> None:
         """Another process led until now; its last trial had that number."""
         self.number = max(self.number, number)
         self.running = False
+        self._free = None
+        self.phase = Phase.NORMAL
         self._seen.clear()
 
     def step(
@@ -75,6 +90,9 @@ class Trials:
     ) -> None:
         """So far `total` bytes were moved by all, who were held `holds` times; so many flows wait for a
         trial; whether any is held now; `reach` is the least virtual time, and the weights of all."""
+        if self._free is not None:
+            self._compare(now, total, self._free)
+            return
         if self.running:
             self._judge(now, total, holds, reach)
             return
@@ -88,16 +106,11 @@ class Trials:
         self._peak = max(rate, self._peak * (1 - min(1.0, passed / PEAK_S)))
         if not holding or rate >= SLUMP[0] * self._peak:
             self._low_since = now
-        self.slump = now - self._low_since > SLUMP[1]
+        self.phase = Phase.SLUMP if now - self._low_since > SLUMP[1] else Phase.NORMAL
         if rate > LOST * self._peak:
             self._stuck_s = STUCK_EVERY_S[0]
         if holding and rate < STUCK * self._peak and now >= self._stuck_at:
-            self._next = max(self._next, now + self._stuck_s)
-            self._stuck_at = now + self._stuck_s
-            self._stuck_s = min(STUCK_EVERY_S[1], 2 * self._stuck_s)
-            self._seen.clear()
-            self.number += 1
-            self.verdict = Verdict.STUCK
+            self._let_go(now, total, rate)
         elif candidates and now >= self._next:
             # what comes first may be a burst: into empty buffers, or saved by a limit of rate
             middle = next(one for one in seen if one[0] >= now - BEFORE_S)
@@ -125,16 +138,55 @@ class Trials:
         rate = (total - self._measured_bytes) / measured
         if max(floor, self._floor) < inf:
             rate = max(rate, min(self.before, weights * (floor - self._floor) / measured))
-        if rate < LOST * self.before or lasted >= LONGEST_S:
-            self.running = False
-            good = rate >= KEEP * self.before
-            self._peak = self.before if good else max(self._peak, rate)
-            self._low_since, self.slump = now, False
-            cost_s = 0.0 if good else lasted * (1 - rate / self.before)
-            self._next = now + self._rest * cost_s
-            self._rest = max(REST[0], self._rest / 2) if good else min(REST[1], self._rest * 2)
-            self._seen.clear()
-            self.verdict = Verdict.BAD if not good else Verdict.GOOD if holds > self._holds else Verdict.VOID
+        good = rate >= KEEP * self.before
+        if good and lasted >= LONGEST_S:
+            self._peak = self.before
+            self._end(now, 0.0, Verdict.GOOD if holds > self._holds else Verdict.VOID)
+        elif rate < LOST * self.before or lasted >= LONGEST_S:
+            self._tried_s = lasted
+            self._let_go(now, total, rate)
+
+    def _let_go(self, now: float, total: float, rate: float) -> None:
+        self._free = (now, total, rate)
+        self._measured = 0.0
+        self.phase = Phase.FREE
+
+    def _compare(self, now: float, total: float, free: tuple[float, float, float]) -> None:
+        """What is moved while nobody waits, beside what was moved while some did."""
+        began, _, rate = free
+        if not self._measured and now - began >= SETTLE_S:
+            self._measured, self._measured_bytes = now, total
+        if not self._measured or now - began < FREE_S or now <= self._measured:
+            return
+        now_rate = (total - self._measured_bytes) / (now - self._measured)
+        self._free = None
+        self._peak = max(rate, now_rate)
+        if self.running:
+            could = max(1e-9, min(self.before, now_rate))
+            good = rate >= KEEP * could
+            cost_s = 0.0 if good else self._tried_s * (1 - rate / could)
+            self.before = could
+            self._end(now, cost_s, Verdict.GOOD if good else Verdict.BAD)
+            return
+        self.phase = Phase.NORMAL
+        self._seen.clear()
+        self._low_since = now
+        self._stuck_at = now + self._stuck_s
+        if rate < STUCK * now_rate:
+            self._next = max(self._next, self._stuck_at)
+            self._stuck_s = min(STUCK_EVERY_S[1], 2 * self._stuck_s)
+            self.number += 1
+            self.verdict = Verdict.STUCK
+
+    def _end(self, now: float, cost_s: float, verdict: Verdict) -> None:
+        self.running = False
+        self.phase = Phase.NORMAL
+        self._low_since = now
+        self._next = now + self._rest * cost_s
+        bad = verdict is Verdict.BAD
+        self._rest = min(REST[1], self._rest * 2) if bad else max(REST[0], self._rest / 2)
+        self._seen.clear()
+        self.verdict = verdict
 
 
 def _rate(first: tuple[float, float], last: tuple[float, float]) -> float:

@@ -102,6 +102,20 @@ def test_a_client_that_becomes_slow_is_waited_for_no_longer() -> None:
     assert spread(server.rates(1.0)) <= 0.03
 
 
+def test_a_machine_that_stands_still_for_a_moment_is_not_taken_for_a_slow_client() -> None:
+    """Something else has the processors: it is compared with what is moved while nobody waits, and who had
+    weight 3 keeps it, without a time in which all run free and each connection counts alike."""
+    many = [Client(Flow("a"), number % 2) for number in range(16)]
+    server = Shared([*many, Client(Flow("b", 3.0), most=0.9e9)], 2)
+    server.run(3.0)
+    for _ in range(4):
+        server.capacity = 0.1e9
+        server.run(0.6)
+        server.capacity = 1e9
+        rates = server.rates(2.0)
+        assert rates[-1] / sum(rates[:-1]) == pytest.approx(3.0, rel=0.1)
+
+
 def test_alone_one_is_never_held() -> None:
     server = Shared([Client(Flow("a")), Client(Flow("b"), comes=1.0)])
     assert server.rates(0.9)[0] == pytest.approx(server.capacity, rel=0.03)
