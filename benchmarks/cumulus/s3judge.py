@@ -154,10 +154,12 @@ def load_lines(found: Found, _: Sequence[str]) -> Iterator[Line]:
 def replication_lines(found: Found, _: Sequence[str]) -> Iterator[Line]:
     """More servers."""
     rates = {count: found.median(f"replication-{count}", "mb_per_s") for count in (1, 2, 4, 8)}
+    busy = found.median("replication-8", "machine_busy")
     yield Line(
         "80 clients that follow redirections, servers behind 100 Mb/s each",
         [Figure("x one server, 8 servers", ratio(rates[8], rates[1]), 7.0, form="{:.2f}")],
-        ", ".join(f"{count}: {number(one)} MB/s" for count, one in rates.items()),
+        ", ".join(f"{count}: {number(one)} MB/s" for count, one in rates.items())
+        + f"; with 8 the machine that has all of them is busy at {number(busy, '{:.0%}')}",
     )
 
 

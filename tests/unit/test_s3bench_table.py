@@ -33,7 +33,8 @@ def all_cells(tmp_path: Path, effort: s3table.Effort = s3table.FULL) -> list[tab
 
 def rows_of(cell: table.Cell, run: int, rate: float = 100.0) -> dict[str, Any]:
     """A made-up result."""
-    names = ("up_mb_per_s", "down_mb_per_s", "p99_ms", "syncs_per_put", "complete_s", "put_per_s", "mb_per_s")
+    names = ["up_mb_per_s", "down_mb_per_s", "p99_ms", "syncs_per_put", "complete_s", "put_per_s", "mb_per_s"]
+    names += ["machine_busy"]
     small = [f"{op}_{what}" for op in ("get", "put", "list") for what in ("per_s", "p99_ms", "cpu_ms")]
     opened = [f"{op}_offered_per_s" for op in ("get", "put")]
     row: dict[str, Any] = dict.fromkeys([*names, *small, *opened, "bytes"], rate)
