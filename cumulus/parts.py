@@ -25,7 +25,7 @@ from cumulus.index.sqlite import SqliteIndex
 from cumulus.model import Versioning
 from cumulus.opening import open_index, open_store
 from cumulus.ops.jobs import Jobs, hash_waiting
-from cumulus.ops.names import ODD, is_plain
+from cumulus.ops.names import ODD, is_mark, is_plain
 from cumulus.ops.owners import Owners
 from cumulus.ops.rows import meta_of, row_of
 from cumulus.redirect import Balancer, HostsFile
@@ -111,6 +111,11 @@ def _gateway(config: Config, store: FileStore, index: Index, directory: Director
     return make_gateway(settings, store, index, directory, balancer=balancer, hops=hops)
 
 
+def _is_body(name: str) -> bool:
+    """Whether a storage name is that of a current object."""
+    return is_plain(name) or is_mark(name) or name.startswith(ODD)
+
+
 def take_in(store: FileStore, index: Index) -> int:
     """Finish what a crash interrupted: the storage puts itself right, and the index hears of what was
     published and may be missing from it. How many entries. Raises `StorageError`, `IndexFailure`."""
@@ -118,7 +123,7 @@ def take_in(store: FileStore, index: Index) -> int:
     for name, entry in store.recover():
         bucket = index.bucket(name)
         meta = None if bucket is None else meta_of(bucket, entry)
-        if bucket is None or meta is None or not (is_plain(entry.name) or entry.name.startswith(ODD)):
+        if bucket is None or meta is None or not _is_body(entry.name):
             continue
         keep = bucket.versioning is not Versioning.OFF
         batch.append(Put(row=row_of(bucket, entry, meta), keep=keep))

@@ -16,7 +16,7 @@ from cumulus.index.api import Put, Remove, Row
 from cumulus.model import Acl, Bucket, ObjectMeta, Versioning, encode_meta
 from cumulus.ops.conditions import NONE, Conditions
 from cumulus.ops.find import Found, find_or_none, name_for, stored_names
-from cumulus.ops.names import VERSIONS, first_name, odd_name, version_name
+from cumulus.ops.names import VERSIONS, odd_name, version_name
 from cumulus.ops.publish import drop_null, keep_version, keeps
 from cumulus.ops.rows import marker_row, meta_of, row_of
 from cumulus.ops.site import Site
@@ -67,7 +67,8 @@ def _delete_checked(site: Site, bucket: Bucket, key: str, owner: str, conditions
 def _remove_plain(site: Site, bucket: Bucket, key: str, found: Found | None) -> None:
     """The body under its name and the row; `found`: only if it is still that."""
     row = site.index.lookup(bucket.name, key)
-    name = name_for(key, row) if found is None else found.entry.name
+    mark = site.marks and (row is None or row.name == key)
+    name = name_for(key, row, mark=mark) if found is None else found.entry.name
     try:
         stamp = site.store.delete(bucket.name, name, None if found is None else found.entry.token)
     except (Missing, Taken, BadName):
@@ -177,8 +178,9 @@ def _promote(site: Site, bucket: Bucket, key: str) -> None:
         if meta is None:
             return
         data = encode_meta(meta)
+        name = name_for(key, None, mark=site.marks and not meta.size and not meta.parts)
         try:
-            entry = site.store.copy(stream, bucket.name, first_name(key), data, ABSENT)
+            entry = site.store.copy(stream, bucket.name, name, data, ABSENT)
         except Taken:
             entry = site.store.copy(stream, bucket.name, odd_name(key), data, ABSENT)
         except Changed:  # a new file came from outside meanwhile: that is current

@@ -16,7 +16,7 @@ from cumulus.errors import S3Error
 from cumulus.index.api import Change, Put, Remove, Row
 from cumulus.model import Bucket, ObjectMeta, Versioning, encode_meta
 from cumulus.ops.digest import digest_stream
-from cumulus.ops.names import VERSIONS, first_name, is_plain, version_name
+from cumulus.ops.names import VERSIONS, first_name, is_mark, is_plain, version_name
 from cumulus.ops.rows import meta_of, row_of
 from cumulus.ops.site import Site
 from cumulus.storage.api import (
@@ -85,9 +85,10 @@ def _reach(
             there = _attempt(bucket, name, get, entry)
             if there is not None and (version is None or there[1].version == version):
                 return there
-    if row is None and version == "null" and plain:  # a file made outside that is not in the index yet
+    marked = site.marks and version in (None, "null") and is_mark(key)
+    if row is None and (marked or (version == "null" and plain)):  # not in the index yet
         there = _attempt(bucket, key, get, entry)
-        if there is not None and there[1].version == "null":
+        if there is not None and (version is None or there[1].version == "null"):
             return there
     if row is not None and row.marker and version is not None:
         headers = [("x-amz-delete-marker", "true"), ("x-amz-version-id", row.version), ("Allow", "DELETE")]
@@ -201,8 +202,12 @@ def adopt(site: Site, bucket: Bucket, found: Found, meta: ObjectMeta | None = No
     return Found(entry, meta)
 
 
-def name_for(key: str, row: Row | None) -> str:
-    """The name under which a key is, or will be, published in storage that replaces in one step."""
-    if row is not None and not row.marker and row.name and not row.name.startswith(VERSIONS):
+def name_for(key: str, row: Row | None, *, mark: bool = False) -> str:
+    """The name under which a key is, or will be, published in storage that replaces in one step. `mark`: it
+    may be a directory."""
+    if mark and is_mark(key):
+        return key
+    known = row is not None and not row.marker and row.name and not row.name.startswith(VERSIONS)
+    if row is not None and known and not is_mark(row.name):
         return row.name
     return first_name(key)

@@ -60,6 +60,11 @@ def is_plain(key: str) -> bool:
     return True
 
 
+def is_mark(key: str) -> bool:
+    """Whether an empty object of that key can be a directory: "a/"."""
+    return key.endswith("/") and is_plain(key[:-1])
+
+
 def _digest(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 

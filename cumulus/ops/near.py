@@ -77,3 +77,4 @@ class NearSite(Site):
         self.region = site.region
         self.opaque_etags = site.opaque_etags
         self.atomic = site.atomic
+        self.marks = site.marks

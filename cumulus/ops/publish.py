@@ -19,7 +19,7 @@ from cumulus.index.api import Put, Remove, Reservation, Row
 from cumulus.model import Bucket, ObjectMeta, Versioning, encode_meta
 from cumulus.ops.conditions import NONE, Conditions
 from cumulus.ops.find import Found, adopt, find_or_none, name_for
-from cumulus.ops.names import VERSIONS, body_name, first_name, odd_name, version_name
+from cumulus.ops.names import VERSIONS, body_name, first_name, is_mark, odd_name, version_name
 from cumulus.ops.rows import row_of
 from cumulus.ops.site import Site
 from cumulus.storage.api import ABSENT, Changed, Entry, IfToken, Missing, Taken
@@ -49,7 +49,7 @@ def publish(site: Site, bucket: Bucket, plan: Plan) -> ObjectMeta:
     if bucket.versioning is Versioning.OFF and not plan.conditions and site.atomic:
         row = site.index.committed(bucket.name, meta.key)
         mark = site.store.mark()
-        entry = _place(plan, meta, name_for(meta.key, row), None)
+        entry = _place(plan, meta, name_for(meta.key, row, mark=_may_mark(site, meta)), None)
         _settle(site, plan, bucket, meta, entry, row, keep=False, mark=mark)
         return meta
     with site.lock(bucket.name, meta.key):
@@ -70,17 +70,28 @@ def _publish_over(site: Site, bucket: Bucket, plan: Plan, meta: ObjectMeta) -> N
     keep = keeps(bucket, found)
     if site.atomic:
         token: IfToken = ABSENT
-        name = name_for(meta.key, row)
+        mark = _may_mark(site, meta)
+        name = name_for(meta.key, row, mark=mark)
         if found is not None and not found.entry.name.startswith(VERSIONS):
             token = keep_version(site, bucket, found) if keep else found.entry.token
-            name = found.entry.name
+            if mark or not is_mark(found.entry.name):
+                name = found.entry.name
+            else:
+                token = ABSENT  # a directory becomes a file of another name
         entry = _place(plan, meta, name, token)
+        if found is not None and keep and is_mark(found.entry.name) and entry.name != found.entry.name:
+            site.remove(bucket.name, found.entry.name)
     else:
         entry = plan.place(body_name(), encode_meta(meta), None)
         if row is not None:
             entry = msgspec.structs.replace(entry, stamp=max(entry.stamp, row.stamp + 1))
     drop_null(site, bucket, meta.key, row)
     _settle(site, plan, bucket, meta, entry, row, keep=keep)
+
+
+def _may_mark(site: Site, meta: ObjectMeta) -> bool:
+    """Whether it may be a directory of the storage below."""
+    return site.marks and not meta.size and not meta.parts
 
 
 def keeps(bucket: Bucket, found: Found | None) -> bool:

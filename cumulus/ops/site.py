@@ -43,6 +43,7 @@ class Site:
         self.region = region
         self.opaque_etags = opaque_etags
         self.atomic = store.capabilities.atomic_replace
+        self.marks = self.atomic and store.capabilities.directories
         self.hashing = Hashing(hash_threads)
         self._locks = [threading.Lock() for _ in range(STRIPES)]
         self._discarded: deque[tuple[int, str, str]] = deque()

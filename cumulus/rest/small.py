@@ -60,7 +60,7 @@ class SmallPut(Joint):
 def small_put(request: Request, body: memoryview) -> SmallPut:
     """PutObject. Raises `NotNow` where it has to be done by itself, and `S3Error` as `put_object`."""
     size, most = declared(request), min(TOGETHER_MOST, request.settings.max_object)
-    if not together.fits(request.bucket) or size is None or size > most:
+    if not together.fits(request.bucket) or size is None or size > most or request.key.endswith("/"):
         raise NotNow("a PUT with more to it")
     meta = new_meta(request)
     if conditions(request.call.headers):

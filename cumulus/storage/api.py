@@ -7,6 +7,9 @@ above it, and reach it as plain names ("a/b.txt", ".cumulus/odd/<sha256>", ".cum
 All methods block and are called from several worker threads at once. Names are relative, "/"-separated,
 of non-empty segments other than "." and ".."; each segment at most 255 bytes of UTF-8. Errors are the
 classes here; `permanent` says whether trying again can help.
+
+With the capability `directories` a name may end in "/" where something is committed, copied, linked, read
+and removed (not opened for writing): it has no bytes, and `BadName` is raised for a body with some.
 """
 
 from __future__ import annotations
@@ -99,7 +102,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """What a backend can do. Without `atomic_replace` the floor above gives each body a name of its own;
     without `plain_names` people do not see keys as names below; `outside` says that others may change
     files behind our back (then listings are renewed by scans); `offsets`, that `open_range` and `join` are
-    there; `owners`, that `own_by` is; `together`, that `put_all` costs less than one by one."""
+    there; `owners`, that `own_by` is; `together`, that `put_all` costs less than one by one; `directories`,
+    that a name like "a/" is the directory below, with a record, beside names in it."""
 
     atomic_replace: bool
     plain_names: bool
@@ -111,6 +115,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     offsets: bool = False
     owners: bool = False
     together: bool = False
+    directories: bool = False
 
 
 class Whole(NamedTuple):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from file_stores import ease, get, listed, put, store
 
@@ -9,7 +11,9 @@ from cumulus.storage.api import (
     ABSENT,
     BadName,
     Changed,
+    Entry,
     FileStore,
+    IfToken,
     Missing,
     Taken,
 )
@@ -152,9 +156,7 @@ def test_many_names_come_in_pages(store: FileStore, ease: int) -> None:
     assert seen == names
 
 
-@pytest.mark.parametrize(
-    "name", ["", "/a", "a/", "a//b", "a/./b", "../a", "a/..", "x" * 256, "a\0", "\udc80"]
-)
+@pytest.mark.parametrize("name", ["", "/a", "/", "a//b", "a/./b", "../a", "a/..", "x" * 256, "a\0", "\udc80"])
 def test_impossible_names_are_refused_by_all(store: FileStore, name: str) -> None:
     """`BadName`, and nothing is made."""
     entry = put(store, "good")
@@ -172,6 +174,71 @@ def test_impossible_names_are_refused_by_all(store: FileStore, name: str) -> Non
             call()
     stream.close()
     assert listed(store) == ["good"]
+
+
+def test_a_name_with_a_slash_at_its_end_is_an_empty_directory_or_refused(store: FileStore) -> None:
+    """Nothing but a record, beside what is in the directory; a body with bytes is `BadName` everywhere."""
+    entry = put(store, "good")
+    stream = store.open_read("b", "good")
+    calls: list[Callable[[], object]] = [
+        lambda: store.open_write("b", "a/"),
+        lambda: store.copy(stream, "b", "a/", b""),
+        lambda: store.concat("b", [], "a/", b""),
+    ]
+    if not store.capabilities.directories:
+        calls += [
+            lambda: store.stat("b", "a/"),
+            lambda: store.delete("b", "a/"),
+            lambda: store.set_meta("b", "a/", b"", entry.token),
+            lambda: store.open_read("b", "a/"),
+        ]
+    for call in calls:
+        with pytest.raises(BadName):
+            call()
+    stream.close()
+    assert listed(store) == ["good"]
+
+
+def directory(store: FileStore, meta: bytes = b"m", if_token: IfToken = None) -> Entry:
+    """`d/` published."""
+    stream = store.open_write("b", "other", 0)
+    try:
+        return stream.commit(meta, if_token, "d/")
+    finally:
+        stream.close()
+
+
+def test_directories_are_names_where_they_can_be(store: FileStore) -> None:
+    """With conditions, and kept apart from what is in them."""
+    if not store.capabilities.directories:
+        return  # they are refused: the test above
+    first = directory(store, b"one", ABSENT)
+    put(store, "d/x")
+    assert store.stat("b", "d/") == first and first.meta == b"one" and first.size == 0
+    with pytest.raises(Changed):
+        directory(store, b"two", ABSENT)
+    second = directory(store, b"two", first.token)
+    assert second.stamp > first.stamp and second.token != first.token
+    with pytest.raises(Changed):
+        store.set_meta("b", "d/", b"three", first.token)
+    third = store.set_meta("b", "d/", b"three", second.token)
+    assert listed(store) == ["d/", "d/x"] and listed(store, after="d/") == ["d/x"]
+    assert listed(store, prefix="d/", limit=1) == ["d/"] and listed(store, prefix="d/x") == ["d/x"]
+    with pytest.raises(Changed):
+        store.open_read("b", "d/", second.token)
+    stream = store.open_read("b", "d/", third.token)
+    assert stream.read_at(0, 10) == b"" and stream.entry.meta == b"three"
+    copied = store.copy(stream, "b", "e/", b"copy")
+    assert store.copy(stream, "b", "file", b"copy").size == 0 and copied.meta == b"copy"
+    stream.close()
+    with pytest.raises(Changed):
+        store.delete("b", "d/", second.token)
+    assert store.delete("b", "d/", third.token) > third.stamp
+    with pytest.raises(Missing):
+        store.delete("b", "d/")
+    with pytest.raises(Missing):
+        store.set_meta("b", "d/", b"x", third.token)
+    assert listed(store) == ["d/x", "e/", "file"]
 
 
 @pytest.mark.parametrize("name", ["é" * 127, "x" * 255, "ä\nb\t", "%2e", "a b+c", "\\", "'; DROP TABLE"])

@@ -51,8 +51,9 @@ def _counted(name: str) -> Callable[..., object]:
 
 
 CHANGES = (
-    "create", "write", "truncate", "reserve", "copy", "set_times", "set_xattr", "drop_xattr", "set_owner",
-    "set_mode", "rename", "link", "unlink", "make_dir", "remove_dir", "sync", "sync_data", "sync_all",
+    "create", "write", "truncate", "reserve", "copy", "set_times", "set_xattr", "drop_xattr",
+    "mark", "unmark", "set_owner", "set_mode", "rename", "link", "unlink", "make_dir", "remove_dir", "sync",
+    "sync_data", "sync_all",
 )  # fmt: skip
 for _name in CHANGES:
     setattr(Faulty, _name, _counted(_name))
@@ -60,6 +61,9 @@ for _name in CHANGES:
 
 class NoXattr(Faulty):
     """A file system without extended attributes."""
+
+    def mark(self, fd: int, value: bytes) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
     def set_xattr(self, fd: int, value: bytes) -> None:
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 XATTR: Final = "user.cumulus"
+MARK_XATTR: Final = "user.cumulus.mark"  # of a directory that is an object
 _KEEP_SIZE: Final = 1  # fallocate(2): FALLOC_FL_KEEP_SIZE
 _START_WRITE: Final = 2  # sync_file_range(2): SYNC_FILE_RANGE_WRITE
 _NOT_HERE: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EXDEV, errno.EPERM)
@@ -94,6 +95,14 @@ class Files:
     def drop_xattr(self, fd: int) -> None:
         """Take it away."""
         os.removexattr(fd, XATTR)
+
+    def mark(self, fd: int, value: bytes) -> None:
+        """The mark of a directory."""
+        os.setxattr(fd, MARK_XATTR, value)
+
+    def unmark(self, fd: int) -> None:
+        """Take it away."""
+        os.removexattr(fd, MARK_XATTR)
 
     def set_owner(self, fd: int, uid: int, gid: int) -> None:
         """fchown(2)."""

@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from cumulus.backends.posix import bodies
+from cumulus.backends.posix import bodies, marks
 from cumulus.backends.posix.errors import storage_error
 from cumulus.backends.posix.meta import entry_of
 from cumulus.backends.posix.paths import PRIVATE, Directory, Root
@@ -81,6 +81,10 @@ class Listing:
             except OSError:
                 continue  # gone meanwhile, or closed to us: what cannot be read is not listed
             try:
+                if full > after and full.startswith(prefix):
+                    marked = marks.entry_at(root, full, inner)
+                    if marked:
+                        yield marked
                 yield from self._walk(root, inner, full, after, prefix)
             finally:
                 os.close(inner)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import os
 import stat
@@ -19,7 +20,7 @@ from typing import Final
 
 from cumulus.backends.posix import now
 from cumulus.backends.posix.errors import storage_error, translated
-from cumulus.backends.posix.files import XATTR, Files
+from cumulus.backends.posix.files import MARK_XATTR, XATTR, Files
 from cumulus.storage.api import INTERNAL, BadName, Missing, Taken
 from cumulus.storage.names import check_bucket, check_name
 
@@ -232,20 +233,53 @@ def _has(fd: int, name: str) -> bool:
     return True
 
 
+def meta_file(name: str, inode: int) -> str:
+    """The name in `.cumulus/meta` of a sidecar."""
+    return f"{hashlib.sha256(name.encode()).hexdigest()[:32]}-{inode:x}"
+
+
+def _remove_unmarked(root: Root, above: int, path: Sequence[str], files: Files) -> bool:
+    """Remove a directory of ours if it is empty and no object. Raises `OSError`."""
+    if not _is_ours(root, above, path):
+        return False
+    made = _readable(above, path[-1])
+    try:
+        try:
+            fcntl.flock(made, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False  # somebody is about to mark it
+        except OSError:
+            pass  # a file system that locks no directories
+        inode = os.fstat(made).st_ino
+        if _has_mark(root, made, "/".join(path) + "/", inode):
+            return False
+        files.remove_dir(above, path[-1])
+        with contextlib.suppress(FileNotFoundError):
+            files.unlink(root.meta, _mark_name(path, inode))
+    finally:
+        os.close(made)
+    return True
+
+
+def _has_mark(root: Root, fd: int, name: str, inode: int) -> bool:
+    try:
+        os.getxattr(fd, MARK_XATTR)
+    except OSError:
+        return root.has_meta and _has(root.meta, meta_file(name, inode))
+    return True
+
+
 def prune(root: Root, segments: Sequence[str], files: Files) -> None:
-    """Remove the directories above a removed name that are empty now and that we made."""
+    """Remove the directories above a removed name that are empty now, made by us, and no objects."""
     for depth in range(len(segments) - 1, 0, -1):
         path = segments[:depth]
         if path[0] == INTERNAL and depth == 1:
             return
         try:
             with _walk(root, path, depth - 1) as above:
-                inode = os.stat(path[-1], dir_fd=above.fd, follow_symlinks=False).st_ino
-                if not _is_ours(root, above.fd, path):
+                os.stat(path[-1], dir_fd=above.fd, follow_symlinks=False)
+                if not _remove_unmarked(root, above.fd, path, files):
                     return
-                files.remove_dir(above.fd, path[-1])
-                with contextlib.suppress(FileNotFoundError):
-                    files.unlink(root.meta, _mark_name(path, inode))
         except FileNotFoundError:
             continue  # never made, or gone already
         except OSError:  # not empty; and a directory too many harms nobody

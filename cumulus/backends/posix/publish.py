@@ -21,6 +21,7 @@ from cumulus.backends.posix.errors import translated
 from cumulus.backends.posix.files import Files
 from cumulus.backends.posix.journal import Generation, Journal
 from cumulus.backends.posix.locks import Locks, Stripe
+from cumulus.backends.posix.marks import Marks
 from cumulus.backends.posix.meta import Record, entry_of, token_of
 from cumulus.backends.posix.paths import Directory, Root
 from cumulus.backends.posix.records import PUT, REMOVAL, VOID, Change
@@ -55,6 +56,7 @@ class Publisher:
         self._locks = locks
         self._journal = journal
         self._sync = sync
+        self.marks = Marks(files, locks, journal, sync)
         self.owner_of: Callable[[bytes], tuple[int, int] | None] = lambda _: None
 
     # a new body

@@ -16,7 +16,7 @@ import stat
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from cumulus.backends.posix import bodies, paths, records, sidecar
+from cumulus.backends.posix import bodies, marks, paths, records, sidecar
 from cumulus.backends.posix.bodies import Draft
 from cumulus.backends.posix.errors import translated
 from cumulus.backends.posix.files import Files
@@ -242,6 +242,8 @@ class Recovery:
     def _entry(self, bucket: str, name: str) -> Entry | None:
         try:
             root = self._buckets.root(bucket)
+            if marks.is_directory(name):
+                return marks.stat(root, name)
             segments = paths.split(name)
             with paths.open_parent(root, segments) as parent:
                 fd = bodies.open_body(parent, segments[-1], name)

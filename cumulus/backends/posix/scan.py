@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
-from cumulus.backends.posix import paths, sidecar
+from cumulus.backends.posix import marks, paths, sidecar
 from cumulus.backends.posix.errors import storage_error, translated
 from cumulus.backends.posix.listing import STEP, entry_at, is_utf8
 from cumulus.backends.posix.meta import token_of
@@ -32,7 +32,7 @@ def walk(root: Root, limit: int) -> Iterator[list[str]]:
     """As `FileStore.walk`, some `limit` names at a time."""
     held: list[str] = []
     try:
-        for names in _below(root.fd, ""):
+        for names in _below(root, root.fd, ""):
             held += names
             while len(held) >= limit:
                 yield held[:limit]
@@ -43,7 +43,7 @@ def walk(root: Root, limit: int) -> Iterator[list[str]]:
         yield held
 
 
-def _below(fd: int, path: str) -> Iterator[list[str]]:
+def _below(root: Root, fd: int, path: str) -> Iterator[list[str]]:
     """Names below the directory `path` ("" or ending in "/"), which is open. What cannot be opened is left
     out."""
     for names in _sorted(fd):
@@ -62,7 +62,9 @@ def _below(fd: int, path: str) -> Iterator[list[str]]:
                 if plain:
                     yield plain
                     plain = []
-                yield from _below(inner, path + name)
+                if marks.is_marked(root, path + name, inner):
+                    yield [path + name]
+                yield from _below(root, inner, path + name)
             finally:
                 os.close(inner)
         if plain:
@@ -135,7 +137,11 @@ def look(root: Root, names: Sequence[str], known: Mapping[str, Token]) -> dict[s
                     inside = name[:start]
                 last = name[start:]
                 token = known.get(name)
-                if token is None or token != _token(directory.fd, last):
+                if not last:
+                    marked = marks.entry_in(root, name, directory.fd)
+                    if marked is None or marked.token != token:
+                        found[name] = marked
+                elif token is None or token != _token(directory.fd, last):
                     found[name] = entry_at(root, directory.fd, name, last, bare_before)
         finally:
             if directory is not None:

@@ -8,7 +8,6 @@ meta, the name (u16 length, UTF-8), the meta, CRC-32 of all before it.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import secrets
 import struct
@@ -19,7 +18,7 @@ from typing import Final
 from cumulus.backends.posix import meta as metas
 from cumulus.backends.posix.files import Files
 from cumulus.backends.posix.meta import Record
-from cumulus.backends.posix.paths import FILE_MODE, MARK, Root
+from cumulus.backends.posix.paths import FILE_MODE, MARK, Root, meta_file
 
 _HEAD: Final = len(metas.encode(Record(0, 0, 0, 0, b"")))
 _LENGTH: Final = struct.Struct("<H")
@@ -30,7 +29,7 @@ _SETTLED_NS: Final = 100_000_000  # a younger mtime may stay the same over the n
 
 def path_of(name: str, inode: int) -> str:
     """Its name in `.cumulus/meta`."""
-    return f"{hashlib.sha256(name.encode()).hexdigest()[:32]}-{inode:x}"
+    return meta_file(name, inode)
 
 
 def write(root: Root, name: str, record: Record, files: Files, sync: bool) -> None:

@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from cumulus.backends.posix import bodies, now, paths, scan, sidecar
+from cumulus.backends.posix import bodies, marks, now, paths, scan, sidecar
 from cumulus.backends.posix.errors import translated
 from cumulus.backends.posix.files import Files
 from cumulus.backends.posix.journal import Journal
@@ -23,6 +23,7 @@ from cumulus.backends.posix.ranges import Filled, Ranges
 from cumulus.backends.posix.recovery import Recovery
 from cumulus.backends.posix.streams import Reader, Writer, check_copied
 from cumulus.storage.api import (
+    ABSENT,
     INTERNAL,
     Capabilities,
     Changed,
@@ -35,6 +36,7 @@ from cumulus.storage.api import (
     Piece,
     RangeStream,
     StorageError,
+    Taken,
     Token,
     Whole,
 )
@@ -53,6 +55,7 @@ class PosixStore(FileStore):
         offsets=True,
         owners=True,
         together=True,
+        directories=True,
     )
 
     def __init__(self, path: str, *, fsync: bool = True, files: Files | None = None) -> None:
@@ -109,6 +112,8 @@ class PosixStore(FileStore):
         return scan.look(self._buckets.root(bucket), names, known)
 
     def stat(self, bucket: str, name: str) -> Entry:
+        if marks.is_directory(name):
+            return marks.stat(self._buckets.root(bucket), name)
         root, fd = self._open(bucket, name)
         try:
             with translated(f"{bucket}/{name}"):
@@ -125,24 +130,46 @@ class PosixStore(FileStore):
     # changes
 
     def delete(self, bucket: str, name: str, if_token: Token | None = None) -> int:
+        if marks.is_directory(name):
+            return self._publisher.marks.remove(self._buckets.root(bucket), name, if_token)
         paths.split(name)
         return self._publisher.remove(self._buckets.root(bucket), name, if_token)
 
     def set_meta(self, bucket: str, name: str, meta: bytes, if_token: Token) -> Entry:
+        if marks.is_directory(name):
+            return self._publisher.marks.set_meta(self._buckets.root(bucket), name, bytes(meta), if_token)
         paths.split(name)
         return self._publisher.set_meta(self._buckets.root(bucket), name, bytes(meta), if_token)
 
     def link(self, bucket: str, name: str, to: str) -> Entry:
+        if marks.is_directory(name):
+            return self._keep_mark(bucket, name, to)
         return self._publisher.link(self._buckets.root(bucket), name, to)
+
+    def _keep_mark(self, bucket: str, name: str, to: str) -> Entry:
+        """A directory has no second name: its record gets an empty file of that name."""
+        entry = self.stat(bucket, name)
+        stream = self._writer(bucket, to, 0)
+        try:
+            stream.commit(entry.meta or b"", ABSENT)
+        except Changed as there:
+            raise Taken(str(there)) from None
+        finally:
+            stream.close()
+        return entry
 
     def copy(
         self, source: ObjectStream, bucket: str, name: str, meta: bytes, if_token: IfToken = None
     ) -> Entry:
-        if not isinstance(source, Reader):
+        if not isinstance(source, Reader | marks.Reader):
             raise StorageError("only an open object of this store can be copied")
+        if marks.is_directory(name):
+            root, size = self._buckets.root(bucket), source.entry.size
+            return self._publisher.marks.publish(root, name, size, bytes(meta), if_token)
         stream = self._writer(bucket, name, None)  # nothing reserved: blocks may be shared
         try:
-            _add(stream, source, 0, source.entry.size, source.entry.size <= SMALL)
+            if isinstance(source, Reader) and source.entry.size:
+                _add(stream, source, 0, source.entry.size, source.entry.size <= SMALL)
             return stream.commit(bytes(meta), if_token)
         finally:
             stream.close()
@@ -239,6 +266,11 @@ class PosixStore(FileStore):
     # streams
 
     def open_read(self, bucket: str, name: str, token: Token | None = None) -> ObjectStream:
+        if marks.is_directory(name):
+            entry = self.stat(bucket, name)
+            if token is not None and token != entry.token:
+                raise Changed(f"{name!r} is not what it was")
+            return marks.Reader(entry)
         return self._reader(bucket, name, token)
 
     def _reader(self, bucket: str, name: str, token: Token | None) -> Reader:
@@ -254,6 +286,8 @@ class PosixStore(FileStore):
         return Reader(fd, entry)
 
     def open_now(self, bucket: str, name: str) -> ObjectStream | None:
+        if marks.is_directory(name):
+            return None
         paths.split(name)
         root = self._buckets.root_now(bucket)
         found = None if root is None else now.open_file(root.fd, name)
@@ -327,7 +361,7 @@ class PosixStore(FileStore):
             return False
         name, record = found
         try:
-            segments = paths.split(name)
+            segments = paths.split(name.removesuffix("/"))
             with paths.open_parent(root, segments) as parent:
                 status = bodies.look(parent, segments[-1])
         except StorageError:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from cumulus.backends.posix import now, paths
+from cumulus.backends.posix import marks, now, paths
 from cumulus.backends.posix.bodies import Draft
 from cumulus.backends.posix.errors import translated
 from cumulus.backends.posix.files import Files
@@ -147,6 +147,8 @@ class Writer(ObjectStream):
     def commit(self, meta: bytes, if_token: IfToken = None, name: str = "") -> Entry:
         held = self._open_held()
         name = name or self._name
+        if marks.is_directory(name):
+            return self._commit_mark(name, bytes(meta), if_token)
         paths.split(name)
         if self._draft is None:
             self._draft = self._new_draft(held)
@@ -160,6 +162,12 @@ class Writer(ObjectStream):
         self._held = None
         self._draft = None
         draft.close()
+        return entry
+
+    def _commit_mark(self, name: str, meta: bytes, if_token: IfToken) -> Entry:
+        size = len(self._open_held()) if self._draft is None else self._draft.size
+        entry = self._publisher.marks.publish(self._root, name, size, meta, if_token)
+        self.abort()
         return entry
 
     def abort(self) -> None:
