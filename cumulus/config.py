@@ -199,6 +199,10 @@ class Log(Section, frozen=True, kw_only=True):
     access: Annotated[
         str, Meta(description="File of one JSON line a request, opened anew on SIGHUP; empty = none.")
     ] = ""
+    audit: Annotated[
+        str,
+        Meta(description="File of one JSON line a change by commands and the admin page; empty = none."),
+    ] = "audit.log"
 
 
 class Config(Section, frozen=True, kw_only=True):

@@ -210,3 +210,18 @@ def set_limits(
     changed = msgspec.structs.replace(quota_of(admin, scope, name), **limits)
     admin.set_quota(changed)
     return changed
+
+
+def limits_text(quota: Quota) -> str:
+    """One line, as it is told and recorded."""
+    limits = [
+        f"{kind} {number:,} {unit}"
+        for kind, unit, number in (
+            ("hard", "bytes", quota.hard_bytes),
+            ("hard", "objects", quota.hard_objects),
+            ("soft", "bytes", quota.soft_bytes),
+            ("soft", "objects", quota.soft_objects),
+        )
+        if number
+    ]
+    return f"quota of {quota.scope} {quota.name}: {', '.join(limits) or 'none'}"

@@ -98,7 +98,7 @@ def bucket_add(shared: Shared, name: str, owner: str, path: str) -> None:
             raise
         done = take_in(index, directory, store, made)
     files = f" with {done.renewed} files" if done.renewed else ""
-    shared.done(
+    shared.changed(
         f"bucket {name} of {user.name} added{files}",
         name=name,
         owner=user.name,
@@ -202,7 +202,7 @@ def bucket_rescan(shared: Shared, name: str) -> None:
     """
     with opened(shared) as (index, directory, store):
         done = take_in(index, directory, store, find(index, name))
-    shared.done(
+    shared.changed(
         f"{name}: {done.renewed} new or changed, {done.gone} gone",
         name=name,
         renewed=done.renewed,
@@ -225,7 +225,7 @@ def bucket_chown(shared: Shared, name: str, user: str) -> None:
     with opened(shared) as (index, directory, store):
         to = find_user(directory, user)
         count = data.give(index, store, find(index, name), to)
-    shared.done(
+    shared.changed(
         f"bucket {name} is {to.name}'s now, with {count} objects", name=name, owner=to.name, objects=count
     )
 
@@ -247,7 +247,7 @@ def bucket_remove(shared: Shared, name: str, delete_data: bool) -> None:
         count = data.delete(index, store, name) if delete_data else 0
         if not delete_data:
             _remove_empty(index, directory, store, found)
-    shared.done(f"bucket {name} removed, {count} objects deleted", name=name, objects=count)
+    shared.changed(f"bucket {name} removed, {count} objects deleted", name=name, objects=count)
 
 
 def _remove_empty(index: Index, directory: Directory, store: FileStore, found: Bucket) -> None:

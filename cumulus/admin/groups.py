@@ -35,7 +35,7 @@ def group_add(shared: Shared, name: str, weight: int) -> None:
     """
     with shared.admin() as admin:
         accounts.add_group(admin, name, weight)
-    shared.done(f"group {name} added", name=name, weight=weight)
+    shared.changed(f"group {name} added", name=name, weight=weight)
 
 
 @group.command("change")
@@ -52,7 +52,7 @@ def group_change(shared: Shared, name: str, weight: int) -> None:
     """
     with shared.admin() as admin:
         accounts.change_group(admin, name, weight)
-    shared.done(f"group {name} has the weight {weight} now", name=name, weight=weight)
+    shared.changed(f"group {name} has the weight {weight} now", name=name, weight=weight)
 
 
 @group.command("list")
@@ -87,7 +87,7 @@ def group_remove(shared: Shared, name: str) -> None:
     """
     with shared.admin() as admin:
         admin.remove_group(name)
-    shared.done(f"group {name} removed", name=name)
+    shared.changed(f"group {name} removed", name=name)
 
 
 @group.command("member")
@@ -111,4 +111,4 @@ def group_member(shared: Shared, name: str, joins: tuple[str, ...], leaves: tupl
         for one in leaves:
             admin.leave(name, one)
         members = next(found.members for found in admin.groups() if found.name == name)
-    shared.done(f"members of {name}: {', '.join(members) or 'none'}", name=name, members=members)
+    shared.changed(f"members of {name}: {', '.join(members) or 'none'}", name=name, members=members)

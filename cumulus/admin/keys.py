@@ -73,7 +73,9 @@ class Told:
 def tell_key(
     shared: Shared, config: Config, made: Credential, told: Told, text: str, /, **fields: object
 ) -> None:
-    """Print a new key; the secret once, or into a file. Raises `LocalIO`."""
+    """Print a new key; the secret once, or into a file. Raises `LocalIO`. The audit log gets the text and the
+    access key."""
+    shared.audit(config, f"{text}, with the key {made.access_key}")
     if told.secret_to:
         write_private(Path(told.secret_to), told.text(config, made))
         key = {"access_key": made.access_key, "secret_key_file": told.secret_to}
@@ -185,7 +187,7 @@ def key_remove(shared: Shared, access_key: str) -> None:
     """
     with shared.admin() as admin:
         admin.remove_key(access_key)
-    shared.done(f"key {access_key} removed", access_key=access_key)
+    shared.changed(f"key {access_key} removed", access_key=access_key)
 
 
 @key.command("expire")
@@ -203,7 +205,7 @@ def key_expire(shared: Shared, access_key: str, when: str) -> None:
     with shared.admin() as admin:
         at_ns = accounts.expire_key(admin, access_key, when)
     expires = at_ns / 10**9 if at_ns else None
-    shared.done(f"key {access_key} expires: {time_text(at_ns)}", access_key=access_key, expires=expires)
+    shared.changed(f"key {access_key} expires: {time_text(at_ns)}", access_key=access_key, expires=expires)
 
 
 @key.command("rotate")
@@ -220,4 +222,4 @@ def key_rotate(shared: Shared) -> None:
     path = shared.config().secret_key
     with shared.admin() as admin:
         count = admin.rotate()
-    shared.done(f"{count} secrets are sealed with a new key in {path}", sealed=count, file=str(path))
+    shared.changed(f"{count} secrets are sealed with a new key in {path}", sealed=count, file=str(path))

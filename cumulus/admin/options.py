@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import click
 
+from cumulus import audit
 from cumulus.config import Config, environment, find_config
 from sector.cli import render
 from sector.cli.program import json_option, stored_option, with_options
-from sector.errors import SectorError
+from sector.errors import LocalIO, SectorError
 
 if TYPE_CHECKING:
     from cumulus.index.admin import SqlAdmin
@@ -83,6 +84,21 @@ class Shared:
             yield made
         finally:
             made.close()
+
+    def audit(self, config: Config, what: str) -> None:
+        """A line in the audit log, if the settings name one; that it cannot be written is told, the change
+        is made."""
+        if config.log.audit:
+            try:
+                audit.note(config.file(config.log.audit), audit.account(), audit.COMMAND, what)
+            except LocalIO as bad:
+                render.say(f"the change is made, but not recorded: {bad.message}")
+
+    def changed(self, text: str, /, *, how: str = "", **fields: object) -> None:
+        """What a command prints that has changed something, as `done`; the audit log gets the same line, with
+        `how` behind it."""
+        self.audit(self.config(), f"{text}: {how}" if how else text)
+        self.done(text, **fields)
 
     def done(self, text: str, **fields: object) -> None:
         """What a changing command prints: a line, or an object with --json."""

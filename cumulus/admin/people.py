@@ -167,7 +167,7 @@ def user_rename(shared: Shared, name: str, new_name: str) -> None:
     """
     with shared.admin() as admin:
         changed = accounts.change_user(admin, name, new_name=new_name)
-    shared.done(f"user {name} is {new_name} now", name=new_name, id=changed.id)
+    shared.changed(f"user {name} is {new_name} now", name=new_name, id=changed.id)
 
 
 @user.command("change")
@@ -207,7 +207,12 @@ def user_change(
             weight=weight,
             unix_user=unix_user,
         )
-    shared.done(f"user {changed.name} changed", **user_fields(changed))
+    given = {
+        "email": email, "display": display, "administrator": admin_flag, "enabled": enabled,
+        "weight": weight, "unix user": unix_user,
+    }  # fmt: skip
+    how = ", ".join(f"{label} {value!r}" for label, value in given.items() if value is not None)
+    shared.changed(f"user {changed.name} changed", how=how, **user_fields(changed))
 
 
 @user.command("remove")
@@ -235,4 +240,6 @@ def user_remove(shared: Shared, name: str, give_to: str | None, delete_data: boo
     count = gone.buckets
     buckets = f"{count} bucket{'s' * (count != 1)}"
     what = "" if not count else f", {buckets} {'given to ' + gone.heir.name if gone.heir else 'deleted'}"
-    shared.done(f"user {gone.user.name} removed{what}", name=gone.user.name, id=gone.user.id, buckets=count)
+    shared.changed(
+        f"user {gone.user.name} removed{what}", name=gone.user.name, id=gone.user.id, buckets=count
+    )

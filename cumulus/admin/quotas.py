@@ -76,7 +76,8 @@ def quota_set(
     if grace and not soft:
         raise UsageError("--grace belongs to --soft", hint="add --soft")
     with shared.admin() as admin:
-        accounts.set_limits(admin, scope, whose, size=size, objects=objects, soft=soft, grace=grace)
+        changed = accounts.set_limits(admin, scope, whose, size=size, objects=objects, soft=soft, grace=grace)
+    shared.audit(shared.config(), accounts.limits_text(changed))
     _show(shared, scope, whose)
 
 
@@ -96,7 +97,7 @@ def quota_clear(shared: Shared, name: str | None, group: str | None, bucket: str
     scope, whose = scope_of(name, group, bucket)
     with shared.admin() as admin:
         admin.set_quota(Quota(scope=scope, name=whose))
-    shared.done(f"{scope} {whose} has no quota", scope=scope, name=whose)
+    shared.changed(f"{scope} {whose} has no quota", scope=scope, name=whose)
 
 
 @quota.command("show")

@@ -194,17 +194,7 @@ def _limits(view: View, form: dict[str, str], scope: Scope, name: str) -> str:
         soft=soft == "soft",
         grace=form.get("grace", "").strip() or None,
     )
-    limits = [
-        f"{kind} {number:,} {unit}"
-        for kind, unit, number in (
-            ("hard", "bytes", changed.hard_bytes),
-            ("hard", "objects", changed.hard_objects),
-            ("soft", "bytes", changed.soft_bytes),
-            ("soft", "objects", changed.soft_objects),
-        )
-        if number
-    ]
-    return f"quota of {scope} {changed.name}: {', '.join(limits) or 'none'}"
+    return accounts.limits_text(changed)
 
 
 def user_quota(view: View, form: dict[str, str], user: str) -> Changed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -13,6 +14,7 @@ from twisted.logger import Logger
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request
 
+from cumulus.audit import note
 from cumulus.config import Config
 from cumulus.http.pool import Failed, Pool
 from cumulus.index.api import IndexFailure
@@ -52,9 +54,14 @@ def page_url(config: Config) -> str:
     return f"{'https' if config.admin.cert else 'http'}://{host}:{config.admin.port}/"
 
 
-def audit(who: str, peer: str, what: str) -> None:
-    """A line of the service's log for a login, a refusal, a change."""
+def audit(path: Path | None, who: str, peer: str, what: str) -> None:
+    """A line of the service's log for a login, a refusal, a change, and of the audit log at `path`."""
     audit_log.info("{who} at {peer}: {what}", who=who or "nobody", peer=peer, what=what)
+    if path is not None:
+        try:
+            note(path, who, peer, what)
+        except LocalIO as bad:
+            log.error("a line is missing in {why}", why=bad.message)
 
 
 class AdminPage(Resource):
@@ -151,5 +158,6 @@ def make_page(
         admin = None if config.auth.source == "file" else open_admin(config)
     except IndexFailure as bad:
         raise LocalIO(str(bad)) from bad
-    held = Held(config, site.index, site.directory, site.store, admin, processes, audit)
+    told = partial(audit, config.file(config.log.audit) if config.log.audit else None)
+    held = Held(config, site.index, site.directory, site.store, admin, processes, told)
     return AdminPage(App(held), reactor, admin.close if admin is not None else lambda: None)

@@ -1,0 +1,75 @@
+"""The audit log: each change by a command is a line of it, with who and what, and no secret."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+from cumulus_commands import Commands
+
+from cumulus import audit
+from sector.errors import LocalIO
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Commands:
+    """A new Cumulus."""
+    for name in ("CUMULUS_DIR", "CUMULUS_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    made = Commands(capsys, tmp_path / "cloud")
+    made("init", str(made.dir))
+    return made
+
+
+def test_commands_that_change_something_are_recorded(run: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In order, each with what it did; those that only look are not."""
+    monkeypatch.setenv("SUDO_USER", "eva")
+    key = run.json("user", "add", "alice")
+    run("user", "list")
+    run("user", "change", "alice", "--disable", "--weight", "3")
+    run("group", "add", "lab", "--weight", "2")
+    run("group", "member", "lab", "--add", "alice")
+    run("quota", "set", "alice", "--bytes", "10G", "--objects", "5")
+    run("quota", "clear", "alice")
+    second = run.json("key", "add", "alice")
+    run("key", "expire", second["access_key"], "now")
+    run("user", "change", "none", "--disable", status=1)
+    run("user", "remove", "alice")
+    path = run.dir / "audit.log"
+    text = path.read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    whats = [line["what"] for line in lines]
+    assert whats[1:7] == [
+        f"user alice added, with the key {key['access_key']}",
+        "user alice changed: enabled False, weight 3",
+        "group lab added",
+        "members of lab: alice",
+        "quota of user alice: hard 10,000,000,000 bytes, hard 5 objects",
+        "user alice has no quota",
+    ]
+    assert second["access_key"] in whats[7] and "expires" in whats[8] and whats[-1] == "user alice removed"
+    assert len(lines) == 10 and all(line["at"] == "command" for line in lines)
+    assert lines[-1]["who"].endswith("(sudo by eva)") and lines[0]["time"] <= lines[-1]["time"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert key["secret_key"] not in text and second["secret_key"] not in text
+
+
+def test_a_change_that_cannot_be_recorded_is_made_and_told(run: Commands) -> None:
+    """And where no file is named, nothing is said."""
+    (run.dir / "audit.log").unlink()
+    (run.dir / "audit.log").mkdir()
+    run("group", "add", "lab")
+    assert "made, but not recorded: the audit log" in run.err
+    assert [one["name"] for one in run.json("group", "list")] == ["lab"]
+    (run.dir / "cumulus.toml").write_text('[log]\naudit = ""\n')
+    run("group", "add", "ops")
+    assert not run.err
+
+
+def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "other")
+    with pytest.raises(LocalIO):
+        audit.note(tmp_path / "link", "eva", audit.COMMAND, "x")
+    assert not (tmp_path / "other").exists()
