@@ -8,6 +8,7 @@ from typing import Protocol
 
 from cumulus.http.chunked import ChunkedDecoder
 from cumulus.http.settings import BUFFER, FIRST_BUFFER
+from cumulus.http.stretch import Stretch
 
 _NOWHERE = memoryview(b"")
 
@@ -43,6 +44,7 @@ class Intake:
         self._held = True  # the owner does not want a buffer now
         self._writing: bytearray | None = None
         self._written: bytearray | None = None  # its taker is done with it when it has had the next one
+        self._lent: Stretch | None = None
         self._dropping = False
         self._copying = False
         self._handed_last = False
@@ -145,11 +147,45 @@ class Intake:
 
     def free(self) -> None:
         """The buffer that was handed over is written, and the one before it is done with."""
-        self._spare, self._written, self._writing = self._written, self._writing, None
+        if self._writing is not None:
+            self._spare, self._written, self._writing = self._written, self._writing, None
         self._held = False
         self._hand_over()
         self._refill()
         self._resume()
+
+    def lend(self, budget: int) -> Stretch | None:
+        """While the owner has a buffer: what a thread needs that writes it and goes on by itself for about
+        `budget` bytes, when the body is plain and there is more to come. The connection is not read until
+        `give_back`."""
+        left, buffer = self.left, self._writing
+        if not (self.direct and left and budget > BUFFER and buffer is not None and self._buffer is None):
+            return None
+        if left < BUFFER or len(buffer) < BUFFER:  # nearly over, or not known to be fast
+            return None
+        stretch = Stretch(buffer, BUFFER, self._written, self._spare, left, budget)
+        self._writing = self._written = self._spare = None
+        if not self.paused:
+            self.paused = True
+            self._owner.body_pause(True)
+        self._lent = stretch
+        return stretch
+
+    def give_back(self) -> int:
+        """The thread has ended: what it received counts. How many bytes it wrote besides the buffer that it
+        was given; `free` or `discard` goes on."""
+        stretch, self._lent = self._lent, None
+        if stretch is None:
+            return 0
+        self.received += stretch.received
+        self._placed += stretch.received
+        if not self._dropping:
+            self._buffer, self._fill = stretch.buffer, stretch.fill
+            self._written, self._spare = stretch.previous, stretch.spare
+        self.over = self.received == self._length
+        if self.over:
+            self._owner.body_over(b"")
+        return stretch.written
 
     def discard(self) -> None:
         """Nobody wants the rest."""
@@ -191,6 +227,6 @@ class Intake:
 
     def _resume(self) -> None:
         full = self._full()
-        if self.paused and not full:
+        if self.paused and not full and self._lent is None:
             self.paused = False
             self._owner.body_pause(False)

@@ -7,6 +7,7 @@ producer of the transport a channel begins nothing while the client takes no rep
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.interfaces import ISSLTransport, ITCPTransport
@@ -173,6 +174,20 @@ class S3Channel(Protocol):
         """Who takes the connection's bytes in buffers of its own; nothing changes with TLS."""
         if self._tcp is not None and not self.secure:
             self._tcp.taker = taker
+
+    @property
+    def lends(self) -> bool:
+        """Whether `lend_socket` may be asked: not with TLS."""
+        return self._tcp is not None and not self.secure and bool(self._tcp.connected)
+
+    def lend_socket(self) -> int:
+        """Another descriptor of the connection, for a thread that reads from it while nobody else does and
+        closes it; -1: there are too many open."""
+        assert self._tcp is not None
+        try:
+            return os.dup(self._tcp.fileno())
+        except OSError:
+            return -1
 
     def pause_reading(self, paused: bool) -> None:
         """Read no more, or again."""

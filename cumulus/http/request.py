@@ -22,7 +22,7 @@ from cumulus.http.head import Head
 from cumulus.http.pace import IN, OUT, Transfer
 from cumulus.http.pool import Failed
 from cumulus.http.refuse import refusal, slow_down
-from cumulus.http.settings import BODILESS, DRAINED, FIRST_BUFFER, SMALL_BODY, SMALL_DOWNLOAD
+from cumulus.http.settings import BODILESS, DRAINED, FIRST_BUFFER, SMALL_BODY, SMALL_DOWNLOAD, STRETCH
 from cumulus.http.transport import S3Server
 from cumulus.rest.call import Call, Download, Joint, Reply, Sink
 from cumulus.storage.api import StorageError
@@ -316,11 +316,26 @@ class S3Request:
         pause = self._upload.took(len(data))
         if last:
             self._end_upload()
-        work = partial(self._write_thd, self._sink, data, last)
-        self.site.pool.must(work, partial(self._written, last, pause))
+        work: Callable[[], Ready | None] = partial(self._write_thd, self._sink, data, last)
+        if self._sink.aside and not last and pause == 0 and self.channel.lends:
+            work = self._stretch(self._sink) or work
+        self.site.pool.must(work, partial(self._written, pause))
 
-    def _written(self, last: bool, pause: float, outcome: Ready | Failed | None) -> None:
+    def _stretch(self, sink: Sink) -> Callable[[], Ready | None] | None:
+        """What writes the buffer and goes on without this thread, if that may be now."""
+        assert self.intake is not None and self._upload is not None
+        stretch = self.intake.lend(self._upload.turn(STRETCH))
+        if stretch is None:
+            return None
+        fd = self.channel.lend_socket()
+        return partial(stretch.run_thd, fd, lambda data: self._write_thd(sink, data, False))
+
+    def _written(self, pause: float, outcome: Ready | Failed | None) -> None:
         self._busy = False
+        if self.intake is not None and not self._lost:
+            more = self.intake.give_back()
+            if more and self._upload is not None:
+                pause = max(pause, self._upload.took(more))
         if outcome is not None:
             self._sink = None
             self._answer_early(outcome if isinstance(outcome, Ready) else self._broken(outcome))

@@ -17,6 +17,7 @@ SMALL_DOWNLOAD: Final = 128 * KIB  # and one that is sent together with its head
 FIRST_BUFFER: Final = 16 * KIB  # of a large body: many slow clients hold one of these each
 BUFFER: Final = 512 * KIB  # of a large body that comes fast, and of a download that is read in threads
 DRAINED: Final = 256 * KIB  # what nobody wants is read to its end up to this, else the connection is closed
+STRETCH: Final = 4 * MIB  # of one body that a thread may receive and write before the others have their turn
 TURN: Final = MIB  # of one connection by sendfile(2) before the others have their turn
 HEAD_BYTES: Final = 64 * KIB  # request line and headers together
 EAGER: Final = 16 * KIB  # of what comes behind a request under way before the connection is paused

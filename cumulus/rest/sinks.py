@@ -82,6 +82,7 @@ class BodySink(Sink):
     ) -> None:
         self._decoder = request.auth.body.decoder(request.call.length)
         self._incoming = incoming
+        self.aside = incoming.hashes
         self._expected = expected
         self._done = done
 
