@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from cumulus.backends.registry import make_store
 from cumulus.config import Config
-from cumulus.http.tls import TlsFiles
-from cumulus.http.trust import Trust
 from cumulus.index.admin import SqlAdmin
 from cumulus.index.api import Directory, Index
 from cumulus.index.registry import Options, make_admin, make_index
@@ -18,6 +16,10 @@ from cumulus.redirect import HostsFile
 from cumulus.secrets import Keyring
 from cumulus.storage.api import FileStore
 from sector.errors import BadConfig, SectorError, UsageError
+
+if TYPE_CHECKING:  # what TLS needs takes every admin command a tenth of a second to load
+    from cumulus.http.tls import TlsFiles
+    from cumulus.http.trust import Trust
 
 
 def database_options(config: Config) -> Options:
@@ -29,12 +31,16 @@ def database_options(config: Config) -> Options:
 
 def tls_of(config: Config, section: Literal["tls", "admin"]) -> TlsFiles | None:
     """Certificate and key of that section; None where it has none. Raises `BadConfig`."""
+    from cumulus.http.tls import TlsFiles
+
     named = config.tls if section == "tls" else config.admin
     return TlsFiles(config.file(named.cert), config.file(named.key), section) if named.cert else None
 
 
 def trust_of(config: Config) -> Trust:
     """Whose certificates count at other servers. Raises `BadConfig`."""
+    from cumulus.http.trust import Trust
+
     return Trust(config.file(config.redirect.ca_file) if config.redirect.ca_file else None)
 
 
