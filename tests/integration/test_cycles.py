@@ -43,7 +43,7 @@ def at_rest(cluster: Cluster) -> dict[str, dict[str, int]]:
         slaves = status["nodes"].values()
         return status["counters"]["tasks"] == 0 and all(node["tasks"] == 0 for node in slaves)
 
-    wait_for("the end of all copies", idle, 120)
+    wait_for("the end of all copies", idle, 120, every=3.0)
     last: dict[str, dict[str, int]] = {}
     since = 0.0
 
