@@ -1,7 +1,7 @@
 """Everything that `./dev test` runs, side by side where the parts do not disturb each other.
 
-Four lanes: the tests of live services, which mostly wait, in two of them; behind them in priority two with
-what computes: lint and the C cases, Python tests without services and the fuzz targets. What measures time
+Five lanes: the tests of live services, which mostly wait, in three of them; behind them in priority two with
+what computes: lint, the C cases and the fuzz targets, and Python tests without services. What measures time
 (`@pytest.mark.alone`, TEST_ALONE in C) runs afterwards, one after the other. Each part writes a log of its
 own; at the end come one line a part, the failed tests of all parts, and the log of the first part that
 failed. Exit status: 0 all passed, 1 something failed, 130 on Ctrl-C.
@@ -28,6 +28,7 @@ POLL_S = 0.2
 END_S = 60.0  # for a part to stop its services after Ctrl-C
 HANGS_S = 600  # a test that takes longer hangs, beside other load too; twice what pytest allows it otherwise
 LIVE = ("tests/integration", "tests/interop")
+LIVE_LANES = 3
 USUAL_S = 10  # what a file of LIVE counts for if it is not in LONG
 LONG = {
     "test_cycles": 200,
@@ -134,10 +135,10 @@ def python_tests(name: str, marks: str, ports: range, *paths: str, nice: int = 0
     return Part(name, command, nice, {"SECTOR_PORTS": f"{ports[0]}-{ports[-1]}"})
 
 
-def halves(files: list[Path]) -> tuple[list[str], list[str]]:
-    """Files of tests in two lots that take about the same time, the longest first."""
-    lots: tuple[list[str], list[str]] = ([], [])
-    sums = [0, 0]
+def dealt(files: list[Path], count: int) -> list[list[str]]:
+    """Files of tests in so many lots that take about the same time, the longest first."""
+    lots: list[list[str]] = [[] for _ in range(count)]
+    sums = [0] * count
     for path in sorted(files, key=lambda path: (-LONG.get(path.stem, USUAL_S), path.name)):
         lesser = sums.index(min(sums))
         lots[lesser].append(str(path.relative_to(ROOT)))
@@ -148,20 +149,22 @@ def halves(files: list[Path]) -> tuple[list[str], list[str]]:
 def lanes() -> list[list[Part]]:
     """What runs side by side, lane by lane."""
     all_ports = candidates(*ephemeral_range())
-    ports = [all_ports[number * len(all_ports) // 3 :][: len(all_ports) // 3] for number in range(3)]
-    first, second = halves([path for folder in LIVE for path in (ROOT / folder).glob("test_*.py")])
+    each = len(all_ports) // (LIVE_LANES + 1)
+    ports = [all_ports[number * each :][:each] for number in range(LIVE_LANES + 1)]
+    files = [path for folder in LIVE for path in (ROOT / folder).glob("test_*.py")]
+    live = [
+        [python_tests(f"live-{number + 1}", "not alone", ports[number], *lot)]
+        for number, lot in enumerate(dealt(files, LIVE_LANES))
+    ]
     others = ["tests", *(f"--ignore={folder}" for folder in LIVE)]
     return [
-        [python_tests("live-1", "not alone", ports[0], *first)],
-        [python_tests("live-2", "not alone", ports[1], *second)],
+        *live,
         [
             Part("lint", ["./dev", "lint"], nice=5),
             Part("c-tests", ["csrc/build/test", "--together"], nice=5),
-        ],
-        [
-            python_tests("tests", "not alone", ports[2], *others, nice=5),
             Part("fuzz", ["./dev", "_fuzz_beside", "10"], nice=10),
         ],
+        [python_tests("tests", "not alone", ports[-1], *others, nice=5)],
     ]
 
 
