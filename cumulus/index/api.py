@@ -9,7 +9,7 @@ time share one transaction.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal
 
 import msgspec
@@ -310,19 +310,7 @@ class Index(ABC):
     def reserve_all(self, asked: Sequence[tuple[str, int]]) -> list[Reservation | OverQuota | NoSuch]:
         """As `reserve` for an object in each (bucket, bytes); for each, in their order, what is held or why
         nothing is. Raises other errors; nothing is held then."""
-        found: list[Reservation | OverQuota | NoSuch] = []
-        try:
-            for bucket, size in asked:
-                try:
-                    found.append(self.reserve(bucket, size))
-                except (OverQuota, NoSuch) as bad:
-                    found.append(bad)
-        except BaseException:
-            for one in found:
-                if isinstance(one, Reservation):
-                    self.release(one)
-            raise
-        return found
+        return reserve_each(self.reserve, self.release, asked)
 
     @abstractmethod
     def grow(self, reservation: Reservation, size: int) -> None:
@@ -379,3 +367,24 @@ class Index(ABC):
     def close(self) -> None:
         """Make all durable and close."""
         return None
+
+
+def reserve_each(
+    reserve: Callable[[str, int], Reservation],
+    release: Callable[[Reservation], None],
+    asked: Sequence[tuple[str, int]],
+) -> list[Reservation | OverQuota | NoSuch]:
+    """`Index.reserve_all` one by one."""
+    found: list[Reservation | OverQuota | NoSuch] = []
+    try:
+        for bucket, size in asked:
+            try:
+                found.append(reserve(bucket, size))
+            except (OverQuota, NoSuch) as bad:
+                found.append(bad)
+    except BaseException:
+        for one in found:
+            if isinstance(one, Reservation):
+                release(one)
+        raise
+    return found

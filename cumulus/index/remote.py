@@ -6,6 +6,7 @@ When the head goes away, calls raise `Away`; the next call connects again.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from cumulus.index.api import (
     Change,
     Directory,
     Index,
+    IndexFailure,
     Lines,
     NoSuch,
     OverQuota,
@@ -221,10 +223,19 @@ class RemoteIndex(Index):
     def reserve(self, bucket: str, size: int, objects: int = 1) -> Reservation:
         if 0 < size <= SMALL and self._unlimited.peek(bucket):
             return Reservation(id=0, bucket=bucket, bytes=size, objects=objects, limited=False)
-        made: Reservation = self._link.call("reserve", bucket, size, objects)
+        made: Reservation = self._again("reserve", bucket, size, objects)
         if not made.limited:
             self._unlimited.keep(bucket, True)
         return made
+
+    def _again(self, method: str, *arguments: Any) -> Any:
+        """Ask a second time for what does not fit: the head, which must not wait, may have counted what was
+        told beside what it replaces."""
+        try:
+            return self._link.call(method, *arguments)
+        except OverQuota:
+            self._catch_up()
+            return self._link.call(method, *arguments)
 
     def reserve_all(self, asked: Sequence[tuple[str, int]]) -> list[Reservation | OverQuota | NoSuch]:
         free = [self._free(bucket, size) for bucket, size in asked]
@@ -234,7 +245,26 @@ class RemoteIndex(Index):
                 "reserve_all", [one for one, made in zip(asked, free, strict=True) if not made]
             )
         rest = iter([self._noted(wire.held(one)) for one in found])
-        return [made or next(rest) for made in free]
+        made = [one or next(rest) for one in free]
+        if any(isinstance(one, OverQuota) for one in made):
+            self._retry(asked, made)
+        return made
+
+    def _retry(self, asked: Sequence[tuple[str, int]], made: list[Reservation | OverQuota | NoSuch]) -> None:
+        """Ask again for those that did not fit, as `_again`."""
+        refused = [place for place, one in enumerate(made) if isinstance(one, OverQuota)]
+        try:
+            self._catch_up()
+            again: list[wire.Held] = self._link.call("reserve_all", [asked[place] for place in refused])
+            for place, held in zip(refused, again, strict=True):
+                if held.reservation is not None:
+                    made[place] = held.reservation
+        except BaseException:
+            for one in made:
+                if isinstance(one, Reservation):
+                    with contextlib.suppress(IndexFailure):
+                        self.release(one)
+            raise
 
     def _free(self, bucket: str, size: int) -> Reservation | None:
         """Room that need not be held, since nothing is limited."""
@@ -248,7 +278,7 @@ class RemoteIndex(Index):
         return found
 
     def grow(self, reservation: Reservation, size: int) -> None:
-        reservation.bytes = self._link.call("grow", reservation, size).bytes
+        reservation.bytes = self._again("grow", reservation, size).bytes
 
     def release(self, reservation: Reservation) -> None:
         if reservation.id:

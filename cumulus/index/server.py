@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from cumulus.index import wire
-from cumulus.index.api import Away, Directory, IndexFailure, Put, Reservation
+from cumulus.index.api import Away, Directory, IndexFailure, Put, Reservation, reserve_each
 from cumulus.index.sqlite import SqliteIndex
 
 _log: Final = logging.getLogger(__name__)
@@ -322,15 +322,15 @@ class _Session:
         """Calls after which a reservation begins or ends."""
         index = self._index
         if name == "reserve":
-            made = index.reserve(*arguments)
+            made = index.reserve_now(*arguments)
             self._reserved[made.id] = made
             return made
         if name == "reserve_all":
-            found = index.reserve_all(*arguments)
+            found = reserve_each(index.reserve_now, index.release, *arguments)
             self._reserved |= {one.id: one for one in found if isinstance(one, Reservation)}
             return [wire.to_held(one) for one in found]
         if name == "grow":
-            index.grow(*arguments)
+            index.grow_now(*arguments)
             return arguments[0]
         result = getattr(index, name)(*arguments)
         if name == "release":

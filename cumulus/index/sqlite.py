@@ -25,6 +25,7 @@ from cumulus.index.api import (
     Lines,
     NameTaken,
     NoSuch,
+    OverQuota,
     Page,
     Put,
     Reservation,
@@ -347,6 +348,14 @@ class SqliteIndex(Index):
 
     # the ledger
     def reserve(self, bucket: str, size: int, objects: int = 1) -> Reservation:
+        try:
+            return self.reserve_now(bucket, size, objects)
+        except OverQuota:
+            self.catch_up()  # what is told holds its room beside what it replaces
+            return self.reserve_now(bucket, size, objects)
+
+    def reserve_now(self, bucket: str, size: int, objects: int = 1) -> Reservation:
+        """As `reserve`, but where it does not fit at this moment it is refused."""
         if not self._ledger.known(bucket, time.monotonic() - FRESH_S):
             self._load(bucket)
         while (made := self._ledger.reserve(bucket, size, objects, self._clock())) is None:
@@ -354,6 +363,14 @@ class SqliteIndex(Index):
         return made
 
     def grow(self, reservation: Reservation, size: int) -> None:
+        try:
+            self.grow_now(reservation, size)
+        except OverQuota:
+            self.catch_up()
+            self.grow_now(reservation, size)
+
+    def grow_now(self, reservation: Reservation, size: int) -> None:
+        """As `grow`, but where it does not fit at this moment it is refused."""
         if not self._ledger.known(reservation.bucket, time.monotonic() - FRESH_S):
             self._load(reservation.bucket)
         if self._ledger.grow(reservation.id, size, self._clock()):

@@ -14,7 +14,7 @@ from cumulus_bench import Bench, held, row, run_all
 
 from cumulus.index import tide, wire, writer
 from cumulus.index.admin_api import Quota
-from cumulus.index.api import Away, Index, OverQuota, Put, Remove
+from cumulus.index.api import Away, Index, OverQuota, Put, Remove, Reservation
 from cumulus.index.registry import sqlite_path
 from cumulus.index.remote import SMALL, RemoteIndex, connect_index
 from cumulus.index.sqlite import SqliteIndex
@@ -243,3 +243,26 @@ def test_nothing_is_held_where_nothing_is_limited(bench: Bench) -> None:
     with pytest.raises(OverQuota) as refused:
         index.reserve("b", 100)
     assert (refused.value.used, refused.value.reserved, refused.value.limit) == (1, 2, 3)
+
+
+@pytest.mark.parametrize("where", ["worker", "head"])
+def test_what_replaces_an_object_again_and_again_fits(bench: Bench, where: str) -> None:
+    """Room for two: the one that is there and the one that comes, not also those just told."""
+    bench.admin.set_quota(Quota(scope="user", name="alice", hard_bytes=100))
+    bench.fresh()
+    index: Index = bench.index if where == "worker" else head(bench)
+    stamp = 0
+    for _ in range(10):
+        stamp += 3
+        index.tell(Put(row=row("k", stamp, 40), reservation=index.reserve("b", 40)))
+        index.tell(Put(row=row("k", stamp + 1, 20), reservation=index.reserve("b", 20)))
+        (made,) = index.reserve_all([("b", 40)])
+        assert isinstance(made, Reservation)
+        index.tell(Put(row=row("k", stamp + 2, 40), reservation=made))
+        growing = index.reserve("b", 10)
+        index.grow(growing, 50)
+        index.release(growing)
+    with pytest.raises(OverQuota):
+        index.reserve("b", 61)
+    assert isinstance(index.reserve_all([("b", 61)])[0], OverQuota)
+    assert held(index) == (40, 1)
