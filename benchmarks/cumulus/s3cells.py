@@ -39,11 +39,11 @@ class Bench:
         self.folder = folder
         self.site = Site(folder)
 
-    def source(self, size: int) -> Path:
-        """A file of so many bytes that do not compress."""
-        path = self.files / f"source-{size}"
+    def source(self, size: int, *, zeros: bool = False) -> Path:
+        """A file of so many bytes that do not compress, or of zeros, as the sink sends them."""
+        path = self.files / f"{'zeros' if zeros else 'source'}-{size}"
         if not path.exists():
-            block = os.urandom(min(size, BLOCK))
+            block = bytes(min(size, BLOCK)) if zeros else os.urandom(min(size, BLOCK))
             with path.open("wb") as out:
                 for at in range(0, size, BLOCK):
                     out.write(block[: size - at])
@@ -80,7 +80,8 @@ def forget(served: Served, key: str) -> None:
 
 def transfer(bench: Bench, size: int, client: Client, server: str, check: bool) -> dict[str, Any]:
     """A file up and down again; `check`: compared as well. Raises SectorError."""
-    served, source, back = bench.site.get(server), bench.source(size), bench.files / "back"
+    served, back = bench.site.get(server), bench.files / "back"
+    source = bench.source(size, zeros=server == "sink")  # clients verify what they get by their own hashes
     key, row = f"file-{size}", {"client_files": str(bench.files.parent)}
     up = client.up
     if up is None:

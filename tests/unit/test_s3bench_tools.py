@@ -79,6 +79,9 @@ def test_the_sink_keeps_nothing_and_sends_as_much_as_the_key_says() -> None:
         assert ask("PUT", "/b/x", bytes(3000000))[1]["ETag"].endswith('-1"')
         assert b"UploadId" in ask("POST", "/b/x?uploads")[2]
         assert ask("DELETE", "/b/x")[0] == 204
+        assert ask("POST", "/b/f-7?uploads", **{"X-Amz-Meta-Md5chksum": "sum"})[0] == 200
+        assert [ask(m, "/b/f-7")[1]["x-amz-meta-md5chksum"] for m in ("HEAD", "GET")] == ["sum", "sum"]
+        assert ask("GET", "/b/f-8")[1]["x-amz-meta-md5chksum"] is None
         server.close()
 
 

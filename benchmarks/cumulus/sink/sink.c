@@ -1,6 +1,8 @@
 /* s3sink: an S3 server that keeps nothing, so that a client's own speed is seen: it neither checks
  * signatures nor hashes nor writes. What is put is thrown away; an object is as many zeros as the
- * last number in its key says. A thread for each connection. */
+ * last number in its key says, with the metadata of the last upload to that key if it was the last
+ * that had some: clients that keep a hash there verify what they get, as they do with real servers
+ * (so zeros have to be put). A thread for each connection. */
 #include "wire.h"
 
 #include <arpa/inet.h>
@@ -21,6 +23,36 @@ enum { ZEROS = 4 << 20 };
 #define DATE "Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n"
 
 static int zeros; /* a file in memory of ZEROS zero bytes */
+
+static struct {
+    pthread_mutex_t lock;
+    char key[WIRE_TARGET + 1], meta[WIRE_META];
+} kept = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static size_t key_length(const char *target)
+{
+    return strcspn(target, "?");
+}
+
+static void keep_meta(const struct wire_request *request)
+{
+    size_t n = key_length(request->target);
+    pthread_mutex_lock(&kept.lock);
+    memcpy(kept.key, request->target, n);
+    kept.key[n] = 0;
+    memcpy(kept.meta, request->meta, sizeof kept.meta);
+    pthread_mutex_unlock(&kept.lock);
+}
+
+static void find_meta(const char *target, char *meta)
+{
+    size_t n = key_length(target);
+    pthread_mutex_lock(&kept.lock);
+    *meta = 0;
+    if (strlen(kept.key) == n && !memcmp(kept.key, target, n))
+        memcpy(meta, kept.meta, sizeof kept.meta);
+    pthread_mutex_unlock(&kept.lock);
+}
 
 /* The last number in the key, or -1 if the target names no key with a number. */
 static int64_t size_of(const char *target)
@@ -71,7 +103,7 @@ static int object(int fd, const struct wire_request *request)
     int64_t size = size_of(request->target);
     bool head = !strcmp(request->method, "HEAD");
     uint64_t first = 0, n;
-    char text[512], part[96] = "";
+    char text[WIRE_META + 512], meta[WIRE_META], part[96] = "";
     int length;
 
     if (size < 0)
@@ -84,11 +116,12 @@ static int object(int fd, const struct wire_request *request)
                  (unsigned long long)first, (unsigned long long)last, (long long)size);
         n = last + 1 - first;
     }
+    find_meta(request->target, meta);
     length = snprintf(text, sizeof text,
                       "HTTP/1.1 %s\r\nServer: s3sink\r\nAccept-Ranges: bytes\r\n"
                       "Content-Type: application/octet-stream\r\n" DATE ETAG
-                      "%sContent-Length: %llu\r\n\r\n",
-                      *part ? "206 Partial Content" : "200 OK", part, (unsigned long long)n);
+                      "%s%sContent-Length: %llu\r\n\r\n",
+                      *part ? "206 Partial Content" : "200 OK", meta, part, (unsigned long long)n);
     if (wire_send(fd, text, (size_t)length, !head && n))
         return -1;
     return head ? 0 : send_zeros(fd, n);
@@ -115,6 +148,8 @@ static const char *bucket(const char *target)
 static int serve(int fd, const struct wire_request *request)
 {
     const char *method = request->method, *target = request->target;
+    if (*request->meta)
+        keep_meta(request);
     if (!strcmp(method, "PUT"))
         return answer(fd, "200 OK", ETAG, "");
     if (!strcmp(method, "DELETE"))

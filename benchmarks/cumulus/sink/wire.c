@@ -1,6 +1,7 @@
 #include "wire.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -52,6 +53,14 @@ static void range(struct wire_request *request, const char *value)
     request->ranged = true;
 }
 
+static void meta(struct wire_request *request, const char *name, const char *value)
+{
+    size_t at = strlen(request->meta), room = sizeof request->meta - at;
+    int n = snprintf(request->meta + at, room, "%s: %s\r\n", name, value);
+    if (n < 0 || (size_t)n >= room)
+        request->meta[at] = 0;
+}
+
 static void header(struct wire_request *request, char *text)
 {
     char *value = strchr(text, ':');
@@ -67,6 +76,8 @@ static void header(struct wire_request *request, char *text)
         request->expects = true;
     else if (!strcasecmp(text, "Range"))
         range(request, value);
+    else if (!strncasecmp(text, "x-amz-meta-", 11))
+        meta(request, text, value);
 }
 
 int wire_head(struct wire *wire, struct wire_request *request)

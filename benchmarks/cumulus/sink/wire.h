@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { WIRE_BUFFER = 1 << 20, WIRE_TARGET = 4096, WIRE_METHOD = 16 };
+enum { WIRE_BUFFER = 1 << 20, WIRE_TARGET = 4096, WIRE_METHOD = 16, WIRE_META = 2048 };
 
 struct wire {
     int fd;
@@ -18,6 +18,7 @@ struct wire {
 struct wire_request {
     char method[WIRE_METHOD];
     char target[WIRE_TARGET];
+    char meta[WIRE_META]; /* the x-amz-meta- headers as lines, as far as there is room */
     uint64_t length;      /* Content-Length */
     bool chunked;         /* Transfer-Encoding: chunked */
     bool expects;         /* Expect: 100-continue */
