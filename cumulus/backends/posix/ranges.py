@@ -144,7 +144,7 @@ class Range(RangeStream):
         with translated(f"{self._root.bucket}/{self._name}"):
             self._ranges.write(fd, data)
             self._at += len(data)
-            if self._at - self._asked >= PIECE:
+            if self._at - self._asked >= PIECE or self._end - self._at < PIECE:
                 self._ranges.start_writing(fd, self._asked, self._at - self._asked)
                 self._asked = self._at
 

@@ -15,7 +15,7 @@ from cumulus.backends.posix.publish import SMALL, Publisher
 from cumulus.storage.api import Changed, Entry, IfToken, ObjectStream, StorageError
 
 RESERVE: Final = 1 << 20  # bytes announced from which space is reserved
-PIECE: Final = 4 << 20  # bytes written after which the disk is set to work
+PIECE: Final = 4 << 20  # bytes written after which the disk is set to work; near the end at once
 
 
 class Reader(ObjectStream):
@@ -106,7 +106,7 @@ class Writer(ObjectStream):
         draft = self._draft or self._spill()
         with translated(f"{self._root.bucket}/{self._name}"):
             draft.write(data)
-            if draft.size - self._asked >= PIECE:
+            if draft.size - self._asked >= PIECE or RESERVE <= self._hint < draft.size + PIECE:
                 self._files.start_writing(draft.fd, self._asked, draft.size - self._asked)
                 self._asked = draft.size
 
