@@ -96,7 +96,7 @@ def dribbling(port: int) -> Iterator[None]:
 
 @pytest.mark.alone
 def test_memory_stays_level_and_nobody_waits_for_the_others(tmp_path: Path) -> None:
-    settings = SETTINGS.format(timeout=SECONDS + 120)
+    settings = SETTINGS.format(timeout=TRIES * SECONDS + 120)
     with descriptors(2 * IDLE) as most, serving(tmp_path / "D", settings) as server:
         pid = server.process.pid
         load(server, "bucket")
