@@ -28,6 +28,7 @@ from cumulus.ops.jobs import Jobs, hash_waiting
 from cumulus.ops.names import ODD, is_mark, is_plain
 from cumulus.ops.owners import Owners
 from cumulus.ops.rows import meta_of, row_of
+from cumulus.ops.site import Site
 from cumulus.redirect import Balancer, HostsFile
 from cumulus.rest.gateway import S3Gateway, make_gateway
 from cumulus.rest.hops import Hops
@@ -153,16 +154,18 @@ def _no_account(name: str) -> None:
     log.warn("there is no account {account} on this machine; its files are the service's", account=name)
 
 
-def remember_until_synced(store: FileStore, index: Index) -> None:
-    """What storage can tell after a crash the index need not have on disk, until storage forgets it."""
+def remember_until_synced(site: Site) -> None:
+    """What storage can tell after a crash the index need not have on disk, nor have heard of, until storage
+    forgets it."""
 
     def settle() -> None:
         try:
-            index.sync()
+            site.told.settle()
+            site.index.sync()
         except IndexFailure as bad:
             raise Unavailable(str(bad)) from bad
 
-    store.before_forgetting(settle)
+    site.store.before_forgetting(settle)
 
 
 def _open_all(config: Config, stack: ExitStack) -> tuple[Parts, Index, Directory]:
@@ -175,9 +178,11 @@ def _open_all(config: Config, stack: ExitStack) -> tuple[Parts, Index, Directory
     count = take_in(store, index)
     if count:
         log.info("{count} objects were looked at again after the last stop", count=count)
-    remember_until_synced(store, index)
     gateway = _gateway(config, store, index, directory)
     stack.callback(gateway.close)
+    remember_until_synced(gateway.site)
+    store.keep_room()
+    index.keep_room()
     jobs = Jobs(gateway.site, lifecycle, rescan_s=config.storage.rescan_s)
 
     def work() -> None:
@@ -234,8 +239,8 @@ def open_worker(config: Config, socket: str) -> Parts:
         store = open_store(config)
         stack.callback(store.close)
         give_files(store, directory, warn=False)
-        remember_until_synced(store, index)
         gateway = _gateway(config, store, index, directory)
         stack.callback(gateway.close)
+        remember_until_synced(gateway.site)
         return Parts(gateway, partial(hash_waiting, gateway.site), stack.close)
     raise AssertionError("not reached: the errors are raised")

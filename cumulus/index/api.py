@@ -359,6 +359,11 @@ class Index(ABC):
         """End it, complete (`put`, applied in the same transaction) or aborted; its held bytes go. False:
         it was not there (any more), and nothing was done."""
 
+    def keep_room(self) -> None:
+        """Have a little room set aside on the database's disk, if that is ours, for removals when there is
+        none; called every second or so, and quick when it is there."""
+        return None
+
     def leads(self) -> bool:
         """Whether this process is the one that does the work in the background. Of several servers on one
         database only one does it at a time; another one takes over when that ends."""

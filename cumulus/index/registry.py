@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cumulus.index.admin import SqlAdmin
-from cumulus.index.api import Directory, Index
+from cumulus.index.api import Away, Directory, Index
 from cumulus.index.directory import DatabaseDirectory
 from cumulus.index.readers import Readers, Reads
 from cumulus.index.schema import BUSY_MS, migrate, postgres_engine, sqlite_engine
-from cumulus.index.sqlite import SqliteIndex
+from cumulus.index.sqlite import SqliteIndex, reserve_path
+from cumulus.reserve import Reserve
 from cumulus.secrets import Keyring
 from sector.errors import BadConfig
 
@@ -104,7 +105,13 @@ def prepare(path: Path) -> None:
     """Make or upgrade the tables of SQLite's file. Raises `IndexFailure`."""
     engine = sqlite_engine(path)
     try:
-        migrate(engine, path)
+        while True:
+            try:
+                migrate(engine, path)
+                return
+            except Away:  # even to look at it SQLite needs some room for its log
+                if not Reserve(reserve_path(path)).give_if_full():
+                    raise
     finally:
         engine.dispose()
 

@@ -28,6 +28,7 @@ from cumulus.index.api import (
     OverQuota,
     Page,
     Put,
+    Remove,
     Reservation,
     Row,
     StillUsed,
@@ -42,6 +43,7 @@ from cumulus.index.schema import BUSY_MS
 from cumulus.index.tide import make_tide, private_tide
 from cumulus.index.writer import Deltas, Tx, Writer
 from cumulus.model import Bucket, Part
+from cumulus.reserve import Reserve
 
 PATIENCE_S: Final = 10.0  # for what was told to be committed
 FRESH_S: Final = 0.5  # half of what an answer may be old: two such caches may stand behind one another
@@ -62,6 +64,16 @@ def _connect(path: str, sync: bool) -> sqlite3.Connection:
     ):
         connection.execute(f"PRAGMA {setting}")
     return connection
+
+
+def reserve_path(path: Path) -> str:
+    """Where room for removals is kept beside a database."""
+    return f"{path}.reserve"
+
+
+def _frees(changes: Sequence[Change]) -> bool:
+    """Whether they are what a removal does."""
+    return all(isinstance(change, Remove) or change.row.marker for change in changes)
 
 
 class SqliteIndex(Index):
@@ -94,6 +106,7 @@ class SqliteIndex(Index):
         self._telling = threading.Lock()
         self._told = self._taken = 0  # changes by `tell`
         self._turn = threading.Condition()  # the writer has ended a batch
+        self._reserve = Reserve(reserve_path(path))
         self._writer = Writer(
             str(path),
             lambda: _connect(str(path), sync),
@@ -102,6 +115,7 @@ class SqliteIndex(Index):
             clock,
             sync,
             self._turned,
+            self._reserve.give,
         )
 
     @property
@@ -119,6 +133,9 @@ class SqliteIndex(Index):
         self._buckets.drop()
         self._ledger.forget()
         self._soft_at = 0.0
+
+    def keep_room(self) -> None:
+        self._reserve.keep()
 
     def close(self) -> None:
         with self._closing:
@@ -241,7 +258,7 @@ class SqliteIndex(Index):
             self._bucket_changed(tx, name)
 
         self.catch_up()
-        self._writer.do(work)
+        self._writer.do(work, frees=True)
 
     # objects
     def lookup(self, bucket: str, key: str, version: str | None = None) -> Row | None:
@@ -255,7 +272,7 @@ class SqliteIndex(Index):
         return self._rows.current(bucket, keys)
 
     def apply(self, changes: Sequence[Change]) -> None:
-        self._writer.do(lambda tx: self._apply_all(tx, changes))
+        self._writer.do(lambda tx: self._apply_all(tx, changes), frees=_frees(changes))
 
     def apply_soon(self, changes: Sequence[Change]) -> None:
         self._writer.do(lambda tx: self._apply_all(tx, changes), soon=True)
@@ -293,7 +310,9 @@ class SqliteIndex(Index):
     ) -> None:
         """`apply` (`apply_soon`; with `lazy`, `tell`) without waiting: `told` hears of the outcome after the
         commit, in the writer's thread."""
-        self._writer.submit(lambda tx: self._apply_all(tx, changes), told, soon=soon, lazy=lazy)
+        self._writer.submit(
+            lambda tx: self._apply_all(tx, changes), told, soon=soon, lazy=lazy, frees=_frees(changes)
+        )
 
     def _apply_all(self, tx: Tx, changes: Sequence[Change]) -> None:
         if len(changes) >= MANY:
@@ -443,4 +462,4 @@ class SqliteIndex(Index):
                 self._apply(tx, put)
             return True
 
-        return self._writer.do(work)
+        return self._writer.do(work, frees=put is None)

@@ -7,6 +7,7 @@ for which nobody waits gathers for some milliseconds; while the database fails i
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import threading
@@ -24,6 +25,7 @@ WAITING = 10_000  # pieces of work that may wait; beyond it callers wait to hand
 BATCH = 512  # pieces of work in one transaction
 GATHER_S = 0.01  # for which work gathers that nobody waits for
 RETRY_S = 0.5  # after which it is tried again when the database has failed
+_FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_CANTOPEN)
 
 
 def failure(bad: sqlite3.Error, path: str) -> IndexFailure:
@@ -53,7 +55,9 @@ class Tx:
 
 
 class _Job(Generic[T]):
-    __slots__ = ("_done", "error", "finished", "lazy", "reads", "result", "soon", "told", "tx", "work")
+    __slots__ = (
+        "_done", "error", "finished", "frees", "lazy", "reads", "result", "soon", "told", "tx", "work",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -62,8 +66,10 @@ class _Job(Generic[T]):
         told: Callable[[BaseException | None], None] | None,
         soon: bool = False,
         lazy: bool = False,
+        frees: bool = False,
     ) -> None:
         self.work = work
+        self.frees = frees
         self.soon = soon
         self.lazy = lazy
         self.told = told
@@ -92,7 +98,8 @@ class _Job(Generic[T]):
 class Writer:
     """`connect` opens the connection in the writer's thread. `flush` runs at the end of each transaction with
     the sums of its deltas; `committed` after it, with those and the reservations that end; `turned` after
-    each batch, with the error of the database if it has failed. `sync` false: the connection never syncs."""
+    each batch, with the error of the database if it has failed. `sync` false: the connection never syncs.
+    `make_room` is asked when the disk is full, for what frees room; False: there is none to be made."""
 
     def __init__(
         self,
@@ -103,9 +110,11 @@ class Writer:
         clock: Callable[[], int] = time.time_ns,
         sync: bool = True,
         turned: Callable[[IndexFailure | None], None] = lambda bad: None,
+        make_room: Callable[[], bool] = lambda: False,
     ) -> None:
         self._path = path
         self._turned = turned
+        self._make_room = make_room
         self._sync = sync
         self._synced = True  # the connection's setting
         self._connect = connect
@@ -124,11 +133,13 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="cumulus-writer", daemon=True)
         self._thread.start()
 
-    def do(self, work: Callable[[Tx], T], *, reads: bool = False, soon: bool = False) -> T:
+    def do(
+        self, work: Callable[[Tx], T], *, reads: bool = False, soon: bool = False, frees: bool = False
+    ) -> T:
         """Run `work` in the writer's thread and return what it returns, durable; with `soon` committed, but
-        durable only with a later one or `sync`. With `reads` it changes nothing and waits for no commit.
-        Raises what it raises, and `Away`."""
-        job = _Job(work, reads, None, soon)
+        durable only with a later one or `sync`. With `reads` it changes nothing and waits for no commit. What
+        `frees` room is done even when the disk is full. Raises what it raises, and `Away`."""
+        job = _Job(work, reads, None, soon, frees=frees)
         self._hand_over(job)
         return job.wait()
 
@@ -139,11 +150,12 @@ class Writer:
         *,
         soon: bool = False,
         lazy: bool = False,
+        frees: bool = False,
     ) -> None:
         """As `do`, but return at once; `told` is called in the writer's thread, after the commit, with the
         error or None, and must neither wait nor raise. `lazy`: nobody waits for it, and it is not given up
         when the database fails, but tried again until `close`. Raises `Away` when the database is closed."""
-        self._hand_over(_Job(work, False, told, soon, lazy))
+        self._hand_over(_Job(work, False, told, soon, lazy, frees))
 
     @contextmanager
     def hurry(self) -> Iterator[None]:
@@ -216,22 +228,42 @@ class Writer:
         connection: sqlite3.Connection | None = None
         while jobs := self._take():
             error: IndexFailure | None = None
-            try:
-                connection = connection or self._connect()
-                self._batch(connection, jobs)
-            except sqlite3.Error as bad:
-                error = failure(bad, self._path)
-            except Exception as bad:
-                error = IndexFailure(f"{self._path}: {type(bad).__name__}: {bad}")
-            if connection is not None and connection.in_transaction:
-                connection.rollback()
+            while jobs:
+                failed: IndexFailure | None = None
+                again: list[_Job[Any]] = []
+                try:
+                    connection = connection or self._connect()
+                    self._batch(connection, jobs)
+                except sqlite3.Error as bad:
+                    failed, again = failure(bad, self._path), self._once_more(jobs, bad)
+                except Exception as bad:
+                    failed = IndexFailure(f"{self._path}: {type(bad).__name__}: {bad}")
+                if connection is not None and connection.in_transaction:
+                    connection.rollback()
+                left = [job for job in jobs if job not in again]
+                if failed is not None and left:
+                    error = failed
+                    self._fail(left, failed)
+                if again and connection is not None:
+                    with contextlib.suppress(sqlite3.Error):  # the log may begin anew, where it has room
+                        connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+                jobs = again
             self._gather_until = time.monotonic() + (RETRY_S if error else GATHER_S)
             self._failing = error is not None
-            if error is not None:
-                self._fail(jobs, error)
             self._turned(error)
         if connection is not None:
             connection.close()
+
+    def _once_more(self, jobs: Sequence[_Job[Any]], bad: sqlite3.Error) -> list[_Job[Any]]:
+        """On a full disk, what makes room, if there is a little that can be let go for it."""
+        if getattr(bad, "sqlite_errorcode", 0) not in _FULL:
+            return []
+        freeing = [job for job in jobs if job.frees and not job.finished]
+        if not freeing or not self._make_room():
+            return []
+        for job in freeing:
+            job.error = None
+        return freeing
 
     def _fail(self, jobs: Sequence[_Job[Any]], error: IndexFailure) -> None:
         """The database did not do it: who waits is told, what nobody waits for comes again."""

@@ -16,6 +16,7 @@ from cumulus.ops.incoming import Incoming
 from cumulus.ops.publish import Plan, publish
 from cumulus.ops.rows import OPAQUE
 from cumulus.ops.site import Site
+from cumulus.ops.told import Owed
 from cumulus.storage.api import Changed, ObjectStream
 
 TRIES: Final = 32
@@ -52,6 +53,9 @@ def copy_whole(
         published = publish(site, bucket, plan)
         reservation = None
         return published
+    except Owed:
+        reservation = None  # it ends when the database is told
+        raise
     finally:
         if reservation is not None:
             site.index.release(reservation)

@@ -6,8 +6,9 @@ removes it for good, and what is then the newest becomes current again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -20,9 +21,19 @@ from cumulus.ops.names import VERSIONS, odd_name, version_name
 from cumulus.ops.publish import drop_null, keep_version, keeps
 from cumulus.ops.rows import marker_row, meta_of, row_of
 from cumulus.ops.site import Site
-from cumulus.storage.api import ABSENT, BadName, Changed, Missing, Taken
+from cumulus.storage.api import (
+    ABSENT,
+    BadName,
+    Changed,
+    Entry,
+    Missing,
+    NoSpace,
+    ObjectStream,
+    Taken,
+)
 
 TRIES: Final = 32
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +53,22 @@ def delete_current(
     if bucket.versioning is Versioning.OFF and not conditions and site.atomic:
         _remove_plain(site, bucket, key, None)
         return Deleted()
+    return _with_room(site, lambda: _delete_locked(site, bucket, key, owner, conditions))
+
+
+def _with_room(site: Site, act: Callable[[], T]) -> T:
+    """What a removal has to write, also when there is no room but what was set aside. Raises what it
+    raises."""
+    while True:
+        try:
+            return act()
+        except NoSpace:
+            if not site.store.make_room():
+                raise
+
+
+def _delete_locked(site: Site, bucket: Bucket, key: str, owner: str, conditions: Conditions) -> Deleted:
+    site.told.check_removal()
     with site.lock(bucket.name, key):
         for _ in range(TRIES):
             try:
@@ -66,6 +93,7 @@ def _delete_checked(site: Site, bucket: Bucket, key: str, owner: str, conditions
 
 def _remove_plain(site: Site, bucket: Bucket, key: str, found: Found | None) -> None:
     """The body under its name and the row; `found`: only if it is still that."""
+    site.told.check_removal()
     row = site.index.lookup(bucket.name, key)
     mark = site.marks and (row is None or row.name == key)
     name = name_for(key, row, mark=mark) if found is None else found.entry.name
@@ -75,7 +103,7 @@ def _remove_plain(site: Site, bucket: Bucket, key: str, found: Found | None) -> 
         if row is None:
             return
         stamp = row.stamp
-    site.index.apply([Remove(bucket=bucket.name, key=key, stamp=stamp)])
+    site.told.apply([Remove(bucket=bucket.name, key=key, stamp=stamp)])
 
 
 def _remove_flipped(site: Site, bucket: Bucket, key: str) -> None:
@@ -83,7 +111,7 @@ def _remove_flipped(site: Site, bucket: Bucket, key: str) -> None:
     row = site.index.lookup(bucket.name, key)
     if row is None:
         return
-    site.index.apply([Remove(bucket=bucket.name, key=key, stamp=row.stamp)])
+    site.told.apply([Remove(bucket=bucket.name, key=key, stamp=row.stamp)])
     site.discard(bucket.name, row.name)
 
 
@@ -106,7 +134,7 @@ def _mark(site: Site, bucket: Bucket, key: str, owner: str, found: Found | None)
             raise Changed(str(error)) from error
     if row is not None:
         stamp = max(stamp, row.stamp + 1)
-    site.index.apply([Put(row=marker_row(bucket, key, version, stamp, now, owner), keep=True)])
+    site.told.apply([Put(row=marker_row(bucket, key, version, stamp, now, owner), keep=True)])
     if row is not None and not row.marker and not keep and not site.atomic:
         site.discard(bucket.name, row.name)
     return Deleted(version, marker=True)
@@ -125,6 +153,7 @@ def _store_marker(site: Site, bucket: Bucket, key: str, version: str, owner: str
 
 def delete_version(site: Site, bucket: Bucket, key: str, version: str) -> Deleted:
     """Remove one version for good; no error when there is none. Raises storage errors."""
+    site.told.check_removal()
     with site.lock(bucket.name, key):
         row = site.index.lookup(bucket.name, key, version)
         if row is None:
@@ -135,7 +164,7 @@ def delete_version(site: Site, bucket: Bucket, key: str, version: str) -> Delete
             site.remove(bucket.name, version_name(key, version))
         elif site.atomic:
             _remove_body(site, bucket, row)
-        site.index.apply([Remove(bucket=bucket.name, key=key, stamp=row.stamp, version=version)])
+        site.told.apply([Remove(bucket=bucket.name, key=key, stamp=row.stamp, version=version)])
         if not site.atomic and not row.marker:
             site.discard(bucket.name, row.name)
         if row.latest:
@@ -177,17 +206,30 @@ def _promote(site: Site, bucket: Bucket, key: str) -> None:
         meta = meta_of(bucket, stream.entry)
         if meta is None:
             return
-        data = encode_meta(meta)
         name = name_for(key, None, mark=site.marks and not meta.size and not meta.parts)
         try:
-            entry = site.store.copy(stream, bucket.name, name, data, ABSENT)
-        except Taken:
-            entry = site.store.copy(stream, bucket.name, odd_name(key), data, ABSENT)
+            entry = _bring_back(site, bucket, name, key, stream, encode_meta(meta))
         except Changed:  # a new file came from outside meanwhile: that is current
             return
     finally:
         stream.close()
     if entry.stamp <= row.stamp:
         entry = msgspec.structs.replace(entry, stamp=row.stamp + 1)
-    site.index.apply([Put(row=row_of(bucket, entry, meta), keep=True)])
+    site.told.apply([Put(row=row_of(bucket, entry, meta), keep=True)])
     site.remove(bucket.name, kept)
+
+
+def _bring_back(site: Site, bucket: Bucket, name: str, key: str, stream: ObjectStream, data: bytes) -> Entry:
+    """An older version under the key's own name. On a full disk it gets that as a second name. Raises
+    `Changed` when the name has been taken, and storage errors."""
+    try:
+        try:
+            return site.store.copy(stream, bucket.name, name, data, ABSENT)
+        except Taken:
+            return site.store.copy(stream, bucket.name, odd_name(key), data, ABSENT)
+    except NoSpace:
+        kept = stream.entry.name
+    try:
+        return _with_room(site, lambda: site.store.link(bucket.name, kept, name))
+    except Taken as error:
+        raise Changed(str(error)) from error

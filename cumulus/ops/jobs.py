@@ -7,6 +7,7 @@ one thread of one process; `hash_waiting` belongs to each process that answers r
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from cumulus.errors import S3Error
-from cumulus.index.api import Change, Put, Remove, Row
+from cumulus.index.api import Away, Change, Put, Remove, Row
 from cumulus.model import Bucket, Versioning
 from cumulus.ops.buckets import end_upload
 from cumulus.ops.deletes import delete_current, delete_version
@@ -74,7 +75,12 @@ class Done:
 
 def hash_waiting(site: Site) -> int:
     """What each process has left for later: hash files that were made outside and asked for (how many is
-    returned), remove bodies that were replaced and have had their last readers."""
+    returned), tell the index what it has not heard of, keep room for removals, remove bodies that were
+    replaced and have had their last readers."""
+    with contextlib.suppress(Away):  # requests say so
+        site.told.settle()
+    site.store.keep_room()
+    site.index.keep_room()
     site.empty_bin()
     count = 0
     while site.unhashed and count < MOST_AT_ONCE:

@@ -28,6 +28,7 @@ from cumulus.ops.names import slots_name
 from cumulus.ops.parts import MAX_PARTS, IncomingPart, join, own_name
 from cumulus.ops.publish import Plan, publish
 from cumulus.ops.site import Site
+from cumulus.ops.told import Owed
 from cumulus.storage.api import Entry, IfToken, Missing
 
 Type = Literal["", "FULL_OBJECT", "COMPOSITE"]
@@ -152,6 +153,9 @@ def complete(
             raise no_such_upload(upload.id) from error
         site.index.drop_upload(upload.id)
         return there
+    except Owed:
+        reservation = None  # it ends when the database is told
+        raise
     finally:
         if reservation is not None:
             site.index.release(reservation)

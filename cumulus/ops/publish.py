@@ -42,7 +42,8 @@ class Plan:
 
 def publish(site: Site, bucket: Bucket, plan: Plan) -> ObjectMeta:
     """Publish, and give the metadata as published (version and time are set here). Raises `S3Error`
-    (conditions, ConditionalRequestConflict) and storage errors; nothing has changed then."""
+    (conditions, ConditionalRequestConflict) and storage errors; nothing has changed then. Raises `Owed` when
+    it is published and the database stays away; then the plan's reservation is not the caller's any more."""
     meta = msgspec.structs.replace(
         plan.meta, modified_ns=site.clock(), version=site.new_version(bucket), marker=False
     )
@@ -122,7 +123,7 @@ def drop_null(site: Site, bucket: Bucket, key: str, current: Row | None) -> None
     if old is None or (current is not None and current.version == "null" and not current.marker):
         return
     site.remove(bucket.name, old.name if not old.marker else version_name(key, "null"))
-    site.index.apply([Remove(bucket=bucket.name, key=key, stamp=old.stamp, version="null")])
+    site.told.apply([Remove(bucket=bucket.name, key=key, stamp=old.stamp, version="null")])
 
 
 def _place(plan: Plan, meta: ObjectMeta, name: str, token: IfToken) -> Entry:
@@ -134,6 +135,15 @@ def _place(plan: Plan, meta: ObjectMeta, name: str, token: IfToken) -> Entry:
         if name == other:
             raise
         return plan.place(other, data, token)
+
+
+def _follow(site: Site, put: Put, stays: bool, mark: int) -> None:
+    if stays:
+        site.index.tell(put)
+    else:
+        site.index.apply_soon([put])
+    if not site.store.remembers(mark):
+        site.index.sync()
 
 
 def _settle(
@@ -151,17 +161,14 @@ def _settle(
     be waited for while the key has the name that it would have anyway."""
     versions = bucket.versioning is not Versioning.OFF  # then only what is removed by its version goes
     put = Put(row=row_of(bucket, entry, meta), keep=versions, reservation=plan.reservation)
-    if plan.settle is not None:
-        plan.settle(put)
+    settle = plan.settle
+    if settle is not None:
+        site.told.tell(lambda: settle(put), [put])
     elif mark is None:
-        site.index.apply([put])
+        site.told.apply([put])
     else:
-        if entry.name == first_name(meta.key) and (row is None or row.name == entry.name):
-            site.index.tell(put)
-        else:
-            site.index.apply_soon([put])
-        if not site.store.remembers(mark):
-            site.index.sync()
+        stays = entry.name == first_name(meta.key) and (row is None or row.name == entry.name)
+        site.told.tell(lambda: _follow(site, put, stays, mark), [put])
     if row is not None and not keep and not row.marker and row.name not in ("", entry.name):
         if site.atomic:
             site.remove(bucket.name, row.name)

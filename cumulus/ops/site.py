@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import threading
 import uuid
@@ -10,10 +11,11 @@ from collections.abc import Callable
 from typing import Final
 
 from cumulus.errors import S3Error
-from cumulus.index.api import Directory, Index, OverQuota, Reservation
+from cumulus.index.api import Directory, Index, IndexFailure, OverQuota, Reservation
 from cumulus.model import Bucket, Versioning
 from cumulus.ops.hashing import Hashing
 from cumulus.ops.quota import quota_error
+from cumulus.ops.told import Told
 from cumulus.storage.api import FileStore, Missing
 
 STRIPES: Final = 512
@@ -38,6 +40,7 @@ class Site:
     ) -> None:
         self.store = store
         self.index = index
+        self.told = Told(index)
         self.directory = directory
         self.clock = clock
         self.region = region
@@ -51,7 +54,10 @@ class Site:
 
     def close(self) -> None:
         """End the hashing threads and remove bodies that wait to be discarded."""
+        self.told.close()
         self.hashing.shutdown()
+        with contextlib.suppress(IndexFailure):  # else storage still knows of it
+            self.told.settle()
         self.empty_bin(all_of_it=True)
 
     def lock(self, bucket: str, key: str) -> threading.Lock:
@@ -77,7 +83,9 @@ class Site:
         return f"{(1 << 64) - 1 - self.clock():016x}{uuid.uuid4().hex[:16]}"
 
     def reserve(self, bucket: str, size: int, objects: int = 1) -> Reservation:
-        """Room in the quotas. Raises `S3Error` QuotaExceeded."""
+        """Room in the quotas, before something is written. Raises `S3Error` QuotaExceeded, and `Away` while
+        the index does not hear of what was written before."""
+        self.told.check()
         try:
             return self.index.reserve(bucket, size, objects)
         except OverQuota as error:

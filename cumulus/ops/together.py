@@ -20,6 +20,7 @@ from cumulus.ops.names import first_name, odd_name
 from cumulus.ops.quota import quota_error
 from cumulus.ops.rows import row_of
 from cumulus.ops.site import Site
+from cumulus.ops.told import Owed
 from cumulus.storage.api import Entry, Taken, Whole
 
 
@@ -76,7 +77,8 @@ def publish_all(site: Site, smalls: Sequence[Small]) -> list[ObjectMeta | Except
 
 
 def _reserve(site: Site, ones: Sequence[_One]) -> None:
-    """Room for all of them."""
+    """Room for all of them. Raises `Away` while the index does not hear of what was written before."""
+    site.told.check()
     held = site.index.reserve_all([(one.bucket.name, one.meta.size) for one in ones])
     for one, found in zip(ones, held, strict=True):
         if isinstance(found, Reservation):
@@ -150,16 +152,25 @@ def _tell(site: Site, placed: Sequence[tuple[_One, Entry]], mark: int | None) ->
         put = Put(row=row_of(one.bucket, entry, one.meta), reservation=one.reservation)
         stays = entry.name == first_name(one.meta.key) and (one.row is None or one.row.name == entry.name)
         (told if stays else waited).append(put)
-    if mark is None:
-        site.index.apply(told + waited)
-    else:
-        site.index.tell_all(told)
-        if waited:
-            site.index.apply_soon(waited)
-        if not site.store.remembers(mark):
-            site.index.sync()
+    try:
+        site.told.tell(lambda: _follow(site, told, waited, mark), told + waited)
+    except Owed:
+        for one, _ in placed:
+            one.reservation = None  # it ends when the database is told
+        raise
     for one, entry in placed:
         one.reservation, one.done = None, True
         row = one.row
         if row is not None and row.name not in ("", entry.name):
             site.remove(one.bucket.name, row.name)
+
+
+def _follow(site: Site, told: list[Put], waited: list[Put], mark: int | None) -> None:
+    if mark is None:
+        site.index.apply(told + waited)
+        return
+    site.index.tell_all(told)
+    if waited:
+        site.index.apply_soon(waited)
+    if not site.store.remembers(mark):
+        site.index.sync()

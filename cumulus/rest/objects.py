@@ -20,6 +20,7 @@ from cumulus.ops.names import first_name
 from cumulus.ops.publish import Plan, publish
 from cumulus.ops.ranges import part_range, read_range
 from cumulus.ops.rows import OPAQUE
+from cumulus.ops.told import Owed
 from cumulus.rest import documents, expect, grants
 from cumulus.rest.call import Download, Reply, Sink
 from cumulus.rest.headers import (
@@ -297,7 +298,11 @@ def publish_body(
         checksum_type="FULL_OBJECT" if checksums else "",
     )
     plan = Plan(whole, incoming.place, wanted, incoming.reservation)
-    return publish(request.site, request.bucket, plan)
+    try:
+        return publish(request.site, request.bucket, plan)
+    except Owed:
+        incoming.reservation = None  # it ends when the database is told
+        raise
 
 
 def put_headers(request: Request, meta: ObjectMeta) -> list[tuple[str, str]]:

@@ -251,8 +251,9 @@ class FileStore(ABC):
 
     @abstractmethod
     def delete(self, bucket: str, name: str, if_token: Token | None = None) -> int:
-        """Remove, durably, and directories that this leaves empty and that we made. Returns the stamp of the
-        removal (larger than that of what was there). Raises `Missing`, `Changed`."""
+        """Remove, durably, and directories that this leaves empty and that we made; also when there is no
+        room, by what `keep_room` has set aside. Returns the stamp of the removal (larger than that of what
+        was there). Raises `Missing`, `Changed`."""
 
     @abstractmethod
     def set_meta(self, bucket: str, name: str, meta: bytes, if_token: Token) -> Entry:
@@ -385,6 +386,15 @@ class FileStore(ABC):
         """`settle` is to be called before anything is forgotten that was published until then; if it raises
         a `StorageError`, all is remembered."""
         return None
+
+    def keep_room(self) -> None:
+        """Have a little room set aside, if there is some, for removals when there is none; called every
+        second or so, and quick when it is there."""
+        return None
+
+    def make_room(self) -> bool:
+        """After `NoSpace`, for what removes something: let go of a piece of that. False: nothing is left."""
+        return False
 
     def close(self) -> None:
         """Make all that is left durable and give back what it holds."""

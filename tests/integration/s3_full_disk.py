@@ -5,12 +5,12 @@ a few megabytes, and a bucket on a disk that is read-only. Prints how many cases
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -56,12 +56,19 @@ def expect(raw: Raw, ask: Ask, status: int, code: str = "") -> None:
 
 
 def full_storage(base: Path, where: Path) -> int:
-    """507 for bodies of every size and kind; a deletion makes room; the service goes on."""
+    """507 for bodies of every size and kind; a deletion makes room, with versions too, and so does an
+    administrator; the service goes on."""
     key, secret = make(base, PORTS + f'[storage]\npath = "{where}"\n')
     with started(base, key, secret) as server:
         raw = Raw(server.port, key, secret)
         raw.send(Ask("PUT", "/box"))
         raw.send(Ask("PUT", "/box/room", bytes(1 << 20)))
+        for bucket in ("kept", "doomed"):
+            raw.send(Ask("PUT", f"/{bucket}"))
+        enable = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
+        assert raw.send(Ask("PUT", "/kept?versioning", enable)).status == 200
+        for target in ("/kept/one", "/doomed/one", "/doomed/two"):
+            assert raw.send(Ask("PUT", target, OLD)).status == 200
         assert raw.send(Ask("PUT", "/box/old", OLD)).status == 200
         started_upload = raw.send(Ask("POST", "/box/parts?uploads")).body.decode()
         upload = started_upload.partition("<UploadId>")[2].partition("<")[0]
@@ -70,17 +77,20 @@ def full_storage(base: Path, where: Path) -> int:
         expect(raw, Ask("PUT", f"/box/parts?partNumber=1&uploadId={upload}", BIG), 507, "StorageFull")
         filler = fill(where)
         expect(raw, Ask("PUT", "/box/new", bytes(200_000)), 507, "StorageFull")
-        os.truncate(filler, filler.stat().st_size - (64 << 10))  # the journal needs a little
+        expect(raw, Ask("DELETE", "/kept/one"), 204)
+        cumulus("bucket", "remove", "doomed", "--delete-data", "--dir", str(base))
+        assert (raw.get("/kept/one").status, raw.get("/doomed").code) == (404, "NoSuchBucket")
         expect(raw, Ask("DELETE", "/box/room"), 204)
         expect(raw, Ask("PUT", "/box/new", bytes(200_000)), 200)
         filler.unlink()
         assert raw.get("/box?list-type=2").body.count(b"<Key>") == 2
         quiet(server)
-    return 4
+    return 6
 
 
 def full_database(base: Path, where: Path) -> int:
-    """503 until there is room again; what was acknowledged is listed."""
+    """503 for uploads until there is room again; what was acknowledged is listed. Removals go on, also by
+    commands when nothing serves."""
     key, secret = make(base, PORTS + f'[database]\nurl = "sqlite:///{where}/cumulus.db"\n')
     for path in base.glob("cumulus.db*"):
         shutil.copy(path, where)
@@ -99,11 +109,23 @@ def full_database(base: Path, where: Path) -> int:
                 if failed == 3:
                     break
         assert failed == 3, "the database was never full"
-        assert raw.get("/box/old").body == OLD
+        for number in range(40):  # far more than fits into what is kept at a time
+            expect(raw, Ask("DELETE", f"/box/{number:04}{'x' * 200}"), 204)
         filler.unlink()
-        expect(raw, Ask("PUT", "/box/new", b"x"), 200)
+        until(lambda: raw.send(Ask("PUT", "/box/new", b"x")).status == 200)
         quiet(server)
-    return 1
+        fill(where)
+    cumulus("bucket", "remove", "box", "--delete-data", "--dir", str(base))
+    assert cumulus("bucket", "list", "--dir", str(base)) == []
+    return 3
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for it."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def read_only(base: Path, where: Path) -> int:

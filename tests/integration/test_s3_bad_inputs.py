@@ -200,7 +200,7 @@ def test_a_full_and_a_read_only_disk() -> None:
     assert json.loads(done.stdout) == {"cases": DISK_CASES}
 
 
-DISK_CASES = 8
+DISK_CASES = 12
 
 
 def test_a_hundred_cases() -> None:

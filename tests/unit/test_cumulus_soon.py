@@ -50,7 +50,7 @@ def disk() -> Faulty:
 def world(tmp_path: Path, disk: Faulty) -> Iterator[World]:
     """A service on plain files with a bucket."""
     made = World(PosixStore(str(tmp_path / "store"), files=disk))
-    remember_until_synced(made.store, made.index)
+    remember_until_synced(made.site)
     assert made.ask("PUT", "/bkt").status == 200
     yield made
     made.close()

@@ -22,6 +22,7 @@ from cumulus.backends.posix.publish import SMALL
 from cumulus.backends.posix.ranges import Filled, Ranges
 from cumulus.backends.posix.recovery import Recovery
 from cumulus.backends.posix.streams import Reader, Writer, check_copied
+from cumulus.reserve import Reserve
 from cumulus.storage.api import (
     ABSENT,
     INTERNAL,
@@ -31,6 +32,7 @@ from cumulus.storage.api import (
     FileStore,
     IfToken,
     Missing,
+    NoSpace,
     NotEmptyStore,
     ObjectStream,
     Piece,
@@ -64,6 +66,7 @@ class PosixStore(FileStore):
         with translated(path):
             self._buckets = Buckets(path, self._files)
             self._locks = Locks(os.path.join(path, "locks"))
+            self._reserve = Reserve(os.path.join(path, "reserve"))
             self._journals = os.path.join(path, "journal")
             self._journal = Journal(self._journals, self._files, fsync)
         self._publisher = BatchPublisher(self._files, self._locks, self._journal, fsync)
@@ -133,7 +136,19 @@ class PosixStore(FileStore):
         if marks.is_directory(name):
             return self._publisher.marks.remove(self._buckets.root(bucket), name, if_token)
         paths.split(name)
-        return self._publisher.remove(self._buckets.root(bucket), name, if_token)
+        root = self._buckets.root(bucket)
+        while True:
+            try:
+                return self._publisher.remove(root, name, if_token)
+            except NoSpace:  # nothing has changed; its record and its stamp need a block
+                if not self._reserve.give():
+                    raise
+
+    def keep_room(self) -> None:
+        self._reserve.keep()
+
+    def make_room(self) -> bool:
+        return self._reserve.give()
 
     def set_meta(self, bucket: str, name: str, meta: bytes, if_token: Token) -> Entry:
         if marks.is_directory(name):
