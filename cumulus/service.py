@@ -124,7 +124,7 @@ class S3Service(Service):
         self._port: S3Port = S3Port._fromListeningDescriptor(
             reactor, listener.fileno(), listener.family, factory
         )
-        self._port.open_now = lambda: len(site.channels)
+        self._port.door = site.door
         listener.close()
 
     def startService(self) -> None:

@@ -19,7 +19,8 @@ WIDTH: Final = 4096
 LANES: Final = 2
 CELLS: Final = 16  # of a lane, 8 bytes each
 BUDGET: Final = 2  # cells of the limit of all bytes
-_FIGURES: Final = (LANES * CELLS + BUDGET) * 8
+DOOR: Final = 2  # cells of the connections
+_FIGURES: Final = (LANES * CELLS + BUDGET + DOOR) * 8
 _COLUMN: Final = _FIGURES + ROWS * WIDTH * 4
 
 Places = tuple[int, ...]
@@ -51,7 +52,11 @@ class Board:
 
     def budget(self) -> list[memoryview[float]]:
         """The two cells of the limit of all bytes, by column."""
-        return [figures[LANES * CELLS :] for figures in self._figures]
+        return [figures[LANES * CELLS : LANES * CELLS + BUDGET] for figures in self._figures]
+
+    def doors(self) -> list[memoryview[float]]:
+        """The two cells of the connections (`cumulus.http.door`), by column."""
+        return [figures[LANES * CELLS + BUDGET :] for figures in self._figures]
 
     def add(self, where: Places, change: int) -> None:
         """So many more (or fewer) of a key here; from any thread."""

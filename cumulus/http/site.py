@@ -11,10 +11,11 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from cumulus.errors import S3Error
-from cumulus.fair.board import Board
+from cumulus.fair.board import Board, local_board
 from cumulus.http.access_log import AccessLog
 from cumulus.http.batches import Batches
 from cumulus.http.channel import Refuser, S3Channel
+from cumulus.http.door import Door
 from cumulus.http.metrics import Metrics, Sample
 from cumulus.http.pace import Pacer
 from cumulus.http.pool import Pool
@@ -55,7 +56,9 @@ class Site(ServerFactory):
         self.request_factory: type[S3Request] = S3Request
         self.forwarder: Forwarder | None = None
         self.heads = HeadWriter(host_id or os.urandom(12).hex())
+        board = board or local_board()
         self.pacer = Pacer(settings, reactor, board)
+        self.door = Door(board, self.now)
         self.channels: set[S3Channel] = set()
         self.refusers: set[Refuser] = set()
         self.stopping = False
@@ -82,6 +85,7 @@ class Site(ServerFactory):
         settings = self.settings
         shortest = min(settings.header_timeout_s, settings.idle_timeout_s, settings.write_timeout_s)
         self._checked = self.now()
+        self.door.tell(len(self.channels))
         self._sweep.start(min(1.0, shortest / 4), now=False)
         if self.forwarder is not None:
             self.forwarder.start(self)
@@ -103,6 +107,7 @@ class Site(ServerFactory):
     def _check_all(self) -> None:
         now = self.now()
         passed, self._checked = now - self._checked, now
+        self.door.tell(len(self.channels))
         for channel in list(self.channels):
             channel.check(now, passed)
 
@@ -143,10 +148,12 @@ class Site(ServerFactory):
     def opened(self, channel: S3Channel) -> None:
         """A connection was made."""
         self.channels.add(channel)
+        self.door.tell(len(self.channels))
 
     def closed(self, channel: S3Channel) -> None:
         """A connection is gone."""
         self.channels.discard(channel)
+        self.door.tell(len(self.channels))
         if self._empty is not None and not self.channels and not self._empty.called:
             self._empty.callback(None)
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from twisted.internet import main, tcp
 
+from cumulus.http.door import YIELD_S, Door
 from cumulus.http.settings import TURN
 
 _WARM = 256 * 1024
@@ -214,14 +215,31 @@ class S3Server(tcp.Server):
 
 
 class S3Port(tcp.Port):
-    """A listening port whose connections are `S3Server`s; `open_now` tells how many there are."""
+    """A listening port whose connections are `S3Server`s. With a `door` it takes connections in turn with the
+    other processes that wait for the same socket."""
 
     transport = S3Server
-    open_now: Callable[[], int] = staticmethod(lambda: 0)
+    door: Door | None = None
+    _insists = False
 
     def doRead(self) -> None:
-        """Take one connection, since others wait for the same socket in processes that may be less busy; but
-        the more are open, the longer a turn of the reactor takes, and those that wait must not wait for
-        hundreds of turns."""
-        self.numberAccepts = 1 + self.open_now() // 4
-        super().doRead()
+        """Take a few; or none for now, if another process is to have them."""
+        door = self.door
+        room = 1 if door is None else door.most() if self._insists else door.room()
+        if room:
+            self.numberAccepts = room
+            self._insists = False
+            super().doRead()
+        else:
+            self.stopReading()
+            self.reactor.callLater(YIELD_S, self._insist)
+
+    def _insist(self) -> None:
+        """What nobody has taken meanwhile is taken here, if there is something."""
+        if self.connected and not self.disconnecting:
+            self._insists = True
+            self.startReading()
+            self.reactor.callLater(YIELD_S / 10, self._yield)
+
+    def _yield(self) -> None:
+        self._insists = False

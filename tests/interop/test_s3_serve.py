@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -243,14 +243,35 @@ atexit.register(tell)
 """
 
 
-def test_full_passes_of_the_collector_leave_out_what_is_there_from_the_start(tmp_path: Path) -> None:
-    """In the head and in each worker: such a pass would hold all requests of a process up."""
+def sockets(pid: int) -> int:
+    """How many a process has open."""
+    names = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir() if path.is_symlink()]
+    return sum(name.startswith("socket:") for name in names)
+
+
+def shares_of_connections(server: Server, count: int) -> list[int]:
+    """So many connections, each answered once and kept: how many each worker has of them."""
+    top = server.process.pid
+    workers = [int(word) for word in Path(f"/proc/{top}/task/{top}/children").read_text().split()]
+    before = [sockets(pid) for pid in workers]
+    with ExitStack() as stack:
+        for _ in range(count):
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 30))
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: s3\r\n\r\n")
+            assert connection.recv(4096).startswith(b"HTTP/1.1 ")
+        return [sockets(pid) - had for pid, had in zip(workers, before, strict=True)]
+
+
+def test_workers_have_as_many_connections_each_and_no_long_pauses(tmp_path: Path) -> None:
+    """Full passes of the collector leave out what is there from the start, in the head and in each worker:
+    such a pass would hold all requests of a process up."""
     (tmp_path / "sitecustomize.py").write_text(COUNTING)
     (tmp_path / "counted").mkdir()
     key, secret = make(tmp_path / "D", "[server]\nport = 0\nworkers = 2\n[admin]\nport = 0\n")
     environment = {"PYTHONPATH": str(tmp_path), "COUNTED": str(tmp_path / "counted")}
     with started(tmp_path / "D", key, secret, environment=environment) as server:
-        pid = server.process.pid
+        pid, shares = server.process.pid, shares_of_connections(server, 16)
+    assert sum(shares) == 16 and min(shares) >= 4, shares
     counts = {int(path.name): int(path.read_text()) for path in (tmp_path / "counted").iterdir()}
     assert len(counts) == 3 and pid in counts
     assert all(count > 20_000 for count in counts.values()), counts

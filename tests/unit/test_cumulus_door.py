@@ -1,0 +1,137 @@
+"""Workers of a server take new connections in turn."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from twisted.internet.error import ConnectionDone
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.testing import MemoryReactorClock
+from twisted.python.failure import Failure
+
+from cumulus.fair.board import Board, make_shared, open_shared
+from cumulus.http.door import FRESH_S, YIELD_S, Door
+from cumulus.http.transport import S3Port
+
+
+class Hands:
+    """Two doors on shared memory, with a clock that stands still."""
+
+    def __init__(self, columns: int = 2) -> None:
+        fd = make_shared(columns)
+        self.now = 1000.0
+        self.boards: list[Board] = [open_shared(fd, columns, column) for column in range(columns)]
+        self.doors = [Door(board, lambda: self.now) for board in self.boards]
+
+
+@pytest.mark.parametrize(
+    ("mine", "other", "room"),
+    [(0, 0, 1), (1, 0, 1), (2, 0, 0), (8, 8, 3), (11, 8, 0), (10, 8, 1), (800, 800, 102)],
+)
+def test_who_has_more_open_leaves_new_ones_to_the_other(mine: int, other: int, room: int) -> None:
+    """The others may have a few less, an eighth where there are many."""
+    hands = Hands()
+    hands.doors[0].tell(mine)
+    hands.doors[1].tell(other)
+    assert hands.doors[0].room() == room
+
+
+def test_nobody_waits_for_who_is_silent_or_gone() -> None:
+    """A worker that hangs says nothing; one that ended has its column cleared."""
+    hands = Hands(3)
+    for door, count in zip(hands.doors, (40, 1, 39), strict=True):
+        door.tell(count)
+    assert hands.doors[0].room() == 0
+    hands.boards[2].clear(1)
+    assert hands.doors[0].room() == 5
+    hands.now += FRESH_S
+    assert hands.doors[0].room() == hands.doors[0].most() == 11
+    assert Door(open_shared(make_shared(1), 1), lambda: 0.0).room() == 1
+
+
+class Clients:
+    """Connections to a port whose reactor is turned by hand."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.hands = Hands()
+        self.reactor: Any = MemoryReactorClock()
+        factory = Factory.forProtocol(Protocol)
+        factory.noisy = False
+        self.port: Any = S3Port(0, factory, interface="127.0.0.1", reactor=self.reactor)
+        self.port.door = self.hands.doors[0]
+        self.port.startListening()
+        self._stack = stack
+
+    def connect(self) -> None:
+        """One more that waits."""
+        self._stack.enter_context(socket.create_connection(self.port.socket.getsockname()))
+
+    @property
+    def taken(self) -> int:
+        """Connections that the port has taken."""
+        return len(self.reactor.getReaders()) - self.listens
+
+    @property
+    def listens(self) -> bool:
+        """Whether it looks at its socket."""
+        return self.port in self.reactor.getReaders()
+
+
+@pytest.fixture
+def clients() -> Iterator[Clients]:
+    """Closed at the end."""
+    with ExitStack() as stack:
+        found = Clients(stack)
+        yield found
+        for reader in found.reactor.getReaders():
+            if reader is not found.port:
+                reader.connectionLost(Failure(ConnectionDone()))
+        if found.port.connected:
+            found.port.stopListening()
+            found.reactor.advance(0)
+
+
+def test_what_the_others_do_not_take_is_taken_a_moment_later(clients: Clients) -> None:
+    """No connection waits longer than that, and the port does not spin meanwhile."""
+    clients.hands.doors[0].tell(4)
+    clients.hands.doors[1].tell(0)
+    for _ in range(3):
+        clients.connect()
+    clients.port.doRead()
+    assert clients.taken == 0 and not clients.listens
+    clients.reactor.advance(YIELD_S)
+    assert clients.listens
+    clients.port.doRead()
+    assert clients.taken == 2
+    clients.port.doRead()
+    assert clients.taken == 2 and not clients.listens, "the last is left to the other again"
+    clients.hands.doors[1].tell(4)
+    clients.reactor.advance(YIELD_S)
+    clients.port.doRead()
+    assert clients.taken == 3
+
+
+def test_one_turn_that_finds_nothing_is_enough(clients: Clients) -> None:
+    """The others took them: the next connection is left to them again."""
+    clients.hands.doors[0].tell(4)
+    clients.hands.doors[1].tell(0)
+    clients.port.doRead()
+    clients.reactor.advance(YIELD_S)
+    clients.reactor.advance(YIELD_S)
+    clients.connect()
+    clients.port.doRead()
+    assert clients.taken == 0 and not clients.listens
+
+
+def test_a_port_that_was_closed_meanwhile_stays_closed(clients: Clients) -> None:
+    clients.hands.doors[0].tell(4)
+    clients.hands.doors[1].tell(0)
+    clients.connect()
+    clients.port.doRead()
+    clients.port.stopListening()
+    clients.reactor.advance(YIELD_S)
+    assert not clients.listens and not clients.port.connected
