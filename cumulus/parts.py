@@ -54,6 +54,10 @@ class Parts:
         self.close = close
         self.socket = socket
 
+    def hurry(self) -> None:
+        """The service ends: what is at work in the background leaves the rest for the next start."""
+        self.gateway.site.stopping = True
+
 
 @contextmanager
 def _errors(stack: ExitStack) -> Iterator[None]:

@@ -318,6 +318,7 @@ class Server(Service):
             self._pool.listener.close()
             for fd in self._pool.fds.values():
                 os.close(fd)
+        self._parts.hurry()
         await self._background.stop()
         await deferToThread(self._parts.close)
 
@@ -473,6 +474,7 @@ class WorkerService(Service):
 
     async def _stop(self) -> None:
         await self._s3.stopService()
+        self._parts.hurry()
         await self._background.stop()
         await deferToThread(self._parts.close)
         self._control.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from cumulus.checksums import Hasher
@@ -11,11 +11,19 @@ from cumulus.storage.api import Changed, ObjectStream
 CHUNK: Final = 1 << 20
 
 
-def digest_stream(stream: ObjectStream, names: Iterable[str], offset: int, size: int) -> Hasher:
-    """Checksums of some bytes of an open object. Raises `Changed`."""
+def digest_stream(
+    stream: ObjectStream,
+    names: Iterable[str],
+    offset: int,
+    size: int,
+    stop: Callable[[], bool] = lambda: False,
+) -> Hasher:
+    """Checksums of some bytes of an open object. Raises `Changed`, also when `stop` says so."""
     hasher = Hasher(names)
     end = offset + size
     while offset < end:
+        if stop():
+            raise Changed("the service ends before all of it was read")
         data = stream.read_at(offset, min(CHUNK, end - offset))
         if not data:
             raise Changed("the object became shorter while it was read")

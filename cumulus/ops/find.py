@@ -156,13 +156,14 @@ def _known(site: Site, bucket: Bucket, found: Found) -> Found:
 
 
 def hash_outside(site: Site, bucket: Bucket, found: Found) -> Found | None:
-    """Read bytes that were made outside, and keep their MD5 sum as their ETag. None: they changed meanwhile.
-    Where storage does not let us keep it, it is told nevertheless."""
+    """Read bytes that were made outside, and keep their MD5 sum as their ETag. None: they changed meanwhile,
+    or the service ends. Where storage does not let us keep it, it is told nevertheless."""
     name, token = found.entry.name, found.entry.token
     try:
         stream = site.store.open_read(bucket.name, name, token)
         try:
-            etag = digest_stream(stream, ["md5"], 0, found.entry.size).hex("md5")
+            hasher = digest_stream(stream, ["md5"], 0, found.entry.size, lambda: site.stopping)
+            etag = hasher.hex("md5")
         finally:
             stream.close()
         meta = msgspec.structs.replace(found.meta, etag=etag, version=site.new_version(bucket))

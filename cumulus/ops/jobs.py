@@ -83,7 +83,7 @@ def hash_waiting(site: Site) -> int:
     site.index.keep_room()
     site.empty_bin()
     count = 0
-    while site.unhashed and count < MOST_AT_ONCE:
+    while site.unhashed and count < MOST_AT_ONCE and not site.stopping:
         name, key = site.unhashed.popleft()
         bucket = site.index.bucket(name)
         try:
@@ -132,6 +132,8 @@ class Jobs:
 
     def _each(self, work: Callable[[Bucket], None]) -> None:
         for bucket in self.site.index.buckets():
+            if self.site.stopping:
+                return
             work(bucket)
 
     def expire(self, bucket: Bucket, done: Done) -> None:
@@ -234,6 +236,8 @@ def _differences(site: Site, bucket: Bucket, done: Done) -> Iterator[list[Change
     after = ""
     try:
         for names in site.store.walk(bucket.name, SCANNED):
+            if site.stopping:
+                return
             yield from _compare(site, bucket, after, names[-1], names, done)
             after = names[-1]
     except Missing:

@@ -25,7 +25,10 @@ HASH_QUEUE: Final = 10_000
 
 class Site:
     """The collaborators of all operations. `opaque_etags`: ETags are random instead of MD5 sums, which
-    saves the hashing (setting `etag`). `hashing` hashes large buffers while they are written."""
+    saves the hashing (setting `etag`). `hashing` hashes large buffers while they are written. `stopping`:
+    work in the background ends soon."""
+
+    stopping = False
 
     def __init__(
         self,

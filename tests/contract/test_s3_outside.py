@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from s3_stores import STORES
@@ -238,3 +239,35 @@ def test_replaced_bodies_of_storage_that_cannot_replace_go_after_their_readers(t
     assert len(world.store.names("bkt", prefix=".cumulus/bodies/")) == 1
     assert world.ask("GET", "/bkt/k").body == b"new"
     world.close()
+
+
+def test_a_service_that_ends_does_not_hash_to_the_end(world: World, data: Path) -> None:
+    """Nor does it look through all directories; the next start does both."""
+    with (data / "large").open("wb") as file:
+        file.truncate(1 << 40)  # hours of hashing
+    assert work(world).renewed == 1
+    site = world.site
+    reads: list[int] = []
+    real = site.store.open_read
+
+    def open_read(bucket: str, name: str, token: bytes | None = None) -> Any:
+        stream = real(bucket, name, token)
+        read_at = stream.read_at
+
+        def counted(offset: int, size: int) -> bytes:
+            reads.append(offset)
+            site.stopping = len(reads) >= 3
+            return bytes(read_at(offset, size))
+
+        stream.read_at = counted
+        return stream
+
+    site.store.open_read = open_read
+    assert hash_waiting(site) == 1 and len(reads) == 3
+    assert world.ask("HEAD", "/bkt/large").headers["etag"].endswith('-0"')
+    (data / "new").write_bytes(b"x")
+    assert work(world).renewed == 0
+    site.stopping = False
+    (data / "large").unlink()
+    assert work(world, 1).renewed == 1
+    del site.store.open_read
