@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal
 
 from cumulus.backends.registry import make_store
 from cumulus.config import Config
-from cumulus.index.admin import SqlAdmin
 from cumulus.index.api import Directory, Index
 from cumulus.index.registry import Options, make_admin, make_index
 from cumulus.index.text_file import TextFile
@@ -20,6 +19,7 @@ from sector.errors import BadConfig, SectorError, UsageError
 if TYPE_CHECKING:  # what TLS needs takes every admin command a tenth of a second to load
     from cumulus.http.tls import TlsFiles
     from cumulus.http.trust import Trust
+    from cumulus.index.admin import SqlAdmin
 
 
 def database_options(config: Config) -> Options:

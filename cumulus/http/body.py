@@ -4,6 +4,7 @@ another is written and the one before may still be hashed; the connection pauses
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from cumulus.http.chunked import ChunkedDecoder
@@ -29,7 +30,8 @@ class Owner(Protocol):
 
 class Intake:
     """Bytes come by `feed` or, without a copy, by `room` and `filled`. Buffers go to the owner one at a time,
-    not before `open`. After `discard` bytes are counted and dropped. `length` None = chunked."""
+    not before `open`. After `discard` bytes are counted and dropped. `length` None = chunked. `most` says how
+    large a buffer may be now; there are up to three."""
 
     def __init__(self, owner: Owner, length: int | None, first: int = FIRST_BUFFER) -> None:
         self._owner = owner
@@ -51,6 +53,7 @@ class Intake:
         self.over = False
         self.paused = False
         self.received = 0
+        self.most: Callable[[], int] = lambda: BUFFER
 
     @property
     def direct(self) -> bool:
@@ -128,9 +131,10 @@ class Intake:
             return self._fill < len(self._buffer)
         if self._dropping or not self._unplaced() or self._handed_last:
             return False
-        size = min(self._next_size, self._unplaced())
+        most = self.most()
+        size = min(self._next_size, self._unplaced(), most)
         spare, self._spare = self._spare, None
-        if spare is not None and len(spare) >= size:
+        if spare is not None and size <= len(spare) <= most:
             self._buffer = spare
         else:
             self._buffer = bytearray(size)

@@ -14,7 +14,7 @@ from twisted.logger import Logger
 
 from cumulus.http.pace import Transfer
 from cumulus.http.pool import Failed, Pool
-from cumulus.http.settings import BUFFER, TURN
+from cumulus.http.settings import TURN
 from cumulus.http.transport import FileJob, S3Server
 from cumulus.rest.call import Download
 
@@ -184,7 +184,7 @@ class BlockSending(Sending):
     def _read(self) -> None:
         if self._busy or self._ready is not None:
             return
-        size = min(BUFFER, self._download.length - 1 - self._at)
+        size = min(self._transfer.buffer(), self._download.length - 1 - self._at)
         if not size:
             if not self._paused and not self._resting:
                 self._last()

@@ -18,7 +18,7 @@ from cumulus.fair.lane import Flow, Lane
 from cumulus.fair.limits import Limiter, Seat
 from cumulus.fair.weights import Sharing
 from cumulus.http.limits import Throttle
-from cumulus.http.settings import HttpSettings
+from cumulus.http.settings import BUFFER, BUFFERS, FIRST_BUFFER, HttpSettings
 
 log = Logger()
 
@@ -40,6 +40,7 @@ class Pacer:
         self.lanes = [Lane(board, OUT), Lane(board, IN)] if fair else []
         self._timers: list[Any] = [None] * len(self.lanes)
         self._waiting: dict[Flow, GoOn] = {}
+        self.buffered = 0  # transfers that have buffers
         self._sharing: Sharing = settings.sharing
         self.users = Limiter("user", settings.user_limits, board, reactor.seconds)
         self.addresses = Limiter("address", settings.address_limits, board, reactor.seconds)
@@ -59,6 +60,11 @@ class Pacer:
         """Bytes that a connection may move before it says so."""
         most = self._throttle.turn(most)
         return most if seat is None else seat.turn(most)
+
+    def buffer(self) -> int:
+        """The most bytes of a buffer of a transfer, of which each has up to three."""
+        share = BUFFERS // (3 * max(1, self.buffered))
+        return max(FIRST_BUFFER, min(BUFFER, 1 << share.bit_length() - 1))
 
     def figures(self) -> dict[str, int]:
         """For the metrics."""
@@ -128,13 +134,14 @@ class Pacer:
 class Transfer:
     """One body on its way. `flows` are the connection's, by direction, kept from request to request."""
 
-    __slots__ = ("_direction", "_flow", "_pacer", "_seat", "resting")
+    __slots__ = ("_buffered", "_direction", "_ended", "_flow", "_pacer", "_seat", "resting")
 
     def __init__(self, pacer: Pacer, direction: int, seat: Seat | None, flows: dict[int, Flow]) -> None:
         self._pacer = pacer
         self._direction = direction
         self._seat = seat
         self.resting = False
+        self._ended = self._buffered = False
         self._flow: Flow | None = None
         if pacer.lanes and seat is not None:
             owner, weight = seat.owner, seat.weight
@@ -162,6 +169,14 @@ class Transfer:
         most = pacer.turn(self._seat, most)
         return most if flow is None else pacer.lanes[self._direction].turn(most)
 
+    def buffer(self) -> int:
+        """The most bytes that a buffer of it should have now; the transfer is one of those with buffers
+        from then on."""
+        if not self._buffered and not self._ended:
+            self._buffered = True
+            self._pacer.buffered += 1
+        return self._pacer.buffer()
+
     def after(self, pause_s: float, go_on: GoOn) -> None:
         """Call `go_on` after the rest that `took` gave; not when the transfer has ended meanwhile."""
         self.resting = True
@@ -176,7 +191,11 @@ class Transfer:
         go_on()
 
     def end(self) -> None:
-        """It is over, in whatever way."""
+        """It is over, in whatever way; twice is once."""
+        self._ended = True
+        if self._buffered:
+            self._buffered = False
+            self._pacer.buffered -= 1
         flow, self._flow = self._flow, None
         if flow is not None:
             self._pacer.leave(self._direction, flow)

@@ -291,6 +291,7 @@ class S3Request:
         if self.intake.direct:
             self.channel.set_taker(self.intake)
         self._upload = Transfer(self.site.pacer, IN, self._seat, self.channel.flows)
+        self.intake.most = self._upload.buffer
         pause = self._upload.took(0)
         if pause > 0:
             self._upload.after(pause, self._open)

@@ -16,6 +16,7 @@ SMALL_BODY: Final = 64 * KIB  # a body up to this is read whole, then handled in
 SMALL_DOWNLOAD: Final = 128 * KIB  # and one that is sent together with its head
 FIRST_BUFFER: Final = 16 * KIB  # of a large body: many slow clients hold one of these each
 BUFFER: Final = 512 * KIB  # of a large body that comes fast, and of a download that is read in threads
+BUFFERS: Final = 16 * MIB  # of all those of a process together: the more there are, the smaller they get
 DRAINED: Final = 256 * KIB  # what nobody wants is read to its end up to this, else the connection is closed
 STRETCH: Final = 4 * MIB  # of one body that a thread may receive and write before the others have their turn
 TURN: Final = MIB  # of one connection by sendfile(2) before the others have their turn

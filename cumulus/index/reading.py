@@ -10,7 +10,7 @@ from typing import Final
 from cumulus.index import listing, objects
 from cumulus.index.api import Lines, Page, Row
 from cumulus.index.readers import Readers
-from cumulus.index.schema import BUSY_MS
+from cumulus.index.revision import BUSY_MS
 
 AT_ONCE: Final = 64  # keys of one statement
 

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cumulus.index.admin import SqlAdmin
 from cumulus.index.api import Away, Directory, Index
 from cumulus.index.directory import DatabaseDirectory
 from cumulus.index.readers import Readers, Reads
-from cumulus.index.schema import BUSY_MS, migrate, postgres_engine, sqlite_engine
+from cumulus.index.revision import BUSY_MS, is_current
 from cumulus.index.sqlite import SqliteIndex, reserve_path
 from cumulus.reserve import Reserve
 from cumulus.secrets import Keyring
 from sector.errors import BadConfig
 
-if TYPE_CHECKING:  # a Cumulus on SQLite does not load the driver
+if TYPE_CHECKING:  # what serves on SQLite loads neither SQLAlchemy nor the driver of PostgreSQL
+    from cumulus.index.admin import SqlAdmin
     from cumulus.index.postgres_pool import Target
 
 _SQLITE: Final = "sqlite:///"
@@ -103,6 +103,10 @@ def _users(readers: Reads, keyring: Keyring) -> Directory:
 
 def prepare(path: Path) -> None:
     """Make or upgrade the tables of SQLite's file. Raises `IndexFailure`."""
+    if is_current(path):
+        return
+    from cumulus.index.schema import migrate, sqlite_engine
+
     engine = sqlite_engine(path)
     try:
         while True:
@@ -117,6 +121,8 @@ def prepare(path: Path) -> None:
 
 
 def _prepare_postgres(target: Target) -> None:
+    from cumulus.index.schema import migrate, postgres_engine
+
     engine = postgres_engine(target.connect_plain)
     try:
         migrate(engine, where=target.where)
@@ -135,6 +141,9 @@ def make_admin(
 ) -> SqlAdmin:
     """For changing users, keys, groups and quotas of the database at `url`; the tables are made or upgraded.
     Raises `BadConfig`, `LocalIO`, `IndexFailure`."""
+    from cumulus.index.admin import SqlAdmin
+    from cumulus.index.schema import postgres_engine, sqlite_engine
+
     if is_postgres(url):
         from cumulus.index.postgres_pool import Target
 

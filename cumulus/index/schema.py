@@ -15,11 +15,10 @@ from sqlalchemy.exc import DBAPIError
 
 from cumulus.index.api import Away, IndexFailure
 from cumulus.index.functions import FUNCTIONS
+from cumulus.index.revision import BUSY_MS, HEAD
 from cumulus.index.tables import metadata, tables_of
 from sector.revisions import UnknownRevision, make_tables, revision_of, upgrade
 
-HEAD = "0003"  # the newest revision in migrations/versions
-BUSY_MS = 10_000
 _ADMIN_LOCK = 0x43756D756C7574  # an advisory lock: "Cumulut"
 
 

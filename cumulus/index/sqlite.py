@@ -39,7 +39,7 @@ from cumulus.index.cache import Fresh
 from cumulus.index.ledger import Charge, Ledger
 from cumulus.index.readers import Readers, Run
 from cumulus.index.reading import RowReader
-from cumulus.index.schema import BUSY_MS
+from cumulus.index.revision import BUSY_MS
 from cumulus.index.tide import make_tide, private_tide
 from cumulus.index.writer import Deltas, Tx, Writer
 from cumulus.model import Bucket, Part

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from urllib.parse import unquote
 
 from twisted.internet.threads import deferToThread
@@ -17,7 +18,6 @@ from twisted.web.server import NOT_DONE_YET, Request
 from cumulus.audit import note
 from cumulus.config import Config
 from cumulus.http.pool import Failed, Pool
-from cumulus.index.api import IndexFailure
 from cumulus.opening import open_admin
 from cumulus.ops.site import Site
 from cumulus.web.app import App
@@ -64,12 +64,44 @@ def audit(path: Path | None, who: str, peer: str, what: str) -> None:
             log.error("a line is missing in {why}", why=bad.message)
 
 
+class Answers(Protocol):
+    """Who answers requests, blocking, in any of several threads."""
+
+    def handle(self, asked: Asked) -> Answer:
+        """What the browser gets."""
+
+
+class LateApp:
+    """The page, made when somebody asks for it: what changes users takes 11 MB of memory, which a service
+    whose page nobody looks at has no use for."""
+
+    def __init__(self, make: Callable[[], tuple[App, Callable[[], None]]]) -> None:
+        self._make = make
+        self._made: tuple[App, Callable[[], None]] | None = None
+        self._lock = threading.Lock()
+
+    def handle(self, asked: Asked) -> Answer:
+        """As `App.handle`. Raises also `SectorError`, `IndexFailure` while it cannot be made."""
+        with self._lock:
+            if self._made is None:
+                self._made = self._make()
+            app = self._made[0]
+        return app.handle(asked)
+
+    def close(self) -> None:
+        """Give back what was opened, if it was."""
+        with self._lock:
+            made, self._made = self._made, None
+        if made is not None:
+            made[1]()
+
+
 class AdminPage(Resource):
     """All below one path of the admin port."""
 
     isLeaf = True
 
-    def __init__(self, app: App, reactor: Any, close: Callable[[], None]) -> None:
+    def __init__(self, app: Answers, reactor: Any, close: Callable[[], None]) -> None:
         super().__init__()
         self._app = app
         self._pool = Pool(reactor, THREADS, QUEUE, "cumulus-page")
@@ -152,12 +184,13 @@ def _send(request: Request, answer: Answer, gone: list[Any]) -> None:
 def make_page(
     config: Config, site: Site, processes: Callable[[], tuple[int, int]], reactor: Any
 ) -> AdminPage:
-    """The page over the parts of a service; `processes` gives (those that serve, those that should). Blocks.
-    Raises `BadConfig`, `LocalIO`."""
-    try:
+    """The page over the parts of a service; `processes` gives (those that serve, those that should)."""
+
+    def make() -> tuple[App, Callable[[], None]]:
         admin = None if config.auth.source == "file" else open_admin(config)
-    except IndexFailure as bad:
-        raise LocalIO(str(bad)) from bad
-    told = partial(audit, config.file(config.log.audit) if config.log.audit else None)
-    held = Held(config, site.index, site.directory, site.store, admin, processes, told)
-    return AdminPage(App(held), reactor, admin.close if admin is not None else lambda: None)
+        told = partial(audit, config.file(config.log.audit) if config.log.audit else None)
+        held = Held(config, site.index, site.directory, site.store, admin, processes, told)
+        return App(held), admin.close if admin is not None else lambda: None
+
+    late = LateApp(make)
+    return AdminPage(late, reactor, late.close)

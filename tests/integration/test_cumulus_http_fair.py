@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ from http_floor import Floor, Stream, Wire, floor, request, until
 
 from cumulus.fair.limits import Limits
 from cumulus.http.metrics import prometheus
+from cumulus.http.settings import BUFFER, BUFFERS, FIRST_BUFFER
 from cumulus.rest.call import Download, Reply
 
 MB = 1 << 20
@@ -94,6 +96,31 @@ def test_connections_of_one_address_move_the_same(tmp_path: Path, direction: str
         for thread in threads:
             thread.join(10)
         assert min(rates) > 0.6 * max(rates)
+        _empty(running)
+
+
+def test_many_uploads_share_the_memory_for_buffers_and_give_it_back() -> None:
+    """What one may have, 40 have in smaller pieces; when they are gone, the next has it all."""
+    with floor() as running:
+        pacer = running.site.pacer
+        wires = [running.connect() for _ in range(40)]
+        for wire in wires:
+            wire.send(request("/up", "PUT", f"Content-Length: {64 * MB}"))
+            wire.sock.setblocking(False)
+        data = bytes(MB)
+
+        def feed() -> bool:
+            for wire in wires:
+                with contextlib.suppress(BlockingIOError):
+                    wire.sock.send(data)
+            return pacer.buffered == len(wires)
+
+        until(feed, "all have buffers")
+        assert FIRST_BUFFER <= pacer.buffer() <= BUFFERS // (3 * len(wires))
+        for wire in wires:
+            wire.reset()
+        until(lambda: pacer.buffered == 0, "the buffers are given back")
+        assert pacer.buffer() == BUFFER
         _empty(running)
 
 
