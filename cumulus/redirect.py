@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Final, Literal, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from sector.errors import BadConfig, LocalIO, SectorError
+from cumulus.watched import Watched, read_text
+from sector.errors import BadConfig, SectorError
 
 Mode = Literal["none", "random", "round-robin", "least-loaded", "proxy"]
 Item = TypeVar("Item")
@@ -132,47 +133,15 @@ class HostsFile:
     ) -> None:
         """`clock` gives seconds that only grow. Raises `BadConfig` (with the line), `LocalIO`."""
         self._path = path
-        self._complain = complain
-        self._clock = clock
         self._admin_needed = admin_needed
-        self._lock = threading.Lock()
-        self._looked = clock()
-        self._seen = self._state()
-        self._servers = self._read()
-
-    def _state(self) -> tuple[int, ...]:
-        try:
-            found = self._path.stat()
-        except OSError:
-            return ()
-        return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        self._file = Watched(path, self._read, complain, clock, LOOK_S)
 
     def _read(self) -> tuple[Server, ...]:
-        try:
-            with self._path.open("rb") as file:
-                data = file.read(_MOST + 1)
-            if len(data) > _MOST:
-                raise BadConfig(f"{self._path}: is larger than 1 MiB")
-            return parse_hosts(data.decode(), self._path, admin_needed=self._admin_needed)
-        except OSError as bad:
-            raise LocalIO(f"{self._path}: {bad.strerror}") from None
-        except UnicodeDecodeError:
-            raise BadConfig(f"{self._path}: is not UTF-8 text", hint="save it as UTF-8") from None
+        return parse_hosts(read_text(self._path, _MOST), self._path, admin_needed=self._admin_needed)
 
     def servers(self) -> tuple[Server, ...]:
         """In the order of the file."""
-        now = self._clock()
-        with self._lock:
-            if now - self._looked >= LOOK_S:
-                self._looked = now
-                state = self._state()
-                if state != self._seen:
-                    self._seen = state
-                    try:
-                        self._servers = self._read()
-                    except SectorError as bad:
-                        self._complain(bad)
-            return self._servers
+        return self._file.now()
 
 
 class Balancer:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -23,7 +22,8 @@ from cumulus import unix
 from cumulus.index.api import Directory
 from cumulus.model import Credential, User
 from cumulus.secrets import check_private
-from sector.errors import BadConfig, LocalIO, SectorError
+from cumulus.watched import Watched, read_text
+from sector.errors import BadConfig, SectorError
 
 LOOK_S: Final = 0.5  # how often the file is looked at
 _MOST: Final = 64 * 2**20
@@ -169,64 +169,26 @@ class TextFile(Directory):
     ) -> None:
         """Raises `BadConfig` (line and what to do, or a mode other than 0600), `LocalIO`."""
         self._path = path
-        self._complain = complain
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._looked = clock()
-        self._seen = self._state()
-        self._lines = self._read()
-
-    def _state(self) -> tuple[int, ...]:
-        try:
-            found = self._path.stat()
-        except OSError:
-            return ()
-        return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        self._file = Watched(path, self._read, complain, clock, LOOK_S)
 
     def _read(self) -> _Lines:
         check_private(self._path)
-        try:
-            with self._path.open("rb") as file:
-                data = file.read(_MOST + 1)
-            if len(data) > _MOST:
-                raise BadConfig(f"{self._path}: is larger than 64 MiB", hint="use a database")
-            return _Lines(self._path, data.decode())
-        except OSError as bad:
-            raise LocalIO(f"{self._path}: {bad.strerror}") from None
-        except UnicodeDecodeError:
-            raise BadConfig(f"{self._path}: is not UTF-8 text", hint="save it as UTF-8") from None
-
-    def _now(self) -> _Lines:
-        now = self._clock()
-        if now - self._looked < LOOK_S:
-            return self._lines
-        with self._lock:
-            if now - self._looked < LOOK_S:
-                return self._lines
-            state = self._state()
-            if state != self._seen:
-                self._seen = state
-                try:
-                    self._lines = self._read()
-                except SectorError as bad:
-                    self._complain(bad)
-            self._looked = now
-            return self._lines
+        return _Lines(self._path, read_text(self._path, _MOST, "use a database"))
 
     def credential(self, access_key: str) -> Credential | None:
-        return self._now().credentials.get(access_key)
+        return self._file.now().credentials.get(access_key)
 
     def user(self, id_or_name: str) -> User | None:
-        lines = self._now()
+        lines = self._file.now()
         return lines.by_id.get(id_or_name) or lines.users.get(id_or_name)
 
     def by_email(self, email: str) -> User | None:
         wanted = email.strip().lower()
-        users = self._now().users.values()
+        users = self._file.now().users.values()
         return next((user for user in users if wanted and user.email == wanted), None)
 
     def members(self, group: str) -> list[str] | None:
-        return self._now().groups.get(group)
+        return self._file.now().groups.get(group)
 
     def unix_users(self) -> dict[str, str]:
-        return {user.name: user.unix_user for user in self._now().users.values() if user.unix_user}
+        return {user.name: user.unix_user for user in self._file.now().users.values() if user.unix_user}
