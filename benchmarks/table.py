@@ -215,7 +215,7 @@ def brief(row: dict[str, Any]) -> str:
         "idle_s",
         "sending_s",
         *("up_mb_per_s", "down_mb_per_s", "get_per_s", "list_per_s", "put_per_s", "get_p99_ms", "put_p99_ms"),
-        *("syncs_per_put", "complete_s"),
+        *("syncs_per_put", "complete_s", "mb_per_s", "machine_busy", "get_mbps", "put_mbps"),
     )
     return ", ".join(f"{name} {row[name]}" for name in known if name in row)
 

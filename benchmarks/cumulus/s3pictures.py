@@ -75,6 +75,19 @@ def small(axes: Any, found: Found) -> bool:
     return some
 
 
+def latency(axes: Any, found: Found) -> bool:
+    """The 99th percentile at 70 % of what each server can do."""
+    ops, some = ("get", "put"), False
+    for place, server in enumerate(SERVERS[:3]):
+        times = [found.median(f"open-{server}", f"{op}_p99_ms") for op in ops]
+        some = some or any(time is not None for time in times)
+        at = [i + 0.25 * place for i in range(len(ops))]
+        axes.bar(at, [time or 0 for time in times], 0.25, label=server, color=COLOURS[server])
+    axes.set_xticks([i + 0.25 for i in range(len(ops))], ["GET", "PUT"])
+    axes.set(yscale="log" if some else "linear", ylabel="ms p99 at 70 % of each one's maximum, 4 KB")
+    return some
+
+
 def load(op: str) -> Drawer:
     """MB/s by clients: each storage, with and without a redirection."""
 
@@ -134,6 +147,7 @@ def drawers(sizes: Sequence[str], megabytes: Mapping[str, int]) -> Iterator[tupl
         yield f"s3-throughput-{way}", throughput(way, wanted)
         yield f"s3-clients-{way}", clients(way, size)
     yield "s3-small", small
+    yield "s3-open", latency
     for op in ("get", "put"):
         yield f"s3-load-{op}", load(op)
     yield "s3-replication", replication

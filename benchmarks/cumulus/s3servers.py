@@ -402,8 +402,17 @@ class Site:
 
 
 def make_bucket(served: Served) -> None:
-    """Make its bucket. Raises SectorError."""
-    load(served, "bucket")
+    """Make its bucket. MinIO says that it is ready while it still refuses that. Raises SectorError."""
+    end = time.monotonic() + READY_S
+    while True:
+        try:
+            load(served, "bucket")
+        except SectorError as bad:
+            if "ServerNotInitialized" not in str(bad) or time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+        else:
+            return
 
 
 def load(served: Served, op: str, *arguments: str) -> dict[str, float]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+from contextlib import nullcontext
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +95,7 @@ def test_pictures_show_what_was_measured(tmp_path: Path) -> None:
         assert drawer(axes, rows), name
         assert not drawer(Axes(), Found([])), name
         drawn[name] = axes.labels
-    assert len(drawn) == 11 and drawn["s3-throughput-up"] == [*s3pictures.SERVERS, "scp", "gridftp"]
+    assert len(drawn) == 12 and drawn["s3-throughput-up"] == [*s3pictures.SERVERS, "scp", "gridftp"]
     assert drawn["s3-throughput-down"][-1] == "nginx" and len(drawn["s3-load-get"]) == 6
 
 
@@ -137,6 +140,36 @@ def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
             pass
     with pytest.raises(SectorError, match="No such file"), s3servers.running("it", ["/no/it"], tmp_path, 1):
         pass
+
+
+@pytest.mark.parametrize(("code", "asked"), [("XMinioServerNotInitialized", 3), ("AccessDenied", 1)])
+def test_a_server_that_still_begins_is_asked_for_its_bucket_again(
+    tmp_path: Path, code: str, asked: int
+) -> None:
+    """Any other refusal ends the cell."""
+    codes = [code, code, ""]
+
+    class Refusing(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            body = codes.pop(0).encode()
+            self.send_response(503 if body else 200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            served = s3servers.Served("it", server.server_port, tmp_path, None)  # type: ignore[arg-type]
+            with nullcontext() if asked == 3 else pytest.raises(SectorError, match=r"it: .*AccessDenied"):
+                s3servers.make_bucket(served)
+        finally:
+            server.shutdown()
+            thread.join()
+    assert len(codes) == 3 - asked
 
 
 def test_a_series_goes_on(
