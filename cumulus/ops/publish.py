@@ -48,7 +48,9 @@ def publish(site: Site, bucket: Bucket, plan: Plan) -> ObjectMeta:
         plan.meta, modified_ns=site.clock(), version=site.new_version(bucket), marker=False
     )
     if bucket.versioning is Versioning.OFF and not plan.conditions and site.atomic:
-        row = site.index.committed(bucket.name, meta.key)
+        # "a/" is a directory or, with bytes, an odd name: what was told of it may be under the other one
+        look = site.index.lookup if is_mark(meta.key) else site.index.committed
+        row = look(bucket.name, meta.key)
         mark = site.store.mark()
         entry = _place(plan, meta, name_for(meta.key, row, mark=_may_mark(site, meta)), None)
         _settle(site, plan, bucket, meta, entry, row, keep=False, mark=mark)

@@ -139,6 +139,19 @@ def test_a_key_that_gets_another_name_is_waited_for(world: World, book: Book) ->
     assert world.ask("GET", "/bkt/n").status == 404
 
 
+def test_a_directory_that_had_bytes_leaves_none(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while the index has not taken in the bytes yet."""
+    monkeypatch.setattr("cumulus.index.writer.GATHER_S", 60.0)
+    world.ask("PUT", "/bkt/other", b"x")
+    assert "<Key>other</Key>" in world.ask("GET", "/bkt").body.decode()  # from here on changes gather
+    assert world.ask("PUT", "/bkt/d/", b"bytes").status == 200
+    assert world.ask("PUT", "/bkt/d/").status == 200
+    assert world.ask("GET", "/bkt/d/").body == b""
+    assert [path for path in tmp_path.rglob("odd/*") if path.is_file()] == []
+
+
 def test_without_fsync_there_is_nothing_to_remember(tmp_path: Path) -> None:
     """The setting says that a power cut may lose anything."""
     store = PosixStore(str(tmp_path / "store"), fsync=False)
