@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from twisted.logger import Logger
@@ -547,5 +547,10 @@ class S3Request:
 
 def stamp(seconds: float) -> str:
     """UTC with milliseconds, as in RFC 3339."""
-    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
-    return f"{whole}.{int(seconds % 1 * 1000):03d}Z"
+    whole = int(seconds)
+    return f"{_second(whole)}.{int((seconds - whole) * 1000):03d}Z"
+
+
+@lru_cache(maxsize=64)
+def _second(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))

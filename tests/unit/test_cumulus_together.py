@@ -14,7 +14,7 @@ from twisted.internet.task import Clock
 
 from cumulus.backends.memory import MemoryStore
 from cumulus.backends.posix.store import PosixStore
-from cumulus.http.batches import MOST, Batches
+from cumulus.http.batches import AT_WORK, MOST, Batches
 from cumulus.http.pool import Failed
 from cumulus.index.api import Away, OverQuota
 from cumulus.index.sqlite import SqliteIndex
@@ -219,21 +219,19 @@ def build_batches(clock: Clock, bound: int = 1000) -> tuple[Batches, FakePool, l
 
 
 def test_what_comes_in_one_turn_is_one_batch(clock: Clock) -> None:
-    """And what comes meanwhile the next one."""
+    """And what comes while two are at work the next one."""
     batches, pool, seen = build_batches(clock)
     answers: list[int] = []
-    for job in (1, 2, 3):
-        assert batches.submit(job, answers.append)
-    assert pool.jobs == []
-    clock.advance(0)
-    batches.submit(4, answers.append)
-    batches.submit(5, answers.append)
-    clock.advance(0)
-    assert len(pool.jobs) == 1
+    for turn in ((1, 2, 3), (4,), (5,), (6,)):
+        for job in turn:
+            assert batches.submit(job, answers.append)
+        clock.advance(0)
+    assert len(pool.jobs) == AT_WORK == 2
     pool.run()
     assert (seen, answers) == ([[1, 2, 3]], [10, 20, 30])
     pool.run()
-    assert (seen[1:], answers[3:]) == ([[4, 5]], [40, 50])
+    pool.run()
+    assert (seen[1:], answers[3:]) == ([[4], [5, 6]], [40, 50, 60])
     assert (pool.jobs, pool.outstanding) == ([], 0)
 
 
