@@ -79,6 +79,10 @@ class AdminSection(Section, frozen=True, kw_only=True):
         str, Meta(description="Certificate with its chain, PEM, of this port; empty = no TLS here.")
     ] = ""
     key: Annotated[str, Meta(description="Its key, PEM; both may be those of [tls].")] = ""
+    metrics_users: Annotated[
+        int,
+        Meta(ge=0, le=10_000, description="So many users, those that come first, have metrics of their own."),
+    ] = 100
 
 
 class Storage(Section, frozen=True, kw_only=True):

@@ -70,6 +70,7 @@ def http_settings(config: Config) -> HttpSettings:
         sharing=config.sharing,
         user_limits=config.user_limits,
         address_limits=config.address_limits,
+        metrics_users=config.admin.metrics_users,
     )
 
 

@@ -29,20 +29,32 @@ _HELP: Final = {
 }
 
 
+OTHERS: Final = "/others"  # no name of a user
+_OF_USERS: Final = (
+    ("requests", "Requests of a user that were answered."),
+    ("received_bytes", "Bytes of bodies received from a user."),
+    ("sent_bytes", "Bytes of bodies sent to a user."),
+)
+
+
 class Sample(msgspec.Struct):
     """What one process has counted: plain figures, requests by (operation, status), durations by bucket (the
-    last one has no bound) and their sum in seconds."""
+    last one has no bound) and their sum in seconds, and of each user requests, bytes received and sent."""
 
     plain: dict[str, float] = {}
     requests: dict[str, dict[int, int]] = {}
     durations: list[int] = []
     seconds: float = 0.0
+    users: dict[str, tuple[int, int, int]] = {}
 
 
 class Metrics:
-    """Counts; all in the reactor's thread."""
+    """Counts; all in the reactor's thread. The first `most_users` users have counters of their own, all that
+    come later share one."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_users: int = 100) -> None:
+        self._most_users = most_users
+        self._users: dict[str, list[int]] = {}
         self.plain: Counter[str] = Counter()
         self._requests: dict[str, dict[int, int]] = {}
         self._durations = [0] * (len(BOUNDS_S) + 1)
@@ -55,10 +67,25 @@ class Metrics:
         self._durations[bisect_left(BOUNDS_S, seconds)] += 1
         self._seconds += seconds
 
+    def of_user(self, name: str, received: int, sent: int) -> None:
+        """One of his requests is over."""
+        if not self._most_users or not name:
+            return
+        found = self._users.get(name)
+        if found is None:
+            if len(self._users) >= self._most_users and name != OTHERS:
+                self.of_user(OTHERS, received, sent)
+                return
+            found = self._users[name] = [0, 0, 0]
+        found[0] += 1
+        found[1] += received
+        found[2] += sent
+
     def sample(self) -> Sample:
         """All of it now."""
         requests = {name: dict(statuses) for name, statuses in self._requests.items()}
-        return Sample(dict(self.plain), requests, list(self._durations), self._seconds)
+        users = {name: (one[0], one[1], one[2]) for name, one in self._users.items()}
+        return Sample(dict(self.plain), requests, list(self._durations), self._seconds, users)
 
 
 def total(samples: Iterable[Sample]) -> Sample:
@@ -73,7 +100,25 @@ def total(samples: Iterable[Sample]) -> Sample:
                 mine[status] = mine.get(status, 0) + count
         result.durations = [a + b for a, b in zip(result.durations, sample.durations, strict=True)]
         result.seconds += sample.seconds
+        for name, (requests, received, sent) in sample.users.items():
+            old = result.users.get(name, (0, 0, 0))
+            result.users[name] = (old[0] + requests, old[1] + received, old[2] + sent)
     return result
+
+
+def _label(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
+
+
+def _of_users(sample: Sample) -> list[str]:
+    lines: list[str] = []
+    for number, (name, told) in enumerate(_OF_USERS if sample.users else ()):
+        full = f"cumulus_user_{name}_total"
+        lines += [f"# HELP {full} {told}", f"# TYPE {full} counter"]
+        lines += [
+            f'{full}{{user="{_label(user)}"}} {sample.users[user][number]}' for user in sorted(sample.users)
+        ]
+    return lines
 
 
 def prometheus(sample: Sample) -> str:
@@ -85,8 +130,10 @@ def prometheus(sample: Sample) -> str:
     lines += ["# HELP cumulus_requests_total Requests answered.", "# TYPE cumulus_requests_total counter"]
     for operation in sorted(sample.requests):
         for status, count in sorted(sample.requests[operation].items()):
-            label = operation.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
-            lines.append(f'cumulus_requests_total{{operation="{label}",status="{status}"}} {count}')
+            lines.append(
+                f'cumulus_requests_total{{operation="{_label(operation)}",status="{status}"}} {count}'
+            )
+    lines += _of_users(sample)
     lines += [
         "# HELP cumulus_request_seconds From a request's first byte to its reply's last.",
         "# TYPE cumulus_request_seconds histogram",

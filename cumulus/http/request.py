@@ -522,7 +522,8 @@ class S3Request:
         call, notes = self.call, self.call.notes
         seconds = self.site.now() - self._began
         received = self.intake.received if self.intake else 0
-        self.site.ended(self, notes.get("operation", ""), self._status, seconds, received, self._bytes_out)
+        operation, user, sent = notes.get("operation", ""), notes.get("user", ""), self._bytes_out
+        self.site.ended(self, operation, self._status, seconds, received, sent, user)
         self.site.access_log.add(
             Record(
                 time=stamp(self._began_at),

@@ -34,7 +34,7 @@ class HttpSettings:
     at least `min_body_rate` bytes/s; `idle_timeout_s` ends a kept connection without a request,
     `write_timeout_s` one whose client takes nothing. `total_rate` (bytes/s both ways together, 0 = no limit)
     is for all processes of the server, as are the limits of each user and each address; `sharing` says among
-    whom bandwidth is shared."""
+    whom bandwidth is shared. `metrics_users` have counters of their own."""
 
     threads: int = 32
     queue: int = 1024
@@ -47,3 +47,4 @@ class HttpSettings:
     sharing: Sharing = field(default_factory=Sharing)
     user_limits: Limits = Limits()
     address_limits: Limits = Limits()
+    metrics_users: int = 100

@@ -49,7 +49,7 @@ class Site(ServerFactory):
         self.gateway = gateway
         self.settings = settings
         self.reactor = reactor
-        self.metrics = Metrics()
+        self.metrics = Metrics(settings.metrics_users)
         self.pool = Pool(reactor, settings.threads, settings.queue)
         self.batches = Batches(reactor, self.pool, gateway.finish_all)
         self.access_log = AccessLog(access_log, self.pool, reactor, self.metrics)
@@ -162,9 +162,17 @@ class Site(ServerFactory):
         self._in_flight.add(request)
 
     def ended(
-        self, request: Any, operation: str, status: int, seconds: float, received: int, sent: int
+        self,
+        request: Any,
+        operation: str,
+        status: int,
+        seconds: float,
+        received: int,
+        sent: int,
+        user: str = "",
     ) -> None:
-        """It was answered, or its client is gone."""
+        """It was answered, or its client is gone. `user` is the name of who signed it."""
+        self.metrics.of_user(user, received, sent)
         self._in_flight.discard(request)
         self.metrics.request(operation or "unknown", status, seconds)
         self.metrics.plain["received_bytes_total"] += received

@@ -286,4 +286,5 @@ def test_the_admin_port_counts_it(server: Server) -> None:
     s3 = client(server)
     s3.list_buckets()
     assert 'cumulus_requests_total{operation="ListBuckets",status="200"}' in server.admin("metrics")
+    assert 'cumulus_user_requests_total{user="admin"}' in server.admin("metrics")
     assert '"status": "ok"' in server.admin("health")

@@ -162,3 +162,19 @@ def test_samples_of_processes_add_up() -> None:
     assert 'cumulus_request_seconds_bucket{le="+Inf"} 3\n' in text
     assert "cumulus_connections 3\n" in text
     assert prometheus(total([])) == prometheus(Sample(durations=[0] * 15))
+
+
+def test_users_have_metrics_of_their_own_up_to_a_number() -> None:
+    """The rest is counted together, over all processes; anonymous requests are nobody's."""
+    first, second, none = Metrics(2), Metrics(2), Metrics(0)
+    for name in ("alice", "bob", "carol", "dave", "alice", ""):
+        first.of_user(name, 10, 1)
+    second.of_user("carol", 5, 7)
+    none.of_user("alice", 1, 1)
+    assert not none.sample().users and "cumulus_user" not in prometheus(none.sample())
+    whole = total([first.sample(), second.sample()])
+    assert whole.users == {"alice": (2, 20, 2), "bob": (1, 10, 1), "/others": (2, 20, 2), "carol": (1, 5, 7)}
+    text = prometheus(whole)
+    assert 'cumulus_user_requests_total{user="alice"} 2\n' in text
+    assert 'cumulus_user_received_bytes_total{user="carol"} 5\n' in text
+    assert 'cumulus_user_sent_bytes_total{user="/others"} 2\n' in text
