@@ -203,3 +203,10 @@ def test_taken_udp_port(tmp_path: Path) -> None:
             config = next((cluster.dir / "up").rglob(f"{slave['id']}*.toml"))
             done = cluster.refused("slave", "--config", str(config))
             assert port in done.err
+
+
+@pytest.mark.parametrize("text", ["fast", "0", "-3MB/s", "10 parsec/s", "1e9"])
+def test_what_is_no_rate_is_refused(cluster: Cluster, text: str) -> None:
+    """With how to write one."""
+    done = cluster.run("put", "--limit", text, "x", "/x")
+    assert done.status == 2 and ("rate" in done.err or "between" in done.err), done.said

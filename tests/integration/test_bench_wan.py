@@ -18,8 +18,7 @@ import pytest
 from sector.bench import cells, pair, wan
 from sector.bench.common import program
 from sector.bench.link import Link
-from sector.bench.peers import PEERS, Run, why_missing
-from sector.errors import SectorError, UsageError
+from sector.bench.peers import PEERS, Run
 from sector.ports import free_ports
 
 pytestmark = pytest.mark.alone
@@ -269,42 +268,3 @@ def test_between_hosts_each_end_is_one_command() -> None:
         sent = bench("--to", f"127.0.0.1:{port}", "--seconds", "0.5")
         out, _ = receiver.communicate(timeout=60)
     assert json.loads(out)["bytes"] == sent["bytes"] > 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "word"),
-    [
-        (["--link", "rate=1x"], "rate like"),
-        (["--link", "rate=1g,speed=2"], "did not start"),
-        (["--link", "rate=1g", "--cell", "1g-1ms-0-sector"], "exclude"),
-        (["--cell", "1g-1ms-sector"], "no cell"),
-        (["--peer", "carrier-pigeon"], "unknown peer"),
-        (["--grid", "rate"], "grid"),
-        (["--to", "nowhere"], "HOST:PORT"),
-        (["--picture", "x.png"], "belong"),
-        (["--link", "rate=1g,rtt=1ms", "--peer", "udp"], "loopback only"),
-        (["--listen", "9", "--peer", "libudt,sector"], "one peer"),
-    ],
-)
-def test_bad_requests_are_one_line(arguments: list[str], word: str) -> None:
-    said = bench(*arguments, status=2 if word != "did not start" else 1)
-    assert word in said and "Traceback" not in said
-
-
-def test_what_is_not_built_is_left_out_with_its_reason(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("SECTOR_BENCH_DIR", str(tmp_path))
-    assert "peer_srt" in str(why_missing("srt"))
-    with pytest.raises(SectorError):
-        why_missing("sector")
-
-
-def test_netem_is_used_or_refused_as_the_kernel_can() -> None:
-    link = Link.parse("rate=1g,rtt=1ms")
-    if wan.kernel_has_netem():
-        assert wan.choose("auto", link, flows=False) == wan.choose("netem", link, flows=False) == "netem"
-        return
-    assert wan.choose("auto", link, flows=False) == "user"
-    with pytest.raises(UsageError, match="no netem"):
-        wan.choose("netem", link, flows=False)
