@@ -227,8 +227,10 @@ def figures(rates: list[float]) -> dict[str, Any]:
     }
 
 
-def equal(server: Server, key: Key, clients: int, size: int, mode: str) -> dict[str, Any]:
-    """`mode`: down-same, down-own or up."""
+def equal(
+    server: Server, key: Key, clients: int, size: int, mode: str, alone_too: bool = True
+) -> dict[str, Any]:
+    """`mode`: down-same, down-own or up. `alone_too`: also how fast one client moves all of it."""
     up = mode == "up"
     paths = [f"/{BUCKET}/{'up' if up else 'object'}-{number}" for number in range(clients)]
     if mode == "down-same":
@@ -249,20 +251,26 @@ def equal(server: Server, key: Key, clients: int, size: int, mode: str) -> dict[
     def new() -> Client:
         return Client(server, key)
 
-    alone = together([new], [one_after_another])[0]
+    alone = together([new], [one_after_another])[0] if alone_too else []
     with watched(server.pid) as peak:
         marks = together([new] * clients, [one(path) for path in paths])
     rates, lasted = compare(marks)
     begin, end = max(one[1][0] for one in marks), max(one[-1][0] for one in marks)
-    total, single = clients * size / (end - begin), clients * size / (alone[-1][0] - alone[0][0])
-    return figures(rates) | {
-        "mode": mode,
-        "seconds_together": round(lasted, 2),
-        "total": round(total / MB, 1),
-        "alone": round(single / MB, 1),
-        "total_of_alone": round(total / single, 3),
-        "server_rss_mb": round(peak[0] / MB, 1),
-    }
+    total = clients * size / (end - begin)
+    beside = {}
+    if alone:
+        single = clients * size / (alone[-1][0] - alone[0][0])
+        beside = {"alone": round(single / MB, 1), "total_of_alone": round(total / single, 3)}
+    return (
+        figures(rates)
+        | beside
+        | {
+            "mode": mode,
+            "seconds_together": round(lasted, 2),
+            "total": round(total / MB, 1),
+            "server_pss_mb": round(peak[0] / MB, 1),
+        }
+    )
 
 
 def weights(server: Server, light: Key, heavy: Key, size: int, seconds: float, up: bool) -> dict[str, Any]:
@@ -294,14 +302,14 @@ def weights(server: Server, light: Key, heavy: Key, size: int, seconds: float, u
 
 
 # our own server ------------------------------------------------------------------------------------------
-def _rss(pid: int) -> int:
-    """Bytes of a process and its children."""
+def _memory(pid: int) -> int:
+    """Bytes of a process and its children; a page that several have counts once (PSS)."""
     total = 0
     with contextlib.suppress(OSError, IndexError):
-        text = Path(f"/proc/{pid}/status").read_text()
-        total = 1024 * int(text.split("VmRSS:")[1].split()[0])
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        total = 1024 * int(text.split("\nPss:")[1].split()[0])
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            total += _rss(int(child))
+            total += _memory(int(child))
     return total
 
 
@@ -312,8 +320,8 @@ def watched(pid: int) -> Iterator[list[int]]:
     over = threading.Event()
 
     def look() -> None:
-        while not over.wait(0.1):
-            peak[0] = max(peak[0], _rss(pid))
+        while not over.wait(0.25):
+            peak[0] = max(peak[0], _memory(pid))
 
     thread = threading.Thread(target=look)
     if pid:
@@ -327,12 +335,45 @@ def watched(pid: int) -> Iterator[list[int]]:
 
 
 @contextlib.contextmanager
-def own_server(directory: Path, workers: int, by: str, total_rate: str) -> Iterator[tuple[Server, Key, Key]]:
-    """A Cumulus with the users light (weight 1) and heavy (weight 3)."""
+def memory_group(limit: int) -> Iterator[Path]:
+    """A control group with so many bytes of memory, page cache and all, for who joins it. Needs root."""
+    lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    old = [path for _, names, path in lines if "memory" in names.split(",")]
+    if old:
+        above, name = Path(f"/sys/fs/cgroup/memory{old[0]}"), "memory.limit_in_bytes"
+    else:
+        above, name = Path(f"/sys/fs/cgroup{lines[0][2]}"), "memory.max"
+    group = above / f"cumulus-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / name).write_text(str(limit))
+        yield group
+    finally:
+        end = time.monotonic() + 20
+        while (group / "cgroup.procs").read_text() and time.monotonic() < end:
+            time.sleep(0.1)
+        group.rmdir()
+
+
+@contextlib.contextmanager
+def own_server(
+    directory: Path, workers: int, by: str, total_rate: str, group: Path | None = None
+) -> Iterator[tuple[Server, Key, Key]]:
+    """A Cumulus with the users light (weight 1) and heavy (weight 3), perhaps in a control group."""
     command = [sys.executable, "-m", "cumulus.cli"]
 
+    def join() -> None:
+        if group is not None:
+            (group / "cgroup.procs").write_text(str(os.getpid()))
+
     def run(*words: str) -> str:
-        done = subprocess.run([*command, *words], check=True, capture_output=True, text=True)
+        done = subprocess.run(
+            [*command, *words],
+            check=True,
+            capture_output=True,
+            text=True,
+            preexec_fn=join if words[0] == "serve" else None,
+        )
         return done.stdout
 
     run("init", str(directory))
@@ -368,6 +409,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=12.0, help="for which weights are measured")
     parser.add_argument("--by", default="user", help="[fair] by of our own server")
     parser.add_argument("--total-rate", default="", help="[server] total_rate of our own server")
+    parser.add_argument("--memory", type=int, default=0, help="MB that our own server may use, 0 = no limit")
     parser.add_argument("--dir", help="where the directory of our own server is made")
     told = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="fairness-", dir=told.dir))
@@ -380,8 +422,9 @@ def main() -> None:
             light = Key(*told.key.split(":"))
             heavy = Key(*(told.heavy_key or told.key).split(":"))
         else:
+            group = stack.enter_context(memory_group(told.memory << 20)) if told.memory else None
             server, light, heavy = stack.enter_context(
-                own_server(directory / "s3", told.workers, told.by, told.total_rate)
+                own_server(directory / "s3", told.workers, told.by, told.total_rate, group)
             )
         maker = Client(server, light)
         maker.sock.sendall(head(server, light, "PUT", f"/{BUCKET}", 0))
@@ -392,7 +435,7 @@ def main() -> None:
                 up = mode == "weights-up"
                 results.append(weights(server, light, heavy, told.size * MB, told.seconds, up))
             else:
-                results.append(equal(server, light, told.clients, told.size * MB, mode))
+                results.append(equal(server, light, told.clients, told.size * MB, mode, not told.memory))
     about = {"clients": told.clients, "size_mb": told.size, "workers": told.workers, "url": told.url or "own"}
     machine = {"cpus": os.cpu_count(), "kernel": platform.release(), "load": os.getloadavg()}
     print(json.dumps({"settings": about, "machine": machine, "results": results}, indent=1))

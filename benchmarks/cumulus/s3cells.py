@@ -246,9 +246,25 @@ def fairness(bench: Bench, server: str, clients: int, megabytes: int) -> dict[st
         raise SectorError(f"fairness.py failed: {done.stderr.strip()[-300:]}")
     row: dict[str, Any] = {"clients": clients, "megabytes": megabytes}
     for found in json.loads(done.stdout)["results"]:
-        kept = ("cv", "farthest", "total_of_alone", "ratio", "total", "server_rss_mb", "rates")
+        kept = ("cv", "farthest", "total_of_alone", "ratio", "total", "server_pss_mb", "rates")
         found["rates"].sort()
         row |= {f"{found['mode']}_{name}": found[name] for name in kept if name in found}
+    return row
+
+
+def memory(bench: Bench, clients: int, megabytes: int) -> dict[str, Any]:
+    """The most memory (PSS) of Cumulus in a control group of 512 MiB while clients move an object each, up
+    and down: `up_server_pss_mb`, `down-own_server_pss_mb`. Raises SectorError when not all is moved."""
+    words = ["--clients", str(clients), "--size", str(megabytes), "--workers", "2", "--memory", "512"]
+    with bench.scratch("memory") as folder:
+        command = [sys.executable, str(HERE / "fairness.py"), *words, "--dir", str(folder)]
+        command += ["--mode", "up", "--mode", "down-own"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=3600, check=False)
+    if done.returncode:
+        raise SectorError(f"fairness.py failed: {done.stderr.strip()[-300:]}")
+    row: dict[str, Any] = {"clients": clients, "megabytes": megabytes}
+    for found in json.loads(done.stdout)["results"]:
+        row |= {f"{found['mode']}_{name}": found[name] for name in ("total", "server_pss_mb")}
     return row
 
 

@@ -194,6 +194,16 @@ def fairness_lines(found: Found, _: Sequence[str]) -> Iterator[Line]:
         )
 
 
+def memory_lines(found: Found, _: Sequence[str]) -> Iterator[Line]:
+    """What it needs at most."""
+    for mode in ("up", "down-own"):
+        yield Line(
+            f"32 clients of a server with 512 MiB of memory, {mode}",
+            [Figure("MB", found.median("memory", f"{mode}_server_pss_mb"), 200, low=True, form="{:.0f}")],
+            f"{number(found.median('memory', f'{mode}_total'), '{:.0f}')} MB/s together",
+        )
+
+
 ALL: dict[str, Callable[[Found, Sequence[str]], Iterator[Line]]] = {
     "Throughput": throughput_lines,
     "Small objects": small_lines,
@@ -203,6 +213,7 @@ ALL: dict[str, Callable[[Found, Sequence[str]], Iterator[Line]]] = {
     "Clients, redirection, storage": load_lines,
     "More servers": replication_lines,
     "Fair shares": fairness_lines,
+    "Memory": memory_lines,
 }
 WORDS = {"aim": "reach the aim", "ok": "reach what they must", "**missed**": "miss", "-": "not measured"}
 

@@ -3,7 +3,7 @@
     ./dev bench cumulus                     measures what is missing, writes s3.md and s3.json
     ./dev bench cumulus --quick             one short run of each
     ./dev bench cumulus --runs 3            so many runs at most
-    ./dev bench cumulus --only throughput,small,open,syncs,complete,load,replication,fairness
+    ./dev bench cumulus --only throughput,small,open,syncs,complete,load,replication,fairness,memory
     ./dev bench cumulus --cell 512M-curl    cells whose name holds this, once more, whatever is there
     ./dev bench cumulus --list              names of all cells, and how many good runs each has
     ./dev bench cumulus --fresh             forget earlier results
@@ -154,6 +154,12 @@ def fairness(effort: Effort, bench: s3cells.Bench) -> Iterator[Cell]:
         yield Cell("fairness", f"fairness-{server}", seconds, work, min(effort.runs, 3), (server,))
 
 
+def memory(effort: Effort, bench: s3cells.Bench) -> Iterator[Cell]:
+    """32 clients of a server that has 512 MiB."""
+    work = lambda _: s3cells.memory(bench, 32, effort.shares_mb)  # noqa: E731
+    yield Cell("memory", "memory", 30 + 0.4 * effort.shares_mb, work, min(effort.runs, 3))
+
+
 GROUPS: dict[str, Callable[[Effort, s3cells.Bench], Iterator[Cell]]] = {
     "throughput": throughput,
     "small": small,
@@ -163,6 +169,7 @@ GROUPS: dict[str, Callable[[Effort, s3cells.Bench], Iterator[Cell]]] = {
     "load": loads,
     "replication": replication,
     "fairness": fairness,
+    "memory": memory,
 }
 
 
