@@ -104,7 +104,10 @@ def load(op: str) -> Drawer:
             xscale="log" if some else "linear",
             xlabel="clients",
             ylabel=f"MB/s together, {op.upper()} of 1 MB",
+            ylim=(0, None),
         )
+        if some:
+            axes.set_xticks([1, 4, 16, 64], ["1", "4", "16", "64"])
         return some
 
     return draw
