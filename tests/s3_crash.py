@@ -198,7 +198,7 @@ class Client:
                 self.upload(bucket, key, [100_000 if kind == 9 else 900])
             else:
                 self.upload(bucket, key, [700], complete=False)
-        self.upload(bucket, KEYS[0], [PART, 1000])
+        self.upload(bucket, KEYS[0], [PART, PART, 1000])  # equal parts share a file
 
 
 def _md5(data: bytes) -> str:
