@@ -200,6 +200,18 @@ GROUPS = {
             ),
         ),
     ),
+    "R6-pg-s3": Group(
+        "crashes of PostgreSQL, one process or all, under the load of two servers",
+        200,
+        (
+            _pytest(
+                "crashes of each kind",
+                20,
+                "SECTOR_TEST_S3_CRASHES",
+                "tests/interop/test_s3_two_servers.py::test_a_database_that_crashes_under_load_loses_nothing",
+            ),
+        ),
+    ),
     "R8-s3": Group(
         "histories of one key of Cumulus under four clients, on each kind of storage, put into an order",
         5_000,
@@ -209,6 +221,12 @@ GROUPS = {
                 500,
                 "SECTOR_TEST_S3_HISTORIES",
                 "tests/contract/test_s3_linearizable.py",
+            ),
+            _pytest(
+                "histories over HTTP",
+                500,
+                "SECTOR_TEST_S3_HISTORIES",
+                "tests/integration/test_s3_between_workers.py",
             ),
         ),
     ),

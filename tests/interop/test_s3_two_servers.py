@@ -245,6 +245,97 @@ def test_a_server_killed_under_load_loses_nothing(site: Site, postgres: Postgres
         assert usage["objects"] == len(tree) and usage["bytes"] == sum(len(key) * 50 for key in tree)
 
 
+def test_a_database_that_crashes_under_load_loses_nothing(site: Site, postgres: Postgres) -> None:
+    """One of its processes is killed, which makes it start anew, then all of it: each key has what was
+    acknowledged last, or what was under way, and listings, ledger and tree agree."""
+    with site.server(0) as a, site.server(1) as b:
+        both = [client(a), client(b)]
+        both[0].create_bucket(Bucket="load")
+        site.command("quota", "set", "--bucket", "load", "--bytes", "1GB")
+        stop = threading.Event()
+        writers = [Writer(number, both[number % 2], stop) for number in range(6)]
+        for writer in writers:
+            writer.start()
+        for crash in (kill_one, kill_all) * CRASHES:
+            done = sum(writer.acknowledged for writer in writers)
+            until(lambda done=done: sum(w.acknowledged for w in writers) > done + 20, "objects are written")
+            crash(postgres)
+        for s3 in both:
+            until(
+                lambda s3=s3: not refusal(lambda: s3.put_object(Bucket="load", Key="z", Body=b"z")),
+                "it serves",
+            )
+        stop.set()
+        for writer in writers:
+            writer.join()
+        assert [writer.error for writer in writers if writer.error] == []
+        allowed = {key: bodies for writer in writers for key, bodies in writer.allowed.items()}
+        for key, bodies in allowed.items():
+            missing = refusal(lambda key=key: both[0].head_object(Bucket="load", Key=key))
+            body = None if missing else both[0].get_object(Bucket="load", Key=key)["Body"].read()
+            assert body in bodies, (key, body, bodies)
+        tree = {str(path.relative_to(site.tree / "data/load")): path.stat().st_size for path in files(site)}
+        for s3 in both:
+            until(lambda s3=s3: list_all(s3, "load") == set(tree), "the index has what the tree has")
+        (usage,) = site.command("usage", "--bucket", "load")
+        assert (usage["objects"], usage["bytes"]) == (len(tree), sum(tree.values()))
+        held = "SELECT count(*) FROM reservations"
+        until(lambda: postgres.execute(held, site.database) == [(0,)], "nothing is held")
+
+
+CRASHES = int(os.environ.get("SECTOR_TEST_S3_CRASHES", "1"))  # of each kind
+
+
+def kill_one(postgres: Postgres) -> None:
+    """A process of the database that serves one connection; the others end with it."""
+    query = "SELECT pid FROM pg_stat_activity WHERE application_name = 'cumulus'"
+    found = postgres.execute(query)
+    os.kill(int(str(found[0][0])), signal.SIGKILL)
+    until(postgres.answers, "the database has started anew")
+
+
+def kill_all(postgres: Postgres) -> None:
+    """As by a crash of its machine's software."""
+    postgres.stop("QUIT")
+    postgres.start()
+
+
+class Writer(threading.Thread):
+    """Puts and deletes keys of its own, one after the other; keeps book of what each may have."""
+
+    def __init__(self, number: int, s3: Any, stop: threading.Event) -> None:
+        super().__init__()
+        self._number, self._s3, self._stop_it = number, s3, stop
+        self.allowed: dict[str, list[bytes | None]] = {}
+        self.acknowledged = 0
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        """Until it is stopped."""
+        try:
+            for step in itertools.count():
+                if self._stop_it.is_set():
+                    return
+                key = f"w{self._number}/k{step % 5}"
+                body = None if step % 7 == 6 else f"{key} {step} ".encode() * (1 + step % 40)
+                self._change(key, body)
+        except BaseException as error:
+            self.error = error
+
+    def _change(self, key: str, body: bytes | None) -> None:
+        allowed = self.allowed.setdefault(key, [None])
+        allowed.append(body)
+        if body is None:
+            refused = refusal(lambda: self._s3.delete_object(Bucket="load", Key=key))
+        else:
+            refused = refusal(lambda: self._s3.put_object(Bucket="load", Key=key, Body=body))
+        if not refused:
+            self.allowed[key] = [body]
+            self.acknowledged += 1
+        else:
+            assert refused["status"] == 503, refused
+
+
 def files(site: Site) -> list[Path]:
     """All objects of bucket load as the tree has them."""
     root = site.tree / "data" / "load"
