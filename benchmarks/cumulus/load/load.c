@@ -294,7 +294,8 @@ static void receive(struct load *l, struct conn *c, bool ended)
             l->counts->taken += c->answer.body_bytes - before;
         if (took < n) {
             if (c->busy)
-                failed(l, c, took < 0 ? "no HTTP" : "more than was asked for", l->buffer, 64);
+                failed(l, c, took < 0 ? "no HTTP" : "more than was asked for", l->buffer,
+                       n < 64 ? (size_t)n : 64);
             else
                 disconnect(c);
             next(l, c);
