@@ -36,17 +36,14 @@ class Done:
 
 
 def wait_for(what: str, condition: Callable[[], Any], seconds: float = 30.0, every: float = 0.05) -> Any:
-    """The first true value of `condition`, asked again after `every` seconds, or after as long as the answer
-    took (a command is half a second of a processor that others want); fails after `seconds`."""
+    """The first true value of `condition`, asked again after `every` seconds; fails after `seconds`."""
     end = time.monotonic() + seconds
     while True:
-        asked = time.monotonic()
         value = condition()
         if value:
             return value
-        now = time.monotonic()
-        assert now < end, f"waited {seconds} s in vain for {what}"
-        time.sleep(max(every, now - asked))
+        assert time.monotonic() < end, f"waited {seconds} s in vain for {what}"
+        time.sleep(every)
 
 
 @dataclass
