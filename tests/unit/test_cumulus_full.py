@@ -13,7 +13,7 @@ from posix_disk import Faulty
 from s3_world import People, World
 
 from cumulus.backends.posix.store import PosixStore
-from cumulus.index import registry
+from cumulus.index import registry, schema
 from cumulus.index.api import Away
 from cumulus.index.registry import make_index
 from cumulus.index.writer import Writer
@@ -206,7 +206,7 @@ def test_a_database_is_opened_on_a_full_disk(tmp_path: Path, monkeypatch: pytest
     index = make_index(f"sqlite:///{tmp_path}/db", directory=People())[0]
     index.keep_room()
     index.close()
-    real, attempts = registry.migrate, []
+    real, attempts = schema.migrate, []
 
     def migrate(*arguments: object) -> None:
         attempts.append(os.stat(tmp_path / "db.reserve").st_size)
@@ -214,7 +214,8 @@ def test_a_database_is_opened_on_a_full_disk(tmp_path: Path, monkeypatch: pytest
             raise Away("database or disk is full")
         real(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(registry, "migrate", migrate)
+    monkeypatch.setattr(schema, "migrate", migrate)
+    monkeypatch.setattr(registry, "is_current", lambda _: False)  # it cannot be read
     with pytest.raises(Away):  # there is room: that is not what is wrong
         make_index(f"sqlite:///{tmp_path}/db", directory=People())
     attempts.clear()

@@ -46,6 +46,9 @@ def rows_of(cell: table.Cell, run: int, rate: float = 100.0) -> dict[str, Any]:
     for mode in ("down-same", "down-own", "up"):
         row |= {f"{mode}_{name}": rate for name in ("cv", "farthest", "total_of_alone")}
         row[f"{mode}_rates"] = [rate, rate / 2]
+    row |= dict.fromkeys(
+        [f"{mode}_{what}" for mode in ("up", "down-own") for what in ("server_pss_mb", "total")], rate
+    )
     row |= {"weights-down_ratio": rate, "weights-up_ratio": rate}
     row |= {"get_mbps": [rate] * 4, "put_mbps": [rate] * 4, "clients": [1, 4, 16, 64]}
     return {**row, "cell": cell.name, "run": run, "commit": "c"}
