@@ -105,18 +105,15 @@ static void offer(struct dir *d, int64_t now, size_t len, const wan_frame *f, bo
         wan_link_no_room(d->link, len);
 }
 
-static int take_single(struct dir *d, int64_t now, const uint8_t *p, size_t len,
+static int take_single(struct dir *d, int64_t now, bool room, size_t len,
                        const struct virtio_net_hdr *h)
 {
     wan_frame f = {0};
-    uint8_t *room = len <= w.mtu ? wan_link_room(d->link) : NULL;
     if (h->flags & VIRTIO_NET_HDR_F_NEEDS_CSUM) {
         f.sum_from = h->csum_start;
         f.sum_at = (uint16_t)(h->csum_start + h->csum_offset);
     }
-    if (room)
-        memcpy(room, p, len);
-    offer(d, now, len, &f, room != NULL);
+    offer(d, now, len, &f, room && len <= w.mtu);
     return 1;
 }
 
@@ -139,21 +136,27 @@ static int take_piece(struct dir *d, int64_t now, const uint8_t *p, size_t len, 
     return (int)n;
 }
 
+/* A frame is read to where the link keeps it; what is longer goes on in `buf`, behind room for its
+ * beginning. */
 static int take_in(struct dir *d, int64_t now)
 {
-    static uint8_t buf[WAN_PIECE];
+    static uint8_t buf[2 * WAN_PIECE];
     struct virtio_net_hdr h;
-    struct iovec v[2] = {{&h, sizeof h}, {buf, sizeof buf}};
     int n = 0;
     while (n < TAKE_FRAMES) {
-        ssize_t got = readv(d->from->tun, v, 2);
+        uint8_t *room = wan_link_room(d->link), *first = room ? room : buf;
+        struct iovec v[3] = {{&h, sizeof h}, {first, w.mtu}, {buf + w.mtu, WAN_PIECE}};
+        ssize_t got = readv(d->from->tun, v, 3);
         if (got <= (ssize_t)sizeof h)
             break;
         size_t len = (size_t)got - sizeof h;
-        if (h.gso_type == VIRTIO_NET_HDR_GSO_NONE)
-            n += take_single(d, now, buf, len, &h);
-        else
-            n += take_piece(d, now, buf, len, h.gso_size);
+        if (h.gso_type == VIRTIO_NET_HDR_GSO_NONE) {
+            n += take_single(d, now, room != NULL, len, &h);
+            continue;
+        }
+        if (room)
+            memcpy(buf, room, len < w.mtu ? len : w.mtu);
+        n += take_piece(d, now, buf, len, h.gso_size);
     }
     return n;
 }
