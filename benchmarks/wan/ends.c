@@ -173,8 +173,9 @@ void wan_end_make(wan_end *e, int which, size_t mtu, bool offload, int64_t windo
     if (e->ns < 0 || e->tun < 0)
         wan_die("/dev/net/tun");
     struct ifreq r = named();
-    r.ifr_flags = IFF_TUN | IFF_NO_PI | IFF_VNET_HDR;
+    r.ifr_flags = (short)(IFF_TUN | IFF_NO_PI | (offload ? IFF_VNET_HDR : 0));
     ask(e->tun, TUNSETIFF, &r, "TUNSETIFF");
+    e->joined = offload;
     e->offload = offer_offload(e->tun, offload);
     int s = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (s < 0)

@@ -12,7 +12,8 @@
 typedef enum wan_offload { WAN_OFFLOAD_NONE, WAN_OFFLOAD_TCP, WAN_OFFLOAD_ALL } wan_offload;
 
 typedef struct wan_end {
-    int ns, tun;         /* descriptors; before each packet of tun stands a struct virtio_net_hdr */
+    int ns, tun;         /* descriptors */
+    bool joined;         /* before each packet of tun stands a struct virtio_net_hdr */
     wan_offload offload; /* what may come and go in pieces */
     char addr4[24], addr6[40];
 } wan_end;

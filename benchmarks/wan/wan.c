@@ -49,7 +49,9 @@ static const char help[] =
 enum {
     LATE_BINS = 20000, /* of a microsecond */
     TAKE_FRAMES = 256, /* at one look */
-    GIVE_FRAMES = 64
+    GIVE_FRAMES = 64,
+    BREATH = 8 /* slices of work without a rest, after which others on this core get one slice: as a
+                  real-time task it would starve the receiver, and be stopped for using it all */
 };
 
 struct dir {
@@ -138,7 +140,7 @@ static int take_piece(struct dir *d, int64_t now, const uint8_t *p, size_t len, 
 
 /* A frame is read to where the link keeps it; what is longer goes on in `buf`, behind room for its
  * beginning. */
-static int take_in(struct dir *d, int64_t now)
+static int take_joined(struct dir *d, int64_t now)
 {
     static uint8_t buf[2 * WAN_PIECE];
     struct virtio_net_hdr h;
@@ -157,6 +159,22 @@ static int take_in(struct dir *d, int64_t now)
         if (room)
             memcpy(buf, room, len < w.mtu ? len : w.mtu);
         n += take_piece(d, now, buf, len, h.gso_size);
+    }
+    return n;
+}
+
+static int take_in(struct dir *d, int64_t now)
+{
+    static uint8_t bin[WAN_PIECE];
+    int n = 0;
+    if (d->from->joined)
+        return take_joined(d, now);
+    for (; n < TAKE_FRAMES; n++) {
+        uint8_t *room = wan_link_room(d->link);
+        ssize_t len = read(d->from->tun, room ? room : bin, w.mtu);
+        if (len <= 0)
+            break;
+        offer(d, now, (size_t)len, NULL, room != NULL);
     }
     return n;
 }
@@ -211,7 +229,10 @@ static int give_out(struct dir *d)
     int64_t due, now = now_ns();
     int n = 0;
     for (; n < GIVE_FRAMES && (p = wan_link_take(d->link, now, &len, &due, &f)) != NULL; n++) {
-        if (!wan_join_add(&d->out, p, len, &f)) {
+        if (!d->to->joined) {
+            if (write(d->to->tun, p, len) != (ssize_t)len)
+                d->drop_device++;
+        } else if (!wan_join_add(&d->out, p, len, &f)) {
             flush(d);
             wan_join_add(&d->out, p, len, &f);
         }
@@ -247,7 +268,7 @@ static void rest(int64_t due, bool busy)
 
 static void carry(void)
 {
-    int64_t last = now_ns(), active = 0, looked = last;
+    int64_t last = now_ns(), active = 0, looked = last, rested = last;
     while (!stopped) {
         int n = 0;
         int64_t now = now_ns();
@@ -267,8 +288,13 @@ static void carry(void)
             busy = false;
             a = now;
         }
-        if (n < 64)
+        if (n < GIVE_FRAMES) {
             rest(a < b ? a : b, busy);
+            rested = now_ns();
+        } else if (now - rested > BREATH * w.slice_ns) {
+            rest(now + w.slice_ns, busy);
+            rested = now_ns();
+        }
     }
 }
 
