@@ -244,34 +244,35 @@ class _Session:
         """Have them taken in, in this order; nobody is told. Raises `Away`."""
         if not puts:
             return
-
-        def taken(bad: BaseException | None) -> None:
-            if bad is not None and len(puts) > 1:
-                for put in puts:  # one of them spoiled it for all
-                    self._tell_again(put)
-            elif bad is not None:
-                _log.error("the index cannot take in an object: %s", bad)
-            for put in puts:
-                self._settled(put.reservation)
-            self._taken += len(puts)
-            if self._slot is not None:
-                self._index.tide.take(self._slot, self._taken)
-            self._slots.release()
-
         self._slots.acquire()
         try:
-            self._index.submit(puts, taken, soon=True, lazy=True)
+            self._take_in(puts)
         except IndexFailure:
             self._slots.release()
             raise
 
-    def _tell_again(self, put: Put) -> None:
+    def _take_in(self, puts: list[Put], last: bool = True) -> None:
+        """`last`: nothing of the same message comes behind them. Raises `Away`."""
+
         def taken(bad: BaseException | None) -> None:
+            if bad is not None and len(puts) > 1:
+                with contextlib.suppress(Away):  # the head ends
+                    for place, put in enumerate(puts, 1):  # one of them spoiled it for all
+                        self._take_in([put], place == len(puts))
+                    return
             if bad is not None:
                 _log.error("the index cannot take in an object: %s", bad)
+            for put in puts:
+                if bad is not None and put.reservation is not None:
+                    self._index.release(put.reservation)  # no commit ends it
+                self._settled(put.reservation)
+            self._taken += len(puts)
+            if self._slot is not None:
+                self._index.tide.take(self._slot, self._taken)
+            if last:
+                self._slots.release()
 
-        with contextlib.suppress(Away):
-            self._index.submit([put], taken, soon=True, lazy=True)
+        self._index.submit(puts, taken, soon=True, lazy=True)
 
     def _apply(self, number: int, altered: list[wire.Altered], soon: bool) -> None:
         def told(bad: BaseException | None) -> None:

@@ -282,14 +282,16 @@ class SqliteIndex(Index):
             self.apply_soon([put])
             return
         with self._telling:
-            self.submit([put], self._taken_in, soon=True, lazy=True)
+            self.submit([put], lambda bad: self._taken_in(put, bad), soon=True, lazy=True)
             self._told += 1
             self.tide.tell(self._slot, self._told)
 
-    def _taken_in(self, bad: BaseException | None) -> None:
+    def _taken_in(self, put: Put, bad: BaseException | None) -> None:
         """In the writer's thread."""
         if bad is not None:
             _log.error("the index cannot take in an object: %s", bad)
+            if put.reservation is not None:
+                self.release(put.reservation)  # no commit ends it
         assert self._slot is not None
         self._taken += 1
         self.tide.take(self._slot, self._taken)

@@ -176,6 +176,27 @@ def test_one_that_cannot_be_taken_in_spoils_no_other(bench: Bench, caplog: pytes
     assert "cannot take in an object: Python int too large" in caplog.text
 
 
+@pytest.mark.parametrize("where", ["worker", "head"])
+def test_room_of_what_cannot_be_taken_in_comes_back(bench: Bench, where: str) -> None:
+    """Alone or with others of one message: no commit ends its reservation."""
+    bench.admin.set_quota(Quota(scope="user", name="alice", hard_bytes=1000))
+    bench.fresh()
+    index: Index = bench.index if where == "worker" else head(bench)
+    for number in range(3):
+        found = index.reserve_all([("b", 10), ("b", 10), ("b", 10)])
+        sizes = [10, 2**63, 10]
+        puts = [
+            Put(row=row(f"{number}-{place}", size=size), reservation=one)
+            for place, (size, one) in enumerate(zip(sizes, found, strict=True))
+            if isinstance(one, Reservation)
+        ]
+        assert len(puts) == 3
+        index.tell_all(puts)
+    until(lambda: head(bench).reservations == 0)
+    assert [one.key for one in index.page("b").rows] == [f"{n}-{place}" for n in range(3) for place in (0, 2)]
+    assert head(bench).tide.behind() == []
+
+
 def test_what_is_no_message_ends_its_connection(bench: Bench) -> None:
     """Something else than an object."""
     assert bench.server is not None
