@@ -17,7 +17,7 @@ from cumulus.index.api import Change, Put, Remove, Row
 from cumulus.model import Bucket, ObjectMeta, Versioning, encode_meta
 from cumulus.ops.digest import digest_stream
 from cumulus.ops.names import VERSIONS, first_name, is_mark, is_plain, version_name
-from cumulus.ops.rows import meta_of, row_of
+from cumulus.ops.rows import is_moved, meta_of, row_of
 from cumulus.ops.site import Site
 from cumulus.storage.api import (
     BadName,
@@ -183,13 +183,18 @@ def stored_names(site: Site, row: Row) -> list[str]:
     return [row.name, kept] if row.latest else [kept, row.name]
 
 
+def is_foreign(entry: Entry) -> bool:
+    """Whether the bytes were made, changed or moved by someone else, and have no record of this name."""
+    return entry.meta is None or is_moved(entry)
+
+
 def adopt(site: Site, bucket: Bucket, found: Found, meta: ObjectMeta | None = None) -> Found:
-    """Give bytes that were made outside their record (in a bucket with versions: as a version of its own),
-    or replace the record by `meta`. Raises `Changed`, `Missing`."""
+    """Give bytes that were made or moved outside their record (in a bucket with versions: as a version of its
+    own), or replace the record by `meta`. Raises `Changed`, `Missing`."""
     changes: list[Change] = []
     if meta is None:
         meta = msgspec.structs.replace(found.meta, version=site.new_version(bucket))
-    if found.entry.meta is None:
+    if is_foreign(found.entry):
         row = site.index.lookup(bucket.name, meta.key)
         if row is not None and not row.marker and row.version != meta.version:  # overwritten from outside
             changes.append(Remove(bucket=bucket.name, key=meta.key, stamp=row.stamp, version=row.version))

@@ -14,12 +14,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+import msgspec
+
 from cumulus.errors import S3Error
 from cumulus.index.api import Away, Change, Put, Remove, Row
 from cumulus.model import Bucket, Versioning
 from cumulus.ops.buckets import end_upload
 from cumulus.ops.deletes import delete_current, delete_version
-from cumulus.ops.find import find_or_none, hash_outside, stored_names
+from cumulus.ops.find import find_or_none, hash_outside, is_foreign, stored_names
 from cumulus.ops.names import BODIES, PARTS, slots_name, version_name
 from cumulus.ops.rows import OPAQUE, marker_row, meta_of, outside_row, row_of
 from cumulus.ops.site import Site
@@ -264,6 +266,7 @@ def _compare(
 
 def _match(site: Site, bucket: Bucket, rows: list[Row], names: list[str], done: Done) -> list[Change]:
     """Rows and names of the same stretch of keys."""
+    at = site.clock()
     found = site.store.look(bucket.name, names, {row.key: row.token for row in rows if row.name == row.key})
     there = set(names)
     changes: list[Change] = []
@@ -277,7 +280,7 @@ def _match(site: Site, bucket: Bucket, rows: list[Row], names: list[str], done: 
             if entry is None:
                 changes += _removed(site, bucket, row, done)
             else:
-                changes += _changed(site, bucket, row, entry, done)
+                changes += _changed(site, bucket, row, entry, at, done)
         elif row.etag.endswith(OPAQUE):
             site.hash_later(bucket.name, row.name)
     keep = bucket.versioning is not Versioning.OFF
@@ -285,7 +288,7 @@ def _match(site: Site, bucket: Bucket, rows: list[Row], names: list[str], done: 
         if entry is None:
             continue
         if entry.meta is not None:
-            changes += _changed(site, bucket, None, entry, done)
+            changes += _changed(site, bucket, None, entry, at, done)
         elif (new := outside_row(bucket, entry)) is not None:
             site.hash_later(bucket.name, new.name)
             changes.append(Put(row=new, keep=keep))
@@ -293,13 +296,19 @@ def _match(site: Site, bucket: Bucket, rows: list[Row], names: list[str], done: 
     return changes
 
 
-def _changed(site: Site, bucket: Bucket, row: Row | None, entry: Entry, done: Done) -> list[Change]:
+def _changed(site: Site, bucket: Bucket, row: Row | None, entry: Entry, at: int, done: Done) -> list[Change]:
+    """`entry` is what is in the place of what `row` names. A file that others moved there may be older than
+    that, and than what was removed: it counts from when it was looked for, `at`."""
     meta = meta_of(bucket, entry)
-    if meta is None or meta.key != entry.name or (row is not None and row.stamp > entry.stamp):
+    if meta is None:
         return []
     if entry.meta is None:
         site.hash_later(bucket.name, entry.name)
     done.renewed += 1
+    if row is not None:
+        entry = msgspec.structs.replace(entry, stamp=max(entry.stamp, row.stamp + 1))
+    elif is_foreign(entry):
+        entry = msgspec.structs.replace(entry, stamp=max(entry.stamp, at))
     new = row_of(bucket, entry, meta)
     if row is None or row.version == new.version or bucket.versioning is Versioning.OFF:
         return [Put(row=new, keep=bucket.versioning is not Versioning.OFF)]

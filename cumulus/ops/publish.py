@@ -18,7 +18,7 @@ from cumulus.errors import S3Error
 from cumulus.index.api import Put, Remove, Reservation, Row
 from cumulus.model import Bucket, ObjectMeta, Versioning, encode_meta
 from cumulus.ops.conditions import NONE, Conditions
-from cumulus.ops.find import Found, adopt, find_or_none, name_for
+from cumulus.ops.find import Found, adopt, find_or_none, is_foreign, name_for
 from cumulus.ops.names import VERSIONS, body_name, first_name, is_mark, odd_name, version_name
 from cumulus.ops.rows import row_of
 from cumulus.ops.site import Site
@@ -107,7 +107,7 @@ def keeps(bucket: Bucket, found: Found | None) -> bool:
 def keep_version(site: Site, bucket: Bucket, found: Found) -> bytes:
     """A second name for the current object, before the first is replaced. Gives its token after that."""
     try:
-        if found.entry.meta is None:
+        if is_foreign(found.entry):
             found = adopt(site, bucket, found)
         to = version_name(found.meta.key, found.meta.version)
         return site.store.link(bucket.name, found.entry.name, to).token

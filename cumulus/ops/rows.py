@@ -11,8 +11,8 @@ from typing import Final
 import msgspec
 
 from cumulus.index.api import Row
-from cumulus.model import Acl, Bucket, ObjectMeta, decode_meta
-from cumulus.ops.names import is_plain
+from cumulus.model import Acl, Bucket, ObjectMeta, Versioning, decode_meta
+from cumulus.ops.names import is_mark, is_plain
 from cumulus.storage.api import Entry
 
 OPAQUE: Final = "-0"  # end of an ETag that is no MD5 and of no multipart object
@@ -26,10 +26,11 @@ def opaque_etag(entry: Entry) -> str:
 
 def meta_of(bucket: Bucket, entry: Entry) -> ObjectMeta | None:
     """What belongs to the object stored as `entry`. Bytes made or changed by someone else belong to the
-    bucket's owner, and their key is their name. None: no object (an internal name without a record)."""
+    bucket's owner, and their key is their name; what someone else only moved keeps all else that its record
+    says. None: no object (an internal name without a record)."""
     if entry.meta is not None:
         try:
-            return decode_meta(entry.meta)
+            return _here(bucket, entry, decode_meta(entry.meta))
         except msgspec.MsgspecError:
             pass  # damaged from outside: the bytes count as made outside
     if not is_plain(entry.name):
@@ -41,6 +42,29 @@ def meta_of(bucket: Bucket, entry: Entry) -> ObjectMeta | None:
         modified_ns=entry.mtime_ns,
         acl=Acl(owner=bucket.owner),
     )
+
+
+def _here(bucket: Bucket, entry: Entry, meta: ObjectMeta) -> ObjectMeta:
+    """What a record says, under this name and in this bucket."""
+    if meta.key != entry.name and _names_itself(entry.name):
+        meta = msgspec.structs.replace(meta, key=entry.name)
+    if meta.version != "null" and bucket.versioning is Versioning.OFF:  # from a bucket that has versions
+        meta = msgspec.structs.replace(meta, version="null")
+    return meta
+
+
+def _names_itself(name: str) -> bool:
+    return is_plain(name) or is_mark(name)
+
+
+def is_moved(entry: Entry) -> bool:
+    """Whether the record of an entry says another key than its name does."""
+    if entry.meta is None or not _names_itself(entry.name):
+        return False
+    try:
+        return decode_meta(entry.meta).key != entry.name
+    except msgspec.MsgspecError:
+        return False
 
 
 def row_of(bucket: Bucket, entry: Entry, meta: ObjectMeta, latest: bool = True) -> Row:

@@ -64,6 +64,11 @@ def inode_of(token: Token) -> int:
     return int(_TOKEN.unpack(token)[1])
 
 
+def last_change(status: os.stat_result) -> int:
+    """When a file got its bytes or its name, in ns: whoever moves an old file keeps its mtime."""
+    return max(status.st_mtime_ns, status.st_ctime_ns)
+
+
 def entry_of(name: str, status: os.stat_result, record: Record | None) -> Entry:
     """`record` must fit; None for a file that others made or changed."""
     return Entry(
@@ -71,6 +76,6 @@ def entry_of(name: str, status: os.stat_result, record: Record | None) -> Entry:
         size=status.st_size,
         mtime_ns=status.st_mtime_ns,
         token=token_of(status),
-        stamp=record.stamp if record else status.st_mtime_ns,
+        stamp=record.stamp if record else last_change(status),
         meta=record.meta if record else None,
     )

@@ -22,7 +22,7 @@ from cumulus.backends.posix.files import Files
 from cumulus.backends.posix.journal import Generation, Journal
 from cumulus.backends.posix.locks import Locks, Stripe
 from cumulus.backends.posix.marks import Marks
-from cumulus.backends.posix.meta import Record, entry_of, token_of
+from cumulus.backends.posix.meta import Record, entry_of, last_change, token_of
 from cumulus.backends.posix.paths import Directory, Root
 from cumulus.backends.posix.records import PUT, REMOVAL, VOID, Change
 from cumulus.storage.api import ABSENT, Changed, Entry, IfToken, Missing, StorageError, Taken, Token
@@ -44,7 +44,7 @@ def check_token(name: str, old: os.stat_result | None, if_token: IfToken) -> Non
 
 def next_stamp(old: os.stat_result | None, stripe: Stripe | None = None) -> int:
     """Larger than that of what is replaced, and than those of what was removed."""
-    floor = max(old.st_mtime_ns if old else 0, stripe.floor if stripe else 0)
+    floor = max(last_change(old) if old else 0, stripe.floor if stripe else 0)
     return max(time.time_ns(), floor + 1)
 
 
@@ -260,7 +260,7 @@ class Publisher:
 
 def _floor(old: os.stat_result | None, stripe: Stripe) -> int:
     """The smallest stamp that is late enough."""
-    return max(old.st_mtime_ns if old else 0, stripe.floor) + 1
+    return max(last_change(old) if old else 0, stripe.floor) + 1
 
 
 def _mode(status: os.stat_result | None) -> tuple[int, int, int] | None:
