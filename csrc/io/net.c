@@ -19,7 +19,8 @@ enum { SOCK_BUF_BYTES = 8 << 20, GMP_MAGIC = 0xC7, GMP_OUT_CAP = 9000 };
  * wake the thread, and the waking costs both sides more than the packets do. Above PAUSE_SINGLES
  * large datagrams in PAUSE_SPAN_US the socket is left alone until about PAUSE_FILL have come, less
  * where its buffer is small (PAUSE_ROOM bytes of it a datagram) or a sender would miss our
- * acknowledgements. */
+ * acknowledgements. Joined ones are the same to a sender on this machine, whose system call does
+ * the waking: above PAUSE_JOINED of them, until one receive call's worth has come. */
 enum {
     PAUSE_MIN_US = 50,
     PAUSE_MAX_US = 400,
@@ -27,6 +28,9 @@ enum {
     PAUSE_SINGLES = 64,
     PAUSE_FILL = 128,
     PAUSE_ROOM = 8192,
+    PAUSE_JOINED = 16, /* 8 Gb/s */
+    JOINED_BYTES = 32768,
+    JOINED_ROOM = 3 * 65536,
     PAUSE_CALM = 4, /* spans without so many before it is watched again: senders are uneven */
     LARGE_BYTES = 1000
 };
@@ -250,25 +254,31 @@ static int receive(io_port *p, int fd, uint32_t slots)
     return -1;
 }
 
-/* Is the socket worth leaving alone, and for how long? Decided anew after each span. */
-static void count_singles(io_port *p, uint32_t singles)
+static int64_t at_most(int64_t a, int64_t b)
 {
-    p->rx_singles += singles;
+    return a < b ? a : b;
+}
+
+/* Is the socket worth leaving alone, and for how long? Decided anew after each span. */
+static void decide_pause(io_port *p)
+{
     p->rx_at = p->now;
-    int64_t span = p->now - p->rx_since, fill = p->st.rcvbuf_bytes / PAUSE_ROOM;
+    int64_t span = p->now - p->rx_since;
     if (span < PAUSE_SPAN_US)
         return;
-    int64_t most = udt_mux_patience_us(p->mux);
-    most = most < PAUSE_MAX_US ? most : PAUSE_MAX_US;
-    if (p->rx_singles >= PAUSE_SINGLES && span < PAUSE_SPAN_US + 4 * PAUSE_MAX_US) {
-        int64_t us = (fill < PAUSE_FILL ? fill : PAUSE_FILL) * span / p->rx_singles;
-        us = us < most ? us : most;
+    int64_t us = 0, most = at_most(udt_mux_patience_us(p->mux), PAUSE_MAX_US);
+    if (p->rx_singles >= PAUSE_SINGLES)
+        us = at_most(p->st.rcvbuf_bytes / PAUSE_ROOM, PAUSE_FILL) * span / p->rx_singles;
+    else if (p->rx_joined >= PAUSE_JOINED)
+        us = at_most(p->st.rcvbuf_bytes / JOINED_ROOM, IO_RX_BIG) * span / p->rx_joined;
+    if (us > 0 && span < PAUSE_SPAN_US + 4 * PAUSE_MAX_US) {
+        us = at_most(us, most);
         p->rx_pause_us = us > PAUSE_MIN_US ? us : PAUSE_MIN_US;
         p->rx_calm = 0;
     } else if (++p->rx_calm >= PAUSE_CALM) {
         p->rx_pause_us = 0;
     }
-    p->rx_singles = 0;
+    p->rx_singles = p->rx_joined = 0;
     p->rx_since = p->now;
 }
 
@@ -277,8 +287,8 @@ int64_t io_net_pause_us(const io_port *p)
     return p->rx_pause_us && !p->rx_more ? p->rx_at + p->rx_pause_us - p->now : 0;
 }
 
-/* One call for one of the port's sockets. Adds up the large ones that came singly. */
-static int take(io_port *p, int fd, uint32_t *singles)
+/* One call for one of the port's sockets. Adds up what came singly and large, and what joined. */
+static int take(io_port *p, int fd)
 {
     uint32_t slots = p->rx_slots ? p->rx_slots : IO_RX_BIG;
     int n = receive(p, fd, slots);
@@ -296,7 +306,8 @@ static int take(io_port *p, int fd, uint32_t *singles)
         if (p->diverts && io_divert_only(&from))
             continue;
         total += len;
-        *singles += len >= LARGE_BYTES && (!seg || seg >= len) && b[0] != GMP_MAGIC;
+        p->rx_singles += len >= LARGE_BYTES && (!seg || seg >= len) && b[0] != GMP_MAGIC;
+        p->rx_joined += len >= JOINED_BYTES && seg > 0 && seg < len && b[0] != GMP_MAGIC;
         feed(p, &from, b, len, seg);
     }
     p->rx_slots = total ? (uint32_t)(IO_RX_BYTES / (total / (size_t)n + 1)) : IO_RX_SLOTS;
@@ -308,23 +319,20 @@ static int take(io_port *p, int fd, uint32_t *singles)
 
 int io_net_recv_from(io_port *p, io_peer *e)
 {
-    uint32_t singles = 0;
-    int n = take(p, e->fd, &singles);
+    int n = take(p, e->fd);
     e->heard += n;
     e->unheard = n > 0 ? 0 : e->unheard;
-    p->rx_singles += singles;
     return n;
 }
 
 void io_net_recv(io_port *p)
 {
-    uint32_t singles = 0;
     p->rx_more = false;
-    int n = take(p, p->fd, &singles);
+    int n = take(p, p->fd);
     for (int i = 0; i < IO_PEERS && p->npeers; i++)
         if (p->peer[i].fd >= 0)
             n += io_net_recv_from(p, &p->peer[i]);
-    count_singles(p, singles);
+    decide_pause(p);
     if (n == 0)
         return;
     udt_mux_burst_end(p->mux, p->now);

@@ -241,6 +241,7 @@ struct io_port {
     bool rx_more;               /* [loop] the last receive filled all buffers */
     uint32_t rx_slots;          /* [loop] buffers offered to the next receive */
     uint32_t rx_singles;        /* [loop] large datagrams since rx_since that came one by one */
+    uint32_t rx_joined;         /* [loop] and messages of many of them */
     int64_t rx_pause_us; /* [loop] so many of them that the socket is left to fill for so long */
     uint32_t rx_calm;    /* [loop] spans since it was worth it */
     udt_time rx_since;   /* [loop] */

@@ -18,7 +18,7 @@ TEST(udt_lists_lossmap_agrees_with_an_array)
     int64_t low = 0, count = 0;
     for (int step = 0; step < 40000; step++) {
         int64_t a = low + (int64_t)sim_rng_below(&r, 6000), b = a;
-        switch (sim_rng_below(&r, 6)) {
+        switch (sim_rng_below(&r, 7)) {
         case 0:
             b = a + (int64_t)sim_rng_below(&r, 500);
             /* fall through */
@@ -41,6 +41,14 @@ TEST(udt_lists_lossmap_agrees_with_an_array)
             model[a] = false;
             break;
         case 4:
+            b = a + (int64_t)sim_rng_below(&r, 300);
+            lossmap_del_run(&m, a, b);
+            for (int64_t i = a; i <= b && i < SPACE; i++) {
+                count -= model[i];
+                model[i] = false;
+            }
+            break;
+        case 5:
             if (low + 40 < SPACE - 7000 && sim_rng_below(&r, 4) == 0) {
                 int64_t to = low + (int64_t)sim_rng_below(&r, 200);
                 lossmap_del_below(&m, to);

@@ -114,6 +114,17 @@ bool lossmap_del(lossmap *m, int64_t i)
     return true;
 }
 
+void lossmap_del_run(lossmap *m, int64_t a, int64_t b)
+{
+    a = a > m->lo ? a : m->lo;
+    b = b < m->hi ? b : m->hi - 1;
+    for (int64_t base = a & ~63ll; m->count && base <= b; base += 64) {
+        int from = base < a ? (int)(a - base) : 0;
+        int to = b - base < 63 ? (int)(b - base) : 63;
+        clear_mask(m, base, span(from, to));
+    }
+}
+
 int64_t lossmap_next(const lossmap *m, int64_t from)
 {
     if (!m->count)

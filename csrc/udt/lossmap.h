@@ -25,6 +25,8 @@ void lossmap_add(lossmap *m, int64_t a, int64_t b);
 /* False when it was no member. */
 bool lossmap_del(lossmap *m, int64_t i);
 bool lossmap_has(const lossmap *m, int64_t i);
+/* Remove the members among a..b inclusive. */
+void lossmap_del_run(lossmap *m, int64_t a, int64_t b);
 /* Smallest member >= from, LOSSMAP_NONE when there is none. */
 int64_t lossmap_next(const lossmap *m, int64_t from);
 /* First index > `i` that is no member, given that `i` is one. */

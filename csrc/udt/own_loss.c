@@ -98,15 +98,15 @@ void udt__own_sent(udt_conn *c, int64_t idx, snd_slot *s, uint64_t pn, udt_time 
 /* ---- what an EACK says ---- */
 
 typedef struct news {
-    uint64_t top;      /* highest number the peer has seen, 0 = unknown */
-    int64_t pkts;      /* newly known to have arrived */
-    int64_t undone;    /* of these, some had been thought lost */
-    int64_t rtt_us;    /* clean sample, 0 = none */
-    uint64_t best;     /* highest number among them */
-    snd_slot sample;   /* that packet */
-    int64_t high;      /* highest index among them */
-    int64_t late_us;   /* how much later something sent had arrived earlier */
-    int64_t late_pkts; /* the same in packets */
+    uint64_t top;           /* highest number the peer has seen, 0 = unknown */
+    int64_t pkts;           /* newly known to have arrived */
+    int64_t undone;         /* of these, some had been thought lost */
+    int64_t rtt_us;         /* clean sample, 0 = none */
+    uint64_t best;          /* highest number among them */
+    const snd_slot *sample; /* that packet; its slot is freed when all of the EACK was read */
+    int64_t high;           /* highest index among them */
+    int64_t late_us;        /* how much later something sent had arrived earlier */
+    int64_t late_pkts;      /* the same in packets */
 } news;
 
 static void arrived(udt_conn *c, int64_t idx, news *w)
@@ -114,7 +114,6 @@ static void arrived(udt_conn *c, int64_t idx, news *w)
     udt_own *o = &c->own;
     snd_slot *s = udt_sndbuf_slot(&c->snd, idx);
     uint64_t pn = pn_of(o, s);
-    lossmap_del(&o->out, idx);
     w->pkts++;
     if (udt__pmtu_is_full(s->len, c->snd.fill))
         c->pmtu.full_at = c->mux->now;
@@ -143,14 +142,20 @@ static void arrived(udt_conn *c, int64_t idx, news *w)
     }
     if (pn > w->best) {
         w->best = pn;
-        w->sample = *s;
+        w->sample = s;
     }
 }
 
 static void arrived_range(udt_conn *c, int64_t a, int64_t b, news *w)
 {
-    for (int64_t i = lossmap_next(&c->own.out, a); i <= b; i = lossmap_next(&c->own.out, i + 1))
-        arrived(c, i, w);
+    lossmap *out = &c->own.out;
+    for (int64_t i = lossmap_next(out, a), end; i <= b; i = lossmap_next(out, end)) {
+        end = lossmap_run_end(out, i);
+        end = end <= b ? end : b + 1;
+        for (int64_t k = i; k < end; k++)
+            arrived(c, k, w);
+        lossmap_del_run(out, i, end - 1);
+    }
 }
 
 /* How far packets overtake each other on this path: grows at once, halves every 16 round trips in
@@ -282,11 +287,11 @@ static void note_rtt(udt_conn *c, const udt_pkt *p, news *w, udt_time now)
     udt_own *o = &c->own;
     if (w->best > o->tx_top) {
         o->tx_top = w->best;
-        o->tx_top_at = w->sample.sent_us;
+        o->tx_top_at = w->sample->sent_us;
     }
     if (!w->best || w->best != w->top)
         return;
-    int64_t rtt = now - w->sample.sent_us, delay = be32_get(p->body + 8);
+    int64_t rtt = now - w->sample->sent_us, delay = be32_get(p->body + 8);
     if (delay < rtt)
         rtt -= delay; /* a delay longer than the whole trip is no delay */
     w->rtt_us = rtt > 0 ? rtt : 1;
@@ -298,7 +303,7 @@ static void note_rtt(udt_conn *c, const udt_pkt *p, news *w, udt_time now)
  * its window was sent and how fast it was acknowledged. */
 static double rate_of(udt_conn *c, const news *w, udt_time now)
 {
-    const snd_slot *s = &w->sample;
+    const snd_slot *s = w->sample;
     int64_t sent = s->sent_us - s->first_us, acked = now - s->delivered_us;
     int64_t span = sent > acked ? sent : acked, pkts = c->delivered - s->delivered;
     c->own.window_us = s->sent_us;
@@ -349,16 +354,16 @@ static void tell_cc(udt_conn *c, const news *w, int64_t flight, udt_time now)
                     .next = c->next,
                     .acked_pkts = w->pkts,
                     .delivered = c->delivered,
-                    .prior = w->best ? w->sample.delivered : -1,
+                    .prior = w->best ? w->sample->delivered : -1,
                     .in_flight = flight,
                     .rtt_us = w->rtt_us,
                     .srtt_us = c->rtt_us,
                     .exact = true,
                     .window_pkts = c->edge - c->snd.head};
     if (w->best) {
-        a.sent_in_flight = w->sample.in_flight;
+        a.sent_in_flight = w->sample->in_flight;
         a.rate_pps = rate_of(c, w, now);
-        a.app_limited = w->sample.flags & SND_APP_LIMITED;
+        a.app_limited = w->sample->flags & SND_APP_LIMITED;
     }
     if (w->undone) {
         c->st.pkts_lost -= w->undone < c->st.pkts_lost ? w->undone : c->st.pkts_lost;
