@@ -25,7 +25,7 @@ from cumulus.ops.find import find_or_none, hash_outside, is_foreign, stored_name
 from cumulus.ops.names import BODIES, PARTS, slots_name, version_name
 from cumulus.ops.rows import OPAQUE, marker_row, meta_of, outside_row, row_of
 from cumulus.ops.site import Site
-from cumulus.storage.api import Entry, Missing, StorageError
+from cumulus.storage.api import Entry, Forbidden, Missing, StorageError
 
 SECOND: Final = 1_000_000_000
 PAGE: Final = 1000
@@ -133,10 +133,17 @@ class Jobs:
         return True
 
     def _each(self, work: Callable[[Bucket], None]) -> None:
+        """For each bucket, also when the storage of one has an error, which is raised afterwards."""
+        failed: StorageError | None = None
         for bucket in self.site.index.buckets():
             if self.site.stopping:
                 return
-            work(bucket)
+            try:
+                work(bucket)
+            except StorageError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     def expire(self, bucket: Bucket, done: Done) -> None:
         """Carry out a bucket's lifecycle rules."""
@@ -335,11 +342,13 @@ def _removed(site: Site, bucket: Bucket, row: Row, done: Done) -> list[Change]:
 
 
 def _is_there(site: Site, bucket: Bucket, name: str, version: str | None = None) -> bool:
-    """Whether storage has the name, as that version."""
+    """Whether storage has the name, as that version; what we may not look at may well be there."""
     try:
         entry = site.store.stat(bucket.name, name)
     except Missing:
         return False
+    except Forbidden:
+        return True
     meta = None if version is None else meta_of(bucket, entry)
     return version is None or (meta is not None and meta.version == version)
 

@@ -13,9 +13,9 @@ from typing import Final
 
 from cumulus.errors import S3Error
 from cumulus.storage.api import INTERNAL
+from cumulus.storage.names import MAX_NAME, MAX_SEGMENT
 
-MAX_KEY: Final = 1024  # bytes of UTF-8
-MAX_SEGMENT: Final = 255
+MAX_KEY: Final = MAX_NAME  # bytes of UTF-8
 ODD: Final = f"{INTERNAL}/odd/"
 BODIES: Final = f"{INTERNAL}/bodies/"
 PARTS: Final = f"{INTERNAL}/parts/"
@@ -49,7 +49,7 @@ def check_key(key: str) -> None:
 
 def is_plain(key: str) -> bool:
     """Whether a key can be its own storage name."""
-    if "\0" in key:
+    if "\0" in key or (4 * len(key) > MAX_KEY and len(key.encode()) > MAX_KEY):
         return False
     segments = key.split("/")
     if segments[0] == INTERNAL:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from cumulus.storage.api import BadName
 
 MAX_SEGMENT = 255  # bytes of UTF-8, as in Linux's file systems
+MAX_NAME = 1024  # as S3's keys; what lies deeper in a directory of others is no object
 
 
 def check_name(name: str) -> list[str]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
+import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from cumulus.ops import find as finding
 from cumulus.ops import jobs as background
 from cumulus.ops.jobs import Done, Jobs, hash_waiting
 from cumulus.rest.call import Sink
+from cumulus.storage.api import Unavailable
 
 DAY = 24 * 3600 * SECOND
 
@@ -271,3 +275,103 @@ def test_a_service_that_ends_does_not_hash_to_the_end(world: World, data: Path) 
     (data / "large").unlink()
     assert work(world, 1).renewed == 1
     del site.store.open_read
+
+
+@contextmanager
+def deep(data: Path, depth: int) -> Iterator[str]:
+    """A file so many directories deep; its name."""
+    try:
+        _dig(data, depth)
+        yield "d/" * depth + "f"
+    finally:
+        subprocess.run(["rm", "-rf", data / "d"], check=True)  # shutil and pytest do not come so deep
+
+
+def _dig(data: Path, depth: int) -> None:
+    here = os.open(data, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for _ in range(depth):
+            os.mkdir("d", dir_fd=here)
+            below = os.open("d", os.O_RDONLY | os.O_DIRECTORY, dir_fd=here)
+            os.close(here)
+            here = below
+        os.close(os.open("f", os.O_WRONLY | os.O_CREAT, dir_fd=here))
+    finally:
+        os.close(here)
+
+
+def test_what_lies_deeper_than_keys_are_long_is_no_object(world: World, data: Path) -> None:
+    """The last name that is a key is found, what has no key is in no listing, and no scan ends over it."""
+    world.ask("PUT", "/bkt/k", b"x")
+    with deep(data, 1500) as name:
+        key = name[: 2 * 511] + "k1"
+        (data / key).write_bytes(b"as long as keys are")
+        (data / (key + "2")).write_bytes(b"longer")
+        assert len(key) == 1024
+        work(world)
+        assert keys(world) == [key, "k"] and world.ask("GET", f"/bkt/{key}").status == 200
+        assert [entry.name for entry in world.store.names("bkt")] == [key, key + "2", "k"]
+
+
+@contextmanager
+def by_the_rules() -> Iterator[None]:
+    """Rights of files hold for this thread, also for root (no CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH)."""
+    system = ctypes.CDLL(None, use_errno=True)
+    head = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    sets = (ctypes.c_uint32 * 6)()
+    assert system.capget(head, sets) == 0
+    effective = sets[0]
+    sets[0] = effective & ~0b110
+    assert system.capset(head, sets) == 0
+    try:
+        yield
+    finally:
+        sets[0] = effective
+        assert system.capset(head, sets) == 0
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o600, 0o300])
+@pytest.mark.parametrize("versions", [False, True])
+def test_a_directory_closed_to_us_keeps_its_rows(world: World, data: Path, mode: int, versions: bool) -> None:
+    """Without the right to enter it, or to read it: nobody knows what is there now, and all else is found."""
+    if versions:
+        world.boto().put_bucket_versioning(Bucket="bkt", VersioningConfiguration={"Status": "Enabled"})
+    for key in ("a", "closed/b/c", "closed/k"):
+        world.ask("PUT", f"/bkt/{key}", b"x")
+    (data / "new").write_bytes(b"from outside")
+    (data / "closed").chmod(mode)
+    try:
+        with by_the_rules():
+            done = work(world)
+            assert (done.renewed, done.gone) == (1, 0)
+            assert world.store.names("bkt")[0].name == "a"
+        assert keys(world) == ["a", "closed/b/c", "closed/k", "new"]
+    finally:
+        (data / "closed").chmod(0o700)
+    assert world.ask("GET", "/bkt/closed/k").status == 200
+    done = Done()
+    background.rescan(world.site, world.site.bucket("bkt"), done)
+    assert (done.renewed, done.gone) == (0, 0)
+
+
+def test_the_error_of_one_bucket_keeps_no_other_from_its_scan(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And is told afterwards."""
+    world.ask("PUT", "/other")
+    for bucket in ("bkt", "other"):
+        (data.parent / bucket / "new").write_bytes(b"from outside")
+    whole = type(world.store).walk
+
+    def walk(store: Any, bucket: str, limit: int = 1000) -> Any:
+        if bucket == "bkt":
+            raise Unavailable("scan of bkt: Input/output error")
+        return whole(store, bucket, limit)
+
+    monkeypatch.setattr(type(world.store), "walk", walk)
+    with pytest.raises(Unavailable, match="Input/output error"):
+        work(world)
+    assert world.ask("GET", "/other").leaves("Key") == ["new"] and keys(world) == []
+    monkeypatch.undo()
+    work(world, days=1)
+    assert keys(world) == ["new"]

@@ -21,7 +21,7 @@ from cumulus.backends.posix.errors import storage_error
 from cumulus.backends.posix.meta import entry_of
 from cumulus.backends.posix.paths import PRIVATE, Directory, Root
 from cumulus.storage.api import INTERNAL, Entry
-from cumulus.storage.names import below
+from cumulus.storage.names import MAX_NAME, below
 
 WINDOW: Final = 32_768
 _KEPT: Final = 4  # windows
@@ -74,7 +74,7 @@ class Listing:
                     if entry:
                         yield entry
                 continue
-            if not _may_hold(full, after, prefix):
+            if len(full) > MAX_NAME or not _may_hold(full, after, prefix):
                 continue
             try:
                 inner = os.open(name[:-1], STEP, dir_fd=fd)
@@ -127,7 +127,10 @@ class Listing:
 
 def _smallest(fd: int, edge: str) -> tuple[list[str], bool]:
     """Up to `WINDOW` names from `edge` on in order, and whether these are all."""
-    own = os.open(".", STEP, dir_fd=fd)  # with a position of its own
+    try:
+        own = os.open(".", STEP, dir_fd=fd)  # with a position of its own
+    except PermissionError:
+        return [], True  # names that nobody may follow
     try:
         names: list[str] = []
         last, whole = "", True

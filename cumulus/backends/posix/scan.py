@@ -7,6 +7,7 @@ was read is found by the next pass.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import os
 import time
@@ -20,7 +21,8 @@ from cumulus.backends.posix.errors import storage_error, translated
 from cumulus.backends.posix.listing import STEP, entry_at, is_utf8
 from cumulus.backends.posix.meta import token_of
 from cumulus.backends.posix.paths import Directory, Root
-from cumulus.storage.api import INTERNAL, Entry, Missing, Token
+from cumulus.storage.api import INTERNAL, Entry, Forbidden, Missing, Token
+from cumulus.storage.names import MAX_NAME
 
 RUN: Final = 65_536  # names that are held as they are
 _BLOCK: Final = 512  # of these, packed together
@@ -52,7 +54,7 @@ def _below(root: Root, fd: int, path: str) -> Iterator[list[str]]:
             if name[-1] != "/":
                 plain.append(path + name)
                 continue
-            if not path and name == _OWN:
+            if (not path and name == _OWN) or len(path) + len(name) > MAX_NAME:
                 continue
             try:
                 inner = os.open(name[:-1], STEP, dir_fd=fd)
@@ -75,7 +77,10 @@ def _sorted(fd: int) -> Iterator[list[str]]:
     """The names of plain files, and with "/" at their end those of directories, in order."""
     runs: list[list[bytes]] = []
     names: list[str] = []
-    own = os.open(".", STEP, dir_fd=fd)  # with a position of its own
+    try:
+        own = os.open(".", STEP, dir_fd=fd)  # with a position of its own
+    except PermissionError:
+        return  # names that nobody may follow
     try:
         with os.scandir(own) as entries:
             for entry in entries:
@@ -116,7 +121,8 @@ def _unpacked(run: list[bytes]) -> Iterator[str]:
 
 
 def look(root: Root, names: Sequence[str], known: Mapping[str, Token]) -> dict[str, Entry | None]:
-    """As `FileStore.look`; names of one directory should stand together."""
+    """As `FileStore.look`; names of one directory should stand together. Names in a directory that is closed
+    to us are left out."""
     found: dict[str, Entry | None] = {}
     inside = ""
     directory: Directory | None = None
@@ -134,19 +140,34 @@ def look(root: Root, names: Sequence[str], known: Mapping[str, Token]) -> dict[s
                     except Missing:
                         found[name] = None
                         continue
+                    except Forbidden:
+                        continue
                     inside = name[:start]
-                last = name[start:]
-                token = known.get(name)
-                if not last:
-                    marked = marks.entry_in(root, name, directory.fd)
-                    if marked is None or marked.token != token:
-                        found[name] = marked
-                elif token is None or token != _token(directory.fd, last):
-                    found[name] = entry_at(root, directory.fd, name, last, bare_before)
+                with contextlib.suppress(PermissionError):
+                    _look(root, directory, name, start, known.get(name), bare_before, found)
         finally:
             if directory is not None:
                 directory.close()
     return found
+
+
+def _look(
+    root: Root,
+    directory: Directory,
+    name: str,
+    start: int,
+    token: Token | None,
+    bare_before: int,
+    found: dict[str, Entry | None],
+) -> None:
+    """One name, whose last segment begins at `start`. Raises `OSError`."""
+    last = name[start:]
+    if not last:
+        marked = marks.entry_in(root, name, directory.fd)
+        if marked is None or marked.token != token:
+            found[name] = marked
+    elif token is None or token != _token(directory.fd, last):
+        found[name] = entry_at(root, directory.fd, name, last, bare_before)
 
 
 def _token(fd: int, last: str) -> Token | None:
