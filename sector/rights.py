@@ -26,6 +26,18 @@ def allowed(rights: Iterable[Right], path: str, what: str) -> bool:
     return all(letter in given for letter in what)
 
 
+def both(mine: Iterable[Right], bounds: Iterable[Right], user: str) -> tuple[Right, ...]:
+    """The rights of `user` that `mine` and `bounds` give alike; no entry says what one above it says."""
+    one, two = tuple(mine), tuple(bounds)
+    found: list[Right] = []
+    for path in sorted({right.path for right in (*one, *two)}):  # a directory before what is in it
+        other = rights_on(two, path)
+        letters = "".join(letter for letter in rights_on(one, path) if letter in other)
+        if letters != rights_on(found, path):
+            found.append(Right(user, path, letters))
+    return tuple(found)
+
+
 def parse_letters(text: str) -> str:
     """Canonical letters from user input in any order ("wr" -> "rw"; "-" or "none" -> "").
 

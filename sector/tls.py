@@ -567,10 +567,18 @@ async def tls_resume(
     reactor: Any, host: str, port: int, trust: Trust, session_id: bytes, secret: bytes
 ) -> Any:
     """Prove a session's secret to a master and get the session's current data (`Session`, without
-    secret). Raises `SessionExpired`, `Unreachable`, `NotAllowed`, `TimedOut`."""
+    secret). Raises as `tls_proved`."""
+    return await tls_proved(reactor, host, port, trust, secret, lambda proof: Resume(session_id, proof))
+
+
+async def tls_proved(
+    reactor: Any, host: str, port: int, trust: Trust, secret: bytes, make: Callable[[bytes], Request]
+) -> Any:
+    """The reply to `make(proof)`, the proof being that of a session's secret on this connection. Raises
+    `SessionExpired`, `Unreachable`, `NotAllowed`, `TimedOut`, and what the request says."""
     caller = await open_tls(reactor, host, port, trust)
     try:
-        return await caller.call(Resume(session_id, keys.resume_proof(secret, caller.exporter())))
+        return await caller.call(make(keys.resume_proof(secret, caller.exporter())))
     finally:
         caller.close()
 

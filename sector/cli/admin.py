@@ -28,6 +28,7 @@ from sector.wire.admin import (
     UserList,
     UserPasswd,
     UserRemove,
+    UserRoles,
     Users,
 )
 
@@ -62,7 +63,7 @@ def _done(shared: Shared, text: str, **fields: object) -> None:
 # users ------------------------------------------------------------------------------------------------
 @click.group()
 def user() -> None:
-    """Add, list and remove users, set passwords.
+    """Add, list and remove users, set passwords and roles.
 
     \b
     Examples:
@@ -74,19 +75,21 @@ def user() -> None:
 @user.command("add")
 @click.argument("name", type=NAME)
 @click.option("--admin", is_flag=True, help="Make the user an administrator.")
+@click.option("--service", is_flag=True, help="Let the user act for others: an account for Cumulus.")
 @password_option
 @shared_options
 @click.pass_obj
-def user_add(shared: Shared, name: str, admin: bool, password_file: str | None) -> None:
+def user_add(shared: Shared, name: str, admin: bool, service: bool, password_file: str | None) -> None:
     """Add the user NAME. Rights on directories are given with `sector grant`.
 
     \b
     Examples:
       sector user add alice
       sector user add alice --password-file pw
+      sector user add cumulus --service --password-file pw
     """
     password = read_password(password_file, f"Password of {name}", confirm=True, known=False)
-    roles = ["user", "admin"] if admin else ["user"]
+    roles = ["user", *(["admin"] if admin else []), *(["service"] if service else [])]
     call(shared, UserAdd(name, password, roles))
     if len(password) < 8:
         render.say("this password is short; choose a longer one with sector user passwd")
@@ -135,6 +138,28 @@ def _user_json(info: UserInfo) -> dict[str, object]:
         "addresses": info.addresses,
         "created": info.created,
     }
+
+
+@user.command("roles")
+@click.argument("name", type=NAME)
+@click.argument("roles", nargs=-1, type=click.Choice(["user", "admin", "service"]))
+@shared_options
+@click.pass_obj
+def user_roles(shared: Shared, name: str, roles: tuple[str, ...]) -> None:
+    """Set the ROLES of the user NAME; without one he is a plain user. All his sessions end, also those that
+    he has for others.
+
+    admin may change users, rights and allow-lists; service may act for any user, as far as its own rights on
+    directories reach.
+
+    \b
+    Examples:
+      sector user roles cumulus service
+      sector user roles cumulus
+    """
+    wanted: list[str] = [role for role in ("user", "admin", "service") if role == "user" or role in roles]
+    call(shared, UserRoles(name, wanted))
+    _done(shared, f"user {name} has the roles {', '.join(wanted)}", name=name, roles=wanted)
 
 
 @user.command("remove")

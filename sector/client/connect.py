@@ -15,7 +15,7 @@ from twisted.python.threadpool import ThreadPool
 
 from sector import errors
 from sector.client.cloud import CloudClient
-from sector.client.session import ClientSession, Door, TlsDoor, read_password, saver
+from sector.client.session import Begin, ClientSession, Door, TlsDoor, read_password, saver
 from sector.client.ways import Ways
 from sector.config import Config, load_client, override_client, parse_address
 
@@ -58,11 +58,17 @@ def bind_host(config: Config) -> str:
 
 
 async def open_client(
-    reactor: Any, config: Config, *, password: str | None = None, door: Door | None = None
+    reactor: Any,
+    config: Config,
+    *,
+    password: str | None = None,
+    begin: Begin | None = None,
+    door: Door | None = None,
 ) -> CloudClient:
     """Start a core, open both ports, open the session. Raises SectorErrors; nothing is left open then.
 
-    With `password` a new session is begun; else the stored one counts, or the password file.
+    With `password` or `begin` (see `ClientSession`) a new session is begun, which is not kept; else the
+    stored one counts, or the password file.
     """
     from sector._udt.context import Core
     from sector._udt.data import open_data
@@ -73,9 +79,9 @@ async def open_client(
     from sector.gmp.probe import answers
 
     door = door or TlsDoor(reactor, config)
-    known = password or read_password(config)
+    known = password or ("" if begin is not None else read_password(config))
     section = config.client
-    if password:
+    if password or begin is not None:
         section = msgspec.structs.replace(section, session="", secret="", gmp="", key_id=0)
     if not section.user:
         raise errors.BadConfig("no user name is known", hint="run sector login, or set SECTOR_USER")
@@ -87,7 +93,7 @@ async def open_client(
         paths = paths_of(config.data, reactor.seconds)
         ways = Ways(config.path, paths, time.time)
         data = open_data(core, host, 0, paths, rates_of(config.data))
-        keep = saver(config) if password is None else None
+        keep = saver(config) if password is None and begin is None else None
 
         def probe(key: GmpKey, peer: Peer, wait_s: float) -> Awaitable[bool]:
             return answers(core, host, key, peer, wait_s)
@@ -98,6 +104,7 @@ async def open_client(
             door,
             section,
             password=known,
+            begin=begin,
             save=keep,
             probe=probe,
             blocked=bool(ways.messages),

@@ -28,11 +28,19 @@ from sector.keys import client_master_key, resume_proof
 from sector.model import Address, Right
 from sector.resolve import is_refused, literal_host
 from sector.rpc import RpcNode
-from sector.tls import TlsCaller, Trust, first_that_answers, open_tls, tls_request, tls_resume
+from sector.tls import (
+    TlsCaller,
+    Trust,
+    first_that_answers,
+    open_tls,
+    tls_proved,
+    tls_request,
+    tls_resume,
+)
 from sector.tunnel import ClientTunnel
 from sector.tunnel import Gmp as TunnelGmp
 from sector.wire.base import Request
-from sector.wire.login import Login, Tunnel
+from sector.wire.login import ActFor, Login, Logout, Tunnel
 from sector.wire.login import Session as Granted
 
 log = Logger()
@@ -43,6 +51,10 @@ DOUBT_S = 0.25
 """The same where an earlier command found UDP blocked."""
 _LOOKS = 3
 _RESUME_GAP_S = 5.0
+
+
+Begin = Callable[[], Awaitable[Granted]]
+"""Begins a new session. Raises LoginRefused, Denied, Busy, Unreachable."""
 
 
 class Door(Protocol):
@@ -101,6 +113,21 @@ class TlsDoor:
 
         granted: Granted = await first_that_answers(self._addresses, ask)
         return granted
+
+    async def act_for(self, session_id: bytes, secret: bytes, user: str) -> Granted:
+        """A session for another user, under that of a service account. Raises Denied, SessionExpired, Busy,
+        Unreachable."""
+        return cast(Granted, await self._proved(secret, lambda proof: ActFor(session_id, proof, user)))
+
+    async def logout(self, session_id: bytes, secret: bytes) -> None:
+        """End a session. Raises SessionExpired, Busy, Unreachable."""
+        await self._proved(secret, lambda proof: Logout(session_id, proof))
+
+    async def _proved(self, secret: bytes, make: Callable[[bytes], Request]) -> Any:
+        def ask(address: Address) -> Awaitable[Any]:
+            return tls_proved(self._reactor, address.host, address.port, self._trust, secret, make)
+
+        return await first_that_answers(self._addresses, ask)
 
     async def tunnel(
         self,
@@ -179,6 +206,7 @@ class ClientSession:
         section: ClientSection,
         *,
         password: str = "",
+        begin: Begin | None = None,
         save: Callable[[ClientSection], object] | None = None,
         rng: random.Random | None = None,
         probe: Callable[[GmpKey, Peer, float], Awaitable[bool]] | None = None,
@@ -187,10 +215,10 @@ class ClientSession:
         retry_s: float = 300.0,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`save` keeps a changed session; `password` (from a file or the caller) begins a new session when
-        the old one is over. `probe(key, peer, wait_s)` tells whether UDP to the master is answered, `blocked`
-        that it was not a moment ago, `on_blocked` hears the reason when it is found blocked and "" when it is
-        answered again; in between it is tried every `retry_s` seconds at most."""
+        """`save` keeps a changed session; `begin`, or else `password` (from a file or the caller), begins a
+        new session when the old one is over. `probe(key, peer, wait_s)` tells whether UDP to the master is
+        answered, `blocked` that it was not a moment ago, `on_blocked` hears the reason when it is found
+        blocked and "" when it is answered again; in between it is tried every `retry_s` seconds at most."""
         self.clock = reactor
         self.gmp = gmp
         self.rpc = RpcNode(gmp)
@@ -198,6 +226,7 @@ class ClientSession:
         self.roles: list[str] = []
         self.rights: list[Right] = []
         self._door = door
+        self._begin = begin if begin is not None or not password else self._log_in
         self._password = password
         self._save = save
         self._rng = rng or random.Random()
@@ -282,6 +311,9 @@ class ClientSession:
         secret = client_master_key(self.secret, section.master_id, section.key_id)
         return GmpKey(section.key_id, secret, f"master:{section.master_id}#{section.session}")
 
+    def _log_in(self) -> Awaitable[Granted]:
+        return self._door.login(self.section.user, self._password)
+
     async def renew(self) -> None:
         """Resume the session at a master that answers, or begin a new one with the password. Several
         callers at once share one attempt."""
@@ -316,12 +348,12 @@ class ClientSession:
             try:
                 granted = await self._door.resume(bytes.fromhex(self.section.session), self.secret)
             except errors.SessionExpired:
-                if not self._password:
+                if self._begin is None:
                     raise
         if granted is None:
-            if not self._password:
+            if self._begin is None:
                 raise errors.SessionExpired("there is no session", hint="log in first: sector login")
-            granted = await self._door.login(self.section.user, self._password)
+            granted = await self._begin()
         secret = granted.secret or self.secret
         old_key = self._peer.key_id if self._peer is not None else None
         fresh = section_of(granted, secret, self.section)
@@ -385,7 +417,7 @@ class ClientSession:
                 trouble: errors.SectorError = error
                 again = True
             except errors.SessionExpired:
-                if not self._password or attempt:
+                if self._begin is None or attempt:
                     raise
                 await self.renew()
                 attempt += 1

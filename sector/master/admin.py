@@ -20,6 +20,7 @@ READS: tuple[type[Request], ...] = (admin.UserList, admin.AclList)
 CHANGES: tuple[type[Request], ...] = (
     admin.UserAdd,
     admin.UserRemove,
+    admin.UserRoles,
     admin.Grant,
     admin.Revoke,
     admin.AclChange,
@@ -34,7 +35,7 @@ def check_admin(view: View, request: Request, audit: AuditLine) -> None:
 
 
 def register_admin(rpc: RpcNode, sessions: Sessions, link: SecurityLink, audit: AuditLine) -> None:
-    """Serve UserList, UserAdd, UserRemove, UserPasswd, Grant, Revoke, AclChange and AclList.
+    """Serve UserList, UserAdd, UserRemove, UserRoles, UserPasswd, Grant, Revoke, AclChange and AclList.
     `audit(who, what, detail)` adds a line to the audit log; changes themselves are logged by the security
     server together with the change."""
 

@@ -23,6 +23,7 @@ from sector.errors import (
     BadConfig,
     Busy,
     Damaged,
+    Denied,
     NotAllowed,
     NotFound,
     PortInUse,
@@ -184,6 +185,8 @@ class LoginService(MultiService):
         handlers: dict[type[Request], Any] = {
             login.Login: self.serve_login,
             login.Resume: self.serve_resume,
+            login.ActFor: self.serve_act_for,
+            login.Logout: self.serve_logout,
             login.Tunnel: self.serve_tunnel,
             login.Join: self.serve_join,
             login.Preflight: self.serve_preflight,
@@ -282,25 +285,54 @@ class LoginService(MultiService):
         self._admit()
         verified = await self._link.call(login.Verify(request.user, request.password, peer.address))
         row, secret = self._sessions.create(verified, single_network(peer.address))
+        await self._keep(row)
+        log.info("{user} logged in from {address}", user=row.user, address=peer.address)
+        return self._session(row, secret)
+
+    async def _keep(self, row: SessionRow) -> None:
+        """Store a new session, and know its key from then on."""
         try:
             await self._store.session_add(row)
         except BaseException:
             self._sessions.close([row.id])
             raise
         self._gmp.add_key(self._sessions.gmp_key(row))
-        log.info("{user} logged in from {address}", user=row.user, address=peer.address)
-        return self._session(row, secret)
 
     async def serve_resume(self, request: login.Resume, peer: TlsPeer) -> login.Session:
         """A client that proves its secret gets its session's data again, without a password."""
+        row = await self._proved(request, peer)
+        self._gmp.add_key(self._sessions.gmp_key(row))
+        return self._session(row, b"")
+
+    async def _proved(self, request: login.Resume | login.ActFor | login.Logout, peer: TlsPeer) -> SessionRow:
+        """The session whose secret was proved on this connection. Raises `Busy`, `SessionExpired`."""
         self._admit()
         if self._sessions.get(request.session_id) is None:
             if self._reactor.seconds() - self._reloaded < RELOAD_S:
                 raise SessionExpired("the session has ended")
             await self.reload()
-        row = self._sessions.resume(request.session_id, request.proof, peer.exporter, peer.address)
-        self._gmp.add_key(self._sessions.gmp_key(row))
-        return self._session(row, b"")
+        return self._sessions.resume(request.session_id, request.proof, peer.exporter, peer.address)
+
+    async def serve_act_for(self, request: login.ActFor, peer: TlsPeer) -> login.Session:
+        """A session for another user, to a service account that the security server vouches for."""
+        mine = await self._proved(request, peer)
+        if mine.via:
+            raise Denied(f"this session is {mine.via}'s, for {mine.user}; it cannot act for others")
+        vouched: login.Vouched = await self._link.call(login.Vouch(mine.user, request.user, peer.address))
+        if self._sessions.get(mine.id) is None:  # it ended while we asked
+            raise SessionExpired("the session has ended")
+        given = login.Verified(vouched.user, ["user"], vouched.rights, vouched.rights_epoch)
+        cidr = single_network(peer.address)
+        row, secret = self._sessions.create(given, cidr, mine.user, vouched.service_epoch)
+        await self._keep(row)
+        log.info("{who} acts for {user} from {address}", who=mine.user, user=row.user, address=peer.address)
+        return self._session(row, secret)
+
+    async def serve_logout(self, request: login.Logout, peer: TlsPeer) -> Ok:
+        """End a session before its time."""
+        row = await self._proved(request, peer)
+        self._end(self._sessions.close([row.id]))
+        return Ok()
 
     async def serve_tunnel(self, request: login.Tunnel, peer: TlsPeer) -> Switch:
         """A client whose UDP is blocked sends its datagrams over this connection from now on."""
@@ -460,10 +492,14 @@ class LoginService(MultiService):
 
     async def _apply(self, news: login.Epochs) -> None:
         self._end(self._sessions.apply_epochs(news.changed))
-        live = {row.user for row in self._sessions.rows()}
+        live = {row.user for row in self._sessions.rows() if not row.via}
+        pairs: set[tuple[str, str]] = set()
         for user in news.changed:
             if user in live:
                 await self._refresh(user)
+            pairs |= self._sessions.acting(user)
+        for service, user in sorted(pairs):
+            await self._refresh_acting(service, user)
         for node, epoch in news.nodes.items():
             if epoch == 0:
                 role, _, node_id = node.partition(":")
@@ -479,3 +515,16 @@ class LoginService(MultiService):
             self._sessions.renew_rights(verified)
         except NotFound:
             self._end(self._sessions.apply_epochs({user: 0}))
+
+    async def _refresh_acting(self, service: str, user: str) -> None:
+        """The sessions that a service account has for a user, after the rights of one of them changed."""
+        rows = self._sessions.of_pair(service, user)
+        if not rows:
+            return
+        try:
+            address = rows[0].cidr.partition("/")[0]
+            self._sessions.renew_acting(
+                service, await self._link.call(login.Vouch(service, user, address, True))
+            )
+        except Denied:
+            self._end(self._sessions.close([row.id for row in rows]))

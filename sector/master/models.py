@@ -166,6 +166,10 @@ class SessionRecord(Base):
     cidr: Mapped[str] = mapped_column(Text)
     roles: Mapped[str] = mapped_column(Text, comment="JSON array of names")
     rights: Mapped[str] = mapped_column(Text, comment="JSON array of [user, path, letters]")
+    via: Mapped[str] = mapped_column(
+        Text, server_default="", comment="service account that acts for the user"
+    )
+    via_epoch: Mapped[int] = mapped_column(BigInteger, server_default="0")
 
 
 class RightRow(Base):

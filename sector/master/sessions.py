@@ -14,7 +14,7 @@ from sector.errors import Busy, SessionExpired
 from sector.gmp.api import GmpKey
 from sector.model import Right
 from sector.rights import allowed
-from sector.wire.login import Verified
+from sector.wire.login import Verified, Vouched
 
 ADMIN = "admin"
 SESSION_S = 12 * 3600.0
@@ -25,7 +25,8 @@ MAX_PER_USER = 1000
 @dataclass(frozen=True, slots=True)
 class SessionRow:
     """One session as the database keeps it. `id` 16 bytes; `secret_wrapped` S sealed by the cluster key;
-    `expires` seconds since 1970; `cidr` the addresses it may be resumed from."""
+    `expires` seconds since 1970; `cidr` the addresses it may be resumed from. `via` is the service account
+    that acts for the user in this session ("" = he logged in himself), `via_epoch` its rights_epoch."""
 
     id: bytes
     user: str
@@ -36,6 +37,8 @@ class SessionRow:
     cidr: str
     roles: tuple[str, ...]
     rights: tuple[Right, ...]
+    via: str = ""
+    via_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,7 @@ class Sessions:
         self._session_s = session_s
         self._rows: dict[bytes, SessionRow] = {}
         self._of_user: dict[str, set[bytes]] = {}
+        self._via: dict[str, set[bytes]] = {}
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -104,12 +108,16 @@ class Sessions:
         return f"Sessions({self.master_id}, {len(self._rows)} live)"
 
     # making and loading ---------------------------------------------------------------------------
-    def create(self, verified: Verified, cidr: str) -> tuple[SessionRow, bytes]:
+    def create(
+        self, verified: Verified, cidr: str, via: str = "", via_epoch: int = 0
+    ) -> tuple[SessionRow, bytes]:
         """A new session for a user the security server vouches for, and its secret S (32 bytes), which is
-        for the client only. The caller stores the row before it answers. Raises `Busy` at the limits."""
+        for the client only. The caller stores the row before it answers. Raises `Busy` at the limits, which
+        sessions by a service account have for themselves."""
         if len(self._rows) >= MAX_SESSIONS:
             raise Busy(f"the master holds {MAX_SESSIONS} sessions")
-        if len(self._of_user.get(verified.user, ())) >= MAX_PER_USER:
+        alike = (self._rows[known].via == via for known in self._of_user.get(verified.user, ()))
+        if sum(alike) >= MAX_PER_USER:
             raise Busy(f"user {verified.user} has {MAX_PER_USER} sessions", hint="let old sessions end")
         session_id, secret = self._rng(16), self._rng(keys.SECRET_BYTES)
         row = SessionRow(
@@ -122,6 +130,8 @@ class Sessions:
             cidr=cidr,
             roles=tuple(verified.roles),
             rights=tuple(verified.rights),
+            via=via,
+            via_epoch=via_epoch,
         )
         self._put(row)
         return row, secret
@@ -139,6 +149,8 @@ class Sessions:
     def _put(self, row: SessionRow) -> None:
         self._rows[row.id] = row
         self._of_user.setdefault(row.user, set()).add(row.id)
+        if row.via:
+            self._via.setdefault(row.via, set()).add(row.id)
         self.key_ids.reserve(row.key_id)
 
     # asking -----------------------------------------------------------------------------------------
@@ -194,10 +206,9 @@ class Sessions:
             row = self._rows.pop(session_id, None)
             if row is None:
                 continue
-            mine = self._of_user[row.user]
-            mine.discard(session_id)
-            if not mine:
-                del self._of_user[row.user]
+            _take(self._of_user, row.user, session_id)
+            if row.via:
+                _take(self._via, row.via, session_id)
             self.key_ids.free(row.key_id)
             closed.append(row)
         return closed
@@ -208,17 +219,24 @@ class Sessions:
         return self.close([row.id for row in self._rows.values() if row.expires <= now])
 
     def apply_epochs(self, epochs: dict[str, int]) -> list[SessionRow]:
-        """End sessions with older rights than `epochs` (user -> rights_epoch, 0 = user removed)."""
+        """End sessions with older rights than `epochs` (user -> rights_epoch, 0 = user removed), also those
+        that such a user has for others."""
         over = []
         for user, epoch in epochs.items():
             for session_id in self._of_user.get(user, ()):
                 if epoch == 0 or self._rows[session_id].rights_epoch < epoch:
                     over.append(session_id)
+            for session_id in self._via.get(user, ()):
+                if epoch == 0 or self._rows[session_id].via_epoch < epoch:
+                    over.append(session_id)
         return self.close(over)
 
     def renew_rights(self, verified: Verified) -> None:
-        """Give the live sessions of a user the rights the security server answered with now."""
+        """Give the live sessions of a user the rights the security server answered with now; not those
+        that others have for him."""
         for session_id in self._of_user.get(verified.user, ()):
+            if self._rows[session_id].via:
+                continue
             self._rows[session_id] = replace(
                 self._rows[session_id],
                 roles=tuple(verified.roles),
@@ -226,9 +244,36 @@ class Sessions:
                 rights_epoch=verified.rights_epoch,
             )
 
+    def acting(self, user: str) -> set[tuple[str, str]]:
+        """(service account, user) of the sessions by a service account that this user is one end of."""
+        ids = (*self._of_user.get(user, ()), *self._via.get(user, ()))
+        return {(self._rows[one].via, self._rows[one].user) for one in ids if self._rows[one].via}
+
+    def of_pair(self, service: str, user: str) -> list[SessionRow]:
+        """The sessions that `service` has for `user`."""
+        return [self._rows[one] for one in self._via.get(service, ()) if self._rows[one].user == user]
+
+    def renew_acting(self, service: str, vouched: Vouched) -> None:
+        """Give the sessions of a service account for a user the rights that count now."""
+        for row in self.of_pair(service, vouched.user):
+            self._rows[row.id] = replace(
+                row,
+                rights=tuple(vouched.rights),
+                rights_epoch=vouched.rights_epoch,
+                via_epoch=vouched.service_epoch,
+            )
+
     def check_invariants(self) -> None:
         """Index and table agree; numbers of keys are unique."""
         indexed = {session_id for ids in self._of_user.values() for session_id in ids}
         assert indexed == set(self._rows), "user index differs from the table"
+        acting = {session_id for ids in self._via.values() for session_id in ids}
+        assert acting == {row.id for row in self._rows.values() if row.via}, "service index differs"
         numbers = [row.key_id for row in self._rows.values()]
         assert len(numbers) == len(set(numbers)), "two sessions share a key number"
+
+
+def _take(index: dict[str, set[bytes]], name: str, session_id: bytes) -> None:
+    index[name].discard(session_id)
+    if not index[name]:
+        del index[name]

@@ -308,6 +308,8 @@ class SqlStore:
             "cidr": row.cidr,
             "roles": msgspec.json.encode(row.roles).decode(),
             "rights": msgspec.json.encode(row.rights).decode(),
+            "via": row.via,
+            "via_epoch": row.via_epoch,
         }
 
         def add(tx: SqlTx) -> None:
@@ -330,6 +332,8 @@ class SqlStore:
                     row.cidr,
                     msgspec.json.decode(row.roles, type=tuple[str, ...]),
                     msgspec.json.decode(row.rights, type=tuple[Right, ...]),
+                    row.via,
+                    row.via_epoch,
                 )
                 for row in rows
             ]

@@ -12,14 +12,16 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address, ip_network
+from typing import Literal
 
 import msgspec
 
 from sector.errors import BadConfig, Conflict, NotFound, UsageError
 from sector.model import Right, check_path
-from sector.rights import rights_on
+from sector.rights import both, rights_on
 
-ROLES = ("user", "admin")
+SERVICE = "service"
+ROLES = ("user", "admin", SERVICE)
 USER_NAME = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,63}")
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 MAX_RIGHTS = 256
@@ -130,9 +132,14 @@ def with_right(user: UserRecord, right: Right) -> tuple[UserRecord, bool]:
     takes = not set(rights_on(user.rights, path)) <= set(right.what)
     before[path] = new
     rights = tuple(sorted(before.values(), key=lambda r: r.path))
-    if len(rights) > MAX_RIGHTS or sum(len(r.path.encode()) for r in rights) > MAX_RIGHTS_BYTES:
-        raise UsageError(f"user {user.name} has too many directory rights", hint="grant on a directory above")
-    return replace(user, rights=rights), takes
+    return replace(user, rights=check_size(rights, user.name)), takes
+
+
+def check_size(rights: tuple[Right, ...], of: str) -> tuple[Right, ...]:
+    """`rights`, if a message can carry them. Raises `UsageError`."""
+    if len(rights) > MAX_RIGHTS or sum(len(right.path.encode()) for right in rights) > MAX_RIGHTS_BYTES:
+        raise UsageError(f"user {of} has too many directory rights", hint="grant on a directory above")
+    return rights
 
 
 def without_right(user: UserRecord, path: str) -> UserRecord:
@@ -148,6 +155,48 @@ def check_last_admin(user: UserRecord, admins: int) -> None:
     """Refuse to remove the only administrator. Raises `Conflict`."""
     if "admin" in user.roles and admins <= 1:
         raise Conflict(f"{user.name} is the only administrator", hint="add another one first")
+
+
+# acting for others ----------------------------------------------------------------------------------
+def acting_rights(service: UserRecord, user: UserRecord) -> tuple[Right, ...]:
+    """What `service` may do for `user`: what both may. Raises `UsageError` for more than a message holds."""
+    return check_size(both(user.rights, service.rights, user.name), f"{user.name} by {service.name}")
+
+
+def acting_problem(
+    service: UserRecord | None, user: UserRecord | None, names: tuple[str, str], address: str
+) -> str:
+    """Why the account `service` at `address` may not act for `user`, "" when it may; `names` of both, as they
+    were asked for."""
+    if service is None or SERVICE not in service.roles:
+        return f"user {names[0]} has not the role {SERVICE}"
+    if user is None:
+        return f"there is no user {names[1]}"
+    for one in (service, user):
+        if not address_allowed(one.addresses, address):
+            return f"user {one.name} may not come from {address}"
+    return ""
+
+
+class Few:
+    """Says of lines that repeat whether to write one: `most` a minute of each subject, and one more that no
+    more are written. Bounded: at most `subjects` are told apart in a minute, the rest count as one."""
+
+    def __init__(self, most: int = 30, subjects: int = 1000) -> None:
+        self._most = most
+        self._subjects = subjects
+        self._since = float("-inf")
+        self._counts: dict[str, int] = {}
+
+    def next(self, subject: str, now: float) -> Literal["write", "last", "no"]:
+        """For one line at `now` (monotonic seconds)."""
+        if now - self._since > 60:
+            self._counts.clear()
+            self._since = now
+        if subject not in self._counts and len(self._counts) >= self._subjects:
+            subject = ""
+        count = self._counts[subject] = self._counts.get(subject, 0) + 1
+        return "write" if count <= self._most else "last" if count == self._most + 1 else "no"
 
 
 # nodes ----------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred, ensureDeferred, maybeDeferred
 from twisted.logger import Logger
 
 from sector.config import Config
-from sector.errors import Busy, LoginRefused, NotAllowed, NotFound, PortInUse
+from sector.errors import Busy, Denied, LoginRefused, NotAllowed, NotFound, PortInUse
 from sector.security import core
 from sector.security.core import Backoff, BackoffRule, NodeRecord, UserRecord
 from sector.security.sources.database import HashPool, Passwords
@@ -48,6 +48,7 @@ class Decisions:
         self._now = now
         self._names = Backoff(NAME_RULE)
         self._addresses = Backoff(ADDRESS_RULE)
+        self._refusals = core.Few()
 
     # login --------------------------------------------------------------------------------------------
     def _check_backoff(self, name: str, address: str) -> None:
@@ -87,6 +88,36 @@ class Decisions:
         if user is None:
             raise NotFound(f"there is no user {name}", hint="sector user list")
         return user
+
+    async def vouch(self, request: login.Vouch) -> login.Vouched:
+        """Whether a service account may act for a user, and with which rights. Nothing is answered that is
+        not in the audit log; of refusals only so many a minute are."""
+        store = self.store
+        service = await store.run(store.database.user, request.service)
+        user = await store.run(store.database.user, request.user)
+        names = (request.service, request.user)
+        why = core.acting_problem(service, user, names, request.address)
+        if why or service is None or user is None:
+            await self._note_refusal(request, why)
+            hint = "an administrator must add it: sector user add NAME"
+            if service is None or core.SERVICE not in service.roles:
+                hint = f"an administrator must give it: sector user roles {request.service} {core.SERVICE}"
+            raise Denied(why, hint=hint)
+        rights = core.acting_rights(service, user)
+        if not request.again:
+            entry = (self._now(), f"user:{service.name}", "act for", f"{user.name} from {request.address}")
+            await store.run(store.database.audit_append, [entry])
+        return login.Vouched(user.name, list(rights), user.rights_epoch, service.rights_epoch)
+
+    async def _note_refusal(self, request: login.Vouch, why: str) -> None:
+        step = self._refusals.next(request.service, self._clock())
+        if step == "no":
+            return
+        text = f"{request.user} from {request.address}: {why}"
+        if step == "last":
+            text = "further refusals of this minute are not listed"
+        entry = (self._now(), f"user:{request.service}", "act for refused", text)
+        await self.store.run(self.store.database.audit_append, [entry])
 
     async def node_allowed(self, request: login.NodeAllowed) -> login.NodeVerdict:
         """Whether a node may join from an address."""
@@ -157,6 +188,12 @@ class Decisions:
         await self.store.run(self.store.database.user_password, request.name, hashed, request.by, self._now())
         return Ok()
 
+    async def user_roles(self, request: admin.UserRoles) -> Ok:
+        """Set roles."""
+        roles = core.check_roles(request.roles)
+        await self.store.run(self.store.database.user_roles, request.name, roles, request.by, self._now())
+        return Ok()
+
     async def grant(self, request: admin.Grant) -> Ok:
         """Set a directory right."""
         await self.store.run(self.store.database.grant, request.right, request.by, self._now())
@@ -188,6 +225,7 @@ class Decisions:
         return {
             login.Verify: self.verify,
             login.RightsOf: self.rights_of,
+            login.Vouch: self.vouch,
             login.NodeAllowed: self.node_allowed,
             login.WatchRights: self.watch_rights,
             login.Audit: self.audit,
@@ -195,6 +233,7 @@ class Decisions:
             admin.UserAdd: self.user_add,
             admin.UserRemove: self.user_remove,
             admin.UserPasswd: self.user_passwd,
+            admin.UserRoles: self.user_roles,
             admin.Grant: self.grant,
             admin.Revoke: self.revoke,
             admin.AclChange: self.acl_change,

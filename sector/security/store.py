@@ -195,6 +195,19 @@ class Database:
             row.rights_epoch = self._changed(session, f"user:{name}", None)
             self._log(session, who, at, "user passwd", name)
 
+    def user_roles(self, name: str, roles: tuple[str, ...], who: str, at: float) -> None:
+        """Set the roles; the user's sessions end, and those he has for others. Raises `NotFound`, `Conflict`
+        for the only administrator."""
+        with self._session() as session, session.begin():
+            user = self._need(session, name)
+            if "admin" not in roles:
+                query = select(func.count()).select_from(UserRow).where(UserRow.roles.contains("admin"))
+                check_last_admin(user, session.scalar(query) or 0)
+            row = session.get_one(UserRow, name)
+            row.roles = " ".join(roles)
+            row.rights_epoch = self._changed(session, f"user:{name}", None)
+            self._log(session, who, at, "user roles", f"{name} {','.join(roles)}")
+
     def user_rehash(self, name: str, old_hash: str, new_hash: str) -> None:
         """Store the same password under other costs, unless it was changed in between."""
         with self._session() as session, session.begin():

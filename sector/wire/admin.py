@@ -94,6 +94,16 @@ class AclChange(Request, frozen=True, array_like=True):
     by: str = ""
 
 
+@request(0x0109)
+class UserRoles(Request, frozen=True, array_like=True):
+    """Set the roles of a user ("user" is always one); his sessions, and those he has for others, end within
+    5 s. Errors: denied, not_found, conflict (the only administrator)."""
+
+    name: Name
+    roles: Annotated[list[Name], Meta(max_length=16)] = []
+    by: str = ""
+
+
 class AclEntry(msgspec.Struct, frozen=True, array_like=True):
     role: Name
     name: Name

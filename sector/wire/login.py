@@ -116,6 +116,27 @@ class Preflight(Request, frozen=True, array_like=True):
     ports: Annotated[list[Port], Meta(max_length=2)] = []
 
 
+@request(0x0007, reply=Session)
+class ActFor(Request, frozen=True, array_like=True):
+    """Client to master, over TLS: a session for another user, asked for under the session of an account with
+    the role service (proof as in Resume). It has no role but "user", and of the user's directory rights those
+    that the account has too. Errors: session_expired, denied, busy."""
+
+    SECRET = ("proof",)
+    session_id: Bytes16
+    proof: Bytes32
+    user: Name
+
+
+@request(0x0008, reply=Ok, safe=True)
+class Logout(Request, frozen=True, array_like=True):
+    """Client to master, over TLS: end this session now. Proof as in Resume. Errors: session_expired."""
+
+    SECRET = ("proof",)
+    session_id: Bytes16
+    proof: Bytes32
+
+
 class Verified(Message, frozen=True, array_like=True):
     """Answer of the security server: rights only, never keys."""
 
@@ -141,6 +162,27 @@ class RightsOf(Request, frozen=True, array_like=True):
     """Master to security server: current rights of a user. Errors: not_found."""
 
     user: Name
+
+
+class Vouched(Message, frozen=True, array_like=True):
+    """`rights` of the user that the service account has too; both rights_epochs."""
+
+    user: Name
+    rights: Rights
+    rights_epoch: U64
+    service_epoch: U64
+
+
+@request(0x0016, reply=Vouched)
+class Vouch(Request, frozen=True, array_like=True):
+    """Master to security server: may the account `service`, which connected from `address`, act for `user`?
+    Each answer is in the audit log, except when the session is there already (`again`, after a change of
+    rights). Errors: denied."""
+
+    service: Name
+    user: Name
+    address: Name
+    again: bool = False
 
 
 class NodeVerdict(Message, frozen=True, array_like=True):

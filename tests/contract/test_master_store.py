@@ -181,7 +181,7 @@ def test_unusable_file_is_one_clear_error(tmp_path: Path) -> None:
 def test_sessions(bench: Bench) -> None:
     rows = [
         SessionRow(bytes([i]) * 16, f"u{i}", b"sealed", i, 3, 99.5, "10.0.0.1/32", ("admin",),
-                   (Right("u", "/", "rw"),))
+                   (Right("u", "/", "rw"),), "svc" * (i == 1), i)
         for i in range(3)
     ]  # fmt: skip
     for row in rows:

@@ -229,6 +229,34 @@ def test_expired_session_logs_in_again_only_with_a_password() -> None:
         master.run(master.session("").open())
 
 
+def test_a_session_may_begin_without_a_password() -> None:
+    """By what the caller gives; its refusal is told as it is, and nothing of it is kept in a file."""
+    master = Master()
+    begun: list[str] = []
+
+    async def begin() -> Session:
+        if begun[1:]:
+            raise errors.Denied("no longer")
+        begun.append("x")
+        return await master.login("alice", "right")
+
+    section = ClientSection(user="alice")
+    session = ClientSession(
+        master.clock, master.hub.endpoint(), master, section, begin=begin, wall=master.clock.seconds
+    )
+    master.run(session.call(Status()))
+    for _ in range(2):
+        master.expired = True
+        master.stop()
+        master.start()
+        if begun[1:]:
+            with pytest.raises(errors.Denied, match="no longer"):
+                master.run(session.call(Status()))
+        else:
+            master.run(session.call(Status()))
+    assert (master.logins, len(begun)) == (2, 2)
+
+
 def test_a_session_that_has_ended_is_renewed_before_the_next_call() -> None:
     """At once, not after a silence: a new session is another principal on both ends."""
     master = Master()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sector.model import Right, is_below
-from sector.rights import allowed, parse_letters, rights_on
+from sector.rights import allowed, both, parse_letters, rights_on
 
 PATHS = st.lists(st.sampled_from(["a", "b", "ab"]), max_size=4).map(lambda names: "/" + "/".join(names))
 LETTERS = st.sampled_from(["", "r", "w", "x", "rw", "rx", "wx", "rwx"])
@@ -42,6 +42,17 @@ def test_the_answer_is_that_of_the_deepest_entry(rights: list[Right], path: str)
         (r for r in rights if is_below(path, r.path)), key=lambda r: r.path.count("/") * (r.path != "/")
     )
     assert rights_on(rights, path) == (holding[-1].what if holding else "")
+
+
+@given(RIGHTS, RIGHTS, PATHS)
+def test_what_two_give_alike(one: list[Right], two: list[Right], path: str) -> None:
+    """On any path; in an order of no meaning, with no entry too many."""
+    found = both(one, two, "v")
+    assert set(rights_on(found, path)) == set(rights_on(one, path)) & set(rights_on(two, path))
+    assert {entry.user for entry in found} <= {"v"}
+    for entry in found:
+        rest = [other for other in found if other is not entry]
+        assert rights_on(rest, entry.path) != entry.what
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from sector.master import sessions as table
 from sector.master.login import Admission, single_network
 from sector.master.sessions import Sessions, principal_of, split_principal
 from sector.model import Right
-from sector.wire.login import Verified
+from sector.wire.login import Verified, Vouched
 
 KEY = b"c" * 32
 
@@ -202,6 +202,41 @@ class TestTable:
         with pytest.raises(Busy):
             sessions.create(verified("carol"), "10.0.0.1/32")
 
+    def test_sessions_by_a_service_end_with_either_of_both(self) -> None:
+        sessions = build_sessions(World())
+        own, _ = sessions.create(verified(), "10.0.0.1/32")
+        made = [sessions.create(verified(), "10.0.0.1/32", "svc", epoch)[0] for epoch in (3, 9)]
+        assert sessions.acting("alice") == sessions.acting("svc") == {("svc", "alice")}
+        assert sessions.of_pair("svc", "alice") == made or sessions.of_pair("svc", "alice") == made[::-1]
+        assert sessions.of_pair("svc", "bob") == sessions.of_pair("other", "alice") == []
+        assert sessions.apply_epochs({"svc": 9}) == made[:1]
+        sessions.check_invariants()
+        assert set(sessions.apply_epochs({"alice": 6})) == {own, made[1]}
+        gone, _ = sessions.create(verified(epoch=7), "10.0.0.1/32", "svc", 9)
+        assert sessions.apply_epochs({"svc": 0}) == [gone] and sessions.acting("alice") == set()
+        sessions.check_invariants()
+
+    def test_rights_of_such_a_session_are_renewed_apart(self) -> None:
+        sessions = build_sessions(World())
+        own, _ = sessions.create(verified(), "10.0.0.1/32")
+        other, _ = sessions.create(verified(), "10.0.0.1/32", "svc", 1)
+        sessions.renew_rights(Verified("alice", ["user", "admin"], [Right("alice", "/", "rw")], 5))
+        mine, his = (sessions.user_of(principal_of("alice", row.id)) for row in (own, other))
+        assert mine.is_admin and not his.is_admin and not his.may("/", "r")
+        sessions.renew_acting("svc", Vouched("alice", [Right("alice", "/s3", "r")], 5, 2))
+        his = sessions.user_of(principal_of("alice", other.id))
+        assert his.may("/s3", "r") and sessions.user_of(principal_of("alice", own.id)) == mine
+        assert sessions.apply_epochs({"svc": 2}) == []
+
+    def test_a_service_takes_no_place_from_the_user(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(table, "MAX_PER_USER", 1)
+        sessions = build_sessions(World())
+        sessions.create(verified(), "10.0.0.1/32", "svc", 1)
+        sessions.create(verified(), "10.0.0.1/32", "other", 1)
+        sessions.create(verified(), "10.0.0.1/32")
+        with pytest.raises(Busy):
+            sessions.create(verified(), "10.0.0.1/32", "svc", 1)
+
     def test_secrets_never_show(self) -> None:
         sessions = build_sessions(World())
         row, secret = sessions.create(verified(), "10.0.0.1/32")
@@ -211,7 +246,9 @@ class TestTable:
             assert hidden.hex() not in shown and repr(hidden)[2:-1] not in shown
 
     @effort(60)
-    @given(st.lists(st.tuples(st.sampled_from("cdeax"), st.integers(0, 3), st.integers(0, 12)), max_size=40))
+    @given(
+        st.lists(st.tuples(st.sampled_from("cdeaxvw"), st.integers(0, 3), st.integers(0, 12)), max_size=40)
+    )
     def test_any_order_of_events_keeps_table_and_index_together(
         self, events: list[tuple[str, int, int]]
     ) -> None:
@@ -221,6 +258,8 @@ class TestTable:
             name = f"u{user}"
             step: dict[str, Callable[[], object]] = {
                 "c": lambda: sessions.create(verified(name, number), "10.0.0.1/32"),  # noqa: B023
+                "v": lambda: sessions.create(verified(name, number), "::1/128", "u0", number),  # noqa: B023
+                "w": lambda: sessions.renew_acting("u0", Vouched(name, [], number, number)),  # noqa: B023
                 "d": lambda: sessions.close([row.id for row in sessions.rows()[:number]]),  # noqa: B023
                 "e": lambda: sessions.apply_epochs({name: number}),  # noqa: B023
                 "a": lambda: setattr(world, "time", world.time + number * 3600),  # noqa: B023
