@@ -28,7 +28,8 @@ SIZE, KEYS = 65536, 50
 READERS = 100  # descriptors of the database: its threads open theirs when they are first needed
 TRIES = 3  # what else runs on the machine may spoil one
 SETTINGS = (
-    "[server]\nport = 0\nmax_connections = 12000\nheader_timeout_s = {timeout}\n[admin]\nport = 0\n"
+    "[server]\nport = 0\nmax_connections = 12000\nheader_timeout_s = {timeout}\n"
+    "idle_timeout_s = {timeout}\n[admin]\nport = 0\n"
     '[log]\naccess = "access.log"\n'
 )
 
