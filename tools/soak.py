@@ -34,6 +34,7 @@ class Slice:
     command: Callable[[int], list[str]]
     environment: Callable[[int], dict[str, str]] = lambda seed: {}
     counted: str = ""  # pattern of the amount in the output, else `amount`
+    said: str = ""  # pattern of the lines in the output that are worth keeping: figures
 
 
 @dataclass(frozen=True)
@@ -131,13 +132,14 @@ def _is_engine(target: str) -> bool:
     return target in ("udt", "gmp", "xfer") or target.endswith(("_net", "_sealed"))
 
 
-def _pytest(unit: str, amount: int, variable: str, test: str) -> Slice:
+def _pytest(unit: str, amount: int, variable: str, test: str, said: str = "") -> Slice:
     """A test that does `amount` of its units when `variable` says so, with new seeds in each slice."""
     return Slice(
         unit,
         amount,
         lambda seed: [sys.executable, "-m", "pytest", test, "--timeout=3600", f"--seed={seed}", "-s"],
         environment=lambda seed: {variable: str(amount)},
+        said=said,
     )
 
 
@@ -197,6 +199,7 @@ GROUPS = {
                 2500,
                 "SECTOR_TEST_CRASH_STATES",
                 "tests/integration/test_s3_crash_trees.py",
+                r"\d+ crash states .*",
             ),
         ),
     ),
@@ -239,13 +242,22 @@ GROUPS = {
                 20_000,
                 "SECTOR_TEST_QUOTA_ATTEMPTS",
                 "tests/integration/test_s3_quota_race.py",
+                r"\d+ attempts .*",
             ),
         ),
     ),
     "R16-s3": Group(
         "500 busy clients of Cumulus, 50 that dribble, 10,000 that hold a connection",
         3_600,
-        (_pytest("seconds", 600, "SECTOR_TEST_LOAD_SECONDS", "tests/interop/test_s3_load_held.py"),),
+        (
+            _pytest(
+                "seconds",
+                600,
+                "SECTOR_TEST_LOAD_SECONDS",
+                "tests/interop/test_s3_load_held.py",
+                r"\d+ clients, .*",
+            ),
+        ),
     ),
     "keys-s3": Group(
         "files that others made in a bucket of Cumulus, taken in and listed",
@@ -256,6 +268,7 @@ GROUPS = {
                 1_000_000,
                 "SECTOR_TEST_S3_FILES",
                 "tests/integration/test_s3_many_keys.py::test_files_of_others_are_taken_in",
+                r"\d+ files: .*|the server has grown .*",
             ),
         ),
     ),
@@ -294,8 +307,8 @@ def done(group: str) -> tuple[dict[str, int], int]:
     return amounts, last
 
 
-def run_slice(one: Slice, seed: int) -> tuple[int, str]:
-    """Runs it; the amount, and the output when it failed (else empty)."""
+def run_slice(one: Slice, seed: int) -> tuple[int, list[str], str]:
+    """Runs it; the amount, the figures that it printed, and the output when it failed (else empty)."""
     command = one.command(seed)
     environment = {**os.environ, **one.environment(seed)}
     result = subprocess.run(
@@ -304,9 +317,10 @@ def run_slice(one: Slice, seed: int) -> tuple[int, str]:
     output = result.stdout.decode(errors="replace")
     if result.returncode != 0:
         words = [f"{name}={value}" for name, value in one.environment(seed).items()] + command
-        return 0, f"{output[-6000:]}\nsoak: seed {seed} failed: {shlex.join(words)}"
+        return 0, [], f"{output[-6000:]}\nsoak: seed {seed} failed: {shlex.join(words)}"
     found = re.search(one.counted, output, re.MULTILINE) if one.counted else None
-    return (int(found.group(1)) if found else one.amount), ""
+    said = [line.group(0) for line in re.finditer(one.said, output)] if one.said else []
+    return (int(found.group(1)) if found else one.amount), said, ""
 
 
 def due(group: Group, amounts: dict[str, int]) -> Iterator[Slice]:
@@ -330,16 +344,18 @@ def soak(name: str, minutes: float, first_seed: int) -> int:
         if one is None:
             break
         start = time.monotonic()
-        amount, failure = run_slice(one, seed)
+        amount, said, failure = run_slice(one, seed)
         if failure:
             print(failure, flush=True)
             return 1
         took = round(time.monotonic() - start, 1)
         amounts[one.unit] = amounts.get(one.unit, 0) + amount
         with (STATE / f"{name}.jsonl").open("a") as log:
-            entry = {"unit": one.unit, "seed": seed, "amount": amount, "seconds": took}
+            entry = {"unit": one.unit, "seed": seed, "amount": amount, "seconds": took, "said": said}
             log.write(json.dumps(entry) + "\n")
         print(f"seed {seed}: {amount:,} {one.unit} in {took} s, {amounts[one.unit]:,} in all", flush=True)
+        for line in said:
+            print(f"    {line}", flush=True)
         seed += STRIDE
     left = {one.unit: group.goal - amounts.get(one.unit, 0) for one in due(group, amounts)}
     print(f"soak {name}: " + (f"time is up, left: {left}" if left else "complete, 0 failures"), flush=True)
