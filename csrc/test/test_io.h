@@ -58,6 +58,20 @@ static inline void tio_free(tio *t)
     free(t);
 }
 
+/* One that takes TLS too. Its UDP port is any free one, whose number TCP may have given to somebody
+ * else. */
+static inline tio *tio_open_tls(int family)
+{
+    tio *t = tio_open(family, 0);
+    int err;
+    while ((err = udt_port_listen_tls(t->ctx, t->port, 0)) == UDT_E_INUSE) {
+        tio_free(t);
+        t = tio_open(family, 0);
+    }
+    CHECK_INT(err, 0);
+    return t;
+}
+
 static inline void tio_pull(tio *t, int64_t wait_us)
 {
     struct pollfd pf = {.fd = udt_ctx_wakeup_fd(t->ctx), .events = POLLIN};

@@ -63,16 +63,11 @@ static udt_xfer_result whole(tio *a, tio *b, const struct tls_case *c, uint64_t 
     return c->pull ? rr : rs;
 }
 
-/* b takes TLS too. Its UDP port is any free one, whose number TCP may have given to somebody else.
- */
+/* b takes TLS too. */
 static void pair(tio **a, tio **b, int family)
 {
     *a = tio_open(family, 0);
-    *b = tio_open(family, 0);
-    while (udt_port_listen_tls((*b)->ctx, (*b)->port, 0) == UDT_E_INUSE) {
-        tio_free(*b);
-        *b = tio_open(family, 0);
-    }
+    *b = tio_open_tls(family);
     CHECK_INT(udt_port_listen_tls((*b)->ctx, (*b)->port, 0), UDT_E_INUSE);
 }
 
