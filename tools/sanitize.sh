@@ -21,7 +21,7 @@ make -s -j"$jobs" -C csrc SAN=thread BUILD=build/tsan OPT='-O1 -g' build/tsan/te
 # TSan wants the old layout of addresses; where that may not be asked for, it is tried as it is
 norandom=
 setarch -R true 2>/dev/null && norandom='setarch -R'
-$norandom csrc/build/tsan/test --scale=10 io_ xfer_
+$norandom csrc/build/tsan/test --scale=10 io_ xfer_ tls_ udt_trace_
 
 say "Python tests of the C boundary under ASan"
 copy=build/asan-py
