@@ -38,13 +38,17 @@ def account() -> str:
 
 
 def note(path: Path, who: str, at: str, what: str) -> None:
-    """Add a line; the file is made with mode 0600. Raises `LocalIO`."""
+    """Add a line, also behind one that a full disk has cut; the file is made with mode 0600. Raises
+    `LocalIO`."""
     now = datetime.now(UTC)
     line = Line(f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03d}Z", who, at, what)
     data = msgspec.json.encode(line) + b"\n"
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
+            size = os.fstat(fd).st_size
+            if size and os.pread(fd, 1, size - 1) != b"\n":
+                data = b"\n" + data
             while data:
                 data = data[os.write(fd, data) :]
         finally:

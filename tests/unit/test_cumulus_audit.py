@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import stat
 from pathlib import Path
 
@@ -73,3 +75,27 @@ def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(LocalIO):
         audit.note(tmp_path / "link", "eva", audit.COMMAND, "x")
     assert not (tmp_path / "other").exists()
+
+
+def test_a_line_cut_by_a_full_disk_spoils_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one begins on a line of its own."""
+    path, write = tmp_path / "audit.log", os.write
+    audit.note(path, "alice", "command", "first")
+    room = [20]
+
+    def full(fd: int, data: bytes) -> int:
+        if not room[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        done = write(fd, data[: room[0]])
+        room[0] -= done
+        return done
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(LocalIO, match="No space left on device"):
+        audit.note(path, "alice", "command", "cut")
+    monkeypatch.undo()
+    audit.note(path, "alice", "command", "second")
+    audit.note(path, "alice", "command", "third")
+    lines = path.read_text().splitlines()
+    assert [json.loads(lines[at])["what"] for at in (0, 2, 3)] == ["first", "second", "third"]
+    assert len(lines) == 4 and len(lines[1]) == 20

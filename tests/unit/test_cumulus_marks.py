@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import threading
 from pathlib import Path
 
 import pytest
 from posix_disk import Faulty, NoXattr
 
+from cumulus.backends.posix import marks
 from cumulus.backends.posix.store import PosixStore
 from cumulus.storage.api import Entry, Missing, NoSpace, Unavailable
 
@@ -104,3 +107,23 @@ def test_the_next_start_tells_of_marks_after_a_crash(tmp_path: Path) -> None:
     assert [one.name for one in again.names("b")] == ["d/", "late/"] and again.stat("b", "d/") == entry
     for one in (again, store):
         one.close()
+
+
+def test_a_directory_that_others_keep_locked_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever may read it may lock it; the mark is set as soon as that ends."""
+    monkeypatch.setattr(marks, "_PATIENCE_S", 0.05)
+    store = made(tmp_path, Faulty())
+    mark(store)
+    held = os.open(tmp_path / "s/data/b/d", os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(held, fcntl.LOCK_SH)
+    with pytest.raises(Unavailable, match="another program has locked"):
+        mark(store, meta=b"n")
+    assert store.stat("b", "d/").meta == b"m"
+    monkeypatch.setattr(marks, "_PATIENCE_S", 60)
+    ending = threading.Timer(0.2, os.close, (held,))
+    ending.start()
+    assert mark(store, meta=b"n").meta == b"n"
+    ending.join()
+    store.close()

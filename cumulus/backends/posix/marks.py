@@ -8,7 +8,6 @@ cannot have that lock leaves the directory alone (`paths.prune`).
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
@@ -36,11 +35,14 @@ from cumulus.storage.api import (
     StorageError,
     Taken,
     Token,
+    Unavailable,
 )
 
 _TOKEN: Final = struct.Struct("<QQq")
 _NO_MARK: Final = (errno.ENODATA, errno.EOPNOTSUPP, errno.ENOSYS)
 _TRIES: Final = 20  # times that the directory may vanish before its mark is set
+_PATIENCE_S: Final = 5.0  # for which a lock of others is waited for; our own are held for moments
+_PAUSE_S: Final = 0.01
 
 
 def is_directory(name: str) -> bool:
@@ -134,6 +136,21 @@ class Reader(ObjectStream):
         """It holds nothing."""
 
 
+def _lock(fd: int, name: str) -> None:
+    """Any program that may read a directory may lock it, for as long as it likes. Raises `Unavailable`."""
+    end = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                raise Unavailable(f"another program has locked the directory {name!r}") from None
+        except OSError:
+            return  # a file system that locks no directories
+        time.sleep(_PAUSE_S)
+
+
 def _check(name: str, old: Entry | None, if_token: IfToken) -> None:
     if if_token is None:
         return
@@ -182,13 +199,12 @@ class Marks:
         return made
 
     def _enter(self, root: Root, inside: Sequence[str]) -> int:
-        """The directory, made if need be, open and locked."""
+        """The directory, made if need be, open and locked. Raises `Unavailable` if others lock it."""
         for _ in range(_TRIES):
             with paths.make_parent(root, inside, self._files) as directory:
                 fd = _open(directory.fd)
             try:
-                with contextlib.suppress(OSError):  # a file system that locks no directories
-                    fcntl.flock(fd, fcntl.LOCK_EX)
+                _lock(fd, "/".join(inside))
                 if os.fstat(fd).st_nlink:
                     return fd
             except BaseException:
