@@ -34,10 +34,12 @@ from cumulus.storage.api import (
     NotEmptyStore,
     ObjectStream,
     ReadOnly,
+    ReadStream,
     StorageError,
     Taken,
     Token,
     Unavailable,
+    WriteStream,
 )
 from cumulus.storage.names import check_bucket, check_name
 
@@ -65,7 +67,7 @@ def make(argument: str, *, fsync: bool = True) -> FileStore:
     return VaultStore(argument, fsync=fsync)
 
 
-class VaultReader(ObjectStream):
+class VaultReader(ReadStream):
     """One version of an object, read whole when it was opened."""
 
     def __init__(self, entry: Entry, body: bytes) -> None:
@@ -75,20 +77,11 @@ class VaultReader(ObjectStream):
     def read_at(self, offset: int, size: int) -> bytes:
         return self.body[offset : offset + size]
 
-    def write(self, data: memoryview) -> None:
-        raise StorageError("the stream is open for reading")
-
-    def commit(self, meta: bytes, if_token: IfToken = None, name: str = "") -> Entry:
-        raise StorageError("the stream is open for reading")
-
-    def abort(self) -> None:
-        self.close()
-
     def close(self) -> None:
         self.body = b""
 
 
-class VaultWriter(ObjectStream):
+class VaultWriter(WriteStream):
     """Collects a body; `commit` is one transaction."""
 
     def __init__(self, store: VaultStore, bucket: str, name: str) -> None:
@@ -101,9 +94,6 @@ class VaultWriter(ObjectStream):
             raise StorageError(f"the stream of {self.name!r} is closed")
         return self.body
 
-    def read_at(self, offset: int, size: int) -> bytes:
-        raise StorageError("the stream is open for writing")
-
     def write(self, data: memoryview) -> None:
         body = self.opened()
         body += data
@@ -115,9 +105,6 @@ class VaultWriter(ObjectStream):
 
     def abort(self) -> None:
         self.body = None
-
-    def close(self) -> None:
-        self.abort()
 
 
 class VaultStore(FileStore):

@@ -37,10 +37,12 @@ from cumulus.storage.api import (
     Missing,
     NotEmptyStore,
     ObjectStream,
+    ReadStream,
     StorageError,
     Taken,
     Token,
     Unavailable,
+    WriteStream,
 )
 from cumulus.storage.names import below, check_bucket, check_name
 
@@ -94,7 +96,7 @@ class _Footer(NamedTuple):
         return self.meta + _FOOTER.pack(*head)
 
 
-class _Reader(ObjectStream):
+class _Reader(ReadStream):
     """Reads through the file system, or from a descriptor where the file is local."""
 
     def __init__(self, store: FsspecStore, path: str, entry: Entry, fd: int) -> None:
@@ -129,15 +131,6 @@ class _Reader(ObjectStream):
         except StorageError:
             return False
 
-    def write(self, data: memoryview) -> None:
-        raise StorageError("the stream is open for reading")
-
-    def commit(self, meta: bytes, if_token: IfToken = None, name: str = "") -> Entry:
-        raise StorageError("the stream is open for reading")
-
-    def abort(self) -> None:
-        self.close()
-
     def close(self) -> None:
         self._open = False
         if self._fd >= 0:
@@ -145,7 +138,7 @@ class _Reader(ObjectStream):
             self._fd = -1
 
 
-class _Writer(ObjectStream):
+class _Writer(WriteStream):
     """Writes a draft beside the objects; commit gives it its name."""
 
     def __init__(self, store: FsspecStore, bucket: str, name: str) -> None:
@@ -161,9 +154,6 @@ class _Writer(ObjectStream):
         if self._file is None:
             raise StorageError(f"the stream of {self._name!r} is closed")
         return self._file
-
-    def read_at(self, offset: int, size: int) -> bytes:
-        raise StorageError("the stream is open for writing")
 
     def write(self, data: memoryview) -> None:
         file = self._opened()
@@ -189,9 +179,6 @@ class _Writer(ObjectStream):
                 self._store.fs.rm_file(self._draft)
         except StorageError:
             return  # a draft that stays is swept later
-
-    def close(self) -> None:
-        self.abort()
 
 
 class FsspecStore(FileStore):

@@ -25,9 +25,11 @@ from cumulus.storage.api import (
     NoSpace,
     NotEmptyStore,
     ObjectStream,
+    ReadStream,
     StorageError,
     Taken,
     Token,
+    WriteStream,
 )
 from cumulus.storage.names import check_bucket, check_name
 
@@ -70,7 +72,7 @@ class _Bucket:
         del self.order[bisect.bisect_left(self.order, name)]
 
 
-class _Reader(ObjectStream):
+class _Reader(ReadStream):
     """One version of an object; later ones do not touch it."""
 
     def __init__(self, found: _Object) -> None:
@@ -80,20 +82,11 @@ class _Reader(ObjectStream):
     def read_at(self, offset: int, size: int) -> bytes:
         return self.body[offset : offset + size]
 
-    def write(self, data: memoryview) -> None:
-        raise StorageError("the stream is open for reading")
-
-    def commit(self, meta: bytes, if_token: IfToken = None, name: str = "") -> Entry:
-        raise StorageError("the stream is open for reading")
-
-    def abort(self) -> None:
-        self.close()
-
     def close(self) -> None:
         self.body = b""
 
 
-class _Writer(ObjectStream):
+class _Writer(WriteStream):
     """Bytes on their way into the store."""
 
     def __init__(self, store: MemoryStore, bucket: str, name: str) -> None:
@@ -106,9 +99,6 @@ class _Writer(ObjectStream):
         if self._body is None:
             raise StorageError(f"the stream of {self._name!r} is closed")
         return self._body
-
-    def read_at(self, offset: int, size: int) -> bytes:
-        raise StorageError("the stream is open for writing")
 
     def write(self, data: memoryview) -> None:
         body = self._open_body()
@@ -127,9 +117,6 @@ class _Writer(ObjectStream):
         if self._body is not None:
             self._store.reserve(-len(self._body))
             self._body = None
-
-    def close(self) -> None:
-        self.abort()
 
 
 class MemoryStore(FileStore):

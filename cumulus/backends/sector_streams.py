@@ -7,7 +7,13 @@ import tempfile
 from typing import TYPE_CHECKING, Final
 
 from cumulus.backends.posix.errors import storage_error as disk_error
-from cumulus.storage.api import Entry, IfToken, ObjectStream, StorageError
+from cumulus.storage.api import (
+    Entry,
+    IfToken,
+    ReadStream,
+    StorageError,
+    WriteStream,
+)
 from sector.model import Version
 
 if TYPE_CHECKING:
@@ -17,7 +23,7 @@ KEEP: Final = 1 << 20  # bytes of an object that are fetched when it is opened
 _WINDOW: Final = 8 << 20  # most that is fetched ahead of a reader in order
 
 
-class Reader(ObjectStream):
+class Reader(ReadStream):
     """One version of an object: small ones are here already, of others windows are fetched."""
 
     def __init__(self, store: SectorStore, path: str, entry: Entry, version: Version, body: bytes) -> None:
@@ -45,21 +51,12 @@ class Reader(ObjectStream):
             self._start = offset
         return self._held[offset - self._start : offset - self._start + size]
 
-    def write(self, data: memoryview) -> None:
-        raise StorageError("the stream is open for reading")
-
-    def commit(self, meta: bytes, if_token: IfToken = None, name: str = "") -> Entry:
-        raise StorageError("the stream is open for reading")
-
-    def abort(self) -> None:
-        self.close()
-
     def close(self) -> None:
         self._open = False
         self._held = b""
 
 
-class Writer(ObjectStream):
+class Writer(WriteStream):
     """Collects the body in a temporary file of this machine: Sector wants its size first."""
 
     def __init__(self, store: SectorStore, bucket: str, name: str) -> None:
@@ -75,9 +72,6 @@ class Writer(ObjectStream):
     def _check(self) -> None:
         if self._spool.closed:
             raise StorageError(f"the stream of {self._name!r} is closed")
-
-    def read_at(self, offset: int, size: int) -> bytes:
-        raise StorageError("the stream is open for writing")
 
     def write(self, data: memoryview) -> None:
         self._check()
@@ -98,6 +92,3 @@ class Writer(ObjectStream):
 
     def abort(self) -> None:
         self._spool.close()
-
-    def close(self) -> None:
-        self.abort()

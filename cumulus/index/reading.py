@@ -3,12 +3,13 @@ which need the head for changes only. What the head has committed, every process
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from cumulus.index import listing, objects
-from cumulus.index.api import Lines, Page, Row
+from cumulus.index.api import Index, Lines, Page, Row
 from cumulus.index.readers import Readers
 from cumulus.index.revision import BUSY_MS
 
@@ -82,3 +83,56 @@ class RowReader:
     def close(self) -> None:
         """Close the connections."""
         self._readers.close()
+
+
+class RowsIndex(Index):
+    """The part of an index that reads its rows from SQLite's file. What was answered before must be in it:
+    `catch_up` sees to that."""
+
+    _rows: RowReader
+
+    @abstractmethod
+    def catch_up(self) -> None:
+        """Wait until what anybody was answered is committed. Raises `Away`, `IndexFailure`."""
+
+    def lookup(self, bucket: str, key: str, version: str | None = None) -> Row | None:
+        self.catch_up()
+        return self._rows.lookup(bucket, key, version)
+
+    def committed(self, bucket: str, key: str) -> Row | None:
+        return self._rows.lookup(bucket, key)
+
+    def committed_all(self, bucket: str, keys: Sequence[str]) -> list[Row | None]:
+        return self._rows.current(bucket, keys)
+
+    def page(
+        self, bucket: str, *, prefix: str = "", after: str = "", delimiter: str = "", limit: int = 1000
+    ) -> Page:
+        self.catch_up()
+        return self._rows.page(bucket, prefix=prefix, after=after, delimiter=delimiter, limit=limit)
+
+    def lines(
+        self, bucket: str, *, prefix: str = "", after: str = "", delimiter: str = "", limit: int = 1000
+    ) -> Lines:
+        self.catch_up()
+        return self._rows.lines(bucket, prefix=prefix, after=after, delimiter=delimiter, limit=limit)
+
+    def page_versions(
+        self,
+        bucket: str,
+        *,
+        prefix: str = "",
+        after: str = "",
+        after_version: str = "",
+        delimiter: str = "",
+        limit: int = 1000,
+    ) -> Page:
+        self.catch_up()
+        return self._rows.page_versions(
+            bucket,
+            prefix=prefix,
+            after=after,
+            after_version=after_version,
+            delimiter=delimiter,
+            limit=limit,
+        )

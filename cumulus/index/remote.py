@@ -19,19 +19,16 @@ from cumulus.index.api import (
     Directory,
     Index,
     IndexFailure,
-    Lines,
     NoSuch,
     OverQuota,
-    Page,
     Put,
     Reservation,
-    Row,
     Upload,
     Usage,
 )
 from cumulus.index.cache import Fresh
 from cumulus.index.channel import Channel
-from cumulus.index.reading import RowReader
+from cumulus.index.reading import RowReader, RowsIndex
 from cumulus.model import Bucket, Credential, Part, User
 
 FRESH_S: Final = 0.4  # beside half a second in the head
@@ -108,7 +105,7 @@ class RemoteDirectory(Directory):
         self._users.drop()
 
 
-class RemoteIndex(Index):
+class RemoteIndex(RowsIndex):
     """The index by a link; objects are looked up and listed by `rows`. `close` closes both."""
 
     together = True
@@ -155,14 +152,10 @@ class RemoteIndex(Index):
             self._buckets.drop(name)
 
     # objects
-    def _catch_up(self) -> None:
+    def catch_up(self) -> None:
         """Wait until the head has taken in what workers told it. Raises `Away`."""
         if self._link.behind():
             self._link.call("catch_up")
-
-    def lookup(self, bucket: str, key: str, version: str | None = None) -> Row | None:
-        self._catch_up()
-        return self._rows.lookup(bucket, key, version)
 
     def apply(self, changes: Sequence[Change]) -> None:
         self._link.call("apply", [wire.altered(one) for one in changes], False)
@@ -178,46 +171,8 @@ class RemoteIndex(Index):
         if channel.tide.ailing or not channel.tell(puts):
             self.apply_soon(puts)
 
-    def committed(self, bucket: str, key: str) -> Row | None:
-        return self._rows.lookup(bucket, key)
-
-    def committed_all(self, bucket: str, keys: Sequence[str]) -> list[Row | None]:
-        return self._rows.current(bucket, keys)
-
     def sync(self) -> None:
         self._link.call("sync")
-
-    def page(
-        self, bucket: str, *, prefix: str = "", after: str = "", delimiter: str = "", limit: int = 1000
-    ) -> Page:
-        self._catch_up()
-        return self._rows.page(bucket, prefix=prefix, after=after, delimiter=delimiter, limit=limit)
-
-    def lines(
-        self, bucket: str, *, prefix: str = "", after: str = "", delimiter: str = "", limit: int = 1000
-    ) -> Lines:
-        self._catch_up()
-        return self._rows.lines(bucket, prefix=prefix, after=after, delimiter=delimiter, limit=limit)
-
-    def page_versions(
-        self,
-        bucket: str,
-        *,
-        prefix: str = "",
-        after: str = "",
-        after_version: str = "",
-        delimiter: str = "",
-        limit: int = 1000,
-    ) -> Page:
-        self._catch_up()
-        return self._rows.page_versions(
-            bucket,
-            prefix=prefix,
-            after=after,
-            after_version=after_version,
-            delimiter=delimiter,
-            limit=limit,
-        )
 
     # the ledger
     def reserve(self, bucket: str, size: int, objects: int = 1) -> Reservation:
@@ -234,7 +189,7 @@ class RemoteIndex(Index):
         try:
             return self._link.call(method, *arguments)
         except OverQuota:
-            self._catch_up()
+            self.catch_up()
             return self._link.call(method, *arguments)
 
     def reserve_all(self, asked: Sequence[tuple[str, int]]) -> list[Reservation | OverQuota | NoSuch]:
@@ -254,7 +209,7 @@ class RemoteIndex(Index):
         """Ask again for those that did not fit, as `_again`."""
         refused = [place for place, one in enumerate(made) if isinstance(one, OverQuota)]
         try:
-            self._catch_up()
+            self.catch_up()
             again: list[wire.Held] = self._link.call("reserve_all", [asked[place] for place in refused])
             for place, held in zip(refused, again, strict=True):
                 if held.reservation is not None:

@@ -20,17 +20,13 @@ from cumulus.index.api import (
     Away,
     Change,
     Directory,
-    Index,
     IndexFailure,
-    Lines,
     NameTaken,
     NoSuch,
     OverQuota,
-    Page,
     Put,
     Remove,
     Reservation,
-    Row,
     StillUsed,
     Upload,
     Usage,
@@ -38,7 +34,7 @@ from cumulus.index.api import (
 from cumulus.index.cache import Fresh
 from cumulus.index.ledger import Charge, Ledger
 from cumulus.index.readers import Readers, Run
-from cumulus.index.reading import RowReader
+from cumulus.index.reading import RowReader, RowsIndex
 from cumulus.index.revision import BUSY_MS
 from cumulus.index.tide import make_tide, private_tide
 from cumulus.index.writer import Deltas, Tx, Writer
@@ -76,7 +72,7 @@ def _frees(changes: Sequence[Change]) -> bool:
     return all(isinstance(change, Remove) or change.row.marker for change in changes)
 
 
-class SqliteIndex(Index):
+class SqliteIndex(RowsIndex):
     """`path` has the tables already (`cumulus.index.schema.migrate`). `directory` tells users' groups.
     `scratch` is removed when the index is closed."""
 
@@ -261,16 +257,6 @@ class SqliteIndex(Index):
         self._writer.do(work, frees=True)
 
     # objects
-    def lookup(self, bucket: str, key: str, version: str | None = None) -> Row | None:
-        self.catch_up()
-        return self._rows.lookup(bucket, key, version)
-
-    def committed(self, bucket: str, key: str) -> Row | None:
-        return self._rows.lookup(bucket, key)
-
-    def committed_all(self, bucket: str, keys: Sequence[str]) -> list[Row | None]:
-        return self._rows.current(bucket, keys)
-
     def apply(self, changes: Sequence[Change]) -> None:
         self._writer.do(lambda tx: self._apply_all(tx, changes), frees=_frees(changes))
 
@@ -334,38 +320,6 @@ class SqliteIndex(Index):
     def _settle(self, tx: Tx, reservation: Reservation | None) -> None:
         if reservation is not None:
             tx.settled.append(reservation.id)
-
-    def page(
-        self, bucket: str, *, prefix: str = "", after: str = "", delimiter: str = "", limit: int = 1000
-    ) -> Page:
-        self.catch_up()
-        return self._rows.page(bucket, prefix=prefix, after=after, delimiter=delimiter, limit=limit)
-
-    def lines(
-        self, bucket: str, *, prefix: str = "", after: str = "", delimiter: str = "", limit: int = 1000
-    ) -> Lines:
-        self.catch_up()
-        return self._rows.lines(bucket, prefix=prefix, after=after, delimiter=delimiter, limit=limit)
-
-    def page_versions(
-        self,
-        bucket: str,
-        *,
-        prefix: str = "",
-        after: str = "",
-        after_version: str = "",
-        delimiter: str = "",
-        limit: int = 1000,
-    ) -> Page:
-        self.catch_up()
-        return self._rows.page_versions(
-            bucket,
-            prefix=prefix,
-            after=after,
-            after_version=after_version,
-            delimiter=delimiter,
-            limit=limit,
-        )
 
     # the ledger
     def reserve(self, bucket: str, size: int, objects: int = 1) -> Reservation:

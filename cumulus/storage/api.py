@@ -198,6 +198,30 @@ class ObjectStream(ABC):
         """Give back what it holds; an uncommitted write is aborted."""
 
 
+class ReadStream(ObjectStream):
+    """One that is open for reading: a backend adds `read_at` and `close`."""
+
+    def write(self, data: memoryview) -> None:
+        raise StorageError("the stream is open for reading")
+
+    def commit(self, meta: bytes, if_token: IfToken = None, name: str = "") -> Entry:
+        raise StorageError("the stream is open for reading")
+
+    def abort(self) -> None:
+        self.close()
+
+
+class WriteStream(ObjectStream):
+    """One that is open for writing: a backend adds `write`, `commit` and `abort`, which may be called after
+    `commit`."""
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        raise StorageError("the stream is open for writing")
+
+    def close(self) -> None:
+        self.abort()
+
+
 class FileStore(ABC):
     """Named bytes in buckets."""
 

@@ -31,7 +31,7 @@ from cumulus.storage.api import (
     Entry,
     IfToken,
     Missing,
-    ObjectStream,
+    ReadStream,
     StorageError,
     Taken,
     Token,
@@ -114,7 +114,7 @@ def stat(root: Root, name: str) -> Entry:
     return entry
 
 
-class Reader(ObjectStream):
+class Reader(ReadStream):
     """An empty body."""
 
     def __init__(self, entry: Entry) -> None:
@@ -122,15 +122,6 @@ class Reader(ObjectStream):
 
     def read_at(self, offset: int, size: int) -> bytes:
         return b""
-
-    def write(self, data: memoryview) -> None:
-        raise StorageError("the stream is open for reading")
-
-    def commit(self, meta: bytes, if_token: IfToken = None, name: str = "") -> Entry:
-        raise StorageError("the stream is open for reading")
-
-    def abort(self) -> None:
-        self.close()
 
     def close(self) -> None:
         """It holds nothing."""

@@ -12,13 +12,20 @@ from cumulus.backends.posix.errors import translated
 from cumulus.backends.posix.files import Files
 from cumulus.backends.posix.paths import Root
 from cumulus.backends.posix.publish import SMALL, Publisher
-from cumulus.storage.api import Changed, Entry, IfToken, ObjectStream, StorageError
+from cumulus.storage.api import (
+    Changed,
+    Entry,
+    IfToken,
+    ReadStream,
+    StorageError,
+    WriteStream,
+)
 
 RESERVE: Final = 1 << 20  # bytes announced from which space is reserved
 PIECE: Final = 4 << 20  # bytes written after which the disk is set to work; near the end at once
 
 
-class Reader(ObjectStream):
+class Reader(ReadStream):
     """Reads the file that had the name when it was opened, also when the name gets another one."""
 
     def __init__(self, fd: int, entry: Entry) -> None:
@@ -55,15 +62,6 @@ class Reader(ObjectStream):
         status = os.fstat(self.fd)
         return (status.st_size, status.st_mtime_ns) == (self.entry.size, self.entry.mtime_ns)
 
-    def write(self, data: memoryview) -> None:
-        raise StorageError("the stream is open for reading")
-
-    def commit(self, meta: bytes, if_token: IfToken = None, name: str = "") -> Entry:
-        raise StorageError("the stream is open for reading")
-
-    def abort(self) -> None:
-        self.close()
-
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
@@ -78,7 +76,7 @@ def check_copied(source: Reader, offset: int, size: int, copied: int) -> None:
         raise Changed(f"{source.entry.name!r} was changed while it was copied")
 
 
-class Writer(ObjectStream):
+class Writer(WriteStream):
     """Up to `SMALL` bytes are held in memory until commit."""
 
     def __init__(
@@ -94,9 +92,6 @@ class Writer(ObjectStream):
         self._asked = 0  # bytes that the disk has been asked to write
         if self._hint >= RESERVE:
             self._spill()
-
-    def read_at(self, offset: int, size: int) -> bytes:
-        raise StorageError("the stream is open for writing")
 
     def write(self, data: memoryview) -> None:
         held = self._open_held()
@@ -175,6 +170,3 @@ class Writer(ObjectStream):
         if self._draft:
             self._draft.drop()
             self._draft = None
-
-    def close(self) -> None:
-        self.abort()
