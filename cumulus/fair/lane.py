@@ -27,6 +27,8 @@ NEW_S: Final = 0.2  # a transfer that lasts so long is worth a trial
 IDLE: Final = 0.01  # of what each moved on average; who moves less is not worth one
 TICK_S: Final = 0.005
 QUIET_TICK_S: Final = 0.02
+LEAD_S: Final = 0.02  # of the pace of the last: so far one may be ahead where that is more than the quantum
+MOST_TURN: Final = 1024 * 1024  # bytes that one of several moves at a time
 FEW: Final = 8  # transfers: so many are looked at whenever one would have to wait
 KNOWN: Final = 4096  # owners that are remembered
 FLOW_S: Final = 10e-6  # more between two looks for each transfer, so that many cost little
@@ -159,9 +161,12 @@ class Lane:
         """Transfers that wait now."""
         return len(self._held)
 
-    def turn(self, most: int) -> int:
-        """Bytes to move at a time: few enough for others to have their turn."""
-        return min(most, QUANTUM // 2) if self._mine[_FLOWS] > 1 or self._floor < inf else most
+    def turn(self, flow: Flow, most: int) -> int:
+        """Bytes that it should move at a time: few enough for others to have their turn, and no more than
+        half of the lead that it may have."""
+        if self._mine[_FLOWS] <= 1 and self._floor == inf:
+            return most
+        return min(most, MOST_TURN, max(QUANTUM // 2, int(BACK * self._ahead / flow.cost)))
 
     # transfers --------------------------------------------------------------------------------------------
     def join(self, flow: Flow, now: float) -> None:
@@ -286,7 +291,7 @@ class Lane:
                 least = min(least, cells[_LEAST])
         self._floor = floor
         if floor < inf:
-            self._ahead = max(QUANTUM / least, min(WIDEST * QUANTUM / least, 3 * TICK_S * self._pace))
+            self._ahead = max(QUANTUM / least, min(WIDEST * QUANTUM / least, LEAD_S * self._pace))
             self._carry(floor)
         self._limit = floor + self._ahead
         self._look_at = now + 0.001 + len(self._flows) * FLOW_S

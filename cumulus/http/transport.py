@@ -35,7 +35,7 @@ class FileJob:
     waiting; `done(whole)` is called once: False when the file was shorter or could not be read. A turn is at
     most `turn` bytes."""
 
-    __slots__ = ("_known", "after", "done", "fd", "left", "offset", "rest", "resting", "turn")
+    __slots__ = ("_byte", "_known", "after", "done", "fd", "left", "offset", "rest", "resting", "turn")
 
     def __init__(
         self,
@@ -56,14 +56,15 @@ class FileJob:
         self.done = done
         self.turn = turn
         self._known = offset
+        self._byte = bytearray(1)
 
     def cached(self) -> bool:
-        """Whether the next turn's pages are in memory, as far as its first and last byte tell; file systems
-        that cannot tell count as such."""
+        """Whether the next pages are in memory, as far as the first and the last byte of the longest turn
+        tell, once for all shorter ones in it; file systems that cannot tell count as such."""
         if self.offset < self._known:
             return True
-        end = self.offset + min(self.left, self.turn)
-        byte = bytearray(1)
+        end = self.offset + min(self.left, TURN)
+        byte = self._byte
         try:
             os.preadv(self.fd, [byte], self.offset, os.RWF_NOWAIT)
             os.preadv(self.fd, [byte], end - 1, os.RWF_NOWAIT)
@@ -76,8 +77,8 @@ class FileJob:
         return True
 
     def warm_thd(self) -> None:
-        """Bring the next turn's pages into memory and have those behind them fetched; blocks."""
-        end = self.offset + min(self.left, self.turn)
+        """Bring the pages of the longest turn into memory and have those behind them fetched; blocks."""
+        end = self.offset + min(self.left, TURN)
         os.posix_fadvise(self.fd, end, 4 * TURN, os.POSIX_FADV_WILLNEED)
         scratch = bytearray(_WARM)
         for at in range(self.offset, end, _WARM):

@@ -8,7 +8,8 @@ from cumulus.fair.board import Board, local_board, make_shared, open_shared
 from cumulus.fair.lane import Flow, Lane
 
 STEP_S = 0.002
-TURN = 256 * 1024
+TURN = 2 * 1024 * 1024  # the most that is asked for
+LEAST = 64 * 1024  # what a connection takes before it is looked at again
 
 
 @dataclass(eq=False)
@@ -89,9 +90,11 @@ class Shared:
     def _move(self, client: Client, count: float) -> None:
         client.moved += count
         client.pending += count
-        while client.pending >= TURN and not client.waits:
-            client.pending -= TURN
-            client.waits = not self.lanes[client.process].took(client.flow, TURN, self.now)
+        lane = self.lanes[client.process]
+        while client.pending >= LEAST and not client.waits:
+            turn = min(int(client.pending), lane.turn(client.flow, TURN))
+            client.pending -= turn
+            client.waits = not lane.took(client.flow, turn, self.now)
         if client.waits:
             client.moved -= client.pending
             client.pending = 0.0

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from cumulus.errors import S3Error
 from cumulus.fair import limits
 from cumulus.fair.board import local_board, make_shared, open_shared, places
+from cumulus.fair.lane import BACK, LEAD_S, MOST_TURN, QUANTUM, Flow, Lane
 from cumulus.fair.limits import Buckets, Limiter, Limits, Seat
 from cumulus.fair.weights import Sharing, parse_weights
 from cumulus.http.limits import Throttle
@@ -145,3 +146,24 @@ def test_weights_that_are_none_are_refused(text: str) -> None:
     assert parse_weights(" lab=4 , ops=2,") == {"lab": 4, "ops": 2}
     with pytest.raises(ValueError, match="GROUP=WEIGHT"):
         parse_weights(text)
+
+
+def test_turns_are_long_for_one_alone_and_half_of_the_lead_for_several() -> None:
+    """The lead grows with the pace; who has eight times the share has long turns from the beginning."""
+    lane, flows = Lane(local_board(), 0), [Flow("a"), Flow("a"), Flow("b", 4.0)]
+    lane.join(flows[0], 100.0)
+    assert lane.turn(flows[0], 2 * MOST_TURN) == 2 * MOST_TURN
+    for flow in flows[1:]:
+        lane.join(flow, 100.0)
+    lane.tick(100.0)
+    assert [lane.turn(flow, 2 * MOST_TURN) for flow in flows] == [QUANTUM // 2, QUANTUM // 2, MOST_TURN]
+    assert [lane.turn(flow, 1000) for flow in flows] == [1000] * 3
+    for step in range(1, 200):
+        now = 100.0 + 0.005 * step
+        lane.tick(now)
+        for flow in flows:
+            if not flow.held:
+                lane.took(flow, int(200e6 * 0.005 / flow.cost), now)
+    turns = [lane.turn(flow, 2 * MOST_TURN) for flow in flows]
+    assert turns[0] == turns[1] == pytest.approx(BACK * LEAD_S * 200e6 / flows[0].cost, rel=0.1)
+    assert turns[2] == MOST_TURN
