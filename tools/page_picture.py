@@ -7,6 +7,7 @@ and 1280 pixels wide, to be looked at.
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tempfile
 from pathlib import Path
@@ -84,14 +85,17 @@ def every_page(browser: Browser, base: str, into: Path) -> None:
 
 def main() -> None:
     """The picture of the docs, or all pages."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("into", nargs="?", type=Path, help="write every page there, in two widths")
+    into = parser.parse_args().into
     with tempfile.TemporaryDirectory(prefix="page-") as scratch:
         directory = Path(scratch, "D")
         key, secret = make(directory, PORTS)
         fill(directory)
         with started(directory, key, secret) as server, chromium() as browser:
             base = enter(browser, server)
-            if len(sys.argv) > 1:
-                every_page(browser, base, Path(sys.argv[1]))
+            if into is not None:
+                every_page(browser, base, into)
                 return
             browser.goto(f"{base}/users")
             browser.screenshot(PICTURE, 1000, 480)

@@ -137,14 +137,11 @@ def bucket_list(shared: Shared, owner: str | None) -> None:
     with shared.index() as (index, directory):
         whose = find_user(directory, owner).id if owner else None
         found = [bucket_fields(one, index, directory) for one in index.buckets(whose)]
-    if shared.json:
-        render.print_json(found)
-        return
     rows = [
         (one["name"], one["owner"], one["objects"], render.size_text(one["bytes"]), one["path"] or "-")
         for one in found
     ]
-    render.print_table(["NAME", "OWNER", "OBJECTS", "SIZE", "PATH"], rows, right=[2, 3])
+    shared.listed(found, ["NAME", "OWNER", "OBJECTS", "SIZE", "PATH"], rows, right=[2, 3])
 
 
 @bucket.command("show")
@@ -182,13 +179,11 @@ def _show_odd(shared: Shared, index: Index, name: str) -> None:
         for row in rows
         if not row.marker and row.name != row.key and row.latest
     ]
-    if shared.json:
-        render.print_json(found)
-    else:
-        render.print_table(["KEY", "FILE IN THE BUCKET"], [(one["key"], one["name"]) for one in found])
+    rows = [(one["key"], one["name"]) for one in found]
+    shared.listed(found, ["KEY", "FILE IN THE BUCKET"], rows)
 
 
-@bucket.command("rescan")
+@bucket.command("rescan", short_help="Take in now what others changed in its directory.")
 @click.argument("name")
 @shared_options
 @click.pass_obj
@@ -210,7 +205,7 @@ def bucket_rescan(shared: Shared, name: str) -> None:
     )
 
 
-@bucket.command("chown")
+@bucket.command("chown", short_help="Give a bucket and its objects to another user.")
 @click.argument("name")
 @click.argument("user")
 @shared_options

@@ -253,11 +253,8 @@ def _rebuild_all(shared: Shared) -> None:
             taken, gone = rebuild(index, store, bucket)
             index.recount(bucket.name)
             report.append({"name": bucket.name, "objects": taken, "removed": gone})
-    if shared.json:
-        render.print_json(report)
-        return
     rows = [(one["name"], one["objects"], one["removed"]) for one in report]
-    render.print_table(["BUCKET", "FOUND", "REMOVED FROM THE INDEX"], rows, right=[1, 2])
+    shared.listed(report, ["BUCKET", "FOUND", "REMOVED FROM THE INDEX"], rows, right=[1, 2])
 
 
 @click.command("doctor")

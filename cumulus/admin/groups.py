@@ -6,7 +6,6 @@ import click
 
 from cumulus.admin import accounts
 from cumulus.admin.options import Shared, shared_options
-from sector.cli import render
 from sector.errors import UsageError
 
 
@@ -67,11 +66,8 @@ def group_list(shared: Shared) -> None:
     """
     with shared.admin() as admin:
         found = admin.groups()
-    if shared.json:
-        render.print_json(found)
-        return
     rows = [(one.name, one.weight, ", ".join(one.members) or "-") for one in found]
-    render.print_table(["NAME", "WEIGHT", "MEMBERS"], rows, right=[1])
+    shared.listed(found, ["NAME", "WEIGHT", "MEMBERS"], rows, right=[1])
 
 
 @group.command("remove")

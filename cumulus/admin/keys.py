@@ -158,9 +158,6 @@ def key_list(shared: Shared, name: str) -> None:
     """
     with shared.admin() as admin:
         found = admin.keys(name)
-    if shared.json:
-        render.print_json([key_fields(one) for one in found])
-        return
     now_ns = time.time_ns()
     rows = [
         (
@@ -171,7 +168,8 @@ def key_list(shared: Shared, name: str) -> None:
         )
         for one in found
     ]
-    render.print_table(["ACCESS KEY", "USER", "CREATED", "EXPIRES"], rows)
+    heads = ["ACCESS KEY", "USER", "CREATED", "EXPIRES"]
+    shared.listed([key_fields(one) for one in found], heads, rows)
 
 
 @key.command("remove")
@@ -190,7 +188,7 @@ def key_remove(shared: Shared, access_key: str) -> None:
     shared.changed(f"key {access_key} removed", access_key=access_key)
 
 
-@key.command("expire")
+@key.command("expire", short_help="Let ACCESS_KEY expire now, or when you say.")
 @click.argument("access_key")
 @click.argument("when", default="now")
 @shared_options

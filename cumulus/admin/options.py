@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -99,6 +99,19 @@ class Shared:
         `how` behind it."""
         self.audit(self.config(), f"{text}: {how}" if how else text)
         self.done(text, **fields)
+
+    def listed(
+        self,
+        document: object,
+        heads: Sequence[str],
+        rows: Iterable[Sequence[object]],
+        right: Iterable[int] = (),
+    ) -> None:
+        """What a listing command prints: a table, or `document` with --json. As `render.print_table`."""
+        if self.json:
+            render.print_json(document)
+        else:
+            render.print_table(heads, rows, right)
 
     def done(self, text: str, **fields: object) -> None:
         """What a changing command prints: a line, or an object with --json."""

@@ -99,13 +99,11 @@ def user_list(shared: Shared) -> None:
     """
     with shared.admin() as admin:
         found = admin.users()
-    if shared.json:
-        render.print_json([user_fields(one) for one in found])
-        return
     rows = [
         (one.name, one.email, ",".join(one.groups), one.weight, _states(one), one.id[:12]) for one in found
     ]
-    render.print_table(["NAME", "E-MAIL", "GROUPS", "WEIGHT", "STATE", "ID"], rows, right=[3])
+    heads = ["NAME", "E-MAIL", "GROUPS", "WEIGHT", "STATE", "ID"]
+    shared.listed([user_fields(one) for one in found], heads, rows, right=[3])
 
 
 def _states(one: User) -> str:

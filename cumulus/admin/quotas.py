@@ -100,7 +100,7 @@ def quota_clear(shared: Shared, name: str | None, group: str | None, bucket: str
     shared.changed(f"{scope} {whose} has no quota", scope=scope, name=whose)
 
 
-@quota.command("show")
+@quota.command("show", short_help="Show one quota, or all, with what is used.")
 @click.argument("name", required=False)
 @click.option("--group", metavar="G", help="Of the group G.")
 @click.option("--bucket", metavar="B", help="Of the bucket B.")
@@ -124,13 +124,11 @@ def quota_show(shared: Shared, name: str | None, group: str | None, bucket: str 
 def _show(shared: Shared, scope: Scope, whose: str) -> None:
     with shared.index() as (index, _):
         one = index.usage(scope, whose)
-    if shared.json:
-        render.print_json(usage_fields(one))
-    else:
-        _table([one])
+    _print(shared, [one], usage_fields(one))
 
 
 def _list(shared: Shared, wanted: list[tuple[Scope, str]]) -> None:
+    """Of these what is still there."""
     found = []
     with shared.index() as (index, _):
         for scope, whose in wanted:
@@ -138,13 +136,10 @@ def _list(shared: Shared, wanted: list[tuple[Scope, str]]) -> None:
                 found.append(index.usage(scope, whose))
             except NoSuch:
                 continue  # removed meanwhile
-    if shared.json:
-        render.print_json([usage_fields(one) for one in found])
-    else:
-        _table(found)
+    _print(shared, found, [usage_fields(one) for one in found])
 
 
-def _table(found: list[Usage]) -> None:
+def _print(shared: Shared, found: list[Usage], document: object) -> None:
     rows = [
         (
             one.scope,
@@ -159,7 +154,7 @@ def _table(found: list[Usage]) -> None:
         for one in found
     ]
     heads = ["OF", "NAME", "USED", "UPLOADS", "LIMIT", "OBJECTS", "LIMIT", "OVER SINCE"]
-    render.print_table(heads, rows, right=[2, 3, 4, 5, 6])
+    shared.listed(document, heads, rows, right=[2, 3, 4, 5, 6])
 
 
 def _limit(hard: int, soft: int, text: object) -> str:
@@ -184,7 +179,9 @@ def usage(shared: Shared, user: str | None, group: str | None, bucket: str | Non
       cumulus --dir D usage --user alice --json
     """
     if user or group or bucket:
-        _list(shared, [scope_of(user, group, bucket)])
+        with shared.index() as (index, _):
+            one = index.usage(*scope_of(user, group, bucket))
+        _print(shared, [one], [usage_fields(one)])
         return
     wanted: list[tuple[Scope, str]] = []
     with shared.admin() as admin:

@@ -162,7 +162,7 @@ def user_roles(shared: Shared, name: str, roles: tuple[str, ...]) -> None:
     _done(shared, f"user {name} has the roles {', '.join(wanted)}", name=name, roles=wanted)
 
 
-@user.command("remove")
+@user.command("remove", short_help="Remove the user NAME; his files stay.")
 @click.argument("name", type=NAME)
 @shared_options
 @click.pass_obj
@@ -177,7 +177,7 @@ def user_remove(shared: Shared, name: str) -> None:
     _done(shared, f"user {name} removed", name=name)
 
 
-@user.command("passwd")
+@user.command("passwd", short_help="Set the password of NAME, or your own.")
 @click.argument("name", required=False, type=NAME)
 @password_option
 @click.option("--old-password-file", metavar="FILE", help="File with the old password (for your own).")

@@ -32,10 +32,11 @@ def sphere() -> None:
 
 
 @sphere.command(
+    short_help="Run a function over files, directories or globs.",
     epilog="\b\nExamples:\n"
     "  sector sphere run dwarfs.py:find /sdss --record-size 100 --granularity batch --output /found/d\n"
     "  sector sphere run words.py:count '/text/*.txt' --output -\n"
-    "  sector sphere run terms.py:split /pages --buckets 16 --output /index/part --json"
+    "  sector sphere run terms.py:split /pages --buckets 16 --output /index/part --json",
 )
 @click.argument("function", metavar="FILE.py:FUNC")
 @click.argument("inputs", metavar="INPUT…", nargs=-1, required=True)

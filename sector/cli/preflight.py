@@ -60,7 +60,7 @@ def show(check: Check) -> None:
         click.echo(f"{'':<8} {'':<13} -> {check.remedy}")
 
 
-@click.command()
+@click.command(short_help="Check this machine and its network before it joins.")
 @click.option(
     "--config",
     "config_file",

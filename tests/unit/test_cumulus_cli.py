@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,12 @@ from cumulus_commands import Commands
 
 from cumulus import cli
 from cumulus.admin.values import parse_count, parse_duration, parse_expiry, parse_size, time_text
+from cumulus.cli import PROGRAM as CUMULUS
 from cumulus.config import Config, load_config
 from cumulus.opening import open_index
 from cumulus.secrets import Keyring
+from sector.cli.main import PROGRAM as SECTOR
+from sector.cli.program import Program
 from sector.errors import UsageError
 
 REFUSED = [
@@ -58,6 +62,8 @@ REFUSED = [
     (["quota", "set", "bob", "--bytes", "1G"], "not_found", 1),
     (["quota", "set", "--group", "none", "--bytes", "1G"], "not_found", 1),
     (["quota", "clear", "--bucket", "none"], "not_found", 1),
+    (["usage", "--user", "bob"], "not_found", 1),
+    (["usage", "--bucket", "none"], "not_found", 1),
 ]
 
 
@@ -406,3 +412,23 @@ def test_defaults_need_no_file(bare: Commands) -> None:
     Keyring.create(bare.dir / "secret.key")
     assert bare("--check-config").startswith(str(bare.dir) + os.sep)
     assert Config().server.port == 8888
+
+
+def groups(command: click.Command, context: click.Context) -> Iterator[tuple[click.Group, click.Context]]:
+    """A group and all below it."""
+    if isinstance(command, click.Group):
+        yield command, context
+        for name in command.list_commands(context):
+            one = command.get_command(context, name)
+            assert one is not None
+            yield from groups(one, click.Context(one, info_name=name, parent=context))
+
+
+@pytest.mark.parametrize("program", [CUMULUS, SECTOR])
+def test_lists_of_commands_say_whole_sentences(program: Program) -> None:
+    """In 80 columns."""
+    top = program.command
+    settings = top.context_settings | {"info_name": program.name, "terminal_width": 80}
+    for group, context in groups(top, click.Context(top, **settings)):
+        lines = group.get_help(context).partition("Commands:")[2].splitlines()
+        assert not [line for line in lines if line.endswith("...")], context.command_path
