@@ -105,6 +105,21 @@ class Storage(Section, frozen=True, kw_only=True):
     ] = "md5"
 
 
+class SectorSection(Section, frozen=True, kw_only=True):
+    """A Sector cloud as storage (backend = "sector:CLIENT.TOML")."""
+
+    map_users: Annotated[
+        bool,
+        Meta(
+            description="Act in the cloud as the Sector user of the same name as who asks; the account of "
+            "CLIENT.TOML needs the role service."
+        ),
+    ] = False
+    max_users: Annotated[
+        int, Meta(ge=1, le=1000, description="So many users of each process are connected at once.")
+    ] = 64
+
+
 class Database(Section, frozen=True, kw_only=True):
     """Users, bucket settings, quotas and the index of objects."""
 
@@ -216,6 +231,7 @@ class Config(Section, frozen=True, kw_only=True):
     tls: Tls = Tls()
     admin: AdminSection = AdminSection()
     storage: Storage = Storage()
+    sector: SectorSection = SectorSection()
     database: Database = Database()
     auth: Auth = Auth()
     redirect: Redirect = Redirect()
@@ -344,6 +360,9 @@ def _check(config: Config) -> None:
     for section, pair in (("tls", config.tls), ("admin", config.admin)):
         if bool(pair.cert) != bool(pair.key):
             raise bad(f"[{section}]", "cert and key go together", "give both files, or none for HTTP")
+    if config.sector.map_users and not config.storage.backend.startswith("sector:"):
+        hint = 'write [storage] backend = "sector:CLIENT.TOML"'
+        raise bad("[sector] map_users", "needs a Sector cloud", hint)
     _check_database(config, bad)
     if config.auth.source == "file" and not config.auth.file:
         raise bad("[auth] file", "is missing", 'source = "file" needs the file of users')

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
-from cumulus.backends.registry import make_store
+from cumulus.backends.registry import make_sector, make_store
 from cumulus.config import Config
 from cumulus.index.api import Directory, Index
 from cumulus.index.registry import Options, make_admin, make_index
@@ -85,6 +85,8 @@ def open_admin(config: Config) -> SqlAdmin:
 def open_store(config: Config) -> FileStore:
     """The storage. Raises `BadConfig` for an unknown backend, `StorageError`."""
     try:
+        if config.sector.map_users:
+            return make_sector(config.storage.backend.partition(":")[2], config.sector.max_users)
         return make_store(config.store_url, fsync=config.storage.fsync)
     except ValueError as bad:
         raise BadConfig(f"{config.path}: [storage] backend: {bad}") from None

@@ -52,6 +52,12 @@ def _fsspec(argument: str, *, fsync: bool) -> FileStore:
 
 
 def _sector(argument: str, *, fsync: bool) -> FileStore:
+    return make_sector(argument)
+
+
+def make_sector(argument: str, max_users: int = 0) -> FileStore:
+    """Storage in the cloud of the settings file `argument`; with `max_users` it acts there for each user of
+    Cumulus, so many at once. Raises `ValueError`."""
     from cumulus.backends.sector_store import SectorStore
     from sector.config import load_client
     from sector.errors import BadConfig
@@ -62,7 +68,7 @@ def _sector(argument: str, *, fsync: bool) -> FileStore:
     if not path.is_file():
         raise ValueError(f"sector:{argument}: there is no such file; sector login writes one")
     try:
-        return SectorStore(load_client(path))
+        return SectorStore(load_client(path), max_users)
     except BadConfig as bad:
         raise ValueError(f"sector:{argument}: {bad.message}") from bad
 

@@ -17,13 +17,14 @@ When a commit's deadline passes it is not known whether the object was published
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import struct
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Final, TypeVar
 
-from cumulus.backends.sector_link import CALL_S, Link
+from cumulus.backends.sector_link import CALL_S, Link, UserLink
 from cumulus.backends.sector_sidecar import Cache, Names, Sidecar
 from cumulus.backends.sector_streams import KEEP, Reader, Writer
 from cumulus.storage.api import (
@@ -64,15 +65,24 @@ _FORSAKEN_S: Final = 86400.0  # a sidecar without a body may be that of an uploa
 
 
 class SectorStore(FileStore):
-    """`config` is that of a client (`sector.config.load_client`); its user needs the right rw on /s3.
+    """`config` is that of a client (`sector.config.load_client`); its user needs the right rw on /s3. With
+    `max_users` it also needs the role service, and users of Cumulus act as the Sector users of their names.
     The cloud is asked at the first call, not before."""
 
-    capabilities = Capabilities(atomic_replace=True, plain_names=True, concat=True, outside=True)
-
-    def __init__(self, config: Config) -> None:
-        self._link = Link(config)
+    def __init__(self, config: Config, max_users: int = 0) -> None:
+        self.capabilities = Capabilities(
+            atomic_replace=True, plain_names=True, concat=True, outside=True, users=max_users > 0
+        )
+        self._link: Link | UserLink = Link(config, max_users)
         self._names = Names()
         self._cache = Cache()
+
+    def for_user(self, user: str) -> SectorStore:
+        if not (self.capabilities.users and isinstance(self._link, Link)):
+            return self
+        store = copy.copy(self)
+        store._link = UserLink(self._link, user)
+        return store
 
     # paths
 
@@ -136,6 +146,8 @@ class SectorStore(FileStore):
         check_bucket(bucket)
         if path:
             raise BadName(f"a bucket in Sector is {ROOT}/{bucket}: move the directory there")
+        if isinstance(self._link, UserLink):  # the root of all buckets is no user's
+            self._link.link.call(lambda client: client.mkdir(ROOT, parents=True), ROOT)
         self._link.call(lambda client: client.mkdir(f"{ROOT}/{bucket}/{_META}", parents=True), bucket)
 
     def delete_bucket(self, bucket: str) -> None:

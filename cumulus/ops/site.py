@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import threading
 import uuid
@@ -28,8 +29,6 @@ class Site:
     saves the hashing (setting `etag`). `hashing` hashes large buffers while they are written. `stopping`:
     work in the background ends soon."""
 
-    stopping = False
-
     def __init__(
         self,
         store: FileStore,
@@ -52,8 +51,26 @@ class Site:
         self.marks = self.atomic and store.capabilities.directories
         self.hashing = Hashing(hash_threads)
         self._locks = [threading.Lock() for _ in range(STRIPES)]
+        self._stop = threading.Event()
         self._discarded: deque[tuple[int, str, str]] = deque()
         self.unhashed: deque[tuple[str, str]] = deque()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the process ends soon."""
+        return self._stop.is_set()
+
+    @stopping.setter
+    def stopping(self, so: bool) -> None:
+        (self._stop.set if so else self._stop.clear)()
+
+    def acting(self, user: str) -> Site:
+        """The same site, with storage as the user of that name ("" = nobody known) may use it."""
+        if not self.store.capabilities.users:
+            return self
+        site = copy.copy(self)
+        site.store = self.store.for_user(user)
+        return site
 
     def close(self) -> None:
         """End the hashing threads and remove bodies that wait to be discarded."""

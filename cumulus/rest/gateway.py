@@ -59,6 +59,7 @@ class S3Gateway:
         self._auth = settings.auth
         self._near = NearSite(site)
         self._together = site.store.capabilities.together and site.index.together
+        self._users = site.store.capabilities.users
 
     def close(self) -> None:
         """End its threads."""
@@ -84,7 +85,8 @@ class S3Gateway:
     ) -> Reply | Joint | Callable[[], Reply | Sink]:
         """As `start`, without waiting (`cumulus.rest.call.Gateway`): reading, and small bodies."""
         passed_on = self.hops is not None and hop.HEADER in call.headers
-        if self.balancer is not None or passed_on or (body is None and call.method not in _READING):
+        apart = self.balancer is not None or passed_on or self._users
+        if apart or (body is None and call.method not in _READING):
             return partial(self.start, call)
         request: Request | None = None
         try:
@@ -139,7 +141,16 @@ class S3Gateway:
         self._admit(request)
         if operation.handler is None:
             raise S3Error("NotImplemented", f"{operation.name} is not implemented.")
+        if self._users and request.site is self.site:
+            request.site = self._acting(request)
         return operation.handler(request)
+
+    def _acting(self, request: Request) -> Site:
+        """The site as the one who asks may use storage; for somebody anonymous, as the bucket's owner may."""
+        user = request.identity.user
+        if user is None and request.loaded is not None:
+            user = self.site.directory.user(request.loaded.owner)
+        return self.site.acting(user.name if user is not None else "")
 
     def _admit(self, request: Request) -> None:
         """Load its bucket, and see whether it may be done here and by who asks."""

@@ -103,7 +103,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     without `plain_names` people do not see keys as names below; `outside` says that others may change
     files behind our back (then listings are renewed by scans); `offsets`, that `open_range` and `join` are
     there; `owners`, that `own_by` is; `together`, that `put_all` costs less than one by one; `directories`,
-    that a name like "a/" is the directory below, with a record, beside names in it."""
+    that a name like "a/" is the directory below, with a record, beside names in it; `users`, that `for_user`
+    matters."""
 
     atomic_replace: bool
     plain_names: bool
@@ -116,6 +117,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     owners: bool = False
     together: bool = False
     directories: bool = False
+    users: bool = False
 
 
 class Whole(NamedTuple):
@@ -396,6 +398,11 @@ class FileStore(ABC):
         """`owner_of` says from a record to whom (uid, gid) the file of a new object belongs; None: to this
         process's account. One that replaces another keeps its owner. Only with `owners`."""
         return None
+
+    def for_user(self, user: str) -> FileStore:
+        """This store as far as that user of Cumulus ("" = nobody known) may use what is below: with `users`
+        it acts there in his name, and raises `Forbidden` where he may not. To be closed is the first one."""
+        return self
 
     def mark(self) -> int | None:
         """What is published from now on `recover` will tell after a crash, as long as `remembers(mark)`; so

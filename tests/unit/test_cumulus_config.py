@@ -76,6 +76,8 @@ def test_rates_are_numbers() -> None:
         ('[storage]\nbackend = "A B"', "[storage] backend: the text has a form", ""),
         ("[storage]\nrescan_s = 0", "[storage] rescan_s: expected float >= 1", ""),
         ('[admin]\npage = "yes"', "[admin] page: 'yes' is not one of: auto, on, off", ""),
+        ("[sector]\nmap_users = true", "[sector] map_users: needs a Sector cloud", "sector:CLIENT.TOML"),
+        ("[sector]\nmax_users = 0", "[sector] max_users: expected int >= 1", ""),
         ("[server", "not valid TOML", ""),
     ],
 )
