@@ -18,6 +18,7 @@ import msgspec
 from cumulus.admin import data
 from cumulus.admin.buckets import opened
 from cumulus.admin.options import Shared, shared_options
+from cumulus.backends.posix.unserved import unserved
 from cumulus.config import Config
 from cumulus.index.api import Change, Index, IndexFailure, Put, Remove
 from cumulus.model import Bucket, Versioning
@@ -26,9 +27,11 @@ from cumulus.ops.rows import meta_of, row_of
 from cumulus.secrets import Keyring, check_private
 from cumulus.storage.api import Entry, FileStore, Missing
 from sector.cli import render
-from sector.errors import SectorError
+from sector.errors import SectorError, printable
 
 _PAGE: Final = 1000
+_NAMES: Final = 100  # that are told
+_LOOK_S: Final = 30.0
 _FREE: Final = 0.05
 _SOON_S: Final = 21 * 86400.0  # a certificate that ends before that is worth a warning
 State = Literal["ok", "warning", "failed"]
@@ -181,6 +184,16 @@ def _attempt(name: str, act: Callable[[], None], without: str) -> Finding:
     return Finding(name, "ok", "work")
 
 
+def check_names(path: Path) -> Finding:
+    """Names that others made in buckets and that no key can be; for half a minute at most."""
+    look = unserved(path, _NAMES, _LOOK_S)
+    of = f"{look.seen:,} names" if look.whole else f"the first {look.seen:,} names"
+    if not look.names:
+        return Finding("names", "ok", f"all of {of} can be keys" if look.seen else "none yet")
+    text = f"among {of} these can be no keys, and are not served: {', '.join(look.names)}"
+    return Finding("names", "warning", text, "rename them: keys are UTF-8, 1,024 bytes at most")
+
+
 def check_clock(now_ns: int) -> Finding:
     """Signatures hold for a quarter of an hour: a clock far off refuses all."""
     newest = Path(__file__).stat().st_mtime_ns
@@ -198,6 +211,7 @@ def findings(config: Config, storage: Path | None) -> list[Finding]:
         where = Path(config.store_url.removeprefix("posix:"))
     if where is not None:
         found += check_directory(where)
+        found.append(check_names(where))
     found.append(check_clock(time.time_ns()))
     return found
 
@@ -263,8 +277,8 @@ def _rebuild_all(shared: Shared) -> None:
 @shared_options
 @click.pass_obj
 def doctor(shared: Shared, storage: str | None, anew: bool) -> int:
-    """Check settings, database, secrets, certificates, the directory for objects, and the clock. Exit status
-    1 when something failed.
+    """Check settings, database, secrets, certificates, the directory for objects, names in it that can be no
+    keys, and the clock. Exit status 1 when something failed.
 
     \b
     Examples:
@@ -280,5 +294,5 @@ def doctor(shared: Shared, storage: str | None, anew: bool) -> int:
     else:
         for one in found:
             hint = f" ({one.hint})" if one.hint and one.state != "ok" else ""
-            click.echo(f"{one.state:<8}  {one.check:<10}  {one.text}{hint}")
+            click.echo(printable(f"{one.state:<8}  {one.check:<10}  {one.text}{hint}"))
     return int(any(one.state == "failed" for one in found))

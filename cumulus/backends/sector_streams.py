@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from cumulus.backends.posix.errors import storage_error as disk_error
 from cumulus.storage.api import (
@@ -16,17 +16,24 @@ from cumulus.storage.api import (
 )
 from sector.model import Version
 
-if TYPE_CHECKING:
-    from cumulus.backends.sector_store import SectorStore
-
 KEEP: Final = 1 << 20  # bytes of an object that are fetched when it is opened
 _WINDOW: Final = 8 << 20  # most that is fetched ahead of a reader in order
+
+
+class Cloud(Protocol):
+    """What streams need of the store."""
+
+    def fetch(self, path: str, offset: int, size: int, version: Version) -> bytes:
+        """Bytes of exactly one version. Raises `Changed` when it is gone."""
+
+    def publish(self, bucket: str, name: str, fd: int, size: int, meta: bytes, if_token: IfToken) -> Entry:
+        """Send `size` bytes of the file `fd` with their meta. Raises as `ObjectStream.commit`."""
 
 
 class Reader(ReadStream):
     """One version of an object: small ones are here already, of others windows are fetched."""
 
-    def __init__(self, store: SectorStore, path: str, entry: Entry, version: Version, body: bytes) -> None:
+    def __init__(self, store: Cloud, path: str, entry: Entry, version: Version, body: bytes) -> None:
         self.entry = entry
         self._store = store
         self._path = path
@@ -59,7 +66,7 @@ class Reader(ReadStream):
 class Writer(WriteStream):
     """Collects the body in a temporary file of this machine: Sector wants its size first."""
 
-    def __init__(self, store: SectorStore, bucket: str, name: str) -> None:
+    def __init__(self, store: Cloud, bucket: str, name: str) -> None:
         self._store = store
         self._bucket = bucket
         self._name = name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 from pathlib import Path
@@ -12,6 +13,7 @@ from s3_tls import write_certificate
 
 from cumulus import cli
 from cumulus.admin.doctor import check_clock, check_directory
+from cumulus.backends.posix.unserved import unserved
 from cumulus.config import load_config
 from cumulus.index.api import Put
 from cumulus.model import Acl, ObjectMeta, decode_meta, encode_meta
@@ -168,6 +170,45 @@ def test_doctor_finds_a_sound_service_sound(run: Commands) -> None:
     assert found["settings"] == found["database"] == found["secrets"] == found["rights"] == "ok"
     assert {"attributes", "hard links", "space", "clock"} <= set(found)
     assert len(run("doctor").splitlines()) == len(found)
+
+
+def test_doctor_lists_names_that_can_be_no_keys(run: Commands, tmp_path: Path) -> None:
+    """In buckets of the store and in adopted ones; nothing else lists them."""
+    run("bucket", "add", "one", "--owner", "admin")
+    other = tmp_path / "other"
+    other.mkdir()
+    run("bucket", "add", "two", "--owner", "admin", "--path", str(other))
+    data = run.dir / "data" / "one"
+    (data / "sub").mkdir()
+    (data / "sub" / "käse").write_bytes(b"x")
+    assert {one["check"]: one["text"] for one in run.json("doctor")}["names"] == "all of 2 names can be keys"
+    for where in (data / "sub", other):
+        (where / os.fsdecode(b"caf\xe9\n")).write_bytes(b"x")
+    (data / "link").symlink_to("sub")
+    long = data
+    for _ in range(5):
+        long /= "d" * 250
+        long.mkdir()
+    found = {one["check"]: one for one in run.json("doctor")}["names"]
+    assert found["state"] == "warning" and "1,024 bytes" in found["hint"]
+    told = sorted(found["text"].partition(": ")[2].split(", "))
+    assert told == ["one/" + "/".join(["d" * 250] * 5), "one/sub/caf\\xe9\n", "two/caf\\xe9\n"]
+    assert len(run("doctor").splitlines()) == len(run.json("doctor"))
+
+
+def test_doctor_ends_its_look_at_names(tmp_path: Path) -> None:
+    """After so many that it would tell, or when its time is over, and says so."""
+    data = tmp_path / "data" / "b"
+    data.mkdir(parents=True)
+    for number in range(1100):
+        (data / f"n{number}").touch()
+    assert unserved(tmp_path, 10, 0) == ([], 1024, False)
+    for number in range(5):
+        (data / os.fsdecode(b"\xff%d" % number)).touch()
+    look = unserved(tmp_path, 3, 60)
+    assert len(look.names) == 3 and not look.whole
+    assert unserved(tmp_path, 100, 60)[1:] == (1105, True)
+    assert unserved(tmp_path / "none", 100, 60) == ([], 0, True)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,75 @@
+"""Names in a tree of buckets that no S3 key can be: nothing serves or lists them, so the doctor does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from cumulus.storage.api import INTERNAL
+from cumulus.storage.names import MAX_NAME
+
+
+class Look(NamedTuple):
+    """`names`: "BUCKET/NAME" of those found, with what is not UTF-8 as `\\xNN`; `seen` counts all that were
+    looked at; `whole`: these were all."""
+
+    names: list[str]
+    seen: int
+    whole: bool
+
+
+def unserved(store: Path, most: int, limit_s: float) -> Look:
+    """Look through the buckets below the store's directory until `most` are found or the time (seconds) is
+    over. What may not be read is left out."""
+    end = time.monotonic() + limit_s
+    found: list[str] = []
+    seen = 0
+    for bucket, top in _buckets(store):
+        for name, is_served in _names(top):
+            seen += 1
+            if not is_served:
+                found.append(f"{bucket}/{name.decode(errors='backslashreplace')}")
+            if len(found) >= most or (not seen % 1024 and time.monotonic() > end):
+                return Look(found, seen, False)
+    return Look(found, seen, True)
+
+
+def _buckets(store: Path) -> Iterator[tuple[str, bytes]]:
+    """Name and directory of each, also of those adopted from elsewhere."""
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(store / "data"):
+            if entry.is_dir(follow_symlinks=False):
+                yield entry.name, os.fsencode(entry.path)
+    with contextlib.suppress(OSError):
+        for link in (store / "adopted").iterdir():
+            if not link.name.startswith("."):
+                yield link.name, link.read_bytes()
+
+
+def _names(top: bytes) -> Iterator[tuple[bytes, bool]]:
+    """Files and directories below it, and whether they can be keys, or begin some."""
+    waiting = [b""]
+    while waiting:
+        path = waiting.pop()
+        with contextlib.suppress(OSError), os.scandir(os.path.join(top, path)) as entries:
+            for entry in entries:
+                name = path + entry.name
+                is_dir = entry.is_dir(follow_symlinks=False)
+                if name == INTERNAL.encode() or not (is_dir or entry.is_file(follow_symlinks=False)):
+                    continue
+                is_served = len(name) <= MAX_NAME and _is_utf8(entry.name)
+                yield name, is_served
+                if is_dir and is_served:
+                    waiting.append(name + b"/")
+
+
+def _is_utf8(name: bytes) -> bool:
+    try:
+        name.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
