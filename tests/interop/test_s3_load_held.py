@@ -25,7 +25,7 @@ from sector.bench.common import program
 SECONDS = float(os.environ.get("SECTOR_TEST_LOAD_SECONDS", "8"))
 CLIENTS, DRIBBLING, IDLE = 500, 50, 10_000
 SIZE, KEYS = 65536, 50
-WARM_S = max(3.0, SECONDS / 20)  # threads, their connections and buffers come with load: 25 MB in 30 s
+WARM_S = max(3.0, min(30.0, SECONDS / 5))  # threads, their connections and buffers come with load
 READERS = 100  # descriptors of the database: its threads open theirs when they are first needed
 TRIES = 3  # what else runs on the machine may spoil one
 SETTINGS = (
