@@ -318,7 +318,7 @@ class S3Request:
         if last:
             self._end_upload()
         work: Callable[[], Ready | None] = partial(self._write_thd, self._sink, data, last)
-        if self._sink.aside and not last and pause == 0 and self.channel.lends:
+        if not last and pause == 0 and self.channel.lends:
             work = self._stretch(self._sink) or work
         self.site.pool.must(work, partial(self._written, pause))
 

@@ -2,20 +2,24 @@
 there is nothing for the thread of all connections to do.
 
 The thread reads from the connection only while bytes are there, or come within a moment; it gives the
-connection back at the end of its budget, of the body, and when the client is slower.
+connection back at the end of its budget, of the body, and when the client is slower. While it waits, the
+kernel wakes it for `AWAITED` bytes and not for each packet.
 """
 
 from __future__ import annotations
 
 import os
 import select
+import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, TypeVar
 
 from cumulus.http.settings import BUFFER
 
 MOMENT_S: Final = 0.003  # for which a thread waits for the rest of a buffer
+AWAITED: Final = 128 << 10  # bytes for which it is woken, if so many are still to come
 
 Answer = TypeVar("Answer")
 
@@ -26,7 +30,7 @@ class Stretch:
     holds the `fill` bytes that came last and are not written (None: none), `previous` what was written last,
     `received` and `written` count what was received and written after the first buffer."""
 
-    __slots__ = ("budget", "buffer", "fill", "left", "previous", "received", "spare", "written")
+    __slots__ = ("_awaited", "budget", "buffer", "fill", "left", "previous", "received", "spare", "written")
 
     def __init__(
         self,
@@ -44,6 +48,7 @@ class Stretch:
         self.left = left
         self.budget = budget
         self.received = self.written = 0
+        self._awaited = 1  # bytes for which the kernel wakes who waits for the connection
 
     def run_thd(self, fd: int, write: Callable[[memoryview], Answer | None]) -> Answer | None:
         """Write and receive in turn; what `write` says if it says anything. The descriptor of the connection,
@@ -59,6 +64,7 @@ class Stretch:
                     return None
         finally:
             if fd >= 0:
+                self._await_thd(fd, 1)
                 os.close(fd)
 
     def _write_thd(self, write: Callable[[memoryview], Answer | None], first: bool) -> Answer | None:
@@ -85,6 +91,7 @@ class Stretch:
                 if ready is None:
                     ready, end = select.poll(), time.monotonic() + MOMENT_S
                     ready.register(fd, select.POLLIN)
+                self._await_thd(fd, AWAITED if self.left >= AWAITED else 1)
                 if not ready.poll(max(0, end - time.monotonic()) * 1000):
                     return False
                 continue
@@ -96,3 +103,15 @@ class Stretch:
             self.received += count
             self.left -= count
         return True
+
+    def _await_thd(self, fd: int, count: int) -> None:
+        """Be woken for `count` bytes. A socket that cannot be told so wakes for less."""
+        if count == self._awaited:
+            return
+        self._awaited = count
+        with suppress(OSError):
+            connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=fd)
+            try:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+            finally:
+                connection.detach()

@@ -102,11 +102,6 @@ class Incoming:
         return 0
 
     @property
-    def hashes(self) -> bool:
-        """Whether anything is hashed."""
-        return bool(self._hasher.names)
-
-    @property
     def hasher(self) -> Hasher:
         """Over all that came."""
         if self._line is not None:

@@ -93,10 +93,7 @@ class Reply:
 
 
 class Sink(ABC):
-    """Takes a request's body. All methods block (worker threads). `aside`: work on a buffer goes on after
-    `write` has returned, so that the same thread may fetch the next one meanwhile."""
-
-    aside: bool = False
+    """Takes a request's body. All methods block (worker threads)."""
 
     @abstractmethod
     def write(self, data: memoryview) -> Reply | None:

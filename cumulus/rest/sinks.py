@@ -82,7 +82,6 @@ class BodySink(Sink):
     ) -> None:
         self._decoder = request.auth.body.decoder(request.call.length)
         self._incoming = incoming
-        self.aside = incoming.hashes
         self._expected = expected
         self._done = done
 

@@ -87,7 +87,6 @@ class Recorder(Sink):
         self.writes: list[int] = []
         self.finished = 0
         self.aborted = 0
-        self.aside = gateway.aside
         self.inside = 0
         self.together = 0
 
@@ -127,7 +126,6 @@ class FakeGateway:
         self.refuse_after = -1
         self.at_once: Callable[[Call], Reply] | None = None
         self.raise_in_write = False
-        self.aside = False
 
     def start_now(
         self, call: Call, body: memoryview | None = None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,18 +12,17 @@ import pytest
 from http_floor import Floor, Recorder, floor, request, until
 
 from cumulus.http import channel
-from cumulus.http.settings import BUFFER
-from cumulus.http.stretch import Stretch
+from cumulus.http.settings import BUFFER, STRETCH
+from cumulus.http.stretch import AWAITED, Stretch
 from cumulus.rest.call import Reply
 
-LARGE = 12_000_000
+LARGE = 40_000_000  # more than one stretch
 
 
 @pytest.fixture
 def running() -> Iterator[Floor]:
-    """A floor whose sinks go on working after a write has returned."""
+    """A floor that takes large uploads."""
     with floor() as made:
-        made.gateway.aside = True
         yield made
 
 
@@ -66,7 +67,7 @@ def test_uploads_and_requests_behind_them_in_one_stream(running: Floor, stretche
     assert [bytes(sink.data) for sink in running.gateway.sinks] == [body, body]
     assert all(sink.together == 1 for sink in running.gateway.sinks)
     assert sum(one.received for one in stretches) > LARGE // 2
-    assert all(one.written <= 5 << 20 for one in stretches)
+    assert all(one.written <= STRETCH + BUFFER for one in stretches)
     wire.close()
 
 
@@ -74,8 +75,8 @@ def test_a_client_that_pauses_keeps_no_thread(running: Floor, stretches: list[St
     """It is served on when it goes on."""
     body = os.urandom(LARGE)
     wire = running.connect().send(request("/a", "PUT", f"Content-Length: {LARGE}"))
-    for at in range(0, LARGE, 1_700_000):
-        wire.send(body[at : at + 1_700_000])
+    for at in range(0, LARGE, 5_700_000):
+        wire.send(body[at : at + 5_700_000])
         until(lambda: running.site.pool.outstanding == 0)
     assert wire.answer().body == b"stored %d" % LARGE
     assert bytes(running.gateway.sinks[0].data) == body
@@ -149,3 +150,73 @@ def test_without_a_descriptor_to_spare_uploads_go_on(running: Floor, monkeypatch
     assert wire.answer().body == b"stored %d" % LARGE
     assert bytes(running.gateway.sinks[0].data) == body
     wire.close()
+
+
+def test_a_rest_smaller_than_a_thread_is_woken_for_arrives(running: Floor, stretches: list[Stretch]) -> None:
+    """Neither the rest of a body nor the request behind it waits for more than there is."""
+    rest, body = 1000, os.urandom(LARGE)
+    wire = running.connect().send(request("/a", "PUT", f"Content-Length: {LARGE}"), body[:-rest])
+    until(lambda: stretches and running.site.pool.outstanding == 0)
+    for at in range(LARGE - rest, LARGE, 100):
+        wire.send(body[at : at + 100])
+    assert wire.answer().body == b"stored %d" % LARGE
+    assert bytes(running.gateway.sinks[0].data) == body
+    assert wire.send(request("/next")).answer().body == b"/next"
+    wire.close()
+
+
+def stretch(left: int) -> Stretch:
+    """One that holds a buffer of zeros."""
+    return Stretch(bytearray(BUFFER), BUFFER, None, None, left, left + BUFFER)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that wait as long as it takes."""
+    monkeypatch.setattr("cumulus.http.stretch.MOMENT_S", 30.0)
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_thread_is_woken_for_many_bytes_and_leaves_the_connection_as_it_was() -> None:
+    """While it waits the kernel holds back less than it asks for; afterwards one byte wakes again."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as port,
+        socket.create_connection(port.getsockname()) as client,
+    ):
+        server, _ = port.accept()
+        server.setblocking(False)
+        lent = stretch(BUFFER)
+
+        def mark() -> int:
+            return server.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT)
+
+        def send() -> None:
+            until(lambda: mark() == AWAITED)
+            client.sendall(bytes(BUFFER))
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        assert lent.run_thd(os.dup(server.fileno()), lambda data: None) is None
+        sender.join()
+        assert (lent.left, lent.received, mark()) == (0, BUFFER, 1)
+        server.close()
+
+
+@pytest.mark.usefixtures("patient")
+def test_what_cannot_be_told_how_much_to_wait_for_is_read_all_the_same() -> None:
+    """A pipe instead of a connection: the kernel refuses the option."""
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    lent, taken = stretch(2 * BUFFER), bytearray()
+
+    def send() -> None:
+        with open(writing, "wb") as out:
+            out.write(b"\1" * 2 * BUFFER)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    assert lent.run_thd(reading, taken.extend) is None
+    sender.join()
+    assert lent.buffer is not None  # the end of the body is left to whoever finishes it
+    taken += lent.buffer[: lent.fill]
+    assert (lent.left, bytes(taken)) == (0, bytes(BUFFER) + b"\1" * 2 * BUFFER)
