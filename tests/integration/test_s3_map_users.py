@@ -4,6 +4,7 @@ their own S3 keys and logins in the cloud; the account loses its role, and the m
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from cluster import PROGRAM, Cluster, Done, running, wait_for
 from s3_server import Server, cumulus, serving
 from s3_wire import REGION
 
+from cumulus.backends.sector_users import REFUSED_S
 from sector.security.store import Database
 
 PORTS = '[server]\nport = 0\nworkers = 2\n[admin]\nport = 0\n[log]\nlevel = "info"\n'
@@ -164,6 +166,7 @@ def test_without_its_role_the_account_serves_nobody(place: Place) -> None:
     assert "user cumulus has not the role service" in place.server.log()
     assert ("user:cumulus", "act for refused") in [line[:2] for line in place.audited()]
     place.cloud.ok("user", "roles", "cumulus", "service")
+    time.sleep(REFUSED_S)  # each worker remembers its own refusals
     wait_for("the role", lambda: put(place, "alice") == "", 60, 0.5)
 
 
