@@ -16,21 +16,16 @@
 
 _Static_assert(sizeof(udt_sock_stats) == sizeof(udt_stats), "same fields in the same order");
 
-static udt_time min_time(udt_time a, udt_time b)
-{
-    return a < b ? a : b;
-}
-
 static udt_time next_due(const io_port *p)
 {
     /* some events are made while packets go out; a GMP event may have to wait for room */
     if (udt_mux_has_event(p->mux) ||
         (p->node && !atomic_load(&p->gmp_stall) && sgmp_node_has_event(p->node)))
         return p->now;
-    udt_time at = min_time(udt_mux_deadline(p->mux), io_timers_next(&p->timers));
+    udt_time at = io_least(udt_mux_deadline(p->mux), io_timers_next(&p->timers));
     if (p->node)
-        at = min_time(at, sgmp_node_deadline(p->node));
-    return min_time(at, p->snap_at);
+        at = io_least(at, sgmp_node_deadline(p->node));
+    return io_least(at, p->snap_at);
 }
 
 /* How long nothing is due, in microseconds; 0 = act now, UDT_NEVER = no deadline. */
@@ -42,7 +37,7 @@ static int64_t idle_us(io_port *p, int64_t max_wait_us)
     int64_t wait = at == UDT_NEVER ? UDT_NEVER : at - p->now;
     if (p->tx_wait && wait < 1000)
         wait = 1000; /* output is due but the kernel is full: POLLOUT ends the wait */
-    wait = min_time(wait, max_wait_us);
+    wait = io_least(wait, max_wait_us);
     return wait < 0 ? 0 : wait;
 }
 
@@ -241,7 +236,7 @@ void io_loop_turn(io_port *p, int64_t max_wait_us)
             io_net_send(p); /* what API calls left since the last turn */
         int64_t wait = idle_us(p, max_wait_us), pause = p->tx_wait ? 0 : io_net_pause_us(p);
         if (wait > 0 || p->tx_wait)
-            readable = wait_for_work(p, pause > 0 ? min_time(wait, pause) : wait, pause > 0);
+            readable = wait_for_work(p, pause > 0 ? io_least(wait, pause) : wait, pause > 0);
         p->now = io_clock();
     }
     if (readable && !p->failed)

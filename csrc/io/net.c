@@ -254,11 +254,6 @@ static int receive(io_port *p, int fd, uint32_t slots)
     return -1;
 }
 
-static int64_t at_most(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Is the socket worth leaving alone, and for how long? Decided anew after each span. */
 static void decide_pause(io_port *p)
 {
@@ -266,13 +261,13 @@ static void decide_pause(io_port *p)
     int64_t span = p->now - p->rx_since;
     if (span < PAUSE_SPAN_US)
         return;
-    int64_t us = 0, most = at_most(udt_mux_patience_us(p->mux), PAUSE_MAX_US);
+    int64_t us = 0, most = io_least(udt_mux_patience_us(p->mux), PAUSE_MAX_US);
     if (p->rx_singles >= PAUSE_SINGLES)
-        us = at_most(p->st.rcvbuf_bytes / PAUSE_ROOM, PAUSE_FILL) * span / p->rx_singles;
+        us = io_least(p->st.rcvbuf_bytes / PAUSE_ROOM, PAUSE_FILL) * span / p->rx_singles;
     else if (p->rx_joined >= PAUSE_JOINED)
-        us = at_most(p->st.rcvbuf_bytes / JOINED_ROOM, IO_RX_BIG) * span / p->rx_joined;
+        us = io_least(p->st.rcvbuf_bytes / JOINED_ROOM, IO_RX_BIG) * span / p->rx_joined;
     if (us > 0 && span < PAUSE_SPAN_US + 4 * PAUSE_MAX_US) {
-        us = at_most(us, most);
+        us = io_least(us, most);
         p->rx_pause_us = us > PAUSE_MIN_US ? us : PAUSE_MIN_US;
         p->rx_calm = 0;
     } else if (++p->rx_calm >= PAUSE_CALM) {

@@ -301,6 +301,11 @@ int io_loop_start(io_port *p);
 void io_loop_events(io_port *p);
 void io_loop_snap(io_port *p, bool now);
 
+static inline int64_t io_least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
 /* net.c */
 int io_net_open(io_port *p, const udt_addr *at);
 int io_net_socket(const io_port *p); /* with the options of all sockets of this port, unbound */
