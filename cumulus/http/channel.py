@@ -54,7 +54,7 @@ class S3Channel(Protocol):
         self._deaf = False  # what comes is dropped
         self._lingering = False
         self._idle_since = site.now()
-        self._sent_before = 0
+        self._taken_before = 0
         self._stalled_s = 0.0
         self._deadline = 0.0
         self._tcp: S3Server | None = None
@@ -315,11 +315,12 @@ class S3Channel(Protocol):
     def _takes_nothing(self, passed_s: float) -> float:
         """Seconds for which the client has taken nothing of what waits for it."""
         tcp = self._tcp
-        if tcp is None or not tcp.unsent or tcp.sent != self._sent_before:
+        if tcp is None or not tcp.unsent:
             self._stalled_s = 0.0
-        else:
-            self._stalled_s += passed_s
-        self._sent_before = tcp.sent if tcp is not None else 0
+            return 0.0
+        taken = tcp.taken()
+        self._stalled_s = self._stalled_s + passed_s if taken == self._taken_before else 0.0
+        self._taken_before = taken
         return self._stalled_s
 
     def _too_slow(self, what: str) -> None:

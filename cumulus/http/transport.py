@@ -7,7 +7,10 @@ Subclasses of Twisted's own port and server transport; with TLS above it they be
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import sys
+import termios
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
@@ -103,6 +106,16 @@ class S3Server(tcp.Server):
         """Whether something waits for the client to take it."""
         job = self._job
         return bool((job and not job.resting) or self.dataBuffer or self._tempDataBuffer)
+
+    def taken(self) -> int:
+        """How many bytes the client's side has taken: `sent` without what waits in the kernel, which holds
+        megabytes for a slow reader and asks for more only when a third of them is gone (tcp(7), SIOCOUTQ)."""
+        waiting = bytearray(4)
+        try:
+            fcntl.ioctl(self.socket, termios.TIOCOUTQ, waiting)
+        except OSError:  # the connection is over
+            return self.sent
+        return self.sent - int.from_bytes(waiting, sys.byteorder)
 
     # reading
     def doRead(self) -> Any:
