@@ -6,8 +6,6 @@ database and the admin port, and workers serve S3 (decision 0121). `python -m cu
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import gc
 import os
 import signal
@@ -31,6 +29,7 @@ from cumulus.admin.clients import url
 from cumulus.admin.options import Shared, shared_options
 from cumulus.config import Config
 from cumulus.fair.board import Board, make_shared, open_shared
+from cumulus.heap import few_arenas
 from cumulus.http.admin_port import admin_site
 from cumulus.http.control import Control, adopt, read_line
 from cumulus.http.forward import Forwarder, ForwardingRequest
@@ -53,18 +52,10 @@ from sector.errors import LocalIO, PortInUse, SectorError
 
 log = Logger()
 
-_ARENA_MAX: Final = -8  # M_ARENA_MAX
 FINISH_S: Final = 10.0  # for requests under way at the end
 WORKER_END_S: Final = 15.0
 BACKLOG: Final = 1024
 BACKGROUND_S: Final = 1.0
-
-
-def few_arenas() -> None:
-    """At most two arenas of glibc's malloc in this process: each of the threads would have its own, and
-    keep what its largest request needed. Other libraries have no such function. Source: mallopt(3)."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(_ARENA_MAX, 2)
 
 
 def http_settings(config: Config) -> HttpSettings:

@@ -41,6 +41,7 @@ class Pacer:
         self._timers: list[Any] = [None] * len(self.lanes)
         self._waiting: dict[Flow, GoOn] = {}
         self.buffered = 0  # transfers that have buffers
+        self._had_buffers = False
         self._sharing: Sharing = settings.sharing
         self.users = Limiter("user", settings.user_limits, board, reactor.seconds)
         self.addresses = Limiter("address", settings.address_limits, board, reactor.seconds)
@@ -65,6 +66,12 @@ class Pacer:
         """The most bytes of a buffer of a transfer, of which each has up to three."""
         share = BUFFERS // (3 * max(1, self.buffered))
         return max(FIRST_BUFFER, min(BUFFER, 1 << share.bit_length() - 1))
+
+    def rested(self) -> bool:
+        """Whether transfers have had buffers since this was last said, and none has now."""
+        said = self._had_buffers and not self.buffered
+        self._had_buffers = self._had_buffers and not said
+        return said
 
     def figures(self) -> dict[str, int]:
         """For the metrics."""
@@ -175,6 +182,7 @@ class Transfer:
         if not self._buffered and not self._ended:
             self._buffered = True
             self._pacer.buffered += 1
+            self._pacer._had_buffers = True
         return self._pacer.buffer()
 
     def after(self, pause_s: float, go_on: GoOn) -> None:

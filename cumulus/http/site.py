@@ -12,6 +12,7 @@ from twisted.logger import Logger
 
 from cumulus.errors import S3Error
 from cumulus.fair.board import Board, local_board
+from cumulus.heap import give_back
 from cumulus.http.access_log import AccessLog
 from cumulus.http.batches import Batches
 from cumulus.http.channel import Refuser, S3Channel
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 log = Logger()
 
 _REFUSERS: Final = 256  # connections beyond the most that are answered; the rest are closed unanswered
+
+
+def _done(_outcome: Any) -> None:
+    pass
 
 
 class Site(ServerFactory):
@@ -110,6 +115,8 @@ class Site(ServerFactory):
         self.door.tell(len(self.channels))
         for channel in list(self.channels):
             channel.check(now, passed)
+        if self.pacer.rested():
+            self.pool.submit(give_back, _done)
 
     def drain(self, wait_s: float) -> Deferred[None]:
         """Let requests under way finish for up to `wait_s`, then cut them; fires when no connection is left
