@@ -44,7 +44,7 @@ class Incoming:
         if size is not None and size > limit:
             raise self._too_large(size)
         self._hasher = Hasher(algorithms)
-        self._line: Line | None = None  # what is hashed in another thread
+        self._lines: list[Line] = []  # what is hashed in other threads
         self.reservation: Reservation | None = site.reserve(bucket, size or 0, objects)
         try:
             self._stream = self._open(bucket, name)
@@ -82,21 +82,22 @@ class Incoming:
         behind = self._hash(pieces, count)
         for piece in pieces:
             stream.write(piece)
-        if self._line is not None:
-            self._line.wait(behind)
+        for line in self._lines:
+            line.wait(behind)
 
     def _hash(self, pieces: Sequence[memoryview], count: int) -> int:
-        """Hash pieces, or begin to. How many of what was given to the line may be under way when the call
+        """Hash pieces, or begin to. How many of what was given to each line may be under way when the call
         returns: the last, but nothing of the calls before."""
         if not self._hasher.names:
             return 0
         if count >= BESIDE:
-            if self._line is None:
-                self._line = self._site.hashing.line(self._hasher.update)
-            self._line.put(pieces)
+            if not self._lines:
+                self._lines = [self._site.hashing.line(update) for update in self._hasher.apart()]
+            for line in self._lines:
+                line.put(pieces)
             return 1
-        if self._line is not None:
-            self._line.wait()
+        for line in self._lines:
+            line.wait()
         for piece in pieces:
             self._hasher.update(piece)
         return 0
@@ -104,8 +105,8 @@ class Incoming:
     @property
     def hasher(self) -> Hasher:
         """Over all that came."""
-        if self._line is not None:
-            self._line.wait()
+        for line in self._lines:
+            line.wait()
         return self._hasher
 
     def _hold(self) -> None:
@@ -144,8 +145,8 @@ class Incoming:
 
     def abort(self) -> None:
         """Forget what was written and give the room back. Twice is once."""
-        if self._line is not None:
-            self._line.forget()
+        for line in self._lines:
+            line.forget()
         stream, self._stream = self._stream, None
         held, self.reservation = self.reservation, None
         try:

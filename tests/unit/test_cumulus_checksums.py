@@ -54,6 +54,19 @@ def test_several_at_once() -> None:
         hasher.digest("md5")
 
 
+@pytest.mark.parametrize("asked", ["md5", "sha256 crc32", "md5 sha256 crc64nvme", "crc32 md5", ""])
+def test_apart_is_as_together(asked: str) -> None:
+    """Parts that have each had all bytes leave the sums and the size of a whole."""
+    names = asked.split()
+    hasher, whole = Hasher(names), Hasher(names)
+    for part in hasher.apart():
+        for piece in (b"1234", b"56789"):
+            part(piece)
+    whole.update(b"123456789")
+    assert [hasher.digest(name) for name in names] == [whole.digest(name) for name in names]
+    assert (hasher.size, hasher.names) == (9, tuple(names))
+
+
 @pytest.mark.parametrize("name", CRCS)
 @given(pieces=st.lists(st.binary(max_size=300), max_size=6))
 def test_combined_is_of_the_whole(name: str, pieces: list[bytes]) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import os
 import queue
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -166,9 +167,40 @@ def test_the_sum_is_of_all_bytes_whenever_it_is_asked_for(world: World, slow: Sl
     taken.write(memoryview(b"a" * BESIDE))
     thread, done = in_thread(lambda: taken.hasher.hex("md5"))
     slow.turn()
+    slow.wait_begun(2)
+    assert thread.is_alive(), "the other sum is not there yet"
+    slow.turn()
     thread.join(20)
     assert done == [hashlib.md5(b"a" * BESIDE).hexdigest()]
     taken.abort()
+
+
+def test_md5_and_the_other_sums_are_made_beside_each_other(world: World) -> None:
+    """A signed body is hashed as quickly as MD5 is, not as slowly as both together."""
+    meet, real = threading.Barrier(2), Hashing.line
+
+    class Meeting(Hashing):
+        def line(self, update: Callable[[memoryview], None]) -> Line:
+            def after_both_began(data: memoryview) -> None:
+                meet.wait(20)
+                update(data)
+
+            return real(self, after_both_began)
+
+    before, world.site.hashing = world.site.hashing, Meeting(2)
+    try:
+        taken = incoming(world, "md5", "sha256", "crc32")
+        taken.write(memoryview(b"a" * BESIDE))
+        taken.write(memoryview(b"b" * BESIDE))
+        data = b"a" * BESIDE + b"b" * BESIDE
+        assert taken.hasher.hex("md5") == hashlib.md5(data).hexdigest()
+        assert taken.hasher.hex("sha256") == hashlib.sha256(data).hexdigest()
+        assert taken.hasher.digest("crc32") == zlib.crc32(data).to_bytes(4, "big")
+        taken.abort()
+    finally:
+        meet.abort()
+        world.site.hashing.shutdown()
+        world.site.hashing = before
 
 
 def test_what_fails_in_hashing_fails_the_next_step(world: World, slow: Slow) -> None:
