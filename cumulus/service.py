@@ -45,6 +45,7 @@ from cumulus.parts import Parts, hosts_of, open_head, open_parts, open_worker
 from cumulus.redirect import Balancer
 from cumulus.rest.call import Gateway
 from cumulus.rest.hops import Hops
+from cumulus.storage.api import StorageError
 from cumulus.web.resource import AdminPage, is_wanted, make_page, page_url
 from sector.config import Config as DaemonConfig
 from sector.config import LogSection
@@ -322,7 +323,16 @@ class Server(Service):
                 os.close(fd)
         self._parts.hurry()
         await self._background.stop()
-        await deferToThread(self._parts.close)
+        await close_parts(self._parts)
+
+
+async def close_parts(parts: Parts) -> None:
+    """At the end. A last checkpoint that is not possible (a full disk, the database away) is left to the next
+    start: all is in the journal."""
+    try:
+        await deferToThread(parts.close)
+    except StorageError as bad:
+        log.error("no checkpoint at the end, the next start makes it: {why}", why=str(bad))
 
 
 def on_hangup(reactor: Any, work: Callable[[], None]) -> None:
@@ -479,7 +489,7 @@ class WorkerService(Service):
         await self._s3.stopService()
         self._parts.hurry()
         await self._background.stop()
-        await deferToThread(self._parts.close)
+        await close_parts(self._parts)
         self._control.close()
 
 

@@ -119,4 +119,4 @@ def started(
         if process.poll() is None:
             status = server.stop()
             assert status == 0, server.log()
-    assert "Traceback" not in server.log()
+    assert "Traceback" not in server.log(), server.log()
