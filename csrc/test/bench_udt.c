@@ -26,8 +26,9 @@ enum { CHUNK = 180 * 1456, SERVED = CHUNK / 2, MAX_FLOWS = 4096, TABLE = 4 * MAX
 struct flow {
     int32_t sock;
     int64_t bytes;
-    bool ready, queued; /* something may be done; is in the list of those */
+    bool queued; /* is in the list of those that may do something */
     bool ended, drained;
+    bool closed; /* by the peer: what is still to be read ends with no other event */
 };
 
 static struct bench {
@@ -155,9 +156,12 @@ static void on_event(const udt_event *ev)
         if (f)
             wake(f);
         break;
+    case UDT_IO_PEER_CLOSED:
+        if (f)
+            f->closed = true;
+        /* fall through */
     case UDT_IO_READABLE:
     case UDT_IO_WRITABLE:
-    case UDT_IO_PEER_CLOSED:
         if (f)
             wake(f);
         break;
@@ -317,7 +321,7 @@ static void receiver(const char *port)
         ssize_t n = udt_recv(b.ctx, f->sock, buf, sizeof buf);
         if (n > 0)
             moved(f, n);
-        if (n == sizeof buf)
+        if (n == sizeof buf || (n > 0 && f->closed))
             wake(f); /* there may be more; otherwise READABLE says when there is */
         else if (n > 0)
             continue;

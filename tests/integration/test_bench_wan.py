@@ -252,9 +252,12 @@ def test_many_connections_over_one_port_are_told_apart() -> None:
     options = ["--flows", "50"]
     receiver = [program("bench_udt"), "recv", port, *options]
     with subprocess.Popen(receiver, stdout=subprocess.PIPE, text=True) as rx:
-        sender = [program("bench_udt"), "send", "127.0.0.1", port, "20M", *options]
-        sent = subprocess.run(sender, stdout=subprocess.PIPE, text=True, timeout=60, check=True).stdout
-        out, _ = rx.communicate(timeout=60)
+        try:
+            sender = [program("bench_udt"), "send", "127.0.0.1", port, "20M", *options]
+            sent = subprocess.run(sender, stdout=subprocess.PIPE, text=True, timeout=60, check=True).stdout
+            out, _ = rx.communicate(timeout=60)
+        finally:
+            rx.kill()
     got, tx = json.loads(out.splitlines()[-1]), json.loads(sent)
     assert got["bytes"] == tx["bytes"] == sum(got["flow_bytes"]) == sum(tx["flow_bytes"])
     assert len(got["flow_bytes"]) == 50 and min(got["flow_bytes"]) > 0
