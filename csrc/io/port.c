@@ -145,7 +145,10 @@ static int port_setup(io_port *p, const udt_addr *at, uint16_t mss)
     err = io_net_alloc(p);
     if (err)
         return err;
-    udt_mux_config cfg = {.rand = io_random, .mss = p->mss, .max_buf_bytes = p->ctx->max_buf_bytes};
+    udt_mux_config cfg = {.rand = io_random,
+                          .mss = p->mss,
+                          .max_buf_bytes = p->ctx->max_buf_bytes,
+                          .driven = io_manual(p)};
     p->mux = udt_mux_new(&cfg);
     p->now = io_clock();
     p->snap = p->st; /* the socket's buffers and abilities are known from the start */

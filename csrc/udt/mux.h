@@ -51,6 +51,7 @@ typedef struct udt_mux_config {
     uint16_t mss;           /* default MSS of new sockets */
     uint32_t max_sockets;   /* bound of the socket table, default 65536 */
     uint64_t max_buf_bytes; /* memory budget of all buffers together, default 1 GiB */
+    bool driven; /* who writes also runs the loop, so nothing needs to last while he wakes up */
 } udt_mux_config;
 
 enum udt_event_kind {

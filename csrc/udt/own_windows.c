@@ -8,7 +8,8 @@
  * only receives measures none.
  * Sending: what the application may queue is twice what is in flight and SND_MORE, which lasts
  * while a writer in another thread wakes up; with many connections less, on a short path sooner,
- * for a queue that has left the cache costs the sender half of its speed. */
+ * for a queue that has left the cache costs the sender half of its speed. Where nobody has to wake
+ * up, since the writer runs the loop, even less (decisions/0135). */
 #include <math.h>
 
 #include "udt/conn.h"
@@ -18,6 +19,7 @@
 #define SND_MORE_MIN (24u << 10)
 #define SND_MORE_ALL (16u << 20) /* of all connections together: about what a cache holds */
 #define SND_NEAR_ALL (2u << 20)
+#define SND_DRIVEN (640u << 10) /* beyond what is in flight, on a short path */
 #define IDLE_US 5000000
 #define TUNE_MIN_US 1000
 #define RTT_LEAST_US 10000
@@ -108,6 +110,8 @@ void udt__own_will_write(udt_conn *c)
     uint64_t flight = (uint64_t)(c->next - c->snd.head) * c->payload;
     flight = flight < c->snd.bytes ? flight : c->snd.bytes;
     uint64_t max = 2 * flight + snd_more(c), held = c->snd.bytes, turn = udt__near_queue(c);
+    if (c->own.is_near && c->mux->cfg.driven && max > flight + SND_DRIVEN)
+        max = flight + SND_DRIVEN;
     if (turn < UINT64_MAX)
         max = flight + (turn > SND_MORE_MIN ? turn : SND_MORE_MIN);
     uint64_t most = held + udt_mem_share(&c->mux->mem, held);
