@@ -259,6 +259,7 @@ def test_nothing_is_held_where_nothing_is_limited(bench: Bench) -> None:
     for size in (0, SMALL + 1):
         assert index.reserve("b", size).id
     index.tell(Put(row=row("k", 1, 60), reservation=second))
+    index.sync()
     bench.admin.set_quota(Quota(scope="user", name="alice", hard_objects=3))
     bench.fresh()
     with pytest.raises(OverQuota) as refused:
