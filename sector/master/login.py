@@ -29,6 +29,7 @@ from sector.errors import (
     PortInUse,
     SectorError,
     SessionExpired,
+    UsageError,
 )
 from sector.gmp.api import Gmp, GmpKey, Peer
 from sector.keys import SECRET_BYTES
@@ -526,5 +527,5 @@ class LoginService(MultiService):
             self._sessions.renew_acting(
                 service, await self._link.call(login.Vouch(service, user, address, True))
             )
-        except Denied:
+        except (Denied, UsageError):  # also: more rights than a message holds
             self._end(self._sessions.close([row.id for row in rows]))

@@ -205,6 +205,20 @@ class TestEnds(ActingCase):
         assert [row.id for row in self.master.closed] == [session.session_id]
         await self.master.service._refresh_acting("cumulus", "alice")
 
+    async def test_rights_too_many_for_a_message_end_it_and_no_news_of_others_waits(self) -> None:
+        session = await self.acting(await self.service())
+        database = self.database()
+        for number in range(150):
+            database.grant(Right("alice", f"/x/{number}", "r"), "test", 2.0)
+            database.grant(Right("cumulus", f"/y/{number}", "r"), "test", 2.0)
+        told = self.master.service._serial
+        await self.boss(admin.Grant(Right("alice", "/y", "r")))
+        await self.boss(admin.Grant(Right("cumulus", "/x", "r")))
+        await self.until(lambda: [row.id for row in self.master.closed] == [session.session_id])
+        await self.until(lambda: self.master.service._serial > told)
+        error = await self.refused(errors.UsageError, self.acting(await self.service()))
+        assert "too many directory rights" in error.message
+
     async def test_a_logout_ends_that_session_alone(self) -> None:
         service = await self.service()
         one, two = await self.acting(service), await self.acting(service)
