@@ -92,7 +92,7 @@ def loopback(effort: Effort) -> Iterator[Cell]:
 
 
 def gmp(effort: Effort) -> Iterator[Cell]:
-    """Small messages: C, both ends on the last core, round by round; then new peers."""
+    """Small messages: C, both ends on the last core, peers in turn; then new peers."""
     cpu = str((os.cpu_count() or 1) - 1)
     few = str(min(effort.rounds, 2000))
     for name, words in (

@@ -82,9 +82,12 @@ static bool wait_for_work(io_port *p, int64_t wait_us, bool pause)
         return true;
     }
     p->wake_at = wait_us == UDT_NEVER ? UDT_NEVER : p->now + wait_us;
+    p->in_turn = false;
     pthread_mutex_unlock(&p->mu);
+    io_ready_settle(p->ctx);
     int n = ppoll(pf, nfds, wait_us == UDT_NEVER ? NULL : &ts, NULL);
     pthread_mutex_lock(&p->mu);
+    p->in_turn = true;
     atomic_store(&p->sleeping, 0);
     if (n <= 0)
         return pause;
@@ -230,6 +233,7 @@ static void end_all(io_port *p)
 void io_loop_turn(io_port *p, int64_t max_wait_us)
 {
     p->now = io_clock();
+    p->in_turn = true;
     bool readable = true;
     if (!p->rx_more) {
         if (io_manual(p) && !p->tx_wait)
@@ -239,6 +243,7 @@ void io_loop_turn(io_port *p, int64_t max_wait_us)
             readable = wait_for_work(p, pause > 0 ? io_least(wait, pause) : wait, pause > 0);
         p->now = io_clock();
     }
+    io_ready_settle(p->ctx); /* there was no sleep */
     if (readable && !p->failed)
         io_net_recv(p);
     if (io_tls_due(p))
@@ -251,6 +256,8 @@ void io_loop_turn(io_port *p, int64_t max_wait_us)
         io_bulk_turn(p);
         io_loop_events(p);
     }
+    if (p->map.live > 0) /* bulk data may take long */
+        io_ready_settle(p->ctx);
     io_net_send(p);
     io_loop_snap(p, false);
     if (atomic_load(&p->closing) && !p->ended)
@@ -267,7 +274,9 @@ static void *loop_main(void *arg)
     pthread_mutex_lock(&p->mu);
     while (!p->ended || atomic_load(&p->holds) > 0)
         io_loop_turn(p, UDT_NEVER);
+    p->in_turn = false;
     pthread_mutex_unlock(&p->mu);
+    io_ready_settle(p->ctx);
     return NULL;
 }
 

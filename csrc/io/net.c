@@ -128,6 +128,7 @@ int io_net_alloc(io_port *p)
     p->tx.buf = malloc(IO_TX_BYTES);
     if (!p->rx.buf || !p->tx.buf)
         return UDT_E_NOMEM;
+    p->rx.filled = IO_RX_SLOTS;
     p->tx.gaps = (udt_gaps){.cap = IO_TX_GAPS, .gap = p->tx.gap};
     for (int i = 0; i < IO_RX_SLOTS; i++) {
         p->rx.iov[i].iov_base = p->rx.buf + (size_t)i * IO_SLOT_STRIDE;
@@ -232,17 +233,19 @@ void io_net_feed(io_port *p, const udt_addr *from, const uint8_t *b, size_t len)
 
 static int receive(io_port *p, int fd, uint32_t slots)
 {
-    for (uint32_t i = 0; i < slots; i++) {
+    for (uint32_t i = 0; i < p->rx.filled; i++) {
         p->rx.msg[i].msg_hdr.msg_namelen = sizeof p->rx.name[i];
         p->rx.msg[i].msg_hdr.msg_controllen = p->gro ? sizeof p->rx.ctrl[i] : 0;
     }
+    p->rx.filled = 0;
     for (int tries = 0; tries < 8; tries++) {
         int n = recvmmsg(fd, p->rx.msg, slots, MSG_DONTWAIT, NULL);
         p->st.recv_calls++;
-        if (n > 0) /* a time from before the call were from before some of them came */
-            p->now = io_clock();
-        if (n >= 0 || errno == EAGAIN)
+        p->now = io_clock(); /* a time from before the call were from before some of them came */
+        if (n >= 0 || errno == EAGAIN) {
+            p->rx.filled = n > 0 ? (uint32_t)n : 0;
             return n;
+        }
         if (errno == EBADF || errno == ENOTSOCK || errno == EINVAL) {
             if (!io_peer_failed(p, fd))
                 fail_port(p, errno);

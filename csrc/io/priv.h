@@ -80,12 +80,15 @@ typedef struct io_final {
     udt_sock_stats st;
 } io_final;
 
+/* The wake-up descriptor is not readable; not yet, a loop's turn does it when it has unlocked its
+ * port; is, or will be at once. */
+enum io_raised { IO_LOWERED, IO_RAISE_OWED, IO_RAISED };
 typedef struct io_ready {
     udt_event *ring;
     uint32_t cap, head;
     _Atomic uint32_t count; /* written under ctx->mu */
     uint32_t soft;          /* GMP deliveries stop at 3/4 of this */
-    bool raised;            /* the wake-up descriptor is readable */
+    _Atomic int raised;     /* of enum io_raised */
     /* In the order of their CLOSED events; those before `waiting` are with the application and go
      * at its next poll. */
     io_final *finals, *finals_tail, *waiting;
@@ -131,6 +134,7 @@ void io_ready_fini(udt_ctx *ctx);
 void io_emit_from(io_port *p, udt_event *ev);
 const udt_sock_stats *io_final_stats(udt_ctx *ctx, int32_t sock); /* [ctx] or NULL */
 bool io_ready_full(udt_ctx *ctx);                                 /* GMP deliveries should pause */
+void io_ready_settle(udt_ctx *ctx); /* raises the descriptor where that is owed */
 
 /* ---- timers ------------------------------------------------------------------------------ */
 typedef struct io_timers {
@@ -158,7 +162,8 @@ void io_map_remove(io_map *m, io_bind *b);
 
 /* ---- network ------------------------------------------------------------------------------ */
 typedef struct io_rx {
-    uint8_t *buf; /* IO_RX_SLOTS slots */
+    uint8_t *buf;    /* IO_RX_SLOTS slots */
+    uint32_t filled; /* slots that the last call used: their headers are to be made anew */
     struct mmsghdr msg[IO_RX_SLOTS];
     struct iovec iov[IO_RX_SLOTS];
     struct sockaddr_storage name[IO_RX_SLOTS];
@@ -233,6 +238,7 @@ struct io_port {
     bool diverts;               /* [loop] there are some, or were */
     io_map map;                 /* [loop] */
     io_timers timers;           /* [loop] */
+    bool in_turn;               /* [loop] not asleep: its events are told when it sleeps */
     udt_time now;               /* [loop] */
     udt_time snap_at;           /* [loop] next snapshot, UDT_NEVER = nothing changed since */
     udt_time snapped;           /* [loop] time of the last one */

@@ -1,6 +1,7 @@
 /* The event queue of a context. Readiness and progress are kept once per handle, so their number is
  * bounded by that of handles; GMP deliveries stop at a bound, which closes the peers' windows.
- * The descriptor is raised on empty -> non-empty only. */
+ * The descriptor is raised on empty -> non-empty only; for events of a loop's turn when that turn
+ * has unlocked its port, or the application would wake up only to wait for the lock. */
 #include "io/priv.h"
 
 #include <errno.h>
@@ -107,7 +108,34 @@ const udt_sock_stats *io_final_stats(udt_ctx *ctx, int32_t sock)
     return NULL;
 }
 
-static void emit(udt_ctx *ctx, const udt_event *ev, bool raise)
+/* Raised states only sink under ctx->mu. One that is RAISED is readable, or a write is on its way:
+ * whoever empties the queue in between finds nothing to read and leaves it so. */
+static void raise_now(io_ready *r)
+{
+    uint64_t one = 1;
+    if (atomic_exchange(&r->raised, IO_RAISED) == IO_RAISED)
+        return;
+    ssize_t w = write(r->fd, &one, sizeof one);
+    (void)w; /* only fails when the counter is full, and then it is readable */
+}
+
+void io_ready_settle(udt_ctx *ctx)
+{
+    if (atomic_load(&ctx->ready.raised) == IO_RAISE_OWED)
+        raise_now(&ctx->ready);
+}
+
+static void lower(io_ready *r)
+{
+    uint64_t v;
+    int owed = IO_RAISE_OWED;
+    if (atomic_load(&r->raised) == IO_RAISED && read(r->fd, &v, sizeof v) == sizeof v)
+        atomic_store(&r->raised, IO_LOWERED);
+    else
+        atomic_compare_exchange_strong(&r->raised, &owed, IO_LOWERED);
+}
+
+static void emit(udt_ctx *ctx, const udt_event *ev, enum io_raised raise)
 {
     io_ready *r = &ctx->ready;
     uint8_t bit = queued_bit(ev->kind);
@@ -131,23 +159,23 @@ static void emit(udt_ctx *ctx, const udt_event *ev, bool raise)
         abort(); /* an event lost silently would hang its owner; the queue is small and bounded */
     r->ring[(r->head + n) & (r->cap - 1)] = *ev;
     atomic_store_explicit(&r->count, n + 1, memory_order_relaxed);
-    if (raise && !r->raised) {
-        uint64_t one = 1;
-        ssize_t w = write(r->fd, &one, sizeof one);
-        r->raised = w > 0;
-    }
+    int lowered = IO_LOWERED;
+    if (raise == IO_RAISE_OWED)
+        atomic_compare_exchange_strong(&r->raised, &lowered, IO_RAISE_OWED);
     pthread_mutex_unlock(&ctx->mu);
+    if (raise == IO_RAISED)
+        raise_now(r);
 }
 
 void io_emit(udt_ctx *ctx, const udt_event *ev)
 {
-    emit(ctx, ev, true);
+    emit(ctx, ev, IO_RAISED);
 }
 
 void io_emit_from(io_port *p, udt_event *ev)
 {
     ev->port = p->id;
-    emit(p->ctx, ev, !io_manual(p));
+    emit(p->ctx, ev, io_manual(p) ? IO_LOWERED : p->in_turn ? IO_RAISE_OWED : IO_RAISED);
 }
 
 /* Is the event still news? Readiness that was used up in the meantime is not, nor is anything but
@@ -188,12 +216,7 @@ int udt_ctx_poll(udt_ctx *ctx, udt_event *ev, int max)
         return err;
     io_ready *r = &ctx->ready;
     pthread_mutex_lock(&ctx->mu);
-    if (r->raised) {
-        uint64_t v;
-        ssize_t got = read(r->fd, &v, sizeof v);
-        (void)got;
-        r->raised = false;
-    }
+    lower(r);
     drop_finals(r, r->waiting);
     uint32_t left = atomic_load_explicit(&r->count, memory_order_relaxed);
     while (n < max && left > 0) {
@@ -206,10 +229,8 @@ int udt_ctx_poll(udt_ctx *ctx, udt_event *ev, int max)
             n++;
     }
     atomic_store_explicit(&r->count, left, memory_order_relaxed);
-    if (left > 0) {
-        uint64_t one = 1;
-        r->raised = write(r->fd, &one, sizeof one) > 0;
-    }
+    if (left > 0)
+        raise_now(r);
     pthread_mutex_unlock(&ctx->mu);
     wake_stalled(ctx);
     return n;

@@ -1,5 +1,7 @@
-/* Round trips of 1 KB there and 1 KB back, several ways, round by round in turn so that all meet
- * the same machine: sector          sealed GMP call to a known peer, the caller drives the port
+/* Round trips of 1 KB there and 1 KB back, several ways. Each peer plays --turn rounds in a row,
+ * then the next one does, so that all meet the same machine and none finds its caches emptied by
+ * the others before every ball (--turn 1 does that).
+ *   sector          sealed GMP call to a known peer, the caller drives the port
  *   sector_threads  the same with loop threads and the event queue
  *   udp             bare datagrams
  *   tcp             an open connection
@@ -7,7 +9,7 @@
  *   zmq             ZeroMQ, REQ and REP over an open TCP connection
  *   libudt          an open stream
  * The last two are in msg_peers.so beside this program, and left out where that was not built.
- * bench_gmp [--rounds N] [--cpus A,B] [--bytes N] [--peers a,b,...]
+ * bench_gmp [--rounds N] [--turn N] [--cpus A,B] [--bytes N] [--peers a,b,...]
  * Each peer has a server process of its own on CPU B; the client runs on CPU A. One JSON object. */
 #define BENCH_NAME "bench_gmp"
 #include "bench_gmp.h"
@@ -277,12 +279,22 @@ static void one_round(struct peer *p, enum kind k, uint8_t *buf)
         close(fd);
 }
 
-static void print(struct peer *peers, int rounds, int a, int b)
+/* Rounds from to to - 1; those below 0 warm up. */
+static void play(struct peer *p, enum kind k, uint8_t *buf, int from, int to)
 {
-    printf(
-        "{\"bench\": \"gmp\", \"settings\": {\"rounds\": %d, \"bytes\": %zu, \"cpus\": [%d, %d]}, "
-        "\"results\": [",
-        rounds, size, a, b);
+    for (int i = from; i < to; i++) {
+        int64_t t0 = now_ns();
+        one_round(p, k, buf);
+        if (i >= 0)
+            p->ns[i] = now_ns() - t0;
+    }
+}
+
+static void print(struct peer *peers, int rounds, int turn, int a, int b)
+{
+    printf("{\"bench\": \"gmp\", \"settings\": {\"rounds\": %d, \"turn\": %d, \"bytes\": %zu, "
+           "\"cpus\": [%d, %d]}, \"results\": [",
+           rounds, turn, size, a, b);
     const char *sep = "";
     for (int k = 0; k < KINDS; k++) {
         int64_t *v = peers[k].ns;
@@ -302,12 +314,14 @@ static void print(struct peer *peers, int rounds, int a, int b)
 int main(int argc, char **argv)
 {
     static struct peer peers[KINDS];
-    int rounds = 10000, a = 0, b = 0;
+    int rounds = 10000, turn = 50, a = 0, b = 0;
     const char *want = NULL;
     for (int i = 1; i < argc; i++) {
         bool has = i + 1 < argc;
         if (strcmp(argv[i], "--rounds") == 0 && has)
             rounds = atoi(argv[++i]);
+        else if (strcmp(argv[i], "--turn") == 0 && has)
+            turn = atoi(argv[++i]);
         else if (strcmp(argv[i], "--bytes") == 0 && has)
             size = strtoul(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--peers") == 0 && has)
@@ -315,13 +329,13 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "--cpus") == 0 && has && sscanf(argv[++i], "%d,%d", &a, &b) == 2)
             continue;
         else if (strcmp(argv[i], "--json") != 0) {
-            fprintf(stderr,
-                    "usage: bench_gmp [--rounds N] [--cpus A,B] [--bytes N] [--peers X,Y]\n");
+            fprintf(stderr, "usage: bench_gmp [--rounds N] [--turn N] [--cpus A,B] [--bytes N] "
+                            "[--peers X,Y]\n");
             return 2;
         }
     }
-    if (rounds < 1 || size < 1 || size > MAX_BYTES - 24) {
-        fprintf(stderr, "bench_gmp: rounds >= 1, 1 <= bytes <= %d\n", MAX_BYTES - 24);
+    if (rounds < 1 || turn < 1 || size < 1 || size > MAX_BYTES - 24) {
+        fprintf(stderr, "bench_gmp: rounds >= 1, turn >= 1, 1 <= bytes <= %d\n", MAX_BYTES - 24);
         return 2;
     }
     if (getrandom(secret, sizeof secret, 0) != sizeof secret)
@@ -345,16 +359,11 @@ int main(int argc, char **argv)
             peers[k].ns = calloc((size_t)rounds, sizeof *peers[k].ns);
             join(&peers[k], (enum kind)k);
         }
-    for (int i = -WARM_UP; i < rounds; i++)
-        for (int k = 0; k < KINDS; k++) {
-            if (!peers[k].on)
-                continue;
-            int64_t t0 = now_ns();
-            one_round(&peers[k], (enum kind)k, buf);
-            if (i >= 0)
-                peers[k].ns[i] = now_ns() - t0;
-        }
-    print(peers, rounds, a, b);
+    for (int i = -WARM_UP; i < rounds; i += turn)
+        for (int k = 0; k < KINDS; k++)
+            if (peers[k].on)
+                play(&peers[k], (enum kind)k, buf, i, i + turn < rounds ? i + turn : rounds);
+    print(peers, rounds, turn, a, b);
     for (int k = 0; k < KINDS; k++)
         if (peers[k].on) {
             kill(peers[k].pid, SIGKILL);

@@ -65,6 +65,54 @@ TEST(io_gmp_sealed_calls)
     tio_free(b);
 }
 
+static bool take_message(tio *t, uint32_t *value)
+{
+    udt_event ev[8];
+    bool found = false;
+    int n = udt_ctx_poll(t->ctx, ev, 8);
+    for (int i = 0; i < n; i++) {
+        if (ev[i].kind == SGMP_EV_MESSAGE) {
+            memcpy(value, ev[i].g.data, sizeof *value);
+            found = true;
+        }
+        udt_event_release(t->ctx, &ev[i]);
+    }
+    return found;
+}
+
+/* The loop raises the descriptor some time after it queued the event: whoever looks without being
+ * called must neither make it miss the next one nor leave the descriptor readable for good. */
+TEST(io_events_taken_uncalled_leave_the_descriptor_true)
+{
+    tio *a, *b;
+    gmp_pair(&a, &b, 0);
+    sgmp_dest to = dest(b);
+    struct pollfd pf = {.fd = udt_ctx_wakeup_fd(b->ctx), .events = POLLIN};
+    int rounds = 2000 * test_scale / 100 + 1;
+    for (int i = 0; i < rounds; i++) {
+        uint32_t want = (uint32_t)i, got = UINT32_MAX;
+        int64_t limit = tio_now_us() + 5000000;
+        CHECK(sgmp_send(a->ctx, a->port, &to, (uint8_t *)&want, sizeof want, NULL) > 0);
+        while (got == UINT32_MAX && tio_now_us() < limit) {
+            bool called = i % 3 ? poll(&pf, 1, 2000) > 0 : true;
+            CHECK(called);
+            take_message(b, &got);
+        }
+        CHECK_INT(got, want);
+        tio_pull(a, 0);
+        for (int k = 0; k < a->n; k++)
+            udt_event_release(a->ctx, &a->ev[k]);
+        a->n = 0;
+    }
+    int raised = 0;
+    uint32_t none;
+    for (; raised < 100 && poll(&pf, 1, 20) > 0; raised++)
+        take_message(b, &none);
+    CHECK(raised < 100);
+    tio_free(a);
+    tio_free(b);
+}
+
 TEST(io_gmp_many_messages_at_once)
 {
     tio *a, *b;

@@ -44,12 +44,19 @@ Examples:
     "--rounds", type=click.IntRange(100, 10**7), default=10000, show_default=True, help="Rounds a run."
 )
 @click.option(
+    "--turn",
+    type=click.IntRange(1, 10**6),
+    default=50,
+    show_default=True,
+    help="Rounds in a row before the next peer plays; 1: each ball meets caches that the others emptied.",
+)
+@click.option(
     "--cpus", default="", metavar="A,B", help="Cores of the two ends; default: both on the last core."
 )
 @click.option("--python", is_flag=True, help="Calls from Python instead of C, one core a side.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-def gmp(peer_text: str, runs: int, rounds: int, cpus: str, python: bool, as_json: bool) -> None:
-    """Round trip of a sealed 1 KB GMP call to a known peer; peers alternate with it round by round.
+def gmp(peer_text: str, runs: int, rounds: int, turn: int, cpus: str, python: bool, as_json: bool) -> None:
+    """Round trip of a sealed 1 KB GMP call to a known peer; peers take turns with it, some rounds each.
 
     "sector" drives its loop from the calling thread, "sector_threads" uses loop threads; "tcp_connect" is
     connect + request + response + close, "tcp" a ping-pong on an open connection, "udp" raw datagrams, "zmq"
@@ -80,11 +87,12 @@ def gmp(peer_text: str, runs: int, rounds: int, cpus: str, python: bool, as_json
     last = (os.cpu_count() or 1) - 1
     pinning = cpus or f"{last},{last}"
     kinds = [*OURS, *peers, *(["tcp_connect"] if "tcp" in peers else [])]
-    command = [program("bench_gmp"), "--rounds", str(rounds), "--cpus", pinning, "--peers", ",".join(kinds)]
+    words = ["--rounds", str(rounds), "--turn", str(turn), "--cpus", pinning, "--peers", ",".join(kinds)]
+    command = [program("bench_gmp"), *words]
     results = []
     for run in range(1, runs + 1):
         for row in json_of(command)["results"]:
             results.append(row | {"run": run})
     for name in sorted(set(kinds) - {row["peer"] for row in results}):
         click.echo(f"sector bench gmp: without {name}: ./dev bench builds what it needs", err=True)
-    show(document("gmp", {"rounds": rounds, "cpus": pinning, "bytes": 1024}, results), as_json)
+    show(document("gmp", {"rounds": rounds, "turn": turn, "cpus": pinning, "bytes": 1024}, results), as_json)
