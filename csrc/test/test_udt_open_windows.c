@@ -126,6 +126,40 @@ TEST(udt_open_windows_share_the_budget)
     share(1000, 256 << 20, 16 << 10);
 }
 
+/* Who runs the loop himself is asked for more when half of what he wrote has left, before anything
+ * is acknowledged, and little of it is queued at a time. */
+TEST(udt_open_windows_driver_is_asked_early)
+{
+    const udt_mux_config cfg = {.max_buf_bytes = 256 << 20, .driven = true};
+    sim_link l = {.rate_bps = 40000000000, .delay_us = 20, .queue_bytes = 64 << 20};
+    static uint8_t bytes[4 << 20], wire[65536];
+    world w;
+    pair p;
+    udt_addr to;
+    size_t seg, sent = 0;
+    struct udt_ev ev;
+    world_init_cfg(&w, 3, &l, &l, &cfg);
+    keyed_pair(&w, &p, 6, 1000000);
+    flow f = {.from = 0, .seed = 1, .size = 50 << 20};
+    CHECK(world_move(&w, &p, &f, 1, sim_net_now(w.net) + 5000000));
+    world_run(&w, sim_net_now(w.net) + 100000);
+    udt_time now = sim_net_now(w.net);
+    ssize_t wrote = udt_mux_send(w.m[0], p.s[0], bytes, sizeof bytes, now);
+    CHECK(wrote >= 200 << 10 && wrote <= 256 << 10);
+    while (udt_mux_next_event(w.m[0], &ev))
+        CHECK(ev.kind != UDT_EV_WRITABLE);
+    while (sent < 100 << 10)
+        sent += udt_mux_output(w.m[0], wire, sizeof wire, 16, &to, &seg, now);
+    CHECK(!udt_mux_has_event(w.m[0]));
+    for (size_t n; (n = udt_mux_output(w.m[0], wire, sizeof wire, 16, &to, &seg, now)) > 0;)
+        sent += n;
+    CHECK(sent >= (size_t)wrote);
+    CHECK(udt_mux_next_event(w.m[0], &ev));
+    CHECK_INT(ev.kind, UDT_EV_WRITABLE);
+    CHECK(udt_mux_send(w.m[0], p.s[0], bytes, sizeof bytes, now) >= 200 << 10);
+    world_fini(&w);
+}
+
 /* Packets of one byte cost a byte of credit, not a whole packet's. */
 TEST(udt_open_windows_short_packets_cost_their_bytes)
 {

@@ -480,6 +480,7 @@ size_t udt__conn_emit_data(udt_conn *c, uint8_t *buf, size_t cap, size_t max_seg
         udt__conn_set_limit(c, UDT_LIM_NONE, now);
         if (first_flight || c->t_probe == UDT_NEVER)
             udt__conn_restart_probe(c, now);
+        udt__own_has_sent(c);
     }
     return out;
 }

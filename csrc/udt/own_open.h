@@ -146,5 +146,6 @@ void udt__own_was_read(struct udt_conn *c, size_t n, udt_time now);
 /* Now and then: fits the receive window to what comes. */
 void udt__own_tune(struct udt_conn *c, udt_time now);
 void udt__own_will_write(struct udt_conn *c);
+void udt__own_has_sent(struct udt_conn *c);
 
 #endif

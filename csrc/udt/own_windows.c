@@ -9,7 +9,8 @@
  * Sending: what the application may queue is twice what is in flight and SND_MORE, which lasts
  * while a writer in another thread wakes up; with many connections less, on a short path sooner,
  * for a queue that has left the cache costs the sender half of its speed. Where nobody has to wake
- * up, since the writer runs the loop, even less (decisions/0135). */
+ * up, since the writer runs the loop, even less (decisions/0135), and it is asked for more as soon
+ * as half of that has left, not when acknowledgements have freed some (0137). */
 #include <math.h>
 
 #include "udt/conn.h"
@@ -19,7 +20,7 @@
 #define SND_MORE_MIN (24u << 10)
 #define SND_MORE_ALL (16u << 20) /* of all connections together: about what a cache holds */
 #define SND_NEAR_ALL (2u << 20)
-#define SND_DRIVEN (640u << 10) /* beyond what is in flight, on a short path */
+#define SND_DRIVEN (256u << 10) /* beyond what is in flight, on a short path */
 #define IDLE_US 5000000
 #define TUNE_MIN_US 1000
 #define RTT_LEAST_US 10000
@@ -101,6 +102,12 @@ void udt__own_was_read(udt_conn *c, size_t n, udt_time now)
     udt__own_tune(c, now);
 }
 
+/* The path is short, and the writer runs the loop. */
+static bool driven(const udt_conn *c)
+{
+    return c->own.is_near && c->mux->cfg.driven && udt__near_queue(c) == UINT64_MAX;
+}
+
 /* Before the application queues more. */
 void udt__own_will_write(udt_conn *c)
 {
@@ -110,7 +117,7 @@ void udt__own_will_write(udt_conn *c)
     uint64_t flight = (uint64_t)(c->next - c->snd.head) * c->payload;
     flight = flight < c->snd.bytes ? flight : c->snd.bytes;
     uint64_t max = 2 * flight + snd_more(c), held = c->snd.bytes, turn = udt__near_queue(c);
-    if (c->own.is_near && c->mux->cfg.driven && max > flight + SND_DRIVEN)
+    if (driven(c) && max > flight + SND_DRIVEN)
         max = flight + SND_DRIVEN;
     if (turn < UINT64_MAX)
         max = flight + (turn > SND_MORE_MIN ? turn : SND_MORE_MIN);
@@ -121,4 +128,20 @@ void udt__own_will_write(udt_conn *c)
     max = max < SND_MORE_MIN ? SND_MORE_MIN : max;
     if (max != c->snd.max_bytes)
         udt_sndbuf_set_max(&c->snd, max);
+}
+
+/* Packets have left. A writer that waits hears before the queue is empty, so that what it writes
+ * leaves while it is still in the cache. */
+void udt__own_has_sent(udt_conn *c)
+{
+    uint64_t half = SND_DRIVEN / 2;
+    if (!c->want_space || !c->open.auto_snd || c->state != CONN_OPEN || !driven(c) ||
+        (uint64_t)(c->snd.tail - c->next) * c->payload > half)
+        return;
+    udt__own_will_write(c); /* the bound grows with what is in flight */
+    if (c->snd.bytes + half > c->snd.max_bytes ||
+        c->snd.tail - c->snd.head + (int64_t)(half / c->payload) > c->snd.max_slots)
+        return;
+    c->want_space = false;
+    udt__conn_event(c, UDT_EV_WRITABLE);
 }
