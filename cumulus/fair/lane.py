@@ -175,17 +175,29 @@ class Lane:
         start = self._start(now)
         if start < inf:  # between two requests of a connection little passes, and what it lags stays
             flow.v = max(flow.v, start - CREDIT * self._ahead if now - flow.left < BETWEEN_S else start)
-        if flow.state is State.TRIED or now - flow.left > REMEMBER_S:
-            flow.state = State.OUT if flow.until > now else State.NEW
-            flow.since = now
+        if not self._still_tried(flow, now):
+            if flow.state is State.TRIED or now - flow.left > REMEMBER_S:
+                flow.state = State.OUT if flow.until > now else State.NEW
+                flow.since = now
+            flow.tried_v, flow.tried_held_s = flow.v, flow.held_s
         flow.ran_ahead = max(flow.ran_ahead, flow.since)
         flow.mark = (flow.v, self._total())
-        flow.tried_v, flow.tried_held_s = flow.v, flow.held_s
         flow.joined = True
         self._flows[flow] = None
         if flow.state is not State.OUT:
             self._board.add(flow.places, 1)
         self._price(flow)
+
+    def _still_tried(self, flow: Flow, now: float) -> bool:
+        """Its request ended in a trial and the next one begins in the same: objects may take less time than
+        a trial, and who fetches one after another would never come to its end."""
+        running = self._trial_began > 0 and self._trial_ended == inf
+        return (
+            flow.state is State.TRIED
+            and running
+            and self._trial_began <= flow.since
+            and now - flow.left < BETWEEN_S
+        )
 
     def _start(self, now: float) -> float:
         """The virtual time of those who are at work."""

@@ -15,7 +15,7 @@ LEAST = 64 * 1024  # what a connection takes before it is looked at again
 @dataclass(eq=False)
 class Client:
     """`strength` is what part it gets when nobody is held back, `most` what it can take alone (bytes/s);
-    it comes and goes at the times given."""
+    it comes and goes at the times given. It asks for objects of `size` bytes, one `gap_s` after another."""
 
     flow: Flow
     process: int = 0
@@ -26,6 +26,10 @@ class Client:
     moved: float = 0.0
     pending: float = 0.0
     waits: bool = False
+    size: float = 1e18
+    gap_s: float = 0.004
+    asked: float = 0.0  # bytes of all objects so far
+    asks_at: float = 0.0
     marks: list[float] = field(default_factory=list)
 
 
@@ -58,7 +62,9 @@ class Shared:
     def _step(self) -> None:
         at = self.now - self.began
         for client in self.clients:
-            here = client.comes <= at < client.goes
+            if client.moved >= client.asked + client.size:
+                client.asked, client.asks_at = client.moved, at + client.gap_s
+            here = client.comes <= at < client.goes and at >= client.asks_at
             lane = self.lanes[client.process]
             if here and not client.flow.joined:
                 lane.join(client.flow, self.now)

@@ -62,6 +62,17 @@ def test_weights_stay_when_one_connection_can_hardly_take_its_share(
     assert sum(rates) >= 0.95 * together * server.capacity
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("size", [30e6, 90e6, 200e6])
+def test_weights_count_when_objects_take_less_time_than_a_trial(processes: int, size: float) -> None:
+    """One connection that fetches object after object; each takes 0.1 to 0.7 s."""
+    many = [Client(Flow("a", 1.0), number % processes) for number in range(16)]
+    server = Shared([*many, Client(Flow("b", 3.0), processes - 1, 0.5, size=size)], processes)
+    server.run(3.0)
+    rates = server.rates(5.0)
+    assert rates[-1] / sum(rates[:-1]) == pytest.approx(3.0, rel=0.08)
+
+
 @pytest.mark.parametrize("most", [0.1, 0.2])
 def test_who_can_take_less_than_his_share_has_it_and_the_others_the_rest(most: float) -> None:
     """Whatever his weight, for long."""
