@@ -82,6 +82,8 @@ class Sending:
                 self._close()
 
     def _close(self) -> None:
+        if self._download.stream.close_now():
+            return
         self._pool.must(self._download.stream.close, _note_failure)
 
     def _in_thread(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
@@ -96,6 +98,12 @@ class Sending:
             then(outcome)
 
     def _last(self) -> None:
+        """Without a change of threads where the byte is at hand."""
+        download = self._download
+        last = download.stream.read_now(download.offset + download.length - 1, 1)
+        if last is not None:
+            self._finish(last)
+            return
         self._in_thread(partial(last_byte_thd, self._download), self._finish)
 
     def _finish(self, last: bytes | Failed | None) -> None:

@@ -167,8 +167,8 @@ class ObjectStream(ABC):
         of `entry`, which a replacement by rename never causes: readers finish on the old ones."""
 
     def read_now(self, offset: int, size: int) -> bytes | None:
-        """`size` bytes of an object that is small, without waiting for a disk or a server; None: ask
-        `read_at`, which also says what is wrong."""
+        """`size` bytes, few, without waiting for a disk or a server, and the bytes read so far are those of
+        `entry`; None: ask `read_at`, which also says what is wrong."""
         return None
 
     def sendable(self) -> tuple[int, int] | None:
@@ -198,6 +198,11 @@ class ObjectStream(ABC):
     @abstractmethod
     def close(self) -> None:
         """Give back what it holds; an uncommitted write is aborted."""
+
+    def close_now(self) -> bool:
+        """Close a stream that was read, if nothing has to be waited for; False: nothing is done, `close`
+        it."""
+        return False
 
 
 class ReadStream(ObjectStream):

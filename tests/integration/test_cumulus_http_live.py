@@ -337,6 +337,32 @@ def test_a_file_that_becomes_shorter_cuts_the_connection(shared: Floor, file: Pa
     assert until(lambda: stream.closed) == 1
 
 
+@pytest.mark.parametrize("sendable", [True, False])
+@pytest.mark.parametrize("true", [True, False])
+def test_a_download_ends_without_a_change_of_threads(
+    shared: Floor, file: Path, sendable: bool, true: bool
+) -> None:
+    """Where its last byte is at hand and closing waits for nothing; one that changed is cut all the same."""
+    stream, closed = Stream(file, sendable=sendable), []
+    body = file.read_bytes()
+    stream.true = true
+    stream.read_now = (  # type: ignore[method-assign]
+        lambda offset, size: body[offset : offset + size] if stream.true else None
+    )
+    stream.close_now = lambda: closed.append(stream.close()) is None  # type: ignore[method-assign, func-returns-value]
+    serve(shared, "/near", stream, 0, 3_000_000)
+    wire = shared.connect().send(request("/near"))
+    wire.head()
+    if true:
+        assert wire.rest_of(3_000_000) == body[:3_000_000]
+    else:
+        assert wire.rest() == body[:2_999_999]
+    assert until(lambda: stream.closed) == 1
+    assert closed == [None]
+    assert ((2_999_999, 1) in stream.reads) == (not true)
+    wire.close()
+
+
 def test_a_disk_that_fails_cuts_a_download_or_refuses_it(shared: Floor, file: Path) -> None:
     stream = Stream(file, sendable=False)
     stream.fail_at = 2_000_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from s3_world import World
 
-from cumulus.backends.posix import now
+from cumulus.backends.posix import now, sidecar
 from cumulus.backends.posix.store import PosixStore
 from cumulus.rest.call import Call, Download, Headers, Reply, Sink
 
@@ -66,6 +67,80 @@ def test_bytes_that_change_are_not_given_at_once(store: PosixStore, files: Path)
         opened.write(b"9")
     assert stream.read_now(0, 5) is None
     stream.close()
+
+
+def put(store: PosixStore, name: str, meta: bytes) -> Path:
+    """An object; the file in `.cumulus/meta` that has its record, if one has."""
+    stream = store.open_write("bucket", name, 5)
+    stream.write(memoryview(b"12345"))
+    stream.commit(meta)
+    stream.close()
+    root = store._buckets.root("bucket")
+    return Path(root.path) / ".cumulus/meta" / sidecar.path_of(name, os.stat(Path(root.path) / name).st_ino)
+
+
+def test_a_record_too_long_for_an_attribute_is_read_at_once(store: PosixStore) -> None:
+    """As that of an upload in many parts is."""
+    beside = put(store, "parts", b"m" * 10_000)
+    stream = store.open_now("bucket", "parts")
+    assert beside.exists()
+    assert stream is not None
+    assert stream.entry == store.stat("bucket", "parts")
+    assert stream.entry.meta == b"m" * 10_000
+    stream.close()
+
+
+def test_a_record_that_cannot_be_read_at_once_is_left_to_others(
+    store: PosixStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damaged, of another change, missing, not in memory, a faulty disk, very long; nothing stays open."""
+    beside = put(store, "parts", b"m" * 10_000)
+    whole = beside.read_bytes()
+    before = len(os.listdir("/proc/self/fd"))
+    older = sidecar.parse(whole)
+    assert older is not None
+    put(store, "long", b"m" * 100_000)
+    assert store.open_now("bucket", "long") is None
+    beside.write_bytes(whole[:-1] + b"?")
+    assert store.open_now("bucket", "parts") is None
+    root = store._buckets.root("bucket")
+    sidecar.write(root, "parts", older[1]._replace(stamp=1), store._files, sync=False)
+    assert store.open_now("bucket", "parts") is None
+    beside.unlink()
+    assert store.open_now("bucket", "parts") is None
+    beside.write_bytes(whole)
+    with monkeypatch.context() as patched:
+        patched.setattr(now, "read", lambda *_: None)
+        assert store.open_now("bucket", "parts") is None
+
+    def fault(*_: object) -> None:
+        raise OSError(errno.EIO, "fault")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(now, "read", fault)
+        assert store.open_now("bucket", "parts") is None
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_only_a_file_with_a_name_is_closed_at_once(
+    store: PosixStore, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One without a name may be freed by that; a file system that asks a server may take long to tell."""
+    for opened in (store.open_now("bucket", "dir/object"), store.open_read("bucket", "dir/object")):
+        assert opened is not None
+        assert (opened.read_now(4, 1), opened.close_now(), opened.close_now()) == (b"5", True, True)
+    with monkeypatch.context() as patched:
+        patched.setattr(now, "local", lambda *_: False)
+        far = store.open_read("bucket", "dir/object")
+    gone = store.open_now("bucket", "dir/object")
+    assert gone is not None
+    (files / "dir/object").unlink()
+    assert not gone.close_now()
+    assert gone.read_now(4, 1) == b"5"
+    assert (far.read_now(4, 1), far.close_now()) == (None, False)
+    for stream in (far, gone):
+        assert stream.read_at(4, 1) == b"5"
+        stream.close()
 
 
 def test_what_the_kernel_does_not_give_is_not_waited_for(tmp_path: Path) -> None:

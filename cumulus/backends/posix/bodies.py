@@ -11,7 +11,7 @@ import stat
 from typing import Final
 
 from cumulus.backends.posix import meta as metas
-from cumulus.backends.posix import sidecar
+from cumulus.backends.posix import now, sidecar
 from cumulus.backends.posix.errors import storage_error
 from cumulus.backends.posix.files import XATTR, Files
 from cumulus.backends.posix.meta import MAX_INLINE, Record
@@ -69,11 +69,15 @@ def record_of(root: Root, name: str, fd: int, status: os.stat_result) -> Record 
     if record is None or not record.fits(status):
         return None
     if record.aside:
-        found = sidecar.load(root, sidecar.path_of(name, status.st_ino))
-        if not found or found[1].stamp != record.stamp or not found[1].fits(status):
-            return None
-        record = found[1]
+        return _whole(record, sidecar.load(root, sidecar.path_of(name, status.st_ino)), status)
     return record
+
+
+def _whole(short: Record, found: tuple[str, Record] | None, status: os.stat_result) -> Record | None:
+    """The record in a sidecar if the short one in the attribute means that one."""
+    if not found or found[1].stamp != short.stamp or not found[1].fits(status):
+        return None
+    return found[1]
 
 
 def entry_of(root: Root, name: str, fd: int) -> Entry:
@@ -82,6 +86,24 @@ def entry_of(root: Root, name: str, fd: int) -> Entry:
         fd
     )  # before the record: a record changed in between makes the token old, never the meta
     return metas.entry_of(name, status, record_of(root, name, fd, status))
+
+
+def open_now(root: Root, name: str) -> tuple[int, Entry] | None:
+    """A descriptor of a plain file and its entry, without waiting for a disk; None: see `open_body`."""
+    opened = now.open_file(root.fd, name)
+    if opened is None:
+        return None
+    fd, status, record = opened
+    if not record.aside:
+        return fd, metas.entry_of(name, status, record)
+    try:
+        whole = _whole(record, sidecar.load_now(root, sidecar.path_of(name, status.st_ino)), status)
+    except OSError:
+        whole = None
+    if whole is not None:
+        return fd, metas.entry_of(name, status, whole)
+    os.close(fd)
+    return None
 
 
 def put_record(root: Root, name: str, fd: int, record: Record, files: Files, sync: bool) -> None:

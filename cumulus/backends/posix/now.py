@@ -15,7 +15,7 @@ from typing import Final
 
 from cumulus.backends.posix import meta as metas
 from cumulus.backends.posix.files import XATTR
-from cumulus.storage.api import Entry
+from cumulus.backends.posix.meta import Record
 
 _OPENAT2: Final = 437  # the number of the system call, the same on all machines
 _NO_XDEV, _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH, _CACHED = 0x01, 0x02, 0x04, 0x08, 0x20
@@ -40,25 +40,32 @@ def local(fd: int, device: int) -> bool:
     return ctypes.c_ulong.from_buffer(buffer).value & 0xFFFFFFFF in _LOCAL
 
 
-def open_file(directory: int, name: str) -> tuple[int, Entry] | None:
-    """A descriptor of a plain file below an open directory with its entry, if its record is in its attribute
-    and fits. Nothing but a plain file is opened."""
+def open_plain(directory: int, name: str) -> int | None:
+    """A descriptor of a plain file below an open directory. Nothing else is opened."""
     path = _libc.syscall(_OPENAT2, directory, name.encode(), _how, ctypes.sizeof(_how))
     if path < 0:
         return None
     try:
         if not stat.S_ISREG(os.fstat(path).st_mode):
             return None
-        fd = os.open(f"/proc/self/fd/{path}", os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(f"/proc/self/fd/{path}", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     finally:
         os.close(path)
+
+
+def open_file(directory: int, name: str) -> tuple[int, os.stat_result, Record] | None:
+    """A descriptor of a plain file below an open directory, and the record in its attribute, if that fits
+    (what stands aside is to be read as well)."""
+    fd = open_plain(directory, name)
+    if fd is None:
+        return None
     try:
         status = os.fstat(fd)  # before the record, as in bodies.entry_of
         record = metas.decode(os.getxattr(fd, XATTR))
-        if record is not None and not record.aside and record.fits(status):
-            return fd, metas.entry_of(name, status, record)
+        if record is not None and record.fits(status):
+            return fd, status, record
     except OSError:
         pass
     os.close(fd)

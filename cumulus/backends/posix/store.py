@@ -298,15 +298,15 @@ class PosixStore(FileStore):
         except StorageError:
             os.close(fd)
             raise
-        return Reader(fd, entry)
+        return Reader(fd, entry, near=now.local(root.fd, root.identity[0]))
 
     def open_now(self, bucket: str, name: str) -> ObjectStream | None:
         if marks.is_directory(name):
             return None
         paths.split(name)
         root = self._buckets.root_now(bucket)
-        found = None if root is None else now.open_file(root.fd, name)
-        return None if found is None else Reader(*found)
+        found = None if root is None else bodies.open_now(root, name)
+        return None if found is None else Reader(*found, near=True)
 
     def open_write(self, bucket: str, name: str, size_hint: int | None = None) -> ObjectStream:
         return self._writer(bucket, name, size_hint)

@@ -26,10 +26,12 @@ PIECE: Final = 4 << 20  # bytes written after which the disk is set to work; nea
 
 
 class Reader(ReadStream):
-    """Reads the file that had the name when it was opened, also when the name gets another one."""
+    """Reads the file that had the name when it was opened, also when the name gets another one. `near`: it
+    lies on a local file system, where asking for attributes waits for nothing."""
 
-    def __init__(self, fd: int, entry: Entry) -> None:
+    def __init__(self, fd: int, entry: Entry, *, near: bool = False) -> None:
         self._fd = fd
+        self._near = near
         self.entry = entry
 
     @property
@@ -52,7 +54,7 @@ class Reader(ReadStream):
         return data
 
     def read_now(self, offset: int, size: int) -> bytes | None:
-        data = now.read(self.fd, offset, size)
+        data = now.read(self.fd, offset, size) if self._near else None
         return data if data is not None and self.unchanged() else None
 
     def sendable(self) -> tuple[int, int] | None:
@@ -66,6 +68,13 @@ class Reader(ReadStream):
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def close_now(self) -> bool:
+        """The last descriptor of a file without a name frees its blocks, which may take long."""
+        if not self._near or (self._fd >= 0 and not os.fstat(self._fd).st_nlink):
+            return False
+        self.close()
+        return True
 
 
 def check_copied(source: Reader, offset: int, size: int, copied: int) -> None:
