@@ -171,9 +171,12 @@ class S3Server(tcp.Server):
         return count
 
     def send_file(self, job: FileJob) -> None:
-        """Send it after what was written before. Nothing else is written until it is done."""
+        """Send it after what was written before; the first turn is now if nothing waits, and an error in it
+        shows at the next. Nothing else is written until it is done."""
         self._job = job
         self.startWriting()
+        if self.connected and not (self.dataBuffer or self._tempDataBuffer):
+            self._turn(job)
 
     def doWrite(self) -> Any:
         """What was written first, then the file."""

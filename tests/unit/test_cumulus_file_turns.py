@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from twisted.internet import main
 
 from cumulus.http.settings import KIB, TURN
-from cumulus.http.transport import FileJob
+from cumulus.http.transport import FileJob, S3Server
 
 
 @pytest.fixture
@@ -81,3 +85,42 @@ def test_a_file_system_that_cannot_tell_is_asked_once(job: FileJob, monkeypatch:
     monkeypatch.setattr(os, "preadv", refuse)
     assert all(all_turns(job))
     assert asked == [0]
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[S3Server, socket.socket]]:
+    """A connection whose reactor does nothing by itself, and the client's end of it."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    connection = S3Server(ours, Mock(), ("", 0), SimpleNamespace(_realPortNumber=0), 0, Mock())
+    yield connection, theirs
+    ours.close()
+    theirs.close()
+
+
+def test_the_first_turn_waits_for_no_turn_of_the_reactor(
+    job: FileJob, ends: tuple[S3Server, socket.socket]
+) -> None:
+    connection, client = ends
+    connection.write(b"head")
+    connection.send_file(job)
+    assert client.recv(4) == b"head"
+    assert 0 < connection.sent - 4 == job.offset
+    assert client.recv(1) == bytes(1)
+
+
+def test_the_first_turn_comes_after_what_waits(job: FileJob, ends: tuple[S3Server, socket.socket]) -> None:
+    connection, _client = ends
+    connection.write(bytes(64 << 20))
+    connection.send_file(job)
+    assert job.offset == 0
+
+
+def test_a_client_that_is_gone_at_the_first_turn_is_lost_at_the_next(
+    job: FileJob, ends: tuple[S3Server, socket.socket]
+) -> None:
+    connection, client = ends
+    client.close()
+    connection.send_file(job)
+    assert (job.offset, connection.unsent) == (0, True)
+    assert connection.doWrite() is main.CONNECTION_LOST
