@@ -39,6 +39,7 @@ AHEAD: Final = 0.5  # of a trial: who was held for so long has held nobody up
 LEAST_PART: Final = 0.05  # of his share; who takes less is not waited for at all
 REMEMBER_S: Final = 10.0  # after a pause of less a transfer is what it was (a commit may take long)
 BETWEEN_S: Final = 0.2
+LONG: Final = CREDIT * QUANTUM  # bytes of a request after which a trial goes on with the next one
 
 (
     _BEAT,
@@ -76,12 +77,14 @@ class Flow:
 
     __slots__ = (
         "banished_s",
+        "came_v",
         "cost",
         "held",
         "held_s",
         "joined",
         "key",
         "left",
+        "left_v",
         "mark",
         "part",
         "patience_s",
@@ -103,6 +106,7 @@ class Flow:
         self.wait_began = 0.0
         self.state = State.NEW
         self.v = 0.0
+        self.came_v = 0.0  # when its request began
         self.mark = (0.0, 0.0)  # its virtual time, and the bytes of all, when it became NEW
         self.since = 0.0  # of the state
         self.part = 1.0  # of its share that it can take
@@ -114,6 +118,7 @@ class Flow:
         self.banished_s = BANISHED_S[0]
         self.patience_s = PATIENCE_S[0]
         self.left = -inf
+        self.left_v = 0.0
         self.charge(key, weight)
 
     def charge(self, key: str, weight: float) -> None:
@@ -181,6 +186,7 @@ class Lane:
                 flow.since = now
             flow.tried_v, flow.tried_held_s = flow.v, flow.held_s
         flow.ran_ahead = max(flow.ran_ahead, flow.since)
+        flow.came_v = flow.v
         flow.mark = (flow.v, self._total())
         flow.joined = True
         self._flows[flow] = None
@@ -189,8 +195,9 @@ class Lane:
         self._price(flow)
 
     def _still_tried(self, flow: Flow, now: float) -> bool:
-        """Its request ended in a trial and the next one begins in the same: objects may take less time than
-        a trial, and who fetches one after another would never come to its end."""
+        """Its request ended in a trial and the next one begins in the same: large objects may take less time
+        than a trial, and who fetches one after another would never come to its end. Small ones are not
+        shared out: to wait for one another between them costs more than it gives."""
         running = self._trial_began > 0 and self._trial_ended == inf
         return (
             flow.state is State.TRIED
@@ -213,7 +220,7 @@ class Lane:
         if not flow.joined:
             return
         flow.joined = False
-        flow.left = now
+        flow.left, flow.left_v = now, flow.v
         if flow.held:
             self._release(flow, now)
         if flow.state is not State.OUT:
