@@ -17,7 +17,7 @@ from typing import Final
 ROWS: Final = 3
 WIDTH: Final = 4096
 LANES: Final = 2
-CELLS: Final = 16  # of a lane, 8 bytes each
+CELLS: Final = 17  # of a lane, 8 bytes each
 BUDGET: Final = 2  # cells of the limit of all bytes
 DOOR: Final = 2  # cells of the connections
 _FIGURES: Final = (LANES * CELLS + BUDGET + DOOR) * 8

@@ -58,7 +58,8 @@ LONG: Final = CREDIT * QUANTUM  # bytes of a request after which a trial goes on
     _TOP,
     _BEFORE,
     _PHASE,
-) = range(16)
+    _NEWEST,
+) = range(17)
 
 
 class State(enum.Enum):
@@ -184,6 +185,8 @@ class Lane:
             if flow.state is State.TRIED or now - flow.left > REMEMBER_S:
                 flow.state = State.OUT if flow.until > now else State.NEW
                 flow.since = now
+            if now - flow.left > REMEMBER_S:
+                self._mine[_NEWEST] = now
             flow.tried_v, flow.tried_held_s = flow.v, flow.held_s
         flow.ran_ahead = max(flow.ran_ahead, flow.since)
         flow.came_v = flow.v
@@ -393,7 +396,8 @@ class Lane:
         holds = sum(cells[_HOLDS] for cells in self._columns)
         waiting, holding = int(sum(self._fresh(_WAITING, now))), sum(self._fresh(_HELD, now)) > 0
         reach = self._floor, sum(self._fresh(_WEIGHTS, now))
-        trials.step(now, self._total(), holds, waiting, holding, reach)
+        newest = max(cells[_NEWEST] for cells in self._columns)
+        trials.step(now, self._total(), holds, waiting, holding, reach, newest)
         mine[_PHASE] = float(trials.phase)
         mine[_VERDICT], mine[_BEFORE] = float(trials.verdict), trials.before
         mine[_TRIAL] = float(trials.number)

@@ -67,6 +67,7 @@ class Trials:
         self._stuck_s = STUCK_EVERY_S[0]
         self._floor = 0.0
         self._tried_s = 0.0
+        self._known = True  # all who are here were in the rate before
         self._low_since = inf
         self._free: tuple[float, float, float] | None = None  # since when, bytes by then, the rate before
         self.phase = Phase.NORMAL
@@ -87,14 +88,16 @@ class Trials:
         candidates: int,
         holding: bool,
         reach: tuple[float, float] = (inf, 0.0),
+        newest: float = -inf,
     ) -> None:
         """So far `total` bytes were moved by all, who were held `holds` times; so many flows wait for a
-        trial; whether any is held now; `reach` is the least virtual time, and the weights of all."""
+        trial; whether any is held now; `reach` is the least virtual time, and the weights of all; when the
+        `newest` flow came."""
         if self._free is not None:
             self._compare(now, total, self._free)
             return
         if self.running:
-            self._judge(now, total, holds, reach)
+            self._judge(now, total, holds, reach, newest)
             return
         seen = self._seen
         seen.append((now, total))
@@ -123,9 +126,12 @@ class Trials:
         self.number += 1
         self.running = True
 
-    def _judge(self, now: float, total: float, holds: float, reach: tuple[float, float]) -> None:
+    def _judge(
+        self, now: float, total: float, holds: float, reach: tuple[float, float], newest: float
+    ) -> None:
         """What remains is the rate itself, or what it will be when nobody has to make up for anything: all
-        then advance as the last does now. Somebody of great weight has the others stand still in a trial."""
+        then advance as the last does now. Somebody of great weight has the others stand still in a trial.
+        Who came since the time before says nothing about it: with him it is compared with none held."""
         floor, weights = reach
         if not self._settled:
             if now - self._began >= SETTLE_S:
@@ -139,11 +145,12 @@ class Trials:
         if max(floor, self._floor) < inf:
             rate = max(rate, min(self.before, weights * (floor - self._floor) / measured))
         good = rate >= KEEP * self.before
-        if good and lasted >= LONGEST_S:
+        known = newest <= self._began - 2 * BEFORE_S
+        if good and known and lasted >= LONGEST_S:
             self._peak = self.before
             self._end(now, 0.0, Verdict.GOOD if holds > self._holds else Verdict.VOID)
         elif rate < LOST * self.before or lasted >= LONGEST_S:
-            self._tried_s = lasted
+            self._tried_s, self._known = lasted, known
             self._let_go(now, total, rate)
 
     def _let_go(self, now: float, total: float, rate: float) -> None:
@@ -162,7 +169,7 @@ class Trials:
         self._free = None
         self._peak = max(rate, now_rate)
         if self.running:
-            could = max(1e-9, min(self.before, now_rate))
+            could = max(1e-9, min(self.before, now_rate) if self._known else now_rate)
             good = rate >= KEEP * could
             cost_s = 0.0 if good else self._tried_s * (1 - rate / could)
             self.before = could

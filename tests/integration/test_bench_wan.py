@@ -117,7 +117,9 @@ def test_one_frame_is_one_datagram_even_from_a_sender_with_gso() -> None:
     there = path.report["ab"]
     assert there["in_frames"] >= tx["bytes"] // 1472 - there["drop_before"] * 2
     assert there["max_queue_frames"] == 20 and there["drop_queue"] > 100
-    assert rx["bytes"] % 1472 == 0 and rx["gbps"] < 0.050
+    assert rx["bytes"] % 1472 == 0
+    # what lay in the socket when the receiver got a processor came over the link before: not rx["gbps"]
+    assert rx["bytes"] * 8 < 50e6 * (tx["seconds"] + 0.02)
 
 
 def test_nothing_is_left_when_the_emulator_is_killed() -> None:

@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 from fair_server import Client, Shared, boards
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from cumulus.fair.board import local_board, places
@@ -187,6 +187,8 @@ people = st.lists(
 
 @settings(max_examples=8, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(people)
+@example([(2, 1, 0.3, 1e12, 2, 4), (0, 0, 0.3, 1e12, 3, 2), (3, 0, 3.0, 1e6, 1, 2)])
+@example([(2, 1, 0.3, 1e12, 2, 4), (3, 0, 3.0, 1e6, 1, 4)])  # she is slow, and in a trial when he comes
 def test_whoever_comes_and_goes_nobody_starves_and_nothing_is_left(crowd: list[tuple[int, ...]]) -> None:
     """In no second is the server idle while somebody could take more, or is one who is there passed over; at
     the end the tables are empty."""
