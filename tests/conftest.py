@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from twisted.trial.unittest import SynchronousTestCase
 
 ROOT = Path(__file__).resolve().parents[1]
 interrupted = pytest.StashKey[bool]()
@@ -31,6 +34,16 @@ def pytest_configure() -> None:
 def pytest_runtest_teardown() -> None:
     """Ctrl-C ends the run: the reactor leaves a handler that would only stop it again."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _only_own_garbage(request: pytest.FixtureRequest) -> None:
+    """Twisted's tests fail for a socket that is collected while they run; those of modules before go now."""
+    kinds = [kind for kind in vars(request.module).values() if isinstance(kind, type)]
+    if any(issubclass(kind, SynchronousTestCase) for kind in kinds):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

@@ -7,6 +7,7 @@ import ssl
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -14,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from twisted.internet.epollreactor import EPollReactor
+from twisted.internet.error import ConnectionAborted
 from twisted.protocols.tls import TLSMemoryBIOFactory
+from twisted.python.failure import Failure
 
 from cumulus.http.settings import HttpSettings
 from cumulus.http.site import Site
@@ -191,10 +194,11 @@ class Answer:
 
 
 class Wire:
-    """One client connection, byte by byte."""
+    """One client connection, byte by byte; closed when nobody has it any more, if not before."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
+        weakref.finalize(self, sock.close)
         self.sock.settimeout(DEADLINE_S)
         self.buffer = b""
 
@@ -304,6 +308,8 @@ def floor(
             reactor.callFromThread(stop)
             thread.join(DEADLINE_S)
             assert not thread.is_alive(), "the floor did not stop"
+            for begun in reactor.removeAll():  # connections that were tried in its last moment
+                begun.connectionLost(Failure(ConnectionAborted()))
         for sink in gateway.sinks:
             assert sink.together <= 1, "two writes at a time"
             assert (sink.finished, sink.aborted) in {(1, 0), (0, 1), (0, 0)}, "ended twice"
