@@ -229,6 +229,7 @@ class Lane:
         if flow.state is not State.OUT:
             self._board.add(flow.places, -1)
         del self._flows[flow]
+        self._mine[_FLOWS] = len(self._flows)
         if not self._flows:
             self._publish(now, inf, inf, inf)
             self._mine[_BEAT] = 0.0
@@ -248,8 +249,14 @@ class Lane:
         return False
 
     def _may_hold(self, flow: Flow, now: float) -> bool:
-        """A newcomer runs free until it was tried, but not each new connection of somebody who is known."""
+        """A newcomer runs free until it was tried, but not each new connection of somebody who is known. Where
+        only one owner is at work, his short requests do not wait for one another."""
+        if flow.v - flow.came_v < LONG * flow.cost and self._only_owner(flow, now):
+            return False
         return flow.state is not State.NEW or now - self._known.get(flow.key, -inf) < REMEMBER_S
+
+    def _only_owner(self, flow: Flow, now: float) -> bool:
+        return self._board.count(flow.places) >= sum(self._fresh(_FLOWS, now))
 
     def _hold(self, flow: Flow, now: float) -> None:
         flow.held = True

@@ -73,6 +73,20 @@ def test_weights_count_when_objects_take_less_time_than_a_trial(processes: int, 
     assert rates[-1] / sum(rates[:-1]) == pytest.approx(3.0, rel=0.08)
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+def test_short_requests_of_one_user_wait_for_nobody_until_another_comes(processes: int) -> None:
+    """A client that moves an object in parts side by side has no use for equal ones."""
+    many = [Client(Flow("a"), number % processes, STRENGTHS[number % 8], size=8e6) for number in range(10)]
+    server = Shared([*many, Client(Flow("b"), comes=3.0)], processes)
+    rates = server.rates(3.0)
+    assert sum(rates) >= 0.95 * server.capacity
+    assert sum(lane.holds for lane in server.lanes) == 0
+    server.run(2.0)
+    rates = server.rates(5.0)
+    assert sum(rates) >= 0.9 * server.capacity
+    assert rates[-1] == pytest.approx(sum(rates[:-1]), rel=0.1)
+
+
 @pytest.mark.parametrize("most", [0.1, 0.2])
 def test_who_can_take_less_than_his_share_has_it_and_the_others_the_rest(most: float) -> None:
     """Whatever his weight, for long."""
