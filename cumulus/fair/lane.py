@@ -249,8 +249,8 @@ class Lane:
         return False
 
     def _may_hold(self, flow: Flow, now: float) -> bool:
-        """A newcomer runs free until it was tried, but not each new connection of somebody who is known. Where
-        only one owner is at work, his short requests do not wait for one another."""
+        """A newcomer runs free until it was tried, but not each new connection of somebody who is known.
+        Where only one owner is at work, his short requests do not wait for one another."""
         if flow.v - flow.came_v < LONG * flow.cost and self._only_owner(flow, now):
             return False
         return flow.state is not State.NEW or now - self._known.get(flow.key, -inf) < REMEMBER_S
