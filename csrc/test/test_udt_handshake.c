@@ -2,6 +2,7 @@
 #include "base/bytes.h"
 #include "base/seq.h"
 #include "test_udt_util.h"
+#include "udt/conn.h"
 #include "udt/handshake.h"
 #include "udt/packet.h"
 #include "udt_err.h"
@@ -282,6 +283,45 @@ TEST(udt_handshake_client_fetches_a_new_cookie_when_the_second_request_is_ignore
         }
     }
     CHECK(requests >= 4);
+    udt_mux_free(p.m);
+}
+
+/* A round trip of 470 ms: the client begins anew before the answer to its second request is there.
+ * It comes 4 ms after the next second request, and with 4 ms for a round trip everything was sent
+ * 63 times. */
+TEST(udt_an_answer_to_an_earlier_handshake_is_no_round_trip)
+{
+    sim_rng r;
+    udt_opts o;
+    udt_pkt pkt;
+    udt_hs h;
+    uint8_t buf[64];
+    peer p = {.m = new_port(&r, 3), .addr = test_addr(7, 77), .now = 0};
+    udt_opts_init(&o);
+    int32_t s = udt_mux_connect(p.m, &p.addr, &o, 0);
+    int requests = 0, seconds = 0;
+    for (; seconds < 2; p.now += 10000) {
+        CHECK(p.now < 2000000);
+        udt_mux_tick(p.m, p.now);
+        while (hear(&p)) {
+            CHECK(udt_pkt_decode(&pkt, p.out, p.len));
+            CHECK(udt_hs_decode(&h, pkt.body, pkt.len));
+            bool first = h.req == UDT_HS_REQUEST && requests == seconds;
+            seconds += h.req == UDT_HS_RESPONSE && requests > seconds;
+            if (!first)
+                continue;
+            h.cookie = 1000 + (uint32_t)requests++;
+            udt_hs_encode(buf, &h, h.id);
+            udt_mux_input(p.m, &p.addr, buf, 64, p.now);
+        }
+    }
+    const udt_conn *c = udt__mux_find(p.m, s);
+    h.req = UDT_HS_RESPONSE;
+    h.id = 99;
+    udt_hs_encode(buf, &h, s);
+    udt_mux_input(p.m, &p.addr, buf, 64, p.now - 10000 + 4000);
+    CHECK_INT(c->state, CONN_OPEN);
+    CHECK(!c->rtt_known);
     udt_mux_free(p.m);
 }
 

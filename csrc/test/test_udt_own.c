@@ -69,6 +69,29 @@ TEST(udt_own_moves_bytes_in_every_kind)
     }
 }
 
+/* Where control packets alone are sealed, whoever only sends data passes through many keys without
+ * a sealed packet: its peer must be able to follow, or it hears of no end. */
+TEST(udt_own_control_alone_sealed_is_followed_through_its_keys)
+{
+    sim_link l = {.rate_bps = 1000000000, .delay_us = 1000, .loss_ppm = 10000};
+    world w;
+    udt_opts o;
+    world_init(&w, 12, &l, &l);
+    options(&o);
+    pair p = world_connect(&w, PAIR_RDV_TAG, &o, 5000000);
+    own_pair(&w, &p, OWN_CONTROL, 9);
+    flow f = {.from = 0, .seed = 1, .size = 10000000};
+    CHECK(world_move(&w, &p, &f, 1, sim_net_now(w.net) + 4000000));
+    const udt_conn *rx = udt__mux_find(w.m[1], p.s[1]);
+    CHECK(rx->own.rx.epoch >= 10000000 / 1456 / 512 - 1);
+    CHECK_INT(counters(&w, &p, 1).bad_tag, 0);
+    CHECK_INT(udt_mux_close(w.m[0], p.s[0], 1000, sim_net_now(w.net)), 0);
+    world_run(&w, sim_net_now(w.net) + 1000000);
+    rx = udt__mux_find(w.m[1], p.s[1]);
+    CHECK(!rx || rx->state == CONN_PEERCLOSED);
+    world_fini(&w);
+}
+
 /* A path that delays each packet by 0..20 ms at will at an RTT of 1 ms loses nothing: what is sent
  * again is wasted. */
 TEST(udt_own_learns_how_far_packets_overtake_each_other)

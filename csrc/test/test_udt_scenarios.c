@@ -199,3 +199,28 @@ TEST(udt_scenarios_own_sealed)
 {
     series(SCENARIOS / 4, OWN_SEALED, "in own mode, everything sealed");
 }
+
+/* What was too slow once. */
+TEST(udt_scenarios_that_failed_before)
+{
+    static const struct {
+        uint64_t seed;
+        int mode;
+    } found[] = {
+        /* only repairs were left, and the rate at which the last of them came was taken for the
+         * path's: 4 packets in flight for seconds */
+        {28504073, OWN_CONTROL},
+        {22139278, OWN_CONTROL},
+        {30097873, OWN_CONTROL},
+        {57430504, OWN_PLAIN},
+        {24624168, OWN_PLAIN},
+        {43780229, OWN_PLAIN},
+        {55959651, OWN_PLAIN},
+        /* 17 % loss: no push got beyond the luckiest round before it */
+        {35364008, OWN_CONTROL},
+    };
+    totals t = {0};
+    for (size_t i = 0; i < sizeof found / sizeof *found; i++)
+        run((int)i, found[i].seed, found[i].mode, &t);
+    CHECK(t.worst < 0.75);
+}

@@ -149,6 +149,7 @@ typedef struct udt_cc_bbr {
     bool up_hold;    /* the push is over, its effect is awaited */
     bool up_queued;  /* a queue stood when UP began: what it wins it takes from others */
     double up_first; /* when UP began */
+    int64_t up_hi;   /* hi where a push began */
     int up_pushes, up_paid;
     bool most;  /* the last probe has shown that most of what goes through is ours */
     bool large; /* and so had the one before, but not nearly all */

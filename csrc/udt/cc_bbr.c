@@ -38,6 +38,7 @@
 #define UP_PKTS_MAX (1 << 20)
 #define UP_LEAST_PPS 40  /* hi is raised in a round by so much rate at least */
 #define UP_STEP_US 20000 /* hi is raised twice as fast after at least so long */
+#define UP_NOISE 0.05    /* chance, from which on a push is judged by what its bound was raised */
 #define DOWN_GAIN 0.9
 #define DOWN_ROUNDS 3
 #define CALM_GAIN 1.0      /* cruising without a queue */
@@ -135,6 +136,7 @@ static void enter(udt_cc *cc, int state, udt_time now)
     } else if (state == UP) {
         b->up_first = b->up_from = b->bw;
         b->up_hold = false;
+        b->up_hi = b->hi;
         b->up_queued = b->queued;
         b->up_pushes = b->up_paid = 0;
         b->up_rtt_us = b->srtt_us > b->min_rtt_us ? b->srtt_us : b->min_rtt_us;
@@ -164,7 +166,7 @@ static void too_much_lost(udt_cc *cc, const udt_cc_ack *a)
     double bw = b->bw_lo > 0 ? b->bw_lo : b->bw;
     int64_t lo = b->lo < INT64_MAX ? b->lo : cc->cwnd_pkts;
     int64_t least = b->round_acked;
-    if (udt__bbr_collapsed(b) && b->bw_latest > 0) {
+    if (udt__bbr_collapsed(b) && b->bw_latest > 0 && !b->round_limited) {
         b->bw_lo = fmin(bw, b->bw_latest);
         least = (int64_t)fmax((double)least, udt__bbr_bdp(b, b->bw_lo));
         b->lo = lo < least ? lo : least;
@@ -274,7 +276,7 @@ static void end_round(udt_cc *cc, const udt_cc_ack *a)
     b->cycle_rounds++;
     b->phase_rounds++;
     b->up_rounds++;
-    if (b->fell && b->bw_latest > 0) {
+    if (b->fell && b->bw_latest > 0 && !b->round_limited) {
         b->bw = b->bw_cycle[0] = b->bw_cycle[1] = fmin(b->bw, b->bw_latest);
         b->fell = udt__bbr_lost_much(b);
     }
@@ -344,11 +346,21 @@ static void judge_push(udt_cc *cc, const udt_cc_ack *a)
         enter(cc, STARTUP, a->now);
     } else if (paid || (!rose && ++b->up_pushes < UP_PUSHES)) {
         b->up_from = b->bw;
+        b->up_hi = b->hi;
         b->up_hold = false;
         b->phase_at = a->now;
     } else {
         enter(cc, DOWN, a->now);
     }
+}
+
+/* The best of some rounds with much chance loss is a lucky one, which a push does not beat while
+ * its bound is hardly more than before. */
+static bool narrow(const udt_cc_bbr *b)
+{
+    return b->chance > UP_NOISE && b->hi < INT64_MAX &&
+           (double)b->hi < UP_GAIN * (double)b->up_hi && !push_showed(b) &&
+           b->phase_rounds <= 4 * UP_ROUNDS;
 }
 
 static void push(udt_cc *cc, const udt_cc_ack *a)
@@ -376,7 +388,8 @@ static void push(udt_cc *cc, const udt_cc_ack *a)
     }
     bool full = (double)a->in_flight >= UP_GAIN * udt__bbr_bw_now(b) * (double)b->up_rtt_us * 1e-6;
     full |= !bound && a->in_flight >= cc->cwnd_pkts - cc->cwnd_pkts / 16;
-    if (a->now - b->phase_at > b->up_rtt_us && (full || b->phase_rounds > UP_ROUNDS)) {
+    if (a->now - b->phase_at > b->up_rtt_us && (full || b->phase_rounds > UP_ROUNDS) &&
+        !narrow(b)) {
         b->up_hold = true;
         b->up_rounds = 0;
         b->phase_at = a->now;

@@ -111,10 +111,14 @@ static void client_input(udt_conn *c, const udt_hs *h, udt_time now)
             udt__conn_ready(c);
             return;
         }
+        /* Begun anew: what answers the second request before this one may come a moment after this
+         * one has left, and is no round trip. */
+        bool again = c->hs_second_at != UDT_NEVER;
         c->cookie = h->cookie;
         c->hs_req = UDT_HS_RESPONSE;
         c->hs_second_at = now;
         send_now(c, now);
+        c->hs_sent = again;
     } else if (h->req == UDT_HS_RESPONSE) {
         /* Version and type may be 0 here; a second request must have gone out (spec 2.1). */
         if (c->hs_second_at == UDT_NEVER || h->id <= 0)

@@ -9,7 +9,8 @@
 #include "udt/conn.h"
 
 #define REPLAY_WORDS (OWN_REPLAY_BITS / 64)
-#define PLAIN_RUN (1ull << 28) /* plain packets between two sealed ones, at most */
+#define SEALED_IN_EPOCH \
+    16 /* at least: the peer follows from one key to the next, and some are lost */
 
 static aead *key_of(const own_dir *d, int alg)
 {
@@ -178,8 +179,9 @@ size_t udt__own_put_data(udt_conn *c, uint8_t *buf, const uint8_t *payload, size
     be32_put(buf + 8, (uint32_t)*pn);
     if (!o->seal_data) {
         udt__put_payload(c->mux, buf + UDT_HDR_BYTES, payload, len);
-        /* The peer counts from the sealed ones: let it not fall behind by half the number space. */
-        if (o->sealed && *pn - o->pn_sealed > PLAIN_RUN)
+        /* The peer counts from the sealed ones: let it not fall behind by a key, nor by half the
+         * number space. */
+        if (o->sealed && *pn - o->pn_sealed > (1ull << o->epoch_shift) / SEALED_IN_EPOCH)
             c->due |= DUE_KEEPALIVE;
         return UDT_HDR_BYTES + len;
     }
