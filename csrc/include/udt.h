@@ -258,4 +258,26 @@ int udt_xfer_free(udt_ctx *ctx, int32_t xfer);
 /* CRC32C and file digest, for verifying data at rest with the same definition. */
 uint32_t udt_crc32c(uint32_t crc, const uint8_t *buf, size_t len);
 
+/* MD5 of streams, for the ETags of S3 (RFC 1321). Several lines advance side by side in one call,
+ * in less time than one after the other; no sum may be in two of them. Lines and spans are used up.
+ */
+typedef struct udt_md5 {
+    uint32_t h[4];
+    uint64_t size; /* bytes so far */
+    uint8_t rest[64];
+} udt_md5;
+typedef struct udt_span {
+    const uint8_t *data;
+    size_t len;
+} udt_span;
+typedef struct udt_md5_line {
+    udt_md5 *sum;
+    udt_span *spans; /* its next bytes, in order */
+    size_t count;
+} udt_md5_line;
+void udt_md5_init(udt_md5 *m);
+void udt_md5_update(udt_md5 *m, const uint8_t *data, size_t len);
+void udt_md5_update_lines(udt_md5_line *lines, size_t count);
+void udt_md5_digest(const udt_md5 *m, uint8_t out[16]); /* the stream may go on */
+
 #endif

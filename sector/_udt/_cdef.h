@@ -180,6 +180,22 @@ int udt_xfer_result_get(udt_ctx *ctx, int32_t xfer, udt_xfer_result *out);
 int udt_xfer_crcs(udt_ctx *ctx, int32_t xfer, uint32_t *crcs, uint32_t cap);
 int udt_xfer_free(udt_ctx *ctx, int32_t xfer);
 uint32_t udt_crc32c(uint32_t crc, const uint8_t *buf, size_t len);
+typedef struct udt_md5 {
+    ...;
+} udt_md5;
+typedef struct udt_span {
+    const uint8_t *data;
+    size_t len;
+} udt_span;
+typedef struct udt_md5_line {
+    udt_md5 *sum;
+    udt_span *spans;
+    size_t count;
+} udt_md5_line;
+void udt_md5_init(udt_md5 *m);
+void udt_md5_update(udt_md5 *m, const uint8_t *data, size_t len);
+void udt_md5_update_lines(udt_md5_line *lines, size_t count);
+void udt_md5_digest(const udt_md5 *m, uint8_t *out);
 
 /* GMP */
 typedef struct sgmp_key {

@@ -14,8 +14,16 @@ import pytest
 from s3_world import World
 
 from cumulus.backends.memory import MemoryStore
+from cumulus.checksums import Part
+from cumulus.ops import hashing
 from cumulus.ops.hashing import Hashing, Line
 from cumulus.ops.incoming import BESIDE, Incoming
+from sector._udt.md5 import Md5, update_together
+
+
+def function(part: Part) -> Callable[[memoryview], None]:
+    """What does it, without others."""
+    return part.update if isinstance(part, Md5) else part
 
 
 class Slow(Hashing):
@@ -27,7 +35,9 @@ class Slow(Hashing):
         self.came = threading.Condition()
         self.turns: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
 
-    def line(self, update: Callable[[memoryview], None]) -> Line:
+    def line(self, part: Part) -> Line:
+        update = function(part)
+
         def when_told(data: memoryview) -> None:
             with self.came:
                 self.begun += 1
@@ -180,7 +190,9 @@ def test_md5_and_the_other_sums_are_made_beside_each_other(world: World) -> None
     meet, real = threading.Barrier(2), Hashing.line
 
     class Meeting(Hashing):
-        def line(self, update: Callable[[memoryview], None]) -> Line:
+        def line(self, part: Part) -> Line:
+            update = function(part)
+
             def after_both_began(data: memoryview) -> None:
                 meet.wait(20)
                 update(data)
@@ -230,3 +242,34 @@ def test_where_nobody_asks_for_a_sum_nothing_is_hashed(slow: Slow, world: World)
     taken.write(memoryview(b"a" * BESIDE))
     taken.abort()
     assert slow.begun == 0
+
+
+def test_md5_of_bodies_that_wait_goes_on_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that wait when a thread is free, up to eight; other sums have their turn."""
+    counts: list[int] = []
+
+    def count(streams: Any) -> None:
+        work = list(streams)
+        counts.append(len(work))
+        update_together(work)
+
+    def wait(_: Any) -> None:
+        go.wait(20)
+
+    monkeypatch.setattr(hashing, "update_together", count)
+    threads, go, sums = Hashing(1), threading.Event(), [Md5() for _ in range(10)]
+    busy, other = threads.line(wait), threads.line(lambda _: None)
+    lines = [threads.line(one) for one in sums]
+    busy.put([memoryview(b"x")])
+    for number, line in enumerate(lines):
+        line.put([memoryview(bytes([number]) * 1000), memoryview(b"end")])
+        line.put([memoryview(b"more")])
+    other.put([memoryview(b"y")])
+    go.set()
+    for line in (*lines, other):
+        line.wait()
+    threads.shutdown()
+    assert counts[0] == 8 and sum(counts) == 20
+    assert [one.digest() for one in sums] == [
+        hashlib.md5(bytes([number]) * 1000 + b"endmore").digest() for number in range(10)
+    ]
