@@ -194,10 +194,15 @@ class Intake:
     def discard(self) -> None:
         """Nobody wants the rest."""
         self._dropping = True
-        self._buffer = self._spare = self._written = None
+        self.release()
+        self._resume()
+
+    def release(self) -> None:
+        """No buffer is needed any more: they go now, not when the collector next passes over the cycle of a
+        request and its body."""
+        self._buffer = self._spare = self._written = self._writing = None
         self._fill = 0
         self._spill.clear()
-        self._resume()
 
     def _refill(self) -> None:
         if self._spill:

@@ -493,6 +493,8 @@ class S3Request:
         if not self.replied or self._lost:
             return
         if self._body_done:
+            if self.intake is not None:
+                self.intake.release()
             self.channel.request_done()
         elif not self.channel.persistent:
             self.channel.linger()
