@@ -2,7 +2,9 @@
 
 All workers wait at one listening socket, and the kernel wakes those that are idle: of sixteen connections
 that came at once one of two workers got up to fourteen, while the other's processor had nothing to do. So
-whoever has more open than another one that is awake leaves new ones to it, for a moment.
+whoever has more open than another one that is awake leaves new ones to it, for a moment. Nine and seven are
+too unequal already: at 70 % of the greatest rate requests to the nine waited 50 to 150 ms (p99), with eight
+and eight mostly 10 to 40 ms.
 """
 
 from __future__ import annotations
@@ -44,4 +46,4 @@ class Door:
         if not counts:
             return self.most()
         least = min(counts)
-        return max(0, min(self.most(), least + least // 8 + 2 - int(self._mine[_OPEN])))
+        return max(0, min(self.most(), least + least // 8 + 1 - int(self._mine[_OPEN])))
