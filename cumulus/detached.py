@@ -75,7 +75,7 @@ def start(config: Config, options: list[str]) -> tuple[int, Path]:
 def _spawn(
     config: Config, options: list[str], lock: int, log_file: Path, ready: str
 ) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "cumulus.cli", "--config", config.path, "serve", *options]
+    command = [sys.executable, "-P", "-m", "cumulus.cli", "--config", config.path, "serve", *options]
     try:
         with log_file.open("ab") as log:
             return subprocess.Popen(

@@ -354,7 +354,7 @@ async def make_server(config: Config, reactor: Any) -> Server:
             server = Server(config, reactor, parts, s3=s3)
         else:
             told = {"config": msgspec.to_builtins(config), "index": parts.socket}
-            command = [sys.executable, "-m", "cumulus.service"]
+            command = [sys.executable, "-P", "-m", "cumulus.service"]
             shares = make_shared(count)
             gone = open_shared(shares, count).clear
             pool = WorkerPool(reactor, command, listener, told, count, fds={SHARES_FD: shares}, gone=gone)

@@ -70,7 +70,7 @@ def start_detached(cloud: Cloud, stream: SphereStream, blob: bytes, options: Opt
     head = json.dumps(facts).encode()
     environment = {key: value for key, value in os.environ.items() if key != "SECTOR_PASSWORD_FILE"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "sector.sphere.detached"],
+        [sys.executable, "-P", "-m", "sector.sphere.detached"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

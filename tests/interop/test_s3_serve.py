@@ -236,6 +236,24 @@ def test_a_service_in_the_background(tmp_path: Path) -> None:
     assert failed.returncode == 1 and failed.stderr.count("\n") == 1 and str(port) in failed.stderr
 
 
+def test_what_lies_in_the_directory_is_not_the_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Started where a folder has a package's name, all processes are of what is installed."""
+    directory = tmp_path / "D"
+    make(directory, PORTS)
+    for name in ("cumulus", "sector", "twisted"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit('a folder of somebody')\n")
+    monkeypatch.chdir(tmp_path)
+    began = cumulus("serve", str(directory), "--detach", "--workers", "2")
+    try:
+        assert len(children(began["pid"])) == 2
+    finally:
+        assert cumulus("stop", str(directory)) == {"stopped": began["pid"]}
+    assert "a folder of somebody" not in Path(began["log"]).read_text()
+
+
 COUNTING = """import atexit, gc, os
 def tell():
     open(os.path.join(os.environ["COUNTED"], str(os.getpid())), "w").write(str(gc.get_freeze_count()))
