@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -163,17 +164,21 @@ class Floor:
         self.log = log
 
     def call(self, work: Callable[[], Any]) -> Any:
-        """Run it in the reactor's thread."""
-        done = threading.Event()
-        result: list[Any] = []
+        """Run it in the reactor's thread. Raises what it raises."""
+        done: Future[Any] = Future()
 
         def run() -> None:
-            result.append(work())
-            done.set()
+            try:
+                done.set_result(work())
+            except Exception as error:
+                done.set_exception(error)
 
         self.reactor.callFromThread(run)
-        assert done.wait(DEADLINE_S)
-        return result[0]
+        return done.result(DEADLINE_S)
+
+    def until_held_back(self) -> None:
+        """Until a body is not read any more, since its bytes are not taken."""
+        until(lambda: self.call(lambda: any(r.intake.paused for c in self.site.channels for r in c.requests)))
 
     def connect(self) -> Wire:
         """A raw connection."""

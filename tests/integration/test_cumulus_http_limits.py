@@ -156,7 +156,7 @@ def test_a_body_that_waits_for_us_is_not_slow() -> None:
         wire = running.connect().send(request("/b/k", "PUT", "Content-Length: 2000000"))
         sender = threading.Thread(target=wire.send, args=(bytes(2_000_000),))
         sender.start()
-        until(lambda: running.call(lambda: any(c.requests[0].intake.paused for c in running.site.channels)))
+        running.until_held_back()
         sweeps = running.site._checked
         until(lambda: running.site._checked > sweeps + 0.5)
         running.gateway.hold.set()

@@ -98,11 +98,14 @@ class Browser:
 
     @contextmanager
     def loading(self) -> Iterator[None]:
-        """Ends when the page that is asked for within has been loaded."""
+        """Ends when the page that is asked for within has been loaded and drawn once: a page takes the focus
+        where it wants it (autofocus) when it is first drawn, and a person acts on what can be seen."""
         before, end = self._loads, time.monotonic() + WAIT_S
         yield
         while self._loads == before:
             self._next(end)
+        drawn = "new Promise(done => requestAnimationFrame(() => setTimeout(done)))"
+        self.call("Runtime.evaluate", expression=drawn, awaitPromise=True)
 
     def goto(self, url: str) -> int:
         """Open a URL; the status of what came."""
