@@ -129,6 +129,7 @@ class _Up:
         """Start what is missing and return what `up` prints. Raises what hinders it; then nothing that
         was started here goes on."""
         place = self.place
+        cluster_run.let_go(place.path)
         have = {process.name: process for process in cluster_run.running(place.path)}
         self._ports(have)
         place.renew()

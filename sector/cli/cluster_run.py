@@ -45,11 +45,17 @@ class Process:
 
 def start_time(pid: int) -> int | None:
     """Kernel start time of a live process, None when it is gone or a zombie."""
+    state, started = _state(pid)
+    return None if state in "ZX" else started
+
+
+def _state(pid: int) -> tuple[str, int]:
+    """The kernel's letter for the state of a process's first thread, and when that began; X for none."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except (OSError, IndexError):
-        return None
-    return None if fields[0] in "ZX" else int(fields[19])
+        return "X", 0
+    return fields[0], int(fields[19])
 
 
 def running(directory: Path) -> list[Process]:
@@ -183,7 +189,7 @@ def start(directory: Path, name: str, arguments: list[str], ready: Readiness) ->
         log.parent.mkdir(mode=0o700, exist_ok=True)
         with log.open("ab") as out:
             popen = subprocess.Popen(
-                [sys.executable, "-m", "sector.cli.main", *arguments],
+                [sys.executable, "-P", "-m", "sector.cli.main", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
@@ -233,6 +239,19 @@ def _stop_group(group: list[Process]) -> list[dict[str, object]]:
     return report
 
 
+def let_go(directory: Path, timeout_s: float = KILL_S) -> None:
+    """Wait for processes of `directory` that have been killed and have not ended: while a thread of one is
+    left, so are its ports and its locks."""
+    with contextlib.ExitStack() as stack:
+        dying: dict[int, Process] = {}
+        for process in recalled(directory):
+            with contextlib.suppress(OSError):
+                descriptor = stack.enter_context(pidfd(process.pid))
+                if _state(process.pid) == ("Z", process.started):
+                    dying[descriptor] = process
+        _wait(dying, timeout_s)
+
+
 def _signal(processes: dict[int, Process], number: signal.Signals) -> None:
     for descriptor in processes:
         with contextlib.suppress(ProcessLookupError):
@@ -254,9 +273,18 @@ def _wait(processes: dict[int, Process], timeout_s: float) -> dict[int, Process]
 
 # what was started -----------------------------------------------------------------------------------
 def remember(directory: Path, processes: list[Process]) -> None:
-    """Keep names, pids and start times in DIR/up.json for people and tools."""
+    """Keep names, pids and start times in DIR/up.json for people, tools and `recalled`."""
     lines = [{"name": p.name, "pid": p.pid, "started": p.started} for p in processes]
     write_private(directory / "up.json", (json.dumps(lines, indent=2) + "\n").encode())
+
+
+def recalled(directory: Path) -> list[Process]:
+    """What DIR/up.json names; nothing when it cannot be read."""
+    try:
+        lines = json.loads((directory / "up.json").read_bytes())
+        return [Process(str(line["name"]), int(line["pid"]), int(line["started"])) for line in lines]
+    except (OSError, ValueError, TypeError, LookupError):
+        return []
 
 
 def free_ports(host: str, slaves: int) -> dict[str, dict[str, int]]:

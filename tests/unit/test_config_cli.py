@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -254,6 +255,44 @@ class TestProcesses:
         assert began is not None
         assert cluster_run.stop([Process("slave1", popen.pid, began - 1)]) == []
         assert popen.poll() is None
+
+    def test_one_whose_first_thread_has_ended_is_waited_for(
+        self, children: list[subprocess.Popen[bytes]], tmp_path: Path
+    ) -> None:
+        """So a killed process looks while its other threads are on their way out; its port is taken."""
+        code = (
+            "import ctypes, socket, threading, time\n"
+            "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+            "s.bind(('127.0.0.1', 0))\n"
+            "print('on', s.getsockname()[1], flush=True)\n"
+            "def rest():\n    time.sleep(1)\n    import os\n    os._exit(0)\n"
+            "threading.Thread(target=rest).start()\n"
+            "ctypes.CDLL(None).syscall(60 if __import__('os').uname().machine == 'x86_64' else 93, 0)\n"
+        )
+        popen = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+        children.append(popen)
+        began = cluster_run.start_time(popen.pid)
+        assert began is not None and popen.stdout is not None
+        port = int(popen.stdout.readline().split()[1])
+        deadline = time.monotonic() + 10
+        while cluster_run.start_time(popen.pid) is not None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        later = Process("master", os.getpid(), 1)  # its number has been given to another one
+        gone = Process("slave2", 2**22 - 1, 1)
+        cluster_run.remember(tmp_path, [Process("slave1", popen.pid, began), later, gone])
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as successor:
+            with pytest.raises(OSError, match="in use"):
+                successor.bind(("127.0.0.1", port))
+            cluster_run.let_go(tmp_path)
+            successor.bind(("127.0.0.1", port))
+        popen.stdout.close()
+
+    @pytest.mark.parametrize("text", ["", "[", "{}", '[{"name": "a"}]', '[{"name": "a", "pid": "x"}]', "[1]"])
+    def test_without_a_record_nothing_is_waited_for(self, tmp_path: Path, text: str) -> None:
+        assert cluster_run.recalled(tmp_path / "none") == []
+        (tmp_path / "up.json").write_text(text)
+        assert cluster_run.recalled(tmp_path) == []
+        cluster_run.let_go(tmp_path)
 
     def test_readiness_is_heard_and_an_early_end_is_told_with_its_own_words(
         self, children: list[subprocess.Popen[bytes]], tmp_path: Path
