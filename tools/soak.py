@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +45,7 @@ class Group:
     about: str
     goal: int
     slices: tuple[Slice, ...]
+    side_by_side: bool = False  # each slice is one program that needs a core and nothing else
 
 
 def _c_cases(unit: str, amount: int, scale: int, *names: str, counted: str = "") -> Slice:
@@ -151,11 +153,13 @@ GROUPS = {
             _c_cases("scenarios", 2000, 200, "udt_scenarios"),
             _c_cases("outages", 1000, 100, "udt_outages"),
         ),
+        side_by_side=True,
     ),
     "R2": Group(
         "GMP in virtual time against a model: at most once, no silent loss, deadlines, restarts",
         100_000_000,
         (_c_cases("messages", 0, 200, "gmp_scenarios", counted=r"^# (\d+) messages"),),
+        side_by_side=True,
     ),
     "R3": Group(
         "interoperation with libudt 4.11: roles, modes and networks, through a relay in real time",
@@ -179,16 +183,19 @@ GROUPS = {
         "fuzzing of every parser in C",
         100_000_000,
         tuple(_fuzz(name, 5_000_000) for name in _targets() if not _is_engine(name)),
+        side_by_side=True,
     ),
     "R4-python": Group(
         "fuzzing of every parser in Python",
         1_000_000,
         tuple(_fuzz_python(name) for name in _python_targets()),
+        side_by_side=True,
     ),
     "R4-engines": Group(
         "fuzzing of the protocol engines, alone and in pairs",
         1_000_000,
         tuple(_fuzz(name, 20_000) for name in _targets() if _is_engine(name)),
+        side_by_side=True,
     ),
     "R6-s3": Group(
         "power cuts under Cumulus, one process and two workers: trees that a crash may leave, recovered",
@@ -329,37 +336,76 @@ def due(group: Group, amounts: dict[str, int]) -> Iterator[Slice]:
     yield from sorted(open_slices, key=lambda one: amounts.get(one.unit, 0))
 
 
-def soak(name: str, minutes: float, first_seed: int) -> int:
-    """Slices of one group until the goal or the time is reached; exit status."""
-    group = GROUPS[name]
+class Progress:
+    """What is done of a group, kept in a file, and which slices are at work."""
+
+    def __init__(self, name: str, first_seed: int) -> None:
+        self.group, self.path = GROUPS[name], STATE / f"{name}.jsonl"
+        self.amounts, last = done(name)
+        self.seed = max(first_seed, last + STRIDE)
+        self.running: dict[Future[tuple[int, list[str], str]], tuple[Slice, int, float]] = {}
+
+    def next(self) -> Slice | None:
+        """The slice to begin now, if those at work do not reach the goal."""
+        expected = dict(self.amounts)
+        for one, _, _ in self.running.values():
+            expected[one.unit] = expected.get(one.unit, 0) + one.amount
+        return next(due(self.group, expected), None)
+
+    def begin(self, workers: ThreadPoolExecutor, one: Slice) -> None:
+        """Set it to work with the next seed."""
+        self.running[workers.submit(run_slice, one, self.seed)] = one, self.seed, time.monotonic()
+        self.seed += STRIDE
+
+    def finish(self) -> bool:
+        """Wait for one at least and write down what it did; False when one has failed."""
+        good = True
+        for future in wait(self.running, return_when=FIRST_COMPLETED).done:
+            one, seed, start = self.running.pop(future)
+            amount, said, failure = future.result()
+            if failure:
+                print(failure, flush=True)
+                good = False
+                continue
+            took = round(time.monotonic() - start, 1)
+            self.amounts[one.unit] = self.amounts.get(one.unit, 0) + amount
+            with self.path.open("a") as log:
+                entry = {"unit": one.unit, "seed": seed, "amount": amount, "seconds": took, "said": said}
+                log.write(json.dumps(entry) + "\n")
+            print(
+                f"seed {seed}: {amount:,} {one.unit} in {took} s, {self.amounts[one.unit]:,} in all",
+                flush=True,
+            )
+            for line in said:
+                print(f"    {line}", flush=True)
+        return good
+
+
+def soak(name: str, minutes: float, first_seed: int, jobs: int = 1) -> int:
+    """Slices of one group, `jobs` at a time, until the goal or the time is reached; exit status."""
     STATE.mkdir(parents=True, exist_ok=True)
     for target in [*_targets(), *_python_targets()]:
         (ROOT / "csrc/build/corpus" / target).mkdir(parents=True, exist_ok=True)
-    amounts, last = done(name)
-    seed = max(first_seed, last + STRIDE)
-    print(f"soak {name}: {group.about}; goal {group.goal:,} each, so far {amounts or 'nothing'}", flush=True)
-    end = time.monotonic() + minutes * 60
-    while time.monotonic() < end:
-        one = next(due(group, amounts), None)
-        if one is None:
-            break
-        start = time.monotonic()
-        amount, said, failure = run_slice(one, seed)
-        if failure:
-            print(failure, flush=True)
-            return 1
-        took = round(time.monotonic() - start, 1)
-        amounts[one.unit] = amounts.get(one.unit, 0) + amount
-        with (STATE / f"{name}.jsonl").open("a") as log:
-            entry = {"unit": one.unit, "seed": seed, "amount": amount, "seconds": took, "said": said}
-            log.write(json.dumps(entry) + "\n")
-        print(f"seed {seed}: {amount:,} {one.unit} in {took} s, {amounts[one.unit]:,} in all", flush=True)
-        for line in said:
-            print(f"    {line}", flush=True)
-        seed += STRIDE
-    left = {one.unit: group.goal - amounts.get(one.unit, 0) for one in due(group, amounts)}
-    print(f"soak {name}: " + (f"time is up, left: {left}" if left else "complete, 0 failures"), flush=True)
-    return 0
+    progress = Progress(name, first_seed)
+    group = progress.group
+    so_far = progress.amounts or "nothing"
+    print(f"soak {name}: {group.about}; goal {group.goal:,} each, so far {so_far}", flush=True)
+    end, good = time.monotonic() + minutes * 60, True
+    with ThreadPoolExecutor(jobs) as workers:
+        while good or progress.running:
+            while (
+                good and len(progress.running) < jobs and time.monotonic() < end and (one := progress.next())
+            ):
+                progress.begin(workers, one)
+            if not progress.running:
+                break
+            good = progress.finish() and good
+    left = {one.unit: group.goal - progress.amounts.get(one.unit, 0) for one in due(group, progress.amounts)}
+    if good:
+        print(
+            f"soak {name}: " + (f"time is up, left: {left}" if left else "complete, 0 failures"), flush=True
+        )
+    return 0 if good else 1
 
 
 def main() -> int:
@@ -369,10 +415,14 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=80, help="stop after the slice that passes this")
     parser.add_argument("--seed", type=int, default=1_000_000, help="of the first slice")
     parser.add_argument("--fresh", action="store_true", help="forget what was done before")
+    parser.add_argument(
+        "--jobs", type=int, help="slices at a time; default: one a core where they need nothing else, or 1"
+    )
     options = parser.parse_args()
+    jobs = options.jobs or ((os.cpu_count() or 1) if GROUPS[options.group].side_by_side else 1)
     if options.fresh:
         (STATE / f"{options.group}.jsonl").unlink(missing_ok=True)
-    return soak(options.group, options.minutes, options.seed)
+    return soak(options.group, options.minutes, options.seed, max(1, jobs))
 
 
 if __name__ == "__main__":

@@ -76,3 +76,25 @@ def test_a_slice_that_fails_is_not_counted_and_says_how_it_is_repeated(
     assert "broken" in out
     assert "soak: seed 50000 failed: SEED=50000 sh -c 'echo broken; exit 3'" in out
     assert not (state / "G.jsonl").exists()
+
+
+def test_slices_side_by_side_reach_the_goal_and_no_more(
+    state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each waits for the other to have begun; of four workers only the two that are needed get work."""
+    meet = f"touch {state}/$SEED; for i in $(seq 200); do [ $(ls {state} | grep -c 0000) = 2 ] && exit 0; "
+    group(monkeypatch, meet + "sleep 0.05; done; exit 1")
+    assert soak.soak("G", 1, 10_000, jobs=4) == 0
+    assert "complete, 0 failures" in capsys.readouterr().out
+    assert sorted(path.name for path in state.iterdir() if path.name != "G.jsonl") == ["10000", "20000"]
+
+
+def test_when_one_fails_the_others_end_and_count(
+    state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    group(monkeypatch, "[ $SEED = 10000 ] && exit 3; sleep 0.3")
+    assert soak.soak("G", 1, 10_000, jobs=2) == 1
+    out = capsys.readouterr().out
+    assert "soak: seed 10000 failed" in out and "complete" not in out and "time is up" not in out
+    (entry,) = [json.loads(line) for line in (state / "G.jsonl").read_text().splitlines()]
+    assert (entry["seed"], entry["amount"]) == (20_000, 5)
