@@ -273,3 +273,34 @@ def test_md5_of_bodies_that_wait_goes_on_side_by_side(monkeypatch: pytest.Monkey
     assert [one.digest() for one in sums] == [
         hashlib.md5(bytes([number]) * 1000 + b"endmore").digest() for number in range(10)
     ]
+
+
+def test_a_failure_of_several_bodies_together_reaches_each_and_none_after(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """None of them is published with a sum that may be wrong; the thread serves those that come later."""
+    left = [MemoryError("no room")]
+
+    def fail_once(streams: Any) -> None:
+        if left:
+            raise left.pop()
+        update_together(streams)
+
+    def wait(_: Any) -> None:
+        go.wait(20)
+
+    monkeypatch.setattr(hashing, "update_together", fail_once)
+    threads, go, later = Hashing(1), threading.Event(), Md5()
+    busy, lines = threads.line(wait), [threads.line(Md5()) for _ in range(3)]
+    busy.put([memoryview(b"x")])
+    for line in lines:
+        line.put([memoryview(b"data")])
+    go.set()
+    for line in lines:
+        with pytest.raises(MemoryError, match="no room"):
+            line.wait()
+    after = threads.line(later)
+    after.put([memoryview(b"data")])
+    after.wait()
+    threads.shutdown()
+    assert later.digest() == hashlib.md5(b"data").digest()
