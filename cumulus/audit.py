@@ -6,6 +6,7 @@ Fields: `time` (UTC), `who` (the user of the page, or the account of the machine
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pwd
 from datetime import UTC, datetime
@@ -46,6 +47,7 @@ def note(path: Path, who: str, at: str, what: str) -> None:
     try:
         fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
+            fcntl.flock(fd, fcntl.LOCK_EX)  # commands and the page; until it is closed
             size = os.fstat(fd).st_size
             if size and os.pread(fd, 1, size - 1) != b"\n":
                 data = b"\n" + data
