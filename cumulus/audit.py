@@ -6,7 +6,6 @@ Fields: `time` (UTC), `who` (the user of the page, or the account of the machine
 
 from __future__ import annotations
 
-import fcntl
 import os
 import pwd
 from datetime import UTC, datetime
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from cumulus.common_file import locked
 from sector.errors import LocalIO
 
 COMMAND = "command"
@@ -47,12 +47,12 @@ def note(path: Path, who: str, at: str, what: str) -> None:
     try:
         fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)  # commands and the page; until it is closed
-            size = os.fstat(fd).st_size
-            if size and os.pread(fd, 1, size - 1) != b"\n":
-                data = b"\n" + data
-            while data:
-                data = data[os.write(fd, data) :]
+            with locked(fd):
+                size = os.fstat(fd).st_size
+                if size and os.pread(fd, 1, size - 1) != b"\n":
+                    data = b"\n" + data
+                while data:
+                    data = data[os.write(fd, data) :]
         finally:
             os.close(fd)
     except OSError as bad:

@@ -1,21 +1,17 @@
 """The access log: one JSON object a line for each request, written in batches by a thread of the pool.
 
-All workers add to one file. A write may be cut (a full disk), so each holds the file's lock (flock(2)) until
-its last line is whole.
+All workers add to one file (`cumulus.common_file`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
-import stat
-import time
 from typing import Any, Final
 
 import msgspec
 from twisted.logger import Logger
 
+from cumulus.common_file import append
 from cumulus.http.metrics import Metrics
 from cumulus.http.pool import Failed, Pool
 
@@ -23,7 +19,6 @@ log = Logger()
 
 WAITING_MAX: Final = 20_000  # lines; what comes when so many wait is counted and dropped
 FLUSH_S: Final = 0.2
-LOCK_S: Final = 0.5  # a stranger who holds the lock for longer is not waited for
 
 
 class Record(msgspec.Struct, omit_defaults=True):
@@ -46,38 +41,6 @@ class Record(msgspec.Struct, omit_defaults=True):
     operation: str = ""
     error: str = ""
     agent: str = ""
-
-
-def append(fd: int, lines: bytes) -> None:
-    """Add whole lines to a file opened for appending, which other processes add to as well. Raises `OSError`;
-    a line that was cut by it is taken away again."""
-    _lock(fd)
-    try:
-        before, done = os.fstat(fd), 0
-        try:
-            while done < len(lines):
-                done += os.write(fd, memoryview(lines)[done:])
-        except OSError:
-            whole = lines.rfind(b"\n", 0, done) + 1
-            if stat.S_ISREG(before.st_mode) and os.fstat(fd).st_size == before.st_size + done:
-                os.ftruncate(fd, before.st_size + whole)
-            raise
-    finally:
-        with contextlib.suppress(OSError):
-            fcntl.flock(fd, fcntl.LOCK_UN)
-
-
-def _lock(fd: int) -> None:
-    """Where there are no locks (some file systems of a network), none is held."""
-    end = time.monotonic() + LOCK_S
-    while time.monotonic() < end:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            time.sleep(0.005)
-        except OSError:
-            return
 
 
 class AccessLog:

@@ -245,7 +245,7 @@ def let_go(directory: Path, timeout_s: float = KILL_S) -> None:
     with contextlib.ExitStack() as stack:
         dying: dict[int, Process] = {}
         for process in recalled(directory):
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, OverflowError):  # a record that is damaged
                 descriptor = stack.enter_context(pidfd(process.pid))
                 if _state(process.pid) == ("Z", process.started):
                     dying[descriptor] = process

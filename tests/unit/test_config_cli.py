@@ -294,6 +294,10 @@ class TestProcesses:
         assert cluster_run.recalled(tmp_path) == []
         cluster_run.let_go(tmp_path)
 
+    def test_a_record_with_impossible_numbers_is_no_process(self, tmp_path: Path) -> None:
+        cluster_run.remember(tmp_path, [Process("slave1", pid, 1) for pid in (-1, 0, 2**70)])
+        cluster_run.let_go(tmp_path)
+
     def test_readiness_is_heard_and_an_early_end_is_told_with_its_own_words(
         self, children: list[subprocess.Popen[bytes]], tmp_path: Path
     ) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from cumulus.http import access_log
-from cumulus.http.access_log import append
+from cumulus import common_file
+from cumulus.common_file import append
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_what_is_not_ours_alone_is_not_cut(
 def test_a_stranger_who_keeps_the_lock_is_waited_for_a_moment(
     file: Path, two: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(access_log, "LOCK_S", 0.05)
+    monkeypatch.setattr(common_file, "LOCK_S", 0.05)
     fcntl.flock(two[1], fcntl.LOCK_EX)
     append(two[0], b"line\n")
     assert file.read_bytes() == b"first\nline\n"
