@@ -159,6 +159,83 @@ def test_only_directories_of_ours_are_pruned(store: PosixStore, tree: Path) -> N
     assert not (tree / "theirs/ours").exists()
 
 
+def test_removals_at_once_leave_no_directory_behind(store: PosixStore, tree: Path) -> None:
+    """Each thread sees the directories of the others still there now and then; the last removes them. As
+    `rclone purge` does before it removes the bucket."""
+    names = ["t/sub/small", "t/large", "t/sub/more"]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for _ in range(500):
+            for name in names:
+                put(store, name)
+            ready = threading.Barrier(len(names))
+
+            def remove(name: str, ready: threading.Barrier = ready) -> None:
+                ready.wait(10)
+                store.delete("b", name)
+
+            threads = [threading.Thread(target=remove, args=(name,)) for name in names]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(20)
+            assert os.listdir(tree) == [".cumulus"]
+    finally:
+        sys.setswitchinterval(before)
+    store.delete_bucket("b")
+
+
+def test_a_directory_filled_and_emptied_while_it_is_removed_goes(tmp_path: Path) -> None:
+    """The removal of `t` finds a new object in it; whoever removes that one meets the lock and leaves `t` to
+    the first."""
+
+    class Filled(Files):
+        times = 0
+
+        def remove_dir(self, directory: int, name: str) -> None:
+            self.times += name == "t"
+            if name == "t" and self.times == 1:
+                put(store, "t/late")
+                with pytest.raises(OSError, match="not empty"):
+                    super().remove_dir(directory, name)
+                store.delete("b", "t/late")
+                raise OSError(errno.ENOTEMPTY, "not empty")
+            super().remove_dir(directory, name)
+
+    files = Filled()
+    store = PosixStore(str(tmp_path / "store"), fsync=False, files=files)
+    store.create_bucket("b")
+    put(store, "t/first")
+    store.delete("b", "t/first")
+    assert not (tmp_path / "store/data/b/t").exists()
+    assert files.times == 2
+    store.close()
+
+
+def test_empty_directories_of_ours_do_not_keep_a_bucket(store: PosixStore, tree: Path) -> None:
+    """Left by a process that ended before it could remove them; one of people does keep it."""
+
+    class Ended(Files):
+        def remove_dir(self, directory: int, name: str) -> None:
+            raise OSError(errno.EINTR, "ended here")
+
+    ended = PosixStore(str(tree.parent.parent), files=Ended())
+    for name in ("a/b/c/one", "a/two", "theirs/ours/three"):
+        put(ended, name)
+        ended.delete("b", name)
+    ended.close()
+    (tree / "theirs/people").mkdir()
+    assert (tree / "a/b/c").is_dir()
+    assert listed(store) == []
+    with pytest.raises(NotEmptyStore):
+        store.delete_bucket("b")
+    assert os.listdir(tree / "theirs") == ["people"]
+    (tree / "theirs/people").rmdir()
+    store.delete_bucket("b")
+    assert not tree.exists()
+
+
 def test_the_store_has_names_that_are_no_keys(store: PosixStore) -> None:
     """Its drafts and sidecars cannot be reached."""
     for name in (".cumulus", ".cumulus/tmp/x", ".cumulus/meta/x"):

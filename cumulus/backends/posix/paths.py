@@ -31,6 +31,7 @@ PRIVATE: Final = ("tmp", "meta")  # below INTERNAL: ours alone, no names there
 _STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MARK: Final = b"d"
 MARK: Final = "dir-"  # begins the names of such files
+_ATTEMPTS: Final = 20  # against others who make and remove the same directory
 NO_XATTR: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.E2BIG, errno.ENOSPC, errno.ERANGE)
 
 
@@ -171,7 +172,7 @@ def make_parent(root: Root, segments: Sequence[str], files: Files) -> Directory:
 
 
 def _enter(root: Root, fd: int, path: Sequence[str], files: Files) -> int:
-    for _ in range(20):  # another's removal may take away what was just made
+    for _ in range(_ATTEMPTS):  # another's removal may take away what was just made
         try:
             return os.open(path[-1], _STEP, dir_fd=fd)
         except FileNotFoundError:
@@ -239,26 +240,45 @@ def meta_file(name: str, inode: int) -> str:
 
 
 def _remove_unmarked(root: Root, above: int, path: Sequence[str], files: Files) -> bool:
-    """Remove a directory of ours if it is empty and no object. Raises `OSError`."""
+    """Remove a directory of ours if it is empty and no object. Raises `OSError`.
+
+    Only who has seen it empty takes the lock, and who finds it filled all the same looks again: so whoever
+    empties it either gets the lock or leaves it to one who is about to remove it."""
     if not _is_ours(root, above, path):
         return False
     made = _readable(above, path[-1])
     try:
-        try:
-            fcntl.flock(made, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False  # somebody is about to mark it
-        except OSError:
-            pass  # a file system that locks no directories
-        inode = os.fstat(made).st_ino
-        if _has_mark(root, made, "/".join(path) + "/", inode):
-            return False
-        files.remove_dir(above, path[-1])
-        with contextlib.suppress(FileNotFoundError):
-            files.unlink(root.meta, _mark_name(path, inode))
+        for _ in range(_ATTEMPTS):
+            if not _is_empty(made):
+                return False
+            try:
+                fcntl.flock(made, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False  # somebody is about to mark it or to remove it
+            except OSError:
+                pass  # a file system that locks no directories
+            inode = os.fstat(made).st_ino
+            if _has_mark(root, made, "/".join(path) + "/", inode):
+                return False
+            try:
+                files.remove_dir(above, path[-1])
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                with contextlib.suppress(OSError):
+                    fcntl.flock(made, fcntl.LOCK_UN)
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                files.unlink(root.meta, _mark_name(path, inode))
+            return True
     finally:
         os.close(made)
-    return True
+    return False
+
+
+def _is_empty(fd: int) -> bool:
+    with os.scandir(fd) as entries:
+        return next(entries, None) is None
 
 
 def _has_mark(root: Root, fd: int, name: str, inode: int) -> bool:
@@ -282,8 +302,21 @@ def prune(root: Root, segments: Sequence[str], files: Files) -> None:
                     return
         except FileNotFoundError:
             continue  # never made, or gone already
-        except OSError:  # not empty; and a directory too many harms nobody
+        except OSError:  # a directory too many harms nobody
             return
+
+
+def sweep(root: Root, files: Files) -> None:
+    """Remove all directories of ours that are empty and no objects, in the whole bucket: what is left where
+    somebody ended between making or emptying a directory and removing it."""
+    for where, names, _, fd in os.fwalk(".", topdown=False, dir_fd=root.fd):
+        above = where.split("/")[1:]  # "." is the bucket's own
+        for name in names:
+            path = [*above, name]
+            if path[0] == INTERNAL:
+                continue
+            with contextlib.suppress(OSError, UnicodeEncodeError):  # not ours, or not to be removed
+                _remove_unmarked(root, fd, path, files)
 
 
 def sync_path(root: Root, segments: Sequence[str], files: Files) -> None:

@@ -96,6 +96,7 @@ class PosixStore(FileStore):
 
     def _clear(self, root: Root) -> None:
         """Remove what is internal, and empty directories of ours. Raises `OSError`."""
+        paths.sweep(root, self._files)
         own = root.path.startswith(os.path.join(self._buckets.data, ""))
         with os.scandir(root.path) as entries:
             left = [entry.name for entry in entries if entry.name != INTERNAL]
