@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from posix_disk import Faulty
 
+from cumulus.backends.posix import journal
 from cumulus.backends.posix.errors import TABLE, storage_error
 from cumulus.backends.posix.store import PosixStore
 from cumulus.storage.api import (
@@ -222,6 +223,20 @@ def test_a_checkpoint_that_fails_keeps_the_journal(store: PosixStore, disk: Faul
     again.recovered()
     assert os.listdir(tmp_path / "store/journal") == []
     again.close()
+
+
+def test_many_changes_make_a_checkpoint_due(
+    store: PosixStore, disk: Faulty, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writers wait while the disk has to write what the journal covers, so that must not become much."""
+    monkeypatch.setattr(journal, "MAX_CHANGES", 10)
+    synced = threading.Event()
+    disk.before = lambda name: synced.set() if name == "sync_all" else None
+    for number in range(8):
+        put(store, f"k{number}", b"x")
+    assert not synced.wait(0.3)  # with "a" these are nine
+    put(store, "k8", b"x")
+    assert synced.wait(5)
 
 
 def test_sixteen_writers_share_syncs(store: PosixStore, disk: Faulty) -> None:

@@ -30,7 +30,8 @@ from cumulus.storage.api import StorageError, Unavailable
 
 SUFFIX: Final = ".journal"
 _log: Final = logging.getLogger(__name__)
-MAX_BYTES: Final = 64 << 20  # a checkpoint is due when a journal is as long as this
+MAX_CHANGES: Final = 1000  # a checkpoint is due after so many: writers wait while it syncs what they changed
+MAX_BYTES: Final = 64 << 20  # or when a journal is as long as this
 MAX_AGE_S: Final = 10.0  # or its first record as old as this
 
 
@@ -41,10 +42,15 @@ class Generation:
         self.name = name
         self.fd = fd
         self.size = size  # bytes that are whole batches
+        self.changes = 0
         self.opened = time.monotonic()
         self.under_way = 0  # changes in it that are not done on the plain files yet
         self.roots: set[Root] = set()
         self.removals: list[bytes] = []  # frames
+
+    def full(self) -> bool:
+        """A checkpoint is due, however young it is."""
+        return self.changes >= MAX_CHANGES or self.size >= MAX_BYTES
 
 
 class Carried(NamedTuple):
@@ -172,11 +178,12 @@ class Journal:
             raise
         generation.size += len(data)
         with self._lock:
+            generation.changes += len(batch.frames)
             generation.under_way += len(batch.frames)
             generation.roots.update(batch.roots)
             generation.removals += batch.removals
             batch.generation = generation
-            if generation.size >= MAX_BYTES:
+            if generation.full():
                 self._wake.notify_all()
 
     def _cut(self, generation: Generation) -> None:
@@ -293,7 +300,7 @@ class Journal:
             return 0.0
         if not self._generation:
             return math.inf
-        if self._generation.size >= MAX_BYTES:
+        if self._generation.full():
             return 0.0
         return self._generation.opened + MAX_AGE_S - time.monotonic()
 
