@@ -30,9 +30,11 @@ MB = 1_000_000
 
 
 def spread(folder: Path) -> None:
-    """Have ext4 put the directories in this one far from each other, as if each had a disk of its own. Without a
-    journal it looks again at each inode that was freed in the last minutes when it makes a file near by, so one
-    server would pay for what another has just removed."""
+    """Have ext4 put the directories in this one far from each other, as if each had a disk of its own.
+
+    Without a journal it looks again at each inode freed in the last minutes when it makes a file near by, so
+    one server would pay for what another has just removed.
+    """
     get_flags, set_flags, top_directory = 0x80086601, 0x40086602, 0x00020000  # ioctl_iflags(2), <linux/fs.h>
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
