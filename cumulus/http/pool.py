@@ -91,8 +91,9 @@ class Pool:
                 outcome = work()
             except BaseException as error:
                 outcome = Failed(error)
+            del job, work  # what it held, a buffer of an upload maybe, goes before anybody hears of the end
             self._hand_back_thd(done, outcome)
-            del job, work, done, outcome
+            del done, outcome
 
     def _hand_back_thd(self, done: Done, outcome: Any) -> None:
         with self._lock:

@@ -52,20 +52,32 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         with pytest.raises(ClientError, match="503"):
             client(point).head_bucket(Bucket="box")
         hosts.write_text(one.url + "\n")
-        until(lambda: _reached(point), "the server is not reached")
+        until(Reached(point), "the server is not reached")
         yield point, [one, two], hosts
         for server in (point, one, two):
             assert server.secret not in server.log() + (server.directory / "access.log").read_text()
 
 
-def _reached(point: Server) -> bool:
-    """By each of the two workers."""
-    try:
-        for _ in range(8):
-            client(point).list_buckets()
-    except ClientError:
-        return False
-    return True
+class Reached:
+    """Which workers of the proxy have reached the server; each has its own idea of the file of servers. One
+    worker may take most connections, so several are open at a time."""
+
+    def __init__(self, point: Server) -> None:
+        self._point = point
+        self._workers: set[str] = set()
+
+    def __call__(self) -> bool:
+        """Each of the two."""
+        with ThreadPoolExecutor(8) as threads:
+            self._workers.update(threads.map(self._worker, range(8)))
+        return len(self._workers - {""}) == 2
+
+    def _worker(self, _number: int) -> str:
+        try:
+            answer = client(self._point).list_buckets()
+        except ClientError:
+            return ""
+        return str(answer["ResponseMetadata"]["HTTPHeaders"]["x-amz-id-2"])
 
 
 def client(server: Server, **settings: Any) -> Any:
