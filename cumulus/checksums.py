@@ -2,8 +2,9 @@
 
 Names are S3's in lower case: crc32, crc32c, crc64nvme, sha1, sha256; md5 is there for ETags. A CRC's digest
 is big-endian, in documents and headers all are base64. CRC-32 comes from `isal` (20 times as fast as zlib's),
-CRC-32C and CRC-64/NVME from `awscrt`, MD5 from the C core, SHA-1 and SHA-256 from Python's own library. None
-holds the interpreter's lock while it works on a large buffer.
+CRC-32C and CRC-64/NVME from `awscrt`, MD5 from the C core, with SHA-256 of the same bytes where the processor
+makes both in the time of one; SHA-1, and SHA-256 otherwise, from Python's own library. None holds the
+interpreter's lock while it works on a large buffer.
 Source: Amazon S3 user guide, "Checking object integrity"; zlib, `crc32_combine` for the idea of `combine`.
 """
 
@@ -18,7 +19,7 @@ from functools import lru_cache
 from typing import Final, Protocol
 
 from cumulus.errors import S3Error
-from sector._udt.md5 import Md5
+from sector._udt.md5 import WITH_SHA256, Md5
 
 Data = bytes | memoryview
 
@@ -94,26 +95,37 @@ def _new(name: str) -> _Hash:
 class Hasher:
     """Several checksums of one stream of bytes. Raises `ValueError` for an unknown name."""
 
-    __slots__ = ("_hashes",)
+    __slots__ = ("_digests", "_hashes")
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._hashes = {name: _new(name) for name in names}
+        wanted = list(dict.fromkeys(names))
+        self._hashes: list[_Hash] = []
+        self._digests: dict[str, Callable[[], bytes]] = {}
+        if WITH_SHA256 and {"md5", "sha256"} <= set(wanted):
+            both = Md5(sha256=True)
+            self._hashes.append(both)
+            self._digests = {"md5": both.digest, "sha256": both.sha256}
+        for name in wanted:
+            if name not in self._digests:
+                made = _new(name)
+                self._hashes.append(made)
+                self._digests[name] = made.digest
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The algorithms, in the order given."""
-        return tuple(self._hashes)
+    def names(self) -> frozenset[str]:
+        """The algorithms."""
+        return frozenset(self._digests)
 
     def update(self, data: Data) -> None:
         """Take in the next bytes; nothing is kept of them."""
-        for entry in self._hashes.values():
+        for entry in self._hashes:
             entry.update(data)
 
     def apart(self) -> list[Part]:
         """What `update` does, as parts that threads may do beside each other, each with all bytes in their
         order. MD5, the slowest, is alone, and as itself: those of several bodies can go on together."""
-        md5 = [entry for entry in self._hashes.values() if isinstance(entry, Md5)]
-        others = [entry for entry in self._hashes.values() if not isinstance(entry, Md5)]
+        md5 = [entry for entry in self._hashes if isinstance(entry, Md5)]
+        others = [entry for entry in self._hashes if not isinstance(entry, Md5)]
 
         def update_others(data: Data) -> None:
             for entry in others:
@@ -123,7 +135,7 @@ class Hasher:
 
     def digest(self, name: str) -> bytes:
         """Of all bytes so far. Raises `KeyError` if `name` was not asked for at the beginning."""
-        return self._hashes[name].digest()
+        return self._digests[name]()
 
     def base64(self, name: str) -> str:
         """As headers and documents carry it."""

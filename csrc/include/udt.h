@@ -258,13 +258,16 @@ int udt_xfer_free(udt_ctx *ctx, int32_t xfer);
 /* CRC32C and file digest, for verifying data at rest with the same definition. */
 uint32_t udt_crc32c(uint32_t crc, const uint8_t *buf, size_t len);
 
-/* MD5 of streams, for the ETags of S3 (RFC 1321). Several lines advance side by side in one call,
- * in less time than one after the other; no sum may be in two of them. Lines and spans are used up.
+/* MD5 of streams, for the ETags of S3 (RFC 1321), with or without their SHA-256. Several lines
+ * advance side by side in one call, in less time than one after the other; no sum may be in two of
+ * them. Lines and spans are used up.
  */
 typedef struct udt_md5 {
     uint32_t h[4];
     uint64_t size; /* bytes so far */
     uint8_t rest[64];
+    uint32_t sha256[8];
+    uint8_t with_sha256;
 } udt_md5;
 typedef struct udt_span {
     const uint8_t *data;
@@ -279,5 +282,10 @@ void udt_md5_init(udt_md5 *m);
 void udt_md5_update(udt_md5 *m, const uint8_t *data, size_t len);
 void udt_md5_update_lines(udt_md5_line *lines, size_t count);
 void udt_md5_digest(const udt_md5 *m, uint8_t out[16]); /* the stream may go on */
+/* SHA-256 of the same bytes in about the time of MD5, on processors with the SHA extensions. The
+ * first says whether this is one; init gives -1, and a sum without SHA-256, if it is not. */
+int udt_md5_sha256_there(void);
+int udt_md5_sha256_init(udt_md5 *m);
+void udt_md5_sha256_digest(const udt_md5 *m, uint8_t out[32]); /* of one with SHA-256 */
 
 #endif

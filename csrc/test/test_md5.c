@@ -22,6 +22,20 @@ static bool is_md5(const udt_md5 *m, const uint8_t *data, size_t len)
     return EVP_Digest(data, len, want, &n, EVP_md5(), NULL) && n == 16 && !memcmp(got, want, 16);
 }
 
+static bool is_sha256(const udt_md5 *m, const uint8_t *data, size_t len)
+{
+    uint8_t want[32], got[32];
+    unsigned n = 0;
+    udt_md5_sha256_digest(m, got);
+    return EVP_Digest(data, len, want, &n, EVP_sha256(), NULL) && n == 32 && !memcmp(got, want, 32);
+}
+
+/* Both sums where there are both. */
+static bool is_right(const udt_md5 *m, const uint8_t *data, size_t len)
+{
+    return is_md5(m, data, len) && (!m->with_sha256 || is_sha256(m, data, len));
+}
+
 TEST(md5_published_vectors)
 {
     static const struct {
@@ -59,7 +73,26 @@ TEST(md5_all_lengths_and_splits_are_as_libcrypto_has_them)
     }
 }
 
-/* 0 to 11 lines of 0 to 5 spans each, several calls: each sum as if it were alone. */
+/* Where the processor cannot, it is refused, and what was begun is MD5 alone. */
+TEST(md5_with_sha256_all_lengths_and_splits_are_as_libcrypto_has_them)
+{
+    uint64_t s = test_seed;
+    for (size_t i = 0; i < BYTES; i++)
+        bytes[0][i] = (uint8_t)draw(&s);
+    for (size_t len = 0; len < 2000; len += len < 300 ? 1 : 37) {
+        size_t cut = len ? draw(&s) % len : 0;
+        udt_md5 m;
+        CHECK_INT(udt_md5_sha256_init(&m), udt_md5_sha256_there() ? 0 : -1);
+        CHECK_INT(m.with_sha256, udt_md5_sha256_there());
+        udt_md5_update(&m, bytes[0] + 3, cut);
+        CHECK(is_right(&m, bytes[0] + 3, cut));
+        udt_md5_update(&m, bytes[0] + 3 + cut, len - cut);
+        CHECK(is_right(&m, bytes[0] + 3, len));
+    }
+}
+
+/* 0 to 11 lines of 0 to 5 spans each, with SHA-256 and without, several calls: each sum as if it
+ * were alone. */
 TEST(md5_lines_side_by_side_are_as_alone)
 {
     uint64_t s = test_seed;
@@ -69,22 +102,26 @@ TEST(md5_lines_side_by_side_are_as_alone)
         size_t count = draw(&s) % (STREAMS + 1), at[STREAMS] = {0};
         udt_md5 sums[STREAMS];
         for (size_t i = 0; i < count; i++)
-            udt_md5_init(&sums[i]);
+            if (draw(&s) % 3 == 0)
+                udt_md5_init(&sums[i]);
+            else
+                udt_md5_sha256_init(&sums[i]);
         for (int call = 0; call < 3; call++) {
             udt_md5_line lines[STREAMS];
             udt_span spans[STREAMS][5];
             for (size_t i = 0; i < count; i++) {
                 lines[i] = (udt_md5_line){&sums[i], spans[i], draw(&s) % 6};
                 for (size_t k = 0; k < lines[i].count; k++) {
-                    size_t most = draw(&s) % 4 ? 70 : 600;
-                    spans[i][k] = (udt_span){bytes[i] + at[i], draw(&s) % most};
+                    static const size_t most[] = {70, 70, 600, 5000};
+                    size_t left = BYTES - at[i] + 1, n = draw(&s) % most[draw(&s) % 4];
+                    spans[i][k] = (udt_span){bytes[i] + at[i], n < left ? n : n % left};
                     at[i] += spans[i][k].len;
                 }
             }
             udt_md5_update_lines(lines, count);
         }
         for (size_t i = 0; i < count; i++)
-            CHECK(is_md5(&sums[i], bytes[i], at[i]));
+            CHECK(is_right(&sums[i], bytes[i], at[i]));
     }
 }
 

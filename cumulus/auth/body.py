@@ -3,6 +3,7 @@
 A `BodyRule` comes out of authentication and says what the body has to be; its decoder takes the bytes that
 came and gives those of the object, as slices of the same buffers. Each chunk's signature is compared when
 the chunk is complete, after its data has been given out: whoever stores it publishes after `finish` only.
+The hash of a plain body is made by whoever takes its bytes, beside the other sums, and compared here.
 Source: Amazon S3 API reference, "Signature calculations: transferring payload in multiple chunks", and
 "including trailing headers".
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,20 +28,21 @@ _HEAD: Final = re.compile(rb"([0-9a-fA-F]{1,16})(?:;chunk-signature=([0-9a-f]{64
 _TRAILER: Final = re.compile(r"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([\x20-\x7e\t]*)")
 _SIGNATURE: Final = "x-amz-trailer-signature"
 
+Digest = Callable[[str], bytes]
+"""A sum of all bytes that a decoder gave, by its algorithm; those of `BodyRule.hashes` at least."""
+
 
 class BodyDecoder(ABC):
-    """One body. `decoded_length` is the object's size where the request says it; `sha256` is the hash of all
-    that `feed` gave, after `finish`, if it was computed."""
+    """One body. `decoded_length` is the object's size where the request says it."""
 
     decoded_length: int | None
-    sha256: bytes | None = None
 
     @abstractmethod
     def feed(self, data: memoryview) -> list[memoryview]:
         """The object's bytes among `data`, as slices of it. Raises `S3Error`; the body is refused then."""
 
     @abstractmethod
-    def finish(self) -> dict[str, str]:
+    def finish(self, digest: Digest) -> dict[str, str]:
         """The body is complete. Returns the headers that came after it, names in lower case. Raises `S3Error`
         IncompleteBody, XAmzContentSHA256Mismatch, MalformedTrailerError."""
 
@@ -57,6 +60,11 @@ class BodyRule:
     trailers: tuple[str, ...] = ()
     decoded_length: int | None = None
 
+    @property
+    def hashes(self) -> tuple[str, ...]:
+        """Algorithms that have to run over what the decoder gives, for its `finish`."""
+        return () if self.sha256 is None else ("sha256",)
+
     def decoder(self, length: int | None) -> BodyDecoder:
         """For one body of `length` bytes as it stands on the wire, None if that was not declared."""
         return _Framed(self, length) if self.framed else _Plain(self, length)
@@ -67,29 +75,24 @@ class _Plain(BodyDecoder):
 
     def __init__(self, rule: BodyRule, length: int | None) -> None:
         self.decoded_length = length
-        self._expected = rule.sha256
-        self._hash = hashlib.sha256() if rule.sha256 is not None else None
+        self._promised = rule.sha256
         self._size = 0
 
     def feed(self, data: memoryview) -> list[memoryview]:
         self._size += len(data)
-        if self._hash is not None:
-            self._hash.update(data)
         return [data]
 
-    def finish(self) -> dict[str, str]:
+    def finish(self, digest: Digest) -> dict[str, str]:
         if self.decoded_length is not None and self._size != self.decoded_length:
             raise _incomplete(f"{self._size} of {self.decoded_length} bytes came.")
-        if self._hash is not None and self._expected is not None:
-            self.sha256 = self._hash.digest()
-            if self.sha256 != self._expected:
-                raise S3Error(
-                    "XAmzContentSHA256Mismatch",
-                    fields={
-                        "ClientComputedContentSHA256": self._expected.hex(),
-                        "S3ComputedContentSHA256": self.sha256.hex(),
-                    },
-                )
+        if self._promised is not None and (computed := digest("sha256")) != self._promised:
+            raise S3Error(
+                "XAmzContentSHA256Mismatch",
+                fields={
+                    "ClientComputedContentSHA256": self._promised.hex(),
+                    "S3ComputedContentSHA256": computed.hex(),
+                },
+            )
         return {}
 
 
@@ -138,7 +141,7 @@ class _Framed(BodyDecoder):
                 at = self._read_line(data, at)
         return out
 
-    def finish(self) -> dict[str, str]:
+    def finish(self, digest: Digest) -> dict[str, str]:
         if self._state is not _DONE or self._line:
             raise _incomplete(f"it ends where {self._state} should be.")
         if self._length is not None and self._wire != self._length:

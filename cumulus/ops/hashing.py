@@ -2,7 +2,8 @@
 piece of each body in turn.
 
 One thread at a time makes MD5: of all bodies that wait then (up to eight), which go on side by side in less
-time than one after the other (`sector._udt.md5`). What waits already is hashed on without a change of
+time than one after the other (`sector._udt.md5`). With SHA-256 of the same bytes that saves little, so any
+thread makes those, and side by side where several wait. What waits already is hashed on without a change of
 threads, so that a core may do nothing but hash.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Sequence
+from enum import Enum, auto
 from itertools import islice
 from typing import Final
 
@@ -18,18 +20,30 @@ from cumulus.checksums import Part
 from sector._udt.md5 import Md5, update_together
 
 TOGETHER: Final = 8  # as many as go on side by side in the C core
+WORTH_IT: Final = 4  # from so many on, those with SHA-256 take less time side by side
 
 Pieces = Sequence[memoryview]
+
+
+class Kind(Enum):
+    """What a line's part is, for who may go on beside whom: MD5, MD5 and SHA-256, or something else."""
+
+    MD5 = auto()
+    BOTH = auto()
+    OTHER = auto()
 
 
 class Line:
     """The pieces of one body for one part of its sums. Not for several threads at once."""
 
-    __slots__ = ("_done", "_error", "_given", "_hashing", "_moved", "_queue", "part")
+    __slots__ = ("_done", "_error", "_given", "_hashing", "_moved", "_queue", "kind", "part")
 
     def __init__(self, hashing: Hashing, part: Part) -> None:
         self._hashing = hashing
         self.part = part
+        self.kind = Kind.OTHER
+        if isinstance(part, Md5):
+            self.kind = Kind.BOTH if part.with_sha256 else Kind.MD5
         self._queue: deque[Pieces] = deque()
         self._given = self._done = 0
         self._error: BaseException | None = None
@@ -119,18 +133,19 @@ class Hashing:
             thread.start()
 
     def _can(self, line: Line) -> bool:
-        return not (self._md5 and isinstance(line.part, Md5))
+        return not (self._md5 and line.kind is Kind.MD5)
 
     def _next(self) -> list[Line]:
-        """The first of those that can go on, and if it is of MD5 others of MD5. The lock is held."""
+        """The first of those that can go on, and those that do so beside it. The lock is held."""
         first = next((line for line in self._ready if self._can(line)), None)
         if first is None:
             return []
         lines = [first]
-        if isinstance(first.part, Md5):
-            others = (line for line in self._ready if isinstance(line.part, Md5) and line is not first)
-            lines += islice(others, TOGETHER - 1)
-            self._md5 = True
+        if first.kind is not Kind.OTHER:
+            lines = list(islice((line for line in self._ready if line.kind is first.kind), TOGETHER))
+        if first.kind is Kind.BOTH and len(lines) < WORTH_IT:
+            lines = [first]
+        self._md5 = self._md5 or first.kind is Kind.MD5
         for line in lines:
             self._ready.remove(line)
         return lines
@@ -157,7 +172,7 @@ class Hashing:
             error = bad
         finally:
             self.lock.acquire()
-        if isinstance(lines[0].part, Md5):
+        if lines[0].kind is Kind.MD5:
             self._md5 = False
         # those with more go behind the others; this thread takes the first of all
         self._ready += [line for line, _ in work if line.taken(error)]

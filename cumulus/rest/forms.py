@@ -92,7 +92,7 @@ class _Upload:
             first_name(key),
             size=None,
             limit=outer.settings.max_object,
-            algorithms=algorithms(outer, self.expected),
+            algorithms=algorithms(self.request, self.expected),
         )
 
     def write(self, piece: memoryview) -> None:

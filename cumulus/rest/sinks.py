@@ -43,6 +43,7 @@ class DocumentSink(Sink):
             raise self._too_long()
         # without a declared length there is no body
         length = 0 if call.length is None and not call.chunked else call.length
+        self._hashes = request.auth.body.hashes
         self._decoder = request.auth.body.decoder(length)
         self._expected = Expected() if self.promises_object else expect.read(call.headers)
         self._run = run
@@ -58,10 +59,10 @@ class DocumentSink(Sink):
             raise self._too_long()
 
     def finish(self) -> Reply:
-        trailers = self._decoder.finish()
         data = bytes(self._data)
-        hasher = Hasher(self._expected.names())
+        hasher = Hasher(self._expected.names(*self._hashes))
         hasher.update(data)
+        trailers = self._decoder.finish(hasher.digest)
         self._expected.verify(hasher, trailers)
         return self._run(data)
 
@@ -90,10 +91,11 @@ class BodySink(Sink):
 
     def finish(self) -> Reply:
         incoming = self._incoming
-        trailers = self._decoder.finish()
+        hasher = incoming.hasher
+        trailers = self._decoder.finish(hasher.digest)
         if incoming.expected is not None and incoming.size != incoming.expected:
             raise S3Error("IncompleteBody")
-        checksums = self._expected.verify(incoming.hasher, trailers)
+        checksums = self._expected.verify(hasher, trailers)
         reply = self._done(incoming, checksums)
         incoming.close()
         return reply

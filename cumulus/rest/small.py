@@ -40,12 +40,12 @@ class SmallPut(Joint):
         request, expected = self.request, self._expected
         decoder = request.auth.body.decoder(request.call.length)
         pieces = decoder.feed(self._body)
-        trailers = decoder.finish()
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        if len(body) != declared(request):
-            raise S3Error("IncompleteBody")
         hasher = Hasher(algorithms(request, expected))
         hasher.update(body)
+        trailers = decoder.finish(hasher.digest)
+        if len(body) != declared(request):
+            raise S3Error("IncompleteBody")
         checksums = expected.verify(hasher, trailers)
         meta = msgspec.structs.replace(
             self._meta,

@@ -196,6 +196,9 @@ void udt_md5_init(udt_md5 *m);
 void udt_md5_update(udt_md5 *m, const uint8_t *data, size_t len);
 void udt_md5_update_lines(udt_md5_line *lines, size_t count);
 void udt_md5_digest(const udt_md5 *m, uint8_t *out);
+int udt_md5_sha256_there(void);
+int udt_md5_sha256_init(udt_md5 *m);
+void udt_md5_sha256_digest(const udt_md5 *m, uint8_t *out);
 
 /* GMP */
 typedef struct sgmp_key {

@@ -15,6 +15,7 @@ from cumulus.auth.post_form import FormDecoder
 from cumulus.auth.post_policy import authenticate_form, parse_post_policy
 from cumulus.auth.sigv4 import ChunkSigner, Scope
 from cumulus.auth.verify import authenticate
+from cumulus.checksums import Hasher
 from cumulus.errors import S3Error
 from cumulus.index.api import Directory
 from cumulus.model import Credential, User
@@ -82,7 +83,7 @@ def _decoded(kind: int, wire: bytes, step: int) -> tuple[bytes, object] | None:
         for at in range(0, len(wire), step):
             for piece in decoder.feed(memoryview(wire)[at : at + step]):
                 out += piece
-        end = decoder.finish()
+        end = decoder.finish() if isinstance(decoder, FormDecoder) else decoder.finish(Hasher(()).digest)
     except S3Error:
         return None
     assert len(out) <= len(wire)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from cumulus.auth.body import MAX_CHUNK_LINE, MAX_TRAILER_LINE, BodyDecoder, BodyRule
 from cumulus.auth.sigv4 import EMPTY_SHA256, ChunkSigner, Scope
 from cumulus.auth.verify import AuthSettings, authenticate
+from cumulus.checksums import Hasher
 from cumulus.errors import S3Error
 
 SIGNER = ChunkSigner(b"k" * 32, "20130524T000000Z", Scope("20130524", "us-east-1"), "0" * 64)
@@ -32,7 +33,7 @@ def run(decoder: BodyDecoder, wire: bytes, step: int = 0) -> tuple[bytes, dict[s
     for at in range(0, len(wire), step or len(wire) or 1):
         for piece in decoder.feed(memoryview(wire)[at : at + (step or len(wire))]):
             data += piece
-    return bytes(data), decoder.finish()
+    return bytes(data), decoder.finish(lambda name: hashlib.new(name, data).digest())
 
 
 def refusal(decoder: BodyDecoder, wire: bytes, step: int = 0) -> S3Error:
@@ -67,23 +68,26 @@ def test_a_plain_body_is_itself() -> None:
     data = memoryview(b"hello world")
     decoder = rule({}).decoder(11)
     assert [piece is data for piece in decoder.feed(data)] == [True]
-    assert (decoder.finish(), decoder.decoded_length, decoder.sha256) == ({}, 11, None)
+    assert (decoder.finish(Hasher([]).digest), decoder.decoded_length) == ({}, 11)
     assert run(BodyRule().decoder(None), b"x" * 10, 3) == (b"x" * 10, {})
     for wire in (b"hello", b"hello world!"):
         assert refusal(BodyRule().decoder(11), wire).code == "IncompleteBody"
 
 
 def test_a_promised_hash() -> None:
-    """Is compared, and offered to whoever needs it; also when nobody signed it."""
+    """Is compared, also when nobody signed it; a body whose hash nobody made is not taken."""
     digest = hashlib.sha256(b"hello world").digest()
     for headers in ({"x-amz-content-sha256": digest.hex()}, {"x-amz-content-sha256": digest.hex().upper()}):
-        decoder = rule(headers).decoder(11)
-        assert run(decoder, b"hello world", 2) == (b"hello world", {})
-        assert decoder.sha256 == digest
+        assert rule(headers).hashes == ("sha256",)
+        assert run(rule(headers).decoder(11), b"hello world", 2) == (b"hello world", {})
         error = refusal(rule(headers).decoder(11), b"hello World")
         assert (error.code, error.status) == ("XAmzContentSHA256Mismatch", 400)
         assert error.fields["ClientComputedContentSHA256"] == digest.hex()
         assert error.fields["S3ComputedContentSHA256"] == hashlib.sha256(b"hello World").hexdigest()
+        decoder = rule(headers).decoder(11)
+        decoder.feed(memoryview(b"hello world"))
+        with pytest.raises(KeyError):
+            decoder.finish(Hasher(["md5"]).digest)
     assert run(rule({"x-amz-content-sha256": EMPTY_SHA256}).decoder(0), b"") == (b"", {})
 
 

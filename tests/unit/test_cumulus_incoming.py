@@ -275,6 +275,47 @@ def test_md5_of_bodies_that_wait_goes_on_side_by_side(monkeypatch: pytest.Monkey
     ]
 
 
+class Both(Md5):
+    """MD5 that the threads take for one with SHA-256, on any processor."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.with_sha256 = True
+
+
+def test_md5_with_sha256_is_made_by_several_threads_and_side_by_side_where_many_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two bodies go on beside each other; the next five, which came meanwhile, in one call."""
+    counts: list[int] = []
+    meet, go = threading.Barrier(3), threading.Event()
+
+    def count(streams: Any) -> None:
+        work = list(streams)
+        counts.append(len(work))
+        if len(counts) <= 2:
+            meet.wait(20)
+            go.wait(20)
+        update_together(work)
+
+    monkeypatch.setattr(hashing, "update_together", count)
+    threads, sums = Hashing(2), [Both() for _ in range(7)]
+    lines = [threads.line(one) for one in sums]
+    for line in lines[:2]:
+        line.put([memoryview(b"data")])
+    meet.wait(20)  # both are at it, in a thread each
+    for line in lines[2:]:
+        line.put([memoryview(b"data")])
+    go.set()
+    for line in lines:
+        line.wait()
+    threads.shutdown()
+    assert sorted(counts) == [1, 1, 5]
+    assert {one.digest() for one in sums} == {hashlib.md5(b"data").digest()}
+
+
 def test_a_failure_of_several_bodies_together_reaches_each_and_none_after(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

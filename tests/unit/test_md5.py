@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sector._udt.md5 import Md5, update_together
+from sector._udt.md5 import WITH_SHA256, Md5, update_together
 
 PIECES = st.lists(st.binary(max_size=200), max_size=5)
 
@@ -26,6 +27,23 @@ def test_one_stream(pieces: list[bytes]) -> None:
         stream.update(memoryview(bytearray(piece)))
         stream.digest()
     assert stream.digest() == of(whole)
+
+
+def test_sha256_beside_it() -> None:
+    """Where the processor has it; where it has not, and where nobody asked for it, that is said."""
+    if WITH_SHA256:
+        stream = Md5(sha256=True)
+        assert stream.sha256() == hashlib.sha256(b"").digest()
+        stream.update(b"hello " * 100)
+        stream.sha256()
+        update_together([(stream, [b"wor", b"ld" * 5000]), (Md5(), [b"x" * 9000])])
+        whole = b"hello " * 100 + b"wor" + b"ld" * 5000
+        assert (stream.digest(), stream.sha256()) == (of(whole), hashlib.sha256(whole).digest())
+    else:
+        with pytest.raises(RuntimeError, match="no instructions for SHA-256"):
+            Md5(sha256=True)
+    with pytest.raises(RuntimeError, match="without SHA-256"):
+        Md5().sha256()
 
 
 @given(bodies=st.lists(st.tuples(st.binary(max_size=70), PIECES), max_size=12))
