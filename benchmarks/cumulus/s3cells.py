@@ -27,6 +27,7 @@ from sector.errors import SectorError
 SERVERS["opaque"] = lambda folder: cumulus(folder, '[storage]\netag = "opaque"\n', name="opaque")
 BLOCK = 16_000_000
 SPARE = 64_000_000
+FOLIO = 1 << 19
 MB = 1_000_000
 
 
@@ -50,12 +51,13 @@ def warm(folder: Path, size: int) -> None:
     """Have the kernel own the memory that a file of `size` bytes in `folder` needs: one is made and removed.
 
     The host of a virtual machine may take free memory back. Each page then waits for the host when it is
-    used again: 2.3 ns a byte where 0.16 are spent otherwise, which is what would be measured.
+    used again: 2.3 ns a byte where 0.16 are spent otherwise, which is what would be measured. Of writes as
+    long as these the kernel makes pieces of memory too small for the host, and large enough for a server.
     """
-    block = memoryview(bytes(BLOCK))
-    with tempfile.TemporaryFile(dir=folder) as file:
-        for at in range(0, size + SPARE, BLOCK):
-            file.write(block[: size + SPARE - at])
+    block = bytes(FOLIO)
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+        for _ in range(0, size + SPARE, FOLIO):
+            file.write(block)
 
 
 class Bench:
