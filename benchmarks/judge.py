@@ -9,6 +9,7 @@ from typing import Any
 
 from sector.bench import cells
 from sector.bench.common import machine
+from sector.bench.cores import NEAR_NS
 from sector.bench.link import Link
 
 LINKS = [  # link, peers beside our own, seconds of a run
@@ -350,6 +351,17 @@ HEADS = {
 }
 
 
+def near(found: Found) -> Iterator[str]:
+    """What is to be said of how far the cores were from each other."""
+    trips = [row["cores_ns"] for row in found.rows if "cores_ns" in row]
+    if trips:
+        far = sum(ns > NEAR_NS for ns in trips)
+        yield (
+            f"Over loopback the cores shared a cache in {len(trips) - far} of {len(trips)} runs (a round trip"
+            f" between them took {min(trips):.0f} to {max(trips):.0f} ns)."
+        )
+
+
 def markdown(found: Found, settings: str) -> str:
     """The whole document."""
     where = machine()
@@ -372,6 +384,7 @@ def markdown(found: Found, settings: str) -> str:
         "",
         "Rows: " + ", ".join(f"{tally[mark]} {text}" for mark, text in words.items() if mark in tally) + ".",
         "Payload limit of a link: rate x 1456 / 1538, which holds all headers of ours too.",
+        *near(found),
     ]
     for name, group in lines.items():
         out += [

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from sector.bench import cells, pair, picture, wan
+from sector.bench import cells, cores, pair, picture, wan
 from sector.bench.common import document, machine, peers_of, show
 from sector.bench.link import Link, grid
 from sector.bench.peers import PEERS, Run, why_missing
@@ -24,7 +24,12 @@ FIRST = ["sector", COMPATIBLE]
 
 
 def run_one(peer: str, seconds: float, trace: str = "") -> dict[str, Any]:
-    """One transfer of `seconds` over loopback. GB = 10^9 payload bytes that arrived."""
+    """One transfer of `seconds` over loopback, while the cores are near each other (`sector.bench.cores`).
+    GB = 10^9 payload bytes that arrived."""
+    return cores.HERE.run(lambda: _transfer(peer, seconds, trace), seconds)
+
+
+def _transfer(peer: str, seconds: float, trace: str) -> dict[str, Any]:
     one = PEERS[peer]
     drain = peer.split("-")[0] in ("sector", COMPATIBLE, "libudt") and peer != "sector-1000"
     with wan.local(one.local) if one.local else wan.loopback() as path:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from sector.bench import cells, pair, wan
+from sector.bench import cells, cores, pair, wan
 from sector.bench.common import program
 from sector.bench.link import Link
 from sector.bench.peers import PEERS, Run
@@ -255,6 +255,13 @@ def test_loopback_figures_of_a_peer(peer: str) -> None:
     (row,) = found["results"]
     assert row["peer"] == peer and row["gbps"] > 0 and row["rx_cpu_s_per_gb"] > 0
     assert row.get("ok", True)
+
+
+def test_the_way_from_core_to_core_is_measured() -> None:
+    """The benches of loopback wait for cores that share a cache."""
+    assert 1 < cores.round_trip_ns() < 1e6
+    done = subprocess.run([program("peer_cores"), "0"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "needs two processors" in done.stderr
 
 
 def test_many_connections_over_one_port_are_told_apart() -> None:

@@ -1,0 +1,91 @@
+"""Runs over loopback wait for cores that share a cache, and say how far they were."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sector.bench.cores import NEAR_NS, PAUSE_S, TRIES, WAITS, Placement
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+import judge
+
+NEAR, FAR = NEAR_NS - 70, NEAR_NS + 250
+
+
+class World:
+    """A clock that sleeping moves, and distances, one for each question, then the last for ever."""
+
+    def __init__(self, *distances: float) -> None:
+        self.now = 0.0
+        self.asked = 0
+        self._distances = distances
+
+    def measure(self) -> float:
+        self.asked += 1
+        return self._distances[min(self.asked, len(self._distances)) - 1]
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def placement(self, cores: int = 2) -> Placement:
+        """What is tested."""
+        return Placement(self.measure, cores=cores, sleep=self.sleep, clock=lambda: self.now)
+
+
+@pytest.fixture
+def work() -> Callable[[], dict[str, object]]:
+    """Counts its runs."""
+    runs = iter(range(1, 100))
+    return lambda: {"run": next(runs)}
+
+
+def test_near_cores_are_used_at_once(work: Callable[[], dict[str, object]]) -> None:
+    """Looked at before and after."""
+    world = World(NEAR, NEAR + 1)
+    assert world.placement().run(work, 1.0) == {"run": 1, "cores_ns": NEAR + 1}
+    assert (world.now, world.asked) == (0, 2)
+
+
+def test_a_run_waits_until_they_are_near(work: Callable[[], dict[str, object]]) -> None:
+    """Not longer."""
+    world = World(FAR, FAR, NEAR)
+    assert world.placement().run(work, 1.0) == {"run": 1, "cores_ns": NEAR}
+    assert world.now == 2 * PAUSE_S
+
+
+def test_a_run_in_which_they_were_moved_is_taken_again(work: Callable[[], dict[str, object]]) -> None:
+    """So often and no more; the row says the truth."""
+    assert World(NEAR, FAR, NEAR, NEAR).placement().run(work, 1.0) == {"run": 2, "cores_ns": NEAR}
+    moving = World(*(NEAR, FAR) * TRIES)
+    assert moving.placement().run(work, 1.0) == {"run": 2 + TRIES, "cores_ns": FAR}
+
+
+def test_where_they_are_never_near_it_is_measured_all_the_same(work: Callable[[], dict[str, object]]) -> None:
+    """After one wait in vain there is no other."""
+    world = World(FAR)
+    placement = world.placement()
+    assert placement.run(work, 1.0) == {"run": 1, "cores_ns": FAR}
+    waited = world.now
+    assert WAITS <= waited <= WAITS + 2 * PAUSE_S
+    assert placement.run(work, 1.0) == {"run": 2, "cores_ns": FAR}
+    assert world.now == waited
+
+
+def test_with_more_cores_nothing_is_looked_at(work: Callable[[], dict[str, object]]) -> None:
+    """The scheduler chooses among them."""
+    world = World(FAR)
+    assert world.placement(cores=8).run(work, 1.0) == {"run": 1}
+    assert world.asked == 0
+
+
+def test_the_document_counts_runs_with_cores_apart() -> None:
+    """And says nothing where none was looked at."""
+    rows = [{"cell": "sector", "cores_ns": ns} for ns in (77, 78, 400)] + [{"cell": "srt"}]
+    text = judge.markdown(judge.Found(rows), "test")
+    assert "shared a cache in 2 of 3 runs (a round trip between them took 77 to 400 ns)" in text
+    assert "shared a cache" not in judge.markdown(judge.Found([{"cell": "srt"}]), "test")
