@@ -88,22 +88,22 @@ def test_get_continues_when_the_serving_slave_is_killed(tmp_path: Path) -> None:
 def get_until_half_served(
     cluster: Cluster, nodes: dict[str, int], target: Path, size: int
 ) -> tuple[subprocess.Popen[str], str]:
-    """A `get` of /big under way and the slave that serves it, stopped before it has read all of the file. A
-    fast machine may be through before we see it: then another `get`."""
-    for _ in range(10):
-        before = {node: sent_bytes(pid) for node, pid in nodes.items()}
-        get = cluster.popen("get", "/big", str(target))
-        while get.poll() is None:
-            for node, pid in nodes.items():
-                if sent_bytes(pid) - before[node] > size // 20:
-                    os.kill(pid, signal.SIGSTOP)
-                    if sent_bytes(pid) - before[node] < size * 3 // 4:
-                        return get, node
-                    os.kill(pid, signal.SIGCONT)
-                    get.wait(300)
-            time.sleep(0.005)
-        target.unlink()
-    raise AssertionError("no get was seen half way")
+    """A `get` of /big under way, slow enough to be met, and the slave that serves it. Before it begins no
+    slave may read any more: after a replication they verify what came."""
+    before = {node: sent_bytes(pid) for node, pid in nodes.items()}
+    for _ in range(100):
+        time.sleep(0.3)
+        now = {node: sent_bytes(pid) for node, pid in nodes.items()}
+        if all(now[node] - before[node] < MB for node in nodes):
+            break
+        before = now
+    get = cluster.popen("get", "/big", str(target), "--limit", "150MB/s")
+    while get.poll() is None:
+        for node, pid in nodes.items():
+            if sent_bytes(pid) - now[node] > size // 20:
+                return get, node
+        time.sleep(0.005)
+    raise AssertionError(f"no slave was seen serving: {get.communicate()}")
 
 
 def sent_bytes(pid: int) -> int:
