@@ -76,10 +76,18 @@ def test_where_they_are_never_near_it_is_measured_all_the_same(work: Callable[[]
     assert world.now == waited
 
 
+def test_once_they_were_near_again_it_waits_again(work: Callable[[], dict[str, object]]) -> None:
+    """A host that moves them for a long time does not spoil all that comes later."""
+    world = World(*[FAR] * (WAITS + 3), NEAR, NEAR, FAR, NEAR, NEAR)
+    placement = world.placement()
+    assert [placement.run(work, 1.0)["cores_ns"] for _ in range(3)] == [FAR, NEAR, NEAR]
+
+
 def test_with_more_cores_nothing_is_looked_at(work: Callable[[], dict[str, object]]) -> None:
     """The scheduler chooses among them."""
     world = World(FAR)
     assert world.placement(cores=8).run(work, 1.0) == {"run": 1}
+    assert world.placement(cores=8).near(1.0) == 0
     assert world.asked == 0
 
 
