@@ -211,9 +211,10 @@ class Disk(Area):
         fd = -1
         try:
             fd = os.open(name, flags, 0o644, dir_fd=self._tmp)
-            backed = space.fallocate(fd, size)
-            info = os.fstatvfs(fd)
-            if self._free(info) < need + (0 if backed else size):
+            # more than is free is not asked for: the kernel would take all there is before it refuses, and
+            # whoever writes meanwhile would find a full disk
+            backed = self._free(os.fstatvfs(fd)) >= size and space.fallocate(fd, size)
+            if self._free(os.fstatvfs(fd)) < need + (0 if backed else size):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             if fd >= 0:

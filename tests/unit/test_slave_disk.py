@@ -318,13 +318,17 @@ def test_paths_never_lead_out(tmp_path: Path, way: str, monkeypatch: pytest.Monk
         os.close(root)
 
 
-def test_full_disk_is_refused_at_open(tmp_path: Path) -> None:
-    """More than the disk has free is refused before a byte is accepted, and nothing is left of it."""
+def test_full_disk_is_refused_at_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than the disk has free is refused before a byte is accepted, and nothing is left of it; the system
+    is not asked for it, as it would take all that is free before it refuses."""
     target = Disk(str(tmp_path / "d"), "s1")
     target.open_thd()
     free, _ = target.space_thd()
+    asked: list[int] = []
+    monkeypatch.setattr(space, "fallocate", lambda fd, size: not asked.append(size))
     with pytest.raises(errors.NoSpace, match="no room"):
         target.reserve_thd("/big", free + (1 << 40))
+    assert asked == []
     assert os.listdir(tmp_path / "d/.sector/tmp") == []
     target.close_thd()
 
