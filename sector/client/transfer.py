@@ -502,7 +502,9 @@ def _make_temp_thd(target: str, size: int, overwrite: bool) -> tuple[str, int]:
     fd = -1
     try:
         fd = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        if not space.fallocate(fd, size) and space.free_bytes(fd) < size:
+        free = space.free_bytes(fd)
+        # more than is free is not asked for: the kernel would take all there is before it refuses
+        if 0 < free < size or (not space.fallocate(fd, size) and free < size):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     except OSError as error:
         if fd < 0:

@@ -76,7 +76,7 @@ def test_get_continues_when_the_serving_slave_is_killed(tmp_path: Path) -> None:
         cluster.ok("put", str(source), "/big", timeout=300)
         cluster.ok("replicate", "--wait", "/big", timeout=300)
         nodes = {slave["id"]: slave["pid"] for slave in cluster.info["slaves"]}
-        get, node = get_until_half_served(cluster, nodes, target, size)
+        get, node = get_until_served(cluster, nodes, target, size)
         cluster.kill(nodes[node])
         out, err = get.communicate(timeout=300)
         assert get.returncode == 0, out + err
@@ -85,7 +85,7 @@ def test_get_continues_when_the_serving_slave_is_killed(tmp_path: Path) -> None:
         assert len(said) == 1, out + err
 
 
-def get_until_half_served(
+def get_until_served(
     cluster: Cluster, nodes: dict[str, int], target: Path, size: int
 ) -> tuple[subprocess.Popen[str], str]:
     """A `get` of /big under way, slow enough to be met, and the slave that serves it. Before it begins no

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from posix_disk import Faulty, NoXattr
 
-from cumulus.backends.posix import bodies, paths
+from cumulus.backends.posix import bodies, files, paths
 from cumulus.backends.posix.files import Files
 from cumulus.backends.posix.listing import Listing
 from cumulus.backends.posix.paths import Root
@@ -27,6 +27,7 @@ from cumulus.storage.api import (
     Entry,
     Forbidden,
     Missing,
+    NoSpace,
     NotEmptyStore,
     Taken,
     Unavailable,
@@ -346,7 +347,7 @@ def test_what_we_may_not_read_is_listed_without_meta_and_forbidden(store: PosixS
 
 RACE = """
 import sys
-from cumulus.backends.posix import bodies, paths
+from cumulus.backends.posix import bodies, files, paths
 from cumulus.backends.posix.files import Files
 from cumulus.backends.posix.listing import Listing
 from cumulus.backends.posix.paths import Root
@@ -557,3 +558,23 @@ def test_a_second_name_costs_no_more_syncs_than_it_must(tmp_path: Path, size: in
         again.stat("b", ".cumulus/versions/1/2/other")
     again.close()
     store.close()
+
+
+def test_more_room_than_there_is_is_not_asked_of_the_system(
+    store: PosixStore, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel would take all that is free before it refuses, and other uploads would find a full disk.
+    What was there stays."""
+    put(store, "n")
+    asked: list[str] = []
+    monkeypatch.setattr(files, "_call", lambda name, *_: asked.append(name))
+    room = os.statvfs(tree)
+    with pytest.raises(NoSpace):
+        store.open_write("b", "n", room.f_bfree * room.f_frsize + (1 << 40))
+    assert "fallocate64" not in asked
+    assert (tree / "n").read_bytes() == b"body"
+    fits = store.open_write("b", "fits", 8 << 20)
+    fits.write(memoryview(bytes(8 << 20)))
+    fits.commit(b"meta")
+    fits.close()
+    assert "fallocate64" in asked

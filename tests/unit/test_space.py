@@ -111,6 +111,17 @@ def test_the_line_of_a_get_names_path_need_and_room(
     assert said in error.message
 
 
+def test_a_get_does_not_ask_for_more_than_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel would take all that is free before it refuses, and others would find the disk full."""
+    asked: list[int] = []
+    monkeypatch.setattr(space, "fallocate", lambda fd, size: not asked.append(size))
+    with tmp_path.joinpath("f").open("wb") as file:
+        more = space.free_bytes(file.fileno()) + (1 << 40)
+    with pytest.raises(errors.NoSpace, match="no room"):
+        transfer._make_temp_thd(str(tmp_path / "big"), more, True)
+    assert not asked and not (tmp_path / "big").exists()
+
+
 def test_a_get_reserves_before_the_first_byte(tmp_path: Path) -> None:
     """More than the disk has: nothing is left behind."""
     with pytest.raises(errors.NoSpace, match="no room for 1000000000000000 bytes"):

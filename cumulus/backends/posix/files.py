@@ -49,7 +49,12 @@ class Files:
         os.ftruncate(fd, size)
 
     def reserve(self, fd: int, size: int, offset: int = 0) -> None:
-        """Blocks for `size` bytes from `offset`, where the file system can; the size stays."""
+        """Blocks for `size` bytes from `offset`, where the file system can; the size stays. More than there
+        can be is not asked for: the kernel would take all that is free before it refuses, and whoever writes
+        meanwhile would find a full disk."""
+        room = os.fstatvfs(fd)
+        if room.f_blocks and size > room.f_bfree * room.f_frsize + os.fstat(fd).st_blocks * 512:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         try:
             _call("fallocate64", ctypes.c_int(fd), ctypes.c_int(_KEEP_SIZE), *_range(offset, size))
         except OSError as error:
