@@ -171,9 +171,9 @@ def loopback_lines(found: Found) -> Iterator[Line]:
         f" {number(cpu('sector-sealed', 'rx'))}, quinn's {number(cpu('quinn', 'tx'))} /"
         f" {number(cpu('quinn', 'rx'))}",
     )
-    for name, what, side in (
-        ("sector-to-libudt", "ours to libudt", "tx"),
-        ("libudt-to-sector", "libudt to ours", "rx"),
+    for name, what, side, bare in (
+        ("sector-to-libudt", "ours to libudt", "tx", "udp-cut"),
+        ("libudt-to-sector", "libudt to ours", "rx", "udp-batch"),
     ):
         yield Line(
             what,
@@ -181,7 +181,8 @@ def loopback_lines(found: Found) -> Iterator[Line]:
                 Figure("x libudt to libudt", ratio(gbps(name), libudt), 1.0),
                 Figure("CPU-s/GB of ours", cpu(name, side), 0.5, low=True),
             ],
-            f"{number(gbps(name))} Gb/s; libudt to libudt {number(libudt)}",
+            f"{number(gbps(name))} Gb/s; libudt to libudt {number(libudt)}; bare UDP as fast as it goes"
+            f" {number(cpu(bare, side))} CPU-s/GB at {number(gbps(bare))} Gb/s",
         )
     yield Line(
         "without GSO and GRO",

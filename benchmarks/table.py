@@ -40,7 +40,7 @@ LOOPBACK = [
     *("sector", "sector-sealed", "sector-threads", "sector_compatible", "sector-single", "sector-1000"),
     *("sector-to-libudt", "libudt-to-sector", "libudt"),
     *("tcp-cubic", "tcp-cubic-1500", "tcp-bbr", "tcp-bbr-1500", "srt", "zmq", "quinn", "udp", "udp-single"),
-    *("udp-batch", "udp-batch-connected"),
+    *("udp-cut", "udp-batch", "udp-batch-connected"),
 ]
 START_S = 3.0  # what a cell costs beside its own time
 GMP_PEERS = "sector,sector_threads,udp,tcp,tcp_connect,zmq,libudt"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sector.bench.common import program
@@ -99,6 +99,12 @@ def _simple(name: str, says: str, tool: str, *options: str, size_of: str = "") -
     return Peer(name, says, receiver, sender, loopback_only=tool == "peer_udp")
 
 
+def _cut(name: str, says: str) -> Peer:
+    """Joined when sent and single when received, as between ours and a peer that knows no GRO."""
+    ends = _simple(name, says, "peer_udp")
+    return replace(ends, receiver=lambda run: [*ends.receiver(run), "--no-gro"])
+
+
 # Single datagrams in batches, read by a receiver that lets them gather, as ours does.
 _BATCH = ("--no-gso", "--no-gro", "--batch", "64", "--pause", "200")
 
@@ -128,6 +134,7 @@ _ALL = [
     _simple("zmq", "ZeroMQ, messages of 256 KiB", "peer_zmq"),
     _simple("quinn", "QUIC (quinn)", "peer_quinn", size_of="buffer_bytes"),
     _simple("udp", "bare UDP with GSO and GRO", "peer_udp"),
+    _cut("udp-cut", "bare UDP with GSO to a receiver without GRO"),
     _simple("udp-single", "bare UDP, one datagram a call", "peer_udp", "--no-gso", "--no-gro"),
     _simple("udp-batch", "bare UDP, 64 single datagrams a call", "peer_udp", *_BATCH, "--unconnected"),
     _simple("udp-batch-connected", "the same over a connected socket", "peer_udp", *_BATCH),
