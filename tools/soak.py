@@ -163,7 +163,7 @@ GROUPS = {
         "UDT in virtual time: any rate, distance, loss, reordering, duplication, damage, outages",
         200_000,
         (
-            _c_cases("scenarios", 2000, 200, "udt_scenarios"),
+            _c_cases("scenarios", 4000, 200, "udt_scenarios"),  # half of them in own mode
             _c_cases("outages", 1000, 100, "udt_outages"),
         ),
         side_by_side=True,

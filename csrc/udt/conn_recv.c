@@ -137,7 +137,7 @@ void udt__conn_data_input(udt_conn *c, const udt_pkt *p, udt_time now)
         c->st.bytes_dup += (int64_t)p->len;
         c->ack_force = true; /* the sender lacks an ACK, or the window */
         if (c->own.on && r == RCV_DUPLICATE) {
-            c->own.rx_dups++;
+            c->own.rx_dups += c->own.rx_newest;
             udt__own_arrived(c, idx, idx);
         }
         want_ack(c, now);

@@ -93,6 +93,7 @@ typedef struct udt_own {
     uint64_t pn_sealed; /* of the last sealed packet: the peer expands numbers from it */
     uint64_t rx_top;    /* highest number of an accepted packet (sealed ones where all are) */
     uint64_t rx_data;   /* highest number of a data packet, 0 = none */
+    bool rx_newest;     /* the data packet at hand has it */
     udt_time rx_data_at;
     uint64_t *replay; /* OWN_REPLAY_BITS bits, by number; NULL unsealed */
     own_counters n;
@@ -102,7 +103,7 @@ typedef struct udt_own {
     /* EACKs to send. */
     own_run runs[OWN_RANGES]; /* latest runs received, newest last */
     uint32_t runs_n, runs_new;
-    uint32_t rx_dups;    /* data packets refused as duplicates */
+    uint32_t rx_dups;    /* data packets that were sent again for nothing */
     uint32_t every_pkts; /* as the sender wished */
     int64_t every_us;
     int gap; /* EACKs to send soon, because a hole has opened */
@@ -124,6 +125,7 @@ typedef struct udt_own {
     int64_t reo_us;     /* tolerance: a packet sent so much later must have arrived */
     int64_t reo_pkts;   /* and so many packets later */
     udt_time reo_at;    /* tolerance last needed */
+    udt_time reo_grew;  /* doubled for what came although it was sent again; 0 = never */
     udt_time window_us; /* start of the running rate sample: see snd_slot.first_us */
     uint32_t said_pkts; /* ACKFREQ last sent */
     int64_t said_us, said_rtt_us;

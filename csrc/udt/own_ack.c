@@ -7,7 +7,8 @@
  *   2     microseconds since that came
  *   3     packets that may be sent from the first missing one on
  *   4, 5  payload bytes that may be, 64 bits
- *   6     data packets that had come before, low half
+ *   6     data packets that came although they had come before, low half: those sent again, which
+ *         have a new number; what the network doubles has not
  *   7...  pairs first, last: runs of packets beyond the first missing one, latest news first */
 #include "base/bytes.h"
 #include "base/seq.h"
@@ -44,7 +45,8 @@ void udt__own_arrived(udt_conn *c, int64_t first, int64_t last)
 void udt__own_data_seen(udt_conn *c, uint64_t pn, udt_time now)
 {
     udt_own *o = &c->own;
-    if (pn > o->rx_data) {
+    o->rx_newest = pn > o->rx_data;
+    if (o->rx_newest) {
         o->rx_data = pn;
         o->rx_data_at = now;
     }

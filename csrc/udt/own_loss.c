@@ -159,20 +159,25 @@ static void arrived_range(udt_conn *c, int64_t a, int64_t b, news *w)
 }
 
 /* How far packets overtake each other on this path: grows at once, halves every 16 round trips in
- * which it was not needed. */
+ * which it was not needed. A packet that came though it was thought lost does not say how late it
+ * was: twice as much is tried, once a round trip, for what was judged before that knew no better.
+ */
 static void learn_order(udt_conn *c, const news *w, bool dups, udt_time now)
 {
     udt_own *o = &c->own;
     int64_t rto = udt__conn_rto(c), most_us = REORDER_US_MAX + 4 * rto;
     int64_t us = w->late_us + w->late_us / 4, pkts = w->late_pkts + w->late_pkts / 4 + 1;
-    if (w->undone > 0 || dups) { /* how late is not known: try twice as much */
+    bool early = w->undone > 0 || dups;
+    if (early && (!o->reo_grew || now - o->reo_grew >= c->rtt_us)) {
         int64_t more = 2 * o->reo_us > c->rtt_us / 8 ? 2 * o->reo_us : c->rtt_us / 8;
         if (w->undone == 0 && more > rto)
             more = rto;
         us = us > more ? us : more;
         pkts = pkts > 2 * o->reo_pkts ? pkts : 2 * o->reo_pkts;
+        o->reo_grew = now;
     } else if (w->late_pkts == 0) {
-        if (o->reo_us + o->reo_pkts > OWN_REORDER_PKTS && now - o->reo_at > 16 * c->rtt_us) {
+        if (!early && o->reo_us + o->reo_pkts > OWN_REORDER_PKTS &&
+            now - o->reo_at > 16 * c->rtt_us) {
             o->reo_at = now;
             o->reo_us /= 2;
             o->reo_pkts = o->reo_pkts / 2 > OWN_REORDER_PKTS ? o->reo_pkts / 2 : OWN_REORDER_PKTS;
