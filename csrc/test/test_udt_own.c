@@ -126,6 +126,29 @@ TEST(udt_own_learns_how_far_packets_overtake_each_other)
     world_fini(&w);
 }
 
+/* What the network doubles was not sent again: it is no sign that losses were found too early, and
+ * they are found as soon as on any path that keeps the order. */
+TEST(udt_own_doubled_packets_do_not_delay_repairs)
+{
+    enum { RTT = 50000 };
+    sim_link l = {.rate_bps = 200000000, .delay_us = RTT / 2, .loss_ppm = 10000};
+    l.dup_ppm = 50000;
+    l.dup_delay_us = 20000;
+    world w;
+    udt_opts o;
+    world_init(&w, 4, &l, &l);
+    options(&o);
+    pair p = world_connect(&w, PAIR_RDV_TAG, &o, 5000000);
+    own_pair(&w, &p, OWN_PLAIN, 0);
+    flow f = {.from = 0, .seed = 1, .size = 50000000};
+    CHECK(!world_move(&w, &p, &f, 1, sim_net_now(w.net) + 1500000));
+    const udt_conn *c = udt__mux_find(w.m[0], p.s[0]);
+    CHECK(stats(&w, &p, 1).pkts_dup > 500);
+    CHECK(c->own.reo_us < RTT / 4);
+    CHECK(c->own.reo_pkts <= 4 * OWN_REORDER_PKTS);
+    world_fini(&w);
+}
+
 /* The first data packet after the handshake is lost: how long until the reader has it? */
 static double first_lost(int own, int64_t rtt_us, uint64_t size)
 {
