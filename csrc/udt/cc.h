@@ -18,12 +18,13 @@ typedef struct udt_cc_params {
 /* An acknowledgement that moved on. */
 typedef struct udt_cc_ack {
     udt_time now;
-    int64_t ack;        /* everything before this index has arrived */
-    int64_t next;       /* next new index to send: rounds are counted with it */
-    int64_t acked_pkts; /* newly acknowledged, > 0 */
-    int64_t delivered;  /* packets acknowledged until now */
-    int64_t prior;      /* the same when the newest acknowledged packet was sent, -1 = unknown */
-    int64_t in_flight;  /* packets on the path before this acknowledgement, repeats too if known */
+    int64_t ack;           /* everything before this index has arrived */
+    int64_t next;          /* next new index to send: rounds are counted with it */
+    int64_t acked_pkts;    /* newly acknowledged, > 0 */
+    int64_t repaired_pkts; /* those sent again that acked_pkts leaves out (not in own mode) */
+    int64_t delivered;     /* packets acknowledged until now */
+    int64_t prior;         /* the same when the newest acknowledged packet was sent, -1 = unknown */
+    int64_t in_flight; /* packets on the path before this acknowledgement, repeats too if known */
     int64_t sent_in_flight; /* the same when the newest acknowledged packet was sent, 0 = unknown */
     int64_t rtt_us;         /* clean sample, 0 = none */
     int64_t srtt_us;        /* smoothed */

@@ -48,10 +48,12 @@ static void epoch_sample(udt_conn *c, udt_cc_ack *a)
 /* The peer has news: it has seen packet `newest`, so all before it has arrived or is known to be
  * missing (a loss report says what is). Feeds RTT, delivery rate and congestion control, which so
  * do not stall with the cumulative acknowledgement behind a hole. `waited`: how long after that
- * packet came the news were sent; an unknown time leaves no RTT sample. */
-static void news(udt_conn *c, int64_t newest, int64_t waited, udt_time now)
+ * packet came the news were sent; an unknown time leaves no RTT sample. `repaired`: so many of
+ * those sent again have arrived. */
+static void news(udt_conn *c, int64_t newest, int64_t waited, int64_t repaired, udt_time now)
 {
-    udt_cc_ack a = {.now = now, .next = c->next, .in_flight = c->next - c->high};
+    udt_cc_ack a = {
+        .now = now, .next = c->next, .in_flight = c->next - c->high, .repaired_pkts = repaired};
     bool ahead = newest >= c->high;
     const snd_slot *s = udt_sndbuf_slot(&c->snd, newest);
     if (udt__pmtu_is_full(s->len, c->snd.fill))
@@ -174,8 +176,10 @@ static void advance(udt_conn *c, int64_t ack, bool missed, udt_time now)
         clean = false;
     UDT_TRACE(c, UDT_TRACE_ACKED, 0, (uint64_t)ack, (uint64_t)(ack - c->snd.head), now);
     udt_sndloss_acked(&c->loss, ack);
+    int64_t again = c->retx.count;
     lossmap_del_below(&c->retx, ack);
-    news(c, ack - 1, clean ? 0 : NAK_WAITED_UNKNOWN, now);
+    again -= c->retx.count;
+    news(c, ack - 1, clean ? 0 : NAK_WAITED_UNKNOWN, again, now);
     udt__conn_free_up_to(c, ack);
 }
 
@@ -307,7 +311,7 @@ void udt__conn_nak_input(udt_conn *c, const udt_pkt *p, udt_time now)
     if (l.lost_pkts > 0)
         udt__conn_lost(c, &l);
     if (newest < c->next && newest > c->high)
-        news(c, newest, p->word1 & NAK_WAITED_UNKNOWN, now);
+        news(c, newest, p->word1 & NAK_WAITED_UNKNOWN, 0, now);
     if (udt__conn_can_send(c))
         udt__conn_ready(c);
 }
