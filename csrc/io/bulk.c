@@ -313,6 +313,8 @@ int io_bulk_init(io_port *p)
 void io_bulk_turn(io_port *p)
 {
     struct sgmp_bulk_order ord;
+    if (!p->bulk) /* the port closes, and waits for who holds it */
+        return;
     while (sgmp_node_next_bulk(p->node, &ord)) {
         if (ord.kind == SGMP_BULK_ABORT) {
             out_abort(p, ord.id);

@@ -64,6 +64,12 @@ static struct bytesq_chunk *chunk_new(bytesq *q)
     return c;
 }
 
+bool bytesq_may_grow(bytesq *q)
+{
+    return bytesq_used(q) == 0 || atomic_load(&q->spare) ||
+           atomic_load_explicit(q->mem, memory_order_relaxed) + CHUNK_BIG <= q->mem_max;
+}
+
 uint8_t *bytesq_room(bytesq *q, size_t *room)
 {
     struct bytesq_chunk *t = q->tail;

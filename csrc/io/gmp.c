@@ -55,6 +55,8 @@ void udt_event_release(udt_ctx *ctx, udt_event *ev)
     uint32_t n = atomic_fetch_add(&p->nreleased, 1);
     if (n + 1 == WAKE_RELEASED || len >= 65536 || atomic_load(&p->gmp_stall))
         io_wake(p);
+    if (atomic_load(&p->ctx->stalled) && atomic_load(&p->ctx->gmp_bytes) < IO_MAX_GMP_BYTES)
+        io_ready_unstall(p->ctx); /* other ports too */
     io_port_unref(p);
 }
 

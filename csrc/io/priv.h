@@ -134,7 +134,8 @@ void io_ready_fini(udt_ctx *ctx);
 void io_emit_from(io_port *p, udt_event *ev);
 const udt_sock_stats *io_final_stats(udt_ctx *ctx, int32_t sock); /* [ctx] or NULL */
 bool io_ready_full(udt_ctx *ctx);                                 /* GMP deliveries should pause */
-void io_ready_settle(udt_ctx *ctx); /* raises the descriptor where that is owed */
+void io_ready_unstall(udt_ctx *ctx); /* wakes ports whose deliveries paused, if there is room */
+void io_ready_settle(udt_ctx *ctx);  /* raises the descriptor where that is owed */
 
 /* ---- timers ------------------------------------------------------------------------------ */
 typedef struct io_timers {

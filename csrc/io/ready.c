@@ -197,7 +197,7 @@ static bool still_news(udt_ctx *ctx, udt_event *ev)
     return bit != IO_Q_READ || io_sock_readable(e->obj);
 }
 
-static void wake_stalled(udt_ctx *ctx)
+void io_ready_unstall(udt_ctx *ctx)
 {
     if (!atomic_load(&ctx->stalled) || atomic_load(&ctx->ready.count) >= ctx->ready.soft / 2)
         return;
@@ -232,7 +232,7 @@ int udt_ctx_poll(udt_ctx *ctx, udt_event *ev, int max)
     if (left > 0)
         raise_now(r);
     pthread_mutex_unlock(&ctx->mu);
-    wake_stalled(ctx);
+    io_ready_unstall(ctx);
     return n;
 }
 

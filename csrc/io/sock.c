@@ -242,7 +242,7 @@ void io_sock_pump_tx(io_sock *s)
         }
     }
     size_t used = io_sock_out_used(s);
-    if (used <= s->out_max / 2 && atomic_exchange(&s->want_write, 0))
+    if (io_sock_out_fits(s) && atomic_exchange(&s->want_write, 0))
         say(s, UDT_IO_WRITABLE, 0, 0);
     if (s->closing && used == 0) {
         int64_t left = (s->linger_at - s->p->now) / 1000;
@@ -423,7 +423,11 @@ void io_socks_end(io_port *p)
                 b.fn(p, b.arg, &ev);
         } else {
             io_sock *s = b.arg;
+            if (!s->end_err && (io_sock_out_used(s) > 0 || udt_mux_unacked(p->mux, s->es) > 0))
+                s->end_err = UDT_E_CLOSED;
             end(s, UDT_E_CLOSED);
+            if (s->shut) /* it lingers: no longer */
+                (void)udt_mux_close(p->mux, s->es, 0, p->now);
             shut(s, 0);
             io_port_own(p, s->es, NULL, NULL);
             s->es = 0;

@@ -28,7 +28,7 @@ typedef struct io_sock {
     bytesq out, in;
     msgq mout, min;
     size_t out_max, in_max; /* [set] bounds of the boxes */
-    _Atomic int want_write; /* a writer met AGAIN */
+    _Atomic int want_write; /* a writer met AGAIN: says WRITABLE when so many bytes fit */
     _Atomic int tx_err;     /* sending ended: enum udt_err */
     _Atomic int rx_end;     /* nothing follows what is in the inbox: enum udt_err */
     _Atomic int rx_stalled; /* the inbox was full; the reader must say when it has room */
@@ -64,6 +64,14 @@ static inline size_t io_sock_in_used(io_sock *s)
 static inline size_t io_sock_out_used(io_sock *s)
 {
     return io_sock_stream(s) ? bytesq_used(&s->out) : msgq_used(&s->mout);
+}
+
+/* There is as much room in the outbox as a writer who met AGAIN wants (none does: false). */
+static inline bool io_sock_out_fits(io_sock *s)
+{
+    size_t want = (size_t)atomic_load(&s->want_write), used = io_sock_out_used(s);
+    return want > 0 && (used == 0 || used + want <= s->out_max) &&
+           (!io_sock_stream(s) || bytesq_may_grow(&s->out));
 }
 
 #endif

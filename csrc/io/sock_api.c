@@ -215,10 +215,10 @@ static size_t out_room(io_sock *s)
 
 /* A writer that met a full box wants to hear WRITABLE. The box may have been emptied just before
  * that was noted, so the loop is asked to look again. */
-static bool want_write(io_sock *s)
+static bool want_write(io_sock *s, size_t len)
 {
-    atomic_store(&s->want_write, 1);
-    return out_room(s) < s->out_max / 2 ? false : atomic_exchange(&s->want_write, 0) != 0;
+    atomic_store(&s->want_write, (int)(len < s->out_max ? len : s->out_max));
+    return io_sock_out_fits(s) && atomic_exchange(&s->want_write, 0) != 0;
 }
 
 static ssize_t send_boxed(io_sock *s, const uint8_t *buf, size_t len)
@@ -228,7 +228,7 @@ static ssize_t send_boxed(io_sock *s, const uint8_t *buf, size_t len)
         size_t room = out_room(s), n = len - done < room ? len - done : room;
         n = n ? bytesq_write(&s->out, buf + done, n) : 0;
         done += n;
-        if (done == len || (n == 0 && !want_write(s)))
+        if (done == len || (n == 0 && !want_write(s, s->out_max / 2)))
             break;
     } while (done == 0);
     return done ? (ssize_t)done : UDT_E_AGAIN;
@@ -268,7 +268,7 @@ static int sendmsg_boxed(io_sock *s, const uint8_t *buf, size_t len, int32_t ttl
         used = io_sock_out_used(s);
         if (used == 0 || used + len <= s->out_max)
             break;
-    } while (want_write(s));
+    } while (want_write(s, len > s->out_max / 2 ? len : s->out_max / 2));
     if (used != 0 && used + len > s->out_max)
         return UDT_E_AGAIN;
     msgq_item *it = msgq_new(len);

@@ -151,9 +151,9 @@ bool sg_assoc_busy(const struct assoc *a)
     const struct active *x = a->x;
     if (a->rcv_msgs)
         return true;
-    return x && (x->q_msgs || x->calls_n || x->running_n || x->refused_n || x->bulk_in_n ||
-                 x->bulk_gone_n || x->in_stream || x->out || !sg_empty(&x->bulk_out) ||
-                 x->ack_count || x->ack_now);
+    return x && (!sg_empty(&x->want) || x->q_msgs || x->calls_n || x->running_n || x->refused_n ||
+                 x->bulk_in_n || x->bulk_gone_n || x->in_stream || x->out ||
+                 !sg_empty(&x->bulk_out) || x->ack_count || x->ack_now);
 }
 
 static void sleep_now(struct assoc *a)
@@ -371,6 +371,13 @@ void sg_assoc_restart(sgmp_node *n, struct assoc *old, uint64_t instance, udt_ti
     }
     if (old->x)
         sg_calls_fail(n, old, SGMP_RPC_PEER_RESTARTED, now);
+    if (old->x && !sg_empty(&old->x->want)) { /* who waits for room waits on */
+        if (to && to->x) {
+            sg_unlink(&to->x->want);
+            sg_push(&n->writers, &to->x->want);
+        } else
+            sg_event_push(n, sg_event_new(n, old, SGMP_EV_WRITABLE, 0));
+    }
     sg_assoc_close(n, old);
     if (to && to->x) {
         if (!to->instance)

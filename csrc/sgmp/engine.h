@@ -433,6 +433,7 @@ int sg_send(sgmp_node *n, const struct sg_ask *q, udt_time now); /* ask.c */
 int sg_call(sgmp_node *n, const struct sg_ask *q, udt_time now);
 int sg_post(sgmp_node *n, struct assoc *a, const struct sg_post *p, struct msg **out, udt_time now);
 void sg_requeue(struct msg *m, bool front);
+void sg_tell_writable(sgmp_node *n);
 void sg_msg_leave(sgmp_node *n, struct msg *m); /* out of its association, not freed */
 void sg_msg_join(sgmp_node *n, struct assoc *a, struct msg *m);
 void sg_settle(sgmp_node *n, struct msg *m, int status, udt_time now);

@@ -239,8 +239,10 @@ int sgmp_node_introduce(sgmp_node *n, const sgmp_dest *to, uint64_t instance,
     if (known && known->closed)
         return 0; /* of an instance that is over */
     if (!a->instance && known) {
-        if (sg_assoc_wake(known, now))
+        if (sg_assoc_wake(known, now)) {
             sg_assoc_merge(n, a, known, now);
+            sg_assoc_kick(n, known, now);
+        }
         return 0;
     }
     if (a->instance && (a->confirmed || x->has_token) && !x->need_token)
@@ -278,6 +280,10 @@ static void on_hello_ack(sgmp_node *n, const struct pkt_header *h, const udt_add
         if (same) {
             sg_assoc_merge(n, a, same, now);
             a = same;
+            if (a->unproved) { /* our nonce came back: it is here */
+                sg_assoc_move(n, a, from);
+                a->unproved = false;
+            }
         } else
             sg_assoc_bind(n, a, h->src);
     }

@@ -247,6 +247,8 @@ bool sgmp_node_has_event(const sgmp_node *n)
 
 bool sgmp_node_next_event(sgmp_node *n, struct sgmp_ev *ev)
 {
+    if (!sg_empty(&n->writers) && n->light_n <= SG_EVENTS / 2)
+        sg_tell_writable(n);
     while (!sg_empty(&n->events)) {
         struct evt *e = sg_of(n->events.next, struct evt, q);
         sg_unlink(&e->q);

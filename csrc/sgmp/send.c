@@ -67,7 +67,7 @@ static bool below_half(const struct assoc *a)
     return a->x->q_msgs <= SG_Q_MSGS / 2 && a->x->q_bytes <= SG_Q_BYTES / 2;
 }
 
-static void tell_writable(sgmp_node *n)
+void sg_tell_writable(sgmp_node *n)
 {
     for (struct sg_link *l = n->writers.next, *next; l != &n->writers; l = next) {
         struct assoc *a = sg_of(l, struct active, want)->owner;
@@ -105,7 +105,7 @@ void sg_settle(sgmp_node *n, struct msg *m, int status, udt_time now)
     sg_share_unref(m->share);
     sg_block_free(n, m, m->room + sizeof *m);
     if (!sg_empty(&n->writers))
-        tell_writable(n);
+        sg_tell_writable(n);
 }
 
 void sg_fail_all(sgmp_node *n, struct assoc *a, int sent, int unsent, udt_time now)
@@ -509,6 +509,8 @@ size_t sg_build(sgmp_node *n, struct assoc *a, uint8_t *buf, udt_time now)
         key = sg_assoc_key(n, a, now);
         if (!key) {
             x->hello_on = x->ping_due = x->pong_due = x->ack_now = x->refuse_due = false;
+            x->size_due = x->size_want = false;
+            x->size_try = 0;
             x->verify_n = 0;
             x->ack_count = 0;
             x->ack_at = UDT_NEVER;

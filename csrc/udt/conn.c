@@ -471,6 +471,10 @@ void udt__conn_input(udt_conn *c, const udt_addr *from, const udt_pkt *p, udt_ti
                          .cookie = c->opts.tag};
         c->hs_req = UDT_HS_RESPONSE;
         udt__conn_handshake_input(c, from, &stored, p->dst, now);
+        if (c->own.on && c->state >= CONN_OPEN) { /* own mode has begun: it must prove itself */
+            own_input(c, from, p, now);
+            return;
+        }
     }
     if (!udt__conn_live(c)) {
         answer_late(c, from, p, now);

@@ -5,6 +5,7 @@
 
 #define NAK_WORDS 360
 #define ACK_SLOW_US 250000
+#define LATE_MOST_US 60000000
 
 static int64_t frontier(udt_conn *c)
 {
@@ -82,9 +83,9 @@ void udt__conn_hole_timer(udt_conn *c, udt_time now)
 static void note_late(udt_conn *c, int64_t idx, uint32_t ts)
 {
     int32_t late = (int32_t)(c->newest_ts - ts);
-    if (late <= 0 || c->st.pkts_recv == 0)
-        c->newest_ts = ts;
-    if (idx > c->largest)
+    if (late <= 0 || c->st.pkts_recv == 0 || (late > LATE_MOST_US && idx > c->largest))
+        c->newest_ts = ts; /* or half the numbers have passed since: it is newer */
+    if (idx > c->largest || late > LATE_MOST_US)
         return;
     if (late > c->late_us)
         c->late_us = late;

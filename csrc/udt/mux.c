@@ -440,7 +440,13 @@ int udt_mux_close(udt_mux *m, int32_t sock, uint32_t linger_ms, udt_time now)
 {
     int rc;
     m->now = now;
-    udt_conn *c = usable(m, sock, &rc);
+    udt_conn *c = udt__mux_find(m, sock);
+    if (c && c->state == CONN_LINGER && linger_ms == 0) { /* no longer */
+        c->lost = c->drained ? 0 : UDT_E_CLOSED;
+        udt__conn_shut(c, now);
+        return UDT_OK;
+    }
+    c = usable(m, sock, &rc);
     if (c)
         udt__conn_close(c, linger_ms, now);
     return rc;
@@ -512,7 +518,15 @@ int udt_mux_peer_error(udt_mux *m, int32_t sock, int32_t code, udt_time now)
 
 int udt_mux_link_cap(udt_mux *m, const udt_addr *prefix, int bits, int64_t bytes_per_s)
 {
-    return udt_linkcaps_set(&m->caps, prefix, bits, bytes_per_s);
+    int rc = udt_linkcaps_set(&m->caps, prefix, bits, bytes_per_s);
+    for (list_node *n = m->all.next; rc == UDT_OK && n != &m->all; n = n->next) {
+        udt_conn *c = list_entry(n, udt_conn, all);
+        if (!c->booked)
+            continue;
+        c->booked = 0; /* under the old cap */
+        udt__conn_ready(c);
+    }
+    return rc;
 }
 
 void udt_mux_link_shares(const udt_mux *m, const udt_addr *to, int n, int64_t *Bps)

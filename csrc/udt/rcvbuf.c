@@ -227,7 +227,7 @@ static bool same_message(const rcv_slot *a, const rcv_slot *s)
 }
 
 /* Join the new packet with its neighbours; queue the message when it is complete and unordered. */
-static void join_run(udt_rcvbuf *b, int64_t idx, rcv_slot *s)
+static int64_t join_run(udt_rcvbuf *b, int64_t idx, rcv_slot *s)
 {
     int64_t first = idx, last = idx;
     rcv_slot *left = slot_at(b, idx - 1), *right = slot_at(b, idx + 1);
@@ -241,6 +241,7 @@ static void join_run(udt_rcvbuf *b, int64_t idx, rcv_slot *s)
     if (head->word1 & UDT_MSG_FIRST && slot_at(b, last)->word1 & UDT_MSG_LAST &&
         !(head->word1 & UDT_MSG_ORDER))
         queue_ready(b, first, head);
+    return first;
 }
 
 enum rcv_put udt_rcvbuf_put(udt_rcvbuf *b, int64_t idx, uint32_t word1, const uint8_t *data,
@@ -263,9 +264,9 @@ enum rcv_put udt_rcvbuf_put(udt_rcvbuf *b, int64_t idx, uint32_t word1, const ui
     b->bytes += len;
     b->ready += idx < b->frontier ? len : 0;
     if (b->messages) {
-        join_run(b, idx, s);
-        if (idx < b->scan) /* it was dropped, yet it came: judge again */
-            b->scan = idx - (s->word1 & UDT_MSG_FIRST ? 0 : s->run);
+        int64_t first = join_run(b, idx, s);
+        if (first < b->scan) /* it was dropped, yet it came: judge again */
+            b->scan = first;
     }
     return RCV_STORED;
 }

@@ -1,0 +1,216 @@
+/* Sequences that have broken the GMP engine once. */
+#include <unistd.h>
+
+#include "gmp_pair.h"
+#include "sgmp/engine.h"
+#include "udt_err.h"
+
+/* What waited for a second address of a known instance moves to it, and it is told. */
+TEST(gmp_messages_merged_by_an_introduction_leave_at_once)
+{
+    struct pair p;
+    sim_link l = {.delay_us = 1000};
+    open_pair(&p, true, &l);
+    post(&p.a, &p.to_b, 1, 0, 0, 0);
+    grun(p.net, sim_net_now(p.net) + SEC_(2));
+    read_all(&p.a, NULL, NULL);
+    read_all(&p.b, NULL, NULL);
+    uint64_t inst = sgmp_node_instance(p.b.n);
+    /* the same instance under another address, say of another interface */
+    sgmp_dest other = p.to_b;
+    other.addr.ip[3] = 77;
+    post(&p.a, &other, 2, 0, 5000, 0);
+    uint8_t token[24];
+    udt_addr ha = p.a.addr;
+    CHECK_INT(
+        sgmp_node_mint_token(p.b.n, &ha, sgmp_node_instance(p.a.n), KEY, token, sim_net_now(p.net)),
+        0);
+    CHECK_INT(sgmp_node_introduce(p.a.n, &other, inst, token, sim_net_now(p.net)), 0);
+    sim_net_kick(p.net, p.a.id);
+    udt_time t = sim_net_now(p.net);
+    struct sgmp_ev ev;
+    bool got = gwait(&p.a, SGMP_EV_OUTCOME, &ev, t + SEC_(20));
+    CHECK(got && ev.status == 0 && sim_net_now(p.net) - t < SEC_(1));
+    close_pair(&p);
+}
+
+/* A writer that met AGAIN hears WRITABLE though the peer restarts meanwhile. */
+TEST(gmp_who_waits_for_room_is_told_after_a_restart_too)
+{
+    struct pair p;
+    sim_link l = {.delay_us = 50000}, dead = {.delay_us = 1000, .loss_ppm = 1000000};
+    open_pair(&p, true, &l);
+    post(&p.a, &p.to_b, 1, 0, 0, 0);
+    grun(p.net, sim_net_now(p.net) + SEC_(2));
+    read_all(&p.a, NULL, NULL);
+    read_all(&p.b, NULL, NULL);
+    sim_net_link(p.net, 0, 1, &dead);
+    uint64_t id = 2;
+    for (;; id++) {
+        uint8_t b[8] = {0};
+        sgmp_opts o = {.deadline_ms = 200000};
+        int rc = sgmp_node_send(p.a.n, &p.to_b, b, 8, &o, id, sim_net_now(p.net));
+        if (rc == UDT_E_AGAIN)
+            break;
+        CHECK_INT(rc, 0);
+    }
+    sim_net_kick(p.net, p.a.id);
+    gnode_stop(&p.b);
+    gnode_start(&p.b);
+    sgmp_key kb = gkey(KEY, SGMP_ALG_AES256GCM, "node-0");
+    CHECK_INT(sgmp_node_key_add(p.b.n, &kb, sim_net_now(p.net)), 0);
+    sim_net_link(p.net, 0, 1, &l);
+    int w = 0, del = 0, rest = 0, re = 0;
+    udt_time end = sim_net_now(p.net) + SEC_(60);
+    struct sgmp_ev ev;
+    while (sim_net_step(p.net, end)) {
+        while (sgmp_node_next_event(p.a.n, &ev)) {
+            w += ev.kind == SGMP_EV_WRITABLE;
+            re += ev.kind == SGMP_EV_PEER_RESTARTED;
+            del += ev.kind == SGMP_EV_OUTCOME && ev.status == 0;
+            rest += ev.kind == SGMP_EV_OUTCOME && ev.status != 0;
+            sgmp_node_release(p.a.n, ev.buf);
+        }
+        read_all(&p.b, NULL, NULL);
+    }
+    CHECK(w > 0);
+    close_pair(&p);
+}
+
+/* There is nothing to send without a key, and the loop ends. */
+TEST(gmp_a_key_may_go_while_sizes_are_probed)
+{
+    struct pair p;
+    sim_link l = {.delay_us = 1000};
+    memset(&p, 0, sizeof p);
+    p.net = sim_net_new(test_seed);
+    gnode_open_sized(&p.a, p.net, 1, true, test_seed, 8972);
+    gnode_open_sized(&p.b, p.net, 2, true, test_seed, 8972);
+    sim_net_link(p.net, 0, 1, &l);
+    sim_net_link(p.net, 1, 0, &l);
+    p.b.mtu = 1300; /* large ones vanish */
+    gpair(&p.a, &p.b, KEY, SGMP_ALG_AES256GCM);
+    p.to_b = gdest(&p.b, KEY);
+    post(&p.a, &p.to_b, 1, 0, 0, 0);
+    grun(p.net, sim_net_now(p.net) + SEC_(1));
+    static uint8_t big[3000];
+    CHECK_INT(sgmp_node_send(p.a.n, &p.to_b, big, sizeof big, NULL, 2, sim_net_now(p.net)), 0);
+    sim_net_kick(p.net, p.a.id); /* the probe leaves, unanswered */
+    CHECK_INT(sgmp_node_cancel(p.a.n, 2, sim_net_now(p.net)), 0);
+    CHECK_INT(sgmp_node_key_remove(p.a.n, KEY, sim_net_now(p.net)), 0);
+    alarm(5);
+    grun(p.net, sim_net_now(p.net) + SEC_(5));
+    alarm(0);
+    close_pair(&p);
+}
+
+/* One datagram from elsewhere, never proved there, does not cut off a peer that answers. */
+TEST(gmp_a_peer_is_found_where_its_answer_comes_from)
+{
+    struct pair p;
+    sim_link l = {.delay_us = 1000};
+    open_pair(&p, true, &l);
+    record(&p, 1000);
+    post(&p.a, &p.to_b, 1, 0, 0, 0);
+    grun(p.net, sim_net_now(p.net) + SEC_(2));
+    read_all(&p.a, NULL, NULL);
+    read_all(&p.b, NULL, NULL);
+    /* B says something; an attacker on the way is faster than the original, under his own address
+     */
+    p.nrec = 0;
+    sim_link dead = {.delay_us = 1000, .loss_ppm = 1000000};
+    sim_net_link(p.net, 1, 0, &dead);
+    post(&p.b, &p.to_a, 50, 0, 300, 0);
+    CHECK(p.nrec > 0 && p.rec[0].from == 1);
+    udt_addr evil = gaddr(99, 666);
+    sgmp_node_input(p.a.n, &evil, p.rec[0].data, p.rec[0].len, sim_net_now(p.net));
+    sim_net_kick(p.net, p.a.id);
+    grun(p.net, sim_net_now(p.net) + SEC_(1));
+    sim_net_link(p.net, 1, 0, &l);
+    grun(p.net, sim_net_now(p.net) + SEC_(20));
+    read_all(&p.a, NULL, NULL);
+    read_all(&p.b, NULL, NULL);
+    int ok = 0, n = 0;
+    for (int i = 0; i < 10; i++) {
+        post(&p.a, &p.to_b, 100 + (uint64_t)i, 0, 10000, 0);
+        struct sgmp_ev ev;
+        CHECK(gwait(&p.a, SGMP_EV_OUTCOME, &ev, sim_net_now(p.net) + SEC_(40)));
+        ok += ev.status == 0;
+        n++;
+        grun(p.net, sim_net_now(p.net) + SEC_(30));
+        read_all(&p.b, NULL, NULL);
+    }
+    CHECK_INT(ok, n);
+    close_pair(&p);
+}
+
+/* The node's total is spent by others: the writer's own queue is empty, and it still waits. */
+TEST(gmp_who_waits_for_the_total_is_told_however_quiet_its_peer)
+{
+    struct pair p;
+    sim_link l = {.delay_us = 1000};
+    open_pair(&p, true, &l);
+    post(&p.a, &p.to_b, 1, 0, 0, 0);
+    grun(p.net, sim_net_now(p.net) + SEC_(2));
+    read_all(&p.a, NULL, NULL);
+    read_all(&p.b, NULL, NULL);
+    /* other peers, dead, whose queues fill the total */
+    static uint8_t body[1000];
+    uint64_t id = 10;
+    sgmp_opts o = {.deadline_ms = 60000};
+    for (unsigned h = 0; h < 100; h++) {
+        sgmp_dest d = p.to_b;
+        d.addr = gaddr(300 + h, 7002);
+        while (sgmp_node_send(p.a.n, &d, body, sizeof body, &o, id, sim_net_now(p.net)) == 0)
+            id++;
+    }
+    int rc = sgmp_node_send(p.a.n, &p.to_b, body, sizeof body, NULL, id, sim_net_now(p.net));
+    sim_net_kick(p.net, p.a.id);
+    int w = 0, out = 0;
+    udt_time end = sim_net_now(p.net) + SEC_(120);
+    struct sgmp_ev ev;
+    while (sim_net_step(p.net, end))
+        while (sgmp_node_next_event(p.a.n, &ev)) {
+            w += ev.kind == SGMP_EV_WRITABLE && ev.from.ip[3] == 2 && ev.from.ip[2] == 0;
+            out += ev.kind == SGMP_EV_OUTCOME;
+            sgmp_node_release(p.a.n, ev.buf);
+        }
+    CHECK(rc != UDT_E_AGAIN || w > 0);
+    close_pair(&p);
+}
+
+/* AGAIN because too many events wait: WRITABLE when they have been read. */
+TEST(gmp_who_waits_for_events_to_be_read_is_told)
+{
+    struct pair p;
+    open_pair(&p, true, NULL);
+    uint64_t id = 1;
+    int rc = 0;
+    for (int i = 0; i < 400000; i++, id++) {
+        uint8_t b[8] = {0};
+        rc = sgmp_node_send(p.a.n, &p.to_b, b, 8, NULL, id, sim_net_now(p.net));
+        if (rc == UDT_E_AGAIN && p.a.n->light_n >= SG_EVENTS)
+            break;
+        CHECK(rc == 0 || rc == UDT_E_AGAIN);
+        if (rc == UDT_E_AGAIN)
+            id--, i--;
+        if (i % 100 == 0 || rc == UDT_E_AGAIN) {
+            sim_net_kick(p.net, p.a.id);
+            grun(p.net, sim_net_now(p.net) + 20000);
+            read_all(&p.b, NULL, NULL);
+        }
+    }
+    grun(p.net, sim_net_now(p.net) + SEC_(2));
+    int w = 0, n = 0;
+    struct sgmp_ev ev;
+    for (int k = 0; k < 10; k++) {
+        while (sgmp_node_next_event(p.a.n, &ev)) {
+            w = ev.kind == SGMP_EV_WRITABLE ? n : w;
+            n++;
+        }
+        grun(p.net, sim_net_now(p.net) + SEC_(2));
+        read_all(&p.b, NULL, NULL);
+    }
+    CHECK(w > 0);
+    close_pair(&p);
+}
