@@ -6,6 +6,7 @@ Names follow S3's own words. Times are nanoseconds since 1970 (UTC), sizes bytes
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -108,6 +109,10 @@ class Bucket(Value, frozen=True):
     lifecycle: str | None = None
     tags: dict[str, str] = {}
     path: str = ""
+
+    def taking(self, other: Bucket, fields: Iterable[str]) -> Bucket:
+        """The same with those settings of the other one."""
+        return msgspec.structs.replace(self, **{field: getattr(other, field) for field in fields})
 
 
 class User(Value, frozen=True):

@@ -221,8 +221,9 @@ class Index(ABC):
         """Raises `NameTaken`."""
 
     @abstractmethod
-    def set_bucket(self, bucket: Bucket) -> None:
-        """Replace its settings. Raises `NoSuch`."""
+    def set_bucket(self, bucket: Bucket, fields: Sequence[str]) -> None:
+        """Replace these of its settings by those of `bucket`; the others stay as they are in the database,
+        for `bucket` may be older. Raises `NoSuch`."""
 
     @abstractmethod
     def drop_bucket(self, name: str) -> None:

@@ -234,14 +234,14 @@ class PostgresIndex(Index):
 
         self._change_bucket(bucket.name, work)
 
-    def set_bucket(self, bucket: Bucket) -> None:
+    def set_bucket(self, bucket: Bucket, fields: Sequence[str]) -> None:
         def work(run: Run) -> None:
-            changed = run(
-                "UPDATE buckets SET owner = ?, record = ? WHERE name = ?",
-                (bucket.owner, _packer.encode(bucket), bucket.name),
-            )
-            if not changed.rowcount:
+            found = run("SELECT record FROM buckets WHERE name = ? FOR UPDATE", (bucket.name,)).fetchone()
+            if found is None:
                 raise NoSuch(f"there is no bucket {bucket.name}")
+            new = _bucket.decode(found[0]).taking(bucket, fields)
+            values = (new.owner, _packer.encode(new), new.name)
+            run("UPDATE buckets SET owner = ?, record = ? WHERE name = ?", values)
 
         self._change_bucket(bucket.name, work)
 

@@ -113,7 +113,7 @@ class RemoteIndex(RowsIndex):
     def __init__(self, link: Link, rows: RowReader) -> None:
         self._link = link
         self._rows = rows
-        self._buckets: Fresh[str, Bucket | None] = Fresh(FRESH_S, keep_none=True)
+        self._buckets: Fresh[str, Bucket | None] = Fresh(FRESH_S)  # one that was just made is found at once
         self._unlimited: Fresh[str, bool] = Fresh(UNLIMITED_S)
 
     def forget(self) -> None:
@@ -139,15 +139,15 @@ class RemoteIndex(RowsIndex):
     def add_bucket(self, bucket: Bucket) -> None:
         self._change("add_bucket", bucket.name, bucket)
 
-    def set_bucket(self, bucket: Bucket) -> None:
-        self._change("set_bucket", bucket.name, bucket)
+    def set_bucket(self, bucket: Bucket, fields: Sequence[str]) -> None:
+        self._change("set_bucket", bucket.name, bucket, list(fields))
 
     def drop_bucket(self, name: str) -> None:
         self._change("drop_bucket", name, name)
 
-    def _change(self, method: str, name: str, argument: Bucket | str) -> None:
+    def _change(self, method: str, name: str, *arguments: Any) -> None:
         try:
-            self._link.call(method, argument)
+            self._link.call(method, *arguments)
         finally:
             self._buckets.drop(name)
 

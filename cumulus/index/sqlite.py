@@ -224,14 +224,16 @@ class SqliteIndex(RowsIndex):
 
         self._writer.do(work)
 
-    def set_bucket(self, bucket: Bucket) -> None:
+    def set_bucket(self, bucket: Bucket, fields: Sequence[str]) -> None:
         def work(tx: Tx) -> None:
-            changed = tx.run(
-                "UPDATE buckets SET owner = ?, record = ? WHERE name = ?",
-                (bucket.owner, _encoder.encode(bucket), bucket.name),
-            )
-            if not changed.rowcount:
+            found = tx.run("SELECT record FROM buckets WHERE name = ?", (bucket.name,)).fetchone()
+            if found is None:
                 raise NoSuch(f"there is no bucket {bucket.name}")
+            new = _bucket.decode(found[0]).taking(bucket, fields)
+            tx.run(
+                "UPDATE buckets SET owner = ?, record = ? WHERE name = ?",
+                (new.owner, _encoder.encode(new), new.name),
+            )
             self._bucket_changed(tx, bucket.name)
 
         self._writer.do(work)

@@ -70,7 +70,7 @@ METHODS: Final[dict[str, Method]] = {
     "bucket": Method("now", tuple[str], Bucket | None),
     "buckets": Method("pool", tuple[str | None], list[Bucket]),
     "add_bucket": Method("pool", tuple[Bucket], None),
-    "set_bucket": Method("pool", tuple[Bucket], None),
+    "set_bucket": Method("pool", tuple[Bucket, list[str]], None),
     "drop_bucket": Method("pool", tuple[str], None),
     "apply": Method("commit", tuple[list[Altered], bool], None),
     "join": Method("now", tuple[()], int | None),

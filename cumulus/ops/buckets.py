@@ -87,14 +87,13 @@ def remove_parts(site: Site, bucket: str, upload: str, number: int | None = None
         after = entries[-1].name
 
 
-def change(site: Site, bucket: Bucket, **settings: Any) -> Bucket:
-    """Replace some of its settings. Raises `S3Error` NoSuchBucket."""
-    changed = msgspec.structs.replace(site.bucket(bucket.name), **settings)
+def change(site: Site, bucket: Bucket, **settings: Any) -> None:
+    """Replace some of its settings; the others stay as they are, whoever changes them at the same time.
+    Raises `S3Error` NoSuchBucket."""
     try:
-        site.index.set_bucket(changed)
+        site.index.set_bucket(msgspec.structs.replace(bucket, **settings), list(settings))
     except NoSuch as error:
         raise S3Error("NoSuchBucket") from error
-    return changed
 
 
 def is_internal(name: str) -> bool:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from cumulus_bench import BOB, Bench, bucket, held, postgres_database, put, row, run_all, upload
 
@@ -54,16 +55,30 @@ def test_bucket_is_kept_with_all_its_settings(index: Index) -> None:
 def test_changed_bucket_is_seen_at_once_through_the_same_index(index: Index) -> None:
     """`bucket` may keep answers for a second, but not over a change of its own."""
     assert index.bucket("b") is not None and index.bucket("none") is None
-    index.set_bucket(bucket("b", region="x"))
+    index.set_bucket(bucket("b", region="x"), ["region"])
     index.add_bucket(bucket("none"))
     assert index.bucket("b") == bucket("b", region="x")
     assert index.bucket("none") is not None
     index.drop_bucket("none")
     assert index.bucket("none") is None
     with pytest.raises(NoSuch):
-        index.set_bucket(bucket("none"))
+        index.set_bucket(bucket("none"), ["region"])
     with pytest.raises(NoSuch):
         index.drop_bucket("none")
+
+
+def test_settings_changed_at_the_same_time_are_all_kept(index: Index) -> None:
+    """Whoever changes one has read the others some time before."""
+    old = index.bucket("b")
+    assert old is not None
+    index.set_bucket(msgspec.structs.replace(old, versioning=Versioning.ENABLED), ["versioning"])
+    index.set_bucket(msgspec.structs.replace(old, tags={"a": "b"}, cors="<x/>"), ["tags", "cors"])
+    new = index.bucket("b")
+    assert new is not None
+    assert (new.versioning, new.tags, new.cors) == (Versioning.ENABLED, {"a": "b"}, "<x/>")
+    assert index.buckets(old.owner) == [new]
+    index.set_bucket(msgspec.structs.replace(old, owner=BOB), ["owner"])
+    assert [one.cors for one in index.buckets(BOB)] == ["<x/>"]
 
 
 def test_bucket_in_use_does_not_go(index: Index) -> None:
@@ -87,7 +102,7 @@ def test_settings_of_a_bucket_changed_by_others_are_seen_when_answers_grow_old(b
     """Another process has its own index on the same database."""
     assert bench.index.bucket("b") is not None
     other, directory = make_index(bench.url, bench.keyring, sync=False)
-    other.set_bucket(bucket("b", region="far"))
+    other.set_bucket(bucket("b", region="far"), ["region"])
     other.close()
     directory.close()
     bench.fresh()

@@ -143,7 +143,7 @@ def test_group_counts_all_buckets_of_its_members(bench: Bench) -> None:
     bench.fresh()
     index.release(index.reserve("bobs", 1000))
     index.release(index.reserve("b", 40))
-    index.set_bucket(bucket("bobs"))
+    index.set_bucket(bucket("bobs"), ["owner"])
     with pytest.raises(OverQuota):
         index.reserve("b", 11)
     assert index.usage("user", "bob").bytes == 0 and index.usage("user", "alice").bytes == 90
