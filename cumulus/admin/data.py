@@ -10,7 +10,8 @@ import msgspec
 
 from cumulus.index.api import Change, Index, Put, Remove, Row
 from cumulus.model import Acl, Bucket, User, decode_meta, encode_meta
-from cumulus.storage.api import Changed, FileStore, Missing
+from cumulus.ops.names import version_name
+from cumulus.storage.api import Changed, Entry, FileStore, Missing
 
 _PAGE: Final = 1000
 
@@ -32,7 +33,7 @@ def give(index: Index, store: FileStore, bucket: Bucket, to: User) -> int:
     Returns how many objects changed hands. Objects that change meanwhile keep their new owner."""
     former = bucket.owner
     acl = Acl(owner=to.id, grants=bucket.acl.grants)
-    index.set_bucket(msgspec.structs.replace(bucket, owner=to.id, acl=acl))
+    index.set_bucket(msgspec.structs.replace(bucket, owner=to.id, acl=acl), ["owner", "acl"])
     count = 0
     for rows in rows_of(index, bucket.name):
         changes = [change for row in rows if row.owner == former for change in _given(store, row, to)]
@@ -47,16 +48,26 @@ def _given(store: FileStore, row: Row, to: User) -> list[Change]:
     if row.marker:
         return [Put(row=msgspec.structs.replace(row, owner=to.id), keep=True)]
     with contextlib.suppress(Missing, Changed):
-        entry = store.stat(row.bucket, row.name)
+        name, entry = _stored(store, row)
         if entry.meta is not None:
             meta = decode_meta(entry.meta)
             acl = Acl(owner=to.id, grants=meta.acl.grants)
             changed = encode_meta(msgspec.structs.replace(meta, acl=acl))
-            entry = store.set_meta(row.bucket, row.name, changed, entry.token)
+            entry = store.set_meta(row.bucket, name, changed, entry.token)
         stamp = max(row.stamp, entry.stamp) if row.latest else row.stamp
         new = msgspec.structs.replace(row, owner=to.id, token=entry.token, stamp=stamp)
         return [Put(row=new, keep=True)]
     return []
+
+
+def _stored(store: FileStore, row: Row) -> tuple[str, Entry]:
+    """Where a version is: an older one has a name of its own, though its row may still have the one that is
+    the current object's by now. Raises `Missing`."""
+    if not row.latest:
+        kept = version_name(row.key, row.version)
+        with contextlib.suppress(Missing):
+            return kept, store.stat(row.bucket, kept)
+    return row.name, store.stat(row.bucket, row.name)
 
 
 def delete(index: Index, store: FileStore, bucket: str) -> int:

@@ -7,6 +7,7 @@ removes it for good, and what is then the newest becomes current again.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -16,7 +17,7 @@ from cumulus.errors import S3Error
 from cumulus.index.api import Put, Remove, Row
 from cumulus.model import Acl, Bucket, ObjectMeta, Versioning, encode_meta
 from cumulus.ops.conditions import NONE, Conditions
-from cumulus.ops.find import Found, find_or_none, name_for, stored_names
+from cumulus.ops.find import Found, find, find_or_none, name_for, stored_names
 from cumulus.ops.names import VERSIONS, odd_name, version_name
 from cumulus.ops.publish import drop_null, keep_version, keeps
 from cumulus.ops.rows import marker_row, meta_of, row_of
@@ -80,8 +81,7 @@ def _delete_locked(site: Site, bucket: Bucket, key: str, owner: str, conditions:
 
 def _delete_checked(site: Site, bucket: Bucket, key: str, owner: str, conditions: Conditions) -> Deleted:
     found = find_or_none(site, bucket, key)
-    if found is not None:
-        conditions.check_write(found.facts)
+    _check(conditions, found)
     if bucket.versioning is not Versioning.OFF:
         return _mark(site, bucket, key, owner, found)
     if not site.atomic:
@@ -89,6 +89,14 @@ def _delete_checked(site: Site, bucket: Bucket, key: str, owner: str, conditions
     elif found is not None or not conditions:
         _remove_plain(site, bucket, key, found)
     return Deleted()
+
+
+def _check(conditions: Conditions, found: Found | None) -> None:
+    """Size and time ask nothing of what is not there; an ETag that is to match does."""
+    if found is not None:
+        conditions.check_write(found.facts)
+    elif conditions.match:
+        raise S3Error("NoSuchKey")
 
 
 def _remove_plain(site: Site, bucket: Bucket, key: str, found: Found | None) -> None:
@@ -151,10 +159,15 @@ def _store_marker(site: Site, bucket: Bucket, key: str, version: str, owner: str
         stream.close()
 
 
-def delete_version(site: Site, bucket: Bucket, key: str, version: str) -> Deleted:
-    """Remove one version for good; no error when there is none. Raises storage errors."""
+def delete_version(
+    site: Site, bucket: Bucket, key: str, version: str, conditions: Conditions = NONE
+) -> Deleted:
+    """Remove one version for good; no error when there is none. The conditions are about that version. Raises
+    `S3Error` NoSuchKey, PreconditionFailed, and storage errors."""
     site.told.check_removal()
     with site.lock(bucket.name, key):
+        if conditions:
+            _check(conditions, _version_or_none(site, bucket, key, version))
         row = site.index.lookup(bucket.name, key, version)
         if row is None:
             if version == "null":
@@ -170,6 +183,16 @@ def delete_version(site: Site, bucket: Bucket, key: str, version: str) -> Delete
         if row.latest:
             _promote(site, bucket, key)
         return Deleted(version, marker=row.marker)
+
+
+def _version_or_none(site: Site, bucket: Bucket, key: str, version: str) -> Found | None:
+    """That version, or None (there is none, or it is a delete marker)."""
+    try:
+        return find(site, bucket, key, version)
+    except S3Error as error:
+        if error.code in ("NoSuchVersion", "MethodNotAllowed"):
+            return None
+        raise
 
 
 def _remove_body(site: Site, bucket: Bucket, row: Row) -> None:
@@ -216,7 +239,8 @@ def _promote(site: Site, bucket: Bucket, key: str) -> None:
     if entry.stamp <= row.stamp:
         entry = msgspec.structs.replace(entry, stamp=row.stamp + 1)
     site.told.apply([Put(row=row_of(bucket, entry, meta), keep=True)])
-    site.remove(bucket.name, kept)
+    with suppress(Missing, Changed):  # another process may have given what is current now that name
+        site.store.delete(bucket.name, kept, stream.entry.token)
 
 
 def _bring_back(site: Site, bucket: Bucket, name: str, key: str, stream: ObjectStream, data: bytes) -> Entry:

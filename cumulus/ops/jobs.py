@@ -20,6 +20,7 @@ from cumulus.errors import S3Error
 from cumulus.index.api import Away, Change, Put, Remove, Row
 from cumulus.model import Bucket, Versioning
 from cumulus.ops.buckets import end_upload
+from cumulus.ops.conditions import Conditions
 from cumulus.ops.deletes import delete_current, delete_version
 from cumulus.ops.find import find_or_none, hash_outside, is_foreign, stored_names
 from cumulus.ops.names import BODIES, PARTS, slots_name, version_name
@@ -126,8 +127,8 @@ class Jobs:
         return done
 
     def _is_due(self, what: str, every_s: float) -> bool:
-        now = self.site.clock()
-        if now < self._due.get(what, 0):
+        now, due = self.site.clock(), self._due.get(what, 0)
+        if now < due <= now + int(every_s * SECOND):  # not if the clock was set back
             return False
         self._due[what] = now + int(every_s * SECOND)
         return True
@@ -186,9 +187,8 @@ class Jobs:
             due = self.expiry.expiration(
                 rules, newest.key, newest.size, self._tags(bucket, newest), newest.modified_ns
             )
-            if due is not None and due[0] <= now and self._is_still(bucket, newest):
-                delete_current(self.site, bucket, newest.key, bucket.owner)
-                count += 1
+            if due is not None and due[0] <= now:
+                count += self._expire_current(bucket, newest)
         for newer, (row, successor) in enumerate(zip(history[1:], history, strict=False)):
             due = self.expiry.noncurrent_expiration(
                 rules, row.key, row.size, self._tags(bucket, row), successor.modified_ns, newer
@@ -198,9 +198,19 @@ class Jobs:
                 count += 1
         return count
 
-    def _is_still(self, bucket: Bucket, row: Row) -> bool:
+    def _expire_current(self, bucket: Bucket, row: Row) -> int:
+        """Delete the current object if it is still the one of the row, whoever puts another meanwhile."""
         found = find_or_none(self.site, bucket, row.key)
-        return found is not None and found.meta.modified_ns == row.modified_ns
+        if found is None or found.meta.modified_ns != row.modified_ns:
+            return 0
+        same = Conditions(match=(found.meta.etag,), exact_modified_ns=found.meta.modified_ns)
+        try:
+            delete_current(self.site, bucket, row.key, bucket.owner, same)
+        except S3Error as error:
+            if error.code not in ("PreconditionFailed", "NoSuchKey", "ConditionalRequestConflict"):
+                raise
+            return 0
+        return 1
 
     def _tags(self, bucket: Bucket, row: Row) -> Mapping[str, str]:
         """Tags are in the object's record; rules without tags do not need them, and it is not read then."""

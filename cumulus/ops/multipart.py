@@ -103,10 +103,15 @@ def _place(part: Part) -> tuple[int, str]:
 
 
 def _forget(site: Site, upload: Upload, part: Part) -> None:
-    """Remove the file of a part that does not count; a slot is free as soon as the index says so."""
-    name = slots_name(upload.id, part.slot) if part.slot else own_name(upload, part)
-    if not part.slot or not site.index.parts(upload.id, limit=1):
-        site.remove(upload.bucket, name)
+    """Remove the file of a part that does not count; a slot is free as soon as the index says so. The same
+    content sent again may have the same file by now, and count."""
+    if part.slot:
+        if not site.index.parts(upload.id, limit=1):
+            site.remove(upload.bucket, slots_name(upload.id, part.slot))
+        return
+    now = site.index.parts(upload.id, after=part.number - 1, limit=1)
+    if not now or now[0].number != part.number or _place(now[0]) != _place(part):
+        site.remove(upload.bucket, own_name(upload, part))
 
 
 def abort(site: Site, upload: Upload) -> None:

@@ -20,7 +20,7 @@ from cumulus.model import Bucket, ObjectMeta, Versioning, encode_meta
 from cumulus.ops.conditions import NONE, Conditions
 from cumulus.ops.find import Found, adopt, find_or_none, is_foreign, name_for
 from cumulus.ops.names import VERSIONS, body_name, first_name, is_mark, odd_name, version_name
-from cumulus.ops.rows import row_of
+from cumulus.ops.rows import meta_of, row_of
 from cumulus.ops.site import Site
 from cumulus.storage.api import ABSENT, Changed, Entry, IfToken, Missing, Taken
 
@@ -105,14 +105,28 @@ def keeps(bucket: Bucket, found: Found | None) -> bool:
 
 
 def keep_version(site: Site, bucket: Bucket, found: Found) -> bytes:
-    """A second name for the current object, before the first is replaced. Gives its token after that."""
+    """A second name for the current object, before the first is replaced. Gives its token after that. Raises
+    `Changed` when that is another object by now (other processes hold none of our locks)."""
+    name = found.entry.name
     try:
         if is_foreign(found.entry):
             found = adopt(site, bucket, found)
         to = version_name(found.meta.key, found.meta.version)
-        return site.store.link(bucket.name, found.entry.name, to).token
-    except Taken:  # linked before by someone who did not come further
-        return site.store.stat(bucket.name, found.entry.name).token
+        try:
+            entry, linked = site.store.link(bucket.name, name, to), True
+        except Taken:  # linked before by someone who did not come further
+            entry, linked = site.store.stat(bucket.name, name), False
+        now = meta_of(bucket, entry)
+        if now is None or now.version != found.meta.version:
+            if linked:
+                site.remove(bucket.name, to)
+            raise Changed(f"{name!r} was replaced")
+        if not linked and not is_mark(name):
+            there = site.store.stat(bucket.name, to).token
+            if there != entry.token:  # not a second name of this file, but a copy that is about to go
+                site.store.delete(bucket.name, to, there)
+                raise Changed(f"{to!r} was another file")
+        return entry.token
     except Missing as error:
         raise Changed(str(error)) from error
 
@@ -124,7 +138,9 @@ def drop_null(site: Site, bucket: Bucket, key: str, current: Row | None) -> None
     old = site.index.lookup(bucket.name, key, "null")
     if old is None or (current is not None and current.version == "null" and not current.marker):
         return
-    site.remove(bucket.name, old.name if not old.marker else version_name(key, "null"))
+    # where files are replaced, its row may still have the name that is the new object's by now
+    kept = old.marker or site.atomic
+    site.remove(bucket.name, version_name(key, "null") if kept else old.name)
     site.told.apply([Remove(bucket=bucket.name, key=key, stamp=old.stamp, version="null")])
 
 

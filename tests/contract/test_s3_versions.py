@@ -234,3 +234,37 @@ def test_wrong_configurations(world: World) -> None:
         assert world.ask("PUT", "/bkt", body, query="versioning").code.startswith(code)
     assert world.ask("GET", "/bkt", query="versioning").leaf("Status") == ""
     assert world.ask("GET", "/bkt/k", query="versionId=").code == "InvalidArgument"
+
+
+@pytest.mark.parametrize("key", ["k", "odd//key"])
+def test_an_object_put_without_versions_stays_beside_a_former_null_version(world: World, key: str) -> None:
+    """The row of the old one still has the name that is the new one's."""
+    assert world.ask("PUT", f"/bkt/{key}", b"off").status == 200
+    switch(world, "Enabled")
+    one = put(world, b"one", key)
+    switch(world, "Suspended")
+    assert world.ask("PUT", f"/bkt/{key}", b"last").status == 200
+    assert [get(world, version, key) for version in ("", "null", one)] == [b"last", b"last", b"one"]
+    assert history(world) == [(key, "null", True, "object"), (key, one, False, "object")]
+
+
+def test_deletion_of_a_version_keeps_its_condition(world: World) -> None:
+    """If-Match is about that version; nothing matches what is not there."""
+    switch(world, "Enabled")
+    one = put(world, b"one")
+    ask = {"query": {"versionId": one}}
+    assert world.ask("DELETE", "/bkt/k", headers={"if-match": '"bad"'}, **ask).status == 412
+    assert get(world, one) == b"one"
+    etag = world.ask("HEAD", "/bkt/k").headers["etag"]
+    assert world.ask("DELETE", "/bkt/k", headers={"if-match": etag}, **ask).status == 204
+    assert world.ask("DELETE", "/bkt/k", headers={"if-match": etag}, **ask).code == "NoSuchKey"
+    assert world.ask("DELETE", "/bkt/none", headers={"if-match": "*"}).code == "NoSuchKey"
+    assert history(world) == []
+
+
+def test_a_delete_marker_asked_for_says_when_it_was_made(world: World) -> None:
+    switch(world, "Enabled")
+    put(world, b"one")
+    marker = world.ask("DELETE", "/bkt/k").headers["x-amz-version-id"]
+    answer = world.ask("HEAD", "/bkt/k", query={"versionId": marker})
+    assert answer.status == 405 and answer.headers["last-modified"].endswith("GMT")

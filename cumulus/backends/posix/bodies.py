@@ -74,8 +74,9 @@ def record_of(root: Root, name: str, fd: int, status: os.stat_result) -> Record 
 
 
 def _whole(short: Record, found: tuple[str, Record] | None, status: os.stat_result) -> Record | None:
-    """The record in a sidecar if the short one in the attribute means that one."""
-    if not found or found[1].stamp != short.stamp or not found[1].fits(status):
+    """The record in a sidecar if the short one in the attribute means that one: a newer sidecar is in place
+    before its short record is."""
+    if not found or found[1].stamp < short.stamp or not found[1].fits(status):
         return None
     return found[1]
 

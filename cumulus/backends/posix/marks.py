@@ -71,7 +71,7 @@ def _record(root: Root, name: str, fd: int, inode: int) -> Record | None:
         return None
     if record.aside:
         found = sidecar.load(root, sidecar.path_of(name, inode))
-        return found[1] if found and found[1].stamp == record.stamp else None
+        return found[1] if found and found[1].stamp >= record.stamp else None
     return record
 
 

@@ -109,14 +109,19 @@ class Recovery:
             dead = [journal for journal in found if journal.dead]
             keys: set[Key] = set()
             waiting: set[str] = set()
+            due: list[tuple[Change, _Found, int]] = []
             for journal in dead:
                 for offset, change in journal.changes:
                     if change.kind in (HEAD, VOID):
                         continue
                     keys.add((change.bucket, change.name))
-                    due = journal.lost and changes.get((change.bucket, change.name)) is change
-                    if due and not self._replay(_whole(journal.fd, offset)):
-                        waiting.add(journal.name)
+                    if journal.lost and changes.get((change.bucket, change.name)) is change:
+                        due.append((change, journal, offset))
+            # over all journals: what was removed makes way for names that came afterwards ("a" and "a/b")
+            due.sort(key=lambda one: (one[0].kind == PUT, one[0].stamp))
+            for _, journal, offset in due:
+                if not self._replay(_whole(journal.fd, offset)):
+                    waiting.add(journal.name)
             self._sync(keys)
             for journal in dead:
                 if journal.name in waiting:
