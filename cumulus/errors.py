@@ -34,6 +34,7 @@ _TABLE: Final[dict[str, tuple[int, str]]] = {
     "InvalidPart": (400, "A part is not there, or its ETag does not fit."),
     "InvalidPartOrder": (400, "The parts are not in ascending order."),
     "InvalidPolicyDocument": (400, "The form's policy document is not valid."),
+    "InvalidPartNumber": (416, "The object has no part of that number."),
     "InvalidRange": (416, "The range does not lie within the object."),
     "InvalidRequest": (400, "Invalid request."),
     "InvalidStorageClass": (400, "There is no such storage class."),

@@ -1,4 +1,4 @@
-"""What a process keeps of the memory that requests have needed.
+"""What a process keeps of the memory that requests have needed, and how many files it may have open.
 
 glibc's malloc gives each thread an arena of its own and keeps there what was freed; after uploads by many
 clients that was 30 to 60 MB a worker. Other C libraries have no such functions, and nothing happens there.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import resource
 from typing import Final
 
 _ARENA_MAX: Final = -8  # M_ARENA_MAX
@@ -18,6 +19,14 @@ def few_arenas() -> None:
     """At most two arenas in this process, to be called before threads are there."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_ARENA_MAX, 2)
+
+
+def all_descriptors() -> None:
+    """As many open files as the system allows this process: the usual 1,024 are for programs that use
+    select(2), and connections alone may be 10,000 (getrlimit(2), RLIMIT_NOFILE)."""
+    with contextlib.suppress(OSError, ValueError):
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def give_back() -> None:

@@ -29,7 +29,7 @@ from cumulus.admin.clients import url
 from cumulus.admin.options import Shared, shared_options
 from cumulus.config import Config
 from cumulus.fair.board import Board, make_shared, open_shared
-from cumulus.heap import few_arenas
+from cumulus.heap import all_descriptors, few_arenas
 from cumulus.http.admin_port import admin_site
 from cumulus.http.control import Control, adopt, read_line
 from cumulus.http.forward import Forwarder, ForwardingRequest
@@ -384,6 +384,7 @@ def _daemon(config: Config) -> DaemonConfig:
 def serve(config: Config) -> None:
     """Run the service until SIGTERM or SIGINT. Raises `SectorError`."""
     few_arenas()
+    all_descriptors()
     from sector.daemon import run_service
 
     async def make(reactor: Any) -> Server:
@@ -498,6 +499,7 @@ def worker_main() -> int:
     from sector.daemon import run_service
 
     few_arenas()
+    all_descriptors()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     control = socket.socket(fileno=CONTROL_FD)
     try:

@@ -33,7 +33,7 @@ def after(state: str | None, one: Operation) -> tuple[bool, str | None]:
     if one.condition == "*":
         holds = state is None
     elif one.condition:
-        holds = state == one.condition or (state is None and one.what == "delete")
+        holds = state == one.condition
     else:
         holds = True
     if one.status in (404, 412):

@@ -87,7 +87,8 @@ def check_region(scope: Scope, settings: AuthSettings, code: str, problem: str) 
     """Raises `S3Error` of that code, with the right region, unless it is a signature for here."""
     if settings.region and scope.region != settings.region:
         message = f"{problem}the region '{scope.region[:64]}' is wrong; expecting '{settings.region}'"
-        raise S3Error(code, message, fields={"Region": settings.region})
+        headers = [("x-amz-bucket-region", settings.region)]  # an answer to HEAD has nothing else to say it
+        raise S3Error(code, message, fields={"Region": settings.region}, headers=headers)
 
 
 def check_skew(at_ns: int, now_ns: int, said: str) -> None:

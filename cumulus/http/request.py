@@ -59,6 +59,17 @@ class Ready:
         self.length = len(data) if length is None else length
 
 
+class _Opened:
+    """A reply whose file is open already, for a thread to read; whoever does not run it closes the stream."""
+
+    def __init__(self, reply: Reply, download: Download) -> None:
+        self._reply = reply
+        self.download = download
+
+    def __call__(self) -> Reply:
+        return self._reply
+
+
 class S3Request:
     """What one request needs until it is answered. Begins with `head_complete`."""
 
@@ -163,6 +174,8 @@ class S3Request:
         else:
             taken = self.site.pool.submit(partial(self._whole_thd, body, found), self._answered)
         if not taken:
+            if isinstance(found, _Opened):
+                found.download.stream.close()
             self.site.metrics.plain["refused_total"] += 1
             self._answer(Ready(self._slow_down()))
 
@@ -181,7 +194,7 @@ class S3Request:
                 return self._ready_thd(found)
             data = sent.stream.read_now(sent.offset, sent.length) if sent.length else b""
             if data is None:
-                return lambda: found
+                return _Opened(found, sent)
             sent.stream.close()
             return Ready(found, data)
         except Exception:

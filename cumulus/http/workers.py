@@ -59,9 +59,25 @@ class Worker:
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Start a process."""
-        pool = self._pool
+        """Start a process; when the system has no room for one, later again."""
         self._timer = None
+        try:
+            self._start()
+        except OSError as error:
+            log.error(
+                "worker {number} cannot be started: {why}; again in {pause} s",
+                number=self._number,
+                why=str(error),
+                pause=self._pause_s,
+            )
+            self._start_later()
+
+    def _start_later(self) -> None:
+        self._timer = self._pool.reactor.callLater(self._pause_s, self.start)
+        self._pause_s = min(_LONGEST_PAUSE_S, self._pause_s * 2)
+
+    def _start(self) -> None:
+        pool = self._pool
         self._began = pool.reactor.seconds()
         ours, theirs = socket.socketpair()
         null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
@@ -73,6 +89,9 @@ class Worker:
             self._process = pool.reactor.spawnProcess(
                 _Watched(self._has_ended), pool.command[0], pool.command, env=environment, childFDs=fds
             )
+        except OSError:
+            ours.close()
+            raise
         finally:
             theirs.close()
             os.close(null)
@@ -111,8 +130,7 @@ class Worker:
             why=reason.getErrorMessage(),
             pause=self._pause_s,
         )
-        self._timer = pool.reactor.callLater(self._pause_s, self.start)
-        self._pause_s = min(_LONGEST_PAUSE_S, self._pause_s * 2)
+        self._start_later()
 
     def ask(self) -> Deferred[Sample | None]:
         """Its counters; None when it does not answer."""

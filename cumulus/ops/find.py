@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from email.utils import formatdate
 from typing import Final, TypeVar
 
 import msgspec
@@ -92,6 +93,7 @@ def _reach(
             return there
     if row is not None and row.marker and version is not None:
         headers = [("x-amz-delete-marker", "true"), ("x-amz-version-id", row.version), ("Allow", "DELETE")]
+        headers.append(("Last-Modified", formatdate(row.modified_ns // 1_000_000_000, usegmt=True)))
         raise S3Error("MethodNotAllowed", "This version is a delete marker.", headers=headers)
     if row is not None and not row.marker and row.latest and version is None:
         # removed by someone else: the index follows

@@ -54,7 +54,8 @@ def copy_range(text: str, size: int) -> tuple[int, int]:
 
 
 def part_range(meta: ObjectMeta, number: int) -> tuple[int, int]:
-    """(offset, length) of one part; an object of one piece is its own part 1. Raises InvalidRange (416)."""
+    """(offset, length) of one part; an object of one piece is its own part 1. Raises InvalidPartNumber
+    (416)."""
     if not meta.parts and number == 1:
         return 0, meta.size
     offset = 0
@@ -62,4 +63,4 @@ def part_range(meta: ObjectMeta, number: int) -> tuple[int, int]:
         if position == number:
             return offset, part.size
         offset += part.size
-    raise S3Error("InvalidRange", "The object has no part of that number.")
+    raise S3Error("InvalidPartNumber", fields={"PartNumberRequested": str(number)})

@@ -27,7 +27,9 @@ def create_bucket(request: Request) -> Sink:
     if request.header("x-amz-bucket-object-lock-enabled").lower() == "true":
         raise S3Error("NotImplemented", "Object lock is not implemented.")
     ownership = request.header("x-amz-object-ownership")
-    if ownership not in ("", "ObjectWriter", "BucketOwnerPreferred", "BucketOwnerEnforced"):
+    if ownership in ("BucketOwnerPreferred", "BucketOwnerEnforced"):
+        raise S3Error("NotImplemented", "Objects belong to who wrote them: only ObjectWriter.")
+    if ownership not in ("", "ObjectWriter"):
         raise S3Error("InvalidArgument", "Invalid x-amz-object-ownership.")
     wanted = grants.new_bucket_acl(request, user.id)
 

@@ -62,10 +62,13 @@ def copy_object(request: Request) -> Reply:
     algorithm = parse_algorithm(asked) if asked else ""
     source_bucket, found, stream = open_source(request)
     try:
+        if found.meta.tags and tagging == "COPY":
+            _authorize_tags(request, source_bucket, found.meta)
         meta = _new_meta(request, found.meta, replace=directive == "REPLACE", retag=tagging == "REPLACE")
         source = copy_source(request.header("x-amz-copy-source"))
         itself = copies.in_place(request.bucket, source, request.key)
-        if itself and directive == "COPY" and tagging == "COPY" and not _has_acl(request) and not algorithm:
+        kept = directive == "COPY" and tagging == "COPY" and not request.header("x-amz-storage-class")
+        if itself and kept and not _has_acl(request) and not algorithm:
             raise S3Error(
                 "InvalidRequest",
                 "This copy request is illegal because it is trying to copy an object to itself without "
@@ -84,6 +87,14 @@ def copy_object(request: Request) -> Reply:
     if source_bucket.versioning:
         headers.append(("x-amz-copy-source-version-id", found.meta.version))
     return documents.reply(copy_document("CopyObjectResult", done), *headers)
+
+
+def _authorize_tags(request: Request, bucket: Bucket, source: ObjectMeta) -> None:
+    """Tags are copied for those who may read them there and set them here."""
+    version = copy_source(request.header("x-amz-copy-source"))[2]
+    action = "s3:GetObjectTagging" if version is None else "s3:GetObjectVersionTagging"
+    request.authorize(action, source, at=(bucket, source.key))
+    request.authorize("s3:PutObjectTagging")
 
 
 def _has_acl(request: Request) -> bool:

@@ -9,12 +9,20 @@ from cumulus.model import User
 from cumulus.ops.site import Site
 from cumulus.rest.call import Reply
 from cumulus.rest.request import Request
+from cumulus.rest.target import host_bucket
 from cumulus.xml import Writer, element
 
 
 def reply(document: Writer, *headers: tuple[str, str], status: int = 200) -> Reply:
     """A document as a reply."""
     return Reply(status, [("Content-Type", "application/xml"), *headers], document.bytes())
+
+
+def location(request: Request, key: str) -> str:
+    """The URL of an object of this bucket, as this client reaches the bucket."""
+    scheme, host = "https" if request.call.secure else "http", request.header("host")
+    path = key if host_bucket(host, request.settings.domain) else f"{request.bucket.name}/{key}"
+    return f"{scheme}://{host}/{quote(path)}"
 
 
 def encoder(request: Request) -> str:

@@ -145,8 +145,7 @@ def _answer(request: Request, fields: Mapping[str, str], meta: ObjectMeta) -> Re
         mark = "&" if urlsplit(to).query else "?"
         query = urlencode({"bucket": bucket, "key": meta.key, "etag": etag}, quote_via=quote)
         return Reply(303, [*headers, ("Location", f"{to}{mark}{query}")])
-    scheme = "https" if request.call.secure else "http"
-    location = f"{scheme}://{request.header('host')}/{bucket}/{quote(meta.key)}"
+    location = documents.location(request, meta.key)
     headers.append(("Location", location))
     status = fields.get("success_action_status", "204")
     if status != "201":

@@ -13,8 +13,8 @@ def new_object_acl(request: Request) -> Acl:
     asked = rules.from_headers(request.call.headers, request.site.directory, owner, request.bucket.owner)
     if asked is None:
         return rules.canned("private", owner, request.bucket.owner)
-    mine = ObjectMeta(key=request.key, size=0, etag="", modified_ns=0, acl=Acl(owner=owner))
-    if request.identity.user is not None:
+    if request.identity.user is not None or asked != rules.canned("private", owner, request.bucket.owner):
+        mine = ObjectMeta(key=request.key, size=0, etag="", modified_ns=0, acl=Acl(owner=owner))
         request.authorize("s3:PutObjectAcl", mine)
     return asked
 

@@ -161,7 +161,7 @@ def check_tags(pairs: list[tuple[str, str]], limit: int = MAX_TAGS) -> dict[str,
         raise S3Error("InvalidTag", f"There can be at most {limit} tags.")
     tags: dict[str, str] = {}
     for key, value in pairs:
-        if not key or len(key) > 128 or not _TAG_TEXT.fullmatch(key):
+        if not key or len(key) > 128 or not _TAG_TEXT.fullmatch(key) or key.lower().startswith("aws:"):
             raise S3Error("InvalidTag", "The TagKey you have provided is invalid.")
         if len(value) > 256 or not _TAG_TEXT.fullmatch(value):
             raise S3Error("InvalidTag", "The TagValue you have provided is invalid.")

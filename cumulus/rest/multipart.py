@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
-from urllib.parse import quote
 
 from cumulus.checksums import ALGORITHMS, combines, header, parse_algorithm
 from cumulus.errors import S3Error
@@ -209,11 +208,9 @@ def _wanted(root: Element) -> list[Wanted]:
 
 
 def _completed(request: Request, meta: ObjectMeta) -> Reply:
-    scheme = "https" if request.call.secure else "http"
-    host, path = request.header("host"), f"{request.bucket.name}/{request.key}"
     document = Writer("CompleteMultipartUploadResult")
     document.leaves(
-        ("Location", f"{scheme}://{host}/{quote(path)}"),
+        ("Location", documents.location(request, request.key)),
         ("Bucket", request.bucket.name),
         ("Key", request.key),
         ("ETag", f'"{meta.etag}"'),

@@ -17,6 +17,7 @@ from cumulus.ops.deletes import delete_current, delete_version
 from cumulus.ops.find import Found, find, find_open, find_or_none
 from cumulus.ops.incoming import Incoming
 from cumulus.ops.names import first_name
+from cumulus.ops.parts import MAX_PARTS
 from cumulus.ops.publish import Plan, publish
 from cumulus.ops.ranges import part_range, read_range
 from cumulus.ops.rows import OPAQUE
@@ -43,6 +44,7 @@ from cumulus.rest.sinks import BodySink, declared
 from cumulus.xml import Writer
 
 T = TypeVar("T")
+_KEPT_304 = ("cache-control", "expires")  # RFC 9110, 15.4.5
 
 
 # reading -----------------------------------------------------------------------------------------------
@@ -117,8 +119,15 @@ def _describe(
     if number:
         if text:
             raise S3Error("InvalidRequest", "Cannot specify both Range header and partNumber query parameter")
-        offset, length = part_range(meta, request.integer("partNumber", 1, 1, 10_000))
-        headers.append(("x-amz-mp-parts-count", str(len(meta.parts) or 1)))
+        if (
+            not (number.isascii() and number.isdecimal())
+            or len(number) > 5
+            or not 1 <= int(number) <= MAX_PARTS
+        ):
+            raise S3Error("InvalidArgument", f"partNumber must be a number from 1 to {MAX_PARTS}.")
+        offset, length = part_range(meta, int(number))
+        if meta.parts:
+            headers.append(("x-amz-mp-parts-count", str(len(meta.parts))))
         if length == meta.size == 0:
             return 200, headers, 0, 0
     else:
@@ -148,6 +157,7 @@ def _check_read(wanted: Conditions, request: Request, meta: ObjectMeta) -> None:
             error.headers = [
                 ("ETag", f'"{meta.etag}"'),
                 ("Last-Modified", http_date(meta.modified_ns)),
+                *((name.title(), meta.headers[name]) for name in _KEPT_304 if name in meta.headers),
                 *version_headers(request.bucket, meta.version),
             ]
         raise
@@ -170,6 +180,7 @@ def get_attributes(request: Request) -> Reply:
     if not wanted or not wanted <= known:
         raise S3Error("InvalidArgument", "Invalid attribute name specified.")
     found = find_allowed(request, "GetObjectAttributes")
+    request.authorize(read_action(request), found.meta)
     meta = found.meta
     document = Writer("GetObjectAttributesResponse")
     if "ETag" in wanted:
@@ -318,13 +329,12 @@ def put_headers(request: Request, meta: ObjectMeta) -> list[tuple[str, str]]:
 
 def delete_object(request: Request) -> Reply:
     """DeleteObject, of the current object or of one version."""
-    version = request.version
+    version, wanted = request.version, conditions(request.call.headers)
     if version is not None:
         request.authorize("s3:DeleteObjectVersion")
-        done = delete_version(request.site, request.bucket, request.key, version)
+        done = delete_version(request.site, request.bucket, request.key, version, wanted)
     else:
         request.authorize("s3:DeleteObject")
-        wanted = conditions(request.call.headers)
         done = delete_current(request.site, request.bucket, request.key, request.owner, wanted)
     headers = [("x-amz-version-id", done.version)] if done.version else []
     return Reply(204, [*headers, ("x-amz-delete-marker", "true")] if done.marker else headers)

@@ -177,3 +177,36 @@ def test_what_a_bucket_is_not_set_to(world: World) -> None:
     enforced = b"<Rule><ObjectOwnership>BucketOwnerEnforced</ObjectOwnership></Rule>"
     body = b"<OwnershipControls>" + enforced + b"</OwnershipControls>"
     assert world.ask("PUT", "/bkt", body, query="ownershipControls").status == 501
+
+
+def test_nobody_gives_away_by_an_acl_what_a_policy_denies(world: World) -> None:
+    """An anonymous writer may send the ACL that an object gets anyway, and no other."""
+    statements = [
+        {"Effect": "Allow", "Principal": "*", "Action": "s3:PutObject", "Resource": "arn:aws:s3:::bkt/*"},
+        {"Effect": "Deny", "Principal": "*", "Action": "s3:PutObjectAcl", "Resource": "arn:aws:s3:::bkt/*"},
+    ]
+    document = json.dumps({"Version": "2012-10-17", "Statement": statements})
+    world.boto().put_bucket_policy(Bucket="bkt", Policy=document)
+    for acl, status in (("public-read", 403), ("private", 200)):
+        headers = {"x-amz-acl": acl}
+        assert world.ask("PUT", "/bkt/k", b"x", user="", headers=headers).status == status, acl
+        assert world.ask("POST", "/bkt/m", user="", query="uploads", headers=headers).status == status, acl
+    assert "" not in readers(world)
+
+
+def test_who_may_not_read_an_object_gets_none_of_its_attributes_or_tags(world: World) -> None:
+    world.ask("PUT", "/bkt/k", b"x", headers={"x-amz-acl": "public-read", "x-amz-tagging": "a=b"})
+    statements = [
+        {"Effect": "Deny", "Principal": "*", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::bkt/*"}
+    ]
+    asked = {"query": "attributes", "headers": {"x-amz-object-attributes": "ETag"}}
+    assert world.ask("GET", "/bkt/k", **asked).status == 200
+    policy = json.dumps({"Version": "2012-10-17", "Statement": statements})
+    world.boto().put_bucket_policy(Bucket="bkt", Policy=policy)
+    assert world.ask("GET", "/bkt/k", **asked).status == 403
+    world.boto().delete_bucket_policy(Bucket="bkt")
+    assert world.ask("PUT", "/bobs", user="bob").status == 200
+    copy = {"x-amz-copy-source": "/bkt/k"}
+    assert world.ask("PUT", "/bobs/k", user="bob", headers=copy).status == 403
+    replaced = {**copy, "x-amz-tagging-directive": "REPLACE"}
+    assert world.ask("PUT", "/bobs/k", user="bob", headers=replaced).status == 200
