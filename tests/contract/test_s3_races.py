@@ -1,0 +1,131 @@
+"""Two processes on one tree and one index, each with locks of its own: what the second does just when the
+first has looked is not lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from s3_world import World
+
+from cumulus.auth import lifecycle
+from cumulus.backends.posix.store import PosixStore
+from cumulus.ops import deletes, jobs, multipart, publish
+from cumulus.ops.jobs import Jobs
+
+Pair = tuple[World, World]
+DAY_NS = 86_400 * 10**9
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    one = World(PosixStore(str(tmp_path / "store")))
+    two = World(PosixStore(str(tmp_path / "store")), one.index)
+    assert one.ask("PUT", "/bkt").status == 200
+    yield one, two
+    two.gateway.close()
+    two.store.close()
+    one.close()
+
+
+def enable(world: World) -> None:
+    """Versioning on."""
+    world.boto().put_bucket_versioning(Bucket="bkt", VersioningConfiguration={"Status": "Enabled"})
+
+
+def put(world: World, body: bytes) -> str:
+    """The version made."""
+    answer = world.ask("PUT", "/bkt/k", body)
+    assert answer.status == 200, answer.body
+    return answer.headers.get("x-amz-version-id", "")
+
+
+def get(world: World, version: str = "") -> bytes | str:
+    """A body, or the code of the refusal."""
+    answer = world.ask("GET", "/bkt/k", query={"versionId": version} if version else "")
+    return answer.body if answer.status == 200 else answer.code
+
+
+def once(
+    patch: pytest.MonkeyPatch, module: Any, name: str, act: Callable[[], Any], *, after: bool
+) -> list[Any]:
+    """`act` happens once, before or after the first call of a function; what it gave."""
+    real, given = getattr(module, name), list[Any]()
+
+    def wrapped(*words: Any, **options: Any) -> Any:
+        if not given and not after:
+            given.append(None)
+            given[0] = act()
+        result = real(*words, **options)
+        if not given:
+            given.append(None)
+            given[0] = act()
+        return result
+
+    patch.setattr(module, name, wrapped)
+    return given
+
+
+def test_a_version_put_between_look_and_link_is_kept(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = pair
+    enable(one)
+    first = put(one, b"one")
+    made = once(monkeypatch, publish, "keep_version", lambda: put(two, b"two"), after=False)
+    last = put(one, b"three")
+    assert [get(one, version) for version in (first, made[0], last)] == [b"one", b"two", b"three"]
+
+
+def test_a_delete_marker_covers_what_was_put_just_before(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = pair
+    enable(one)
+    first = put(one, b"one")
+    made = once(monkeypatch, deletes, "keep_version", lambda: put(two, b"two"), after=False)
+    assert one.ask("DELETE", "/bkt/k").status == 204
+    assert [get(one, version) for version in (first, made[0])] == [b"one", b"two"]
+
+
+def test_a_version_that_becomes_current_again_is_kept_beside_a_put(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = pair
+    enable(one)
+    first, second = put(one, b"one"), put(one, b"two")
+    made = once(monkeypatch, deletes, "_bring_back", lambda: put(two, b"three"), after=True)
+    assert one.ask("DELETE", "/bkt/k", query={"versionId": second}).status == 204
+    assert [get(one, version) for version in (first, second, made[0])] == [b"one", "NoSuchVersion", b"three"]
+
+
+def test_a_lifecycle_rule_leaves_what_was_put_after_it_looked(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = pair
+    put(one, b"old")
+    rule = {"ID": "r", "Status": "Enabled", "Filter": {"Prefix": ""}, "Expiration": {"Days": 1}}
+    one.boto().put_bucket_lifecycle_configuration(Bucket="bkt", LifecycleConfiguration={"Rules": [rule]})
+    one.skew_ns = 3 * DAY_NS
+    once(monkeypatch, jobs, "find_or_none", lambda: put(two, b"new"), after=True)
+    Jobs(one.gateway.site, lifecycle).run()
+    assert get(two) == b"new"
+
+
+def test_a_part_sent_again_beside_other_content_keeps_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(PosixStore(str(tmp_path / "store")))
+    assert world.ask("PUT", "/bkt").status == 200
+    upload = world.boto().create_multipart_upload(Bucket="bkt", Key="k")["UploadId"]
+
+    def part(body: bytes) -> str:
+        query = {"partNumber": 1, "uploadId": upload}
+        return world.ask("PUT", "/bkt/k", body, query=query).headers["etag"]
+
+    etag = part(b"x" * 1000)
+    once(monkeypatch, multipart, "_forget", lambda: part(b"x" * 1000), after=False)
+    part(b"a" * 1000)
+    body = f"<Part><PartNumber>1</PartNumber><ETag>{etag}</ETag></Part>"
+    document = f"<CompleteMultipartUpload>{body}</CompleteMultipartUpload>".encode()
+    assert world.ask("POST", "/bkt/k", document, query={"uploadId": upload}).status == 200
+    assert get(world) == b"x" * 1000
+    world.close()
