@@ -27,6 +27,12 @@ RESOURCE: Final = frozenset(
 )
 
 
+def forms(path: str) -> list[str]:
+    """The path as it stood on the wire, and of a bucket alone with the slash that boto3 signs and does not
+    send."""
+    return [path, path + "/"] if path.count("/") == 1 and path != "/" else [path]
+
+
 def resource(path: str, query: Query, host: str, domain: str) -> str:
     """Bucket, path and the query parameters that count. `path` is as it stood on the wire; a bucket in the
     `host` is put before it when the host lies below `domain`."""

@@ -356,10 +356,15 @@ def _version2(
         date = values.get(b"Expires", "")
         _check_expires2(date, now_ns)
     credential = known(directory, access_key)
-    resource = sigv2.resource(path, query, call.headers.get("host"), settings.domain)
-    text = sigv2.string_to_sign(call.method, call.headers, date, resource)
-    if not sigv4.same(sigv2.sign(credential.secret, text), signature):
-        raise mismatch(access_key, signature, text)
+    host = call.headers.get("host")
+    texts = [
+        sigv2.string_to_sign(
+            call.method, call.headers, date, sigv2.resource(form, query, host, settings.domain)
+        )
+        for form in sigv2.forms(path)
+    ]
+    if not any(sigv4.same(sigv2.sign(credential.secret, text), signature) for text in texts):
+        raise mismatch(access_key, signature, texts[0])
     identity = allowed(credential, call.peer, now_ns)
     rule = _body_rule(call.headers, None, _payload(call.headers))
     return Authenticated(identity, rule, "v2" if authorization else "v2-query")

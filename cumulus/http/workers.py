@@ -27,6 +27,7 @@ SHARES_FD: Final = 5
 _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 10.0
 _STABLE_S: Final = 30.0
+_KILL_S: Final = 30.0  # after a request to end, of a worker that does not answer
 
 
 class _Watched(ProcessProtocol):
@@ -50,6 +51,7 @@ class Worker:
         self._last_pid = 0
         self._control: Control | None = None
         self._timer: Any = None
+        self._killer: Any = None
         self.ready = False
         self.ended: Deferred[None] | None = None
 
@@ -117,6 +119,9 @@ class Worker:
     def _has_ended(self, reason: Any) -> None:
         pool, pid = self._pool, self._last_pid
         self._process, self.ready = None, False
+        if self._killer is not None:
+            self._killer.cancel()
+            self._killer = None
         pool.gone(self._number)
         if self.ended is not None:
             self.ended.callback(None)
@@ -156,6 +161,14 @@ class Worker:
             self._control.close()
         self._silent()
         self.signal(signal.SIGTERM)
+        if self._killer is None:
+            self._killer = self._pool.reactor.callLater(_KILL_S, self._kill)
+
+    def _kill(self) -> None:
+        """A reactor that is stuck hears no signal that can be handled."""
+        self._killer = None
+        log.warn("worker {number} (process {pid}) is killed", number=self._number, pid=self.pid)
+        self.signal(signal.SIGKILL)
 
     def reload(self) -> None:
         """Have it read again what can be read again."""

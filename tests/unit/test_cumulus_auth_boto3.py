@@ -114,3 +114,23 @@ def test_lists_and_deletes(make: Make) -> None:
     client.get_object(Bucket="bucket", Key="x//../y", Range="bytes=0-9", VersionId="v 1")
     assert [receive(*each)[0].identity.user for each in sent] == [ALICE] * 3
     assert sent[0][0].url.startswith("https://bucket.s3.example.org/?")
+
+
+def test_version_2_of_a_bucket_alone(make: Make) -> None:
+    """boto3 sends /bucket and signs /bucket/."""
+    client, sent = make(signature_version="s3")
+    client.get_bucket_acl(Bucket="data")
+    client.head_bucket(Bucket="data")
+    client.get_object_acl(Bucket="data", Key="k")
+    for request, _ in sent:
+        parts = urlsplit(request.url)
+        headers = {name.lower(): str(value) for name, value in request.headers.items()}
+        headers.setdefault("host", parts.netloc)
+        for name in ("authorization", "date"):
+            value = request.headers.get(name)
+            headers[name] = value.decode() if isinstance(value, bytes) else str(value)
+        target = parts.path + (f"?{parts.query}" if parts.query else "")
+        now_ns = int(datetime.now(UTC).timestamp() * SECOND)
+        rules = AuthSettings(allow_sigv2=True)
+        found = authenticate(call(request.method, target, headers), People(), rules, now_ns)
+        assert found.scheme == "v2", target
