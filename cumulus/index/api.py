@@ -201,7 +201,9 @@ class Directory(ABC):
 
 
 class Index(ABC):
-    """Buckets, objects, uploads, the ledger."""
+    """Buckets, objects, uploads, the ledger. After `lag_s` a change of a bucket is known to all processes."""
+
+    lag_s: float = 0.0
 
     # buckets
     @abstractmethod

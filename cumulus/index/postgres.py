@@ -122,6 +122,8 @@ class PostgresIndex(Index):
     """The tables are there already (`cumulus.index.schema`). `directory` tells users' groups. `life_s` is
     after how long reservations of a process that died are free."""
 
+    lag_s = FRESH_S
+
     def __init__(
         self,
         target: Target,

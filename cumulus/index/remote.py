@@ -109,6 +109,7 @@ class RemoteIndex(RowsIndex):
     """The index by a link; objects are looked up and listed by `rows`. `close` closes both."""
 
     together = True
+    lag_s = FRESH_S  # the head knows its own changes at once
 
     def __init__(self, link: Link, rows: RowReader) -> None:
         self._link = link

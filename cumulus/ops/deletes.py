@@ -100,14 +100,17 @@ def _check(conditions: Conditions, found: Found | None) -> None:
 
 
 def _remove_plain(site: Site, bucket: Bucket, key: str, found: Found | None) -> None:
-    """The body under its name and the row; `found`: only if it is still that."""
+    """The body under its name and the row; `found`: only if it is still that. Raises `Changed` if not, also
+    when another process has removed it."""
     site.told.check_removal()
     row = site.index.lookup(bucket.name, key)
     mark = site.marks and (row is None or row.name == key)
     name = name_for(key, row, mark=mark) if found is None else found.entry.name
     try:
         stamp = site.store.delete(bucket.name, name, None if found is None else found.entry.token)
-    except (Missing, Taken, BadName):
+    except (Missing, Taken, BadName) as error:
+        if found is not None:
+            raise Changed(str(error)) from error
         if row is None:
             return
         stamp = row.stamp

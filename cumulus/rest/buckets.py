@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from cumulus.errors import S3Error
@@ -98,6 +99,7 @@ def put_versioning(request: Request) -> Sink:
                 "This storage has no hard links, which older versions need (cumulus doctor says more).",
             )
         buckets.change(request.site, request.bucket, versioning=Versioning(status))
+        time.sleep(request.site.index.lag_s)  # what is put from now on, anywhere, is a version
         return Reply(200)
 
     return DocumentSink(request, run)

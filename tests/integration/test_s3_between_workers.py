@@ -44,6 +44,14 @@ def test_answers_of_one_key_have_an_order_between_workers(tmp_path: Path, seed: 
             wires.append(Wire(server.port, (server.key, server.secret)))
             for wire in wires:
                 assert wire.ask("HEAD", "/bkt").status == 200
+        everywhere = "<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
+        assert wires[0].ask("PUT", "/versions").status == 200
+        for wire in wires:  # both know the bucket as it was
+            assert wire.ask("HEAD", "/versions").status == 200
+        changed = wires[0].ask("PUT", "/versions", everywhere.encode(), query="versioning")
+        assert changed.status == 200, changed.body
+        for wire in wires:
+            assert "x-amz-version-id" in wire.ask("PUT", "/versions/k", b"x").headers
         for number in range(HISTORIES):
             asks = [wire.ask for wire in rng.sample(wires, CLIENTS)]
             found = history(asks, f"/bkt/k{number}", seed + number, EACH)
