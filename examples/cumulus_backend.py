@@ -1,6 +1,6 @@
 """A backend for Cumulus of one's own: objects in one SQLite file.
 
-A package brings it by an entry point, and `cumulus serve --backend vault:/srv/objects.db` finds it:
+A package brings it by an entry point, and `backend = "vault:/srv/objects.db"` in `[storage]` finds it:
 
     [project.entry-points."cumulus.backends"]
     vault = "cumulus_backend:make"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +22,27 @@ from sector.cli import render
 from sector.cli.program import with_options
 from sector.errors import LocalIO, UsageError
 
+
+def _new_file(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+    """A file that can be made and is not there, looked at before anything is changed: what cannot be told
+    later is lost, and so is what such a file would replace. Raises `UsageError`."""
+    if value is None:
+        return None
+    path = Path(value)
+    if path.exists() or path.is_symlink():
+        raise UsageError(
+            f"{value}: is there already", hint="name a file for the secret that is not there yet"
+        )
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise UsageError(f"{value}: no file can be made there", hint="name one in a directory of yours")
+    return value
+
+
 secret_to_option = click.option(
-    "--secret-to", metavar="FILE", help="Write the secret key to FILE (mode 0600) instead of printing it."
+    "--secret-to",
+    metavar="FILE",
+    callback=_new_file,
+    help="Write the secret key to a new FILE (mode 0600) instead of printing it.",
 )
 as_option = click.option(
     "--as",

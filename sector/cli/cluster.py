@@ -270,7 +270,8 @@ def _print_up(shared: Shared, summary: dict[str, object], detach: bool) -> None:
     why = why_root(SphereSection().user)
     if why:
         render.say(f"functions run as root here, with all its rights: {why} (a user of your own is better)")
-    click.echo("stop it: sector down" + (f" --dir {summary['dir']}" if detach else "  (or Ctrl-C here)"))
+    here = "" if detach else "  (or Ctrl-C here)"
+    click.echo(f"stop it: sector down --dir {summary['dir']}{here}")
 
 
 def _stay(place: ClusterDir, run: _Up, pids: dict[str, int]) -> int:

@@ -312,8 +312,18 @@ def udtcat_main(
         outcome.append(result)
         reactor.stop()
 
-    reactor.callWhenRunning(work.addBoth, end)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    told: list[int] = []
+
+    def interrupt(number: int, _frame: Any) -> None:
+        told.append(number)
+        reactor.callFromThread(reactor.stop)
+
+    def begin() -> None:  # the reactor has set handlers of its own, for a program that ends well
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, interrupt)
+        work.addBoth(end)
+
+    reactor.callWhenRunning(begin)
     reactor.run()
     result = outcome[0] if outcome else None
     if trace is not None and options.trace is not None:
@@ -321,6 +331,8 @@ def udtcat_main(
             options.trace.write(trace, "sector udtcat", "server" if peer is None else "client")
         except OSError as error:
             raise SectorError(f"cannot write {trace}: {error.strerror}") from None
+    if told:  # without a farewell, which would say that this was all
+        os._exit(128 + told[0])
     if isinstance(result, Failure):
         if isinstance(result.value, twisted_errors.ConnectError):
             raise _not_connected(result.value, options)

@@ -142,7 +142,18 @@ def test_secret_may_go_to_a_file(bare: Commands) -> None:
     assert target.stat().st_mode & 0o777 == 0o600
     secret = target.read_text().strip()
     assert len(secret) == 40 and secret not in out + bare.err
-    assert bare.json("user", "add", "x", "--secret-to", str(target))["secret_key_file"] == str(target)
+    other = target.with_name("x.secret")
+    assert bare.json("user", "add", "x", "--secret-to", str(other))["secret_key_file"] == str(other)
+
+
+def test_a_file_for_a_secret_is_looked_at_first(run: Commands, tmp_path: Path) -> None:
+    """It replaces nothing, and nobody gets a key that nobody has seen."""
+    (tmp_path / "thesis").write_text("years of work")
+    for file, says in (("thesis", "is there already"), ("none/x", "no file can be made there")):
+        refused = run.refused("user", "add", "carol", "--secret-to", str(tmp_path / file), status=2)
+        assert says in refused["message"]
+    assert (tmp_path / "thesis").read_text() == "years of work"
+    assert "carol" not in run("user", "list")
 
 
 def test_settings_are_checked_without_doing_anything(run: Commands) -> None:

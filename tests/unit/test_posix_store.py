@@ -270,6 +270,19 @@ def test_an_existing_directory_becomes_a_bucket(store: PosixStore, tmp_path: Pat
     again.close()
 
 
+def test_directories_of_two_buckets_do_not_lie_within_each_other(tmp_path: Path) -> None:
+    """Who removes one would remove what is the other's."""
+    store = PosixStore(str(tmp_path / "store"))
+    (tmp_path / "x/a/b").mkdir(parents=True)
+    (tmp_path / "x/ab").mkdir()
+    store.create_bucket("one", str(tmp_path / "x/a"))
+    for path in ("x", "x/a", "x/a/b"):
+        with pytest.raises(BadName, match="of bucket 'one'"):
+            store.create_bucket("other", str(tmp_path / path))
+    store.create_bucket("beside", str(tmp_path / "x/ab"))
+    store.close()
+
+
 def test_directories_that_cannot_be_adopted_are_refused(store: PosixStore, tmp_path: Path) -> None:
     """Relative, missing, our own, one around ours; and a name that has another directory."""
     (tmp_path / "other").mkdir()

@@ -404,18 +404,26 @@ class Buckets:
                 if there is None:
                     os.mkdir(os.path.join(self.data, bucket), DIR_MODE)
             else:
-                self._adopt(bucket, self._checked(path), there)
+                self._adopt(bucket, self._checked(bucket, path), there)
             self._sync(self.data)
             self._sync(self._path)
             Root(bucket, self._target(bucket), self._files)
 
-    def _checked(self, path: str) -> str:
+    def _checked(self, bucket: str, path: str) -> str:
         real = os.path.realpath(path)
         own = os.path.realpath(self._path)
         if not os.path.isabs(path) or not os.path.isdir(real):
             raise BadName(f"{path!r} is not a directory given by its whole path")
         if os.path.commonpath((real, own)) in (real, own):
             raise BadName(f"{path!r} and the store's own {own!r} lie within each other")
+        for name in os.listdir(self._adopted):
+            if name == bucket or name.startswith("."):
+                continue
+            other = os.path.realpath(self._target(name))
+            if os.path.commonpath((real, other)) in (real, other):
+                raise BadName(
+                    f"{path!r} and the directory {other!r} of bucket {name!r} lie within each other"
+                )
         return real
 
     def _adopt(self, bucket: str, path: str, there: str | None) -> None:
