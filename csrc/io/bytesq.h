@@ -30,8 +30,8 @@ static inline size_t bytesq_used(bytesq *q)
 /* Producer: room for the next bytes (NULL when no memory), then commit what was written. */
 uint8_t *bytesq_room(bytesq *q, size_t *room);
 void bytesq_commit(bytesq *q, size_t n);
-/* Producer: copies at most len bytes in; returns how many. */
 bool bytesq_may_grow(bytesq *q); /* a chunk more is within the shared account */
+/* Producer: copies at most len bytes in; returns how many. */
 size_t bytesq_write(bytesq *q, const uint8_t *buf, size_t len);
 /* Consumer: the next bytes in one piece (NULL and 0 when empty), then consume some of them. */
 const uint8_t *bytesq_peek(bytesq *q, size_t *len);

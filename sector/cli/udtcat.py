@@ -315,8 +315,9 @@ def udtcat_main(
     told: list[int] = []
 
     def interrupt(number: int, _frame: Any) -> None:
-        told.append(number)
-        reactor.callFromThread(reactor.stop)
+        if not told:
+            told.append(number)
+            reactor.callFromThread(reactor.stop)
 
     def begin() -> None:  # the reactor has set handlers of its own, for a program that ends well
         for number in (signal.SIGINT, signal.SIGTERM):
