@@ -9,6 +9,7 @@ import pytest
 from s3_stores import STORES
 from s3_world import World
 
+from cumulus.admin import data
 from cumulus.ops.find import stored_names
 from cumulus.ops.jobs import Done, forget_versions, rescan
 from cumulus.ops.names import version_name
@@ -268,3 +269,15 @@ def test_a_delete_marker_asked_for_says_when_it_was_made(world: World) -> None:
     marker = world.ask("DELETE", "/bkt/k").headers["x-amz-version-id"]
     answer = world.ask("HEAD", "/bkt/k", query={"versionId": marker})
     assert answer.status == 405 and answer.headers["last-modified"].endswith("GMT")
+
+
+def test_all_versions_go_to_a_new_owner(world: World) -> None:
+    """An older one is not taken for the current object, whose name its row may still have."""
+    switch(world, "Enabled")
+    versions = [put(world, body) for body in (b"one", b"two", b"three")]
+    bucket = world.index.bucket("bkt")
+    assert bucket is not None
+    data.give(world.index, world.store, bucket, world.people.users["bob"])
+    for version in versions:
+        answer = world.ask("GET", "/bkt/k", query={"versionId": version}, user="bob")
+        assert answer.status == 200, version
