@@ -42,7 +42,7 @@ BUCKETS: Final = [
         "bucket",
         buckets.create_bucket,
         status="differs",
-        note="The location constraint must be the server's region. No object lock.",
+        note="The location constraint must be the server's region. No object lock; only ObjectWriter.",
     ),
     Op("DeleteBucket", "DELETE", "bucket", buckets.delete_bucket, "s3:DeleteBucket"),
     Op("HeadBucket", "HEAD", "bucket", buckets.head_bucket, "s3:ListBucket"),
