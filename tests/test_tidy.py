@@ -96,3 +96,9 @@ def test_no_large_blobs() -> None:
 def test_no_shell_strings() -> None:
     """Programs are started from argument lists."""
     assert not lines_with(r"(shell=True|os\.system\()", tracked("sector/*.py", "cumulus/*.py"))
+
+
+def test_no_program_outlives_a_failed_test() -> None:
+    """`with subprocess.Popen` waits for ever for a program that nobody ends: tests take running.running."""
+    pattern = r"(with .*subprocess\.Popen\(|subprocess\.Popen\(.*\) as )"
+    assert not lines_with(pattern, tracked("tests/*.py"), ("tests/running.py", "tests/test_tidy.py"))

@@ -15,6 +15,7 @@ from typing import Any
 import alembic.autogenerate
 import alembic.migration
 import pytest
+from running import running
 from sqlalchemy import inspect
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
@@ -345,7 +346,7 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
     """Each answered write is there after the process was killed."""
     path = tmp_path / "m.db"
     code = CHILD.format(here=str(Path(__file__).parent), path=str(path))
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
+    with running([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         last = b""
         for _ in range(25):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from running import running
 
 from sector.bench import cells, cores, pair, wan
 from sector.bench.common import program
@@ -61,9 +62,7 @@ def bench(*arguments: str, status: int = 0) -> Any:
 
 def echoes(path: wan.Path, host: str, count: int) -> tuple[list[float], int]:
     """Sorted round trips in seconds through a path, and how many never came back."""
-    with subprocess.Popen(
-        [*path.receiver, sys.executable, "-c", ECHO], stdout=subprocess.PIPE, text=True
-    ) as server:
+    with running([*path.receiver, sys.executable, "-c", ECHO], stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout and server.stdout.readline() == "ready\n"
             client = [*path.sender, sys.executable, "-c", ASK, host, str(count)]
@@ -124,7 +123,7 @@ def test_one_frame_is_one_datagram_even_from_a_sender_with_gso() -> None:
 
 def test_nothing_is_left_when_the_emulator_is_killed() -> None:
     command = [program("wan"), "--link", "rate=1g,rtt=1ms"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as emulator:
+    with running(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as emulator:
         assert emulator.stdout
         ends = json.loads(emulator.stdout.readline())["ends"]
         inode = os.stat(ends[0]["ns"]).st_ino
@@ -146,7 +145,7 @@ def test_nothing_is_left_when_the_emulator_is_killed() -> None:
 def test_a_program_at_an_end_dies_with_who_started_it() -> None:
     with wan.emulated(Link.parse("rate=1g,rtt=1ms"), engine="user") as path:
         starter = f"import subprocess; subprocess.Popen({[*path.sender, 'sleep', '60']!r}); input()"
-        with subprocess.Popen([sys.executable, "-c", starter], stdin=subprocess.PIPE) as parent:
+        with running([sys.executable, "-c", starter], stdin=subprocess.PIPE) as parent:
             inode = os.stat(path.sender[2]).st_ino
             here = users_of(inode)
             until = time.monotonic() + 5
@@ -236,9 +235,7 @@ def test_namespaces_need_no_root() -> None:
             assert done.returncode == 1
             assert done.stderr == "wan: a user namespace (or be root): Operation not permitted\n"
             return
-        with subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **who
-        ) as ends:
+        with running(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **who) as ends:
             assert ends.stdin and ends.stdout
             namespace = json.loads(ends.stdout.readline())["ends"][0]["ns"]
             enter = [tool, "enter", namespace, "ip", "link", "show", "lo"]
@@ -268,7 +265,7 @@ def test_many_connections_over_one_port_are_told_apart() -> None:
     port = str(free_ports(1)[0])
     options = ["--flows", "50"]
     receiver = [program("bench_udt"), "recv", port, *options]
-    with subprocess.Popen(receiver, stdout=subprocess.PIPE, text=True) as rx:
+    with running(receiver, stdout=subprocess.PIPE, text=True) as rx:
         try:
             sender = [program("bench_udt"), "send", "127.0.0.1", port, "20M", *options]
             sent = subprocess.run(sender, stdout=subprocess.PIPE, text=True, timeout=60, check=True).stdout
@@ -283,7 +280,7 @@ def test_many_connections_over_one_port_are_told_apart() -> None:
 def test_between_hosts_each_end_is_one_command() -> None:
     port = str(free_ports(1)[0])
     listen = [str(SECTOR), "bench", "udt", "--listen", port]
-    with subprocess.Popen(listen, stdout=subprocess.PIPE, text=True) as receiver:
+    with running(listen, stdout=subprocess.PIPE, text=True) as receiver:
         time.sleep(1)
         sent = bench("--to", f"127.0.0.1:{port}", "--seconds", "0.5")
         out, _ = receiver.communicate(timeout=60)

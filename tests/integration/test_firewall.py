@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from running import running
 
 HOST = "10.77.3.2"
 EXTRACT = Path(__file__).resolve().parents[2] / "examples" / "inverted_index.py:extract"
@@ -198,7 +199,7 @@ def test_a_session_under_way_leaves_udp_when_it_is_blocked_and_returns(site: Sit
     site.rules()
     words = (*inside(site.user), "timeout", "80", sys.executable, "-c", LONG)
     pipe = subprocess.PIPE
-    with subprocess.Popen(words, env=site.env, stdin=pipe, stdout=pipe, text=True) as program:
+    with running(words, env=site.env, stdin=pipe, stdout=pipe, text=True) as program:
         assert program.stdin is not None
         try:
             print(source, "/way1", file=program.stdin, flush=True)

@@ -46,6 +46,7 @@ from twisted.internet import defer, reactor
 from sector._udt.context import Core
 from sector.gmp.api import GmpKey, Peer
 from sector.gmp.node import open_gmp
+from running import running
 
 peer = Peer(sys.argv[1], int(sys.argv[2]), 0x01000001)
 core = Core(reactor)
@@ -76,7 +77,7 @@ reactor.run()
 def running(*words: str) -> Iterator[subprocess.Popen[str]]:
     """A program that ends with the block."""
     pipe = subprocess.PIPE
-    with subprocess.Popen(["timeout", "90", *words], stdin=pipe, stdout=pipe, text=True) as program:
+    with running(["timeout", "90", *words], stdin=pipe, stdout=pipe, text=True) as program:
         try:
             yield program
         finally:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from running import running
 
 from sector.cli import cluster_run
 from sector.cli.cluster_dir import ClusterDir
@@ -165,9 +166,7 @@ def test_up_in_the_foreground_stops_all_at_its_end(cluster: Cluster, number: sig
     arguments = cluster.command(
         "up", "--dir", str(cluster.dir), "--slaves", "1", "--port-base", "0", "--json"
     )
-    with subprocess.Popen(
-        arguments, env=cluster.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as popen:
+    with running(arguments, env=cluster.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as popen:
         assert popen.stdout is not None and popen.stderr is not None
         shown = json.loads(popen.stdout.readline())
         assert cluster.live() == {"security", "master", "slave1"}

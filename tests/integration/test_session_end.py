@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cluster import Cluster
+from running import running
 
 SESSION_S = 8.0
 LONG = """
@@ -30,9 +31,7 @@ def _answers(cluster: Cluster, password: Sequence[str], keep: bool) -> list[str]
     """What a program under way hears at once and after its session's end; `keep` = its settings name the
     password's file."""
     pipe = subprocess.PIPE
-    with subprocess.Popen(
-        [sys.executable, "-c", LONG], env=cluster.env, stdin=pipe, stdout=pipe, text=True
-    ) as user:
+    with running([sys.executable, "-c", LONG], env=cluster.env, stdin=pipe, stdout=pipe, text=True) as user:
         assert user.stdin is not None and user.stdout is not None
         assert user.stdout.readline() == "ready\n"
         config = Path(cluster.env["SECTOR_CONFIG"])

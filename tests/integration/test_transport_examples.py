@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from running import running
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "transport"
 
@@ -66,7 +67,7 @@ def test_chat_with_line_receivers() -> None:
     """Two guests hear each other."""
     with served("chat.py", "serve", "udt:0:interface=127.0.0.1") as port:
         where = f"udt:127.0.0.1:{port}"
-        with subprocess.Popen(
+        with running(
             command("chat.py", "join", where, "ann"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

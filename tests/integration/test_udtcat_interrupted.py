@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from running import running, wait_listening
 
 from sector.ports import free_ports
 
@@ -17,8 +18,9 @@ COMMAND = [sys.executable, "-m", "sector.cli.main", "udtcat"]
 def test_an_interrupted_sender_and_its_receiver_both_fail(number: signal.Signals) -> None:
     (port,) = free_ports(1, "0.0.0.0")
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen([*COMMAND, "-l", str(port)], **pipes) as receiver:
-        with subprocess.Popen([*COMMAND, "127.0.0.1", str(port)], **pipes) as sender:
+    with running([*COMMAND, "-l", str(port)], **pipes) as receiver:
+        wait_listening("receiving", receiver, port)
+        with running([*COMMAND, "127.0.0.1", str(port)], **pipes) as sender:
             assert sender.stdin is not None and receiver.stdout is not None
             sender.stdin.write(b"x" * 1000)
             sender.stdin.flush()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from running import running
 
 from sector.bench import wan
 from sector.bench.link import Link
@@ -53,7 +54,7 @@ s.sendto(b"".join(bytes([i]) * 1000 for i in range(19)) + b"\\x13" * 7, (sys.arg
 def both(path: wan.Path, host: str, server: str, client: str) -> tuple[str, str]:
     """Runs a program at each end; what each printed last."""
     receiver = [*path.receiver, sys.executable, "-c", server, host]
-    with subprocess.Popen(receiver, stdout=subprocess.PIPE, text=True) as there:
+    with running(receiver, stdout=subprocess.PIPE, text=True) as there:
         try:
             assert there.stdout and there.stdout.readline() == "ready\n"
             sender = [*path.sender, sys.executable, "-c", client, host]

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from running import running
+
 ROOT = Path(__file__).resolve().parents[2]
 PEER = ROOT / "csrc" / "build" / "libudt_peer"
 RELAY = ROOT / "csrc" / "build" / "relay"
@@ -27,7 +29,7 @@ NO_FAREWELL = re.compile(
 @contextlib.contextmanager
 def relay(arguments: list[str]) -> Iterator[None]:
     """A relay that runs until the end of the block."""
-    with subprocess.Popen([str(RELAY), *arguments], stdout=subprocess.PIPE, text=True) as process:
+    with running([str(RELAY), *arguments], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         ready = process.stdout.readline()
         try:
@@ -36,16 +38,3 @@ def relay(arguments: list[str]) -> Iterator[None]:
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(10)
-
-
-def wait_listening(role: str, listener: subprocess.Popen[bytes], port: int) -> None:
-    """Until somebody has bound this UDP port. The kernel's table is read: a try to bind it might be just
-    what keeps the listener from it."""
-    bound = f":{port:04X} "
-    for _ in range(200):
-        if any(bound in line for line in Path("/proc/net/udp").read_text().splitlines()[1:]):
-            return
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            listener.wait(0.05)
-            break
-    raise AssertionError(f"the {role} side does not listen on {port}")

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-from foreign import NO_FAREWELL, PEER, SECTOR, relay, wait_listening
+from foreign import NO_FAREWELL, PEER, SECTOR, relay
+from running import wait_listening
 
 from sector.ports import free_ports
 

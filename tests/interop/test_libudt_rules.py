@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from foreign import NO_FAREWELL, PEER, SECTOR, relay, wait_listening
+from foreign import NO_FAREWELL, PEER, SECTOR, relay
+from running import running, wait_listening
 
 from sector.ports import free_ports
 
@@ -130,7 +131,7 @@ class Raw:
 def libudt(*arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """A listening libudt_peer and its port."""
     (port,) = free_ports(1)
-    with subprocess.Popen([str(PEER), "listen", str(port), *arguments], stdout=subprocess.PIPE) as peer:
+    with running([str(PEER), "listen", str(port), *arguments], stdout=subprocess.PIPE) as peer:
         try:
             wait_listening("libudt", peer, port)
             yield peer, port
@@ -341,7 +342,7 @@ def libudt_client() -> Iterator[tuple[RawServer, subprocess.Popen[bytes]]]:
     """A libudt that connects to us to receive, and waits for our answer."""
     with contextlib.closing(RawServer()) as server:
         command = [str(PEER), "connect", "127.0.0.1", str(server.port), "--recv", "/dev/null"]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as peer:
+        with running(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as peer:
             try:
                 server.meet()
                 yield server, peer
@@ -384,7 +385,7 @@ def test_a_server_that_speaks_first_is_heard_though_its_answer_is_lost(tmp_path:
     lost = ["--listen", str(front), "--to", f"127.0.0.1:{server}", "--back", "--loss-mask", "2"]
     with relay(lost), source.open("rb") as data:
         command = [*SECTOR, "udtcat", "-l", str(server)]
-        with subprocess.Popen(command, stdin=data, stderr=subprocess.PIPE) as cat:
+        with running(command, stdin=data, stderr=subprocess.PIPE) as cat:
             try:
                 wait_listening("our", cat, server)
                 where = ["connect", "127.0.0.1", str(front), "--recv", str(target)]

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from running import running
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -100,7 +101,7 @@ def test_what_is_under_way_is_said(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_ends_every_part(tmp_path: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT / "tools") as runner:
+    with running(command, stdout=subprocess.PIPE, text=True, cwd=ROOT / "tools") as runner:
         assert runner.stdout is not None
         assert runner.stdout.readline().startswith("== ready")
         runner.send_signal(number)

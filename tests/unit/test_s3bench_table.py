@@ -22,6 +22,7 @@ import s3servers
 import s3table
 import table
 from judge import Found
+from running import running
 
 from sector.bench import cells
 from sector.errors import SectorError
@@ -200,7 +201,7 @@ def test_a_series_goes_on(
 
 def test_processor_time_and_memory_of_a_server_hold_its_children(tmp_path: Path) -> None:
     program = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'sum(range(3*10**6)); input()'])"
-    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) as process:
+    with running([sys.executable, "-c", program], stdin=subprocess.PIPE) as process:
         served = s3servers.Served("it", 0, tmp_path, process)
         while served.cpu_s() < 0.05 or len(s3servers.family(process.pid)) < 2:
             assert process.poll() is None

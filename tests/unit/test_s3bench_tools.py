@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from running import running
+
 from sector.bench.common import program
 
 SYNCS = """
@@ -52,7 +54,7 @@ def test_syncs_are_slowed_and_counted(tmp_path: Path) -> None:
 @contextmanager
 def sink() -> Iterator[int]:
     """Its port."""
-    with subprocess.Popen([program("s3sink")], stdout=subprocess.PIPE, text=True) as process:
+    with running([program("s3sink")], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield int(process.stdout.readline())
         process.terminate()
