@@ -9,6 +9,7 @@ failed. Exit status: 0 all passed, 1 something failed, 130 on Ctrl-C.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -27,6 +28,8 @@ STILL_RUNNING_S = 60.0  # between two lines about what is under way
 POLL_S = 0.2
 END_S = 60.0  # for a part to stop its services after Ctrl-C
 HANGS_S = 600  # a test that takes longer hangs, beside other load too; twice what pytest allows it otherwise
+STUCK_S = HANGS_S + 60  # until pytest itself is ended, for a test that the exception at HANGS_S did not end
+SILENT_S = STUCK_S + 240.0  # until a part is killed that writes nothing
 LIVE = ("tests/integration", "tests/interop")
 LIVE_LANES = 3
 USUAL_S = 10  # what a file of LIVE counts for if it is not in LONG
@@ -59,8 +62,8 @@ LONG = {
     "test_s3_two_servers": 50,
 }
 INTERRUPTED = 130
-# how parts name what failed: pytest, the C runner, the fuzz targets
-FAILED_LINE = re.compile(r"^(FAILED |ERROR |FAIL |MISSED |dev: |make: \*\*\*)")
+# how parts name what failed: pytest, the C runner, the fuzz targets, a test that hangs
+FAILED_LINE = re.compile(r"^(FAILED |ERROR |FAIL |MISSED |dev: |make: \*\*\*|.*Timeout \([\d:]+\)!$)")
 
 
 @dataclass
@@ -97,15 +100,34 @@ class Part:
 
     def over(self) -> bool:
         """Whether it has ended; takes note of how."""
-        if self.process is not None and self.status is None and self.process.poll() is not None:
-            self.status = self.process.returncode
+        if self.process is not None and self.status is None and self._ended():
+            self._all(signal.SIGKILL)  # what it left behind
+            self.status = self.process.wait()
             self.seconds = time.monotonic() - self.began
         return self.status is not None
 
+    def _ended(self) -> bool:
+        """Whether its process has ended; it is not waited for yet, so that its number stays its own."""
+        assert self.process is not None
+        how = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self.process.pid, how) is not None
+
+    def _all(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to all of its group, as a terminal would."""
-        if self.process is not None and self.process.poll() is None:
-            os.killpg(self.process.pid, number)
+        if self.process is not None and not self.over():
+            self._all(number)
+
+    def end_if_silent(self) -> None:
+        """Kill it if it has written nothing for SILENT_S, and say so in its log."""
+        if self.process is not None and not self.over() and time.time() - self.log.stat().st_mtime > SILENT_S:
+            with self.log.open("a") as out:
+                out.write(f"\ndev: {self.name} wrote nothing for {SILENT_S / 60:.1f} minutes: ended\n")
+            self._all(signal.SIGKILL)
 
     def lines(self) -> list[str]:
         """What it has written so far."""
@@ -130,7 +152,8 @@ class Part:
 
 def python_tests(name: str, marks: str, ports: range, *paths: str, nice: int = 0) -> Part:
     """The Python tests at `paths` that `marks` selects, with ports of their own."""
-    how = ["-p", "no:cacheprovider", f"--timeout={HANGS_S}"]
+    stuck = ["-o", f"faulthandler_timeout={STUCK_S}", "-o", "faulthandler_exit_on_timeout=true"]
+    how = ["-p", "no:cacheprovider", f"--timeout={HANGS_S}", *stuck]
     command = [sys.executable, "-m", "pytest", *how, "-m", marks, *paths]
     return Part(name, command, nice, {"SECTOR_PORTS": f"{ports[0]}-{ports[-1]}"})
 
@@ -193,6 +216,8 @@ def run(work: list[list[Part]]) -> None:
             elif lane and lane[0].over():
                 say(lane.pop(0).report())
                 said = time.monotonic()
+            elif lane:
+                lane[0].end_if_silent()
         if time.monotonic() - said > STILL_RUNNING_S:
             said = time.monotonic()
             say("running: " + ", ".join(f"{lane[0].name} ({lane[0].progress()})" for lane in left if lane))

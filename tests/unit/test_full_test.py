@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,59 @@ def test_what_does_not_heed_an_interrupt_is_killed(
         assert deaf.process is not None and deaf.process.poll() is None
     full_test.stop([deaf])
     assert deaf.process is not None and deaf.process.wait(10) == -signal.SIGKILL
+
+
+def test_a_part_that_writes_nothing_is_ended_with_all_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(full_test, "SILENT_S", 0.6)
+    stuck = part("stuck", "echo '.... [ 80%]'; sleep 60 & echo $! >child; wait")
+    busy = part("busy", "for i in 1 2 3 4 5 6; do echo $i; sleep 0.2; done")
+    full_test.run([[stuck, part("next", "echo fine")], [busy]])
+    assert full_test.summary([stuck, busy], 1.0) == 1
+    assert "stuck: dev: stuck wrote nothing for 0.0 minutes: ended\n" in capsys.readouterr().out
+    assert stuck.status == -signal.SIGKILL and busy.status == 0
+    gone((tmp_path / "child").read_text())
+
+
+def test_what_a_part_leaves_behind_is_ended(tmp_path: Path) -> None:
+    full_test.run([[part("leaves", "sleep 60 & echo $! >child")]])
+    gone((tmp_path / "child").read_text())
+
+
+def gone(number: str) -> None:
+    """Until a process has ended."""
+    for _ in range(500):
+        state = Path(f"/proc/{number.strip()}/stat")
+        if not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] == "Z":
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"process {number.strip()} still runs")
+
+
+HANGS = """
+import time
+
+def test_it_heeds_no_exception():
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        try:
+            time.sleep(60)
+        except BaseException:
+            pass
+"""
+
+
+def test_pytest_ends_with_a_test_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "test_hangs.py").write_text(HANGS)
+    monkeypatch.setattr(full_test, "HANGS_S", 1)
+    monkeypatch.setattr(full_test, "STUCK_S", 2)
+    hangs = full_test.python_tests("hangs", "not alone", range(2), str(tmp_path))
+    full_test.run([[hangs]])
+    assert hangs.status == 1 and 2 <= hangs.seconds < 30
+    assert "in test_it_heeds_no_exception" in hangs.log.read_text()
+    told = [line for line in hangs.lines() if full_test.FAILED_LINE.match(line)]
+    assert told == ["test_hangs.py Timeout (0:00:02)!"]
 
 
 TWO_TESTS = """
