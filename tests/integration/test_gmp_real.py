@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from running import running
 from twisted.internet import defer, reactor, task
 from twisted.trial import unittest
 
@@ -46,7 +47,6 @@ from twisted.internet import defer, reactor
 from sector._udt.context import Core
 from sector.gmp.api import GmpKey, Peer
 from sector.gmp.node import open_gmp
-from running import running
 
 peer = Peer(sys.argv[1], int(sys.argv[2]), 0x01000001)
 core = Core(reactor)
@@ -74,7 +74,7 @@ reactor.run()
 
 
 @contextmanager
-def running(*words: str) -> Iterator[subprocess.Popen[str]]:
+def talking(*words: str) -> Iterator[subprocess.Popen[str]]:
     """A program that ends with the block."""
     pipe = subprocess.PIPE
     with running(["timeout", "90", *words], stdin=pipe, stdout=pipe, text=True) as program:
@@ -187,7 +187,7 @@ class MtuTests(unittest.TestCase):
         """The size grows to what the device carries, falls when it does, and no call is lost or doubled."""
         journal = journal_of(self)
         there = (*self.inside(self.spaces[1]), sys.executable, "-c", SERVER, "10.77.4.2", "0", str(journal))
-        with running(*there) as server:
+        with talking(*there) as server:
             port = line(server)
             here = (
                 *self.inside(self.spaces[0]),
@@ -198,7 +198,7 @@ class MtuTests(unittest.TestCase):
                 port,
                 "10.77.4.1",
             )
-            with running(*here) as caller:
+            with talking(*here) as caller:
                 assert caller.stdin is not None
                 for _ in range(100):
                     print(20, file=caller.stdin, flush=True)
