@@ -192,13 +192,21 @@ class S3Request:
             sent = found.body
             if not isinstance(sent, Download) or self.call.method == "HEAD" or sent.length > SMALL_DOWNLOAD:
                 return self._ready_thd(found)
-            data = sent.stream.read_now(sent.offset, sent.length) if sent.length else b""
-            if data is None:
-                return _Opened(found, sent)
-            sent.stream.close()
-            return Ready(found, data)
+            return self._sent_now(found, sent)
         except Exception:
             return Ready(self._failed_thd())
+
+    def _sent_now(self, reply: Reply, sent: Download) -> Ready | _Opened:
+        """What is in memory is read here, and the stream closed; the rest is for a thread."""
+        try:
+            data = sent.stream.read_now(sent.offset, sent.length) if sent.length else b""
+        except Exception:
+            sent.stream.close()
+            raise
+        if data is None:
+            return _Opened(reply, sent)
+        sent.stream.close()
+        return Ready(reply, data)
 
     # in threads -----------------------------------------------------------------------------------------
     def _whole_thd(self, body: memoryview, start: Callable[[], Reply | Sink]) -> Ready:

@@ -266,6 +266,24 @@ def test_beyond_the_queue_the_answer_is_slow_down_and_the_connection_stays() -> 
             each.close()
 
 
+def test_beyond_the_queue_a_file_that_was_opened_already_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "small"
+    path.write_bytes(bytes(1000))
+    stream = Stream(path)  # not to be read at once
+    with floor(threads=1, queue=0) as running:
+        running.gateway.start_hold.clear()
+        busy = running.connect().send(request("/busy"))
+        until(lambda: running.site.pool.outstanding == 1)
+        running.gateway.at_once = lambda call: Reply(200, [], Download(stream, 0, 1000))
+        wire = running.connect()
+        assert wire.send(request("/x")).answer().status == 503
+        assert stream.closed == 1
+        running.gateway.start_hold.set()
+        assert busy.answer().body == b"/busy"
+        busy.close()
+        wire.close()
+
+
 def test_beyond_max_connections_a_client_is_told_and_ended() -> None:
     with floor(max_connections=2) as running:
         first = [running.connect().send(request("/x")) for _ in range(2)]

@@ -471,12 +471,17 @@ def test_what_is_answered_at_once_needs_no_thread(file: Path) -> None:
         assert (stream.reads, stream.closed) == ([(3, 5)], 1)
         assert not running.gateway.calls
 
-        def fault(call: Call) -> Reply:
+        def fault(*given: object) -> Reply:
             raise RuntimeError("a fault of ours")
 
         running.gateway.at_once = fault
         assert wire.send(request("/now")).answer().status == 500
-        assert len(until(lambda: len(running.log_lines()) == 33 and running.log_lines())) == 33
+        broken = Stream(file)
+        broken.read_now = fault  # type: ignore[assignment]
+        running.gateway.at_once = lambda call: Reply(206, [], Download(broken, 3, 5))
+        assert wire.send(request("/broken")).answer().status == 500
+        assert broken.closed == 1
+        assert len(until(lambda: len(running.log_lines()) == 34 and running.log_lines())) == 34
         wire.close()
 
 
