@@ -239,7 +239,8 @@ class Index(ABC):
     @abstractmethod
     def apply(self, changes: Sequence[Change]) -> None:
         """Take in what happened in storage, in one transaction, with the ledger of bucket, owner and the
-        owner's groups."""
+        owner's groups. A `Put` of a bucket that has gone is left out; if there is nothing else, raises
+        `NoSuch`."""
 
     def apply_soon(self, changes: Sequence[Change]) -> None:
         """As `apply`, but a power cut may undo it, whole, until the next `sync`."""
@@ -358,9 +359,14 @@ class Index(ABC):
     def parts(self, upload_id: str, *, after: int = 0, limit: int = 10_000) -> list[Part]: ...
 
     @abstractmethod
-    def drop_upload(self, upload_id: str, put: Put | None = None) -> bool:
+    def claim_upload(self, upload_id: str, claimant: str, life_s: float) -> bool:
+        """For so long only `claimant` may end or claim it; his next claim replaces this one (0: it is free
+        again). False: another has claimed it. Raises `NoSuch`."""
+
+    @abstractmethod
+    def drop_upload(self, upload_id: str, put: Put | None = None, claimant: str = "") -> bool:
         """End it, complete (`put`, applied in the same transaction) or aborted; its held bytes go. False:
-        it was not there (any more), and nothing was done."""
+        it was not there (any more), and nothing was done. Raises `StillUsed` while another has claimed it."""
 
     def keep_room(self) -> None:
         """Have a little room set aside on the database's disk, if that is ours, for removals when there is

@@ -167,12 +167,14 @@ BEGIN
 END $$
 """
 
-# Changes in one transaction, sorted by bucket, with the ledger; reservations that end with them go.
+# Changes in one transaction, sorted by bucket, with the ledger; reservations that end with them go. Says
+# which buckets are gone: what was published in them is left out.
 _APPLY: Final = """
-CREATE OR REPLACE FUNCTION cumulus_apply(changes json, settled bigint[], now_ns bigint) RETURNS void
+CREATE OR REPLACE FUNCTION cumulus_apply(changes json, settled bigint[], now_ns bigint) RETURNS text[]
 LANGUAGE plpgsql AS $$
 DECLARE
     c record; delta record; at_bucket text; more_bytes bigint := 0; more_objects bigint := 0;
+    there boolean := false; missing text[] := '{}';
 BEGIN
     FOR c IN SELECT * FROM json_to_recordset(changes) AS x(
         kind text, bucket text, key text, version text, stamp bigint, name text, token text, size bigint,
@@ -187,9 +189,13 @@ BEGIN
             more_objects := 0;
             at_bucket := c.bucket;
             PERFORM 1 FROM ledger l WHERE l.bucket = at_bucket FOR UPDATE;
+            there := FOUND;
         END IF;
         IF c.kind = 'remove' THEN
             delta := cumulus_remove(c.bucket, decode(c.key, 'base64'), c.version, c.stamp, now_ns);
+        ELSIF NOT there THEN
+            missing := array_append(missing, c.bucket);
+            CONTINUE;
         ELSE
             delta := cumulus_put(
                 ROW(c.bucket, decode(c.key, 'base64'), c.version, c.stamp, c.name, decode(c.token, 'base64'),
@@ -207,6 +213,7 @@ BEGIN
     IF cardinality(settled) > 0 THEN
         DELETE FROM reservations r WHERE r.id = ANY (settled);
     END IF;
+    RETURN missing;
 END $$
 """
 
@@ -233,20 +240,26 @@ BEGIN
 END $$
 """
 
-# End an upload; what it has become is applied in the same transaction. False: there was none.
+# End an upload; what it has become is applied in the same transaction. False: there was none. NULL: another
+# has claimed it.
 _DROP_UPLOAD: Final = """
-CREATE OR REPLACE FUNCTION cumulus_drop_upload(in_upload text, changes json, settled bigint[], now_ns bigint)
-RETURNS boolean
+CREATE OR REPLACE FUNCTION cumulus_drop_upload(
+    in_upload text, in_claimant text, changes json, settled bigint[], now_ns bigint) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
-    at_bucket text; was_held bigint;
+    at_bucket text; was_held bigint; claimed boolean;
 BEGIN
     SELECT u.bucket INTO at_bucket FROM uploads u WHERE u.id = in_upload;
     PERFORM 1 FROM ledger l WHERE l.bucket = at_bucket FOR UPDATE;
-    DELETE FROM uploads u WHERE u.id = in_upload;
+    SELECT u.claimant <> in_claimant
+            AND u.claimed_until_ns > extract(epoch FROM clock_timestamp()) * 1000000000
+        INTO claimed FROM uploads u WHERE u.id = in_upload FOR UPDATE;
     IF NOT FOUND THEN
         RETURN false;
+    ELSIF claimed THEN
+        RETURN NULL;
     END IF;
+    DELETE FROM uploads u WHERE u.id = in_upload;
     SELECT coalesce(sum(p.size), 0) INTO was_held FROM parts p WHERE p.upload_id = in_upload;
     DELETE FROM parts p WHERE p.upload_id = in_upload;
     UPDATE ledger l SET held = l.held - was_held WHERE l.bucket = at_bucket;

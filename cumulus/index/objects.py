@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, Final
 
-from cumulus.index.api import Put, Remove, Row
+from cumulus.index.api import NoSuch, Put, Remove, Row
 from cumulus.index.readers import Run
 from cumulus.index.writer import Tx
 
@@ -41,11 +41,13 @@ _INTO_OBJECTS: Final = (
 _INTO_VERSIONS: Final = (
     f"INSERT INTO versions (bucket, {FIELDS}, marker) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-# the current version, the stamp of a removal, and whether there is more in `versions`
+# the current version, the stamp of a removal, whether there is more in `versions`, and whether the bucket is
+# there
 _STATE: Final = (
     f"SELECT {FIELDS}, "
     "(SELECT MAX(stamp) FROM removed WHERE bucket = ?1 AND key = ?2 AND version IN (?3, '')), "
-    "EXISTS (SELECT 1 FROM versions WHERE bucket = ?1 AND key = ?2) "
+    "EXISTS (SELECT 1 FROM versions WHERE bucket = ?1 AND key = ?2), "
+    "EXISTS (SELECT 1 FROM ledger WHERE bucket = ?1) "
     "FROM (SELECT 1) LEFT JOIN objects ON objects.bucket = ?1 AND objects.key = ?2"
 )
 _REMEMBER: Final = (
@@ -111,11 +113,14 @@ def find(run: Run, bucket: str, key: str, version: str | None) -> Row | None:
 
 
 def put(tx: Tx, change: Put) -> None:
-    """Take in what was published; without effect when something newer of that version is known."""
+    """Take in what was published; without effect when something newer of that version is known. Raises
+    `NoSuch` when the bucket has gone."""
     row = change.row
     key = row.key.encode()
     where = (row.bucket, key)
-    *found, gone, more = tx.run(_STATE, (*where, row.version)).fetchone()
+    *found, gone, more, there = tx.run(_STATE, (*where, row.version)).fetchone()
+    if not there:
+        raise NoSuch(f"there is no bucket {row.bucket}")
     if gone is not None and gone >= row.stamp:
         return
     current = tuple(found) if found[0] is not None else None
@@ -142,6 +147,8 @@ def put_new(tx: Tx, changes: Sequence[Put]) -> list[Put]:
     rows = {change.row.key.encode(): change.row for change in changes}
     bucket = changes[0].row.bucket
     if len(rows) < len(changes) or any(row.bucket != bucket or row.marker for row in rows.values()):
+        return list(changes)
+    if not tx.run("SELECT 1 FROM ledger WHERE bucket = ?", (bucket,)).fetchone():
         return list(changes)
     first, last, most = min(rows), max(rows), 4 * len(rows)
     known: set[bytes] = set()

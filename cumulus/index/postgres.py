@@ -52,6 +52,11 @@ _LOOKUP: Final = (
     "(SELECT 1 FROM objects WHERE bucket = ?1 AND key = ?2) ORDER BY stamp DESC LIMIT 1)"
 )
 _APPLY: Final = "SELECT cumulus_apply(?::json, ?::bigint[], ?::bigint)"
+_NOW_S: Final = "extract(epoch FROM clock_timestamp())"
+_CLAIM: Final = (
+    f"UPDATE uploads SET claimant = ?, claimed_until_ns = (({_NOW_S} + ?::float8) * 1000000000)::bigint "
+    f"WHERE id = ? AND (claimant = ? OR claimed_until_ns <= {_NOW_S} * 1000000000)"
+)
 _PAGE: Final = (
     "SELECT common, "
     + ", ".join(f"(item).{name.strip()}" for name in objects.FIELDS.split(","))
@@ -82,10 +87,12 @@ class _Change(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _Told(NamedTuple):
-    """Changes that go to the database together, as (bucket, JSON), and the reservations that end."""
+    """Changes that go to the database together, as (bucket, JSON), and the reservations that end. `alone`:
+    the bucket of what was published, if that is all."""
 
     changes: list[tuple[str, bytes]]
     settled: list[int]
+    alone: str = ""
 
 
 def _encode(change: Change) -> tuple[str, bytes]:
@@ -276,7 +283,8 @@ class PostgresIndex(Index):
             for change in changes
             if isinstance(change, Put) and change.reservation is not None
         ]
-        told = _Told(encoded, [id for _, id in ending if id])
+        alone = encoded[0][0] if len(changes) == 1 and isinstance(changes[0], Put) else ""
+        told = _Told(encoded, [id for _, id in ending if id], alone)
         try:
             self._combiner.do(told)
         except Away:
@@ -288,17 +296,20 @@ class PostgresIndex(Index):
 
     def _apply_all(self, all_told: list[_Told]) -> list[BaseException | None]:
         try:
-            self._pool.repeat(lambda run: self._apply_now(run, all_told))
+            missing = self._pool.repeat(lambda run: self._apply_now(run, all_told))
         except Away:
             raise
         except IndexFailure as bad:
             if len(all_told) == 1:
                 return [bad]
             return [self._apply_all([one])[0] for one in all_told]  # only that which it is about fails
-        return [None] * len(all_told)
+        gone = {bucket: NoSuch(f"there is no bucket {bucket}") for bucket in missing}
+        return [gone.get(one.alone) for one in all_told]
 
-    def _apply_now(self, run: Run, all_told: Sequence[_Told]) -> None:
-        run(_APPLY, (*_joined(all_told), self._clock()))
+    def _apply_now(self, run: Run, all_told: Sequence[_Told]) -> list[str]:
+        """Buckets that are gone."""
+        missing: list[str] = run(_APPLY, (*_joined(all_told), self._clock())).fetchone()[0]
+        return missing
 
     def _mark_soft(self, buckets: set[str]) -> None:
         for bucket in buckets:
@@ -435,20 +446,29 @@ class PostgresIndex(Index):
     def parts(self, upload_id: str, *, after: int = 0, limit: int = 10_000) -> list[Part]:
         return self._pool.repeat(lambda run: uploads.parts(run, upload_id, after, limit))
 
-    def drop_upload(self, upload_id: str, put: Put | None = None) -> bool:
+    def claim_upload(self, upload_id: str, claimant: str, life_s: float) -> bool:
+        with self._pool.transaction() as run:
+            done = run(_CLAIM, (claimant, life_s, upload_id, claimant))
+            if not done.rowcount and not run("SELECT 1 FROM uploads WHERE id = ?", (upload_id,)).fetchone():
+                raise NoSuch(f"there is no upload {upload_id}")
+            return bool(done.rowcount)
+
+    def drop_upload(self, upload_id: str, put: Put | None = None, claimant: str = "") -> bool:
         reservation = put.reservation if put is not None else None
         ending = [reservation.id] if reservation is not None and reservation.id else []
         told = _Told([_encode(put)] if put is not None else [], ending)
-        values = (upload_id, *_joined([told]), self._clock())
+        values = (upload_id, claimant, *_joined([told]), self._clock())
         try:
             with self._pool.run() as run:
                 found = run(
-                    "SELECT cumulus_drop_upload(?, ?::json, ?::bigint[], ?::bigint)", values
+                    "SELECT cumulus_drop_upload(?, ?, ?::json, ?::bigint[], ?::bigint)", values
                 ).fetchone()
         except Away:
             if put is not None:
                 self._owed.append(told)
             raise
+        if found and found[0] is None:
+            raise uploads.being_completed(upload_id)
         done = bool(found and found[0])
         if done and reservation is not None:
             self._leases.settled(reservation, *ending or [0])

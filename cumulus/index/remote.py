@@ -268,8 +268,11 @@ class RemoteIndex(RowsIndex):
         found: list[Part] = self._link.call("parts", upload_id, after, limit)
         return found
 
-    def drop_upload(self, upload_id: str, put: Put | None = None) -> bool:
-        return bool(self._link.call("drop_upload", upload_id, put))
+    def claim_upload(self, upload_id: str, claimant: str, life_s: float) -> bool:
+        return bool(self._link.call("claim_upload", upload_id, claimant, life_s))
+
+    def drop_upload(self, upload_id: str, put: Put | None = None, claimant: str = "") -> bool:
+        return bool(self._link.call("drop_upload", upload_id, put, claimant))
 
 
 def connect_index(path: Path, database: Path) -> tuple[Index, Directory]:

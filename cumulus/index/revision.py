@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-HEAD: Final = "0003"  # the newest revision in migrations/versions
+HEAD: Final = "0004"  # the newest revision in migrations/versions
 BUSY_MS: Final = 10_000
 
 

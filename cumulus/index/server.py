@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from cumulus.index import wire
-from cumulus.index.api import Away, Directory, IndexFailure, Put, Reservation, reserve_each
+from cumulus.index.api import Away, Directory, IndexFailure, NoSuch, Put, Reservation, reserve_each
 from cumulus.index.sqlite import SqliteIndex
 
 _log: Final = logging.getLogger(__name__)
@@ -260,7 +260,7 @@ class _Session:
                     for place, put in enumerate(puts, 1):  # one of them spoiled it for all
                         self._take_in([put], place == len(puts))
                     return
-            if bad is not None:
+            if bad is not None and not isinstance(bad, NoSuch):  # else it went with its bucket
                 _log.error("the index cannot take in an object: %s", bad)
             for put in puts:
                 if bad is not None and put.reservation is not None:

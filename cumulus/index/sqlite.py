@@ -277,7 +277,8 @@ class SqliteIndex(RowsIndex):
     def _taken_in(self, put: Put, bad: BaseException | None) -> None:
         """In the writer's thread."""
         if bad is not None:
-            _log.error("the index cannot take in an object: %s", bad)
+            if not isinstance(bad, NoSuch):  # it went with its bucket
+                _log.error("the index cannot take in an object: %s", bad)
             if put.reservation is not None:
                 self.release(put.reservation)  # no commit ends it
         assert self._slot is not None
@@ -310,7 +311,13 @@ class SqliteIndex(RowsIndex):
             if len(puts) == len(changes):
                 changes = objects.put_new(tx, puts)
         for change in changes:
-            self._apply(tx, change)
+            try:
+                self._apply(tx, change)
+            except NoSuch:
+                if len(changes) == 1:
+                    raise
+                if isinstance(change, Put):
+                    self._settle(tx, change.reservation)
 
     def _apply(self, tx: Tx, change: Change) -> None:
         if isinstance(change, Put):
@@ -412,9 +419,12 @@ class SqliteIndex(RowsIndex):
         with self._readers.run() as run:
             return uploads.parts(run, upload_id, after, limit)
 
-    def drop_upload(self, upload_id: str, put: Put | None = None) -> bool:
+    def claim_upload(self, upload_id: str, claimant: str, life_s: float) -> bool:
+        return self._writer.do(lambda tx: uploads.claim(tx, upload_id, claimant, life_s), soon=True)
+
+    def drop_upload(self, upload_id: str, put: Put | None = None, claimant: str = "") -> bool:
         def work(tx: Tx) -> bool:
-            if not uploads.drop(tx, upload_id):
+            if not uploads.drop(tx, upload_id, claimant):
                 return False
             if put is not None:
                 self._apply(tx, put)

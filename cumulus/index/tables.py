@@ -180,6 +180,8 @@ uploads = Table(
     _bytes("key"),
     _number("created_ns"),
     _bytes("record", comment="cumulus.index.api.Upload as MessagePack"),
+    _text("claimant", server_default="", comment="who completes it and alone may end it"),
+    _number("claimed_until_ns", server_default="0", comment="that ends then"),
     Index("ix_uploads_order", "bucket", "key", "created_ns", "id"),
 )
 

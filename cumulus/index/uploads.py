@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from cumulus.index.api import NameTaken, NoSuch, Upload
+from cumulus.index.api import NameTaken, NoSuch, StillUsed, Upload
 from cumulus.index.readers import Run
 from cumulus.index.writer import Tx
 from cumulus.model import Part
@@ -88,13 +88,39 @@ def parts(run: Run, id: str, after: int, limit: int) -> list[Part]:
     return [_part.decode(row[0]) for row in found]
 
 
-def drop(tx: Tx, id: str) -> bool:
-    """Take out an upload with its parts; False when there is none."""
-    upload = tx.run("SELECT bucket FROM uploads WHERE id = ?", (id,)).fetchone()
-    if upload is None:
+def claim(tx: Tx, id: str, claimant: str, life_s: float) -> bool:
+    """As `Index.claim_upload`. Raises `NoSuch`."""
+    _, other = _claimed(tx, id, claimant)
+    if not other:
+        until_ns = tx.now_ns + int(life_s * 1e9)
+        tx.run("UPDATE uploads SET claimant = ?, claimed_until_ns = ? WHERE id = ?", (claimant, until_ns, id))
+    return not other
+
+
+def _claimed(tx: Tx, id: str, claimant: str) -> tuple[str, bool]:
+    """The bucket of an upload, and whether another has claimed it. Raises `NoSuch`."""
+    query = "SELECT bucket, claimant <> ? AND claimed_until_ns > ? FROM uploads WHERE id = ?"
+    found = tx.run(query, (claimant, tx.now_ns, id)).fetchone()
+    if found is None:
+        raise NoSuch(f"there is no upload {id}")
+    return found[0], bool(found[1])
+
+
+def being_completed(id: str) -> StillUsed:
+    """Said to who may not end an upload."""
+    return StillUsed(f"upload {id} is being completed: try again in a minute")
+
+
+def drop(tx: Tx, id: str, claimant: str) -> bool:
+    """Take out an upload with its parts; False when there is none. Raises `StillUsed`."""
+    try:
+        bucket, other = _claimed(tx, id, claimant)
+    except NoSuch:
         return False
+    if other:
+        raise being_completed(id)
     held = tx.run("SELECT COALESCE(SUM(size), 0) FROM parts WHERE upload_id = ?", (id,)).fetchone()[0]
     tx.run("DELETE FROM parts WHERE upload_id = ?", (id,))
     tx.run("DELETE FROM uploads WHERE id = ?", (id,))
-    tx.charge(upload[0], 0, 0, -held)
+    tx.charge(bucket, 0, 0, -held)
     return True

@@ -87,7 +87,8 @@ METHODS: Final[dict[str, Method]] = {
     "uploads": Method("pool", tuple[str, str, str, str, int], list[Upload]),
     "put_part": Method("pool", tuple[str, Part, Reservation | None], int),
     "parts": Method("pool", tuple[str, int, int], list[Part]),
-    "drop_upload": Method("pool", tuple[str, Put | None], bool),
+    "claim_upload": Method("pool", tuple[str, str, float], bool),
+    "drop_upload": Method("pool", tuple[str, Put | None, str], bool),
 }
 ARGUMENTS: Final = {name: msgspec.msgpack.Decoder(method.arguments) for name, method in METHODS.items()}
 RESULTS: Final = {name: msgspec.msgpack.Decoder(method.result) for name, method in METHODS.items()}

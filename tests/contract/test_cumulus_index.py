@@ -98,6 +98,28 @@ def test_bucket_in_use_does_not_go(index: Index) -> None:
     assert index.bucket("b") is None
 
 
+def test_what_is_told_of_a_bucket_that_has_gone_is_left_out(index: Index) -> None:
+    """A new one of its name has none of it, and its ledger begins at 0."""
+    index.drop_bucket("b")
+    with pytest.raises(NoSuch, match="b"):
+        index.apply([Put(row=row("late", 1, 10))])
+    with pytest.raises(NoSuch):
+        index.apply_soon([Put(row=row("late", 1, 10))])
+    index.add_bucket(bucket("c"))
+    index.apply([Put(row=row("late", 1, 10)), Put(row=row("k", 1, 7, bucket="c"))])
+    index.apply([Put(row=row(f"late-{number:02d}", 1, 10)) for number in range(30)])
+    index.apply([Remove(bucket="b", key="late", stamp=2)])
+    index.sync()
+    index.add_bucket(bucket("b"))
+    assert index.page("b").rows == [] and index.lookup("b", "late") is None
+    assert index.usage("bucket", "c").bytes == 7
+    put(index, "late", stamp=3, size=5)
+    usage = index.usage("bucket", "b")
+    assert (usage.bytes, usage.objects) == (5, 1)
+    index.apply([Remove(bucket="b", key="late", stamp=4)])
+    assert index.usage("bucket", "b").bytes == 0
+
+
 def test_settings_of_a_bucket_changed_by_others_are_seen_when_answers_grow_old(bench: Bench) -> None:
     """Another process has its own index on the same database."""
     assert bench.index.bucket("b") is not None

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import random
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from cumulus_bench import (
 )
 
 from cumulus.index.admin_api import Quota
-from cumulus.index.api import Index, NameTaken, NoSuch, OverQuota, Put, Remove, Reservation
+from cumulus.index.api import Index, NameTaken, NoSuch, OverQuota, Put, Remove, Reservation, StillUsed
 from cumulus.model import Part
 
 
@@ -283,6 +284,31 @@ def test_upload_that_ended_takes_no_part(bench: Bench) -> None:
         index.add_upload(upload("u"))
     assert index.upload("b", "big", "u") == upload("u")
     assert index.upload("b", "other", "u") is None and index.upload("b", "big", "none") is None
+
+
+def test_a_claimed_upload_is_ended_by_its_claimant_until_the_claim_ends(bench: Bench) -> None:
+    """Who claims it again makes that longer, or ends it."""
+    index = bench.index
+    with pytest.raises(NoSuch):
+        index.claim_upload("u", "one", 60.0)
+    index.add_upload(upload("u"))
+    index.put_part("u", part(1, 60), None)
+    assert index.claim_upload("u", "one", 60.0) and index.claim_upload("u", "one", 60.0)
+    assert not index.claim_upload("u", "two", 60.0)
+    for claimant in ("", "two"):
+        with pytest.raises(StillUsed, match="u is being completed"):
+            index.drop_upload("u", Put(row=row("big", 1, 60)), claimant)
+    with pytest.raises(StillUsed):
+        index.drop_bucket("b")
+    assert index.usage("bucket", "b").reserved_bytes == 60 and index.lookup("b", "big") is None
+    assert index.claim_upload("u", "one", 0.0) and index.claim_upload("u", "two", 0.01)
+    end = time.monotonic() + 10
+    while not index.claim_upload("u", "three", 60.0):  # the time of the database
+        assert time.monotonic() < end
+        bench.now_ns += 10**6
+    assert index.drop_upload("u", Put(row=row("big", 1, 60)), "three")
+    assert not index.drop_upload("u", None, "three")
+    assert held(index) == (60, 1) and index.usage("bucket", "b").reserved_bytes == 0
 
 
 def test_uploads_are_listed_by_key_and_age(index: Index) -> None:

@@ -18,6 +18,7 @@ from cumulus.index import schema
 from cumulus.index.api import Away, Directory, Index, IndexFailure
 from cumulus.index.postgres_pool import Target
 from cumulus.index.registry import make_index
+from cumulus.index.revision import HEAD
 from cumulus.index.tables import metadata, tables_of
 from sector.errors import BadConfig, LocalIO
 from sector.ports import free_ports
@@ -93,7 +94,7 @@ def test_a_database_that_cannot_be_used_is_told_in_one_line(
     try:
         assert "written by another version" in wrong(bench.url)
     finally:
-        shared().execute("UPDATE alembic_version SET version_num = '0003'", bench.database)
+        shared().execute(f"UPDATE alembic_version SET version_num = '{HEAD}'", bench.database)
     monkeypatch.setattr("cumulus.index.postgres_pool.OLDEST", 990000)
     assert "and 99 or later is needed" in wrong(bench.url)
 
@@ -109,6 +110,17 @@ def test_commits_are_waited_for_whatever_the_database_says(bench: Bench) -> None
         shared().execute(f"ALTER DATABASE {bench.database} RESET synchronous_commit", bench.database)
 
 
+# functions that had another shape in 0003
+FORMER = (
+    "DROP FUNCTION cumulus_apply",
+    "DROP FUNCTION cumulus_drop_upload",
+    "CREATE FUNCTION cumulus_apply(changes json, settled bigint[], now_ns bigint) RETURNS void "
+    "LANGUAGE plpgsql AS 'BEGIN END'",
+    "CREATE FUNCTION cumulus_drop_upload(in_upload text, changes json, settled bigint[], now_ns bigint) "
+    "RETURNS boolean LANGUAGE plpgsql AS 'BEGIN END'",
+)
+
+
 def test_migrations_make_what_the_tables_say(server: Postgres) -> None:
     """A new database is made at once, an old one by migrations: the same, and gone after the way back."""
     made, migrated = (server.local(server.database()) for _ in range(2))
@@ -120,6 +132,9 @@ def test_migrations_make_what_the_tables_say(server: Postgres) -> None:
     second = schema.postgres_engine(Target(migrated).connect_plain)
     with second.begin() as connection:
         settings.attributes["connection"] = connection
+        alembic.command.upgrade(settings, "0003")
+        for former in FORMER:
+            connection.execute(text(former))
         alembic.command.upgrade(settings, "head")
     functions = text("SELECT proname, md5(prosrc) FROM pg_proc WHERE proname LIKE 'cumulus%' ORDER BY 1")
     with first.connect() as one, second.connect() as two:

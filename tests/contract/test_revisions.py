@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import alembic.command
 import pytest
 from alembic.config import Config as AlembicConfig
 from alembic.script import ScriptDirectory
@@ -18,6 +19,8 @@ from sqlalchemy import Engine, create_engine, inspect
 import cumulus.index.schema
 import sector.master.store
 import sector.security.store
+from cumulus.index.registry import make_index
+from cumulus.secrets import Keyring
 from sector.errors import BadConfig
 from sector.revisions import revision_of, upgrade
 
@@ -120,6 +123,24 @@ def test_an_empty_database_whose_migrations_were_taken_back_is_made_again(kind: 
     with engine.connect() as connection:
         assert revision_of(connection) == kind.module.HEAD
     engine.dispose()
+
+
+def test_an_upload_of_before_is_nobodys(tmp_path: Path) -> None:
+    """It can be claimed, completed and aborted as a new one."""
+    engine = create_engine(f"sqlite:///{tmp_path}/c.db")
+    settings = AlembicConfig()
+    settings.set_main_option("script_location", str(KINDS["cumulus"].migrations))
+    with engine.begin() as connection:
+        settings.attributes["connection"] = connection
+        alembic.command.upgrade(settings, "0003")
+        connection.exec_driver_sql("INSERT INTO uploads VALUES ('u', 'b', x'6b', 1, x'')")
+        connection.exec_driver_sql("INSERT INTO ledger VALUES ('b', 0, 0, 0)")
+    engine.dispose()
+    made, _ = make_index(f"sqlite:///{tmp_path}/c.db", Keyring.create(tmp_path / "key"))
+    assert made.claim_upload("u", "one", 60.0) and not made.claim_upload("u", "two", 60.0)
+    assert made.drop_upload("u", None, "one")
+    made.close()
+    assert (tmp_path / "c.db.0003.bak").exists()
 
 
 def test_a_master_refuses_the_database_of_a_newer_program_and_lets_go_of_it(tmp_path: Path) -> None:
