@@ -185,10 +185,10 @@ class VaultStore(FileStore):
             db.execute("INSERT OR IGNORE INTO bucket VALUES (?)", (bucket,))
 
     def delete_bucket(self, bucket: str) -> None:
-        if self.names(bucket, limit=1):
-            raise NotEmptyStore(f"bucket {bucket!r} has objects")
         with self.change() as db:
-            db.execute("DELETE FROM object WHERE bucket = ?", (bucket,))
+            self.find(db, bucket, "x")
+            if db.execute("SELECT 1 FROM object WHERE bucket = ? LIMIT 1", (bucket,)).fetchone():
+                raise NotEmptyStore(f"bucket {bucket!r} has objects")
             db.execute("DELETE FROM bucket WHERE name = ?", (bucket,))
 
     def names(self, bucket: str, after: str = "", prefix: str = "", limit: int = 1000) -> list[Entry]:

@@ -9,6 +9,7 @@ within this process.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import struct
@@ -288,10 +289,25 @@ class FsspecStore(FileStore):
                 raise Missing(f"no bucket {bucket!r}")
 
     def delete_bucket(self, bucket: str) -> None:
-        if self.names(bucket, limit=1):
-            raise NotEmptyStore(f"bucket {bucket!r} has objects")
+        self._check_empty(bucket)
         with _asked(bucket):
-            self.fs.rm(self.path(bucket), recursive=True)
+            self.fs.rm_file(self.path(bucket, f"{INTERNAL}/bucket"))  # no write begins any more
+            drafts = self.path(bucket, f"{INTERNAL}/tmp")
+            for draft in self.fs.ls(drafts, detail=False) if self.fs.isdir(drafts) else ():
+                with contextlib.suppress(FileNotFoundError):
+                    self.fs.rm_file(draft)  # nor ends
+            for path, _, _ in self.fs.walk(self.path(bucket), topdown=False):
+                with contextlib.suppress(Exception):  # not empty, or no such thing as a directory here
+                    self.fs.rmdir(path)
+            if not self.fs.exists(self.path(bucket)):
+                return
+        self.create_bucket(bucket)
+        self._check_empty(bucket)
+        raise Unavailable(f"bucket {bucket!r} is written to all the time")
+
+    def _check_empty(self, bucket: str) -> None:
+        if self.names(bucket, limit=1) or self.names(bucket, prefix=INTERNAL + "/", limit=1):
+            raise NotEmptyStore(f"bucket {bucket!r} has objects")
 
     # names
 

@@ -144,9 +144,8 @@ class MemoryStore(FileStore):
     def delete_bucket(self, bucket: str) -> None:
         with self._lock:
             found = self._bucket(bucket)
-            if any(not name.startswith(_INSIDE) for name in found.order):
+            if found.order:
                 raise NotEmptyStore(f"bucket {bucket!r} has objects")
-            self._used -= sum(len(held.body) for held in found.objects.values())
             del self._buckets[bucket]
 
     def _bucket(self, bucket: str) -> _Bucket:

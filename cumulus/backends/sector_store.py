@@ -151,7 +151,7 @@ class SectorStore(FileStore):
         self._link.call(lambda client: client.mkdir(f"{ROOT}/{bucket}/{_META}", parents=True), bucket)
 
     def delete_bucket(self, bucket: str) -> None:
-        if self.names(bucket, limit=1):
+        if self.names(bucket, limit=1) or self.names(bucket, prefix=INTERNAL + "/", limit=1):
             raise NotEmptyStore(f"bucket {bucket!r} has objects")
         self._link.call(lambda client: client.rm(f"{ROOT}/{bucket}", recursive=True), bucket)
 

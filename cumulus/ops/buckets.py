@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 import msgspec
 
 from cumulus.errors import S3Error
-from cumulus.index.api import NameTaken, NoSuch, StillUsed, Upload
-from cumulus.model import Acl, Bucket
-from cumulus.ops.names import check_bucket_name, part_prefix
+from cumulus.index.api import NameTaken, NoSuch, Put, StillUsed, Upload
+from cumulus.model import Acl, Bucket, Versioning
+from cumulus.ops.names import BODIES, ODD, PARTS, VERSIONS, check_bucket_name, part_prefix
+from cumulus.ops.rows import meta_of, row_of
 from cumulus.ops.site import Site
-from cumulus.storage.api import INTERNAL, Missing, NotEmptyStore
+from cumulus.storage.api import INTERNAL, Entry, Missing, NotEmptyStore
 
 MAX_BUCKETS = 1000
+MOST_BODIES = 10_000  # more stay in storage when their bucket goes; if it is made again, a sweep finds them
 
 
 def create(site: Site, name: str, acl: Acl, region: str) -> Bucket:
@@ -30,6 +35,7 @@ def create(site: Site, name: str, acl: Acl, region: str) -> Bucket:
     except NameTaken as error:
         _refuse_taken(site, name, acl.owner)
         raise S3Error("BucketAlreadyExists") from error
+    site.store.create_bucket(name)  # a removal that was about to end may have taken it
     return bucket
 
 
@@ -42,18 +48,30 @@ def _refuse_taken(site: Site, name: str, owner: str) -> None:
 
 def remove(site: Site, bucket: Bucket) -> None:
     """Remove an empty bucket; uploads in progress in it are aborted. Raises `S3Error` BucketNotEmpty,
-    NoSuchBucket."""
+    NoSuchBucket, OperationAborted (an upload is being completed)."""
     if site.index.page_versions(bucket.name, limit=1).rows:
         raise S3Error("BucketNotEmpty")
     while uploads := site.index.uploads(bucket.name, limit=100):
         for upload in uploads:
-            end_upload(site, upload)
-    try:
-        site.store.delete_bucket(bucket.name)
-    except NotEmptyStore as error:
-        raise S3Error("BucketNotEmpty") from error
-    except Missing:
-        pass  # an earlier attempt came so far
+            try:
+                end_upload(site, upload)
+            except StillUsed:
+                raise S3Error("OperationAborted") from None
+    _remove_parts_left(site, bucket)
+    if site.atomic:
+        _remove_stored(site, bucket)
+        _remove_row(site, bucket)
+        return
+    # there the index says what is: what comes late is refused by it, and takes its body away again
+    bodies = [entry.name for entry in islice(_internal(site, bucket, BODIES), MOST_BODIES)]
+    _remove_row(site, bucket)
+    for name in bodies:
+        site.remove(bucket.name, name)
+    with suppress(S3Error):
+        _remove_stored(site, bucket)
+
+
+def _remove_row(site: Site, bucket: Bucket) -> None:
     try:
         site.index.drop_bucket(bucket.name)
     except StillUsed as error:
@@ -63,8 +81,51 @@ def remove(site: Site, bucket: Bucket) -> None:
         raise S3Error("NoSuchBucket") from error
 
 
+def _remove_stored(site: Site, bucket: Bucket) -> None:
+    try:
+        site.store.delete_bucket(bucket.name)
+    except NotEmptyStore as error:
+        if site.atomic:
+            _show(site, bucket)
+        raise S3Error("BucketNotEmpty") from error
+    except Missing:
+        pass  # an earlier attempt came so far
+
+
+def _remove_parts_left(site: Site, bucket: Bucket) -> None:
+    """Parts of uploads that are over."""
+    names = [entry.name for entry in _internal(site, bucket, PARTS)]
+    if names and not site.index.uploads(bucket.name, limit=1):  # else a new one may have some of them
+        for name in names:
+            site.remove(bucket.name, name)
+
+
+def _show(site: Site, bucket: Bucket) -> None:
+    """What keeps a bucket and is in no listing, since its row was lost, gets into them."""
+    keep = bucket.versioning is not Versioning.OFF
+    for prefix in (ODD, VERSIONS):
+        for entry in _internal(site, bucket, prefix):
+            meta = meta_of(bucket, entry)
+            if meta is not None and site.index.lookup(bucket.name, meta.key, meta.version) is None:
+                site.index.apply([Put(row=row_of(bucket, entry, meta), keep=keep)])
+
+
+def _internal(site: Site, bucket: Bucket, prefix: str) -> Iterator[Entry]:
+    after = ""
+    while True:
+        try:
+            page = site.store.names(bucket.name, after, prefix, 1000)
+        except Missing:
+            return
+        yield from page
+        if len(page) < 1000:
+            return
+        after = page[-1].name
+
+
 def end_upload(site: Site, upload: Upload) -> bool:
-    """Abort an upload: first the index, then its parts. False: somebody else has ended it."""
+    """Abort an upload: first the index, then its parts. False: somebody else has ended it. Raises
+    `StillUsed` while it is being completed."""
     ended = site.index.drop_upload(upload.id)
     remove_parts(site, upload.bucket, upload.id)
     return ended

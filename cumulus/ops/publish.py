@@ -9,20 +9,21 @@ only if it is still that one; if not, all is looked at again.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from cumulus.errors import S3Error
-from cumulus.index.api import Put, Remove, Reservation, Row
+from cumulus.index.api import NoSuch, Put, Remove, Reservation, Row
 from cumulus.model import Bucket, ObjectMeta, Versioning, encode_meta
 from cumulus.ops.conditions import NONE, Conditions
 from cumulus.ops.find import Found, adopt, find_or_none, is_foreign, name_for
 from cumulus.ops.names import VERSIONS, body_name, first_name, is_mark, odd_name, version_name
 from cumulus.ops.rows import meta_of, row_of
 from cumulus.ops.site import Site
-from cumulus.storage.api import ABSENT, Changed, Entry, IfToken, Missing, Taken
+from cumulus.storage.api import ABSENT, Changed, Entry, IfToken, Missing, StorageError, Taken
 
 TRIES: Final = 32
 Place = Callable[[str, bytes, IfToken], Entry]
@@ -179,6 +180,22 @@ def _settle(
     be waited for while the key has the name that it would have anyway."""
     versions = bucket.versioning is not Versioning.OFF  # then only what is removed by its version goes
     put = Put(row=row_of(bucket, entry, meta), keep=versions, reservation=plan.reservation)
+    try:
+        _tell(site, plan, put, meta, entry, row, mark)
+    except NoSuch:  # the bucket went in between
+        with suppress(StorageError):
+            site.store.delete(bucket.name, entry.name, entry.token)
+        raise
+    if row is not None and not keep and not row.marker and row.name not in ("", entry.name):
+        if site.atomic:
+            site.remove(bucket.name, row.name)
+        else:
+            site.discard(bucket.name, row.name)
+
+
+def _tell(
+    site: Site, plan: Plan, put: Put, meta: ObjectMeta, entry: Entry, row: Row | None, mark: int | None
+) -> None:
     settle = plan.settle
     if settle is not None:
         site.told.tell(lambda: settle(put), [put])
@@ -187,8 +204,3 @@ def _settle(
     else:
         stays = entry.name == first_name(meta.key) and (row is None or row.name == entry.name)
         site.told.tell(lambda: _follow(site, put, stays, mark), [put])
-    if row is not None and not keep and not row.marker and row.name not in ("", entry.name):
-        if site.atomic:
-            site.remove(bucket.name, row.name)
-        else:
-            site.discard(bucket.name, row.name)

@@ -241,7 +241,9 @@ class FileStore(ABC):
 
     @abstractmethod
     def delete_bucket(self, bucket: str) -> None:
-        """Remove an empty bucket with all that is internal to it. Raises `NotEmptyStore`, `Missing`."""
+        """Remove a bucket in which nothing has a name, internal ones too. What is published beside it either
+        keeps the bucket or fails with `Missing`. Raises `NotEmptyStore`, `Missing`, `Unavailable` (it is
+        written to all the time)."""
 
     @abstractmethod
     def names(self, bucket: str, after: str = "", prefix: str = "", limit: int = 1000) -> list[Entry]:

@@ -42,17 +42,26 @@ def test_impossible_buckets_are_refused(store: FileStore, bucket: str) -> None:
 
 
 def test_a_bucket_goes_only_when_it_is_empty(store: FileStore) -> None:
-    """What is internal to it does not keep it."""
+    """What has an internal name keeps it as well: above it may be an object. A write that has begun does
+    not."""
     put(store, "dir/a")
     put(store, ".cumulus/odd/1")
-    with pytest.raises(NotEmptyStore):
-        store.delete_bucket("b")
-    store.delete("b", "dir/a")
+    put(store, ".cumulus/versions/1/2")
+    late = store.open_write("b", "dir/late", 5)
+    late.write(memoryview(b"bytes"))
+    for name in ("dir/a", ".cumulus/odd/1", ".cumulus/versions/1/2"):
+        with pytest.raises(NotEmptyStore):
+            store.delete_bucket("b")
+        assert get(store, name) == b"x"
+        store.delete("b", name)
     store.delete_bucket("b")
     with pytest.raises(Missing):
         store.names("b")
     with pytest.raises(Missing):
         store.delete_bucket("b")
+    with pytest.raises(Missing):
+        late.commit(b"m")
+    late.close()
     store.create_bucket("b")
     assert listed(store) == []
     assert listed(store, prefix=".cumulus/odd/") == []

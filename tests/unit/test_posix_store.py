@@ -19,6 +19,7 @@ from posix_disk import Faulty, NoXattr
 from cumulus.backends.posix import bodies, files, paths
 from cumulus.backends.posix.files import Files
 from cumulus.backends.posix.listing import Listing
+from cumulus.backends.posix.locks import Locks
 from cumulus.backends.posix.paths import Root
 from cumulus.backends.posix.store import PosixStore
 from cumulus.storage.api import (
@@ -346,7 +347,7 @@ def test_what_we_may_not_read_is_listed_without_meta_and_forbidden(store: PosixS
     put(store, "a")
     (tree / "a").chmod(0)
     tree.chmod(0o755)
-    root = Root("b", str(tree), Files())
+    root = Root("b", str(tree), Files(), Locks(str(tree.parent / "gate")).gate("b"))
     if os.getuid() == 0:
         os.seteuid(65534)
     try:

@@ -1,7 +1,7 @@
 """Small objects that are published together: a record in the journal for each, one sync for all of them.
 
-As `publish` has it for one: drafts written -> locks, conditions, stamps -> journal synced -> renames. Locks
-are taken in the order of their numbers, so that two who do this never wait for one another.
+As `publish` has it for one: drafts written -> locks, conditions, stamps -> journal synced -> renames. Gates,
+then locks are taken in the order of their numbers, so that two who do this never wait for one another.
 """
 
 from __future__ import annotations
@@ -90,6 +90,8 @@ class BatchPublisher(Publisher):
         with ExitStack() as held:
             try:
                 with translated("locks"):
+                    for gate in sorted({one.root.gate for one in ones}, key=lambda gate: gate.number):
+                        held.enter_context(gate)
                     for stripe in sorted({one.stripe for one in ones}, key=lambda stripe: stripe.number):
                         held.enter_context(stripe)
             except StorageError as bad:
@@ -105,6 +107,7 @@ class BatchPublisher(Publisher):
     def _prepare(self, one: One) -> None:
         root, whole, draft = one.root, one.whole, one.draft
         assert draft is not None
+        root.check()
         parent = one.parent = paths.make_parent(root, one.segments, self._files)
         old = one.old = bodies.look_for_write(parent, one.segments[-1], whole.name)
         self.own(draft, old, whole.meta)

@@ -168,7 +168,12 @@ class Marks:
             raise BadName(f"{name!r} is a directory, which has no bytes")
         inside = _inside(name)
         try:
-            with translated(f"{root.bucket}/{name}"), self._locks.of(root.bucket, name) as stripe:
+            with (
+                translated(f"{root.bucket}/{name}"),
+                root.gate,
+                self._locks.of(root.bucket, name) as stripe,
+            ):
+                root.check()
                 self._journal.note(root.bucket, name, root)
                 fd = self._enter(root, inside)
                 try:

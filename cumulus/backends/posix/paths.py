@@ -21,7 +21,8 @@ from typing import Final
 from cumulus.backends.posix import now
 from cumulus.backends.posix.errors import storage_error, translated
 from cumulus.backends.posix.files import MARK_XATTR, XATTR, Files
-from cumulus.storage.api import INTERNAL, BadName, Missing, Taken
+from cumulus.backends.posix.locks import Gate, Locks
+from cumulus.storage.api import INTERNAL, BadName, Missing, NotEmptyStore, Taken
 from cumulus.storage.names import check_bucket, check_name
 
 DIR_MODE: Final = 0o750
@@ -47,8 +48,9 @@ class Root:
     """An open bucket: descriptors of its directory, its `tmp` and its `meta`. Closed when the last user lets
     go of it, so that a bucket removed meanwhile cannot lead anyone elsewhere."""
 
-    def __init__(self, bucket: str, path: str, files: Files) -> None:
+    def __init__(self, bucket: str, path: str, files: Files, gate: Gate) -> None:
         self.bucket = bucket
+        self.gate = gate
         self.path = path
         self._open: list[int] = []
         self.fd = self._keep(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
@@ -82,6 +84,23 @@ class Root:
     def meta(self) -> int:
         """`.cumulus/meta`. Raises as `tmp`."""
         return (self._inner or self._make_inner())[1]
+
+    def check(self) -> None:
+        """Asked inside the gate, before anything is made. Raises `Missing` when the bucket has been
+        removed."""
+        if self.gone:
+            raise Missing(f"no bucket {self.bucket!r}")
+
+    @property
+    def gone(self) -> bool:
+        """Whether what is inside it has been removed, with or without the bucket: nothing is made by this
+        root any more."""
+        if self._inner is None:
+            return False
+        try:
+            return not os.fstat(self._inner[0]).st_nlink
+        except OSError:  # as a server says it
+            return True
 
     @property
     def has_meta(self) -> bool:
@@ -338,8 +357,9 @@ class Buckets:
     """Buckets by name under DIR: `data/NAME`, or for one that adopts a directory, `adopted/NAME`, a file that
     holds the directory's path."""
 
-    def __init__(self, path: str, files: Files) -> None:
+    def __init__(self, path: str, files: Files, locks: Locks) -> None:
         self._files = files
+        self._gate = locks.gate
         self._path = path
         self.data = os.path.join(path, "data")
         self._adopted = os.path.join(path, "adopted")
@@ -356,17 +376,25 @@ class Buckets:
                 found = None
             path = found.path if found else self._target(check_bucket(bucket))
             status = os.stat(path)
-            if found and found.identity == (status.st_dev, status.st_ino):
+            if found and found.identity == (status.st_dev, status.st_ino) and not found.gone:
                 found.seen = time.monotonic()
                 return found
-            with self._lock:
-                made = self._roots[bucket] = Root(bucket, path, self._files)
+            with self._gate(bucket) as gate, self._lock:  # what is made inside must not hinder a removal
+                made = self._roots[bucket] = Root(bucket, path, self._files, gate)
             return made
         except (FileNotFoundError, NotADirectoryError):
             self._roots.pop(bucket, None)
             raise Missing(f"no bucket {bucket!r}") from None
         except OSError as error:
             raise storage_error(error, f"bucket {bucket!r}") from error
+
+    def is_current(self, root: Root) -> bool:
+        """Whether it is still what the bucket's name means."""
+        try:
+            status = os.stat(self._target(root.bucket))
+        except OSError:
+            return False
+        return root.identity == (status.st_dev, status.st_ino) and not root.gone
 
     def root_now(self, bucket: str) -> Root | None:
         """The bucket if it was looked at within the last second and lies on a local file system."""
@@ -395,7 +423,7 @@ class Buckets:
         """Durably. Raises `BadName` for a directory that cannot be adopted, `Taken` for a name in use with
         another directory."""
         check_bucket(bucket)
-        with translated(f"bucket {bucket!r}"), self._lock:
+        with translated(f"bucket {bucket!r}"), self._gate(bucket) as gate, self._lock:
             try:
                 there: str | None = self._target(bucket)
             except FileNotFoundError:
@@ -407,7 +435,7 @@ class Buckets:
                 self._adopt(bucket, self._checked(bucket, path), there)
             self._sync(self.data)
             self._sync(self._path)
-            Root(bucket, self._target(bucket), self._files)
+            Root(bucket, self._target(bucket), self._files, gate)
 
     def _checked(self, bucket: str, path: str) -> str:
         real = os.path.realpath(path)
@@ -448,13 +476,18 @@ class Buckets:
 
     def remove(self, bucket: str) -> None:
         """Take an emptied bucket (its directory, or the link to an adopted one) away, durably. Raises
-        `OSError`; ENOTEMPTY where something came in between."""
+        `NotEmptyStore` where something came in between, `OSError`."""
         link = os.path.join(self._adopted, bucket)
         if os.path.exists(link):
             os.unlink(link)
             self._sync(self._adopted)
         else:
-            os.rmdir(os.path.join(self.data, bucket))
+            try:
+                os.rmdir(os.path.join(self.data, bucket))
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                raise NotEmptyStore(f"something has been put into bucket {bucket!r}") from None
             self._sync(self.data)
         self._roots.pop(bucket, None)
 

@@ -94,7 +94,8 @@ class Publisher:
         if_token: IfToken,
         body: bytes,
     ) -> Entry:
-        with self._locks.of(root.bucket, name) as stripe:
+        with root.gate, self._locks.of(root.bucket, name) as stripe:
+            root.check()
             with paths.make_parent(root, segments, self._files) as parent:
                 old = bodies.look_for_write(parent, segments[-1], name)
                 check_token(name, old, if_token)
@@ -120,12 +121,12 @@ class Publisher:
         meta: bytes,
         if_token: IfToken,
     ) -> Entry:
-        with paths.make_parent(root, segments, self._files) as parent:
-            old = bodies.look_for_write(parent, segments[-1], name)
+        old = _look_early(root, segments, name)
         check_token(name, old, if_token)
         stamp = self._settle(name, draft, old, next_stamp(old), meta)
         self._journal.note(root.bucket, name, root)
-        with self._locks.of(root.bucket, name) as stripe:
+        with root.gate, self._locks.of(root.bucket, name) as stripe:
+            root.check()
             with paths.make_parent(root, segments, self._files) as parent:
                 now = bodies.look_for_write(parent, segments[-1], name)
                 check_token(name, now, if_token)
@@ -218,7 +219,8 @@ class Publisher:
         """As `FileStore.link`; durable at once, since the next commit may take its bytes' only other name: a
         small one by the journal, as if it were put again under the second name."""
         segments, target = paths.split(name), paths.split(to)
-        with translated(f"{root.bucket}/{to}"), self._locks.of(root.bucket, name):
+        with translated(f"{root.bucket}/{to}"), root.gate, self._locks.of(root.bucket, name):
+            root.check()
             with paths.open_parent(root, segments) as parent:
                 fd = bodies.open_body(parent, segments[-1], name)
                 try:
@@ -256,6 +258,15 @@ class Publisher:
         if len(body) < status.st_size:
             return None  # others are at it
         return Change(PUT, root.bucket, name, record.stamp, status.st_ino, b"", record.meta, body)
+
+
+def _look_early(root: Root, segments: Sequence[str], name: str) -> os.stat_result | None:
+    """What has the name, outside all locks, so nothing is made for it. Raises as `bodies.look_for_write`."""
+    try:
+        with paths.open_parent(root, segments) as parent:
+            return bodies.look_for_write(parent, segments[-1], name)
+    except Missing:
+        return None
 
 
 def _floor(old: os.stat_result | None, stripe: Stripe) -> int:

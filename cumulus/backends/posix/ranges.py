@@ -39,10 +39,14 @@ class Ranges:
     def open(self, root: Root, name: str, offset: int, size: int) -> Range | None:
         """As `FileStore.open_range`."""
         segments = paths.split(name)
-        with (
-            translated(f"{root.bucket}/{name}"),
-            paths.make_parent(root, segments, self._files) as parent,
-        ):
+        with translated(f"{root.bucket}/{name}"), root.gate:
+            root.check()
+            fd = self._open_range(root, segments, offset, size)
+        return None if fd is None else Range(self, root, name, fd, offset, size)
+
+    def _open_range(self, root: Root, segments: list[str], offset: int, size: int) -> int | None:
+        """A descriptor at the range, which is locked; None: somebody else is at it. Raises `OSError`."""
+        with paths.make_parent(root, segments, self._files) as parent:
             try:
                 fd = self._files.create(parent.fd, segments[-1], FILE_MODE)
             except FileExistsError:
@@ -57,7 +61,7 @@ class Ranges:
             except BaseException:
                 os.close(fd)
                 raise
-        return Range(self, root, name, fd, offset, size)
+        return fd
 
     def hold(self, root: Root, name: str) -> Filled | None:
         """The file as a draft that can be published; None when somebody writes in it, or when a crash

@@ -148,6 +148,10 @@ class Recovery:
 
     def _replay(self, change: Change) -> bool:
         """Do a change again if it was lost. False where the bucket cannot be reached now."""
+        with self._locks.gate(change.bucket):
+            return self._replay_inside(change)
+
+    def _replay_inside(self, change: Change) -> bool:
         try:
             root = self._buckets.root(change.bucket)
         except Missing:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
 
-from cumulus.backends.posix import bodies, marks, now, paths, scan, sidecar
+from cumulus.backends.posix import bodies, marks, now, paths, removal, scan, sidecar
 from cumulus.backends.posix.errors import translated
 from cumulus.backends.posix.files import Files
 from cumulus.backends.posix.journal import Journal
@@ -25,7 +24,6 @@ from cumulus.backends.posix.streams import Reader, Writer, check_copied
 from cumulus.reserve import Reserve
 from cumulus.storage.api import (
     ABSENT,
-    INTERNAL,
     Capabilities,
     Changed,
     Entry,
@@ -33,15 +31,18 @@ from cumulus.storage.api import (
     IfToken,
     Missing,
     NoSpace,
-    NotEmptyStore,
     ObjectStream,
     Piece,
     RangeStream,
     StorageError,
     Taken,
     Token,
+    Unavailable,
     Whole,
 )
+
+PATIENCE_S: Final = 5.0  # for which the removal of a bucket waits for writers in it
+PAUSE_S: Final = 0.01
 
 
 class PosixStore(FileStore):
@@ -64,8 +65,9 @@ class PosixStore(FileStore):
         path = os.path.abspath(path)
         self._files = files or Files()
         with translated(path):
-            self._buckets = Buckets(path, self._files)
+            os.makedirs(path, paths.DIR_MODE, exist_ok=True)
             self._locks = Locks(os.path.join(path, "locks"))
+            self._buckets = Buckets(path, self._files, self._locks)
             self._reserve = Reserve(os.path.join(path, "reserve"))
             self._journals = os.path.join(path, "journal")
             self._journal = Journal(self._journals, self._files, fsync)
@@ -82,27 +84,23 @@ class PosixStore(FileStore):
         self._buckets.create(bucket, path)
 
     def delete_bucket(self, bucket: str) -> None:
-        root = self._buckets.root(bucket)
-        if self._listing.names(root, "", "", 1):
-            raise NotEmptyStore(f"bucket {bucket!r} has objects")
-        try:
-            self._clear(root)
-            self._buckets.remove(bucket)
-        except OSError as error:
-            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-                raise NotEmptyStore(f"bucket {bucket!r} has something that is not an object of it") from None
-            with translated(f"bucket {bucket!r}"):
-                raise
+        end = time.monotonic() + PATIENCE_S
+        while not self._delete_bucket(bucket):
+            if time.monotonic() >= end:
+                raise Unavailable(f"bucket {bucket!r} is written to all the time")
+            time.sleep(PAUSE_S)
 
-    def _clear(self, root: Root) -> None:
-        """Remove what is internal, and empty directories of ours. Raises `OSError`."""
-        paths.sweep(root, self._files)
-        own = root.path.startswith(os.path.join(self._buckets.data, ""))
-        with os.scandir(root.path) as entries:
-            left = [entry.name for entry in entries if entry.name != INTERNAL]
-        if own and left:
-            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
-        shutil.rmtree(INTERNAL, dir_fd=root.fd)
+    def _delete_bucket(self, bucket: str) -> bool:
+        """False: somebody is at it, or it is another one by now."""
+        root = self._buckets.root(bucket)
+        removal.check_empty(root, self._listing)
+        with translated(f"bucket {bucket!r}"), root.gate.alone() as alone:
+            if not alone or not self._buckets.is_current(root):
+                return False
+            removal.check_empty(root, self._listing)
+            removal.clear(root, self._files, own=root.path.startswith(os.path.join(self._buckets.data, "")))
+            self._buckets.remove(bucket)
+        return True
 
     # names
 
