@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from cumulus.errors import S3Error
-from cumulus.index.api import Away, Change, Put, Remove, Row
+from cumulus.index.api import Away, Change, Put, Remove, Row, StillUsed
 from cumulus.model import Bucket, Versioning
 from cumulus.ops.buckets import end_upload
 from cumulus.ops.conditions import Conditions
@@ -229,7 +229,8 @@ class Jobs:
             for upload in page:
                 due = self.expiry.upload_expiration(rules, upload.key, upload.created_ns)
                 if due is not None and due[0] <= self.site.clock():
-                    done.aborted += end_upload(self.site, upload)
+                    with contextlib.suppress(StillUsed):  # it is being completed
+                        done.aborted += end_upload(self.site, upload)
             if len(page) < PAGE:
                 return
             after, after_id = page[-1].key, page[-1].id

@@ -19,9 +19,10 @@ import msgspec
 
 from cumulus import checksums
 from cumulus.errors import S3Error
-from cumulus.index.api import NoSuch, Put, Reservation, Upload
+from cumulus.index.api import NoSuch, Put, Reservation, StillUsed, Upload
 from cumulus.model import Bucket, ObjectMeta, Part
 from cumulus.ops.buckets import end_upload, remove_parts
+from cumulus.ops.completion import Completion, refusal
 from cumulus.ops.conditions import Conditions
 from cumulus.ops.find import find_or_none
 from cumulus.ops.names import slots_name
@@ -115,8 +116,13 @@ def _forget(site: Site, upload: Upload, part: Part) -> None:
 
 
 def abort(site: Site, upload: Upload) -> None:
-    """End an upload and forget its parts. Raises `S3Error` NoSuchUpload."""
-    if not end_upload(site, upload):
+    """End an upload and forget its parts. Raises `S3Error` NoSuchUpload, OperationAborted (it is being
+    completed)."""
+    try:
+        ended = end_upload(site, upload)
+    except StillUsed:
+        raise refusal() from None
+    if not ended:
         raise no_such_upload(upload.id)
 
 
@@ -137,26 +143,46 @@ def complete(
 ) -> ObjectMeta:
     """Make the object. Its bytes have their room as parts, its place among the objects is reserved here.
     Raises `S3Error` InvalidPart, InvalidPartOrder, EntityTooSmall, BadDigest, NoSuchUpload,
-    PreconditionFailed, QuotaExceeded; the upload goes on then."""
+    PreconditionFailed, QuotaExceeded, OperationAborted; the upload goes on then."""
+    try:
+        with Completion(site, upload) as completion:
+            return _complete(site, bucket, upload, wanted, promise, conditions, min_part, completion)
+    except NoSuch as error:  # another completion or an abort came first
+        there = completed(site, bucket, upload.key, upload.id)
+        if there is None:
+            raise no_such_upload(upload.id) from error
+        return there
+
+
+def _complete(
+    site: Site,
+    bucket: Bucket,
+    upload: Upload,
+    wanted: Sequence[Wanted],
+    promise: Promise,
+    conditions: Conditions,
+    min_part: int,
+    completion: Completion,
+) -> ObjectMeta:
     parts = _choose(site, upload, wanted, min_part)
     meta = _whole(upload, parts, promise)
 
     def place(name: str, data: bytes, token: IfToken) -> Entry:
-        return join(site, upload, parts, name, data, token)
+        return join(site, upload, parts, name, data, token, completion.confirm)
 
     def settle(put: Put) -> None:
-        if not site.index.drop_upload(upload.id, put):
+        if not site.index.drop_upload(upload.id, put, completion.claimant):  # told before, as it turns out
             site.index.apply([put])
 
     reservation: Reservation | None = site.reserve(bucket.name, 0)
     try:
         done = publish(site, bucket, Plan(meta, place, conditions, reservation, settle))
         reservation = None  # settled; nothing that fails from here on makes the object undone
-    except Missing as error:  # its parts are gone: another completion or an abort came first
+    except Missing as error:  # its parts are gone: a completion before did not come to its end
         there = completed(site, bucket, upload.key, upload.id)
         if there is None:
             raise no_such_upload(upload.id) from error
-        site.index.drop_upload(upload.id)
+        site.index.drop_upload(upload.id, None, completion.claimant)
         return there
     except Owed:
         reservation = None  # it ends when the database is told

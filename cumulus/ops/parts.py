@@ -9,7 +9,7 @@ of its own. At the end, if all parts but the last fill their slots, the file bec
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -107,12 +107,19 @@ def own_name(upload: Upload, part: Part) -> str:
 
 
 def join(
-    site: Site, upload: Upload, parts: Sequence[Part], name: str, meta: bytes, if_token: IfToken
+    site: Site,
+    upload: Upload,
+    parts: Sequence[Part],
+    name: str,
+    meta: bytes,
+    if_token: IfToken,
+    confirm: Callable[[], None],
 ) -> Entry:
-    """Publish parts, which the index has, as one object. Raises as `FileStore.concat`, and `S3Error`
-    InvalidPart when they are not the upload's parts any more."""
+    """Publish parts, which the index has, as one object, if `confirm` raises nothing just before. Raises as
+    `FileStore.concat`, and `S3Error` InvalidPart when they are not the upload's parts any more."""
     if not any(part.slot for part in parts):
         names = [own_name(upload, part) for part in parts]
+        confirm()
         return site.store.concat(upload.bucket, names, name, meta, if_token)
     pieces = [_piece(upload, part) for part in parts]
 
@@ -122,6 +129,7 @@ def join(
         for part in parts:
             if there.get(part.number) != part:
                 raise S3Error("InvalidPart", fields={"UploadId": upload.id, "PartNumber": str(part.number)})
+        confirm()
 
     base = _base(site, upload, parts)
     return site.store.join(upload.bucket, pieces, name, meta, if_token, base=base, check=check)

@@ -44,7 +44,14 @@ BUCKETS: Final = [
         status="differs",
         note="The location constraint must be the server's region. No object lock; only ObjectWriter.",
     ),
-    Op("DeleteBucket", "DELETE", "bucket", buckets.delete_bucket, "s3:DeleteBucket"),
+    Op(
+        "DeleteBucket",
+        "DELETE",
+        "bucket",
+        buckets.delete_bucket,
+        "s3:DeleteBucket",
+        note="Aborts uploads in progress; 409 OperationAborted while one is being completed.",
+    ),
     Op("HeadBucket", "HEAD", "bucket", buckets.head_bucket, "s3:ListBucket"),
     Op("ListObjects", "GET", "bucket", listing.list_objects, "s3:ListBucket", note="Also ListObjectsV2."),
     Op("ListObjectVersions", "GET", "bucket", listing.list_versions, "s3:ListBucketVersions", "versions"),
@@ -282,7 +289,14 @@ OBJECTS: Final = [
         header="x-amz-copy-source",
     ),
     Op("CompleteMultipartUpload", "POST", "object", multipart.complete_upload, "s3:PutObject", "uploadId"),
-    Op("AbortMultipartUpload", "DELETE", "object", multipart.abort_upload, query="uploadId"),
+    Op(
+        "AbortMultipartUpload",
+        "DELETE",
+        "object",
+        multipart.abort_upload,
+        query="uploadId",
+        note="409 OperationAborted while the upload is being completed.",
+    ),
     Op("ListParts", "GET", "object", multipart.list_parts, query="uploadId"),
 ]
 

@@ -1,0 +1,214 @@
+"""What else happens to an upload while it becomes an object."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from s3_stores import STORES
+from s3_world import People, World
+
+from cumulus.auth import lifecycle
+from cumulus.errors import S3Error
+from cumulus.index.admin_api import Quota
+from cumulus.index.api import StillUsed
+from cumulus.index.registry import make_admin, make_index
+from cumulus.ops import completion, multipart
+from cumulus.ops.jobs import Jobs
+from cumulus.secrets import Keyring
+
+SIZE = 60_000
+LIMIT = 100_000  # bytes that the bucket may have
+
+
+@pytest.fixture(params=list(STORES))
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    """A service whose bucket has a hard quota."""
+    url = f"sqlite:///{tmp_path / 'cumulus.db'}"
+    index = make_index(url, directory=People(), clock=lambda: made.clock())[0]
+    made = World(STORES[request.param](tmp_path), index)
+    assert made.ask("PUT", "/bkt").status == 200
+    admin = make_admin(url, Keyring.create(tmp_path / "key"))
+    admin.set_quota(Quota(scope="bucket", name="bkt", hard_bytes=LIMIT))
+    admin.close()
+    index.forget()  # type: ignore[attr-defined]
+    yield made
+    made.close()
+
+
+class Started:
+    """An upload with its only part."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.id = world.boto().create_multipart_upload(Bucket="bkt", Key="k")["UploadId"]
+        query = {"partNumber": 1, "uploadId": self.id}
+        self.etag = world.ask("PUT", "/bkt/k", b"x" * SIZE, query=query).headers["etag"]
+
+    def complete(self) -> Any:
+        """CompleteMultipartUpload."""
+        row = f"<Part><PartNumber>1</PartNumber><ETag>{self.etag}</ETag></Part>"
+        body = f"<CompleteMultipartUpload>{row}</CompleteMultipartUpload>".encode()
+        return self.world.ask("POST", "/bkt/k", body, query={"uploadId": self.id})
+
+    def abort(self) -> Any:
+        """AbortMultipartUpload."""
+        return self.world.ask("DELETE", "/bkt/k", query={"uploadId": self.id})
+
+
+def during(patch: pytest.MonkeyPatch, act: Callable[[], Any], *, after: bool) -> list[Any]:
+    """`act` happens once, just before or after the parts are joined; what it gave."""
+    real, given = multipart.join, list[Any]()
+
+    def joined(*words: Any) -> Any:
+        if not after and not given:
+            given.append(act())
+        made = real(*words)
+        if after and not given:
+            given.append(act())
+        return made
+
+    patch.setattr(multipart, "join", joined)
+    return given
+
+
+def used(world: World) -> tuple[int, int]:
+    """Bytes of the bucket: used, and reserved."""
+    found = world.index.usage("bucket", "bkt")
+    return found.bytes, found.reserved_bytes
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_an_abort_while_it_is_completed_is_refused_and_frees_no_room(
+    world: World, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    """Else others would take the room that the object is about to need."""
+    upload = Started(world)
+
+    def beside() -> tuple[str, str]:
+        return upload.abort().code, world.ask("PUT", "/bkt/other", b"y" * (LIMIT - SIZE + 1)).code
+
+    given = during(monkeypatch, beside, after=after)
+    assert upload.complete().status == 200
+    assert given == [("OperationAborted", "QuotaExceeded")]
+    assert used(world) == (SIZE, 0)
+    assert world.ask("PUT", "/bkt/other", b"y" * (LIMIT - SIZE)).status == 200
+    assert world.ask("GET", "/bkt/k").body == b"x" * SIZE
+    assert upload.abort().code == "NoSuchUpload"
+
+
+def test_a_lifecycle_rule_leaves_an_upload_that_is_completed(world: World) -> None:
+    """Its time is over when it is free again."""
+    upload = Started(world)
+    rule = {"ID": "r", "Status": "Enabled", "Filter": {"Prefix": ""}}
+    rule["AbortIncompleteMultipartUpload"] = {"DaysAfterInitiation": 1}  # type: ignore[assignment]
+    world.boto().put_bucket_lifecycle_configuration(Bucket="bkt", LifecycleConfiguration={"Rules": [rule]})
+    world.skew_ns = 3 * 86_400 * 10**9
+    assert world.index.claim_upload(upload.id, "one", 60.0)
+    assert Jobs(world.site, lifecycle).run().aborted == 0
+    assert world.index.claim_upload(upload.id, "one", 0.0)
+    world.skew_ns += 3601 * 10**9
+    assert Jobs(world.site, lifecycle).run().aborted == 1
+    assert used(world) == (0, 0)
+
+
+def test_a_bucket_stays_while_an_upload_to_it_is_completed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload = Started(world)
+    given = during(monkeypatch, lambda: world.ask("DELETE", "/bkt").code, after=False)
+    assert upload.complete().status == 200
+    assert given == ["OperationAborted"]
+
+
+def test_an_upload_whose_server_died_while_it_completed_is_free_a_minute_later(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To be completed; and it says so until then."""
+    monkeypatch.setattr(completion, "PATIENCE_S", 0.05)
+    upload = Started(world)
+    assert world.index.claim_upload(upload.id, "who died", completion.LIFE_S)
+    assert upload.complete().code == upload.abort().code == "OperationAborted"
+    assert used(world) == (0, SIZE)
+    world.skew_ns += int((completion.LIFE_S + 1) * 1e9)
+    assert upload.complete().status == 200
+    assert used(world) == (SIZE, 0)
+
+
+def test_an_upload_whose_completion_failed_is_free_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(completion, "PATIENCE_S", 0.0)
+    upload = Started(world)
+    right, upload.etag = upload.etag, '"wrong"'
+    assert upload.complete().code == "InvalidPart"
+    upload.etag = right
+    assert upload.complete().status == 200
+    assert used(world) == (SIZE, 0)
+
+
+def test_a_second_completion_waits_for_the_first_and_says_the_same(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload, answers = Started(world), list[Any]()
+    second = threading.Thread(target=lambda: answers.append(upload.complete()))
+    during(monkeypatch, second.start, after=False)
+    answers.append(upload.complete())
+    second.join(20)
+    assert [answer.status for answer in answers] == [200, 200]
+    assert answers[0].body == answers[1].body
+    assert used(world) == (SIZE, 0)
+
+
+def test_a_claim_lives_on_as_long_as_the_work(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Longer than one claim."""
+    monkeypatch.setattr(completion, "LIFE_S", 0.3)
+    monkeypatch.setattr(completion, "RENEW_S", 0.02)
+    monkeypatch.setattr(completion, "SPARE_S", 0.0)
+    upload = Started(world)
+    claims = list[float]()
+    real = world.index.claim_upload
+    renewed = threading.Event()
+
+    def claim(id: str, claimant: str, life_s: float) -> bool:
+        done = real(id, claimant, life_s)
+        claims.append(life_s)
+        world.skew_ns += int(0.1e9)
+        if len(claims) > 10:
+            renewed.set()
+        return done
+
+    monkeypatch.setattr(world.index, "claim_upload", claim)
+    given = during(monkeypatch, lambda: renewed.wait(20) and upload.abort().code, after=True)
+    assert upload.complete().status == 200
+    assert given == ["OperationAborted"]
+
+
+def test_who_has_lost_its_claim_publishes_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The database was away for longer than that; others have ended the upload and used its room."""
+    monkeypatch.setattr(completion, "SPARE_S", completion.LIFE_S + 1)  # asks again before it publishes
+    upload = Started(world)
+
+    def beside() -> list[int]:
+        world.skew_ns += int((completion.LIFE_S + 1) * 1e9)
+        return [upload.abort().status, world.ask("PUT", "/bkt/other", b"y" * LIMIT).status]
+
+    given = during(monkeypatch, beside, after=False)
+    assert upload.complete().status in (404, 409)
+    assert given == [[204, 200]]
+    assert world.ask("GET", "/bkt/k").code == "NoSuchKey"
+    assert used(world) == (LIMIT, 0)
+
+
+def test_an_upload_is_ended_by_who_claims_it_alone(world: World) -> None:
+    """Also by what ends uploads in the background."""
+    upload = Started(world)
+    assert world.index.claim_upload(upload.id, "one", 60.0)
+    with pytest.raises(StillUsed, match="being completed"):
+        world.index.drop_upload(upload.id)
+    with pytest.raises(S3Error, match="being completed"):
+        multipart.abort(world.site, multipart.get(world.site, world.site.bucket("bkt"), "k", upload.id))
+    assert world.index.drop_upload(upload.id, None, "one")
