@@ -201,3 +201,24 @@ class Forgetful(Faulty):
         else:
             os.setxattr(path, XATTR, was.xattr)
         os.utime(path, ns=(was.mtime_ns, was.mtime_ns))
+
+
+class Lossy(Forgetful):
+    """As Linux has it: what could not be written when a sync of all failed counts as written afterwards. A
+    later sync says nothing of it, and it is not on disk."""
+
+    def __init__(self, tree: Path, aside: Path) -> None:
+        super().__init__(tree, aside)
+        self.lost: set[int] = set()
+
+    def sync_all(self, fd: int) -> None:
+        try:
+            self.step("sync_all")
+        except OSError:
+            self.lost |= {int(name) for name in os.listdir(self.aside)} - set(self.inodes)
+            raise
+        self.settle()
+
+    def _sync_file(self, fd: int) -> None:
+        if os.fstat(fd).st_ino not in self.lost:
+            super()._sync_file(fd)

@@ -4,6 +4,10 @@ A change is first a record in the journal, synced together with all that wait; t
 files, which are not synced. A checkpoint syncs their file systems as a whole and drops the journal. So each
 process has one journal file at a time, and a second one only while a checkpoint runs.
 
+When such a sync fails, the system takes what it could not write for written: the next sync may succeed and
+say nothing of it. So all journals there are then are doubtful: before one is dropped, what it has is written
+to the plain files once more.
+
 Group commit needs no timer: the first thread to add to a batch leads it. It waits for the sync under way,
 meanwhile others add; then it writes and syncs the whole batch, and wakes them.
 """
@@ -18,7 +22,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from cumulus.backends.posix import records
@@ -35,6 +39,14 @@ MAX_BYTES: Final = 64 << 20  # or when a journal is as long as this
 MAX_AGE_S: Final = 10.0  # or its first record as old as this
 
 
+def oldest(roots: Iterable[Root]) -> list[Root]:
+    """Of each file system the one that was opened first: a descriptor is told only of what failed later."""
+    found: dict[int, Root] = {}
+    for root in sorted(roots, key=lambda root: root.opened):
+        found.setdefault(root.identity[0], root)
+    return list(found.values())
+
+
 class Generation:
     """One journal file."""
 
@@ -47,6 +59,7 @@ class Generation:
         self.under_way = 0  # changes in it that are not done on the plain files yet
         self.roots: set[Root] = set()
         self.removals: list[bytes] = []  # frames
+        self.doubtful = False  # a sync has failed since its first change
 
     def full(self) -> bool:
         """A checkpoint is due, however young it is."""
@@ -98,6 +111,9 @@ class Journal:
         self._closed = False
         self._keeper: threading.Thread | None = None
         self.settle: Callable[[], None] = lambda: None  # before a journal is dropped; may raise
+        # called with an open journal and its size, where a sync has failed; may raise
+        self.rewrite: Callable[[int, int], None] = lambda fd, size: None
+        self._doubt_next = False  # what was written before a sync failed may be recorded after it
         self.drops = 0  # journals that were, or are about to be, dropped
 
     @staticmethod
@@ -239,6 +255,7 @@ class Journal:
         made = Generation(name, fd, len(data))
         self._bad_end = None
         with self._lock:
+            made.doubtful, self._doubt_next = self._doubt_next, False
             self._generation = made
             if not self._keeper:
                 self._keeper = threading.Thread(target=self._keep, name="cumulus-journal", daemon=True)
@@ -250,7 +267,7 @@ class Journal:
 
     def checkpoint(self) -> None:
         """Make all that is recorded durable on the plain files and drop the journal. Raises `OSError`, and
-        what `settle` raises; the journal is kept then."""
+        what `settle` and `rewrite` raise; the journal is kept then."""
         with self._checking:
             with self._writing:
                 if self._generation:
@@ -266,15 +283,25 @@ class Journal:
             self.drops += 1  # who acts on a change from now on does not count on its record
         self.settle()
         if self._sync:
-            synced: set[int] = set()
-            for root in generation.roots:
-                if root.identity[0] not in synced:
-                    synced.add(root.identity[0])
-                    self._files.sync_all(root.fd)
+            if generation.doubtful:
+                self.rewrite(generation.fd, generation.size)
+            for root in oldest(generation.roots):
+                self._sync_all(root)
         self._files.unlink(self._fd, generation.name)
         os.close(generation.fd)
         with self._lock:
             self._retired.remove(generation)
+
+    def _sync_all(self, root: Root) -> None:
+        try:
+            self._files.sync_all(root.fd)
+        except OSError:
+            with self._lock:
+                self._doubt_next = True
+                for generation in (self._generation, *self._retired):
+                    if generation:
+                        generation.doubtful = True
+            raise
 
     def _keep(self) -> None:
         """The thread that makes checkpoints when they are due."""

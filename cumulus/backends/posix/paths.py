@@ -56,7 +56,7 @@ class Root:
         self.fd = self._keep(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         status = os.fstat(self.fd)
         self.identity = (status.st_dev, status.st_ino)
-        self.seen = time.monotonic()
+        self.opened = self.seen = time.monotonic()
         self._inner: tuple[int, int] | None = None
         self._files = files
         self.bare_at = 0  # `meta` had no sidecars when this was its mtime, in ns

@@ -3,7 +3,8 @@
 A journal belongs to a living process while that holds its lock. If the machine has run on since it was
 written, nothing is lost from memory and there is nothing to replay. Else, name by name, the latest change
 counts: a body that is missing, damaged or older is written again, a removed one is removed again. A file
-that others have put there since, or a later one of ours, stays.
+that others have put there since, or a later one of ours, stays. Where the sync of that fails, the next
+attempt does not believe what it reads, which may be in memory only, and writes all again.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from cumulus.backends.posix import bodies, marks, paths, records, sidecar
 from cumulus.backends.posix.bodies import Draft
 from cumulus.backends.posix.errors import translated
 from cumulus.backends.posix.files import Files
-from cumulus.backends.posix.journal import SUFFIX
+from cumulus.backends.posix.journal import SUFFIX, oldest
 from cumulus.backends.posix.locks import Locks
 from cumulus.backends.posix.meta import inode_of, token_of
 from cumulus.backends.posix.paths import Buckets, Root
 from cumulus.backends.posix.records import HEAD, PUT, REMOVAL, VOID, Change
-from cumulus.storage.api import Entry, Missing, StorageError
+from cumulus.storage.api import Entry, Missing, StorageError, Unavailable
 
 _log: Final = logging.getLogger(__name__)
+UNSYNCED: Final = "unsynced"  # in the directory of journals while what was replayed is not on disk
 _OPEN: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 Key = tuple[str, str]  # bucket, name
 Own = Callable[[Draft, os.stat_result | None, bytes], None]
@@ -67,7 +69,7 @@ class Recovery:
         self._buckets = buckets
         self._locks = locks
         self._own = own
-        self._roots: dict[int, Root] = {}  # one a file system
+        self._again = False  # an earlier attempt may have written what its sync did not bring to disk
         self._past: dict[Key, Past] = {}
         self._done: list[str] = []  # journals that need not be read again
 
@@ -119,10 +121,14 @@ class Recovery:
                         due.append((change, journal, offset))
             # over all journals: what was removed makes way for names that came afterwards ("a" and "a/b")
             due.sort(key=lambda one: (one[0].kind == PUT, one[0].stamp))
+            if due:
+                self._again = self._begin(directory)
             for _, journal, offset in due:
                 if not self._replay(_whole(journal.fd, offset)):
                     waiting.add(journal.name)
             self._sync(keys)
+            if due:
+                self._files.unlink(directory, UNSYNCED)
             for journal in dead:
                 if journal.name in waiting:
                     _log.warning("%s/%s waits for a bucket that is away", self._path, journal.name)
@@ -132,6 +138,15 @@ class Recovery:
         finally:
             for journal in found:
                 os.close(journal.fd)
+
+    def _begin(self, directory: int) -> bool:
+        """Note that what is replayed is not synced yet; whether that was noted before. Raises `OSError`."""
+        try:
+            os.close(self._files.create(directory, UNSYNCED, paths.FILE_MODE))
+        except FileExistsError:
+            return True
+        self._files.sync(directory)
+        return False
 
     def _open(self, directory: int, name: str) -> _Found:
         fd = os.open(name, _OPEN, dir_fd=directory)
@@ -143,6 +158,66 @@ class Recovery:
         changes = [(offset, _light(change)) for offset, change in records.read(fd)]
         boot = changes[0][1].name if changes else ""
         return _Found(name, fd, dead, boot != self._files.boot(), changes)
+
+    # without a crash
+
+    def rewrite(self, fd: int, size: int) -> None:
+        """What the first bytes of an open journal have, as far as it is what has its name now, is written to
+        a new file and synced, with the directories above. Raises `OSError`, `StorageError`."""
+        changes = [(offset, _light(change)) for offset, change in records.read(fd) if offset < size]
+        latest = _latest([_Found("", fd, False, False, changes)])
+        for offset, change in changes:
+            if latest.get((change.bucket, change.name)) is change:
+                self._rewrite(_whole(fd, offset))
+
+    def _rewrite(self, change: Change) -> None:
+        with self._locks.gate(change.bucket):
+            try:
+                root = self._buckets.root(change.bucket)
+            except Missing:
+                if change.bucket in self._buckets.names():
+                    raise Unavailable(f"bucket {change.bucket!r} is away") from None
+                return
+            segments = paths.split(change.name)
+            with self._locks.of(change.bucket, change.name):
+                if change.kind == PUT:
+                    self._put_again(root, segments, change)
+                _sync_above(root, segments, self._files)
+
+    def _put_again(self, root: Root, segments: list[str], change: Change) -> None:
+        with contextlib.suppress(Missing), paths.open_parent(root, segments) as parent:
+            fd = bodies.open_body(parent, segments[-1], change.name)
+            try:
+                there = os.fstat(fd)
+                record = bodies.record_of(root, change.name, fd, there)
+            finally:
+                os.close(fd)
+            if record is None or (there.st_ino != change.inode and record.stamp != change.stamp):
+                return  # of others, or a later one
+            with self._draft(root, change, there, record.stamp, record.meta, sync=True) as draft:
+                self._files.sync(draft.fd)
+                now = bodies.look(parent, segments[-1])
+                if now is None or token_of(now) != token_of(there):  # others have no locks
+                    draft.drop()
+                    return
+                self._files.rename(root.tmp, draft.temporary, parent.fd, segments[-1])
+            sidecar.drop(root, change.name, there.st_ino, self._files)
+
+    @contextlib.contextmanager
+    def _draft(
+        self, root: Root, change: Change, old: os.stat_result | None, stamp: int, meta: bytes, *, sync: bool
+    ) -> Iterator[Draft]:
+        """The body of a change in a draft, which gets its name inside. Raises `OSError`."""
+        draft = Draft(root, self._files)
+        try:
+            draft.write(change.body)
+            self._own(draft, old, meta)
+            draft.stamp(change.name, stamp, meta, sync)
+            yield draft
+        except OSError:
+            draft.drop()
+            raise
+        draft.close()
 
     # one name
 
@@ -190,16 +265,8 @@ class Recovery:
             there = bodies.look(parent, segments[-1])
             if there and not self._may_replace(root, change, parent, segments[-1], there):
                 return
-            draft = Draft(root, self._files)
-            try:
-                draft.write(change.body)
-                self._own(draft, there, change.meta)
-                draft.stamp(change.name, change.stamp, change.meta, sync=False)
+            with self._draft(root, change, there, change.stamp, change.meta, sync=False) as draft:
                 self._files.rename(root.tmp, draft.temporary, parent.fd, segments[-1])
-            except OSError:
-                draft.drop()
-                raise
-            draft.close()
 
     def _may_replace(
         self, root: Root, change: Change, parent: paths.Directory, last: str, there: os.stat_result
@@ -214,7 +281,8 @@ class Recovery:
                 return self._past[change.bucket, change.name].knows(there, change)
             if record.stamp != change.stamp:
                 return record.stamp < change.stamp
-            return os.pread(fd, len(change.body) + 1, 0) != change.body or record.meta != change.meta
+            same = os.pread(fd, len(change.body) + 1, 0) == change.body and record.meta == change.meta
+            return self._again or not same
         finally:
             os.close(fd)
 
@@ -242,11 +310,12 @@ class Recovery:
 
     def _sync(self, keys: set[Key]) -> None:
         """Everything under the names of the journals, whole file systems at a time."""
+        roots: list[Root] = []
         for bucket in {bucket for bucket, _ in keys}:
             with contextlib.suppress(Missing):
-                root = self._buckets.root(bucket)
-                if self._roots.setdefault(root.identity[0], root) is root:
-                    self._files.sync_all(root.fd)
+                roots.append(self._buckets.root(bucket))
+        for root in oldest(roots):
+            self._files.sync_all(root.fd)
 
     def _entry(self, bucket: str, name: str) -> Entry | None:
         try:
@@ -262,6 +331,16 @@ class Recovery:
             return bodies.entry_of(root, name, fd)
         finally:
             os.close(fd)
+
+
+def _sync_above(root: Root, segments: list[str], files: Files) -> None:
+    """The directories of a name that are there. Raises `OSError`."""
+    while segments:
+        try:
+            paths.sync_path(root, segments, files)
+            return
+        except (FileNotFoundError, NotADirectoryError):
+            segments = segments[:-1]
 
 
 def _light(change: Change) -> Change:

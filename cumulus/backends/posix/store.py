@@ -71,6 +71,7 @@ class PosixStore(FileStore):
             self._reserve = Reserve(os.path.join(path, "reserve"))
             self._journals = os.path.join(path, "journal")
             self._journal = Journal(self._journals, self._files, fsync)
+        self._journal.rewrite = lambda fd, size: self._new_recovery().rewrite(fd, size)
         self._publisher = BatchPublisher(self._files, self._locks, self._journal, fsync)
         self._ranges = Ranges(self._files, fsync)
         self._listing = Listing()
@@ -383,10 +384,11 @@ class PosixStore(FileStore):
         return status is not None and status.st_ino == record.inode
 
     def recover(self) -> Iterator[tuple[str, Entry]]:
-        self._recovery = Recovery(
-            self._journals, self._files, self._buckets, self._locks, self._publisher.own
-        )
+        self._recovery = self._new_recovery()
         return self._recovery.run()
+
+    def _new_recovery(self) -> Recovery:
+        return Recovery(self._journals, self._files, self._buckets, self._locks, self._publisher.own)
 
     def recovered(self) -> None:
         if self._recovery is not None:
