@@ -6,12 +6,14 @@ import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from posix_disk import Lossy, NoXattr
 
 from cumulus.backends.posix.files import Files
 from cumulus.backends.posix.journal import Journal
+from cumulus.backends.posix.recovery import Recovery
 from cumulus.backends.posix.store import PosixStore
 from cumulus.storage.api import Missing, Unavailable
 
@@ -185,6 +187,24 @@ def test_a_recovery_whose_sync_failed_writes_all_again(
     last = after_a_power_cut(again, disk, tmp_path)
     assert get(last, "a") == (b"one", b"meta")
     last.close()
+
+
+def test_a_journal_that_its_process_drops_while_journals_are_read_is_none(
+    store: PosixStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is on the plain files then."""
+    put(store, "a", b"one")
+    real = Recovery._open
+
+    def opened(self: Recovery, directory: int, name: str) -> Any:
+        store._journal.checkpoint()
+        return real(self, directory, name)
+
+    monkeypatch.setattr(Recovery, "_open", opened)
+    other = PosixStore(str(tmp_path / "store"))
+    assert list(other.recover()) == []
+    other.recovered()
+    other.close()
 
 
 def test_what_others_did_since_stays_as_it_is(store: PosixStore, disk: Lossy, tmp_path: Path) -> None:

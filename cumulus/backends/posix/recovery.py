@@ -102,9 +102,11 @@ class Recovery:
                 os.close(directory)
 
     def _replay_all(self, directory: int) -> set[Key]:
-        found = [
-            self._open(directory, name) for name in sorted(os.listdir(directory)) if name.endswith(SUFFIX)
-        ]
+        found: list[_Found] = []
+        for name in sorted(os.listdir(directory)):
+            if name.endswith(SUFFIX):
+                with contextlib.suppress(FileNotFoundError):  # its process has dropped it
+                    found.append(self._open(directory, name))
         try:
             changes = _latest(found)
             self._past = _past(found)
