@@ -7,7 +7,7 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, cast
@@ -17,7 +17,7 @@ from twisted.logger import Logger
 from cumulus import unix
 from cumulus.auth import lifecycle
 from cumulus.config import Config
-from cumulus.index.api import Directory, Index, IndexFailure, Put
+from cumulus.index.api import Directory, Index, IndexFailure, NoSuch, Put
 from cumulus.index.registry import sqlite_path
 from cumulus.index.remote import connect_index
 from cumulus.index.server import IndexServer
@@ -134,12 +134,17 @@ def take_in(store: FileStore, index: Index) -> int:
         batch.append(Put(row=row_of(bucket, entry, meta), keep=keep))
         count += 1
         if len(batch) == BATCH:
-            index.apply(batch)
+            _apply(index, batch)
             batch.clear()
     if batch:
-        index.apply(batch)
+        _apply(index, batch)
     store.recovered()
     return count
+
+
+def _apply(index: Index, puts: list[Put]) -> None:
+    with suppress(NoSuch):  # another server has removed the bucket
+        index.apply(puts)
 
 
 def give_files(store: FileStore, directory: Directory, *, warn: bool = True) -> None:

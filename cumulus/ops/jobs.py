@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from cumulus.errors import S3Error
-from cumulus.index.api import Away, Change, Put, Remove, Row, StillUsed
+from cumulus.index.api import Away, Change, NoSuch, Put, Remove, Row, StillUsed
 from cumulus.model import Bucket, Versioning
 from cumulus.ops.buckets import end_upload
 from cumulus.ops.conditions import Conditions
@@ -95,7 +95,7 @@ def hash_waiting(site: Site) -> int:
             if bucket is not None and found is not None and entry.meta is None:
                 hash_outside(site, bucket, found)
                 count += 1
-        except StorageError:
+        except (StorageError, NoSuch):
             continue
     return count
 
@@ -141,6 +141,8 @@ class Jobs:
                 return
             try:
                 work(bucket)
+            except NoSuch:
+                continue  # it went meanwhile
             except StorageError as error:
                 failed = failed or error
         if failed is not None:

@@ -19,6 +19,7 @@ from cumulus.auth import lifecycle
 from cumulus.ops import find as finding
 from cumulus.ops import jobs as background
 from cumulus.ops.jobs import Done, Jobs, hash_waiting
+from cumulus.parts import take_in
 from cumulus.rest.call import Sink
 from cumulus.storage.api import Unavailable
 
@@ -194,6 +195,43 @@ def test_noncurrent_versions_and_lone_markers_expire(world: World) -> None:
     assert work(world, 3).expired == 1
     assert work(world, 4).expired == 1
     assert client.list_object_versions(Bucket="bkt").get("Versions") is None
+
+
+def test_a_bucket_that_goes_during_a_scan_does_not_end_it(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are looked at as well."""
+    assert world.ask("PUT", "/aaa").status == 200
+    (data.parent / "aaa/outside").write_bytes(b"1")
+    (data / "outside").write_bytes(b"2")
+    real = world.index.apply_soon
+
+    def apply_soon(changes: Any) -> None:
+        if changes[0].row.bucket == "aaa":
+            world.index.drop_bucket("aaa")
+        real(changes)
+
+    monkeypatch.setattr(world.index, "apply_soon", apply_soon)
+    work(world)
+    assert world.index.bucket("aaa") is None
+    assert [one["Key"] for one in world.boto().list_objects_v2(Bucket="bkt")["Contents"]] == ["outside"]
+
+
+def test_a_start_goes_on_when_another_server_removes_a_bucket(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the two looks at what a crash left."""
+    assert world.ask("PUT", "/bkt/k", b"x").status == 200
+    assert world.ask("DELETE", "/bkt/k").status == 204
+    assert world.ask("PUT", "/bkt/k", b"y").status == 200
+    entry = world.store.stat("bkt", "k")
+    monkeypatch.setattr(world.store, "recover", lambda: iter([("bkt", entry)]))
+    assert world.ask("DELETE", "/bkt/k").status == 204
+    bucket = world.index.bucket("bkt")
+    world.index.drop_bucket("bkt")
+    monkeypatch.setattr(world.index, "bucket", lambda _: bucket)
+    assert take_in(world.store, world.index) == 1
+    assert world.index.lookup("bkt", "k") is None
 
 
 def test_parts_that_no_upload_names_are_swept(world: World) -> None:
