@@ -84,8 +84,10 @@ def delete(index: Index, store: FileStore, bucket: str) -> int:
         for names in store.walk(bucket):
             count += _delete_names(store, bucket, names)
         for prefix in (ODD, PARTS, VERSIONS, BODIES):
-            while names := [entry.name for entry in store.names(bucket, prefix=prefix, limit=_PAGE)]:
+            after = ""
+            while names := [entry.name for entry in store.names(bucket, after, prefix, _PAGE)]:
                 _delete_names(store, bucket, names)
+                after = names[-1]
     with contextlib.suppress(Missing):
         store.delete_bucket(bucket)
     index.drop_bucket(bucket)

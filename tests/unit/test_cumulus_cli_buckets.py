@@ -80,6 +80,25 @@ def test_bucket_is_added_listed_shown_removed(run: Commands) -> None:
     run("bucket", "remove", "data")
 
 
+def test_all_data_of_a_bucket_is_also_what_no_row_names(run: Commands) -> None:
+    """Left by a server that died, or by a database that was lost; without --delete-data it keeps the bucket,
+    and what is an object is listed then."""
+    store_object(run, "data", "odd//key", b"12345", odd_name("odd//key"))
+    with sqlite3.connect(run.dir / "cumulus.db") as database:
+        database.execute("DELETE FROM objects")
+    database.close()
+    inside = run.dir / "data" / "data" / ".cumulus"
+    for name in ("parts/u/1.etag", "versions/k/v"):
+        (inside / name).parent.mkdir(parents=True)
+        (inside / name).write_bytes(b"left")
+    assert run.refused("bucket", "remove", "data")["code"] == "in_use"
+    with sqlite3.connect(run.dir / "cumulus.db") as database:
+        assert database.execute("SELECT key FROM objects").fetchall() == [(b"odd//key",)]
+    database.close()
+    run("bucket", "remove", "data", "--delete-data")
+    assert not inside.parent.exists()
+
+
 def test_directory_becomes_a_bucket_and_its_files_stay(run: Commands, tmp_path: Path) -> None:
     """Files that others add and remove are taken in by a rescan."""
     there = tmp_path / "climate"
