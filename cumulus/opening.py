@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Literal
 
 from cumulus.backends.registry import make_sector, make_store
@@ -13,8 +14,8 @@ from cumulus.index.registry import Options, make_admin, make_index
 from cumulus.index.text_file import TextFile
 from cumulus.redirect import HostsFile
 from cumulus.secrets import Keyring
-from cumulus.storage.api import FileStore
-from sector.errors import BadConfig, SectorError, UsageError
+from cumulus.storage.api import FileStore, StorageError
+from sector.errors import BadConfig, LocalIO, SectorError, UsageError
 
 if TYPE_CHECKING:  # what TLS needs takes every admin command a tenth of a second to load
     from cumulus.http.tls import TlsFiles
@@ -80,6 +81,27 @@ def open_admin(config: Config) -> SqlAdmin:
         where = config.file(config.auth.file)
         raise UsageError(f"users are in the file {where}", hint="change it with an editor")
     return make_admin(config.database_url, Keyring(config.secret_key), options=database_options(config))
+
+
+def check_storage(config: Config, index: Index) -> None:
+    """Nothing is made anew where the buckets of the database should be. Raises `LocalIO`."""
+    kind, _, path = config.store_url.partition(":")
+    if kind != "posix" or os.path.isdir(os.path.join(path, "data")):
+        return
+    buckets = index.buckets()
+    if buckets:
+        what = f"{path} has no directory data, though there are {len(buckets)} buckets"
+        hint = "is its disk mounted? else restore it, or make the directory to begin without objects"
+        raise LocalIO(f"{config.path}: [storage] path: {what}", hint=hint)
+
+
+def buckets_away(store: FileStore, index: Index) -> Iterator[tuple[str, str]]:
+    """Buckets that cannot be served now, and why."""
+    for bucket in index.buckets():
+        try:
+            store.check_bucket(bucket.name)
+        except StorageError as bad:
+            yield bucket.name, str(bad)
 
 
 def open_store(config: Config) -> FileStore:

@@ -23,7 +23,7 @@ from cumulus.index.remote import connect_index
 from cumulus.index.server import IndexServer
 from cumulus.index.sqlite import SqliteIndex
 from cumulus.model import Versioning
-from cumulus.opening import open_index, open_store
+from cumulus.opening import buckets_away, check_storage, open_index, open_store
 from cumulus.ops.jobs import Jobs, hash_waiting
 from cumulus.ops.names import ODD, is_mark, is_plain
 from cumulus.ops.owners import Owners
@@ -181,8 +181,11 @@ def _open_all(config: Config, stack: ExitStack) -> tuple[Parts, Index, Directory
     index, directory = open_index(config, _complain)
     stack.callback(directory.close)
     stack.callback(index.close)
+    check_storage(config, index)
     store = open_store(config)
     stack.callback(store.close)
+    for name, why in buckets_away(store, index):
+        log.error("bucket {bucket} is not served: {why}", bucket=name, why=why)
     give_files(store, directory)
     count = take_in(store, index)
     if count:

@@ -27,7 +27,7 @@ from sector.errors import UsageError, printable
 @contextmanager
 def opened(shared: Shared) -> Iterator[tuple[Index, Directory, FileStore]]:
     """Index, users and storage, also beside a running server."""
-    with shared.index() as (index, directory), shared.store() as store:
+    with shared.index() as (index, directory), shared.store(index) as store:
         yield index, directory, store
 
 
@@ -228,21 +228,36 @@ def bucket_chown(shared: Shared, name: str, user: str) -> None:
 @bucket.command("remove")
 @click.argument("name")
 @click.option("--delete-data", is_flag=True, help="Delete all that is in it.")
+@click.option("--forget", is_flag=True, help="Forget it; its directory, there or not, stays as it is.")
 @shared_options
 @click.pass_obj
-def bucket_remove(shared: Shared, name: str, delete_data: bool) -> None:
-    """Remove the bucket NAME. One that is not empty goes only with --delete-data.
+def bucket_remove(shared: Shared, name: str, delete_data: bool, forget: bool) -> None:
+    """Remove the bucket NAME. One that is not empty goes only with --delete-data; with --forget only Cumulus
+    knows no more of it: for a bucket added with --path whose disk is gone for good, or used without Cumulus.
 
     \b
-    Example:
+    Examples:
       cumulus --dir D bucket remove climate --delete-data
+      cumulus --dir D bucket remove climate --forget
     """
+    if delete_data and forget:
+        raise UsageError("--delete-data and --forget contradict each other", hint="give one of them")
     with opened(shared) as (index, directory, store):
         found = find(index, name)
+        if forget:
+            _forget(shared, index, store, found)
+            return
         count = data.delete(index, store, name) if delete_data else 0
         if not delete_data:
             _remove_empty(index, directory, store, found)
     shared.changed(f"bucket {name} removed, {count} objects deleted", name=name, objects=count)
+
+
+def _forget(shared: Shared, index: Index, store: FileStore, found: Bucket) -> None:
+    if not found.path:
+        raise UsageError(f"bucket {found.name} was not added with --path", hint="--delete-data deletes it")
+    data.forget(index, store, found.name)
+    shared.changed(f"bucket {found.name} forgotten, {found.path} stays", name=found.name, path=found.path)
 
 
 def _remove_empty(index: Index, directory: Directory, store: FileStore, found: Bucket) -> None:

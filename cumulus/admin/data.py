@@ -73,9 +73,7 @@ def _stored(store: FileStore, row: Row) -> tuple[str, Entry]:
 def delete(index: Index, store: FileStore, bucket: str) -> int:
     """Delete a bucket with all that is in it: objects, versions, uploads, files that others put there.
     Returns how many objects there were. Raises `NoSuch`, `StorageError`; again goes on where it ended."""
-    for upload in iter(lambda: index.uploads(bucket, limit=_PAGE), []):
-        for one in upload:
-            index.drop_upload(one.id)
+    _drop_uploads(index, bucket)
     count = 0
     for rows in rows_of(index, bucket):
         index.apply([_gone(store, row) for row in rows])
@@ -92,6 +90,23 @@ def delete(index: Index, store: FileStore, bucket: str) -> int:
         store.delete_bucket(bucket)
     index.drop_bucket(bucket)
     return count
+
+
+def forget(index: Index, store: FileStore, bucket: str) -> None:
+    """Take a bucket with an adopted directory out of the index, without a look at the directory. Raises
+    `NoSuch`, `StorageError`; again goes on where it ended."""
+    _drop_uploads(index, bucket)
+    for rows in rows_of(index, bucket):
+        gone = [Remove(bucket=row.bucket, key=row.key, version=row.version, stamp=row.stamp) for row in rows]
+        index.apply(gone)
+    store.forget_bucket(bucket)
+    index.drop_bucket(bucket)
+
+
+def _drop_uploads(index: Index, bucket: str) -> None:
+    for upload in iter(lambda: index.uploads(bucket, limit=_PAGE), []):
+        for one in upload:
+            index.drop_upload(one.id)
 
 
 def _delete_names(store: FileStore, bucket: str, names: Sequence[str]) -> int:

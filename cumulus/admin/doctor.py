@@ -25,7 +25,7 @@ from cumulus.model import Bucket, Versioning
 from cumulus.ops.names import BODIES, ODD, VERSIONS
 from cumulus.ops.rows import meta_of, row_of
 from cumulus.secrets import Keyring, check_private
-from cumulus.storage.api import Entry, FileStore, Missing
+from cumulus.storage.api import Entry, FileStore, Missing, NoBucket, StorageError
 from sector.cli import render
 from sector.errors import SectorError, printable
 
@@ -33,6 +33,7 @@ _PAGE: Final = 1000
 _NAMES: Final = 100  # that are told
 _LOOK_S: Final = 30.0
 _FREE: Final = 0.05
+_AWAY: Final = "mount it; or restore it; or cumulus bucket remove NAME --forget"
 _SOON_S: Final = 21 * 86400.0  # a certificate that ends before that is worth a warning
 State = Literal["ok", "warning", "failed"]
 
@@ -153,6 +154,9 @@ def _dates(name: str, path: Path, now_ns: int) -> Finding:
 
 def check_directory(path: Path) -> Iterator[Finding]:
     """Rights, extended attributes, hard links, free space of a directory for objects."""
+    if not path.is_dir():
+        yield Finding("rights", "failed", f"{path}: there is no such directory", "is its disk mounted?")
+        return
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         yield Finding("rights", "failed", f"{path}: cannot be written", "change owner or mode")
         return
@@ -202,6 +206,39 @@ def check_clock(now_ns: int) -> Finding:
     return Finding("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(now_ns // 10**9)))
 
 
+def check_buckets(config: Config) -> Iterator[Finding]:
+    """That the directories of buckets are there. Raises `IndexFailure`, `SectorError`."""
+    from cumulus.opening import buckets_away, check_storage, open_index, open_store
+
+    index, directory = open_index(config, lambda bad: None)
+    try:
+        check_storage(config, index)
+        if not index.buckets():
+            yield Finding("buckets", "ok", "none yet")
+            return
+        store = open_store(config)
+        try:
+            away = list(buckets_away(store, index))
+        finally:
+            store.close()
+        for name, why in away:
+            yield Finding("buckets", "failed", f"{name} is not served: {why}", _AWAY)
+        if not away:
+            yield Finding("buckets", "ok", f"the directories of {len(index.buckets())} are there")
+    finally:
+        index.close()
+        directory.close()
+
+
+def _buckets(config: Config) -> list[Finding]:
+    try:
+        return list(check_buckets(config))
+    except (StorageError, IndexFailure) as bad:
+        return [Finding("buckets", "failed", str(bad))]
+    except SectorError as bad:
+        return [Finding("buckets", "failed", bad.message, bad.hint)]
+
+
 def findings(config: Config, storage: Path | None) -> list[Finding]:
     """All checks, in order; `storage` is looked at instead of the settings' directory."""
     found = [Finding("settings", "ok", config.path), check_database(config), check_secrets(config)]
@@ -210,8 +247,11 @@ def findings(config: Config, storage: Path | None) -> list[Finding]:
     if where is None and config.store_url.startswith("posix:"):
         where = Path(config.store_url.removeprefix("posix:"))
     if where is not None:
+        if storage is None and all(one.state != "failed" for one in found[1:3]):
+            found += _buckets(config)
         found += check_directory(where)
-        found.append(check_names(where))
+        if where.is_dir():
+            found.append(check_names(where))
     found.append(check_clock(time.time_ns()))
     return found
 
@@ -224,6 +264,8 @@ def entries_of(store: FileStore, bucket: str) -> Iterator[list[Entry]]:
         while True:
             try:
                 page = store.names(bucket, after, prefix, _PAGE)
+            except NoBucket:
+                raise
             except Missing:
                 break
             if page:
@@ -252,6 +294,8 @@ def rebuild(index: Index, store: FileStore, bucket: Bucket) -> tuple[int, int]:
                 continue
             try:
                 store.stat(bucket.name, row.name)
+            except NoBucket:
+                raise
             except Missing:
                 lost.append(Remove(bucket=bucket.name, key=row.key, stamp=row.stamp, version=row.version))
         if lost:

@@ -75,11 +75,13 @@ class Shared:
             directory.close()
 
     @contextmanager
-    def store(self) -> Iterator[FileStore]:
-        """The storage."""
-        from cumulus.opening import open_store
+    def store(self, index: Index) -> Iterator[FileStore]:
+        """The storage of the buckets of that index."""
+        from cumulus.opening import check_storage, open_store
 
-        made = open_store(self.config())
+        config = self.config()
+        check_storage(config, index)
+        made = open_store(config)
         try:
             yield made
         finally:

@@ -230,7 +230,7 @@ def user_remove(shared: Shared, name: str, give_to: str | None, delete_data: boo
 
     @contextmanager
     def opened() -> Iterator[tuple[Index, FileStore]]:
-        with shared.index() as (index, _), shared.store() as store:
+        with shared.index() as (index, _), shared.store(index) as store:
             yield index, store
 
     with shared.admin() as admin:

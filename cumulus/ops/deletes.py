@@ -28,6 +28,7 @@ from cumulus.storage.api import (
     Changed,
     Entry,
     Missing,
+    NoBucket,
     NoSpace,
     ObjectStream,
     Taken,
@@ -108,6 +109,8 @@ def _remove_plain(site: Site, bucket: Bucket, key: str, found: Found | None) -> 
     name = name_for(key, row, mark=mark) if found is None else found.entry.name
     try:
         stamp = site.store.delete(bucket.name, name, None if found is None else found.entry.token)
+    except NoBucket:
+        raise
     except (Missing, Taken, BadName) as error:
         if found is not None:
             raise Changed(str(error)) from error
@@ -206,6 +209,8 @@ def _remove_body(site: Site, bucket: Bucket, row: Row) -> None:
             meta = meta_of(bucket, entry)
             if meta is not None and meta.version == row.version:
                 site.store.delete(bucket.name, name, entry.token)
+        except NoBucket:
+            raise
         except (Missing, Taken, BadName, Changed):
             continue
 

@@ -26,6 +26,7 @@ from cumulus.storage.api import (
     Entry,
     Forbidden,
     Missing,
+    NoBucket,
     ObjectStream,
     ReadOnly,
     StorageError,
@@ -106,6 +107,8 @@ def _attempt(
 ) -> tuple[T, ObjectMeta] | None:
     try:
         there = get(name)
+    except NoBucket:  # nothing is known of the object
+        raise
     except NOT_THERE:
         return None
     meta = meta_of(bucket, entry(there))

@@ -26,7 +26,7 @@ from cumulus.ops.find import find_or_none, hash_outside, is_foreign, stored_name
 from cumulus.ops.names import BODIES, PARTS, slots_name, version_name
 from cumulus.ops.rows import OPAQUE, marker_row, meta_of, outside_row, row_of
 from cumulus.ops.site import Site
-from cumulus.storage.api import Entry, Forbidden, Missing, StorageError
+from cumulus.storage.api import Entry, Forbidden, Missing, NoBucket, StorageError
 
 SECOND: Final = 1_000_000_000
 PAGE: Final = 1000
@@ -358,6 +358,8 @@ def _is_there(site: Site, bucket: Bucket, name: str, version: str | None = None)
     """Whether storage has the name, as that version; what we may not look at may well be there."""
     try:
         entry = site.store.stat(bucket.name, name)
+    except NoBucket:
+        raise
     except Missing:
         return False
     except Forbidden:

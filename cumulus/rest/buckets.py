@@ -62,6 +62,7 @@ def delete_bucket(request: Request) -> Reply:
 
 def head_bucket(request: Request) -> Reply:
     """HeadBucket."""
+    request.site.store.check_bucket(request.bucket.name)
     region = request.bucket.region or request.settings.region
     return Reply(200, [("x-amz-bucket-region", region), ("x-amz-access-point-alias", "false")])
 

@@ -22,6 +22,7 @@ _AS_IS: Final = re.compile(r"[A-Za-z0-9_.*~/-]*")  # keys that neither encoding 
 
 
 def _lines(request: Request, after: str, limit: int) -> Lines:
+    request.site.store.check_bucket(request.bucket.name)
     if limit == 0:
         return Lines(lines=[], prefixes=[], truncated=False)
     query = request.query
@@ -170,6 +171,7 @@ def list_versions(request: Request) -> Reply:
     after, version = query.get("key-marker", ""), query.get("version-id-marker", "")
     if version and not after:
         raise S3Error("InvalidArgument", "A version-id marker cannot be specified without a key marker.")
+    request.site.store.check_bucket(request.bucket.name)
     page = Page(rows=[], prefixes=[], truncated=False)
     if limit:
         page = request.site.index.page_versions(

@@ -36,6 +36,10 @@ class Missing(StorageError):
     """No such bucket or name."""
 
 
+class NoBucket(Missing):
+    """No such bucket. To who knows of one all the same this says nothing of what is in it."""
+
+
 class Taken(StorageError):
     """The name cannot be used: a directory is where a file should be, or a file where a directory should."""
 
@@ -244,6 +248,13 @@ class FileStore(ABC):
         """Remove a bucket in which nothing has a name, internal ones too. What is published beside it either
         keeps the bucket or fails with `Missing`. Raises `NotEmptyStore`, `Missing`, `Unavailable` (it is
         written to all the time)."""
+
+    def check_bucket(self, bucket: str) -> None:  # noqa: B027 a backend need not know
+        """Quickly, that the place of a bucket can be reached. Raises `NoBucket`, `Unavailable` if not."""
+
+    def forget_bucket(self, bucket: str) -> None:  # noqa: B027 most have nothing of that kind
+        """Let go of the directory that a bucket has adopted, which may be gone, and leave it as it is.
+        Nothing for other buckets."""
 
     @abstractmethod
     def names(self, bucket: str, after: str = "", prefix: str = "", limit: int = 1000) -> list[Entry]:

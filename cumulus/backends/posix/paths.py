@@ -16,13 +16,22 @@ import threading
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Final
+from typing import Final, NamedTuple
 
 from cumulus.backends.posix import now
 from cumulus.backends.posix.errors import storage_error, translated
 from cumulus.backends.posix.files import MARK_XATTR, XATTR, Files
 from cumulus.backends.posix.locks import Gate, Locks
-from cumulus.storage.api import INTERNAL, BadName, Missing, NotEmptyStore, Taken
+from cumulus.storage.api import (
+    INTERNAL,
+    BadName,
+    Missing,
+    NoBucket,
+    NotEmptyStore,
+    StorageError,
+    Taken,
+    Unavailable,
+)
 from cumulus.storage.names import check_bucket, check_name
 
 DIR_MODE: Final = 0o750
@@ -32,8 +41,23 @@ PRIVATE: Final = ("tmp", "meta")  # below INTERNAL: ours alone, no names there
 _STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MARK: Final = b"d"
 MARK: Final = "dir-"  # begins the names of such files
+_BARE: Final = "\0bare"  # behind the path of an adopted directory that could not be written
+_MOUNTED: Final = "is its disk mounted?"
 _ATTEMPTS: Final = 20  # against others who make and remove the same directory
 NO_XATTR: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.E2BIG, errno.ENOSPC, errno.ERANGE)
+
+
+class NotMounted(Unavailable):
+    """The directory of a bucket, or of all of them, is not there now."""
+
+
+class Place(NamedTuple):
+    """Where a bucket is. `adopted`: it is a directory elsewhere, in which `.cumulus` was made then; `bare`:
+    or was not, since it could not be written."""
+
+    path: str
+    adopted: bool = False
+    bare: bool = False
 
 
 def split(name: str) -> list[str]:
@@ -46,9 +70,12 @@ def split(name: str) -> list[str]:
 
 class Root:
     """An open bucket: descriptors of its directory, its `tmp` and its `meta`. Closed when the last user lets
-    go of it, so that a bucket removed meanwhile cannot lead anyone elsewhere."""
+    go of it, so that a bucket removed meanwhile cannot lead anyone elsewhere. Raises `OSError`, and
+    `NotMounted` for an adopted directory that has nothing of what shows that it is the bucket's."""
 
-    def __init__(self, bucket: str, path: str, files: Files, gate: Gate) -> None:
+    def __init__(
+        self, bucket: str, path: str, files: Files, gate: Gate, *, adopted: bool = False, bare: bool = False
+    ) -> None:
         self.bucket = bucket
         self.gate = gate
         self.path = path
@@ -60,6 +87,9 @@ class Root:
         self._inner: tuple[int, int] | None = None
         self._files = files
         self.bare_at = 0  # `meta` had no sidecars when this was its mtime, in ns
+        if adopted and not _is_whole(self.fd, bare):
+            what = "is empty" if bare else f"has no {INTERNAL}"
+            raise NotMounted(f"the directory {path} of bucket {bucket!r} {what}; {_MOUNTED}")
         with contextlib.suppress(PermissionError):
             self._make_inner()
 
@@ -124,6 +154,16 @@ class Root:
     def __del__(self) -> None:
         for fd in self._open:
             os.close(fd)
+
+
+def _is_whole(fd: int, bare: bool) -> bool:
+    try:
+        os.stat(INTERNAL, dir_fd=fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return bare and not _is_empty(fd)
+    except PermissionError:
+        return True
+    return True
 
 
 class Directory:
@@ -369,32 +409,44 @@ class Buckets:
             os.makedirs(directory, DIR_MODE, exist_ok=True)
 
     def root(self, bucket: str) -> Root:
-        """Raises `Missing`. A bucket removed or replaced by another process is noticed."""
+        """Raises `NoBucket`, `NotMounted`. A bucket removed or replaced by another process is noticed."""
         found = self._roots.get(bucket)
+        place = None
         try:
-            if found and not found.path.startswith(self.data) and self._target(bucket) != found.path:
-                found = None
-            path = found.path if found else self._target(check_bucket(bucket))
-            status = os.stat(path)
-            if found and found.identity == (status.st_dev, status.st_ino) and not found.gone:
+            own = found is not None and found.path.startswith(self.data)
+            place = Place(found.path) if found and own else self._place(check_bucket(bucket))
+            status = os.stat(place.path)
+            there = (place.path, status.st_dev, status.st_ino)
+            if found and (found.path, *found.identity) == there and not found.gone:
                 found.seen = time.monotonic()
                 return found
+            self._roots.pop(bucket, None)
             with self._gate(bucket) as gate, self._lock:  # what is made inside must not hinder a removal
-                made = self._roots[bucket] = Root(bucket, path, self._files, gate)
+                made = self._roots[bucket] = self._open(bucket, place, gate)
             return made
         except (FileNotFoundError, NotADirectoryError):
             self._roots.pop(bucket, None)
-            raise Missing(f"no bucket {bucket!r}") from None
+            raise self._away(bucket, place) from None
         except OSError as error:
             raise storage_error(error, f"bucket {bucket!r}") from error
 
     def is_current(self, root: Root) -> bool:
         """Whether it is still what the bucket's name means."""
         try:
-            status = os.stat(self._target(root.bucket))
+            status = os.stat(self._place(root.bucket).path)
         except OSError:
             return False
         return root.identity == (status.st_dev, status.st_ino) and not root.gone
+
+    def _open(self, bucket: str, place: Place, gate: Gate) -> Root:
+        return Root(bucket, place.path, self._files, gate, adopted=place.adopted, bare=place.bare)
+
+    def _away(self, bucket: str, place: Place | None) -> StorageError:
+        if place is not None and place.adopted:
+            return NotMounted(f"the directory {place.path} of bucket {bucket!r} is missing; {_MOUNTED}")
+        if not os.path.isdir(self.data):
+            return NotMounted(f"the directory {self.data} of all buckets is missing; {_MOUNTED}")
+        return NoBucket(f"no bucket {bucket!r}")
 
     def root_now(self, bucket: str) -> Root | None:
         """The bucket if it was looked at within the last second and lies on a local file system."""
@@ -403,15 +455,16 @@ class Buckets:
             return None
         return found if now.local(found.fd, found.identity[0]) else None
 
-    def _target(self, bucket: str) -> str:
+    def _place(self, bucket: str) -> Place:
         plain = os.path.join(self.data, bucket)
         try:
             with open(os.path.join(self._adopted, bucket), encoding="utf-8") as link:
-                return link.read()
+                text = link.read()
         except FileNotFoundError:
             if stat.S_ISLNK(os.lstat(plain).st_mode):
                 raise
-            return plain
+            return Place(plain)
+        return Place(text.removesuffix(_BARE), adopted=True, bare=text.endswith(_BARE))
 
     def names(self) -> list[str]:
         """All buckets, in order."""
@@ -425,17 +478,17 @@ class Buckets:
         check_bucket(bucket)
         with translated(f"bucket {bucket!r}"), self._gate(bucket) as gate, self._lock:
             try:
-                there: str | None = self._target(bucket)
+                there: Place | None = self._place(bucket)
             except FileNotFoundError:
                 there = None
             if not path:
                 if there is None:
                     os.mkdir(os.path.join(self.data, bucket), DIR_MODE)
             else:
-                self._adopt(bucket, self._checked(bucket, path), there)
+                self._adopt(bucket, self._checked(bucket, path), there, gate)
             self._sync(self.data)
             self._sync(self._path)
-            Root(bucket, self._target(bucket), self._files, gate)
+            self._open(bucket, self._place(bucket), gate)
 
     def _checked(self, bucket: str, path: str) -> str:
         real = os.path.realpath(path)
@@ -447,21 +500,25 @@ class Buckets:
         for name in os.listdir(self._adopted):
             if name == bucket or name.startswith("."):
                 continue
-            other = os.path.realpath(self._target(name))
+            other = os.path.realpath(self._place(name).path)
             if os.path.commonpath((real, other)) in (real, other):
                 raise BadName(
                     f"{path!r} and the directory {other!r} of bucket {name!r} lie within each other"
                 )
         return real
 
-    def _adopt(self, bucket: str, path: str, there: str | None) -> None:
+    def _adopt(self, bucket: str, path: str, there: Place | None, gate: Gate) -> None:
         if there is not None:
-            if there != path:
-                raise Taken(f"bucket {bucket!r} is at {there!r}")
+            if there.path != path:
+                raise Taken(f"bucket {bucket!r} is at {there.path!r}")
             return
+        root = self._open(bucket, Place(path), gate)
+        bare = not root.has_meta
+        if bare and _is_empty(root.fd):
+            raise BadName(f"{path!r} is empty and cannot be written")
         draft = os.path.join(self._adopted, "." + bucket)
         with open(draft, "w", encoding="utf-8") as link:
-            link.write(path)
+            link.write(path + _BARE * bare)
             link.flush()
             self._files.sync(link.fileno())
         os.replace(draft, os.path.join(self._adopted, bucket))
@@ -475,20 +532,22 @@ class Buckets:
             os.close(fd)
 
     def remove(self, bucket: str) -> None:
-        """Take an emptied bucket (its directory, or the link to an adopted one) away, durably. Raises
-        `NotEmptyStore` where something came in between, `OSError`."""
-        link = os.path.join(self._adopted, bucket)
-        if os.path.exists(link):
-            os.unlink(link)
-            self._sync(self._adopted)
-        else:
-            try:
-                os.rmdir(os.path.join(self.data, bucket))
-            except OSError as error:
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                    raise
-                raise NotEmptyStore(f"something has been put into bucket {bucket!r}") from None
-            self._sync(self.data)
+        """Take the emptied directory of a bucket away, durably. Raises `NotEmptyStore` where something came
+        in between, `OSError`."""
+        try:
+            os.rmdir(os.path.join(self.data, bucket))
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            raise NotEmptyStore(f"something has been put into bucket {bucket!r}") from None
+        self._sync(self.data)
+        self._roots.pop(bucket, None)
+
+    def forget(self, bucket: str) -> None:
+        """Let go of an adopted directory, durably; nothing where the bucket is none. Raises `OSError`."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(self._adopted, bucket))
+        self._sync(self._adopted)
         self._roots.pop(bucket, None)
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ from cumulus.backends.posix.files import Files
 from cumulus.backends.posix.journal import SUFFIX, oldest
 from cumulus.backends.posix.locks import Locks
 from cumulus.backends.posix.meta import inode_of, token_of
-from cumulus.backends.posix.paths import Buckets, Root
+from cumulus.backends.posix.paths import Buckets, NotMounted, Root
 from cumulus.backends.posix.records import HEAD, PUT, REMOVAL, VOID, Change
 from cumulus.storage.api import Entry, Missing, StorageError, Unavailable
 
@@ -231,10 +231,10 @@ class Recovery:
     def _replay_inside(self, change: Change) -> bool:
         try:
             root = self._buckets.root(change.bucket)
+        except NotMounted:
+            return False
         except Missing:
-            return (
-                change.bucket not in self._buckets.names()
-            )  # removed with all that was in it, or not mounted
+            return change.bucket not in self._buckets.names()  # removed with all that was in it
         with self._locks.of(change.bucket, change.name) as stripe:
             if stripe.floor > change.stamp and self._superseded(change):
                 return True
@@ -314,7 +314,7 @@ class Recovery:
         """Everything under the names of the journals, whole file systems at a time."""
         roots: list[Root] = []
         for bucket in {bucket for bucket, _ in keys}:
-            with contextlib.suppress(Missing):
+            with contextlib.suppress(Missing, NotMounted):
                 roots.append(self._buckets.root(bucket))
         for root in oldest(roots):
             self._files.sync_all(root.fd)

@@ -31,6 +31,7 @@ from cumulus.storage.api import (
     IfToken,
     Missing,
     NoSpace,
+    NotEmptyStore,
     ObjectStream,
     Piece,
     RangeStream,
@@ -99,9 +100,21 @@ class PosixStore(FileStore):
             if not alone or not self._buckets.is_current(root):
                 return False
             removal.check_empty(root, self._listing)
-            removal.clear(root, self._files, own=root.path.startswith(os.path.join(self._buckets.data, "")))
-            self._buckets.remove(bucket)
+            if root.path.startswith(os.path.join(self._buckets.data, "")):
+                removal.clear(root, self._files, own=True)
+                self._buckets.remove(bucket)
+                return True
+            self._buckets.forget(bucket)  # first: without `.cumulus` it would count as not mounted
+            with contextlib.suppress(NotEmptyStore):  # what others put there stays there
+                removal.clear(root, self._files, own=False)
         return True
+
+    def check_bucket(self, bucket: str) -> None:
+        self._buckets.root(bucket)
+
+    def forget_bucket(self, bucket: str) -> None:
+        with translated(f"bucket {bucket!r}"):
+            self._buckets.forget(bucket)
 
     # names
 
@@ -339,7 +352,7 @@ class PosixStore(FileStore):
         before = time.time() - older_than_s
         count = 0
         for bucket in self._buckets.names():
-            with contextlib.suppress(Missing), translated(f"bucket {bucket!r}"):
+            with contextlib.suppress(Missing, paths.NotMounted), translated(f"bucket {bucket!r}"):
                 root = self._buckets.root(bucket)
                 count += self._sweep_drafts(root, before) + self._sweep_meta(root, before)
         return count

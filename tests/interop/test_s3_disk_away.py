@@ -1,0 +1,124 @@
+"""`cumulus serve` where a disk that holds a bucket, or the storage, is not mounted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError
+from s3_server import CUMULUS, Server, cumulus, make, started
+
+PORTS = "[server]\nport = 0\n[admin]\nport = 0\n"
+
+
+def client(server: Server) -> Any:
+    """boto3 without retries."""
+    return boto3.client(
+        "s3",
+        endpoint_url=server.url,
+        aws_access_key_id=server.key,
+        aws_secret_access_key=server.secret,
+        region_name="us-east-1",
+        config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}),
+    )
+
+
+def status(call: Any, **arguments: Any) -> int:
+    """Of an answer, 200 = it was served."""
+    try:
+        call(**arguments)
+    except ClientError as refused:
+        return int(refused.response["ResponseMetadata"]["HTTPStatusCode"])
+    return 200
+
+
+def test_a_bucket_whose_disk_is_not_mounted_is_unavailable_and_whole_afterwards(tmp_path: Path) -> None:
+    """It is not taken for empty, and nothing is made on the bare mount point."""
+    cloud, disk = tmp_path / "cloud", tmp_path / "disk"
+    disk.mkdir()
+    key, secret = make(cloud, f"{PORTS}[storage]\nrescan_s = 1\n")
+    cumulus("--dir", str(cloud), "bucket", "add", "climate", "--owner", "admin", "--path", str(disk))
+    with started(cloud, key, secret) as server:
+        s3 = client(server)
+        for name in ("a", "b/c"):
+            s3.put_object(Bucket="climate", Key=name, Body=b"12345")
+        for mount_point in (True, False):
+            disk.rename(tmp_path / "away")
+            if mount_point:
+                disk.mkdir()
+            for call, arguments in (
+                (s3.list_objects_v2, {}),
+                (s3.list_object_versions, {}),
+                (s3.head_bucket, {}),
+                (s3.get_object, {"Key": "a"}),
+                (s3.head_object, {"Key": "b/c"}),
+                (s3.put_object, {"Key": "new", "Body": b"x"}),
+                (s3.put_object, {"Key": "large", "Body": b"x" * 200_000}),
+                (s3.delete_object, {"Key": "a"}),
+            ):
+                assert status(call, Bucket="climate", **arguments) == 503, (mount_point, call)
+            assert status(s3.list_buckets) == 200
+            if mount_point:
+                assert list(disk.iterdir()) == []
+                disk.rmdir()
+            (tmp_path / "away").rename(disk)
+            listed = s3.list_objects_v2(Bucket="climate")["Contents"]
+            assert [one["Key"] for one in listed] == ["a", "b/c"]
+            assert s3.get_object(Bucket="climate", Key="b/c")["Body"].read() == b"12345"
+        assert cumulus("--dir", str(cloud), "bucket", "show", "climate")["bytes"] == 10
+        told = [line for line in server.log().splitlines() if "is its disk mounted?" in line]
+        assert any(f"the directory {disk} of bucket" in line and "request" in line for line in told)
+
+
+def test_a_start_names_a_bucket_without_its_directory_and_serves_the_others(tmp_path: Path) -> None:
+    """So does the doctor; and the bucket is forgotten when its disk is gone for good."""
+    cloud, disk = tmp_path / "cloud", tmp_path / "disk"
+    disk.mkdir()
+    key, secret = make(cloud, PORTS)
+    at = ("--dir", str(cloud))
+    cumulus(*at, "bucket", "add", "climate", "--owner", "admin", "--path", str(disk))
+    cumulus(*at, "bucket", "add", "other", "--owner", "admin")
+    with started(cloud, key, secret) as server:
+        client(server).put_object(Bucket="climate", Key="a", Body=b"12345")
+    disk.rename(tmp_path / "away")
+    with started(cloud, key, secret) as server:
+        named = [json.loads(line) for line in server.log().splitlines() if "is not served" in line]
+        assert [one["fields"]["bucket"] for one in named] == ["climate"]
+        s3 = client(server)
+        assert status(s3.get_object, Bucket="climate", Key="a") == 503
+        s3.put_object(Bucket="other", Key="k", Body=b"1")
+    done = subprocess.run([CUMULUS, *at, "doctor"], capture_output=True, text=True, timeout=60)
+    (line,) = [one for one in done.stdout.splitlines() if one.startswith("failed")]
+    assert done.returncode == 1 and "climate is not served" in line and str(disk) in line and "mount" in line
+    disk.mkdir()
+    (disk / "stays").write_text("x")
+    done = subprocess.run([CUMULUS, *at, "doctor", "--rebuild"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and ".cumulus" in done.stderr
+    assert cumulus(*at, "bucket", "show", "climate")["objects"] == 1
+    cumulus(*at, "bucket", "remove", "climate", "--forget")
+    assert [one["name"] for one in cumulus(*at, "bucket", "list")] == ["other"]
+    assert [one.name for one in disk.iterdir()] == ["stays"]
+    cumulus(*at, "bucket", "add", "climate", "--owner", "admin", "--path", str(tmp_path / "away"))
+    assert cumulus(*at, "bucket", "show", "climate")["objects"] == 1
+
+
+@pytest.mark.parametrize("mount_point", [True, False])
+def test_storage_that_is_not_mounted_is_not_made_anew(tmp_path: Path, mount_point: bool) -> None:
+    """By the service, a command, or the doctor."""
+    cloud, disk = tmp_path / "cloud", tmp_path / "disk"
+    make(cloud, f'{PORTS}[storage]\npath = "{disk}"\n')
+    at = ("--dir", str(cloud))
+    cumulus(*at, "bucket", "add", "one", "--owner", "admin")
+    disk.rename(tmp_path / "away")
+    if mount_point:
+        disk.mkdir()
+    for command in (["serve"], ["bucket", "rescan", "one"], ["doctor"]):
+        done = subprocess.run([CUMULUS, *at, *command], capture_output=True, text=True, timeout=60)
+        (line,) = [one for one in (done.stderr + done.stdout).splitlines() if "has no directory data" in one]
+        assert done.returncode == 1 and "[storage] path" in line and "mounted" in line
+        assert list(disk.iterdir()) == [] if mount_point else not disk.exists()
