@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from cumulus.backends.registry import make_sector, make_store
 from cumulus.config import Config
 from cumulus.index.api import Directory, Index
-from cumulus.index.registry import Options, make_admin, make_index
+from cumulus.index.registry import Options, make_admin, make_index, sqlite_path
 from cumulus.index.text_file import TextFile
 from cumulus.redirect import HostsFile
 from cumulus.secrets import Keyring
@@ -61,11 +62,33 @@ def check_files(config: Config) -> None:
         HostsFile(hosts, lambda bad: None, time.monotonic, admin_needed=polled)
 
 
+def check_database(config: Config) -> None:
+    """That SQLite's file is there, unless this may be the first start: it is not made anew where `cumulus
+    init` had made one, or where there are buckets. Raises `LocalIO`."""
+    if config.several_servers:
+        return
+    path = sqlite_path(config.database_url)
+    if path.exists() and path.stat().st_size:
+        return
+    if config.auth.source == "file" and not _has_buckets(config):
+        return
+    hint = "restore it from your backup, or begin with an empty one: cumulus init DIR --new-database"
+    raise LocalIO(f"{config.path}: [database] url: {path} is not there", hint=hint)
+
+
+def _has_buckets(config: Config) -> bool:
+    kind, _, path = config.store_url.partition(":")
+    if kind != "posix":
+        return False
+    return any(next(Path(path, name).glob("[!.]*"), None) is not None for name in ("data", "adopted"))
+
+
 def open_index(
     config: Config, complain: Callable[[SectorError], None], clock: Callable[[], int] = time.time_ns
 ) -> tuple[Index, Directory]:
     """Index and users; `complain` hears of errors in a changed file of users. Close the index first, then
     the directory. Raises `BadConfig`, `LocalIO`, `IndexFailure`."""
+    check_database(config)
     sync, options = config.storage.fsync, database_options(config)
     if config.auth.source == "file":
         users = TextFile(config.file(config.auth.file), complain)
@@ -74,12 +97,14 @@ def open_index(
     return make_index(config.database_url, keyring, sync=sync, clock=clock, options=options)
 
 
-def open_admin(config: Config) -> SqlAdmin:
-    """For changing users, keys, groups and quotas. Raises `UsageError` when users are in a text file,
-    `BadConfig`, `LocalIO`, `IndexFailure`."""
+def open_admin(config: Config, *, new: bool = False) -> SqlAdmin:
+    """For changing users, keys, groups and quotas; `new` makes the database. Raises `UsageError` when users
+    are in a text file, `BadConfig`, `LocalIO`, `IndexFailure`."""
     if config.auth.source == "file":
         where = config.file(config.auth.file)
         raise UsageError(f"users are in the file {where}", hint="change it with an editor")
+    if not new:
+        check_database(config)
     return make_admin(config.database_url, Keyring(config.secret_key), options=database_options(config))
 
 

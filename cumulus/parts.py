@@ -181,6 +181,8 @@ def _open_all(config: Config, stack: ExitStack) -> tuple[Parts, Index, Directory
     index, directory = open_index(config, _complain)
     stack.callback(directory.close)
     stack.callback(index.close)
+    for key in directory.check_secrets():
+        log.error("{file} does not open the secret of {key}", file=str(config.secret_key), key=key)
     check_storage(config, index)
     store = open_store(config)
     stack.callback(store.close)

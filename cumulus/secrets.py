@@ -7,6 +7,7 @@ a line (64 hex digits), the newest first; the first one seals, all open.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import os
@@ -14,6 +15,7 @@ import secrets
 import stat
 import string
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -143,6 +145,35 @@ class Keyring:
                 f"{self.path}: does not open the secret of {access_key}",
                 hint="it belongs to another database; restore the file from your backup",
             ) from None
+
+    def unopened(self, sealed: Iterable[tuple[str, bytes]]) -> list[str]:
+        """Of these (access key, sealed secret) the access keys whose secrets it does not open. Raises
+        `BadConfig` when it opens none: then it is the file of another database."""
+        lost, count = [], 0
+        for access_key, secret in sealed:
+            count += 1
+            try:
+                self.open(access_key, secret)
+            except BadConfig:
+                lost.append(access_key)
+        if lost and len(lost) == count:
+            raise self._foreign()
+        return lost
+
+    def check(self, sealed: Iterable[tuple[str, bytes]]) -> None:
+        """Quickly, whether it belongs to these. Raises `BadConfig` if it opens none of them."""
+        none = True
+        for access_key, secret in sealed:
+            none = False
+            with contextlib.suppress(BadConfig):
+                self.open(access_key, secret)
+                return
+        if not none:
+            raise self._foreign()
+
+    def _foreign(self) -> BadConfig:
+        hint = "it belongs to another database; restore the file from your backup"
+        return BadConfig(f"{self.path}: opens none of the secrets in the database", hint=hint)
 
     def derived(self, purpose: bytes) -> list[bytes]:
         """Keys of 32 bytes for something else than sealing, one from each key, the newest first."""

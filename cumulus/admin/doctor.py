@@ -20,7 +20,7 @@ from cumulus.admin.buckets import opened
 from cumulus.admin.options import Shared, shared_options
 from cumulus.backends.posix.unserved import unserved
 from cumulus.config import Config
-from cumulus.index.api import Change, Index, IndexFailure, Put, Remove
+from cumulus.index.api import Change, Directory, Index, IndexFailure, Put, Remove
 from cumulus.model import Bucket, Versioning
 from cumulus.ops.names import BODIES, ODD, VERSIONS
 from cumulus.ops.rows import meta_of, row_of
@@ -62,7 +62,7 @@ def check_database(config: Config) -> Finding:
         finally:
             connection.close()
     except sqlite3.Error as bad:
-        return Finding("database", "failed", f"{path}: {bad}", "cumulus init makes one; or restore a backup")
+        return Finding("database", "failed", f"{path}: {bad}", "restore a backup, or cumulus init DIR --new-database")
     if answer != "ok":
         return Finding("database", "failed", f"{path}: {answer}", "restore a backup, then doctor --rebuild")
     return Finding("database", "ok", f"{path}, version {version}")
@@ -206,49 +206,71 @@ def check_clock(now_ns: int) -> Finding:
     return Finding("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(now_ns // 10**9)))
 
 
-def check_buckets(config: Config) -> Iterator[Finding]:
-    """That the directories of buckets are there. Raises `IndexFailure`, `SectorError`."""
-    from cumulus.opening import buckets_away, check_storage, open_index, open_store
+def check_contents(config: Config) -> Iterator[Finding]:
+    """Whether what the database knows of can be had: the secrets of users, the directories of buckets."""
+    from cumulus.opening import open_index
 
-    index, directory = open_index(config, lambda bad: None)
     try:
-        check_storage(config, index)
-        if not index.buckets():
-            yield Finding("buckets", "ok", "none yet")
-            return
-        store = open_store(config)
-        try:
-            away = list(buckets_away(store, index))
-        finally:
-            store.close()
-        for name, why in away:
-            yield Finding("buckets", "failed", f"{name} is not served: {why}", _AWAY)
-        if not away:
-            yield Finding("buckets", "ok", f"the directories of {len(index.buckets())} are there")
+        index, directory = open_index(config, lambda bad: None)
+    except (SectorError, IndexFailure) as bad:
+        yield _failed("database", bad)
+        return
+    try:
+        yield from _each_secret(config, directory)
+        if config.store_url.startswith("posix:"):
+            yield from _each_bucket(config, index)
     finally:
         index.close()
         directory.close()
 
 
-def _buckets(config: Config) -> list[Finding]:
+def _each_secret(config: Config, directory: Directory) -> Iterator[Finding]:
     try:
-        return list(check_buckets(config))
-    except (StorageError, IndexFailure) as bad:
-        return [Finding("buckets", "failed", str(bad))]
-    except SectorError as bad:
-        return [Finding("buckets", "failed", bad.message, bad.hint)]
+        for key in directory.check_secrets():
+            text = f"{config.secret_key} does not open the secret of {key}"
+            yield Finding("secrets", "failed", text, "restore the file, or remove the key and add another")
+    except (SectorError, IndexFailure) as bad:
+        yield _failed("secrets", bad)
+
+
+def _each_bucket(config: Config, index: Index) -> Iterator[Finding]:
+    from cumulus.opening import buckets_away, check_storage, open_store
+
+    try:
+        check_storage(config, index)
+        count = len(index.buckets())
+        away = []
+        if count:
+            store = open_store(config)
+            try:
+                away = list(buckets_away(store, index))
+            finally:
+                store.close()
+    except (SectorError, StorageError, IndexFailure) as bad:
+        yield _failed("buckets", bad)
+        return
+    for name, why in away:
+        yield Finding("buckets", "failed", f"{name} is not served: {why}", _AWAY)
+    if not away:
+        yield Finding("buckets", "ok", f"the directories of {count} are there" if count else "none yet")
+
+
+def _failed(check: str, bad: Exception) -> Finding:
+    if isinstance(bad, SectorError):
+        return Finding(check, "failed", bad.message, bad.hint)
+    return Finding(check, "failed", str(bad))
 
 
 def findings(config: Config, storage: Path | None) -> list[Finding]:
     """All checks, in order; `storage` is looked at instead of the settings' directory."""
     found = [Finding("settings", "ok", config.path), check_database(config), check_secrets(config)]
+    if storage is None and all(one.state != "failed" for one in found):
+        found += check_contents(config)
     found += check_certificates(config, time.time_ns())
     where = storage
     if where is None and config.store_url.startswith("posix:"):
         where = Path(config.store_url.removeprefix("posix:"))
     if where is not None:
-        if storage is None and all(one.state != "failed" for one in found[1:3]):
-            found += _buckets(config)
         found += check_directory(where)
         if where.is_dir():
             found.append(check_names(where))

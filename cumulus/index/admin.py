@@ -111,6 +111,11 @@ class SqlAdmin(Admin):
         if found is not None:
             raise NameTaken(f"there is a user {user.name} already")
 
+    def _check_keyring(self, connection: Connection) -> None:
+        """Before something is sealed that the service could not open."""
+        rows = connection.execute(select(access_keys.c.access_key, access_keys.c.secret))
+        self._keyring.check((row.access_key, row.secret) for row in rows)
+
     def add_user(self, user: User) -> None:
         with self._begin() as connection:
             self._check_free(connection, user)
@@ -159,6 +164,7 @@ class SqlAdmin(Admin):
     # keys
     def add_key(self, user: str, access_key: str, secret: str, expires_ns: int = 0) -> Credential:
         with self._begin() as connection:
+            self._check_keyring(connection)
             row = self._row(connection, user)
             query = select(access_keys.c.access_key).where(access_keys.c.access_key == access_key)
             if connection.execute(query).first():
@@ -205,6 +211,8 @@ class SqlAdmin(Admin):
                 raise NoSuch(f"there is no access key {access_key}")
 
     def rotate(self) -> int:
+        with self._read() as connection:
+            self._check_keyring(connection)
         self._keyring.add_newest()
         count = self.reseal()
         self._keyring.drop_older()

@@ -190,6 +190,11 @@ class Directory(ABC):
     def members(self, group: str) -> list[str] | None:
         """Canonical ids of a group's users; None when there is no such group."""
 
+    def check_secrets(self) -> list[str]:
+        """Access keys whose secrets cannot be read; asked once at the start of the service. Raises
+        `BadConfig` where that are all, `IndexFailure`."""
+        return []
+
     def unix_users(self) -> dict[str, str]:
         """Users (by name) whose files belong to an account of the machine, with its name; asked once at the
         start of the service."""

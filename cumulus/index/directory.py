@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from cumulus.index.api import Directory
+from cumulus.index.api import Away, Directory
 from cumulus.index.cache import Fresh
 from cumulus.index.readers import Reads, Run
 from cumulus.model import Credential, User
 from cumulus.secrets import Keyring
+from sector.errors import SectorError
 
 FRESH_S: Final = 0.5
 _USER: Final = (
@@ -61,7 +62,10 @@ class DatabaseDirectory(Directory):
             if found is None:
                 return None
             user = read_user(run, found)
-        secret = self._keyring.open(access_key, found[8])
+        try:
+            secret = self._keyring.open(access_key, found[8])
+        except SectorError as bad:  # the file was replaced, or is gone, while we run
+            raise Away(bad.message) from bad
         return Credential(access_key=access_key, secret=secret, user=user, expires_ns=found[9])
 
     def credential_now(self, access_key: str) -> Credential | None:
@@ -94,6 +98,11 @@ class DatabaseDirectory(Directory):
         with self._readers.run() as run:
             found = run("SELECT name, unix_user FROM users WHERE unix_user != '' ORDER BY name").fetchall()
             return {row[0]: row[1] for row in found}
+
+    def check_secrets(self) -> list[str]:
+        with self._readers.run() as run:
+            found = run("SELECT access_key, secret FROM access_keys ORDER BY access_key").fetchall()
+        return self._keyring.unopened((row[0], row[1]) for row in found)
 
     def forget(self) -> None:
         """Answer from the database the next time."""

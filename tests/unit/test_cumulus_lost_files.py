@@ -1,0 +1,101 @@
+"""Commands where secret.key or the database is lost, or is another one's."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cumulus_commands import Commands
+
+from cumulus.secrets import Keyring
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Commands:
+    """A Cumulus with the user alice, who has the bucket `data`."""
+    for name in ("CUMULUS_DIR", "CUMULUS_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    made = Commands(capsys, tmp_path / "cloud")
+    made("init", str(made.dir))
+    made("user", "add", "alice")
+    made("bucket", "add", "data", "--owner", "alice")
+    return made
+
+
+def lose_database(run: Commands) -> None:
+    """All of it."""
+    for path in run.dir.glob("cumulus.db*"):
+        path.unlink()
+
+
+def failed(run: Commands) -> list[dict[str, Any]]:
+    """What the doctor finds wrong."""
+    return [one for one in run.json("doctor", status=1) if one["state"] == "failed"]
+
+
+def test_a_key_file_of_another_database_is_named_and_seals_nothing(run: Commands) -> None:
+    """What does not need it goes on."""
+    before = (run.dir / "secret.key").read_text()
+    (run.dir / "secret.key").unlink()
+    Keyring.create(run.dir / "secret.key")
+    wrong = (run.dir / "secret.key").read_text()
+    for words in (["user", "add", "bob"], ["key", "add", "alice"], ["key", "rotate"]):
+        told = run.refused(*words)
+        assert "secret.key: opens none of the secrets" in told["message"] and "restore" in told["hint"]
+    (one,) = failed(run)
+    assert one["check"] == "secrets" and "opens none of the secrets" in one["text"]
+    assert [one["name"] for one in run.json("user", "list")] == ["admin", "alice"]
+    assert (run.dir / "secret.key").read_text() == wrong
+    (run.dir / "secret.key").write_text(before)
+    run("user", "add", "bob")
+    run("doctor")
+
+
+def test_one_secret_that_cannot_be_read_is_named(run: Commands) -> None:
+    """And is no reason to refuse the others."""
+    (key,) = run.json("key", "list", "alice")
+    with sqlite3.connect(run.dir / "cumulus.db") as connection:
+        connection.execute("UPDATE access_keys SET secret = x'01' WHERE access_key = ?", [key["access_key"]])
+    (one,) = failed(run)
+    assert one["check"] == "secrets" and key["access_key"] in one["text"]
+    run("user", "add", "bob")
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_a_lost_database_is_not_made_anew(run: Commands, empty: bool) -> None:
+    """But when that is asked for; then buckets are added again, with what is in them."""
+    (run.dir / "data" / "data" / "k").write_text("x")
+    lose_database(run)
+    if empty:
+        (run.dir / "cumulus.db").touch()
+    for words in (["user", "add", "bob"], ["user", "list"], ["bucket", "list"]):
+        told = run.refused(*words)
+        assert "cumulus.db is not there" in told["message"] and "[database] url" in told["message"]
+        assert "--new-database" in told["hint"]
+    assert [path.stat().st_size for path in run.dir.glob("cumulus.db*")] == [0] * empty
+    settings = (run.dir / "cumulus.toml").read_text()
+    made = run.json("init", str(run.dir), "--new-database", "--admin", "root")
+    assert made["name"] == "root" and made["secret_key"]
+    assert (run.dir / "cumulus.toml").read_text() == settings
+    assert run.refused("init", str(run.dir), "--new-database")["code"] == "exists"
+    run.refused("init", str(run.dir), "--new-database", "--port", "1", status=2)
+    assert run.json("bucket", "add", "data", "--owner", "root")["files"] == 1
+    run("doctor")
+
+
+def test_with_a_file_of_users_the_first_start_makes_the_database_and_no_later_one(run: Commands) -> None:
+    """Nobody has to call init then."""
+    (run.dir / "users").write_text("alice AKIAALICE secret-of-alice\n")
+    (run.dir / "users").chmod(0o600)
+    (run.dir / "cumulus.toml").write_text(
+        "[auth]\nsource = 'file'\nfile = 'users'\n[storage]\npath = 'objects'\n"
+    )
+    lose_database(run)
+    assert run.json("bucket", "list") == []
+    run("bucket", "add", "one", "--owner", "alice")
+    lose_database(run)
+    assert "is not there" in run.refused("bucket", "list")["message"]
+    run("init", str(run.dir), "--new-database")
+    run("bucket", "add", "one", "--owner", "alice")
