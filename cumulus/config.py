@@ -264,6 +264,11 @@ class Config(Section, frozen=True, kw_only=True):
         return self.database.url.startswith(_POSTGRES)
 
     @property
+    def one_process(self) -> bool:
+        """Whether the storage is memory of one process."""
+        return self.storage.backend.startswith(("memory", "fsspec:memory"))
+
+    @property
     def secret_key(self) -> Path:
         """The file of keys."""
         return self.file(self.auth.secret_key_file)
@@ -357,6 +362,8 @@ def _check(config: Config) -> None:
     for section, host in (("server", config.server.host), ("admin", config.admin.host)):
         if not host:
             raise bad(f"[{section}] host", "is empty", 'write an address, or "0.0.0.0" for all')
+    if _same_address(config):
+        raise bad("[admin] port", f"is [server] port, {config.server.port}", "give each a port of its own")
     for section, pair in (("tls", config.tls), ("admin", config.admin)):
         if bool(pair.cert) != bool(pair.key):
             raise bad(f"[{section}]", "cert and key go together", "give both files, or none for HTTP")
@@ -373,6 +380,13 @@ def _check(config: Config) -> None:
         )
     if redirect.mode == "none" and redirect.point:
         raise bad("[redirect] point", "needs a mode", 'write mode = "round-robin", or another one')
+
+
+def _same_address(config: Config) -> bool:
+    """Whether both ports cannot be listened on at the same time."""
+    one, other = config.server, config.admin
+    everywhere = {"0.0.0.0", "::"} & {one.host, other.host}
+    return one.port == other.port != 0 and bool(one.host == other.host or everywhere)
 
 
 def _check_database(config: Config, bad: Callable[[str, str, str], BadConfig]) -> None:

@@ -39,7 +39,6 @@ from sector.errors import BadConfig, LocalIO, SectorError
 log = Logger()
 
 BATCH: Final = 500
-_ONE_PROCESS: Final = ("memory", "fsspec:memory")
 
 
 class Parts:
@@ -219,7 +218,7 @@ def open_parts(config: Config) -> Parts:
 def open_head(config: Config) -> Parts:
     """The same for the head of several workers, with the index offered to them where they cannot use the
     database directly. Raises `SectorError`."""
-    if config.storage.backend.startswith(_ONE_PROCESS):
+    if config.one_process:
         raise BadConfig(
             f"{config.path}: [storage] backend {config.storage.backend} lives in one process",
             hint="serve with workers = 1",

@@ -86,7 +86,8 @@ def listen_on(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), backlog=BACKLOG)
     except OSError as bad:
         kind = PortInUse if bad.errno == 98 else LocalIO
-        raise kind(f"cannot listen on {host} port {port}: {os.strerror(bad.errno or 0)}") from bad
+        why = bad.strerror if isinstance(bad, socket.gaierror) else os.strerror(bad.errno or 0)
+        raise kind(f"cannot listen on {host} port {port}: {why}") from bad
 
 
 def secured(site: Any, tls: TlsFiles | None, reactor: Any) -> Any:
@@ -429,7 +430,7 @@ def serve_command(
         told = msgspec.structs.replace(config.log, format=log_format)
         config = msgspec.structs.replace(config, log=told)
     if check_config:
-        shared.check()
+        shared.check(config)
         return
     if detach:
         _detach(shared, config, workers, log_format)

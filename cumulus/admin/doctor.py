@@ -62,7 +62,8 @@ def check_database(config: Config) -> Finding:
         finally:
             connection.close()
     except sqlite3.Error as bad:
-        return Finding("database", "failed", f"{path}: {bad}", "restore a backup, or cumulus init DIR --new-database")
+        hint = "restore a backup, or cumulus init DIR --new-database"
+        return Finding("database", "failed", f"{path}: {bad}", hint)
     if answer != "ok":
         return Finding("database", "failed", f"{path}: {answer}", "restore a backup, then doctor --rebuild")
     return Finding("database", "ok", f"{path}, version {version}")

@@ -43,12 +43,14 @@ class Shared:
             return find_config(self.dir, self.config_file)
         return find_config(environment("DIR"), environment("CONFIG"))
 
-    def check(self) -> None:
+    def check(self, config: Config | None = None) -> None:
         """Say whether the settings and the files that they name are right. Raises what is wrong."""
+        from cumulus.checked import check_settings
         from cumulus.opening import check_files
 
-        config = self.config()
+        config = config or self.config()
         check_files(config)
+        check_settings(config)
         self.done(f"{config.path}: ok", config=config.path, ok=True)
 
     @contextmanager

@@ -62,6 +62,16 @@ _KINDS: Final[tuple[tuple[type[BaseException], type[StorageError]], ...]] = (
 )
 
 
+def check_driver(url: str) -> None:
+    """Raises `ValueError` where fsspec has none for the URL."""
+    outer, chained, _ = url.partition("::")
+    protocol = outer.partition("://")[0] if chained or "://" in outer else "file"
+    try:
+        fsspec.get_filesystem_class(protocol)
+    except ImportError as error:
+        raise ValueError(f"fsspec:{url}: {error}") from error
+
+
 class _asked:
     """Context: whatever the file system raises becomes a storage error."""
 

@@ -6,11 +6,15 @@ argument (a path, a URL, what it likes) and `fsync`, and returns a `FileStore`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from cumulus.storage.api import FileStore
+
+if TYPE_CHECKING:
+    from sector.config import Config
 
 GROUP: Final = "cumulus.backends"
 
@@ -25,29 +29,44 @@ class UnknownBackend(ValueError):
     """No backend has that name, or its package cannot be loaded; the message lists those there are."""
 
 
+def _check_memory(argument: str) -> None:
+    if argument and not argument.isdecimal():
+        raise ValueError(f"memory:{argument}: give a number of bytes, or nothing")
+
+
 def _memory(argument: str, *, fsync: bool) -> FileStore:
     from cumulus.backends.memory import MemoryStore
 
-    if argument and not argument.isdecimal():
-        raise ValueError(f"memory:{argument}: give a number of bytes, or nothing")
+    _check_memory(argument)
     return MemoryStore(int(argument) if argument else None)
+
+
+def _check_posix(argument: str) -> None:
+    if not argument:
+        raise ValueError("posix: give the directory, as in posix:/srv/cumulus")
 
 
 def _posix(argument: str, *, fsync: bool) -> FileStore:
     from cumulus.backends.posix.store import PosixStore
 
-    if not argument:
-        raise ValueError("posix: give the directory, as in posix:/srv/cumulus")
+    _check_posix(argument)
     return PosixStore(argument, fsync=fsync)
 
 
-def _fsspec(argument: str, *, fsync: bool) -> FileStore:
+def _check_fsspec(argument: str) -> None:
     try:
-        from cumulus.backends.fsspec_store import FsspecStore
+        from cumulus.backends.fsspec_store import check_driver
     except ImportError as error:
         raise UnknownBackend(f"backend 'fsspec' needs the package fsspec: {error}") from error
     if not argument:
         raise ValueError("fsspec: give a URL, as in fsspec:hdfs://namenode/cumulus")
+    check_driver(argument)
+
+
+def _fsspec(argument: str, *, fsync: bool) -> FileStore:
+    _check_fsspec(argument)
+    from cumulus.backends.fsspec_store import FsspecStore
+
     return FsspecStore(argument)
 
 
@@ -59,6 +78,11 @@ def make_sector(argument: str, max_users: int = 0) -> FileStore:
     """Storage in the cloud of the settings file `argument`; with `max_users` it acts there for each user of
     Cumulus, so many at once. Raises `ValueError`."""
     from cumulus.backends.sector_store import SectorStore
+
+    return SectorStore(_sector_client(argument), max_users)
+
+
+def _sector_client(argument: str) -> Config:
     from sector.config import load_client
     from sector.errors import BadConfig
 
@@ -68,7 +92,7 @@ def make_sector(argument: str, max_users: int = 0) -> FileStore:
     if not path.is_file():
         raise ValueError(f"sector:{argument}: there is no such file; sector login writes one")
     try:
-        return SectorStore(load_client(path), max_users)
+        return load_client(path)
     except BadConfig as bad:
         raise ValueError(f"sector:{argument}: {bad.message}") from bad
 
@@ -78,6 +102,14 @@ _OURS: Final[dict[str, Factory]] = {
     "memory": _memory,
     "posix": _posix,
     "sector": _sector,
+}
+
+
+_CHECKS: Final[dict[str, Callable[[str], object]]] = {
+    "fsspec": _check_fsspec,
+    "memory": _check_memory,
+    "posix": _check_posix,
+    "sector": _sector_client,
 }
 
 
@@ -95,6 +127,14 @@ def make_store(spec: str, *, fsync: bool = True) -> FileStore:
     """The store of "NAME:ARGUMENT" or "NAME". Raises `UnknownBackend`, and what its factory raises."""
     name, _, argument = spec.partition(":")
     return _factory(name)(argument, fsync=fsync)
+
+
+def check_spec(spec: str) -> None:
+    """What can be said of "NAME:ARGUMENT" without making the store. Raises `ValueError`."""
+    name, _, argument = spec.partition(":")
+    _factory(name)
+    if name in _CHECKS:
+        _CHECKS[name](argument)
 
 
 def _factory(name: str) -> Factory:

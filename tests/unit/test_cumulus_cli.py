@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -185,6 +186,48 @@ def test_files_that_settings_name_are_checked_too(run: Commands) -> None:
     settings.write_text("")
     (run.dir / "secret.key").chmod(0o644)
     assert "others can read it" in run.refused("--check-config")["message"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "wrong"),
+    [
+        ('[storage]\nbackend = "nonsense:x"', "[storage] backend: no backend 'nonsense'; there are: fsspec,"),
+        ('[storage]\nbackend = "memory:many"', "[storage] backend: memory:many: give a number of bytes"),
+        ('[storage]\nbackend = "fsspec:nowhere://x"', "[storage] backend: Protocol not known: nowhere"),
+        ('[storage]\nbackend = "sector:none.toml"', "[storage] backend: sector:none.toml: there is no such"),
+        ('[storage]\nbackend = "memory"\n[server]\nworkers = 2', "[storage] backend: memory lives in one"),
+        ('[storage]\npath = "secret.key/x"', "[storage] path: {dir}/secret.key: Not a directory"),
+        ("[server]\nport = 7\n[admin]\nport = 7", "[admin] port: is [server] port, 7"),
+        ('[server]\nport = 7\n[admin]\nport = 7\nhost = "0.0.0.0"', "[admin] port: is [server] port, 7"),
+        ('[server]\nhost = "192.0.2.1"', "[server] host: cannot listen on 192.0.2.1 port 8888: Cannot"),
+        ('[server]\nhost = "a b"', "[server] host: cannot listen on a b port 8888: "),
+        ('[admin]\nhost = "2001:db8::1"', "[admin] host: cannot listen on 2001:db8::1 port 8889: "),
+        ('[log]\naccess = "none/access.log"', "[log] access: {dir}/none: No such file or directory"),
+        ('[log]\naudit = "none/audit.log"', "[log] audit: {dir}/none: No such file or directory"),
+        ('[log]\naudit = "."', "[log] audit: {dir}: Is a directory"),
+        (
+            '[database]\nurl = "postgresql://a@b/c"\npassword_file = "pw"\n[auth]\nsource = "postgresql"',
+            "[database] password_file: {dir}/pw: No such file or directory",
+        ),
+    ],
+)
+def test_settings_that_cannot_be_served_are_named(run: Commands, settings: str, wrong: str) -> None:
+    """By both ways to check them, in one line; nothing is made."""
+    (run.dir / "cumulus.toml").write_text(settings + "\n")
+    before = sorted(run.dir.iterdir())
+    for words in (["--check-config"], ["serve", "--check-config"]):
+        told = run.refused(*words)
+        assert told["code"] == "bad_config"
+        assert told["message"].startswith(f"{run.dir}/cumulus.toml: {wrong.format(dir=run.dir)}")
+    assert sorted(run.dir.iterdir()) == before
+
+
+def test_a_service_that_runs_does_not_disturb_the_check(run: Commands) -> None:
+    """Its port is in use, and its own."""
+    with socket.create_server(("127.0.0.1", 0)) as there:
+        port = there.getsockname()[1]
+        (run.dir / "cumulus.toml").write_text(f"[server]\nport = {port}\n")
+        assert run("--check-config").endswith(": ok\n")
 
 
 # users and keys ---------------------------------------------------------------------------------------
