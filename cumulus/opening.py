@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Literal
 from cumulus.backends.registry import make_sector, make_store
 from cumulus.config import Config
 from cumulus.index.api import Directory, Index
-from cumulus.index.registry import Options, make_admin, make_index, sqlite_path
+from cumulus.index.registry import Options, make_admin, make_index, make_text_admin, sqlite_path
 from cumulus.index.text_file import TextFile
 from cumulus.redirect import HostsFile
 from cumulus.secrets import Keyring
 from cumulus.storage.api import FileStore, StorageError
-from sector.errors import BadConfig, LocalIO, SectorError, UsageError
+from sector.errors import BadConfig, LocalIO, SectorError
 
 if TYPE_CHECKING:  # what TLS needs takes every admin command a tenth of a second to load
     from cumulus.http.tls import TlsFiles
     from cumulus.http.trust import Trust
-    from cumulus.index.admin import SqlAdmin
+    from cumulus.index.admin_api import Admin
 
 
 def database_options(config: Config) -> Options:
@@ -97,14 +97,14 @@ def open_index(
     return make_index(config.database_url, keyring, sync=sync, clock=clock, options=options)
 
 
-def open_admin(config: Config, *, new: bool = False) -> SqlAdmin:
-    """For changing users, keys, groups and quotas; `new` makes the database. Raises `UsageError` when users
-    are in a text file, `BadConfig`, `LocalIO`, `IndexFailure`."""
-    if config.auth.source == "file":
-        where = config.file(config.auth.file)
-        raise UsageError(f"users are in the file {where}", hint="change it with an editor")
+def open_admin(config: Config, *, new: bool = False) -> Admin:
+    """For changing users, keys, groups and quotas (of users in a text file: quotas); `new` makes the
+    database. Raises `BadConfig`, `LocalIO`, `IndexFailure`."""
     if not new:
         check_database(config)
+    if config.auth.source == "file":
+        where = config.file(config.auth.file)
+        return make_text_admin(config.database_url, where, options=database_options(config))
     return make_admin(config.database_url, Keyring(config.secret_key), options=database_options(config))
 
 

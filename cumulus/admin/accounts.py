@@ -197,17 +197,18 @@ def set_limits(
     soft: bool = False,
     grace: str | None = None,
 ) -> Quota:
-    """Set the hard limits, or the soft ones with their grace time (7d unless given); "none" takes one away,
-    None leaves it as it is."""
+    """Set the hard limits, or the soft ones with their grace time (7d at first); "none" takes one away, None
+    leaves it as it is."""
+    known = quota_of(admin, scope, name)
     kind = "soft" if soft else "hard"
     limits: dict[str, int] = {}
     if size is not None:
         limits[f"{kind}_bytes"] = parse_size(size)
     if objects is not None:
         limits[f"{kind}_objects"] = parse_count(objects)
-    if soft:
+    if soft and (grace or not known.grace_s):
         limits["grace_s"] = parse_duration(grace or "7d")
-    changed = msgspec.structs.replace(quota_of(admin, scope, name), **limits)
+    changed = msgspec.structs.replace(known, **limits)
     admin.set_quota(changed)
     return changed
 

@@ -127,12 +127,12 @@ def key() -> None:
 
 
 def key_fields(one: KeyInfo) -> dict[str, object]:
-    """A key as --json prints it: times in seconds since 1970, null = never."""
+    """A key as --json prints it: times in seconds since 1970, null = never, or not known."""
     expires = one.expires_ns / 10**9 if one.expires_ns else None
     return {
         "access_key": one.access_key,
         "user": one.user,
-        "created": one.created_ns / 10**9,
+        "created": one.created_ns / 10**9 if one.created_ns else None,
         "expires": expires,
     }
 
@@ -183,7 +183,7 @@ def key_list(shared: Shared, name: str) -> None:
         (
             one.access_key,
             one.user,
-            time_text(one.created_ns),
+            time_text(one.created_ns) if one.created_ns else "-",
             time_text(one.expires_ns) + (" (over)" if 0 < one.expires_ns <= now_ns else ""),
         )
         for one in found

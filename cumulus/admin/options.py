@@ -16,7 +16,7 @@ from sector.cli.program import json_option, stored_option, with_options
 from sector.errors import LocalIO, SectorError
 
 if TYPE_CHECKING:
-    from cumulus.index.admin import SqlAdmin
+    from cumulus.index.admin_api import Admin
     from cumulus.index.api import Directory, Index
     from cumulus.storage.api import FileStore
 
@@ -54,7 +54,7 @@ class Shared:
         self.done(f"{config.path}: ok", config=config.path, ok=True)
 
     @contextmanager
-    def admin(self) -> Iterator[SqlAdmin]:
+    def admin(self) -> Iterator[Admin]:
         """The users, keys, groups and quotas of the database."""
         from cumulus.opening import open_admin
 

@@ -6,7 +6,7 @@ import click
 
 from cumulus.admin import accounts
 from cumulus.admin.options import Shared, shared_options
-from cumulus.admin.values import time_text
+from cumulus.admin.values import duration_text, time_text
 from cumulus.index.admin_api import Quota, Scope
 from cumulus.index.api import NoSuch, Usage
 from sector.cli import render
@@ -50,7 +50,7 @@ def quota() -> None:
 @click.option("--bytes", "size", metavar="SIZE", help="10G = 10^10 bytes, 10GiB = 10 * 2^30; none.")
 @click.option("--objects", metavar="N", help="Number of objects; none.")
 @click.option("--soft", is_flag=True, help="Set the soft limit: above it writes go on for the grace time.")
-@click.option("--grace", metavar="TIME", help="For --soft: 7d, 12h.  [default: 7d]")
+@click.option("--grace", metavar="TIME", help="For --soft: 7d, 12h.  [default: as it was, at first 7d]")
 @shared_options
 @click.pass_obj
 def quota_set(
@@ -149,12 +149,13 @@ def _print(shared: Shared, found: list[Usage], document: object) -> None:
             _limit(one.hard_bytes, one.soft_bytes, render.size_text),
             one.objects,
             _limit(one.hard_objects, one.soft_objects, str),
+            duration_text(one.grace_s) if one.soft_bytes or one.soft_objects else "-",
             time_text(one.over_soft_since_ns) if one.over_soft_since_ns else "-",
         )
         for one in found
     ]
-    heads = ["OF", "NAME", "USED", "UPLOADS", "LIMIT", "OBJECTS", "LIMIT", "OVER SINCE"]
-    shared.listed(document, heads, rows, right=[2, 3, 4, 5, 6])
+    heads = ["OF", "NAME", "USED", "UPLOADS", "LIMIT", "OBJECTS", "LIMIT", "GRACE", "OVER SINCE"]
+    shared.listed(document, heads, rows, right=[2, 3, 4, 5, 6, 7])
 
 
 def _limit(hard: int, soft: int, text: object) -> str:

@@ -50,6 +50,12 @@ def parse_duration(text: str) -> int:
     return int(match[1]) * _SECONDS[match[2]]
 
 
+def duration_text(seconds: int) -> str:
+    """As `parse_duration` takes it, in the largest unit up to days that fits; "-" for 0."""
+    unit = next(unit for unit in ("d", "h", "m", "s") if seconds % _SECONDS[unit] == 0)
+    return f"{seconds // _SECONDS[unit]}{unit}" if seconds else "-"
+
+
 def parse_expiry(text: str, now_ns: int) -> int:
     """Nanoseconds since 1970 of "2027-01-31", "2027-01-31T12:00:00+01:00", "30d" from now, or "never" (0).
     Raises `UsageError`."""

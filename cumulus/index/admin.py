@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, delete, insert, or_, select, update
-from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from cumulus.index.admin_api import Admin, Group, KeyInfo, Quota
-from cumulus.index.api import Away, NameTaken, NoSuch, StillUsed
+from cumulus.index.admin_api import Group, KeyInfo, Quota
+from cumulus.index.api import NameTaken, NoSuch, StillUsed
+from cumulus.index.quotas import SqlQuotas
 from cumulus.index.tables import access_keys, buckets, groups, members, quotas, users
 from cumulus.model import Credential, User
 from cumulus.secrets import Keyring
@@ -38,43 +37,16 @@ def _to_user(row: Row[Any], mine: list[Any]) -> User:
     )
 
 
-def one_line(bad: DBAPIError) -> str:
-    """What the database says, on one line."""
-    return " ".join(str(bad.orig).split())
-
-
-class SqlAdmin(Admin):
+class SqlAdmin(SqlQuotas):
     """`engine` has the tables already; it is disposed of by `close`."""
 
     def __init__(
         self, engine: Engine, keyring: Keyring, clock: Callable[[], int] = time.time_ns, where: str = ""
     ) -> None:
         """`where` is the database's name for people; "" is that of the engine."""
-        self._engine = engine
-        self._where = where or engine.url.render_as_string(hide_password=True)
+        super().__init__(engine, where)
         self._keyring = keyring
         self._clock = clock
-
-    def close(self) -> None:
-        self._engine.dispose()
-
-    @contextmanager
-    def _begin(self) -> Iterator[Connection]:
-        try:
-            with self._engine.begin() as connection:
-                yield connection
-        except IntegrityError as bad:
-            raise NameTaken(f"that is there already: {one_line(bad)}") from None
-        except DBAPIError as bad:
-            raise Away(f"{self._where}: {one_line(bad)}") from None
-
-    @contextmanager
-    def _read(self) -> Iterator[Connection]:
-        try:
-            with self._engine.connect().execution_options(reads=True) as connection:
-                yield connection
-        except DBAPIError as bad:
-            raise Away(f"{self._where}: {one_line(bad)}") from None
 
     # users
     def _row(self, connection: Connection, name: str) -> Row[Any]:
@@ -283,45 +255,8 @@ class SqlAdmin(Admin):
                 raise NoSuch(f"user {row.name} is not in group {group}")
 
     # quotas
-    def set_quota(self, quota: Quota) -> None:
-        with self._begin() as connection:
-            key = self._quota_key(connection, quota)
-            where = (quotas.c.scope == quota.scope, quotas.c.name == key)
-            limits = {
-                name: getattr(quota, name)
-                for name in ("hard_bytes", "hard_objects", "soft_bytes", "soft_objects", "grace_s")
-            }
-            if not any(limits.values()):
-                connection.execute(delete(quotas).where(*where))
-            elif not connection.execute(update(quotas).where(*where).values(**limits)).rowcount:
-                connection.execute(
-                    insert(quotas).values(scope=quota.scope, name=key, over_soft_since_ns=0, **limits)
-                )
-
-    def _quota_key(self, connection: Connection, quota: Quota) -> str:
+    def _owner_key(self, connection: Connection, quota: Quota) -> str:
         if quota.scope == "user":
             return str(self._row(connection, quota.name).id)
-        if quota.scope == "group":
-            self._need_group(connection, quota.name)
-        elif connection.execute(select(buckets.c.name).where(buckets.c.name == quota.name)).first() is None:
-            raise NoSuch(f"there is no bucket {quota.name}")
+        self._need_group(connection, quota.name)
         return quota.name
-
-    def quotas(self) -> list[Quota]:
-        query = select(quotas, users.c.name.label("user_name")).outerjoin(
-            users, (quotas.c.scope == "user") & (users.c.id == quotas.c.name)
-        )
-        with self._read() as connection:
-            found = connection.execute(query.order_by(quotas.c.scope, quotas.c.name)).all()
-        return [
-            Quota(
-                scope=row.scope,
-                name=row.user_name or row.name,
-                hard_bytes=row.hard_bytes,
-                hard_objects=row.hard_objects,
-                soft_bytes=row.soft_bytes,
-                soft_objects=row.soft_objects,
-                grace_s=row.grace_s,
-            )
-            for row in found
-        ]

@@ -19,8 +19,11 @@ from cumulus.secrets import Keyring
 from sector.errors import BadConfig
 
 if TYPE_CHECKING:  # what serves on SQLite loads neither SQLAlchemy nor the driver of PostgreSQL
+    from sqlalchemy import Engine
+
     from cumulus.index.admin import SqlAdmin
     from cumulus.index.postgres_pool import Target
+    from cumulus.index.text_admin import TextAdmin
 
 _SQLITE: Final = "sqlite:///"
 _POSTGRES: Final = ("postgresql://", "postgres://")
@@ -142,13 +145,28 @@ def make_admin(
     """For changing users, keys, groups and quotas of the database at `url`; the tables are made or upgraded.
     Raises `BadConfig`, `LocalIO`, `IndexFailure`."""
     from cumulus.index.admin import SqlAdmin
+
+    engine, where = _engine(url, options or Options())
+    return SqlAdmin(engine, keyring, clock, where)
+
+
+def make_text_admin(url: str, path: Path, options: Options | None = None) -> TextAdmin:
+    """The same where users are in the file `path`: for reading them and changing quotas."""
+    from cumulus.index.text_admin import TextAdmin
+
+    engine, where = _engine(url, options or Options())
+    return TextAdmin(engine, path, where)
+
+
+def _engine(url: str, options: Options) -> tuple[Engine, str]:
+    """An engine with the tables made or upgraded, and what to call its database ("": as it does)."""
     from cumulus.index.schema import postgres_engine, sqlite_engine
 
     if is_postgres(url):
         from cumulus.index.postgres_pool import Target
 
-        target = Target(url, (options or Options()).password_file)
+        target = Target(url, options.password_file)
         _prepare_postgres(target)
-        return SqlAdmin(postgres_engine(target.connect_plain), keyring, clock, target.where)
+        return postgres_engine(target.connect_plain), target.where
     prepare(sqlite_path(url))
-    return SqlAdmin(sqlite_engine(sqlite_path(url)), keyring, clock)
+    return sqlite_engine(sqlite_path(url)), ""

@@ -182,6 +182,14 @@ class TextFile(Directory):
         lines = self._file.now()
         return lines.by_id.get(id_or_name) or lines.users.get(id_or_name)
 
+    def users(self) -> list[User]:
+        """All, in the order of their first lines."""
+        return list(self._file.now().users.values())
+
+    def credentials(self) -> list[Credential]:
+        """All keys, in the order of the lines."""
+        return list(self._file.now().credentials.values())
+
     def by_email(self, email: str) -> User | None:
         wanted = email.strip().lower()
         users = self._file.now().users.values()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import sqlite3
@@ -19,6 +20,7 @@ from cumulus import cli
 from cumulus.admin.values import parse_count, parse_duration, parse_expiry, parse_size, time_text
 from cumulus.cli import PROGRAM as CUMULUS
 from cumulus.config import Config, load_config
+from cumulus.index.api import OverQuota
 from cumulus.opening import open_index
 from cumulus.secrets import Keyring
 from sector.cli.main import PROGRAM as SECTOR
@@ -333,6 +335,11 @@ def test_quotas_are_set_shown_and_cleared(run: Commands) -> None:
         ("bucket", "data"),
     }
     assert "10.0 GB, soft 8.6 GB" in run("quota", "show", "alice")
+    assert re.search(r"GRACE.*\n.* 3d ", run("quota", "show", "alice"))
+    run("quota", "set", "alice", "--objects", "5", "--soft")
+    assert run.json("quota", "show", "alice")["grace_s"] == 3 * 86400
+    run("quota", "set", "--group", "lab", "--bytes", "1G", "--soft")
+    assert run.json("quota", "show", "--group", "lab")["grace_s"] == 7 * 86400
     run("quota", "set", "alice", "--objects", "none")
     assert run.json("quota", "show", "alice")["hard_objects"] == 0
     run("quota", "clear", "alice")
@@ -378,6 +385,61 @@ def test_users_of_a_text_file_are_changed_there(run: Commands) -> None:
     (run.dir / "users").write_text("bob AKB longsecret groups=lab\n")
     assert run.json("usage", "--user", "bob")[0]["bytes"] == 0
     assert run.json("usage", "--group", "lab")[0]["scope"] == "group"
+    for words in (
+        ["user", "change", "bob", "--disable"],
+        ["user", "rename", "bob", "robert"],
+        ["user", "remove", "bob"],
+        ["key", "add", "bob"],
+        ["key", "remove", "AKB"],
+        ["key", "expire", "AKB"],
+        ["key", "rotate"],
+        ["group", "add", "new"],
+        ["group", "change", "lab", "--weight", "2"],
+        ["group", "remove", "lab"],
+        ["group", "member", "lab", "--add", "bob"],
+    ):
+        assert "users are in the file" in run.refused(*words, status=2)["message"]
+
+
+def test_users_of_a_text_file_are_read_and_have_quotas(run: Commands) -> None:
+    """Of lists only what the file cannot know is missing; quotas are in the database, and count."""
+    add_bucket(run, "data", "alice")
+    alice = run.json("user", "show", "alice")["id"]
+    (run.dir / "cumulus.toml").write_text('[auth]\nsource = "file"\nfile = "users"\n')
+    (run.dir / "users").touch(mode=0o600)
+    (run.dir / "users").write_text(
+        f"bob AKB longsecret groups=lab,web\nalice AKA longsecret id={alice} groups=lab weight=3\n"
+        "alice AKA2 longsecret expires=2027-12-31\ngroup=lab weight=4\n"
+    )
+    assert [(one["name"], one["weight"]) for one in run.json("user", "list")] == [("alice", 3), ("bob", 1)]
+    assert run.json("user", "show", "alice")["buckets"] == ["data"]
+    keys = run.json("key", "list", "alice")
+    assert [(one["access_key"], one["created"]) for one in keys] == [("AKA", None), ("AKA2", None)]
+    assert "2027-12-31" in run("key", "list") and "longsecret" not in run("key", "list")
+    assert [(one["name"], one["members"], one["weight"]) for one in run.json("group", "list")] == [
+        ("lab", ["alice", "bob"], 4),
+        ("web", ["bob"], 1),
+    ]
+    assert {(one["scope"], one["name"]) for one in run.json("usage")} == {
+        ("user", "alice"), ("user", "bob"), ("group", "lab"), ("group", "web"), ("bucket", "data"),
+    }  # fmt: skip
+    run("quota", "set", "--bucket", "data", "--bytes", "3G")
+    run("quota", "set", "alice", "--bytes", "2G")
+    run("quota", "set", "--group", "lab", "--objects", "5")
+    assert {(one["name"], one["hard_bytes"]) for one in run.json("quota", "show")} == {
+        ("alice", 2 * 10**9),
+        ("lab", 0),
+        ("data", 3 * 10**9),
+    }
+    for words in (["carol"], ["--group", "none"], ["--bucket", "none"]):
+        assert run.refused("quota", "set", *words, "--bytes", "1G")["code"] == "not_found"
+    index, directory = open_index(load_config(run.dir / "cumulus.toml"), lambda bad: None)
+    with pytest.raises(OverQuota, match="alice"):
+        index.reserve("data", 2 * 10**9 + 1, 1)
+    index.close()
+    directory.close()
+    (run.dir / "users").write_text("bob AKB longsecret\n")
+    assert [one["scope"] for one in run.json("quota", "show")] == ["bucket"]
 
 
 def test_missing_key_file_and_broken_database_are_told(run: Commands) -> None:
