@@ -383,7 +383,7 @@ def _daemon(config: Config) -> DaemonConfig:
 
 
 def serve(config: Config) -> None:
-    """Run the service until SIGTERM or SIGINT. Raises `SectorError`."""
+    """Run the service until SIGTERM or SIGINT. Raises as `run_service`."""
     few_arenas()
     all_descriptors()
     from sector.daemon import run_service
@@ -501,7 +501,8 @@ def worker_main() -> int:
 
     few_arenas()
     all_descriptors()
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    for number in (signal.SIGHUP, signal.SIGINT):  # Ctrl-C is the head's, which ends us
+        signal.signal(number, signal.SIG_IGN)
     control = socket.socket(fileno=CONTROL_FD)
     try:
         told = read_line(control)

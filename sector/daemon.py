@@ -6,9 +6,11 @@ A service is an IService; if it has `ready` (a Deferred) it counts as started wh
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import signal
 import socket
 import sys
 import time
@@ -16,6 +18,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TextIO
 
 from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.error import ReactorNotRunning
 from twisted.logger import (
     FilteringLogObserver,
     ILogObserver,
@@ -156,8 +159,12 @@ class _Run:
         self._starting: Deferred[None] | None = None
         self._stopping = False
         self.error: BaseException | None = None
+        self.signal = 0  # that ended it
 
     def begin(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._told_to_end)
         self._starting = ensureDeferred(self._start())
         self._starting.addErrback(self._failed)
 
@@ -172,6 +179,16 @@ class _Run:
             await _once(ready)
         log.info("{name} is ready, process {pid}", name=self._name, pid=os.getpid())
         notify(READY=1, MAINPID=os.getpid(), STATUS=f"{self._name} is ready")
+
+    def _told_to_end(self, number: int, _frame: object) -> None:
+        """The first signal counts; a further one changes nothing."""
+        if not self.signal:
+            self.signal = number
+            self._reactor.callFromThread(self._end)
+
+    def _end(self) -> None:
+        with contextlib.suppress(ReactorNotRunning):  # it ends already
+            self._reactor.stop()
 
     def _failed(self, failure: Failure) -> None:
         if self._stopping:
@@ -221,7 +238,8 @@ def _once(deferred: Deferred[Any]) -> Deferred[Any]:
 
 def run_service(config: Config, make: Make, *, name: str, log_format: str | None = None) -> None:
     """Run a service until SIGTERM or SIGINT. `make(reactor)` builds it (it may be async, for parts that
-    must be open before). Raises the SectorError that kept it from running or ended it."""
+    must be open before). Raises the SectorError that kept it from running or ended it, and
+    `KeyboardInterrupt` when it has ended after SIGINT (exit status 130, as of every command)."""
     from twisted.internet import reactor
 
     start_logging(config.log, log_format)
@@ -234,3 +252,5 @@ def run_service(config: Config, make: Make, *, name: str, log_format: str | None
         raise run.error
     if run.error is not None:
         raise SectorError(f"{name} failed: {type(run.error).__name__}: {run.error}", hint="see its log")
+    if run.signal == signal.SIGINT:
+        raise KeyboardInterrupt

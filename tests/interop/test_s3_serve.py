@@ -293,3 +293,19 @@ def test_workers_have_as_many_connections_each_and_no_long_pauses(tmp_path: Path
     counts = {int(path.name): int(path.read_text()) for path in (tmp_path / "counted").iterdir()}
     assert len(counts) == 3 and pid in counts
     assert all(count > 20_000 for count in counts.values()), counts
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("number", "wanted"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_clean_stop_is_0_and_ctrl_c_is_130(
+    tmp_path: Path, workers: int, number: signal.Signals, wanted: int
+) -> None:
+    """As of all commands. Ctrl-C reaches the workers, too, and a second one changes nothing."""
+    with serving(tmp_path / "cloud", PORTS, f"--workers={workers}") as server:
+        if number == signal.SIGINT:
+            for pid in children(server.process.pid) if workers > 1 else ():
+                os.kill(pid, number)
+            server.process.send_signal(number)
+        server.process.send_signal(number)
+        assert server.process.wait(25) == wanted
+        assert "stops" in server.log()
