@@ -142,7 +142,7 @@ def complete(
     min_part: int,
 ) -> ObjectMeta:
     """Make the object. Its bytes have their room as parts, its place among the objects is reserved here.
-    Raises `S3Error` InvalidPart, InvalidPartOrder, EntityTooSmall, BadDigest, NoSuchUpload,
+    Raises `S3Error` InvalidRequest, InvalidPart, InvalidPartOrder, EntityTooSmall, BadDigest, NoSuchUpload,
     PreconditionFailed, QuotaExceeded, OperationAborted; the upload goes on then."""
     try:
         with Completion(site, upload) as completion:
@@ -164,6 +164,7 @@ def _complete(
     min_part: int,
     completion: Completion,
 ) -> ObjectMeta:
+    _need_checksums(upload, wanted)
     parts = _choose(site, upload, wanted, min_part)
     meta = _whole(upload, parts, promise)
 
@@ -192,6 +193,20 @@ def _complete(
             site.index.release(reservation)
     remove_parts(site, bucket.name, upload.id)
     return done
+
+
+def _need_checksums(upload: Upload, wanted: Sequence[Wanted]) -> None:
+    """What the checksum of the whole is made of must be named again. Raises `S3Error` InvalidRequest."""
+    name = upload.algorithm
+    if not name or _kind(upload) != "COMPOSITE":
+        return
+    for one in wanted:
+        if name not in one.checksums:
+            raise S3Error(
+                "InvalidRequest",
+                f"The upload was created using a {name} checksum. The complete request must include the "
+                f"checksum for each part. It was missing for part {one.number} in the request.",
+            )
 
 
 def _choose(site: Site, upload: Upload, wanted: Sequence[Wanted], min_part: int) -> list[Part]:

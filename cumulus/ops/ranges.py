@@ -59,8 +59,8 @@ def part_range(meta: ObjectMeta, number: int) -> tuple[int, int]:
     if not meta.parts and number == 1:
         return 0, meta.size
     offset = 0
-    for position, part in enumerate(meta.parts, 1):
-        if position == number:
+    for part in meta.parts:
+        if part.number == number:
             return offset, part.size
         offset += part.size
     raise S3Error("InvalidPartNumber", fields={"PartNumberRequested": str(number)})

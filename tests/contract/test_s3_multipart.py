@@ -44,15 +44,26 @@ def part(world: World, upload: str, number: int, body: bytes, key: str = "k", **
     return answer.headers["etag"]
 
 
-def document(parts: list[tuple[int, str]]) -> bytes:
-    """A completion."""
-    rows = "".join(f"<Part><PartNumber>{n}</PartNumber><ETag>{e}</ETag></Part>" for n, e in parts)
+def document(parts: list[tuple[int, str]], sums: dict[int, str] | None = None) -> bytes:
+    """A completion; `sums`: elements with the checksums of parts."""
+    known = sums or {}
+    rows = "".join(
+        f"<Part><PartNumber>{n}</PartNumber><ETag>{e}</ETag>{known.get(n, '')}</Part>" for n, e in parts
+    )
     return f"<CompleteMultipartUpload>{rows}</CompleteMultipartUpload>".encode()
 
 
-def finish(world: World, upload: str, parts: list[tuple[int, str]], key: str = "k", **headers: str) -> Any:
+def finish(
+    world: World,
+    upload: str,
+    parts: list[tuple[int, str]],
+    key: str = "k",
+    sums: dict[int, str] | None = None,
+    **headers: str,
+) -> Any:
     """Complete it."""
-    return world.ask("POST", f"/bkt/{key}", document(parts), query={"uploadId": upload}, headers=headers)
+    body = document(parts, sums)
+    return world.ask("POST", f"/bkt/{key}", body, query={"uploadId": upload}, headers=headers)
 
 
 def usage(world: World) -> tuple[int, int, int]:
@@ -185,7 +196,8 @@ def test_wrong_part_numbers_and_checksums(world: World) -> None:
 
 @pytest.mark.parametrize("kind", ["COMPOSITE", "FULL_OBJECT"])
 def test_checksums_of_the_whole(world: World, kind: str) -> None:
-    """Of the parts' checksums, or of all bytes; a wrong promise is refused."""
+    """Of the parts' checksums, which the completion must name again, or of all bytes; a wrong promise is
+    refused."""
     upload = begin(world, ChecksumAlgorithm="CRC32", ChecksumType=kind)
     bodies = [b"A" * 3000, b"B" * 500]
     parts = [(n, part(world, upload, n, body)) for n, body in enumerate(bodies, 1)]
@@ -195,8 +207,22 @@ def test_checksums_of_the_whole(world: World, kind: str) -> None:
     digest, end = (composite, "-2") if kind == "COMPOSITE" else (whole, "")
     wanted = base64.b64encode(digest).decode() + end
     bad = {"x-amz-checksum-crc32": "AAAAAA=="}
-    assert finish(world, upload, parts, **bad).code == "BadDigest"
-    done = finish(world, upload, parts, **{"x-amz-checksum-crc32": wanted, "x-amz-checksum-type": kind})
+    named = {}
+    if kind == "COMPOSITE":
+        texts = [f"<ChecksumCRC32>{base64.b64encode(one).decode()}</ChecksumCRC32>" for one in sums]
+        named = dict(enumerate(texts, 1))
+        for few, missing in (
+            ({}, 1),
+            ({1: texts[0]}, 2),
+            ({1: texts[0], 2: "<ChecksumSHA1>x</ChecksumSHA1>"}, 2),
+        ):
+            refused = finish(world, upload, parts, sums=few)
+            assert (refused.status, refused.code) == (400, "InvalidRequest")
+            assert f"missing for part {missing} " in refused.leaf("Message")
+        assert finish(world, upload, parts, sums={1: texts[1], 2: texts[1]}).code == "InvalidPart"
+    assert finish(world, upload, parts, sums=named, **bad).code == "BadDigest"
+    promise = {"x-amz-checksum-crc32": wanted, "x-amz-checksum-type": kind}
+    done = finish(world, upload, parts, sums=named, **promise)
     assert (done.leaf("ChecksumCRC32"), done.leaf("ChecksumType")) == (wanted, kind)
     head = world.boto().head_object(Bucket="bkt", Key="k", ChecksumMode="ENABLED")
     assert (head["ChecksumCRC32"], head["ChecksumType"]) == (wanted, kind)
@@ -205,6 +231,23 @@ def test_checksums_of_the_whole(world: World, kind: str) -> None:
     )["ObjectParts"]
     assert found["TotalPartsCount"] == 2 and found["IsTruncated"]
     assert found["Parts"][0]["ChecksumCRC32"] == base64.b64encode(sums[0]).decode()
+
+
+def test_parts_are_read_by_their_numbers(world: World) -> None:
+    """Not by their places among those that there are."""
+    upload = begin(world)
+    bodies = {1: b"one", 3: b"three", 5: b"fifth"}
+    finish(world, upload, [(n, part(world, upload, n, body)) for n, body in bodies.items()])
+    for method in ("GET", "HEAD"):
+        for number in (1, 2, 3, 4, 5, 6):
+            answer = world.ask(method, "/bkt/k", query={"partNumber": str(number)})
+            assert answer.status == (206 if number in bodies else 416), (method, number)
+            if number in bodies:
+                assert answer.headers["x-amz-mp-parts-count"] == "3"
+                assert answer.headers["content-length"] == str(len(bodies[number]))
+                assert answer.body == bodies[number] or method == "HEAD"
+            elif method == "GET":
+                assert answer.code == "InvalidPartNumber"
 
 
 def test_parts_can_be_copied_from_objects(world: World) -> None:

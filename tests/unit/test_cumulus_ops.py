@@ -101,7 +101,10 @@ def test_ranges_of_copies_and_parts() -> None:
     assert part_range(meta, 1) == (0, 5)
     parts = (Part(number=3, size=2, etag=""), Part(number=9, size=3, etag=""))
     whole = ObjectMeta(key="k", size=5, etag="e", modified_ns=0, acl=Acl(owner="o"), parts=parts)
-    assert part_range(whole, 2) == (2, 3)
+    assert (part_range(whole, 3), part_range(whole, 9)) == ((0, 2), (2, 3))
+    for number in (1, 2, 10):
+        with pytest.raises(S3Error, match="InvalidPartNumber"):
+            part_range(whole, number)
     with pytest.raises(S3Error, match="InvalidPartNumber"):
         part_range(meta, 2)
 
