@@ -25,6 +25,7 @@ from cumulus.xml import Writer
 
 # fields of the form that are not about the object
 _OF_POLICY: Final = ("x-amz-signature", "x-amz-credential", "x-amz-date", "x-amz-algorithm")
+_LIKE_HEADERS: Final = frozenset({*STORED, "content-md5"})
 
 
 def post_object(request: Request) -> Sink:
@@ -116,7 +117,7 @@ def _inner(outer: Request, fields: Mapping[str, str], key: str, auth: Authentica
         title = "x-amz-acl" if name == "acl" else name
         if title == "tagging":
             pairs.append(("x-amz-tagging", urlencode(read_tags(value.encode(), 10), quote_via=quote)))
-        elif title in STORED or (title.startswith("x-amz-") and title not in _OF_POLICY):
+        elif title in _LIKE_HEADERS or (title.startswith("x-amz-") and title not in _OF_POLICY):
             pairs.append((title, _wire(title, value)))
     call = dataclasses.replace(outer.call, headers=Headers(pairs))
     call.notes.update(key=key)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -112,3 +114,14 @@ def test_a_form_that_breaks_gives_its_room_back(world: World) -> None:
     sink.abort()  # type: ignore[union-attr]
     assert world.index.usage("bucket", "bkt").reserved_objects == 0
     assert world.ask("GET", "/bkt/k").status == 404
+
+
+def test_the_md5_of_a_form_counts(world: World) -> None:
+    """A field Content-MD5 is checked as the header of that name."""
+    right = base64.b64encode(hashlib.md5(b"body").digest()).decode()
+    fields = signed(world, "k", {"Content-MD5": right})
+    assert post(world, form(fields, b"other")).code == "BadDigest"
+    assert world.ask("GET", "/bkt/k").status == 404
+    assert post(world, form(fields, b"body")).status == 204
+    assert post(world, form(signed(world, "k", {"Content-MD5": "x"}), b"body")).code == "InvalidDigest"
+    assert world.index.usage("bucket", "bkt").reserved_bytes == 0
