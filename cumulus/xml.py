@@ -107,6 +107,24 @@ def parse(data: bytes, root: str) -> Element:
     return builder.root
 
 
+def written(root: Element) -> str:
+    """A document of S3's, without attributes, as text."""
+    document = Writer(root.tag)
+    for child in root.children:
+        _write(document, child)
+    return document.bytes().decode()
+
+
+def _write(document: Writer, branch: Element) -> None:
+    if not branch.children:
+        document.leaf(branch.tag, branch.text)
+        return
+    document.begin(branch.tag)
+    for child in branch.children:
+        _write(document, child)
+    document.end()
+
+
 # what XML 1.0 cannot hold is written as a reference nevertheless, as S3 does; clients that cannot read it
 # ask for encoding-type=url
 _ESCAPES: Final = {

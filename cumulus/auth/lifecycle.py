@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from cumulus.auth import times
 from cumulus.errors import S3Error
-from cumulus.xml import Element, parse
+from cumulus.xml import Element, parse, written
 
 MAX_RULES: Final = 1000
 MAX_SIZE: Final = 1024 * 1024
@@ -158,6 +158,22 @@ def parse_lifecycle(document: str) -> tuple[LifecycleRule, ...]:
         raise _invalid("Rule ID must be unique. Found same ID for more than one rule")
     rules = [(_status(element), _rule(element)) for element in root.children]
     return tuple(rule for enabled, rule in rules if enabled)
+
+
+def with_ids(document: str, new_id: Callable[[], str]) -> str:
+    """A valid document in which each rule has an ID; as it is, if all have. Raises as `parse_lifecycle`."""
+    parse_lifecycle(document)
+    root = parse(document.encode("utf-8", "replace"), "LifecycleConfiguration")
+    nameless = [rule for rule in root.children if not rule.value("ID")]
+    if not nameless:
+        return document
+    for rule in nameless:
+        name = Element("ID", {})
+        name.text = new_id()
+        rule.children = [name, *(child for child in rule.children if child.tag != "ID")]
+    named = written(root)
+    parse_lifecycle(named)
+    return named
 
 
 def _status(element: Element) -> bool:

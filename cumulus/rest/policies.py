@@ -1,12 +1,14 @@
-"""Documents of a bucket that are checked when set and given back as they came: policy, CORS, lifecycle."""
+"""Documents of a bucket that are checked when set and given back as they came: policy, CORS, lifecycle (whose
+rules get an ID)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Literal
+from uuid import uuid4
 
 from cumulus.auth.cors import parse_cors
-from cumulus.auth.lifecycle import parse_lifecycle
+from cumulus.auth.lifecycle import parse_lifecycle, with_ids
 from cumulus.auth.policy import parse_policy
 from cumulus.errors import S3Error
 from cumulus.ops import buckets
@@ -28,10 +30,11 @@ def _document(
     missing: str,
     malformed: str,
     check: Callable[[str, str], object],
+    keep: Callable[[str], str] = str,
 ) -> tuple[Get, Put, Get]:
     """The operations that get, put and delete one field of a bucket. `kind` is the content type, `done` the
     status of a put, `missing` and `malformed` are error codes; `check(text, name of the bucket)` raises
-    `S3Error`."""
+    `S3Error`; `keep(text)` is what is kept."""
 
     def get(request: Request) -> Reply:
         text: str | None = getattr(request.bucket, field)
@@ -46,7 +49,7 @@ def _document(
             except UnicodeDecodeError as error:
                 raise S3Error(malformed, "The document is not UTF-8.") from error
             check(text, request.bucket.name)
-            buckets.change(request.site, request.bucket, **{field: text})
+            buckets.change(request.site, request.bucket, **{field: keep(text)})
             return Reply(done)
 
         return DocumentSink(request, run)
@@ -76,6 +79,7 @@ get_lifecycle, put_lifecycle, delete_lifecycle = _document(
     "NoSuchLifecycleConfiguration",
     "MalformedXML",
     lambda text, _bucket: parse_lifecycle(text),
+    lambda text: with_ids(text, lambda: uuid4().hex),
 )
 
 

@@ -244,6 +244,38 @@ def test_parts_that_no_upload_names_are_swept(world: World) -> None:
     assert world.store.names("bkt", prefix=".cumulus/parts/") == []
 
 
+def test_rules_without_an_id_get_one(world: World) -> None:
+    """As S3 makes it, and x-amz-expiration names it; a document in which all have one stays as it came."""
+    client = world.boto()
+    named = {
+        "ID": "mine & yours",
+        "Status": "Enabled",
+        "Filter": {"Prefix": "a&b/"},
+        "Expiration": {"Days": 3},
+    }
+    nameless = [
+        {
+            "Status": "Enabled",
+            "Filter": {"And": {"Prefix": "", "Tags": [{"Key": "k", "Value": " v"}]}},
+            "Expiration": {"Days": 1},
+        },
+        {"ID": "", "Status": "Disabled", "Filter": {"Prefix": "x"}, "Expiration": {"Days": 2}},
+    ]
+    client.put_bucket_lifecycle_configuration(
+        Bucket="bkt", LifecycleConfiguration={"Rules": [named, *nameless]}
+    )
+    found = client.get_bucket_lifecycle_configuration(Bucket="bkt")["Rules"]
+    assert found[0] == named
+    ids = [one["ID"] for one in found]
+    assert all(ids) and len(set(ids)) == 3
+    assert [{**one, "ID": ""} for one in found[1:]] == [{**one, "ID": ""} for one in nameless]
+    client.put_object(Bucket="bkt", Key="k", Body=b"x", Tagging="k=%20v")
+    assert f'rule-id="{ids[1]}"' in client.head_object(Bucket="bkt", Key="k")["Expiration"]
+    document = rule("<Expiration><Days>1</Days></Expiration>", "tmp/")
+    assert world.ask("PUT", "/bkt", document, query="lifecycle").status == 200
+    assert world.ask("GET", "/bkt", query="lifecycle").body == document
+
+
 def test_wrong_lifecycle_and_cors_documents(world: World) -> None:
     for query in ("lifecycle", "cors"):
         for body in (b"", b"<x/>", b"<!DOCTYPE x><LifecycleConfiguration/>", b"\xff\xfe"):
