@@ -58,10 +58,14 @@ def parse(data: bytes) -> Head:
         if not colon:
             raise MalformedHead("a header without a colon")
         value = value.strip(" \t")
+        if name == "host" and name in joined:
+            raise MalformedHead("two headers Host")
         pairs.append((name, value))
         joined[name] = f"{joined[name]},{value}" if name in joined else value
     method, target, minor = first.groups()
     modern = minor == "1"
+    if modern and "host" not in joined:
+        raise MalformedHead("no header Host")
     persistent = modern and not _closes(joined.get("connection"))
     return Head(method, target, Headers.of(pairs, joined), _length(joined), persistent, modern)
 

@@ -37,7 +37,7 @@ def test_a_head_says_what_was_sent() -> None:
     ],
 )
 def test_the_length_of_a_body(lines: str, length: int | None) -> None:
-    text = "PUT / HTTP/1.1" + (f"\r\n{lines}" if lines else "")
+    text = "PUT / HTTP/1.1\r\nHost: s3" + (f"\r\n{lines}" if lines else "")
     assert parse(text.encode()).length == length
 
 
@@ -52,7 +52,7 @@ def test_the_length_of_a_body(lines: str, length: int | None) -> None:
     ],
 )
 def test_who_keeps_the_connection(version: str, connection: str, kept: bool) -> None:
-    assert parse(f"GET / HTTP/{version}\r\nConnection: {connection}".encode()).persistent is kept
+    assert parse(f"GET / HTTP/{version}\r\nHost: s3\r\nConnection: {connection}".encode()).persistent is kept
 
 
 @pytest.mark.parametrize(
@@ -78,13 +78,33 @@ def test_who_keeps_the_connection(version: str, connection: str, kept: bool) -> 
 )
 def test_what_others_might_read_otherwise_is_no_head(head: bytes) -> None:
     with pytest.raises(MalformedHead):
+        parse(head + b"\r\nHost: s3")
+
+
+@pytest.mark.parametrize(
+    ("head", "good"),
+    [
+        (b"GET / HTTP/1.1", False),
+        (b"GET / HTTP/1.1\r\nX-Host: s3", False),
+        (b"GET / HTTP/1.1\r\nHost: s3\r\nhost: s3", False),
+        (b"GET / HTTP/1.0\r\nHost: s3\r\nA: 1\r\nHost: other", False),
+        (b"GET / HTTP/1.1\r\nHost:", True),
+        (b"GET / HTTP/1.0", True),
+    ],
+)
+def test_a_request_names_one_host(head: bytes, good: bool) -> None:
+    """RFC 9112, section 3.2; those of HTTP/1.0 need none."""
+    if good:
+        parse(head)
+        return
+    with pytest.raises(MalformedHead, match="Host"):
         parse(head)
 
 
 def test_headers_are_counted() -> None:
-    parse(b"GET / HTTP/1.1" + b"\r\nA: 1" * MAX_HEADERS)
+    parse(b"GET / HTTP/1.1\r\nHost: s3" + b"\r\nA: 1" * (MAX_HEADERS - 1))
     with pytest.raises(TooManyHeaders):
-        parse(b"GET / HTTP/1.1" + b"\r\nA: 1" * (MAX_HEADERS + 1))
+        parse(b"GET / HTTP/1.1\r\nHost: s3" + b"\r\nA: 1" * MAX_HEADERS)
 
 
 def test_what_may_still_become_a_head() -> None:
@@ -97,7 +117,7 @@ def test_what_may_still_become_a_head() -> None:
 
 @given(st.binary(max_size=200))
 def test_no_bytes_break_the_parser(data: bytes) -> None:
-    for head in (data, b"GET / HTTP/1.1\r\n" + data):
+    for head in (data, b"GET / HTTP/1.1\r\n" + data, b"GET / HTTP/1.1\r\nHost: s3\r\n" + data):
         with contextlib.suppress(MalformedHead, TooManyHeaders):
             parse(head)
         may_become(head)
