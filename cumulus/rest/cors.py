@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cumulus.auth import cors as rules
 from cumulus.model import Bucket
-from cumulus.rest.call import Reply
+from cumulus.rest.call import Call, Reply
 from cumulus.rest.request import Request
 
 
@@ -23,7 +23,12 @@ def preflight(request: Request) -> Reply:
 
 def reply_headers(request: Request) -> list[tuple[str, str]]:
     """What a browser needs to hand the reply to a page."""
-    origin = request.header("origin")
-    if not origin or request.call.method == "OPTIONS":
+    return headers_of(request.loaded, request.call)
+
+
+def headers_of(bucket: Bucket | None, call: Call) -> list[tuple[str, str]]:
+    """The same of a request for that bucket of which nothing else may be known."""
+    origin = call.headers.get("origin")
+    if not origin or call.method == "OPTIONS":
         return []
-    return list(rules.reply_headers(_rules(request.loaded), origin, request.call.method))
+    return list(rules.reply_headers(_rules(bucket), origin, call.method))

@@ -13,7 +13,7 @@ from typing import Final, cast
 from cumulus.auth import hop, times
 from cumulus.auth.verify import authenticate
 from cumulus.errors import S3Error
-from cumulus.index.api import Directory, Index
+from cumulus.index.api import Directory, Index, IndexFailure
 from cumulus.ops.near import NearSite, NotNow
 from cumulus.ops.site import Site
 from cumulus.redirect import Balancer
@@ -98,6 +98,8 @@ class S3Gateway:
             request.site, request.loaded = self.site, None
             return partial(self._go_on, request)
         except Exception as error:
+            if request is None and "origin" in call.headers:  # the bucket's rules may have to be read
+                return partial(self.refuse, call, None, error)
             return self.refuse(call, request, error)
         return self.finish(request, answer) if isinstance(answer, Reply) else cast(Joint, answer)
 
@@ -173,7 +175,21 @@ class S3Gateway:
     def refuse(self, call: Call, request: Request | None, error: BaseException) -> Reply:
         """The error document for an exception."""
         answer = reply(to_s3(error, call.id), call, call.target.partition("?")[0])
-        return answer if request is None else self.finish(request, answer)
+        if request is not None:
+            return self.finish(request, answer)
+        answer.headers.extend(self._cors(call))
+        return answer
+
+    def _cors(self, call: Call) -> list[tuple[str, str]]:
+        """For the page that has sent a request with a wrong signature, say: without these its browser hides
+        the refusal from it."""
+        name = call.notes.get("bucket")
+        if not name or "origin" not in call.headers:
+            return []
+        try:
+            return cors.headers_of(self.site.index.bucket(name), call)
+        except (IndexFailure, S3Error):
+            return []
 
 
 class _Guarded(Sink):

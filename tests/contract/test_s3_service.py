@@ -399,3 +399,23 @@ def _step(world: World, model: dict[str, bytes], what: str, key: str, other: str
         assert (answer.status == 200) == (key in model)
         if key in model:
             model[other] = model[key]
+
+
+def test_a_page_may_read_why_its_signature_is_refused(world: World) -> None:
+    """The browser shows it only an answer with the headers of CORS."""
+    page = "https://page.example"
+    rules = [{"AllowedMethods": ["GET", "PUT"], "AllowedOrigins": [page], "ExposeHeaders": ["ETag"]}]
+    world.boto().put_bucket_cors(Bucket="bkt", CORSConfiguration={"CORSRules": rules})
+    query = "X-Amz-Algorithm=AWS4-HMAC-SHA256"
+    for path, wanted in (("/bkt/k", page), ("/none/k", None)):
+        for method in ("GET", "PUT"):
+            for user, more in (("nobody", {}), ("", {"query": query})):
+                answer = world.ask(method, path, b"", user=user, headers={"Origin": page}, **more)
+                assert (
+                    answer.status in (400, 403)
+                    and answer.headers.get("access-control-allow-origin") == wanted
+                )
+        other = world.ask("GET", path, user="nobody", headers={"Origin": "https://else.example"})
+        assert other.code == "InvalidAccessKeyId" and "access-control-allow-origin" not in other.headers
+    answer = world.ask("GET", "/bkt/k", user="nobody", headers={"Origin": page})
+    assert (answer.code, answer.headers["access-control-expose-headers"]) == ("InvalidAccessKeyId", "ETag")
