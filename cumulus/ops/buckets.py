@@ -21,14 +21,15 @@ MAX_BUCKETS = 1000
 MOST_BODIES = 10_000  # more stay in storage when their bucket goes; if it is made again, a sweep finds them
 
 
-def create(site: Site, name: str, acl: Acl, region: str) -> Bucket:
+def create(site: Site, name: str, acl: Acl, region: str, tags: dict[str, str] | None = None) -> Bucket:
     """Make a bucket, in storage and then in the index. Raises `S3Error` InvalidBucketName, TooManyBuckets,
     BucketAlreadyOwnedByYou, BucketAlreadyExists."""
     check_bucket_name(name)
     _refuse_taken(site, name, acl.owner)
     if len(site.index.buckets(acl.owner)) >= MAX_BUCKETS:
         raise S3Error("TooManyBuckets")
-    bucket = Bucket(name=name, owner=acl.owner, created_ns=site.clock(), acl=acl, region=region)
+    now = site.clock()
+    bucket = Bucket(name=name, owner=acl.owner, created_ns=now, acl=acl, region=region, tags=tags or {})
     site.store.create_bucket(name)
     try:
         site.index.add_bucket(bucket)

@@ -13,6 +13,7 @@ from cumulus.rest import documents, grants
 from cumulus.rest.call import Reply, Sink
 from cumulus.rest.request import Request
 from cumulus.rest.sinks import DocumentSink
+from cumulus.rest.tags import MAX_BUCKET_TAGS, tags_of
 from cumulus.xml import Writer, parse
 
 DEFAULT_REGION = "us-east-1"
@@ -35,23 +36,25 @@ def create_bucket(request: Request) -> Sink:
     wanted = grants.new_bucket_acl(request, user.id)
 
     def run(body: bytes) -> Reply:
-        region = _constraint(request, body)
-        buckets.create(request.site, name, wanted, region)
+        region, tags = _configuration(request, body)
+        buckets.create(request.site, name, wanted, region, tags)
         return Reply(200, [("Location", f"/{name}")])
 
     return DocumentSink(request, run)
 
 
-def _constraint(request: Request, body: bytes) -> str:
-    """The region asked for, which must be this server's."""
+def _configuration(request: Request, body: bytes) -> tuple[str, dict[str, str]]:
+    """The region asked for, which must be this server's, and the tags."""
     own = request.settings.region
     if not body.strip():
-        return own
-    asked = parse(body, "CreateBucketConfiguration").value("LocationConstraint")
+        return own, {}
+    root = parse(body, "CreateBucketConfiguration")
+    asked = root.value("LocationConstraint")
     if asked and asked != own:
         message = f"The location constraint {asked[:64]} is not this server's region, {own}."
         raise S3Error("IllegalLocationConstraintException", message)
-    return own
+    tags = root.first("Tags")
+    return own, {} if tags is None else tags_of(tags, MAX_BUCKET_TAGS)
 
 
 def delete_bucket(request: Request) -> Reply:

@@ -17,7 +17,7 @@ from cumulus.rest.objects import find_allowed
 from cumulus.rest.request import Request
 from cumulus.rest.sinks import DocumentSink
 from cumulus.storage.api import Changed
-from cumulus.xml import Writer, parse
+from cumulus.xml import Element, Writer, parse
 
 MAX_BUCKET_TAGS = 50
 TRIES = 32
@@ -38,6 +38,11 @@ def read_tags(body: bytes, limit: int) -> dict[str, str]:
     tag_set = parse(body, "Tagging").first("TagSet")
     if tag_set is None:
         raise S3Error("MalformedXML")
+    return tags_of(tag_set, limit)
+
+
+def tags_of(tag_set: Element, limit: int) -> dict[str, str]:
+    """The elements Tag in it. Raises `S3Error` InvalidTag."""
     return check_tags([(tag.raw("Key") or "", tag.raw("Value") or "") for tag in tag_set.all("Tag")], limit)
 
 

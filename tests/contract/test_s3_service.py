@@ -419,3 +419,14 @@ def test_a_page_may_read_why_its_signature_is_refused(world: World) -> None:
         assert other.code == "InvalidAccessKeyId" and "access-control-allow-origin" not in other.headers
     answer = world.ask("GET", "/bkt/k", user="nobody", headers={"Origin": page})
     assert (answer.code, answer.headers["access-control-expose-headers"]) == ("InvalidAccessKeyId", "ETag")
+
+
+def test_a_bucket_is_made_with_its_tags(world: World) -> None:
+    """Those in the document of CreateBucket; wrong ones make none."""
+    tags = [{"Key": "team", "Value": "climate"}, {"Key": "empty", "Value": ""}]
+    world.boto().create_bucket(Bucket="tagged", CreateBucketConfiguration={"Tags": tags})
+    assert world.boto().get_bucket_tagging(Bucket="tagged")["TagSet"] == tags
+    twice = "<Tag><Key>a</Key><Value>1</Value></Tag>" * 2
+    body = f"<CreateBucketConfiguration><Tags>{twice}</Tags></CreateBucketConfiguration>".encode()
+    assert world.ask("PUT", "/wrong", body).code == "InvalidTag"
+    assert world.ask("HEAD", "/wrong").status == 404
