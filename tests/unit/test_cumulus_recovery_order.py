@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cumulus.backends.posix.files import Files
+from cumulus.backends.posix.recovery import Recovery
 from cumulus.backends.posix.store import PosixStore
 
 
@@ -64,6 +65,33 @@ def test_a_name_makes_way_before_what_was_put_in_its_place(first: str, tmp_path:
     assert stream.read_at(0, 100) == b"acknowledged"
     stream.close()
     store.close()
+
+
+def test_a_journal_that_another_process_drops_meanwhile_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lives, and its checkpoint came between the list of journals and their reading."""
+    one = PosixStore(str(tmp_path / "store"), files=Machine("one"))
+    one.create_bucket("bkt")
+    write(one, "a", b"body")
+    opened = Recovery._open
+    journals = tmp_path / "store" / "journal"
+    names = sorted(path.name for path in journals.iterdir())
+    (journals / "0.journal").write_bytes(b"")
+    assert all(name > "0.journal" for name in names)
+
+    def dropping(self: Recovery, directory: int, name: str) -> object:
+        if name == "0.journal":
+            one._journal.checkpoint()
+            for path in journals.glob("[!0]*.journal"):
+                path.unlink(missing_ok=True)
+        return opened(self, directory, name)
+
+    monkeypatch.setattr(Recovery, "_open", dropping)
+    two = PosixStore(str(tmp_path / "store"), files=Machine("one"))
+    assert list(two.recover()) == []
+    two.close()
+    one.close()
 
 
 if __name__ == "__main__":

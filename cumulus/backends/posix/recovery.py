@@ -103,11 +103,11 @@ class Recovery:
 
     def _replay_all(self, directory: int) -> set[Key]:
         found: list[_Found] = []
-        for name in sorted(os.listdir(directory)):
-            if name.endswith(SUFFIX):
-                with contextlib.suppress(FileNotFoundError):  # its process has dropped it
-                    found.append(self._open(directory, name))
         try:
+            for name in sorted(os.listdir(directory)):
+                with contextlib.suppress(FileNotFoundError):  # a process that lives needs it no more
+                    if name.endswith(SUFFIX):
+                        found.append(self._open(directory, name))
             changes = _latest(found)
             self._past = _past(found)
             dead = [journal for journal in found if journal.dead]
