@@ -249,6 +249,7 @@ def open_worker(config: Config, socket: str) -> Parts:
         index, directory = _connect(config, socket) if socket else open_index(config, _complain)
         stack.callback(directory.close)
         stack.callback(index.close)
+        check_storage(config, index)  # where a worker has died since
         store = open_store(config)
         stack.callback(store.close)
         give_files(store, directory, warn=False)

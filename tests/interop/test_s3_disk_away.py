@@ -13,6 +13,10 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 from s3_server import CUMULUS, Server, cumulus, make, started
 
+from cumulus.config import load_config
+from cumulus.parts import open_head, open_worker
+from sector.errors import LocalIO
+
 PORTS = "[server]\nport = 0\n[admin]\nport = 0\n"
 
 
@@ -122,3 +126,21 @@ def test_storage_that_is_not_mounted_is_not_made_anew(tmp_path: Path, mount_poin
         (line,) = [one for one in (done.stderr + done.stdout).splitlines() if "has no directory data" in one]
         assert done.returncode == 1 and "[storage] path" in line and "mounted" in line
         assert list(disk.iterdir()) == [] if mount_point else not disk.exists()
+
+
+def test_a_worker_that_starts_while_storage_is_away_makes_nothing(tmp_path: Path) -> None:
+    """The head goes on; the worker is tried again."""
+    cloud, disk = tmp_path / "cloud", tmp_path / "disk"
+    make(cloud, f'{PORTS}[storage]\npath = "{disk}"\n')
+    cumulus("--dir", str(cloud), "bucket", "add", "one", "--owner", "admin")
+    config = load_config(cloud / "cumulus.toml")
+    head = open_head(config)
+    disk.rename(tmp_path / "away")
+    disk.mkdir()
+    with pytest.raises(LocalIO, match="no directory data"):
+        open_worker(config, head.socket)
+    assert list(disk.iterdir()) == []
+    disk.rmdir()
+    (tmp_path / "away").rename(disk)
+    open_worker(config, head.socket).close()
+    head.close()
