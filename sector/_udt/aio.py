@@ -243,6 +243,15 @@ class _Factory:
         return UdtAsyncioTransport(self._make())
 
 
+async def _begun(attempt: Any) -> Any:
+    """What an endpoint connected or opened; of an attempt that fails or is cancelled nothing is left then."""
+    try:
+        return await _await(attempt)
+    except BaseException:
+        await _settle()
+        raise
+
+
 async def _await(deferred: Any) -> Any:
     try:
         return await deferred.asFuture(asyncio.get_running_loop())
@@ -271,7 +280,7 @@ async def create_udt_connection(
         end: Any = UdtClientEndpoint(_core(), host, port, options)
     else:
         end = UdtRendezvousEndpoint(_core(), local_port, host, port, options)
-    transport: UdtAsyncioTransport = await _await(end.connect(factory))
+    transport: UdtAsyncioTransport = await _begun(end.connect(factory))
     return transport, transport.get_protocol()
 
 
@@ -341,7 +350,7 @@ async def create_udt_server(
 ) -> UdtServer:
     """Listen, as `loop.create_server`. Raises OSError."""
     end = UdtServerEndpoint(_core(), port, host, options)
-    return UdtServer(await _await(end.listen(_Factory(protocol_factory))))
+    return UdtServer(await _begun(end.listen(_Factory(protocol_factory))))
 
 
 async def serve_udt(

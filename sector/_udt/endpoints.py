@@ -116,6 +116,8 @@ class _Connecting:
 
     def _cancel(self, deferred: Deferred[Any]) -> None:
         lib.udt_close(self._core.ctx, self._sock, 0)
+        self._core.unwatch(self._sock)
+        self.close()
         deferred.errback(twisted_errors.ConnectingCancelledError(udt_address(*self._to)))
 
     def _event(self, event: CoreEvent) -> None:

@@ -7,6 +7,8 @@ import asyncio
 import io
 import os
 import socket
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -470,6 +472,47 @@ def test_asyncio_errors_are_python_s() -> None:
         await fails("no.such.host.invalid", 9, socket.gaierror)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("how", ["open_udt", "create_udt_connection", "cancelled"])
+def test_asyncio_attempt_that_fails_leaves_nothing(how: str) -> None:
+    """As the last thing that a loop does: the error is raised, nothing else is said, no thread goes on."""
+    program = """
+import asyncio, os, socket, sys, time
+from sector.udt import create_udt_connection, open_udt
+
+async def attempt(how, port):
+    if how == "open_udt":
+        async with open_udt("127.0.0.1", port):
+            pass
+    elif how == "create_udt_connection":
+        await create_udt_connection(asyncio.Protocol, "127.0.0.1", port)
+    else:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+            silent.bind(("127.0.0.1", 0))
+            waiting = create_udt_connection(asyncio.Protocol, "127.0.0.1", silent.getsockname()[1])
+            await asyncio.wait_for(waiting, 0.2)
+
+try:
+    asyncio.run(attempt(sys.argv[1], int(sys.argv[2])))
+except OSError as error:
+    print(type(error).__name__)
+end = time.monotonic() + 5  # a thread that was joined may be seen for a moment
+while (threads := len(os.listdir("/proc/self/task"))) > 1 and time.monotonic() < end:
+    time.sleep(0.01)
+print(threads)
+links = [os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
+print(sum("eventfd" in os.readlink(link) for link in links if os.path.lexists(link)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", program, how, str(free_ports(1)[0])],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    kind = "TimeoutError" if how == "cancelled" else "ConnectionRefusedError"
+    assert (done.stdout.split(), done.stderr) == ([kind, "1", "0"], "")
 
 
 def test_asyncio_peer_that_breaks_off() -> None:
