@@ -165,6 +165,20 @@ def check_path(path: str) -> str:
     return "/" + "/".join(names)
 
 
+def check_prefix(prefix: str) -> str:
+    """The canonical form of a prefix of cloud files PREFIX.0, PREFIX.1, …: any path that ends in a name with
+    room for a dot and 14 digits. Raises `BadPath`."""
+    path = check_path(prefix)
+    if prefix.endswith("/"):
+        raise BadPath(
+            f"output {prefix!r} ends with a slash; results are files OUTPUT.0, OUTPUT.1, …",
+            hint=f"name the files too: {path.rstrip('/')}/part",
+        )
+    if len(path.rpartition("/")[2].encode()) > 240:
+        raise BadPath(f"the last name in {path[:80]!r} is longer than 240 bytes: no room for its numbers")
+    return path
+
+
 def parent(path: str) -> str:
     """The directory of a canonical path; the root is its own parent."""
     return path.rsplit("/", 1)[0] or "/"

@@ -23,7 +23,7 @@ from sector.errors import Busy, Cancelled, Denied, NotFound, SectorError, Unavai
 from sector.master.context import MasterContext, SlaveView
 from sector.master.sessions import View
 from sector.master.store_jobs import job_forget, job_load, job_save
-from sector.model import Address, Key, check_path
+from sector.model import Address, Key, check_path, check_prefix
 from sector.rpc import Caller, RpcNode
 from sector.wire.base import Ok
 from sector.wire.sphere import (
@@ -151,7 +151,7 @@ class Jobs:
                 f"user {view.user} has no execute right: functions may not be run",
                 hint=f"an administrator can give it: sector grant {view.user} rx DIRECTORY",
             )
-        if request.output and not view.may(check_path(request.output), "w"):
+        if request.output and not view.may(check_prefix(request.output), "w"):
             raise Denied(f"user {view.user} may not write {request.output}")
         mine = sum(1 for name in self.live if self.jobs[name].user == view.user)
         if mine >= PER_USER:

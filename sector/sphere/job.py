@@ -20,7 +20,7 @@ from sector import errors
 from sector.client.cloud import CloudClient
 from sector.clock import pause
 from sector.errors import SectorError
-from sector.model import check_path
+from sector.model import check_prefix
 from sector.sphere.inputs import find_files, make_segments
 from sector.sphere.job_buckets import BucketBook
 from sector.sphere.job_nodes import UNFIT, Nodes, is_silence
@@ -62,7 +62,7 @@ class JobDriver:
     def __init__(self, client: CloudClient, stream: SphereStream, blob: bytes, options: Options) -> None:
         """`blob` is what `sector.sphere.pack.pack` made of the function."""
         if options.output:
-            check_path(options.output)
+            check_prefix(options.output)
         self.client = client
         self.clock = client.clock
         self.stream = stream

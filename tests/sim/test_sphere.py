@@ -24,11 +24,12 @@ from sector.sphere.pack import pack
 from sector.sphere.plan import Segment, Source, Span
 from sector.sphere.records import encode, from_lengths
 from sector.sphere.result import Spool
+from sector.sphere.runtime import here
 from sector.sphere.stream import SphereStream
 from sector.testing.cluster import SimCluster
 from sector.testing.workers import SimSpawner
 from sector.wire.slave import LocalPublish
-from sector.wire.sphere import BucketSeal, BucketState, JobCancel, JobList, JobShow, UdfFault
+from sector.wire.sphere import BucketSeal, BucketState, JobCancel, JobList, JobShow, JobStart, UdfFault
 
 KB = 1000
 
@@ -420,6 +421,18 @@ def test_rights_are_checked(sim: SphereSim) -> None:
         other = sim.client(user)
         with pytest.raises(errors.Denied):
             sim.wait(sim.job(other, SphereStream(other, "/in"), lambda data, ctx: b"x").wait())
+
+
+@pytest.mark.parametrize("output", ["/out/", "/", "/out/" + "n" * 241])
+def test_an_output_that_no_file_can_have_is_refused_before_the_job(sim: SphereSim, output: str) -> None:
+    """By the driver, and by the master for a driver that does not look."""
+    cloud = sim.client()
+    store(sim, cloud)
+    with pytest.raises(errors.BadPath):
+        sim.job(cloud, SphereStream(cloud, "/in"), lambda data, ctx: b"x", output=output)
+    with pytest.raises(errors.BadPath):
+        sim.wait(cloud.call(JobStart([], here(), 0.0, 1, "f", output)))
+    assert sim.wait(cloud.call(JobList())).jobs == []
 
 
 def test_list_show_cancel(sim: SphereSim) -> None:
