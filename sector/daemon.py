@@ -162,7 +162,11 @@ class _Run:
         self.signal = 0  # that ended it
 
     def begin(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (
+            signal.SIGINT,
+            signal.SIGTERM,
+            signal.SIGHUP,
+        ):  # `make` may give the last another meaning
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._told_to_end)
         self._starting = ensureDeferred(self._start())
@@ -237,8 +241,8 @@ def _once(deferred: Deferred[Any]) -> Deferred[Any]:
 
 
 def run_service(config: Config, make: Make, *, name: str, log_format: str | None = None) -> None:
-    """Run a service until SIGTERM or SIGINT. `make(reactor)` builds it (it may be async, for parts that
-    must be open before). Raises the SectorError that kept it from running or ended it, and
+    """Run a service until SIGTERM, SIGINT or SIGHUP. `make(reactor)` builds it (it may be async, for parts
+    that must be open before). Raises the SectorError that kept it from running or ended it, and
     `KeyboardInterrupt` when it has ended after SIGINT (exit status 130, as of every command)."""
     from twisted.internet import reactor
 

@@ -43,6 +43,7 @@ LONG = {
     "test_libudt_rules": 80,
     "test_sphere_cluster": 70,
     "test_hostile": 50,
+    "test_ended_by_signal": 30,
     "test_late_tickets": 30,
     "test_preflight": 30,
     "test_reference": 70,

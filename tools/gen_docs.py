@@ -38,14 +38,16 @@ with a default; receivers ignore extra ones. Bounds are checked before anything 
 breaks one is refused with the error `protocol`. *Safe* = a client may repeat the request when an answer
 was lost."""
 CLI_INTRO = """\
-Exit status: 0 success, 1 refused or failed, 2 wrong use, 130 on Ctrl-C. Errors are one line on standard
+Exit status: 0 success, 1 refused or failed, 2 wrong use, 130 on Ctrl-C, 143 and 129 on SIGTERM and SIGHUP,
+which do what Ctrl-C does. Errors are one line on standard
 error; `--json` prints one JSON document, a refusal `{"error": {"code", "message", "hint"}}`. Settings come
 from options, then `SECTOR_MASTER`, `SECTOR_USER`, `SECTOR_PASSWORD_FILE`, then the file that `sector login`
 and `sector up` write (`SECTOR_CONFIG`, default `~/.config/sector/client.toml`). `SECTOR_DEBUG=1` adds the
 traceback to an error that is the program's own fault. `SECTOR_PORTS=20000-20999` is the range in which
 `sector up --port-base 0` looks for free ports."""
 CUMULUS_INTRO = """\
-Exit status: 0 success, 1 refused or failed, 2 wrong use, 130 on Ctrl-C. Errors are one line on standard
+Exit status: 0 success, 1 refused or failed, 2 wrong use, 130 on Ctrl-C, 143 and 129 on SIGTERM and SIGHUP,
+which do what Ctrl-C does. Errors are one line on standard
 error; `--json` prints one JSON document, a refusal `{"error": {"code", "message", "hint"}}`. Which Cumulus
 is meant comes from `--dir` or `--config`, then from `CUMULUS_DIR` or `CUMULUS_CONFIG`. `CUMULUS_DEBUG=1`
 adds the traceback to an error that is the program's own fault. What is done with the commands is in

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import click
 
 from sector._udt.traffic import shown as shown_traffic
-from sector.cli import cluster_run, render
+from sector.cli import cluster_run, ends, render
 from sector.cli.cluster_dir import ADMIN, DEFAULT_PORT_BASE, ClusterDir, ports_of
 from sector.cli.cluster_run import Process, Readiness
 from sector.cli.main import Shared, json_option, shared_options
@@ -226,26 +225,18 @@ def up(shared: Shared, directory: str, slaves: int | None, port_base: int | None
     place = ClusterDir(directory)
     place.path.parent.mkdir(parents=True, exist_ok=True)
     run = _Up(place, slaves, port_base)
-    previous = signal.signal(signal.SIGTERM, _raise_interrupt)
-    try:
-        run.prepare()
-        with cluster_run.locked(place.path):
-            summary = run.run()
-            try:
-                _log_in_as_admin(place, str(summary["master"]))
-            except BaseException:
-                cluster_run.stop(run.started)
-                raise
-        _print_up(shared, summary, detach)
-        pids = summary["pids"]
-        assert isinstance(pids, dict)
-        return 0 if detach else _stay(place, run, pids)
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-
-
-def _raise_interrupt(_number: int, _frame: Any) -> None:
-    raise KeyboardInterrupt
+    run.prepare()
+    with cluster_run.locked(place.path):
+        summary = run.run()
+        try:
+            _log_in_as_admin(place, str(summary["master"]))
+        except BaseException:
+            cluster_run.stop(run.started)
+            raise
+    _print_up(shared, summary, detach)
+    pids = summary["pids"]
+    assert isinstance(pids, dict)
+    return 0 if detach else _stay(place, run, pids)
 
 
 def _log_in_as_admin(place: ClusterDir, master: str) -> None:
@@ -298,7 +289,7 @@ def _stay(place: ClusterDir, run: _Up, pids: dict[str, int]) -> int:
     except KeyboardInterrupt:
         for stopped in cluster_run.stop(list(fds.values())):
             render.say(_stopped_line(stopped))
-        return 130
+        return ends.status()
     finally:
         _reap(run.popens)
         for descriptor in fds:

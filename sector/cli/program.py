@@ -1,8 +1,8 @@
 """What the programs `sector` and `cumulus` share: commands that are imported when used, options that store a
 value for all commands, and how errors end a command line.
 
-Exit status: 0 success, 1 refused or failed, 2 wrong use, 130 on Ctrl-C. Errors are one line, never a
-traceback; with --json a refusal is one JSON object on standard output.
+Exit status: 0 success, 1 refused or failed, 2 wrong use, after a signal 128 + its number (130: Ctrl-C).
+Errors are one line, never a traceback; with --json a refusal is one JSON object on standard output.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
+from sector.cli import ends
 from sector.config import nearest
 from sector.errors import BadConfig, SectorError, UdfError, UsageError, printable
 
@@ -120,11 +121,13 @@ class Program:
             return result if isinstance(result, int) else 0
         except SectorError as error:
             return self.report(error, as_json)
-        except click.exceptions.Exit as end:
-            return end.exit_code
+        except click.exceptions.Exit as leaving:
+            return leaving.exit_code
         except (click.Abort, KeyboardInterrupt):
-            click.echo("", err=True)
-            return 130
+            end = ends.by()  # click has ended the line of a bar
+            if end is not None:
+                click.echo(f"{self.name}: ended by {end.name}", err=True)
+            return ends.status()
         except click.exceptions.NoArgsIsHelpError as error:
             if as_json:
                 return self.report(
@@ -159,6 +162,8 @@ class Program:
         """The exit status when standard output does not take what was printed: a full disk behind it is a
         failure; a reader that has gone is not worth a word, nor is what follows a failure."""
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if ends.by() is not None:  # a terminal that has closed takes no last words either
+            return ends.status()
         if not status and not isinstance(error, BrokenPipeError):
             click.echo(f"{self.name}: standard output: {error.strerror}", err=True)
         return status or 1
@@ -166,12 +171,16 @@ class Program:
     def main(self) -> NoReturn:
         """Run the process's command line and end the process."""
         fill_descriptors()
+        ends.install()
         status = 0
         try:
             status = self.run(sys.argv[1:])
             sys.stdout.flush()
         except OSError as error:
             status = self.unwritten(error, status)
+        except KeyboardInterrupt:
+            status = ends.status()
+        ends.release()
         sys.exit(status)
 
 

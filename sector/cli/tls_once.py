@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import signal
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.epollreactor import EPollReactor
 from twisted.python.failure import Failure
 
+from sector.cli import ends
 from sector.config import ClientSection, save_client
 from sector.errors import LocalIO, UsageError
 from sector.model import Address
@@ -25,31 +25,29 @@ T = TypeVar("T")
 
 
 def run_once(work: Callable[[Any], Awaitable[T]]) -> T:
-    """Run `work(reactor)` to its end in a reactor of its own. Ctrl-C cancels it."""
+    """Run `work(reactor)` to its end in a reactor of its own. Ctrl-C and what ends a command cancel it."""
     reactor = EPollReactor()
     outcome: list[Any] = []
     interrupted: list[int] = []
+    running: list[Deferred[Any]] = []
 
     def begin() -> None:
-        running: Deferred[Any] = ensureDeferred(cast(Any, work(reactor)))
-
         def over(result: Any) -> None:
             outcome.append(result)
             reactor.callLater(0, reactor.stop)  # closed connections get their turn first
 
-        def interrupt(number: int, _frame: Any) -> None:
-            interrupted.append(number)
-            reactor.callFromThread(running.cancel)
+        running.append(ensureDeferred(cast(Any, work(reactor))))
+        running[0].addBoth(over)
 
-        running.addBoth(over)
-        signal.signal(signal.SIGINT, interrupt)
+    def interrupt(number: int) -> None:
+        interrupted.append(number)
+        reactor.callFromThread(lambda: running[0].cancel())
 
-    before = signal.getsignal(signal.SIGINT)
     reactor.callWhenRunning(begin)
     try:
-        reactor.run(installSignalHandlers=False)
+        with ends.handled(interrupt):
+            reactor.run(installSignalHandlers=False)
     finally:
-        signal.signal(signal.SIGINT, before)
         for reader in reactor.removeAll():
             reader.connectionLost(Failure(ConnectionError("the command has ended")))
     if interrupted:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import threading
 from collections import deque
 from typing import Any
@@ -19,6 +18,7 @@ from sector._udt.errors import CoreError
 from sector._udt.limits import sending
 from sector._udt.reasons import PeerVanished, UdtAuthError
 from sector._udt.transport import MESSAGE, UdtOptions
+from sector.cli import ends
 from sector.cli.udtcat_live import LiveLine
 from sector.errors import Denied, PortInUse, SectorError, Unreachable, UsageError
 
@@ -314,18 +314,14 @@ def udtcat_main(
 
     told: list[int] = []
 
-    def interrupt(number: int, _frame: Any) -> None:
+    def interrupt(number: int) -> None:
         if not told:
             told.append(number)
             reactor.callFromThread(reactor.stop)
 
-    def begin() -> None:  # the reactor has set handlers of its own, for a program that ends well
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, interrupt)
-        work.addBoth(end)
-
-    reactor.callWhenRunning(begin)
-    reactor.run()
+    reactor.callWhenRunning(work.addBoth, end)
+    with ends.handled(interrupt):
+        reactor.run(installSignalHandlers=False)
     result = outcome[0] if outcome else None
     if trace is not None and options.trace is not None:
         try:

@@ -161,7 +161,7 @@ def test_a_killed_up_leaves_nothing_that_down_does_not_find(cluster: Cluster) ->
     assert set(cluster.up(1)["pids"]) == {"security", "master", "slave1"}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_up_in_the_foreground_stops_all_at_its_end(cluster: Cluster, number: signal.Signals) -> None:
     arguments = cluster.command(
         "up", "--dir", str(cluster.dir), "--slaves", "1", "--port-base", "0", "--json"
@@ -174,7 +174,7 @@ def test_up_in_the_foreground_stops_all_at_its_end(cluster: Cluster, number: sig
         assert b"slave1" in popen.stderr.readline()
         assert cluster.live() == {"security", "master"}
         popen.send_signal(number)
-        assert popen.wait(60) == 130
+        assert popen.wait(60) == 128 + number
     assert cluster.live() == set()
 
 

@@ -14,7 +14,7 @@ from sector.ports import free_ports
 COMMAND = [sys.executable, "-m", "sector.cli.main", "udtcat"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_sender_and_its_receiver_both_fail(number: signal.Signals) -> None:
     (port,) = free_ports(1, "0.0.0.0")
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
