@@ -7,8 +7,10 @@ main schema 0.3 of qlog and QUIC's events where they fit; ours begin with "secto
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -78,6 +80,21 @@ class Trace:
             json.dump(document, out, separators=(",", ":"))
             out.write("\n")
         return sum(len(one["events"]) for one in document["traces"])
+
+
+def check_place(path: str | Path) -> None:
+    """Raises now the OSError that writing a trace to `path` at the end of a long transfer would raise. What
+    is there stays, and nothing is left there."""
+    place = Path(path)
+    if place.exists() and not place.is_file():
+        if place.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        return  # a pipe or device: opening it may wait
+    new = not place.exists()
+    with open(place, "ab"):
+        pass
+    if new:
+        place.unlink()
 
 
 def write_records(raw: str | Path, path: str | Path, title: str = "", vantage: str = "unknown") -> int:

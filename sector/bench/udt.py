@@ -16,7 +16,7 @@ from sector.bench import cells, cores, pair, picture, wan
 from sector.bench.common import document, machine, peers_of, show
 from sector.bench.link import Link, grid
 from sector.bench.peers import PEERS, Run, why_missing
-from sector.errors import SectorError, UsageError
+from sector.errors import LocalIO, SectorError, UsageError
 from sector.ports import free_ports
 
 COMPATIBLE = "sector_compatible"
@@ -58,14 +58,18 @@ def _traced(path: str | None) -> Iterator[str]:
     if path is None:
         yield ""
         return
-    from sector._udt.trace import write_records
+    from sector._udt.trace import check_place, write_records
 
+    try:
+        check_place(path)
+    except OSError as bad:
+        raise LocalIO(f"the trace cannot be written to {path}: {bad.strerror}") from None
     with tempfile.NamedTemporaryFile(suffix=".records") as raw:
         yield raw.name
         try:
             write_records(raw.name, path, "sector bench udt", "client")
         except OSError as bad:
-            raise SectorError(f"{path}: {bad.strerror}") from None
+            raise LocalIO(f"the trace cannot be written to {path}: {bad.strerror}") from None
 
 
 def _loopback(peers: list[str], runs: int, seconds: float, as_json: bool, trace: str = "") -> None:

@@ -250,14 +250,26 @@ def traced(cloud: Cloud, path: str | None) -> Iterator[None]:
     if path is None:
         yield
         return
+    from sector._udt.trace import check_place
+
+    with _no_place(path):
+        check_place(path)
     trace = cloud.trace(TRACE_EVENTS)
     try:
         yield
     finally:
-        try:
+        with _no_place(path):
             trace.write(path, "sector transfers", "client")
-        except OSError as error:
-            raise LocalIO(f"{path}: {error.strerror}") from None
+
+
+@contextmanager
+def _no_place(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise LocalIO(
+            f"the trace cannot be written to {path}: {error.strerror}", hint="name another file with --trace"
+        ) from None
 
 
 def report(shared: Shared, verb: str, summary: Summary, stats: bool) -> None:

@@ -9,7 +9,7 @@ import click
 
 from sector.cli.main import Shared, json_option
 from sector.cli.render import print_json
-from sector.errors import UsageError
+from sector.errors import LocalIO, UsageError
 
 
 @click.command(
@@ -89,10 +89,15 @@ def udtcat(
         raise UsageError("a rendezvous needs both -l PORT and HOST PORT")
     if host is not None and listen is not None and not rendezvous:
         raise UsageError("-l with HOST PORT is a rendezvous", hint="add --rendezvous")
-    from sector._udt.trace import Trace
+    from sector._udt.trace import Trace, check_place
     from sector._udt.transport import MESSAGE, STREAM, UdtOptions
     from sector.cli.udtcat import udtcat_main
 
+    try:
+        if trace is not None:
+            check_place(trace)
+    except OSError as bad:
+        raise LocalIO(f"the trace cannot be written to {trace}: {bad.strerror}") from None
     ring = Trace(trace_events) if trace is not None else None
     options = UdtOptions(kind=MESSAGE if message else STREAM, cc=cc, key=_key(key_file), trace=ring)
     peer = (_literal(host), port) if host is not None and port is not None else None

@@ -20,7 +20,7 @@ from sector._udt.reasons import PeerVanished, UdtAuthError
 from sector._udt.transport import MESSAGE, UdtOptions
 from sector.cli import ends
 from sector.cli.udtcat_live import LiveLine
-from sector.errors import Denied, PortInUse, SectorError, Unreachable, UsageError
+from sector.errors import Denied, LocalIO, PortInUse, SectorError, Unreachable, UsageError
 
 READ_BYTES = 1 << 18
 OUT_BOUND = 8 << 20
@@ -327,7 +327,7 @@ def udtcat_main(
         try:
             options.trace.write(trace, "sector udtcat", "server" if peer is None else "client")
         except OSError as error:
-            raise SectorError(f"cannot write {trace}: {error.strerror}") from None
+            raise LocalIO(f"the trace cannot be written to {trace}: {error.strerror}") from None
     if told:  # without a farewell, which would say that this was all
         os._exit(128 + told[0])
     if isinstance(result, Failure):

@@ -16,7 +16,9 @@ import pytest
 from click.testing import CliRunner
 
 from sector import errors
-from sector.cli import compute, files
+from sector._udt.trace import check_place
+from sector.bench import udt as bench_udt
+from sector.cli import compute, files, udtcat
 from sector.cli.main import cli, run
 from sector.cli.tls_once import read_password
 from sector.client.progress import Moved, Summary
@@ -126,6 +128,34 @@ def test_put_and_get(cloud: FakeCloud, capsys: pytest.CaptureFixture[str]) -> No
     assert captured.out == ""
     assert captured.err.splitlines()[0].startswith("got 1 file, 5 B in 0.5 s")
     assert "50 % by the receiver's disk" in captured.err
+
+
+TRACING = [("put", "a", "/d/"), ("get", "/d/a"), ("udtcat", "127.0.0.1", "9"), ("bench", "udt")]
+
+
+@pytest.mark.parametrize("arguments", TRACING)
+def test_a_trace_that_cannot_be_written_is_refused_before_anything_moves(
+    cloud: FakeCloud,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+) -> None:
+    for module, name in ((udtcat, "udtcat_main"), (bench_udt, "run_one")):
+        monkeypatch.setattr(module, name, lambda *_, **__: pytest.fail("it began"))
+    place = tmp_path / "none" / "x.qlog"
+    assert run([*arguments, "--trace", str(place)]) == 1
+    assert f"the trace cannot be written to {place}: No such file" in capsys.readouterr().err
+    assert cloud.calls == [] and list(tmp_path.iterdir()) == []
+
+
+def test_a_look_at_the_place_of_a_trace_changes_nothing(tmp_path: Path) -> None:
+    old = tmp_path / "old.qlog"
+    old.write_text("of yesterday")
+    check_place(old)
+    check_place(tmp_path / "new.qlog")
+    check_place("/dev/full")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("old.qlog", "of yesterday")]
 
 
 def test_a_put_of_a_changing_file_ends_with_status_1(
