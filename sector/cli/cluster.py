@@ -110,19 +110,25 @@ class _Up:
             place.init(cluster="sector", host="127.0.0.1", port_base=base, slaves=self.count)
 
     def _ports(self, have: dict[str, Process]) -> None:
-        """Add the slaves that are missing, and set the ports that were asked for."""
+        """Add the slaves that are missing, and set the ports that were asked for, of all slaves in DIR: those
+        that do not run now have to find the master too."""
         place = self.place
         master = load_config(place.path / "master.toml", "master")
         host, tls, gmp = master.listen.host, master.listen.tls, master.listen.gmp
-        if self.port_base and have:
-            raise UsageError(
-                "ports cannot be changed while processes of the cluster run", hint="sector down first"
-            )
+        count = max(self.count, len(place.slaves()))
         base = self.port_base if self.port_base is not None else tls - 1 if gmp == tls + 1 else 0
-        wanted = ports_of(base, self.count) if base else cluster_run.free_ports(host, self.count)
+        wanted = ports_of(base, count) if base else cluster_run.free_ports(host, count)
+        moved = place.moved(wanted) if self.port_base else []
+        if moved and have:
+            raise UsageError(
+                f"the cluster in {place.path} runs with other ports than from {base} on: {moved[0]}",
+                hint="leave --port-base away, or sector down first",
+            )
         place.extend(self.count, host, wanted, _join(host, tls))
         if self.port_base is not None and not have:
             place.set_ports(wanted, host)
+        if moved:
+            render.say(f"the ports are now those from {base} on; before: {', '.join(moved[:3])}")
 
     def run(self) -> dict[str, object]:
         """Start what is missing and return what `up` prints. Raises what hinders it; then nothing that

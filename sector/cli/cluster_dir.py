@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sector import pki
-from sector.config import SecuritySection, to_toml, write_private
+from sector.config import Role, SecuritySection, load_config, to_toml, write_private
 from sector.errors import BadConfig, Exists, LocalIO, UsageError
 from sector.model import Right
 from sector.pki import Identity
@@ -57,6 +57,11 @@ def ports_of(base: int, slaves: int) -> dict[str, dict[str, int]]:
 def slave_name(index: int) -> str:
     """Name of slave `index`, counted from 0."""
     return f"slave{index + 1}"
+
+
+def role_of(name: str) -> Role:
+    """What the node NAME is."""
+    return "slave" if name.startswith("slave") else "master" if name == "master" else "security"
 
 
 def _section(name: str, values: dict[str, object]) -> str:
@@ -267,6 +272,17 @@ class ClusterDir:
                 self._certify(pki.identity_of(certificate), stem)
                 renewed.append(stem)
         return renewed
+
+    def moved(self, ports: dict[str, dict[str, int]]) -> list[str]:
+        """The ports of nodes that are here which `set_ports` would change."""
+        told = []
+        for name, numbers in ports.items():
+            if (self.path / f"{name}.toml").exists():
+                listen = load_config(self.path / f"{name}.toml", role_of(name)).listen
+                for key, number in numbers.items():
+                    if (now := getattr(listen, key)) != number:
+                        told.append(f"{name} {key} {now}")
+        return told
 
     def set_ports(self, ports: dict[str, dict[str, int]], host: str) -> None:
         """Write other ports into the settings of all nodes and into those who talk to them."""

@@ -5,6 +5,7 @@ Processes are signalled only by the numbers that this test's own `up` printed.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -20,7 +21,8 @@ import pytest
 from running import running
 
 from sector.cli import cluster_run
-from sector.cli.cluster_dir import ClusterDir
+from sector.cli.cluster_dir import ClusterDir, ports_of
+from sector.ports import free_ports
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -159,6 +161,45 @@ def test_a_killed_up_leaves_nothing_that_down_does_not_find(cluster: Cluster) ->
         assert wanted in {line["name"] for line in cluster.down()["stopped"]}
         assert cluster.live() == set()
     assert set(cluster.up(1)["pids"]) == {"security", "master", "slave1"}
+
+
+def free_base() -> int:
+    """A port base for two slaves whose ports are all free now."""
+    while True:
+        (base,) = free_ports(1)
+        wanted = {number for node in ports_of(base, 2).values() for number in node.values()}
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            for number in wanted:
+                for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+                    one = stack.enter_context(socket.socket(socket.AF_INET, kind))
+                    one.bind(("127.0.0.1", number))
+            return base
+
+
+def test_up_with_the_same_ports_again_changes_nothing(cluster: Cluster) -> None:
+    """While it runs other ports are refused with a line that names the old ones; when it has stopped all
+    move, also those of slaves that are not started."""
+    bases = [free_base(), free_base()]
+    while bases[0] == bases[1]:
+        bases[1] = free_base()
+
+    def up(base: int, slaves: int = 1) -> list[str]:
+        where = ("--dir", str(cluster.dir), "--slaves", str(slaves), "--port-base", str(base))
+        return ["up", *where, "--detach"]
+
+    first = cluster.good(*up(bases[0], 2))
+    assert first["master"] == f"127.0.0.1:{bases[0] + 1}"
+    assert cluster.good(*up(bases[0], 2)) == first
+    status, out, told = cluster.run(*up(bases[1], 2))
+    assert (status, out, told.count("\n")) == (2, "", 1)
+    assert f"than from {bases[1]} on: security tls {bases[0]} (" in told and "sector down first" in told
+    cluster.down()
+    assert cluster.good(*up(bases[0], 2))["master"] == first["master"]
+    cluster.down()
+    status, _, err = cluster.run(*up(bases[1]), config="client.toml")
+    assert status == 0 and f"now those from {bases[1]} on; before: security tls {bases[0]}," in err
+    cluster.up(2)
+    assert cluster.good("status")["slaves_up"] == 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
