@@ -40,8 +40,11 @@ def _transfer(peer: str, seconds: float, trace: str) -> dict[str, Any]:
 
 
 def wanted_peers(text: str, first: list[str]) -> list[str]:
-    """The peers of --peer after our own; those that cannot run here are named on standard error."""
+    """The peers of --peer after our own; those that cannot run here are named on standard error. Raises
+    UsageError when none is named, SectorError when none can run."""
     named = peers_of(text, PEERS)
+    if not named and not first:
+        raise UsageError("--only measures what --peer names, and it names nothing", hint="add --peer NAME")
     found = []
     for name in dict.fromkeys([*(p for p in first if p not in named), *named]):
         why = why_missing(name)
@@ -49,6 +52,8 @@ def wanted_peers(text: str, first: list[str]) -> list[str]:
             click.echo(f"sector bench udt: without {name}: {why}", err=True)
         else:
             found.append(name)
+    if not found:
+        raise SectorError("nothing can be measured here", hint="the reasons are above")
     return found
 
 

@@ -330,3 +330,19 @@ def test_job_show_names_slaves_left_out(monkeypatch: pytest.MonkeyPatch) -> None
         "left out: s4: Input/output error\\x1b[2J",
     ]
     assert json.loads(out("job", "show", "4f", "--json"))["left_out"] == left_out
+
+
+def test_a_bench_of_nothing_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(["bench", "udt", "--only"]) == 2
+    assert capsys.readouterr().err == (
+        "sector: --only measures what --peer names, and it names nothing (add --peer NAME)\n"
+    )
+    monkeypatch.setattr(bench_udt, "why_missing", lambda name: "it is not here")
+    assert run(["bench", "udt", "--only", "--peer", "srt"]) == 1
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.splitlines() == [
+        "sector bench udt: without srt: it is not here",
+        "sector: nothing can be measured here (the reasons are above)",
+    ]
