@@ -7,7 +7,7 @@ from typing import Any
 from sector.cli.main import Shared
 from sector.cli.render import say
 from sector.cli.tls_once import run_once
-from sector.errors import PortInUse, UsageError
+from sector.errors import BadConfig, PortInUse
 from sector.wire.base import Request
 
 DEADLINE_S = 20.0
@@ -15,7 +15,7 @@ DEADLINE_S = 20.0
 
 def call(shared: Shared, *requests: Request) -> Any:
     """Send the requests one after the other under the user's session; the reply to the last one. Raises the
-    master's error, `Unreachable`, `SessionExpired`, `UsageError` when nobody is logged in."""
+    master's error, `Unreachable`, `SessionExpired`, `BadConfig` when nobody is logged in."""
     from sector._udt.context import Core
     from sector._udt.errors import CoreError
     from sector.client.session import ClientSession, TlsDoor, read_password, saver
@@ -23,7 +23,7 @@ def call(shared: Shared, *requests: Request) -> Any:
 
     config = shared.client_config()
     if not config.client.masters:
-        raise UsageError("no master is known", hint="run sector login HOST:PORT --ca FILE, or sector up")
+        raise BadConfig("no master is known", hint="run sector login HOST:PORT --ca FILE, or sector up")
 
     async def work(reactor: Any) -> Any:
         door = TlsDoor(reactor, config)

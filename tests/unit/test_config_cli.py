@@ -72,7 +72,7 @@ class TestErrors:
             (("--nope",), 2, "No such option"),
             (("master",), 2, "--config"),
             (("master", "--config", "/none.toml"), 1, "/none.toml: cannot be read"),
-            (("status",), 2, "no master is known"),
+            (("status",), 1, "no master is known"),
             (("login",), 2, "no master is given"),
             (("login", "h:1"), 1, "no CA is given"),
             (("login", "h:x", "--ca", "f"), 1, "not an address"),
@@ -95,6 +95,15 @@ class TestErrors:
         if out:
             body = json.loads(out)
             assert got == status and set(body["error"]) == {"code", "message", "hint"}
+
+    def test_no_master_is_one_status_for_every_command(self) -> None:
+        """Those that ask the master by a call and those that open a cloud."""
+        lines = ["status", "node list", "job list", "user list", "ls /", "cat /a", "put a /a", "bench terasort"]
+        code = "from sector.cli.main import run\n"
+        code += f"print([run(line.split()) for line in {lines}], flush=True)"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert done.stdout == f"{[1] * len(lines)}\n"
+        assert done.stderr.count("no master is known (run sector login") == len(lines)
 
     def test_a_fault_of_the_program_is_one_line_too(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
