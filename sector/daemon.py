@@ -162,11 +162,8 @@ class _Run:
         self.signal = 0  # that ended it
 
     def begin(self) -> None:
-        for number in (
-            signal.SIGINT,
-            signal.SIGTERM,
-            signal.SIGHUP,
-        ):  # `make` may give the last another meaning
+        # `make` may give the last of them another meaning
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._told_to_end)
         self._starting = ensureDeferred(self._start())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -87,6 +88,7 @@ def bucket_add(shared: Shared, name: str, owner: str, path: str) -> None:
     except S3Error as bad:
         hint = "3 to 63 of a-z 0-9 . -, as S3 demands"
         raise UsageError(f"{name!r}: {bad.message}", hint=hint) from None
+    path = os.path.abspath(path) if path else ""
     with opened(shared) as (index, directory, store):
         user = find_user(directory, owner)
         made = Bucket(name=name, owner=user.id, created_ns=time.time_ns(), acl=Acl(owner=user.id), path=path)

@@ -156,7 +156,8 @@ def _dates(name: str, path: Path, now_ns: int) -> Finding:
 def check_directory(path: Path) -> Iterator[Finding]:
     """Rights, extended attributes, hard links, free space of a directory for objects."""
     if not path.is_dir():
-        yield Finding("rights", "failed", f"{path}: there is no such directory", "is its disk mounted?")
+        text = "is a file, not a directory" if path.exists() else "does not exist"
+        yield Finding("rights", "failed", f"{path}: {text}", "make it, or see that its disk is mounted")
         return
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         yield Finding("rights", "failed", f"{path}: cannot be written", "change owner or mode")

@@ -117,6 +117,24 @@ def test_directory_becomes_a_bucket_and_its_files_stay(run: Commands, tmp_path: 
     assert (there / "new").exists() and (there / "unseen").exists()
 
 
+def test_directory_that_cannot_be_a_bucket_is_told_why(
+    run: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relative one is meant from here."""
+    (tmp_path / "file").touch()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for path, told in (
+        (tmp_path / "none", f"there is no '{tmp_path}/none': make the directory, or see"),
+        (tmp_path / "file", f"'{tmp_path}/file' is a file, not a directory"),
+        (Path("nothere"), f"there is no '{tmp_path}/nothere': "),
+    ):
+        refusal = run.refused("bucket", "add", "some", "--owner", "bob", "--path", str(path))
+        assert told in refusal["message"]
+    made = run.json("bucket", "add", "some", "--owner", "bob", "--path", "here")
+    assert made["path"] == str(tmp_path / "here")
+
+
 def test_odd_keys_are_listed_with_their_files(run: Commands) -> None:
     """So that nobody needs Cumulus to find an object."""
     store_object(run, "data", "plain", b"1")
@@ -273,7 +291,9 @@ def test_doctor_names_what_is_broken(run: Commands, tmp_path: Path) -> None:
     assert found["secrets"]["state"] == "failed" and "chmod 600" in found["secrets"]["hint"]
     assert found["database"]["state"] == "failed"
     out = run("doctor", "--storage", str(tmp_path / "none"), status=1)
-    assert "there is no such directory" in out
+    assert f"{tmp_path / 'none'}: does not exist (make it, or" in out
+    out = run("doctor", "--storage", str(run.dir / "secret.key"), status=1)
+    assert "secret.key: is a file, not a directory" in out
     (run.dir / "cumulus.toml").write_text("[auth]\nsource = 'file'\nfile = 'users'\n")
     found = {one["check"]: one for one in run.json("doctor", status=1)}
     assert "users: No such file" in found["secrets"]["text"]

@@ -493,8 +493,12 @@ class Buckets:
     def _checked(self, bucket: str, path: str) -> str:
         real = os.path.realpath(path)
         own = os.path.realpath(self._path)
-        if not os.path.isabs(path) or not os.path.isdir(real):
-            raise BadName(f"{path!r} is not a directory given by its whole path")
+        if not os.path.isabs(path):
+            raise BadName(f"{path!r} is not a whole path, which begins with /")
+        if not os.path.exists(real):
+            raise BadName(f"there is no {path!r}: make the directory, or see that its disk is mounted")
+        if not os.path.isdir(real):
+            raise BadName(f"{path!r} is a file, not a directory")
         if os.path.commonpath((real, own)) in (real, own):
             raise BadName(f"{path!r} and the store's own {own!r} lie within each other")
         for name in os.listdir(self._adopted):
