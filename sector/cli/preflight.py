@@ -41,7 +41,7 @@ def all_checks(
     """Every check, as it ends."""
     from sector.cli import preflight_local, preflight_net
 
-    yield from preflight_local.machine_checks()
+    yield from preflight_local.machine_checks((config or Config()).sphere.user)
     if config is not None:
         yield from preflight_local.certificate(config)
         yield from preflight_local.disk(config.data_dir)

@@ -22,7 +22,7 @@ from typing import cast
 from sector import __version__, space
 from sector.cli.render import size_text
 from sector.config import Config, Role
-from sector.errors import SectorError
+from sector.errors import BadConfig, SectorError
 from sector.sphere.tasks import why_root
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
@@ -156,16 +156,18 @@ def _read(path: Path) -> str:
         return ""
 
 
-def sandbox() -> Iterator[Check]:
-    """Whether users' functions can be kept apart."""
+def sandbox(user: str) -> Iterator[Check]:
+    """Whether users' functions can be kept apart. `user` as in [sphere] user."""
     ask = "import sys; from sector.sphere.worker_os import leave_network; sys.exit(not leave_network())"
     cut = subprocess.run([sys.executable, "-c", ask], check=False, timeout=30).returncode == 0
-    who = "run as the user of [sphere] user" if os.geteuid() == 0 else f"run as user id {os.geteuid()}"
-    yield from workers_as_root("nobody")
-    if cut and os.geteuid() == 0:
+    rights = list(workers_as_root(user))
+    yield from rights
+    if os.geteuid() != 0:
+        who = f"run as user id {os.geteuid()} like the slave itself"
+    else:
+        who = f"run as user {user}" if user and not rights else "run as root"
+    if cut:
         yield Check("sandbox", OK, f"functions {who}, without network")
-    elif cut:
-        yield Check("sandbox", OK, f"functions {who} like the slave itself, without network")
     else:
         cure = (
             "start the slave as root, or allow user namespaces: sysctl -w kernel.unprivileged_userns_clone=1"
@@ -175,7 +177,11 @@ def sandbox() -> Iterator[Check]:
 
 def workers_as_root(user: str) -> Iterator[Check]:
     """Whether users' functions would have all rights on this machine. `user` as in [sphere] user."""
-    why = why_root(user)
+    try:
+        why = why_root(user)
+    except BadConfig as bad:
+        yield Check("functions", FAILED, bad.message, f"useradd --system {user}, or another [sphere] user")
+        return
     if why:
         cure = "install Sector where every user may read it, such as /opt/sector, and start it from there"
         yield Check("functions", WARNING, f"they would run as root, with all its rights: {why}", cure)
@@ -350,10 +356,11 @@ def ports(config: Config) -> Iterator[Check]:
         yield Check("ports", OK, f"free: {', '.join(free)}")
 
 
-def machine_checks() -> Iterator[Check]:
-    """All that needs no settings."""
-    for look in (software, kernel, open_files, buffers, aes, nics, sandbox):
+def machine_checks(user: str) -> Iterator[Check]:
+    """All that needs no settings but whose functions run as `user`."""
+    for look in (software, kernel, open_files, buffers, aes, nics):
         yield from look()
+    yield from sandbox(user)
 
 
 def start_checks(config: Config) -> list[Check]:

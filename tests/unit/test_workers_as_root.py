@@ -49,6 +49,13 @@ def test_a_closed_directory_above_the_installation_is_named(installation: Path) 
     assert [check.state for check in checks] == [preflight_local.WARNING]
     assert str(closed) in checks[0].text
     assert list(preflight_local.workers_as_root("")) == []
+    sandbox = {check.name: check.text for check in preflight_local.sandbox("nobody")}
+    assert "functions run as root, " in sandbox["sandbox"]
+    closed.chmod(0o755)
+    (told,) = preflight_local.sandbox("nobody")
+    assert "functions run as user nobody" in told.text
+    (wrong, _) = preflight_local.sandbox("nobody-of-that-name")
+    assert wrong.state == preflight_local.FAILED and "no user 'nobody-of-that-name'" in wrong.text
 
 
 def test_an_unknown_user_is_an_error(installation: Path) -> None:
