@@ -12,7 +12,7 @@ from sector.cli.calls import call
 from sector.cli.main import Shared, shared_options
 from sector.cli.preflight import preflight
 from sector.cli.tls_once import read_password
-from sector.errors import UsageError
+from sector.errors import NotFound, UsageError
 from sector.model import Right, check_path
 from sector.rights import parse_letters
 from sector.wire.admin import (
@@ -108,12 +108,7 @@ def user_list(shared: Shared) -> None:
     Example:
       sector user list --json
     """
-    found: list[UserInfo] = []
-    while True:
-        page: Users = call(shared, UserList(after=found[-1].name if found else ""))
-        found.extend(page.users)
-        if not page.more or not page.users:
-            break
+    found = _users(shared)
     if shared.json:
         render.print_json([_user_json(info) for info in found])
         return
@@ -128,6 +123,15 @@ def user_list(shared: Shared) -> None:
         for info in found
     ]
     render.print_table(("name", "roles", "rights", "addresses", "since"), rows)
+
+
+def _users(shared: Shared) -> list[UserInfo]:
+    found: list[UserInfo] = []
+    while True:
+        page: Users = call(shared, UserList(after=found[-1].name if found else ""))
+        found.extend(page.users)
+        if not page.more or not page.users:
+            return found
 
 
 def _user_json(info: UserInfo) -> dict[str, object]:
@@ -146,19 +150,26 @@ def _user_json(info: UserInfo) -> dict[str, object]:
 @shared_options
 @click.pass_obj
 def user_roles(shared: Shared, name: str, roles: tuple[str, ...]) -> None:
-    """Set the ROLES of the user NAME; without one he is a plain user. All his sessions end, also those that
-    he has for others.
+    """Set the ROLES of the user NAME to those that are given, which ends all his sessions, also those that
+    he has for others; without any, show them.
 
-    admin may change users, rights and allow-lists; service may act for any user, as far as its own rights on
-    directories reach.
+    user is what everybody is, and alone a plain user; admin may change users, rights and allow-lists; service
+    may act for any user, as far as its own rights on directories reach.
 
     \b
     Examples:
       sector user roles cumulus service
-      sector user roles cumulus
+      sector user roles cumulus             what he has
+      sector user roles cumulus user        no other role any more
     """
-    wanted: list[str] = [role for role in ("user", "admin", "service") if role == "user" or role in roles]
-    call(shared, UserRoles(name, wanted))
+    if not roles:
+        known = [info for info in _users(shared) if info.name == name]
+        if not known:
+            raise NotFound(f"there is no user {name}", hint="sector user list")
+        wanted = known[0].roles
+    else:
+        wanted = [role for role in ("user", "admin", "service") if role == "user" or role in roles]
+        call(shared, UserRoles(name, wanted))
     _done(shared, f"user {name} has the roles {', '.join(wanted)}", name=name, roles=wanted)
 
 

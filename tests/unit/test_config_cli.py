@@ -137,6 +137,20 @@ class TestErrors:
 
 
 class TestAdmin:
+    def test_roles_without_a_role_are_shown_and_stay(
+        self, capsys: pytest.CaptureFixture[str], master: FakeMaster
+    ) -> None:
+        bob = admin.UserInfo("bob", ["user", "service"], [], [], 0.0)
+        master.replies[admin.UserList] = admin.Users([bob])
+        assert run(capsys, "user", "roles", "bob")[:2] == (0, "user bob has the roles user, service\n")
+        status, out, _ = run(capsys, "user", "roles", "bob", "--json")
+        assert status == 0 and json.loads(out) == {"name": "bob", "roles": ["user", "service"]}
+        status, _, err = run(capsys, "user", "roles", "bo")
+        assert status == 1 and "there is no user bo (" in err
+        assert {type(request) for request in master.seen} == {admin.UserList}
+        assert run(capsys, "user", "roles", "bob", "user")[0] == 0
+        assert master.seen[-1] == admin.UserRoles("bob", ["user"])
+
     def test_users(self, capsys: pytest.CaptureFixture[str], master: FakeMaster, tmp_path: Path) -> None:
         (tmp_path / "pw").write_text("wonderland\n")
         status, out, _ = run(
