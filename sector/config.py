@@ -7,6 +7,7 @@ the file. An unknown key is an error that names the nearest known one (design se
 from __future__ import annotations
 
 import difflib
+import errno
 import ipaddress
 import os
 import re
@@ -17,7 +18,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Meta
 
-from sector.errors import BadConfig, LocalIO
+from sector.errors import BadConfig, LocalIO, PortInUse, SectorError, UsageError
 from sector.model import Address
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
@@ -290,6 +291,30 @@ def parse_address(text: str, default_port: int | None = None) -> Address:
     return Address(host, port)
 
 
+def check_literal(host: str) -> str:
+    """An IP address to listen at. Raises `UsageError` for anything else: a name may mean several."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        raise UsageError(
+            f"{host!r} is not an IP address of this machine",
+            hint="write one such as 10.0.0.7 (ip addr shows them), or 0.0.0.0 for all",
+        ) from None
+    return host
+
+
+def cannot_listen(where: str, bad: OSError) -> SectorError:
+    """Why a service cannot listen at `where` ("HOST:PORT")."""
+    text = f"cannot listen at {where}: {bad.strerror or bad}"
+    if bad.errno == errno.EADDRINUSE:
+        return PortInUse(text)
+    hints = {
+        errno.EADDRNOTAVAIL: "[listen] host must be an address of this machine: ip addr shows them",
+        errno.EACCES: "ports below 1024 are for root: choose a higher one in [listen]",
+    }
+    return LocalIO(text, hint=hints.get(bad.errno or 0, "check host and port in [listen]"))
+
+
 def unknown_name(path: str, where: str, word: str, known: set[str], elsewhere: str = "") -> BadConfig:
     """The error for a section or key that there is not, with the nearest known one as hint."""
     near = nearest(word, known)
@@ -340,7 +365,8 @@ def wrong_value(error: msgspec.ValidationError, kind: type[msgspec.Struct]) -> t
     key = f"[{parts[0]}] {'.'.join(parts[1:])}" if len(parts) > 1 else ".".join(parts)
     wrong = text.replace("`", "")
     if "matching regex" in wrong:
-        wrong = "the text has a form that is not allowed"
+        pin = parts[-1:] == ["ca_sha256"]
+        wrong = "the text is not 64 hexadecimal digits" if pin else "the text has a form that is not allowed"
     if choices := _choices(kind, parts) if wrong.startswith("Invalid enum value") else "":
         wrong = f"{wrong.removeprefix('Invalid enum value ')} is not one of: {choices}"
     return key, wrong[:1].lower() + wrong[1:]
@@ -394,6 +420,11 @@ def _check_values(config: Config, role: str) -> None:
         raise BadConfig(
             f"{config.path}: [listen] host is empty", hint='write an address, or "0.0.0.0" for all'
         )
+    if role in ("master", "slave"):
+        try:
+            check_literal(config.listen.host)
+        except UsageError as error:
+            raise BadConfig(f"{config.path}: [listen] host: {error.message}", hint=error.hint) from None
     if (
         config.listen.host in ("0.0.0.0", "::")
         and role in ("master", "slave")
@@ -425,15 +456,13 @@ def _check_rates(config: Config) -> None:
         )
 
 
-def _read(path: Path) -> str:
+def _read(path: Path, hint: str = "sector init DIR writes new files") -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise BadConfig(f"{path}: is not UTF-8 text") from None
+        raise BadConfig(f"{path}: is not UTF-8 text", hint=hint) from None
     except OSError as error:
-        raise BadConfig(
-            f"{path}: cannot be read: {error.strerror}", hint="sector init DIR writes new files"
-        ) from None
+        raise BadConfig(f"{path}: cannot be read: {error.strerror}", hint=hint) from None
 
 
 def load_config(path: str | os.PathLike[str], role: Role) -> Config:
@@ -459,11 +488,17 @@ def load_client(path: Path | None = None) -> Config:
     SECTOR_PASSWORD_FILE win over the file; with another master or user the stored session does not count.
     Raises `BadConfig`."""
     where = path or client_path()
-    config = (
-        parse_config(_read(where), "client", str(where))
-        if where.exists()
-        else Config(path=str(where), role="client")
-    )
+    try:
+        os.stat(where)
+        text = _read(where, "make it a file that you can read, or remove it and log in again: sector login")
+        config = parse_config(text, "client", str(where))
+    except FileNotFoundError:
+        config = Config(path=str(where), role="client")
+    except OSError as error:
+        raise BadConfig(
+            f"{where}: cannot be read: {error.strerror}",
+            hint="SECTOR_CONFIG names another file; sector login writes it",
+        ) from None
     return override_client(
         config,
         master=os.environ.get("SECTOR_MASTER"),

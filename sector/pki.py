@@ -6,6 +6,7 @@ do not count. Keys are on curve P-256. Time is an argument.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,7 +25,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from twisted.logger import Logger
 
 from sector.config import ID_PATTERN, Config
-from sector.errors import BadConfig, NotAllowed
+from sector.errors import BadConfig, NotAllowed, UsageError
 
 log = Logger()
 
@@ -218,11 +219,23 @@ class Trust:
     def load(cls, ca_file: str | Path | None = None, ca_sha256: str = "") -> Trust:
         """From a PEM file and/or a pin. Raises `BadConfig`."""
         ca = load_certificate(_read(Path(ca_file)), str(ca_file)) if ca_file else None
-        return cls(ca, ca_sha256.lower().replace(":", ""))
+        return cls(ca, check_pin(ca_sha256) if ca_sha256 else "")
 
     def is_ca(self, certificate: x509.Certificate) -> bool:
         """Whether this is the CA we trust."""
         return fingerprint(certificate) == (fingerprint(self.ca) if self.ca else self.ca_sha256)
+
+
+def check_pin(text: str) -> str:
+    """A SHA-256 as 64 lower hexadecimal digits, from what people have (colons, as openssl prints them).
+    Raises `UsageError`."""
+    digits = text.strip().replace(":", "").lower()
+    if re.fullmatch("[0-9a-f]{64}", digits) is None:
+        raise UsageError(
+            f"{text!r} is not the SHA-256 of a certificate: that has 64 hexadecimal digits",
+            hint="openssl x509 -in ca.pem -noout -fingerprint -sha256 prints it",
+        )
+    return digits
 
 
 @dataclass(frozen=True)

@@ -525,6 +525,8 @@ async def open_tls(
     except (error.ConnectError, error.DNSLookupError, defer.TimeoutError, defer.CancelledError) as bad:
         if isinstance(bad, defer.CancelledError):
             raise
+        if isinstance(bad, error.DNSLookupError):
+            raise errors.Unreachable(f"no address is known for the host {host!r}") from None
         why = "refused" if isinstance(bad, error.ConnectionRefusedError) else "not possible"
         raise errors.Unreachable(f"connection to {where} {why}") from None
     try:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sector import pki
-from sector.config import Role, SecuritySection, load_config, to_toml, write_private
+from sector.config import Role, SecuritySection, check_literal, load_config, to_toml, write_private
 from sector.errors import BadConfig, Exists, LocalIO, UsageError
 from sector.model import Right
 from sector.pki import Identity
@@ -150,6 +150,7 @@ class ClusterDir:
         """Write everything for a new cluster; nothing is left behind when it fails. Returns the names of
         the files. Raises `Exists`, `LocalIO`."""
         check_cluster_name(cluster)
+        check_literal(host)
         if port_base + 11 + 2 * slaves > 65535 or port_base < 1:
             raise UsageError(
                 f"port base {port_base} leaves no room for {slaves} slaves", hint="choose a lower one"

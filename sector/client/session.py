@@ -352,7 +352,10 @@ class ClientSession:
                     raise
         if granted is None:
             if self._begin is None:
-                raise errors.SessionExpired("there is no session", hint="log in first: sector login")
+                master = self.section.masters[0] if self.section.masters else "HOST:PORT"
+                raise errors.SessionExpired(
+                    f"there is no session with {master}", hint=f"log in first: sector login {master}"
+                )
             granted = await self._begin()
         secret = granted.secret or self.secret
         old_key = self._peer.key_id if self._peer is not None else None

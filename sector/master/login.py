@@ -18,7 +18,7 @@ from twisted.internet.defer import CancelledError, Deferred, ensureDeferred, may
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from sector.config import Config
+from sector.config import Config, cannot_listen
 from sector.errors import (
     BadConfig,
     Busy,
@@ -26,7 +26,6 @@ from sector.errors import (
     Denied,
     NotAllowed,
     NotFound,
-    PortInUse,
     SectorError,
     SessionExpired,
     UsageError,
@@ -216,8 +215,7 @@ class LoginService(MultiService):
                 listen.tls, self.server.listener(), interface=listen.host, backlog=1024
             )
         except error.CannotListenError as bad:
-            reason = getattr(bad.socketError, "strerror", "") or str(bad.socketError)
-            raise PortInUse(f"cannot listen at {listen.host}:{listen.tls}: {reason}") from None
+            raise cannot_listen(f"{listen.host}:{listen.tls}", bad.socketError) from None
         self._link.on_change.append(self.watch)
         self.watch()
         self._later("expire", EXPIRE_S, self._expire)

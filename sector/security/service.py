@@ -12,8 +12,8 @@ from twisted.internet import error
 from twisted.internet.defer import Deferred, ensureDeferred, maybeDeferred
 from twisted.logger import Logger
 
-from sector.config import Config
-from sector.errors import Busy, Denied, LoginRefused, NotAllowed, NotFound, PortInUse
+from sector.config import Config, cannot_listen
+from sector.errors import Busy, Denied, LoginRefused, NotAllowed, NotFound
 from sector.security import core
 from sector.security.core import Backoff, BackoffRule, NodeRecord, UserRecord
 from sector.security.sources.database import HashPool, Passwords
@@ -310,7 +310,7 @@ class SecurityService(MultiService):
                 listen.tls, self._server.listener(), interface=listen.host, backlog=128
             )
         except error.CannotListenError as bad:
-            raise port_in_use(bad, listen.host, listen.tls) from None
+            raise cannot_listen(f"{listen.host}:{listen.tls}", bad.socketError) from None
         log.info("security server listens at {host} {port}", host=self.address[0], port=self.address[1])
 
     def stopService(self) -> Deferred[None]:
@@ -328,9 +328,3 @@ class SecurityService(MultiService):
         self._server.close_all()
         self._pool.stop()
         await self._store.close()
-
-
-def port_in_use(bad: error.CannotListenError, host: str, port: int) -> PortInUse:
-    """The error for a port that cannot be bound."""
-    reason = getattr(bad.socketError, "strerror", "") or str(bad.socketError)
-    return PortInUse(f"cannot listen at {host}:{port}: {reason}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
 import stat
 import tomllib
 from pathlib import Path
@@ -43,6 +45,8 @@ def test_good_files_and_their_defaults() -> None:
 
 # role, text, what the one line must hold
 WRONG: list[tuple[str, str, list[str]]] = [
+    ("slave", SLAVE + '[listen]\nhost = "localhost"\n', ["[listen] host", "'localhost' is not an IP"]),
+    ("client", '[client]\nca_sha256 = "2f1c"\n', ["[client] ca_sha256", "not 64 hexadecimal digits"]),
     ("security", "x = \n", ["not valid TOML", "line 1"]),
     ("security", "[listen\n", ["not valid TOML"]),
     ("security", "port = 1\n", ["port", "outside of any section"]),
@@ -72,7 +76,7 @@ WRONG: list[tuple[str, str, list[str]]] = [
     ("security", TLS, ["[data] dir is missing"]),
     ("security", "[data]\ndir = 'd'\n", ["[tls] ca is missing"]),
     ("security", SECURITY.replace("cert =", "crt ="), ["crt", "did you mean cert?"]),
-    ("security", SECURITY.replace("[tls]", "[tls]\nca_sha256 = 'abc'"), ["[tls] ca_sha256", "form"]),
+    ("security", SECURITY.replace("[tls]", "[tls]\nca_sha256 = 'abc'"), ["ca_sha256", "64 hex"]),
     ("master", MASTER.replace('security = "h:7000"', ""), ["[peers] security is missing"]),
     ("master", MASTER.replace("h:7000", "h"), ["[peers] security", "'h' has no port"]),
     ("master", MASTER.replace("h:7000", "h:0"), ["[peers] security", "port outside"]),
@@ -125,6 +129,38 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "latin").write_bytes(b"\xff\xfe")
     with pytest.raises(BadConfig, match="UTF-8"):
         load_config(tmp_path / "latin", "master")
+
+
+def test_a_file_of_the_client_that_cannot_be_read_is_no_missing_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hint is for a user, who does not run `sector init`."""
+    (tmp_path / "file").write_bytes(b"\xff")
+    for place in (tmp_path, tmp_path / "file", tmp_path / "file" / "client.toml"):
+        with pytest.raises(BadConfig) as caught:
+            load_client(place)
+        assert str(place) in caught.value.message and "sector login" in caught.value.hint
+    assert load_client(tmp_path / "none").client.masters == []
+
+    def closed(_path: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "stat", closed)
+    with pytest.raises(BadConfig, match=r"client\.toml: cannot be read: Permission denied"):
+        load_client(tmp_path / "client.toml")
+
+
+def test_why_a_service_cannot_listen() -> None:
+    """Only a port in use is somebody else's; the others are told what to change."""
+    for number, code, hint in (
+        (errno.EADDRINUSE, "port_in_use", "stop the other process"),
+        (errno.EADDRNOTAVAIL, "local_io", "ip addr shows them"),
+        (errno.EACCES, "local_io", "ports below 1024"),
+        (socket.EAI_NONAME, "local_io", "check host and port"),
+    ):
+        error = settings.cannot_listen("h:7", OSError(number, "the reason"))
+        assert error.message == "cannot listen at h:7: the reason"
+        assert (error.code, hint in error.hint) == (code, True)
 
 
 class TestAddresses:

@@ -76,6 +76,9 @@ class TestErrors:
             (("login",), 2, "no master is given"),
             (("login", "h:1"), 1, "no CA is given"),
             (("login", "h:x", "--ca", "f"), 1, "not an address"),
+            (("login", "h:1", "--ca-sha256", "2f1c09ab", "--user", "u"), 2, "has 64 hexadecimal digits"),
+            (("init", "/none/c", "--host", "no host"), 2, "'no host' is not an IP address of this machine"),
+            (("init", "/none/c", "--host", "300.1.2.3"), 2, "not an IP address"),
             (("login", "h:1", "--ca", "/none", "--user", "u"), 1, "/none: cannot be read"),
             (("down", "--dir", "/none"), 1, "no cluster in /none"),
             (("up", "--slaves", "0"), 2, "--slaves"),
@@ -96,9 +99,26 @@ class TestErrors:
             body = json.loads(out)
             assert got == status and set(body["error"]) == {"code", "message", "hint"}
 
+    def test_a_host_that_nobody_knows_and_a_session_that_is_not_there_are_named(self, tmp_path: Path) -> None:
+        pin = ["--ca-sha256", "00" * 32, "--user", "u", "--password-file", "/dev/null"]
+        (tmp_path / "c.toml").write_text(f'[client]\nmasters = ["127.0.0.1:9"]\nca_sha256 = "{"00" * 32}"\n')
+        for arguments, told in (
+            (["login", "no.such.host.invalid:1", *pin], "no address is known for the host 'no.such.host.inv"),
+            (["status"], "no session with 127.0.0.1:9 (log in first: sector login 127.0.0.1:9)"),
+        ):
+            done = subprocess.run(
+                [sys.executable, "-m", "sector.cli.main", *arguments],
+                env=os.environ | {"SECTOR_CONFIG": str(tmp_path / "c.toml")},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert (done.returncode, done.stderr.count("\n")) == (1, 1) and told in done.stderr
+
     def test_no_master_is_one_status_for_every_command(self) -> None:
         """Those that ask the master by a call and those that open a cloud."""
-        lines = ["status", "node list", "job list", "user list", "ls /", "cat /a", "put a /a", "bench terasort"]
+        lines = ["status", "node list", "job list", "user list", "ls /", "cat /a", "put a /a"]
+        lines.append("bench terasort")
         code = "from sector.cli.main import run\n"
         code += f"print([run(line.split()) for line in {lines}], flush=True)"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
