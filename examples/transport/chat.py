@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 
 from twisted.internet import reactor, stdio
+from twisted.internet.defer import ensureDeferred
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.protocol import Factory, connectionDone
 from twisted.protocols.basic import LineReceiver
@@ -90,24 +91,31 @@ class Guest(LineReceiver):
             reactor.stop()
 
 
-def main(what: str, where: str, name: str = "somebody") -> None:
+async def begin(what: str, where: str, name: str) -> None:
     """Serve or join."""
+    if what == "serve":
+        port = await serverFromString(reactor, where).listen(Room())
+        print(f"listening at {port.getHost().port}", flush=True)
+    else:
+        await clientFromString(reactor, where).connect(Factory.forProtocol(lambda: Guest(name)))
+
+
+def main(what: str, where: str, name: str = "somebody") -> int:
+    """Until the connection ends, or for ever; the exit status."""
+    status = 0
 
     def failed(failure: Failure) -> None:
+        nonlocal status
+        status = 1
         print(f"chat: {failure.getErrorMessage()}", file=sys.stderr)
-        reactor.stop()
+        reactor.callLater(0, reactor.stop)
 
-    if what == "serve":
-        ready = serverFromString(reactor, where).listen(Room())
-        ready.addCallback(lambda port: print(f"listening at {port.getHost().port}", flush=True))
-    else:
-        factory = Factory.forProtocol(lambda: Guest(name))
-        ready = clientFromString(reactor, where).connect(factory)
-    ready.addErrback(failed)
+    ensureDeferred(begin(what, where, name)).addErrback(failed)
     reactor.run()
+    return status
 
 
 if __name__ == "__main__":
     if len(sys.argv) < 3 or sys.argv[1] not in ("serve", "join"):
         sys.exit(__doc__)
-    main(*sys.argv[1:4])
+    sys.exit(main(*sys.argv[1:4]))

@@ -63,14 +63,14 @@ async def send(host: str, port: int, file: BinaryIO) -> None:
 
 def main(what: str, *args: str) -> None:
     """Serve or send."""
-    if what == "serve":
-        asyncio.run(serve(int(args[0])))
-    else:
-        try:
+    try:
+        if what == "serve":
+            asyncio.run(serve(int(args[0])))
+        else:
             with open(args[2], "rb") as file:
                 asyncio.run(send(args[0], int(args[1]), file))
-        except OSError as error:
-            sys.exit(f"sum: {error}")
+    except (OSError, ValueError) as error:
+        sys.exit(f"sum: {error}")
 
 
 if __name__ == "__main__":

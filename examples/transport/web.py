@@ -78,6 +78,8 @@ def main(what: str, where: str, thing: str) -> int:
         nonlocal status
         status = 1
         print(f"web: {failure.getErrorMessage()}", file=sys.stderr)
+        if what == "serve":
+            reactor.callLater(0, reactor.stop)
 
     work = ensureDeferred(get(where, thing) if what == "get" else serve(where, thing)).addErrback(failed)
     if what == "get":

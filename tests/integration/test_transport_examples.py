@@ -96,3 +96,19 @@ def test_asyncio_streams(tmp_path: Path) -> None:
     gone = run("sum_asyncio.py", "send", "127.0.0.1", str(port), str(tmp_path / "file"))
     assert gone.returncode == 1
     assert "nothing listens for UDT" in gone.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("chat.py", "serve", "udt:xx"),
+        ("chat.py", "join", "udt:xx"),
+        ("chat.py", "join", "bogus:1"),
+        ("web.py", "serve", "udt:xx", "."),
+        ("web.py", "get", "udt:xx", "/"),
+        ("sum_asyncio.py", "serve", "xx"),
+    ],
+)
+def test_an_address_that_is_none_is_one_line(arguments: tuple[str, ...]) -> None:
+    done = run(*arguments)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
