@@ -6,6 +6,7 @@ import ipaddress
 import re
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -41,8 +42,10 @@ def settings(
         master = str(parse_address(match["where"], 7001)) if match["where"] else None
     config = override_client(config, master=master, user=user)
     if ca:
-        # a CA that is named wins over the pinned one, which may be of another cluster
-        client = msgspec.structs.replace(config.client, ca=ca, ca_sha256="")
+        # a CA that is named wins over the pinned one, which may be of another cluster; it lies where the
+        # caller is, not beside the settings
+        where = str(Path(ca).expanduser().absolute())
+        client = msgspec.structs.replace(config.client, ca=where, ca_sha256="")
         config = msgspec.structs.replace(config, client=client)
     return config
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from sector import config as settings
 from sector.cli.cluster_dir import ClusterDir, set_value
+from sector.client.connect import settings as client_settings
 from sector.config import (
     ClientSection,
     Config,
@@ -232,6 +233,14 @@ class TestClientFile:
         assert load_client().client.masters == ["h2:7001"] and load_client().client.secret == ""
         monkeypatch.setenv("SECTOR_MASTER", "h:7001")
         assert load_client().client.secret == "5e" * 32
+
+    def test_a_ca_that_a_caller_names_lies_where_he_is(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        """Not beside client.toml, whose own `ca` does."""
+        monkeypatch.chdir(tmp_path)
+        config = client_settings("sector://alice@h:7001", ca="ca.pem")
+        assert config.file(config.client.ca) == tmp_path / "ca.pem"
 
     def test_xdg_and_home(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv("SECTOR_CONFIG")
