@@ -490,6 +490,12 @@ def rm(shared: Shared, paths: tuple[str, ...], recursive: bool) -> None:
         print_json({"files": files, "bytes": size})
 
 
+def _copies(state: Replicas) -> str:
+    if state.have > state.wanted:
+        return f"{state.have} replicas, {state.wanted} wanted"
+    return f"{state.have} of {state.wanted} replicas"
+
+
 @click.command()
 @click.argument("path")
 @click.option("-n", "--copies", type=click.IntRange(0, 64), default=0, help="Replicas; 0 = as configured.")
@@ -509,7 +515,7 @@ def replicate(shared: Shared, path: str, copies: int, wait: bool, timeout: float
 
     def changed(state: Replicas) -> None:
         if shared.bars and (not last or last[-1] != state):
-            say(f"{printable(path)}: {state.have} of {state.wanted} replicas")
+            say(f"{printable(path)}: {_copies(state)}")
         last[:] = [state]
 
     with connection(shared) as cloud:
@@ -518,4 +524,4 @@ def replicate(shared: Shared, path: str, copies: int, wait: bool, timeout: float
         print_json({"path": path, "wanted": state.wanted, "have": state.have, "replicas": list(state.nodes)})
     else:
         nodes = f" ({', '.join(state.nodes)})" if state.nodes else ""
-        click.echo(f"{printable(path)}: {state.have} of {state.wanted} replicas{nodes}")
+        click.echo(f"{printable(path)}: {_copies(state)}{nodes}")

@@ -527,7 +527,8 @@ def _refused(error: OSError, target: str, size: int, fd: int) -> errors.SectorEr
     try:
         if error.errno in space.FULL:
             return space.no_room(error.errno, f"{target} on this machine", size, fd)
-        return errors.LocalIO(f"{target}: {error.strerror}")
+        missing = "make its directory first, or choose another" if error.errno == errno.ENOENT else ""
+        return errors.LocalIO(f"{target}: {error.strerror}", hint=missing)
     finally:
         if fd >= 0:
             os.close(fd)

@@ -73,7 +73,9 @@ class SphereStream:
         if self.granularity == "batch" and not self.record_size:
             raise UsageError("granularity batch needs record_size")
         if self.granularity == "record" and not (self.record_size or self.index):
-            raise UsageError("granularity record needs record_size or index")
+            raise UsageError(
+                "granularity record needs record_size or index", hint="sphere run: --record-size N or --index"
+            )
         for path in self.paths:
             check_path(path)
 

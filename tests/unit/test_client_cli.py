@@ -233,6 +233,9 @@ def test_mkdir_mv_rm_replicate(cloud: FakeCloud) -> None:
         "replicas": ["s1", "s2"],
     }
     assert cloud.calls[-1][2]["wait"] is True
+    assert out("replicate", "--wait", "/a") == "/a: 2 of 3 replicas (s1, s2)\n"
+    cloud.answers["replicate"] = Replicas(1, 2, ["s1", "s2"])
+    assert out("replicate", "--wait", "/a") == "/a: 2 replicas, 1 wanted (s1, s2)\n"
 
 
 @pytest.mark.parametrize("name", ["ls", "stat", "mkdir", "put", "get", "cat", "mv", "rm", "replicate"])

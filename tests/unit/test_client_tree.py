@@ -101,3 +101,10 @@ def test_the_longest_names_can_be_got(tmp_path: Path, name: str) -> None:
     temp, fd = _make_temp_thd(str(tmp_path / name), 1, True)
     os.close(fd)
     os.rename(temp, tmp_path / name)
+
+
+def test_a_place_whose_directory_is_not_there_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(errors.LocalIO) as told:
+        _make_temp_thd(str(tmp_path / "none" / "x"), 1, True)
+    assert told.value.message.startswith(f"{tmp_path}/none/x: No such file")
+    assert told.value.hint == "make its directory first, or choose another"
