@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 from pathlib import Path
 
@@ -70,6 +71,26 @@ def test_an_ended_bench_leaves_no_child(cluster: Cluster) -> None:
         bench.send_signal(signal.SIGTERM)
         assert bench.wait(30) == 128 + signal.SIGTERM
     wait_for("their end", lambda: not any(Path(f"/proc/{pid}").exists() for pid in both), 5)
+
+
+@pytest.mark.parametrize("command", [("status",), ("ls", "/")])
+def test_a_command_that_waits_for_a_silent_master_ends(tmp_path: Path, command: tuple[str, ...]) -> None:
+    """Whether its reactor runs in the main thread or in another."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        text = f'[client]\nmasters = ["127.0.0.1:{silent.getsockname()[1]}"]\nuser = "u"\n'
+        text += f'ca_sha256 = "{"00" * 32}"\nsession = "{"00" * 16}"\nsecret = "{"00" * 32}"\n'
+        (tmp_path / "client.toml").write_text(text)
+        alone = Cluster(tmp_path)
+        with running(alone.command(*command), env=alone.env, **PIPES) as waiting:
+            silent.settimeout(30)
+            peer, _ = silent.accept()
+            with peer:
+                waiting.send_signal(signal.SIGTERM)
+                said = waiting.communicate(timeout=30)[1]
+                assert waiting.returncode == 128 + signal.SIGTERM
+    assert said.split("\n") == ["", "sector: ended by SIGTERM", ""]
 
 
 def test_what_the_caller_ignores_stays_ignored(cluster: Cluster, tmp_path: Path) -> None:
