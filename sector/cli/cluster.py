@@ -99,6 +99,7 @@ class _Up:
         self.place = place
         self.port_base = port_base
         self.count = slaves or len(place.slaves()) or 4
+        self.fresh = not place.exists
         self.started: list[Process] = []
         self.popens: list[Any] = []
 
@@ -118,8 +119,8 @@ class _Up:
         count = max(self.count, len(place.slaves()))
         base = self.port_base if self.port_base is not None else tls - 1 if gmp == tls + 1 else 0
         wanted = ports_of(base, count) if base else cluster_run.free_ports(host, count)
-        moved = place.moved(wanted) if self.port_base else []
-        if moved and have:
+        moved = place.moved(wanted) if self.port_base is not None and not self.fresh else []
+        if moved and have and self.port_base:
             raise UsageError(
                 f"the cluster in {place.path} runs with other ports than from {base} on: {moved[0]}",
                 hint="leave --port-base away, or sector down first",
@@ -127,8 +128,9 @@ class _Up:
         place.extend(self.count, host, wanted, _join(host, tls))
         if self.port_base is not None and not have:
             place.set_ports(wanted, host)
-        if moved:
-            render.say(f"the ports are now those from {base} on; before: {', '.join(moved[:3])}")
+            if moved:
+                which = f"those from {base} on" if base else "other free ones"
+                render.say(f"the ports are now {which}; before: {', '.join(moved[:3])}")
 
     def run(self) -> dict[str, object]:
         """Start what is missing and return what `up` prints. Raises what hinders it; then nothing that

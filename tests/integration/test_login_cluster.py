@@ -200,6 +200,8 @@ def test_up_with_the_same_ports_again_changes_nothing(cluster: Cluster) -> None:
     assert status == 0 and f"now those from {bases[1]} on; before: security tls {bases[0]}," in err
     cluster.up(2)
     assert cluster.good("status")["slaves_up"] == 2
+    moved = cluster.good("status")["master_id"], cluster.good(*up(0, 2))["master"]
+    assert moved == ("master", f"127.0.0.1:{bases[1] + 1}")  # free ones are taken once
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
