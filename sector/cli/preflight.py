@@ -44,7 +44,7 @@ def all_checks(
     yield from preflight_local.machine_checks((config or Config()).sphere.user)
     if config is not None:
         yield from preflight_local.certificate(config)
-        yield from preflight_local.disk(config.data_dir)
+        yield from preflight_local.disk_before(config.data_dir)
         yield from preflight_local.ports(config)
         if network:
             yield from preflight_net.node_checks(config, peers)

@@ -3,6 +3,7 @@ but for a temporary file in the data directory. Source: spec/health.md, node pro
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import platform
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
@@ -188,12 +189,27 @@ def workers_as_root(user: str) -> Iterator[Check]:
 
 
 # disk -------------------------------------------------------------------------------------------------
+def disk_before(folder: Path) -> Iterator[Check]:
+    """What `disk` says before the service has made the directory; it is not left behind."""
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    found = list(disk(folder))
+    for place in missing:
+        with contextlib.suppress(OSError):
+            place.rmdir()
+    if missing and found[0].state != FAILED:
+        found[0] = replace(found[0], text=f"{found[0].text}; the service makes it at its start")
+    yield from found
+
+
 def disk(folder: Path, measure: bool = True) -> Iterator[Check]:
-    """Room, features and speed of the data directory. Makes it if its parent is there."""
+    """Room, features and speed of the data directory, which is made if it is not there."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK | os.X_OK):
             raise PermissionError(13, "no right to write there")
+    except (FileExistsError, NotADirectoryError):
+        yield Check("disk", FAILED, f"{folder}: there is a file in its place", "name another [data] dir")
+        return
     except OSError as bad:
         yield Check("disk", FAILED, f"{folder}: {bad.strerror}", f"make it: install -d -o USER {folder}")
         return
