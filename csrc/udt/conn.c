@@ -338,6 +338,13 @@ static void own_control(udt_conn *c, const udt_addr *from, const udt_pkt *p, uin
         udt__own_control(c, from, p, pn, now);
 }
 
+/* Between our own peers a keep-alive asks for a sign of life, which whatever we have just sent is
+ * too. One of an older peer may itself be an answer: it must not go to and fro. */
+static int64_t answer_gap(uint32_t word1)
+{
+    return word1 == UDT_KEEPALIVE_ASKS ? 10000 : word1 == UDT_KEEPALIVE_SAYS ? UDT_NEVER : 1000000;
+}
+
 static void control_input(udt_conn *c, const udt_addr *from, const udt_pkt *p, uint64_t pn,
                           udt_time now)
 {
@@ -345,8 +352,7 @@ static void control_input(udt_conn *c, const udt_addr *from, const udt_pkt *p, u
         return;
     switch (p->type) {
     case UDT_CTRL_KEEPALIVE:
-        /* Between our own peers a keep-alive asks for a sign of life. */
-        if (!c->foreign && now - c->sent_at >= 1000000) {
+        if (!c->foreign && now - c->sent_at >= answer_gap(p->word1)) {
             c->due |= DUE_KEEPALIVE;
             udt__conn_ready(c);
         }
@@ -400,7 +406,10 @@ static void heard(udt_conn *c, udt_time now)
 {
     c->heard_at = c->exp_from = now;
     c->exp_count = 1;
-    c->asks = 0;
+    if (c->asks) {
+        c->answer_us = now - c->asked_at;
+        c->asks = 0;
+    }
     if (c->unmet)
         udt__foreign_met(c);
     if (!list_linked(&c->touched))
@@ -503,6 +512,11 @@ static size_t emit_shutdown(udt_conn *c, uint8_t *buf, udt_time now)
     return udt_pkt_put_ctrl(buf, UDT_CTRL_SHUTDOWN, 0, c->peer_id, NULL, 0);
 }
 
+static uint32_t keepalive_word(const udt_conn *c)
+{
+    return c->foreign ? 0 : c->asks > 0 ? UDT_KEEPALIVE_ASKS : UDT_KEEPALIVE_SAYS;
+}
+
 /* The next pending control packet, 0 when there is none. */
 static size_t emit_control(udt_conn *c, uint8_t *buf, size_t cap, udt_time now)
 {
@@ -536,7 +550,7 @@ static size_t emit_control(udt_conn *c, uint8_t *buf, size_t cap, udt_time now)
             n = udt__conn_emit_nak_repeat(c, buf, cap, now);
             break;
         case DUE_KEEPALIVE:
-            n = udt_pkt_put_ctrl(buf, UDT_CTRL_KEEPALIVE, 0, c->peer_id, NULL, 0);
+            n = udt_pkt_put_ctrl(buf, UDT_CTRL_KEEPALIVE, keepalive_word(c), c->peer_id, NULL, 0);
             break;
         case DUE_ACKFREQ:
             n = udt__own_emit_ackfreq(c, buf);

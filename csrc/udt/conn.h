@@ -114,8 +114,9 @@ typedef struct udt_conn {
         t_linger, t_shutdown, t_space, t_own, t_pmtu;
     udt_time opened_at, heard_at, sent_at, exp_from;
     int exp_count;
-    int asks; /* of a foreign peer, ACKs that ask for its ACK2, since it was heard */
-    udt_time asked_at;
+    int asks;          /* keep-alives, or to a foreign peer ACKs, that ask it, since it was heard */
+    udt_time asked_at; /* the first of them; the last to a foreign peer */
+    int64_t answer_us; /* time that the last answer took, 0 = none was needed */
 
     unsigned due; /* enum conn_due */
     int shutdowns_left;

@@ -29,10 +29,19 @@ static int usable(const udt_conn *c)
     return c->state == CONN_FAILED ? c->error : UDT_E_STATE;
 }
 
+/* From now on the peer owes answers. */
+static void started(udt_conn *c, udt_time now)
+{
+    int64_t idle = (int64_t)c->opts.idle_timeout_ms * 1000;
+    c->exp_from = now; /* spec 5.3 */
+    if (!c->foreign && c->t_exp > now + idle / 2)
+        udt__conn_timer(c, &c->t_exp, now + idle / 2);
+}
+
 static void data_queued(udt_conn *c, bool was_empty, udt_time now)
 {
     if (was_empty)
-        c->exp_from = now; /* spec 5.3 */
+        started(c, now);
     c->drained = false;
     udt__near_wrote(c);
     if (udt__conn_can_send(c))

@@ -196,55 +196,58 @@ static void exp_foreign(udt_conn *c, udt_time now)
     c->t_exp = gone > now && gone < next ? gone : next;
 }
 
-static void say_alive(udt_conn *c, udt_time now)
+/* Between our own ends (spec 11, decisions/0176), T the idle time-out (10 s). Silence says nothing
+ * while nobody was asked: a peer is dead when it has said nothing for T and has left questions
+ * unanswered for T/2 (two time-outs, if those are more). It is asked from T/2 of its silence on,
+ * every T/20. When nothing has moved for T, one end asks and the other answers (in control_input of
+ * conn.c) once in T, so that one packet in T/2 goes between the two. */
+static bool at_rest(const udt_conn *c, int64_t idle, udt_time now)
 {
+    udt_time moved = c->progress_at > c->own.rx_data_at ? c->progress_at : c->own.rx_data_at;
+    return c->own.on && c->drained && now - moved >= idle && c->heard_at - moved >= idle / 2;
+}
+
+static void ask_own(udt_conn *c, udt_time now)
+{
+    if (c->asks == 0)
+        c->asked_at = now;
+    c->asks++;
     c->due |= DUE_KEEPALIVE;
     udt__conn_ready(c);
     c->sent_at = now;
 }
 
-/* Nothing has moved for T: one end asks and the other answers once in T, so that one packet in T/2
- * goes between the two (the answer is in control_input of conn.c). Without an answer it is asked
- * four times in short, then the peer is dead. */
-static void exp_quiet(udt_conn *c, udt_time now, int64_t idle)
+/* Who has sent little may not know the round trip, but how long the last answer took. */
+static int64_t answer_time(const udt_conn *c, int64_t most)
 {
-    int64_t rto = udt__conn_rto(c), gap = 2 * rto > idle / 100 ? 2 * rto : idle / 100;
-    gap = gap < idle / 10 ? gap : idle / 10 + rto;
-    udt_time ask = c->heard_at + idle + (c->id < c->peer_id ? 0 : gap / 2);
-    if (now >= ask + 4 * gap) {
-        udt__conn_fail(c, UDT_E_BROKEN, now);
-        return;
-    }
-    if (now >= ask)
-        say_alive(c, now);
-    c->t_exp = now < ask ? ask : now + gap;
+    int64_t t = c->answer_us < most ? c->answer_us : most, rto = udt__conn_rto(c);
+    return t > rto ? t : rto;
 }
 
-/* Ours (spec 11), as fractions of the idle time-out T (10 s): keep-alive after T/2 without a word
- * from us, probes every T/10 from 6T/10 of the peer's silence, dead at T. */
 static void exp_own(udt_conn *c, udt_time now)
 {
     int64_t idle = (int64_t)c->opts.idle_timeout_ms * 1000;
-    int64_t tenth = idle / 10 > 1000 ? idle / 10 : 1000;
-    udt_time moved = c->progress_at > c->own.rx_data_at ? c->progress_at : c->own.rx_data_at;
-    if (c->own.on && c->drained && now - moved >= idle && c->heard_at - moved >= idle / 2) {
-        exp_quiet(c, now, idle);
+    int64_t half = idle / 2 > 500 ? idle / 2 : 500, trip = answer_time(c, half / 2);
+    int64_t patience = half > 2 * trip ? half : 2 * trip;
+    udt_time ask = c->heard_at + half;
+    if (c->asks == 0 && at_rest(c, idle, now))
+        ask = c->heard_at + idle + (c->id < c->peer_id ? 0 : trip + idle / 20);
+    else if (c->asks == 0 && c->sent_at + half < ask)
+        ask = c->sent_at + half; /* the peer wants to hear from us, too */
+    if (now < ask) {
+        c->t_exp = ask;
         return;
     }
-    if (now - c->heard_at >= idle) {
+    udt_time dead = c->heard_at + idle;
+    if (c->asks > 0 && c->asked_at + patience > dead)
+        dead = c->asked_at + patience;
+    if (c->asks > 0 && now >= dead) {
         udt__conn_fail(c, UDT_E_BROKEN, now);
         return;
     }
-    bool probe = now - c->heard_at >= 6 * tenth && now - c->sent_at >= tenth;
-    if (probe || now - c->sent_at >= 5 * tenth) {
-        say_alive(c, now);
-    }
-    udt_time next = c->sent_at + 5 * tenth, silent = c->heard_at + 6 * tenth;
-    if (next > silent)
-        next = silent > now ? silent : now + tenth;
-    if (next > c->heard_at + idle)
-        next = c->heard_at + idle;
-    c->t_exp = next > now ? next : now + tenth;
+    ask_own(c, now);
+    udt_time next = now + (half / 10 > trip ? half / 10 : trip);
+    c->t_exp = c->asks > 1 && dead < next ? dead : next;
 }
 
 static void open_timers(udt_conn *c, udt_time now)

@@ -29,8 +29,8 @@ typedef struct udt_opts {
     const char *cc;         /* congestion control by name; NULL: bbr between own peers, else udt */
     int64_t max_bw_Bps;     /* bytes per second, 0 = unlimited */
     int32_t connect_timeout_ms; /* default 3000 client, 30000 rendezvous */
-    int32_t idle_timeout_ms;    /* default 10000: dead after this silence in spite of keep-alives
-                                   and probes (spec 11; a foreign peer is asked for ACK2) */
+    int32_t idle_timeout_ms;    /* default 10000: dead after this silence, half of it with questions
+                                   (spec 11, decisions/0176; a foreign peer is asked for ACK2) */
     uint32_t linger_ms; /* how long close() tries to deliver what is queued, default 180 s */
     bool own_peer;    /* the peer is known (from a ticket) to be ours: section 11 liveness, no probe
                          pair, bursts up to 64 packets, early ACK */

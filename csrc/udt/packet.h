@@ -27,6 +27,10 @@ enum udt_ctrl {
     UDT_CTRL_USER = 0x7fff
 };
 
+/* Word 1 of a keep-alive between our own peers; libudt and older ones of ours send 0. */
+#define UDT_KEEPALIVE_ASKS 1u
+#define UDT_KEEPALIVE_SAYS 2u /* wants no answer */
+
 /* Word 1 of a data packet. */
 #define UDT_MSG_FIRST 0x80000000u
 #define UDT_MSG_LAST 0x40000000u
