@@ -169,7 +169,8 @@ typedef struct udt_port_stats {
      * sealed; addresses of peers that changed, or claimed to. */
     int64_t bad_tag, replayed, unsealed, moves, moves_refused;
     int64_t mtu_falls,
-        mtu_raises; /* packet sizes that a path forbade, or allowed (decisions/0097) */
+        mtu_raises;        /* packet sizes that a path forbade, or allowed (decisions/0097) */
+    int64_t accept_pauses; /* times that TLS connections waited: no descriptor or memory was free */
 } udt_port_stats;
 int udt_port_stats_get(udt_ctx *ctx, int32_t port, udt_port_stats *out);
 /* Datagrams refused so far, by source (at most 64 are kept, quiet ones go after 2 minutes); the

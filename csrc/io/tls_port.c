@@ -10,6 +10,18 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+static void watch_listener(struct io_tls *t, bool on)
+{
+    struct epoll_event ev = {.events = on ? EPOLLIN : 0, .data.ptr = NULL};
+    (void)epoll_ctl(t->epfd, EPOLL_CTL_MOD, t->listener, &ev);
+}
+
+static void accept_again(io_port *p, void *arg)
+{
+    (void)arg;
+    watch_listener(p->tls, true);
+}
+
 struct io_tls *io_tls_get(io_port *p)
 {
     if (p->tls)
@@ -18,6 +30,7 @@ struct io_tls *io_tls_get(io_port *p)
     if (!t)
         return NULL;
     t->listener = -1;
+    t->pause = (io_timer){.fn = accept_again, .slot = -1};
     t->epfd = epoll_create1(EPOLL_CLOEXEC);
     t->ctx = tls_conn_ctx(p);
     if (t->epfd < 0 || !t->ctx) {
@@ -106,13 +119,26 @@ int udt_port_listen_tls(udt_ctx *ctx, int32_t port, uint16_t tcp_port)
     return err;
 }
 
+/* Who waits stays readable: without a pause the loop would do nothing but try. */
+static void pause_accepting(io_port *p)
+{
+    struct io_tls *t = p->tls;
+    watch_listener(t, false);
+    io_timer_arm(p, &t->pause, p->now + TLS_PAUSE_US);
+    p->st.accept_pauses++;
+    p->snap_at = p->snapped + IO_SNAP_US;
+}
+
 static void accept_some(io_port *p)
 {
     struct io_tls *t = p->tls;
     for (int i = 0; i < 32; i++) {
         int fd = accept4(t->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd < 0)
+        if (fd < 0) {
+            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+                pause_accepting(p);
             return;
+        }
         tls_conn *c =
             t->half_open < TLS_HALF_OPEN && !p->ended ? tls_conn_new(p, fd, true, NULL) : NULL;
         if (!c) {
@@ -192,6 +218,7 @@ void io_tls_closing(io_port *p)
     if (t->listener >= 0)
         close(t->listener);
     t->listener = -1;
+    io_timer_stop(p, &t->pause);
     for (tls_conn *c = t->conns; c; c = c->next)
         if (c->state < TLS_UP)
             tls_conn_end(c, UDT_E_CLOSED);

@@ -17,6 +17,7 @@ enum {
     TLS_LINGER_US = 1000000,     /* least time for what was sent to leave */
     TLS_TURN_US = 10000,         /* longest time between two looks while UDP keeps us busy */
     TLS_REKEY_BYTES = 1 << 30,   /* counted in units of 64 bytes: 64 GiB under one key */
+    TLS_PAUSE_US = 100000,       /* between two tries to accept while nothing is free */
     TLS_USED = 1024,             /* tickets that are remembered as used over UDP */
 };
 
@@ -68,6 +69,7 @@ struct stripe {
 
 struct io_tls {
     int epfd, listener;
+    io_timer pause; /* armed: connections wait in the listener */
     SSL_CTX *ctx;
     tls_conn *conns;
     unsigned nconns, half_open;

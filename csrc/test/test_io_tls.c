@@ -1,6 +1,9 @@
 /* File transfers over striped TLS connections, and the change from UDP to them. */
 #include "test_xfer.h"
 
+#include <errno.h>
+#include <sys/resource.h>
+
 struct tls_case {
     bool pull, encrypt;
     int64_t size;
@@ -241,13 +244,18 @@ TEST(tls_tells_a_used_ticket_from_one_that_is_over)
     tio_free(other);
 }
 
-static int knock(const udt_addr *at)
+static void knock_with(int fd, const udt_addr *at)
 {
     struct sockaddr_in in = {.sin_family = AF_INET,
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
                              .sin_port = htons(at->port)};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     CHECK(fd >= 0 && connect(fd, (struct sockaddr *)&in, sizeof in) == 0);
+}
+
+static int knock(const udt_addr *at)
+{
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    knock_with(fd, at);
     return fd;
 }
 
@@ -268,6 +276,52 @@ TEST(tls_strangers_at_the_listener_are_bounded)
     for (int i = 0; i < 300; i++)
         close(fd[i]);
     tio_free(a);
+    tio_free(b);
+}
+
+static int64_t cpu_us(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &ts);
+    return (int64_t)ts.tv_sec * 1000000 + ts.tv_nsec / 1000;
+}
+
+/* Who knocks while no descriptor is free waits in the listener, at no cost, and is let in later. */
+TEST(tls_no_descriptor_is_free)
+{
+    tio *b = tio_open_tls(4);
+    struct rlimit old, low;
+    int fd[3], next;
+    char c;
+    for (int i = 0; i < 3; i++)
+        fd[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    next = dup(0);
+    close(next);
+    CHECK_INT(getrlimit(RLIMIT_NOFILE, &old), 0);
+    low = old;
+    low.rlim_cur = (rlim_t)next; /* the least that is free */
+    CHECK_INT(setrlimit(RLIMIT_NOFILE, &low), 0);
+    for (int i = 0; i < 3; i++)
+        knock_with(fd[i], &b->at);
+    int64_t used = cpu_us();
+    usleep(1000000);
+    used = cpu_us() - used;
+    udt_port_stats st;
+    CHECK_INT(udt_port_stats_get(b->ctx, b->port, &st), 0);
+    CHECK_INT(setrlimit(RLIMIT_NOFILE, &old), 0);
+    printf("%" PRId64 " pauses, %" PRId64 " us of a second\n", st.accept_pauses, used);
+    CHECK(st.accept_pauses >= 3 && st.accept_pauses <= 11);
+    CHECK(used < 300000);
+    struct timeval patience = {.tv_sec = 5};
+    for (int i = 0; i < 3; i++) { /* taken, and shown out for what it says */
+        setsockopt(fd[i], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+        CHECK_INT(send(fd[i], "no TLS at all", 13, MSG_NOSIGNAL), 13);
+        ssize_t n;
+        while ((n = recv(fd[i], &c, 1, 0)) == 1)
+            ;
+        CHECK(n == 0 || errno == ECONNRESET);
+        close(fd[i]);
+    }
     tio_free(b);
 }
 

@@ -61,6 +61,7 @@ typedef struct udt_port_stats {
     int64_t sockets, half_open, tombstones, dropped_bad, dropped_unknown, dropped_cookie, rejected;
     int64_t buf_bytes, rcvbuf_bytes, sndbuf_bytes;
     int64_t bad_tag, replayed, unsealed, moves, moves_refused, mtu_falls, mtu_raises;
+    int64_t accept_pauses;
     ...;
 } udt_port_stats;
 int udt_port_stats_get(udt_ctx *ctx, int32_t port, udt_port_stats *out);
