@@ -247,33 +247,45 @@ TEST_ALONE(io_idle_ports_sleep)
     tio_free(c);
 }
 
+static void run_both(tio *a, tio *b, int64_t limit)
+{
+    CHECK(tio_now_us() < limit);
+    CHECK_INT(udt_port_run(a->ctx, a->port, 1000), 0);
+    CHECK_INT(udt_port_run(b->ctx, b->port, 1000), 0);
+    tio_pull(a, 0);
+    tio_pull(b, 0);
+}
+
+static void manual_pair(tio *a, tio *b, const udt_sock_opts *o, int32_t *sa, int32_t *sb)
+{
+    udt_event ev;
+    int64_t limit = tio_now_us() + 5000000;
+    bool connected = false;
+    int32_t l = udt_listen(b->ctx, b->port, o, 0);
+    *sa = udt_connect(a->ctx, a->port, &b->at, o);
+    *sb = 0;
+    CHECK(l > 0 && *sa > 0);
+    while (!connected || !*sb) {
+        run_both(a, b, limit);
+        connected |= tio_take(a, UDT_IO_CONNECTED, *sa, &ev);
+        *sb = tio_take(b, UDT_IO_ACCEPTED, 0, &ev) ? ev.sock : *sb;
+    }
+}
+
 TEST(io_manual_port)
 {
     tio *a = tio_open(4, UDT_PORT_MANUAL), *b = tio_open(4, UDT_PORT_MANUAL);
     udt_sock_opts o = {.type = 1, .own_peer = true};
     uint8_t buf[3000], in[3000];
     udt_event ev;
-    int32_t l = udt_listen(b->ctx, b->port, &o, 0), sb = 0;
-    int32_t sa = udt_connect(a->ctx, a->port, &b->at, &o);
-    CHECK(l > 0 && sa > 0);
+    int32_t sa, sb;
+    manual_pair(a, b, &o, &sa, &sb);
     int64_t limit = tio_now_us() + 5000000;
-    bool connected = false;
-    while (!connected || !sb) {
-        CHECK(tio_now_us() < limit);
-        CHECK_INT(udt_port_run(a->ctx, a->port, 1000), 0);
-        CHECK_INT(udt_port_run(b->ctx, b->port, 1000), 0);
-        tio_pull(a, 0);
-        tio_pull(b, 0);
-        connected |= tio_take(a, UDT_IO_CONNECTED, sa, &ev);
-        sb = tio_take(b, UDT_IO_ACCEPTED, 0, &ev) ? ev.sock : sb;
-    }
     tio_fill(buf, sizeof buf, 1, 0);
     CHECK_INT(udt_send(a->ctx, sa, buf, sizeof buf), sizeof buf);
     size_t got = 0;
     while (got < sizeof buf) {
-        CHECK(tio_now_us() < limit);
-        CHECK_INT(udt_port_run(a->ctx, a->port, 1000), 0);
-        CHECK_INT(udt_port_run(b->ctx, b->port, 1000), 0);
+        run_both(a, b, limit);
         ssize_t n = udt_recv(b->ctx, sb, in + got, sizeof in - got);
         CHECK(n > 0 || n == UDT_E_AGAIN);
         got += n > 0 ? (size_t)n : 0;
@@ -372,6 +384,30 @@ TEST(io_closed_comes_with_the_last_shutdown)
         tio_wait(b, UDT_IO_CLOSED, sb, 1000);
     }
     CHECK(at_once > 30);
+    tio_free(a);
+    tio_free(b);
+}
+
+/* The length of a message that does not fit is told as on a port with a thread. */
+TEST(io_manual_port_messages_short_buffer)
+{
+    tio *a = tio_open(4, UDT_PORT_MANUAL), *b = tio_open(4, UDT_PORT_MANUAL);
+    udt_sock_opts o = {.type = 2};
+    uint8_t buf[5000], in[100];
+    int32_t sa, sb;
+    manual_pair(a, b, &o, &sa, &sb);
+    int64_t limit = tio_now_us() + 5000000;
+    for (size_t cap = 0; cap <= sizeof in; cap += sizeof in / 2) {
+        ssize_t n;
+        tio_fill(buf, sizeof buf, cap, 0);
+        CHECK_INT(udt_sendmsg(a->ctx, sa, buf, sizeof buf, -1, true), 0);
+        do
+            run_both(a, b, limit);
+        while ((n = udt_recvmsg(b->ctx, sb, cap ? in : NULL, cap)) == UDT_E_AGAIN);
+        CHECK_INT(n, sizeof buf);
+        tio_check(in, cap, cap, 0);
+    }
+    CHECK_INT(udt_recvmsg(b->ctx, sb, in, sizeof in), UDT_E_AGAIN);
     tio_free(a);
     tio_free(b);
 }

@@ -147,8 +147,8 @@ int udt_mux_close(udt_mux *m, int32_t sock, uint32_t linger_ms, udt_time now);
 ssize_t udt_mux_send(udt_mux *m, int32_t sock, const uint8_t *buf, size_t len, udt_time now);
 /* Stream: bytes read (> 0), AGAIN, PEERCLOSED when all was read, or an error. */
 ssize_t udt_mux_recv(udt_mux *m, int32_t sock, uint8_t *buf, size_t cap, udt_time now);
-/* Message mode. ttl_ms < 0 = none. A whole message per call; the excess of a small buffer is
- * lost.*/
+/* Message mode. ttl_ms < 0 = none. A whole message per call and its full length; the excess of a
+ * small buffer is lost. */
 int udt_mux_sendmsg(udt_mux *m, int32_t sock, const uint8_t *buf, size_t len, int32_t ttl_ms,
                     bool in_order, udt_time now);
 ssize_t udt_mux_recvmsg(udt_mux *m, int32_t sock, uint8_t *buf, size_t cap, udt_time now);

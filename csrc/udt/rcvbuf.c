@@ -395,7 +395,7 @@ size_t udt_rcvbuf_read(udt_rcvbuf *b, uint8_t *dst, size_t cap)
 int64_t udt_rcvbuf_read_msg(udt_rcvbuf *b, uint8_t *dst, size_t cap)
 {
     int64_t first = b->ready_first;
-    size_t done = 0;
+    size_t done = 0, len = 0;
     if (first < 0)
         return -1;
     const rcv_slot *head = slot_at(b, first);
@@ -405,16 +405,16 @@ int64_t udt_rcvbuf_read_msg(udt_rcvbuf *b, uint8_t *dst, size_t cap)
         b->ready_last = -1;
     for (int64_t i = first; i <= last; i++) {
         const rcv_slot *s = slot_at(b, i);
-        size_t n = s->len;
-        if (n > cap - done)
-            n = cap - done;
-        memcpy(dst + done, s->data, n);
+        size_t n = s->len < cap - done ? s->len : cap - done;
+        if (n > 0)
+            memcpy(dst + done, s->data, n);
         done += n;
+        len += s->len;
     }
     consume(b, first, last);
     udt_rcvbuf_advance(b, b->frontier);
     rest(b);
-    return (int64_t)done;
+    return (int64_t)len;
 }
 
 /* ---- room ---- */

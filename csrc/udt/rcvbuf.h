@@ -76,7 +76,7 @@ void udt_rcvbuf_advance(udt_rcvbuf *b, int64_t frontier);
 bool udt_rcvbuf_readable(const udt_rcvbuf *b);
 /* Stream: bytes read, 0 when there is nothing. */
 size_t udt_rcvbuf_read(udt_rcvbuf *b, uint8_t *dst, size_t cap);
-/* One message; its excess over cap is lost. Bytes copied, -1 when there is none. */
+/* One message; its excess over cap is lost. Its length, -1 when there is none. */
 int64_t udt_rcvbuf_read_msg(udt_rcvbuf *b, uint8_t *dst, size_t cap);
 /* Full packets, and payload bytes, that may still come after the frontier (0 or more), as far as
  * window, budget and a fair share of it allow. */
