@@ -28,7 +28,7 @@ typedef struct sgmp_dest {
 enum sgmp_flag {
     SGMP_CONTROL = 1,       /* priority class, <= 256 bytes */
     SGMP_REPEATABLE = 2,    /* idempotent: re-sent to a restarted peer */
-    SGMP_ONEWAY = 4,        /* RPC without an answer */
+    SGMP_ONEWAY = 4,        /* RPC without an answer: ends with an OUTCOME */
     SGMP_IDEMPOTENT = 8,    /* RPC that may be repeated */
     SGMP_WANT_PROGRESS = 16 /* callee reports liveness */
 };

@@ -165,14 +165,18 @@ static int32_t rpc_status(int err)
     }
 }
 
+/* A call without an answer ends with an outcome, as a message does. */
+static bool wants_answer(const gmp_cmd *c)
+{
+    return c->what == G_CALL && !(c->o.flags & SGMP_ONEWAY);
+}
+
 /* The caller has its id already, so the engine's refusal becomes the event of that id. */
 static void refuse(io_port *p, const gmp_cmd *c, int err)
 {
     if (c->what != G_SEND && c->what != G_CALL && c->what != G_GROUP)
         return;
-    bool call = c->what == G_CALL;
-    if (call && (c->o.flags & SGMP_ONEWAY))
-        return;
+    bool call = wants_answer(c);
     udt_event ev = {.err = err};
     ev.kind = call ? SGMP_EV_RESPONSE : c->what == G_GROUP ? SGMP_EV_GROUP_DONE : SGMP_EV_OUTCOME;
     ev.g.kind = ev.kind;
@@ -238,7 +242,7 @@ static void retry(io_port *p, void *arg)
         at = at->next;
         udt_time left = (c->until - p->now) / US_PER_MS;
         if (c->what != G_REPLY && left <= 0) {
-            refuse(p, c, c->what == G_CALL ? UDT_E_TIMEOUT : UDT_E_NOTSENT);
+            refuse(p, c, wants_answer(c) ? UDT_E_TIMEOUT : UDT_E_NOTSENT);
             done(p, c);
             continue;
         }

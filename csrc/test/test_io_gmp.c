@@ -212,6 +212,35 @@ TEST(io_gmp_to_a_dead_peer)
     tio_free(b);
 }
 
+/* A call without an answer has an outcome whatever becomes of it: refused in the caller's thread or
+ * by the loop, given up, delivered. */
+TEST(io_gmp_oneway_calls_have_an_outcome)
+{
+    enum { N = 50 };
+    tio *a, *b;
+    gmp_pair(&a, &b, 0);
+    sgmp_dest to = dest(b), unknown = {.addr = b->at, .key_id = 99};
+    sgmp_opts o = {.flags = SGMP_ONEWAY, .deadline_ms = 500};
+    int64_t id = sgmp_call(a->ctx, a->port, &to, 1, (const uint8_t *)"x", 1, &o);
+    CHECK(id > 0);
+    udt_event ev = tio_wait(a, SGMP_EV_OUTCOME, 0, 5000);
+    CHECK(ev.g.id == (uint64_t)id && ev.g.status == 0);
+    for (int i = 0; i < N; i++) { /* some meet a loop that is awake */
+        id = sgmp_call(a->ctx, a->port, &unknown, 1, (const uint8_t *)"x", 1, &o);
+        CHECK(id > 0);
+        ev = tio_wait(a, SGMP_EV_OUTCOME, 0, 5000);
+        CHECK(ev.g.id == (uint64_t)id);
+        CHECK_INT(ev.g.status, UDT_E_NOKEY);
+    }
+    CHECK_INT(udt_port_close(b->ctx, b->port), 0);
+    id = sgmp_call(a->ctx, a->port, &to, 1, (const uint8_t *)"x", 1, &o);
+    ev = tio_wait(a, SGMP_EV_OUTCOME, 0, 5000);
+    CHECK(ev.g.id == (uint64_t)id && ev.g.status < 0);
+    CHECK(!tio_take(a, SGMP_EV_RESPONSE, 0, &ev));
+    tio_free(a);
+    tio_free(b);
+}
+
 TEST(io_gmp_bad_arguments)
 {
     tio *a = tio_open(4, 0);
