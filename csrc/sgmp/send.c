@@ -256,8 +256,12 @@ struct msg *sg_pick(sgmp_node *n, struct assoc *a, udt_time now, udt_time *when)
     *when = UDT_NEVER;
     if (!a->instance || x->need_token || a->unproved)
         return NULL;
-    if (!sg_empty(&x->ctl_q) && x->ctl_flight < SG_RCV_CONTROL && a->next_seq - x->low < SG_WINDOW)
-        return sg_of(x->ctl_q.next, struct msg, q);
+    if (!sg_empty(&x->ctl_q) && x->ctl_flight < SG_RCV_CONTROL) {
+        struct msg *c = sg_of(x->ctl_q.next, struct msg, q);
+        if (c->seq ||
+            a->next_seq - x->low < SG_WINDOW) /* again: it may be what closes the window */
+            return c;
+    }
     if (x->forced && !sg_empty(&x->resend_q))
         return sg_of(x->resend_q.next, struct msg, q);
     if (sg_empty(&x->resend_q) && sg_empty(&x->new_q))

@@ -5,16 +5,22 @@
 #include "sgmp/engine.h"
 #include "udt_err.h"
 
+/* A pair that has spoken, and nothing of it is left to read. */
+static void open_known(struct pair *p, const sim_link *l)
+{
+    open_pair(p, true, l);
+    post(&p->a, &p->to_b, 1, 0, 0, 0);
+    grun(p->net, sim_net_now(p->net) + SEC_(2));
+    read_all(&p->a, NULL, NULL);
+    read_all(&p->b, NULL, NULL);
+}
+
 /* What waited for a second address of a known instance moves to it, and it is told. */
 TEST(gmp_messages_merged_by_an_introduction_leave_at_once)
 {
     struct pair p;
     sim_link l = {.delay_us = 1000};
-    open_pair(&p, true, &l);
-    post(&p.a, &p.to_b, 1, 0, 0, 0);
-    grun(p.net, sim_net_now(p.net) + SEC_(2));
-    read_all(&p.a, NULL, NULL);
-    read_all(&p.b, NULL, NULL);
+    open_known(&p, &l);
     uint64_t inst = sgmp_node_instance(p.b.n);
     /* the same instance under another address, say of another interface */
     sgmp_dest other = p.to_b;
@@ -39,11 +45,7 @@ TEST(gmp_who_waits_for_room_is_told_after_a_restart_too)
 {
     struct pair p;
     sim_link l = {.delay_us = 50000}, dead = {.delay_us = 1000, .loss_ppm = 1000000};
-    open_pair(&p, true, &l);
-    post(&p.a, &p.to_b, 1, 0, 0, 0);
-    grun(p.net, sim_net_now(p.net) + SEC_(2));
-    read_all(&p.a, NULL, NULL);
-    read_all(&p.b, NULL, NULL);
+    open_known(&p, &l);
     sim_net_link(p.net, 0, 1, &dead);
     uint64_t id = 2;
     for (;; id++) {
@@ -109,15 +111,10 @@ TEST(gmp_a_peer_is_found_where_its_answer_comes_from)
 {
     struct pair p;
     sim_link l = {.delay_us = 1000};
-    open_pair(&p, true, &l);
+    open_known(&p, &l);
     record(&p, 1000);
-    post(&p.a, &p.to_b, 1, 0, 0, 0);
-    grun(p.net, sim_net_now(p.net) + SEC_(2));
-    read_all(&p.a, NULL, NULL);
-    read_all(&p.b, NULL, NULL);
     /* B says something; an attacker on the way is faster than the original, under his own address
      */
-    p.nrec = 0;
     sim_link dead = {.delay_us = 1000, .loss_ppm = 1000000};
     sim_net_link(p.net, 1, 0, &dead);
     post(&p.b, &p.to_a, 50, 0, 300, 0);
@@ -149,11 +146,7 @@ TEST(gmp_who_waits_for_the_total_is_told_however_quiet_its_peer)
 {
     struct pair p;
     sim_link l = {.delay_us = 1000};
-    open_pair(&p, true, &l);
-    post(&p.a, &p.to_b, 1, 0, 0, 0);
-    grun(p.net, sim_net_now(p.net) + SEC_(2));
-    read_all(&p.a, NULL, NULL);
-    read_all(&p.b, NULL, NULL);
+    open_known(&p, &l);
     /* other peers, dead, whose queues fill the total */
     static uint8_t body[1000];
     uint64_t id = 10;
@@ -212,5 +205,45 @@ TEST(gmp_who_waits_for_events_to_be_read_is_told)
         read_all(&p.b, NULL, NULL);
     }
     CHECK(w > 0);
+    close_pair(&p);
+}
+
+/* B without the CONTROL messages that A sends. */
+static void deaf_input(void *ep, const udt_addr *from, const uint8_t *pkt, size_t len, udt_time now)
+{
+    if ((pkt[1] & 15) != PKT_T_DATA || !(pkt[3] & PKT_F_CONTROL))
+        gnode_input(ep, from, pkt, len, now);
+}
+static const sim_ep_ops deaf_ops = {deaf_input, NULL, gnode_output, gnode_deadline, gnode_tick};
+
+/* The oldest message that is not settled closes the window; being of the CONTROL class, it once had
+ * to wait for that window itself. */
+TEST(gmp_a_control_message_that_closes_the_window_is_sent_again)
+{
+    struct pair p;
+    struct assoc *a;
+    sim_link l = {.delay_us = 10000};
+    open_known(&p, &l);
+    CHECK_INT(sg_assoc_for(p.a.n, &p.to_b, &a, sim_net_now(p.net)), 0);
+    sim_net_set(p.net, p.b.id, &deaf_ops, &p.b);
+    post(&p.a, &p.to_b, 2, SGMP_CONTROL, 0, 0);
+    uint64_t id = 3;
+    while (a->next_seq - a->x->low < SG_WINDOW) {
+        CHECK(sim_net_now(p.net) < SEC_(10));
+        a->x->cwnd_m = 1024000; /* a path on which losses are not congestion */
+        while (a->x->q_msgs < 1000)
+            post(&p.a, &p.to_b, id++, 0, 0, 0);
+        grun(p.net, sim_net_now(p.net) + MS_(1));
+        read_all(&p.a, NULL, NULL);
+        read_all(&p.b, NULL, NULL);
+    }
+    grun(p.net, sim_net_now(p.net) + MS_(50)); /* its loss is seen with the window closed */
+    sim_net_set(p.net, p.b.id, &gnode_ops, &p.b);
+    udt_time whole = sim_net_now(p.net);
+    struct sgmp_ev ev;
+    do
+        CHECK(gwait(&p.a, SGMP_EV_OUTCOME, &ev, whole + SEC_(1)));
+    while (ev.id != 2);
+    CHECK_INT(ev.status, 0);
     close_pair(&p);
 }
