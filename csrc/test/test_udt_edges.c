@@ -5,29 +5,37 @@
 #include "udt/conn.h"
 #include "udt_err.h"
 
-/* The first sealed packet may complete a rendezvous whose answers were lost: it is opened, not
- * taken for plain bytes. */
-TEST(udt_sealed_data_that_completes_a_rendezvous_is_opened)
+/* Both ends call; of the datagrams that end 1 sends those of `lost` do not come. */
+static pair sealed_rendezvous(world *w, uint64_t lost)
 {
-    sim_link l = {.delay_us = 5000}, back = {.delay_us = 5000, .loss_mask = 0x6};
-    world w;
+    sim_link l = {.delay_us = 5000}, back = {.delay_us = 5000, .loss_mask = lost};
     udt_opts o;
-    world_init(&w, 7, &l, &back);
+    pair p;
+    world_init(w, 7, &l, &back);
     udt_opts_init(&o);
     o.has_key = o.require_key = o.offer = true;
     memset(o.key, 9, sizeof o.key);
     o.tag = 0x1234;
-    int32_t s1 = udt_mux_rendezvous(w.m[1], &w.addr[0], &o, 0);
-    int32_t s0 = udt_mux_rendezvous(w.m[0], &w.addr[1], &o, 0);
-    sim_net_kick(w.net, 0);
+    for (int e = 1; e >= 0; e--)
+        p.s[e] = udt_mux_rendezvous(w->m[e], &w->addr[!e], &o, 0);
+    sim_net_kick(w->net, 0);
+    sim_net_kick(w->net, 1);
+    return p;
+}
+
+/* The first sealed packet may complete a rendezvous whose answers were lost: it is opened, not
+ * taken for plain bytes. */
+TEST(udt_sealed_data_that_completes_a_rendezvous_is_opened)
+{
+    world w;
+    pair p = sealed_rendezvous(&w, 0x6);
+    world_wait(&w, 1, UDT_EV_CONNECTED, p.s[1], 3000000);
+    CHECK_INT(udt_mux_send(w.m[1], p.s[1], (const uint8_t *)"hello", 5, sim_net_now(w.net)), 5);
     sim_net_kick(w.net, 1);
-    world_wait(&w, 1, UDT_EV_CONNECTED, s1, 3000000);
-    CHECK_INT(udt_mux_send(w.m[1], s1, (const uint8_t *)"hello", 5, sim_net_now(w.net)), 5);
-    sim_net_kick(w.net, 1);
-    world_wait(&w, 0, UDT_EV_CONNECTED, s0, 3000000);
+    world_wait(&w, 0, UDT_EV_CONNECTED, p.s[0], 3000000);
     world_run(&w, sim_net_now(w.net) + 2000000);
     uint8_t buf[200];
-    ssize_t n = udt_mux_recv(w.m[0], s0, buf, sizeof buf, sim_net_now(w.net));
+    ssize_t n = udt_mux_recv(w.m[0], p.s[0], buf, sizeof buf, sim_net_now(w.net));
     CHECK_INT(n, 5);
     CHECK_MEM(buf, "hello", 5);
     world_fini(&w);
@@ -36,28 +44,17 @@ TEST(udt_sealed_data_that_completes_a_rendezvous_is_opened)
 /* Whoever knows address and id completes no sealed rendezvous with plain bytes. */
 TEST(udt_forged_data_does_not_get_through_a_sealed_rendezvous)
 {
-    sim_link l = {.delay_us = 5000}, back = {.delay_us = 5000, .loss_mask = ~1ull};
     world w;
-    udt_opts o;
-    world_init(&w, 7, &l, &back);
-    udt_opts_init(&o);
-    o.has_key = o.require_key = o.offer = true;
-    memset(o.key, 9, sizeof o.key);
-    o.tag = 0x1234;
-    int32_t s1 = udt_mux_rendezvous(w.m[1], &w.addr[0], &o, 0);
-    int32_t s0 = udt_mux_rendezvous(w.m[0], &w.addr[1], &o, 0);
-    (void)s1;
-    sim_net_kick(w.net, 0);
-    sim_net_kick(w.net, 1);
+    pair p = sealed_rendezvous(&w, ~1ull);
     world_run(&w, 8000);
-    udt_conn *c = udt__mux_find(w.m[0], s0);
+    udt_conn *c = udt__mux_find(w.m[0], p.s[0]);
     CHECK(c->state == CONN_RENDEZVOUS && c->hs_stored);
     uint8_t pkt[64];
-    udt_pkt_put_data(pkt, c->peer_isn, 0xc0000001, 0, s0);
+    udt_pkt_put_data(pkt, c->peer_isn, 0xc0000001, 0, p.s[0]);
     memcpy(pkt + 16, "forged", 6);
     udt_mux_input(w.m[0], &w.addr[1], pkt, 22, sim_net_now(w.net));
     uint8_t buf[200];
-    ssize_t n = udt_mux_recv(w.m[0], s0, buf, sizeof buf, sim_net_now(w.net));
+    ssize_t n = udt_mux_recv(w.m[0], p.s[0], buf, sizeof buf, sim_net_now(w.net));
     CHECK(n <= 0);
     world_fini(&w);
 }
