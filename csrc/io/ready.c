@@ -17,12 +17,14 @@ int io_ready_init(udt_ctx *ctx, uint32_t max_events)
     r->cap = 64;
     r->ring = malloc(r->cap * sizeof *r->ring);
     r->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (!r->ring || r->fd < 0) {
-        free(r->ring);
-        r->ring = NULL;
-        return r->fd < 0 ? UDT_E_SYS : UDT_E_NOMEM;
-    }
-    return 0;
+    if (r->ring && r->fd >= 0)
+        return 0;
+    int err = r->fd < 0 ? UDT_E_SYS : UDT_E_NOMEM;
+    if (r->fd >= 0)
+        close(r->fd);
+    free(r->ring);
+    r->ring = NULL;
+    return err;
 }
 
 static void drop_finals(io_ready *r, const io_final *end)

@@ -1,0 +1,78 @@
+/* The linker puts these around what the core and the tests call (--wrap in the Makefile). */
+#include "test_alloc.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+
+void *__real_malloc(size_t n);
+void *__real_calloc(size_t n, size_t each);
+void *__real_realloc(void *p, size_t n);
+void *__real_aligned_alloc(size_t align, size_t n);
+void __real_free(void *p);
+void *__wrap_malloc(size_t n);
+void *__wrap_calloc(size_t n, size_t each);
+void *__wrap_realloc(void *p, size_t n);
+void *__wrap_aligned_alloc(size_t align, size_t n);
+void __wrap_free(void *p);
+
+static atomic_int_least64_t held;
+static _Thread_local int64_t left; /* allocations until one fails, < 0 = it has */
+
+void alloc_fail(int64_t n)
+{
+    left = n;
+}
+
+bool alloc_failed(void)
+{
+    return left < 0;
+}
+
+int64_t alloc_held(void)
+{
+    return atomic_load(&held);
+}
+
+static bool fails(void)
+{
+    if (left <= 0 || --left > 0)
+        return false;
+    left = -1;
+    return true;
+}
+
+static void *counted(void *p)
+{
+    if (p)
+        atomic_fetch_add(&held, 1);
+    return p;
+}
+
+void *__wrap_malloc(size_t n)
+{
+    return fails() ? NULL : counted(__real_malloc(n));
+}
+
+void *__wrap_calloc(size_t n, size_t each)
+{
+    return fails() ? NULL : counted(__real_calloc(n, each));
+}
+
+void *__wrap_realloc(void *p, size_t n)
+{
+    if (fails())
+        return NULL;
+    return p ? __real_realloc(p, n) : counted(__real_realloc(NULL, n));
+}
+
+void *__wrap_aligned_alloc(size_t align, size_t n)
+{
+    return fails() ? NULL : counted(__real_aligned_alloc(align, n));
+}
+
+void __wrap_free(void *p)
+{
+    if (p)
+        atomic_fetch_sub(&held, 1);
+    __real_free(p);
+}

@@ -1,0 +1,226 @@
+/* Whatever allocation or descriptor fails while something is opened: an error comes back, and what
+ * had been taken until then is given back. */
+#include "test_alloc.h"
+#include "test_xfer.h"
+
+#include <dirent.h>
+#include <sys/resource.h>
+
+static int file; /* to be sent */
+
+typedef struct made {
+    udt_ctx *ctx;
+    int32_t port;
+    udt_addr at;
+} made;
+
+/* 0 or more, or an error. */
+typedef int64_t (*opener)(made *m);
+
+/* The last step is the one that shall fail. */
+struct life {
+    const char *name;
+    opener step[4];
+};
+
+static int count_fds(void)
+{
+    DIR *d = opendir("/proc/self/fd");
+    int n = 0;
+    CHECK(d);
+    while (readdir(d))
+        n++;
+    closedir(d);
+    return n;
+}
+
+static int64_t make_ctx(made *m)
+{
+    return udt_ctx_new(NULL, &m->ctx);
+}
+
+static int64_t make_port(made *m)
+{
+    udt_addr any = tio_loopback(4, 0);
+    m->port = udt_port_open(m->ctx, &any, UDT_PORT_MANUAL, 0);
+    return m->port < 0 ? m->port : udt_port_addr(m->ctx, m->port, &m->at);
+}
+
+static int64_t make_thread(made *m)
+{
+    udt_addr any = tio_loopback(6, 0);
+    return udt_port_open(m->ctx, &any, 0, 0);
+}
+
+static int64_t make_gmp(made *m)
+{
+    return sgmp_open(m->ctx, m->port, false);
+}
+
+static int64_t make_key(made *m)
+{
+    sgmp_key k = {.key_id = 7, .alg = SGMP_ALG_AES256GCM, .principal = "x"};
+    return sgmp_key_add(m->ctx, m->port, &k);
+}
+
+static int64_t make_message(made *m)
+{
+    static const uint8_t body[3000];
+    sgmp_dest to = {tio_loopback(4, 9), 0};
+    int64_t id = sgmp_send(m->ctx, m->port, &to, body, 100, NULL);
+    int64_t call = sgmp_call(m->ctx, m->port, &to, 1, body, sizeof body, NULL);
+    return id < call ? id : call;
+}
+
+static int64_t make_group(made *m)
+{
+    static const uint8_t body[100];
+    sgmp_dest to[3] = {{tio_loopback(4, 9), 0}, {tio_loopback(4, 10), 0}, {tio_loopback(4, 11), 0}};
+    sgmp_group_opts o = {.call = true};
+    return sgmp_group(m->ctx, m->port, to, 3, body, sizeof body, &o);
+}
+
+static int64_t make_tls(made *m)
+{
+    int err;
+    while ((err = udt_port_listen_tls(m->ctx, m->port, 0)) == UDT_E_INUSE) {
+        CHECK_INT(udt_port_close(m->ctx, m->port), 0);
+        CHECK_INT(make_port(m), 0);
+    }
+    return err;
+}
+
+static int64_t make_listener(made *m)
+{
+    return udt_listen(m->ctx, m->port, NULL, 0);
+}
+
+static int64_t make_client(made *m)
+{
+    udt_addr to = tio_loopback(4, 9);
+    return udt_connect(m->ctx, m->port, &to, NULL);
+}
+
+static int64_t make_keyed(made *m)
+{
+    static const uint8_t key[UDT_PSK_BYTES] = {1};
+    udt_addr to = tio_loopback(4, 9);
+    int32_t s = udt_open_keyed(m->ctx, m->port, &to, NULL, key, true);
+    return s < 0 ? s : udt_send(m->ctx, s, key, sizeof key);
+}
+
+static int64_t make_transfer(made *m)
+{
+    udt_ticket k = xf_ticket(true);
+    udt_addr to = tio_loopback(4, 9);
+    udt_xfer_opts o = {.flags = UDT_XFER_SEND | UDT_XFER_INITIATOR, .length = 1000};
+    static const uint32_t crc = 0;
+    o.flags |= UDT_XFER_CHECK;
+    int32_t x = udt_xfer_start_checked(m->ctx, m->port, &to, &k, file, &o, &crc, 1);
+    return x;
+}
+
+static int64_t make_stripes(made *m)
+{
+    udt_ticket k = xf_ticket(true);
+    udt_addr to = tio_loopback(4, 9);
+    udt_xfer_opts o = {.flags = UDT_XFER_SEND | UDT_XFER_INITIATOR,
+                       .length = 1000,
+                       .tcp_port = 9,
+                       .tcp_stripes = 3,
+                       .udp_wait_ms = -1};
+    int32_t x = udt_xfer_start(m->ctx, m->port, &to, &k, file, &o);
+    return x;
+}
+
+/* The n-th descriptor that is opened from now on cannot be; returns the limit to go back to. */
+static struct rlimit fail_fd(rlim_t n)
+{
+    struct rlimit old, low;
+    int next = dup(0);
+    close(next);
+    CHECK_INT(getrlimit(RLIMIT_NOFILE, &old), 0);
+    low = old;
+    low.rlim_cur = (rlim_t)next + n - 1;
+    CHECK_INT(setrlimit(RLIMIT_NOFILE, &low), 0);
+    return old;
+}
+
+/* All steps, the last with its n-th allocation or descriptor failing. False when that does not
+ * matter: it makes fewer, or does without. */
+static bool fail_nth(const struct life *l, int64_t n, bool fd)
+{
+    made m = {0};
+    bool failed = false;
+    int fds = count_fds();
+    int64_t held = alloc_held();
+    for (int i = 0; i < 4 && l->step[i]; i++) {
+        bool last = i == 3 || !l->step[i + 1];
+        struct rlimit old;
+        if (last && fd)
+            old = fail_fd((rlim_t)n);
+        alloc_fail(last && !fd ? n : 0);
+        int64_t r = l->step[i](&m);
+        failed = last && (fd ? r < 0 : alloc_failed());
+        alloc_fail(0);
+        if (last && fd)
+            CHECK_INT(setrlimit(RLIMIT_NOFILE, &old), 0);
+        if (!failed && r < 0)
+            test_fail(__FILE__, __LINE__, "%s: %s", l->name, udt_err_text((int)r));
+        if (last && m.port > 0) /* what was begun and is carried out later */
+            for (int k = 0; k < 3; k++)
+                CHECK_INT(udt_port_run(m.ctx, m.port, 1000), 0);
+    }
+    udt_ctx_free(m.ctx);
+    const char *what = fd ? "descriptor" : "allocation";
+    if (count_fds() != fds)
+        test_fail(__FILE__, __LINE__, "%s, %s %" PRId64 ": %d descriptors more", l->name, what, n,
+                  count_fds() - fds);
+    if (alloc_held() != held)
+        test_fail(__FILE__, __LINE__, "%s, %s %" PRId64 ": %" PRId64 " blocks more", l->name, what,
+                  n, alloc_held() - held);
+    return failed;
+}
+
+static const struct life lives[] = {
+    {"context", {make_ctx}},
+    {"port", {make_ctx, make_port}},
+    {"port with a thread", {make_ctx, make_thread}},
+    {"GMP", {make_ctx, make_port, make_gmp}},
+    {"key", {make_ctx, make_port, make_gmp, make_key}},
+    {"message", {make_ctx, make_port, make_gmp, make_message}},
+    {"group", {make_ctx, make_port, make_gmp, make_group}},
+    {"TLS", {make_ctx, make_port, make_tls}},
+    {"listener", {make_ctx, make_port, make_listener}},
+    {"client", {make_ctx, make_port, make_client}},
+    {"keyed", {make_ctx, make_port, make_keyed}},
+    {"transfer", {make_ctx, make_port, make_transfer}},
+    {"stripes", {make_ctx, make_port, make_stripes}},
+};
+enum { LIVES = sizeof lives / sizeof *lives };
+
+TEST(io_without_memory_everything_is_given_back)
+{
+    file = xf_file(1000, 1);
+    for (int i = 0; i < LIVES; i++) {
+        int64_t n = 1;
+        fail_nth(&lives[i], INT64_MAX, false); /* what is made once for all */
+        while (fail_nth(&lives[i], n, false))
+            n++;
+        printf("%s: %" PRId64 " allocations\n", lives[i].name, n - 1);
+        CHECK(n > 1);
+    }
+    close(file);
+}
+
+TEST(io_without_descriptors_everything_is_given_back)
+{
+    int failed = 0;
+    file = xf_file(1000, 1);
+    for (int i = 0; i < LIVES; i++)
+        for (int64_t n = 1; n <= 8; n++)
+            failed += fail_nth(&lives[i], n, true);
+    printf("%d failures\n", failed);
+    CHECK(failed >= 6);
+    close(file);
+}
