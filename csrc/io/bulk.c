@@ -150,10 +150,13 @@ static int out_open(io_port *p, const struct sgmp_bulk_order *ord)
         free(o);
         return es;
     }
+    if (!io_port_own(p, es, on_out, o)) {
+        free(o);
+        return UDT_E_NOMEM;
+    }
     *o = (bulk_out){.next = b->out, .b = b, .id = ord->id, .es = es, .to = ord->to};
     b->out = o;
     b->nout++;
-    io_port_own(p, es, on_out, o);
     return 0;
 }
 
@@ -270,10 +273,14 @@ static void on_listener(io_port *p, void *arg, const struct udt_ev *ev)
         (void)udt_mux_close(p->mux, ev->sock, 0, p->now);
         return;
     }
+    if (!io_port_own(p, ev->sock, on_in, i)) {
+        free(i);
+        sgmp_node_bulk_gone(p->node, id, p->now);
+        return;
+    }
     *i = (bulk_in){.next = b->in, .b = b, .id = id, .es = ev->sock, .heard = p->now};
     b->in = i;
     b->nin++;
-    io_port_own(p, i->es, on_in, i);
     if (b->sweep.slot < 0)
         io_timer_arm(p, &b->sweep, p->now + SILENT_US);
 }
@@ -304,9 +311,13 @@ int io_bulk_init(io_port *p)
         free(b);
         return err;
     }
+    if (!io_port_own(p, b->listener, on_listener, b)) {
+        free(b->buf);
+        free(b);
+        return UDT_E_NOMEM;
+    }
     b->sweep = (io_timer){.fn = sweep, .arg = b, .slot = -1};
     p->bulk = b;
-    io_port_own(p, b->listener, on_listener, b);
     return 0;
 }
 

@@ -70,9 +70,10 @@ void xfer_meet(xfer *x)
                        : udt_mux_open_keyed(io_port_mux(x->port), x->has_to ? &x->to : NULL, &o,
                                             key, x->initiator, now);
     secure_wipe(key, sizeof key);
+    if (sock > 0 && !io_port_own(x->port, sock, on_event, x))
+        sock = UDT_E_NOMEM;
     if (sock > 0) {
         x->s.sock = sock;
-        io_port_own(x->port, sock, on_event, x);
         if (x->initiator && x->s.sock > 0)
             on_connected(x); /* OPEN goes with the first datagrams */
     } else {

@@ -139,22 +139,25 @@ void io_loop_events(io_port *p)
     }
 }
 
-void io_port_own(io_port *p, int32_t sock, io_sock_fn fn, void *arg)
+bool io_port_own(io_port *p, int32_t sock, io_sock_fn fn, void *arg)
 {
     io_bind *b = io_map_find(&p->map, sock);
     if (!fn) {
         if (b)
             io_map_remove(&p->map, b);
-        return;
+        return true;
     }
     if (!b) {
         b = io_map_add(&p->map, sock);
-        if (!b) /* out of memory: without an owner the socket must not live */
-            return (void)udt_mux_close(p->mux, sock, 0, p->now);
+        if (!b) { /* without an owner the socket must not live */
+            (void)udt_mux_close(p->mux, sock, 0, p->now);
+            return false;
+        }
         b->stats_handle = 0;
     }
     b->fn = fn;
     b->arg = arg;
+    return true;
 }
 
 void io_port_stats_of(io_port *p, int32_t sock, int32_t handle)

@@ -17,9 +17,10 @@ udt_mux *io_port_mux(io_port *p);
 udt_time io_port_now(const io_port *p); /* time of this turn of the loop */
 int32_t io_port_id(const io_port *p);
 
-/* Events of engine socket `sock` go to fn instead of the application's queue. fn NULL = back. */
+/* Events of engine socket `sock` go to fn instead of the application's queue. fn NULL = back. False
+ * without memory: the socket is closed, and nothing more is heard of it. */
 typedef void (*io_sock_fn)(io_port *p, void *arg, const struct udt_ev *ev);
-void io_port_own(io_port *p, int32_t sock, io_sock_fn fn, void *arg);
+bool io_port_own(io_port *p, int32_t sock, io_sock_fn fn, void *arg);
 
 /* One-shot timer; a handle embedded in the owner. Re-arming moves it; fires on the loop thread. */
 typedef struct io_timer {

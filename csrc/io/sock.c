@@ -295,8 +295,10 @@ static void on_accepted(io_sock *l, int32_t es)
     }
     (void)udt_mux_peer(l->p->mux, es, &s->peer);
     atomic_store(&s->state, IO_CONNECTED);
-    io_sock_attach(s, es);
-    say(s, UDT_IO_ACCEPTED, 0, l->h);
+    if (io_sock_attach(s, es))
+        say(s, UDT_IO_ACCEPTED, 0, l->h);
+    else
+        io_handle_free(l->p->ctx, s->h);
 }
 
 static void on_gone(io_sock *s)
@@ -356,11 +358,13 @@ static void on_event(io_port *p, void *arg, const struct udt_ev *ev)
     }
 }
 
-void io_sock_attach(io_sock *s, int32_t es)
+bool io_sock_attach(io_sock *s, int32_t es)
 {
+    if (!io_port_own(s->p, es, on_event, s))
+        return false;
     s->es = es;
-    io_port_own(s->p, es, on_event, s);
     io_port_stats_of(s->p, es, s->h);
+    return true;
 }
 
 static void linger_over(io_port *p, void *arg)

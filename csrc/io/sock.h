@@ -46,9 +46,9 @@ typedef struct io_sock {
 
 /* A socket with a handle; the loop's reference. NULL with *err. */
 io_sock *io_sock_new(io_port *p, enum io_sock_kind role, const udt_opts *o, int *err);
-void io_sock_attach(io_sock *s, int32_t es);
-void io_sock_pump_tx(io_sock *s);       /* [loop] sends what the outbox holds */
-void io_sock_fail(io_sock *s, int err); /* [loop] says FAILED */
+bool io_sock_attach(io_sock *s, int32_t es); /* false without memory: it has no engine socket */
+void io_sock_pump_tx(io_sock *s);            /* [loop] sends what the outbox holds */
+void io_sock_fail(io_sock *s, int err);      /* [loop] says FAILED */
 void io_sock_close_run(io_port *p, void *arg);
 void io_sock_tx_run(io_port *p, void *arg); /* unpins */
 void io_sock_rx_run(io_port *p, void *arg); /* unpins */

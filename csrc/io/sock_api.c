@@ -70,8 +70,9 @@ static void start_run(io_port *p, void *arg)
         es = udt_mux_rendezvous(p->mux, to, &s->opts, p->now);
     secure_wipe(s->key, sizeof s->key);
     secure_wipe(s->opts.key, sizeof s->opts.key);
+    if (es > 0 && !io_sock_attach(s, es))
+        es = UDT_E_NOMEM;
     if (es > 0) {
-        io_sock_attach(s, es);
         io_sock_pump_tx(s); /* a keyed initiator may have written already */
     } else {
         io_sock_fail(s, es);
@@ -160,13 +161,14 @@ static void listen_run(io_port *p, void *arg)
         return;
     }
     int32_t es = udt_mux_listen(p->mux, &s->opts, c->backlog);
+    if (es > 0 && !io_sock_attach(s, es))
+        es = UDT_E_NOMEM;
     if (es < 0) {
         c->result = es;
         io_handle_free(p->ctx, s->h);
         return;
     }
     atomic_store(&s->state, IO_LISTENING);
-    io_sock_attach(s, es);
     c->result = s->h;
 }
 

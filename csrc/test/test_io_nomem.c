@@ -12,6 +12,7 @@ typedef struct made {
     udt_ctx *ctx;
     int32_t port;
     udt_addr at;
+    int32_t sock; /* of the last step, where it makes one */
 } made;
 
 /* 0 or more, or an error. */
@@ -21,6 +22,7 @@ typedef int64_t (*opener)(made *m);
 struct life {
     const char *name;
     opener step[4];
+    int end; /* event that tells its owner that it failed */
 };
 
 static int count_fds(void)
@@ -98,15 +100,14 @@ static int64_t make_listener(made *m)
 static int64_t make_client(made *m)
 {
     udt_addr to = tio_loopback(4, 9);
-    return udt_connect(m->ctx, m->port, &to, NULL);
+    return m->sock = udt_connect(m->ctx, m->port, &to, NULL);
 }
 
 static int64_t make_keyed(made *m)
 {
     static const uint8_t key[UDT_PSK_BYTES] = {1};
     udt_addr to = tio_loopback(4, 9);
-    int32_t s = udt_open_keyed(m->ctx, m->port, &to, NULL, key, true);
-    return s < 0 ? s : udt_send(m->ctx, s, key, sizeof key);
+    return m->sock = udt_open_keyed(m->ctx, m->port, &to, NULL, key, true);
 }
 
 static int64_t make_transfer(made *m)
@@ -116,8 +117,7 @@ static int64_t make_transfer(made *m)
     udt_xfer_opts o = {.flags = UDT_XFER_SEND | UDT_XFER_INITIATOR, .length = 1000};
     static const uint32_t crc = 0;
     o.flags |= UDT_XFER_CHECK;
-    int32_t x = udt_xfer_start_checked(m->ctx, m->port, &to, &k, file, &o, &crc, 1);
-    return x;
+    return m->sock = udt_xfer_start_checked(m->ctx, m->port, &to, &k, file, &o, &crc, 1);
 }
 
 static int64_t make_stripes(made *m)
@@ -146,6 +146,19 @@ static struct rlimit fail_fd(rlim_t n)
     return old;
 }
 
+/* Whoever has a handle hears that nothing comes of it, soon. */
+static void check_heard(made *m, const struct life *l, int64_t n)
+{
+    udt_event ev[64];
+    int kinds = 0;
+    for (int i = 0, k = udt_ctx_poll(m->ctx, ev, 64); i < k; i++)
+        if (ev[i].kind == l->end && ev[i].sock == m->sock)
+            kinds++;
+    if (kinds != 1)
+        test_fail(__FILE__, __LINE__, "%s, allocation %" PRId64 ": %d events of its end", l->name,
+                  n, kinds);
+}
+
 /* All steps, the last with its n-th allocation or descriptor failing. False when that does not
  * matter: it makes fewer, or does without. */
 static bool fail_nth(const struct life *l, int64_t n, bool fd)
@@ -171,6 +184,8 @@ static bool fail_nth(const struct life *l, int64_t n, bool fd)
             for (int k = 0; k < 3; k++)
                 CHECK_INT(udt_port_run(m.ctx, m.port, 1000), 0);
     }
+    if (failed && l->end && m.sock > 0)
+        check_heard(&m, l, n);
     udt_ctx_free(m.ctx);
     const char *what = fd ? "descriptor" : "allocation";
     if (count_fds() != fds)
@@ -183,19 +198,19 @@ static bool fail_nth(const struct life *l, int64_t n, bool fd)
 }
 
 static const struct life lives[] = {
-    {"context", {make_ctx}},
-    {"port", {make_ctx, make_port}},
-    {"port with a thread", {make_ctx, make_thread}},
-    {"GMP", {make_ctx, make_port, make_gmp}},
-    {"key", {make_ctx, make_port, make_gmp, make_key}},
-    {"message", {make_ctx, make_port, make_gmp, make_message}},
-    {"group", {make_ctx, make_port, make_gmp, make_group}},
-    {"TLS", {make_ctx, make_port, make_tls}},
-    {"listener", {make_ctx, make_port, make_listener}},
-    {"client", {make_ctx, make_port, make_client}},
-    {"keyed", {make_ctx, make_port, make_keyed}},
-    {"transfer", {make_ctx, make_port, make_transfer}},
-    {"stripes", {make_ctx, make_port, make_stripes}},
+    {"context", {make_ctx}, 0},
+    {"port", {make_ctx, make_port}, 0},
+    {"port with a thread", {make_ctx, make_thread}, 0},
+    {"GMP", {make_ctx, make_port, make_gmp}, 0},
+    {"key", {make_ctx, make_port, make_gmp, make_key}, 0},
+    {"message", {make_ctx, make_port, make_gmp, make_message}, 0},
+    {"group", {make_ctx, make_port, make_gmp, make_group}, 0},
+    {"TLS", {make_ctx, make_port, make_tls}, 0},
+    {"listener", {make_ctx, make_port, make_listener}, 0},
+    {"client", {make_ctx, make_port, make_client}, UDT_IO_FAILED},
+    {"keyed", {make_ctx, make_port, make_keyed}, UDT_IO_FAILED},
+    {"transfer", {make_ctx, make_port, make_transfer}, UDT_IO_XFER_DONE},
+    {"stripes", {make_ctx, make_port, make_stripes}, 0},
 };
 enum { LIVES = sizeof lives / sizeof *lives };
 
