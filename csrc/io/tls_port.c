@@ -129,6 +129,17 @@ static void pause_accepting(io_port *p)
     p->snap_at = p->snapped + IO_SNAP_US;
 }
 
+/* All places are taken by connections that have proved nothing: the oldest had the most time. */
+static void make_room(struct io_tls *t)
+{
+    tls_conn *oldest = NULL;
+    for (tls_conn *c = t->conns; c && t->half_open >= TLS_HALF_OPEN; c = c->next)
+        if (c->server && c->state == TLS_SHAKING)
+            oldest = c; /* new ones stand in front */
+    if (oldest)
+        tls_conn_end(oldest, UDT_E_LIMIT);
+}
+
 static void accept_some(io_port *p)
 {
     struct io_tls *t = p->tls;
@@ -139,8 +150,8 @@ static void accept_some(io_port *p)
                 pause_accepting(p);
             return;
         }
-        tls_conn *c =
-            t->half_open < TLS_HALF_OPEN && !p->ended ? tls_conn_new(p, fd, true, NULL) : NULL;
+        make_room(t);
+        tls_conn *c = p->ended ? NULL : tls_conn_new(p, fd, true, NULL);
         if (!c) {
             close(fd);
             continue;

@@ -259,7 +259,7 @@ static int knock(const udt_addr *at)
     return fd;
 }
 
-TEST(tls_strangers_at_the_listener_are_bounded)
+static void strangers(bool silent)
 {
     tio *a, *b;
     int fd[300];
@@ -268,9 +268,10 @@ TEST(tls_strangers_at_the_listener_are_bounded)
     for (int i = 0; i < 300; i++) {
         fd[i] = knock(&b->at);
         tio_fill(junk, sizeof junk, 3, (uint64_t)i * 11);
-        if (i % 2) /* the others stay silent */
+        if (i % 2 && !silent)
             (void)!send(fd[i], junk, (size_t)(i * 16), MSG_NOSIGNAL);
     }
+    usleep(silent ? 100000 : 0); /* they have taken all places */
     struct tls_case c = {.encrypt = true, .size = 1000000, .stripes = 4, .udp_wait_ms = -1};
     CHECK_INT(whole(a, b, &c, 2).path, UDT_PATH_TLS);
     for (int i = 0; i < 300; i++)
@@ -323,6 +324,19 @@ TEST(tls_no_descriptor_is_free)
         close(fd[i]);
     }
     tio_free(b);
+}
+
+TEST(tls_strangers_at_the_listener_are_bounded)
+{
+    strangers(false);
+}
+
+/* More of them than there are places, who say nothing: who has a ticket is let in at once. */
+TEST(tls_silent_strangers_keep_nobody_out)
+{
+    int64_t start = tio_now_us();
+    strangers(true);
+    CHECK(tio_now_us() - start < 4000000); /* before the first of them was shown out */
 }
 
 /* An end in the middle reaches the other side: cancelled, or gone with its whole process. */
