@@ -195,6 +195,16 @@ static void in_shut(io_port *p, bulk_in *i)
     }
 }
 
+static void in_abort(io_port *p, uint64_t id)
+{
+    for (bulk_in *i = p->bulk->in; i; i = i->next)
+        if (i->id && (uint64_t)i->id == id) {
+            i->id = 0;
+            in_shut(p, i);
+            return;
+        }
+}
+
 static void in_pump(io_port *p, bulk_in *i)
 {
     size_t budget = BUF_BYTES + CHUNK;
@@ -243,19 +253,25 @@ static void on_in(io_port *p, void *arg, const struct udt_ev *ev)
     }
 }
 
-/* Full: the longest silent stream makes room, if it is silent at all. */
+/* Full: the oldest of the streams that have proved nothing makes room, else the longest silent one,
+ * if it is silent at all. */
 static bool in_room(io_port *p)
 {
     struct io_bulk *b = p->bulk;
-    bulk_in *oldest = NULL;
+    bulk_in *silent = NULL, *stranger = NULL;
     if (b->nin < MAX_IN)
         return true;
-    for (bulk_in *i = b->in; i; i = i->next)
-        if (!i->shut && (!oldest || i->heard < oldest->heard))
-            oldest = i;
-    if (oldest && p->now - oldest->heard > QUIET_US)
-        in_shut(p, oldest);
-    return b->nin < 2 * MAX_IN && oldest && oldest->shut;
+    for (bulk_in *i = b->in; i; i = i->next) {
+        if (!i->shut && (!silent || i->heard < silent->heard))
+            silent = i;
+        if (!i->shut && !sgmp_node_bulk_proved(p->node, i->id))
+            stranger = i; /* new ones stand in front */
+    }
+    if (!stranger && silent && p->now - silent->heard > QUIET_US)
+        stranger = silent;
+    if (stranger)
+        in_shut(p, stranger);
+    return b->nin < 2 * MAX_IN && stranger;
 }
 
 static void on_listener(io_port *p, void *arg, const struct udt_ev *ev)
@@ -329,6 +345,7 @@ void io_bulk_turn(io_port *p)
     while (sgmp_node_next_bulk(p->node, &ord)) {
         if (ord.kind == SGMP_BULK_ABORT) {
             out_abort(p, ord.id);
+            in_abort(p, ord.id);
             continue;
         }
         int err = io_port_closing(p) ? UDT_E_CLOSED : out_open(p, &ord);

@@ -435,9 +435,15 @@ int sgmp_node_bulk_write(sgmp_node *n, int64_t in_id, const uint8_t *buf, size_t
     }
     if (err && s)
         stream_free(n, s);
-    else if (s)
-        sg_heap_set(&n->heap, &s->timer, now + (s->a ? SG_T_STREAM_IN : SEC(10)));
+    else if (s && s->a) /* the preface has its time once, however it comes */
+        sg_heap_set(&n->heap, &s->timer, now + SG_T_STREAM_IN);
     return err;
+}
+
+bool sgmp_node_bulk_proved(sgmp_node *n, int64_t in_id)
+{
+    struct stream *s = stream_of(n, in_id);
+    return s && s->a;
 }
 
 void sgmp_node_bulk_gone(sgmp_node *n, int64_t in_id, udt_time now)

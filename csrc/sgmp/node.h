@@ -96,6 +96,8 @@ int64_t sgmp_node_bulk_accept(sgmp_node *n, const udt_addr *from, udt_time now);
 /* Bytes that arrived on it. < 0: the driver closes the stream. */
 int sgmp_node_bulk_write(sgmp_node *n, int64_t in_id, const uint8_t *buf, size_t len, udt_time now);
 void sgmp_node_bulk_gone(sgmp_node *n, int64_t in_id, udt_time now);
+/* Is it known whose it is? */
+bool sgmp_node_bulk_proved(sgmp_node *n, int64_t in_id);
 
 struct refused_log;
 const struct refused_log *sgmp_node_refused(const sgmp_node *n); /* base/refused.h */

@@ -379,18 +379,24 @@ TEST(gmp_bulk_hostile_streams)
     CHECK(sgmp_node_bulk_write(d.g[1].n, id, junk, 55, 0) == 0);
     CHECK(sgmp_node_bulk_write(d.g[1].n, id, junk, 1, 0) < 0);
     CHECK_INT(sgmp_node_bulk_write(d.g[1].n, id, junk, 1, 0), UDT_E_NOSOCK);
+    id = sgmp_node_bulk_accept(d.g[1].n, &d.g[0].addr, 0);
+    for (int i = 0; i < 10; i++) /* however slowly the preface comes */
+        CHECK_INT(sgmp_node_bulk_write(d.g[1].n, id, junk, 1, SEC_(i)), 0);
+    sgmp_node_tick(d.g[1].n, SEC_(10));
+    CHECK_INT(sgmp_node_bulk_write(d.g[1].n, id, junk, 1, SEC_(10)), UDT_E_NOSOCK);
+    struct sgmp_bulk_order o;
+    CHECK(sgmp_node_next_bulk(d.g[1].n, &o) && o.kind == SGMP_BULK_ABORT && (int64_t)o.id == id);
     int open = 0;
-    while ((id = sgmp_node_bulk_accept(d.g[1].n, &d.g[0].addr, 0)) > 0)
+    while ((id = sgmp_node_bulk_accept(d.g[1].n, &d.g[0].addr, SEC_(10))) > 0)
         open++;
     CHECK_INT(open, 1024);
     CHECK_INT(id, UDT_E_LIMIT);
-    sgmp_node_tick(d.g[1].n, SEC_(11)); /* silent ones are closed */
-    struct sgmp_bulk_order o;
+    sgmp_node_tick(d.g[1].n, SEC_(21)); /* silent ones are closed */
     int aborted = 0;
     while (sgmp_node_next_bulk(d.g[1].n, &o))
         aborted += o.kind == SGMP_BULK_ABORT;
     CHECK_INT(aborted, 1024);
-    CHECK(sgmp_node_bulk_accept(d.g[1].n, &d.g[0].addr, SEC_(11)) > 0);
+    CHECK(sgmp_node_bulk_accept(d.g[1].n, &d.g[0].addr, SEC_(21)) > 0);
     close_duo(&d);
 }
 
