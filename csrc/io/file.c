@@ -136,11 +136,12 @@ static int check_opts(const udt_addr *to, const udt_ticket *t, int fd, const udt
 }
 
 static xfer *xfer_new(udt_ctx *ctx, io_port *p, const udt_addr *to, const udt_ticket *t, int fd,
-                      const udt_xfer_opts *o)
+                      const udt_xfer_opts *o, int *err)
 {
     xfer *x = calloc(1, sizeof *x);
     int own = x ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
     if (own < 0) {
+        *err = x ? UDT_E_SYS : UDT_E_NOMEM;
         free(x);
         return NULL;
     }
@@ -216,7 +217,7 @@ int32_t udt_xfer_start_checked(udt_ctx *ctx, int32_t port, const udt_addr *to, c
     if (!io_handle_get(ctx, port, IO_KIND_PORT, &p) || !p)
         return UDT_E_NOSOCK;
     int32_t h = UDT_E_NOMEM;
-    xfer *x = xfer_new(ctx, p, to, t, fd, o);
+    xfer *x = xfer_new(ctx, p, to, t, fd, o, &h);
     if (x && (o->flags & UDT_XFER_CHECK)) {
         x->nwant = n;
         x->want = malloc((n ? n : 1) * sizeof *crcs);

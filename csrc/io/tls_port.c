@@ -32,12 +32,14 @@ struct io_tls *io_tls_get(io_port *p)
     t->listener = -1;
     t->pause = (io_timer){.fn = accept_again, .slot = -1};
     t->epfd = epoll_create1(EPOLL_CLOEXEC);
+    int sys = t->epfd < 0 ? errno : ENOMEM;
     t->ctx = tls_conn_ctx(p);
     if (t->epfd < 0 || !t->ctx) {
         if (t->epfd >= 0)
             close(t->epfd);
         SSL_CTX_free(t->ctx);
         free(t);
+        errno = sys;
         return NULL;
     }
     p->tls = t;
@@ -71,7 +73,7 @@ bool io_tls_was_used(const io_port *p, const uint8_t *id, size_t len)
 /* ---- the listener ---- */
 
 struct listening {
-    int fd, err;
+    int fd, err, sys;
 };
 
 static void take_listener(io_port *p, void *arg)
@@ -79,11 +81,15 @@ static void take_listener(io_port *p, void *arg)
     struct listening *l = arg;
     struct io_tls *t = io_port_closing(p) ? NULL : io_tls_get(p);
     struct epoll_event ev = {.events = EPOLLIN, .data.ptr = NULL};
-    l->err = !t ? UDT_E_NOMEM : t->listener >= 0 ? UDT_E_STATE : 0;
-    if (l->err == 0 && epoll_ctl(t->epfd, EPOLL_CTL_ADD, l->fd, &ev) != 0)
+    if (!t)
+        l->err = io_port_closing(p) ? UDT_E_CLOSED : errno == ENOMEM ? UDT_E_NOMEM : UDT_E_SYS;
+    else if (t->listener >= 0)
+        l->err = UDT_E_STATE;
+    else if (epoll_ctl(t->epfd, EPOLL_CTL_ADD, l->fd, &ev) != 0)
         l->err = UDT_E_SYS;
-    if (l->err == 0)
+    else
         t->listener = l->fd;
+    l->sys = errno; /* of this thread */
 }
 
 int udt_port_listen_tls(udt_ctx *ctx, int32_t port, uint16_t tcp_port)
@@ -107,11 +113,11 @@ int udt_port_listen_tls(udt_ctx *ctx, int32_t port, uint16_t tcp_port)
         if (bind(l.fd, (struct sockaddr *)&ss, len) != 0 || listen(l.fd, 256) != 0)
             err = errno == EADDRINUSE ? UDT_E_INUSE : UDT_E_SYS;
     }
+    int sys = errno;
     if (err == 0)
         err = io_port_call(p, take_listener, &l);
-    if (err == 0)
-        err = l.err;
-    int sys = errno;
+    if (err == 0 && (err = l.err) != 0)
+        sys = l.sys;
     if (err != 0 && l.fd >= 0)
         close(l.fd);
     io_handle_put(ctx, port);

@@ -178,6 +178,8 @@ static bool fail_nth(const struct life *l, int64_t n, bool fd)
         alloc_fail(0);
         if (last && fd)
             CHECK_INT(setrlimit(RLIMIT_NOFILE, &old), 0);
+        if (failed && fd && r == UDT_E_NOMEM)
+            test_fail(__FILE__, __LINE__, "%s: a descriptor is not memory", l->name);
         if (!failed && r < 0)
             test_fail(__FILE__, __LINE__, "%s: %s", l->name, udt_err_text((int)r));
         if (last && m.port > 0) /* what was begun and is carried out later */
