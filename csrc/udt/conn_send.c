@@ -155,11 +155,14 @@ static void message_span(const udt_conn *c, int64_t idx, int64_t *first, int64_t
         ++*last;
 }
 
-/* Give up the message around `idx`: its packets count as sent, and the peer is told. */
-static void drop_message(udt_conn *c, int64_t idx, udt_time now)
+/* Give up the message around `idx`: its packets count as sent, and the peer is told. False without
+ * memory to remember that. */
+static bool drop_message(udt_conn *c, int64_t idx, udt_time now)
 {
     int64_t first, last;
     message_span(c, idx, &first, &last);
+    if (!lossmap_reserve(&c->loss.map, first, first))
+        return false;
     for (int64_t i = first; i <= last; i++) {
         snd_slot *s = udt_sndbuf_slot(&c->snd, i);
         s->flags |= SND_DROPPED;
@@ -174,6 +177,14 @@ static void drop_message(udt_conn *c, int64_t idx, udt_time now)
     if (last >= c->next)
         c->next = last + 1;
     udt__conn_mark_lost(c, first, first);
+    return true;
+}
+
+/* Without memory: nothing else may ever come that wakes this connection. */
+static int64_t try_later(udt_conn *c, udt_time now)
+{
+    udt__conn_timer(c, &c->t_pace, now + SYN_US);
+    return LOSSMAP_NONE;
 }
 
 /* A drop request for the message around the lost packet `idx`; its losses are dealt with. */
@@ -220,12 +231,11 @@ static int64_t choose(udt_conn *c, udt_time now)
             return LOSSMAP_NONE;
         }
         if (c->own.on && !udt__own_may_send(c, idx))
-            return LOSSMAP_NONE;
+            return try_later(c, now);
         if (!expired(udt_sndbuf_slot(&c->snd, idx), now))
             return idx;
-        drop_message(c, idx, now);
-        if (udt_sndloss_empty(&c->loss))
-            return LOSSMAP_NONE; /* no memory to remember it; the timers try again */
+        if (!drop_message(c, idx, now))
+            return try_later(c, now);
     }
 }
 
