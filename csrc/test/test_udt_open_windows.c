@@ -210,7 +210,7 @@ TEST(udt_open_windows_quiet_connection)
         CHECK(!world_take(&w, e, UDT_EV_FAILED, 0, &ev));
     sim_net_set(w.net, 1, NULL, NULL);
     at = sim_net_now(w.net);
-    ev = world_wait(&w, 0, UDT_EV_FAILED, p.s[0], at + 11000000);
+    ev = world_wait(&w, 0, UDT_EV_FAILED, p.s[0], at + 16000000); /* decisions/0176 */
     CHECK_INT(ev.err, UDT_E_BROKEN);
     world_fini(&w);
     /* One that was at work: within ten seconds. */

@@ -192,6 +192,22 @@ TEST(udt_rest_costs_one_packet_in_five_seconds)
     }
 }
 
+/* Nor more soon after the last byte: the first exchange is due after T/2, the next T later. */
+TEST(udt_rest_begins_with_the_first_exchange)
+{
+    for (int i = 0; i < 6; i++) {
+        rest r;
+        open_pair(&r, test_seed + (uint64_t)i, i / 2 ? 100000 : 500, NULL);
+        CHECK(move(&r, 0, 1, 5000000));
+        CHECK(move(&r, 1, 1, 5000000));
+        run_for(&r, 2000000);
+        int64_t before = packets(&r);
+        run_for(&r, 20000000);
+        CHECK(packets(&r) - before <= 4);
+        world_fini(&r.w);
+    }
+}
+
 /* Each end has a time-out of its own, and the other does not know it. */
 TEST(udt_rest_short_time_out_at_one_end)
 {

@@ -338,11 +338,17 @@ static void own_control(udt_conn *c, const udt_addr *from, const udt_pkt *p, uin
         udt__own_control(c, from, p, pn, now);
 }
 
-/* Between our own peers a keep-alive asks for a sign of life, which whatever we have just sent is
- * too. One of an older peer may itself be an answer: it must not go to and fro. */
-static int64_t answer_gap(uint32_t word1)
+/* Between our own peers a keep-alive asks for a sign of life, which what we have sent within a one
+ * way trip will be, too. One of an older peer may itself be an answer: it must not go to and fro.
+ */
+static int64_t answer_gap(const udt_conn *c, uint32_t word1)
 {
-    return word1 == UDT_KEEPALIVE_ASKS ? 10000 : word1 == UDT_KEEPALIVE_SAYS ? UDT_NEVER : 1000000;
+    int64_t half = udt__conn_rto(c) / 2;
+    if (word1 == UDT_KEEPALIVE_SAYS)
+        return UDT_NEVER;
+    if (word1 != UDT_KEEPALIVE_ASKS)
+        return 1000000;
+    return half < 10000 ? 10000 : half < 250000 ? half : 250000;
 }
 
 static void control_input(udt_conn *c, const udt_addr *from, const udt_pkt *p, uint64_t pn,
@@ -352,7 +358,7 @@ static void control_input(udt_conn *c, const udt_addr *from, const udt_pkt *p, u
         return;
     switch (p->type) {
     case UDT_CTRL_KEEPALIVE:
-        if (!c->foreign && now - c->sent_at >= answer_gap(p->word1)) {
+        if (!c->foreign && now - c->sent_at >= answer_gap(c, p->word1)) {
             c->due |= DUE_KEEPALIVE;
             udt__conn_ready(c);
         }

@@ -199,12 +199,12 @@ static void exp_foreign(udt_conn *c, udt_time now)
 /* Between our own ends (spec 11, decisions/0176), T the idle time-out (10 s). Silence says nothing
  * while nobody was asked: a peer is dead when it has said nothing for T and has left questions
  * unanswered for T/2 (two time-outs, if those are more). It is asked from T/2 of its silence on,
- * every T/20. When nothing has moved for T, one end asks and the other answers (in control_input of
- * conn.c) once in T, so that one packet in T/2 goes between the two. */
-static bool at_rest(const udt_conn *c, int64_t idle, udt_time now)
+ * every T/20. Once that was answered and still nothing moves, one end asks and the other answers
+ * (in control_input of conn.c) once in T, so that one packet in T/2 goes between the two. */
+static bool at_rest(const udt_conn *c, int64_t idle)
 {
     udt_time moved = c->progress_at > c->own.rx_data_at ? c->progress_at : c->own.rx_data_at;
-    return c->own.on && c->drained && now - moved >= idle && c->heard_at - moved >= idle / 2;
+    return c->own.on && c->drained && c->heard_at - moved >= idle / 5 * 2;
 }
 
 static void ask_own(udt_conn *c, udt_time now)
@@ -230,7 +230,7 @@ static void exp_own(udt_conn *c, udt_time now)
     int64_t half = idle / 2 > 500 ? idle / 2 : 500, trip = answer_time(c, half / 2);
     int64_t patience = half > 2 * trip ? half : 2 * trip;
     udt_time ask = c->heard_at + half;
-    if (c->asks == 0 && at_rest(c, idle, now))
+    if (c->asks == 0 && at_rest(c, idle))
         ask = c->heard_at + idle + (c->id < c->peer_id ? 0 : trip + idle / 20);
     else if (c->asks == 0 && c->sent_at + half < ask)
         ask = c->sent_at + half; /* the peer wants to hear from us, too */
