@@ -93,3 +93,33 @@ TEST(udt_nomem_now_and_then)
     printf("%" PRId64 " allocations failed\n", failures);
     CHECK(failures > 100);
 }
+
+/* A message whose time is over before it was sent is given up without memory, too, and does not
+ * hold what follows: whichever allocation of that moment fails. */
+TEST(udt_nomem_message_that_expires)
+{
+    static uint8_t msg[5000], wire[65536];
+    for (int n = 1; n <= 6; n++) {
+        sim_link l = {.rate_bps = 20000000, .delay_us = 10000};
+        world w;
+        udt_opts o;
+        udt_addr to;
+        size_t seg;
+        world_init(&w, 5, &l, &l);
+        udt_opts_init(&o);
+        o.type = UDT_DGRAM;
+        o.own_peer = o.offer = n & 1;
+        pair p = world_connect(&w, PAIR_CLIENT, &o, 60000000);
+        udt_time now = sim_net_now(w.net);
+        CHECK_INT(udt_mux_sendmsg(w.m[0], p.s[0], msg, sizeof msg, 1, true, now), 0);
+        CHECK_INT(udt_mux_sendmsg(w.m[0], p.s[0], msg, 100, -1, true, now), 0);
+        alloc_fail((n + 1) / 2);
+        while (udt_mux_output(w.m[0], wire, sizeof wire, 1, &to, &seg, now + 2000))
+            ; /* lost */
+        alloc_fail(0);
+        sim_net_kick(w.net, 0);
+        world_wait(&w, 1, UDT_EV_READABLE, p.s[1], now + 5000000);
+        CHECK_INT(udt_mux_recvmsg(w.m[1], p.s[1], msg, sizeof msg, sim_net_now(w.net)), 100);
+        world_fini(&w);
+    }
+}
