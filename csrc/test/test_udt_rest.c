@@ -64,15 +64,17 @@ static void check_lives(rest *r, const char *what, udt_time start, udt_time leng
     CHECK(move(r, 1, 20000, 2000000));
 }
 
+/* Of the end that has sent more. */
 static int64_t packets(const rest *r)
 {
-    return sim_net_counts(r->w.net, 0, 1).sent + sim_net_counts(r->w.net, 1, 0).sent;
+    int64_t there = sim_net_counts(r->w.net, 0, 1).sent, back = sim_net_counts(r->w.net, 1, 0).sent;
+    return there > back ? there : back;
 }
 
 /* Whenever it begins: after the last byte, between a question and its answer, much later. */
 TEST(udt_rest_outages_on_a_quiet_connection)
 {
-    static const udt_time length[] = {100000, 300000, 500000, 1000000, 1500000, 3000000, 4400000};
+    static const udt_time length[] = {100000, 300000, 500000, 1000000, 1500000, 3000000, 4000000};
     static const int64_t rtt[] = {1000, 40000, 300000};
     int n = 0;
     for (udt_time start = 0; start < 36000000; start += 30000000 / test_scale)
@@ -96,7 +98,7 @@ TEST(udt_rest_outages_while_sending)
     int n = 0;
     for (udt_time start = 0; start < 16000000; start += 60000000 / test_scale)
         for (udt_time length = 100000; length <= 9000000; length += 890000) {
-            bool under_way = length > 4400000 || n % 2;
+            bool under_way = length > 4000000 || n % 2;
             rest r;
             flow f = {.from = n / 2 & 1, .seed = 6, .size = 3000000};
             open_pair(&r, test_seed + (uint64_t)n, n % 3 ? 40000 : 250000, NULL);
@@ -134,10 +136,10 @@ TEST(udt_rest_first_bytes_after_a_silence_get_their_time)
     }
 }
 
-/* Who uses a connection learns of a death within T, who does not within 1.6 T, on average in T. */
+/* Within T, whether the connection is used or not. */
 TEST(udt_rest_death_is_noticed)
 {
-    udt_time worst[2] = {0, 0}, sum = 0;
+    udt_time worst[2] = {0, 0};
     int n = 0;
     for (udt_time start = 0; start < 40000000; start += 20000000 / test_scale) {
         for (int sends = 0; sends < 2; sends++) {
@@ -157,25 +159,17 @@ TEST(udt_rest_death_is_noticed)
             CHECK_INT(ev.err, UDT_E_BROKEN);
             udt_time took = sim_net_now(r.w.net) - died;
             worst[sends] = took > worst[sends] ? took : worst[sends];
-            if (!sends && start >= 2 * IDLE_US) {
-                sum += took;
-                n++;
-            }
-            /* It is at rest from its first question on. */
-            if (start < IDLE_US / 2)
-                CHECK(took <= IDLE_US + 50000);
+            n++;
             world_fini(&r.w);
         }
     }
-    printf("noticed after %.1f s (long at rest: %.1f on average), sending after %.1f s at most\n",
-           (double)worst[0] * 1e-6, (double)sum / n * 1e-6, (double)worst[1] * 1e-6);
-    CHECK(worst[0] <= 16 * (IDLE_US / 10));
+    printf("%d deaths, noticed after %.1f s at rest, %.1f s sending at most\n", n,
+           (double)worst[0] * 1e-6, (double)worst[1] * 1e-6);
+    CHECK(worst[0] <= IDLE_US + 50000);
     CHECK(worst[1] <= IDLE_US + 50000);
-    CHECK(sum / n < 11 * (IDLE_US / 10));
 }
 
-/* One packet in T/2 at rest; two while something moved within the last T. A round trip that one end
- * does not know makes no difference. */
+/* One packet in T/2 from each end, whether both know the round trip or one. */
 TEST(udt_rest_costs_one_packet_in_five_seconds)
 {
     static const int64_t rtt[] = {1000, 40000, 700000};
@@ -192,7 +186,7 @@ TEST(udt_rest_costs_one_packet_in_five_seconds)
     }
 }
 
-/* Nor more soon after the last byte: the first exchange is due after T/2, the next T later. */
+/* Nor more soon after the last byte. */
 TEST(udt_rest_begins_with_the_first_exchange)
 {
     for (int i = 0; i < 6; i++) {

@@ -198,15 +198,9 @@ static void exp_foreign(udt_conn *c, udt_time now)
 
 /* Between our own ends (spec 11, decisions/0176), T the idle time-out (10 s). Silence says nothing
  * while nobody was asked: a peer is dead when it has said nothing for T and has left questions
- * unanswered for T/2 (two time-outs, if those are more). It is asked from T/2 of its silence on,
- * every T/20. Once that was answered and still nothing moves, one end asks and the other answers
- * (in control_input of conn.c) once in T, so that one packet in T/2 goes between the two. */
-static bool at_rest(const udt_conn *c, int64_t idle)
-{
-    udt_time moved = c->progress_at > c->own.rx_data_at ? c->progress_at : c->own.rx_data_at;
-    return c->own.on && c->drained && c->heard_at - moved >= idle / 5 * 2;
-}
-
+ * unanswered for nearly T/2 (two time-outs, if those are more). It is asked from T/2 of its silence
+ * on, every T/20. At rest one end asks and the other, whose own question is due a little later,
+ * answers (in control_input of conn.c): one packet in T/2 from each. */
 static void ask_own(udt_conn *c, udt_time now)
 {
     if (c->asks == 0)
@@ -228,10 +222,11 @@ static void exp_own(udt_conn *c, udt_time now)
 {
     int64_t idle = (int64_t)c->opts.idle_timeout_ms * 1000;
     int64_t half = idle / 2 > 500 ? idle / 2 : 500, trip = answer_time(c, half / 2);
-    int64_t patience = half > 2 * trip ? half : 2 * trip;
+    int64_t later = trip + half / 10; /* the other end asks so much earlier */
+    int64_t patience = half - later > 2 * trip ? half - later : 2 * trip;
     udt_time ask = c->heard_at + half;
-    if (c->asks == 0 && at_rest(c, idle))
-        ask = c->heard_at + idle + (c->id < c->peer_id ? 0 : trip + idle / 20);
+    if (c->asks == 0 && c->own.on && c->drained)
+        ask += c->id < c->peer_id ? 0 : later;
     else if (c->asks == 0 && c->sent_at + half < ask)
         ask = c->sent_at + half; /* the peer wants to hear from us, too */
     if (now < ask) {
