@@ -159,6 +159,7 @@ typedef struct udt_conn {
     /* A foreign peer on a short path (foreign.c). */
     int64_t room_pkts; /* most that may be on the way, INT64_MAX = any number */
     int64_t room_lost; /* losses before it are of flights that were judged */
+    bool room_shut;    /* so many were on the way, and half of them still are */
     /* A foreign peer's reader of messages (see udt__conn_try_shut). */
     int64_t peer_slots;  /* free slots of its buffer when all was read, as far as we know */
     bool slots_known;    /* an ACK has said something about that */
@@ -359,6 +360,7 @@ uint32_t udt__conn_own_window(const udt_conn *c);
 /* foreign.c: a sender's regard for libudt */
 void udt__foreign_open(udt_conn *c, uint32_t peer_window);
 bool udt__foreign_room(const udt_conn *c);
+void udt__foreign_judge(udt_conn *c); /* more is on the way, or less */
 void udt__foreign_lost(udt_conn *c, int64_t first);
 void udt__foreign_stalled(udt_conn *c);
 void udt__foreign_accepted(udt_conn *c);

@@ -255,6 +255,7 @@ static void note_new(udt_conn *c, snd_slot *s, udt_time now)
     if (c->app_limited >= 0)
         s->flags |= SND_APP_LIMITED;
     c->next++;
+    udt__foreign_judge(c);
     c->st.pkts_sent++;
     c->st.bytes_sent += s->len;
 }

@@ -21,6 +21,7 @@
 #define SND_MORE_ALL (16u << 20) /* of all connections together: about what a cache holds */
 #define SND_NEAR_ALL (2u << 20)
 #define SND_DRIVEN (256u << 10) /* beyond what is in flight, on a short path */
+#define SND_DRIVEN_FOREIGN (64u << 10)
 #define IDLE_US 5000000
 #define TUNE_MIN_US 1000
 #define RTT_LEAST_US 10000
@@ -108,6 +109,11 @@ static bool driven(const udt_conn *c)
     return c->own.is_near && c->mux->cfg.driven && udt__near_queue(c) == UINT64_MAX;
 }
 
+static uint64_t driven_more(const udt_conn *c)
+{
+    return c->foreign ? SND_DRIVEN_FOREIGN : SND_DRIVEN;
+}
+
 /* Before the application queues more. */
 void udt__own_will_write(udt_conn *c)
 {
@@ -117,8 +123,8 @@ void udt__own_will_write(udt_conn *c)
     uint64_t flight = (uint64_t)(c->next - c->snd.head) * c->payload;
     flight = flight < c->snd.bytes ? flight : c->snd.bytes;
     uint64_t max = 2 * flight + snd_more(c), held = c->snd.bytes, turn = udt__near_queue(c);
-    if (driven(c) && max > flight + SND_DRIVEN)
-        max = flight + SND_DRIVEN;
+    if (driven(c) && max > flight + driven_more(c))
+        max = flight + driven_more(c);
     if (turn < UINT64_MAX)
         max = flight + (turn > SND_MORE_MIN ? turn : SND_MORE_MIN);
     uint64_t most = held + udt_mem_share(&c->mux->mem, held);
@@ -134,7 +140,7 @@ void udt__own_will_write(udt_conn *c)
  * leaves while it is still in the cache. */
 void udt__own_has_sent(udt_conn *c)
 {
-    uint64_t half = SND_DRIVEN / 2;
+    uint64_t half = driven_more(c) / 2;
     if (!c->want_space || !c->open.auto_snd || c->state != CONN_OPEN || !driven(c) ||
         (uint64_t)(c->snd.tail - c->next) * c->payload > half)
         return;
