@@ -52,14 +52,18 @@ static void print_flows(const lab *l)
                lab_mbps(l, i));
 }
 
-static void run_crowd(const crowd *k)
+/* Shares of flows that push each other about depend on every packet: with BBR's they are means of
+ * these many runs, each with a seed of its own. */
+enum { CHANCES = 3 };
+
+static void run_crowd(const crowd *k, uint64_t seed, double *used, double *jain)
 {
     lab *l = malloc(sizeof *l);
     CHECK(l);
     lab_link link = {k->rate_bps, 0, k->rtt_most_us, 0, false};
     double cpu = cpu_s();
     int n = k->own + k->tcp + k->tcp_bbr;
-    lab_init(l, &link);
+    lab_init_seed(l, &link, seed);
     for (int i = 0; i < n; i++) {
         int64_t rtt = n > 1 ? k->rtt_us + (k->rtt_most_us - k->rtt_us) * i / (n - 1) : k->rtt_us;
         lab_flow *f = lab_add(l, &link, rtt, law_of(k, i));
@@ -70,7 +74,8 @@ static void run_crowd(const crowd *k)
     lab_run(l, k->warm_s);
     lab_mark(l);
     lab_run(l, k->warm_s + k->run_s);
-    double used = lab_total(l) / lab_limit(&link), jain = lab_jain(l);
+    *used = lab_total(l) / lab_limit(&link);
+    *jain = lab_jain(l);
     sim_counts c = sim_net_queue_counts(l->net, l->queue);
     cpu = cpu_s() - cpu;
     print_flows(l);
@@ -78,16 +83,28 @@ static void run_crowd(const crowd *k)
     printf("%s: %d own, %d CUBIC, %d BBR, RTT %.0f to %.0f ms: %.1f %% used, Jain %.3f, mean %.1f, "
            "%.1f, %.1f Mb/s, drops %.3f %%, %.1f s of CPU, %.2f M packets/s\n",
            k->what, k->own, k->tcp, k->tcp_bbr, (double)k->rtt_us * 1e-3,
-           (double)k->rtt_most_us * 1e-3, 100 * used, jain, mean_of(l, k, getenv("TEST_CC")),
+           (double)k->rtt_most_us * 1e-3, 100 * *used, *jain, mean_of(l, k, getenv("TEST_CC")),
            mean_of(l, k, "tcp"), mean_of(l, k, "tcp-bbr"), 100 * lab_drops(l), cpu,
            (double)c.sent * 1e-6 / cpu);
     fflush(stdout);
+    lab_fini(l);
+    free(l);
+}
+
+static void judge_crowd(const crowd *k)
+{
+    int runs = k->tcp_bbr ? CHANCES : 1;
+    double used = 0, jain = 0;
+    for (int i = 0; i < runs; i++) {
+        double one_used, one_jain;
+        run_crowd(k, test_seed + (uint64_t)i, &one_used, &one_jain);
+        used += one_used / runs;
+        jain += one_jain / runs;
+    }
     if (!getenv("TEST_CC")) {
         DEMAND(used >= k->used);
         DEMAND(jain >= k->jain);
     }
-    lab_fini(l);
-    free(l);
 }
 
 TEST(udt_scale)
@@ -107,5 +124,5 @@ TEST(udt_scale)
     const char *only = getenv("TEST_ROW");
     for (size_t i = 0; i < sizeof k / sizeof *k; i++)
         if (only ? (size_t)atoi(only) == i : !k[i].big || test_scale >= 1000)
-            run_crowd(&k[i]);
+            judge_crowd(&k[i]);
 }

@@ -173,7 +173,7 @@ def test_errors_arrive_as_they_were(bench: Bench) -> None:
     bench.admin.add_key("alice", "AK", "longsecret")
     bench.keyring.path.write_text("ab" * 32 + "\n")
     bench.head[1]._keyring.load()  # type: ignore[attr-defined]
-    with pytest.raises(IndexFailure, match=r"BadConfig: .*secret\.key") as refused:
+    with pytest.raises(IndexFailure, match=r"secret\.key: does not open the secret of AK") as refused:
         bench.directory.credential("AK")
     assert "longsecret" not in str(refused.value)
 

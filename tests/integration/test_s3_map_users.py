@@ -161,7 +161,7 @@ def test_without_its_role_the_account_serves_nobody(place: Place) -> None:
     """Within seconds, connections that are open included; with the role all goes on by itself."""
     bucket(place, "alice")
     assert put(place, "alice") == ""
-    place.cloud.ok("user", "roles", "cumulus")
+    place.cloud.ok("user", "roles", "cumulus", "user")
     wait_for("the refusal", lambda: put(place, "alice") == "403 AccessDenied", 20, 0.5)
     assert "user cumulus has not the role service" in place.server.log()
     assert ("user:cumulus", "act for refused") in [line[:2] for line in place.audited()]
