@@ -152,7 +152,7 @@ def _user_json(info: UserInfo) -> dict[str, object]:
 def user_roles(shared: Shared, name: str, roles: tuple[str, ...]) -> None:
     """Set the ROLES of the user NAME; without any, show them.
 
-    Those that are given are all that he has then, and all his sessions end, also those that he has for others.
+    Those that are given are all that he has then; all his sessions end, also those that he has for others.
 
     user is what everybody is, and alone a plain user; admin may change users, rights and allow-lists; service
     may act for any user, as far as its own rights on directories reach.
