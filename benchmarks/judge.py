@@ -318,7 +318,7 @@ def life_lines(found: Found) -> Iterator[Line]:
         "idle connections",
         [
             Figure(
-                "packets in 5 s from each end", None if packets is None else round(packets, 1), 1.0, low=True
+                "packets in 5 s, both ends", None if packets is None else round(packets, 1), 1.0, low=True
             ),
             Figure("threads for all", found.median("idle", "threads"), 0.0, form="{:.0f}", low=True),
         ],

@@ -32,7 +32,7 @@ CONFIGURED_S = 3.0
 
 
 def measure(kind: str, connections: int = 100, seconds: float = 10.0) -> dict[str, Any]:
-    """`idle`: `packets_per_5s` that an end of a connection sends, and `threads` that connections brought to
+    """`idle`: `packets_per_5s` of a connection, both ends together, and `threads` that connections brought to
     the process that listens. `dead`: seconds until a stopped peer was noticed: `idle_s`, `sending_s`, and
     `configured_s` where 3 was asked for. Raises SectorError."""
     words = [sys.executable, "-m", "sector.bench.quiet", kind]
@@ -82,7 +82,7 @@ async def idle(connections: int, seconds: float) -> dict[str, Any]:
         "connections": connections,
         "seconds": seconds,
         "packets": sent,
-        "packets_per_5s": round(sent / 2 / connections / seconds * 5, 4),
+        "packets_per_5s": round(sent / connections / seconds * 5, 4),
         "threads": more,
     }
 
