@@ -17,6 +17,7 @@ from itertools import islice
 from typing import Final
 
 from cumulus.checksums import Part
+from cumulus.ops.cores import core
 from sector._udt.md5 import Md5, update_together
 
 TOGETHER: Final = 8  # as many as go on side by side in the C core
@@ -36,11 +37,12 @@ class Kind(Enum):
 class Line:
     """The pieces of one body for one part of its sums. Not for several threads at once."""
 
-    __slots__ = ("_done", "_error", "_given", "_hashing", "_moved", "_queue", "kind", "part")
+    __slots__ = ("_done", "_error", "_given", "_hashing", "_moved", "_queue", "core", "kind", "part")
 
     def __init__(self, hashing: Hashing, part: Part) -> None:
         self._hashing = hashing
         self.part = part
+        self.core = -1  # where its pieces are hashed, while they are the only ones
         self.kind = Kind.OTHER
         if isinstance(part, Md5):
             self.kind = Kind.BOTH if part.with_sha256 else Kind.MD5
@@ -165,6 +167,7 @@ class Hashing:
         taken = [(line, line.take()) for line in lines]
         work = [(line, pieces) for line, pieces in taken if pieces is not None]
         error: BaseException | None = None
+        lines[0].core = core() if len(lines) == 1 and not self._ready else -1
         self.lock.release()
         try:
             _hash(work)

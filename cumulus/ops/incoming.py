@@ -12,6 +12,7 @@ from typing import Final
 from cumulus.checksums import Hasher
 from cumulus.errors import S3Error
 from cumulus.index.api import OverQuota, Reservation
+from cumulus.ops.cores import elsewhere
 from cumulus.ops.hashing import Line
 from cumulus.ops.quota import quota_error
 from cumulus.ops.site import Site
@@ -80,10 +81,11 @@ class Incoming:
         elif self.size > self.expected:
             raise S3Error("IncompleteBody", "More bytes came than were declared.")
         behind = self._hash(pieces, count)
-        for piece in pieces:
-            stream.write(piece)
-        for line in self._lines:
-            line.wait(behind)
+        with elsewhere(self._lines[0].core if len(self._lines) == 1 else -1):
+            for piece in pieces:
+                stream.write(piece)
+            for line in self._lines:
+                line.wait(behind)
 
     def _hash(self, pieces: Sequence[memoryview], count: int) -> int:
         """Hash pieces, or begin to. How many of what was given to each line may be under way when the call
