@@ -14,6 +14,7 @@ from typing import cast
 from cumulus.backends.posix import bodies, paths
 from cumulus.backends.posix.bodies import Draft
 from cumulus.backends.posix.errors import translated
+from cumulus.backends.posix.freeing import Held
 from cumulus.backends.posix.journal import Generation
 from cumulus.backends.posix.locks import Stripe
 from cumulus.backends.posix.meta import token_of
@@ -87,13 +88,13 @@ class BatchPublisher(Publisher):
         one.draft.write(one.whole.body)
 
     def _publish_written(self, ones: Sequence[One]) -> None:
-        with ExitStack() as held:
+        with self._freeing.after() as held, ExitStack() as locks:
             try:
                 with translated("locks"):
                     for gate in sorted({one.root.gate for one in ones}, key=lambda gate: gate.number):
-                        held.enter_context(gate)
+                        locks.enter_context(gate)
                     for stripe in sorted({one.stripe for one in ones}, key=lambda stripe: stripe.number):
-                        held.enter_context(stripe)
+                        locks.enter_context(stripe)
             except StorageError as bad:
                 for one in ones:
                     one.outcome = bad
@@ -102,7 +103,7 @@ class BatchPublisher(Publisher):
                 self._step(one, self._prepare)
             ready = [one for one in ones if one.outcome is None]
             if ready:
-                self._record(ready)
+                self._record(ready, held)
 
     def _prepare(self, one: One) -> None:
         root, whole, draft = one.root, one.whole, one.draft
@@ -116,7 +117,7 @@ class BatchPublisher(Publisher):
         body = cast(bytes, whole.body)  # only encoded
         one.change = Change(PUT, root.bucket, whole.name, stamp, draft.inode, before, whole.meta, body)
 
-    def _record(self, ones: Sequence[One]) -> None:
+    def _record(self, ones: Sequence[One], held: Held) -> None:
         try:
             generation = self._journal.add_all([(one.change, one.root) for one in ones if one.change])
         except StorageError as bad:
@@ -127,13 +128,14 @@ class BatchPublisher(Publisher):
         try:
             for one in ones:
                 left -= 1
-                self._step(one, lambda one: self._finish(one, generation))
+                self._step(one, lambda one: self._finish(one, generation, held))
         finally:
             if left:
                 self._journal.done(generation, left)
 
-    def _finish(self, one: One, generation: Generation) -> None:
+    def _finish(self, one: One, generation: Generation, held: Held) -> None:
         assert one.draft is not None and one.parent is not None and one.change is not None
+        held.hold(one.parent.fd, one.segments[-1], one.old)
         try:
             self._place(one.root, one.segments, one.draft, one.parent)
         except BaseException:

@@ -19,6 +19,7 @@ from cumulus.backends.posix import bodies, paths, sidecar
 from cumulus.backends.posix.bodies import Draft
 from cumulus.backends.posix.errors import translated
 from cumulus.backends.posix.files import Files
+from cumulus.backends.posix.freeing import Freeing
 from cumulus.backends.posix.journal import Generation, Journal
 from cumulus.backends.posix.locks import Locks, Stripe
 from cumulus.backends.posix.marks import Marks
@@ -56,8 +57,13 @@ class Publisher:
         self._locks = locks
         self._journal = journal
         self._sync = sync
+        self._freeing = Freeing()
         self.marks = Marks(files, locks, journal, sync)
         self.owner_of: Callable[[bytes], tuple[int, int] | None] = lambda _: None
+
+    def close(self) -> None:
+        """End its thread."""
+        self._freeing.close()
 
     # a new body
 
@@ -94,7 +100,7 @@ class Publisher:
         if_token: IfToken,
         body: bytes,
     ) -> Entry:
-        with root.gate, self._locks.of(root.bucket, name) as stripe:
+        with self._freeing.after() as held, root.gate, self._locks.of(root.bucket, name) as stripe:
             root.check()
             with paths.make_parent(root, segments, self._files) as parent:
                 old = bodies.look_for_write(parent, segments[-1], name)
@@ -104,6 +110,7 @@ class Publisher:
                 before = token_of(old) if old else b""
                 change = Change(PUT, root.bucket, name, stamp, draft.inode, before, meta, body)
                 generation = self._journal.add(change, root)
+                held.hold(parent.fd, segments[-1], old)
                 try:
                     self._place(root, segments, draft, parent)
                 except BaseException:
@@ -125,13 +132,14 @@ class Publisher:
         check_token(name, old, if_token)
         stamp = self._settle(name, draft, old, next_stamp(old), meta)
         self._journal.note(root.bucket, name, root)
-        with root.gate, self._locks.of(root.bucket, name) as stripe:
+        with self._freeing.after() as held, root.gate, self._locks.of(root.bucket, name) as stripe:
             root.check()
             with paths.make_parent(root, segments, self._files) as parent:
                 now = bodies.look_for_write(parent, segments[-1], name)
                 check_token(name, now, if_token)
                 if stamp < _floor(now, stripe) or _mode(now) != _mode(old):
                     self._settle(name, draft, now, next_stamp(now, stripe), meta)
+                held.hold(parent.fd, segments[-1], now)
                 self._place(root, segments, draft, parent)
                 if self._sync:
                     paths.sync_path(root, segments, self._files)
@@ -174,7 +182,8 @@ class Publisher:
     def remove(self, root: Root, name: str, if_token: Token | None) -> int:
         """As `FileStore.delete`."""
         segments = paths.split(name)
-        with translated(f"{root.bucket}/{name}"), self._locks.of(root.bucket, name) as stripe:
+        lock = self._locks.of(root.bucket, name)
+        with translated(f"{root.bucket}/{name}"), self._freeing.after() as held, lock as stripe:
             with paths.open_parent(root, segments) as parent:
                 old = bodies.look(parent, segments[-1])
                 if old is None or not stat.S_ISREG(old.st_mode):
@@ -184,6 +193,7 @@ class Publisher:
                 stripe.raise_floor(stamp)
                 change = Change(REMOVAL, root.bucket, name, stamp, 0, token_of(old))
                 generation = self._journal.add(change, root)
+                held.hold(parent.fd, segments[-1], old)
                 try:
                     self._files.unlink(parent.fd, segments[-1])
                 except BaseException:

@@ -428,6 +428,7 @@ class PosixStore(FileStore):
             with translated("the last checkpoint"):
                 self._journal.close()
         finally:
+            self._publisher.close()
             self._buckets.close()
             self._locks.close()
 
