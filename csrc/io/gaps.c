@@ -1,7 +1,7 @@
-/* Plain payload is sent from the engine's send buffer, without a copy beside its header: the kernel
- * takes the two as pieces of a message (decisions/0113). The buffer may be freed by whatever is
- * called next, so nothing waits like that: what the kernel does not take at once is copied to where
- * its header is and then looks like any other message. */
+/* Plain packets are sent from the engine's send buffer, the header in front of the payload, without
+ * a copy (decisions/0113, 0192): packets that lie behind each other are one piece of a message. The
+ * buffer may be freed by whatever is called next, so nothing waits like that: what the kernel does
+ * not take at once is copied to its place in the output and then looks like any other message. */
 #include "io/priv.h"
 
 #include <string.h>
@@ -18,8 +18,12 @@ static uint32_t lay_message(io_tx *t, uint32_t i, uint32_t *gap, struct iovec *p
     uint8_t *at = t->iov[i].iov_base, *end = end_of(&t->iov[i]);
     for (; *gap < t->gaps.n && t->gap[*gap].at < end; ++*gap) {
         const udt_gap *g = &t->gap[*gap];
-        piece[n++] = (struct iovec){at, (size_t)(g->at - at)};
-        piece[n++] = (struct iovec){(void *)(uintptr_t)g->from, g->len};
+        if (g->at > at)
+            piece[n++] = (struct iovec){at, (size_t)(g->at - at)};
+        if (n > 0 && end_of(&piece[n - 1]) == g->from)
+            piece[n - 1].iov_len += g->len;
+        else
+            piece[n++] = (struct iovec){(void *)(uintptr_t)g->from, g->len};
         at = g->at + g->len;
     }
     if (n > 0 && at < end)

@@ -12,8 +12,9 @@ enum { MOST = 1 << 19, SINGLE = UDT_PORT_NO_GSO | UDT_PORT_NO_GRO };
 /* What happens to the calls of this thread: ports of their own threads are left alone. */
 static _Thread_local struct {
     bool on;
-    int every, err;    /* of calls with pieces each so many fails like that, half of it taken */
-    int calls, failed; /* with pieces */
+    const uint8_t *tx; /* the port's own output, IO_TX_BYTES; other pieces lie in a send buffer */
+    int every, err;    /* of calls with such each so many fails like that, half of it taken */
+    int calls, failed; /* with such */
     int times;         /* failures that are left, or -1 */
     bool half;         /* the other half is next */
     bool whole;        /* none is taken of those that fail */
@@ -38,8 +39,11 @@ static size_t flatten(const struct mmsghdr *m, unsigned n, uint8_t *out)
 static bool pieces(const struct mmsghdr *m, unsigned n)
 {
     for (unsigned i = 0; i < n; i++)
-        if (m[i].msg_hdr.msg_iovlen > 1)
-            return true;
+        for (size_t k = 0; k < m[i].msg_hdr.msg_iovlen; k++) {
+            const uint8_t *at = m[i].msg_hdr.msg_iov[k].iov_base;
+            if (at < hook.tx || at >= hook.tx + IO_TX_BYTES)
+                return true;
+        }
     return false;
 }
 
@@ -76,9 +80,12 @@ int sendmmsg(int fd, struct mmsghdr *m, unsigned int n, int flags)
     return -1;
 }
 
-static void set_hook(int err, int every, int times)
+static void set_hook(tio *t, int err, int every, int times)
 {
+    io_port *p = io_handle_get(t->ctx, t->port, IO_KIND_PORT, NULL);
     memset(&hook, 0, sizeof hook);
+    hook.tx = p->tx.buf;
+    io_handle_put(t->ctx, t->port);
     hook.on = err != 0;
     hook.err = err;
     hook.every = every;
@@ -134,10 +141,10 @@ static void move(uint32_t flags, bool foreign, int err, int every, int times)
     int32_t sa, sb;
     tio *a = tio_open(4, flags | UDT_PORT_MANUAL), *b = tio_open(4, flags);
     connect_pair(a, b, foreign, &sa, &sb);
-    set_hook(err, every, times);
+    set_hook(a, err, every, times);
     transfer(a, sa, b, sb, 4 << 20);
     CHECK(hook.failed >= (times < 0 ? 3 : 1));
-    set_hook(0, 0, 0);
+    set_hook(a, 0, 0, 0);
     tio_free(a);
     tio_free(b);
 }
@@ -166,7 +173,7 @@ TEST(io_gaps_outlive_the_connection)
         int32_t sa, sb;
         tio *a = tio_open(4, flags | UDT_PORT_MANUAL), *b = tio_open(4, flags);
         connect_pair(a, b, kind & 2, &sa, &sb);
-        set_hook(EAGAIN, 1, 1);
+        set_hook(a, EAGAIN, 1, 1);
         hook.whole = hook.hold = true;
         memset(buf, 7, sizeof buf);
         CHECK(udt_send(a->ctx, sa, buf, sizeof buf) > 0);
@@ -182,7 +189,7 @@ TEST(io_gaps_outlive_the_connection)
         for (int i = 0; i < 1000 && hook.len > 0; i++)
             CHECK_INT(udt_port_run(a->ctx, a->port, 100), 0); /* the hook compares */
         CHECK_INT(hook.len, 0);
-        set_hook(0, 0, 0);
+        set_hook(a, 0, 0, 0);
         tio_free(a);
         tio_free(b);
     }

@@ -300,7 +300,12 @@ void udt__tombstone_input(udt_mux *m, const udt_addr *from, const udt_pkt *p, si
                           udt_time now);
 void udt__listener_input(udt_mux *m, const udt_addr *from, const udt_pkt *p, udt_time now);
 
-/* mux_out.c: plain payload of a data packet goes to `at`, or leaves a gap there. */
+/* mux_out.c: where the header of a plain data packet that goes to `buf` is written: in front of its
+ * payload in the send buffer, if the packet can leave from there and was never sent (the header of
+ * one that was may still wait to leave); afterwards `put_whole` leaves the gap at `buf`. Else plain
+ * payload goes behind its header, or leaves a gap there. */
+uint8_t *udt__head_of(udt_mux *m, const snd_slot *s, uint8_t *buf);
+void udt__put_whole(udt_mux *m, uint8_t *at, const uint8_t *from, size_t len);
 void udt__put_payload(udt_mux *m, uint8_t *at, const uint8_t *from, size_t len);
 
 /* conn.c */

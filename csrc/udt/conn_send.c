@@ -281,23 +281,27 @@ static bool oversize(const udt_conn *c, const snd_slot *s)
 
 static size_t put_packet(udt_conn *c, uint8_t *buf, int64_t idx, snd_slot *s, udt_time now)
 {
+    uint8_t *data = s->data,
+            *head = c->own.on && c->own.seal_data ? buf : udt__head_of(c->mux, s, buf);
+    size_t n = UDT_HDR_BYTES + s->len;
     c->mux->fragments |= oversize(c, s);
     s->sent_us = now;
     if (s->ntx < 255)
         s->ntx++;
     if (c->own.on) {
         uint64_t pn;
-        udt_pkt_put_data(buf, seq_add(c->isn, idx), s->word1, 0, c->peer_id);
-        size_t n = udt__own_put_data(c, buf, udt_sndbuf_data(&c->snd, idx), s->len, &pn);
+        udt_pkt_put_data(head, seq_add(c->isn, idx), s->word1, 0, c->peer_id);
+        n = udt__own_put_data(c, head, data, s->len, &pn);
         udt__own_sent(c, idx, s, pn, now);
         trace_sent(c, idx, s, pn, now);
-        return n;
+    } else {
+        trace_sent(c, idx, s, 0, now);
+        udt_pkt_put_data(head, seq_add(c->isn, idx), s->word1, (uint32_t)(now - c->opened_at),
+                         c->peer_id);
+        udt__put_payload(c->mux, head + UDT_HDR_BYTES, data, s->len);
     }
-    trace_sent(c, idx, s, 0, now);
-    udt_pkt_put_data(buf, seq_add(c->isn, idx), s->word1, (uint32_t)(now - c->opened_at),
-                     c->peer_id);
-    udt__put_payload(c->mux, buf + UDT_HDR_BYTES, udt_sndbuf_data(&c->snd, idx), s->len);
-    return UDT_HDR_BYTES + s->len;
+    udt__put_whole(c->mux, buf, head, n);
+    return n;
 }
 
 /* Packets that may go at once. */

@@ -11,13 +11,32 @@
 #define SKIPS_MAX 16  /* connections that are passed over for their next turn, a message */
 #define GAP_BYTES 512 /* less is copied sooner than it is named */
 
+static bool names(const udt_gaps *g, size_t len)
+{
+    return g && g->n < g->cap && len >= GAP_BYTES;
+}
+
 void udt__put_payload(udt_mux *m, uint8_t *at, const uint8_t *from, size_t len)
 {
     udt_gaps *g = m->gaps;
-    if (!g || g->n == g->cap || len < GAP_BYTES)
-        memcpy(at, from, len);
-    else
+    if (at == from)
+        return;
+    if (names(g, len))
         g->gap[g->n++] = (udt_gap){at, from, len};
+    else
+        memcpy(at, from, len);
+}
+
+uint8_t *udt__head_of(udt_mux *m, const snd_slot *s, uint8_t *buf)
+{
+    return names(m->gaps, s->len) && s->ntx == 0 && !(s->flags & SND_BARE) ? s->data - SND_HEAD
+                                                                           : buf;
+}
+
+void udt__put_whole(udt_mux *m, uint8_t *at, const uint8_t *from, size_t len)
+{
+    if (at != from)
+        m->gaps->gap[m->gaps->n++] = (udt_gap){at, from, len};
 }
 
 /* To an address that is not proved yet no more goes than three times what came from it. */

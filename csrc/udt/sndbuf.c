@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/seq.h"
-#include "udt/packet.h"
 
 #define MIN_SLOTS 32
 #define MAX_SLOTS (1 << 22)
@@ -15,7 +14,7 @@ _Static_assert(sizeof(snd_slot) <= 72, "headers are small");
 
 uint64_t udt_sndbuf_cost(const udt_sndbuf *b, uint64_t len)
 {
-    uint64_t pkts = len / b->payload + 1, per = UDT_BLOCK_ROOM / b->payload;
+    uint64_t pkts = len / b->payload + 1, per = UDT_BLOCK_ROOM / (b->payload + SND_HEAD);
     return (pkts / per + 2) * UDT_BLOCK_BYTES_ALL + (pkts / SND_HEADS + 2) * SND_HEADS_BYTES;
 }
 
@@ -119,7 +118,7 @@ static snd_slot *open_head(udt_sndbuf *b)
 /* A block with room for a whole packet, so that the last one may still be filled up. */
 static bool open_block(udt_sndbuf *b)
 {
-    if (b->block && udt_block_left(b->block) >= b->payload)
+    if (b->block && udt_block_left(b->block) >= SND_HEAD + b->payload)
         return true;
     if (b->block && b->block->live == 0) {
         b->block->used = 0;
@@ -150,7 +149,7 @@ static bool put(udt_sndbuf *b, const uint8_t *src, size_t len, uint32_t word1, u
         return false;
     }
     *s = (snd_slot){.word1 = word1, .len = (uint16_t)len, .expire_us = expire};
-    s->data = udt_block_take(b->block, len);
+    s->data = udt_block_take(b->block, SND_HEAD + len) + SND_HEAD;
     memcpy(s->data, src, len);
     b->bytes += len;
     b->tail++;
@@ -205,7 +204,7 @@ static void rewind_to(udt_sndbuf *b, int64_t tail)
     while (b->tail > tail) {
         const snd_slot *s = udt_sndbuf_slot(b, b->tail - 1);
         udt_block *k = udt_block_of(s->data);
-        k->used = (uint32_t)(s->data - k->data);
+        k->used = (uint32_t)(s->data - SND_HEAD - k->data);
         if (k != b->block && k->live > 1) {
             if (b->block && b->block->live == 0)
                 drop_block(b, b->block);
@@ -294,6 +293,7 @@ bool udt_sndbuf_recut(udt_sndbuf *b, int64_t from)
             snd_slot *d = udt_sndbuf_slot(b, --to);
             *d = s;
             d->data = s.data + k * b->fill;
+            d->flags |= k > 0 ? SND_BARE : 0;
             d->len = (uint16_t)(k == n - 1 ? s.len - k * b->fill : b->fill);
             d->word1 &= ~((k > 0 ? UDT_MSG_FIRST : 0) | (k < n - 1 ? UDT_MSG_LAST : 0));
         }
@@ -301,12 +301,17 @@ bool udt_sndbuf_recut(udt_sndbuf *b, int64_t from)
     return true;
 }
 
+static uint8_t *front_of(const snd_slot *s)
+{
+    return s->data - (s->flags & SND_BARE ? 0 : SND_HEAD);
+}
+
 /* May `s` be joined with `next`, which lies right behind it? */
 static bool joins(const udt_sndbuf *b, const snd_slot *s, const snd_slot *next)
 {
-    return s->data + s->len == next->data && udt_block_of(s->data) == udt_block_of(next->data) &&
-           s->expire_us == next->expire_us && s->len < b->fill &&
-           ((s->word1 ^ next->word1) & (UDT_MSG_NO | UDT_MSG_ORDER)) == 0;
+    return s->data + s->len == front_of(next) &&
+           udt_block_of(s->data) == udt_block_of(next->data) && s->expire_us == next->expire_us &&
+           s->len < b->fill && ((s->word1 ^ next->word1) & (UDT_MSG_NO | UDT_MSG_ORDER)) == 0;
 }
 
 void udt_sndbuf_join(udt_sndbuf *b, int64_t from)
@@ -316,6 +321,7 @@ void udt_sndbuf_join(udt_sndbuf *b, int64_t from)
         snd_slot *s = udt_sndbuf_slot(b, to), next = *udt_sndbuf_slot(b, i);
         if (joins(b, s, &next)) {
             uint32_t n = b->fill - s->len < next.len ? b->fill - s->len : next.len;
+            memmove(front_of(&next), next.data, n); /* the room moves behind them */
             s->len = (uint16_t)(s->len + n);
             next.data += n;
             next.len = (uint16_t)(next.len - n);
@@ -336,12 +342,13 @@ size_t udt_sndbuf_space(const udt_sndbuf *b, int64_t next)
 {
     uint64_t room = b->max_bytes > b->bytes ? b->max_bytes - b->bytes : 0, rest = 0;
     uint64_t slots = (uint64_t)(b->max_slots - (b->tail - b->head)) * b->fill;
-    uint64_t left = b->mem->limit - b->mem->used, per = UDT_BLOCK_ROOM / b->payload;
+    uint64_t left = b->mem->limit - b->mem->used;
+    uint64_t size = SND_HEAD + b->payload, per = UDT_BLOCK_ROOM / size;
     if (b->tail > b->head && b->tail - 1 >= next && udt_sndbuf_slot(b, b->tail - 1)->len < b->fill)
         rest = b->fill - udt_sndbuf_slot(b, b->tail - 1)->len;
     /* What the block at hand, the promised one and the rest of the budget can hold for certain. */
     uint64_t here = udt_block_left(b->block); /* filling up the last packet takes from it */
-    uint64_t fits = (here > rest ? here - rest : 0) / b->payload + (b->blocks ? 0 : per);
+    uint64_t fits = (here > rest ? here - rest : 0) / size + (b->blocks ? 0 : per);
     left -= left < 2 * SND_HEADS_BYTES ? left : 2 * SND_HEADS_BYTES;
     fits += left / (UDT_BLOCK_BYTES_ALL + per * sizeof(snd_slot)) * per;
     fits *= b->fill;

@@ -1,17 +1,23 @@
 /* Send buffer: a header per packet, named by index, and the payload packed into blocks that are
  * allocated as data comes and freed as it is acknowledged: a packet costs its bytes and a
  * header.
- * User data is copied in once; plain datagrams leave from here, others are encrypted out of it. */
+ * User data is copied in once; plain datagrams leave from here, others are encrypted out of it.
+ * In front of each payload lies room for the header on the wire, so that datagrams that follow each
+ * other are one piece of memory (docs/decisions/0192). */
 #ifndef UDT_SNDBUF_H
 #define UDT_SNDBUF_H
 
 #include "udt/mem.h"
+#include "udt/packet.h"
+
+#define SND_HEAD UDT_HDR_BYTES /* room in front of the payload, unless it is SND_BARE */
 
 #define SND_DROPPED 1     /* message expired: answered by a drop request, never sent (again) */
 #define SND_APP_LIMITED 2 /* sent when the application had nothing more to send */
 #define SND_FLYING 4      /* own mode: in the list of packets in flight */
 #define SND_LOST 8        /* own mode: was reported lost to congestion control */
 #define SND_NEAR 16       /* own mode, in flight: counted in the port's bound for short paths */
+#define SND_BARE 32       /* cut out of a larger packet: no room in front of the payload */
 
 typedef struct snd_slot {
     uint8_t *data;         /* payload, inside a block */
