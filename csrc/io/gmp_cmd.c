@@ -32,7 +32,8 @@ typedef struct gmp_cmd {
     const sgmp_dest *many; /* GROUP */
     uint32_t many_n;
     sgmp_group_opts group;
-    udt_time until; /* of one that waits for room */
+    udt_time until;     /* of one that waits for room, 0 = it does not */
+    udt_time useful_to; /* then: end of its ttl, 0 = none */
     uint8_t data[];
 } gmp_cmd;
 
@@ -213,6 +214,30 @@ static void done(io_port *p, gmp_cmd *c)
     free(c);
 }
 
+static sgmp_opts *opts_of(gmp_cmd *c)
+{
+    return c->what == G_GROUP ? &c->group.each : &c->o;
+}
+
+/* Its deadline and its ttl run while it waits, as they would in the engine. */
+static void start_waiting(io_port *p, gmp_cmd *c)
+{
+    const sgmp_opts *o = opts_of(c);
+    bool call = c->what == G_CALL || (c->what == G_GROUP && c->group.call);
+    uint32_t ms = o->deadline_ms ? o->deadline_ms : sgmp_default_ms(call, c->len);
+    c->until = p->now + US_PER_MS * ms;
+    c->useful_to = o->ttl_ms ? p->now + US_PER_MS * o->ttl_ms : 0;
+    if (c->useful_to && c->useful_to < c->until)
+        c->until = c->useful_to;
+}
+
+/* What is left for the engine; at least a millisecond, for 0 would be no bound. */
+static uint32_t left_ms(const io_port *p, udt_time until)
+{
+    udt_time ms = (until - p->now + US_PER_MS - 1) / US_PER_MS;
+    return ms > 0 ? (uint32_t)ms : 1;
+}
+
 static void cmd_run(io_port *p, void *arg)
 {
     gmp_cmd *c = arg;
@@ -220,7 +245,7 @@ static void cmd_run(io_port *p, void *arg)
     int err = p->node ? run_engine(p, c) : UDT_E_CLOSED;
     if (err == UDT_E_AGAIN && may_wait && !io_port_closing(p)) {
         if (!c->until)
-            c->until = p->now + US_PER_MS * (c->o.deadline_ms ? c->o.deadline_ms : 30000);
+            start_waiting(p, c);
         run_later(p, c);
         return;
     }
@@ -240,14 +265,15 @@ static void retry(io_port *p, void *arg)
         gmp_cmd *c = at->arg;
         io_cmd *last = g->late_tail;
         at = at->next;
-        udt_time left = (c->until - p->now) / US_PER_MS;
-        if (c->what != G_REPLY && left <= 0) {
+        if (c->what != G_REPLY && p->now >= c->until) {
             refuse(p, c, wants_answer(c) ? UDT_E_TIMEOUT : UDT_E_NOTSENT);
             done(p, c);
             continue;
         }
-        if (c->what <= G_CALL && c->o.deadline_ms)
-            c->o.deadline_ms = (uint32_t)left;
+        if (c->what != G_REPLY) {
+            opts_of(c)->deadline_ms = left_ms(p, c->until);
+            opts_of(c)->ttl_ms = c->useful_to ? left_ms(p, c->useful_to) : 0;
+        }
         cmd_run(p, c);
         progress |= g->late_tail == last;
     }

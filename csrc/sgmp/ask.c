@@ -2,6 +2,11 @@
  * group.c). */
 #include "sgmp/engine.h"
 
+uint32_t sgmp_default_ms(bool call, size_t len)
+{
+    return call ? 60000 : len > PKT_INLINE ? 120000 : 30000;
+}
+
 int sg_send(sgmp_node *n, const struct sg_ask *q, udt_time now)
 {
     const sgmp_opts *o = q->o;
@@ -14,7 +19,7 @@ int sg_send(sgmp_node *n, const struct sg_ask *q, udt_time now)
     int err = sg_assoc_for(n, q->to, &a, now);
     if (err)
         return err;
-    udt_time life = MS(o->deadline_ms ? o->deadline_ms : q->len > PKT_INLINE ? 120000 : 30000);
+    udt_time life = MS(o->deadline_ms ? o->deadline_ms : sgmp_default_ms(false, q->len));
     struct sg_post p = {.id = q->id,
                         .body = q->buf,
                         .body_len = q->len,

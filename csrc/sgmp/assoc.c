@@ -310,10 +310,8 @@ void sg_assoc_merge(sgmp_node *n, struct assoc *from, struct assoc *to, udt_time
             to->x->calls_since = now;
         sg_push(&to->x->calls, &c->of);
     }
-    if (!sg_empty(&from->x->want)) {
-        sg_unlink(&to->x->want);
-        sg_push(&n->writers, &to->x->want);
-    }
+    if (!sg_empty(&from->x->want))
+        sg_want_room(n, to, from->x->wants);
     sg_assoc_free(n, from);
 }
 
@@ -372,10 +370,9 @@ void sg_assoc_restart(sgmp_node *n, struct assoc *old, uint64_t instance, udt_ti
     if (old->x)
         sg_calls_fail(n, old, SGMP_RPC_PEER_RESTARTED, now);
     if (old->x && !sg_empty(&old->x->want)) { /* who waits for room waits on */
-        if (to && to->x) {
-            sg_unlink(&to->x->want);
-            sg_push(&n->writers, &to->x->want);
-        } else
+        if (to && to->x)
+            sg_want_room(n, to, old->x->wants);
+        else
             sg_event_push(n, sg_event_new(n, old, SGMP_EV_WRITABLE, 0));
     }
     sg_assoc_close(n, old);

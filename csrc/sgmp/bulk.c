@@ -93,8 +93,7 @@ int sg_bulk_send(sgmp_node *n, struct assoc *a, const struct sg_post *p, struct 
         return UDT_E_TOOBIG;
     if (a->x->bulk_out_n >= SG_BULK_ENTRIES ||
         (!p->share && n->bulk_snd_bytes + len > SG_BULK_TOTAL)) {
-        if (sg_empty(&a->x->want))
-            sg_push(&n->writers, &a->x->want);
+        sg_want_room(n, a, SG_WANT_BULK);
         return UDT_E_AGAIN;
     }
     struct share *body =

@@ -75,6 +75,9 @@ enum sg_timer_kind {
 };
 enum sg_state { SG_NEW, SG_HELLO, SG_READY, SG_SUSPECT, SG_LOST };
 
+/* Whose room an application waits for. */
+enum sg_want { SG_WANT_PLAIN = 1, SG_WANT_CTL = 2, SG_WANT_BULK = 4 };
+
 struct call;
 struct bulk;
 struct member;
@@ -137,6 +140,7 @@ struct active {
     /* queues */
     struct sg_link ctl_q, new_q, resend_q, flight; /* flight is ordered by last_pkt */
     struct sg_link want;                           /* in node.writers after AGAIN */
+    uint8_t wants;                                 /* then: enum sg_want */
     struct msg **ring; /* by seq & (ring_cap - 1), for low <= seq < next_seq */
     uint32_t ring_cap;
     uint64_t low;               /* lowest unsettled seq, or next_seq */
@@ -433,6 +437,7 @@ int sg_send(sgmp_node *n, const struct sg_ask *q, udt_time now); /* ask.c */
 int sg_call(sgmp_node *n, const struct sg_ask *q, udt_time now);
 int sg_post(sgmp_node *n, struct assoc *a, const struct sg_post *p, struct msg **out, udt_time now);
 void sg_requeue(struct msg *m, bool front);
+void sg_want_room(sgmp_node *n, struct assoc *a, unsigned what);
 void sg_tell_writable(sgmp_node *n);
 void sg_msg_leave(sgmp_node *n, struct msg *m); /* out of its association, not freed */
 void sg_msg_join(sgmp_node *n, struct assoc *a, struct msg *m);

@@ -282,10 +282,7 @@ int sgmp_node_group(sgmp_node *n, const sgmp_dest *to, uint32_t count, const uin
     g->len = len;
     g->ids = count;
     sg_link_init(&g->wait);
-    uint32_t ms = o->each.deadline_ms ? o->each.deadline_ms
-                  : o->call           ? 60000
-                  : len > PKT_INLINE  ? 120000
-                                      : 30000;
+    uint32_t ms = o->each.deadline_ms ? o->each.deadline_ms : sgmp_default_ms(o->call, len);
     g->until = now + MS(ms);
     sg_htab_init(&known, n->jitter);
     for (uint32_t i = 0; i < count; i++) {

@@ -49,6 +49,8 @@ int sgmp_node_key_remove(sgmp_node *n, uint32_t key_id, udt_time now);
  * back in OUTCOME, RESPONSE and PROGRESS, and is the rpc_id on the wire. */
 int sgmp_node_send(sgmp_node *n, const sgmp_dest *to, const uint8_t *buf, size_t len,
                    const sgmp_opts *o, uint64_t id, udt_time now);
+/* The deadline of what names none. */
+uint32_t sgmp_default_ms(bool call, size_t len);
 /* Message, call, group, or member of one. */
 int sgmp_node_cancel(sgmp_node *n, uint64_t id, udt_time now);
 int sgmp_node_call(sgmp_node *n, const sgmp_dest *to, uint32_t method, const uint8_t *buf,

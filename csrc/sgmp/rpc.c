@@ -128,7 +128,7 @@ int sg_call(sgmp_node *n, const struct sg_ask *q, udt_time now)
     struct call *c = NULL;
     struct msg *m = NULL;
     bool oneway = o->flags & SGMP_ONEWAY;
-    uint32_t ms = o->deadline_ms ? o->deadline_ms : 60000;
+    uint32_t ms = o->deadline_ms ? o->deadline_ms : sgmp_default_ms(true, q->len);
     if (q->id == 0 || ms > BUDGET_MAX_MS || sg_hget(&n->calls, q->id))
         return UDT_E_INVAL;
     if (q->len > SG_BULK_MAX - RPC_HEAD ||

@@ -62,9 +62,23 @@ void sg_requeue(struct msg *m, bool front)
         sg_push(list, &m->q);
 }
 
-static bool below_half(const struct assoc *a)
+/* AGAIN: WRITABLE follows when half of what was full is free, so that who tries again finds room.
+ */
+void sg_want_room(sgmp_node *n, struct assoc *a, unsigned what)
 {
-    return a->x->q_msgs <= SG_Q_MSGS / 2 && a->x->q_bytes <= SG_Q_BYTES / 2;
+    if (sg_empty(&a->x->want))
+        sg_push(&n->writers, &a->x->want);
+    a->x->wants |= (uint8_t)what;
+}
+
+static bool has_room(const sgmp_node *n, const struct active *x)
+{
+    if ((x->wants & SG_WANT_CTL) && x->ctl_msgs > SG_CTL_Q / 2)
+        return false;
+    if ((x->wants & SG_WANT_BULK) &&
+        (x->bulk_out_n > SG_BULK_ENTRIES / 2 || n->bulk_snd_bytes > SG_BULK_TOTAL / 2))
+        return false;
+    return x->q_msgs <= SG_Q_MSGS / 2 && x->q_bytes <= SG_Q_BYTES / 2;
 }
 
 void sg_tell_writable(sgmp_node *n)
@@ -74,9 +88,10 @@ void sg_tell_writable(sgmp_node *n)
         next = l->next;
         if (n->snd_bytes > SG_Q_TOTAL / 2)
             return;
-        if (!below_half(a))
+        if (!has_room(n, a->x))
             continue;
         sg_unlink(l);
+        a->x->wants = 0;
         sg_event_push(n, sg_event_new(n, a, SGMP_EV_WRITABLE, 0));
     }
 }
@@ -178,8 +193,8 @@ int sg_post(sgmp_node *n, struct assoc *a, const struct sg_post *p, struct msg *
         return sg_bulk_send(n, a, p, out, now);
     }
     if (queue_full(n, a, p, len)) {
-        if (!p->reserved && sg_empty(&a->x->want))
-            sg_push(&n->writers, &a->x->want);
+        if (!p->reserved)
+            sg_want_room(n, a, p->flags & PKT_F_CONTROL ? SG_WANT_CTL : SG_WANT_PLAIN);
         return UDT_E_AGAIN;
     }
     struct msg *m = msg_new(n, p);
