@@ -156,12 +156,13 @@ bool sg_assoc_busy(const struct assoc *a)
                  !sg_empty(&x->bulk_out) || x->ack_count || x->ack_now);
 }
 
-static void sleep_now(struct assoc *a)
+static void sleep_now(sgmp_node *n, struct assoc *a)
 {
     struct active *x = a->x;
     if (!x)
         return;
     sg_unlink(&x->want);
+    sg_event_unkeep(n, &x->want_ev);
     aead_free(x->seal);
     aead_free(x->open[0]);
     aead_free(x->open[1]);
@@ -190,7 +191,7 @@ void sg_assoc_close(sgmp_node *n, struct assoc *a)
         sg_requests_drop(n, a);
         sg_bulk_in_drop(n, a);
         sg_bulk_out_drop(n, a);
-        sleep_now(a);
+        sleep_now(n, a);
     }
     a->closed = true;
     sg_unlink(&a->ready);
@@ -310,8 +311,7 @@ void sg_assoc_merge(sgmp_node *n, struct assoc *from, struct assoc *to, udt_time
             to->x->calls_since = now;
         sg_push(&to->x->calls, &c->of);
     }
-    if (!sg_empty(&from->x->want))
-        sg_want_room(n, to, from->x->wants);
+    sg_want_move(n, from, to);
     sg_assoc_free(n, from);
 }
 
@@ -371,9 +371,9 @@ void sg_assoc_restart(sgmp_node *n, struct assoc *old, uint64_t instance, udt_ti
         sg_calls_fail(n, old, SGMP_RPC_PEER_RESTARTED, now);
     if (old->x && !sg_empty(&old->x->want)) { /* who waits for room waits on */
         if (to && to->x)
-            sg_want_room(n, to, old->x->wants);
+            sg_want_move(n, old, to);
         else
-            sg_event_push(n, sg_event_new(n, old, SGMP_EV_WRITABLE, 0));
+            sg_event_push(n, sg_event_last(&old->x->want_ev, old, SGMP_EV_WRITABLE));
     }
     sg_assoc_close(n, old);
     if (to && to->x) {
@@ -476,7 +476,7 @@ void sg_assoc_kick(sgmp_node *n, struct assoc *a, udt_time now)
         !a->unproved) {
         udt_time quiet = a->last_use + SG_T_QUIET;
         if (now >= quiet) {
-            sleep_now(a);
+            sleep_now(n, a);
             sg_heap_set(&n->heap, &a->timer, UDT_NEVER);
             sg_unlink(&a->ready);
             if (!a->instance)

@@ -1,5 +1,6 @@
 /* Memory of the engine's short-lived things: a few free blocks for messages and events, so that the
- * common message costs no malloc, and payloads that several messages share. */
+ * common message costs no malloc, and payloads that several messages share. An event without data
+ * is kept by whatever will end with it, so its block is just as large as it is. */
 #include "sgmp/engine.h"
 
 #include <stdlib.h>
@@ -23,8 +24,24 @@ void *sg_block(sgmp_node *n, size_t bytes, uint32_t *room)
     return malloc(*room);
 }
 
+void *sg_spare(sgmp_node *n)
+{
+    void *p = n->spares;
+    if (!p)
+        return malloc(sizeof(struct evt));
+    memcpy(&n->spares, p, sizeof n->spares);
+    n->spares_n--;
+    return p;
+}
+
 void sg_block_free(sgmp_node *n, void *p, size_t room)
 {
+    if (room == sizeof(struct evt) && n->spares_n < SG_SPARES) {
+        memcpy(p, &n->spares, sizeof n->spares);
+        n->spares = p;
+        n->spares_n++;
+        return;
+    }
     if (room != SG_BLOCK || n->blocks_n >= SG_BLOCKS) {
         free(p);
         return;

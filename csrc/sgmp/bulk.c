@@ -92,10 +92,8 @@ int sg_bulk_send(sgmp_node *n, struct assoc *a, const struct sg_post *p, struct 
     if (len > SG_BULK_MAX || (p->flags & PKT_F_CONTROL))
         return UDT_E_TOOBIG;
     if (a->x->bulk_out_n >= SG_BULK_ENTRIES ||
-        (!p->share && n->bulk_snd_bytes + len > SG_BULK_TOTAL)) {
-        sg_want_room(n, a, SG_WANT_BULK);
-        return UDT_E_AGAIN;
-    }
+        (!p->share && n->bulk_snd_bytes + len > SG_BULK_TOTAL))
+        return sg_want_room(n, a, SG_WANT_BULK);
     struct share *body =
         p->share ? sg_share_ref(p->share) : sg_share_new(p->body, p->body_len, &n->bulk_snd_bytes);
     struct bulk *b = bulk_new(a, p->head, p->head_len, body, p->kind);

@@ -22,14 +22,17 @@ struct out_stream {
     size_t frame_len, frame_off;
     uint32_t sent_n; /* messages written whole and not confirmed */
     udt_time backoff;
+    struct order *end; /* kept for ABORT; NULL in OUT_WAIT */
     uint8_t state;
 };
 
+/* Made together with the stream whose end it may be: that order must not get lost. */
 struct order {
     struct sg_link q;
     struct sgmp_bulk_order o;
 };
-void sg_order(sgmp_node *n, int kind, uint64_t id, const udt_addr *to);
+/* Takes *kept. */
+void sg_order(sgmp_node *n, struct order **kept, int kind, uint64_t id, const udt_addr *to);
 void sg_bulk_state(sgmp_node *n, struct bulk *b, int state);
 void sg_bulk_copy(const struct bulk *b, size_t off, uint8_t *out, size_t len);
 /* The first message that waits for the peer's stream, NULL if none does. */

@@ -32,6 +32,7 @@ struct stream {
     struct entry *entry;
     uint8_t *frame; /* head, then (from the first byte behind a genuine preface) room for a chunk */
     size_t have, need, room;
+    struct order *end; /* kept for ABORT */
     int phase;
 };
 
@@ -63,8 +64,16 @@ static void stream_free(sgmp_node *n, struct stream *s)
     sg_hdel(&n->streams, &s->by_id);
     sg_heap_unreserve(&n->heap, &s->timer);
     aead_free(s->ctx);
+    free(s->end);
     free(s->frame);
     free(s);
+}
+
+/* The driver closes it too. */
+static void stream_abort(sgmp_node *n, struct stream *s)
+{
+    sg_order(n, &s->end, SGMP_BULK_ABORT, s->by_id.key, NULL);
+    stream_free(n, s);
 }
 
 static void entry_free(sgmp_node *n, struct entry *t)
@@ -326,8 +335,7 @@ static int take_preface(sgmp_node *n, struct stream *s, udt_time now)
         return UDT_E_NOMEM;
     a->conn_no = conn_no;
     if (a->x->in_stream) { /* one connection at a time: the newer counts */
-        sg_order(n, SGMP_BULK_ABORT, a->x->in_stream->by_id.key, NULL);
-        stream_free(n, a->x->in_stream);
+        stream_abort(n, a->x->in_stream);
     }
     s->a = a;
     a->x->in_stream = s;
@@ -398,9 +406,12 @@ int64_t sgmp_node_bulk_accept(sgmp_node *n, const udt_addr *from, udt_time now)
     if (n->streams.count >= SG_STREAMS)
         return UDT_E_LIMIT;
     struct stream *s = calloc(1, sizeof *s);
-    if (!s || !(s->frame = malloc(BULK_PREFACE)) || !sg_heap_reserve(&n->heap)) {
-        if (s)
+    if (!s || !(s->frame = malloc(BULK_PREFACE)) || !(s->end = calloc(1, sizeof *s->end)) ||
+        !sg_heap_reserve(&n->heap)) {
+        if (s) {
+            free(s->end);
             free(s->frame);
+        }
         free(s);
         return UDT_E_NOMEM;
     }
@@ -462,8 +473,7 @@ void sg_bulk_in_timer(sgmp_node *n, struct sg_timer *t, udt_time now)
 {
     if (t->kind == SG_TM_STREAM) { /* silent too long */
         struct stream *s = sg_of(t, struct stream, timer);
-        sg_order(n, SGMP_BULK_ABORT, s->by_id.key, NULL);
-        stream_free(n, s);
+        stream_abort(n, s);
         return;
     }
     struct entry *e = sg_of(t, struct entry, timer);
@@ -476,10 +486,8 @@ void sg_bulk_in_timer(sgmp_node *n, struct sg_timer *t, udt_time now)
 void sg_bulk_in_drop(sgmp_node *n, struct assoc *a)
 {
     struct stream *s = a->x->in_stream;
-    if (s) {
-        sg_order(n, SGMP_BULK_ABORT, s->by_id.key, NULL);
-        stream_free(n, s);
-    }
+    if (s)
+        stream_abort(n, s);
     while (!sg_empty(&a->x->bulk_in))
         entry_free(n, sg_of(a->x->bulk_in.next, struct entry, of));
 }

@@ -12,11 +12,10 @@
 
 static const udt_time BACKOFF_US = 250000, BACKOFF_MAX_US = 5000000, FULL_US = 100000;
 
-void sg_order(sgmp_node *n, int kind, uint64_t id, const udt_addr *to)
+void sg_order(sgmp_node *n, struct order **kept, int kind, uint64_t id, const udt_addr *to)
 {
-    struct order *o = calloc(1, sizeof *o);
-    if (!o)
-        abort(); /* a stream would stay open for ever */
+    struct order *o = *kept;
+    *kept = NULL;
     o->o.kind = kind;
     o->o.id = id;
     if (to)
@@ -91,6 +90,8 @@ static void reset(sgmp_node *n, struct out_stream *s)
     s->ctx = NULL;
     set_frame(n, s, NULL);
     set_abort(n, s, 0);
+    free(s->end);
+    s->end = NULL;
     s->cur = NULL;
     s->sent_n = 0;
     s->state = OUT_WAIT;
@@ -113,7 +114,7 @@ static void out_free(sgmp_node *n, struct out_stream *s)
 static void out_close(sgmp_node *n, struct out_stream *s)
 {
     if (s->state == OUT_OPEN || (s->state == OUT_OPENING && !order_recall(n, s->id)))
-        sg_order(n, SGMP_BULK_ABORT, s->id, NULL);
+        sg_order(n, &s->end, SGMP_BULK_ABORT, s->id, NULL);
     out_free(n, s);
 }
 
@@ -140,7 +141,10 @@ static bool make_room(sgmp_node *n)
 
 static void out_open(sgmp_node *n, struct out_stream *s, udt_time now)
 {
-    if (!make_room(n)) {
+    struct order *open = make_room(n) ? calloc(1, sizeof *open) : NULL;
+    s->end = open ? calloc(1, sizeof *open) : NULL;
+    if (!s->end) {
+        free(open);
         sg_heap_set(&n->heap, &s->timer, now + FULL_US);
         return;
     }
@@ -150,7 +154,7 @@ static void out_open(sgmp_node *n, struct out_stream *s, udt_time now)
     sg_push(&n->out_lru, &s->lru);
     n->out_n++;
     sg_heap_set(&n->heap, &s->timer, UDT_NEVER);
-    sg_order(n, SGMP_BULK_OPEN, s->id, &s->a->addr);
+    sg_order(n, &open, SGMP_BULK_OPEN, s->id, &s->a->addr);
     n->st.bulk_streams++;
 }
 
@@ -256,7 +260,7 @@ void sgmp_node_bulk_opened(sgmp_node *n, uint64_t id, udt_time now)
     s->state = OUT_OPEN;
     s->counter = 0;
     if ((a->who && !s->ctx) || !write_preface(n, s, key)) {
-        sg_order(n, SGMP_BULK_ABORT, id, NULL);
+        sg_order(n, &s->end, SGMP_BULK_ABORT, id, NULL);
         sgmp_node_bulk_failed(n, id, UDT_E_NOMEM, now);
         return;
     }
@@ -326,7 +330,7 @@ static bool take_next(sgmp_node *n, struct out_stream *s, udt_time now)
         return false;
     if (key && key->serial != s->key_serial) {
         if (!s->sent_n) {
-            sg_order(n, SGMP_BULK_ABORT, s->id, NULL);
+            sg_order(n, &s->end, SGMP_BULK_ABORT, s->id, NULL);
             reset(n, s);
             out_open(n, s, now);
         }

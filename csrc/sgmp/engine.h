@@ -48,6 +48,7 @@ enum {
     SG_GROUP_BURST = 256,
     SG_BLOCK = 1536, /* small messages and events come from a list of free blocks */
     SG_BLOCKS = 64,
+    SG_SPARES = 256,
     SG_DGRAM_TOP = 8972,
     SG_BIG_LOST = 3 /* large datagrams lost in a row: the path carries them no more */
 };
@@ -94,6 +95,7 @@ struct share {
 enum sg_where { SG_W_NONE, SG_W_CTL, SG_W_NEW, SG_W_RESEND, SG_W_FLIGHT };
 struct msg {
     struct sg_link q;      /* in the list named by `where` */
+    struct evt *last;      /* kept for its OUTCOME; NULL if it has none of its own */
     struct sg_hnode by_id; /* in the node's table if id != 0 and call == NULL */
     struct sg_timer timer; /* deadline; not armed for the request of a call */
     struct assoc *a;
@@ -140,6 +142,7 @@ struct active {
     /* queues */
     struct sg_link ctl_q, new_q, resend_q, flight; /* flight is ordered by last_pkt */
     struct sg_link want;                           /* in node.writers after AGAIN */
+    struct evt *want_ev;                           /* then: kept for WRITABLE */
     uint8_t wants;                                 /* then: enum sg_want */
     struct msg **ring; /* by seq & (ring_cap - 1), for low <= seq < next_seq */
     uint32_t ring_cap;
@@ -249,6 +252,7 @@ struct call {
     struct assoc *a;
     struct msg *msg;      /* the request while it is not settled */
     struct evt *progress; /* queued PROGRESS event */
+    struct evt *last;     /* kept for its end; NULL if it is a member's */
     struct member *member;
     uint64_t id;
     uint32_t method;
@@ -262,7 +266,8 @@ struct request {
     struct sg_link of; /* in active.running */
     struct sg_timer timer;
     struct assoc *a;
-    struct evt *ev; /* still queued */
+    struct evt *ev;   /* still queued */
+    struct evt *last; /* kept for CANCEL */
     uint64_t id, rpc_id;
     udt_time born, until, progress_at, gap;
     uint32_t percent, method;
@@ -292,6 +297,7 @@ struct member {
     struct group *g;
     struct msg *msg;
     struct call *call;
+    struct evt *last; /* kept for its end */
     sgmp_dest to;
     udt_time at; /* not before */
     uint32_t index;
@@ -326,6 +332,8 @@ struct sgmp_node {
     udt_time group_at;
     void *blocks; /* free ones, linked through their first word */
     uint32_t blocks_n;
+    void *spares; /* the same for events without data */
+    uint32_t spares_n;
     struct reply replies[SG_REPLIES];
     uint32_t reply_head, reply_n;
     uint64_t jitter;
@@ -359,17 +367,23 @@ static inline udt_addr sg_addr(const udt_addr *a)
 
 /* node.c */
 uint64_t sg_rand64(sgmp_node *n);
+/* NULL without memory. What must not get lost has its event from its beginning: kept, then taken
+ * by sg_event_last, or given back. */
 struct evt *sg_event_new(sgmp_node *n, struct assoc *a, int kind, size_t len);
+bool sg_event_keep(sgmp_node *n, struct evt **kept);
+void sg_event_unkeep(sgmp_node *n, struct evt **kept);
+struct evt *sg_event_last(struct evt **kept, struct assoc *a, int kind);
 void sg_event_push(sgmp_node *n, struct evt *e);
 void sg_event_drop(sgmp_node *n, struct evt *e);
 void sg_event_peer(sgmp_node *n, struct assoc *a, int kind, uint64_t instance);
-void sg_event_outcome(sgmp_node *n, struct assoc *a, uint64_t id, int status, uint16_t reason);
+void sg_event_outcome(sgmp_node *n, struct msg *m, int status);
 bool sg_rcv_room(const sgmp_node *n, const struct assoc *a, size_t len, bool reserved);
 uint32_t sg_rcv_share(const sgmp_node *n, const struct assoc *a);
 void sg_rcv_charge(sgmp_node *n, struct evt *e, enum sg_class klass, size_t bytes);
 
 /* block.c: blocks for messages and events, shared payloads */
 void *sg_block(sgmp_node *n, size_t bytes, uint32_t *room); /* not cleared; room >= bytes */
+void *sg_spare(sgmp_node *n);                               /* for an event without data */
 void sg_block_free(sgmp_node *n, void *p, size_t room);
 struct share *sg_share_new(const uint8_t *buf, size_t len, uint64_t *account);
 struct share *sg_share_ref(struct share *s);
@@ -420,6 +434,7 @@ struct sg_post {
     uint16_t channel;
     uint8_t kind, flags, tries;
     bool reserved; /* protocol's own: passes the limits of the queue */
+    bool of_call;  /* whose end is the call's */
 };
 /* What the application asks for: a message or a call. */
 struct sg_ask {
@@ -437,7 +452,8 @@ int sg_send(sgmp_node *n, const struct sg_ask *q, udt_time now); /* ask.c */
 int sg_call(sgmp_node *n, const struct sg_ask *q, udt_time now);
 int sg_post(sgmp_node *n, struct assoc *a, const struct sg_post *p, struct msg **out, udt_time now);
 void sg_requeue(struct msg *m, bool front);
-void sg_want_room(sgmp_node *n, struct assoc *a, unsigned what);
+int sg_want_room(sgmp_node *n, struct assoc *a, unsigned what); /* AGAIN, or NOMEM */
+void sg_want_move(sgmp_node *n, struct assoc *from, struct assoc *to);
 void sg_tell_writable(sgmp_node *n);
 void sg_msg_leave(sgmp_node *n, struct msg *m); /* out of its association, not freed */
 void sg_msg_join(sgmp_node *n, struct assoc *a, struct msg *m);

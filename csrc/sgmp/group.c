@@ -18,23 +18,34 @@ struct group {
     uint32_t n, ok, ended, need;
     uint32_t ids; /* taken behind `id` */
     bool decided, busy, cancel_due;
+    struct evt *decision, *end; /* kept for GROUP_DECIDED and GROUP_DONE */
     struct member m[];
 };
 
 static const udt_time RETRY_US = 10000, SPREAD_US = 20, SPREAD_MAX_US = 2000;
 
-static void group_free(sgmp_node *n, struct group *g)
+/* One that is in no table. */
+static void group_drop(sgmp_node *n, struct group *g)
 {
-    sg_hdel(&n->groups, &g->by_id);
     sg_heap_unreserve(&n->heap, &g->timer);
-    n->members_n -= g->n;
+    for (uint32_t i = 0; i < g->n; i++)
+        sg_event_unkeep(n, &g->m[i].last);
+    sg_event_unkeep(n, &g->decision);
+    sg_event_unkeep(n, &g->end);
     sg_share_unref(g->body);
     free(g);
 }
 
-static void say(sgmp_node *n, const struct group *g, int kind, int status)
+static void group_free(sgmp_node *n, struct group *g)
 {
-    struct evt *e = sg_event_new(n, NULL, kind, 0);
+    sg_hdel(&n->groups, &g->by_id);
+    n->members_n -= g->n;
+    group_drop(n, g);
+}
+
+static void say(sgmp_node *n, const struct group *g, struct evt **kept, int kind, int status)
+{
+    struct evt *e = sg_event_last(kept, NULL, kind);
     e->ev.id = g->id;
     e->ev.status = status;
     e->ev.method = g->ok;
@@ -50,7 +61,7 @@ static void decide(sgmp_node *n, struct group *g)
     if (g->decided || (g->ok < g->need && g->ok + left >= g->need))
         return;
     g->decided = true;
-    say(n, g, SGMP_EV_GROUP_DECIDED, g->ok >= g->need ? 0 : UDT_E_LIMIT);
+    say(n, g, &g->decision, SGMP_EV_GROUP_DECIDED, g->ok >= g->need ? 0 : UDT_E_LIMIT);
     if (g->o.cancel_rest && left) {
         g->cancel_due = true;
         sg_heap_set(&n->heap, &g->timer, n->now);
@@ -61,7 +72,7 @@ static void finish(sgmp_node *n, struct group *g)
 {
     if (g->busy || g->ended < g->n)
         return;
-    say(n, g, SGMP_EV_GROUP_DONE, g->ok >= g->need ? 0 : UDT_E_LIMIT);
+    say(n, g, &g->end, SGMP_EV_GROUP_DONE, g->ok >= g->need ? 0 : UDT_E_LIMIT);
     group_free(n, g);
 }
 
@@ -69,7 +80,7 @@ void sg_group_ended(sgmp_node *n, struct member *gm, struct assoc *a, int status
 {
     struct group *g = gm->g;
     if (!e)
-        e = sg_event_new(n, a, 0, 0);
+        e = sg_event_last(&gm->last, a, 0);
     e->ev.kind = SGMP_EV_GROUP_MEMBER;
     e->ev.id = g->id;
     e->ev.status = status;
@@ -82,6 +93,7 @@ void sg_group_ended(sgmp_node *n, struct member *gm, struct assoc *a, int status
     gm->msg = NULL;
     gm->call = NULL;
     gm->ended = true;
+    sg_event_unkeep(n, &gm->last);
     g->ended++;
     g->ok += status == 0;
     n->st.delivered += status == 0 && !g->o.call;
@@ -285,7 +297,8 @@ int sgmp_node_group(sgmp_node *n, const sgmp_dest *to, uint32_t count, const uin
     uint32_t ms = o->each.deadline_ms ? o->each.deadline_ms : sgmp_default_ms(o->call, len);
     g->until = now + MS(ms);
     sg_htab_init(&known, n->jitter);
-    for (uint32_t i = 0; i < count; i++) {
+    bool kept = sg_event_keep(n, &g->decision) && sg_event_keep(n, &g->end);
+    for (uint32_t i = 0; kept && i < count; i++) {
         struct member *gm = &g->m[g->n];
         if (seen(&known, &to[i]))
             continue;
@@ -295,8 +308,13 @@ int sgmp_node_group(sgmp_node *n, const sgmp_dest *to, uint32_t count, const uin
         gm->index = i;
         sg_hadd(&known, &gm->by_dest, dest_hash(&to[i]));
         g->n++;
+        kept = sg_event_keep(n, &gm->last);
     }
     sg_htab_fini(&known);
+    if (!kept) {
+        group_drop(n, g);
+        return UDT_E_NOMEM;
+    }
     n->members_n += g->n;
     g->need = o->wait == SGMP_WAIT_ALL      ? g->n
               : o->wait == SGMP_WAIT_QUORUM ? o->quorum

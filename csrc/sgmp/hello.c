@@ -317,9 +317,11 @@ static void on_reset(sgmp_node *n, const struct pkt_header *h, const udt_addr *f
         x->key_bad = true;
         if (now - x->key_event_at >= SEC(1)) {
             struct evt *e = sg_event_new(n, a, SGMP_EV_KEY_UNKNOWN, 0);
-            x->key_event_at = now;
-            e->ev.key_id = a->key_id;
-            sg_event_push(n, e);
+            if (e) { /* else the peer's next RESET says it */
+                x->key_event_at = now;
+                e->ev.key_id = a->key_id;
+                sg_event_push(n, e);
+            }
         }
     } else if (b->reason == RESET_FULL) {
         x->hello_gap = x->hello_gap > SEC(2) ? x->hello_gap : SEC(2);

@@ -71,11 +71,13 @@ void sgmp_node_free(sgmp_node *n)
     sg_bulk_free_all(n);
     sg_group_free_all(n);
     drop_all(n, &n->events);
-    while (n->blocks) {
-        void *p = n->blocks;
-        memcpy(&n->blocks, p, sizeof n->blocks);
-        free(p);
-    }
+    void **lists[] = {&n->blocks, &n->spares};
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
+        while (*lists[i]) {
+            void *p = *lists[i];
+            memcpy(lists[i], p, sizeof p);
+            free(p);
+        }
     keys_fini(&n->keys);
     struct sg_htab *tabs[] = {&n->by_inst,  &n->by_dest, &n->msgs,    &n->calls,
                               &n->requests, &n->bulks,   &n->streams, &n->groups};
@@ -184,26 +186,48 @@ void sg_event_drop(sgmp_node *n, struct evt *e)
     sg_block_free(n, e, e->room);
 }
 
-struct evt *sg_event_new(sgmp_node *n, struct assoc *a, int kind, size_t len)
+static void event_init(struct evt *e, struct assoc *a, int kind, uint32_t room)
 {
-    uint32_t room;
-    struct evt *e = sg_block(n, sizeof *e + len, &room);
-    if (!e) {
-        if (len == 0)
-            abort(); /* an outcome must not get lost */
-        return NULL;
-    }
     memset(e, 0, sizeof *e);
     e->room = room;
     sg_link_init(&e->q);
     e->a = a;
     e->ev.kind = (uint16_t)kind;
-    e->ev.len = (uint32_t)len;
     if (a) {
         e->ev.instance = a->instance;
         e->ev.from = a->addr;
         e->ev.key_id = a->rx_key_id ? a->rx_key_id : a->key_id;
     }
+}
+
+struct evt *sg_event_new(sgmp_node *n, struct assoc *a, int kind, size_t len)
+{
+    uint32_t room = sizeof(struct evt);
+    struct evt *e = len ? sg_block(n, sizeof *e + len, &room) : sg_spare(n);
+    if (!e)
+        return NULL;
+    event_init(e, a, kind, room);
+    e->ev.len = (uint32_t)len;
+    return e;
+}
+
+bool sg_event_keep(sgmp_node *n, struct evt **kept)
+{
+    return (*kept = sg_spare(n)) != NULL;
+}
+
+void sg_event_unkeep(sgmp_node *n, struct evt **kept)
+{
+    if (*kept)
+        sg_block_free(n, *kept, sizeof **kept);
+    *kept = NULL;
+}
+
+struct evt *sg_event_last(struct evt **kept, struct assoc *a, int kind)
+{
+    struct evt *e = *kept;
+    *kept = NULL;
+    event_init(e, a, kind, sizeof *e);
     return e;
 }
 
@@ -216,23 +240,26 @@ void sg_event_push(sgmp_node *n, struct evt *e)
     sg_push(&n->events, &e->q);
 }
 
-/* Changes of a peer's state: dropped (the state can be asked for) when nobody reads events. */
+/* Changes of a peer's state: dropped (the state can be asked for) when nobody reads events, or
+ * without memory. */
 void sg_event_peer(sgmp_node *n, struct assoc *a, int kind, uint64_t instance)
 {
     if (n->light_n >= SG_EVENTS)
         return;
     struct evt *e = sg_event_new(n, a, kind, 0);
+    if (!e)
+        return;
     if (instance)
         e->ev.instance = instance;
     sg_event_push(n, e);
 }
 
-void sg_event_outcome(sgmp_node *n, struct assoc *a, uint64_t id, int status, uint16_t reason)
+void sg_event_outcome(sgmp_node *n, struct msg *m, int status)
 {
-    struct evt *e = sg_event_new(n, a, SGMP_EV_OUTCOME, 0);
-    e->ev.id = id;
+    struct evt *e = sg_event_last(&m->last, m->a, SGMP_EV_OUTCOME);
+    e->ev.id = m->id;
     e->ev.status = status;
-    e->ev.ms = reason; /* of REFUSED */
+    e->ev.ms = m->reason; /* of REFUSED */
     if (status == 0)
         n->st.delivered++;
     else if (status == UDT_E_TIMEOUT)

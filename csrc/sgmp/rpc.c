@@ -31,6 +31,7 @@ static void call_free(sgmp_node *n, struct call *c)
     sg_heap_unreserve(&n->heap, &c->timer);
     if (c->progress)
         c->progress->call = NULL;
+    sg_event_unkeep(n, &c->last);
     free(c);
 }
 
@@ -58,7 +59,7 @@ void sg_call_end(sgmp_node *n, struct call *c, int status, udt_time now)
     if (c->member)
         sg_group_ended(n, c->member, a, status, NULL);
     else {
-        struct evt *e = sg_event_new(n, a, SGMP_EV_RESPONSE, 0);
+        struct evt *e = sg_event_last(&c->last, a, SGMP_EV_RESPONSE);
         e->ev.id = c->id;
         e->ev.status = status;
         e->ev.method = c->method;
@@ -99,20 +100,24 @@ void sg_call_timer(sgmp_node *n, struct call *c, udt_time now)
     sg_assoc_kick(n, a, now);
 }
 
-static int call_new(sgmp_node *n, struct assoc *a, uint64_t id, udt_time until, udt_time now,
-                    struct call **out)
+static int call_new(sgmp_node *n, struct assoc *a, const struct sg_ask *q, udt_time until,
+                    udt_time now, struct call **out)
 {
     if (a->x->calls_n >= SG_CALLS_PEER || n->calls.count >= SG_CALLS)
         return UDT_E_LIMIT;
     struct call *c = calloc(1, sizeof *c);
-    if (!c || !sg_heap_reserve(&n->heap)) {
+    if (c && !q->member)
+        (void)sg_event_keep(n, &c->last);
+    if (!c || (!q->member && !c->last) || !sg_heap_reserve(&n->heap)) {
+        if (c)
+            sg_event_unkeep(n, &c->last);
         free(c);
         return UDT_E_NOMEM;
     }
     c->timer.kind = SG_TM_CALL;
     c->a = a;
-    c->id = id;
-    sg_hadd(&n->calls, &c->by_id, id);
+    c->id = q->id;
+    sg_hadd(&n->calls, &c->by_id, q->id);
     sg_push(&a->x->calls, &c->of);
     if (a->x->calls_n++ == 0)
         a->x->calls_since = now;
@@ -136,7 +141,7 @@ int sg_call(sgmp_node *n, const struct sg_ask *q, udt_time now)
         return UDT_E_TOOBIG;
     int err = sg_assoc_for(n, q->to, &a, now);
     if (err == 0 && !oneway)
-        err = call_new(n, a, q->id, now + MS(ms), now, &c);
+        err = call_new(n, a, q, now + MS(ms), now, &c);
     if (err)
         return err;
     struct rpc_head h = {.op = RPC_REQUEST, .method = q->method, .id = q->id, .ms = ms};
@@ -156,6 +161,7 @@ int sg_call(sgmp_node *n, const struct sg_ask *q, udt_time now)
                         .channel = o->channel,
                         .kind = PKT_K_RPC,
                         .tries = q->tries,
+                        .of_call = !oneway,
                         .until = oneway || life < MS(ms) ? now + life : UDT_NEVER};
     p.flags = (uint8_t)((o->flags & SGMP_CONTROL ? PKT_F_CONTROL : 0) |
                         (o->flags & SGMP_IDEMPOTENT ? PKT_F_REPEATABLE : 0));
@@ -230,6 +236,8 @@ static void on_progress(sgmp_node *n, struct assoc *a, const struct rpc_head *h)
         return;
     if (!c->progress) {
         struct evt *e = sg_event_new(n, a, SGMP_EV_PROGRESS, 0);
+        if (!e)
+            return; /* the next report will do */
         e->ev.id = c->id;
         e->call = c;
         c->progress = e;
@@ -248,6 +256,7 @@ static void request_free(sgmp_node *n, struct request *r)
     sg_heap_unreserve(&n->heap, &r->timer);
     if (r->ev)
         r->ev->req = NULL;
+    sg_event_unkeep(n, &r->last);
     free(r);
 }
 
@@ -256,7 +265,7 @@ static void tell_cancelled(sgmp_node *n, struct request *r)
     if (r->cancelled)
         return;
     r->cancelled = true;
-    struct evt *e = sg_event_new(n, r->a, SGMP_EV_CANCEL, 0);
+    struct evt *e = sg_event_last(&r->last, r->a, SGMP_EV_CANCEL);
     e->ev.id = r->id;
     e->ev.method = r->method;
     sg_event_push(n, e);
@@ -323,7 +332,9 @@ static struct request *request_new(sgmp_node *n, struct assoc *a, const struct r
                                    uint16_t channel, udt_time now)
 {
     struct request *r = calloc(1, sizeof *r);
-    if (!r || !sg_heap_reserve(&n->heap)) {
+    if (!r || !sg_event_keep(n, &r->last) || !sg_heap_reserve(&n->heap)) {
+        if (r)
+            sg_event_unkeep(n, &r->last);
         free(r);
         return NULL;
     }

@@ -64,11 +64,30 @@ void sg_requeue(struct msg *m, bool front)
 
 /* AGAIN: WRITABLE follows when half of what was full is free, so that who tries again finds room.
  */
-void sg_want_room(sgmp_node *n, struct assoc *a, unsigned what)
+int sg_want_room(sgmp_node *n, struct assoc *a, unsigned what)
 {
-    if (sg_empty(&a->x->want))
-        sg_push(&n->writers, &a->x->want);
-    a->x->wants |= (uint8_t)what;
+    struct active *x = a->x;
+    if (!x->want_ev && !sg_event_keep(n, &x->want_ev))
+        return UDT_E_NOMEM; /* nobody waits for what might never come */
+    if (sg_empty(&x->want))
+        sg_push(&n->writers, &x->want);
+    x->wants |= (uint8_t)what;
+    return UDT_E_AGAIN;
+}
+
+/* Who waits for room waits on. */
+void sg_want_move(sgmp_node *n, struct assoc *from, struct assoc *to)
+{
+    struct active *x = from->x;
+    if (sg_empty(&x->want))
+        return;
+    if (!to->x->want_ev) {
+        to->x->want_ev = x->want_ev;
+        x->want_ev = NULL;
+    }
+    (void)sg_want_room(n, to, x->wants);
+    sg_unlink(&x->want);
+    sg_event_unkeep(n, &x->want_ev);
 }
 
 static bool has_room(const sgmp_node *n, const struct active *x)
@@ -92,7 +111,7 @@ void sg_tell_writable(sgmp_node *n)
             continue;
         sg_unlink(l);
         a->x->wants = 0;
-        sg_event_push(n, sg_event_new(n, a, SGMP_EV_WRITABLE, 0));
+        sg_event_push(n, sg_event_last(&a->x->want_ev, a, SGMP_EV_WRITABLE));
     }
 }
 
@@ -116,7 +135,8 @@ void sg_settle(sgmp_node *n, struct msg *m, int status, udt_time now)
     } else if (m->member)
         sg_group_ended(n, m->member, a, status, NULL);
     else if (m->id)
-        sg_event_outcome(n, a, m->id, status, m->reason);
+        sg_event_outcome(n, m, status);
+    sg_event_unkeep(n, &m->last);
     sg_share_unref(m->share);
     sg_block_free(n, m, m->room + sizeof *m);
     if (!sg_empty(&n->writers))
@@ -158,11 +178,13 @@ static struct msg *msg_new(sgmp_node *n, const struct sg_post *p)
     struct msg *m = sg_block(n, sizeof *m + want, &room);
     if (!m)
         return NULL;
-    if (!sg_heap_reserve(&n->heap)) {
+    memset(m, 0, sizeof *m);
+    bool alone = p->id && !p->member && !p->of_call;
+    if ((alone && !sg_event_keep(n, &m->last)) || !sg_heap_reserve(&n->heap)) {
+        sg_event_unkeep(n, &m->last);
         sg_block_free(n, m, room);
         return NULL;
     }
-    memset(m, 0, sizeof *m);
     sg_link_init(&m->q);
     m->timer.kind = SG_TM_MSG;
     m->id = p->id;
@@ -193,9 +215,9 @@ int sg_post(sgmp_node *n, struct assoc *a, const struct sg_post *p, struct msg *
         return sg_bulk_send(n, a, p, out, now);
     }
     if (queue_full(n, a, p, len)) {
-        if (!p->reserved)
-            sg_want_room(n, a, p->flags & PKT_F_CONTROL ? SG_WANT_CTL : SG_WANT_PLAIN);
-        return UDT_E_AGAIN;
+        if (p->reserved)
+            return UDT_E_AGAIN;
+        return sg_want_room(n, a, p->flags & PKT_F_CONTROL ? SG_WANT_CTL : SG_WANT_PLAIN);
     }
     struct msg *m = msg_new(n, p);
     if (!m)

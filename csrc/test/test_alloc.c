@@ -17,6 +17,7 @@ void __wrap_free(void *p);
 
 static atomic_int_least64_t held;
 static _Thread_local int64_t left; /* allocations until one fails, < 0 = it has */
+static _Thread_local bool all;
 
 void alloc_fail(int64_t n)
 {
@@ -28,6 +29,16 @@ bool alloc_failed(void)
     return left < 0;
 }
 
+int64_t alloc_left(void)
+{
+    return left;
+}
+
+void alloc_fail_all(bool on)
+{
+    all = on;
+}
+
 int64_t alloc_held(void)
 {
     return atomic_load(&held);
@@ -35,6 +46,8 @@ int64_t alloc_held(void)
 
 static bool fails(void)
 {
+    if (all)
+        return true;
     if (left <= 0 || --left > 0)
         return false;
     left = -1;

@@ -9,6 +9,10 @@
 void alloc_fail(int64_t n);
 /* Has it been reached? */
 bool alloc_failed(void);
+/* Allocations of this thread until one fails: what to go on with after a pause. < 0 = it has. */
+int64_t alloc_left(void);
+/* All that this thread makes fail, until it is told otherwise. */
+void alloc_fail_all(bool on);
 /* Blocks that the core and the tests hold now, of all threads. */
 int64_t alloc_held(void);
 
