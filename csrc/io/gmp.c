@@ -77,7 +77,40 @@ static void gbuf_give(io_port *p, io_gbuf *w)
     p->gbuf_nfree++;
 }
 
-static void deliver(io_port *p, const struct sgmp_ev *g, io_gbuf *w)
+/* One is always there for events without data, which give it back at once. */
+static int gbufs_init(io_port *p)
+{
+    io_gbuf *w = malloc(sizeof *w);
+    if (w)
+        gbuf_give(p, w);
+    return w ? 0 : UDT_E_NOMEM;
+}
+
+static void gbufs_fini(io_port *p)
+{
+    while (p->gbuf_free)
+        free(gbuf_take(p));
+}
+
+/* From here on the event's data is the application's. False: there is no room for it. */
+static bool hand_over(io_port *p, udt_event *ev)
+{
+    io_gbuf *w = ev->g.buf;
+    uint32_t len = ev->g.len; /* it may be released before this returns */
+    if (w) {
+        io_port_ref(p);
+        atomic_fetch_add(&p->ctx->gmp_bytes, len);
+    }
+    bool ok = io_emit_gmp(p, ev);
+    if (w && !ok) {
+        atomic_fetch_sub(&p->ctx->gmp_bytes, len);
+        io_port_unref(p);
+    }
+    return ok;
+}
+
+/* False: the event waits, and goes before all others. */
+static bool deliver(io_port *p, const struct sgmp_ev *g, io_gbuf *w)
 {
     udt_event ev = {.kind = g->kind, .g = *g};
     if (g->buf) {
@@ -85,12 +118,21 @@ static void deliver(io_port *p, const struct sgmp_ev *g, io_gbuf *w)
         w->buf = g->buf;
         w->len = g->len;
         ev.g.buf = w;
-        io_port_ref(p);
-        atomic_fetch_add(&p->ctx->gmp_bytes, g->len);
     } else {
         gbuf_give(p, w);
     }
-    io_emit_from(p, &ev);
+    if (hand_over(p, &ev))
+        return true;
+    p->gmp_back = ev;
+    return false;
+}
+
+/* Deliveries go on when the application has read, or there is memory. */
+static void stall(io_port *p)
+{
+    io_gmp_look_again(p);
+    atomic_store(&p->gmp_stall, 1);
+    atomic_store(&p->ctx->stalled, 1);
 }
 
 static bool stalled(io_port *p)
@@ -109,7 +151,10 @@ static void say_writable(io_port *p)
         return;
     atomic_store(&p->gmp_again, 0);
     udt_event ev = {.kind = SGMP_EV_WRITABLE, .g = {.kind = SGMP_EV_WRITABLE}};
-    io_emit_from(p, &ev);
+    if (!io_emit_gmp(p, &ev)) {
+        atomic_store(&p->gmp_again, 1);
+        stall(p);
+    }
 }
 
 void io_gmp_turn(io_port *p)
@@ -118,10 +163,17 @@ void io_gmp_turn(io_port *p)
     if (atomic_load(&p->released))
         io_gmp_released(p);
     atomic_store(&p->gmp_stall, 0);
+    if (p->gmp_back.kind) {
+        if (!hand_over(p, &p->gmp_back)) {
+            stall(p);
+            return;
+        }
+        p->gmp_back.kind = 0;
+    }
     while (!stalled(p)) {
         io_gbuf *w = gbuf_take(p);
         if (!w) { /* no memory: the events wait in the engine */
-            atomic_store(&p->gmp_stall, 1);
+            stall(p);
             break;
         }
         memset(&g, 0, sizeof g);
@@ -133,7 +185,10 @@ void io_gmp_turn(io_port *p)
             gbuf_give(p, w);
             continue;
         }
-        deliver(p, &g, w);
+        if (!deliver(p, &g, w)) {
+            stall(p);
+            break;
+        }
     }
     say_writable(p);
 }
@@ -143,12 +198,10 @@ void io_gmp_fini(io_port *p)
     if (!p->node)
         return;
     io_gmp_cmds_fini(p);
+    if (p->gmp_back.kind)
+        free(p->gmp_back.g.buf); /* what it holds goes with the node */
     io_gmp_released(p);
-    while (p->gbuf_free) {
-        io_gbuf *w = p->gbuf_free;
-        p->gbuf_free = w->next;
-        free(w);
-    }
+    gbufs_fini(p);
     sgmp_node_free(p->node);
     p->node = NULL;
 }
@@ -181,8 +234,11 @@ static void open_run(io_port *p, void *arg)
     p->node = n;
     c->result = io_gmp_cmds_init(p);
     if (c->result == 0)
+        c->result = gbufs_init(p);
+    if (c->result == 0)
         c->result = io_bulk_init(p);
     if (c->result < 0) {
+        gbufs_fini(p);
         io_gmp_cmds_fini(p);
         p->node = NULL;
         sgmp_node_free(n);

@@ -32,6 +32,7 @@ typedef struct gmp_cmd {
     const sgmp_dest *many; /* GROUP */
     uint32_t many_n;
     sgmp_group_opts group;
+    int err;            /* its end, which could not be told yet */
     udt_time until;     /* of one that waits for room, 0 = it does not */
     udt_time useful_to; /* then: end of its ttl, 0 = none */
     uint8_t data[];
@@ -172,11 +173,12 @@ static bool wants_answer(const gmp_cmd *c)
     return c->what == G_CALL && !(c->o.flags & SGMP_ONEWAY);
 }
 
-/* The caller has its id already, so the engine's refusal becomes the event of that id. */
-static void refuse(io_port *p, const gmp_cmd *c, int err)
+/* The caller has its id already, so the engine's refusal becomes the event of that id. False: the
+ * event has no memory. */
+static bool refuse(io_port *p, const gmp_cmd *c, int err)
 {
     if (c->what != G_SEND && c->what != G_CALL && c->what != G_GROUP)
-        return;
+        return true;
     bool call = wants_answer(c);
     udt_event ev = {.err = err};
     ev.kind = call ? SGMP_EV_RESPONSE : c->what == G_GROUP ? SGMP_EV_GROUP_DONE : SGMP_EV_OUTCOME;
@@ -185,10 +187,17 @@ static void refuse(io_port *p, const gmp_cmd *c, int err)
     ev.g.from = c->to.addr;
     ev.g.key_id = c->to.key_id;
     ev.g.status = call ? rpc_status(err) : err;
-    io_emit_from(p, &ev);
+    return io_emit_gmp(p, &ev);
 }
 
 static void retry(io_port *p, void *arg);
+
+static void done(io_port *p, gmp_cmd *c)
+{
+    atomic_fetch_sub(&p->ncmds, 1);
+    atomic_fetch_sub(&p->cmd_bytes, (uint32_t)c->len);
+    free(c);
+}
 
 /* A command that does not fit the peer's queue now must not be lost: it is offered again when there
  * is room, or soon. It still counts as a queued command; its deadline ends it. */
@@ -196,22 +205,28 @@ static void run_later(io_port *p, gmp_cmd *c)
 {
     struct io_gmp *g = p->gmp;
     c->cmd.next = NULL;
+    if (!g) { /* the port is gone, and who could be told with it */
+        done(p, c);
+        return;
+    }
     if (g->late_tail)
         g->late_tail->next = &c->cmd;
     else
         g->late_head = &c->cmd;
     g->late_tail = &c->cmd;
-    if (c->what == G_SEND || c->what == G_CALL)
+    if (!c->err && (c->what == G_SEND || c->what == G_CALL))
         full_add(p, &c->to);
     if (g->late_timer.slot < 0)
         io_timer_arm(p, &g->late_timer, p->now + g->late_gap);
 }
 
-static void done(io_port *p, gmp_cmd *c)
+static void end(io_port *p, gmp_cmd *c, int err)
 {
-    atomic_fetch_sub(&p->ncmds, 1);
-    atomic_fetch_sub(&p->cmd_bytes, (uint32_t)c->len);
-    free(c);
+    c->err = err;
+    if (refuse(p, c, err))
+        done(p, c);
+    else
+        run_later(p, c);
 }
 
 static sgmp_opts *opts_of(gmp_cmd *c)
@@ -250,8 +265,9 @@ static void cmd_run(io_port *p, void *arg)
         return;
     }
     if (err < 0)
-        refuse(p, c, err);
-    done(p, c);
+        end(p, c, err);
+    else
+        done(p, c);
 }
 
 static void retry(io_port *p, void *arg)
@@ -265,9 +281,9 @@ static void retry(io_port *p, void *arg)
         gmp_cmd *c = at->arg;
         io_cmd *last = g->late_tail;
         at = at->next;
-        if (c->what != G_REPLY && p->now >= c->until) {
-            refuse(p, c, wants_answer(c) ? UDT_E_TIMEOUT : UDT_E_NOTSENT);
-            done(p, c);
+        if (c->err || (c->what != G_REPLY && p->now >= c->until)) {
+            int over = wants_answer(c) ? UDT_E_TIMEOUT : UDT_E_NOTSENT;
+            end(p, c, c->err ? c->err : over);
             continue;
         }
         if (c->what != G_REPLY) {
@@ -278,6 +294,13 @@ static void retry(io_port *p, void *arg)
         progress |= g->late_tail == last;
     }
     g->late_gap = progress ? RETRY_US : g->late_gap < RETRY_MAX_US ? g->late_gap * 2 : RETRY_MAX_US;
+}
+
+/* A turn soon, though nothing is due: what could not be told may have memory then. */
+void io_gmp_look_again(io_port *p)
+{
+    if (p->gmp->late_timer.slot < 0)
+        io_timer_arm(p, &p->gmp->late_timer, p->now + RETRY_US);
 }
 
 /* The engine says that a peer has room again: first for those who wait. False: they took it all. */
@@ -411,10 +434,8 @@ static int64_t direct(io_port *p, gmp_cmd *c, bool new_id)
     int err = run_engine(p, c);
     if (err == UDT_E_AGAIN && (c->what == G_SEND || c->what == G_CALL))
         full_add(p, &c->to); /* so that the next one is told at once, and WRITABLE is owed */
-    if (err < 0 && new_id && err != UDT_E_AGAIN) {
-        refuse(p, c, err);
-        err = 0;
-    }
+    if (err < 0 && new_id && err != UDT_E_AGAIN && refuse(p, c, err))
+        err = 0; /* else the caller hears it here */
     return err < 0 ? err : new_id ? (int64_t)c->id : 0;
 }
 

@@ -28,6 +28,7 @@ typedef struct io_timer {
     void (*fn)(io_port *p, void *arg);
     void *arg;
     int32_t slot; /* place in the port's queue, -1 = not armed; set to -1 before first use */
+    struct io_timer *next; /* of those for which the queue had no memory */
 } io_timer;
 void io_timer_arm(io_port *p, io_timer *t, udt_time at);
 void io_timer_stop(io_port *p, io_timer *t);

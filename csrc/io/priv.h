@@ -132,6 +132,7 @@ int io_ready_init(udt_ctx *ctx, uint32_t max_events);
 void io_ready_fini(udt_ctx *ctx);
 /* As io_emit, without raising the descriptor (events of MANUAL ports). */
 void io_emit_from(io_port *p, udt_event *ev);
+bool io_emit_gmp(io_port *p, udt_event *ev); /* false: no memory, it has to be told later */
 const udt_sock_stats *io_final_stats(udt_ctx *ctx, int32_t sock); /* [ctx] or NULL */
 bool io_ready_full(udt_ctx *ctx);                                 /* GMP deliveries should pause */
 void io_ready_unstall(udt_ctx *ctx); /* wakes ports whose deliveries paused, if there is room */
@@ -141,6 +142,7 @@ void io_ready_settle(udt_ctx *ctx);  /* raises the descriptor where that is owed
 typedef struct io_timers {
     io_timer **heap; /* earliest first */
     int32_t n, cap;
+    io_timer *rest; /* armed ones that found no memory there, in no order */
 } io_timers;
 udt_time io_timers_next(const io_timers *t);
 void io_timers_run(io_port *p);
@@ -283,6 +285,7 @@ struct io_port {
     _Atomic(struct io_gbuf *) released;
     _Atomic uint32_t nreleased;
     struct io_gbuf *gbuf_free; /* [loop] */
+    udt_event gmp_back;        /* [loop] taken from the node and not queued yet; kind 0 = none */
     struct io_gmp *gmp;        /* [set] by sgmp_open: commands on their way; see gmp_cmd.c */
     uint32_t gbuf_nfree;
     _Atomic int listening; /* a listener exists (or is being made) */
@@ -354,6 +357,7 @@ io_port *io_gmp_port(udt_ctx *ctx, int32_t port, bool gmp, int *err); /* a handl
 int io_gmp_cmds_init(io_port *p);
 void io_gmp_cmds_fini(io_port *p);
 bool io_gmp_room(io_port *p, const struct sgmp_ev *ev);
+void io_gmp_look_again(io_port *p);
 void io_gmp_turn(io_port *p);
 void io_gmp_released(io_port *p);
 void io_gmp_fini(io_port *p);

@@ -1,5 +1,6 @@
 /* The event queue of a context. Readiness and progress are kept once per handle, so their number is
- * bounded by that of handles; GMP deliveries stop at a bound, which closes the peers' windows.
+ * bounded by that of handles; GMP deliveries stop at a bound, which closes the peers' windows, and
+ * where the queue cannot grow: then they wait in their port, and leave a quarter to the others.
  * The descriptor is raised on empty -> non-empty only; for events of a loop's turn when that turn
  * has unlocked its port, or the application would wake up only to wait for the lock. */
 #include "io/priv.h"
@@ -137,7 +138,16 @@ static void lower(io_ready *r)
         atomic_compare_exchange_strong(&r->raised, &owed, IO_LOWERED);
 }
 
-static void emit(udt_ctx *ctx, const udt_event *ev, enum io_raised raise)
+/* False: no memory. */
+static bool room_for(io_ready *r, bool gmp)
+{
+    uint32_t n = atomic_load_explicit(&r->count, memory_order_relaxed);
+    if (n < r->cap - (gmp ? r->cap / 4 : 0) || ring_grow(r))
+        return true;
+    return !gmp && n < r->cap;
+}
+
+static bool emit(udt_ctx *ctx, const udt_event *ev, enum io_raised raise)
 {
     io_ready *r = &ctx->ready;
     uint8_t bit = queued_bit(ev->kind);
@@ -151,14 +161,16 @@ static void emit(udt_ctx *ctx, const udt_event *ev, enum io_raised raise)
         }
         if (known) {
             pthread_mutex_unlock(&ctx->mu);
-            return;
+            return true;
         }
     }
     if (ev->kind == UDT_IO_CLOSED)
         keep_stats(ctx, ev->sock);
+    if (!room_for(r, ev->kind >= SGMP_EV_MESSAGE)) {
+        pthread_mutex_unlock(&ctx->mu);
+        return false;
+    }
     uint32_t n = atomic_load_explicit(&r->count, memory_order_relaxed);
-    if (n == r->cap && !ring_grow(r))
-        abort(); /* an event lost silently would hang its owner; the queue is small and bounded */
     r->ring[(r->head + n) & (r->cap - 1)] = *ev;
     atomic_store_explicit(&r->count, n + 1, memory_order_relaxed);
     int lowered = IO_LOWERED;
@@ -167,17 +179,25 @@ static void emit(udt_ctx *ctx, const udt_event *ev, enum io_raised raise)
     pthread_mutex_unlock(&ctx->mu);
     if (raise == IO_RAISED)
         raise_now(r);
+    return true;
 }
 
 void io_emit(udt_ctx *ctx, const udt_event *ev)
 {
-    emit(ctx, ev, IO_RAISED);
+    if (!emit(ctx, ev, IO_RAISED))
+        abort(); /* an event lost silently would hang its owner; the queue is small and bounded */
+}
+
+bool io_emit_gmp(io_port *p, udt_event *ev)
+{
+    ev->port = p->id;
+    return emit(p->ctx, ev, io_manual(p) ? IO_LOWERED : p->in_turn ? IO_RAISE_OWED : IO_RAISED);
 }
 
 void io_emit_from(io_port *p, udt_event *ev)
 {
-    ev->port = p->id;
-    emit(p->ctx, ev, io_manual(p) ? IO_LOWERED : p->in_turn ? IO_RAISE_OWED : IO_RAISED);
+    if (!io_emit_gmp(p, ev))
+        abort();
 }
 
 /* Is the event still news? Readiness that was used up in the meantime is not, nor is anything but

@@ -1,5 +1,6 @@
 /* Whatever allocation or descriptor fails while something is opened: an error comes back, and what
  * had been taken until then is given back. */
+#include "io/priv.h"
 #include "test_alloc.h"
 #include "test_xfer.h"
 
@@ -240,4 +241,87 @@ TEST(io_without_descriptors_everything_is_given_back)
     printf("%d failures\n", failed);
     CHECK(failed >= 6);
     close(file);
+}
+
+/* The queue of events cannot grow: what GMP tells waits in the port, and leaves room for the events
+ * of sockets. */
+TEST(io_gmp_events_wait_for_memory)
+{
+    enum { ALL = 200 };
+    static const sgmp_opts o = {.deadline_ms = 1};
+    made m = {0};
+    int64_t held = alloc_held(), first = 0;
+    int ended[ALL] = {0}, all = 0;
+    CHECK_INT(make_ctx(&m), 0);
+    CHECK_INT(make_port(&m), 0);
+    CHECK_INT(make_gmp(&m), 0);
+    sgmp_dest to = {tio_loopback(4, 9), 0};
+    for (int i = 0; i < ALL; i++) {
+        int64_t id = sgmp_send(m.ctx, m.port, &to, NULL, 0, &o);
+        CHECK(id > 0);
+        first = first ? first : id;
+    }
+    alloc_fail_all(true);
+    for (int k = 0; k < 10; k++)
+        CHECK_INT(udt_port_run(m.ctx, m.port, 1000), 0);
+    /* One more, which is refused at once, is told so by its call. */
+    sgmp_dest bad = {to.addr, 99};
+    CHECK_INT(sgmp_send(m.ctx, m.port, &bad, NULL, 0, &o), UDT_E_NOKEY);
+    CHECK(udt_connect(m.ctx, m.port, &to.addr, NULL) == UDT_E_NOMEM);
+    udt_event ev[32], other = {.kind = UDT_IO_PORT_FAILED, .port = m.port, .sock = m.port};
+    for (int i = 0; i < 16; i++)
+        io_emit(m.ctx, &other);
+    for (int i = 0; i < 1000 && all < ALL; i++) {
+        int n = udt_ctx_poll(m.ctx, ev, 32);
+        for (int k = 0; k < n; k++)
+            if (ev[k].kind == SGMP_EV_OUTCOME) {
+                CHECK_INT(ended[(int64_t)ev[k].g.id - first]++, 0);
+                all++;
+            }
+        CHECK_INT(udt_port_run(m.ctx, m.port, 1000), 0);
+    }
+    alloc_fail_all(false);
+    CHECK_INT(all, ALL);
+    udt_ctx_free(m.ctx);
+    CHECK_INT(alloc_held(), held);
+}
+
+enum { TIMERS = 200 };
+static io_timer timer[TIMERS];
+static int fired[TIMERS];
+
+static void fire(io_port *p, void *arg)
+{
+    int i = (int)((io_timer *)arg - timer);
+    CHECK(p->now >= timer[i].at);
+    fired[i]++;
+}
+
+/* Some find room in the queue and some do not: each fires once, or is stopped or moved. */
+TEST(io_timers_need_no_memory)
+{
+    made m = {0};
+    CHECK_INT(make_ctx(&m), 0);
+    CHECK_INT(make_port(&m), 0);
+    io_port *p = io_handle_get(m.ctx, m.port, IO_KIND_PORT, NULL);
+    io_manual_enter(p);
+    memset(fired, 0, sizeof fired);
+    for (int i = 0; i < TIMERS; i++) {
+        timer[i] = (io_timer){.fn = fire, .arg = &timer[i], .slot = -1};
+        alloc_fail_all(i >= 20 && i < 150);
+        io_timer_arm(p, &timer[i], p->now + 1000 + i * 37 % TIMERS);
+    }
+    alloc_fail_all(false);
+    CHECK_INT(io_timers_next(&p->timers), p->now + 1000);
+    for (int i = 0; i < TIMERS; i += 2)
+        io_timer_stop(p, &timer[i]);
+    for (int i = 1; i < TIMERS; i += 4)
+        io_timer_arm(p, &timer[i], p->now + 5000);
+    io_manual_leave(p);
+    for (int k = 0; k < 20; k++)
+        CHECK_INT(udt_port_run(m.ctx, m.port, 1000), 0);
+    for (int i = 0; i < TIMERS; i++)
+        CHECK_INT(fired[i], i & 1);
+    io_handle_put(m.ctx, m.port);
+    udt_ctx_free(m.ctx);
 }
