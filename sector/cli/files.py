@@ -20,7 +20,7 @@ from sector.client.blocking import Cloud, connected
 from sector.client.progress import Progress, Summary
 from sector.config import parse_rate
 from sector.errors import LocalIO, UsageError, printable
-from sector.model import FileInfo
+from sector.model import FileInfo, Version
 from sector.wire.files import Replicas
 
 CAT_BYTES = 8 << 20
@@ -42,6 +42,7 @@ class _RateType(click.ParamType[int]):
 
 RATE = _RateType()
 TRACE_EVENTS = 1 << 16
+NEVER = Version(0, 0)
 
 
 def connection(shared: Shared) -> Any:
@@ -50,23 +51,24 @@ def connection(shared: Shared) -> Any:
 
 
 def info_json(info: FileInfo) -> dict[str, Any]:
-    """One entry as in `stat --json` (design section 9); `version` "EPOCH.COUNTER", `mode` octal text."""
+    """One entry as in `stat --json` (design section 9); `version` "EPOCH.COUNTER", `mode` octal text.
+    The root was always there: it has neither version nor time (null)."""
     return {
         "path": info.path,
         "kind": info.kind,
         "size": info.size,
-        "version": f"{info.version.epoch}.{info.version.counter}",
+        "version": f"{info.version.epoch}.{info.version.counter}" if info.version != NEVER else None,
         "owner": info.owner,
         "mode": f"{info.mode & 0o7777:04o}",
-        "mtime": info.mtime,
+        "mtime": info.mtime or None,
         "digest": info.digest,
         "replicas": list(info.replicas),
     }
 
 
-def when(mtime: float) -> str:
+def when(mtime: float | None) -> str:
     """A time for people."""
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(mtime))
+    return "-" if mtime is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(mtime))
 
 
 @click.command()
@@ -101,7 +103,7 @@ def ls(shared: Shared, path: str, long: bool, recursive: bool) -> None:
             "-" if entry.kind == "dir" else len(entry.replicas),
             entry.owner,
             "-" if entry.kind == "dir" else entry.size,
-            when(entry.mtime),
+            when(info_json(entry)["mtime"]),
             name,
         )
         for entry, name in zip(entries, names, strict=True)
@@ -121,6 +123,8 @@ def _listed(entry: FileInfo, whole: bool) -> str:
 def stat(shared: Shared, path: str) -> None:
     """Show what the cloud knows of a file or directory.
 
+    Only the root has neither version nor mtime: "-", with --json null.
+
     \b
     Examples:
       sector stat /sdss/sdss1.dat
@@ -133,9 +137,9 @@ def stat(shared: Shared, path: str) -> None:
         return
     fields = info_json(info)
     fields["path"] = printable(info.path)
-    fields["mtime"] = when(info.mtime)
+    fields["mtime"] = when(fields["mtime"])
     fields["replicas"] = ", ".join(info.replicas) or "-"
-    fields["size"] = f"{info.size} bytes"
+    fields["size"] = "-" if info.kind == "dir" else f"{info.size} bytes"
     for name, value in fields.items():
         click.echo(f"{name + ':':<10} {value or '-'}")
 

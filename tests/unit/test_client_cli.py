@@ -22,6 +22,7 @@ from sector.cli import compute, files, udtcat
 from sector.cli.main import cli, run
 from sector.cli.tls_once import read_password
 from sector.client.progress import Moved, Summary
+from sector.master import namespace
 from sector.model import FileInfo, Version
 from sector.sphere.blocking import Job, _draw
 from sector.wire.files import Removed, Replicas
@@ -93,6 +94,21 @@ def test_stat(cloud: FakeCloud) -> None:
     cloud.answers["stat"] = A
     assert json.loads(out("stat", "/d/a", "--json"))["size"] == 5
     assert "5 bytes" in out("stat", "/d/a")
+
+
+def test_the_root_has_neither_version_nor_time(cloud: FakeCloud) -> None:
+    """It was always there: no "0.0", no 1970. Other directories have both."""
+    cloud.answers["stat"] = namespace.info_of(namespace.ROOT)
+    told = json.loads(out("stat", "/", "--json"))
+    assert (told["path"], told["kind"], told["version"], told["mtime"]) == ("/", "dir", None, None)
+    lines = dict(line.split(":", 1) for line in out("stat", "/").splitlines())
+    assert {lines[name].strip() for name in ("version", "mtime", "size", "digest", "replicas")} == {"-"}
+    cloud.answers["ls"] = [namespace.info_of(namespace.ROOT)]
+    assert out("ls", "-l", "/").splitlines()[1].split() == ["d", "755", "-", "system", "-", "-", "/"]
+    cloud.answers["stat"] = FileInfo("/d", "dir", 0, Version(1, 3), "alice", 0o755, 1.7e9, "", [])
+    told = json.loads(out("stat", "/d", "--json"))
+    assert (told["version"], told["mtime"]) == ("1.3", 1.7e9)
+    assert "1.3" in out("stat", "/d")
 
 
 def test_refusal_is_one_line_or_one_object(cloud: FakeCloud, capsys: pytest.CaptureFixture[str]) -> None:
