@@ -10,17 +10,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static int open_fds(void)
-{
-    DIR *d = opendir("/proc/self/fd");
-    int n = 0;
-    CHECK(d);
-    while (readdir(d))
-        n++;
-    closedir(d);
-    return n;
-}
-
 TEST(io_port_in_use)
 {
     tio *a = tio_open(4, 0);
@@ -138,7 +127,7 @@ TEST(io_nothing_leaks_over_many_ports)
     udt_ctx *ctx;
     udt_addr at = tio_loopback(4, 0);
     CHECK_INT(udt_ctx_new(NULL, &ctx), 0);
-    int before = open_fds();
+    int before = tio_fds();
     for (int i = 0; i < 300; i++) {
         int32_t p = udt_port_open(ctx, &at, 0, 0);
         CHECK(p > 0);
@@ -148,9 +137,9 @@ TEST(io_nothing_leaks_over_many_ports)
             CHECK(udt_rendezvous(ctx, p, NULL, &(udt_sock_opts){.tag = 1}) > 0);
         CHECK_INT(udt_port_close(ctx, p), 0);
     }
-    CHECK_INT(open_fds(), before);
+    CHECK_INT(tio_fds(), before);
     udt_ctx_free(ctx);
-    CHECK_INT(open_fds(), before - 1);
+    CHECK_INT(tio_fds(), before - 1);
 }
 
 TEST(io_descriptors_close_on_exec)
@@ -191,9 +180,9 @@ TEST(io_fork_guard)
         bad += udt_port_close(a->ctx, a->port) != UDT_E_FORKED;
         bad += sgmp_open(a->ctx, a->port, true) != UDT_E_FORKED;
         bad += sgmp_instance(a->ctx, a->port, &inst) != UDT_E_FORKED;
-        int before = open_fds();
+        int before = tio_fds();
         udt_ctx_free(a->ctx); /* gives the inherited descriptors back */
-        bad += open_fds() != before - 3;
+        bad += tio_fds() != before - 3;
         _exit(bad);
     }
     int status = -1;

@@ -4,7 +4,6 @@
 #include "test_alloc.h"
 #include "test_xfer.h"
 
-#include <dirent.h>
 #include <sys/resource.h>
 
 static int file; /* to be sent */
@@ -25,17 +24,6 @@ struct life {
     opener step[4];
     int end; /* event that tells its owner that it failed */
 };
-
-static int count_fds(void)
-{
-    DIR *d = opendir("/proc/self/fd");
-    int n = 0;
-    CHECK(d);
-    while (readdir(d))
-        n++;
-    closedir(d);
-    return n;
-}
 
 static int64_t make_ctx(made *m)
 {
@@ -166,7 +154,7 @@ static bool fail_nth(const struct life *l, int64_t n, bool fd)
 {
     made m = {0};
     bool failed = false;
-    int fds = count_fds();
+    int fds = tio_fds();
     int64_t held = alloc_held();
     for (int i = 0; i < 4 && l->step[i]; i++) {
         bool last = i == 3 || !l->step[i + 1];
@@ -191,9 +179,9 @@ static bool fail_nth(const struct life *l, int64_t n, bool fd)
         check_heard(&m, l, n);
     udt_ctx_free(m.ctx);
     const char *what = fd ? "descriptor" : "allocation";
-    if (count_fds() != fds)
+    if (tio_fds() != fds)
         test_fail(__FILE__, __LINE__, "%s, %s %" PRId64 ": %d descriptors more", l->name, what, n,
-                  count_fds() - fds);
+                  tio_fds() - fds);
     if (alloc_held() != held)
         test_fail(__FILE__, __LINE__, "%s, %s %" PRId64 ": %" PRId64 " blocks more", l->name, what,
                   n, alloc_held() - held);

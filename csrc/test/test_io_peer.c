@@ -4,7 +4,6 @@
 #include "test_io.h"
 #include "test_nat.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <linux/filter.h>
 #include <unistd.h>
@@ -56,17 +55,6 @@ static void wait_none(tio *t, int ms)
     }
 }
 
-static int descriptors(void)
-{
-    int n = 0;
-    DIR *d = opendir("/proc/self/fd");
-    CHECK(d);
-    while (readdir(d))
-        n++;
-    closedir(d);
-    return n;
-}
-
 static void has_one(void *arg)
 {
     CHECK_INT(connected(arg, NULL), 1);
@@ -74,23 +62,23 @@ static void has_one(void *arg)
 
 TEST(io_peer_socket_comes_and_goes)
 {
-    int at_first = descriptors();
+    int at_first = tio_fds();
     for (int family = 4; family <= 6; family += 2) {
         tio *a = single(family), *b = single(family);
         udt_sock_opts o = {.type = 1, .own_peer = true};
         int32_t sa, sb;
         tio_pair(a, b, &o, &sa, &sb);
-        int open = descriptors();
+        int open = tio_fds();
         tio_move(a, sa, b, sb, SIZE, has_one, a);
         CHECK_INT(connected(b, NULL), 0); /* acknowledgements are little */
         wait_none(a, 10000);
-        CHECK_INT(descriptors(), open);
+        CHECK_INT(tio_fds(), open);
         tio_move(b, sb, a, sa, SIZE, has_one, b);
         tio_move(a, sa, b, sb, SIZE, has_one, a); /* both have one, closed with their ports */
         tio_free(a);
         tio_free(b);
     }
-    CHECK_INT(descriptors(), at_first);
+    CHECK_INT(tio_fds(), at_first);
 }
 
 TEST(io_peer_sockets_are_few)
