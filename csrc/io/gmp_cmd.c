@@ -309,9 +309,11 @@ bool io_gmp_room(io_port *p, const struct sgmp_ev *ev)
     struct io_gmp *g = p->gmp;
     io_timer_stop(p, &g->late_timer);
     retry(p, NULL);
-    for (io_cmd *at = g->late_head; at; at = at->next)
-        if (same_peer(&((gmp_cmd *)at->arg)->to, ev))
+    for (io_cmd *at = g->late_head; at; at = at->next) {
+        const gmp_cmd *c = at->arg;
+        if (!c->err && same_peer(&c->to, ev))
             return false;
+    }
     full_drop(p, ev);
     return true;
 }

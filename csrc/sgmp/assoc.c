@@ -111,6 +111,8 @@ void sg_assoc_bind(sgmp_node *n, struct assoc *a, uint64_t instance)
 
 void sg_assoc_move(sgmp_node *n, struct assoc *a, const udt_addr *addr)
 {
+    if (a->x)
+        sg_want_over(n, a); /* it was asked for under the old address */
     sg_hdel(&n->by_dest, &a->by_dest);
     a->addr = *addr;
     sg_hadd(&n->by_dest, &a->by_dest, sg_dest_key(addr));
@@ -369,12 +371,10 @@ void sg_assoc_restart(sgmp_node *n, struct assoc *old, uint64_t instance, udt_ti
     }
     if (old->x)
         sg_calls_fail(n, old, SGMP_RPC_PEER_RESTARTED, now);
-    if (old->x && !sg_empty(&old->x->want)) { /* who waits for room waits on */
-        if (to && to->x)
-            sg_want_move(n, old, to);
-        else
-            sg_event_push(n, sg_event_last(&old->x->want_ev, old, SGMP_EV_WRITABLE));
-    }
+    if (old->x && to && to->x)
+        sg_want_move(n, old, to);
+    else if (old->x)
+        sg_want_over(n, old);
     sg_assoc_close(n, old);
     if (to && to->x) {
         if (!to->instance)

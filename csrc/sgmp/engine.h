@@ -453,6 +453,7 @@ int sg_call(sgmp_node *n, const struct sg_ask *q, udt_time now);
 int sg_post(sgmp_node *n, struct assoc *a, const struct sg_post *p, struct msg **out, udt_time now);
 void sg_requeue(struct msg *m, bool front);
 int sg_want_room(sgmp_node *n, struct assoc *a, unsigned what); /* AGAIN, or NOMEM */
+void sg_want_over(sgmp_node *n, struct assoc *a);
 void sg_want_move(sgmp_node *n, struct assoc *from, struct assoc *to);
 void sg_tell_writable(sgmp_node *n);
 void sg_msg_leave(sgmp_node *n, struct msg *m); /* out of its association, not freed */

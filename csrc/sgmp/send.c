@@ -75,12 +75,26 @@ int sg_want_room(sgmp_node *n, struct assoc *a, unsigned what)
     return UDT_E_AGAIN;
 }
 
-/* Who waits for room waits on. */
+/* Tells that there is room, whatever there is: who waits tries again. */
+void sg_want_over(sgmp_node *n, struct assoc *a)
+{
+    if (sg_empty(&a->x->want))
+        return;
+    sg_unlink(&a->x->want);
+    a->x->wants = 0;
+    sg_event_push(n, sg_event_last(&a->x->want_ev, a, SGMP_EV_WRITABLE));
+}
+
+/* Who waits for room waits on, unless it knows the peer under another address. */
 void sg_want_move(sgmp_node *n, struct assoc *from, struct assoc *to)
 {
     struct active *x = from->x;
     if (sg_empty(&x->want))
         return;
+    if (!addr_eq(&from->addr, &to->addr)) {
+        sg_want_over(n, from);
+        return;
+    }
     if (!to->x->want_ev) {
         to->x->want_ev = x->want_ev;
         x->want_ev = NULL;
@@ -107,11 +121,8 @@ void sg_tell_writable(sgmp_node *n)
         next = l->next;
         if (n->snd_bytes > SG_Q_TOTAL / 2)
             return;
-        if (!has_room(n, a->x))
-            continue;
-        sg_unlink(l);
-        a->x->wants = 0;
-        sg_event_push(n, sg_event_last(&a->x->want_ev, a, SGMP_EV_WRITABLE));
+        if (has_room(n, a->x))
+            sg_want_over(n, a);
     }
 }
 

@@ -55,6 +55,17 @@ static inline void open_pair(struct pair *p, bool auth, const sim_link *l)
     sim_net_tap(p->net, tap, p);
 }
 
+/* The same node under another address. */
+static inline void move_node(struct pair *p, struct gnode *g, unsigned host, const sim_link *l)
+{
+    int other = g == &p->a ? p->b.id : p->a.id;
+    sim_net_set(p->net, g->id, &gnode_ops, NULL);
+    g->addr = gaddr(host, 7002);
+    g->id = sim_net_add(p->net, &g->addr, &gnode_ops, g);
+    sim_net_link(p->net, g->id, other, l);
+    sim_net_link(p->net, other, g->id, l);
+}
+
 static inline void close_pair(struct pair *p)
 {
     if (p->a.n)

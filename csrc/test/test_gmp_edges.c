@@ -247,3 +247,45 @@ TEST(gmp_a_control_message_that_closes_the_window_is_sent_again)
     CHECK_INT(ev.status, 0);
     close_pair(&p);
 }
+
+/* Fills the queue towards `to` until there is no room. */
+static void until_again(struct pair *p, struct gnode *g, const sgmp_dest *to)
+{
+    sgmp_opts o = {.deadline_ms = 200000};
+    int err = 0;
+    for (uint64_t id = 100; err == 0; id++)
+        err = sgmp_node_send(g->n, to, NULL, 0, &o, id, sim_net_now(p->net));
+    CHECK_INT(err, UDT_E_AGAIN);
+    sim_net_kick(p->net, g->id);
+}
+
+/* Whoever met AGAIN knows the peer by the address that it used: WRITABLE names that one, though the
+ * queue went over to another address, or the peer did. */
+TEST(gmp_who_waits_for_room_is_told_under_the_address_it_used)
+{
+    for (int moves = 0; moves < 2; moves++) {
+        struct pair p;
+        struct sgmp_ev ev;
+        sim_link l = {.delay_us = 1000}, dead = {.delay_us = 1000, .loss_ppm = 1000000};
+        uint8_t token[24];
+        open_known(&p, &l);
+        sgmp_dest to = p.to_b;
+        if (moves) {
+            sim_net_link(p.net, 0, 1, &dead);
+            until_again(&p, &p.a, &to);
+            move_node(&p, &p.b, 88, &l);
+            post(&p.b, &p.to_a, 2, 0, 0, 0);
+        } else {
+            to.addr.ip[3] = 77;
+            until_again(&p, &p.a, &to);
+            uint64_t self = sgmp_node_instance(p.a.n), inst = sgmp_node_instance(p.b.n);
+            udt_time now = sim_net_now(p.net);
+            CHECK_INT(sgmp_node_mint_token(p.b.n, &p.a.addr, self, KEY, token, now), 0);
+            CHECK_INT(sgmp_node_introduce(p.a.n, &to, inst, token, now), 0);
+        }
+        sim_net_kick(p.net, p.a.id);
+        CHECK(gwait(&p.a, SGMP_EV_WRITABLE, &ev, sim_net_now(p.net) + SEC_(20)));
+        CHECK_INT(ev.from.ip[3], to.addr.ip[3]);
+        close_pair(&p);
+    }
+}

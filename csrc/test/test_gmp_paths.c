@@ -123,18 +123,12 @@ TEST(gmp_paths_address_change_is_followed_after_proof)
     grun(p.net, SEC_(1));
     CHECK_INT(read_all(&p.b, NULL, NULL), 1);
     read_all(&p.a, NULL, NULL);
-    /* a moves: the same node under another address. */
-    udt_addr moved = gaddr(77, 7002);
-    sim_net_set(p.net, p.a.id, &gnode_ops, NULL);
-    p.a.id = sim_net_add(p.net, &moved, &gnode_ops, &p.a);
-    p.a.addr = moved;
-    sim_net_link(p.net, p.a.id, p.b.id, &l);
-    sim_net_link(p.net, p.b.id, p.a.id, &l);
+    move_node(&p, &p.a, 77, &l);
     post(&p.a, &p.to_b, 2, 0, 0, 0);
     CHECK(gwait(&p.a, SGMP_EV_OUTCOME, &ev, sim_net_now(p.net) + SEC_(3)));
     CHECK_INT(ev.status, 0);
     CHECK_INT(read_all(&p.b, NULL, NULL), 1);
-    p.to_a.addr = moved;
+    p.to_a.addr = p.a.addr;
     post(&p.b, &p.to_a, 3, 0, 0, 0);
     CHECK(gwait(&p.b, SGMP_EV_OUTCOME, &ev, sim_net_now(p.net) + SEC_(3)));
     CHECK_INT(ev.status, 0);
