@@ -37,3 +37,8 @@ def unpack_address(value: Any) -> tuple[str, int]:
     else:
         host = str(ipaddress.IPv4Address(raw[:4]))
     return host, int(value.port)
+
+
+def canonical(host: str, port: int) -> tuple[str, int]:
+    """An address as events spell it. Raises ValueError."""
+    return unpack_address(pack_address(host, port))

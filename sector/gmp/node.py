@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
+from twisted.internet.defer import CancelledError, Deferred, fail, maybeDeferred, succeed
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from sector._udt.address import canonical
 from sector._udt.context import Core
 from sector._udt.errors import CoreError
 from sector._udt.gmp_port import (
@@ -54,11 +55,6 @@ _OUTCOME = {"TIMEOUT": STATUS_TIMEOUT, "UNREACHABLE": STATUS_PEER_LOST, "RESTART
 _OUTCOME |= {"CANCELLED": STATUS_CANCELLED, "AGAIN": STATUS_BUSY}
 
 
-def _not_sent(error: CoreError) -> GmpError:
-    full = error.name == "AGAIN"
-    return GmpError(_OUTCOME.get(error.name, STATUS_UNKNOWN), text=str(error), queue_full=full)
-
-
 class GmpNode:
     """One endpoint; see `sector.gmp.api.Gmp`. All calls and handlers belong to the reactor thread."""
 
@@ -79,7 +75,8 @@ class GmpNode:
         self._sends: dict[int, Deferred[None]] = {}
         self._running: dict[int, Deferred[Any]] = {}
         self._groups: dict[int, tuple[GroupResult, bool]] = {}  # and whether of calls
-        self._room: list[tuple[tuple[str, int], Deferred[None]]] = []
+        self._full: set[tuple[str, int]] = set()  # where there was no room, and WRITABLE is to come
+        self._room: dict[Deferred[None], tuple[str, int]] = {}  # who waits for it
         self._handlers: dict[int, Handler] = {}
         self._default: Handler | None = None
         self._messages: dict[int, Callable[[Peer, str, bytes], None]] = {}
@@ -131,7 +128,7 @@ class GmpNode:
         try:
             call_id = self._port.call(peer.host, peer.port, peer.key_id, method, payload, flags, deadline_s)
         except CoreError as error:
-            answer.errback(_not_sent(error))
+            answer.errback(self._not_sent(peer, error))
             return answer
         self._calls[call_id] = answer
         if on_progress:
@@ -153,7 +150,7 @@ class GmpNode:
                 peer.host, peer.port, peer.key_id, channel, payload, flags, deadline_s
             )
         except CoreError as error:
-            outcome.errback(_not_sent(error))
+            outcome.errback(self._not_sent(peer, error))
             return outcome
         self._sends[message_id] = outcome
         return outcome
@@ -251,21 +248,33 @@ class GmpNode:
         except CoreError as error:  # a HELLO will do
             log.debug("no introduction to {host}: {why}", host=peer.host, why=str(error))
 
+    def _not_sent(self, peer: Peer, error: CoreError) -> GmpError:
+        full = error.name == "AGAIN"
+        if full:
+            self._full.add(canonical(peer.host, peer.port))
+        return GmpError(_OUTCOME.get(error.name, STATUS_UNKNOWN), text=str(error), queue_full=full)
+
     def writable(self, peer: Peer) -> Deferred[None]:
-        room: Deferred[None] = Deferred()
-        self._room.append(((peer.host, peer.port), room))
+        to = canonical(peer.host, peer.port)
+        if self._stopped is not None:
+            return fail(GmpError(STATUS_CANCELLED, text="the endpoint was closed"))
+        if to not in self._full:  # nothing was refused, or WRITABLE was here already
+            return succeed(None)
+
+        def cancel(cancelled: Deferred[None]) -> None:
+            self._room.pop(cancelled, None)
+
+        room: Deferred[None] = Deferred(cancel)
+        self._room[room] = to
         return room
 
     def _writable(self, event: GmpEvent) -> None:
-        everybody = event.port == 0
-        waiting, self._room = self._room, []
-        for to, room in waiting:
-            if room.called:
-                continue
-            if everybody or to == (event.host, event.port):
+        if event.port == 0:  # everybody
+            self._full.clear()
+        self._full.discard((event.host, event.port))
+        for room in [room for room, to in self._room.items() if to not in self._full]:
+            if self._room.pop(room, None) is not None:  # the one before may have cancelled it
                 room.callback(None)
-            else:
-                self._room.append((to, room))
 
     def _group_event(self, event: GmpEvent) -> None:
         group, is_call = self._groups.get(event.id, (None, False))
@@ -328,10 +337,9 @@ class GmpNode:
             for group, _ in list(self._groups.values()):
                 group.group_done()
             self._groups.clear()
-            for _, room in self._room:
-                if not room.called:
-                    room.errback(GmpError(STATUS_CANCELLED, text="the endpoint was closed"))
-            self._room.clear()
+            while self._room:
+                room, _ = self._room.popitem()
+                room.errback(GmpError(STATUS_CANCELLED, text="the endpoint was closed"))
         done: Deferred[None] = Deferred()
         self._stopped.addCallback(lambda _: done.callback(None))
         return done

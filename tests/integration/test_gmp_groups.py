@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from twisted.internet import defer, reactor, task
+from twisted.internet.defer import CancelledError
 from twisted.python.failure import Failure
 from twisted.trial import unittest
 
@@ -176,11 +177,8 @@ class IntroductionTests(GroupCase):
 class BackPressureTests(GroupCase):
     """A full queue says so at once, and when there is room again."""
 
-    async def test_queue_full_then_writable(self) -> None:
-        silent = self.core.open_port("127.0.0.1", 0)
-        to = Peer(*self.core.port_address(silent), KEY)
-        caller = self.node()
-        outcomes: list[GmpError] = []
+    def fill(self, caller: GmpNode, to: Peer, outcomes: list[GmpError]) -> GmpError:
+        """Messages to `to` until one is refused for lack of room."""
         full: GmpError | None = None
         for _ in range(20000):
             sent = caller.send(to, b"x" * 1000, deadline_s=1.0)
@@ -193,9 +191,48 @@ class BackPressureTests(GroupCase):
             sent.addErrback(lambda failure: outcomes.append(failure.value))
         assert full is not None
         self.assertEqual(full.status, STATUS_BUSY)
+        return full
+
+    def silent(self) -> tuple[str, int]:
+        """Somebody who takes everything and answers nothing."""
+        return self.core.port_address(self.core.open_port("127.0.0.1", 0))
+
+    async def test_queue_full_then_writable(self) -> None:
+        to = Peer(*self.silent(), KEY)
+        caller = self.node()
+        outcomes: list[GmpError] = []
+        self.fill(caller, to, outcomes)
         await caller.writable(to)
         self.assertGreater(len(outcomes), 0)
+        await caller.writable(to)  # it has been: nobody is to wait for another
         await caller.stop()
+
+    async def test_writable_where_nothing_was_refused_is_now(self) -> None:
+        caller = self.node()
+        self.assertIsNone(self.successResultOf(caller.writable(Peer("127.0.0.1", 9, KEY))))
+
+    async def test_writable_knows_an_address_in_every_spelling(self) -> None:
+        host, port = self.silent()
+        caller = self.node()
+        self.fill(caller, Peer(f"::ffff:{host}", port, KEY), [])
+        room = caller.writable(Peer(f"::ffff:{host}", port, KEY))
+        self.assertNoResult(room)
+        await room.addTimeout(20, reactor)
+        await caller.stop()
+
+    async def test_nothing_is_left_of_who_gave_up_waiting_and_an_end_ends_all(self) -> None:
+        to = Peer(*self.silent(), KEY)
+        caller = self.node()
+        self.fill(caller, to, [])
+        for _ in range(100):
+            room = caller.writable(to)
+            room.cancel()
+            self.failureResultOf(room, CancelledError)
+        self.assertEqual(len(caller._room), 0)
+        room = caller.writable(to)
+        await caller.stop()
+        self.assertEqual(self.failureResultOf(room, GmpError).value.status, STATUS_CANCELLED)
+        self.assertEqual(self.failureResultOf(caller.writable(to), GmpError).value.status, STATUS_CANCELLED)
 
 
 class MemoryTests(unittest.TestCase):
