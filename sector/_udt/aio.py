@@ -243,11 +243,20 @@ class _Factory:
         return UdtAsyncioTransport(self._make())
 
 
-async def _begun(attempt: Any) -> Any:
-    """What an endpoint connected or opened; of an attempt that fails or is cancelled nothing is left then."""
+async def _begun(attempt: Any, undo: Callable[[Any], object]) -> Any:
+    """What an endpoint connected or opened. Of an attempt that fails or is cancelled nothing is left then:
+    what it has made already, before its caller could hear of it, is undone."""
+    made: list[Any] = []
+
+    def keep(result: Any) -> Any:
+        made.append(result)
+        return result
+
     try:
-        return await _await(attempt)
+        return await _await(attempt.addCallback(keep))
     except BaseException:
+        for result in made:
+            undo(result)
         await _settle()
         raise
 
@@ -280,7 +289,7 @@ async def create_udt_connection(
         end: Any = UdtClientEndpoint(_core(), host, port, options)
     else:
         end = UdtRendezvousEndpoint(_core(), local_port, host, port, options)
-    transport: UdtAsyncioTransport = await _begun(end.connect(factory))
+    transport: UdtAsyncioTransport = await _begun(end.connect(factory), UdtAsyncioTransport.abort)
     return transport, transport.get_protocol()
 
 
@@ -294,8 +303,8 @@ async def open_udt(
     limit: int = LIMIT,
 ) -> AsyncIterator[Streams]:
     """A connection as (reader, writer); closed at the end of the block, when all written is acknowledged
-    (at once if the block raises). `local_port`: by rendezvous from that port. Raises as
-    create_udt_connection.
+    (at once if the block raises, or if it is cancelled while it waits for that). `local_port`: by rendezvous
+    from that port. Raises as create_udt_connection.
 
     >>> async with open_udt("192.0.2.7", 9000) as (reader, writer):     # doctest: +SKIP
     ...     writer.write(b"hello")
@@ -307,12 +316,11 @@ async def open_udt(
     writer = asyncio.StreamWriter(transport, protocol, reader, loop)
     try:
         yield reader, writer
+        writer.close()
+        await writer.wait_closed()
     except BaseException:
         transport.abort()
         raise
-    else:
-        writer.close()
-        await writer.wait_closed()
     finally:
         await _settle()
 
@@ -350,7 +358,7 @@ async def create_udt_server(
 ) -> UdtServer:
     """Listen, as `loop.create_server`. Raises OSError."""
     end = UdtServerEndpoint(_core(), port, host, options)
-    return UdtServer(await _begun(end.listen(_Factory(protocol_factory))))
+    return UdtServer(await _begun(end.listen(_Factory(protocol_factory)), UdtListeningPort.stopListening))
 
 
 async def serve_udt(

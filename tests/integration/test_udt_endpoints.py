@@ -515,6 +515,68 @@ print(sum("eventfd" in os.readlink(link) for link in links if os.path.lexists(li
     assert (done.stdout.split(), done.stderr) == ([kind, "1", "0"], "")
 
 
+@pytest.mark.parametrize("turns", [0, 1, 2])
+def test_asyncio_connection_whose_task_was_cancelled_just_then_is_closed(turns: int) -> None:
+    """Its caller never gets it: the peer hears of the end, and the port goes."""
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read()
+            ended.set()
+
+        def cancel(left: int) -> None:
+            if left:
+                loop.call_soon(cancel, left - 1)
+            else:
+                waiting.cancel()
+
+        class Connected(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                cancel(turns)
+
+        async with await serve_udt(serve, 0, "127.0.0.1") as server:
+            waiting = asyncio.ensure_future(create_udt_connection(Connected, *server.address))
+            try:
+                transport, _ = await waiting
+                assert turns, "the cancellation came first"
+                transport.abort()
+            except asyncio.CancelledError:
+                pass
+            await asyncio.wait_for(ended.wait(), 5)
+
+    asyncio.run(run())
+
+
+def test_asyncio_end_of_a_block_that_is_cancelled_leaves_no_connection() -> None:
+    """A peer that reads no more holds up the end of the block, but not beyond its cancellation."""
+
+    def ports() -> int:
+        names = [Path(f"/proc/self/task/{task}/comm").read_text() for task in os.listdir("/proc/self/task")]
+        return sum(name.startswith("udt-") for name in names)
+
+    async def run() -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await asyncio.sleep(60)
+
+        async def send(port: int) -> None:
+            async with open_udt("127.0.0.1", port) as (_, writer):
+                writer.write(bytes(100_000_000))
+
+        before = ports()
+        async with await serve_udt(serve, 0, "127.0.0.1") as server:
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(send(server.address[1]), 1)
+            end = time.monotonic() + 5
+            while ports() > before + 1:
+                assert time.monotonic() < end
+                await asyncio.sleep(0.01)
+
+    asyncio.run(run())
+
+
 def test_asyncio_peer_that_breaks_off() -> None:
     """An abort in the middle is ConnectionResetError at the other end, or the end of the stream."""
 
