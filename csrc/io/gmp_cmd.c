@@ -112,6 +112,8 @@ static void full_drop(io_port *p, const struct sgmp_ev *ev)
 {
     struct io_gmp *g = p->gmp;
     pthread_mutex_lock(&p->gmp_mu);
+    if (g->all_full) /* who was turned away for others' sake waits for no peer's room */
+        atomic_store(&p->gmp_again, 1);
     g->all_full = false;
     for (size_t i = 0; i <= g->full.mask; i++)
         for (struct sg_hnode *h = g->full.slot[i], *next; h; h = next) {

@@ -17,7 +17,7 @@ typedef struct lone {
 static lone lone_open(void)
 {
     lone l = {.t = tio_open(4, 0), .mute = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)};
-    struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in in = {.sin_family = AF_INET}; /* all of 127.0.0.0/8 */
     socklen_t len = sizeof in;
     CHECK_INT(bind(l.mute, (struct sockaddr *)&in, len), 0);
     CHECK_INT(getsockname(l.mute, (struct sockaddr *)&in, &len), 0);
@@ -173,4 +173,41 @@ TEST(io_gmp_the_loop_goes_on_while_any_kind_of_message_waits)
         CHECK_INT(ev.g.from.port, l.to.addr.port);
         lone_close(&l);
     }
+}
+
+/* More full peers than are remembered: everybody is taken for full then, and is told when that is
+ * over, though nothing waits for room towards him. */
+TEST(io_gmp_who_is_turned_away_for_others_is_told_too)
+{
+    enum { PEERS = 4300 };
+    static const uint8_t body[1000];
+    static const sgmp_opts o = {.deadline_ms = 200000};
+    lone l = lone_open();
+    sgmp_key k = {.key_id = 7, .alg = SGMP_ALG_AES256GCM, .principal = "x"};
+    udt_event ev[256];
+    bool everybody = false;
+    int full = 0;
+    CHECK_INT(sgmp_key_add(l.t->ctx, l.t->port, &k), 0);
+    l.to.key_id = 7;
+    later(&l, 0);
+    for (int i = 0; full < PEERS; i++) { /* until the total is full, and one more of each */
+        l.to.addr.ip[1] = (uint8_t)(1 + i / 250);
+        l.to.addr.ip[2] = (uint8_t)(1 + i % 250);
+        while (sgmp_send(l.t->ctx, l.t->port, &l.to, body, sizeof body, &o) > 0)
+            ;
+        full++;
+    }
+    busy(&l);
+    l.to.addr.ip[1] = 200;
+    CHECK_INT(sgmp_send(l.t->ctx, l.t->port, &l.to, body, 1, &o), UDT_E_AGAIN);
+    idle(&l);
+    later(&l, 300);
+    for (int64_t end = tio_now_us() + 20000000; !everybody;) {
+        int n = udt_ctx_poll(l.t->ctx, ev, 256);
+        CHECK(tio_now_us() < end);
+        for (int i = 0; i < n; i++)
+            everybody |= ev[i].kind == SGMP_EV_WRITABLE && ev[i].g.from.family == 0;
+        usleep(n ? 0 : 1000);
+    }
+    lone_close(&l);
 }
