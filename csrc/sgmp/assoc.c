@@ -351,7 +351,7 @@ void sg_assoc_restart(sgmp_node *n, struct assoc *old, uint64_t instance, udt_ti
     struct assoc *to = sg_assoc_find(n, instance, old->who);
     sg_event_peer(n, old, SGMP_EV_PEER_RESTARTED, instance);
     if (old->x && (!to || to->closed)) {
-        if (old->x->q_msgs == 0 && old->x->calls_n == 0)
+        if (old->x->q_msgs == 0 && old->x->calls_n == 0 && sg_empty(&old->x->bulk_out))
             to = NULL;
         else
             to = !old->who || key ? sg_assoc_new(n, &old->addr, key, now) : NULL;

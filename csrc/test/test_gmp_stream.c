@@ -292,3 +292,26 @@ TEST(gmp_stream_restart_at_every_step)
             field_free(f);
         }
 }
+
+/* What may be repeated goes to the successor of a peer that restarts, also when its announcement
+ * was acknowledged and nothing else is under way. */
+TEST(gmp_stream_message_that_may_be_repeated_outlives_a_restart)
+{
+    for (int k = 0; k < 40; k++) {
+        struct field *f = field_new(1, true);
+        sgmp_opts o = {.deadline_ms = 20000, .flags = SGMP_REPEATABLE};
+        sgmp_key key = gkey(101, SGMP_ALG_AES256GCM, "node-0");
+        f->pipes.Bps = 1000000;
+        CHECK_INT(sgmp_node_send(f->g[0].n, &f->to[1], payload, 20000, &o, 1, 0), 0);
+        sim_net_kick(f->net, f->g[0].id);
+        run_for(f, MS_(k));
+        gnode_stop(&f->g[1]);
+        gnode_start(&f->g[1]);
+        CHECK_INT(sgmp_node_key_add(f->g[1].n, &key, sim_net_now(f->net)), 0);
+        run_for(f, SEC_(15));
+        if (f->ok != 1 || f->failed)
+            test_fail(__FILE__, __LINE__, "restart after %d ms: %d delivered, %d failed", k, f->ok,
+                      f->failed);
+        field_free(f);
+    }
+}
