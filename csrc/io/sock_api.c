@@ -225,15 +225,16 @@ static bool want_write(io_sock *s, size_t len)
 
 static ssize_t send_boxed(io_sock *s, const uint8_t *buf, size_t len)
 {
-    size_t done = 0;
-    do {
-        size_t room = out_room(s), n = len - done < room ? len - done : room;
-        n = n ? bytesq_write(&s->out, buf + done, n) : 0;
-        done += n;
-        if (done == len || (n == 0 && !want_write(s, s->out_max / 2)))
-            break;
-    } while (done == 0);
-    return done ? (ssize_t)done : UDT_E_AGAIN;
+    for (int look = 0; look < 2; look++) {
+        size_t room = out_room(s), n = len < room ? len : room;
+        n = n ? bytesq_write(&s->out, buf, n) : 0;
+        if (n)
+            return (ssize_t)n;
+        if (!want_write(s, s->out_max / 2))
+            return UDT_E_AGAIN;
+    }
+    atomic_store(&s->want_write, 1); /* there is room but no memory: the loop says when to try */
+    return UDT_E_AGAIN;
 }
 
 ssize_t udt_send(udt_ctx *ctx, int32_t sock, const uint8_t *buf, size_t len)

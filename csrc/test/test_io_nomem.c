@@ -313,3 +313,22 @@ TEST(io_timers_need_no_memory)
     io_handle_put(m.ctx, m.port);
     udt_ctx_free(m.ctx);
 }
+
+/* A writer without memory for what it writes is told to come again, and when; it does not spin. */
+TEST(io_writer_without_memory_is_told_to_wait)
+{
+    tio *a = tio_open(4, 0), *b = tio_open(4, 0);
+    udt_sock_opts o = {.type = 1, .own_peer = true};
+    static const uint8_t buf[100000];
+    int32_t sa, sb;
+    tio_pair(a, b, &o, &sa, &sb);
+    tio_drop(a, UDT_IO_WRITABLE, sa);
+    alloc_fail_all(true);
+    ssize_t n = udt_send(a->ctx, sa, buf, sizeof buf);
+    alloc_fail_all(false);
+    CHECK_INT(n, UDT_E_AGAIN);
+    tio_wait(a, UDT_IO_WRITABLE, sa, 5000);
+    CHECK(udt_send(a->ctx, sa, buf, sizeof buf) > 0);
+    tio_free(a);
+    tio_free(b);
+}
