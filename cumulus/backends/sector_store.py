@@ -9,8 +9,8 @@ body another version). A sidecar whose body never came, or has been replaced, be
 swept. A footer would do with one file, but everybody else would read it as a part of the data.
 
 Conditions of commits and of `set_meta` are checked while the lease is held, so they hold among all processes
-and servers; between the check of a removal and the removal another server's commit may come. Stamps are
-versions: the master has one counter for all paths. Objects of at most `KEEP` bytes are fetched when they are
+and servers; a removal names the version that was looked at. A bucket goes in one step of the master's, if no
+file is in it but sidecars and nobody holds a lease there. Stamps are versions: the master has one counter for all paths. Objects of at most `KEEP` bytes are fetched when they are
 opened; a reader of a larger one that is replaced meanwhile gets `Changed`: Sector keeps no old versions.
 When a commit's deadline passes it is not known whether the object was published.
 """
@@ -61,6 +61,7 @@ _META: Final = f"{INTERNAL}/meta"
 _SLOW: Final = 1e6  # bytes per second: a transfer below it is given up
 _TRIES: Final = 40
 _AT_ONCE: Final = 16
+_PATIENCE_S: Final = 5.0  # with who writes to a bucket that is to go
 _FORSAKEN_S: Final = 86400.0  # a sidecar without a body may be that of an upload which goes on for so long
 
 
@@ -151,9 +152,23 @@ class SectorStore(FileStore):
         self._link.call(lambda client: client.mkdir(f"{ROOT}/{bucket}/{_META}", parents=True), bucket)
 
     def delete_bucket(self, bucket: str) -> None:
-        if self.names(bucket, limit=1) or self.names(bucket, prefix=INTERNAL + "/", limit=1):
-            raise NotEmptyStore(f"bucket {bucket!r} has objects")
-        self._link.call(lambda client: client.rm(f"{ROOT}/{bucket}", recursive=True), bucket)
+        async def work(client: CloudClient) -> None:
+            await self._check(client, bucket)
+            end = client.clock.seconds() + _PATIENCE_S
+            while client.clock.seconds() < end:
+                for prefix in ("", f"{INTERNAL}/"):  # soon, while somebody writes; else the master looks
+                    if await self._list(client, bucket, "", prefix, 1):
+                        raise NotEmptyStore(f"bucket {bucket!r} has objects")
+                try:
+                    await client.rm_hollow(f"{ROOT}/{bucket}", _META)
+                    return
+                except errors.NotEmpty:  # also files that our account may not read
+                    raise NotEmptyStore(f"bucket {bucket!r} has objects") from None
+                except errors.LeaseHeld:
+                    await pause(client.clock, 0.05)
+            raise Unavailable(f"bucket {bucket!r} is written to all the time")
+
+        self._link.call(work, bucket)
 
     # names
 
@@ -230,6 +245,8 @@ class SectorStore(FileStore):
                 moved = await _patiently(client, lambda: client.put_fd(fd, size, path, granted=granted))
             except BaseException as error:
                 self._forget(client, [one for one, _ in written], error)
+                if isinstance(error, Missing):  # asking for the lease made directories of a bucket that is gone
+                    await _prune(client, ROOT, path)
                 raise
             place = _sidecar_path(bucket, name, moved.version)
             useless = [one for one, _ in written if one != place]
@@ -267,8 +284,13 @@ class SectorStore(FileStore):
                 return info, held[0]
 
             held: list[Version] = []
-            info, version = await _leased(client, path, held, check)
-            await _patiently(client, lambda: client.rm(path))
+            while True:
+                info, version = await _leased(client, path, held, check)
+                try:
+                    await _patiently(client, lambda: _remove(client, path, info.version))
+                    break
+                except errors.Conflict:  # published since; `check` says whether that may go too
+                    continue
             self._forget(client, [_sidecar_path(bucket, name, info.version)])
             await _prune(client, f"{ROOT}/{bucket}", path)
             return _stamp(version)
@@ -415,6 +437,14 @@ async def _patiently(client: CloudClient, ask: Callable[[], Awaitable[T]]) -> T:
                 raise
         await pause(client.clock, wait_s)
         wait_s = min(0.5, wait_s * 1.5)
+
+
+async def _remove(client: CloudClient, path: str, version: Version) -> None:
+    """Remove one version of a body. Raises NotFound, Conflict."""
+    try:
+        await client.rm_version(path, version)
+    except errors.Protocol:  # a master that is older than this request
+        await client.rm(path)
 
 
 async def _leased(

@@ -24,7 +24,19 @@ from sector.clock import pause
 from sector.model import FileInfo, Version, check_path
 from sector.wire.admin import NodeInfo, NodeList, Status, StatusInfo
 from sector.wire.base import Request
-from sector.wire.files import List, Listing, Mkdir, Move, Remove, Removed, Replicas, Replicate, Stat
+from sector.wire.files import (
+    List,
+    Listing,
+    Mkdir,
+    Move,
+    Remove,
+    Removed,
+    RemoveHollow,
+    RemoveVersion,
+    Replicas,
+    Replicate,
+    Stat,
+)
 
 if TYPE_CHECKING:
     from sector._udt.trace import Trace
@@ -189,6 +201,19 @@ class CloudClient:
     async def rm(self, path: str, *, recursive: bool = False) -> Removed:
         """Remove a file or directory. Errors: NotFound, NotEmpty (a directory, not recursive)."""
         removed: Removed = await self.session.call(Remove(check_path(path), recursive), deadline_s=TREE_S)
+        return removed
+
+    @deferred
+    async def rm_hollow(self, path: str, scraps: str) -> Removed:
+        """Remove a directory whose files are all in its directory `scraps`, in one step. Errors: NotFound,
+        NotDirectory, NotEmpty, LeaseHeld."""
+        removed: Removed = await self.session.call(RemoveHollow(check_path(path), scraps), deadline_s=TREE_S)
+        return removed
+
+    @deferred
+    async def rm_version(self, path: str, version: Version) -> Removed:
+        """Remove a file if that is its version. Errors: NotFound, IsDirectory, Conflict, LeaseHeld."""
+        removed: Removed = await self.session.call(RemoveVersion(check_path(path), version))
         return removed
 
     @deferred

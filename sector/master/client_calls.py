@@ -89,6 +89,8 @@ class ClientCalls:
         serve(files.Mkdir, self.mkdir)
         serve(files.Move, self.move)
         serve(files.Remove, self.remove)
+        serve(files.RemoveHollow, self.remove_hollow)
+        serve(files.RemoveVersion, self.remove_version)
         serve(files.OpenRead, self.open_read)
         serve(files.OpenWrite, self.open_write)
         serve(files.LeaseKeep, self.lease_keep)
@@ -219,10 +221,31 @@ class ClientCalls:
         """Delete; tombstones are on at least one slave when this returns."""
         view = self._hub.writer(caller)
         path = (check_tree if request.recursive else check)(view, request.path, "w")
-        now = self._hub.wall()
-        totals = await self._change(
-            lambda tx: namespace.remove(tx, path, request.recursive, now), renames=False
+        return await self._remove(
+            view, path, lambda tx, now: namespace.remove(tx, path, request.recursive, now)
         )
+
+    async def remove_hollow(self, request: files.RemoveHollow, caller: Caller) -> files.Removed:
+        """The same for a directory in which no file counts."""
+        view = self._hub.writer(caller)
+        path = check_tree(view, request.path, "w")
+        return await self._remove(
+            view, path, lambda tx, now: namespace.remove_hollow(tx, path, request.scraps, now)
+        )
+
+    async def remove_version(self, request: files.RemoveVersion, caller: Caller) -> files.Removed:
+        """The same for one version of a file."""
+        view = self._hub.writer(caller)
+        path = check(view, request.path, "w")
+        return await self._remove(
+            view, path, lambda tx, now: namespace.remove_version(tx, path, request.version, now)
+        )
+
+    async def _remove(
+        self, view: View, path: str, rule: Callable[[SqlTx, float], namespace.Totals]
+    ) -> files.Removed:
+        now = self._hub.wall()
+        totals = await self._change(lambda tx: rule(tx, now), renames=False)
         self._hub.audit(f"user:{view.user}", "remove", f"{path}: {totals.files} files, {totals.bytes} bytes")
         return files.Removed(totals.files, totals.bytes)
 

@@ -124,6 +124,9 @@ class Tx(Protocol):
     def has_children(self, path: str) -> bool:
         """Whether a directory has entries."""
 
+    def has_files(self, path: str, but: str) -> bool:
+        """Whether files are below a directory and not below another one."""
+
     def totals(self, path: str) -> Totals:
         """Sums over the entry and all below."""
 
@@ -405,6 +408,27 @@ def remove(tx: Tx, path: str, recursive: bool, now: float) -> Totals:
     totals = tx.totals(path)
     tx.remove_tree(path, tx.draw(), now)
     return totals
+
+
+def remove_hollow(tx: Tx, path: str, scraps: str, now: float) -> Totals:
+    """Delete a directory in which all files are below its directory `scraps`. Raises `NotFound`,
+    `NotDirectory`, `NotEmpty`, `LeaseHeld`."""
+    path = check_path(path)
+    if not get(tx, path).is_dir:
+        raise NotDirectory(f"{path} is a file")
+    if tx.has_files(path, check_path(f"{path}/{scraps}")):
+        raise NotEmpty(f"{path} has files")
+    return remove(tx, path, True, now)
+
+
+def remove_version(tx: Tx, path: str, version: Version, now: float) -> Totals:
+    """Delete a file that has this version. Raises `NotFound`, `IsDirectory`, `Conflict`, `LeaseHeld`."""
+    entry = get(tx, check_path(path))
+    if entry.is_dir:
+        raise IsDirectory(f"{path} is a directory")
+    if entry.version != version:
+        raise Conflict(f"{path} has another version by now")
+    return remove(tx, path, False, now)
 
 
 def move(tx: Tx, source: str, target: str, overwrite: bool, now: float) -> Totals:

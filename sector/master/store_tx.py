@@ -14,6 +14,7 @@ from sqlalchemy import (
     exists,
     func,
     literal,
+    not_,
     or_,
     select,
     text,
@@ -107,6 +108,10 @@ class SqlTx(WorkTx):
 
     def has_children(self, path: str) -> bool:
         return bool(self.connection.execute(select(exists().where(E.c.parent == path))).scalar())
+
+    def has_files(self, path: str, but: str) -> bool:
+        inside = select(E.c.id).where(E.c.kind == FILE, below(E.c.path, path), not_(below(E.c.path, but)))
+        return bool(self.connection.execute(select(exists(inside))).scalar())
 
     def totals(self, path: str) -> Totals:
         files = func.count().filter(E.c.kind == FILE)

@@ -69,6 +69,23 @@ class Remove(Request, frozen=True, array_like=True):
     recursive: bool = False
 
 
+@request(0x0206, reply=Removed)
+class RemoveHollow(Request, frozen=True, array_like=True):
+    """Remove a directory with all below, if no file is in it but in its directory `scraps` ("a/b"); looked at
+    and removed in one step. Errors: not_found, not_empty, lease_held, not_directory, denied."""
+
+    path: Path
+    scraps: Path
+
+
+@request(0x0207, reply=Removed)
+class RemoveVersion(Request, frozen=True, array_like=True):
+    """Remove a file if that is its version. Errors: not_found, is_directory, conflict, lease_held, denied."""
+
+    path: Path
+    version: Version
+
+
 class ReadGrant(Message, frozen=True, array_like=True):
     """Where to read: the data address of slave `node`, with a one-use ticket."""
 

@@ -16,6 +16,7 @@ import test_file_store
 import test_file_store_names
 from file_stores import get, listed, put
 from twisted.internet.defer import Deferred
+from twisted.internet.threads import deferToThread
 
 from cumulus.backends.registry import make_store
 from cumulus.backends.sector_link import storage_error
@@ -26,11 +27,14 @@ from cumulus.storage.api import (
     Forbidden,
     Missing,
     NoSpace,
+    NotEmptyStore,
     StorageError,
     Taken,
     Unavailable,
 )
 from sector import errors
+from sector.client.cloud import CloudClient
+from sector.wire.files import LeaseDrop, OpenWrite
 
 pytestmark = pytest.mark.reactor_thread
 ROOT = Path(__file__).resolve().parents[2]
@@ -161,6 +165,89 @@ def test_a_writer_elsewhere_is_waited_for(store: SectorStore, cluster: Cluster) 
         other.close()
     with pytest.raises(StorageError, match="closed"):
         other.stat("b", "a")
+
+
+def test_a_bucket_goes_only_if_nothing_was_put_since_it_was_looked_at(
+    store: SectorStore, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another server, after the look and just before the removal."""
+    other = make_store(f"sector:{cluster.dir}/client.toml")
+    real, puts = CloudClient.rm_hollow, list[Any]()
+
+    async def late(client: CloudClient, path: str, scraps: str) -> Any:
+        if not puts:
+            puts.append(await deferToThread(put, other, "late/key", b"body", b"meta"))
+        return await real(client, path, scraps)
+
+    monkeypatch.setattr(CloudClient, "rm_hollow", late)
+    try:
+        put(store, "former")
+        store.delete("b", "former")
+        with pytest.raises(NotEmptyStore):
+            store.delete_bucket("b")
+        assert puts == [store.stat("b", "late/key")]
+        assert get(store, "late/key") == b"body"
+        store.delete("b", "late/key")
+        store.delete_bucket("b")
+        with pytest.raises(Missing):
+            put(other, "k")
+    finally:
+        other.close()
+
+
+def test_a_bucket_that_is_written_to_is_kept(store: SectorStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While somebody holds a lease in it: what he publishes is found by the next look."""
+    grant = call(store, lambda client: client.call(OpenWrite("/s3/b/slow", 4)))
+    monkeypatch.setattr("cumulus.backends.sector_store._PATIENCE_S", 0.3)
+    with pytest.raises(Unavailable, match="written to"):
+        store.delete_bucket("b")
+    call(store, lambda client: client.call(LeaseDrop("/s3/b/slow", grant.lease)))
+    put(store, "slow", b"body")
+    with pytest.raises(NotEmptyStore):
+        store.delete_bucket("b")
+    assert get(store, "slow") == b"body"
+
+
+def test_a_removal_spares_what_was_published_since_its_condition_held(
+    store: SectorStore, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another server, between the two."""
+    other = make_store(f"sector:{cluster.dir}/client.toml")
+    real, puts = CloudClient.rm_version, list[Any]()
+
+    async def late(client: CloudClient, path: str, version: Any) -> Any:
+        if not puts:
+            puts.append(await deferToThread(put, other, "a", b"new", b"meta"))
+        return await real(client, path, version)
+
+    first = put(store, "a", b"old")
+    monkeypatch.setattr(CloudClient, "rm_version", late)
+    try:
+        with pytest.raises(Changed):
+            store.delete("b", "a", first.token)
+        assert (store.stat("b", "a"), get(store, "a")) == (puts[0], b"new")
+        assert store.delete("b", "a") > puts[0].stamp
+    finally:
+        other.close()
+
+
+def test_a_master_that_knows_no_removal_of_a_version_removes_the_file(
+    store: SectorStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But no bucket: it would take what came in between."""
+
+    async def unknown(*_: Any) -> Any:
+        raise errors.Protocol("does not know")
+
+    put(store, "a", b"old")
+    for name in ("rm_version", "rm_hollow"):
+        monkeypatch.setattr(CloudClient, name, unknown)
+    store.delete("b", "a")
+    with pytest.raises(Missing):
+        store.stat("b", "a")
+    with pytest.raises(Unavailable, match="does not know"):
+        store.delete_bucket("b")
+    assert listed(store) == []
 
 
 def test_what_takes_too_long_is_unavailable(store: SectorStore) -> None:

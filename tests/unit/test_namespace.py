@@ -155,6 +155,42 @@ def test_remove_and_move_refusals(space: Space) -> None:
     assert space.paths() == ["/a", "/a/b", "/a/b/f", "/g"]
 
 
+def test_only_a_hollow_directory_is_removed(space: Space) -> None:
+    """One whose files are all in the place for scraps: any other file, or a writer, keeps all of it."""
+    hollow = lambda now=NOW: space.do(lambda tx: ns.remove_hollow(tx, "/a", ".x/meta", now))  # noqa: E731
+    for path in ("/a/empty/dir", "/a/.x/meta/ab", "/ab"):
+        space.mkdir(path, parents=True)
+    space.put("/a/.x/meta/ab/scrap")
+    space.put("/ab/f")
+    for other in ("/a/.x/metal", "/a/.x/f", "/a/empty/dir/f", "/a/g"):
+        space.put(other)
+        with pytest.raises(errors.NotEmpty):
+            hollow()
+        assert other in space.paths()
+        space.do(lambda tx, other=other: ns.remove(tx, other, False, NOW))  # type: ignore[misc]
+    space.open("/a/late")
+    with pytest.raises(errors.LeaseHeld):
+        hollow()
+    assert "/a/.x/meta/ab/scrap" in space.paths()
+    assert hollow(NOW + 61).files == 1
+    assert space.paths() == ["/ab", "/ab/f"]
+    for path, error in (("/a", errors.NotFound), ("/ab/f", errors.NotDirectory)):
+        with pytest.raises(error):
+            space.do(lambda tx, path=path: ns.remove_hollow(tx, path, "x", NOW))  # type: ignore[misc]
+
+
+def test_a_removal_of_one_version_spares_the_next(space: Space) -> None:
+    """Who has looked at a file removes that and no other."""
+    space.mkdir("/d")
+    first = space.put("/f")
+    second = space.put("/f")
+    for path, error in (("/f", errors.Conflict), ("/d", errors.IsDirectory), ("/g", errors.NotFound)):
+        with pytest.raises(error):
+            space.do(lambda tx, path=path: ns.remove_version(tx, path, first, NOW))  # type: ignore[misc]
+    assert space.do(lambda tx: ns.remove_version(tx, "/f", second, NOW)).files == 1
+    assert space.paths() == ["/d"]
+
+
 def test_open_lease_holds_its_directory(space: Space) -> None:
     """While a file is written its directory is neither removed nor moved, until the lease is over."""
     space.mkdir("/a")
