@@ -12,19 +12,17 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import struct
 import threading
 import time
 import zlib
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.spec import AbstractFileSystem
 
-from cumulus.backends.posix.errors import storage_error
+from cumulus.backends.fsspec_record import FOOTER_SIZE, Footer, asked
 from cumulus.storage.api import (
     ABSENT,
     INTERNAL,
@@ -33,7 +31,6 @@ from cumulus.storage.api import (
     Changed,
     Entry,
     FileStore,
-    Forbidden,
     IfToken,
     Missing,
     NotEmptyStore,
@@ -47,19 +44,11 @@ from cumulus.storage.api import (
 )
 from cumulus.storage.names import below, check_bucket, check_name
 
-_FOOTER: Final = struct.Struct("<qqI8sI8s")  # mtime_ns, stamp, length of meta, nonce, CRC-32, magic
-_MAGIC: Final = b"cumulus1"
 _TAIL: Final = 4096  # bytes read at once for footer and, mostly, meta
 _PIECE: Final = 1 << 20
 _TRIES: Final = 5
 _PRIVATE: Final = ("tmp", "bucket")  # below INTERNAL
-_KINDS: Final[tuple[tuple[type[BaseException], type[StorageError]], ...]] = (
-    (FileNotFoundError, Missing),
-    (PermissionError, Forbidden),
-    (FileExistsError, Taken),
-    (IsADirectoryError, Taken),
-    (NotADirectoryError, Taken),
-)
+_ASIDE: Final = f"{INTERNAL}/aside"
 
 
 def check_driver(url: str) -> None:
@@ -70,41 +59,6 @@ def check_driver(url: str) -> None:
         fsspec.get_filesystem_class(protocol)
     except ImportError as error:
         raise ValueError(f"fsspec:{url}: {error}") from error
-
-
-class _asked:
-    """Context: whatever the file system raises becomes a storage error."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if not isinstance(error, Exception) or isinstance(error, StorageError):
-            return
-        for raised, known in _KINDS:
-            if isinstance(error, raised):
-                raise known(f"{self._what}: {error}") from error
-        if isinstance(error, OSError):
-            raise storage_error(error, self._what) from error
-        raise Unavailable(f"{self._what}: {type(error).__name__}: {error}") from error
-
-
-class _Footer(NamedTuple):
-    mtime_ns: int
-    stamp: int
-    nonce: bytes
-    meta: bytes
-
-    def encode(self) -> bytes:
-        """Meta and footer, as they follow the body."""
-        check = zlib.crc32(self.meta + struct.pack("<qq", self.mtime_ns, self.stamp))
-        head = (self.mtime_ns, self.stamp, len(self.meta), self.nonce, check, _MAGIC)
-        return self.meta + _FOOTER.pack(*head)
 
 
 class _Reader(ReadStream):
@@ -124,7 +78,7 @@ class _Reader(ReadStream):
         if size <= 0:
             return b""
         if self._fd >= 0:
-            with _asked(self.entry.name):
+            with asked(self.entry.name):
                 return os.pread(self._fd, size, offset)
         data = self._store.read(self._path, offset, offset + size)
         if len(data) < size or not self.unchanged():
@@ -158,7 +112,7 @@ class _Writer(WriteStream):
         self._name = name
         self._draft = store.path(bucket, f"{INTERNAL}/tmp/{time.time_ns():x}-{secrets.token_hex(6)}")
         self._size = 0
-        with _asked(self._draft):
+        with asked(self._draft):
             self._file: Any = store.fs.open(self._draft, "wb")
 
     def _opened(self) -> Any:
@@ -168,7 +122,7 @@ class _Writer(WriteStream):
 
     def write(self, data: memoryview) -> None:
         file = self._opened()
-        with _asked(self._name):
+        with asked(self._name):
             file.write(bytes(data))
         self._size += len(data)
 
@@ -185,7 +139,7 @@ class _Writer(WriteStream):
             return
         file, self._file = self._file, None
         try:
-            with _asked(self._draft):
+            with asked(self._draft):
                 file.close()
                 self._store.fs.rm_file(self._draft)
         except StorageError:
@@ -205,10 +159,13 @@ class FsspecStore(FileStore):
         self._root = str(found[1]).rstrip("/")
         self._local = isinstance(self.fs, LocalFileSystem)
         self.capabilities = Capabilities(atomic_replace=self._local, plain_names=False, concat=True)
+        # many will not rename over a file, and some do not even say so
+        self._aside = not self._local and type(self.fs).mv is not AbstractFileSystem.mv
+        self._spared: bool | None = True if self._local else None
         self._locks = [threading.Lock() for _ in range(64)]
         self._clock = threading.Lock()
         self._last = 0
-        with _asked(url):
+        with asked(url):
             self.fs.makedirs(self._root or "/", exist_ok=True)
 
     # paths and files
@@ -233,17 +190,13 @@ class FsspecStore(FileStore):
 
     def read(self, path: str, start: int, end: int) -> bytes:
         """Bytes of a file. Raises `StorageError`."""
-        with _asked(path):
+        with asked(path):
             return bytes(self.fs.cat_file(path, start=start, end=end))
 
     def entry(self, name: str, path: str) -> Entry:
         """What is at `path`. Raises `Missing` also for a directory."""
-        with _asked(path):
-            try:
-                info = self.fs.info(path)
-            except NotADirectoryError:
-                info = {"type": "nothing"}
-        if info["type"] != "file":
+        info = self._info(path) or self._info_again(path)
+        if info is None:
             raise Missing(f"no {name!r}")
         size = int(info["size"])
         tail = self.read(path, max(0, size - _TAIL), size)
@@ -254,28 +207,38 @@ class FsspecStore(FileStore):
             return Entry(name=name, size=size, mtime_ns=mtime_ns, token=token, stamp=mtime_ns)
         return Entry(
             name=name,
-            size=size - len(footer.meta) - _FOOTER.size,
+            size=size - len(footer.meta) - FOOTER_SIZE,
             mtime_ns=footer.mtime_ns,
             token=footer.nonce + size.to_bytes(8, "little"),
             stamp=footer.stamp,
             meta=footer.meta,
         )
 
-    def _footer(self, path: str, size: int, tail: bytes) -> _Footer | None:
-        if len(tail) < _FOOTER.size or not tail.endswith(_MAGIC):
+    def _info(self, path: str) -> dict[str, Any] | None:
+        """Of a file; None for nothing, or a directory."""
+        with asked(path):
+            try:
+                info: dict[str, Any] = self.fs.info(path)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+        return info if info["type"] == "file" else None
+
+    def _info_again(self, path: str) -> dict[str, Any] | None:
+        """Of a file that was not there. Raises `Unavailable` while it is aside: it is an object."""
+        if not self._aside:
             return None
-        mtime_ns, stamp, length, nonce, check, _ = _FOOTER.unpack(tail[-_FOOTER.size :])
-        end = size - _FOOTER.size
-        if length > end:
-            return None
-        start = end - length
-        if length + _FOOTER.size <= len(tail):
-            meta = tail[len(tail) - _FOOTER.size - length : len(tail) - _FOOTER.size]
-        else:
-            meta = self.read(path, start, end)
-        if zlib.crc32(meta + struct.pack("<qq", mtime_ns, stamp)) != check:
-            return None
-        return _Footer(mtime_ns, stamp, nonce, meta)
+        with asked(path):
+            if self.fs.exists(self._beside(path)):
+                raise Unavailable(f"{path} is being replaced")
+        return self._info(path)
+
+    def _beside(self, path: str) -> str:
+        """Where an object is while another takes its place."""
+        bucket, _, name = path[len(self._root) + 1 :].partition("/")
+        return self.path(bucket, f"{_ASIDE}/{name}")
+
+    def _footer(self, path: str, size: int, tail: bytes) -> Footer | None:
+        return Footer.decode(size, tail, lambda start, end: self.read(path, start, end))
 
     def _there(self, name: str, path: str) -> Entry | None:
         try:
@@ -289,31 +252,49 @@ class FsspecStore(FileStore):
         check_bucket(bucket)
         if path:
             raise BadName("this store cannot adopt a directory")
-        with _asked(bucket):
+        with asked(bucket):
             self.fs.makedirs(self.path(bucket, f"{INTERNAL}/tmp"), exist_ok=True)
             self.fs.pipe_file(self.path(bucket, f"{INTERNAL}/bucket"), b"")
 
     def _check(self, bucket: str) -> None:
-        with _asked(bucket):
+        with asked(bucket):
             if not self.fs.exists(self.path(check_bucket(bucket), f"{INTERNAL}/bucket")):
                 raise Missing(f"no bucket {bucket!r}")
 
     def delete_bucket(self, bucket: str) -> None:
         self._check_empty(bucket)
-        with _asked(bucket):
+        with asked(bucket):
             self.fs.rm_file(self.path(bucket, f"{INTERNAL}/bucket"))  # no write begins any more
             drafts = self.path(bucket, f"{INTERNAL}/tmp")
             for draft in self.fs.ls(drafts, detail=False) if self.fs.isdir(drafts) else ():
                 with contextlib.suppress(FileNotFoundError):
                     self.fs.rm_file(draft)  # nor ends
-            for path, _, _ in self.fs.walk(self.path(bucket), topdown=False):
-                with contextlib.suppress(Exception):  # not empty, or no such thing as a directory here
-                    self.fs.rmdir(path)
-            if not self.fs.exists(self.path(bucket)):
+            if self._rmdir_spares():
+                for path, _, _ in self.fs.walk(self.path(bucket), topdown=False):
+                    with contextlib.suppress(Exception):  # not empty, or no such thing as a directory here
+                        self.fs.rmdir(path)
+            if not self.fs.exists(self.path(bucket)) or not (self._local or self.fs.find(self.path(bucket))):
                 return
         self.create_bucket(bucket)
         self._check_empty(bucket)
         raise Unavailable(f"bucket {bucket!r} is written to all the time")
+
+    def _rmdir_spares(self) -> bool:
+        """Whether `rmdir` spares a directory that is not empty. What Arrow knows (HDFS) removes all that is
+        in it, and with it what was published a moment ago: there directories stay. Tried once."""
+        if self._spared is None:
+            place = f"{self._root}/.rmdir-{secrets.token_hex(6)}"
+            with asked(place):
+                self.fs.makedirs(place, exist_ok=True)
+                self.fs.pipe_file(f"{place}/file", b"")
+                with contextlib.suppress(Exception):
+                    self.fs.rmdir(place)
+                self._spared = bool(self.fs.exists(f"{place}/file"))
+                with contextlib.suppress(FileNotFoundError):
+                    self.fs.rm_file(f"{place}/file")
+                with contextlib.suppress(Exception):  # no such thing as a directory here
+                    self.fs.rmdir(place)
+        return self._spared
 
     def _check_empty(self, bucket: str) -> None:
         if self.names(bucket, limit=1) or self.names(bucket, prefix=INTERNAL + "/", limit=1):
@@ -334,7 +315,7 @@ class FsspecStore(FileStore):
     def _walk(self, bucket: str, above: str, after: str, prefix: str) -> Iterator[Entry]:
         """Entries below the directory `above` ("" or ending in "/"), in order."""
         path = self.path(bucket, above.rstrip("/"))
-        with _asked(path):
+        with asked(path):
             try:
                 infos = self.fs.ls(path, detail=True)
             except FileNotFoundError:
@@ -369,20 +350,20 @@ class FsspecStore(FileStore):
             _check_token(name, old, if_token)
             self._check_free(bucket, name, path)
             stamp = self._next_stamp(old)
-            footer = _Footer(stamp, stamp, secrets.token_bytes(8), meta)
+            footer = Footer(stamp, stamp, secrets.token_bytes(8), meta)
             self._finish(file, footer)
             self._move(draft, path)
             return Entry(
                 name=name,
                 size=size,
                 mtime_ns=stamp,
-                token=footer.nonce + (size + len(meta) + _FOOTER.size).to_bytes(8, "little"),
+                token=footer.nonce + (size + len(meta) + FOOTER_SIZE).to_bytes(8, "little"),
                 stamp=stamp,
                 meta=meta,
             )
 
-    def _finish(self, file: Any, footer: _Footer) -> None:
-        with _asked("draft"):
+    def _finish(self, file: Any, footer: Footer) -> None:
+        with asked("draft"):
             file.write(footer.encode())
             if self._local:
                 file.flush()
@@ -391,7 +372,7 @@ class FsspecStore(FileStore):
 
     def _check_free(self, bucket: str, name: str, path: str) -> None:
         """Raises `Taken` where a file is above the name, or a directory at it."""
-        with _asked(path):
+        with asked(path):
             above = name
             while "/" in above:
                 above = above.rpartition("/")[0]
@@ -403,7 +384,7 @@ class FsspecStore(FileStore):
     def _move(self, draft: str, path: str) -> None:
         parent = path.rpartition("/")[0]
         for attempt in range(_TRIES):
-            with _asked(path):
+            with asked(path):
                 self.fs.makedirs(parent, exist_ok=True)
                 try:
                     self._rename(draft, path)
@@ -416,13 +397,39 @@ class FsspecStore(FileStore):
         if self._local:
             os.replace(draft, path)
             self._sync_above(path)
-        elif type(self.fs).mv is not AbstractFileSystem.mv:
-            if self.fs.exists(path):
-                self.fs.rm_file(path)  # many will not rename over a file
+        elif self._aside and self.fs.exists(path):
+            self._exchange(draft, path)
+        elif self._aside:
             self.fs.mv(draft, path)
         else:
             self.fs.cp_file(draft, path)
             self.fs.rm_file(draft)
+
+    def _exchange(self, draft: str, path: str) -> None:
+        """Rename over a file in steps: until the new one has the name, the old one is aside; `recover` puts
+        it back where that ends half-way."""
+        beside = self._beside(path)
+        self.fs.makedirs(beside.rpartition("/")[0], exist_ok=True)
+        if self.fs.exists(beside):
+            self.fs.rm_file(beside)
+        self.fs.mv(path, beside)
+        try:
+            self.fs.mv(draft, path)
+            if self.fs.exists(draft):
+                raise OSError(f"{draft} was not renamed")
+        except BaseException:
+            self._put_back(beside, path)
+            raise
+        with contextlib.suppress(FileNotFoundError):
+            self.fs.rm_file(beside)
+
+    def _put_back(self, beside: str, path: str) -> None:
+        with asked(path):
+            if self.fs.exists(path):
+                self.fs.rm_file(beside)
+                return
+            self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+            self.fs.mv(beside, path)
 
     def _sync_above(self, path: str) -> None:
         """Sync the directories of a local file, up to the root."""
@@ -439,7 +446,7 @@ class FsspecStore(FileStore):
         with self._lock(path):
             old = self.entry(name, path)
             _check_token(name, old, if_token)
-            with _asked(path):
+            with asked(path):
                 self.fs.rm_file(path)
                 if self._local:
                     self._sync_above(path)
@@ -452,7 +459,7 @@ class FsspecStore(FileStore):
             name = name.rpartition("/")[0]
             path = self.path(bucket, name)
             try:
-                if name == INTERNAL or self.fs.ls(path, detail=False):
+                if name == INTERNAL or self.fs.ls(path, detail=False) or not self._rmdir_spares():
                     return
                 self.fs.rmdir(path)
             except Exception:  # not empty any more, or no such thing as a directory here
@@ -466,7 +473,7 @@ class FsspecStore(FileStore):
                 old = self.entry(name, path)
                 _check_token(name, old, if_token)
                 self._pour(writer, path, old)
-                footer = _Footer(old.mtime_ns, self._next_stamp(old), secrets.token_bytes(8), bytes(meta))
+                footer = Footer(old.mtime_ns, self._next_stamp(old), secrets.token_bytes(8), bytes(meta))
                 self._finish(writer._opened(), footer)
                 self._move(writer._draft, path)
                 writer._file = None
@@ -485,7 +492,7 @@ class FsspecStore(FileStore):
         path = self._place(bucket, name)
         fd = -1
         if self._local:
-            with self._lock(path), _asked(path):
+            with self._lock(path), asked(path):
                 entry = self.entry(name, path)
                 fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         else:
@@ -509,7 +516,7 @@ class FsspecStore(FileStore):
     def sweep(self, older_than_s: float) -> int:
         before = time.time_ns() - int(older_than_s * 1e9)
         count = 0
-        with _asked("sweep"):
+        with asked("sweep"):
             for bucket in self.fs.ls(self._root or "/", detail=False):
                 drafts = f"{str(bucket).rstrip('/')}/{INTERNAL}/tmp"
                 if not self.fs.isdir(drafts):
@@ -522,7 +529,14 @@ class FsspecStore(FileStore):
         return count
 
     def recover(self) -> Iterator[tuple[str, Entry]]:
-        return iter(())  # what was published has its name; the floor above finds the rest by a scan
+        """What was published has its name, or is aside; the floor above finds the rest by a scan."""
+        with asked("recover"):
+            for bucket in self.fs.ls(self._root or "/", detail=False) if self._aside else ():
+                aside = f"{str(bucket).rstrip('/')}/{_ASIDE}"
+                for beside in self.fs.find(aside) if self.fs.isdir(aside) else ():
+                    name = str(beside)[len(aside) :]
+                    self._put_back(str(beside), str(bucket).rstrip("/") + name)
+        return iter(())
 
 
 def _may_hold(full: str, prefix: str) -> bool:

@@ -10,8 +10,9 @@ swept. A footer would do with one file, but everybody else would read it as a pa
 
 Conditions of commits and of `set_meta` are checked while the lease is held, so they hold among all processes
 and servers; a removal names the version that was looked at. A bucket goes in one step of the master's, if no
-file is in it but sidecars and nobody holds a lease there. Stamps are versions: the master has one counter for all paths. Objects of at most `KEEP` bytes are fetched when they are
-opened; a reader of a larger one that is replaced meanwhile gets `Changed`: Sector keeps no old versions.
+file is in it but sidecars and nobody holds a lease there. Stamps are versions: the master has one counter for
+all paths. Objects of at most `KEEP` bytes are fetched when they are opened; a reader of a larger one that is
+replaced meanwhile gets `Changed`: Sector keeps no old versions.
 When a commit's deadline passes it is not known whether the object was published.
 """
 
@@ -22,6 +23,7 @@ import hashlib
 import struct
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from cumulus.backends.sector_link import CALL_S, Link, UserLink
@@ -245,7 +247,7 @@ class SectorStore(FileStore):
                 moved = await _patiently(client, lambda: client.put_fd(fd, size, path, granted=granted))
             except BaseException as error:
                 self._forget(client, [one for one, _ in written], error)
-                if isinstance(error, Missing):  # asking for the lease made directories of a bucket that is gone
+                if isinstance(error, Missing):  # the lease made directories of a bucket that is gone
                     await _prune(client, ROOT, path)
                 raise
             place = _sidecar_path(bucket, name, moved.version)
@@ -286,8 +288,9 @@ class SectorStore(FileStore):
             held: list[Version] = []
             while True:
                 info, version = await _leased(client, path, held, check)
+                remove = partial(_remove, client, path, info.version)
                 try:
-                    await _patiently(client, lambda: _remove(client, path, info.version))
+                    await _patiently(client, remove)
                     break
                 except errors.Conflict:  # published since; `check` says whether that may go too
                     continue

@@ -1,0 +1,74 @@
+"""What follows the body in a file of the fsspec store, and which storage error an error of a driver is."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final, NamedTuple
+
+from cumulus.backends.posix.errors import storage_error
+from cumulus.storage.api import Forbidden, Missing, StorageError, Taken, Unavailable
+
+_FOOTER: Final = struct.Struct("<qqI8sI8s")  # mtime_ns, stamp, length of meta, nonce, CRC-32, magic
+FOOTER_SIZE: Final = _FOOTER.size
+_MAGIC: Final = b"cumulus1"
+_KINDS: Final[tuple[tuple[type[BaseException], type[StorageError]], ...]] = (
+    (FileNotFoundError, Missing),
+    (PermissionError, Forbidden),
+    (FileExistsError, Taken),
+    (IsADirectoryError, Taken),
+    (NotADirectoryError, Taken),
+)
+
+
+class asked:
+    """Context: whatever the file system raises becomes a storage error."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not isinstance(error, Exception) or isinstance(error, StorageError):
+            return
+        for raised, known in _KINDS:
+            if isinstance(error, raised):
+                raise known(f"{self._what}: {error}") from error
+        if isinstance(error, OSError):
+            raise storage_error(error, self._what) from error
+        raise Unavailable(f"{self._what}: {type(error).__name__}: {error}") from error
+
+
+class Footer(NamedTuple):
+    mtime_ns: int
+    stamp: int
+    nonce: bytes
+    meta: bytes
+
+    def encode(self) -> bytes:
+        """Meta and footer, as they follow the body."""
+        check = zlib.crc32(self.meta + struct.pack("<qq", self.mtime_ns, self.stamp))
+        head = (self.mtime_ns, self.stamp, len(self.meta), self.nonce, check, _MAGIC)
+        return self.meta + _FOOTER.pack(*head)
+
+    @classmethod
+    def decode(cls, size: int, tail: bytes, read: Callable[[int, int], bytes]) -> Footer | None:
+        """Of a file of that size which ends in `tail`; `read(start, end)` where that is not enough. None for
+        one that is not ours."""
+        if len(tail) < FOOTER_SIZE or not tail.endswith(_MAGIC):
+            return None
+        mtime_ns, stamp, length, nonce, check, _ = _FOOTER.unpack(tail[-FOOTER_SIZE :])
+        end = size - FOOTER_SIZE
+        if length > end:
+            return None
+        within = len(tail) - FOOTER_SIZE
+        meta = tail[within - length : within] if length <= within else read(end - length, end)
+        if zlib.crc32(meta + struct.pack("<qq", mtime_ns, stamp)) != check:
+            return None
+        return cls(mtime_ns, stamp, nonce, meta)

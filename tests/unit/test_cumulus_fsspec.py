@@ -1,0 +1,157 @@
+"""Drivers of fsspec that rename and remove in their own ways: what was acknowledged outlives all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from s3_world import World
+
+from cumulus.backends.fsspec_store import FsspecStore
+from cumulus.storage.api import Entry, Missing, StorageError, Unavailable
+
+
+class OddFileSystem(MemoryFileSystem):
+    """`rmdir` takes all that is in a directory, as Arrow's does (HDFS); a rename over a file does nothing and
+    says nothing, as that of WebHDFS; `broken` renames fail."""
+
+    protocol = "oddfs"
+    store: dict[str, Any] = {}
+    pseudo_dirs = [""]
+    broken = 0
+
+    def rmdir(self, path: str) -> None:
+        if not self.isdir(path):
+            raise FileNotFoundError(path)
+        self.rm(path, recursive=True)
+
+    def mv(self, path1: str, path2: str, **kwargs: Any) -> None:
+        if OddFileSystem.broken and "/.cumulus/tmp/" in path1:
+            OddFileSystem.broken -= 1
+            raise OSError("the name node went away")
+        if not self.exists(path2):
+            self.cp_file(path1, path2)
+            self.rm_file(path1)
+
+
+fsspec.register_implementation("oddfs", OddFileSystem, clobber=True)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FsspecStore:
+    """With a bucket."""
+    OddFileSystem.broken = 0
+    made = FsspecStore(f"oddfs://{tmp_path}")
+    made.create_bucket("b")
+    return made
+
+
+def put(store: FsspecStore, name: str, body: bytes) -> Entry:
+    """An object, whole."""
+    stream = store.open_write("b", name)
+    stream.write(memoryview(body))
+    return stream.commit(b"meta")
+
+
+def get(store: FsspecStore, name: str) -> bytes:
+    """All its bytes."""
+    stream = store.open_read("b", name)
+    return stream.read_at(0, stream.entry.size)
+
+
+def once_then(patch: pytest.MonkeyPatch, store: FsspecStore, name: str, act: Any) -> None:
+    """`act` comes just after a listing for a removal, once: as another server's."""
+    real, done = getattr(store.fs, name), list[bool]()
+
+    def wrapped(path: str, *words: Any, **options: Any) -> Any:
+        result = real(path, *words, **options)
+        if not done and not result:
+            done.append(True)
+            act()
+        return result
+
+    patch.setattr(store.fs, name, wrapped)
+
+
+def test_a_removal_beside_a_put_in_its_directory(store: FsspecStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The directory was seen to be empty, and is not when it is removed."""
+    put(store, "dir/a", b"old")
+    once_then(monkeypatch, store, "ls", lambda: put(store, "dir/b", b"new"))
+    store.delete("b", "dir/a")
+    assert get(store, "dir/b") == b"new"
+
+
+def test_a_bucket_made_again_while_the_former_one_goes(
+    store: FsspecStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another server, with an object; the removal comes to its end afterwards."""
+    other = FsspecStore(store.fs.unstrip_protocol(store._root))
+
+    def again() -> None:
+        other.create_bucket("b")
+        put(other, "k", b"new")
+
+    once_then(monkeypatch, store, "ls", again)  # that of the drafts
+    with pytest.raises(StorageError):
+        store.delete_bucket("b")
+    assert get(store, "k") == b"new"
+    assert [entry.name for entry in store.names("b")] == ["k"]
+
+
+def test_an_empty_bucket_goes_though_its_directories_stay(store: FsspecStore) -> None:
+    """And can be made again."""
+    put(store, "dir/a", b"1")
+    store.delete("b", "dir/a")
+    store.delete_bucket("b")
+    with pytest.raises(Missing):
+        store.names("b")
+    store.create_bucket("b")
+    assert store.names("b") == []
+
+
+def test_an_object_outlives_a_rename_that_fails(store: FsspecStore) -> None:
+    """Its record was to be replaced."""
+    first = put(store, "dir/a", b"body")
+    OddFileSystem.broken = 1
+    with pytest.raises(StorageError, match="name node"):
+        store.set_meta("b", "dir/a", b"new", first.token)
+    assert (store.stat("b", "dir/a"), get(store, "dir/a")) == (first, b"body")
+    assert store.set_meta("b", "dir/a", b"new", first.token).meta == b"new"
+    assert (store.stat("b", "dir/a").meta, get(store, "dir/a")) == (b"new", b"body")
+    assert store.names("b", prefix=".cumulus/") == []
+
+
+def test_an_object_outlives_a_server_that_dies_while_it_is_replaced(
+    store: FsspecStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until the next start it is said to be away, not gone."""
+    first = put(store, "dir/a", b"body")
+    OddFileSystem.broken = 1
+    monkeypatch.setattr(FsspecStore, "_put_back", lambda *_: None)
+    with pytest.raises(StorageError):
+        store.set_meta("b", "dir/a", b"new", first.token)
+    with pytest.raises(Unavailable, match="being replaced"):
+        store.stat("b", "dir/a")
+    monkeypatch.undo()
+    again = FsspecStore(store.fs.unstrip_protocol(store._root))
+    assert list(again.recover()) == []
+    assert (again.stat("b", "dir/a"), get(again, "dir/a")) == (first, b"body")
+    assert again.names("b", prefix=".cumulus/") == []
+
+
+def test_an_acl_that_cannot_be_changed_leaves_the_object(store: FsspecStore) -> None:
+    """As a user sees it."""
+    world = World(store)
+    s3 = world.boto()
+    s3.create_bucket(Bucket="bkt")
+    s3.put_object(Bucket="bkt", Key="k", Body=b"body")
+    OddFileSystem.broken = 1
+    answer = world.ask("PUT", "/bkt/k", query="acl", headers={"x-amz-acl": "public-read"})
+    assert answer.status >= 500
+    assert s3.get_object(Bucket="bkt", Key="k")["Body"].read() == b"body"
+    assert world.ask("PUT", "/bkt/k", query="acl", headers={"x-amz-acl": "public-read"}).status == 200
+    assert s3.get_object(Bucket="bkt", Key="k")["Body"].read() == b"body"
+    world.close()
