@@ -5,13 +5,20 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from cumulus.backends.registry import make_sector, make_store
 from cumulus.config import Config
 from cumulus.index.api import Directory, Index
-from cumulus.index.registry import Options, make_admin, make_index, make_text_admin, sqlite_path
+from cumulus.index.registry import (
+    NOTHING_IN_IT,
+    Options,
+    make_admin,
+    make_index,
+    make_text_admin,
+    postgres_lacks,
+    sqlite_path,
+)
 from cumulus.index.text_file import TextFile
 from cumulus.redirect import HostsFile
 from cumulus.secrets import Keyring
@@ -63,24 +70,42 @@ def check_files(config: Config) -> None:
 
 
 def check_database(config: Config) -> None:
-    """That SQLite's file is there, unless this may be the first start: it is not made anew where `cumulus
-    init` had made one, or where there are buckets. Raises `LocalIO`."""
+    """That the database is there, unless this may be the first start: SQLite's file and PostgreSQL's tables
+    are not made anew where `cumulus init` had made some, or where there are buckets. Raises `LocalIO`,
+    `IndexFailure`."""
     if config.several_servers:
+        where, what = postgres_lacks(config.database_url, database_options(config))
+    else:
+        path = sqlite_path(config.database_url)
+        where, what = str(path), "" if path.exists() and path.stat().st_size else "is not there"
+    if not what:
         return
-    path = sqlite_path(config.database_url)
-    if path.exists() and path.stat().st_size:
-        return
-    if config.auth.source == "file" and not _has_buckets(config):
+    users_elsewhere = config.auth.source == "file"
+    if what == NOTHING_IN_IT:  # `init` leaves an administrator in it
+        if users_elsewhere or not _has_buckets(config, where, what):
+            return
+        what += ", though there are buckets in storage"
+    elif users_elsewhere and not _has_buckets(config, where, what):
         return
     hint = "restore it from your backup, or begin with an empty one: cumulus init DIR --new-database"
-    raise LocalIO(f"{config.path}: [database] url: {path} is not there", hint=hint)
+    raise LocalIO(f"{config.path}: [database] url: {where} {what}", hint=hint)
 
 
-def _has_buckets(config: Config) -> bool:
+def _has_buckets(config: Config, where: str, what: str) -> bool:
     kind, _, path = config.store_url.partition(":")
-    if kind != "posix":
-        return False
-    return any(next(Path(path, name).glob("[!.]*"), None) is not None for name in ("data", "adopted"))
+    if kind == "posix":
+        from cumulus.backends.posix.store import holds_buckets  # the store would make its directories
+
+        return holds_buckets(path)
+    try:
+        store = open_store(config)
+        try:
+            return store.has_buckets()
+        finally:
+            store.close()
+    except StorageError as bad:
+        why = f"and whether storage has buckets cannot be told: {bad}"
+        raise LocalIO(f"{config.path}: [database] url: {where} {what}, {why}") from None
 
 
 def open_index(

@@ -184,6 +184,10 @@ class VaultStore(FileStore):
         with self.change() as db:
             db.execute("INSERT OR IGNORE INTO bucket VALUES (?)", (bucket,))
 
+    def has_buckets(self) -> bool:
+        with self.change() as db:
+            return db.execute("SELECT 1 FROM bucket LIMIT 1").fetchone() is not None
+
     def delete_bucket(self, bucket: str) -> None:
         with self.change() as db:
             self.find(db, bucket, "x")

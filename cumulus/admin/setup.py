@@ -12,9 +12,9 @@ from cumulus.admin.keys import Told, as_option, secret_to_option, tell_key
 from cumulus.admin.options import Shared, shared_options
 from cumulus.admin.values import check_name
 from cumulus.config import FILE, Config, commented, load_config, parse_config
-from cumulus.index.registry import is_postgres, prepare, sqlite_path
+from cumulus.index.registry import is_postgres, postgres_lacks, sqlite_path
 from cumulus.model import Credential, User
-from cumulus.opening import open_admin
+from cumulus.opening import database_options, open_admin
 from cumulus.secrets import Keyring, new_access_key, new_secret, new_user_id
 from sector.config import write_private
 from sector.errors import Exists, LocalIO, UsageError
@@ -105,20 +105,24 @@ def _administrator(config: Config, name: str) -> Credential:
 
 def _anew(shared: Shared, config: Config, name: str, told: Told) -> None:
     if config.several_servers:
-        raise UsageError("--new-database is for SQLite", hint="PostgreSQL makes databases: createdb")
-    path = sqlite_path(config.database_url)
-    if path.exists() and path.stat().st_size:
-        raise Exists(f"{path}: is there already", hint="move it away, or restore it from your backup")
+        where, lacking = postgres_lacks(config.database_url, database_options(config))
+        hint = "createdb makes an empty one; give its name in [database] url, or restore your backup"
+    else:
+        path = sqlite_path(config.database_url)
+        where, lacking = str(path), "" if path.exists() and path.stat().st_size else "is not there"
+        hint = "move it away, or restore it from your backup"
+    if not lacking:
+        raise Exists(f"{where}: is there already", hint=hint)
     check_name(name)
-    text = f"{path} is made, without buckets; add them again: cumulus bucket add NAME --owner U"
+    text = f"{where} is made, without buckets; add them again: cumulus bucket add NAME --owner U"
     if config.auth.source == "file":
-        prepare(path)
-        shared.changed(text, database=str(path))
+        open_admin(config, new=True).close()
+        shared.changed(text, database=where)
         return
     if not config.secret_key.exists():
         Keyring.create(config.secret_key)
     made = _administrator(config, name)
-    tell_key(shared, config, made, told, text, name=name, id=made.user.id, database=str(path))
+    tell_key(shared, config, made, told, text, name=name, id=made.user.id, database=where)
 
 
 def _database(url: str | None, password_file: str | None) -> dict[str, dict[str, Any]]:

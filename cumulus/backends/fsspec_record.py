@@ -63,7 +63,7 @@ class Footer(NamedTuple):
         one that is not ours."""
         if len(tail) < FOOTER_SIZE or not tail.endswith(_MAGIC):
             return None
-        mtime_ns, stamp, length, nonce, check, _ = _FOOTER.unpack(tail[-FOOTER_SIZE :])
+        mtime_ns, stamp, length, nonce, check, _ = _FOOTER.unpack(tail[-FOOTER_SIZE:])
         end = size - FOOTER_SIZE
         if length > end:
             return None

@@ -256,6 +256,12 @@ class FsspecStore(FileStore):
             self.fs.makedirs(self.path(bucket, f"{INTERNAL}/tmp"), exist_ok=True)
             self.fs.pipe_file(self.path(bucket, f"{INTERNAL}/bucket"), b"")
 
+    def has_buckets(self) -> bool:
+        root = self._root or "/"
+        with asked(root):
+            found = (str(path).rstrip("/") for path in self.fs.ls(root, detail=False))
+            return any(self.fs.exists(f"{path}/{INTERNAL}/bucket") for path in found)
+
     def _check(self, bucket: str) -> None:
         with asked(bucket):
             if not self.fs.exists(self.path(check_bucket(bucket), f"{INTERNAL}/bucket")):

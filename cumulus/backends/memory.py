@@ -141,6 +141,9 @@ class MemoryStore(FileStore):
         with self._lock:
             self._buckets.setdefault(bucket, _Bucket())
 
+    def has_buckets(self) -> bool:
+        return bool(self._buckets)
+
     def delete_bucket(self, bucket: str) -> None:
         with self._lock:
             found = self._bucket(bucket)

@@ -172,6 +172,9 @@ class SectorStore(FileStore):
 
         self._link.call(work, bucket)
 
+    def has_buckets(self) -> bool:
+        return any(info.kind == "dir" for info in self._link.call(lambda client: _below(client, ROOT), ROOT))
+
     # names
 
     def names(self, bucket: str, after: str = "", prefix: str = "", limit: int = 1000) -> list[Entry]:

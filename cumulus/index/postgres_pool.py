@@ -153,6 +153,24 @@ def failure(bad: psycopg.Error, where: str) -> IndexFailure:
     return (Away if passing else IndexFailure)(f"{where}: {one_line(bad)}")
 
 
+def lacks(target: Target, tables: str, rows: str) -> str:
+    """Which of the two the database lacks, its tables or anything in them; "" for none. Raises `Away`,
+    `IndexFailure`."""
+    try:
+        with target.connect() as connection:
+            found = connection.execute(
+                "SELECT to_regclass('alembic_version') IS NULL OR to_regclass('users') IS NULL"
+            ).fetchone()
+            if found == (True,):
+                return tables
+            found = connection.execute(
+                "SELECT EXISTS (SELECT 1 FROM users) OR EXISTS (SELECT 1 FROM buckets)"
+            ).fetchone()
+            return "" if found == (True,) else rows
+    except psycopg.Error as bad:
+        raise failure(bad, target.where) from None
+
+
 class _Nothing:
     """The answer to a question about a text that PostgreSQL cannot hold."""
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:  # what serves on SQLite loads neither SQLAlchemy nor the driv
 
 _SQLITE: Final = "sqlite:///"
 _POSTGRES: Final = ("postgresql://", "postgres://")
+NO_TABLES: Final = "has no tables of Cumulus"
+NOTHING_IN_IT: Final = "has neither users nor buckets"
 _HINT: Final = "write sqlite:///PATH or postgresql://USER@HOST:PORT/NAME"
 
 
@@ -50,6 +52,14 @@ def sqlite_path(url: str) -> Path:
     if not url.startswith(_SQLITE) or not url[len(_SQLITE) :]:
         raise BadConfig(f"{url!r} names no database", hint=_HINT)
     return Path(url[len(_SQLITE) :])
+
+
+def postgres_lacks(url: str, options: Options) -> tuple[str, str]:
+    """The name of the database, and what is missing in it, "" for nothing. Raises `IndexFailure`."""
+    from cumulus.index.postgres_pool import Target, lacks
+
+    target = Target(url, options.password_file)
+    return target.where, lacks(target, NO_TABLES, NOTHING_IN_IT)
 
 
 def make_index(

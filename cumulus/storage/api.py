@@ -249,6 +249,11 @@ class FileStore(ABC):
         keeps the bucket or fails with `Missing`. Raises `NotEmptyStore`, `Missing`, `Unavailable` (it is
         written to all the time)."""
 
+    def has_buckets(self) -> bool:
+        """Whether there are buckets. An empty database beside some has been lost and is not made anew; of a
+        backend that does not know it this cannot be told."""
+        return False
+
     def check_bucket(self, bucket: str) -> None:  # noqa: B027 a backend need not know
         """Quickly, that the place of a bucket can be reached. Raises `NoBucket`, `Unavailable` if not."""
 

@@ -379,3 +379,10 @@ def test_meta_of_any_size_is_kept(store: FileStore, size: int) -> None:
     assert store.stat("b", "a") == third
     assert store.names("b") == [third]
     assert third.meta == b"n" * size
+
+
+def test_a_store_says_whether_it_has_buckets(store: FileStore) -> None:
+    """By which a database that is missing is known to be lost."""
+    assert store.has_buckets()
+    store.delete_bucket("b")
+    assert not store.has_buckets()

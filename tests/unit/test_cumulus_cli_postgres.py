@@ -9,7 +9,8 @@ from cumulus_commands import Commands
 from postgres import PASSWORD, Postgres, shared
 
 from cumulus.config import load_config, parse_config
-from sector.errors import BadConfig
+from cumulus.parts import open_parts
+from sector.errors import BadConfig, LocalIO
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +75,63 @@ def test_doctor_looks_at_the_database_and_rebuilds_the_index(run: Commands, post
     assert "password authentication failed" in found["database"]["text"]
     said = run.refused("user", "list")
     assert said["code"] == "unavailable" and "wrong-word" not in str(said)
+
+
+def anew(postgres: Postgres, name: str) -> None:
+    """As dropdb and createdb do."""
+    for command in (f"DROP DATABASE {name} WITH (FORCE)", f"CREATE DATABASE {name}"):
+        postgres.execute(command)
+
+
+def refused_everywhere(run: Commands, says: str) -> None:
+    """Commands and the service, each in one line that names the setting; nothing is made in the database."""
+    for words in (["user", "list"], ["user", "add", "bob"], ["bucket", "list"]):
+        told = run.refused(*words)
+        assert "cumulus.toml: [database] url: postgresql://" in told["message"] and says in told["message"]
+        assert "backup" in told["hint"] and "--new-database" in told["hint"]
+    with pytest.raises(LocalIO, match=says):
+        open_parts(load_config(run.dir / "cumulus.toml"))
+
+
+@pytest.mark.parametrize("how", ["made anew", "emptied"])
+def test_an_emptied_database_is_not_served(run: Commands, postgres: Postgres, how: str) -> None:
+    """Neither by dropdb and createdb nor by TRUNCATE; one that is asked for takes the buckets in again."""
+    run("bucket", "add", "data-1", "--owner", "admin")
+    (run.dir / "data" / "data-1" / "k").write_text("x")
+    settings = run.dir / "cumulus.toml"
+    name = load_config(settings).database.url.rpartition("/")[2]
+    if how == "made anew":
+        anew(postgres, name)
+        refused_everywhere(run, "has no tables of Cumulus")
+        assert run.refused("user", "list")["message"].count("tables") == 1  # none was made meanwhile
+    else:
+        postgres.execute("TRUNCATE users, buckets, objects, ledger CASCADE", name)
+        refused_everywhere(run, "has neither users nor buckets, though there are buckets in storage")
+    before = settings.read_text()
+    made = run.json("init", str(run.dir), "--new-database", "--admin", "root")
+    assert made["secret_key"] and name in made["database"] and settings.read_text() == before
+    assert run.refused("init", str(run.dir), "--new-database")["code"] == "exists"
+    assert run.json("bucket", "add", "data-1", "--owner", "root")["files"] == 1
+    open_parts(load_config(settings)).close()
+
+
+def test_with_a_file_of_users_the_first_start_makes_the_tables_and_no_later_one(
+    run: Commands, postgres: Postgres
+) -> None:
+    """Nobody has to call init then."""
+    (run.dir / "users").write_text("alice AKIAALICE secret-of-alice\n")
+    (run.dir / "users").chmod(0o600)
+    settings = run.dir / "cumulus.toml"
+    name = load_config(settings).database.url.rpartition("/")[2]
+    told = settings.read_text().replace('source = "postgresql"', 'source = "file"\nfile = "users"')
+    settings.write_text(told)
+    anew(postgres, name)
+    assert run.json("bucket", "list") == []
+    run("bucket", "add", "one", "--owner", "alice")
+    anew(postgres, name)
+    refused_everywhere(run, "has no tables of Cumulus")
+    run("init", str(run.dir), "--new-database")
+    run("bucket", "add", "one", "--owner", "alice")
 
 
 def test_what_init_refuses(run: Commands, tmp_path: Path) -> None:

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 from cumulus_commands import Commands
 
+from cumulus.config import load_config
+from cumulus.parts import open_parts
 from cumulus.secrets import Keyring
+from sector.errors import LocalIO
 
 
 @pytest.fixture
@@ -99,3 +102,23 @@ def test_with_a_file_of_users_the_first_start_makes_the_database_and_no_later_on
     assert "is not there" in run.refused("bucket", "list")["message"]
     run("init", str(run.dir), "--new-database")
     run("bucket", "add", "one", "--owner", "alice")
+
+
+def test_buckets_of_another_backend_say_that_a_database_was_lost(run: Commands) -> None:
+    """With users in a file, where the first start may make it."""
+    (run.dir / "users").write_text("alice AKIAALICE secret-of-alice\n")
+    (run.dir / "users").chmod(0o600)
+    (run.dir / "cumulus.toml").write_text(
+        f"[auth]\nsource = 'file'\nfile = 'users'\n[storage]\nbackend = 'fsspec:file://{run.dir}/tree'\n"
+    )
+    lose_database(run)
+    parts = open_parts(load_config(run.dir / "cumulus.toml"))
+    parts.gateway.site.store.create_bucket("one")
+    parts.close()
+    lose_database(run)
+    with pytest.raises(LocalIO, match=r"\[database\] url: .*cumulus.db is not there"):
+        open_parts(load_config(run.dir / "cumulus.toml"))
+    assert "is not there" in run.refused("bucket", "list")["message"]
+    assert not (run.dir / "cumulus.db").exists()
+    run("init", str(run.dir), "--new-database")
+    assert run.json("bucket", "list") == []

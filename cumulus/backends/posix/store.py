@@ -7,6 +7,7 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from cumulus.backends.posix import bodies, marks, now, paths, removal, scan, sidecar
@@ -108,6 +109,9 @@ class PosixStore(FileStore):
             with contextlib.suppress(NotEmptyStore):  # what others put there stays there
                 removal.clear(root, self._files, own=False)
         return True
+
+    def has_buckets(self) -> bool:
+        return holds_buckets(os.path.dirname(self._buckets.data))
 
     def check_bucket(self, bucket: str) -> None:
         self._buckets.root(bucket)
@@ -439,3 +443,8 @@ def _add(stream: Writer, source: Reader, offset: int, size: int, small: bool) ->
         stream.write(memoryview(source.read_at(offset, size)))
     else:
         stream.append(source, offset, size)
+
+
+def holds_buckets(path: str) -> bool:
+    """Whether the directory DIR, which may not be there yet, has buckets of its own or adopted ones."""
+    return any(next(Path(path, name).glob("[!.]*"), None) is not None for name in ("data", "adopted"))
