@@ -13,11 +13,17 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import boto3
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+PORTS = "[server]\nport = 0\n[admin]\nport = 0\n"
+LOGGED = f'{PORTS}[log]\naccess = "access.log"\n'
 CUMULUS = str(Path(sys.executable).parent / "cumulus")
 
 
@@ -120,3 +126,36 @@ def started(
             status = server.stop()
             assert status == 0, server.log()
     assert "Traceback" not in server.log(), server.log()
+
+
+def boto(
+    server: Server, key: str = "", secret: str = "", *, url: str = "", verify: str = "", **settings: Any
+) -> Any:
+    """A boto3 client without retries; of the service's first user unless a key is given."""
+    config = {"s3": {"addressing_style": "path"}, "retries": {"total_max_attempts": 1}, **settings}
+    return boto3.client(
+        "s3",
+        endpoint_url=url or server.url,
+        aws_access_key_id=key or server.key,
+        aws_secret_access_key=secret or server.secret,
+        region_name="us-east-1",
+        verify=verify or None,
+        config=Config(**config),
+    )
+
+
+def status(call: Any, **arguments: Any) -> int:
+    """Of an answer to a client, 200 = it was served."""
+    try:
+        call(**arguments)
+    except ClientError as refused:
+        return int(refused.response["ResponseMetadata"]["HTTPStatusCode"])
+    return 200
+
+
+def wait_until(condition: Callable[[], Any], what: str, within_s: float) -> None:
+    """Fails with what is wrong after that time."""
+    end = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.05)

@@ -17,10 +17,9 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from s3_raw import Ask, Raw
-from s3_server import Server, cumulus, make, started
+from s3_server import PORTS, Server, cumulus, make, started
 
 OLD = b"what was there before\n"
-PORTS = "[server]\nport = 0\n[admin]\nport = 0\n"
 BIG = bytes(7 << 20)
 
 

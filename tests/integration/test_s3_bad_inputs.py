@@ -190,14 +190,23 @@ def test_what_cannot_be_used_at_the_start(tmp_path: Path) -> None:
         assert [wrong for wrong in threads.map(start, STARTS.items()) if wrong] == []
 
 
-def test_a_full_and_a_read_only_disk() -> None:
-    """In a mount namespace of its own: tests/integration/s3_full_disk.py says what has to hold."""
-    script = Path(__file__).with_name("s3_full_disk.py")
+def with_disks(script: str) -> str:
+    """What a script of this directory says in a mount namespace of its own."""
     unshare = ["unshare", "--mount", "--propagation", "unchanged"]  # the script makes it private
-    command = [*unshare, "--", sys.executable, str(script)]
+    command = [*unshare, "--", sys.executable, str(Path(__file__).with_name(script))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads(done.stdout) == {"cases": DISK_CASES}
+    return done.stdout
+
+
+def test_a_full_and_a_read_only_disk() -> None:
+    """tests/integration/s3_full_disk.py says what has to hold."""
+    assert json.loads(with_disks("s3_full_disk.py")) == {"cases": DISK_CASES}
+
+
+def test_a_bucket_that_is_a_mount_point_is_away_while_its_disk_is() -> None:
+    """tests/integration/s3_bucket_disk.py says what has to hold."""
+    with_disks("s3_bucket_disk.py")
 
 
 DISK_CASES = 12

@@ -17,18 +17,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-import boto3
 import pytest
-from botocore.config import Config
 from cluster import running
-from s3_server import CUMULUS, Server, cumulus, make, serving, started
-from s3_wire import REGION, Wire
+from s3_server import CUMULUS, PORTS, Server, boto, cumulus, make, serving, started
+from s3_wire import Wire
 
 from cumulus.config import load_config
 from cumulus.index.api import Put, Row
 from cumulus.opening import open_index
 
-PORTS = "[server]\nport = 0\n[admin]\nport = 0\n"
 KEYS = 50_000
 FILES = int(os.environ.get("SECTOR_TEST_S3_FILES", "10000"))
 REQUIRED = 20_000  # files a second that are taken in, of a million
@@ -130,18 +127,6 @@ def pages(wire: Wire, memory: Memory, query: str) -> Iterator[str]:
             return
         last = answer.leaf("NextContinuationToken") if second else quote(found[-1], safe="")
         where = f"continuation-token={quote(last, safe='')}" if second else f"marker={last}"
-
-
-def boto(server: Server) -> Any:
-    """A client."""
-    return boto3.client(
-        "s3",
-        endpoint_url=server.url,
-        aws_access_key_id=server.key,
-        aws_secret_access_key=server.secret,
-        region_name=REGION,
-        config=Config(s3={"addressing_style": "path"}),
-    )
 
 
 def check_listings(server: Server, keys: list[str]) -> None:

@@ -9,13 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 from botocore.client import ClientError
-from botocore.config import Config
 from cluster import PROGRAM, Cluster, Done, running, wait_for
-from s3_server import Server, cumulus, serving
-from s3_wire import REGION
+from s3_server import Server, boto, cumulus, serving
 
 from cumulus.backends.sector_users import REFUSED_S
 from sector.security.store import Database
@@ -36,14 +33,8 @@ class Place:
 
     def s3(self, name: str) -> Any:
         """A client of that user's, which does not try again by itself."""
-        return boto3.client(
-            "s3",
-            endpoint_url=self.server.url,
-            aws_access_key_id=self.keys[name]["access_key"],
-            aws_secret_access_key=self.keys[name]["secret_key"],
-            region_name=REGION,
-            config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}),
-        )
+        key = self.keys[name]
+        return boto(self.server, key["access_key"], key["secret_key"])
 
     def sector(self, name: str, *arguments: str) -> Done:
         """`sector` as that user of the cloud, logged in with his own password."""

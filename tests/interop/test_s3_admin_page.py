@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-import boto3
 import pytest
-from botocore.config import Config
 from botocore.exceptions import ClientError
 from browser import Browser, chromium
-from s3_server import Server, make, serving, started
+from s3_server import Server, boto, make, serving, started
 from twisted.internet.testing import MemoryReactorClock
 from twisted.web.test.requesthelper import DummyRequest
 
@@ -46,18 +44,6 @@ def ask(
         return answer, answer.read()
     finally:
         connection.close()
-
-
-def boto(server: Server, key: str, secret: str) -> Any:
-    """An S3 client with the key that the page showed."""
-    return boto3.client(
-        "s3",
-        endpoint_url=server.url,
-        aws_access_key_id=key,
-        aws_secret_access_key=secret,
-        region_name="us-east-1",
-        config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}),
-    )
 
 
 def until_refused(client: Any) -> str:

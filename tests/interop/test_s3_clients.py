@@ -17,19 +17,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
-import boto3
 import pytest
 from boto3.s3.transfer import TransferConfig
-from botocore.config import Config
-from s3_server import Server, serving
+from s3_server import LOGGED, Server, boto, serving
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "integration"))
 
 from cluster import running
 
-PORTS = '[server]\nport = 0\n[admin]\nport = 0\n[log]\naccess = "access.log"\n'
 BACKENDS = {"posix": "", "fsspec": '[storage]\nbackend = "fsspec:memory://s3"\n', "sector": ""}
 PART = 5 << 20
 SMALL = b"a small object\n"
@@ -39,7 +35,7 @@ LARGE = os.urandom(1 << 20) * 11 + b"tail"
 @pytest.fixture(scope="module", params=list(BACKENDS))
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One for each backend; a cluster of one slave below the last."""
-    settings = PORTS + BACKENDS[request.param]
+    settings = LOGGED + BACKENDS[request.param]
     with ExitStack() as stack:
         if request.param == "sector":
             cloud = stack.enter_context(running(tmp_path_factory.mktemp("cloud"), slaves=1))
@@ -57,18 +53,6 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("files") / "large"
     path.write_bytes(LARGE)
     return path
-
-
-def client(server: Server, **settings: Any) -> Any:
-    """boto3 with path style."""
-    return boto3.client(
-        "s3",
-        endpoint_url=server.url,
-        aws_access_key_id=server.key,
-        aws_secret_access_key=server.secret,
-        region_name="us-east-1",
-        config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}, **settings),
-    )
 
 
 def fetch(url: str, data: bytes | None = None) -> tuple[int, bytes]:
@@ -93,7 +77,7 @@ MODES = {
 
 @pytest.mark.parametrize("mode", MODES)
 def test_boto3(server: Server, mode: str) -> None:
-    s3, bucket = client(server, **MODES[mode]), f"boto3-{mode}"
+    s3, bucket = boto(server, **MODES[mode]), f"boto3-{mode}"
     s3.create_bucket(Bucket=bucket)
     assert bucket in [one["Name"] for one in s3.list_buckets()["Buckets"]]
     put = s3.put_object(Bucket=bucket, Key="a/ä b+c", Body=SMALL, Metadata={"k": "v"}, ContentType="text/x")
@@ -122,7 +106,7 @@ def test_boto3(server: Server, mode: str) -> None:
 
 
 def test_urls_signed_in_advance(server: Server) -> None:
-    s3 = client(server, signature_version="s3v4")
+    s3 = boto(server, signature_version="s3v4")
     s3.create_bucket(Bucket="presigned")
     where = {"Bucket": "presigned", "Key": "k e y"}
     assert fetch(s3.generate_presigned_url("put_object", where), SMALL)[0] == 200
@@ -160,7 +144,7 @@ def awscli(server: Server, directory: Path) -> Callable[..., str]:
 def test_awscli(server: Server, tmp_path: Path, large: Path) -> None:
     """Commands at once, and not all on each backend: each takes seconds to start."""
     aws = awscli(server, tmp_path)
-    s3 = client(server)
+    s3 = boto(server)
     s3.create_bucket(Bucket="awscli")
     s3.put_object(Bucket="awscli", Key="dir/small", Body=SMALL)
     with ThreadPoolExecutor() as threads:
@@ -219,10 +203,10 @@ def test_rclone(server: Server, tmp_path: Path, large: Path) -> None:
     (tree / "sub" / "small").write_bytes(SMALL)
     (tree / "large").write_bytes(large.read_bytes())
     rclone("mkdir", "c:rclone")
-    client(server).put_object(Bucket="rclone", Key="t/sub/")  # as newer ones do with directory markers
+    boto(server).put_object(Bucket="rclone", Key="t/sub/")  # as newer ones do with directory markers
     rclone("copy", tree, "c:rclone/t")
     assert rclone("check", tree, "c:rclone/t") == ""
-    client(server).delete_object(Bucket="rclone", Key="t/sub/")  # this one leaves it there
+    boto(server).delete_object(Bucket="rclone", Key="t/sub/")  # this one leaves it there
     rclone("copyto", "c:rclone/t/large", "c:rclone/copy")
     rclone("copyto", "c:rclone/copy", tmp_path / "back")
     assert (tmp_path / "back").read_bytes() == LARGE
@@ -283,7 +267,7 @@ def test_s3fs(server: Server) -> None:
 
 
 def test_the_admin_port_counts_it(server: Server) -> None:
-    s3 = client(server)
+    s3 = boto(server)
     s3.list_buckets()
     assert 'cumulus_requests_total{operation="ListBuckets",status="200"}' in server.admin("metrics")
     assert 'cumulus_user_requests_total{user="admin"}' in server.admin("metrics")

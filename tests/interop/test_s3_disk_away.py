@@ -5,40 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
-from typing import Any
 
-import boto3
 import pytest
-from botocore.config import Config
-from botocore.exceptions import ClientError
-from s3_server import CUMULUS, Server, cumulus, make, started
+from s3_server import CUMULUS, PORTS, boto, cumulus, make, started, status
 
 from cumulus.config import load_config
 from cumulus.parts import open_head, open_worker
 from sector.errors import LocalIO
-
-PORTS = "[server]\nport = 0\n[admin]\nport = 0\n"
-
-
-def client(server: Server) -> Any:
-    """boto3 without retries."""
-    return boto3.client(
-        "s3",
-        endpoint_url=server.url,
-        aws_access_key_id=server.key,
-        aws_secret_access_key=server.secret,
-        region_name="us-east-1",
-        config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}),
-    )
-
-
-def status(call: Any, **arguments: Any) -> int:
-    """Of an answer, 200 = it was served."""
-    try:
-        call(**arguments)
-    except ClientError as refused:
-        return int(refused.response["ResponseMetadata"]["HTTPStatusCode"])
-    return 200
 
 
 def test_a_bucket_whose_disk_is_not_mounted_is_unavailable_and_whole_afterwards(tmp_path: Path) -> None:
@@ -48,7 +21,7 @@ def test_a_bucket_whose_disk_is_not_mounted_is_unavailable_and_whole_afterwards(
     key, secret = make(cloud, f"{PORTS}[storage]\nrescan_s = 1\n")
     cumulus("--dir", str(cloud), "bucket", "add", "climate", "--owner", "admin", "--path", str(disk))
     with started(cloud, key, secret) as server:
-        s3 = client(server)
+        s3 = boto(server)
         for name in ("a", "b/c"):
             s3.put_object(Bucket="climate", Key=name, Body=b"12345")
         for mount_point in (True, False):
@@ -88,12 +61,12 @@ def test_a_start_names_a_bucket_without_its_directory_and_serves_the_others(tmp_
     cumulus(*at, "bucket", "add", "climate", "--owner", "admin", "--path", str(disk))
     cumulus(*at, "bucket", "add", "other", "--owner", "admin")
     with started(cloud, key, secret) as server:
-        client(server).put_object(Bucket="climate", Key="a", Body=b"12345")
+        boto(server).put_object(Bucket="climate", Key="a", Body=b"12345")
     disk.rename(tmp_path / "away")
     with started(cloud, key, secret) as server:
         named = [json.loads(line) for line in server.log().splitlines() if "is not served" in line]
         assert [one["fields"]["bucket"] for one in named] == ["climate"]
-        s3 = client(server)
+        s3 = boto(server)
         assert status(s3.get_object, Bucket="climate", Key="a") == 503
         s3.put_object(Bucket="other", Key="k", Body=b"1")
     done = subprocess.run([CUMULUS, *at, "doctor"], capture_output=True, text=True, timeout=60)

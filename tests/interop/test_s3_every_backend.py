@@ -16,10 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import boto3
 import pytest
-from botocore.config import Config
-from s3_server import Server, serving
+from s3_server import Server, boto, serving
 from s3_wire import REGION, Wire, _signing_key, signed
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "integration"))
@@ -92,14 +90,7 @@ def unsigned(server: Server, key: str) -> Sent:
 
 
 def presigned(server: Server, key: str) -> Sent:
-    client = boto3.client(
-        "s3",
-        endpoint_url=server.url,
-        aws_access_key_id=server.key,
-        aws_secret_access_key=server.secret,
-        region_name=REGION,
-        config=Config(s3={"addressing_style": "path"}, signature_version="s3v4"),
-    )
+    client = boto(server, signature_version="s3v4")
     url = client.generate_presigned_url("put_object", {"Bucket": BUCKET, "Key": key}, ExpiresIn=60)
     return url.removeprefix(server.url), {}, BODY
 

@@ -6,34 +6,24 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from threading import Event
 from typing import Any
 
-import boto3
 import pytest
 from boto3.s3.transfer import TransferConfig
-from botocore.config import Config
 from botocore.exceptions import ClientError
-from s3_server import Server, make, started
+from s3_server import LOGGED, Server, boto, make, started, wait_until
 
-PORTS = '[server]\nport = 0\n[admin]\nport = 0\n[log]\naccess = "access.log"\n'
+until = partial(wait_until, within_s=20)
+
 PAGE = Path(__file__).resolve().parents[2] / "docs/guide/cumulus-redirect.md"
 BIG = os.urandom(1 << 20) * 12 + b"end"
 
 Site = tuple[Server, list[Server], Path]
-
-
-def until(condition: Callable[[], Any], what: str) -> None:
-    """Fails after 20 s."""
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end, what
-        Event().wait(0.05)
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +35,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     hosts.write_text("http://127.0.0.1:1\n")
     redirect = f'[redirect]\nmode = "proxy"\npoint = true\nhosts_file = "{hosts}"\n'
     with ExitStack() as stack:
-        made = [(base / name, *make(base / name, PORTS)) for name in ("one", "two")]
-        front = (base / "point", *make(base / "point", PORTS + redirect), "--workers", "2")
+        made = [(base / name, *make(base / name, LOGGED)) for name in ("one", "two")]
+        front = (base / "point", *make(base / "point", LOGGED + redirect), "--workers", "2")
         with ThreadPoolExecutor(3) as threads:
             one, two, point = threads.map(lambda it: stack.enter_context(started(*it)), [*made, front])
         with pytest.raises(ClientError, match="503"):
-            client(point).head_bucket(Bucket="box")
+            boto(point).head_bucket(Bucket="box")
         hosts.write_text(one.url + "\n")
         until(Reached(point), "the server is not reached")
         yield point, [one, two], hosts
@@ -74,48 +64,36 @@ class Reached:
 
     def _worker(self, _number: int) -> str:
         try:
-            answer = client(self._point).list_buckets()
+            answer = boto(self._point).list_buckets()
         except ClientError:
             return ""
         return str(answer["ResponseMetadata"]["HTTPHeaders"]["x-amz-id-2"])
 
 
-def client(server: Server, **settings: Any) -> Any:
-    """boto3."""
-    return boto3.client(
-        "s3",
-        endpoint_url=server.url,
-        aws_access_key_id=server.key,
-        aws_secret_access_key=server.secret,
-        region_name="us-east-1",
-        config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}, **settings),
-    )
-
-
 def test_boto3_through_the_proxy(site: Site) -> None:
     """Signed for the proxy, served by the server: every way to sign a body, parts, ranges, refusals."""
     point, (server, _), _hosts = site
-    s3 = client(point)
+    s3 = boto(point)
     s3.create_bucket(Bucket="box")
     modes = ({}, {"request_checksum_calculation": "when_required"}, {"signature_version": "s3v4"})
     for number, mode in enumerate(modes):
-        put = client(point, **mode).put_object(
+        put = boto(point, **mode).put_object(
             Bucket="box", Key=f"ä b+{number}", Body=b"data", Metadata={"m": "1"}
         )
-        got = client(point, **mode).get_object(Bucket="box", Key=f"ä b+{number}")
+        got = boto(point, **mode).get_object(Bucket="box", Key=f"ä b+{number}")
         assert (got["Body"].read(), got["ETag"], got["Metadata"]) == (b"data", put["ETag"], {"m": "1"})
     s3.upload_fileobj(_stream(), "box", "big", Config=TransferConfig(5 << 20, 2, 5 << 20))
     assert s3.get_object(Bucket="box", Key="big")["Body"].read() == BIG
     part = s3.get_object(Bucket="box", Key="big", Range="bytes=7000000-7000009")
     assert part["Body"].read() == BIG[7_000_000:7_000_010]
-    assert client(server).head_object(Bucket="box", Key="big")["ContentLength"] == len(BIG)
+    assert boto(server).head_object(Bucket="box", Key="big")["ContentLength"] == len(BIG)
     with pytest.raises(ClientError) as refused:
         s3.get_object(Bucket="box", Key="none")
     assert refused.value.response["Error"]["Code"] == "NoSuchKey"
     wrong = Server(point.directory, point.process, point.key, "x" * 40)
     wrong.port = point.port
     with pytest.raises(ClientError) as refused:
-        client(wrong).put_object(Bucket="box", Key="k", Body=BIG)
+        boto(wrong).put_object(Bucket="box", Key="k", Body=BIG)
     assert refused.value.response["Error"]["Code"] == "SignatureDoesNotMatch"
     s3.delete_object(Bucket="box", Key="big")
 
@@ -137,7 +115,7 @@ def test_awscli_through_the_proxy(site: Site, tmp_path: Path) -> None:
         "AWS_ENDPOINT_URL": point.url,
         "AWS_DEFAULT_REGION": "us-east-1",
     }
-    client(server).create_bucket(Bucket="aws")
+    boto(server).create_bucket(Bucket="aws")
     program = str(Path(sys.executable).parent / "aws")
     for words in (["cp", "f", "s3://aws/f"], ["cp", "s3://aws/f", "back"]):
         command = [sys.executable, program, "s3", *words, "--quiet"]
@@ -148,7 +126,7 @@ def test_awscli_through_the_proxy(site: Site, tmp_path: Path) -> None:
 def test_one_request_has_one_id_and_the_clients_address(site: Site) -> None:
     """In both logs; a policy of addresses is about the client, not about the proxy."""
     point, (server, _), _hosts = site
-    s3 = client(point)
+    s3 = boto(point)
     s3.create_bucket(Bucket="traced")
     told = s3.put_object(Bucket="traced", Key="k", Body=b"x")["ResponseMetadata"]["RequestId"]
 
@@ -166,7 +144,7 @@ def test_one_request_has_one_id_and_the_clients_address(site: Site) -> None:
 def test_a_server_that_ends_is_replaced(site: Site) -> None:
     """Without it 503; with another one in the file, that one."""
     point, (one, two), hosts = site
-    client(two).create_bucket(Bucket="second")
+    boto(two).create_bucket(Bucket="second")
     hosts.write_text(one.url + "\n" + two.url + "\n")
     assert one.stop() == 0
 
@@ -184,4 +162,4 @@ def test_a_server_that_ends_is_replaced(site: Site) -> None:
 
 
 def _names(server: Server) -> list[str]:
-    return [one["Name"] for one in client(server).list_buckets()["Buckets"]]
+    return [one["Name"] for one in boto(server).list_buckets()["Buckets"]]

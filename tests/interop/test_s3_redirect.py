@@ -4,33 +4,23 @@ from __future__ import annotations
 
 import socket
 import subprocess
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from threading import Event
 from typing import Any
 
-import boto3
 import pytest
-from botocore.config import Config
 from botocore.exceptions import ClientError
-from s3_server import Server, make, started
+from s3_server import LOGGED, Server, boto, make, started, wait_until
 
-PORTS = '[server]\nport = 0\n[admin]\nport = 0\n[log]\naccess = "access.log"\n'
+until = partial(wait_until, within_s=30)
+
 PAGE = Path(__file__).resolve().parents[2] / "docs/guide/cumulus-redirect.md"
 BIG = bytes(range(256)) * 12_000  # curl asks with Expect before it sends as much
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Fails after 30 s."""
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end, what
-        Event().wait(0.02)
 
 
 def admin(server: Server) -> str:
@@ -51,30 +41,18 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, lis
         hosts = base / "hosts"
         hosts.write_text("http://127.0.0.1:1 127.0.0.1:1\n")
         redirect = f'[redirect]\nmode = "least-loaded"\npoint = true\nhosts_file = "{hosts}"\n'
-        made = [(base / name, *make(base / name, PORTS)) for name in ("one", "two")]
-        made.append((base / "point", *make(base / "point", PORTS + redirect)))
+        made = [(base / name, *make(base / name, LOGGED)) for name in ("one", "two")]
+        made.append((base / "point", *make(base / "point", LOGGED + redirect)))
         with ThreadPoolExecutor(3) as threads:
             *servers, point = threads.map(lambda one: stack.enter_context(started(*one)), made)
         assert status(point) == 503, "no server is up"
         hosts.write_text("".join(line(server) for server in servers))
         for server in servers:
-            client(server).create_bucket(Bucket="box")
+            boto(server).create_bucket(Bucket="box")
         until(lambda: status(point) == 307, "the servers are not known to the point")
         yield point, servers, hosts
         for server in (point, *servers):
             assert server.secret not in server.log() + (server.directory / "access.log").read_text()
-
-
-def client(server: Server) -> Any:
-    """boto3."""
-    return boto3.client(
-        "s3",
-        endpoint_url=server.url,
-        aws_access_key_id=server.key,
-        aws_secret_access_key=server.secret,
-        region_name="us-east-1",
-        config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}),
-    )
 
 
 class _Stay(urllib.request.HTTPRedirectHandler):
@@ -137,7 +115,7 @@ def test_curl_follows(site: Site, tmp_path: Path) -> None:
     said = curl(point, "-T", str(tmp_path / "big"), f"{point.url}/box/big").stderr.decode()
     assert said.index("HTTP/1.1 307") < said.index("HTTP/1.1 100") < said.index("HTTP/1.1 200")
     assert said.count("Expect: 100-continue") == 2 and said.count("HTTP/1.1 100") == 1
-    assert client(servers[0]).get_object(Bucket="box", Key="big")["Body"].read() == BIG
+    assert boto(servers[0]).get_object(Bucket="box", Key="big")["Body"].read() == BIG
     assert curl(point, f"{point.url}/box/big").stdout == BIG
     assert f"Content-Length: {len(BIG)}".encode() in curl(point, "-I", f"{point.url}/box/big").stdout
     assert follows("curl -L --aws-sigv4") == "yes"
@@ -162,7 +140,7 @@ def test_s3cmd_follows_but_loses_a_port(site: Site, tmp_path: Path) -> None:
         return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
     assert s3cmd("put", str(tmp_path / "file"), "s3://box/f").returncode == 0
-    assert client(servers[1]).get_object(Bucket="box", Key="f")["Body"].read() == b"data"
+    assert boto(servers[1]).get_object(Bucket="box", Key="f")["Body"].read() == b"data"
     lost = s3cmd("get", "s3://box/f", str(back))
     assert lost.returncode and "Connection refused" in lost.stderr, "port 80 of 127.0.0.1"
     usual = '[server]\nhost = "127.0.0.83"\nport = 80\n[admin]\nport = 0\n'
@@ -182,7 +160,7 @@ def test_boto3_does_not_follow(site: Site) -> None:
     point, servers, hosts = site
     only(hosts, point, servers[0])
     with pytest.raises(ClientError) as caught:
-        client(point).get_object(Bucket="box", Key="k")
+        boto(point).get_object(Bucket="box", Key="k")
     assert caught.value.response["Error"]["Code"] == "TemporaryRedirect"
     assert follows("boto3") == "no"
 

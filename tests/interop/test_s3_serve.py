@@ -7,17 +7,14 @@ import os
 import signal
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-import boto3
 import pytest
-from botocore.config import Config
-from s3_server import CUMULUS, Server, cumulus, make, serving, started
+from s3_server import CUMULUS, LOGGED, Server, boto, cumulus, make, serving, started, wait_until
 from twisted.internet.testing import MemoryReactorClock
 
 from cumulus.config import parse_config
@@ -25,27 +22,7 @@ from cumulus.parts import open_head, open_parts
 from cumulus.service import listen_on, make_cumulus
 from sector.errors import BadConfig, LocalIO, PortInUse, SectorError
 
-PORTS = '[server]\nport = 0\n[admin]\nport = 0\n[log]\naccess = "access.log"\n'
-
-
-def client(server: Server) -> Any:
-    """boto3 without retries."""
-    return boto3.client(
-        "s3",
-        endpoint_url=server.url,
-        aws_access_key_id=server.key,
-        aws_secret_access_key=server.secret,
-        region_name="us-east-1",
-        config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}),
-    )
-
-
-def until(condition: Callable[[], Any], what: str) -> None:
-    """Wait for it."""
-    end = time.monotonic() + 40
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(0.05)
+until = partial(wait_until, within_s=40)
 
 
 def refused(directory: Path, *options: str) -> str:
@@ -76,9 +53,9 @@ def ready_told(where: Path) -> Iterator[None]:
 def test_what_is_killed_is_whole_after_the_next_start(tmp_path: Path) -> None:
     """Objects that were acknowledged are there and listed; a connection under way at SIGTERM is finished."""
     directory = tmp_path / "D"
-    key, secret = make(directory, PORTS)
+    key, secret = make(directory, LOGGED)
     with ready_told(tmp_path / "notify"), started(directory, key, secret) as server:
-        s3 = client(server)
+        s3 = boto(server)
         s3.create_bucket(Bucket="b-1")
         for number in range(30):
             s3.put_object(Bucket="b-1", Key=f"dir/{number}", Body=b"%d" % number)
@@ -86,7 +63,7 @@ def test_what_is_killed_is_whole_after_the_next_start(tmp_path: Path) -> None:
         server.process.kill()
         server.process.wait(10)
     with started(directory, key, secret) as server:
-        s3 = client(server)
+        s3 = boto(server)
         listed = s3.list_objects_v2(Bucket="b-1")["Contents"]
         assert {one["Key"] for one in listed} == {*[f"dir/{number}" for number in range(30)], "large"}
         assert s3.get_object(Bucket="b-1", Key="dir/7")["Body"].read() == b"7"
@@ -103,8 +80,8 @@ def test_what_is_killed_is_whole_after_the_next_start(tmp_path: Path) -> None:
 
 def test_sighup_opens_the_log_again_and_a_new_key_counts(tmp_path: Path) -> None:
     directory = tmp_path / "D"
-    with serving(directory, PORTS) as server:
-        client(server).list_buckets()
+    with serving(directory, LOGGED) as server:
+        boto(server).list_buckets()
         log = directory / "access.log"
         until(lambda: b"ListBuckets" in log.read_bytes(), "the first line")
         log.rename(directory / "access.log.1")
@@ -113,13 +90,13 @@ def test_sighup_opens_the_log_again_and_a_new_key_counts(tmp_path: Path) -> None
         added = cumulus("user", "add", "bob", "--dir", str(directory))
         bob = Server(directory, server.process, added["access_key"], added["secret_key"])
         bob.port = server.port
-        client(bob).list_buckets()
+        boto(bob).list_buckets()
         until(lambda: b'"user":"bob"' in log.read_bytes(), "a line in the new log")
 
 
 def test_errors_at_the_start_are_one_line(tmp_path: Path) -> None:
     directory = tmp_path / "D"
-    make(directory, PORTS)
+    make(directory, LOGGED)
     settings = directory / "cumulus.toml"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -133,17 +110,17 @@ def test_errors_at_the_start_are_one_line(tmp_path: Path) -> None:
         listen_on("192.0.2.1", 1)
     settings.write_text("[server]\nprot = 1\n")
     assert "did you mean port" in refused(directory, "--check-config")
-    settings.write_text(PORTS)
+    settings.write_text(LOGGED)
     assert cumulus("serve", str(directory), "--check-config")["ok"] is True
 
 
 def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     """The certificate, the access log, the storage."""
-    make(tmp_path / "D", PORTS)
+    make(tmp_path / "D", LOGGED)
     where = str(tmp_path / "D" / "cumulus.toml")
 
     def attempt(text: str) -> None:
-        config = parse_config(PORTS + text, where)
+        config = parse_config(LOGGED + text, where)
         parts = open_parts(config)
         with socket.create_server(("127.0.0.1", 0)) as listener:
             try:
@@ -172,10 +149,10 @@ def test_two_workers_are_one_service_and_one_may_die(tmp_path: Path) -> None:
     """What one has written the other reads and lists at once; the ledger is one; a worker that is killed is
     replaced and what it had reserved is given back."""
     directory = tmp_path / "D"
-    with serving(directory, PORTS, "--workers", "2") as server:
+    with serving(directory, LOGGED, "--workers", "2") as server:
         workers = children(server.process.pid)
         assert len(workers) == 2
-        s3 = client(server)
+        s3 = boto(server)
         s3.create_bucket(Bucket="b-2")
         cumulus("quota", "set", "--bucket", "b-2", "--bytes", "1000", "--dir", str(directory))
 
@@ -210,7 +187,7 @@ def test_a_service_in_the_background(tmp_path: Path) -> None:
     """It serves when the command returns; a second one is refused; stop waits for the end; a port in use is
     told in one line."""
     directory = tmp_path / "D"
-    make(directory, PORTS)
+    make(directory, LOGGED)
     began = cumulus("serve", str(directory), "--detach")
     try:
         assert "S3 on 127.0.0.1" in Path(began["log"]).read_text()
@@ -229,7 +206,7 @@ def test_a_service_in_the_background(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        (directory / "cumulus.toml").write_text(PORTS.replace("port = 0", f"port = {port}", 1))
+        (directory / "cumulus.toml").write_text(LOGGED.replace("port = 0", f"port = {port}", 1))
         failed = subprocess.run(
             [CUMULUS, "serve", str(directory), "--detach"], capture_output=True, text=True
         )
@@ -241,7 +218,7 @@ def test_what_lies_in_the_directory_is_not_the_service(
 ) -> None:
     """Started where a folder has a package's name, all processes are of what is installed."""
     directory = tmp_path / "D"
-    make(directory, PORTS)
+    make(directory, LOGGED)
     for name in ("cumulus", "sector", "twisted"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise SystemExit('a folder of somebody')\n")
@@ -301,7 +278,7 @@ def test_a_clean_stop_is_0_and_ctrl_c_is_130(
     tmp_path: Path, workers: int, number: signal.Signals, wanted: int
 ) -> None:
     """As of all commands. Ctrl-C reaches the workers, too, and a second one changes nothing."""
-    with serving(tmp_path / "cloud", PORTS, f"--workers={workers}") as server:
+    with serving(tmp_path / "cloud", LOGGED, f"--workers={workers}") as server:
         if number == signal.SIGINT:
             for pid in children(server.process.pid) if workers > 1 else ():
                 os.kill(pid, number)

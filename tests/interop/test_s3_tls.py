@@ -6,34 +6,24 @@ from __future__ import annotations
 import http.client
 import signal
 import ssl
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from threading import Event
-from typing import Any
 
-import boto3
 import pytest
-from botocore.config import Config
 from botocore.exceptions import ClientError
-from s3_server import Server, make, started
+from s3_server import Server, boto, make, started, wait_until
 from s3_tls import write_certificate
+
+until = partial(wait_until, within_s=30)
 
 PORTS = "[server]\nport = 0\n"
 PLAIN = "[admin]\nport = 0\n"
 BODY = bytes(range(256)) * 20_000
 
 Site = tuple[Server, dict[str, Server], Path]
-
-
-def until(condition: Callable[[], Any], what: str) -> None:
-    """Fails after 30 s."""
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end, what
-        Event().wait(0.05)
 
 
 def point(mode: str, hosts: Path, ca: Path | None) -> str:
@@ -62,19 +52,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             server, *fronts = threads.map(lambda it: stack.enter_context(started(*it)), made)
         hosts.write_text(f"https://127.0.0.1:{server.port} https://127.0.0.1:{server.admin_port}\n")
         yield server, dict(zip(list(settings)[1:], fronts, strict=True)), cert
-
-
-def client(url: str, server: Server, cert: Path) -> Any:
-    """boto3 with the user of the server."""
-    return boto3.client(
-        "s3",
-        endpoint_url=url,
-        verify=str(cert),
-        aws_access_key_id=server.key,
-        aws_secret_access_key=server.secret,
-        region_name="us-east-1",
-        config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}),
-    )
 
 
 def get(server: Server, path: str, cert: Path) -> tuple[int, str, http.client.HTTPMessage]:
@@ -132,7 +109,7 @@ def test_a_proxy_passes_on_over_tls(site: Site) -> None:
     """Bodies both ways; the server's certificate is checked by the file that the settings name."""
     server, fronts, cert = site
     front = fronts["proxy"]
-    through = client(front.url, server, cert)
+    through = boto(server, url=front.url, verify=str(cert))
 
     def reached() -> bool:
         try:
@@ -145,7 +122,7 @@ def test_a_proxy_passes_on_over_tls(site: Site) -> None:
     through.create_bucket(Bucket="box")
     through.put_object(Bucket="box", Key="k", Body=BODY)
     assert through.get_object(Bucket="box", Key="k")["Body"].read() == BODY
-    direct = client(f"https://127.0.0.1:{server.port}", server, cert)
+    direct = boto(server, url=f"https://127.0.0.1:{server.port}", verify=str(cert))
     assert direct.head_object(Bucket="box", Key="k")["ContentLength"] == len(BODY)
 
 
@@ -156,7 +133,7 @@ def test_a_certificate_that_is_not_trusted_ends_it(site: Site) -> None:
 
     def told() -> bool:  # the first requests may come before the list of hosts was read again
         with pytest.raises(ClientError, match="ServiceUnavailable"):
-            client(front.url, server, cert).list_buckets()
+            boto(server, url=front.url, verify=str(cert)).list_buckets()
         return "certificate verify failed" in front.log()
 
     until(told, "the log does not say why")

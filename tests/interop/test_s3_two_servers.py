@@ -12,20 +12,21 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import boto3
 import botocore.exceptions
 import pytest
-from botocore.config import Config
 from postgres import PASSWORD, Postgres, shared
-from s3_server import CUMULUS, Server, cumulus, started
+from s3_server import CUMULUS, Server, boto, cumulus, started, wait_until
 
 from cumulus.config import parse_config
 from cumulus.parts import open_parts
 from cumulus.secrets import Keyring
 from sector.errors import LocalIO
+
+until = partial(wait_until, within_s=60)
 
 SETTINGS = """
 [server]
@@ -85,26 +86,6 @@ class Site:
 def site(postgres: Postgres, tmp_path: Path) -> Site:
     """A new one."""
     return Site(tmp_path, postgres)
-
-
-def client(server: Server, key: str = "", secret: str = "") -> Any:
-    """boto3 without retries."""
-    return boto3.client(
-        "s3",
-        endpoint_url=server.url,
-        aws_access_key_id=key or server.key,
-        aws_secret_access_key=secret or server.secret,
-        region_name="us-east-1",
-        config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}, read_timeout=30),
-    )
-
-
-def until(condition: Callable[[], Any], what: str) -> None:
-    """Wait for it."""
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(0.05)
 
 
 def refusal(call: Callable[[], Any]) -> dict[str, Any]:
@@ -169,7 +150,7 @@ def check_quota_over_both(site: Site, one: Any, other: Any) -> None:
 def check_removed_key(site: Site, servers: list[Server]) -> None:
     """By all workers of both, within five seconds."""
     bob = site.command("user", "add", "bob")
-    both = [client(server, bob["access_key"], bob["secret_key"]) for server in servers]
+    both = [boto(server, bob["access_key"], bob["secret_key"]) for server in servers]
     for s3 in both:
         s3.list_buckets()
     site.command("key", "remove", bob["access_key"])
@@ -182,7 +163,7 @@ def check_removed_key(site: Site, servers: list[Server]) -> None:
 
 def check_database_away(site: Site, postgres: Postgres, servers: list[Server]) -> None:
     """503 with Retry-After within seconds; nobody has to be started again."""
-    both = [client(server) for server in servers]
+    both = [boto(server) for server in servers]
     postgres.stop()
     try:
         until(lambda: refusal(both[0].list_buckets), "what was known has grown old")
@@ -210,7 +191,7 @@ def check_database_away(site: Site, postgres: Postgres, servers: list[Server]) -
 def test_two_servers_are_one_service(site: Site, postgres: Postgres) -> None:
     """One with two workers, one alone. What goes wrong with one database does so once for both."""
     with site.server(0) as a, site.server(1) as b:
-        one, other = client(a), client(b)
+        one, other = boto(a), boto(b)
         check_same_at_once(one, other)
         check_upload_over_both(one, other)
         check_quota_over_both(site, one, other)
@@ -226,7 +207,7 @@ def test_a_server_killed_under_load_loses_nothing(site: Site, postgres: Postgres
     """What it has acknowledged is read and listed by the other one; what it had reserved comes back; it can
     be started again."""
     with site.server(1) as b:
-        other = client(b)
+        other = boto(b)
         other.create_bucket(Bucket="load")
         site.command("quota", "set", "--bucket", "load", "--bytes", "1GB")
         with site.server(0) as a:
@@ -240,7 +221,7 @@ def test_a_server_killed_under_load_loses_nothing(site: Site, postgres: Postgres
         until(lambda: postgres.execute(live, site.database) == [(0,)], "its reservations come back")
         with site.server(0) as again:
             tree = {str(path.relative_to(site.tree / "data/load")) for path in files(site)}
-            until(lambda: list_all(client(again), "load") == tree, "the index has what the tree has")
+            until(lambda: list_all(boto(again), "load") == tree, "the index has what the tree has")
         usage = site.command("usage", "--bucket", "load")[0]
         assert usage["objects"] == len(tree) and usage["bytes"] == sum(len(key) * 50 for key in tree)
 
@@ -249,7 +230,7 @@ def test_a_database_that_crashes_under_load_loses_nothing(site: Site, postgres: 
     """One of its processes is killed, which makes it start anew, then all of it: each key has what was
     acknowledged last, or what was under way, and listings, ledger and tree agree."""
     with site.server(0) as a, site.server(1) as b:
-        both = [client(a), client(b)]
+        both = [boto(a), boto(b)]
         both[0].create_bucket(Bucket="load")
         site.command("quota", "set", "--bucket", "load", "--bytes", "1GB")
         stop = threading.Event()
@@ -356,7 +337,7 @@ def load_until_killed(a: Server, other: Any) -> list[str]:
     stop = threading.Event()
 
     def writer() -> None:
-        s3 = client(a)
+        s3 = boto(a)
         while not stop.is_set():
             key = f"dir{next(numbers) % 7}/k{next(numbers)}"
             try:
@@ -384,7 +365,7 @@ def load_until_killed(a: Server, other: Any) -> list[str]:
 @contextmanager
 def hanging(server: Server) -> Iterator[None]:
     """An upload whose body does not come to its end."""
-    url = client(server).generate_presigned_url("put_object", {"Bucket": "load", "Key": "hangs"})
+    url = boto(server).generate_presigned_url("put_object", {"Bucket": "load", "Key": "hangs"})
     with socket.create_connection(("127.0.0.1", server.port), 10) as wire:
         target = url.removeprefix(server.url)
         head = f"PUT {target} HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nContent-Length: 9000000\r\n\r\n"

@@ -395,7 +395,8 @@ def sync_path(root: Root, segments: Sequence[str], files: Files) -> None:
 
 class Buckets:
     """Buckets by name under DIR: `data/NAME`, or for one that adopts a directory, `adopted/NAME`, a file that
-    holds the directory's path."""
+    holds the directory's path. An empty file `mounted/NAME` says that a disk has been mounted on
+    `data/NAME`."""
 
     def __init__(self, path: str, files: Files, locks: Locks) -> None:
         self._files = files
@@ -403,9 +404,10 @@ class Buckets:
         self._path = path
         self.data = os.path.join(path, "data")
         self._adopted = os.path.join(path, "adopted")
+        self._mounted = os.path.join(path, "mounted")
         self._lock = threading.Lock()
         self._roots: dict[str, Root] = {}
-        for directory in (path, self.data, self._adopted):
+        for directory in (path, self.data, self._adopted, self._mounted):
             os.makedirs(directory, DIR_MODE, exist_ok=True)
 
     def root(self, bucket: str) -> Root:
@@ -439,11 +441,28 @@ class Buckets:
         return root.identity == (status.st_dev, status.st_ino) and not root.gone
 
     def _open(self, bucket: str, place: Place, gate: Gate) -> Root:
+        if not place.adopted:
+            self._check_mounted(bucket, place.path)
         return Root(bucket, place.path, self._files, gate, adopted=place.adopted, bare=place.bare)
+
+    def _check_mounted(self, bucket: str, path: str) -> None:
+        """That a directory of `data` on which a disk has been mounted still shows that disk. Raises
+        `NotMounted`, `OSError`."""
+        note = os.path.join(self._mounted, bucket)
+        if os.stat(path).st_dev != os.stat(self.data).st_dev:
+            if not os.path.exists(note):
+                with contextlib.suppress(OSError):  # no room, or read-only: at the next opening
+                    os.close(os.open(note, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, FILE_MODE))
+                    self._sync(self._mounted)
+        elif os.path.exists(note):
+            why = f"is on the disk of {self.data}, and was on one of its own"
+            raise NotMounted(f"the directory {path} of bucket {bucket!r} {why}; {_MOUNTED}")
 
     def _away(self, bucket: str, place: Place | None) -> StorageError:
         if place is not None and place.adopted:
             return NotMounted(f"the directory {place.path} of bucket {bucket!r} is missing; {_MOUNTED}")
+        if os.path.exists(os.path.join(self._mounted, bucket)):
+            return NotMounted(f"the mount point {self.data}/{bucket} is missing; {_MOUNTED}")
         if not os.path.isdir(self.data):
             return NotMounted(f"the directory {self.data} of all buckets is missing; {_MOUNTED}")
         return NoBucket(f"no bucket {bucket!r}")
@@ -541,9 +560,11 @@ class Buckets:
         try:
             os.rmdir(os.path.join(self.data, bucket))
         except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                raise NotEmptyStore(f"something has been put into bucket {bucket!r}") from None
+            if error.errno != errno.EBUSY:  # a mount point, which stays
                 raise
-            raise NotEmptyStore(f"something has been put into bucket {bucket!r}") from None
+        self._forget_mount(bucket)
         self._sync(self.data)
         self._roots.pop(bucket, None)
 
@@ -553,6 +574,11 @@ class Buckets:
             os.unlink(os.path.join(self._adopted, bucket))
         self._sync(self._adopted)
         self._roots.pop(bucket, None)
+
+    def _forget_mount(self, bucket: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(self._mounted, bucket))
+            self._sync(self._mounted)
 
     def close(self) -> None:
         """Let go of all buckets."""
