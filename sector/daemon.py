@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import re
 import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TextIO
 
 from twisted.internet.defer import Deferred, ensureDeferred
@@ -37,6 +38,13 @@ from sector.errors import SectorError
 log = Logger()
 
 STOP_S = 20.0
+_NAMES = {
+    logging.DEBUG: "debug",
+    logging.INFO: "info",
+    logging.WARNING: "warn",
+    logging.ERROR: "error",
+    logging.CRITICAL: "critical",
+}
 _LEVELS = {
     "debug": LogLevel.debug,
     "info": LogLevel.info,
@@ -116,6 +124,24 @@ class LineObserver:
             return
 
 
+class Bridge(logging.Handler):
+    """What the standard `logging` is told (by code that knows no Twisted, by libraries) becomes an event like
+    all others. Arguments by name are its fields, and an exception its failure."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            level = LogLevel.levelWithName(_NAMES.get(record.levelno, "info"))
+            fields: dict[str, Any] = dict(record.args) if isinstance(record.args, Mapping) else {}
+            fields = {key: value for key, value in fields.items() if not key.startswith("log_")}
+            error = record.exc_info
+            if error and error[1] is not None:
+                fields["log_failure"] = Failure(error[1], error[0], error[2])
+            text = record.getMessage().replace("{", "{{").replace("}", "}}")
+            Logger(namespace=record.name).emit(level, text, **fields)
+        except Exception:
+            self.handleError(record)
+
+
 def start_logging(settings: LogSection, log_format: str | None = None, stream: TextIO | None = None) -> None:
     """Send all events to standard error: human lines on a terminal, else JSON lines; once a process."""
     out = stream or sys.stderr
@@ -126,6 +152,7 @@ def start_logging(settings: LogSection, log_format: str | None = None, stream: T
     level: Any = LogLevelFilterPredicate(_LEVELS[settings.level])
     filtered: Any = FilteringLogObserver(observer, [level])
     globalLogBeginner.beginLoggingTo([filtered], redirectStandardIO=False, discardBuffer=True)
+    logging.getLogger().addHandler(Bridge())
 
 
 # readiness ------------------------------------------------------------------------------------------

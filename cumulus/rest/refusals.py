@@ -41,9 +41,10 @@ def to_s3(error: BaseException, request_id: str) -> S3Error:
         return quota_error(error, 0)
     for kind, make in _TABLE:
         if isinstance(error, kind):
-            log.warning("request %s: %s: %s", request_id, type(error).__name__, error)
+            told = {"id": request_id, "kind": type(error).__name__, "why": str(error)}
+            log.warning("request %(id)s: %(kind)s: %(why)s", told)
             return make()
-    log.error("request %s failed", request_id, exc_info=error)
+    log.error("request %(id)s failed", {"id": request_id}, exc_info=error)
     return S3Error("InternalError")
 
 

@@ -48,8 +48,12 @@ def test_a_bucket_whose_disk_is_not_mounted_is_unavailable_and_whole_afterwards(
             assert [one["Key"] for one in listed] == ["a", "b/c"]
             assert s3.get_object(Bucket="climate", Key="b/c")["Body"].read() == b"12345"
         assert cumulus("--dir", str(cloud), "bucket", "show", "climate")["bytes"] == 10
-        told = [line for line in server.log().splitlines() if "is its disk mounted?" in line]
-        assert any(f"the directory {disk} of bucket" in line and "request" in line for line in told)
+        told = [json.loads(line) for line in server.log().splitlines()]  # all of it is JSON
+        away = [
+            one["fields"] for one in told if one["text"].startswith("request ") and "why" in one["fields"]
+        ]
+        assert any(f"the directory {disk} of bucket" in one["why"] and one["id"] for one in away)
+        assert all("is its disk mounted?" in one["why"] for one in away) and away
 
 
 def test_a_start_names_a_bucket_without_its_directory_and_serves_the_others(tmp_path: Path) -> None:
