@@ -10,7 +10,7 @@ from typing import Final
 
 from cumulus.admin.clients import FORMS, endpoint
 from cumulus.admin.values import time_text
-from cumulus.index.admin_api import KeyInfo, Scope
+from cumulus.index.admin_api import Group, KeyInfo, Scope
 from cumulus.index.api import NoSuch, Usage
 from cumulus.model import ALL_USERS, Bucket, Credential, User
 from cumulus.web.html import Child, Html, el, join
@@ -26,6 +26,7 @@ from cumulus.web.view import (
     facts,
     fold,
     form,
+    kept,
     link,
     named,
     page,
@@ -84,14 +85,10 @@ def overview(view: View) -> bytes:
     held = view.held
     where, secure = endpoint(held.config)
     serving, wanted = held.processes()
-    sums: list[tuple[str, Child]] = []
-    if held.admin is not None:
-        sums += [
-            ("Users", link("/users", len(held.admin.users()))),
-            ("Groups", link("/groups", len(held.admin.groups()))),
-        ]
     usages = list(_usages(view, "bucket", (one.name for one in held.index.buckets())))
-    sums += [
+    sums: list[tuple[str, Child]] = [
+        ("Users", link("/users", len(held.admin.users()))),
+        ("Groups", link("/groups", len(held.admin.groups()))),
         ("Buckets", link("/buckets", len(usages))),
         ("Objects", sum(one.objects for one in usages)),
         ("Data", size_text(sum(one.bytes for one in usages))),
@@ -102,7 +99,7 @@ def overview(view: View) -> bytes:
         ("Processes", f"{serving} of {wanted} serve"),
         ("Storage", held.config.storage.backend),
         ("Free space", _free(view)),
-        ("Users are in", "the database" if held.admin else f"the file {held.config.auth.file}"),
+        ("Users are in", f"the file {held.users_file}" if held.users_file else "the database"),
     ]
     return page(view, "Overview", card("What it holds", facts(sums)), card("Service", facts(service)))
 
@@ -129,7 +126,7 @@ def _usages(view: View, scope: Scope, names: Iterable[str]) -> Iterable[Usage]:
 # users --------------------------------------------------------------------------------------------------
 def users(view: View) -> bytes:
     """All users, a page at a time, and the form for a new one."""
-    admin = view.held.users
+    admin = view.held.admin
     keys = Counter(one.user for one in admin.keys(""))
     shown, pager = pick(view, admin.users(), lambda one: " ".join((one.name, one.display, one.email)))
     rows = [
@@ -161,7 +158,7 @@ def users(view: View) -> bytes:
     return page(
         view,
         "Users",
-        fold("Add a user", add, open_=view.refused == action),
+        kept(view) or fold("Add a user", add, open_=view.refused == action),
         search(view, "Name or e-mail"),
         table(heads, rows, right=[4, 5]),
         pager,
@@ -176,7 +173,7 @@ def states(one: User) -> Child:
 
 def user(view: View, user_id: str) -> bytes:
     """One user."""
-    held, admin = view.held, view.held.users
+    held, admin = view.held, view.held.admin
     one = admin.user(user_id)
     if one.id != user_id:
         raise NotHere
@@ -199,10 +196,10 @@ def user(view: View, user_id: str) -> bytes:
         view,
         f"User {one.name}",
         _new_key(view) if view.flash and view.flash.key else None,
-        card("About", about, change),
+        card("About", about, kept(view) or change),
         card("Keys", _keys(view, admin.keys(one.id), path)),
         quota_card(view, held.index.usage("user", one.id), path),
-        card("Access", *_access(view, one, path, bool(buckets))),
+        None if held.users_file else card("Access", *_access(view, one, path, bool(buckets))),
     )
 
 
@@ -261,7 +258,7 @@ def _weight(view: View, action: str, now: int) -> Html:
 
 def _keys(view: View, keys: list[KeyInfo], path: str) -> Html:
     now_ns = time.time_ns()
-    rows = []
+    rows: list[tuple[Child, ...]] = []
     for one in keys:
         over = 0 < one.expires_ns <= now_ns
         at = named("keys", one.access_key)
@@ -273,8 +270,13 @@ def _keys(view: View, keys: list[KeyInfo], path: str) -> Html:
             submit="Set",
         )
         expires = join(time_text(one.expires_ns), el("span", "over", class_="state off") if over else None)
+        if view.held.users_file:
+            rows.append((el("code", one.access_key), expires))
+            continue
         change = join(fold("Expire", expire), fold("Remove", remove))
         rows.append((el("code", one.access_key), time_text(one.created_ns), expires, change))
+    if view.held.users_file:  # when they were made is not known
+        return table(["Access key", "Expires"], rows)
     action = f"{path}/keys"
     add = form(
         view,
@@ -314,7 +316,7 @@ def _hidden(name: str, value: str) -> Html:
 # groups -------------------------------------------------------------------------------------------------
 def groups(view: View) -> bytes:
     """All groups."""
-    shown, pager = pick(view, view.held.users.groups(), lambda one: one.name)
+    shown, pager = pick(view, view.held.admin.groups(), lambda one: one.name)
     rows = [
         (link(named("groups", one.name), one.name), len(one.members), one.weight, used(held), counted(held))
         for one in shown
@@ -331,7 +333,7 @@ def groups(view: View) -> bytes:
     return page(
         view,
         "Groups",
-        fold("Add a group", add, open_=view.refused == action),
+        kept(view) or fold("Add a group", add, open_=view.refused == action),
         search(view, "Name"),
         table(["Name", "Members", "Weight", "Used", "Objects"], rows, right=[1, 2, 3, 4]),
         pager,
@@ -340,10 +342,12 @@ def groups(view: View) -> bytes:
 
 def group(view: View, name: str) -> bytes:
     """One group."""
-    found = next((one for one in view.held.users.groups() if one.name == name), None)
+    found = next((one for one in view.held.admin.groups() if one.name == name), None)
     if found is None:
         raise NotHere
     path = named("groups", name)
+    if view.held.users_file:
+        return _group_shown(view, found, path)
     leave, join_in, gone = f"{path}/leave", f"{path}/join", f"{path}/remove"
     shown, pager = pick(view, found.members, str)
     rows = [(one, form(view, leave, _hidden("user", one), submit="Take out")) for one in shown]
@@ -363,11 +367,23 @@ def group(view: View, name: str) -> bytes:
     )
 
 
+def _group_shown(view: View, found: Group, path: str) -> bytes:
+    """The same where nothing is changed."""
+    shown, pager = pick(view, found.members, str)
+    return page(
+        view,
+        f"Group {found.name}",
+        card("About", facts([("Weight", found.weight)]), kept(view)),
+        card("Members", table(["User"], [(one,) for one in shown]), pager),
+        quota_card(view, view.held.index.usage("group", found.name), path),
+    )
+
+
 # buckets ------------------------------------------------------------------------------------------------
 def _owner(view: View, one: Bucket) -> Html:
     found = view.held.directory.user(one.owner)
     label = found.name if found else one.owner[:12]
-    return link(named("users", one.owner), label) if found and view.held.admin else join(label)
+    return link(named("users", one.owner), label) if found else join(label)
 
 
 def buckets(view: View) -> bytes:
@@ -422,11 +438,11 @@ def usage(view: View) -> bytes:
     """What users, groups or buckets hold, the largest first."""
     held = view.held
     scope: Scope = "bucket"
-    wanted = view.asked.parameters().get("of", "user" if held.admin else "bucket")
+    wanted = view.asked.parameters().get("of", "user")
     names: Iterable[tuple[str, str]] = [(one.name, one.name) for one in held.index.buckets()]
-    if wanted == "user" and held.admin:
+    if wanted == "user":
         scope, names = "user", [(one.id, one.name) for one in held.admin.users()]
-    elif wanted == "group" and held.admin:
+    elif wanted == "group":
         scope, names = "group", [(one.name, one.name) for one in held.admin.groups()]
     known = [(key, one) for key, _ in names for one in _usages(view, scope, [key])]
     known.sort(key=lambda pair: (-pair[1].bytes, pair[1].name))
@@ -441,7 +457,7 @@ def usage(view: View) -> bytes:
         )
         for key, one in shown
     ]
-    kinds = ("user", "group", "bucket") if held.admin else ("bucket",)
+    kinds = ("user", "group", "bucket")
     tabs = [
         el(
             "li",

@@ -187,10 +187,11 @@ def make_page(
     """The page over the parts of a service; `processes` gives (those that serve, those that should)."""
 
     def make() -> tuple[App, Callable[[], None]]:
-        admin = None if config.auth.source == "file" else open_admin(config)
+        admin = open_admin(config)
+        users_file = str(config.file(config.auth.file)) if config.auth.source == "file" else ""
         told = partial(audit, config.file(config.log.audit) if config.log.audit else None)
-        held = Held(config, site.index, site.directory, site.store, admin, processes, told)
-        return App(held), admin.close if admin is not None else lambda: None
+        held = Held(config, site.index, site.directory, site.store, admin, processes, told, users_file)
+        return App(held), admin.close
 
     late = LateApp(make)
     return AdminPage(late, reactor, late.close)

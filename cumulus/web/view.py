@@ -30,21 +30,22 @@ NAVIGATION: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the pages show and change. `admin` None: users are in a text file, and only shown. `processes`
-    gives (those that serve, those that should); `audit` hears (who, address, what)."""
+    """What the pages show and change. `processes` gives (those that serve, those that should); `audit` hears
+    (who, address, what). `users_file`: users are in that text file, and they and quotas are only shown."""
 
     config: Config
     index: Index
     directory: Directory
     store: FileStore
-    admin: Admin | None
+    admin: Admin
     processes: Callable[[], tuple[int, int]]
     audit: Callable[[str, str, str], None]
+    users_file: str = ""
 
     @property
     def users(self) -> Admin:
-        """Raises `NotHere` when users are in a text file."""
-        if self.admin is None:
+        """For who changes them. Raises `NotHere` when users are in a text file."""
+        if self.users_file:
             raise NotHere
         return self.admin
 
@@ -108,7 +109,6 @@ def page(view: View, title: str, *body: Child) -> bytes:
     links = [
         el("li", link(f"/{path}", label, aria_current="page" if path == here else None))
         for path, label in NAVIGATION
-        if view.held.admin is not None or path not in ("users", "groups")
     ]
     leave = el(
         "form",
@@ -162,6 +162,13 @@ def choice(
     given = view.typed.get(name, now) if view.refused == action else now
     items = [el("option", shown, value=value, selected=value == given) for value, shown in options]
     return el("label", el("span", label), el("select", items, name=name))
+
+
+def kept(view: View) -> Html | None:
+    """Where users are changed, if that is not here."""
+    where = view.held.users_file
+    text = f"Users, keys and groups are kept in the file {where} and changed there; here they are only shown."
+    return el("p", text, class_="none") if where else None
 
 
 def tick(label: str, name: str = "confirm", **attributes: object) -> Html:
@@ -258,8 +265,9 @@ def quota_card(view: View, one: Usage, path: str) -> Html:
         ("Objects", counted(one)),
         ("Soft limit", _soft(one)),
     ]
-    if view.held.admin is None:
-        return card("Usage and quota", facts(numbers))
+    if view.held.users_file:
+        note = el("p", "The command cumulus quota changes limits.", class_="none")
+        return card("Usage and quota", facts(numbers), note)
     kinds = (("hard", "hard: never exceeded"), ("soft", "soft: exceeded for the grace time"))
     change = form(
         view,

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 import pytest
 from botocore.exceptions import ClientError
 from browser import Browser, chromium
-from s3_server import Server, boto, make, serving, started
+from s3_server import Server, boto, cumulus, make, serving, started
 from twisted.internet.testing import MemoryReactorClock
 from twisted.web.test.requesthelper import DummyRequest
 
@@ -126,6 +126,38 @@ def test_an_administrator_at_work(server: Server) -> None:
     assert secret not in said and server.secret not in said
     for what in ("was refused", "logged in", "user alice'& added", "quota of user alice'&", "logged out"):
         assert what in said
+
+
+def test_users_in_a_file_are_shown(tmp_path: Path) -> None:
+    """With keys, quotas and groups, but nothing to press that would change them; what the file says later is
+    shown later."""
+    directory = tmp_path / "D"
+    make(directory, PORTS + "[auth]\nsource = 'file'\nfile = 'users'\n")
+    lines = "root ROOTKEY secret-of-root admin\nalice ALICEKEY secret-of-alice groups=lab display=Alice\n"
+    (directory / "users").touch(0o600)
+    (directory / "users").write_text(lines)
+    cumulus("--dir", str(directory), "quota", "set", "alice", "--bytes", "4M")
+    with started(directory, "ROOTKEY", "secret-of-root") as server, chromium() as browser:
+        boto(server, "ALICEKEY", "secret-of-alice").create_bucket(Bucket="data")
+        log_in(browser, server)
+        assert f"the file {directory}/users" in browser.text
+        browser.press("Users")
+        assert "Alice" in browser.text and f"kept in the file {directory}/users" in browser.text
+        assert browser.js("document.querySelectorAll('main form:not(.search)').length") == 0
+        browser.press("alice")
+        for shown in ("ALICEKEY", "4.0 MB", "lab", "data", "cumulus quota"):
+            assert shown in browser.text, shown
+        assert "secret-of" not in browser.js("document.documentElement.outerHTML")
+        assert browser.js("document.querySelectorAll('main form').length") == 0
+        browser.press("lab")
+        assert "alice" in browser.text
+        browser.press("Usage")
+        assert "of 4.0 MB" in browser.text
+        (directory / "users").write_text(lines + "bob BOBKEY secret-of-bob\n")
+        end = time.monotonic() + 20
+        while "bob" not in browser.text and time.monotonic() < end:
+            browser.press("Users")
+        assert "bob" in browser.text and browser.said == []
 
 
 def test_tab_leads_through_the_page(server: Server) -> None:

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from web_page import NASTY, SECRET, Page, Visitor
 
+from cumulus.index.admin_api import Quota
 from cumulus.index.api import Away, Index
 from cumulus.storage.api import StorageError
 from cumulus.web import guard
@@ -360,19 +361,31 @@ def test_names_do_not_become_markup(page: Page, boss: Visitor) -> None:
 
 
 # users in a file --------------------------------------------------------------------------------------
-def test_users_in_a_file_are_not_changed_here(page: Page) -> None:
-    """Buckets and usage are shown; the rest is not there."""
-    page.bucket("data", page.boss)
-    app = App(replace(page.held, admin=None), page.clock)
+def test_users_in_a_file_are_shown_and_not_changed_here(page: Page) -> None:
+    """With their keys and quotas, and where they are kept; only the owner of a bucket can be changed."""
+    alice = page.user("alice", "ALICE", groups=())
+    page.admin.add_group("lab", 3)
+    page.admin.join("lab", "alice")
+    page.admin.set_quota(Quota(scope="user", name="alice", hard_bytes=4_000_000))
+    page.bucket("data", alice)
+    app = App(replace(page.held, users_file="/etc/s3/users"), page.clock)
     visitor = Visitor(app, page.clock, page.audit)
-    assert "Users are in" in visitor.log_in()
+    assert "the file /etc/s3/users" in visitor.log_in()
+    paths = ("users", f"users/{alice.id}", "groups", "groups/lab", "usage", "usage?of=group")
+    shown = {path: visitor.get(path) for path in paths}
+    for path, text in shown.items():
+        assert text.count("<form") - text.count("logout") - text.count('class="search"') == 0, path
+    for path in paths[:4]:
+        assert "kept in the file /etc/s3/users" in shown[path]
+    one = shown[f"users/{alice.id}"]
+    assert "ALICE" in one and SECRET not in one and "4.0 MB" in one and "cumulus quota" in one
+    assert "alice" in shown["groups/lab"] and "Weight" in shown["groups/lab"]
+    assert "alice" in shown["usage"] and "lab" in shown["usage?of=group"]
     assert "data" in visitor.get("buckets") and "Set quota" not in visitor.get("buckets/data")
-    assert "data" in visitor.get("usage?of=user") and "/ui/users" not in visitor.get("usage")
-    for path in ("users", "groups", f"users/{page.boss.id}"):
-        assert visitor.handle(visitor.asked("GET", path)).status == 404
-    for path in ("users", "groups", "keys/ADMIN/remove", "buckets/data/quota"):
-        asked = visitor.asked("POST", path, name="x", confirm="yes", size="1G")
-        assert visitor.handle(asked).status == 404
+    for path in ("users", "groups", "keys/ADMIN/remove", "buckets/data/quota", f"users/{alice.id}/keys",
+                 f"users/{alice.id}/quota", "groups/lab/join", f"users/{alice.id}/remove"):  # fmt: skip
+        asked = visitor.asked("POST", path, name="x", confirm="yes", size="1G", user="boss")
+        assert visitor.handle(asked).status == 404, path
 
 
 # faults -----------------------------------------------------------------------------------------------
