@@ -28,7 +28,7 @@ class Leader:
         with self._lock:
             try:
                 if self._connection is None:
-                    self._connection = self._target.connect()
+                    self._connection = self._target.connect_current()
                 question = "SELECT true" if self._leads else f"SELECT pg_try_advisory_lock({_LOCK})"
                 found = self._connection.execute(question).fetchone()
                 self._leads = found is not None and bool(found[0])

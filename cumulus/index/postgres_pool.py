@@ -19,6 +19,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from cumulus.index.api import Away, IndexFailure
 from cumulus.index.readers import Run
+from cumulus.index.revision import HEAD, PROGRAM
 from cumulus.secrets import check_private
 from sector.errors import BadConfig, LocalIO
 
@@ -84,7 +85,7 @@ class Target:
             raise BadConfig(
                 "[database] url has a password in it", hint="write it to a file and give password_file"
             )
-        self._given = {**_PATIENCE, "application_name": "cumulus", **given}
+        self._given = {**_PATIENCE, "application_name": PROGRAM, **given}
         self._password_file = Path(password_file) if password_file else None
         self._sync = sync
         self.where = url.partition("?")[0]
@@ -107,6 +108,19 @@ class Target:
         """A new connection, each statement of which is a transaction; placeholders are $1. Raises `Away`,
         `IndexFailure` (a database that cannot be used)."""
         return self._connect(cursor_factory=psycopg.RawCursor)
+
+    def connect_current(self) -> Connection:
+        """The same, if the tables are still those that this program knows. Raises as `connect`."""
+        made = self.connect()
+        try:
+            found = made.execute("SELECT version_num FROM alembic_version").fetchone()
+        except psycopg.Error:  # what is wrong with it the next statement says
+            return made
+        if found is not None and found[0] != HEAD:
+            made.close()
+            what = f"has tables of revision {found[0]}, and this program knows {HEAD}"
+            raise Away(f"{self.where}: {what}: stop it, and start the version that the other servers have")
+        return made
 
     def connect_plain(self) -> Connection:
         """A new connection as SQLAlchemy wants it."""
@@ -218,7 +232,7 @@ class Pool:
         try:
             if down is None and self._down is not None:  # it failed while we waited for our turn
                 raise Away(str(self._down))
-            made = self.target.connect()
+            made = self.target.connect_current()
         except Away as bad:
             self._down, self._down_until = bad, time.monotonic() + _RETRY_S
             raise

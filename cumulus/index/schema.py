@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from cumulus.index.api import Away, IndexFailure
 from cumulus.index.functions import FUNCTIONS
-from cumulus.index.revision import BUSY_MS, HEAD
+from cumulus.index.revision import BUSY_MS, HEAD, PROGRAM
 from cumulus.index.tables import metadata, tables_of
 from sector.revisions import UnknownRevision, make_tables, revision_of, upgrade
 
@@ -77,6 +77,8 @@ def migrate(engine: Engine, path: Path | None = None, where: str = "") -> None:
             if fresh:
                 _create(connection)
             else:
+                if path is None and current is not None and current < HEAD:
+                    _check_alone(connection, where)
                 upgrade(connection, Path(__file__).with_name("migrations"))
     except UnknownRevision as bad:
         raise IndexFailure(f"{where}: was written by another version: {bad}") from None
@@ -84,6 +86,20 @@ def migrate(engine: Engine, path: Path | None = None, where: str = "") -> None:
         raise Away(f"{where}: {' '.join(str(bad.orig).split())}") from None
     except OSError as bad:
         raise Away(f"{where}: {bad.strerror}") from None
+
+
+def _check_alone(connection: Any, where: str) -> None:
+    """That no server of an older version uses the database: its calls would meet functions that are not
+    there, or mean something else. Raises `IndexFailure`."""
+    others = text(
+        "SELECT count(*), string_agg(DISTINCT coalesce(host(client_addr), 'this machine'), ', ') "
+        "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
+        "AND application_name LIKE 'cumulus%' AND application_name <> :mine"
+    )
+    count, hosts = connection.execute(others, {"mine": PROGRAM}).one()
+    if count:
+        what = f"servers of an older version use it ({count} connections from {hosts})"
+        raise IndexFailure(f"{where}: {what}; stop all of them, then start this one, which upgrades it")
 
 
 def _create_file(path: Path) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import alembic.command
+import psycopg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config as AlembicConfig
@@ -18,7 +21,7 @@ from cumulus.index import schema
 from cumulus.index.api import Away, Directory, Index, IndexFailure
 from cumulus.index.postgres_pool import Target
 from cumulus.index.registry import make_index
-from cumulus.index.revision import HEAD
+from cumulus.index.revision import HEAD, PROGRAM
 from cumulus.index.tables import metadata, tables_of
 from sector.errors import BadConfig, LocalIO
 from sector.ports import free_ports
@@ -121,14 +124,20 @@ FORMER = (
 )
 
 
+def migrations() -> AlembicConfig:
+    """As alembic takes them."""
+    settings = AlembicConfig()
+    settings.set_main_option("script_location", str(Path(schema.__file__).with_name("migrations")))
+    return settings
+
+
 def test_migrations_make_what_the_tables_say(server: Postgres) -> None:
     """A new database is made at once, an old one by migrations: the same, and gone after the way back."""
     made, migrated = (server.local(server.database()) for _ in range(2))
     first = schema.postgres_engine(Target(made).connect_plain)
     schema.migrate(first, where="made")
     schema.migrate(first, where="made")
-    settings = AlembicConfig()
-    settings.set_main_option("script_location", str(Path(schema.__file__).with_name("migrations")))
+    settings = migrations()
     second = schema.postgres_engine(Target(migrated).connect_plain)
     with second.begin() as connection:
         settings.attributes["connection"] = connection
@@ -150,6 +159,55 @@ def test_migrations_make_what_the_tables_say(server: Postgres) -> None:
         assert connection.execute(functions).all() == []
     first.dispose()
     second.dispose()
+
+
+def at_0003(url: str) -> None:
+    """Tables as the version before made them."""
+    settings = migrations()
+    engine = schema.postgres_engine(Target(url).connect_plain)
+    with engine.begin() as connection:
+        settings.attributes["connection"] = connection
+        alembic.command.upgrade(settings, "0003")
+    engine.dispose()
+
+
+def test_tables_are_not_upgraded_below_a_server_of_an_older_version(server: Postgres, bench: Bench) -> None:
+    """It is named in one line, and serves on; when it has ended, or only our own are there, they are."""
+    name = server.database()
+    url = server.local(name)
+    at_0003(url)
+    revision = "SELECT version_num FROM alembic_version"
+    with psycopg.connect(url, application_name="cumulus") as older:
+        with pytest.raises(IndexFailure, match="servers of an older version use it") as bad:
+            make_index(url, bench.keyring)
+        assert "\n" not in str(bad.value) and "stop all of them" in str(bad.value) and name in str(bad.value)
+        assert older.execute(revision).fetchone() == ("0003",)
+    with psycopg.connect(url, application_name=PROGRAM):
+        for one in make_index(url, bench.keyring):
+            one.close()
+    assert server.execute(revision, name) == [(HEAD,)]
+
+
+def test_a_server_below_which_the_tables_were_upgraded_says_so(server: Postgres, bench: Bench) -> None:
+    """From its next connection on, and goes on by itself when that is undone."""
+    name = server.database()
+    index, directory = make_index(server.local(name), bench.keyring)
+    index.add_bucket(bucket("x", ALICE))
+    server.execute("UPDATE alembic_version SET version_num = '9999'", name)
+    cut = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = '{PROGRAM}'"
+    server.execute(f"{cut} AND datname = '{name}'")
+    with pytest.raises(Away, match=f"tables of revision 9999, and this program knows {HEAD}"):
+        index.usage("bucket", "x")
+    server.execute(f"UPDATE alembic_version SET version_num = '{HEAD}'", name)
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        with contextlib.suppress(Away):
+            assert index.usage("bucket", "x").bytes == 0
+            break
+    else:
+        raise AssertionError("it stays away")
+    index.close()
+    directory.close()
 
 
 def test_two_servers_may_make_the_tables_at_once(server: Postgres, bench: Bench) -> None:

@@ -24,6 +24,7 @@ from cumulus.backends.sector_store import SectorStore
 from cumulus.storage.api import (
     BadName,
     Changed,
+    Entry,
     Forbidden,
     Missing,
     NoSpace,
@@ -167,19 +168,25 @@ def test_a_writer_elsewhere_is_waited_for(store: SectorStore, cluster: Cluster) 
         other.stat("b", "a")
 
 
+def put_before(patch: pytest.MonkeyPatch, call: str, other: Any, name: str, body: bytes) -> list[Entry]:
+    """Another server publishes an object just before a call of the Sector client, once; what it got."""
+    real, puts = getattr(CloudClient, call), list[Entry]()
+
+    async def late(client: CloudClient, *words: Any) -> Any:
+        if not puts:
+            puts.append(await deferToThread(put, other, name, body, b"meta"))
+        return await real(client, *words)
+
+    patch.setattr(CloudClient, call, late)
+    return puts
+
+
 def test_a_bucket_goes_only_if_nothing_was_put_since_it_was_looked_at(
     store: SectorStore, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By another server, after the look and just before the removal."""
     other = make_store(f"sector:{cluster.dir}/client.toml")
-    real, puts = CloudClient.rm_hollow, list[Any]()
-
-    async def late(client: CloudClient, path: str, scraps: str) -> Any:
-        if not puts:
-            puts.append(await deferToThread(put, other, "late/key", b"body", b"meta"))
-        return await real(client, path, scraps)
-
-    monkeypatch.setattr(CloudClient, "rm_hollow", late)
+    puts = put_before(monkeypatch, "rm_hollow", other, "late/key", b"body")
     try:
         put(store, "former")
         store.delete("b", "former")
@@ -213,15 +220,8 @@ def test_a_removal_spares_what_was_published_since_its_condition_held(
 ) -> None:
     """By another server, between the two."""
     other = make_store(f"sector:{cluster.dir}/client.toml")
-    real, puts = CloudClient.rm_version, list[Any]()
-
-    async def late(client: CloudClient, path: str, version: Any) -> Any:
-        if not puts:
-            puts.append(await deferToThread(put, other, "a", b"new", b"meta"))
-        return await real(client, path, version)
-
     first = put(store, "a", b"old")
-    monkeypatch.setattr(CloudClient, "rm_version", late)
+    puts = put_before(monkeypatch, "rm_version", other, "a", b"new")
     try:
         with pytest.raises(Changed):
             store.delete("b", "a", first.token)

@@ -269,7 +269,7 @@ CRASHES = int(os.environ.get("SECTOR_TEST_S3_CRASHES", "1"))  # of each kind
 
 def kill_one(postgres: Postgres) -> None:
     """A process of the database that serves one connection; the others end with it."""
-    query = "SELECT pid FROM pg_stat_activity WHERE application_name = 'cumulus'"
+    query = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'cumulus%'"
     found = postgres.execute(query)
     os.kill(int(str(found[0][0])), signal.SIGKILL)
     until(postgres.answers, "the database has started anew")
