@@ -30,6 +30,7 @@ from cumulus.storage.api import (
     Forbidden,
     IfToken,
     Missing,
+    NoBucket,
     NoSpace,
     NotEmptyStore,
     ObjectStream,
@@ -138,7 +139,7 @@ class VaultStore(FileStore):
         """What is under the name. Raises `BadName`, and `Missing` for the bucket."""
         check_name(name)
         if not db.execute("SELECT 1 FROM bucket WHERE name = ?", (bucket,)).fetchone():
-            raise Missing(f"no bucket {bucket!r}")
+            raise NoBucket(f"no bucket {bucket!r}")
         row = db.execute(ENTRY + "name = ?", (bucket, name)).fetchone()
         return entry_of(row) if row else None
 

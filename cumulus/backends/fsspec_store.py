@@ -33,6 +33,7 @@ from cumulus.storage.api import (
     FileStore,
     IfToken,
     Missing,
+    NoBucket,
     NotEmptyStore,
     ObjectStream,
     ReadStream,
@@ -265,7 +266,7 @@ class FsspecStore(FileStore):
     def _check(self, bucket: str) -> None:
         with asked(bucket):
             if not self.fs.exists(self.path(check_bucket(bucket), f"{INTERNAL}/bucket")):
-                raise Missing(f"no bucket {bucket!r}")
+                raise NoBucket(f"no bucket {bucket!r}")
 
     def delete_bucket(self, bucket: str) -> None:
         self._check_empty(bucket)
@@ -342,7 +343,15 @@ class FsspecStore(FileStore):
                     yield entry
 
     def stat(self, bucket: str, name: str) -> Entry:
-        return self.entry(name, self._place(bucket, name))
+        return self._found(bucket, name, self._place(bucket, name))
+
+    def _found(self, bucket: str, name: str, path: str) -> Entry:
+        """Raises `NoBucket` where all of the bucket is away: that says nothing of the object."""
+        try:
+            return self.entry(name, path)
+        except Missing:
+            self._check(bucket)
+            raise
 
     # changes
 
@@ -450,7 +459,7 @@ class FsspecStore(FileStore):
     def delete(self, bucket: str, name: str, if_token: Token | None = None) -> int:
         path = self._place(bucket, name)
         with self._lock(path):
-            old = self.entry(name, path)
+            old = self._found(bucket, name, path)
             _check_token(name, old, if_token)
             with asked(path):
                 self.fs.rm_file(path)
@@ -473,10 +482,10 @@ class FsspecStore(FileStore):
 
     def set_meta(self, bucket: str, name: str, meta: bytes, if_token: Token) -> Entry:
         path = self._place(bucket, name)
-        writer = _Writer(self, bucket, name)
+        writer = self._writer(bucket, name)
         try:
             with self._lock(path):
-                old = self.entry(name, path)
+                old = self._found(bucket, name, path)
                 _check_token(name, old, if_token)
                 self._pour(writer, path, old)
                 footer = Footer(old.mtime_ns, self._next_stamp(old), secrets.token_bytes(8), bytes(meta))
@@ -499,10 +508,10 @@ class FsspecStore(FileStore):
         fd = -1
         if self._local:
             with self._lock(path), asked(path):
-                entry = self.entry(name, path)
+                entry = self._found(bucket, name, path)
                 fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         else:
-            entry = self.entry(name, path)
+            entry = self._found(bucket, name, path)
         reader = _Reader(self, path, entry, fd)
         if token is not None and token != entry.token:
             reader.close()

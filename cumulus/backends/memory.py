@@ -22,6 +22,7 @@ from cumulus.storage.api import (
     FileStore,
     IfToken,
     Missing,
+    NoBucket,
     NoSpace,
     NotEmptyStore,
     ObjectStream,
@@ -155,7 +156,7 @@ class MemoryStore(FileStore):
         try:
             return self._buckets[bucket]
         except KeyError:
-            raise Missing(f"no bucket {bucket!r}") from None
+            raise NoBucket(f"no bucket {bucket!r}") from None
 
     def _find(self, bucket: str, name: str) -> _Object:
         check_name(name)

@@ -39,6 +39,7 @@ from cumulus.storage.api import (
     FileStore,
     IfToken,
     Missing,
+    NoBucket,
     NotEmptyStore,
     ObjectStream,
     StorageError,
@@ -134,6 +135,7 @@ class SectorStore(FileStore):
     async def _found(self, client: CloudClient, bucket: str, name: str) -> tuple[Entry, FileInfo]:
         found = await self._look(client, bucket, name)
         if found is None:
+            await self._check(client, bucket)  # where all of it is away nothing is known of the object
             raise Missing(f"no {name!r} in bucket {bucket!r}")
         return found
 
@@ -141,7 +143,7 @@ class SectorStore(FileStore):
         try:
             await client.stat(f"{ROOT}/{check_bucket(bucket)}/{_META}")
         except (errors.NotFound, errors.NotDirectory):
-            raise Missing(f"no bucket {bucket!r}") from None
+            raise NoBucket(f"no bucket {bucket!r}") from None
 
     # buckets
 

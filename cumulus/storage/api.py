@@ -37,7 +37,8 @@ class Missing(StorageError):
 
 
 class NoBucket(Missing):
-    """No such bucket. To who knows of one all the same this says nothing of what is in it."""
+    """No such bucket, also where a name in it is asked for. To who knows of one all the same this says
+    nothing of what is in it."""
 
 
 class Taken(StorageError):

@@ -16,6 +16,7 @@ from cumulus.storage.api import (
     FileStore,
     IfToken,
     Missing,
+    NoBucket,
     NotEmptyStore,
     StorageError,
     Taken,
@@ -68,7 +69,7 @@ def test_a_bucket_goes_only_when_it_is_empty(store: FileStore) -> None:
 
 
 def test_nothing_is_found_in_a_bucket_that_is_not_there(store: FileStore) -> None:
-    """Each method says so."""
+    """Each method says so, and not only that the name is not there: it might be."""
     source = put(store, "a")
     stream = store.open_read("b", "a")
     for call in (
@@ -81,7 +82,7 @@ def test_nothing_is_found_in_a_bucket_that_is_not_there(store: FileStore) -> Non
         lambda: store.copy(stream, "none", "a", b""),
         lambda: store.concat("none", ["a"], "c", b""),
     ):
-        with pytest.raises(Missing):
+        with pytest.raises(NoBucket):
             call()
     stream.close()
 

@@ -155,3 +155,22 @@ def test_an_acl_that_cannot_be_changed_leaves_the_object(store: FsspecStore) -> 
     assert world.ask("PUT", "/bkt/k", query="acl", headers={"x-amz-acl": "public-read"}).status == 200
     assert s3.get_object(Bucket="bkt", Key="k")["Body"].read() == b"body"
     world.close()
+
+
+def test_objects_outlive_a_file_system_that_is_away(
+    store: FsspecStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its disk is not mounted, so all of it looks empty; the index keeps what it knows."""
+    world = World(store)
+    s3 = world.boto()
+    s3.create_bucket(Bucket="bkt")
+    for key in ("a", "b"):
+        s3.put_object(Bucket="bkt", Key=key, Body=b"body of " + key.encode())
+    with monkeypatch.context() as patch:
+        patch.setattr(OddFileSystem, "store", {})
+        patch.setattr(OddFileSystem, "pseudo_dirs", [""])
+        for method in ("GET", "HEAD", "DELETE"):
+            assert world.ask(method, "/bkt/a").status >= 400, method
+    assert [one["Key"] for one in s3.list_objects_v2(Bucket="bkt")["Contents"]] == ["a", "b"]
+    assert s3.get_object(Bucket="bkt", Key="a")["Body"].read() == b"body of a"
+    world.close()
