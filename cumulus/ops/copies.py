@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -75,9 +76,15 @@ def copy_range(stream: ObjectStream, incoming: Incoming, offset: int, length: in
 
 
 def replace_record(
-    site: Site, bucket: Bucket, found: Found, meta: ObjectMeta, conditions: Conditions
+    site: Site,
+    bucket: Bucket,
+    found: Found,
+    meta: ObjectMeta,
+    conditions: Conditions,
+    check: Callable[[ObjectMeta], None],
 ) -> ObjectMeta:
-    """A copy of an object onto itself: other metadata for the same bytes, in one step."""
+    """A copy of an object onto itself: other metadata for the same bytes, in one step. `check` is asked of
+    another object that has come in its place: it may be one that the copier must not read."""
     for _ in range(TRIES):
         conditions.check_write(found.facts)
         fresh = msgspec.structs.replace(
@@ -87,6 +94,7 @@ def replace_record(
             return adopt(site, bucket, found, fresh).meta
         except Changed:
             found = find(site, bucket, found.meta.key)
+            check(found.meta)
             meta = msgspec.structs.replace(
                 meta,
                 etag=found.meta.etag,

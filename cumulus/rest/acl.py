@@ -8,7 +8,7 @@ import msgspec
 
 from cumulus.auth import acl as rules
 from cumulus.errors import S3Error
-from cumulus.model import Acl, Grant, Permission
+from cumulus.model import Acl, Grant, ObjectMeta, Permission
 from cumulus.ops import buckets
 from cumulus.rest import documents
 from cumulus.rest.call import Reply, Sink
@@ -120,7 +120,12 @@ def put_object_acl(request: Request) -> Sink:
 
     def run(body: bytes) -> Reply:
         acl = _asked(request, body, found.meta.acl.owner)
-        meta = change_meta(request, "PutObjectAcl", lambda old: msgspec.structs.replace(old, acl=acl))
+
+        def change(old: ObjectMeta) -> ObjectMeta:
+            """Another one that has come meanwhile keeps its own owner."""
+            return msgspec.structs.replace(old, acl=Acl(owner=old.acl.owner, grants=acl.grants))
+
+        meta = change_meta(request, "PutObjectAcl", change)
         return Reply(200, version_headers(request.bucket, meta.version))
 
     return DocumentSink(request, run)

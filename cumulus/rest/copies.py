@@ -43,14 +43,19 @@ def open_source(request: Request) -> tuple[Bucket, Found, ObjectStream]:
             raise S3Error("InvalidRequest", "The source of a copy may not be a delete marker.") from error
         raise
     try:
-        action = "s3:GetObject" if version is None else "s3:GetObjectVersion"
-        request.authorize(action, found.meta, at=(bucket, key))
-        wanted = conditions(request.call.headers, "x-amz-copy-source-")
-        wanted.check_read(found.meta.etag, found.meta.modified_ns, copy=True)
+        _check_source(request, bucket, found.meta, version)
     except BaseException:
         stream.close()
         raise
     return bucket, found, stream
+
+
+def _check_source(request: Request, bucket: Bucket, source: ObjectMeta, version: str | None) -> None:
+    """That it may be read, and fits the conditions."""
+    action = "s3:GetObject" if version is None else "s3:GetObjectVersion"
+    request.authorize(action, source, at=(bucket, source.key))
+    wanted = conditions(request.call.headers, "x-amz-copy-source-")
+    wanted.check_read(source.etag, source.modified_ns, copy=True)
 
 
 def copy_object(request: Request) -> Reply:
@@ -78,7 +83,11 @@ def copy_object(request: Request) -> Reply:
         meta = copies.complete_meta(stream, meta, algorithm)
         wanted = write_conditions(request.call.headers)
         if itself:
-            done = copies.replace_record(request.site, request.bucket, found, meta, wanted)
+
+            def check(other: ObjectMeta) -> None:
+                _check_source(request, source_bucket, other, None)
+
+            done = copies.replace_record(request.site, request.bucket, found, meta, wanted, check)
         else:
             done = copies.copy_whole(request.site, stream, request.bucket, meta, wanted)
     finally:

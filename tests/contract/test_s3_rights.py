@@ -210,3 +210,24 @@ def test_who_may_not_read_an_object_gets_none_of_its_attributes_or_tags(world: W
     assert world.ask("PUT", "/bobs/k", user="bob", headers=copy).status == 403
     replaced = {**copy, "x-amz-tagging-directive": "REPLACE"}
     assert world.ask("PUT", "/bobs/k", user="bob", headers=replaced).status == 200
+
+
+def test_a_copy_onto_itself_takes_no_private_object_that_came_meanwhile(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bob may write in the bucket and read what was there when he began; not what alice puts then."""
+    world.ask("PUT", "/shared", headers={"x-amz-acl": "public-read-write"})
+    world.ask("PUT", "/shared/k", b"for all", headers={"x-amz-acl": "public-read"})
+    real, done = world.store.set_meta, list[int]()
+
+    def late(*words: Any) -> Any:
+        if not done:
+            done.append(world.ask("PUT", "/shared/k", b"private").status)
+        return real(*words)
+
+    monkeypatch.setattr(world.store, "set_meta", late)
+    copy = {"x-amz-copy-source": "/shared/k", "x-amz-metadata-directive": "REPLACE"}
+    answer = world.ask("PUT", "/shared/k", user="bob", headers=copy)
+    assert (done, answer.status, answer.code) == ([200], 403, "AccessDenied")
+    assert world.ask("GET", "/shared/k", user="bob").status == 403
+    assert world.ask("GET", "/shared/k").body == b"private"
