@@ -10,7 +10,7 @@ import msgspec
 
 from cumulus.index.api import Change, Index, Put, Remove, Row
 from cumulus.model import Acl, Bucket, User, decode_meta, encode_meta
-from cumulus.ops.names import BODIES, ODD, PARTS, VERSIONS, version_name
+from cumulus.ops.names import BODIES, DOUBT, ODD, PARTS, VERSIONS, version_name
 from cumulus.storage.api import Changed, Entry, FileStore, Missing
 
 _PAGE: Final = 1000
@@ -81,7 +81,7 @@ def delete(index: Index, store: FileStore, bucket: str) -> int:
     with contextlib.suppress(Missing):
         for names in store.walk(bucket):
             count += _delete_names(store, bucket, names)
-        for prefix in (ODD, PARTS, VERSIONS, BODIES):
+        for prefix in (ODD, PARTS, VERSIONS, BODIES, DOUBT):
             after = ""
             while names := [entry.name for entry in store.names(bucket, after, prefix, _PAGE)]:
                 _delete_names(store, bucket, names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sqlite3
@@ -22,7 +23,7 @@ from cumulus.backends.posix.unserved import unserved
 from cumulus.config import Config
 from cumulus.index.api import Change, Directory, Index, IndexFailure, Put, Remove
 from cumulus.model import Bucket, Versioning
-from cumulus.ops.names import BODIES, ODD, VERSIONS
+from cumulus.ops.names import BODIES, DOUBT, ODD, VERSIONS
 from cumulus.ops.rows import meta_of, row_of
 from cumulus.secrets import Keyring, check_private
 from cumulus.storage.api import Entry, FileStore, Missing, NoBucket, StorageError
@@ -311,6 +312,8 @@ def rebuild(index: Index, store: FileStore, bucket: Bucket) -> tuple[int, int]:
                 changes.append(Put(row=row_of(bucket, entry, meta), keep=keep))
         index.apply(changes)
         taken += len(changes)
+    with contextlib.suppress(Missing):  # all is known again
+        store.delete(bucket.name, DOUBT)
     for rows in data.rows_of(index, bucket.name):
         lost: list[Change] = []
         for row in rows:

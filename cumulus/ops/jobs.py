@@ -23,7 +23,8 @@ from cumulus.ops.buckets import end_upload
 from cumulus.ops.conditions import Conditions
 from cumulus.ops.deletes import delete_current, delete_version
 from cumulus.ops.find import find_or_none, hash_outside, is_foreign, stored_names
-from cumulus.ops.names import BODIES, PARTS, slots_name, version_name
+from cumulus.ops.leftovers import note_doubt, sweep
+from cumulus.ops.names import version_name
 from cumulus.ops.rows import OPAQUE, marker_row, meta_of, outside_row, row_of
 from cumulus.ops.site import Site
 from cumulus.storage.api import Entry, Forbidden, Missing, NoBucket, StorageError
@@ -111,10 +112,13 @@ class Jobs:
     expire_s: float = 3600.0
     sweep_s: float = 3600.0
     _due: dict[str, int] = field(default_factory=dict)
+    _began_ns: int = 0
+    _asked: set[str] = field(default_factory=set)  # buckets in which bodies in doubt were looked for
 
     def run(self) -> Done:
         """Do what is due. Raises what storage and index raise; the rest is done next time."""
         done = Done()
+        self._began_ns = self._began_ns or self.site.clock()
         hash_waiting(self.site)
         if self.site.store.capabilities.outside and self._is_due("rescan", self.rescan_s):
             self._each(lambda bucket: rescan(self.site, bucket, done))
@@ -122,7 +126,7 @@ class Jobs:
             self._each(lambda bucket: self.expire(bucket, done))
         if self._is_due("sweep", self.sweep_s):
             done.swept += self.site.store.sweep(STALE_S)
-            self._each(lambda bucket: sweep(self.site, bucket, done))
+            self._each(lambda bucket: self._sweep(bucket, done))
             self._each(lambda bucket: forget_versions(self.site, bucket, done))
         return done
 
@@ -147,6 +151,12 @@ class Jobs:
                 failed = failed or error
         if failed is not None:
             raise failed
+
+    def _sweep(self, bucket: Bucket, done: Done) -> None:
+        if bucket.name not in self._asked and not self.site.atomic:
+            note_doubt(self.site, bucket, self._began_ns)
+            self._asked.add(bucket.name)
+        done.swept += sweep(self.site, bucket, STALE_S)
 
     def expire(self, bucket: Bucket, done: Done) -> None:
         """Carry out a bucket's lifecycle rules."""
@@ -388,37 +398,3 @@ def forget_versions(site: Site, bucket: Bucket, done: Done) -> None:
         if not page.truncated:
             return
         after, version = page.next, page.next_version
-
-
-# leftovers -------------------------------------------------------------------------------------------------
-def sweep(site: Site, bucket: Bucket, done: Done) -> None:
-    """Remove parts of uploads that are over and bodies that no row names, once they are a day old."""
-    for prefix, needed in ((PARTS, _part_needed), (BODIES, _body_needed)):
-        after = ""
-        while True:
-            try:
-                entries = site.store.names(bucket.name, after, prefix, PAGE)
-            except Missing:
-                return
-            for entry in entries:
-                old = site.clock() - entry.mtime_ns > STALE_S * SECOND
-                if old and not needed(site, bucket, entry):
-                    site.remove(bucket.name, entry.name)
-                    done.swept += 1
-            if len(entries) < PAGE:
-                break
-            after = entries[-1].name
-
-
-def _part_needed(site: Site, bucket: Bucket, entry: Entry) -> bool:
-    id = entry.name.removeprefix(PARTS).partition("/")[0]
-    if entry.name.startswith(slots_name(id, 0)[:-1]):  # it has no record; parts go with their upload
-        return bool(site.index.parts(id, limit=1))
-    meta = meta_of(bucket, entry)
-    return meta is not None and site.index.upload(bucket.name, meta.key, id) is not None
-
-
-def _body_needed(site: Site, bucket: Bucket, entry: Entry) -> bool:
-    meta = meta_of(bucket, entry)
-    row = None if meta is None else site.index.lookup(bucket.name, meta.key, meta.version)
-    return row is not None and row.name == entry.name

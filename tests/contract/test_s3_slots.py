@@ -13,7 +13,8 @@ from s3_stores import STORES
 from s3_world import World
 
 from cumulus.backends.registry import make_store
-from cumulus.ops.jobs import STALE_S, Done, sweep
+from cumulus.ops.jobs import STALE_S
+from cumulus.ops.leftovers import sweep
 
 SIZE = 200_000
 
@@ -208,9 +209,7 @@ def test_the_sweep_leaves_parts_of_uploads_in_progress(world: World, tmp_path: P
     assert lost
     lost.close()
     world.skew_ns = 2 * STALE_S * 1_000_000_000
-    done = Done()
-    sweep(world.site, world.site.bucket("bkt"), done)
-    assert done.swept == 1
+    assert sweep(world.site, world.site.bucket("bkt"), STALE_S) == 1
     assert list(stored(tmp_path)) == [f"slots.{SIZE}"]
     world.skew_ns = 0
     assert finish(world, upload, [(1, first)]).status == 200

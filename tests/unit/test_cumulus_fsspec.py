@@ -7,10 +7,16 @@ from typing import Any
 
 import fsspec
 import pytest
+from botocore.exceptions import ClientError
 from fsspec.implementations.memory import MemoryFileSystem
 from s3_world import World
 
+from cumulus.admin.doctor import rebuild
+from cumulus.auth import lifecycle
 from cumulus.backends.fsspec_store import FsspecStore
+from cumulus.model import Acl, ObjectMeta, encode_meta
+from cumulus.ops.jobs import Jobs
+from cumulus.ops.names import BODIES
 from cumulus.storage.api import Entry, Missing, StorageError, Unavailable
 
 
@@ -173,4 +179,49 @@ def test_objects_outlive_a_file_system_that_is_away(
             assert world.ask(method, "/bkt/a").status >= 400, method
     assert [one["Key"] for one in s3.list_objects_v2(Bucket="bkt")["Contents"]] == ["a", "b"]
     assert s3.get_object(Bucket="bkt", Key="a")["Body"].read() == b"body of a"
+    world.close()
+
+
+def test_objects_outlive_an_index_that_was_lost(store: FsspecStore) -> None:
+    """Of an index that was made anew nothing is cleared away that it cannot know, also days and starts later,
+    and not by DeleteBucket; a rebuild brings all back, and leftovers go as ever."""
+    former = World(store)
+    former.boto().create_bucket(Bucket="bkt")
+    for key in ("a", "b"):
+        former.boto().put_object(Bucket="bkt", Key=key, Body=b"body of " + key.encode())
+    former.gateway.close()
+    world = World(store)
+    s3 = world.boto()
+    s3.create_bucket(Bucket="bkt")
+    Jobs(world.site, lifecycle).run()  # its first start
+    s3.put_object(Bucket="bkt", Key="c", Body=b"new")
+    for days in (2, 4):
+        world.skew_ns = days * 86400 * 10**9
+        Jobs(world.site, lifecycle).run()
+    world.skew_ns = 0
+    s3.delete_object(Bucket="bkt", Key="c")
+    with pytest.raises(ClientError, match="doctor --rebuild"):
+        s3.delete_bucket(Bucket="bkt")
+    assert rebuild(world.index, store, world.site.bucket("bkt")) == (3, 0)
+    for key in ("a", "b"):
+        assert s3.get_object(Bucket="bkt", Key=key)["Body"].read() == b"body of " + key.encode()
+        s3.delete_object(Bucket="bkt", Key=key)
+    s3.delete_object(Bucket="bkt", Key="c")
+    s3.delete_bucket(Bucket="bkt")
+    world.close()
+
+
+def test_what_a_crash_left_goes_after_a_day(store: FsspecStore) -> None:
+    """A body that was stored while the service ran, and of which the index never heard."""
+    world = World(store)
+    world.boto().create_bucket(Bucket="bkt")
+    jobs = Jobs(world.site, lifecycle)
+    jobs.run()
+    stream = store.open_write("bkt", f"{BODIES}left")
+    meta = ObjectMeta(key="k", size=1, etag="", modified_ns=1, acl=Acl(owner=""))
+    stream.write(memoryview(b"x"))
+    stream.commit(encode_meta(meta))
+    world.skew_ns = 2 * 86400 * 10**9
+    assert jobs.run().swept == 1
+    assert store.names("bkt", prefix=BODIES) == []
     world.close()

@@ -1,0 +1,122 @@
+"""Clearing up: parts of uploads that are over, and bodies that no row names.
+
+Where each body has a name of its own the index alone says which one counts. If that comes from a backup, or
+was made anew, it knows nothing of what was stored since, and such bodies look like those that crashes leave.
+So what is older than this process and newer than all that the index knows of the bucket is in doubt. The
+stretch of time is noted beside the bodies: nothing of it is cleared away, and the bucket does not go, until
+`doctor --rebuild` has taken in what there is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from cumulus.model import Bucket
+from cumulus.ops.names import BODIES, DOUBT, PARTS, slots_name
+from cumulus.ops.rows import meta_of
+from cumulus.ops.site import Site
+from cumulus.storage.api import Entry, FileStore, Missing
+
+PAGE: Final = 1000
+SECOND: Final = 1_000_000_000
+_log: Final = logging.getLogger(__name__)
+Stretch = tuple[int, int]  # from, until, in ns
+_stretches: Final = msgspec.json.Decoder(list[Stretch])
+
+
+def sweep(site: Site, bucket: Bucket, stale_s: float) -> int:
+    """Remove leftovers that are older than that; how many."""
+    count, doubt = 0, doubts(site.store, bucket.name)
+    for prefix, needed in ((PARTS, _part_needed), (BODIES, _body_needed)):
+        for entry in _entries(site, bucket, prefix):
+            old = site.clock() - entry.mtime_ns > stale_s * SECOND
+            if old and not _within(entry, doubt) and not needed(site, bucket, entry):
+                site.remove(bucket.name, entry.name)
+                count += 1
+    return count
+
+
+def _entries(site: Site, bucket: Bucket, prefix: str) -> Iterator[Entry]:
+    after = ""
+    while True:
+        try:
+            entries = site.store.names(bucket.name, after, prefix, PAGE)
+        except Missing:
+            return
+        yield from entries
+        if len(entries) < PAGE:
+            return
+        after = entries[-1].name
+
+
+def _part_needed(site: Site, bucket: Bucket, entry: Entry) -> bool:
+    id = entry.name.removeprefix(PARTS).partition("/")[0]
+    if entry.name.startswith(slots_name(id, 0)[:-1]):  # it has no record; parts go with their upload
+        return bool(site.index.parts(id, limit=1))
+    meta = meta_of(bucket, entry)
+    return meta is not None and site.index.upload(bucket.name, meta.key, id) is not None
+
+
+def _body_needed(site: Site, bucket: Bucket, entry: Entry) -> bool:
+    meta = meta_of(bucket, entry)
+    row = None if meta is None else site.index.lookup(bucket.name, meta.key, meta.version)
+    return row is not None and row.name == entry.name
+
+
+# what is in doubt ----------------------------------------------------------------------------------------
+def doubts(store: FileStore, bucket: str) -> list[Stretch]:
+    """Stretches of time whose bodies are not cleared away. Raises `StorageError`."""
+    try:
+        stream = store.open_read(bucket, DOUBT)
+    except Missing:
+        return []
+    try:
+        return _stretches.decode(stream.read_at(0, stream.entry.size))
+    finally:
+        stream.close()
+
+
+def note_doubt(site: Site, bucket: Bucket, began_ns: int) -> None:
+    """Look for bodies from before `began_ns` that no row names and no row is newer than, and note that there
+    are some. Raises `StorageError`."""
+    known = doubts(site.store, bucket.name)
+    newest = -1
+    for entry in _entries(site, bucket, BODIES):
+        if entry.mtime_ns >= began_ns or _within(entry, known) or _body_needed(site, bucket, entry):
+            continue
+        if newest < 0:
+            newest = _newest(site, bucket, began_ns)
+        if entry.mtime_ns > newest:
+            _log.error(
+                "bucket %(bucket)s: bodies that are newer than all that the database knows are kept; if it "
+                "was restored, or made anew, cumulus doctor --rebuild takes them in",
+                {"bucket": bucket.name},
+            )
+            _write(site.store, bucket.name, [*known, (newest + 1, began_ns)])
+            return
+
+
+def _newest(site: Site, bucket: Bucket, before_ns: int) -> int:
+    newest, after, version, more = 0, "", "", True
+    while more:
+        page = site.index.page_versions(bucket.name, after=after, after_version=version, limit=PAGE)
+        newest = max([newest, *(row.modified_ns for row in page.rows if row.modified_ns < before_ns)])
+        after, version, more = page.next, page.next_version, page.truncated
+    return newest
+
+
+def _within(entry: Entry, stretches: list[Stretch]) -> bool:
+    return any(begin <= entry.mtime_ns < end for begin, end in stretches)
+
+
+def _write(store: FileStore, bucket: str, stretches: list[Stretch]) -> None:
+    stream = store.open_write(bucket, DOUBT)
+    try:
+        stream.write(memoryview(msgspec.json.encode(stretches)))
+        stream.commit(b"")
+    finally:
+        stream.close()
