@@ -174,12 +174,12 @@ TEST(udt_cc_fair)
 }
 
 /* The table's row of unequal round trips as it is measured: a queue of 100 ms, machines with other
- * work, from 11 to 45 s. The mean of seeds, since a share wanders. */
+ * work, from 11 to 45 s. Several seeds, since a share wanders; --scale=400 runs 40 of them. */
 TEST(udt_cc_fair_busy_machine)
 {
-    enum { SEEDS = 5 };
+    int n = test_scale < 20 ? 1 : test_scale / 10, low = 0;
     double jain = 0;
-    for (uint64_t seed = test_seed; seed < test_seed + SEEDS; seed++) {
+    for (uint64_t seed = test_seed; seed < test_seed + (uint64_t)n; seed++) {
         lab l;
         lab_link k = {100e6, 1250000, 200000, 0, false};
         lab_init_seed(&l, &k, seed);
@@ -191,12 +191,15 @@ TEST(udt_cc_fair_busy_machine)
         lab_run(&l, 11);
         lab_mark(&l);
         lab_run(&l, 45);
-        printf("%.1f and %.1f Mb/s, Jain %.3f\n", lab_mbps(&l, 0), lab_mbps(&l, 1), lab_jain(&l));
-        jain += lab_jain(&l) / SEEDS;
+        printf("seed %" PRIu64 ": %.1f and %.1f Mb/s, %.1f %% used, Jain %.3f\n", seed,
+               lab_mbps(&l, 0), lab_mbps(&l, 1), 100 * lab_total(&l) / lab_limit(&k), lab_jain(&l));
+        jain += lab_jain(&l) / n;
+        low += lab_jain(&l) < 0.92;
         lab_fini(&l);
     }
+    printf("%d runs: Jain %.3f in the mean, %d below 0.92\n", n, jain, low);
     if (!law())
-        DEMAND(jain >= 0.92);
+        DEMAND(jain >= 0.96 && low <= n / 10);
 }
 
 /* What a program gets that asks for nothing: windows grow by themselves within the default budget,

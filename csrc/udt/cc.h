@@ -155,6 +155,12 @@ typedef struct udt_cc_bbr {
     bool most;  /* the last probe has shown that most of what goes through is ours */
     bool large; /* and so had the one before, but not nearly all */
     int skips;  /* so many cycles go without a probe */
+    int64_t delivered, in_flight; /* as the last acknowledgement said */
+    int64_t mark_delivered, mark_in_flight;
+    udt_time mark_at;  /* when CRUISE, a push or the waiting for it began */
+    double cruise_pps; /* delivered while cruising, in the mean; 0 = not known */
+    double push_pps;   /* sent by the last push, in the mean */
+    double share;      /* ours of all that goes through, as pushes have shown */
     int up_rounds;
     int64_t up_pkts;
     udt_time up_at;

@@ -44,6 +44,7 @@
 #define CALM_GAIN 1.0      /* cruising without a queue */
 #define QUEUED_GAIN 0.95   /* and with one, so that it drains */
 #define LARGE_GAIN 0.85    /* with one, most of what goes through being ours */
+#define LARGE_SHARE 0.55   /* most, in a deep queue */
 #define QUEUE_MAX_US 60000 /* of others, that the window makes room for */
 #define GROWTH 1.25
 #define FULL_ROUNDS 3
@@ -64,6 +65,13 @@
 #define YIELD_US 2e6 /* and so long after the last time */
 #define FORGET 0.85  /* of the estimate: where the next probe begins */
 
+/* Most of what goes through is ours. A deep queue is no lateness of a machine, so there it may be
+ * all. */
+static bool large(const udt_cc_bbr *b)
+{
+    return udt__bbr_queue_deep(b) ? b->share > LARGE_SHARE : b->large;
+}
+
 static double gain_of(const udt_cc_bbr *b)
 {
     switch (b->state) {
@@ -76,7 +84,7 @@ static double gain_of(const udt_cc_bbr *b)
     case UP:
         return b->up_hold ? 1 : UP_GAIN;
     default:
-        return b->queued ? (b->large ? LARGE_GAIN : QUEUED_GAIN) : CALM_GAIN;
+        return b->queued ? (large(b) ? LARGE_GAIN : QUEUED_GAIN) : CALM_GAIN;
     }
 }
 
@@ -91,6 +99,7 @@ static void bbr_init(udt_cc *cc, const udt_cc_params *p)
     udt_cc_set_rate(cc, 1e6 * INITIAL_CWND / INITIAL_US);
     b->state = STARTUP;
     b->hi = b->lo = INT64_MAX;
+    b->share = 0.5;
 }
 
 /* The queue has grown by the push: a small share does not show in it. */
@@ -119,6 +128,10 @@ static void enter(udt_cc *cc, int state, udt_time now)
     udt_cc_bbr *b = &cc->u.bbr;
     if (b->state == UP && state != PROBE_RTT)
         b->skips = skips_after(b);
+    if (state == REFILL)
+        b->cruise_pps = b->state == CRUISE ? udt__bbr_delivered_pps(b, now) : 0;
+    else if (state == CRUISE || state == UP)
+        udt__bbr_mark(b, now);
     b->state = state;
     b->slow_now = false;
     b->phase_at = now;
@@ -334,6 +347,7 @@ static void judge_push(udt_cc *cc, const udt_cc_ack *a)
 {
     udt_cc_bbr *b = &cc->u.bbr;
     bool rose = push_showed(b);
+    udt__bbr_learn_share(b, a->now);
     bool gained = b->bw >= UP_GAINED * b->up_from && !rose && !b->up_queued;
     bool paid = gained && b->bw >= UP_PAID * b->up_from;
     if (paid)
@@ -345,6 +359,7 @@ static void judge_push(udt_cc *cc, const udt_cc_ack *a)
         b->full_rounds = 0;
         enter(cc, STARTUP, a->now);
     } else if (paid || (!rose && ++b->up_pushes < UP_PUSHES)) {
+        udt__bbr_mark(b, a->now);
         b->up_from = b->bw;
         b->up_hi = b->hi;
         b->up_hold = false;
@@ -390,6 +405,8 @@ static void push(udt_cc *cc, const udt_cc_ack *a)
     full |= !bound && a->in_flight >= cc->cwnd_pkts - cc->cwnd_pkts / 16;
     if (a->now - b->phase_at > b->up_rtt_us && (full || b->phase_rounds > UP_ROUNDS) &&
         !narrow(b)) {
+        b->push_pps = udt__bbr_sent_pps(b, a->now);
+        udt__bbr_mark(b, a->now);
         b->up_hold = true;
         b->up_rounds = 0;
         b->phase_at = a->now;
@@ -490,6 +507,8 @@ static void bbr_on_ack(udt_cc *cc, const udt_cc_ack *a)
     if (a->in_flight > b->round_in_flight)
         b->round_in_flight = a->in_flight;
     b->srtt_us = a->srtt_us;
+    b->delivered = a->delivered;
+    b->in_flight = a->in_flight;
     udt__bbr_note_rtt(cc, a);
     udt__bbr_note_bw(b, a);
     udt__bbr_note_lumps(b, a);

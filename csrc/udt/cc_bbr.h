@@ -18,6 +18,14 @@ void udt__bbr_note_bw(udt_cc_bbr *b, const udt_cc_ack *a);
 /* Acknowledgements in lumps: how many more came at once than the rate explains. */
 void udt__bbr_note_lumps(udt_cc_bbr *b, const udt_cc_ack *a);
 bool udt__bbr_queue_stands(const udt_cc_bbr *b);
+/* And is longer than the way, and than any time for which threads stand still. */
+bool udt__bbr_queue_deep(const udt_cc_bbr *b);
+/* From here on is counted what arrives and what is sent. */
+void udt__bbr_mark(udt_cc_bbr *b, udt_time now);
+double udt__bbr_delivered_pps(const udt_cc_bbr *b, udt_time now);
+double udt__bbr_sent_pps(const udt_cc_bbr *b, udt_time now);
+/* What was delivered since the mark is what a push has brought: our share follows. */
+void udt__bbr_learn_share(udt_cc_bbr *b, udt_time now);
 /* More was lost in this round than chance explains, three deviations of it included. */
 bool udt__bbr_lost_much(const udt_cc_bbr *b);
 /* Loss that stays in the slow phases is chance: the smallest of a cycle. */

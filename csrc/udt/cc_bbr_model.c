@@ -9,6 +9,10 @@
 #define CHANCE_MAX 0.4
 #define CHANCE_TRUST 0.005 /* so much is believed without a proof */
 #define CHANCE_PROOF 8     /* losses to be expected of it, to prove it by */
+#define DEEP_US 15000
+#define SHARE_LEAST_PUSH 1.08 /* times what was delivered before: smaller ones show nothing */
+#define SHARE_PART 0.4        /* of a new sample in the mean */
+#define SHARE_OFF 0.5         /* a sample lies so far beyond 0 and 1 at most */
 
 /* Much is lost that may be a policer and not chance: does it go away when we slow down? */
 static bool in_doubt(const udt_cc_bbr *b)
@@ -81,6 +85,48 @@ bool udt__bbr_queue_stands(const udt_cc_bbr *b)
     int64_t slack = b->min_rtt_us / 8;
     slack = slack < 400 ? 400 : slack;
     return b->round_rtt_us > b->min_rtt_us + slack;
+}
+
+bool udt__bbr_queue_deep(const udt_cc_bbr *b)
+{
+    int64_t depth = b->last_rtt_us - b->min_rtt_us;
+    return depth > DEEP_US && depth > b->min_rtt_us;
+}
+
+void udt__bbr_mark(udt_cc_bbr *b, udt_time now)
+{
+    b->mark_delivered = b->delivered;
+    b->mark_in_flight = b->in_flight;
+    b->mark_at = now;
+}
+
+static double pps(int64_t pkts, udt_time us)
+{
+    return us > 0 ? (double)pkts * 1e6 / (double)us : 0;
+}
+
+double udt__bbr_delivered_pps(const udt_cc_bbr *b, udt_time now)
+{
+    return pps(b->delivered - b->mark_delivered, now - b->mark_at);
+}
+
+double udt__bbr_sent_pps(const udt_cc_bbr *b, udt_time now)
+{
+    int64_t sent = b->delivered - b->mark_delivered + b->in_flight - b->mark_in_flight;
+    return pps(sent, now - b->mark_at);
+}
+
+/* Others sending as before, a full path delivers push / (1 - share + share * push) of what it
+ * delivered. Rates are means: best samples are lumps, and outlive what they have measured. */
+void udt__bbr_learn_share(udt_cc_bbr *b, udt_time now)
+{
+    double got = udt__bbr_delivered_pps(b, now);
+    if (b->cruise_pps <= 0 || got <= 0 || b->push_pps < SHARE_LEAST_PUSH * b->cruise_pps)
+        return;
+    double push = b->push_pps / b->cruise_pps, won = got / b->cruise_pps;
+    double share = (push / won - 1) / (push - 1);
+    share = fmax(fmin(share, 1 + SHARE_OFF), -SHARE_OFF);
+    b->share += (share - b->share) * SHARE_PART;
 }
 
 bool udt__bbr_lost_much(const udt_cc_bbr *b)
