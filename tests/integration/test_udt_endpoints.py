@@ -1,20 +1,15 @@
-"""UDT as Twisted and asyncio programs use it: endpoint strings, their errors, producers and consumers,
-bounded memory behind a slow reader, streams without a reactor."""
+"""UDT as Twisted programs use it: endpoint strings, their errors, producers and consumers, bounded memory
+behind a slow reader."""
 
 from __future__ import annotations
 
-import asyncio
 import io
 import os
 import socket
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
-import pytest
 from twisted.internet import defer, error, reactor, task
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.endpoints import clientFromString, serverFromString
@@ -30,9 +25,6 @@ from sector.udt import (
     UdtConnectionLost,
     UdtOptions,
     UdtServerEndpoint,
-    create_udt_connection,
-    open_udt,
-    serve_udt,
 )
 
 
@@ -411,191 +403,3 @@ class ProducerTests(Case):
         await defer.gatherResults([far.closed, end.closed])
         self.assertEqual(bytes(far.data), data)
         await over(listening)
-
-
-def test_asyncio_streams_without_a_reactor() -> None:
-    """open_udt and serve_udt on a plain event loop; drain waits; nothing is left running."""
-    before = set(os.listdir("/proc/self/task"))
-    files = len(os.listdir("/proc/self/fd"))
-    total = 20_000_000
-
-    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(1 << 16):
-            writer.write(data)
-            await writer.drain()
-        writer.close()
-
-    async def client(port: int) -> bytes:
-        async with open_udt("localhost", port) as (reader, writer):
-            assert writer.get_extra_info("peername") == ("127.0.0.1", port)
-            assert not writer.can_write_eof()
-            data = os.urandom(total)
-
-            async def write() -> None:
-                for at in range(0, total, 1 << 16):
-                    writer.write(data[at : at + (1 << 16)])
-                    await writer.drain()
-
-            work = asyncio.ensure_future(write())
-            back = await reader.readexactly(total)
-            await work
-            return b"same" if back == data else b"differs"
-
-    async def run() -> None:
-        async with await serve_udt(echo, 0, "127.0.0.1") as server:
-            port = server.address[1]
-            assert await asyncio.gather(client(port), client(port)) == [b"same", b"same"]
-        await server.wait_closed()
-
-    asyncio.run(run())
-    end = time.monotonic() + 5  # a thread that was joined may be seen for a moment
-    while not set(os.listdir("/proc/self/task")) <= before and time.monotonic() < end:
-        time.sleep(0.01)
-    assert set(os.listdir("/proc/self/task")) <= before
-    assert len(os.listdir("/proc/self/fd")) <= files
-
-
-def test_asyncio_errors_are_python_s() -> None:
-    """Refused, silent, unknown, in use."""
-
-    async def fails(host: str, port: int, kind: type[Exception]) -> None:
-        with pytest.raises(kind, match=r"."):
-            await create_udt_connection(asyncio.Protocol, host, port, UdtOptions(connect_timeout_s=0.3))
-
-    async def run() -> None:
-        await fails("127.0.0.1", free_ports(1)[0], ConnectionRefusedError)
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
-            silent.bind(("127.0.0.1", 0))
-            await fails("127.0.0.1", silent.getsockname()[1], TimeoutError)
-            with pytest.raises(OSError, match="in use"):
-                await serve_udt(lambda reader, writer: None, silent.getsockname()[1], "127.0.0.1")
-        await fails("no.such.host.invalid", 9, socket.gaierror)
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize("how", ["open_udt", "create_udt_connection", "cancelled"])
-def test_asyncio_attempt_that_fails_leaves_nothing(how: str) -> None:
-    """As the last thing that a loop does: the error is raised, nothing else is said, no thread goes on."""
-    program = """
-import asyncio, os, socket, sys, time
-from sector.udt import create_udt_connection, open_udt
-
-async def attempt(how, port):
-    if how == "open_udt":
-        async with open_udt("127.0.0.1", port):
-            pass
-    elif how == "create_udt_connection":
-        await create_udt_connection(asyncio.Protocol, "127.0.0.1", port)
-    else:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
-            silent.bind(("127.0.0.1", 0))
-            waiting = create_udt_connection(asyncio.Protocol, "127.0.0.1", silent.getsockname()[1])
-            await asyncio.wait_for(waiting, 0.2)
-
-try:
-    asyncio.run(attempt(sys.argv[1], int(sys.argv[2])))
-except OSError as error:
-    print(type(error).__name__)
-end = time.monotonic() + 5  # a thread that was joined may be seen for a moment
-while (threads := len(os.listdir("/proc/self/task"))) > 1 and time.monotonic() < end:
-    time.sleep(0.01)
-print(threads)
-links = [os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
-print(sum("eventfd" in os.readlink(link) for link in links if os.path.lexists(link)))
-"""
-    done = subprocess.run(
-        [sys.executable, "-X", "dev", "-c", program, how, str(free_ports(1)[0])],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    kind = "TimeoutError" if how == "cancelled" else "ConnectionRefusedError"
-    assert (done.stdout.split(), done.stderr) == ([kind, "1", "0"], "")
-
-
-@pytest.mark.parametrize("turns", [0, 1, 2])
-def test_asyncio_connection_whose_task_was_cancelled_just_then_is_closed(turns: int) -> None:
-    """Its caller never gets it: the peer hears of the end, and the port goes."""
-
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-        ended = asyncio.Event()
-
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.read()
-            ended.set()
-
-        def cancel(left: int) -> None:
-            if left:
-                loop.call_soon(cancel, left - 1)
-            else:
-                waiting.cancel()
-
-        class Connected(asyncio.Protocol):
-            def connection_made(self, transport: asyncio.BaseTransport) -> None:
-                cancel(turns)
-
-        async with await serve_udt(serve, 0, "127.0.0.1") as server:
-            waiting = asyncio.ensure_future(create_udt_connection(Connected, *server.address))
-            try:
-                transport, _ = await waiting
-                assert turns, "the cancellation came first"
-                transport.abort()
-            except asyncio.CancelledError:
-                pass
-            await asyncio.wait_for(ended.wait(), 5)
-
-    asyncio.run(run())
-
-
-def test_asyncio_end_of_a_block_that_is_cancelled_leaves_no_connection() -> None:
-    """A peer that reads no more holds up the end of the block, but not beyond its cancellation."""
-
-    def ports() -> int:
-        names = [Path(f"/proc/self/task/{task}/comm").read_text() for task in os.listdir("/proc/self/task")]
-        return sum(name.startswith("udt-") for name in names)
-
-    async def run() -> None:
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await asyncio.sleep(60)
-
-        async def send(port: int) -> None:
-            async with open_udt("127.0.0.1", port) as (_, writer):
-                writer.write(bytes(100_000_000))
-
-        before = ports()
-        async with await serve_udt(serve, 0, "127.0.0.1") as server:
-            with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(send(server.address[1]), 1)
-            end = time.monotonic() + 5
-            while ports() > before + 1:
-                assert time.monotonic() < end
-                await asyncio.sleep(0.01)
-
-    asyncio.run(run())
-
-
-def test_asyncio_peer_that_breaks_off() -> None:
-    """An abort in the middle is ConnectionResetError at the other end, or the end of the stream."""
-
-    async def run() -> None:
-        outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readexactly(10)
-            writer.transport.abort()
-
-        async with await serve_udt(serve, 0, "127.0.0.1") as server:
-            try:
-                async with open_udt("127.0.0.1", server.address[1]) as (_, writer):
-                    for _ in range(1000):
-                        writer.write(bytes(1_000_000))
-                        await writer.drain()
-                    outcome.set_result("drained")
-            except ConnectionResetError as caught:
-                outcome.set_result(caught)
-        assert isinstance(await outcome, ConnectionResetError)
-
-    asyncio.run(run())
