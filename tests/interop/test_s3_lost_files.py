@@ -7,8 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from s3_server import CUMULUS, Server, cumulus, make, started
-from test_s3_disk_away import PORTS, client, status
+from s3_server import CUMULUS, PORTS, Server, boto, cumulus, make, started, status
 
 from cumulus.secrets import Keyring
 
@@ -48,7 +47,7 @@ def test_a_secret_that_cannot_be_read_while_it_serves_is_unavailable(tmp_path: P
             connection.execute("UPDATE access_keys SET secret = x'01' WHERE access_key = ?", where)
         alice = Server(cloud, server.process, other["access_key"], other["secret_key"])
         alice.port = server.port
-        assert status(client(alice).list_buckets) == 503
+        assert status(boto(alice).list_buckets) == 503
         told = [line for line in server.log().splitlines() if "does not open the secret" in line]
         assert len(told) == 1 and other["access_key"] in told[0]
-        assert status(client(server).list_buckets) == 200
+        assert status(boto(server).list_buckets) == 200
