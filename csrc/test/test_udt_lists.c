@@ -145,6 +145,71 @@ TEST(udt_lists_refused_message_leaves_no_trace)
     udt_mem_fini(&mem);
 }
 
+/* Headers are written in front of payloads, of each packet but those cut out of a larger one: that
+ * touches no other's bytes, however packets were split, cut anew and joined before they left. */
+TEST(udt_lists_room_for_headers_is_nobody_s_payload)
+{
+    sim_rng r;
+    udt_mem mem;
+    udt_sndbuf b;
+    static uint8_t src[20000], got[1456];
+    int cut = 0, joined = 0;
+    sim_rng_seed(&r, test_seed);
+    udt_mem_init(&mem, 64 << 20);
+    CHECK(udt_sndbuf_init(&b, &mem, 1456, 1 << 20));
+    uint64_t in = 0, out = 0;
+    int64_t next = 0;
+    for (int step = 0; step < 20000; step++) {
+        size_t len = 1 + sim_rng_below(&r, sizeof src);
+        int64_t tail = b.tail;
+        switch (sim_rng_below(&r, 6)) {
+        case 0:
+        case 1:
+            fill(src, 9, in, len);
+            in += udt_sndbuf_write(&b, src, len, next);
+            break;
+        case 2: /* the path or the peer takes less, or more again */
+            b.fill = 100 + (uint32_t)sim_rng_below(&r, 1357);
+            udt_sndbuf_recut(&b, next);
+            cut += b.tail > tail;
+            break;
+        case 3:
+            b.fill = 1456;
+            udt_sndbuf_join(&b, next);
+            joined += b.tail < tail;
+            break;
+        case 4:
+            if (b.tail > next && udt_sndbuf_slot(&b, b.tail - 1)->len > 32)
+                udt_sndbuf_split_tail(&b);
+            break;
+        default:
+            next += (int64_t)sim_rng_below(&r, (uint64_t)(b.tail - next) + 1);
+            for (int64_t i = b.head; i < next; i++) {
+                const snd_slot *s = udt_sndbuf_slot(&b, i);
+                if (!(s->flags & SND_BARE))
+                    memset(s->data - SND_HEAD, 0xee, SND_HEAD);
+            }
+            for (int64_t i = b.head; i < next; i++) {
+                const snd_slot *s = udt_sndbuf_slot(&b, i);
+                fill(got, 9, out, s->len);
+                CHECK_MEM(s->data, got, s->len);
+                out += s->len;
+            }
+            udt_sndbuf_acked(&b, next);
+        }
+        CHECK_INT(b.bytes, in - out);
+        for (int64_t i = next; i < b.tail; i++) {
+            const snd_slot *s = udt_sndbuf_slot(&b, i);
+            if (!(s->flags & SND_BARE))
+                memset(s->data - SND_HEAD, 0xdd, SND_HEAD);
+        }
+    }
+    CHECK(cut > 100 && joined > 100);
+    udt_sndbuf_fini(&b);
+    CHECK_INT(mem.used, 0);
+    udt_mem_fini(&mem);
+}
+
 /* Messages arrive in any order, some dropped; whole ones come out once, ordered ones in order. */
 static void messages(sim_rng *r, uint64_t budget_blocks)
 {

@@ -167,7 +167,9 @@ class Hashing:
         taken = [(line, line.take()) for line in lines]
         work = [(line, pieces) for line, pieces in taken if pieces is not None]
         error: BaseException | None = None
-        lines[0].core = core() if len(lines) == 1 and not self._ready else -1
+        here = core() if len(lines) == 1 and not self._ready else -1
+        for line in lines:
+            line.core = here
         self.lock.release()
         try:
             _hash(work)
