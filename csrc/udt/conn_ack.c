@@ -19,6 +19,15 @@ static bool span_says(const udt_conn *c, int64_t pkts, int64_t span_us)
            (pkts >= 4 * LIGHT_ACK_PKTS || span_us >= 2000);
 }
 
+static void epoch_begin(udt_conn *c, udt_time now)
+{
+    c->epoch_at = now;
+    c->epoch_delivered = c->delivered;
+    c->epoch_app_limited = false;
+    c->epoch_sent = c->st.pkts_sent;
+    c->epoch_again = c->st.pkts_retrans;
+}
+
 /* Where a round trip is too short to say anything, count over several. The arrival of packets sent
  * again shows too late (when the hole before them is filled), so only first transmissions are
  * counted, and scaled by `mix` = all packets sent / new ones. */
@@ -38,11 +47,7 @@ static void epoch_sample(udt_conn *c, udt_cc_ack *a)
         a->rate_pps = rate;
         a->app_limited = c->epoch_app_limited;
     }
-    c->epoch_at = a->now;
-    c->epoch_delivered = c->delivered;
-    c->epoch_app_limited = false;
-    c->epoch_sent = c->st.pkts_sent;
-    c->epoch_again = c->st.pkts_retrans;
+    epoch_begin(c, a->now);
 }
 
 /* The peer has news: it has seen packet `newest`, so all before it has arrived or is known to be
@@ -54,6 +59,11 @@ static void news(udt_conn *c, int64_t newest, int64_t waited, int64_t repaired, 
 {
     udt_cc_ack a = {
         .now = now, .next = c->next, .in_flight = c->next - c->high, .repaired_pkts = repaired};
+    if (c->probes >
+        0) { /* silence long enough to ask: an outage, and its time is not the path's rate */
+        c->resumed_at = now;
+        epoch_begin(c, now);
+    }
     bool ahead = newest >= c->high;
     const snd_slot *s = udt_sndbuf_slot(&c->snd, newest);
     if (udt__pmtu_is_full(s->len, c->snd.fill))
@@ -74,7 +84,7 @@ static void news(udt_conn *c, int64_t newest, int64_t waited, int64_t repaired, 
             udt__conn_rtt(c, a.rtt_us);
             c->backoff = 0;
         }
-        if (span_says(c, c->delivered - s->delivered, span)) {
+        if (s->delivered_us >= c->resumed_at && span_says(c, c->delivered - s->delivered, span)) {
             a.rate_pps = c->mix * (double)(c->delivered - s->delivered) * 1e6 / (double)span;
             a.app_limited = s->flags & SND_APP_LIMITED;
         }
