@@ -400,7 +400,8 @@ static void native_on_ack(udt_cc *cc, const udt_cc_ack *a)
     }
     if (a->in_flight * 2 > cc->cwnd_pkts)
         cc->cwnd_pkts += a->acked_pkts;
-    cc->cwnd_pkts += a->repaired_pkts; /* after an outage nothing else may come for long */
+    /* After an outage nothing else may come for long; what had come before it does not count. */
+    cc->cwnd_pkts += a->repaired_pkts < cc->cwnd_pkts ? a->repaired_pkts : cc->cwnd_pkts;
     if (cc->cwnd_pkts > a->window_pkts && a->window_pkts > INITIAL_CWND)
         cc->cwnd_pkts = a->window_pkts;
     double rate = 2e6 * (double)cc->cwnd_pkts / (double)(a->srtt_us > 0 ? a->srtt_us : 1);

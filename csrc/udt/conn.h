@@ -144,6 +144,7 @@ typedef struct udt_conn {
     int64_t epoch_delivered; /* rate samples over several short round trips */
     udt_time epoch_at;
     udt_time resumed_at; /* first news after a silence: no rate is counted from before it */
+    bool resuming;       /* since then only packets that were sent again have come */
     int64_t epoch_sent, epoch_again; /* packets sent new and again when it began */
     double mix;                      /* all packets sent / new ones, smoothed */
     bool repairing;                  /* mostly sending again: rate samples say too little */

@@ -62,6 +62,7 @@ static void news(udt_conn *c, int64_t newest, int64_t waited, int64_t repaired, 
     if (c->probes >
         0) { /* silence long enough to ask: an outage, and its time is not the path's rate */
         c->resumed_at = now;
+        c->resuming = true;
         epoch_begin(c, now);
     }
     bool ahead = newest >= c->high;
@@ -75,6 +76,9 @@ static void news(udt_conn *c, int64_t newest, int64_t waited, int64_t repaired, 
         a.acked_pkts = arrived - c->delivered;
         c->delivered = arrived;
         c->delivered_us = now;
+        c->resuming = false;
+    } else if (repaired > 0 && c->resuming) {
+        c->delivered_us = now; /* until now the path has carried what was sent again */
     }
     if (ahead && s->ntx == 1) {
         int64_t span = now - s->delivered_us;
