@@ -17,7 +17,7 @@ from cumulus.ops.incoming import Incoming
 from cumulus.ops.names import check_key, first_name
 from cumulus.rest import documents, expect
 from cumulus.rest.call import Headers, Reply, Sink
-from cumulus.rest.headers import STORED
+from cumulus.rest.headers import STORED, as_header
 from cumulus.rest.objects import algorithms, new_meta, publish_body, put_headers
 from cumulus.rest.request import Request
 from cumulus.rest.tags import read_tags
@@ -118,7 +118,7 @@ def _inner(outer: Request, fields: Mapping[str, str], key: str, auth: Authentica
         if title == "tagging":
             pairs.append(("x-amz-tagging", urlencode(read_tags(value.encode(), 10), quote_via=quote)))
         elif title in _LIKE_HEADERS or (title.startswith("x-amz-") and title not in _OF_POLICY):
-            pairs.append((title, _wire(title, value)))
+            pairs.append(as_header(title, value))
     call = dataclasses.replace(outer.call, headers=Headers(pairs))
     call.notes.update(key=key)
     request = dataclasses.replace(
@@ -128,13 +128,6 @@ def _inner(outer: Request, fields: Mapping[str, str], key: str, auth: Authentica
     if user is not None:
         call.notes.update(user=user.name, key_id=request.identity.access_key)
     return request
-
-
-def _wire(name: str, value: str) -> str:
-    """A field's value as a header carries it. Raises `S3Error` for what no header can carry."""
-    if any(ord(c) < 0x20 or ord(c) == 0x7F for c in value):
-        raise S3Error("InvalidArgument", f"The form's field {name[:64]} has control characters.")
-    return value.encode().decode("latin-1")
 
 
 def _answer(request: Request, fields: Mapping[str, str], meta: ObjectMeta) -> Reply:

@@ -48,7 +48,22 @@ _REFUSED: Final = (
 )
 MAX_TAGS: Final = 10
 _TAG_TEXT: Final = re.compile(r"[\w\s+\-=.:/@]*")
+_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _TITLES: Final = {name: "-".join(word.capitalize() for word in name.split("-")) for name in STORED}
+
+
+def as_header(name: str, value: str) -> tuple[str, str]:
+    """A form's field or a parameter as the header that it stands for; later replies carry both. Raises
+    `S3Error` InvalidArgument for what no header can carry: it would begin a line of its own there."""
+    if not _NAME.fullmatch(name):
+        raise S3Error("InvalidArgument", "A name cannot be that of a header.", fields=_argument(name))
+    if any(ord(c) < 0x20 or ord(c) == 0x7F for c in value):
+        raise S3Error("InvalidArgument", "A value has control characters.", fields=_argument(name))
+    return name, value.encode().decode("latin-1")
+
+
+def _argument(name: str) -> dict[str, str]:
+    return {"ArgumentName": name[:64]}
 
 
 def http_date(ns: int) -> str:

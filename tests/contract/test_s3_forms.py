@@ -125,3 +125,14 @@ def test_the_md5_of_a_form_counts(world: World) -> None:
     assert post(world, form(fields, b"body")).status == 204
     assert post(world, form(signed(world, "k", {"Content-MD5": "x"}), b"body")).code == "InvalidDigest"
     assert world.index.usage("bucket", "bkt").reserved_bytes == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["x-amz-meta-a\nSet-Cookie", "x-amz-meta-a\rb", "x-amz-meta-a: b", "x-amz-meta-naïve"]
+)
+def test_a_field_whose_name_is_no_headers_makes_no_object(world: World, name: str) -> None:
+    """Its name comes back in the replies to GET, where it would begin a header of its own."""
+    answer = post(world, form(signed(world, "k", {name: "value"}), b"x"))
+    assert (answer.status, answer.code) == (400, "InvalidArgument")
+    assert world.ask("GET", "/bkt/k").status == 404
+    assert world.index.usage("bucket", "bkt").reserved_bytes == 0
