@@ -136,3 +136,18 @@ def test_presigned_links(world: World) -> None:
     assert follow(world, "GET", get)[0] == 403
     world.skew_ns = 0
     assert follow(world, "DELETE", delete)[0] == 204
+
+
+def test_a_browser_may_ask_before_it_follows_a_link(world: World) -> None:
+    """It asks by OPTIONS at the whole URL, whose signature is one for PUT."""
+    client = world.boto(signature_version="s3v4")
+    rules = [{"AllowedMethods": ["PUT"], "AllowedOrigins": ["https://page.example"], "AllowedHeaders": ["*"]}]
+    client.put_bucket_cors(Bucket="bkt", CORSConfiguration={"CORSRules": rules})
+    url = urlsplit(client.generate_presigned_url("put_object", {"Bucket": "bkt", "Key": "k"}))
+    ask = {"Origin": "https://page.example", "Access-Control-Request-Method": "PUT"}
+    for query in (url.query, url.query.replace("Signature=", "Signature=0"), "AWSAccessKeyId=A&Signature=x"):
+        allowed = world.ask("OPTIONS", "/bkt/k", user="", query=query, headers=ask)
+        assert (allowed.status, allowed.headers["access-control-allow-methods"]) == (200, "PUT")
+    elsewhere = {**ask, "Origin": "https://x"}
+    assert world.ask("OPTIONS", "/bkt/k", user="", query=url.query, headers=elsewhere).status == 403
+    assert world.ask("GET", "/bkt/k").body == b"old"
