@@ -71,7 +71,9 @@ What holds for all operations:
 - An object without a checksum of its own gets none; S3 would add CRC-64/NVME.
 - What is put anonymously belongs to the bucket's owner.
 - Errors beyond S3's: 403 `QuotaExceeded`, 507 `StorageFull`, 405 `ReadOnlyStorage`.
-- A signed request without a body may leave out `x-amz-content-sha256`; S3 refuses it."""
+- A signed request without a body may leave out `x-amz-content-sha256`; S3 refuses it.
+- In the query of a URL signed in advance every `x-amz-…` counts as that header, tags too, but for checksums
+  of the body (decision 0198)."""
 COMPAT_CLIENTS = """## Clients
 
 Unmodified clients that put, get, list, copy, upload in parts, sign in advance (where they can) and delete:

@@ -22,6 +22,7 @@ from cumulus.redirect import Balancer
 from cumulus.rest import cors, redirects, small, table, target
 from cumulus.rest.call import Call, Joint, Reply, Sink
 from cumulus.rest.hops import Hops
+from cumulus.rest.lifted import lifted, with_headers
 from cumulus.rest.refusals import reply, to_s3
 from cumulus.rest.request import Operation, Request, RestSettings
 from cumulus.storage.api import FileStore
@@ -131,14 +132,17 @@ class S3Gateway:
             self.hops.accept(call, self.site.clock() // times.SECOND)
         where = target.parse(call.target, call.headers.get("host"), self.settings.domain)
         call.notes.update(bucket=where.bucket, key=where.key)
-        operation = table.PREFLIGHT if call.method == "OPTIONS" else table.select(call, where)
+        more = lifted(call, where.query)
+        full = with_headers(call, more)
+        operation = table.PREFLIGHT if call.method == "OPTIONS" else table.select(full, where)
         call.notes["operation"] = operation.name
-        auth = self._authenticated(call, site, operation)
+        # version 2 signs them as headers, version 4 as parameters
+        auth = self._authenticated(call if "X-Amz-Signature" in where.query else full, site, operation)
         if call.seat is not None:
             call.seat.admit(auth.identity.user)
         if auth.identity.user is not None:
             call.notes.update(user=auth.identity.user.name, key_id=auth.identity.access_key)
-        return Request(site, self.settings, call, operation, where, auth)
+        return Request(site, self.settings, full, operation, where, auth, lifted=tuple(more))
 
     def _authenticated(self, call: Call, site: Site, operation: Operation) -> Authenticated:
         """Who asks. A preflight is nobody's: a browser sends it to the URL of the request that it announces,

@@ -12,6 +12,7 @@ from cumulus.auth.verify import WEEK_S
 from cumulus.errors import S3Error
 from cumulus.redirect import Balancer, NoServer, Server
 from cumulus.rest import target
+from cumulus.rest.call import Headers
 from cumulus.rest.request import Request
 
 LASTS_S: Final = 60
@@ -63,7 +64,8 @@ def location(request: Request, server: Server) -> str:
     who = Presigner(access_key, credential.secret, region, now_ns, _left_s(request, now_ns))
     payload = request.header("x-amz-content-sha256") or request.query.get("X-Amz-Content-Sha256", "")
     query = marked(query, auth.body.signer)
-    text = presign(who, call.method, server.netloc, path, query, call.headers, payload)
+    headers = Headers(pair for pair in call.headers.items() if pair[0] not in request.lifted)
+    text = presign(who, call.method, server.netloc, path, query, headers, payload)
     return f"{server.url}{_dots(path)}?{text}"
 
 

@@ -61,7 +61,8 @@ class Operation:
 
 @dataclass(slots=True)
 class Request:
-    """`bucket` is there for every operation on an existing bucket and on objects."""
+    """`bucket` is there for every operation on an existing bucket and on objects. Of the headers in `call`
+    those named in `lifted` came in its query."""
 
     site: Site
     settings: RestSettings
@@ -71,6 +72,7 @@ class Request:
     auth: Authenticated
     loaded: Bucket | None = None
     extra: list[tuple[str, str]] = field(default_factory=list)
+    lifted: tuple[str, ...] = ()
 
     @property
     def bucket(self) -> Bucket:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import base64
+import json
 import zlib
 from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
 
 import pytest
-from s3_world import World
+from botocore.auth import S3SigV4QueryAuth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+from s3_world import HOST, World
 
 from cumulus.backends.memory import MemoryStore
 from cumulus.rest.call import Call, Headers, Sink
@@ -151,3 +155,84 @@ def test_a_browser_may_ask_before_it_follows_a_link(world: World) -> None:
     elsewhere = {**ask, "Origin": "https://x"}
     assert world.ask("OPTIONS", "/bkt/k", user="", query=url.query, headers=elsewhere).status == 403
     assert world.ask("GET", "/bkt/k").body == b"old"
+
+
+def link(method: str, path: str, parameters: dict[str, str], user: str = "alice") -> str:
+    """A URL whose query has headers, as SDKs of other languages sign it."""
+    request = AWSRequest(method=method, url=f"http://{HOST}{path}", params=parameters)
+    S3SigV4QueryAuth(Credentials(user.upper(), f"secret of {user}"), "s3", "us-east-1", 60).add_auth(request)
+    return str(request.url)
+
+
+def test_a_link_carries_what_the_object_shall_be(world: World) -> None:
+    """Its checksums are of the body that was not there when it was signed."""
+    wanted = {
+        "x-amz-meta-color": "röd",
+        "X-Amz-Meta-Size": "two words",
+        "x-amz-acl": "public-read",
+        "x-amz-tagging": "a=b%20c",
+        "x-amz-checksum-crc32": "AAAAAA==",
+        "x-amz-sdk-checksum-algorithm": "CRC32",
+    }
+    assert follow(world, "PUT", link("PUT", "/bkt/k", wanted), b"by link")[0] == 200
+    got = world.ask("GET", "/bkt/k", user="")
+    assert (got.status, got.body) == (200, b"by link")
+    assert got.headers["x-amz-meta-color"].encode("latin-1").decode() == "röd"
+    assert got.headers["x-amz-meta-size"] == "two words"
+    tags = world.boto().get_object_tagging(Bucket="bkt", Key="k")["TagSet"]
+    assert tags == [{"Key": "a", "Value": "b c"}]
+
+
+def test_a_link_that_copies(world: World) -> None:
+    url = link("PUT", "/bkt/copy", {"x-amz-copy-source": "/bkt/k"})
+    assert follow(world, "PUT", url)[0] == 200
+    assert world.ask("GET", "/bkt/copy").body == b"old"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "status"),
+    [
+        ({"x-amz-meta-a": "b\r\nSet-Cookie: c"}, 400),
+        ({"x-amz-meta-a\nb": "c"}, 400),
+        ({"x-amz-server-side-encryption": "AES256"}, 501),
+        ({"x-amz-expected-bucket-owner": "0" * 64}, 403),
+        ({"x-amz-acl": "public-read"}, 403),
+    ],
+)
+def test_links_that_are_refused(world: World, parameters: dict[str, str], status: int) -> None:
+    """As a header would be; the last one by a policy that looks at it."""
+    statement = {
+        "Effect": "Deny",
+        "Principal": {"AWS": ["alice"]},
+        "Action": "s3:PutObject",
+        "Resource": "arn:aws:s3:::bkt/*",
+        "Condition": {"StringEquals": {"s3:x-amz-acl": "public-read"}},
+    }
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]}).encode()
+    assert world.ask("PUT", "/bkt", policy, query="policy").status == 204
+    assert follow(world, "PUT", link("PUT", "/bkt/k", parameters), b"by link")[0] == status
+    assert world.ask("GET", "/bkt/k").body == b"old"
+
+
+def test_a_query_that_nobody_signed_carries_nothing(world: World) -> None:
+    assert world.ask("PUT", "/bkt", query="acl", headers={"x-amz-acl": "public-read-write"}).status == 200
+    query = "x-amz-acl=public-read&x-amz-meta-a=b"
+    assert world.ask("PUT", "/bkt/free", b"x", user="", query=query).status == 200
+    assert "x-amz-meta-a" not in world.ask("GET", "/bkt/free").headers
+    assert world.ask("GET", "/bkt/free", user="").status == 403
+    url = link("PUT", "/bkt/k", {"x-amz-meta-a": "b"})
+    assert follow(world, "PUT", f"{url}&x-amz-meta-b=c", b"x")[0] == 403
+    assert world.ask("GET", "/bkt/k").body == b"old"
+
+
+def test_a_link_of_version_2_carries_them_too() -> None:
+    world = World(MemoryStore(), allow_sigv2=True)
+    world.ask("PUT", "/bkt")
+    where = {"Bucket": "bkt", "Key": "k", "Metadata": {"color": "red"}, "ContentType": "image/png"}
+    url = world.boto(signature_version="s3").generate_presigned_url("put_object", where)
+    assert "x-amz-meta-color=red" in url and "content-type=image" in url
+    assert follow(world, "PUT", url.replace("=red", "=blue"), b"x")[0] == 403
+    assert follow(world, "PUT", url, b"x")[0] == 200
+    got = world.ask("GET", "/bkt/k").headers
+    assert (got["x-amz-meta-color"], got["content-type"]) == ("red", "image/png")
+    world.close()

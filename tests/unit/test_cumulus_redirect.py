@@ -311,6 +311,25 @@ def test_presigned_keeps_the_time_it_has_left(pair: Pair, past_s: int) -> None:
     assert pair.follow(call, reply).code == "NoSuchKey"
 
 
+@pytest.mark.parametrize("version", ["s3", "s3v4"])
+def test_what_a_link_carries_goes_along(pair: Pair, version: str) -> None:
+    """In its query, as it came; nobody has to send it as a header."""
+    client = pair.point.boto(signature_version=version)
+
+    def in_query(request: Any, **_: Any) -> None:
+        request.params = {"x-amz-meta-color": "red"}
+
+    if version == "s3v4":
+        client.meta.events.register("before-sign.s3", in_query)
+    meta = {"Metadata": {"color": "red"}} if version == "s3" else {}
+    url = client.generate_presigned_url("put_object", Params={"Bucket": "box", "Key": "k", **meta})
+    assert "x-amz-meta-color=red" in url
+    call, reply = pair.sent("PUT", url.removeprefix(f"http://{HOST}"), b"data", user="", raw=True)
+    assert pair.follow(call, reply, b"data").status == 200
+    pair.server.gateway.balancer = None
+    assert pair.server.ask("GET", "/box/k").headers["x-amz-meta-color"] == "red"
+
+
 def test_version_2_is_signed_anew(pair: Pair) -> None:
     """With version 4; a presigned one keeps its time."""
     expires = pair.point.clock() // SECOND + 1000
