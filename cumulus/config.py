@@ -7,6 +7,7 @@ Each option is declared once, here: name, type, default, what it is for. `commen
 from __future__ import annotations
 
 import os
+import re
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,9 @@ from sector.errors import BadConfig, UsageError
 FILE: Final = "cumulus.toml"
 _SQLITE: Final = "sqlite:///"
 _POSTGRES: Final = ("postgresql://", "postgres://")
+_LABEL: Final = "[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_DOMAIN: Final = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+_REGION: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
 class Server(Section, frozen=True, kw_only=True):
@@ -362,6 +366,13 @@ def _check(config: Config) -> None:
     for section, host in (("server", config.server.host), ("admin", config.admin.host)):
         if not host:
             raise bad(f"[{section}] host", "is empty", 'write an address, or "0.0.0.0" for all')
+    # a request for a bucket below a name that no Host header has would mean a bucket named as its key
+    if config.server.domain and not _DOMAIN.fullmatch(config.server.domain):
+        hint = "write s3.example.org, without port and without BUCKET"
+        raise bad("[server] domain", f"{config.server.domain!r} is no host name", hint)
+    if not _REGION.fullmatch(config.server.region):
+        hint = "use letters, digits and - . _"
+        raise bad("[server] region", f"{config.server.region!r} cannot stand in a signature", hint)
     if _same_address(config):
         raise bad("[admin] port", f"is [server] port, {config.server.port}", "give each a port of its own")
     for section, pair in (("tls", config.tls), ("admin", config.admin)):

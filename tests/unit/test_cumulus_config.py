@@ -67,6 +67,12 @@ def test_rates_are_numbers() -> None:
         ("[server]\nworkers = 0", "[server] workers: expected int >= 1", ""),
         ('[server]\nhost = ""', "[server] host: is empty", "0.0.0.0"),
         ('[admin]\nhost = ""', "[admin] host: is empty", "0.0.0.0"),
+        ('[server]\ndomain = ".s3.test"', "[server] domain: '.s3.test' is no host name", "without port"),
+        ('[server]\ndomain = "s3.test:88"', "[server] domain: 's3.test:88' is no host name", "without"),
+        ('[server]\ndomain = "http://s3.test"', "[server] domain: 'http://s3.test' is no", "s3.example"),
+        ('[server]\ndomain = "*.s3.test"', "[server] domain: '*.s3.test' is no host name", "BUCKET"),
+        ('[server]\nregion = "eu/1"', "[server] region: 'eu/1' cannot stand in a signature", "letters"),
+        ('[server]\nregion = "eu 1"', "[server] region: 'eu 1' cannot stand in a signature", "letters"),
         ('[server]\ntotal_rate = "fast"', "[server] total_rate: 'fast' is not a rate", ""),
         ('[tls]\ncert = "x"', "[tls]: cert and key go together", "both"),
         ('[admin]\nkey = "x"', "[admin]: cert and key go together", "both"),
@@ -110,3 +116,8 @@ def test_file_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"\xff")
     with pytest.raises(BadConfig, match="not UTF-8"):
         load_config(tmp_path / "x")
+
+
+@pytest.mark.parametrize("domain", ["", "s3.example.org", "localhost", "s3-1.Lab_2.test", "10.0.0.1"])
+def test_names_below_which_buckets_are_found(domain: str) -> None:
+    assert parse_config(f'[server]\ndomain = "{domain}"', "/d/c.toml").server.domain == domain
