@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from email.utils import formatdate, parsedate_to_datetime
 from functools import lru_cache
@@ -39,6 +39,7 @@ CLASSES: Final = {
     "INTELLIGENT_TIERING",
 }
 _USER: Final = "x-amz-meta-"
+_EXACT_TIME: Final = "x-amz-if-match-last-modified-time"
 _REFUSED: Final = (
     "x-amz-server-side-encryption",
     "x-amz-object-lock-",
@@ -93,7 +94,7 @@ def parse_date(text: str) -> int | None:
     HTTP says)."""
     try:
         when = parsedate_to_datetime(text)
-    except (ValueError, TypeError, IndexError):
+    except (ValueError, TypeError, IndexError, OverflowError):
         try:
             when = datetime.fromisoformat(text)
         except ValueError:
@@ -106,28 +107,43 @@ def parse_date(text: str) -> int | None:
         return None
 
 
-def _etags(text: str) -> tuple[str, ...]:
-    tags = (part.strip().removeprefix("W/").strip('"') for part in text.split(","))
-    return tuple(tag for tag in tags if tag)
+def _etags(headers: Headers, name: str) -> tuple[str, ...]:
+    """ETags of a header. One that was sent without any fits nothing: it is not as if it was not sent."""
+    if name not in headers:
+        return ()
+    return tuple(part.strip().removeprefix("W/").strip('"') for part in headers.get(name).split(","))
 
 
 def conditions(headers: Headers, prefix: str = "") -> Conditions:
-    """Conditions of a request; `prefix` "x-amz-copy-source-" gives those on the source of a copy."""
+    """Conditions of a request; `prefix` "x-amz-copy-source-" gives those on the source of a copy. Raises
+    `S3Error` InvalidArgument for a size or an exact time that cannot be read."""
     start = (prefix + "if-",) if prefix else ("if-", "x-amz-if-")
     if not any(name.startswith(start) for name, _ in headers.items()):
         return NONE
-    size = headers.get("x-amz-if-match-size") if not prefix else ""
-    exact = headers.get("x-amz-if-match-last-modified-time") if not prefix else ""
-    if size and not size.isdecimal():
-        raise S3Error("InvalidArgument", "x-amz-if-match-size must be a number.")
     return Conditions(
-        match=_etags(headers.get(prefix + "if-match")),
-        none_match=_etags(headers.get(prefix + "if-none-match")),
+        match=_etags(headers, prefix + "if-match"),
+        none_match=_etags(headers, prefix + "if-none-match"),
         modified_since_ns=parse_date(headers.get(prefix + "if-modified-since")),
         unmodified_since_ns=parse_date(headers.get(prefix + "if-unmodified-since")),
-        size=int(size) if size else None,
-        exact_modified_ns=parse_date(exact) if exact else None,
+        size=None if prefix else _exact(headers, "x-amz-if-match-size", parse_size),
+        exact_modified_ns=None
+        if prefix
+        else _exact(headers, "x-amz-if-match-last-modified-time", parse_date),
     )
+
+
+def parse_size(text: str) -> int | None:
+    """A number of bytes; None for what is none."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 18 else None
+
+
+def _exact(headers: Headers, name: str, parse: Callable[[str], int | None]) -> int | None:
+    if name not in headers:
+        return None
+    value = parse(headers.get(name))
+    if value is None:
+        raise S3Error("InvalidArgument", f"{name} cannot be read.", fields={"ArgumentName": name})
+    return value
 
 
 def write_conditions(headers: Headers) -> Conditions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,11 +12,12 @@ from cumulus.ops.deletes import Deleted, delete_current, delete_version
 from cumulus.ops.names import check_key
 from cumulus.rest import documents
 from cumulus.rest.call import Reply, Sink
-from cumulus.rest.headers import parse_date
+from cumulus.rest.headers import parse_date, parse_size
 from cumulus.rest.refusals import to_s3
 from cumulus.rest.request import Request
 from cumulus.rest.sinks import MAX_LONG_DOCUMENT, DocumentSink
-from cumulus.xml import Element, Writer, parse
+from cumulus.xml import Element, Writer
+from cumulus.xml import parse as parse_xml
 
 MAX_DELETES: Final = 1000
 
@@ -39,7 +41,7 @@ def delete_objects(request: Request) -> Sink:
 
 
 def _run(request: Request, body: bytes) -> Reply:
-    root = parse(body, "Delete")
+    root = parse_xml(body, "Delete")
     wanted = [_wanted(element) for element in root.all("Object")]
     if not 0 < len(wanted) <= MAX_DELETES:
         raise S3Error("MalformedXML", f"A deletion names 1 to {MAX_DELETES} objects.")
@@ -60,18 +62,26 @@ def _wanted(element: Element) -> _Wanted:
     key = element.raw("Key")
     if not key:
         raise S3Error("MalformedXML")
-    etag, size = element.value("ETag").strip('"'), element.value("Size")
-    if size and not size.isdecimal():
-        raise S3Error("MalformedXML")
     return _Wanted(
         key,
         element.value("VersionId") or None,
         Conditions(
-            match=(etag,) if etag else (),
-            size=int(size) if size else None,
-            exact_modified_ns=parse_date(element.value("LastModifiedTime")),
+            match=() if element.first("ETag") is None else (element.value("ETag").strip('"'),),
+            size=_exact(element, "Size", parse_size),
+            exact_modified_ns=_exact(element, "LastModifiedTime", parse_date),
         ),
     )
+
+
+def _exact(element: Element, tag: str, parse: Callable[[str], int | None]) -> int | None:
+    """A condition of a key, None where it has none. Raises `S3Error` MalformedXML for one that cannot be
+    read: to delete without it is not what was meant."""
+    if element.first(tag) is None:
+        return None
+    value = parse(element.value(tag))
+    if value is None:
+        raise S3Error("MalformedXML", f"The {tag} of a key cannot be read.")
+    return value
 
 
 def _delete(request: Request, wanted: _Wanted) -> Deleted:

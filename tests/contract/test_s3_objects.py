@@ -177,6 +177,61 @@ def test_conditional_writes_and_deletes(world: World) -> None:
     assert world.ask("HEAD", "/bkt/k").status == 404
 
 
+HUGE = "Mon, 01 Jan 99999999999999999999 00:00:00 GMT"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"If-Match": '""'}, 412),
+        ({"If-Match": ""}, 412),
+        ({"x-amz-if-match-last-modified-time": "yesterday"}, 400),
+        ({"x-amz-if-match-last-modified-time": HUGE}, 400),
+        ({"x-amz-if-match-size": "four"}, 400),
+        ({"x-amz-if-match-size": "9" * 5000}, 400),
+    ],
+)
+def test_a_condition_that_cannot_be_read_does_not_hold(
+    world: World, headers: dict[str, str], status: int
+) -> None:
+    """It was made, so nothing is done as if it had not been."""
+    world.ask("PUT", "/bkt/k", b"data")
+    assert world.ask("DELETE", "/bkt/k", headers=headers).status == status
+    assert world.ask("PUT", "/bkt/k", b"more", headers=headers).status == status
+    assert world.ask("GET", "/bkt/k").body == b"data"
+
+
+@pytest.mark.parametrize(
+    ("condition", "code"),
+    [
+        ("<ETag>&quot;&quot;</ETag>", "PreconditionFailed"),
+        ("<ETag/>", "PreconditionFailed"),
+        ("<LastModifiedTime>yesterday</LastModifiedTime>", "MalformedXML"),
+        (f"<Size>{'9' * 5000}</Size>", "MalformedXML"),
+        ("<Size/>", "MalformedXML"),
+    ],
+)
+def test_nor_does_that_of_one_key_of_many(world: World, condition: str, code: str) -> None:
+    world.ask("PUT", "/bkt/k", b"data")
+    body = f"<Delete><Object><Key>k</Key>{condition}</Object></Delete>".encode()
+    headers = {"Content-MD5": b64(hashlib.md5(body).digest())}
+    answer = world.ask("POST", "/bkt", body, query="delete", headers=headers)
+    assert answer.leaf("Code") == code
+    assert world.ask("GET", "/bkt/k").body == b"data"
+
+
+def test_dates_that_no_clock_shows_are_none(world: World) -> None:
+    """Conditions of HTTP with one are ignored."""
+    world.ask("PUT", "/bkt/k", b"data")
+    for name in ("If-Modified-Since", "If-Unmodified-Since", "If-Range"):
+        for date in (
+            HUGE,
+            "Mon, 01 Jan 2020 00:00:00 +99999999999999",
+            "Mon, 01 Jan 2020 99999999999:00:00 GMT",
+        ):
+            assert world.ask("GET", "/bkt/k", headers={name: date, "Range": "bytes=0-0"}).status < 300
+
+
 def b64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
