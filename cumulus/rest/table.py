@@ -361,6 +361,7 @@ LACKING: Final = [
 
 PREFLIGHT: Final = Op("OptionsPreflight", "OPTIONS", "service", cors.preflight, note="CORS preflight.")
 OPERATIONS: Final = [*SERVICE, *BUCKETS, *OBJECTS, PREFLIGHT, *LACKING]
+_REPLACING: Final = frozenset({"PutObject", "CopyObject", "CompleteMultipartUpload"})
 _ROWS: Final = {(row.method, row.level, row.query, row.header): row for row in OPERATIONS}
 
 
@@ -389,7 +390,22 @@ def select(call: Call, where: Target) -> Operation:
             fields={"Method": call.method[:32], "ResourceType": (query or level).upper()},
             headers=[("Allow", ", ".join(there))],
         )
+    if row.name in _REPLACING:
+        _check_replaces(row, where)
     return row
+
+
+def _check_replaces(row: Operation, where: Target) -> None:
+    """Raises `S3Error` InvalidArgument for what asks for a version or a part: done to the current object, it
+    would replace it."""
+    if "versionId" in where.query:
+        wrong, name = "This operation does not accept a version-id.", "versionId"
+    elif "partNumber" in where.query and row.query != "uploadId":
+        wrong, name = "A part number needs an uploadId.", "partNumber"
+    else:
+        return
+    fields = {"ArgumentName": name, "ArgumentValue": where.query[name][:100]}
+    raise S3Error("InvalidArgument", wrong, fields=fields)
 
 
 def makes_bucket(operation: Operation) -> bool:

@@ -428,3 +428,16 @@ def test_keys_that_must_be_written_otherwise_are_and_the_others_stay(world: Worl
             token = answer.leaves("NextContinuationToken")[0]
         assert found == sorted(keys, key=str.encode)
         assert sum(checked) == len(keys) // 2
+
+
+@pytest.mark.parametrize("query", ["versionId=null", "versionId=", "partNumber=1"])
+def test_who_means_a_version_or_a_part_replaces_no_object(world: World, query: str) -> None:
+    """A version cannot be written, and a part belongs to an upload."""
+    world.ask("PUT", "/bkt/k", b"whole")
+    for headers in ({}, {"x-amz-copy-source": "/bkt/k", "x-amz-metadata-directive": "REPLACE"}):
+        answer = world.ask("PUT", "/bkt/k", b"" if headers else b"part", query=query, headers=headers)
+        assert (answer.status, answer.code) == (400, "InvalidArgument")
+    assert world.ask("GET", "/bkt/k").body == b"whole"
+    created = world.ask("POST", "/bkt/k", query="uploads").leaf("UploadId")
+    completed = world.ask("POST", "/bkt/k", b"<x/>", query=f"uploadId={created}&versionId=null")
+    assert completed.code == "InvalidArgument"
