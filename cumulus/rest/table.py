@@ -106,7 +106,8 @@ BUCKETS: Final = [
         "s3:PutLifecycleConfiguration",
         "lifecycle",
         status="differs",
-        note="Expiration and abort of uploads; no transitions, since there is one storage class.",
+        note="Expiration and abort of uploads; no transitions, since there is one storage class, and no "
+        "least size of them but the default.",
     ),
     Op(
         "DeleteBucketLifecycle",

@@ -276,6 +276,22 @@ def test_rules_without_an_id_get_one(world: World) -> None:
     assert world.ask("GET", "/bkt", query="lifecycle").body == document
 
 
+def test_the_least_size_of_transitions_comes_back(world: World) -> None:
+    """Terraform sets it with each lifecycle, and waits until it is shown."""
+    client = world.boto()
+    rules = [{"ID": "x", "Status": "Enabled", "Filter": {"Prefix": "a/"}, "Expiration": {"Days": 1}}]
+    where = {"Bucket": "bkt", "LifecycleConfiguration": {"Rules": rules}}
+    least = "all_storage_classes_128K"
+    for more in ({}, {"TransitionDefaultMinimumObjectSize": least}):
+        done = client.put_bucket_lifecycle_configuration(**where, **more)
+        assert done["TransitionDefaultMinimumObjectSize"] == least
+        shown = client.get_bucket_lifecycle_configuration(Bucket="bkt")
+        assert (shown["TransitionDefaultMinimumObjectSize"], shown["Rules"]) == (least, rules)
+    other = {"x-amz-transition-default-minimum-object-size": "varies_by_storage_class"}
+    refused = world.ask("PUT", "/bkt", b"<x/>", query="lifecycle", headers=other)
+    assert (refused.status, refused.code) == (501, "NotImplemented")
+
+
 def test_wrong_lifecycle_and_cors_documents(world: World) -> None:
     for query in ("lifecycle", "cors"):
         for body in (b"", b"<x/>", b"<!DOCTYPE x><LifecycleConfiguration/>", b"\xff\xfe"):
