@@ -48,7 +48,8 @@ _REFUSED: Final = (
     "x-amz-write-offset-bytes",
 )
 MAX_TAGS: Final = 10
-_TAG_TEXT: Final = re.compile(r"[\w\s+\-=.:/@]*")
+# letters, digits, blanks of all kinds but no control characters, which no reply in XML could show
+_TAG_TEXT: Final = re.compile(r"(?:[\w+\-=.:/@]|[^\S\x00-\x1f\x7f-\x9f])*")
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _TITLES: Final = {name: "-".join(word.capitalize() for word in name.split("-")) for name in STORED}
 

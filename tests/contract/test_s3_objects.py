@@ -441,3 +441,14 @@ def test_who_means_a_version_or_a_part_replaces_no_object(world: World, query: s
     created = world.ask("POST", "/bkt/k", query="uploads").leaf("UploadId")
     completed = world.ask("POST", "/bkt/k", b"<x/>", query=f"uploadId={created}&versionId=null")
     assert completed.code == "InvalidArgument"
+
+
+@pytest.mark.parametrize("text", ["a%1Cb", "a%0Ab", "a%C2%85b", "%09"])
+def test_tags_hold_no_control_characters(world: World, text: str) -> None:
+    """No document could show them: the object's tags could not be read any more."""
+    for tags in (f"name={text}", f"{text}=value"):
+        refused = world.ask("PUT", "/bkt/k", b"x", headers={"x-amz-tagging": tags})
+        assert (refused.status, refused.code) == (400, "InvalidTag")
+    assert world.ask("PUT", "/bkt/k", b"x", headers={"x-amz-tagging": "a+b=c%C2%A0%C3%BC"}).status == 200
+    tags = world.boto().get_object_tagging(Bucket="bkt", Key="k")["TagSet"]
+    assert tags == [{"Key": "a b", "Value": "c\u00a0ü"}]
