@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote_to_bytes
 
 from cumulus.auth import times
 from cumulus.model import Identity, ObjectMeta
@@ -42,6 +43,7 @@ _OWN: Final = ("aws:sourceip", "aws:securetransport", "aws:currenttime", "aws:ep
                "aws:userid")  # fmt: skip
 KEYS: Final = frozenset((*_PARAMETERS.values(), *_HEADERS.values(), *_OWN))
 _TAG: Final = "s3:existingobjecttag/"
+_SOURCE: Final = "s3:x-amz-copy-source"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +58,18 @@ class RequestContext:
     values: Mapping[str, str] = field(default_factory=dict)
 
 
+def _bucket_and_key(source: str) -> str:
+    """Of a copy's source, which clients may encode and begin with a slash or not: one text for one object."""
+    path = source.partition("?versionId=")[0].encode("latin-1", "replace")
+    return unquote_to_bytes(path).decode("utf-8", "replace").lstrip("/")
+
+
 def context_of(call: Call, query: Mapping[str, str], key: str = "") -> RequestContext:
     """Of a request; `query` are its parameters, decoded."""
     values = {name: query[parameter] for parameter, name in _PARAMETERS.items() if parameter in query}
     values |= {name: call.headers.get(header) for header, name in _HEADERS.items() if header in call.headers}
+    if _SOURCE in values:
+        values[_SOURCE] = _bucket_and_key(values[_SOURCE])
     return RequestContext(call.peer, call.secure, call.at_ns, key, values)
 
 

@@ -38,7 +38,7 @@ def open_source(request: Request) -> tuple[Bucket, Found, ObjectStream]:
         found, stream = find_open(request.site, bucket, key, version)
     except S3Error as error:
         if error.code in ("NoSuchKey", "NoSuchVersion"):
-            request.authorize("s3:ListBucket", at=(bucket, key))
+            request.authorize("s3:ListBucket", at=(bucket, key), version=version)
         if error.code == "MethodNotAllowed":
             raise S3Error("InvalidRequest", "The source of a copy may not be a delete marker.") from error
         raise
@@ -53,7 +53,7 @@ def open_source(request: Request) -> tuple[Bucket, Found, ObjectStream]:
 def _check_source(request: Request, bucket: Bucket, source: ObjectMeta, version: str | None) -> None:
     """That it may be read, and fits the conditions."""
     action = "s3:GetObject" if version is None else "s3:GetObjectVersion"
-    request.authorize(action, source, at=(bucket, source.key))
+    request.authorize(action, source, at=(bucket, source.key), version=version)
     wanted = conditions(request.call.headers, "x-amz-copy-source-")
     wanted.check_read(source.etag, source.modified_ns, copy=True)
 
@@ -102,7 +102,7 @@ def _authorize_tags(request: Request, bucket: Bucket, source: ObjectMeta) -> Non
     """Tags are copied for those who may read them there and set them here."""
     version = copy_source(request.header("x-amz-copy-source"))[2]
     action = "s3:GetObjectTagging" if version is None else "s3:GetObjectVersionTagging"
-    request.authorize(action, source, at=(bucket, source.key))
+    request.authorize(action, source, at=(bucket, source.key), version=version)
     request.authorize("s3:PutObjectTagging")
 
 

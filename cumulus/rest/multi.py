@@ -88,7 +88,7 @@ def _delete(request: Request, wanted: _Wanted) -> Deleted:
     check_key(wanted.key)
     at = (request.bucket, wanted.key)
     if wanted.version is not None:
-        request.authorize("s3:DeleteObjectVersion", at=at)
+        request.authorize("s3:DeleteObjectVersion", at=at, version=wanted.version)
         return delete_version(request.site, request.bucket, wanted.key, wanted.version, wanted.conditions)
     request.authorize("s3:DeleteObject", at=at)
     return delete_current(request.site, request.bucket, wanted.key, request.owner, wanted.conditions)

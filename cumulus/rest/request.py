@@ -114,15 +114,24 @@ class Request:
         return self.call.headers.get(name)
 
     def authorize(
-        self, action: str, meta: ObjectMeta | None = None, *, at: tuple[Bucket, str] | None = None
+        self,
+        action: str,
+        meta: ObjectMeta | None = None,
+        *,
+        at: tuple[Bucket, str] | None = None,
+        version: str | None = None,
     ) -> None:
         """Raises `S3Error` AccessDenied unless the action is allowed on this request's bucket and key, or on
-        those of `at` (a copy's source, one key of many)."""
+        those of `at` (a copy's source, one key of many), of which `version` is the one that is meant."""
         bucket, key = at or (self.bucket, self.key)
         if bucket.policy is None:  # then nobody looks at more
             context = RequestContext(self.call.peer, self.call.secure, self.call.at_ns, key)
         else:
-            context = context_of(self.call, self.query, key)
+            query = self.query
+            if at is not None:
+                query = {name: value for name, value in query.items() if name != "versionId"}
+                query |= {} if version is None else {"versionId": version}
+            context = context_of(self.call, query, key)
         decide(self.identity, action, bucket, meta, context)
 
     def allowed(self, action: str, meta: ObjectMeta | None = None) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -231,3 +233,45 @@ def test_a_copy_onto_itself_takes_no_private_object_that_came_meanwhile(
     assert (done, answer.status, answer.code) == ([200], 403, "AccessDenied")
     assert world.ask("GET", "/shared/k", user="bob").status == 403
     assert world.ask("GET", "/shared/k").body == b"private"
+
+
+def set_policy(world: World, *statements: dict[str, Any]) -> None:
+    """Of bkt."""
+    whole = [{"Principal": "*", "Resource": "arn:aws:s3:::bkt/*", **one} for one in statements]
+    policy = json.dumps({"Version": "2012-10-17", "Statement": whole}).encode()
+    assert world.ask("PUT", "/bkt", policy, query="policy").status == 204
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["bkt/secret/k", "/bkt/secret/k", "%2Fbkt/secret/k", "bkt/%73ecret%2Fk", "/bkt/secret/k?versionId=null"],
+)
+def test_a_policy_knows_a_copys_source_however_it_is_written(world: World, source: str) -> None:
+    assert world.ask("PUT", "/bkt/secret/k", b"x").status == 200
+    condition = {"StringLike": {"s3:x-amz-copy-source": "bkt/secret/*"}}
+    set_policy(world, {"Effect": "Deny", "Action": "s3:PutObject", "Condition": condition})
+    assert world.ask("PUT", "/bkt/copy", headers={"x-amz-copy-source": source}).status == 403
+    assert world.ask("PUT", "/bkt/k", b"x").status == 200
+    assert world.ask("PUT", "/bkt/copy", headers={"x-amz-copy-source": "/bkt/k"}).status == 200
+
+
+def test_a_policy_knows_which_version_is_meant(world: World) -> None:
+    """Of each key of many, and of a copy's source; not the one that the query names besides."""
+    client = world.boto()
+    client.put_bucket_versioning(Bucket="bkt", VersioningConfiguration={"Status": "Enabled"})
+    one, two = (client.put_object(Bucket="bkt", Key="k", Body=body)["VersionId"] for body in (b"1", b"2"))
+    allowed = {"Effect": "Allow", "Condition": {"StringEquals": {"s3:VersionId": one}}}
+    set_policy(world, {**allowed, "Action": ["s3:DeleteObjectVersion", "s3:GetObjectVersion"]})
+    assert world.ask("PUT", "/bobs", user="bob").status == 200
+    for version, status in ((two, 403), (one, 200)):
+        source = {"x-amz-copy-source": f"/bkt/k?versionId={version}"}
+        assert world.ask("PUT", "/bobs/k", user="bob", headers=source).status == status
+        assert world.ask("GET", "/bkt/k", user="bob", query=f"versionId={version}").status == status
+    for version, left in ((two, {one, two}), (one, {two})):
+        body = f"<Delete><Object><Key>k</Key><VersionId>{version}</VersionId></Object></Delete>".encode()
+        digest = base64.b64encode(hashlib.md5(body).digest()).decode()
+        world.ask(
+            "POST", "/bkt", body, user="bob", query=f"delete&versionId={one}", headers={"Content-MD5": digest}
+        )
+        versions = client.list_object_versions(Bucket="bkt")["Versions"]
+        assert {row["VersionId"] for row in versions} == left
