@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from sector.errors import BadConfig, LocalIO
 
+_ACCOUNT: Final = "run this as the account of the service, which may read it"
 _FORMAT: Final = b"\x01"
 _ALPHABET: Final = string.ascii_letters + string.digits
 _MOST: Final = 16  # keys in a file
@@ -70,8 +71,10 @@ def check_private(path: Path) -> None:
     """Raises `BadConfig` unless only the owner may read and write the file, `LocalIO` when it is missing."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
-    except OSError as bad:
+    except FileNotFoundError as bad:
         raise LocalIO(f"{path}: {bad.strerror}") from None
+    except OSError as bad:
+        raise LocalIO(f"{path}: {bad.strerror}", hint=_ACCOUNT) from None
     if mode & 0o077:
         raise BadConfig(f"{path}: others can read it (mode {mode:04o})", hint=f"chmod 600 {path}")
 
@@ -104,12 +107,12 @@ class Keyring:
             check_private(self.path)
         except LocalIO as bad:
             hint = "cumulus init makes it with a new Cumulus; else restore it from your backup"
-            raise LocalIO(bad.message, hint=hint) from None
+            raise LocalIO(bad.message, hint=bad.hint or hint) from None
         try:
             lines = self.path.read_text(encoding="ascii").split()
             keys = [bytes.fromhex(line) for line in lines[: _MOST + 1]]
         except OSError as bad:
-            raise LocalIO(f"{self.path}: {bad.strerror}") from None
+            raise LocalIO(f"{self.path}: {bad.strerror}", hint=_ACCOUNT) from None
         except ValueError:
             keys = []
         if not 0 < len(keys) <= _MOST or any(len(key) != 32 for key in keys):

@@ -34,6 +34,8 @@ _PAGE: Final = 1000
 _NAMES: Final = 100  # that are told
 _LOOK_S: Final = 30.0
 _FREE: Final = 0.05
+_LOST: Final = "restore a backup, or cumulus init DIR --new-database"
+_REACH: Final = "run this as the account of the service, and check owner, mode and disk"
 _AWAY: Final = "mount it; or restore it; or cumulus bucket remove NAME --forget"
 _SOON_S: Final = 21 * 86400.0  # a certificate that ends before that is worth a warning
 State = Literal["ok", "warning", "failed"]
@@ -63,11 +65,22 @@ def check_database(config: Config) -> Finding:
         finally:
             connection.close()
     except sqlite3.Error as bad:
-        hint = "restore a backup, or cumulus init DIR --new-database"
-        return Finding("database", "failed", f"{path}: {bad}", hint)
+        return Finding("database", "failed", f"{path}: {bad}", _LOST if _is_lost(path, bad) else _REACH)
     if answer != "ok":
         return Finding("database", "failed", f"{path}: {answer}", "restore a backup, then doctor --rebuild")
     return Finding("database", "ok", f"{path}, version {version}")
+
+
+def _is_lost(path: Path, bad: sqlite3.Error) -> bool:
+    """Whether the file is gone or no good; else it is there, and something keeps us from it."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    name: str = getattr(bad, "sqlite_errorname", "")
+    return name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_ERROR"))
 
 
 def _check_postgres(config: Config) -> Finding:

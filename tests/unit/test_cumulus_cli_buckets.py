@@ -6,6 +6,7 @@ import os
 import re
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cumulus_commands import Commands
@@ -298,6 +299,45 @@ def test_doctor_names_what_is_broken(run: Commands, tmp_path: Path) -> None:
     found = {one["check"]: one for one in run.json("doctor", status=1)}
     assert "users: No such file" in found["secrets"]["text"]
     assert check_clock(10**15).state == "failed"
+
+
+def test_doctor_calls_no_database_lost_that_it_cannot_reach(run: Commands) -> None:
+    """Who is told to make a new one believes it: only one that is gone or no good is to be replaced."""
+    path, lost = run.dir / "cumulus.db", "--new-database"
+
+    def hint() -> str:
+        found = {one["check"]: one for one in run.json("doctor", status=1)}["database"]
+        assert found["state"] == "failed"
+        return str(found["hint"])
+
+    kept = path.read_bytes()
+    for file in run.dir.glob("cumulus.db*"):
+        file.unlink()
+    assert lost in hint()
+    path.write_bytes(b"garbage" * 100)
+    assert lost in hint()
+    path.write_bytes(kept[:40_000])
+    assert lost in hint()
+    path.unlink()
+    path.mkdir()  # as a file that this account may not open
+    assert lost not in hint() and "account of the service" in hint()
+
+
+@pytest.mark.parametrize("call", ["stat", "read_text"])
+def test_a_key_file_that_may_not_be_read_is_not_called_missing(
+    run: Commands, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    real = getattr(Path, call)
+
+    def refused(path: Path, *words: Any, **named: Any) -> Any:
+        if path.name == "secret.key":
+            raise PermissionError(13, "Permission denied")
+        return real(path, *words, **named)
+
+    monkeypatch.setattr(Path, call, refused)
+    error = run.json("key", "add", "admin", status=1)["error"]
+    assert error["message"].endswith("secret.key: Permission denied")
+    assert "account of the service" in error["hint"]
 
 
 def test_doctor_tells_what_a_file_system_cannot(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
