@@ -68,13 +68,10 @@ static void fz_submit(disk_pool *d, struct disk_job *job)
     (void)d;
     fz.job = job;
 }
-static int fz_post(io_port *p, io_cmd_fn fn, void *arg, bool must)
+static void fz_push(io_port *p, io_cmd *c)
 {
     (void)p;
-    (void)arg;
-    (void)must;
-    fz.job_done = fn;
-    return 0;
+    fz.job_done = c->fn;
 }
 static void fz_fail(xfer *x, int err, int sys_err, int32_t remote, int32_t tell)
 {
@@ -123,7 +120,7 @@ static void fz_flag(xfer *x, bool flag)
 #define disk_buf_put fz_put
 #define disk_buf_share fz_share
 #define disk_submit fz_submit
-#define io_port_post fz_post
+#define io_cmd_push fz_push
 #define io_port_now fz_now
 #define io_timer_arm fz_arm
 #define io_timer_stop fz_stop

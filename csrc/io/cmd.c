@@ -63,14 +63,12 @@ void io_cmd_push(io_port *p, io_cmd *c)
         io_wake(p);
 }
 
-int io_port_post(io_port *p, io_cmd_fn fn, void *arg, bool reserved)
+int io_port_post(io_port *p, io_cmd_fn fn, void *arg)
 {
     uint32_t n = atomic_fetch_add(&p->ncmds, 1);
-    io_cmd *c = !reserved && n >= IO_MAX_CMDS ? NULL : malloc(sizeof *c);
+    io_cmd *c = n >= IO_MAX_CMDS ? NULL : malloc(sizeof *c);
     if (!c) {
         atomic_fetch_sub(&p->ncmds, 1);
-        if (reserved) /* a completion must not be lost: its owner would wait for ever */
-            abort();
         return n >= IO_MAX_CMDS ? UDT_E_AGAIN : UDT_E_NOMEM;
     }
     c->fn = fn;

@@ -139,7 +139,7 @@ int udt_port_inject(udt_ctx *ctx, int32_t port, const udt_addr *from, const uint
         i->from = *from;
         i->len = len;
         memcpy(i->data, buf, len);
-        err = io_port_post(p, inject, i, false);
+        err = io_port_post(p, inject, i);
         if (err != 0)
             free(i);
     }

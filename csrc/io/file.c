@@ -190,13 +190,8 @@ static int32_t launch(xfer *x, io_port *p)
     io_handle_on_free(x->ctx, h, xfer_on_free);
     xfer_ref(x); /* the loop's */
     disk_xfer_add(x->pool, x);
-    int err = io_port_post(p, xfer_begin, x, false);
-    if (err != 0) {
-        disk_xfer_remove(x->pool, x);
-        io_handle_free(x->ctx, h);
-        xfer_unref(x);
-        return err;
-    }
+    x->begin_cmd = (io_cmd){.fn = xfer_begin, .arg = x};
+    io_cmd_push(p, &x->begin_cmd);
     return h;
 }
 
@@ -270,13 +265,11 @@ static xfer *pin(udt_ctx *ctx, int32_t h, int *err)
     return x;
 }
 
-static int post(xfer *x, void (*fn)(io_port *, void *), bool must)
+static void post(xfer *x, io_cmd *c, io_cmd_fn fn)
 {
     xfer_ref(x);
-    int err = io_port_post(x->port, fn, x, must);
-    if (err != 0)
-        xfer_unref(x);
-    return err;
+    *c = (io_cmd){.fn = fn, .arg = x};
+    io_cmd_push(x->port, c);
 }
 
 int udt_xfer_finish(udt_ctx *ctx, int32_t h, int32_t err, uint64_t version_epoch,
@@ -294,18 +287,13 @@ int udt_xfer_finish(udt_ctx *ctx, int32_t h, int32_t err, uint64_t version_epoch
         x->finish_done = (sdc_done){version_epoch, version_counter, durable};
     }
     pthread_mutex_unlock(&x->mu);
-    rc = mine ? post(x, run_finish, false) : UDT_E_STATE;
-    if (mine && rc != 0) {
-        pthread_mutex_lock(&x->mu);
-        x->finish_posted = false;
-        pthread_mutex_unlock(&x->mu);
-    }
+    if (mine)
+        post(x, &x->finish_cmd, run_finish);
     io_handle_put(ctx, h);
-    return rc;
+    return mine ? 0 : UDT_E_STATE;
 }
 
-/* At most one cancel of a transfer is ever queued, so it may use the reserved room. */
-static int post_cancel(xfer *x, int32_t code, bool free_it)
+static void post_cancel(xfer *x, int32_t code, bool free_it)
 {
     pthread_mutex_lock(&x->mu);
     bool first = !x->cancel_posted;
@@ -314,7 +302,8 @@ static int post_cancel(xfer *x, int32_t code, bool free_it)
     if (first)
         x->cancel_code = code;
     pthread_mutex_unlock(&x->mu);
-    return first ? post(x, run_cancel, true) : 0;
+    if (first)
+        post(x, &x->cancel_cmd, run_cancel);
 }
 
 int udt_xfer_cancel(udt_ctx *ctx, int32_t h, int32_t code)
@@ -323,9 +312,9 @@ int udt_xfer_cancel(udt_ctx *ctx, int32_t h, int32_t code)
     xfer *x = pin(ctx, h, &rc);
     if (!x)
         return rc;
-    rc = post_cancel(x, code, false);
+    post_cancel(x, code, false);
     io_handle_put(ctx, h);
-    return rc;
+    return 0;
 }
 
 int udt_xfer_free(udt_ctx *ctx, int32_t h)
@@ -334,10 +323,10 @@ int udt_xfer_free(udt_ctx *ctx, int32_t h)
     xfer *x = pin(ctx, h, &rc);
     if (!x)
         return rc;
-    rc = post_cancel(x, UDT_E_CANCELLED, true);
+    post_cancel(x, UDT_E_CANCELLED, true);
     io_handle_free(ctx, h);
     io_handle_put(ctx, h);
-    return rc;
+    return 0;
 }
 
 /* ---- results ---- */

@@ -57,12 +57,13 @@ struct xfer {
     _Atomic int refs;  /* the handle, the loop, each posted command */
 
     pthread_mutex_t mu;
-    udt_xfer_result result;          /* [mu] */
-    bool shown;                      /* [mu] result and blocks may be read */
-    bool finishable, finish_posted;  /* [mu] */
-    bool cancel_posted, freed;       /* [mu] */
-    int32_t cancel_code, finish_err; /* [mu] */
-    sdc_done finish_done;            /* [mu] */
+    udt_xfer_result result;                   /* [mu] */
+    bool shown;                               /* [mu] result and blocks may be read */
+    bool finishable, finish_posted;           /* [mu] */
+    bool cancel_posted, freed;                /* [mu] */
+    int32_t cancel_code, finish_err;          /* [mu] */
+    sdc_done finish_done;                     /* [mu] */
+    io_cmd begin_cmd, finish_cmd, cancel_cmd; /* each is pushed once at most */
 
     enum xfer_phase phase; /* [loop] */
     bool held;             /* [loop] the port is held */
@@ -91,6 +92,7 @@ struct xfer {
     int64_t progress;           /* [loop] its value */
 
     struct disk_job job;
+    io_cmd job_cmd;         /* [job] tells the loop that it is done */
     unsigned batch;         /* [loop] sender: blocks that the next job fills */
     bool busy;              /* [loop] the job is queued or runs */
     unsigned held_bufs;     /* [loop] buffers of this transfer, wherever they are */

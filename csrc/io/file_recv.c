@@ -163,7 +163,8 @@ void xfer_recv_job(struct disk_job *job)
     for (struct disk_buf *b = x->work.head; b && rc == 0; b = b->next)
         rc = take_buf(x, b);
     x->job_err = rc;
-    (void)io_port_post(x->port, job_done, x, true);
+    x->job_cmd = (io_cmd){.fn = job_done, .arg = x};
+    io_cmd_push(x->port, &x->job_cmd);
 }
 
 /* ---- loop thread ---- */

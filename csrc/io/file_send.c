@@ -124,7 +124,8 @@ void xfer_send_job(struct disk_job *job)
     for (struct disk_buf *b = x->work.head; b && rc == 0 && !x->job_fin; b = b->next)
         rc = fill_block(x, b);
     x->job_err = rc;
-    (void)io_port_post(x->port, job_done, x, true);
+    x->job_cmd = (io_cmd){.fn = job_done, .arg = x};
+    io_cmd_push(x->port, &x->job_cmd);
 }
 
 /* ---- loop thread ---- */

@@ -33,19 +33,19 @@ static void put_free(io_table *t, uint32_t i)
     t->free_tail = i;
 }
 
-static bool grow(io_table *t)
+static int grow(io_table *t)
 {
     if (t->nchunks == 0)
         t->free_head = t->free_tail = NONE;
     if (t->nchunks == IO_MAX_CHUNKS)
-        return false;
+        return UDT_E_LIMIT;
     io_entry *c = calloc(IO_CHUNK, sizeof *c);
     if (!c)
-        return false;
+        return UDT_E_NOMEM;
     t->chunk[t->nchunks++] = c;
     for (uint32_t i = 0; i < IO_CHUNK; i++)
         put_free(t, (t->nchunks - 1) * IO_CHUNK + i);
-    return true;
+    return 0;
 }
 
 int32_t io_handle_new(udt_ctx *ctx, enum io_kind kind, io_port *p, void *obj)
@@ -55,9 +55,13 @@ int32_t io_handle_new(udt_ctx *ctx, enum io_kind kind, io_port *p, void *obj)
         return err;
     pthread_mutex_lock(&ctx->mu);
     io_table *t = &ctx->tab;
-    if ((t->nchunks == 0 || t->free_head == NONE) && !grow(t)) {
+    if (t->nchunks == 0 || t->free_head == NONE)
+        err = grow(t);
+    if (!err && !io_ready_room(ctx, kind))
+        err = UDT_E_NOMEM;
+    if (err) {
         pthread_mutex_unlock(&ctx->mu);
-        return UDT_E_LIMIT;
+        return err;
     }
     uint32_t i = t->free_head;
     io_entry *e = slot_at(t, i);
@@ -149,6 +153,7 @@ void io_handle_free(udt_ctx *ctx, int32_t h)
         return;
     }
     e->freed = true;
+    io_ready_gone(ctx, e);
     if (e->pins == 0)
         release_unlock(ctx, e, (uint32_t)h & ((1u << SLOT_BITS) - 1));
     else

@@ -100,9 +100,10 @@ void io_port_unref(io_port *p)
         port_destroy(p);
 }
 
-static io_port *port_alloc(udt_ctx *ctx, uint32_t flags)
+static io_port *port_alloc(udt_ctx *ctx, uint32_t flags, int *err)
 {
     io_port *p = calloc(1, sizeof *p);
+    *err = p ? UDT_E_LIMIT : UDT_E_NOMEM;
     if (!p)
         return NULL;
     p->ctx = ctx;
@@ -171,9 +172,9 @@ int32_t udt_port_open(udt_ctx *ctx, const udt_addr *at, uint32_t flags, uint16_t
         return err;
     if ((at->family != 4 && at->family != 6) || (mss && mss < 576))
         return UDT_E_INVAL;
-    io_port *p = port_alloc(ctx, flags);
+    io_port *p = port_alloc(ctx, flags, &err);
     if (!p)
-        return UDT_E_LIMIT;
+        return err;
     err = port_setup(p, at, mss);
     if (!err) {
         int32_t id = io_handle_new(ctx, IO_KIND_PORT, p, p);

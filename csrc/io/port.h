@@ -1,5 +1,5 @@
 /* Inside of a port: what file transfers and GMP bulk streams may ask of the loop thread.
- * Everything here but io_port_post and io_emit runs on the port's own loop thread. */
+ * Everything here but io_cmd_push, io_port_post and io_emit runs on the port's own loop thread. */
 #ifndef IO_PORT_H
 #define IO_PORT_H
 
@@ -33,16 +33,29 @@ typedef struct io_timer {
 void io_timer_arm(io_port *p, io_timer *t, udt_time at);
 void io_timer_stop(io_port *p, io_timer *t);
 
-/* From any thread: run fn(p, arg) on the loop thread soon, in order of posting per thread. Used
- * for commands and disk completions. The queue holds a fixed number; AGAIN when full, except that
- * disk completions pass `reserved` = true and always fit (their number is bounded by the jobs). */
-int io_port_post(io_port *p, void (*fn)(io_port *p, void *arg), void *arg, bool reserved);
+/* From any thread: run fn(p, arg) on the loop thread soon, in order of posting per thread. One that
+ * must not get lost is embedded in what it is about: pushing it cannot fail. The owner keeps it
+ * alive, and does not push it again, until it runs. */
+typedef void (*io_cmd_fn)(io_port *p, void *arg);
+typedef struct io_cmd {
+    struct io_cmd *next;
+    io_cmd_fn fn;
+    void *arg;
+    bool heap; /* made by io_port_post: counted and freed by the loop */
+} io_cmd;
+void io_cmd_push(io_port *p, io_cmd *c);
+/* The same with a command of its own. The queue holds a fixed number of these; AGAIN when it is
+ * full, or NOMEM. */
+int io_port_post(io_port *p, io_cmd_fn fn, void *arg);
 
-/* From any thread: queue an event for the application. PROGRESS events coalesce by handle. */
+/* From any thread: queue an event of the handle ev->sock for the application. It cannot fail: the
+ * room was there since the handle was made. One whose like waits already is not queued again
+ * (PROGRESS: the newest value counts), nor one of a handle that is gone. */
 void io_emit(udt_ctx *ctx, const udt_event *ev);
 
 /* Public handles (udt_event.sock): one table per context over sockets, ports and transfers. */
 enum io_kind { IO_KIND_PORT = 1, IO_KIND_SOCK = 2, IO_KIND_XFER = 3 };
+/* NOMEM; LIMIT when there are 131072 of them. */
 int32_t io_handle_new(udt_ctx *ctx, enum io_kind kind, io_port *p, void *obj);
 /* Looks up and pins an object; unpin with io_handle_put. NULL when gone or of another kind. */
 void *io_handle_get(udt_ctx *ctx, int32_t h, enum io_kind kind, io_port **p);

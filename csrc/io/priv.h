@@ -36,16 +36,6 @@ enum {
 };
 
 /* ---- commands -------------------------------------------------------------------------- */
-typedef void (*io_cmd_fn)(io_port *p, void *arg);
-typedef struct io_cmd {
-    struct io_cmd *next;
-    io_cmd_fn fn;
-    void *arg;
-    bool heap; /* made by io_port_post: counted and freed by the loop */
-} io_cmd;
-
-/* Pushes an embedded command that cannot fail; the caller keeps it alive until it ran. */
-void io_cmd_push(io_port *p, io_cmd *c);
 /* Runs fn on the loop thread and waits for it (a turn of the loop at most). MANUAL: at once. */
 int io_port_call(io_port *p, io_cmd_fn fn, void *arg);
 void io_cmd_run(io_port *p);     /* [loop] all that are queued */
@@ -53,7 +43,6 @@ bool io_cmd_waiting(io_port *p); /* any queued? */
 void io_wake(io_port *p);        /* the loop should have a look soon */
 
 /* ---- handles and events: see handle.c, ready.c ------------------------------------------ */
-enum io_queued { IO_Q_READ = 1, IO_Q_WRITE = 2, IO_Q_DRAIN = 4, IO_Q_PROGRESS = 8 };
 typedef struct io_entry {
     void *obj;
     io_port *port; /* referenced */
@@ -62,7 +51,7 @@ typedef struct io_entry {
     int64_t progress;     /* newest value of a queued PROGRESS event */
     uint32_t gen, pins, next_free;
     uint8_t kind;   /* 0 = free slot */
-    uint8_t queued; /* enum io_queued: such an event waits */
+    uint8_t queued; /* a bit for each kind of event that waits */
     bool freed;     /* io_handle_free was called */
     bool closing;   /* closed by the application: invisible to it but for CLOSED */
 } io_entry;
@@ -83,12 +72,24 @@ typedef struct io_final {
 /* The wake-up descriptor is not readable; not yet, a loop's turn does it when it has unlocked its
  * port; is, or will be at once. */
 enum io_raised { IO_LOWERED, IO_RAISE_OWED, IO_RAISED };
+/* An event of a handle. */
+typedef struct io_own {
+    uint64_t after; /* it follows so many events of GMP */
+    int64_t value;
+    int32_t port, sock, err, sys_err, remote;
+    uint16_t kind;
+} io_own;
 typedef struct io_ready {
-    udt_event *ring;
-    uint32_t cap, head;
-    _Atomic uint32_t count; /* written under ctx->mu */
-    uint32_t soft;          /* GMP deliveries stop at 3/4 of this */
-    _Atomic int raised;     /* of enum io_raised */
+    /* Of handles. Each has room for one event of every kind it may have, from its beginning on. */
+    io_own *own;
+    uint32_t own_cap, own_head, own_n;
+    uint32_t owed; /* room of handles that holds no event; own_n + owed <= own_cap */
+    udt_event *gmp;
+    uint32_t gmp_cap;
+    uint64_t gmp_in, gmp_out; /* put in and taken out so far */
+    _Atomic uint32_t count;   /* events of both; written under ctx->mu */
+    uint32_t soft;            /* GMP deliveries stop at 3/4 of this */
+    _Atomic int raised;       /* of enum io_raised */
     /* In the order of their CLOSED events; those before `waiting` are with the application and go
      * at its next poll. */
     io_final *finals, *finals_tail, *waiting;
@@ -130,8 +131,10 @@ void *io_handle_close(udt_ctx *ctx, int32_t h, enum io_kind kind, io_port **p);
 void io_handles_fini(udt_ctx *ctx);
 int io_ready_init(udt_ctx *ctx, uint32_t max_events);
 void io_ready_fini(udt_ctx *ctx);
+bool io_ready_room(udt_ctx *ctx, enum io_kind kind); /* [ctx] for a new handle; false: no memory */
+void io_ready_gone(udt_ctx *ctx, const io_entry *e); /* [ctx] its room is free */
 /* As io_emit, without raising the descriptor (events of MANUAL ports). */
-void io_emit_from(io_port *p, udt_event *ev);
+void io_emit_from(io_port *p, const udt_event *ev);
 bool io_emit_gmp(io_port *p, udt_event *ev); /* false: no memory, it has to be told later */
 const udt_sock_stats *io_final_stats(udt_ctx *ctx, int32_t sock); /* [ctx] or NULL */
 bool io_ready_full(udt_ctx *ctx);                                 /* GMP deliveries should pause */

@@ -1,6 +1,7 @@
-/* The event queue of a context. Readiness and progress are kept once per handle, so their number is
- * bounded by that of handles; GMP deliveries stop at a bound, which closes the peers' windows, and
- * where the queue cannot grow: then they wait in their port, and leave a quarter to the others.
+/* The event queue of a context. A handle has one event of each kind in it at most, and room for all
+ * of them since it was made: its events need no memory, its last one included. GMP deliveries stop
+ * at a bound, which closes the peers' windows, and where their queue cannot grow: then they wait in
+ * their port. The two queues are read as one, in the order in which the events came.
  * The descriptor is raised on empty -> non-empty only; for events of a loop's turn when that turn
  * has unlocked its port, or the application would wake up only to wait for the lock. */
 #include "io/priv.h"
@@ -15,16 +16,19 @@ int io_ready_init(udt_ctx *ctx, uint32_t max_events)
 {
     io_ready *r = &ctx->ready;
     r->soft = max_events < 64 ? 64 : max_events;
-    r->cap = 64;
-    r->ring = malloc(r->cap * sizeof *r->ring);
+    r->own_cap = r->gmp_cap = 64;
+    r->own = malloc(r->own_cap * sizeof *r->own);
+    r->gmp = malloc(r->gmp_cap * sizeof *r->gmp);
     r->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (r->ring && r->fd >= 0)
+    if (r->own && r->gmp && r->fd >= 0)
         return 0;
     int err = r->fd < 0 ? UDT_E_SYS : UDT_E_NOMEM;
     if (r->fd >= 0)
         close(r->fd);
-    free(r->ring);
-    r->ring = NULL;
+    free(r->own);
+    free(r->gmp);
+    r->own = NULL;
+    r->gmp = NULL;
     return err;
 }
 
@@ -37,14 +41,24 @@ static void drop_finals(io_ready *r, const io_final *end)
     }
 }
 
+static udt_event *gmp_at(const io_ready *r, uint64_t i)
+{
+    return &r->gmp[i & (r->gmp_cap - 1)];
+}
+
+static io_own *own_at(const io_ready *r, uint32_t i)
+{
+    return &r->own[i & (r->own_cap - 1)];
+}
+
 void io_ready_fini(udt_ctx *ctx)
 {
     io_ready *r = &ctx->ready;
-    uint32_t n = atomic_load(&r->count);
-    for (uint32_t i = 0; i < n; i++)
-        udt_event_release(ctx, &r->ring[(r->head + i) & (r->cap - 1)]);
+    while (r->gmp_out < r->gmp_in)
+        udt_event_release(ctx, gmp_at(r, r->gmp_out++));
     drop_finals(r, NULL);
-    free(r->ring);
+    free(r->own);
+    free(r->gmp);
     close(r->fd);
 }
 
@@ -54,35 +68,66 @@ bool io_ready_full(udt_ctx *ctx)
            atomic_load(&ctx->gmp_bytes) >= IO_MAX_GMP_BYTES;
 }
 
-static bool ring_grow(io_ready *r)
+static bool gmp_grow(io_ready *r)
 {
-    uint32_t n = atomic_load(&r->count);
-    udt_event *ring = malloc(2 * (size_t)r->cap * sizeof *ring);
+    udt_event *ring = malloc(2 * (size_t)r->gmp_cap * sizeof *ring);
     if (!ring)
         return false;
-    for (uint32_t i = 0; i < n; i++)
-        ring[i] = r->ring[(r->head + i) & (r->cap - 1)];
-    free(r->ring);
-    r->ring = ring;
-    r->head = 0;
-    r->cap *= 2;
+    for (uint64_t i = r->gmp_out; i < r->gmp_in; i++)
+        ring[i & (2 * r->gmp_cap - 1)] = *gmp_at(r, i);
+    free(r->gmp);
+    r->gmp = ring;
+    r->gmp_cap *= 2;
     return true;
 }
 
-static uint8_t queued_bit(uint16_t kind)
+static bool own_grow(io_ready *r)
+{
+    io_own *own = malloc(2 * (size_t)r->own_cap * sizeof *own);
+    if (!own)
+        return false;
+    for (uint32_t i = 0; i < r->own_n; i++)
+        own[i] = *own_at(r, r->own_head + i);
+    free(r->own);
+    r->own = own;
+    r->own_head = 0;
+    r->own_cap *= 2;
+    return true;
+}
+
+/* One for each kind of event that a handle may have; no socket is both connected and accepted. */
+static uint8_t bit_of(uint16_t kind)
+{
+    if (kind == UDT_IO_PORT_FAILED || kind <= UDT_IO_ACCEPTED)
+        return 1;
+    return (uint8_t)(1 << (kind - (kind < UDT_IO_XFER_OPEN ? UDT_IO_ACCEPTED : UDT_IO_XFER_OPEN)));
+}
+
+static uint32_t kinds_of(uint8_t kind)
 {
     switch (kind) {
-    case UDT_IO_READABLE:
-        return IO_Q_READ;
-    case UDT_IO_WRITABLE:
-        return IO_Q_WRITE;
-    case UDT_IO_DRAINED:
-        return IO_Q_DRAIN;
-    case UDT_IO_XFER_PROGRESS:
-        return IO_Q_PROGRESS;
+    case IO_KIND_SOCK:
+        return UDT_IO_CLOSED - UDT_IO_ACCEPTED + 1;
+    case IO_KIND_XFER:
+        return UDT_IO_XFER_DONE - UDT_IO_XFER_OPEN + 1;
     default:
-        return 0;
+        return 1;
     }
+}
+
+bool io_ready_room(udt_ctx *ctx, enum io_kind kind)
+{
+    io_ready *r = &ctx->ready;
+    uint32_t n = kinds_of((uint8_t)kind);
+    if (r->own_n + r->owed + n > r->own_cap && !own_grow(r))
+        return false;
+    r->owed += n;
+    return true;
+}
+
+void io_ready_gone(udt_ctx *ctx, const io_entry *e)
+{
+    ctx->ready.owed -= kinds_of(e->kind) - (uint32_t)__builtin_popcount(e->queued);
 }
 
 /* The handle goes with its CLOSED event: the statistics move over to the event. */
@@ -138,85 +183,108 @@ static void lower(io_ready *r)
         atomic_compare_exchange_strong(&r->raised, &owed, IO_LOWERED);
 }
 
-/* False: no memory. */
-static bool room_for(io_ready *r, bool gmp)
+static void counted(io_ready *r)
 {
-    uint32_t n = atomic_load_explicit(&r->count, memory_order_relaxed);
-    if (n < r->cap - (gmp ? r->cap / 4 : 0) || ring_grow(r))
-        return true;
-    return !gmp && n < r->cap;
+    atomic_store(&r->count, r->own_n + (uint32_t)(r->gmp_in - r->gmp_out));
 }
 
-static bool emit(udt_ctx *ctx, const udt_event *ev, enum io_raised raise)
+/* Something was queued. */
+static void raise_unlock(udt_ctx *ctx, enum io_raised raise)
 {
     io_ready *r = &ctx->ready;
-    uint8_t bit = queued_bit(ev->kind);
-    pthread_mutex_lock(&ctx->mu);
-    if (bit) {
-        io_entry *e = io_entry_of(ctx, ev->sock);
-        bool known = !e || (e->queued & bit);
-        if (e) {
-            e->queued |= bit;
-            e->progress = bit == IO_Q_PROGRESS ? ev->value : e->progress;
-        }
-        if (known) {
-            pthread_mutex_unlock(&ctx->mu);
-            return true;
-        }
-    }
-    if (ev->kind == UDT_IO_CLOSED)
-        keep_stats(ctx, ev->sock);
-    if (!room_for(r, ev->kind >= SGMP_EV_MESSAGE)) {
-        pthread_mutex_unlock(&ctx->mu);
-        return false;
-    }
-    uint32_t n = atomic_load_explicit(&r->count, memory_order_relaxed);
-    r->ring[(r->head + n) & (r->cap - 1)] = *ev;
-    atomic_store_explicit(&r->count, n + 1, memory_order_relaxed);
     int lowered = IO_LOWERED;
+    counted(r);
     if (raise == IO_RAISE_OWED)
         atomic_compare_exchange_strong(&r->raised, &lowered, IO_RAISE_OWED);
     pthread_mutex_unlock(&ctx->mu);
     if (raise == IO_RAISED)
         raise_now(r);
-    return true;
+}
+
+static void emit(udt_ctx *ctx, const udt_event *ev, int32_t port, enum io_raised raise)
+{
+    io_ready *r = &ctx->ready;
+    uint8_t bit = bit_of(ev->kind);
+    pthread_mutex_lock(&ctx->mu);
+    io_entry *e = io_entry_of(ctx, ev->sock);
+    if (e && ev->kind == UDT_IO_XFER_PROGRESS)
+        e->progress = ev->value;
+    if (!e || (e->queued & bit)) {
+        pthread_mutex_unlock(&ctx->mu);
+        return;
+    }
+    if (ev->kind == UDT_IO_CLOSED)
+        keep_stats(ctx, ev->sock);
+    e->queued |= bit;
+    r->owed--;
+    *own_at(r, r->own_head + r->own_n++) = (io_own){.after = r->gmp_in,
+                                                    .value = ev->value,
+                                                    .port = port,
+                                                    .sock = ev->sock,
+                                                    .err = ev->err,
+                                                    .sys_err = ev->sys_err,
+                                                    .remote = ev->remote,
+                                                    .kind = ev->kind};
+    raise_unlock(ctx, raise);
+}
+
+static enum io_raised raise_of(const io_port *p)
+{
+    return io_manual(p) ? IO_LOWERED : p->in_turn ? IO_RAISE_OWED : IO_RAISED;
 }
 
 void io_emit(udt_ctx *ctx, const udt_event *ev)
 {
-    if (!emit(ctx, ev, IO_RAISED))
-        abort(); /* an event lost silently would hang its owner; the queue is small and bounded */
+    emit(ctx, ev, ev->port, IO_RAISED);
+}
+
+void io_emit_from(io_port *p, const udt_event *ev)
+{
+    emit(p->ctx, ev, p->id, raise_of(p));
 }
 
 bool io_emit_gmp(io_port *p, udt_event *ev)
 {
+    io_ready *r = &p->ctx->ready;
     ev->port = p->id;
-    return emit(p->ctx, ev, io_manual(p) ? IO_LOWERED : p->in_turn ? IO_RAISE_OWED : IO_RAISED);
+    pthread_mutex_lock(&p->ctx->mu);
+    if (r->gmp_in - r->gmp_out == r->gmp_cap && !gmp_grow(r)) {
+        pthread_mutex_unlock(&p->ctx->mu);
+        return false;
+    }
+    *gmp_at(r, r->gmp_in++) = *ev;
+    raise_unlock(p->ctx, raise_of(p));
+    return true;
 }
 
-void io_emit_from(io_port *p, udt_event *ev)
+/* The oldest event of a handle. False if it is no news any more: readiness that was used up in the
+ * meantime, or anything but the end of a socket that the application has closed. */
+static bool take_own(udt_ctx *ctx, udt_event *ev)
 {
-    if (!io_emit_gmp(p, ev))
-        abort();
-}
-
-/* Is the event still news? Readiness that was used up in the meantime is not, nor is anything but
- * the end of a socket that the application has closed. */
-static bool still_news(udt_ctx *ctx, udt_event *ev)
-{
-    uint8_t bit = queued_bit(ev->kind);
-    bool of_sock = ev->kind < UDT_IO_CLOSED;
-    if (!bit && !of_sock)
-        return true;
+    io_ready *r = &ctx->ready;
+    const io_own *o = own_at(r, r->own_head++);
+    r->own_n--;
+    memset(ev, 0, sizeof *ev);
+    ev->kind = o->kind;
+    ev->port = o->port;
+    ev->sock = o->sock;
+    ev->err = o->err;
+    ev->sys_err = o->sys_err;
+    ev->remote = o->remote;
+    ev->value = o->value;
+    if (ev->kind == UDT_IO_CLOSED && r->waiting && r->waiting->sock == ev->sock)
+        r->waiting = r->waiting->next;
+    bool of_sock = ev->kind < UDT_IO_CLOSED, progress = ev->kind == UDT_IO_XFER_PROGRESS;
     io_entry *e = io_entry_of(ctx, ev->sock);
     if (!e)
-        return false;
-    e->queued &= (uint8_t)~bit;
+        return !of_sock && !progress;
+    e->queued &= (uint8_t)~bit_of(ev->kind);
+    r->owed++;
     if (of_sock && e->closing)
         return false;
-    if (bit == IO_Q_PROGRESS)
+    if (progress)
         ev->value = e->progress;
-    return bit != IO_Q_READ || io_sock_readable(e->obj);
+    return ev->kind != UDT_IO_READABLE || io_sock_readable(e->obj);
 }
 
 void io_ready_unstall(udt_ctx *ctx)
@@ -240,18 +308,14 @@ int udt_ctx_poll(udt_ctx *ctx, udt_event *ev, int max)
     pthread_mutex_lock(&ctx->mu);
     lower(r);
     drop_finals(r, r->waiting);
-    uint32_t left = atomic_load_explicit(&r->count, memory_order_relaxed);
-    while (n < max && left > 0) {
-        ev[n] = r->ring[r->head];
-        r->head = (r->head + 1) & (r->cap - 1);
-        left--;
-        if (ev[n].kind == UDT_IO_CLOSED && r->waiting && r->waiting->sock == ev[n].sock)
-            r->waiting = r->waiting->next;
-        if (still_news(ctx, &ev[n]))
-            n++;
+    while (n < max && (r->own_n > 0 || r->gmp_out < r->gmp_in)) {
+        if (r->own_n == 0 || own_at(r, r->own_head)->after > r->gmp_out)
+            ev[n++] = *gmp_at(r, r->gmp_out++);
+        else
+            n += take_own(ctx, &ev[n]);
     }
-    atomic_store_explicit(&r->count, left, memory_order_relaxed);
-    if (left > 0)
+    counted(r);
+    if (atomic_load(&r->count) > 0)
         raise_now(r);
     pthread_mutex_unlock(&ctx->mu);
     io_ready_unstall(ctx);

@@ -18,6 +18,7 @@ void __wrap_free(void *p);
 static atomic_int_least64_t held;
 static _Thread_local int64_t left; /* allocations until one fails, < 0 = it has */
 static _Thread_local bool all;
+static atomic_bool everywhere;
 
 void alloc_fail(int64_t n)
 {
@@ -39,6 +40,11 @@ void alloc_fail_all(bool on)
     all = on;
 }
 
+void alloc_fail_everywhere(bool on)
+{
+    atomic_store(&everywhere, on);
+}
+
 int64_t alloc_held(void)
 {
     return atomic_load(&held);
@@ -46,7 +52,7 @@ int64_t alloc_held(void)
 
 static bool fails(void)
 {
-    if (all)
+    if (all || atomic_load(&everywhere))
         return true;
     if (left <= 0 || --left > 0)
         return false;

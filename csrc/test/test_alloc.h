@@ -13,6 +13,8 @@ bool alloc_failed(void);
 int64_t alloc_left(void);
 /* All that this thread makes fail, until it is told otherwise. */
 void alloc_fail_all(bool on);
+/* The same for every thread. */
+void alloc_fail_everywhere(bool on);
 /* Blocks that the core and the tests hold now, of all threads. */
 int64_t alloc_held(void);
 
