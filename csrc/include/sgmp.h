@@ -139,7 +139,9 @@ int sgmp_cancel(struct udt_ctx *ctx, int32_t port, uint64_t id);
  * {id = group, method = index, from, instance, key_id, status as in OUTCOME or RESPONSE, ms = round
  * trip time in MICROseconds (0 = not known), data = the answer of a call}, GROUP_DECIDED and
  * GROUP_DONE {id, status, method = members so far that succeeded, ms = all members}. A call
- * succeeds with an answer of status 0, a message when it is delivered. */
+ * succeeds with an answer of status 0, a message when it is delivered. AGAIN when all groups
+ * together would have more than 65536 members under way, or 256 MiB of over-size payload: WRITABLE
+ * follows, from nobody (family 0). */
 int64_t sgmp_group(struct udt_ctx *ctx, int32_t port, const sgmp_dest *to, uint32_t n,
                    const uint8_t *buf, size_t len, const sgmp_group_opts *o);
 /* A token for `holder`, who speaks from that address with that instance id under key_id: whoever

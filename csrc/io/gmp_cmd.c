@@ -49,6 +49,7 @@ struct io_gmp {
     udt_time late_gap;
     struct sg_htab full; /* gmp_mu */
     bool all_full;       /* gmp_mu */
+    bool group_again;    /* [loop] a caller's group was refused for want of room in the node */
 };
 
 io_port *io_gmp_port(udt_ctx *ctx, int32_t port, bool gmp, int *err)
@@ -305,7 +306,8 @@ void io_gmp_look_again(io_port *p)
         io_timer_arm(p, &p->gmp->late_timer, p->now + RETRY_US);
 }
 
-/* The engine says that a peer has room again: first for those who wait. False: they took it all. */
+/* The engine says that a peer has room again, or the node for a group (from nobody): first for
+ * those who wait. False: they took it all, or nobody else waits for it. */
 bool io_gmp_room(io_port *p, const struct sgmp_ev *ev)
 {
     struct io_gmp *g = p->gmp;
@@ -315,6 +317,11 @@ bool io_gmp_room(io_port *p, const struct sgmp_ev *ev)
         const gmp_cmd *c = at->arg;
         if (!c->err && same_peer(&c->to, ev))
             return false;
+    }
+    if (!ev->from.family) {
+        bool waits = g->group_again;
+        g->group_again = false;
+        return waits;
     }
     full_drop(p, ev);
     return true;
@@ -438,6 +445,8 @@ static int64_t direct(io_port *p, gmp_cmd *c, bool new_id)
     int err = run_engine(p, c);
     if (err == UDT_E_AGAIN && (c->what == G_SEND || c->what == G_CALL))
         full_add(p, &c->to); /* so that the next one is told at once, and WRITABLE is owed */
+    if (err == UDT_E_AGAIN && c->what == G_GROUP)
+        p->gmp->group_again = true;
     if (err < 0 && new_id && err != UDT_E_AGAIN && refuse(p, c, err))
         err = 0; /* else the caller hears it here */
     return err < 0 ? err : new_id ? (int64_t)c->id : 0;

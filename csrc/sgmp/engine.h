@@ -328,6 +328,8 @@ struct sgmp_node {
     uint64_t rcv_bytes, snd_bytes, bulk_rcv_bytes, bulk_snd_bytes;
     uint64_t next_req, next_bulk, next_conn;
     uint32_t running_n, streams_n, out_n, bulk_work, members_n;
+    struct evt *group_ev; /* kept for WRITABLE after a group met AGAIN; */
+    bool group_bulk;      /* for the size of its payload */
     int64_t group_credit_m;
     udt_time group_at;
     void *blocks; /* free ones, linked through their first word */
@@ -455,6 +457,7 @@ void sg_requeue(struct msg *m, bool front);
 int sg_want_room(sgmp_node *n, struct assoc *a, unsigned what); /* AGAIN, or NOMEM */
 void sg_want_over(sgmp_node *n, struct assoc *a);
 void sg_want_move(sgmp_node *n, struct assoc *from, struct assoc *to);
+int sg_want_group(sgmp_node *n, bool bulk); /* the same, for room of the whole node */
 void sg_tell_writable(sgmp_node *n);
 void sg_msg_leave(sgmp_node *n, struct msg *m); /* out of its association, not freed */
 void sg_msg_join(sgmp_node *n, struct assoc *a, struct msg *m);

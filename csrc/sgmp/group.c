@@ -255,7 +255,7 @@ static void line_up(sgmp_node *n, struct group *g, udt_time now)
     free(order);
 }
 
-static int check(const sgmp_node *n, uint32_t count, size_t len, const sgmp_group_opts *o)
+static int check(sgmp_node *n, uint32_t count, size_t len, const sgmp_group_opts *o)
 {
     unsigned flags =
         SGMP_CONTROL | (o->call ? SGMP_IDEMPOTENT | SGMP_WANT_PROGRESS : SGMP_REPEATABLE);
@@ -266,9 +266,9 @@ static int check(const sgmp_node *n, uint32_t count, size_t len, const sgmp_grou
     if (len > SG_BULK_MAX - head ||
         ((o->each.flags & SGMP_CONTROL) && len + head > SG_CONTROL_BYTES))
         return UDT_E_TOOBIG;
-    if (n->members_n + count > SG_GROUP_MEMBERS || n->light_n >= SG_EVENTS ||
-        (len > PKT_INLINE && n->bulk_snd_bytes + len > SG_BULK_TOTAL))
-        return UDT_E_AGAIN;
+    bool bulk = len > PKT_INLINE && n->bulk_snd_bytes + len > SG_BULK_TOTAL;
+    if (n->members_n + count > SG_GROUP_MEMBERS || n->light_n >= SG_EVENTS || bulk)
+        return sg_want_group(n, bulk);
     return 0;
 }
 

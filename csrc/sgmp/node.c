@@ -70,6 +70,7 @@ void sgmp_node_free(sgmp_node *n)
         sg_assoc_free(n, sg_of(n->lru.next, struct assoc, lru));
     sg_bulk_free_all(n);
     sg_group_free_all(n);
+    sg_event_unkeep(n, &n->group_ev);
     drop_all(n, &n->events);
     void **lists[] = {&n->blocks, &n->spares};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
@@ -274,7 +275,7 @@ bool sgmp_node_has_event(const sgmp_node *n)
 
 bool sgmp_node_next_event(sgmp_node *n, struct sgmp_ev *ev)
 {
-    if (!sg_empty(&n->writers) && n->light_n <= SG_EVENTS / 2)
+    if (n->light_n <= SG_EVENTS / 2)
         sg_tell_writable(n);
     while (!sg_empty(&n->events)) {
         struct evt *e = sg_of(n->events.next, struct evt, q);

@@ -162,7 +162,8 @@ class Gmp(Protocol):
 
     def writable(self, peer: Peer) -> Deferred[None]:
         """Fires when there is room again towards `peer` after a GmpError with `queue_full`. A peer has
-        room for 1024 messages and 4 MiB, all peers together for 64 MiB."""
+        room for 1024 messages and 4 MiB, all peers together for 64 MiB. Of a group whose members all
+        ended with STATUS_BUSY (all groups together have room for 65,536 members), ask for any."""
 
     def register(self, method: int, handler: Handler) -> None:
         """Serve `method`. A handler that raises GmpError answers with its status and payload; any other

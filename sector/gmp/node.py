@@ -224,6 +224,8 @@ class GmpNode:
                 cancel_rest=cancel_rest,
             )
         except CoreError as error:
+            if error.name == "AGAIN":
+                self._full.update(canonical(peer.host, peer.port) for peer in group.peers)
             for index in range(len(group.peers)):
                 group.member_ended(index, _OUTCOME.get(error.name, STATUS_UNKNOWN), b"", None)
             group.group_done()

@@ -207,6 +207,24 @@ class BackPressureTests(GroupCase):
         await caller.writable(to)  # it has been: nobody is to wait for another
         await caller.stop()
 
+    async def test_a_group_that_is_refused_waits_for_room(self) -> None:
+        caller = self.node()
+        peers = [Peer("127.0.0.1", 20000 + i, KEY) for i in range(4096)]
+        for _ in range(100):  # the 17th that is refused at once; one that meets a busy loop waits there
+            group = caller.group_send(peers, b"x", deadline_s=2)
+            if group.done.called:
+                break
+            await task.deferLater(reactor, 0.02, lambda: None)
+        results = await group.done
+        self.assertEqual({failure.value.status for ok, failure in results}, {STATUS_BUSY})
+        room = caller.writable(peers[7])
+        self.assertNoResult(room)
+        await room.addTimeout(20, reactor)
+        again = caller.group_send(peers[:10], b"x", deadline_s=0.1)
+        self.assertNoResult(again.done)
+        await again.done
+        await caller.stop()
+
     async def test_writable_where_nothing_was_refused_is_now(self) -> None:
         caller = self.node()
         self.assertIsNone(self.successResultOf(caller.writable(Peer("127.0.0.1", 9, KEY))))
