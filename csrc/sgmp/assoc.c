@@ -118,6 +118,19 @@ void sg_assoc_move(sgmp_node *n, struct assoc *a, const udt_addr *addr)
     sg_hadd(&n->by_dest, &a->by_dest, sg_dest_key(addr));
 }
 
+void sg_assoc_proved(sgmp_node *n, const struct assoc *here, const udt_addr *addr, udt_time now)
+{
+    for (struct sg_hnode *h = sg_hget(&n->by_dest, sg_dest_key(addr)), *next; h; h = next) {
+        struct assoc *a = sg_of(h, struct assoc, by_dest);
+        next = sg_hnext(h); /* it may go */
+        if (!a->unproved || !addr_eq(&a->addr, addr))
+            continue;
+        a->unproved = false;
+        if (a != here)
+            sg_assoc_kick(n, a, now);
+    }
+}
+
 bool sg_assoc_wake(struct assoc *a, udt_time now)
 {
     if (a->x)
@@ -375,6 +388,12 @@ void sg_assoc_restart(sgmp_node *n, struct assoc *old, uint64_t instance, udt_ti
         sg_want_move(n, old, to);
     else if (old->x)
         sg_want_over(n, old);
+    if (old->unproved && to && to->x && !to->instance) { /* nor is it for its successor */
+        to->unproved = true;
+        to->x->named = old->x->named;
+        to->x->unproved_in = old->x->unproved_in;
+        to->x->unproved_out = old->x->unproved_out;
+    }
     sg_assoc_close(n, old);
     if (to && to->x) {
         if (!to->instance)
@@ -404,6 +423,10 @@ int sg_assoc_for(sgmp_node *n, const sgmp_dest *to, struct assoc **out, udt_time
     if (key && (!old || key->serial > old->serial)) {
         a->key_id = key->id; /* rotation: the newest key named by the application */
         a->x->key_bad = false;
+    }
+    if (a->unproved) { /* whoever is there now, by the application's word */
+        a->x->named = true;
+        sg_hello_start(n, a, now);
     }
     *out = a;
     return 0;

@@ -141,7 +141,8 @@ static bool make_room(sgmp_node *n)
 
 static void out_open(sgmp_node *n, struct out_stream *s, udt_time now)
 {
-    struct order *open = make_room(n) ? calloc(1, sizeof *open) : NULL;
+    /* An address that is not proved gets none: no more may be sent there than came from it. */
+    struct order *open = !s->a->unproved && make_room(n) ? calloc(1, sizeof *open) : NULL;
     s->end = open ? calloc(1, sizeof *open) : NULL;
     if (!s->end) {
         free(open);

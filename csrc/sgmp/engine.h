@@ -179,7 +179,7 @@ struct active {
     uint8_t verify_n; /* pings left to find out whether the instance still lives */
     /* address not proved yet */
     uint32_t unproved_in, unproved_out;
-    uint8_t unproved_n;
+    bool named; /* the application named it since: it may get HELLOs, as at first contact */
     /* datagram size */
     uint64_t probe_nonce, big_mark; /* losses up to this pkt were counted */
     udt_time size_at;  /* when the answer to a size probe is given up; next probe not before */
@@ -405,6 +405,8 @@ struct assoc *sg_assoc_echo(sgmp_node *n, const udt_addr *addr, const struct key
 int sg_assoc_for(sgmp_node *n, const sgmp_dest *to, struct assoc **out, udt_time now);
 struct assoc *sg_assoc_new(sgmp_node *n, const udt_addr *addr, struct key *key, udt_time now);
 void sg_assoc_bind(sgmp_node *n, struct assoc *a, uint64_t instance);
+/* Something came back that only this address was told. */
+void sg_assoc_proved(sgmp_node *n, const struct assoc *here, const udt_addr *addr, udt_time now);
 void sg_assoc_move(sgmp_node *n, struct assoc *a, const udt_addr *addr);
 bool sg_assoc_wake(struct assoc *a, udt_time now); /* makes a->x; false = no memory */
 bool sg_assoc_busy(const struct assoc *a);         /* anything outstanding or queued */

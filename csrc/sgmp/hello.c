@@ -265,6 +265,7 @@ static void on_hello_ack(sgmp_node *n, const struct pkt_header *h, const udt_add
     struct assoc *a = sg_assoc_hello(n, from, who, in->nonce);
     if (!a)
         return;
+    sg_assoc_proved(n, a, from, now);
     udt_time sample = a->x->hello_n == 1 ? now - a->x->hello_sent : 0;
     if (a->instance && a->instance != h->src) {
         /* The nonce proves that another instance answers there now. */
@@ -303,6 +304,8 @@ static void on_reset(sgmp_node *n, const struct pkt_header *h, const udt_addr *f
     if (!a || !sg_assoc_wake(a, now))
         return;
     struct active *x = a->x;
+    if (a->unproved)
+        x->unproved_in += PKT_HEADER + h->body_len;
     if (b->reason == RESET_INSTANCE && key) {
         struct assoc *known = sg_assoc_find(n, h->src, a->who);
         if (a->instance && a->instance != h->src && !(known && known->closed))

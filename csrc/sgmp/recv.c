@@ -201,7 +201,7 @@ static void on_pong(sgmp_node *n, struct assoc *a, const struct rx *rx, bytes_rd
     x->ping_nonce = 0;
     x->verify_n = 0;
     if (a->unproved && addr_eq(rx->from, &a->addr))
-        a->unproved = false;
+        sg_assoc_proved(n, a, &a->addr, rx->now);
     if (a->srtt == 0)
         sg_rtt(a, rx->now - x->ping_at);
     if (a->state < SG_READY) {
@@ -229,6 +229,7 @@ static bool is_fresh(sgmp_node *n, const struct assoc *a, const struct rx *rx, c
 static struct assoc *make_assoc(sgmp_node *n, const struct rx *rx, struct key *key)
 {
     const struct principal *who = key ? key->who : NULL;
+    sg_assoc_proved(n, NULL, rx->from, rx->now);
     sg_suspect_restart(n, rx->from, who, rx->h->src, 0, rx->now);
     struct assoc *a = sg_assoc_new(n, rx->from, key, rx->now);
     if (!a)
@@ -238,8 +239,8 @@ static struct assoc *make_assoc(sgmp_node *n, const struct rx *rx, struct key *k
     return a;
 }
 
-/* The peer's address changed: it gets PINGs only, and no more bytes than it sent, until it
- * answers one (section 5.1). */
+/* The peer's address changed: it gets PINGs and HELLOs only, and no more bytes than it sent, until
+ * it answers one (section 5.1). */
 static void follow_address(sgmp_node *n, struct assoc *a, const struct rx *rx, bool newest)
 {
     if (!addr_eq(rx->from, &a->addr)) {
@@ -249,6 +250,7 @@ static void follow_address(sgmp_node *n, struct assoc *a, const struct rx *rx, b
         a->unproved = true;
         a->x->size_fall = a->dgram > PKT_LIMIT; /* proved for another path */
         a->x->unproved_in = a->x->unproved_out = 0;
+        a->x->named = false;
         a->x->ping_at = rx->now - SEC(1);
     }
     if (!a->unproved)

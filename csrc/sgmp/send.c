@@ -458,13 +458,18 @@ static bool unproved_ok(const struct assoc *a, uint32_t bytes)
     return !a->unproved || a->x->unproved_out + bytes <= a->x->unproved_in;
 }
 
-enum { PING_BYTES = 64, PONG_BYTES = 72 };
+enum { PING_BYTES = 64, PONG_BYTES = 72, HELLO_BYTES = PKT_HEADER + PKT_HELLO + PKT_TAG };
+
+static bool hello_ok(const struct assoc *a)
+{
+    return a->x->hello_on && (a->x->named || unproved_ok(a, HELLO_BYTES));
+}
 
 bool sg_wants_output(sgmp_node *n, struct assoc *a, udt_time now, udt_time *when)
 {
     struct active *x = a->x;
     *when = UDT_NEVER;
-    if (x->hello_on) {
+    if (hello_ok(a)) {
         if (now >= x->hello_at)
             return true;
         *when = x->hello_at;
@@ -506,8 +511,12 @@ size_t sg_build(sgmp_node *n, struct assoc *a, uint8_t *buf, udt_time now)
             return 0;
         }
     }
-    if (x->hello_on && now >= x->hello_at)
-        return sg_hello_build(n, a, buf, now);
+    if (hello_ok(a) && now >= x->hello_at) {
+        size_t len = sg_hello_build(n, a, buf, now);
+        if (a->unproved)
+            x->unproved_out += (uint32_t)len;
+        return len;
+    }
     if (!a->instance)
         return 0;
     if (key && !(d.ctx = sg_assoc_seal(n, a, key)))
