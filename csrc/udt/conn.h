@@ -105,6 +105,8 @@ typedef struct udt_conn {
     int hs_sent;    /* times sent since the last change */
     udt_time hs_sent_at, hs_second_at;
     bool hs_stored;        /* rendezvous: a handshake of the peer was read */
+    bool hs_claimed;       /* then: where it came from is not proved, only the tag was shown */
+    int hs_room;           /* then: handshakes that may go there, as many as came */
     uint32_t hs_version;   /* of the handshake to send: 0 in agreements */
     uint32_t mss, payload; /* negotiated MSS and P */
     uint32_t own_payload;  /* P of our own MSS: largest body accepted */

@@ -61,6 +61,7 @@ size_t udt__conn_emit_handshake(udt_conn *c, uint8_t *buf, udt_time now)
         memcpy(h.ip + 1, c->open.words, sizeof c->open.words);
     if (c->hs_sent++ == 0)
         c->hs_sent_at = now;
+    c->hs_room -= c->hs_claimed;
     udt_hs_encode(buf, &h, asks ? 0 : c->peer_id);
     return UDT_HDR_BYTES + UDT_HS_BYTES;
 }
@@ -77,8 +78,10 @@ void udt__conn_handshake_timer(udt_conn *c, udt_time now)
         c->hs_req = UDT_HS_REQUEST;
         c->cookie = 0;
     }
-    c->due |= DUE_HANDSHAKE;
     c->t_handshake = now + repeat_us(c);
+    if (c->hs_claimed && c->hs_room <= 0)
+        return; /* who is there repeats his, and is answered */
+    c->due |= DUE_HANDSHAKE;
     udt__conn_ready(c);
 }
 
@@ -143,7 +146,32 @@ static void agree(udt_conn *c)
     udt__conn_ready(c);
 }
 
-static void rendezvous_input(udt_conn *c, const udt_addr *from, const udt_hs *h, udt_time now)
+/* A handshake to our id comes from where ours went; one without it shows only that the tag is
+ * known. Such an address gets no more handshakes than came from it, and gives way to the next one.
+ * False: it is of somebody else. */
+static bool rendezvous_from(udt_conn *c, const udt_addr *from, const udt_hs *h, int32_t dst)
+{
+    bool same = addr_eq(from, &c->peer);
+    if (c->hs_stored && (!same || h->id != c->peer_id)) {
+        if (!c->hs_claimed)
+            return false;
+        c->hs_stored = c->open.heard = false;
+        c->hs_req = UDT_HS_RENDEZVOUS;
+    }
+    if (!c->hs_stored && h->req == UDT_HS_AGREEMENT)
+        return false;
+    if (!c->hs_stored && !same) {
+        c->hs_claimed = true;
+        c->hs_room = 0;
+    }
+    c->hs_room += c->hs_claimed;
+    c->hs_claimed = c->hs_claimed && dst != c->id;
+    c->hs_stored = true;
+    return true;
+}
+
+static void rendezvous_input(udt_conn *c, const udt_addr *from, const udt_hs *h, int32_t dst,
+                             udt_time now)
 {
     if (h->req == UDT_HS_REQUEST || h->req < UDT_HS_AGREEMENT || h->req > UDT_HS_REQUEST)
         return;
@@ -151,19 +179,15 @@ static void rendezvous_input(udt_conn *c, const udt_addr *from, const udt_hs *h,
         return;
     if (c->opts.tag && h->cookie != c->opts.tag)
         return;
-    if (h->id <= 0 || h->mss < UDT_MSS_MIN || (c->hs_stored && h->id != c->peer_id) ||
-        (c->hs_stored && !addr_eq(from, &c->peer)))
+    if (h->id <= 0 || h->mss < UDT_MSS_MIN || !rendezvous_from(c, from, h, dst))
         return;
-    if (!c->hs_stored && h->req == UDT_HS_AGREEMENT)
-        return;
-    c->hs_stored = true;
     udt__own_heard(c, h);
     c->peer = *from;
     c->peer_id = h->id;
     c->peer_isn = h->isn & SEQ_MASK;
     c->hs_peer_window = h->window;
     c->mss = h->mss < c->opts.mss ? h->mss : c->opts.mss;
-    if (c->hs_req == UDT_HS_RENDEZVOUS || h->req == UDT_HS_RENDEZVOUS) {
+    if (c->hs_req == UDT_HS_RENDEZVOUS || h->req == UDT_HS_RENDEZVOUS || c->hs_claimed) {
         /* Answer at most each request once at once: a first change, or a peer that has not seen
          * our answer; between our timers this makes one packet out for one packet in. */
         c->hs_req = UDT_HS_RESPONSE;
@@ -180,13 +204,12 @@ static void rendezvous_input(udt_conn *c, const udt_addr *from, const udt_hs *h,
 void udt__conn_handshake_input(udt_conn *c, const udt_addr *from, const udt_hs *h, int32_t dst,
                                udt_time now)
 {
-    (void)dst;
     switch (c->state) {
     case CONN_CLIENT:
         client_input(c, h, now);
         break;
     case CONN_RENDEZVOUS:
-        rendezvous_input(c, from, h, now);
+        rendezvous_input(c, from, h, dst, now);
         break;
     case CONN_OPEN:
     case CONN_LINGER:
