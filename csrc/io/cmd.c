@@ -51,8 +51,11 @@ static void run_dead(io_port *p)
     pthread_mutex_unlock(&p->dead_mu);
 }
 
+/* The command may be what kept the port, and be over before this thread has woken the loop: then the
+ * port, and its descriptor's number, could be somebody else's. */
 void io_cmd_push(io_port *p, io_cmd *c)
 {
+    io_port_ref(p);
     io_cmd *head = atomic_load(&p->cmds);
     do
         c->next = head;
@@ -61,6 +64,7 @@ void io_cmd_push(io_port *p, io_cmd *c)
         run_dead(p);
     else
         io_wake(p);
+    io_port_unref(p);
 }
 
 int io_port_post(io_port *p, io_cmd_fn fn, void *arg)

@@ -84,10 +84,12 @@ static void start_run(io_port *p, void *arg)
 static void submit(io_port *p, io_cmd *c, io_cmd_fn fn, io_sock *s)
 {
     if (io_manual(p)) {
+        io_port_ref(p); /* the command's pin may be the last that keeps it */
         io_manual_enter(p);
         fn(p, s);
         io_loop_events(p);
         io_manual_leave(p);
+        io_port_unref(p);
         return;
     }
     c->fn = fn;
