@@ -51,8 +51,8 @@ static void run_dead(io_port *p)
     pthread_mutex_unlock(&p->dead_mu);
 }
 
-/* The command may be what kept the port, and be over before this thread has woken the loop: then the
- * port, and its descriptor's number, could be somebody else's. */
+/* The command may be what kept the port, and be over before this thread has woken the loop: then
+ * the port, and its descriptor's number, could be somebody else's. */
 void io_cmd_push(io_port *p, io_cmd *c)
 {
     io_port_ref(p);
