@@ -262,8 +262,8 @@ class UdtTransport:
 
     # ITransport
     def write(self, data: bytes) -> None:
-        """Queue bytes (copied)."""
-        if not data or self._closing or self.disconnecting:
+        """Queue bytes (copied). After loseConnection only a producer that is still registered may write."""
+        if not data or self._closing or (self.disconnecting and self._producer is None):
             return
         self._out.append(bytes(data))
         if len(self._out) == 1:

@@ -1,0 +1,89 @@
+"""A UDT transport does what Twisted's own transports do, where protocols rely on it: producers that outlive
+loseConnection, protocols that raise, aborts, ends while nobody reads, the end of the reactor."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet import defer, error, reactor, task
+from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.protocol import Factory, Protocol
+from twisted.protocols.basic import FileSender
+from twisted.python.failure import Failure
+from twisted.trial import unittest
+
+from sector._udt.shared import shared_core
+
+
+class End(Protocol):
+    """Keeps what comes, and the reason of the end."""
+
+    reason: Any = None
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def dataReceived(self, data: bytes) -> None:
+        self.data += data
+
+    def connectionLost(self, reason: Failure | None = None) -> None:
+        assert reason is not None and self.reason is None
+        self.reason = reason.value
+
+
+async def until(ready: Callable[[], object], seconds: float = 10.0) -> None:
+    """Wait for something that must come."""
+    end = reactor.seconds() + seconds
+    while not ready():
+        assert reactor.seconds() < end, "it did not come"
+        await task.deferLater(reactor, 0.01)
+
+
+class Case(unittest.TestCase):
+    """Two ends of a connection; all is gone after each test."""
+
+    timeout = 60
+
+    async def pair(self, server: Any = End, client: Any = End, options: str = "") -> tuple[Any, Any]:
+        """The protocols of a new connection, (client's, server's)."""
+        made: list[Any] = []
+
+        class Far(Factory):
+            def buildProtocol(self, addr: object) -> Any:
+                made.append(server())
+                return made[-1]
+
+        self.port = await serverFromString(reactor, f"udt:0:interface=127.0.0.1{options}").listen(Far())
+        where = f"udt:127.0.0.1:{self.port.getHost().port}{options}"
+        near = await clientFromString(reactor, where).connect(Factory.forProtocol(client))
+        await until(lambda: made and made[0].transport is not None)
+        self.ends = near, made[0]
+        return near, made[0]
+
+    def tearDown(self) -> Any:
+        return defer.ensureDeferred(self._over())
+
+    async def _over(self) -> None:
+        for end in getattr(self, "ends", ()):
+            end.transport.abortConnection()
+        if hasattr(self, "port"):
+            await self.port.stopListening()
+            await self.port.portClosed()
+        await shared_core(reactor).settle()
+
+
+class ProducerTests(Case):
+    """ITransport.loseConnection: with a registered producer the connection ends when that is done."""
+
+    async def test_a_file_arrives_whole_though_its_sender_hangs_up_at_once(self) -> None:
+        near, far = await self.pair()
+        data = bytes(range(256)) * 20_000
+        sent = FileSender().beginFileTransfer(io.BytesIO(data), near.transport)
+        near.transport.loseConnection()
+        await sent
+        await until(lambda: near.reason and far.reason)
+        self.assertEqual(bytes(far.data), data)
+        self.assertIsInstance(near.reason, error.ConnectionDone)
+        self.assertIsInstance(far.reason, error.ConnectionDone)
