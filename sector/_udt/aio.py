@@ -146,10 +146,14 @@ class UdtAsyncioTransport(asyncio.Transport):
     def connectionLost(self, reason: Failure) -> None:
         """The end."""
         self._closing = True
-        clean = reason.check(error.ConnectionDone, error.ConnectionAborted)
-        if clean:
+        why: Exception | None = None
+        if reason.check(error.ConnectionLost):
+            why = ConnectionResetError(str(reason.value))
+        elif not reason.check(error.ConnectionDone, error.ConnectionAborted):
+            why = reason.value  # what the protocol raised
+        if why is None:
             self._protocol.eof_received()
-        self._protocol.connection_lost(None if clean else ConnectionResetError(str(reason.value)))
+        self._protocol.connection_lost(why)
 
     # it registers itself as the transport's producer: the writer of this end
     def pauseProducing(self) -> None:

@@ -142,7 +142,11 @@ class _Connecting:
             transport.abortConnection()
             self.result.errback(twisted_errors.ConnectError(string="the factory wants no connection"))
             return
-        transport.start(protocol)
+        try:
+            transport.start(protocol)
+        except Exception:
+            self.result.errback()
+            return
         self.result.callback(protocol)
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 from twisted.internet import error as twisted_errors
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.interfaces import IConsumer, IPushProducer, ITransport
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -31,6 +32,7 @@ from sector._udt.errors import check
 from sector._udt.reasons import PeerVanished, UdtConnectionLost, lost
 from sector._udt.trace import Trace
 
+log = Logger()
 STREAM, MESSAGE = 1, 2
 _CONNECTED, _ACCEPTED, _READABLE, _WRITABLE, _DRAINED, _PEER_CLOSED, _FAILED, _CLOSED = range(1, 9)
 _AGAIN, _PEERCLOSED = -4, -103
@@ -126,10 +128,14 @@ class UdtTransport:
         core.watch(sock, self.event)
 
     def start(self, protocol: Any) -> None:
-        """Bind the protocol and begin to read."""
+        """Bind the protocol and begin to read. What its connectionMade raises ends the connection."""
         self._protocol = protocol
         self.getPeer()  # remembered for the time after the end
-        protocol.makeConnection(self)
+        try:
+            protocol.makeConnection(self)
+        except Exception:
+            self._break(Failure())
+            raise
         self._read()
 
     # events of the core
@@ -192,7 +198,12 @@ class UdtTransport:
                         self._reason = Failure(UdtConnectionLost(unsent, "PEERCLOSED"))
                     self._close(0)
                     return
-                self._deliver(ffi.buffer(self._buffer, size)[:])
+                try:
+                    self._deliver(ffi.buffer(self._buffer, size)[:])
+                except Exception:
+                    log.failure("a protocol raised where data came; its connection ends")
+                    self._break(Failure())
+                    return
             self._core.reactor.callLater(0, self._read)
         finally:
             self._reading = False
@@ -211,10 +222,7 @@ class UdtTransport:
                 self._pause_producer()
                 return
             if sent < 0:
-                self._out.clear()
-                self._offset = 0
-                self._reason = self._reason or lost(sent)
-                self._close(0)
+                self._break(lost(sent))
                 return
             self._offset += sent
             if self._offset == len(data):
@@ -254,6 +262,13 @@ class UdtTransport:
         if self._producer is not None and self._streaming and not self._producer_paused:
             self._producer_paused = True
             self._producer.pauseProducing()
+
+    def _break(self, reason: Failure) -> None:
+        """Close at once, for this reason if there is none yet."""
+        self._reason = self._reason or reason
+        self._out.clear()
+        self._offset = 0
+        self._close(0)
 
     def _close(self, linger_ms: int) -> None:
         if not self._closing:

@@ -17,6 +17,7 @@ from sector.ports import free_ports
 from sector.udt import (
     UdtOptions,
     create_udt_connection,
+    create_udt_server,
     open_udt,
     serve_udt,
 )
@@ -206,5 +207,29 @@ def test_asyncio_peer_that_breaks_off() -> None:
             except ConnectionResetError as caught:
                 outcome.set_result(caught)
         assert isinstance(await outcome, ConnectionResetError)
+
+    asyncio.run(run())
+
+
+def test_asyncio_protocol_that_raises_loses_its_connection() -> None:
+    """It hears why, the peer that it is over; the server goes on."""
+
+    async def run() -> None:
+        ended: asyncio.Queue[Exception | None] = asyncio.Queue()
+
+        class Far(asyncio.Protocol):
+            def data_received(self, data: bytes) -> None:
+                raise LookupError("no such thing")
+
+            def connection_lost(self, why: Exception | None) -> None:
+                ended.put_nowait(why)
+
+        async with await create_udt_server(Far, 0, "127.0.0.1") as server:
+            for _ in range(2):
+                async with open_udt("127.0.0.1", server.address[1]) as (reader, writer):
+                    writer.write(b"hello")
+                    assert await asyncio.wait_for(reader.read(), 5) == b""
+                assert isinstance(await asyncio.wait_for(ended.get(), 5), LookupError)
+        await server.wait_closed()
 
     asyncio.run(run())

@@ -87,3 +87,42 @@ class ProducerTests(Case):
         self.assertEqual(bytes(far.data), data)
         self.assertIsInstance(near.reason, error.ConnectionDone)
         self.assertIsInstance(far.reason, error.ConnectionDone)
+
+
+class Raises(End):
+    """Fails in the method that is named."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.where = where
+
+    def connectionMade(self) -> None:
+        if self.where == "connectionMade":
+            raise LookupError("no such thing")
+
+    def dataReceived(self, data: bytes) -> None:
+        super().dataReceived(data)
+        if self.where == "dataReceived":
+            raise LookupError("no such thing")
+
+
+class RaisingTests(Case):
+    """What a protocol raises is logged and ends its connection, and no other."""
+
+    async def test_where_data_comes(self) -> None:
+        near, far = await self.pair(server=lambda: Raises("dataReceived"))
+        near.transport.write(bytes(1000))
+        await until(lambda: near.reason and far.reason)
+        self.assertIsInstance(far.reason, LookupError)
+        self.assertEqual(len(far.data), 1000)
+        self.assertEqual(len(self.flushLoggedErrors(LookupError)), 1)
+
+    async def test_at_the_start_of_a_server_s(self) -> None:
+        near, far = await self.pair(server=lambda: Raises("connectionMade"))
+        await until(lambda: near.reason and far.reason)
+        self.assertIsInstance(far.reason, LookupError)
+        self.assertEqual(len(self.flushLoggedErrors(LookupError)), 1)
+
+    async def test_at_the_start_of_a_client_s(self) -> None:
+        with self.assertRaises(LookupError):
+            await self.pair(client=lambda: Raises("connectionMade"))
