@@ -36,6 +36,7 @@ log = Logger()
 STREAM, MESSAGE = 1, 2
 _CONNECTED, _ACCEPTED, _READABLE, _WRITABLE, _DRAINED, _PEER_CLOSED, _FAILED, _CLOSED = range(1, 9)
 _AGAIN, _PEERCLOSED = -4, -103
+_UNSENT = "closed by the peer before all was sent"
 READ_BYTES = 1 << 16
 READS_PER_TURN = 16
 PULLS_PER_TURN = 16
@@ -119,6 +120,7 @@ class UdtTransport:
         self._reading = False
         self._reason: Failure | None = None
         self._closing = False
+        self._over: Failure | None = None  # the peer is gone; what it sent before may still be read
         self._buffer: Any = None
         self._pulling = False
         self._written_through = False
@@ -146,11 +148,13 @@ class UdtTransport:
         elif event.kind == _WRITABLE:
             self._flush()
         elif event.kind == _PEER_CLOSED:
+            self._over = self._over or Failure(UdtConnectionLost(_UNSENT, "PEERCLOSED"))
             self._read()
         elif event.kind == _FAILED:
             if self._closing:
                 self._reason = self._reason or lost(event.err)
             else:
+                self._over = self._over or lost(event.err)
                 self._read()  # what has arrived before comes first, then the error
         elif event.kind == _CLOSED:
             if event.err and self._reason is None:
@@ -185,7 +189,11 @@ class UdtTransport:
         self._reading = True
         try:
             for _ in range(READS_PER_TURN):
-                if self._paused or self._closing or self._protocol is None:
+                if self._closing or self._protocol is None:
+                    return
+                if self._paused:
+                    if self._over is not None and self._out:
+                        self._break(self._over)  # nobody reads up to the end, but somebody waits for room
                     return
                 size = self._take()
                 if size == _AGAIN:
@@ -194,8 +202,7 @@ class UdtTransport:
                     if size != _PEERCLOSED:
                         self._reason = lost(size)
                     elif self._out:
-                        unsent = "closed by the peer before all was sent"
-                        self._reason = Failure(UdtConnectionLost(unsent, "PEERCLOSED"))
+                        self._reason = Failure(UdtConnectionLost(_UNSENT, "PEERCLOSED"))
                     self._close(0)
                     return
                 try:

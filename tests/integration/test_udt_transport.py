@@ -4,6 +4,7 @@ loseConnection, protocols that raise, aborts, ends while nobody reads, the end o
 from __future__ import annotations
 
 import io
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,10 @@ from twisted.protocols.basic import FileSender
 from twisted.python.failure import Failure
 from twisted.trial import unittest
 
+from sector._udt._ffi import ffi, lib
+from sector._udt.errors import check
 from sector._udt.shared import shared_core
+from sector.udt import UdtConnectionLost
 
 
 class End(Protocol):
@@ -126,3 +130,46 @@ class RaisingTests(Case):
     async def test_at_the_start_of_a_client_s(self) -> None:
         with self.assertRaises(LookupError):
             await self.pair(client=lambda: Raises("connectionMade"))
+
+
+class DeafTests(Case):
+    """Two ends that read no more and have much to say wait for each other; when one goes, the other hears."""
+
+    async def both_full(self) -> tuple[Any, Any]:
+        near, far = await self.pair(options=":idleTimeout=1")
+        for end in near, far:
+            end.transport.pauseProducing()
+            end.transport.write(bytes(40 << 20))
+        await task.deferLater(reactor, 0.3)
+        return near, far
+
+    async def test_the_peer_aborts(self) -> None:
+        near, far = await self.both_full()
+        far.transport.abortConnection()
+        await until(lambda: near.reason)
+        self.assertIsInstance(near.reason, UdtConnectionLost)
+        self.assertEqual(near.reason.name, "PEERCLOSED")
+
+    async def test_the_peer_falls_silent(self) -> None:
+        """Its packets are lost from now on."""
+        near, far = await self.both_full()
+        core = near.transport._core
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as nowhere:
+            for port in core._ports:
+                check(lib.udt_port_divert(core.ctx, port, ffi.NULL, nowhere.fileno()))
+            await until(lambda: near.reason and far.reason)
+        self.assertIsInstance(near.reason, UdtConnectionLost)
+        self.assertEqual((near.reason.name, far.reason.name), ("BROKEN", "BROKEN"))
+
+    async def test_who_reads_again_gets_what_came_before_the_end(self) -> None:
+        near, far = await self.pair()
+        near.transport.pauseProducing()
+        far.transport.write(bytes(100_000))
+        far.transport.loseConnection()
+        await until(lambda: far.reason)
+        await task.deferLater(reactor, 0.1)
+        self.assertIsNone(near.reason)
+        near.transport.resumeProducing()
+        await until(lambda: near.reason)
+        self.assertEqual(len(near.data), 100_000)
+        self.assertIsInstance(near.reason, error.ConnectionDone)
