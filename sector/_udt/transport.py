@@ -120,6 +120,7 @@ class UdtTransport:
         self._reading = False
         self._reason: Failure | None = None
         self._closing = False
+        self._lingering = False  # closing, when all that was written is acknowledged
         self._over: Failure | None = None  # the peer is gone; what it sent before may still be read
         self._buffer: Any = None
         self._pulling = False
@@ -162,8 +163,10 @@ class UdtTransport:
             self._gone()
 
     def _gone(self) -> None:
-        self.connected = False
+        if not self.connected:
+            return
         self.final_stats = self.stats()  # the core keeps them until this event was handled
+        self.connected = False
         self._core.unwatch(self._sock)
         self._out.clear()
         protocol, self._protocol = self._protocol, None
@@ -279,7 +282,7 @@ class UdtTransport:
 
     def _close(self, linger_ms: int) -> None:
         if not self._closing:
-            self._closing = True
+            self._closing, self._lingering = True, linger_ms != 0
             lib.udt_close(self._core.ctx, self._sock, linger_ms)
 
     # ITransport
@@ -304,9 +307,14 @@ class UdtTransport:
             self._close(-1)
 
     def abortConnection(self) -> None:
-        """Close at once; unsent bytes are lost."""
+        """Close at once; unsent bytes are lost. Of a connection that loseConnection lets end the protocol
+        hears now; what a client still had under way goes with its port."""
+        if not self.connected:
+            return
         self._reason = Failure(twisted_errors.ConnectionAborted())
         self._out.clear()
+        if self._lingering:
+            self._core.reactor.callLater(0, self._gone)
         self._close(0)
 
     def getPeer(self) -> IPv4Address | IPv6Address:

@@ -173,3 +173,31 @@ class DeafTests(Case):
         await until(lambda: near.reason)
         self.assertEqual(len(near.data), 100_000)
         self.assertIsInstance(near.reason, error.ConnectionDone)
+
+
+class EndTests(Case):
+    """How a connection ends, and what is known afterwards."""
+
+    async def test_an_abort_cuts_a_lingering_end_short(self) -> None:
+        """All is with the core, whose peer takes no more; either end may be the one that has enough."""
+        for index in range(2):
+            ends = await self.pair()
+            near, far = ends[index], ends[1 - index]
+            far.transport.pauseProducing()
+            while True:
+                near.transport.write(bytes(65536))
+                if near.transport._out:
+                    await task.deferLater(reactor, 0.3)
+                    if near.transport._out:
+                        break  # the core stays full
+            near.transport._out.clear()
+            near.transport.loseConnection()
+            await task.deferLater(reactor, 0.2)
+            self.assertIsNone(near.reason)
+            near.transport.abortConnection()
+            near.transport.abortConnection()
+            await until(lambda near=near: near.reason, 2)
+            self.assertIsInstance(near.reason, error.ConnectionAborted)
+            far.transport.abortConnection()
+            await self.port.stopListening()
+            await self.port.portClosed()
