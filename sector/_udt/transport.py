@@ -365,6 +365,8 @@ class UdtTransport:
 
     def stats(self) -> dict[str, int]:
         """udt_sock_stats of this connection, at most 250 ms old; after its end the final ones."""
+        if not self.connected:
+            return self.final_stats
         out = ffi.new("udt_sock_stats *")
         if lib.udt_stats_get(self._core.ctx, self._sock, out) < 0:
             return self.final_stats

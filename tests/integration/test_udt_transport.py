@@ -201,3 +201,15 @@ class EndTests(Case):
             far.transport.abortConnection()
             await self.port.stopListening()
             await self.port.portClosed()
+
+    async def test_statistics_outlive_the_core(self) -> None:
+        near, far = await self.pair()
+        near.transport.write(bytes(1000))
+        await until(lambda: len(far.data) == 1000)
+        near.transport.loseConnection()
+        await until(lambda: near.reason and far.reason)
+        await self.port.stopListening()
+        await self.port.portClosed()
+        await shared_core(reactor).settle()
+        self.assertEqual(near.transport.stats()["bytes_sent"], 1000)
+        self.assertEqual(far.transport.stats()["bytes_recv"], 1000)
