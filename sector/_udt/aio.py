@@ -170,7 +170,7 @@ class UdtAsyncioTransport(asyncio.Transport):
     # asyncio.Transport
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Queue bytes (copied)."""
-        self._udt.write(bytes(data))
+        self._udt.write(data)
 
     def can_write_eof(self) -> bool:
         """UDT has no half-close."""

@@ -208,6 +208,8 @@ class UdtTransport:
                         self._reason = Failure(UdtConnectionLost(_UNSENT, "PEERCLOSED"))
                     self._close(0)
                     return
+                if self.disconnecting:
+                    continue  # it comes too late
                 try:
                     self._deliver(ffi.buffer(self._buffer, size)[:])
                 except Exception:
@@ -288,6 +290,8 @@ class UdtTransport:
     # ITransport
     def write(self, data: bytes) -> None:
         """Queue bytes (copied). After loseConnection only a producer that is still registered may write."""
+        if not isinstance(data, (bytes, bytearray, memoryview)):
+            raise TypeError(f"data must be bytes, not {type(data).__name__}")
         if not data or self._closing or (self.disconnecting and self._producer is None):
             return
         self._out.append(bytes(data))

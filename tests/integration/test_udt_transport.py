@@ -213,3 +213,27 @@ class EndTests(Case):
         await shared_core(reactor).settle()
         self.assertEqual(near.transport.stats()["bytes_sent"], 1000)
         self.assertEqual(far.transport.stats()["bytes_recv"], 1000)
+
+    async def test_nothing_is_delivered_after_lose_connection(self) -> None:
+        """Also while what was written before still goes out."""
+        near, far = await self.pair()
+        far.transport.pauseProducing()
+        near.transport.write(bytes(30 << 20))
+        near.transport.loseConnection()
+        far.transport.write(b"too late")
+        await task.deferLater(reactor, 0.3)
+        far.transport.resumeProducing()
+        await until(lambda: near.reason and far.reason)
+        self.assertEqual(bytes(near.data), b"")
+        self.assertEqual(len(far.data), 30 << 20)
+        self.assertIsInstance(near.reason, error.ConnectionDone)
+
+    async def test_only_bytes_can_be_written(self) -> None:
+        """`bytes(5)` would be five zeros."""
+        near, far = await self.pair()
+        for wrong in (5, "text", [1, 2], None):
+            self.assertRaises(TypeError, near.transport.write, wrong)
+        for right in (b"ab", bytearray(b"cd"), memoryview(b"ef")):
+            near.transport.write(right)
+        await until(lambda: len(far.data) >= 6)
+        self.assertEqual(bytes(far.data), b"abcdef")
