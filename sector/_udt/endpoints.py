@@ -186,7 +186,7 @@ class _Meeting(ABC):
         to = host, self._port_number
         core = self._source.take()
         try:
-            port = core.open_port(_any_for(host), self._local_port)
+            port = core.open_port(_any_for(host), self._local_port, mss=self._options.mss)
         except CoreError as error:
             self._source.give_back()
             return _failed(twisted_errors.ConnectBindError(string=str(error)))

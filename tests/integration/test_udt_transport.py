@@ -237,3 +237,31 @@ class EndTests(Case):
             near.transport.write(right)
         await until(lambda: len(far.data) >= 6)
         self.assertEqual(bytes(far.data), b"abcdef")
+
+
+class PacketTests(Case):
+    """`mss` of endpoint strings."""
+
+    async def test_jumbo_frames_where_both_ends_allow_them(self) -> None:
+        near, far = await self.pair(options=":mss=9000")
+        sent = 0
+
+        def large() -> bool:
+            """Whether packets have grown over what Ethernet's usual frames carry."""
+            nonlocal sent
+            near.transport.write(bytes(1_000_000))
+            sent += 1_000_000
+            stats = near.transport.stats()
+            return stats["pkts_sent"] > 0 and stats["bytes_sent"] > 3000 * stats["pkts_sent"]
+
+        await until(large)
+        await until(lambda: len(far.data) == sent)
+
+    async def test_small_packets(self) -> None:
+        near, far = await self.pair(options=":mss=600")
+        near.transport.write(bytes(1_000_000))
+        near.transport.loseConnection()
+        await until(lambda: near.reason and far.reason)
+        self.assertEqual(len(far.data), 1_000_000)
+        stats = near.transport.stats()
+        self.assertLess(stats["bytes_sent"], 600 * stats["pkts_sent"])
