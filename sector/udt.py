@@ -2,7 +2,7 @@
 
 Twisted: `UdtClientEndpoint`, `UdtServerEndpoint`, `UdtRendezvousEndpoint`, or `clientFromString(reactor,
 "udt:192.0.2.7:9000")`. asyncio: `open_udt`, `serve_udt`, `create_udt_connection`, `create_udt_server`; no
-Twisted reactor runs there. `UdtOptions` says how.
+Twisted reactor runs there. `UdtOptions` says how, and a `Trace` in it what happened.
 """
 
 from sector._udt.aio import (
@@ -20,6 +20,7 @@ from sector._udt.endpoints import (
     UdtServerEndpoint,
 )
 from sector._udt.reasons import PeerVanished, UdtAuthError, UdtConnectionLost
+from sector._udt.trace import Trace
 from sector._udt.transport import MESSAGE, STREAM, UdtOptions
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "STREAM",
     "CannotListen",
     "PeerVanished",
+    "Trace",
     "UdtAuthError",
     "UdtClientEndpoint",
     "UdtConnectionLost",

@@ -47,11 +47,12 @@ def _any_for(host: str) -> str:
 
 
 class CannotListen(twisted_errors.CannotListenError):
-    """The UDP port cannot be had. `name` is the core's error, "INUSE" or "SYS"."""
+    """The UDP port cannot be had. `name` is the core's error, "INUSE" or "SYS", or "ADDRESS" where the
+    interface is no address."""
 
-    def __init__(self, interface: str, port: int, error: CoreError) -> None:
+    def __init__(self, interface: str, port: int, error: Exception) -> None:
         super().__init__(interface, port, error)  # type: ignore[no-untyped-call]
-        self.name = error.name
+        self.name = error.name if isinstance(error, CoreError) else "ADDRESS"
 
     def __str__(self) -> str:
         return str(self.socketError)
@@ -184,6 +185,10 @@ class _Meeting(ABC):
 
     def _attempt(self, factory: Any, host: str) -> Deferred[Any]:
         to = host, self._port_number
+        try:
+            address = pack_address(*to)
+        except OSError as error:
+            return _failed(twisted_errors.ConnectError(string=f"{host}: {error.strerror or error}"))
         core = self._source.take()
         try:
             port = core.open_port(_any_for(host), self._local_port, mss=self._options.mss)
@@ -193,7 +198,7 @@ class _Meeting(ABC):
         factory.doStart()
         attempt = _Connecting(self._source, core, port, self._options.kind, factory)
         opts, keep = self._options.packed()
-        sock = self._start(core, port, pack_address(*to), opts)
+        sock = self._start(core, port, address, opts)
         del keep
         if sock < 0:
             attempt.close()
@@ -344,7 +349,8 @@ class UdtListeningPort:
 
 @implementer(IStreamServerEndpoint)
 class UdtServerEndpoint:
-    """Listen on a UDP port for UDT connections; `interface` "::" hears IPv4 too."""
+    """Listen on a UDP port for UDT connections; `interface` an IP literal, "::" hears IPv4 too, or
+    "localhost" (127.0.0.1)."""
 
     def __init__(
         self,
@@ -355,11 +361,16 @@ class UdtServerEndpoint:
         *,
         backlog: int = 128,
     ) -> None:
-        self._source, self._port, self._interface = core_source(core), port, interface
+        self._source, self._port = core_source(core), port
+        self._interface = "127.0.0.1" if interface == "localhost" else interface
         self._options, self._backlog = options, backlog
 
     def listen(self, protocolFactory: Any) -> Deferred[UdtListeningPort]:
         """Deferred of the listening port, or CannotListen."""
+        try:
+            pack_address(self._interface, self._port)
+        except (ValueError, OSError) as wrong:
+            return _failed(CannotListen(self._interface, self._port, wrong))
         core = self._source.take()
         try:
             handle = core.open_port(self._interface, self._port, mss=self._options.mss)

@@ -110,7 +110,10 @@ def _options(given: dict[str, str], **fields: Any) -> Any:
             fields[field] = read(text)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
-    return UdtOptions(**fields)
+    try:
+        return UdtOptions(**fields)
+    except ValueError as error:
+        raise ValueError(f"udt: {error}") from None
 
 
 def _named(args: tuple[str, ...], names: tuple[str, ...], given: dict[str, str]) -> None:

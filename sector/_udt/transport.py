@@ -43,6 +43,17 @@ PULLS_PER_TURN = 16
 WRITES_WAITING = 16
 MAX_MESSAGE = 16 << 20
 KEY_BYTES = 32
+CONGESTION_CONTROL = ("bbr", "udt", "cubic", "fixed")
+# of UdtOptions, where they are not 0
+_BOUNDS = (
+    ("mss", 576, 65535),
+    ("max_bandwidth", 1, 1 << 62),
+    ("connect_timeout_s", 0.001, 86400),
+    ("idle_timeout_s", 0.001, 86400),
+    ("send_buffer", 65536, 1 << 31),
+    ("receive_buffer", 65536, 1 << 31),
+    ("tag", 1, 0xFFFFFFFF),
+)
 
 
 def udt_address(host: str, port: int) -> IPv4Address | IPv6Address:
@@ -60,7 +71,7 @@ class UdtOptions:
     `send_buffer` and `receive_buffer` bytes at most (else as the flow needs); `tag` of a rendezvous; `key`
     KEY_BYTES that both ends have: every packet is sealed, and a peer that cannot prove the key is refused,
     a foreign one (libudt) too; without a key nothing is encrypted or authenticated; `trace` records what
-    happens, of a server in all its connections."""
+    happens, of a server in all its connections. Raises ValueError."""
 
     kind: int = STREAM
     cc: str | None = None
@@ -73,6 +84,18 @@ class UdtOptions:
     tag: int = 0
     key: bytes | None = field(default=None, repr=False)
     trace: Trace | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in (STREAM, MESSAGE):
+            raise ValueError(f"kind is STREAM or MESSAGE, not {self.kind!r}")
+        if self.cc and self.cc not in CONGESTION_CONTROL:
+            raise ValueError(f"cc {self.cc!r} is none of {', '.join(CONGESTION_CONTROL)}")
+        if self.key is not None and len(self.key) != KEY_BYTES:
+            raise ValueError(f"a key has {KEY_BYTES} bytes, not {len(self.key)}")
+        for name, low, high in _BOUNDS:
+            value = getattr(self, name)
+            if value and not low <= value <= high:
+                raise ValueError(f"{name} is 0 or within {low:g} and {high:g}, not {value}")
 
     def packed(self) -> tuple[Any, Any]:
         """A udt_sock_opts and what it points to."""
@@ -90,8 +113,6 @@ class UdtOptions:
         opts.cc = name
         key = ffi.NULL
         if self.key is not None:
-            if len(self.key) != KEY_BYTES:
-                raise ValueError(f"a key has {KEY_BYTES} bytes, not {len(self.key)}")
             key = ffi.new("uint8_t[]", self.key)
             opts.psk, opts.require_key = key, True
         return opts, (name, key)

@@ -31,7 +31,9 @@ Examples:
     help="Bytes a message.",
 )
 @click.option(
-    "--cc", metavar="NAME", help="Congestion control of what this end sends; default as fits the peer."
+    "--cc",
+    type=click.Choice(["bbr", "udt", "cubic", "fixed"]),
+    help="Congestion control of what this end sends; default as fits the peer.",
 )
 @click.option(
     "--key-file",

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner
 from twisted.internet import defer, error, reactor, task
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.endpoints import clientFromString, serverFromString
@@ -19,6 +20,8 @@ from twisted.python.failure import Failure
 from twisted.trial import unittest
 
 from sector._udt.shared import shared_core
+from sector._udt.transport import CONGESTION_CONTROL
+from sector.cli.tools import udtcat
 from sector.ports import free_ports
 from sector.udt import (
     UdtAuthError,
@@ -144,6 +147,7 @@ class StringTests(Case):
             ("udt:1.2.3.4:9000:speed=3", "no option 'speed'"),
             ("udt:1.2.3.4:9000:mss=abc", "mss"),
             ("udt:1.2.3.4:9000:kind=both", "neither stream nor message"),
+            ("udt:1.2.3.4:9000:cc=reno", "'reno' is none of bbr, udt, cubic, fixed"),
             ("udt:rendezvous=1.2.3.4:local=9", "HOST:PORT"),
             ("udt:rendezvous=1.2.3.4\\:9", "needs local"),
             ("udt:1.2.3.4:9000:8000", "too much"),
@@ -246,6 +250,43 @@ class ErrorTests(Case):
             await serverFromString(reactor, f"udt:{first.getHost().port}").listen(Server())
         self.assertIn("in use", str(caught.exception))
         await over(first)
+
+    async def test_an_interface_is_an_address(self) -> None:
+        listening = await serverFromString(reactor, "udt:0:interface=localhost").listen(Server())
+        self.assertEqual(listening.getHost().host, "127.0.0.1")
+        await over(listening)
+        for wrong in ("nonsense", "fe80\\:\\:1%nosuch"):
+            with self.assertRaises(error.CannotListenError):
+                await serverFromString(reactor, f"udt:0:interface={wrong}").listen(Server())
+        with self.assertRaises(error.ConnectError):
+            await clientFromString(reactor, "udt:fe80\\:\\:1%nosuch:9").connect(Server())
+        await shared_core(reactor).settle()
+        self.assertIsNone(shared_core(reactor)._core)  # no attempt left something behind
+
+    def test_wrong_options_are_told_at_once(self) -> None:
+        for wrong in (
+            {"cc": "reno"},
+            {"kind": 7},
+            {"key": b"short"},
+            {"mss": 70_000},
+            {"mss": -1},
+            {"max_bandwidth": -5},
+            {"connect_timeout_s": 1e9},
+            {"connect_timeout_s": float("nan")},
+            {"idle_timeout_s": -1},
+            {"send_buffer": 1 << 40},
+            {"tag": -1},
+        ):
+            with self.assertRaises(ValueError):
+                UdtOptions(**wrong)
+        told = CliRunner().invoke(udtcat, ["--cc", "reno", "127.0.0.1", "9"])
+        self.assertEqual(told.exit_code, 2)
+        self.assertIn("'reno' is not one of 'bbr'", told.output)
+
+    async def test_every_congestion_control_is_there(self) -> None:
+        for name in CONGESTION_CONTROL:
+            listening = await serverFromString(reactor, f"udt:0:cc={name}").listen(Server())
+            await over(listening)
 
     async def test_a_peer_that_aborts(self) -> None:
         factory = Server()
