@@ -139,9 +139,13 @@ class Core:
 
     def doRead(self) -> None:
         """Drain one batch of events."""
+        self._drain()
+
+    def _drain(self) -> bool:
+        """Handle one batch of events; whether there was any."""
         count = lib.glue_poll(self._ctx, self._events, BATCH, self._space, DATA_BYTES)
         if count <= 0:
-            return
+            return False
         at = 0
         for index, event in enumerate(EVENT.iter_unpack(self._raw[: count * EVENT.size])):
             kind = event[0]
@@ -167,7 +171,8 @@ class Core:
             except Exception:
                 log.failure("handler of core event {kind} failed", kind=kind)
             if self._stopped:
-                return
+                break
+        return True
 
     def _take(self, index: int, size: int) -> bytes:
         """The data of a message too large for the batch, which is released."""
@@ -272,6 +277,14 @@ class Core:
     def closing_ports(self) -> list[int]:
         """Those that close_port has not finished with."""
         return list(self._closing)
+
+    def shut(self) -> None:
+        """Close all ports now, in this thread, and hand their last events to their owners."""
+        for handle in list(self._ports):
+            lib.udt_port_close(self._ctx, handle)
+        self._ports.clear()
+        while not self._stopped and self._drain():
+            pass
 
     async def stop(self) -> None:
         """Close all ports, end the threads, free the context."""

@@ -53,6 +53,7 @@ class SharedCore:
         self.reactor = reactor
         self._core: Core | None = None
         self._users = 0
+        self._told_reactor = False
         self._stopping: list[Core] = []
         self._waiting: list[Deferred[None]] = []
 
@@ -60,8 +61,21 @@ class SharedCore:
         """The core, started if nobody uses it yet."""
         if self._core is None:
             self._core = Core(self.reactor)
+            self._at_the_end()
         self._users += 1
         return self._core
+
+    def _at_the_end(self) -> None:
+        """When the reactor stops, connections that are still there end as those over TCP do: the protocols
+        hear of it, the peers too, and nobody waits until a silent peer counts as dead."""
+        add = getattr(self.reactor, "addSystemEventTrigger", None)
+        if add is not None and not self._told_reactor:
+            self._told_reactor = True
+            add("during", "shutdown", self._shut)
+
+    def _shut(self) -> None:
+        if self._core is not None:
+            self._core.shut()
 
     def give_back(self) -> Deferred[None]:
         """The last one stops it."""

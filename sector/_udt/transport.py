@@ -35,7 +35,7 @@ from sector._udt.trace import Trace
 log = Logger()
 STREAM, MESSAGE = 1, 2
 _CONNECTED, _ACCEPTED, _READABLE, _WRITABLE, _DRAINED, _PEER_CLOSED, _FAILED, _CLOSED = range(1, 9)
-_AGAIN, _PEERCLOSED = -4, -103
+_AGAIN, _PORT_CLOSED, _PEERCLOSED = -4, -8, -103
 _UNSENT = "closed by the peer before all was sent"
 READ_BYTES = 1 << 16
 READS_PER_TURN = 16
@@ -181,6 +181,8 @@ class UdtTransport:
         elif event.kind == _CLOSED:
             if event.err and self._reason is None:
                 self._reason = lost(event.err, "not all that was sent has arrived")
+            elif not self._closing:
+                self._reason = self._reason or lost(_PORT_CLOSED)
             self._gone()
 
     def _gone(self) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import io
 import socket
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from twisted.internet import defer, error, reactor, task
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.utils import getProcessOutputAndValue
 from twisted.protocols.basic import FileSender
 from twisted.python.failure import Failure
 from twisted.trial import unittest
@@ -265,3 +267,51 @@ class PacketTests(Case):
         self.assertEqual(len(far.data), 1_000_000)
         stats = near.transport.stats()
         self.assertLess(stats["bytes_sent"], 600 * stats["pkts_sent"])
+
+
+STOPS = """
+import sys
+from twisted.internet import reactor
+from twisted.internet.endpoints import clientFromString
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.utils import getProcessOutputAndValue
+
+class Stops(Protocol):
+    def connectionMade(self):
+        self.transport.write(b"hello")
+    def dataReceived(self, data):
+        reactor.stop()
+    def connectionLost(self, reason):
+        print(type(reason.value).__name__)
+
+clientFromString(reactor, sys.argv[1]).connect(Factory.forProtocol(Stops))
+reactor.run()
+"""
+
+
+class Answers(End):
+    def dataReceived(self, data: bytes) -> None:
+        self.transport.write(b"enough")
+
+
+class ReactorTests(Case):
+    """A reactor that stops with connections open, as after Ctrl-C."""
+
+    async def test_both_ends_hear_that_it_is_over(self) -> None:
+        factory = Factory.forProtocol(Answers)
+        made: list[Any] = []
+        factory.buildProtocol = lambda addr: made.append(Answers()) or made[-1]
+        self.port = await serverFromString(reactor, "udt:0:interface=127.0.0.1").listen(factory)
+        where = f"udt:127.0.0.1:{self.port.getHost().port}"
+        output, errors, status = await getProcessOutputAndValue(sys.executable, ["-c", STOPS, where], None)
+        self.assertEqual((output.strip(), errors, status), (b"UdtConnectionLost", b"", 0))
+        await until(lambda: made[0].reason, 3)
+        self.assertIsInstance(made[0].reason, error.ConnectionDone)
+
+    async def test_a_port_that_is_closed_below_is_no_clean_end(self) -> None:
+        near, far = await self.pair()
+        await near.transport._core.close_port(next(iter(near.transport._core._ports)))
+        await until(lambda: near.reason and far.reason)
+        self.assertEqual(
+            sorted(type(end.reason).__name__ for end in (near, far)), ["ConnectionDone", "UdtConnectionLost"]
+        )
