@@ -13,7 +13,6 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from twisted.internet import error
 from twisted.internet.defer import ensureDeferred
@@ -100,14 +99,13 @@ class LoopReactor:
         work.add_done_callback(found)
 
 
-_cores: WeakKeyDictionary[asyncio.AbstractEventLoop, SharedCore] = WeakKeyDictionary()
-
-
 def _core() -> SharedCore:
-    loop = asyncio.get_running_loop()
-    found = _cores.get(loop)
+    """Kept by the loop itself, so that both go together; what a program left open when it closed its loop
+    goes too."""
+    loop: Any = asyncio.get_running_loop()
+    found: SharedCore | None = getattr(loop, "_sector_udt", None)
     if found is None:
-        found = _cores[loop] = SharedCore(LoopReactor(loop))
+        found = loop._sector_udt = SharedCore(LoopReactor(loop))
     return found
 
 

@@ -96,7 +96,7 @@ class Core:
         )
         out = ffi.new("udt_ctx **")
         check(lib.udt_ctx_new(config, out), "cannot start the transport core")
-        self._ctx = out[0]
+        self._ctx = ffi.gc(out[0], lib.udt_ctx_free)  # a net: who forgets stop() leaves no thread behind
         self._events = ffi.new("udt_event[]", BATCH)
         self._handlers: dict[int, EventHandler] = {}
         self._raw = memoryview(ffi.buffer(self._events)).cast("B")
@@ -297,7 +297,7 @@ class Core:
         ctx = self._ctx
 
         def free_thd() -> None:
-            lib.udt_ctx_free(ctx)
+            ffi.release(ctx)
 
         await deferToThreadPool(self.reactor, self.reactor.getThreadPool(), free_thd)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -233,3 +235,29 @@ def test_asyncio_protocol_that_raises_loses_its_connection() -> None:
         await server.wait_closed()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("tidy", [True, False])
+def test_asyncio_loops_leave_nothing(tidy: bool) -> None:
+    """Neither loops, nor threads, nor descriptors, also of a program that leaves its connections open."""
+
+    def held() -> tuple[int, int]:
+        return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
+
+    async def run() -> None:
+        loops.append(weakref.ref(asyncio.get_running_loop()))
+        server = await create_udt_server(asyncio.Protocol, 0, "127.0.0.1")
+        transport, _ = await create_udt_connection(asyncio.Protocol, "127.0.0.1", server.address[1])
+        if tidy:
+            transport.close()
+            await server.close()
+            await server.wait_closed()
+
+    loops: list[weakref.ref[Any]] = []
+    gc.collect()
+    before = held()
+    for _ in range(3):
+        asyncio.run(run())
+    gc.collect()
+    assert [loop for loop in loops if loop() is not None] == []
+    assert held() <= before
