@@ -31,6 +31,7 @@ from sector.gmp.api import (
     STATUS_PEER_LOST,
     STATUS_PEER_RESTARTED,
     STATUS_TIMEOUT,
+    STATUS_TOO_LARGE,
     STATUS_UNKNOWN,
     GmpError,
     GmpKey,
@@ -53,6 +54,14 @@ _PEER_EVENTS = {
 # outcomes of plain messages (udt_err.h) as call statuses
 _OUTCOME = {"TIMEOUT": STATUS_TIMEOUT, "UNREACHABLE": STATUS_PEER_LOST, "RESTARTED": STATUS_PEER_RESTARTED}
 _OUTCOME |= {"CANCELLED": STATUS_CANCELLED, "AGAIN": STATUS_BUSY}
+
+
+ANSWER_MAX = (64 << 20) - 24  # a message less the head of its kind
+
+
+def _can_be_sent(error: GmpError) -> bool:
+    """Whether a peer can be told just that: a failure has a status below 0, in 32 bits."""
+    return isinstance(error.payload, bytes) and -(1 << 31) <= error.status < 0
 
 
 class GmpNode:
@@ -432,7 +441,7 @@ class GmpNode:
         running = maybeDeferred(lambda: answer)
         self._running[request_id] = running
         running.addCallbacks(
-            lambda body: self._finish(request_id, 0, body),
+            lambda body: self._succeeded(request_id, method, body),
             lambda failure: self._failed(request_id, method, failure),
         )
 
@@ -442,9 +451,18 @@ class GmpNode:
         peer = self._peers[host, port, key_id] = Peer(host, port, key_id)
         return peer
 
+    def _succeeded(self, request_id: int, method: int, body: Any) -> None:
+        if isinstance(body, bytes):
+            self._finish(request_id, 0, body)
+        elif isinstance(body, (bytearray, memoryview)):
+            self._finish(request_id, 0, bytes(body))
+        else:
+            wrong = TypeError(f"an answer is bytes, not {type(body).__name__}")
+            self._failed(request_id, method, Failure(wrong))
+
     def _failed(self, request_id: int, method: int, failure: Failure) -> None:
         error = failure.value
-        if isinstance(error, GmpError):
+        if isinstance(error, GmpError) and _can_be_sent(error):
             self._finish(request_id, error.status, error.payload)
         elif isinstance(error, CancelledError):
             self._finish(request_id, STATUS_CANCELLED, b"")
@@ -459,6 +477,9 @@ class GmpNode:
     def _answer(self, request_id: int, status: int, body: bytes) -> None:
         if self._stopped is not None:
             return
+        if len(body) > ANSWER_MAX:
+            log.warn("the answer to request {id} has {size} bytes", id=request_id, size=len(body))
+            status, body = STATUS_TOO_LARGE, b""
         try:
             self._port.reply(request_id, status, body)
         except CoreError as error:

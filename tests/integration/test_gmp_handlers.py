@@ -1,0 +1,72 @@
+"""Whatever a handler does, its caller hears of it at once and not by waiting for the deadline."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet import defer, reactor
+from twisted.trial import unittest
+
+from sector._udt.context import Core
+from sector.gmp.api import STATUS_TOO_LARGE, STATUS_UNKNOWN, GmpError, GmpKey, Peer
+from sector.gmp.node import open_gmp
+
+
+class HandlerTests(unittest.TestCase):
+    timeout = 60
+
+    def setUp(self) -> None:
+        self.core = Core(reactor)
+        self.a, self.b = (open_gmp(self.core, "127.0.0.1", 0) for _ in range(2))
+        secret = os.urandom(32)
+        for node in self.a, self.b:
+            node.add_key(GmpKey(7, secret, "somebody"))
+        self.to_b = Peer(*self.b.address, 7)
+
+    def tearDown(self) -> Any:
+        async def over() -> None:
+            await self.a.stop()
+            await self.b.stop()
+            await self.core.stop()
+
+        return defer.ensureDeferred(over())
+
+    async def ask(self, handler: Callable[[Any], Any], payload: bytes = b"") -> bytes:
+        """The answer; far within the deadline."""
+        self.b.register(1, handler)
+        before = reactor.seconds()
+        try:
+            return await self.a.call(self.to_b, 1, payload, deadline_s=10)
+        finally:
+            self.assertLess(reactor.seconds() - before, 5)
+
+    async def test_answers_that_are_no_bytes(self) -> None:
+        for wrong in (None, "text", 5):
+            for handler in (lambda call, wrong=wrong: wrong, lambda call, wrong=wrong: defer.succeed(wrong)):
+                with self.assertRaises(GmpError) as caught:
+                    await self.ask(handler)
+                self.assertEqual(caught.exception.status, STATUS_UNKNOWN)
+        self.assertEqual(len(self.flushLoggedErrors(TypeError)), 6)
+        for right in (bytearray(b"abc"), memoryview(b"abc")):
+            self.assertEqual(await self.ask(lambda call, right=right: right), b"abc")
+
+    async def test_failures_that_have_no_number_on_the_wire(self) -> None:
+        for wrong in (GmpError(5), GmpError(0), GmpError(-(1 << 40)), GmpError(-150, "text")):  # type: ignore
+
+            def fails(call: Any, wrong: GmpError = wrong) -> bytes:
+                raise wrong
+
+            with self.assertRaises(GmpError) as caught:
+                await self.ask(fails)
+            self.assertEqual(caught.exception.status, STATUS_UNKNOWN)
+        self.assertEqual(len(self.flushLoggedErrors(GmpError)), 4)
+
+    async def test_an_answer_that_is_too_large(self) -> None:
+        for size in ((64 << 20) - 23, 64 << 20, 65 << 20):
+            with self.assertRaises(GmpError) as caught:
+                await self.ask(lambda call, size=size: bytes(size))
+            self.assertEqual(caught.exception.status, STATUS_TOO_LARGE)
+        size = (64 << 20) - 24
+        self.assertEqual(len(await self.ask(lambda call: bytes(size))), size)
