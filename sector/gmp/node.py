@@ -64,6 +64,10 @@ def _can_be_sent(error: GmpError) -> bool:
     return isinstance(error.payload, bytes) and -(1 << 31) <= error.status < 0
 
 
+def _closed() -> GmpError:
+    return GmpError(STATUS_CANCELLED, text="the endpoint was closed")
+
+
 class GmpNode:
     """One endpoint; see `sector.gmp.api.Gmp`. All calls and handlers belong to the reactor thread."""
 
@@ -133,6 +137,8 @@ class GmpNode:
                     self._port.cancel(call_id)
                 deferred.errback(GmpError(STATUS_CANCELLED, text="cancelled"))
 
+        if self._stopped is not None:
+            return fail(_closed())
         answer: Deferred[bytes] = Deferred(cancel)
         try:
             call_id = self._port.call(peer.host, peer.port, peer.key_id, method, payload, flags, deadline_s)
@@ -152,6 +158,8 @@ class GmpNode:
                 self._port.cancel(message_id)
                 deferred.errback(GmpError(STATUS_CANCELLED, text="cancelled"))
 
+        if self._stopped is not None:
+            return fail(_closed())
         outcome: Deferred[None] = Deferred(cancel)
         flags = CONTROL if control else 0
         try:
@@ -217,6 +225,7 @@ class GmpNode:
         rule = {"all": WAIT_ALL, "any": WAIT_ANY, "none": WAIT_NONE}.get(str(wait), WAIT_QUORUM)
         if not group.peers:
             group.group_decided(quorum == 0)
+        if not group.peers or self._stopped is not None:
             group.group_done()
             return group
         try:
@@ -268,7 +277,7 @@ class GmpNode:
     def writable(self, peer: Peer) -> Deferred[None]:
         to = canonical(peer.host, peer.port)
         if self._stopped is not None:
-            return fail(GmpError(STATUS_CANCELLED, text="the endpoint was closed"))
+            return fail(_closed())
         if to not in self._full:  # nothing was refused, or WRITABLE was here already
             return succeed(None)
 
@@ -342,7 +351,7 @@ class GmpNode:
             self._sends.clear()
             for pending in waiting:
                 if not pending.called:
-                    pending.errback(GmpError(STATUS_CANCELLED, text="the endpoint was closed"))
+                    pending.errback(_closed())
             for running in list(self._running.values()):
                 running.cancel()
             for group, _ in list(self._groups.values()):
@@ -350,7 +359,7 @@ class GmpNode:
             self._groups.clear()
             while self._room:
                 room, _ = self._room.popitem()
-                room.errback(GmpError(STATUS_CANCELLED, text="the endpoint was closed"))
+                room.errback(_closed())
         done: Deferred[None] = Deferred()
         self._stopped.addCallback(lambda _: done.callback(None))
         return done

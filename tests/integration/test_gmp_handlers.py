@@ -10,7 +10,7 @@ from twisted.internet import defer, reactor
 from twisted.trial import unittest
 
 from sector._udt.context import Core
-from sector.gmp.api import STATUS_TOO_LARGE, STATUS_UNKNOWN, GmpError, GmpKey, Peer
+from sector.gmp.api import STATUS_CANCELLED, STATUS_TOO_LARGE, STATUS_UNKNOWN, GmpError, GmpKey, Peer
 from sector.gmp.node import open_gmp
 
 
@@ -70,3 +70,17 @@ class HandlerTests(unittest.TestCase):
             self.assertEqual(caught.exception.status, STATUS_TOO_LARGE)
         size = (64 << 20) - 24
         self.assertEqual(len(await self.ask(lambda call: bytes(size))), size)
+
+    async def test_a_closed_endpoint_answers_as_one_that_closes(self) -> None:
+        """Who repeats a call when it fails may do so at any time."""
+        await self.a.stop()
+        for _ in range(2):
+            for attempt in (self.a.call(self.to_b, 1, b""), self.a.send(self.to_b, b"")):
+                with self.assertRaises(GmpError) as caught:
+                    await attempt
+                self.assertEqual(caught.exception.status, STATUS_CANCELLED)
+            ((good, failure),) = await self.a.group_call([self.to_b], 1, b"").done
+            self.assertFalse(good)
+            self.assertEqual(failure.value.status, STATUS_CANCELLED)
+            await self.b.stop()
+            await self.core.stop()
