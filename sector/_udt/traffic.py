@@ -73,7 +73,8 @@ class Traffic:
         found["transfers_now"] = len(running)
         found["out_Bps"] = sum(stats.get("send_Bps", 0) for stats in running.values())
         found["in_Bps"] = sum(stats.get("recv_Bps", 0) for stats in running.values())
-        found["rtt_us"] = max((stats.get("rtt_us", 0) for stats in running.values()), default=0)
+        measured = [stats.get("rtt_us", 0) for stats in running.values() if stats.get("min_rtt_us", 0)]
+        found["rtt_us"] = max(measured, default=0)  # who only receives may know none
         found["limit"] = LIMITS.index(self._limit(now))
         self._before = now
         return found

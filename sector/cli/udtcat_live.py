@@ -38,7 +38,8 @@ def line(before: Mapping[str, int], now: Mapping[str, int], seconds: float, *, o
         for name, size in (("out", sent), ("in", received))
         if size
     ]
-    parts.append(f"RTT {now['rtt_us'] / 1000:.1f} ms")
+    if now["min_rtt_us"]:  # else nothing was measured: who only receives need not know
+        parts.append(f"RTT {now['rtt_us'] / 1000:.1f} ms")
     if sent:
         loss = 100 * again / max(1, packets + again)
         window = min(now["cwnd_pkts"], now["flow_wnd_pkts"])

@@ -69,10 +69,12 @@ def test_wrong_rates_are_one_line(text: str, part: str) -> None:
 def test_sums_of_ended_and_running_transfers() -> None:
     """Nothing is lost or counted twice when a transfer ends; the limit is that of the time in between."""
     traffic = Traffic()
-    one = {"bytes_sent": 100, "pkts_sent": 2, "send_Bps": 50, "rtt_us": 7, "lim_cwnd_us": 10}
+    one = {"bytes_sent": 100, "pkts_sent": 2, "send_Bps": 50, "lim_cwnd_us": 10, "rtt_us": 7, "min_rtt_us": 6}
     first = traffic.counters({1: one})
     assert (first["bytes_out"], first["transfers_now"], first["out_Bps"]) == (100, 1, 50)
     assert shown(first)["limit"] == "network"
+    only_receives = {"bytes_recv": 5, "rtt_us": 100_000, "min_rtt_us": 0}  # what stands there at the start
+    assert first["rtt_us"] == Traffic().counters({1: one, 2: only_receives})["rtt_us"] == 7
     later = {**one, "bytes_sent": 300, "lim_cap_us": 5}
     assert shown(traffic.counters({1: later}))["limit"] == "cap"
     traffic.ended({**later, "bytes_sent": 400}, good=True, tls=False)

@@ -11,6 +11,7 @@ ZERO = dict.fromkeys(
         "pkts_sent",
         "pkts_retrans",
         "rtt_us",
+        "min_rtt_us",
         "cwnd_pkts",
         "flow_wnd_pkts",
         "in_flight_pkts",
@@ -45,6 +46,7 @@ def test_the_line_has_rate_rtt_loss_window_and_limit() -> None:
         pkts_sent=99,
         pkts_retrans=1,
         rtt_us=20_500,
+        min_rtt_us=20_000,
         cwnd_pkts=300,
         flow_wnd_pkts=200,
         in_flight_pkts=150,
@@ -53,6 +55,6 @@ def test_the_line_has_rate_rtt_loss_window_and_limit() -> None:
     assert line(ZERO, now, 1.0, output_waits=False) == (
         "out 100.0 Mb/s | RTT 20.5 ms | loss 1.00 % | window 200 packets, 150 under way | limited by network"
     )
-    assert line(ZERO, after(bytes_recv=125_000), 1.0, output_waits=False) == (
-        "in 1.0 Mb/s | RTT 0.0 ms | limited by peer"
-    )
+    # what stands in rtt_us before the first sample is no round trip time
+    only_receives = after(bytes_recv=125_000, rtt_us=100_000)
+    assert line(ZERO, only_receives, 1.0, output_waits=False) == "in 1.0 Mb/s | limited by peer"
