@@ -123,7 +123,8 @@ class UdtAsyncioTransport(asyncio.Transport):
         super().__init__()
         self._protocol: Any = protocol
         self._udt: Any = None
-        self._closing = self._reading_paused = False
+        self._closing = self._reading_paused = self._writing_paused = self._here = False
+        self._low = self._high = 0
 
     # what UdtTransport tells its protocol
     def makeConnection(self, transport: UdtTransport) -> None:
@@ -149,18 +150,27 @@ class UdtAsyncioTransport(asyncio.Transport):
             why = ConnectionResetError(str(reason.value))
         elif not reason.check(error.ConnectionDone, error.ConnectionAborted):
             why = reason.value  # what the protocol raised
-        if why is None:
+        if why is None and not self._here:
             self._protocol.eof_received()
         self._protocol.connection_lost(why)
 
     # it registers itself as the transport's producer: the writer of this end
     def pauseProducing(self) -> None:
-        """The send buffer is full."""
-        self._protocol.pause_writing()
+        """The send buffer of the core is full, more waits here."""
+        self._look()
 
     def resumeProducing(self) -> None:
-        """There is room."""
-        self._protocol.resume_writing()
+        """Nothing waits here any more."""
+        self._look()
+
+    def _look(self) -> None:
+        size = self.get_write_buffer_size()
+        if not self._writing_paused and size > self._high:
+            self._writing_paused = True
+            self._protocol.pause_writing()
+        elif self._writing_paused and size <= self._low:
+            self._writing_paused = False
+            self._protocol.resume_writing()
 
     def stopProducing(self) -> None:
         """The connection ends; connectionLost follows."""
@@ -169,6 +179,26 @@ class UdtAsyncioTransport(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Queue bytes (copied)."""
         self._udt.write(data)
+        if self._high and not self._closing:
+            self._look()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """As asyncio's: `pause_writing` when more than `high` bytes wait here for room in the core's send
+        buffer (0 unless told: as soon as that is full), `resume_writing` at `low` or fewer, at the latest
+        when none does. Raises ValueError."""
+        if high is None:
+            high = 4 * (low or 0)
+        if low is None:
+            low = high // 4
+        if not high >= low >= 0:
+            raise ValueError(f"high ({high}) must be at least low ({low}), and low at least 0")
+        self._high, self._low = high, low
+        if not self._closing:
+            self._look()
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        """(low, high)."""
+        return self._low, self._high
 
     def can_write_eof(self) -> bool:
         """UDT has no half-close."""
@@ -181,12 +211,13 @@ class UdtAsyncioTransport(asyncio.Transport):
     def close(self) -> None:
         """Close when all written bytes are acknowledged."""
         if not self._closing:
-            self._closing = True
+            self._closing = self._here = True
             self._udt.unregisterProducer()
             self._udt.loseConnection()
 
     def abort(self) -> None:
         """Close at once."""
+        self._here = self._here or not self._closing
         self._closing = True
         self._udt.abortConnection()
 

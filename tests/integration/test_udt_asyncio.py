@@ -261,3 +261,85 @@ def test_asyncio_loops_leave_nothing(tidy: bool) -> None:
     gc.collect()
     assert [loop for loop in loops if loop() is not None] == []
     assert held() <= before
+
+
+class Heard(asyncio.Protocol):
+    """Notes what a transport tells it."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport: Any = transport
+
+    def pause_writing(self) -> None:
+        self.heard.append("pause")
+
+    def resume_writing(self) -> None:
+        self.heard.append("resume")
+
+    def eof_received(self) -> None:
+        self.heard.append("eof")
+
+    def connection_lost(self, why: Exception | None) -> None:
+        self.heard.append("lost")
+        self.ended.set_result(None)
+
+
+def test_asyncio_end_of_the_stream_is_told_to_who_did_not_close() -> None:
+    """As over TCP: eof_received means that the peer is done."""
+
+    async def run() -> None:
+        made: list[Heard] = []
+
+        def far() -> Heard:
+            made.append(Heard())
+            return made[-1]
+
+        async with await create_udt_server(far, 0, "127.0.0.1") as server:
+            for how in ("close", "abort"):
+                transport, near = await create_udt_connection(Heard, "127.0.0.1", server.address[1])
+                getattr(transport, how)()
+                await asyncio.wait_for(near.ended, 5)
+                await asyncio.wait_for(made[-1].ended, 5)
+                assert near.heard == ["lost"]
+                assert made[-1].heard == ["eof", "lost"]
+        await server.wait_closed()
+
+    asyncio.run(run())
+
+
+def test_asyncio_write_buffer_limits() -> None:
+    """A program may let more wait before it is told to pause; what waits is counted."""
+
+    class Deaf(Heard):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            super().connection_made(transport)
+            self.transport.pause_reading()
+            deaf.append(self)
+
+    async def run() -> None:
+        async with await create_udt_server(Deaf, 0, "127.0.0.1") as server:
+            transport, near = await create_udt_connection(Heard, "127.0.0.1", server.address[1])
+            assert transport.get_write_buffer_limits() == (0, 0)
+            for wrong in ({"high": 1, "low": 2}, {"low": -1}):
+                with pytest.raises(ValueError, match="must be at least"):
+                    transport.set_write_buffer_limits(**wrong)
+            transport.set_write_buffer_limits(high=5_000_000)
+            assert transport.get_write_buffer_limits() == (1_250_000, 5_000_000)
+            while not near.heard:
+                before = transport.get_write_buffer_size()
+                assert before <= 5_000_000
+                transport.write(bytes(100_000))
+                await asyncio.sleep(0)
+            assert near.heard == ["pause"] and transport.get_write_buffer_size() > 5_000_000
+            transport.set_write_buffer_limits(high=50_000_000, low=40_000_000)
+            assert near.heard == ["pause", "resume"]
+            deaf[0].transport.resume_reading()
+            transport.close()
+            await asyncio.wait_for(near.ended, 20)
+        await server.wait_closed()
+
+    deaf: list[Deaf] = []
+    asyncio.run(run())
