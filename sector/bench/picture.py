@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import statistics
 from collections.abc import Sequence
@@ -9,9 +10,13 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from sector._udt.trace import check_place
 from sector.bench.link import Link
-from sector.errors import SectorError, UsageError
+from sector.errors import LocalIO, SectorError, UsageError
 
+SUFFIXES = (".png", ".svg", ".html")
+NO_MATPLOTLIB = "a PNG needs matplotlib"
+MATPLOTLIB_HINT = "pip install matplotlib, or write a .svg or .html"
 _CELL_W, _CELL_H, _LEFT, _TOP, _GAP = 86, 46, 74, 64, 34
 
 
@@ -109,9 +114,7 @@ def png(rows: Sequence[dict[str, Any]], path: Path) -> None:
     try:
         import matplotlib
     except ImportError:
-        raise SectorError(
-            "a PNG needs matplotlib", hint="pip install matplotlib, or write a .svg or .html"
-        ) from None
+        raise SectorError(NO_MATPLOTLIB, hint=MATPLOTLIB_HINT) from None
     matplotlib.use("Agg")
     from matplotlib import pyplot
     from matplotlib.colors import LinearSegmentedColormap
@@ -145,6 +148,20 @@ def png(rows: Sequence[dict[str, Any]], path: Path) -> None:
                     axis.text(k, j, text, ha="center", va="center", color=ink, fontsize=8)
     figure.savefig(path, dpi=130)
     pyplot.close(figure)
+
+
+def check(path: Path) -> None:
+    """Says before a series of hours what draw() would say at its end. Raises UsageError, SectorError,
+    LocalIO."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise UsageError(f"a picture is a .png, .svg or .html, not {path.name!r}")
+    if path.suffix.lower() == ".png" and importlib.util.find_spec("matplotlib") is None:
+        raise SectorError(NO_MATPLOTLIB, hint=MATPLOTLIB_HINT)
+    try:
+        for place in path, path.with_suffix(".json"):
+            check_place(place)
+    except OSError as error:
+        raise LocalIO(f"the picture cannot be written to {path}: {error.strerror}") from None
 
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:

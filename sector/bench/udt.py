@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -85,16 +86,27 @@ def _loopback(peers: list[str], runs: int, seconds: float, as_json: bool, trace:
     show(document("udt", {"seconds": seconds, "runs": runs, "path": "loopback"}, results), as_json)
 
 
+def _number(_: object, __: object, value: float | None) -> float | None:
+    """"nan" is within every range. Raises BadParameter."""
+    if value is not None and math.isnan(value):
+        raise click.BadParameter("nan is no number of seconds")
+    return value
+
+
 def _say(row: dict[str, Any]) -> None:
     if "error" in row:
         click.echo(f"{row['cell']}: {row['error']}", err=True)
         return
     late = row.get("emulator_late_p99_us", 0)
+    limit = ""  # a link without a rate has none
+    if "share_of_limit" in row:
+        limit = (
+            f" ({row['share_of_limit']:6.1%} of {row['limit_gbps'] * 1e3:.1f}), first 20 s"
+            f" {row['first20_gbps'] * 1e3:8.1f}, to 90 % {row.get('to_90_s', '-')} s"
+        )
     click.echo(
-        f"{row['cell']:<34} {row['gbps'] * 1e3:8.1f} Mb/s, steady {row['steady_gbps'] * 1e3:8.1f}"
-        f" ({row['share_of_limit']:6.1%} of {row['limit_gbps'] * 1e3:.1f}), first 20 s"
-        f" {row['first20_gbps'] * 1e3:8.1f}, to 90 % {row.get('to_90_s', '-')} s, queue drops"
-        f" {row.get('queue_drop_share', 0):.3%}, emulator p99 {late} us",
+        f"{row['cell']:<34} {row['gbps'] * 1e3:8.1f} Mb/s, steady {row['steady_gbps'] * 1e3:8.1f}{limit},"
+        f" queue drops {row.get('queue_drop_share', 0):.3%}, emulator p99 {late} us",
         err=True,
     )
 
@@ -160,7 +172,11 @@ def _host(listen: int | None, to: str | None, peers: list[str], seconds: float) 
 @click.option("--only", is_flag=True, help="Only what --peer names, not also our own.")
 @click.option("--runs", type=click.IntRange(1, 100), default=None, help="Runs of each (3; over a link 1).")
 @click.option(
-    "--seconds", type=click.FloatRange(0.2, 3600), default=None, help="Of a run (5; over a link 20)."
+    "--seconds",
+    type=click.FloatRange(0.2, 3600),
+    callback=_number,
+    default=None,
+    help="Of a run (5; over a link 20).",
 )
 @click.option("--link", "link_text", metavar="SPEC", help="An emulated link: rate=1g,rtt=100ms,loss=0.1%,….")
 @click.option("--grid", "grid_text", metavar="LISTS", help="All links of rate=…;rtt=…,…;loss=…,….")
@@ -226,6 +242,8 @@ def udt(
         for name in peers:
             if PEERS[name].loopback_only:
                 raise UsageError(f"{name} is measured on loopback only")
+        if picture_file:
+            picture.check(FilePath(picture_file))
         with _traced(trace) as raw:
             rows = _links(links, peers, runs or 1, seconds or 20, as_json, results, engine, raw)
         if picture_file:

@@ -25,12 +25,24 @@ from sector.errors import SectorError, UsageError
         (["--to", "nowhere"], "HOST:PORT"),
         (["--picture", "x.png"], "belong"),
         (["--link", "rate=1g,rtt=1ms", "--peer", "udp"], "loopback only"),
+        (["--link", "rate=1g,rtt=1ms", "--picture", "x.txt"], "a picture is a"),
+        (["--seconds", "nan"], "nan is no number"),
         (["--listen", "9", "--peer", "libudt,sector"], "one peer"),
     ],
 )
 def test_bad_requests_are_one_line(arguments: list[str], word: str) -> None:
     said = bench(*arguments, status=2 if word != "did not start" else 1)
     assert word in said and "Traceback" not in said
+
+
+def test_a_picture_without_a_place_is_told_before_the_series() -> None:
+    said = bench("--link", "rate=1g,rtt=1ms", "--picture", "/dev/null/x.svg", status=1)
+    assert said.startswith("sector: the picture cannot be written to /dev/null/x.svg")
+
+
+def test_a_link_without_a_rate_has_no_limit() -> None:
+    (row,) = bench("--link", "rate=0,rtt=1ms", "--seconds", "0.5", "--json")["results"]
+    assert row["gbps"] > 0 and "share_of_limit" not in row
 
 
 def test_what_is_not_built_is_left_out_with_its_reason(
