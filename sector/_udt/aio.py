@@ -145,7 +145,7 @@ class UdtAsyncioTransport(asyncio.Transport):
     def connectionLost(self, reason: Failure) -> None:
         """The end."""
         self._closing = True
-        why: Exception | None = None
+        why: BaseException | None = None
         if reason.check(error.ConnectionLost):
             why = ConnectionResetError(str(reason.value))
         elif not reason.check(error.ConnectionDone, error.ConnectionAborted):

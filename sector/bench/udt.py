@@ -87,7 +87,7 @@ def _loopback(peers: list[str], runs: int, seconds: float, as_json: bool, trace:
 
 
 def _number(_: object, __: object, value: float | None) -> float | None:
-    """"nan" is within every range. Raises BadParameter."""
+    """ "nan" is within every range. Raises BadParameter."""
     if value is not None and math.isnan(value):
         raise click.BadParameter("nan is no number of seconds")
     return value

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from sector._udt._ffi import ffi, lib
 from twisted.internet import defer, error, reactor, task
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.protocol import Factory, Protocol
@@ -17,7 +18,6 @@ from twisted.protocols.basic import FileSender
 from twisted.python.failure import Failure
 from twisted.trial import unittest
 
-from sector._udt._ffi import ffi, lib
 from sector._udt.errors import check
 from sector._udt.shared import shared_core
 from sector.udt import UdtConnectionLost
