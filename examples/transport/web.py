@@ -58,7 +58,7 @@ async def get(where: str, path: str) -> None:
     agent = Agent.usingEndpointFactory(reactor, Through(where))
     response = await agent.request(b"GET", b"http://udt" + path.encode())
     if response.code != 200:
-        raise SystemExit(f"web: the server says {response.code} {response.phrase.decode()}")
+        raise SystemExit(f"the server says {response.code} {response.phrase.decode()}")
     output = Output()
     response.deliverBody(output)
     await output.done

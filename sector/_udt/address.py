@@ -12,6 +12,8 @@ from sector._udt._ffi import ffi
 def pack_address(host: str, port: int) -> Any:
     """A `udt_addr *`. `host` is an IP literal ("" or "*" = any IPv4), "fe80::1%eth0" with a scope.
     Raises ValueError."""
+    if not 0 <= port <= 65535:
+        raise ValueError(f"a port is within 0 and 65535, not {port}")
     out = ffi.new("udt_addr *")
     address = ipaddress.ip_address(host or "0.0.0.0") if host != "*" else ipaddress.ip_address("0.0.0.0")
     if isinstance(address, ipaddress.IPv6Address):

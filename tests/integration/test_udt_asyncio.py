@@ -68,7 +68,7 @@ def test_asyncio_streams_without_a_reactor() -> None:
 
 
 def test_asyncio_errors_are_python_s() -> None:
-    """Refused, silent, unknown, in use."""
+    """Refused, silent, unknown, in use, no port."""
 
     async def fails(host: str, port: int, kind: type[Exception]) -> None:
         with pytest.raises(kind, match=r"."):
@@ -82,6 +82,7 @@ def test_asyncio_errors_are_python_s() -> None:
             with pytest.raises(OSError, match="in use"):
                 await serve_udt(lambda reader, writer: None, silent.getsockname()[1], "127.0.0.1")
         await fails("no.such.host.invalid", 9, socket.gaierror)
+        await fails("127.0.0.1", 99_999, ValueError)
 
     asyncio.run(run())
 
