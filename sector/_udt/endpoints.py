@@ -102,8 +102,10 @@ def resolve(reactor: Any, host: str) -> Deferred[list[str]]:
 class _Connecting:
     """A connect or rendezvous on its way: a port of its own, one socket."""
 
-    def __init__(self, source: CoreSource, core: Core, port: int, kind: int, factory: Any) -> None:
-        self._source, self._core, self._port, self._kind = source, core, port, kind
+    def __init__(
+        self, source: CoreSource, core: Core, port: int, options: UdtOptions, factory: Any
+    ) -> None:
+        self._source, self._core, self._port, self._options = source, core, port, options
         self._factory = factory
         self._sock = 0
         self._to: tuple[str, int] = ("", 0)
@@ -132,7 +134,7 @@ class _Connecting:
 
     def _connected(self) -> None:
         local = self._core.port_address(self._port)
-        transport = make_transport(self._kind)(self._core, self._sock, local, self.close)
+        transport = make_transport(self._options, self._core, self._sock, local, self.close)
         try:
             protocol = self._factory.buildProtocol(udt_address(*self._to))
         except Exception:
@@ -196,7 +198,7 @@ class _Meeting(ABC):
             self._source.give_back()
             return _failed(twisted_errors.ConnectBindError(string=str(error)))
         factory.doStart()
-        attempt = _Connecting(self._source, core, port, self._options.kind, factory)
+        attempt = _Connecting(self._source, core, port, self._options, factory)
         opts, keep = self._options.packed()
         sock = self._start(core, port, address, opts)
         del keep
@@ -283,7 +285,7 @@ class UdtListeningPort:
             lib.udt_close(self._core.ctx, event.sock, 0)
             return
         self._open += 1
-        transport = make_transport(self._options.kind)(self._core, event.sock, self._local, self._ended)
+        transport = make_transport(self._options, self._core, event.sock, self._local, self._ended)
         try:
             protocol = self._factory.buildProtocol(transport.getPeer())
         except BaseException:

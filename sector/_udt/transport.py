@@ -42,6 +42,7 @@ READS_PER_TURN = 16
 PULLS_PER_TURN = 16
 WRITES_WAITING = 16
 MAX_MESSAGE = 16 << 20
+BUFFER_BYTES = 8192 * 1456  # of the core in message mode, unless UdtOptions say
 KEY_BYTES = 32
 CONGESTION_CONTROL = ("bbr", "udt", "cubic", "fixed")
 # of UdtOptions, where they are not 0
@@ -96,6 +97,11 @@ class UdtOptions:
             value = getattr(self, name)
             if value and not low <= value <= high:
                 raise ValueError(f"{name} is 0 or within {low:g} and {high:g}, not {value}")
+
+    @property
+    def max_message(self) -> int:
+        """Bytes of the largest message that can be sent: it must fit into the send buffer."""
+        return min(self.send_buffer or BUFFER_BYTES, MAX_MESSAGE)
 
     def packed(self) -> tuple[Any, Any]:
         """A udt_sock_opts and what it points to."""
@@ -401,8 +407,15 @@ class UdtTransport:
 
 
 class UdtMessageTransport(UdtTransport):
-    """One message connection: whole messages in and out. `write(data)` sends one in-order message of at most
-    MAX_MESSAGE bytes."""
+    """One message connection: whole messages in and out."""
+
+    max_message = BUFFER_BYTES
+
+    def write(self, data: bytes) -> None:
+        """Queue one in-order message (copied). Raises ValueError above UdtOptions.max_message bytes."""
+        if isinstance(data, (bytes, bytearray, memoryview)) and memoryview(data).nbytes > self.max_message:
+            raise ValueError(f"a message has at most {self.max_message} bytes, not {memoryview(data).nbytes}")
+        super().write(data)
 
     def _take(self) -> int:
         self._buffer = self._core.scratch(MAX_MESSAGE)
@@ -417,9 +430,15 @@ class UdtMessageTransport(UdtTransport):
         return code if code < 0 else len(data)
 
 
-def make_transport(kind: int) -> type[UdtTransport]:
-    """The transport class of a socket type."""
-    return UdtMessageTransport if kind == MESSAGE else UdtTransport
+def make_transport(
+    options: UdtOptions, core: Core, sock: int, local: tuple[str, int], on_closed: Callable[[], None]
+) -> UdtTransport:
+    """The transport that the options ask for."""
+    if options.kind != MESSAGE:
+        return UdtTransport(core, sock, local, on_closed)
+    transport = UdtMessageTransport(core, sock, local, on_closed)
+    transport.max_message = options.max_message
+    return transport
 
 
 __all__ = [

@@ -315,3 +315,32 @@ class ReactorTests(Case):
         self.assertEqual(
             sorted(type(end.reason).__name__ for end in (near, far)), ["ConnectionDone", "UdtConnectionLost"]
         )
+
+
+class Messages(End):
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def messageReceived(self, data: bytes) -> None:
+        self.sizes.append(len(data))
+
+
+class MessageTests(Case):
+    """In message mode one message that is too large costs an exception and not the connection."""
+
+    async def most(self, options: str, most: int) -> None:
+        near, far = await self.pair(Messages, Messages, ":kind=message" + options)
+        with self.assertRaises(ValueError) as caught:
+            near.transport.write(bytes(most + 1))
+        self.assertEqual(str(caught.exception), f"a message has at most {most} bytes, not {most + 1}")
+        near.transport.write(bytes(most))
+        near.transport.write(b"after")
+        await until(lambda: len(far.sizes) == 2)
+        self.assertEqual((far.sizes, near.reason), ([most, 5], None))
+
+    async def test_with_the_usual_buffer(self) -> None:
+        await self.most("", 8192 * 1456)
+
+    async def test_with_a_small_buffer(self) -> None:
+        await self.most(":sendBuffer=100000", 100_000)
