@@ -102,9 +102,7 @@ def resolve(reactor: Any, host: str) -> Deferred[list[str]]:
 class _Connecting:
     """A connect or rendezvous on its way: a port of its own, one socket."""
 
-    def __init__(
-        self, source: CoreSource, core: Core, port: int, options: UdtOptions, factory: Any
-    ) -> None:
+    def __init__(self, source: CoreSource, core: Core, port: int, options: UdtOptions, factory: Any) -> None:
         self._source, self._core, self._port, self._options = source, core, port, options
         self._factory = factory
         self._sock = 0
