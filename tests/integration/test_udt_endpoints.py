@@ -21,7 +21,7 @@ from twisted.trial import unittest
 
 from sector._udt.shared import shared_core
 from sector._udt.transport import CONGESTION_CONTROL
-from sector.cli.tools import udtcat
+from sector.cli.main import cli
 from sector.ports import free_ports
 from sector.udt import (
     UdtAuthError,
@@ -279,7 +279,7 @@ class ErrorTests(Case):
         ):
             with self.assertRaises(ValueError):
                 UdtOptions(**wrong)
-        told = CliRunner().invoke(udtcat, ["--cc", "reno", "127.0.0.1", "9"])
+        told = CliRunner().invoke(cli, ["udtcat", "--cc", "reno", "127.0.0.1", "9"])
         self.assertEqual(told.exit_code, 2)
         self.assertIn("'reno' is not one of 'bbr'", told.output)
 
