@@ -61,6 +61,8 @@ void xfer_meet(xfer *x)
     o.snd_buf_bytes = o.rcv_buf_bytes = 0;
     o.idle_timeout_ms = x->o.idle_ms;
     o.max_bw_Bps = x->o.max_bw_Bps;
+    if (!x->sender && x->o.length > 0)
+        o.early_bytes = x->o.length < UINT32_MAX ? (uint32_t)x->o.length : UINT32_MAX;
     o.cc = x->o.cc ? x->o.cc : o.cc;
     o.trace = x->o.trace;
     o.connect_timeout_ms = left > 1000 ? (int32_t)(left / 1000) : 1;

@@ -524,6 +524,14 @@ static uint32_t keepalive_word(const udt_conn *c)
 }
 
 /* The next pending control packet, 0 when there is none. */
+/* From a new address it brings the bytes that a PATH_CHALLENGE takes. */
+static size_t emit_keepalive(const udt_conn *c, uint8_t *buf)
+{
+    static const uint32_t room[2];
+    return udt_pkt_put_ctrl(buf, UDT_CTRL_KEEPALIVE, keepalive_word(c), c->peer_id, room,
+                            c->own.sealed ? 2 : 0);
+}
+
 static size_t emit_control(udt_conn *c, uint8_t *buf, size_t cap, udt_time now)
 {
     while (c->due & ~(unsigned)DUE_PROBE) {
@@ -556,7 +564,7 @@ static size_t emit_control(udt_conn *c, uint8_t *buf, size_t cap, udt_time now)
             n = udt__conn_emit_nak_repeat(c, buf, cap, now);
             break;
         case DUE_KEEPALIVE:
-            n = udt_pkt_put_ctrl(buf, UDT_CTRL_KEEPALIVE, keepalive_word(c), c->peer_id, NULL, 0);
+            n = emit_keepalive(c, buf);
             break;
         case DUE_ACKFREQ:
             n = udt__own_emit_ackfreq(c, buf);
@@ -578,6 +586,15 @@ static size_t emit_control(udt_conn *c, uint8_t *buf, size_t cap, udt_time now)
             return n;
     }
     return 0;
+}
+
+size_t udt__conn_output_control(udt_conn *c, uint8_t *buf, size_t cap, udt_time now)
+{
+    c->own.to.family = 0;
+    size_t n = emit_control(c, buf, cap, now);
+    if (n)
+        c->sent_at = now;
+    return n;
 }
 
 size_t udt__conn_output(udt_conn *c, uint8_t *buf, size_t cap, size_t max_segs, size_t *seg,

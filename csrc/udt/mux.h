@@ -40,6 +40,8 @@ typedef struct udt_opts {
     bool has_key;     /* `key` holds a key that the peer should have: packets are sealed */
     bool require_key; /* a peer without it is refused (AUTH) */
     bool plain_data;  /* sealed connections: control packets only, data protects itself */
+    uint32_t early_bytes; /* a keyed initiator: payload that the peer will send at once, as far as
+                             its first flight may; so much room is brought along */
     uint8_t key[UDT_KEY_BYTES];
     udt_trace *trace; /* records what happens; NULL = no. A listener's is its connections' */
 } udt_opts;

@@ -392,6 +392,8 @@ int32_t udt_mux_open_keyed(udt_mux *m, const udt_addr *to, const udt_opts *opts,
         }
         udt__own_windows(c);
         c->own.edge_bytes = (int64_t)OWN_FIRST_PKTS * c->snd.fill;
+        int64_t early = ((int64_t)o.early_bytes + c->snd.fill - 1) / c->snd.fill;
+        c->open.extra = early < OWN_FIRST_PKTS ? (int)early : OWN_FIRST_PKTS;
         c->t_exp = UDT_NEVER;
         ask(c, now);
     }
@@ -506,7 +508,7 @@ size_t udt__own_emit_params(udt_conn *c, uint8_t *buf, size_t cap, udt_time now)
         c->mux->cfg.rand(c->mux->cfg.rand_arg, (uint8_t *)&o->token, sizeof o->token);
         o->token |= 1;
     }
-    bool asking = o->phase == OPEN_ASKING,
+    bool asking = o->phase == OPEN_ASKING, full_size = asking || (o->keyed && o->initiator),
          small = asking && o->tries >= SMALL_TRIES && o->tries & 1;
     own_params v = {.features = (uint16_t)c->own.features,
                     .mss = c->opts.mss,
@@ -523,13 +525,17 @@ size_t udt__own_emit_params(udt_conn *c, uint8_t *buf, size_t cap, udt_time now)
     if (o->said_at == 0 || o->tries <= 1)
         o->said_at = now;
     size_t n = UDT_HDR_BYTES + sizeof body;
-    if (asking) { /* as large as data will be, so that the responder may answer with as much; the
-                     path may not carry that */
+    if (full_size) { /* as large as data will be, so that the responder may answer with as much; the
+                        path may not carry that */
         uint32_t mss = small ? udt__pmtu_small(c, o->tries >= TINY_TRIES) : c->pmtu.now;
         size_t full = mss - UDT_IP_OVERHEAD - OWN_TAG_BYTES;
         full = full < cap - OWN_TAG_BYTES ? full : cap - OWN_TAG_BYTES;
         memset(buf + n, 0, full - n);
         n = full;
+    }
+    if (asking && o->extra > 0) {
+        o->extra--;
+        c->due |= DUE_PARAMS;
     }
     return n;
 }
@@ -542,6 +548,7 @@ void udt__own_open_tick(udt_conn *c, udt_time now)
         return;
     }
     /* PARAMS until they are answered. The traffic itself goes on without. */
-    if (o->params_flags & OWN_PARAMS_ANSWER && (o->phase == OPEN_ASKING || o->tries < PARAMS_TRIES))
+    if (o->params_flags & OWN_PARAMS_ANSWER &&
+        (o->phase == OPEN_ASKING || o->unproved || o->tries < PARAMS_TRIES))
         ask(c, now);
 }

@@ -19,7 +19,7 @@ struct udt_conn;
 #define OWN_OFFER_MAGIC 0x5ec7u  /* high half of the first word */
 #define OWN_ANSWER_MAGIC 0x5ec8u /* never an echo */
 #define OWN_FIRST_PKTS 10        /* data packets before the peer was heard */
-#define OWN_AMPLIFY 3            /* bytes sent per byte received before an address is validated */
+#define OWN_CTRL_ROOM 640        /* of what an unproved address gets, kept for control packets */
 
 /* What is known of two ends that negotiate. 0 = the client; in a rendezvous the one whose (nonce,
  * id) is larger; 1 = the other. */
@@ -88,12 +88,13 @@ typedef struct own_opening {
     uint32_t words[OWN_OFFER_WORDS];
     bool heard;                 /* the peer's handshake was read: its words are in meet */
     int tries;                  /* offers or PARAMS sent */
+    int extra;                  /* PARAMS that go with the first, as room for an answer */
     udt_time said_at;           /* the first of them */
     int event;                  /* enum udt_event_kind held back until it is agreed, 0 = none */
     uint64_t token, peer_token; /* of PARAMS */
     uint8_t params_flags;       /* of the PARAMS to send */
 
-    /* The running address: what may be sent before it is validated. */
+    /* The running address: before it is validated it gets no more bytes than came from it. */
     bool unproved;
     int64_t got_bytes, sent_bytes;
     /* Another address that claims to be the peer. */

@@ -13,7 +13,7 @@
 int64_t udt__own_path_room(const udt_conn *c)
 {
     const own_opening *o = &c->open;
-    return o->unproved ? OWN_AMPLIFY * o->got_bytes - o->sent_bytes : INT64_MAX;
+    return o->unproved ? o->got_bytes - o->sent_bytes : INT64_MAX;
 }
 
 static int64_t try_gap(const udt_conn *c)
@@ -35,6 +35,10 @@ void udt__own_moved(udt_conn *c, const udt_addr *from, bool newest, size_t len, 
     own_opening *o = &c->open;
     if (o->cand.family && addr_eq(&o->cand, from)) {
         o->cand_got += (int64_t)len;
+        if (o->cand_sent == 0) { /* what had come was too little to be answered */
+            c->due |= DUE_PATH;
+            udt__conn_ready(c);
+        }
         return;
     }
     if (!newest || now < o->cand_mute)
@@ -137,7 +141,7 @@ size_t udt__own_emit(udt_conn *c, unsigned bit, uint8_t *buf, size_t cap, udt_ad
     if (!dst->family)
         return 0;
     bool unproved = bit == DUE_PATH || (o->cand.family && addr_eq(dst, &o->cand));
-    if (unproved && o->cand_sent + (int64_t)n > OWN_AMPLIFY * o->cand_got)
+    if (unproved && o->cand_sent + (int64_t)n > o->cand_got)
         return 0;
     o->cand_sent += unproved ? (int64_t)n : 0;
     if (!addr_eq(dst, &c->peer))
