@@ -14,10 +14,10 @@ from typing import Final, TypeVar
 import msgspec
 
 from cumulus.errors import S3Error
-from cumulus.index.api import Change, Put, Remove, Row
+from cumulus.index.api import Change, NoSuch, Put, Remove, Row
 from cumulus.model import Bucket, ObjectMeta, Versioning, encode_meta
 from cumulus.ops.digest import digest_stream
-from cumulus.ops.names import VERSIONS, first_name, is_mark, is_plain, version_name
+from cumulus.ops.names import VERSIONS, body_name, first_name, is_mark, is_plain, version_name
 from cumulus.ops.rows import is_moved, meta_of, row_of
 from cumulus.ops.site import Site
 from cumulus.storage.api import (
@@ -195,7 +195,7 @@ def is_foreign(entry: Entry) -> bool:
 
 def adopt(site: Site, bucket: Bucket, found: Found, meta: ObjectMeta | None = None) -> Found:
     """Give bytes that were made or moved outside their record (in a bucket with versions: as a version of its
-    own), or replace the record by `meta`. Raises `Changed`, `Missing`."""
+    own), or replace the record by `meta`. Raises `Changed`, `Missing`, `Owed`."""
     changes: list[Change] = []
     if meta is None:
         meta = msgspec.structs.replace(found.meta, version=site.new_version(bucket))
@@ -203,6 +203,8 @@ def adopt(site: Site, bucket: Bucket, found: Found, meta: ObjectMeta | None = No
         row = site.index.lookup(bucket.name, meta.key)
         if row is not None and not row.marker and row.version != meta.version:  # overwritten from outside
             changes.append(Remove(bucket=bucket.name, key=meta.key, stamp=row.stamp, version=row.version))
+    if not site.atomic:
+        return _flip(site, bucket, found, meta)
     entry = site.store.set_meta(bucket.name, found.entry.name, encode_meta(meta), found.entry.token)
     if not changes:
         row = site.index.lookup(bucket.name, meta.key, meta.version)
@@ -211,6 +213,37 @@ def adopt(site: Site, bucket: Bucket, found: Found, meta: ObjectMeta | None = No
     keep = bucket.versioning is not Versioning.OFF
     site.index.apply([*changes, Put(row=row_of(bucket, entry, meta), keep=keep)])
     return Found(entry, meta)
+
+
+def _flip(site: Site, bucket: Bucket, found: Found, meta: ObjectMeta) -> Found:
+    """`adopt` where storage cannot replace in one step: the same bytes with the new record are a body of
+    their own, and the index says that it counts. It gets the stamp of the row that it replaces, so that it
+    never wins over a later object or a removal, of whatever process. Raises as `adopt`."""
+    try:
+        source = site.store.open_read(bucket.name, found.entry.name, found.entry.token)
+    except NoBucket:
+        raise
+    except Missing as error:
+        raise Changed(str(error)) from error
+    try:
+        entry = site.store.copy(source, bucket.name, body_name(), encode_meta(meta))
+    finally:
+        source.close()
+    with site.lock(bucket.name, meta.key):
+        row = site.index.lookup(bucket.name, meta.key, meta.version)
+        if row is not None and row.name == found.entry.name:
+            new = row_of(bucket, msgspec.structs.replace(entry, stamp=row.stamp), meta)
+            try:
+                site.told.apply([Put(row=new, keep=bucket.versioning is not Versioning.OFF)])
+            except NoSuch:  # the bucket went
+                site.remove(bucket.name, entry.name)
+                raise
+            row = site.index.lookup(bucket.name, meta.key, meta.version)
+            if row is not None and row.name == entry.name:
+                site.discard(bucket.name, found.entry.name)
+                return Found(entry, meta)
+    site.discard(bucket.name, entry.name)
+    raise Changed(f"{meta.key!r} was replaced")
 
 
 def name_for(key: str, row: Row | None, *, mark: bool = False) -> str:
