@@ -9,7 +9,17 @@ from types import TracebackType
 from typing import Final, NamedTuple
 
 from cumulus.backends.posix.errors import storage_error
-from cumulus.storage.api import Forbidden, Missing, StorageError, Taken, Unavailable
+from cumulus.storage.api import (
+    ABSENT,
+    Changed,
+    Entry,
+    Forbidden,
+    IfToken,
+    Missing,
+    StorageError,
+    Taken,
+    Unavailable,
+)
 
 _FOOTER: Final = struct.Struct("<qqI8sI8s")  # mtime_ns, stamp, length of meta, nonce, CRC-32, magic
 FOOTER_SIZE: Final = _FOOTER.size
@@ -72,3 +82,14 @@ class Footer(NamedTuple):
         if zlib.crc32(meta + struct.pack("<qq", mtime_ns, stamp)) != check:
             return None
         return cls(mtime_ns, stamp, nonce, meta)
+
+
+def check_token(name: str, old: Entry | None, if_token: IfToken) -> None:
+    """Raises `Changed` if `if_token` does not fit what is there."""
+    if if_token is None:
+        return
+    if if_token is ABSENT:
+        if old is not None:
+            raise Changed(f"{name!r} is there already")
+    elif old is None or old.token != if_token:
+        raise Changed(f"{name!r} is not what it was")

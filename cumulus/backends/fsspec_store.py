@@ -3,8 +3,9 @@
 
 One object is one file, ROOT/BUCKET/NAME: the body, then its meta, then a fixed footer. So body and meta
 appear in one step wherever a rename or an upload is one. Only the local file system is known to replace
-atomically; for others the floor above gives each body a name of its own. Conditions (`if_token`) are checked
-within this process.
+atomically; for others the floor above gives each body a name of its own, and what is replaced all the same
+(a part that is sent again) is aside until the new file is whole. Conditions (`if_token`) are checked within
+this process.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.spec import AbstractFileSystem
 
-from cumulus.backends.fsspec_record import FOOTER_SIZE, Footer, asked
+from cumulus.backends.fsspec_reader import Reader
+from cumulus.backends.fsspec_record import FOOTER_SIZE, Footer, asked, check_token
 from cumulus.storage.api import (
-    ABSENT,
     INTERNAL,
     BadName,
     Capabilities,
@@ -36,7 +37,6 @@ from cumulus.storage.api import (
     NoBucket,
     NotEmptyStore,
     ObjectStream,
-    ReadStream,
     StorageError,
     Taken,
     Token,
@@ -48,6 +48,8 @@ from cumulus.storage.names import below, check_bucket, check_name
 _TAIL: Final = 4096  # bytes read at once for footer and, mostly, meta
 _PIECE: Final = 1 << 20
 _TRIES: Final = 5
+COPY_S: Final = 60.0  # for which a copy is waited for that the driver says is made (Azure copies by itself)
+_PAUSE_S: Final = 0.05
 _PRIVATE: Final = ("tmp", "bucket")  # below INTERNAL
 _ASIDE: Final = f"{INTERNAL}/aside"
 
@@ -60,48 +62,6 @@ def check_driver(url: str) -> None:
         fsspec.get_filesystem_class(protocol)
     except ImportError as error:
         raise ValueError(f"fsspec:{url}: {error}") from error
-
-
-class _Reader(ReadStream):
-    """Reads through the file system, or from a descriptor where the file is local."""
-
-    def __init__(self, store: FsspecStore, path: str, entry: Entry, fd: int) -> None:
-        self.entry = entry
-        self._store = store
-        self._path = path
-        self._fd = fd
-        self._open = True
-
-    def read_at(self, offset: int, size: int) -> bytes:
-        if not self._open:
-            raise StorageError(f"the stream of {self.entry.name!r} is closed")
-        size = min(size, self.entry.size - offset)
-        if size <= 0:
-            return b""
-        if self._fd >= 0:
-            with asked(self.entry.name):
-                return os.pread(self._fd, size, offset)
-        data = self._store.read(self._path, offset, offset + size)
-        if len(data) < size or not self.unchanged():
-            raise Changed(f"{self.entry.name!r} was changed while it was read")
-        return data
-
-    def sendable(self) -> tuple[int, int] | None:
-        return (self._fd, 0) if self._fd >= 0 else None
-
-    def unchanged(self) -> bool:
-        if self._fd >= 0:
-            return True
-        try:
-            return self._store.entry(self.entry.name, self._path).token == self.entry.token
-        except StorageError:
-            return False
-
-    def close(self) -> None:
-        self._open = False
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
 
 
 class _Writer(WriteStream):
@@ -160,8 +120,8 @@ class FsspecStore(FileStore):
         self._root = str(found[1]).rstrip("/")
         self._local = isinstance(self.fs, LocalFileSystem)
         self.capabilities = Capabilities(atomic_replace=self._local, plain_names=False, concat=True)
-        # many will not rename over a file, and some do not even say so
-        self._aside = not self._local and type(self.fs).mv is not AbstractFileSystem.mv
+        # many will not rename over a file, and some do not even say so; else a rename is a copy
+        self._renames = type(self.fs).mv is not AbstractFileSystem.mv
         self._spared: bool | None = True if self._local else None
         self._locks = [threading.Lock() for _ in range(64)]
         self._clock = threading.Lock()
@@ -203,6 +163,7 @@ class FsspecStore(FileStore):
         tail = self.read(path, max(0, size - _TAIL), size)
         footer = self._footer(path, size, tail)
         if footer is None:
+            self._check_beside(path)
             mtime_ns = int(float(info.get("mtime") or 0) * 1e9)
             token = f"{size} {info.get('mtime')} {info.get('ETag')}".encode()
             return Entry(name=name, size=size, mtime_ns=mtime_ns, token=token, stamp=mtime_ns)
@@ -226,12 +187,16 @@ class FsspecStore(FileStore):
 
     def _info_again(self, path: str) -> dict[str, Any] | None:
         """Of a file that was not there. Raises `Unavailable` while it is aside: it is an object."""
-        if not self._aside:
-            return None
+        self._check_beside(path)
+        return None if self._local else self._info(path)
+
+    def _check_beside(self, path: str) -> None:
+        """Of what is not there, or not whole. Raises `Unavailable` while what was there is aside."""
+        if self._local:
+            return
         with asked(path):
             if self.fs.exists(self._beside(path)):
                 raise Unavailable(f"{path} is being replaced")
-        return self._info(path)
 
     def _beside(self, path: str) -> str:
         """Where an object is while another takes its place."""
@@ -362,7 +327,7 @@ class FsspecStore(FileStore):
         path = self._place(bucket, name)
         with self._lock(path):
             old = self._there(name, path)
-            _check_token(name, old, if_token)
+            check_token(name, old, if_token)
             self._check_free(bucket, name, path)
             stamp = self._next_stamp(old)
             footer = Footer(stamp, stamp, secrets.token_bytes(8), meta)
@@ -412,39 +377,76 @@ class FsspecStore(FileStore):
         if self._local:
             os.replace(draft, path)
             self._sync_above(path)
-        elif self._aside and self.fs.exists(path):
+        elif self.fs.exists(path):
             self._exchange(draft, path)
-        elif self._aside:
-            self.fs.mv(draft, path)
         else:
-            self.fs.cp_file(draft, path)
-            self.fs.rm_file(draft)
+            self._shift(draft, path)
 
     def _exchange(self, draft: str, path: str) -> None:
-        """Rename over a file in steps: until the new one has the name, the old one is aside; `recover` puts
-        it back where that ends half-way."""
+        """Rename over a file in steps: until the new one has the name and is whole, the old one is aside;
+        `recover` puts it back where that ends half-way."""
         beside = self._beside(path)
         self.fs.makedirs(beside.rpartition("/")[0], exist_ok=True)
         if self.fs.exists(beside):
             self.fs.rm_file(beside)
-        self.fs.mv(path, beside)
+        if self._renames:
+            self.fs.mv(path, beside)
+        else:
+            self._copy_aside(path, beside)
         try:
-            self.fs.mv(draft, path)
-            if self.fs.exists(draft):
-                raise OSError(f"{draft} was not renamed")
+            self._shift(draft, path)
         except BaseException:
             self._put_back(beside, path)
             raise
         with contextlib.suppress(FileNotFoundError):
             self.fs.rm_file(beside)
 
+    def _copy_aside(self, path: str, beside: str) -> None:
+        try:
+            self._copy(path, beside)
+        except Exception:
+            with contextlib.suppress(Exception):  # the object is where it was
+                self.fs.rm_file(beside)
+            raise
+
     def _put_back(self, beside: str, path: str) -> None:
         with asked(path):
-            if self.fs.exists(path):
+            if self._tail(path):  # it is the new one, or still the old one
                 self.fs.rm_file(beside)
                 return
             self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
-            self.fs.mv(beside, path)
+            if self._renames and self.fs.exists(path):
+                self.fs.rm_file(path)
+            self._shift(beside, path)
+
+    def _shift(self, source: str, to: str) -> None:
+        """Give a file a name that is free, or has what may go. Without renames it keeps the other one until
+        it is whole under this one."""
+        if not self._renames:
+            self._copy(source, to)
+            self.fs.rm_file(source)
+            return
+        self.fs.mv(source, to)
+        if self.fs.exists(source):
+            raise OSError(f"{source} was not renamed")
+
+    def _copy(self, source: str, to: str) -> None:
+        """Returns when the copy is whole, which may be some time after the driver says so."""
+        wanted = self._tail(source)
+        self.fs.cp_file(source, to)
+        end = time.monotonic() + COPY_S
+        while self._tail(to) != wanted:
+            if time.monotonic() >= end:
+                raise OSError(f"the copy of {source} to {to} is not whole")
+            time.sleep(_PAUSE_S)
+
+    def _tail(self, path: str) -> tuple[int, bytes] | None:
+        """Size and footer, by which a whole file is known from others; None for one that has no footer, or
+        is not there."""
+        info = self._info(path)
+        size = int(info["size"]) if info else 0
+        tail = self.read(path, max(0, size - _TAIL), size) if info else b""
+        return (size, tail[-FOOTER_SIZE:]) if self._footer(path, size, tail) else None
 
     def _sync_above(self, path: str) -> None:
         """Sync the directories of a local file, up to the root."""
@@ -460,7 +462,7 @@ class FsspecStore(FileStore):
         path = self._place(bucket, name)
         with self._lock(path):
             old = self._found(bucket, name, path)
-            _check_token(name, old, if_token)
+            check_token(name, old, if_token)
             with asked(path):
                 self.fs.rm_file(path)
                 if self._local:
@@ -486,7 +488,7 @@ class FsspecStore(FileStore):
         try:
             with self._lock(path):
                 old = self._found(bucket, name, path)
-                _check_token(name, old, if_token)
+                check_token(name, old, if_token)
                 self._pour(writer, path, old)
                 footer = Footer(old.mtime_ns, self._next_stamp(old), secrets.token_bytes(8), bytes(meta))
                 self._finish(writer._opened(), footer)
@@ -512,7 +514,7 @@ class FsspecStore(FileStore):
                 fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         else:
             entry = self._found(bucket, name, path)
-        reader = _Reader(self, path, entry, fd)
+        reader = Reader(self, path, entry, fd)
         if token is not None and token != entry.token:
             reader.close()
             raise Changed(f"{name!r} is not what it was")
@@ -546,7 +548,7 @@ class FsspecStore(FileStore):
     def recover(self) -> Iterator[tuple[str, Entry]]:
         """What was published has its name, or is aside; the floor above finds the rest by a scan."""
         with asked("recover"):
-            for bucket in self.fs.ls(self._root or "/", detail=False) if self._aside else ():
+            for bucket in () if self._local else self.fs.ls(self._root or "/", detail=False):
                 aside = f"{str(bucket).rstrip('/')}/{_ASIDE}"
                 for beside in self.fs.find(aside) if self.fs.isdir(aside) else ():
                     name = str(beside)[len(aside) :]
@@ -564,14 +566,3 @@ def _may_hold(full: str, prefix: str) -> bool:
 def _is_private(full: str) -> bool:
     head, _, rest = full.partition("/")
     return head == INTERNAL and rest.partition("/")[0] in _PRIVATE
-
-
-def _check_token(name: str, old: Entry | None, if_token: IfToken) -> None:
-    """Raises `Changed` if `if_token` does not fit what is there."""
-    if if_token is None:
-        return
-    if if_token is ABSENT:
-        if old is not None:
-            raise Changed(f"{name!r} is there already")
-    elif old is None or old.token != if_token:
-        raise Changed(f"{name!r} is not what it was")
