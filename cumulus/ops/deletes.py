@@ -179,11 +179,12 @@ def delete_version(
             if version == "null":
                 _remove_outside(site, bucket, key)
             return Deleted(version)
+        stamp = row.stamp
         if row.marker:
             site.remove(bucket.name, version_name(key, version))
         elif site.atomic:
-            _remove_body(site, bucket, row)
-        site.told.apply([Remove(bucket=bucket.name, key=key, stamp=row.stamp, version=version)])
+            stamp = max(stamp, _remove_body(site, bucket, row))
+        site.told.apply([Remove(bucket=bucket.name, key=key, stamp=stamp, version=version)])
         if not site.atomic and not row.marker:
             site.discard(bucket.name, row.name)
         if row.latest:
@@ -201,18 +202,21 @@ def _version_or_none(site: Site, bucket: Bucket, key: str, version: str) -> Foun
         raise
 
 
-def _remove_body(site: Site, bucket: Bucket, row: Row) -> None:
-    """The body of just that version; its former name may be another version's by now."""
+def _remove_body(site: Site, bucket: Bucket, row: Row) -> int:
+    """The body of just that version; its former name may be another version's by now. Gives the stamp of the
+    removal (0: there was nothing), later than a record that the index has not heard of yet."""
+    stamp = 0
     for name in stored_names(site, row):
         try:
             entry = site.store.stat(bucket.name, name)
             meta = meta_of(bucket, entry)
             if meta is not None and meta.version == row.version:
-                site.store.delete(bucket.name, name, entry.token)
+                stamp = max(stamp, site.store.delete(bucket.name, name, entry.token))
         except NoBucket:
             raise
         except (Missing, Taken, BadName, Changed):
             continue
+    return stamp
 
 
 def _remove_outside(site: Site, bucket: Bucket, key: str) -> None:

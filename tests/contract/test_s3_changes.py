@@ -157,3 +157,16 @@ def test_each_version_has_its_own_tags(pair: Pair) -> None:
         assert pair.two.ask("GET", "/bkt/k", query={"versionId": version}).body == body
     assert pair.two.ask("GET", "/bkt/k").body == b"two"
     assert used(pair.one) == (6, 2)
+
+
+def test_a_version_that_went_meanwhile_does_not_come_back(pair: Pair) -> None:
+    """It was removed by its id."""
+    versioning = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
+    assert pair.one.ask("PUT", "/bkt", versioning, query="versioning").status == 200
+    first, second = put(pair.one, b"one"), put(pair.one, b"two")
+    pair.meet(lambda: pair.two.ask("DELETE", "/bkt/k", query={"versionId": second}))
+    assert tag(pair.one, "1", versionId=second) in (200, 404)
+    assert pair.two.ask("GET", "/bkt/k", query={"versionId": second}).status == 404
+    assert pair.two.ask("GET", "/bkt/k").body == b"one"
+    assert pair.two.ask("GET", "/bkt/k", query={"versionId": first}).body == b"one"
+    assert used(pair.one) == (3, 1)
