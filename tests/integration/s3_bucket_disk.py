@@ -1,5 +1,6 @@
-"""Runs inside a mount namespace of its own: a bucket of `data/` that is a disk, which goes and comes back.
-Fails where anything is lost, or made on the bare mount point.
+"""Runs inside a mount namespace of its own: a bucket of `data/` that is a disk, or a directory of the same
+disk that is bound there, which goes and comes back. Fails where anything is lost, or made on the bare mount
+point.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ def away(s3: Any, place: Path, before: list[str]) -> None:
 
 def run(base: Path, disk: Path) -> None:
     """The disk is mounted on a bucket that was made before, and has its `.cumulus` below."""
+    base.mkdir()
     cloud = base / "cloud"
     key, secret = make(cloud, f"{PORTS}[storage]\nrescan_s = 1\n")
     at = ("--dir", str(cloud))
@@ -86,7 +88,10 @@ def main() -> int:
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(disk)], check=True)
     try:
-        run(base, disk)
+        run(base / "of a disk", disk)
+        other = base / "directory"
+        other.mkdir()
+        run(base / "of a directory", other)
     finally:
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
         shutil.rmtree(base)

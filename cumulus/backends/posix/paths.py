@@ -22,6 +22,7 @@ from cumulus.backends.posix import now
 from cumulus.backends.posix.errors import storage_error, translated
 from cumulus.backends.posix.files import MARK_XATTR, XATTR, Files
 from cumulus.backends.posix.locks import Gate, Locks
+from cumulus.backends.posix.mounts import IS_IT, Mounts, NotMounted
 from cumulus.storage.api import (
     INTERNAL,
     BadName,
@@ -30,7 +31,6 @@ from cumulus.storage.api import (
     NotEmptyStore,
     StorageError,
     Taken,
-    Unavailable,
 )
 from cumulus.storage.names import check_bucket, check_name
 
@@ -42,13 +42,8 @@ _STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MARK: Final = b"d"
 MARK: Final = "dir-"  # begins the names of such files
 _BARE: Final = "\0bare"  # behind the path of an adopted directory that could not be written
-_MOUNTED: Final = "is its disk mounted?"
 _ATTEMPTS: Final = 20  # against others who make and remove the same directory
 NO_XATTR: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.E2BIG, errno.ENOSPC, errno.ERANGE)
-
-
-class NotMounted(Unavailable):
-    """The directory of a bucket, or of all of them, is not there now."""
 
 
 class Place(NamedTuple):
@@ -89,7 +84,7 @@ class Root:
         self.bare_at = 0  # `meta` had no sidecars when this was its mtime, in ns
         if adopted and not _is_whole(self.fd, bare):
             what = "is empty" if bare else f"has no {INTERNAL}"
-            raise NotMounted(f"the directory {path} of bucket {bucket!r} {what}; {_MOUNTED}")
+            raise NotMounted(f"the directory {path} of bucket {bucket!r} {what}; {IS_IT}")
         with contextlib.suppress(PermissionError):
             self._make_inner()
 
@@ -395,8 +390,7 @@ def sync_path(root: Root, segments: Sequence[str], files: Files) -> None:
 
 class Buckets:
     """Buckets by name under DIR: `data/NAME`, or for one that adopts a directory, `adopted/NAME`, a file that
-    holds the directory's path. An empty file `mounted/NAME` says that a disk has been mounted on
-    `data/NAME`."""
+    holds the directory's path. `data/NAME` may be a mount point (`Mounts`)."""
 
     def __init__(self, path: str, files: Files, locks: Locks) -> None:
         self._files = files
@@ -404,10 +398,11 @@ class Buckets:
         self._path = path
         self.data = os.path.join(path, "data")
         self._adopted = os.path.join(path, "adopted")
-        self._mounted = os.path.join(path, "mounted")
+        mounted = os.path.join(path, "mounted")
+        self._mounts = Mounts(mounted, self.data, self._sync)
         self._lock = threading.Lock()
         self._roots: dict[str, Root] = {}
-        for directory in (path, self.data, self._adopted, self._mounted):
+        for directory in (path, self.data, self._adopted, mounted):
             os.makedirs(directory, DIR_MODE, exist_ok=True)
 
     def root(self, bucket: str) -> Root:
@@ -442,29 +437,19 @@ class Buckets:
 
     def _open(self, bucket: str, place: Place, gate: Gate) -> Root:
         if not place.adopted:
-            self._check_mounted(bucket, place.path)
-        return Root(bucket, place.path, self._files, gate, adopted=place.adopted, bare=place.bare)
-
-    def _check_mounted(self, bucket: str, path: str) -> None:
-        """That a directory of `data` on which a disk has been mounted still shows that disk. Raises
-        `NotMounted`, `OSError`."""
-        note = os.path.join(self._mounted, bucket)
-        if os.stat(path).st_dev != os.stat(self.data).st_dev:
-            if not os.path.exists(note):
-                with contextlib.suppress(OSError):  # no room, or read-only: at the next opening
-                    os.close(os.open(note, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, FILE_MODE))
-                    self._sync(self._mounted)
-        elif os.path.exists(note):
-            why = f"is on the disk of {self.data}, and was on one of its own"
-            raise NotMounted(f"the directory {path} of bucket {bucket!r} {why}; {_MOUNTED}")
+            self._mounts.check(bucket, place.path)
+        root = Root(bucket, place.path, self._files, gate, adopted=place.adopted, bare=place.bare)
+        if not place.adopted:
+            self._mounts.check(bucket, place.path)  # it may have gone just before that was opened
+        return root
 
     def _away(self, bucket: str, place: Place | None) -> StorageError:
         if place is not None and place.adopted:
-            return NotMounted(f"the directory {place.path} of bucket {bucket!r} is missing; {_MOUNTED}")
-        if os.path.exists(os.path.join(self._mounted, bucket)):
-            return NotMounted(f"the mount point {self.data}/{bucket} is missing; {_MOUNTED}")
+            return NotMounted(f"the directory {place.path} of bucket {bucket!r} is missing; {IS_IT}")
+        if self._mounts.known(bucket):
+            return NotMounted(f"the mount point {self.data}/{bucket} is missing; {IS_IT}")
         if not os.path.isdir(self.data):
-            return NotMounted(f"the directory {self.data} of all buckets is missing; {_MOUNTED}")
+            return NotMounted(f"the directory {self.data} of all buckets is missing; {IS_IT}")
         return NoBucket(f"no bucket {bucket!r}")
 
     def root_now(self, bucket: str) -> Root | None:
@@ -564,7 +549,7 @@ class Buckets:
                 raise NotEmptyStore(f"something has been put into bucket {bucket!r}") from None
             if error.errno != errno.EBUSY:  # a mount point, which stays
                 raise
-        self._forget_mount(bucket)
+        self._mounts.forget(bucket)
         self._sync(self.data)
         self._roots.pop(bucket, None)
 
@@ -574,11 +559,6 @@ class Buckets:
             os.unlink(os.path.join(self._adopted, bucket))
         self._sync(self._adopted)
         self._roots.pop(bucket, None)
-
-    def _forget_mount(self, bucket: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(self._mounted, bucket))
-            self._sync(self._mounted)
 
     def close(self) -> None:
         """Let go of all buckets."""

@@ -24,7 +24,8 @@ from cumulus.backends.posix.files import Files
 from cumulus.backends.posix.journal import SUFFIX, oldest
 from cumulus.backends.posix.locks import Locks
 from cumulus.backends.posix.meta import inode_of, token_of
-from cumulus.backends.posix.paths import Buckets, NotMounted, Root
+from cumulus.backends.posix.mounts import NotMounted
+from cumulus.backends.posix.paths import Buckets, Root
 from cumulus.backends.posix.records import HEAD, PUT, REMOVAL, VOID, Change
 from cumulus.storage.api import Entry, Missing, StorageError, Unavailable
 

@@ -17,6 +17,7 @@ from cumulus.backends.posix.journal import Journal
 from cumulus.backends.posix.listing import Listing
 from cumulus.backends.posix.locks import Locks
 from cumulus.backends.posix.many import BatchPublisher, One
+from cumulus.backends.posix.mounts import NotMounted
 from cumulus.backends.posix.paths import Buckets, Root
 from cumulus.backends.posix.publish import SMALL
 from cumulus.backends.posix.ranges import Filled, Ranges
@@ -356,7 +357,7 @@ class PosixStore(FileStore):
         before = time.time() - older_than_s
         count = 0
         for bucket in self._buckets.names():
-            with contextlib.suppress(Missing, paths.NotMounted), translated(f"bucket {bucket!r}"):
+            with contextlib.suppress(Missing, NotMounted), translated(f"bucket {bucket!r}"):
                 root = self._buckets.root(bucket)
                 count += self._sweep_drafts(root, before) + self._sweep_meta(root, before)
         return count
