@@ -13,11 +13,11 @@ from cumulus.index.api import Directory, Index
 from cumulus.index.registry import (
     NOTHING_IN_IT,
     Options,
+    database_lacks,
     make_admin,
     make_index,
     make_text_admin,
-    postgres_lacks,
-    sqlite_path,
+    note_users_elsewhere,
 )
 from cumulus.index.text_file import TextFile
 from cumulus.redirect import HostsFile
@@ -70,28 +70,27 @@ def check_files(config: Config) -> None:
 
 
 def check_database(config: Config) -> None:
-    """That the database is there, unless this may be the first start: SQLite's file and PostgreSQL's tables
-    are not made anew where `cumulus init` had made some, or where there are buckets. Raises `LocalIO`,
-    `IndexFailure`."""
-    if config.several_servers:
-        where, what = postgres_lacks(config.database_url, database_options(config))
-    else:
-        path = sqlite_path(config.database_url)
-        where, what = str(path), "" if path.exists() and path.stat().st_size else "is not there"
+    """That the database is there, unless this may be the first start: SQLite's file, PostgreSQL's tables and
+    what is in them are not made anew where `cumulus init` had made some, or where there are buckets. Raises
+    `BadConfig`, `LocalIO`, `IndexFailure`."""
+    where, what = database_lacks(config.database_url, database_options(config))
     if not what:
         return
-    users_elsewhere = config.auth.source == "file"
-    if what == NOTHING_IN_IT:  # `init` leaves an administrator in it
-        if users_elsewhere or not _has_buckets(config, where, what):
+    emptied = what == NOTHING_IN_IT  # `init`, or the first start, leaves a user in it
+    if emptied or config.auth.source == "file":
+        kept = _has_buckets(config, where, what)
+        if kept is False:
             return
-        what += ", though there are buckets in storage"
-    elif users_elsewhere and not _has_buckets(config, where, what):
-        return
+        if kept is None:
+            backend = config.store_url.partition(":")[0]
+            what += f", and whether storage has buckets its backend {backend!r} does not say"
+        elif emptied:
+            what += ", though there are buckets in storage"
     hint = "restore it from your backup, or begin with an empty one: cumulus init DIR --new-database"
     raise LocalIO(f"{config.path}: [database] url: {where} {what}", hint=hint)
 
 
-def _has_buckets(config: Config, where: str, what: str) -> bool:
+def _has_buckets(config: Config, where: str, what: str) -> bool | None:
     kind, _, path = config.store_url.partition(":")
     if kind == "posix":
         from cumulus.backends.posix.store import holds_buckets  # the store would make its directories
@@ -117,7 +116,9 @@ def open_index(
     sync, options = config.storage.fsync, database_options(config)
     if config.auth.source == "file":
         users = TextFile(config.file(config.auth.file), complain)
-        return make_index(config.database_url, directory=users, sync=sync, clock=clock, options=options)
+        made = make_index(config.database_url, directory=users, sync=sync, clock=clock, options=options)
+        note_users_elsewhere(config.database_url, options)
+        return made
     keyring = Keyring(config.secret_key)
     return make_index(config.database_url, keyring, sync=sync, clock=clock, options=options)
 
@@ -129,7 +130,9 @@ def open_admin(config: Config, *, new: bool = False) -> Admin:
         check_database(config)
     if config.auth.source == "file":
         where = config.file(config.auth.file)
-        return make_text_admin(config.database_url, where, options=database_options(config))
+        admin = make_text_admin(config.database_url, where, options=database_options(config))
+        note_users_elsewhere(config.database_url, database_options(config))
+        return admin
     return make_admin(config.database_url, Keyring(config.secret_key), options=database_options(config))
 
 

@@ -12,7 +12,7 @@ from cumulus.admin.keys import Told, as_option, secret_to_option, tell_key
 from cumulus.admin.options import Shared, shared_options
 from cumulus.admin.values import check_name
 from cumulus.config import FILE, Config, commented, load_config, parse_config
-from cumulus.index.registry import is_postgres, postgres_lacks, sqlite_path
+from cumulus.index.registry import database_lacks, is_postgres
 from cumulus.model import Credential, User
 from cumulus.opening import database_options, open_admin
 from cumulus.secrets import Keyring, new_access_key, new_secret, new_user_id
@@ -104,13 +104,10 @@ def _administrator(config: Config, name: str) -> Credential:
 
 
 def _anew(shared: Shared, config: Config, name: str, told: Told) -> None:
+    where, lacking = database_lacks(config.database_url, database_options(config))
+    hint = "move it away, or restore it from your backup"
     if config.several_servers:
-        where, lacking = postgres_lacks(config.database_url, database_options(config))
         hint = "createdb makes an empty one; give its name in [database] url, or restore your backup"
-    else:
-        path = sqlite_path(config.database_url)
-        where, lacking = str(path), "" if path.exists() and path.stat().st_size else "is not there"
-        hint = "move it away, or restore it from your backup"
     if not lacking:
         raise Exists(f"{where}: is there already", hint=hint)
     check_name(name)

@@ -10,7 +10,7 @@ import select
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -183,6 +183,13 @@ def lacks(target: Target, tables: str, rows: str) -> str:
             return "" if found == (True,) else rows
     except psycopg.Error as bad:
         raise failure(bad, target.where) from None
+
+
+def note(target: Target, asked: str, statement: str) -> None:
+    """Execute the statement unless the question is answered with yes; an error leaves it to others."""
+    with suppress(psycopg.Error, IndexFailure), target.connect() as connection:
+        if connection.execute(asked).fetchone() != (True,):
+            connection.execute(statement)
 
 
 class _Nothing:

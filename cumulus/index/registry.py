@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -28,7 +30,16 @@ if TYPE_CHECKING:  # what serves on SQLite loads neither SQLAlchemy nor the driv
 _SQLITE: Final = "sqlite:///"
 _POSTGRES: Final = ("postgresql://", "postgres://")
 NO_TABLES: Final = "has no tables of Cumulus"
+NOT_THERE: Final = "is not there"
 NOTHING_IN_IT: Final = "has neither users nor buckets"
+_ANY_USER: Final = "SELECT EXISTS (SELECT 1 FROM users)"
+_ANYTHING: Final = f"{_ANY_USER} OR EXISTS (SELECT 1 FROM buckets)"
+# a user's name has no blanks
+_NOTE: Final = (
+    "INSERT INTO users (id, name, display, email, weight, disabled, admin, unix_user, created_ns) "
+    "VALUES ('users-are-in-a-file', 'users are in a file', '', '', 1, true, false, '', 0) "
+    "ON CONFLICT DO NOTHING"
+)
 _HINT: Final = "write sqlite:///PATH or postgresql://USER@HOST:PORT/NAME"
 
 
@@ -54,12 +65,43 @@ def sqlite_path(url: str) -> Path:
     return Path(url[len(_SQLITE) :])
 
 
-def postgres_lacks(url: str, options: Options) -> tuple[str, str]:
-    """The name of the database, and what is missing in it, "" for nothing. Raises `IndexFailure`."""
+def database_lacks(url: str, options: Options) -> tuple[str, str]:
+    """The name of the database, and what is missing: it, its tables or all that is in them; "" for nothing.
+    Raises `BadConfig`, `IndexFailure`."""
+    if not is_postgres(url):
+        path = sqlite_path(url)
+        return str(path), _sqlite_lacks(path)
     from cumulus.index.postgres_pool import Target, lacks
 
     target = Target(url, options.password_file)
     return target.where, lacks(target, NO_TABLES, NOTHING_IN_IT)
+
+
+def _sqlite_lacks(path: Path) -> str:
+    if not path.exists() or not path.stat().st_size:
+        return NOT_THERE
+    try:
+        with closing(sqlite3.connect(path, timeout=BUSY_MS / 1000)) as connection:
+            tables = "SELECT COUNT(*) FROM sqlite_master WHERE name IN ('users', 'buckets')"
+            if connection.execute(tables).fetchone()[0] < 2:
+                return NO_TABLES
+            return "" if connection.execute(_ANYTHING).fetchone()[0] else NOTHING_IN_IT
+    except sqlite3.Error:
+        return ""  # who opens it says what is wrong
+
+
+def note_users_elsewhere(url: str, options: Options) -> None:
+    """Leave a row in the table of users where those are in a file: without one an empty database cannot be
+    told from one that was emptied. Where that fails, the next who opens it tries again."""
+    if is_postgres(url):
+        from cumulus.index.postgres_pool import Target, note
+
+        note(Target(url, options.password_file), _ANY_USER, _NOTE)
+        return
+    with suppress(sqlite3.Error), closing(sqlite3.connect(sqlite_path(url), timeout=1)) as connection:
+        if not connection.execute(_ANY_USER).fetchone()[0]:
+            connection.execute(_NOTE)
+            connection.commit()
 
 
 def make_index(

@@ -250,10 +250,10 @@ class FileStore(ABC):
         keeps the bucket or fails with `Missing`. Raises `NotEmptyStore`, `Missing`, `Unavailable` (it is
         written to all the time)."""
 
-    def has_buckets(self) -> bool:
-        """Whether there are buckets. An empty database beside some has been lost and is not made anew; of a
-        backend that does not know it this cannot be told."""
-        return False
+    def has_buckets(self) -> bool | None:
+        """Whether there are buckets; None: that is not known. An empty database beside some has been lost and
+        is not made anew by itself, nor beside a backend that does not say."""
+        return None
 
     def check_bucket(self, bucket: str) -> None:  # noqa: B027 a backend need not know
         """Quickly, that the place of a bucket can be reached. Raises `NoBucket`, `Unavailable` if not."""

@@ -132,6 +132,11 @@ def test_with_a_file_of_users_the_first_start_makes_the_tables_and_no_later_one(
     refused_everywhere(run, "has no tables of Cumulus")
     run("init", str(run.dir), "--new-database")
     run("bucket", "add", "one", "--owner", "alice")
+    postgres.execute("TRUNCATE users, buckets, objects, ledger CASCADE", name)
+    told = run.refused("bucket", "list")["message"]
+    assert "has neither users nor buckets, though there are buckets in storage" in told
+    run("init", str(run.dir), "--new-database")
+    run("bucket", "add", "one", "--owner", "alice")
 
 
 def test_what_init_refuses(run: Commands, tmp_path: Path) -> None:

@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 from cumulus_commands import Commands
 
+from cumulus.backends import registry
+from cumulus.backends.memory import MemoryStore
 from cumulus.config import load_config
 from cumulus.parts import open_parts
 from cumulus.secrets import Keyring
+from cumulus.storage.api import FileStore
 from sector.errors import LocalIO
 
 
@@ -122,3 +125,76 @@ def test_buckets_of_another_backend_say_that_a_database_was_lost(run: Commands) 
     assert not (run.dir / "cumulus.db").exists()
     run("init", str(run.dir), "--new-database")
     assert run.json("bucket", "list") == []
+
+
+def empty_database(run: Commands) -> None:
+    """Its tables stay."""
+    with sqlite3.connect(run.dir / "cumulus.db") as connection:
+        for table in ("access_keys", "users", "buckets", "objects", "ledger", "quotas"):
+            connection.execute(f"DELETE FROM {table}")
+
+
+@pytest.mark.parametrize("source", ["sqlite", "file"])
+def test_an_emptied_database_is_not_served(run: Commands, source: str) -> None:
+    """Wherever users are; one that is asked for, and one whose last bucket went, is."""
+    if source == "file":
+        (run.dir / "users").write_text("alice AKIAALICE secret-of-alice\n")
+        (run.dir / "users").chmod(0o600)
+        (run.dir / "cumulus.toml").write_text("[auth]\nsource = 'file'\nfile = 'users'\n")
+        run("bucket", "list")
+    (run.dir / "data" / "data" / "k").write_text("x")
+    empty_database(run)
+    for words in (["bucket", "list"], ["usage"]):
+        told = run.refused(*words)
+        assert "cumulus.db has neither users nor buckets, though there are buckets" in told["message"]
+        assert "--new-database" in told["hint"]
+    with pytest.raises(LocalIO, match="neither users nor buckets"):
+        open_parts(load_config(run.dir / "cumulus.toml"))
+    run("init", str(run.dir), "--new-database")
+    assert run.json("bucket", "list") == []
+    owner = "alice" if source == "file" else "admin"
+    assert run.json("bucket", "add", "data", "--owner", owner)["files"] == 1
+    run("doctor")
+    empty_database(run)
+    run.refused("bucket", "list")
+
+
+def test_with_a_file_of_users_the_last_bucket_may_go(run: Commands) -> None:
+    """Though a directory is left where it was: the database has not been emptied."""
+    (run.dir / "users").write_text("alice AKIAALICE secret-of-alice\n")
+    (run.dir / "users").chmod(0o600)
+    (run.dir / "cumulus.toml").write_text("[auth]\nsource = 'file'\nfile = 'users'\n")
+    lose_database(run)
+    run("init", str(run.dir), "--new-database")
+    assert (run.dir / "data/data").is_dir()
+    open_parts(load_config(run.dir / "cumulus.toml")).close()
+    assert run.json("bucket", "list") == []
+
+
+class Silent(MemoryStore):
+    """Somebody's backend that does not say whether it has buckets."""
+
+    has_buckets = FileStore.has_buckets
+
+
+def test_with_a_backend_that_does_not_say_what_it_has_no_database_is_made_by_itself(
+    run: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Users are in a file, so this may be the first start, or a lost database: one has to say which."""
+    monkeypatch.setitem(registry._OURS, "silent", lambda argument, *, fsync: Silent())
+    (run.dir / "users").write_text("alice AKIAALICE secret-of-alice\n")
+    (run.dir / "users").chmod(0o600)
+    (run.dir / "cumulus.toml").write_text(
+        "[auth]\nsource = 'file'\nfile = 'users'\n[storage]\nbackend = 'silent:'\n"
+    )
+    lose_database(run)
+    told = run.refused("bucket", "list")
+    assert (
+        "is not there, and whether storage has buckets its backend 'silent' does not say" in told["message"]
+    )
+    assert "--new-database" in told["hint"]
+    assert not (run.dir / "cumulus.db").exists()
+    run("init", str(run.dir), "--new-database")
+    assert run.json("bucket", "list") == []
+    empty_database(run)
+    assert "neither users nor buckets, and whether" in run.refused("bucket", "list")["message"]
