@@ -124,8 +124,11 @@ def keep_version(site: Site, bucket: Bucket, found: Found) -> bytes:
             raise Changed(f"{name!r} was replaced")
         if not linked and not is_mark(name):
             there = site.store.stat(bucket.name, to).token
-            if there != entry.token:  # not a second name of this file, but a copy that is about to go
-                site.store.delete(bucket.name, to, there)
+            if there != entry.token:
+                # not a second name of this file, but a copy that is about to go; or this one has just lost
+                # the first name, and then that is all there is of it
+                if site.store.stat(bucket.name, name).token == entry.token:
+                    site.store.delete(bucket.name, to, there)
                 raise Changed(f"{to!r} was another file")
         return entry.token
     except Missing as error:

@@ -14,6 +14,8 @@ from cumulus.auth import lifecycle
 from cumulus.backends.posix.store import PosixStore
 from cumulus.ops import deletes, jobs, multipart, publish
 from cumulus.ops.jobs import Jobs
+from cumulus.ops.names import version_name
+from cumulus.storage.api import Entry
 
 Pair = tuple[World, World]
 DAY_NS = 86_400 * 10**9
@@ -75,6 +77,28 @@ def test_a_version_put_between_look_and_link_is_kept(pair: Pair, monkeypatch: py
     made = once(monkeypatch, publish, "keep_version", lambda: put(two, b"two"), after=False)
     last = put(one, b"three")
     assert [get(one, version) for version in (first, made[0], last)] == [b"one", b"two", b"three"]
+
+
+def test_a_version_that_two_replace_at_once_is_kept(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first finds that the second has given it its other name; before it looks at that, the second has
+    replaced the file, and the other name is the only one."""
+    one, two = pair
+    enable(one)
+    first = put(one, b"one")
+    kept = version_name("k", first)
+    once(monkeypatch, one.store, "link", lambda: two.store.link("bkt", "k", kept), after=False)
+    real, made = one.store.stat, list[str]()
+
+    def stat(bucket: str, name: str) -> Entry:
+        if name == kept and not made:
+            made.append("")
+            made[0] = put(two, b"two")
+        return real(bucket, name)
+
+    monkeypatch.setattr(one.store, "stat", stat)
+    last = put(one, b"three")
+    assert [get(two, version) for version in (first, made[0], last)] == [b"one", b"two", b"three"]
+    assert get(two) == b"three"
 
 
 def test_a_delete_marker_covers_what_was_put_just_before(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
