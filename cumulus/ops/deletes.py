@@ -206,17 +206,23 @@ def _remove_body(site: Site, bucket: Bucket, row: Row) -> int:
     """The body of just that version; its former name may be another version's by now. Gives the stamp of the
     removal (0: there was nothing), later than a record that the index has not heard of yet."""
     stamp = 0
-    for name in stored_names(site, row):
-        try:
-            entry = site.store.stat(bucket.name, name)
-            meta = meta_of(bucket, entry)
-            if meta is not None and meta.version == row.version:
-                stamp = max(stamp, site.store.delete(bucket.name, name, entry.token))
-        except NoBucket:
-            raise
-        except (Missing, Taken, BadName, Changed):
-            continue
-    return stamp
+    for _ in range(TRIES):
+        again = False
+        for name in stored_names(site, row):
+            try:
+                entry = site.store.stat(bucket.name, name)
+                meta = meta_of(bucket, entry)
+                if meta is not None and meta.version == row.version:
+                    stamp = max(stamp, site.store.delete(bucket.name, name, entry.token))
+            except NoBucket:
+                raise
+            except Changed:  # it gets a second name just now, or loses one: it may have either afterwards
+                again = True
+            except (Missing, Taken, BadName):
+                continue
+        if not again:
+            return stamp
+    raise S3Error("ConditionalRequestConflict")
 
 
 def _remove_outside(site: Site, bucket: Bucket, key: str) -> None:

@@ -15,6 +15,7 @@ from cumulus.backends.posix.store import PosixStore
 from cumulus.ops import deletes, jobs, multipart, publish
 from cumulus.ops.jobs import Jobs
 from cumulus.ops.names import version_name
+from cumulus.ops.rows import meta_of
 from cumulus.storage.api import Entry
 
 Pair = tuple[World, World]
@@ -99,6 +100,29 @@ def test_a_version_that_two_replace_at_once_is_kept(pair: Pair, monkeypatch: pyt
     last = put(one, b"three")
     assert [get(two, version) for version in (first, made[0], last)] == [b"one", b"two", b"three"]
     assert get(two) == b"three"
+
+
+def test_a_version_that_is_removed_while_it_is_replaced_leaves_no_file(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file gets another name when it was looked at under the first."""
+    one, two = pair
+    enable(one)
+    first, looked = put(one, b"one"), list[bool]()
+
+    def look(*words: Any) -> Any:
+        """As a PUT of the second that comes no further before the removal has ended."""
+        found = meta_of(*words)
+        if not looked:
+            looked.append(True)
+            two.store.link("bkt", "k", version_name("k", first))
+        return found
+
+    monkeypatch.setattr(deletes, "meta_of", look)
+    assert one.ask("DELETE", "/bkt/k", query={"versionId": first}).status == 204
+    assert looked and get(two, first) == "NoSuchVersion" and get(two) == "NoSuchKey"
+    assert one.store.names("bkt") == one.store.names("bkt", prefix=".cumulus/") == []
+    assert one.ask("DELETE", "/bkt").status == 204
 
 
 def test_a_delete_marker_covers_what_was_put_just_before(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
