@@ -342,6 +342,8 @@ def _changed(site: Site, bucket: Bucket, row: Row | None, entry: Entry, at: int,
     new = row_of(bucket, entry, meta)
     if row is None or row.version == new.version or bucket.versioning is Versioning.OFF:
         return [Put(row=new, keep=bucket.versioning is not Versioning.OFF)]
+    if _is_there(site, bucket, version_name(row.key, row.version), row.version):
+        return [Put(row=new, keep=True)]  # replaced by one of ours, which the index may not have heard of yet
     gone = Remove(bucket=bucket.name, key=row.key, stamp=row.stamp, version=row.version)
     return [gone, Put(row=new, keep=True)]
 

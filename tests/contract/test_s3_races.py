@@ -125,6 +125,19 @@ def test_a_version_that_is_removed_while_it_is_replaced_leaves_no_file(
     assert one.ask("DELETE", "/bkt").status == 204
 
 
+def test_a_scan_leaves_the_version_that_is_replaced_while_it_looks(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has read the row of the old version, and finds the file of the new one; both are listed."""
+    one, two = pair
+    enable(one)
+    first = put(one, b"one")
+    made = once(monkeypatch, one.store, "look", lambda: put(two, b"two"), after=False)
+    jobs.rescan(one.site, one.site.bucket("bkt"), jobs.Done())
+    assert [get(one, version) for version in (first, made[0])] == [b"one", b"two"]
+    assert one.index.usage("bucket", "bkt").objects == 2
+
+
 def test_a_delete_marker_covers_what_was_put_just_before(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = pair
     enable(one)
