@@ -81,23 +81,27 @@ def doubts(store: FileStore, bucket: str) -> list[Stretch]:
 
 
 def note_doubt(site: Site, bucket: Bucket, began_ns: int) -> None:
-    """Look for bodies from before `began_ns` that no row names and no row is newer than, and note that there
-    are some. Raises `StorageError`."""
+    """Look for bodies from before `began_ns` that no row names, newer than all rows and the bodies that those
+    name (of a changed record the body is new, and its object's time old); note that there are some. Raises
+    `StorageError`."""
     known = doubts(site.store, bucket.name)
-    newest = -1
+    left = newest = -1  # of bodies that no row names, and of those that one does
     for entry in _entries(site, bucket, BODIES):
-        if entry.mtime_ns >= began_ns or _within(entry, known) or _body_needed(site, bucket, entry):
+        if entry.mtime_ns >= began_ns or _within(entry, known):
             continue
-        if newest < 0:
-            newest = _newest(site, bucket, began_ns)
-        if entry.mtime_ns > newest:
-            _log.error(
-                "bucket %(bucket)s: bodies that are newer than all that the database knows are kept; if it "
-                "was restored, or made anew, cumulus doctor --rebuild takes them in",
-                {"bucket": bucket.name},
-            )
-            _write(site.store, bucket.name, [*known, (newest + 1, began_ns)])
-            return
+        if _body_needed(site, bucket, entry):
+            newest = max(newest, entry.mtime_ns)
+        else:
+            left = max(left, entry.mtime_ns)
+    if left > newest:
+        newest = max(newest, _newest(site, bucket, began_ns))
+    if left > newest:
+        _log.error(
+            "bucket %(bucket)s: bodies that are newer than all that the database knows are kept; if it "
+            "was restored, or made anew, cumulus doctor --rebuild takes them in",
+            {"bucket": bucket.name},
+        )
+        _write(site.store, bucket.name, [*known, (newest + 1, began_ns)])
 
 
 def _newest(site: Site, bucket: Bucket, before_ns: int) -> int:

@@ -225,3 +225,19 @@ def test_what_a_crash_left_goes_after_a_day(store: FsspecStore) -> None:
     assert jobs.run().swept == 1
     assert store.names("bkt", prefix=BODIES) == []
     world.close()
+
+
+def test_what_a_change_of_tags_has_replaced_is_not_in_doubt(store: FsspecStore) -> None:
+    """The service ends just after it; the next one knows which body counts, and the bucket can go."""
+    former = World(store)
+    former.boto().create_bucket(Bucket="bkt")
+    former.boto().put_object(Bucket="bkt", Key="k", Body=b"body")
+    former.boto().put_object_tagging(Bucket="bkt", Key="k", Tagging={"TagSet": [{"Key": "a", "Value": "1"}]})
+    assert len(store.names("bkt", prefix=BODIES)) == 2
+    world = World(store, former.index)
+    Jobs(world.site, lifecycle).run()
+    s3 = world.boto()
+    s3.delete_object(Bucket="bkt", Key="k")
+    s3.delete_bucket(Bucket="bkt")
+    world.gateway.close()
+    former.close()
