@@ -76,7 +76,7 @@ class _Change(msgspec.Struct, frozen=True, omit_defaults=True):
     stamp: int
     version: str | None
     name: str | None = None
-    token: bytes = b""
+    token: bytes | None = None  # an empty one is no default: it would not be sent
     size: int | None = None
     etag: str | None = None
     modified_ns: int | None = None

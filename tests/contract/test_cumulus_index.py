@@ -16,6 +16,7 @@ from cumulus_bench import BOB, Bench, bucket, held, postgres_database, put, row,
 from cumulus.index.api import Index, NameTaken, NoSuch, Page, Put, Remove, StillUsed
 from cumulus.index.registry import make_index
 from cumulus.model import Versioning
+from cumulus.ops.rows import marker_row
 
 
 @pytest.fixture(scope="module", params=["sqlite", "remote", "postgresql"])
@@ -217,6 +218,16 @@ def test_delete_marker_hides_the_key_and_its_removal_shows_it_again(index: Index
     current = index.lookup("b", "k")
     assert current is not None and current.version == "v1" and current.latest and not current.marker
     assert held(index) == (10, 1)
+
+
+def test_a_delete_marker_as_deletions_make_it_is_kept(index: Index) -> None:
+    """It has neither name nor token nor ETag."""
+    there = index.bucket("b")
+    assert there is not None
+    made = marker_row(there, "k", "v2", 2, 5, there.owner)
+    index.apply([version("k", 1), Put(row=made, keep=True)])
+    assert index.lookup("b", "k") == made
+    assert stamps(index) == [(2, True), (1, False)]
 
 
 def test_current_version_removed_gives_way_to_the_one_before(index: Index) -> None:
