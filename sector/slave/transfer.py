@@ -19,9 +19,10 @@ from sector.clock import Clock
 from sector.model import BLOCK_BYTES, SliceMeta, Ticket, Version, digest_text
 from sector.slave.catalog import Record
 from sector.slave.core import START_S, Open, SlaveCore, is_final, retry_delay
-from sector.slave.disk import Disk, Temp
+from sector.slave.disk import Disk
 from sector.slave.gate import Gate
 from sector.slave.pool import Pool
+from sector.slave.room import Temp
 from sector.wire.base import Request
 from sector.wire.outcome import number_of
 from sector.wire.slave import Adopted, PrepareReplica, PrepareWrite, Publish, Published, Replicated

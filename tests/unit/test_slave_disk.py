@@ -14,7 +14,7 @@ import pytest
 from sector import errors, space
 from sector._udt.checksum import block_crcs, content_digest, crc32c, crc32c_tables
 from sector.model import SliceMeta, Tombstone, Version, digest_text
-from sector.slave import area, beneath, disk
+from sector.slave import area, beneath, disk, room
 from sector.slave.catalog import Record
 from sector.slave.disk import Disk
 
@@ -169,7 +169,7 @@ def interrupted(root: Path, count: int, work: Callable[[Disk], Any]) -> Breaker:
     """Do `work` on the directory, cut off after `count` changes; the locks of the dead are freed."""
     target = opened(root)
     breaker = Breaker(count)
-    modules = (area, beneath, disk, disk_mirror())
+    modules = (area, beneath, disk, room, disk_mirror())
     for module in modules:
         module.os = breaker  # type: ignore[attr-defined]
     try:
@@ -250,7 +250,7 @@ def test_crash_at_every_step_of_a_rename_keeps_the_content(tmp_path: Path) -> No
 def test_data_is_durable_before_it_becomes_visible(here: Disk) -> None:
     """fsync of the data and of its record come before the rename, fsync of the directory after it."""
     breaker = Breaker(10**6)
-    modules = (area, beneath, disk)
+    modules = (area, beneath, disk, room)
     for module in modules:
         module.os = breaker  # type: ignore[attr-defined]
     try:
