@@ -41,7 +41,8 @@ class ReportTx(Tx, Protocol):
 
     def unseen(self, node: str, number: int, before: float) -> int:
         """Forget replicas of the node that report `number` did not name and that were confirmed before
-        that time; returns how many."""
+        that time; returns how many. Those with a rename to come stay: the slave may have them aside, and
+        tells when it is asked to rename what it does not have."""
 
 
 class Verdict(Enum):

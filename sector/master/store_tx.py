@@ -411,7 +411,9 @@ class SqlTx(WorkTx):
 
     def unseen(self, node: str, number: int, before: float) -> int:
         gone = self.connection.execute(
-            delete(R).where(R.c.node == node, R.c.seen != number, R.c.confirmed < before)
+            delete(R).where(
+                R.c.node == node, R.c.seen != number, R.c.confirmed < before, R.c.old_path.is_(None)
+            )
         )
         return gone.rowcount
 

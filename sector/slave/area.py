@@ -15,7 +15,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
@@ -213,15 +213,17 @@ class Area:
             os.unlink(self._record_file(record))
 
     # --------------------------------------------------------------------------------------- attic
-    def _to_attic(self, path: str, why: str, record: Record | None) -> None:
-        """Move whatever lies at `path` to `.sector/attic/STAMP-RANDOM/data`, with `info.json` beside it."""
+    def _to_attic(self, path: str, why: str, record: Record | None, more: Mapping[str, bytes] = {}) -> str:
+        """Move whatever lies at `path` to `.sector/attic/STAMP-RANDOM/data`, with `info.json` and the files
+        `more` beside it; returns that folder."""
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self._now()))
         box = self._inner("attic", f"{stamp}-{os.urandom(4).hex()}")
         os.mkdir(box, 0o700)
         info = {"path": path, "why": why, "at": self._now(), "version": None}
         if record is not None:
             info["version"] = [record.epoch, record.counter]
-        self._write_file(os.path.join(box, "info.json"), json.dumps(info).encode())
+        for file, body in {"info.json": json.dumps(info).encode(), **more}.items():
+            self._write_file(os.path.join(box, file), body)
         folder, name = beneath.split(path)
         with contextlib.suppress(FileNotFoundError):
             with beneath.directory(self._files, folder) as fd:
@@ -229,7 +231,9 @@ class Area:
                 os.fsync(fd)
         if record is not None:
             self._forget(record)
-        self.warnings.append(f"{path} was moved to the attic: {why}")
+        if not more:
+            self.warnings.append(f"{path} was moved to the attic: {why}")
+        return box
 
 
 def _unless_gone(error: OSError) -> None:

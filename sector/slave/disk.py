@@ -20,6 +20,7 @@ from sector import errors
 from sector._udt import checksum
 from sector.model import BLOCK_BYTES, SliceMeta, Tombstone, Version, digest_text
 from sector.slave import beneath
+from sector.slave.aside import RECORD, Aside
 from sector.slave.catalog import (
     ADOPTED,
     Catalogue,
@@ -51,6 +52,7 @@ class Disk(Room):
         self.entries: dict[str, Record] = {}
         self.prepared: dict[bytes, Record] = {}
         self.mirror = Mirror(self._inner("mirror"))
+        self._aside = Aside(self._inner("attic"))
         self._owner = owner
         self._locks = [threading.RLock() for _ in range(64)]
 
@@ -65,6 +67,7 @@ class Disk(Room):
         try:
             self._take()
             self.mirror.load_thd()
+            self._aside.load()
             return self._recover()
         except OSError as error:
             self.close_thd()
@@ -224,8 +227,9 @@ class Disk(Room):
         """
         with self._lock(record.path):
             known = self.entries.get(record.path)
+            lease = bytes.fromhex(record.lease)
             if known is not None and known.inode == record.inode and known.digest == record.digest:
-                self.prepared.pop(bytes.fromhex(record.lease), None)
+                self.prepared.pop(lease, None)
                 return known
             final = (
                 record
@@ -249,7 +253,7 @@ class Disk(Room):
             except OSError as error:
                 raise beneath.explain(error, record.path, self.where) from None
             self.entries[record.path] = final
-            self.prepared.pop(bytes.fromhex(record.lease), None)
+            self.prepared.pop(lease, None)
             if known is not None:
                 self._forget(known)
             return final
@@ -268,6 +272,22 @@ class Disk(Room):
                 if not isinstance(error, FileNotFoundError):
                     self._clear_way(record.path)
 
+    def _lies(self, record: Record) -> bool:
+        """Whether the file of this content has its name."""
+        try:
+            info = self._stat(record.path)
+        except OSError:
+            return False
+        return Found(record.path, info.st_ino, info.st_size, info.st_mtime_ns).matches(record)
+
+    def _sync(self, record: Record) -> None:
+        """Make the name of a content durable. Raises LocalIO."""
+        try:
+            with beneath.directory(self._files, beneath.split(record.path)[0]) as fd:
+                os.fsync(fd)
+        except OSError as error:
+            raise beneath.explain(error, record.path, self.where) from None
+
     def _clear_way(self, path: str) -> None:
         """The namespace says `path` is a file: a file on one of its directories, or a directory on itself,
         is a remainder of older times and is set aside."""
@@ -281,13 +301,17 @@ class Disk(Room):
             last = count == len(names)
             if stat.S_ISDIR(info.st_mode) and not last:
                 continue
-            if stat.S_ISDIR(info.st_mode):
-                for below in [p for p in list(self.entries) if p.startswith(part + "/")]:
-                    self._forget(self.entries.pop(below))
-            elif last:
+            if last and not stat.S_ISDIR(info.st_mode):
                 return
-            record = self.entries.pop(part, None)
-            self._to_attic(part, "in the way of a newer file", record)
+            inside = part + "/"
+            for known in [
+                r for r in list(self.entries.values()) if r.path == part or r.path.startswith(inside)
+            ]:
+                self._set_by(known)
+                self._prune(beneath.split(known.path)[0])
+            with contextlib.suppress(FileNotFoundError):
+                self._stat(part)
+                self._to_attic(part, "in the way of a newer file", None)
             return
 
     def discard_thd(self, record: Record, back: str = "") -> None:
@@ -311,9 +335,10 @@ class Disk(Room):
     def delete_thd(self, path: str, version: Version) -> bool:
         """Remove the content of `path` if it is not newer than `version`; True if there was some."""
         with self._lock(path):
+            waited = self._aside.delete(path, version)
             record = self.entries.get(path)
             if record is None or record.version > version:
-                return False
+                return waited
             folder, name = beneath.split(path)
             try:
                 with beneath.directory(self._files, folder) as fd:
@@ -329,17 +354,19 @@ class Disk(Room):
         return True
 
     def rename_thd(self, source: str, old: Version, meta: SliceMeta) -> bool:
-        """Content `old` of `source` becomes `meta`; True if it is now there (also when repeated)."""
+        """Content `old` of `source` becomes `meta`; True if it is now there (also when repeated). What has
+        the new name still waits aside for its own new name, or for its removal."""
         first, second = sorted((self._lock_index(source), self._lock_index(meta.path)))
         with self._locks[first], self._locks[second]:
             target = self.entries.get(meta.path)
             if target is not None and target.version >= meta.version:
                 return target.version == meta.version
-            record = self.entries.get(source)
-            if record is None or record.version != old:
-                return False
             try:
-                full = self._read_record(record)
+                full, data = self._content(source, old)
+                if full is None:
+                    return False
+                if target is not None and (meta.path, target.version) != (source, old):
+                    self._set_by(target)
                 fresh = msgspec.structs.replace(
                     full,
                     path=meta.path,
@@ -351,20 +378,49 @@ class Disk(Room):
                     temp="",
                 )
                 self._write_record(fresh)
-                self._rename(source, meta.path)
+                there = self._rename(source, data, fresh)
             except OSError as error:
                 raise beneath.explain(error, source, self.where) from None
-            del self.entries[source]
+            if data:
+                self._aside.taken(source, old)
+            else:
+                del self.entries[source]
+                self._forget(full)
+            if not there:
+                self._forget(fresh)
+                return False
             self.entries[meta.path] = fresh.lean()
-            self._forget(record)
-            if target is not None:
-                self._forget(target)
         self._prune(beneath.split(source)[0])
         return True
 
-    def _rename(self, source: str, target: str) -> None:
+    def _content(self, path: str, version: Version) -> tuple[Record | None, str]:
+        """The whole record of a content that is to be renamed, and the data file if it waits aside."""
+        record = self.entries.get(path)
+        if record is None or record.version != version:
+            return self._aside.find(path, version) or (None, "")
+        try:
+            return self._read_record(record), ""
+        except OSError as error:
+            if error.errno not in (errno.EIO, errno.ENOENT):
+                raise
+            del self.entries[path]
+            self._to_attic(path, "its record is damaged", record)
+            return None, ""
+
+    def _set_by(self, record: Record) -> None:
+        """Have a visible content give its name away."""
+        body = {RECORD: msgspec.json.encode(self._read_record(record))}
+        box = self._to_attic(record.path, "another file has this name now", record, body)
+        self.entries.pop(record.path, None)
+        self._aside.add(record, box)
+
+    def _rename(self, source: str, data: str, fresh: Record) -> bool:
+        """Bring the file of `source`, or the file `data`, to the path of `fresh`; False if somebody has
+        taken it away."""
         from_folder, from_name = beneath.split(source)
-        to_folder, to_name = beneath.split(target)
+        to_folder, to_name = beneath.split(fresh.path)
+        if data:
+            from_folder, from_name = "/", data
         for attempt in range(3):
             try:
                 with beneath.directory(self._files, from_folder) as from_fd:
@@ -372,11 +428,25 @@ class Disk(Room):
                         os.rename(from_name, to_name, src_dir_fd=from_fd, dst_dir_fd=to_fd)
                         os.fsync(to_fd)
                         os.fsync(from_fd)
-                        return
-            except (NotADirectoryError, IsADirectoryError):
+                        return True
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+                if isinstance(error, FileNotFoundError) and self._lies(fresh):
+                    self._sync(fresh)
+                    return True
                 if attempt == 2:
-                    raise
-                self._clear_way(target)
+                    if os.path.lexists(data) if data else self._exists(source):
+                        raise
+                    return False
+                if not isinstance(error, FileNotFoundError):
+                    self._clear_way(fresh.path)
+        return False
+
+    def _exists(self, path: str) -> bool:
+        try:
+            self._stat(path)
+        except FileNotFoundError:
+            return False
+        return True
 
     def _prune(self, folder: str) -> None:
         """Remove directories that became empty; the namespace keeps its own."""

@@ -40,6 +40,7 @@ from sector.slave.transfer import Transfers
 from sector.wire.base import Ok, Request
 from sector.wire.login import Join, Joined
 from sector.wire.slave import (
+    Adopted,
     Copy,
     Delete,
     Heartbeat,
@@ -498,10 +499,14 @@ class Slave(Service):
         self.check_master(caller, request)
         await self.transfers.settled([item.source for item in request.renames])
         async with self.transfers.gate.shared():
+            gone = []
             for item in request.renames:
-                await self.pool.run(self.disk.rename_thd, item.source, item.old, item.meta)
+                if not await self.pool.run(self.disk.rename_thd, item.source, item.old, item.meta):
+                    gone.append((item.meta.path, item.meta.version))
             stones = [Tombstone(item.source, item.old, request.at) for item in request.renames]
             await self.pool.run(self.disk.bury_thd, stones)
+        if gone:
+            self._spawn(self.master_call(Adopted(self.slave_id, [], gone)), "telling of files that are gone")
         return Ok()
 
     async def _mirror(self, request: Mirror, caller: Caller) -> Ok:

@@ -5,51 +5,18 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from slave_disk import LEASE, V1, V2, V3, Breaker, content_of, interrupted, meta_of, opened, seal, store
 
 from sector import errors, space
 from sector._udt.checksum import block_crcs, content_digest, crc32c, crc32c_tables
-from sector.model import SliceMeta, Tombstone, Version, digest_text
+from sector.model import Tombstone, Version, digest_text
 from sector.slave import area, beneath, disk, room
-from sector.slave.catalog import Record
 from sector.slave.disk import Disk
-
-V1, V2, V3 = Version(1, 1), Version(1, 2), Version(1, 3)
-LEASE = b"L" * 16
-
-
-def meta_of(path: str, content: bytes, version: Version) -> SliceMeta:
-    """Metadata of this content."""
-    crcs = [crc32c(content[i : i + (1 << 20)]) for i in range(0, len(content), 1 << 20)]
-    digest = digest_text(content_digest(crcs, len(content)))
-    return SliceMeta(path, version, len(content), "alice", 0o640, 1_700_000_000.25, digest)
-
-
-def seal(target: Disk, path: str, content: bytes, version: Version, lease: bytes = LEASE) -> Record:
-    """Reserve, write and seal content, as a transfer does."""
-    temp = target.reserve_thd(path, len(content))
-    try:
-        os.pwrite(temp.fd, content, 0)
-        crcs = tuple(block_crcs(temp.fd, 0, len(content)))
-        return target.seal_thd(temp, meta_of(path, content, version), crcs, lease)
-    finally:
-        os.close(temp.fd)
-
-
-def store(target: Disk, path: str, content: bytes, version: Version) -> Record:
-    """Publish content."""
-    return target.publish_thd(seal(target, path, content, version))
-
-
-def opened(root: Path) -> Disk:
-    """The directory as a slave that starts sees it."""
-    found = Disk(str(root), "s1")
-    found.open_thd()
-    return found
 
 
 @pytest.fixture
@@ -58,16 +25,6 @@ def here(tmp_path: Path) -> Iterator[Disk]:
     target = opened(tmp_path / "d")
     yield target
     target.close_thd()
-
-
-def content_of(target: Disk, path: str, version: Version) -> bytes:
-    """What a reader of this version gets."""
-    fd, record = target.open_read_thd(path, version)
-    try:
-        assert target.bad_blocks_thd(record, fd, 0, record.size) == []
-        return os.pread(fd, record.size + 1, 0)
-    finally:
-        os.close(fd)
 
 
 def test_publish_makes_a_native_file(here: Disk) -> None:
@@ -131,62 +88,6 @@ def test_a_misnamed_record_gets_its_name_back(here: Disk) -> None:
     assert [line for line in again.warnings if "wrong name" in line]
     assert meta_files(here) == [file]
     again.close_thd()
-
-
-class Crash(BaseException):
-    """The power is gone."""
-
-
-class Breaker:
-    """Lets `count` changes of the disk happen, then none any more. Looks like the os module."""
-
-    CHANGES = ("open", "rename", "unlink", "fsync", "mkdir", "rmdir", "utime", "fchmod", "truncate", "write")
-
-    def __init__(self, count: int) -> None:
-        self.left = count
-        self.hit = False
-        self.calls: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        real = getattr(os, name)
-        if name not in self.CHANGES:
-            return real
-
-        def change(*args: Any, **kwargs: Any) -> Any:
-            if name == "open" and not (args[1] & os.O_CREAT):
-                return real(*args, **kwargs)
-            if self.left <= 0:
-                self.hit = True
-                raise Crash
-            self.left -= 1
-            self.calls.append(name)
-            return real(*args, **kwargs)
-
-        return change
-
-
-def interrupted(root: Path, count: int, work: Callable[[Disk], Any]) -> Breaker:
-    """Do `work` on the directory, cut off after `count` changes; the locks of the dead are freed."""
-    target = opened(root)
-    breaker = Breaker(count)
-    modules = (area, beneath, disk, room, disk_mirror())
-    for module in modules:
-        module.os = breaker  # type: ignore[attr-defined]
-    try:
-        work(target)
-    except Crash:
-        pass
-    finally:
-        for module in modules:
-            module.os = os  # type: ignore[attr-defined]
-        target.close_thd()
-    return breaker
-
-
-def disk_mirror() -> Any:
-    from sector.slave import mirror
-
-    return mirror
 
 
 def test_crash_at_every_step_of_replacing_leaves_old_or_new(tmp_path: Path) -> None:

@@ -1,0 +1,79 @@
+"""Renames that slaves hear of late: names that were handed on meanwhile, content that was not yet visible."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sector.testing.cluster import SimCluster
+
+ROTATED = {f"/log.{n}": f"/log.{n + 1}" for n in range(4)}
+CASES = {
+    "rotated logs": ({**ROTATED}, [(f"/log.{n}", f"/log.{n + 1}") for n in (3, 2, 1, 0)]),
+    "two files change places": ({"/a": "/b", "/b": "/a"}, [("/a", "/t"), ("/b", "/a"), ("/t", "/b")]),
+    "two directories change places": (
+        {f"/{one}/{n}": f"/{other}/{n}" for n in range(3) for one, other in ("ab", "ba")},
+        [("/a", "/t"), ("/b", "/a"), ("/t", "/b")],
+    ),
+    "a file after a directory": ({"/b/y": "/c/y", "/a": "/b"}, [("/b", "/c"), ("/a", "/b")]),
+    "a directory after a file": ({"/b": "/c", "/a/y": "/b/y"}, [("/b", "/c"), ("/a", "/b")]),
+}
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_names_handed_on_while_slaves_were_away(tmp_path: Path, case: str) -> None:
+    """Every content is at its last name, on every slave: none was replaced by the next one on its way."""
+    names, moves = CASES[case]
+    with SimCluster(tmp_path / "sim", slaves=2, copies=2) as sim:
+        cloud = sim.client()
+        for name in names:
+            sim.wait(cloud.mkdir(name.rpartition("/")[0] or "/", parents=True))
+            sim.wait(cloud.write(name, f"first {name}".encode()))
+        sim.advance(30)
+        for slave in sim.slaves:
+            sim.kill_slave(slave)
+        sim.advance(90)
+        for source, target in moves:
+            sim.wait(cloud.mv(source, target))
+        for slave in sim.slaves:
+            sim.start_slave(slave)
+        sim.advance(60)
+        for name, last in names.items():
+            assert sim.wait(cloud.read(last)) == f"first {name}".encode()
+            for slave in sim.slaves.values():
+                assert slave.native(last).read_bytes() == f"first {name}".encode()
+
+
+def test_written_while_a_rename_is_still_to_come(tmp_path: Path) -> None:
+    """/b has become /c and /a has become /b, and a new /a is written before the slave heard of either."""
+    with SimCluster(tmp_path / "sim", slaves=1, copies=1) as sim:
+        cloud = sim.client()
+        sim.wait(cloud.write("/a", b"a"))
+        sim.wait(cloud.write("/b", b"b"))
+        sim.kill_slave("s1")
+        sim.advance(15)
+        sim.wait(cloud.mv("/b", "/c"))
+        sim.wait(cloud.mv("/a", "/b"))
+        sim.start_slave("s1")
+        sim.until(lambda: sim.up().hub.core.members.up())
+        sim.wait(cloud.write("/a", b"new"))
+        sim.advance(30)
+        found = [sim.wait(cloud.read(path)) for path in ("/a", "/b", "/c")]
+        assert found == [b"new", b"a", b"b"]
+
+
+def test_a_slave_tells_what_it_could_not_rename(tmp_path: Path) -> None:
+    """Its data was lost while it was away: the master does not count it, and has another copy made."""
+    with SimCluster(tmp_path / "sim", slaves=2, copies=2) as sim:
+        cloud = sim.client()
+        sim.wait(cloud.write("/a", b"x"))
+        sim.advance(30)
+        sim.kill_slave("s1")
+        sim.advance(15)
+        sim.wait(cloud.mv("/a", "/b"))
+        sim.slaves["s1"].native("/a").unlink()
+        sim.start_slave("s1")
+        sim.advance(60)
+        assert sim.slaves["s1"].native("/b").read_bytes() == b"x"
+        assert sorted(sim.wait(cloud.stat("/b")).replicas) == ["s1", "s2"]

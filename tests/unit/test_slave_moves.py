@@ -1,0 +1,144 @@
+"""Renames on a slave's disk: names that pass from one content to another, crashes, disks that fail."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from slave_disk import V1, V2, V3, content_of, interrupted, meta_of, opened, store
+
+from sector import errors
+from sector.model import Version
+from sector.slave import disk
+from sector.slave.disk import Disk
+
+V4 = Version(1, 4)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Disk]:
+    """An empty data directory."""
+    target = opened(tmp_path / "d")
+    yield target
+    target.close_thd()
+
+
+def attic(target: Disk) -> list[str]:
+    return os.listdir(Path(target.root, ".sector/attic"))
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_a_name_is_handed_on_in_any_order(here: Disk, order: tuple[int, ...]) -> None:
+    """a, b and c change places in a ring; nothing is left aside."""
+    names = ["/a", "/d/b", "/c"]
+    for number, name in enumerate(names):
+        store(here, name, name.encode(), Version(1, 1 + number))
+    for number in order:
+        source, target = names[number], names[(number + 1) % 3]
+        new = meta_of(target, source.encode(), Version(2, 1 + number))
+        assert here.rename_thd(source, Version(1, 1 + number), new)
+        assert here.rename_thd(source, Version(1, 1 + number), new)  # an answer was lost
+    for number, source in enumerate(names):
+        target = names[(number + 1) % 3]
+        assert content_of(here, target, Version(2, 1 + number)) == source.encode()
+    assert attic(here) == []
+
+
+def test_a_file_takes_the_name_of_a_directory_that_has_not_moved_yet(here: Disk) -> None:
+    store(here, "/b/x/y", b"inside", V1)
+    store(here, "/a", b"file", V2)
+    assert here.rename_thd("/a", V2, meta_of("/b", b"file", V4))
+    assert here.rename_thd("/b/x/y", V1, meta_of("/c/x/y", b"inside", V3))
+    assert content_of(here, "/b", V4) == b"file"
+    assert content_of(here, "/c/x/y", V3) == b"inside"
+
+
+def test_a_directory_takes_the_name_of_a_file_that_has_not_moved_yet(here: Disk) -> None:
+    store(here, "/b", b"file", V1)
+    store(here, "/a/y", b"inside", V2)
+    assert here.rename_thd("/a/y", V2, meta_of("/b/y", b"inside", V4))
+    assert here.rename_thd("/b", V1, meta_of("/c", b"file", V3))
+    assert content_of(here, "/b/y", V4) == b"inside"
+    assert content_of(here, "/c", V3) == b"file"
+    assert attic(here) == []
+
+
+def test_what_was_replaced_by_a_rename_goes_with_its_deletion(here: Disk) -> None:
+    store(here, "/a", b"new", V2)
+    store(here, "/b", b"replaced", V1)
+    assert here.rename_thd("/a", V2, meta_of("/b", b"new", V4))
+    assert here.delete_thd("/b", V3)
+    assert attic(here) == []
+    assert content_of(here, "/b", V4) == b"new"
+
+
+def test_crash_at_every_step_of_an_exchange_keeps_both(tmp_path: Path) -> None:
+    """Two files change places, cut off anywhere; after a restart the renames are asked for again."""
+    steps = 0
+    while True:
+        root = tmp_path / f"c{steps}"
+        first = opened(root)
+        store(first, "/a", b"A", V1)
+        store(first, "/b", b"B", V2)
+        first.close_thd()
+        moves = [("/a", V1, meta_of("/b", b"A", V4)), ("/b", V2, meta_of("/a", b"B", V3))]
+        breaker = interrupted(root, steps, lambda d, moves=moves: [d.rename_thd(*m) for m in moves])
+        after = opened(root)
+        for move in moves:
+            assert after.rename_thd(*move), steps
+        assert content_of(after, "/b", V4) == b"A"
+        assert content_of(after, "/a", V3) == b"B"
+        after.close_thd()
+        if not breaker.hit:
+            break
+        steps += 1
+    assert steps >= 15
+
+
+def test_one_file_that_is_gone_or_has_no_record_does_not_stop_renames(here: Disk) -> None:
+    """Otherwise no later rename, deletion or tombstone would reach this slave."""
+    store(here, "/gone", b"1", V1)
+    store(here, "/torn", b"2", V2)
+    os.unlink(Path(here.root, "files/gone"))
+    record = here.entries["/torn"]
+    Path(here._record_file(record)).write_bytes(b"{")
+    assert not here.rename_thd("/gone", V1, meta_of("/x", b"1", V3))
+    assert not here.rename_thd("/torn", V2, meta_of("/y", b"2", V4))
+    assert here.entries == {}
+    assert Path(here.root, ".sector/attic", attic(here)[0], "data").read_bytes() == b"2"
+
+
+class BadSync:
+    """The os module of a disk on which a directory cannot be synced `count` times."""
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+        self.armed = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def rename(self, *args: Any, **kwargs: Any) -> None:
+        os.rename(*args, **kwargs)
+        self.armed = True
+
+    def fsync(self, fd: int) -> None:
+        if self.armed and self.left:
+            self.left -= 1
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        os.fsync(fd)
+
+
+def test_a_rename_survives_a_sync_that_fails(here: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    store(here, "/a", b"x", V1)
+    new = meta_of("/d/b", b"x", V2)
+    monkeypatch.setattr(disk, "os", BadSync(1))
+    with pytest.raises(errors.LocalIO):
+        here.rename_thd("/a", V1, new)
+    assert here.rename_thd("/a", V1, new)
+    assert content_of(here, "/d/b", V2) == b"x"
