@@ -393,10 +393,23 @@ class Disk(Room):
         self._prune(beneath.split(source)[0])
         return True
 
+    def _current(self, path: str, version: Version) -> Record | None:
+        """The record of a visible content. A master that speaks of a version has agreed to it: what is
+        complete and not yet visible, since this slave ended in between, becomes visible now. Raises LocalIO,
+        NoSpace."""
+        record = self.entries.get(path)
+        if record is not None and record.version == version:
+            return record
+        for sealed in list(self.prepared.values()):
+            if (sealed.path, sealed.version) == (path, version):
+                with contextlib.suppress(errors.Conflict):
+                    return self.publish_thd(sealed)
+        return None
+
     def _content(self, path: str, version: Version) -> tuple[Record | None, str]:
         """The whole record of a content that is to be renamed, and the data file if it waits aside."""
-        record = self.entries.get(path)
-        if record is None or record.version != version:
+        record = self._current(path, version)
+        if record is None:
             return self._aside.find(path, version) or (None, "")
         try:
             return self._read_record(record), ""
@@ -491,8 +504,8 @@ class Disk(Room):
     def open_read_thd(self, path: str, version: Version) -> tuple[int, Record]:
         """A descriptor of exactly this content (the caller closes it) and its record. Raises NotFound
         (another version or none is here, or the file was changed outside), Conflict (a symbolic link)."""
-        record = self.entries.get(path)
-        if record is None or record.version != version:
+        record = self._current(path, version)
+        if record is None:
             raise errors.NotFound(f"{self.where} has no {path} at version {version.epoch}.{version.counter}")
         try:
             fd = beneath.open_beneath(self._files, path, os.O_RDONLY | os.O_NONBLOCK)

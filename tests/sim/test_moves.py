@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sector import errors
+from sector.slave.service import Slave
 from sector.testing.cluster import SimCluster
 
 ROTATED = {f"/log.{n}": f"/log.{n + 1}" for n in range(4)}
@@ -61,6 +64,29 @@ def test_written_while_a_rename_is_still_to_come(tmp_path: Path) -> None:
         sim.advance(30)
         found = [sim.wait(cloud.read(path)) for path in ("/a", "/b", "/c")]
         assert found == [b"new", b"a", b"b"]
+
+
+def test_moved_while_the_slave_that_committed_it_was_away(tmp_path: Path) -> None:
+    """The slave is killed between the master's commit and its own rename; the put counts as done, another
+    user moves the file; the slave comes back."""
+    with SimCluster(tmp_path / "sim", slaves=1, copies=1) as sim:
+        cloud, other = sim.client(), sim.client("bob")
+        service = sim.slaves["s1"].service
+        assert isinstance(service, Slave)
+
+        def killed(*_: Any) -> None:
+            sim.kill_slave("s1")
+            raise errors.LocalIO("killed")
+
+        service.disk.publish_thd = killed  # type: ignore[method-assign]
+        writing = cloud.write("/a", b"precious")
+        writing.addErrback(lambda _: None)
+        sim.until(lambda: sim.slaves["s1"].service is None)
+        sim.wait(other.mv("/a", "/b"))
+        sim.start_slave("s1")
+        sim.advance(90)
+        assert sim.wait(other.read("/b")) == b"precious"
+        assert sim.serving("/a") == []
 
 
 def test_a_slave_tells_what_it_could_not_rename(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slave_disk import V1, V2, V3, content_of, interrupted, meta_of, opened, store
+from slave_disk import V1, V2, V3, content_of, interrupted, meta_of, opened, seal, store
 
 from sector import errors
 from sector.model import Version
@@ -142,3 +142,21 @@ def test_a_rename_survives_a_sync_that_fails(here: Disk, monkeypatch: pytest.Mon
         here.rename_thd("/a", V1, new)
     assert here.rename_thd("/a", V1, new)
     assert content_of(here, "/d/b", V2) == b"x"
+
+
+def test_what_a_master_speaks_of_becomes_visible(tmp_path: Path) -> None:
+    """The slave ended between the master's commit and the rename: the next command for this version shows
+    that the master agreed."""
+    first = opened(tmp_path / "d")
+    seal(first, "/read", b"1", V1, b"R" * 16)
+    seal(first, "/moved", b"2", V2, b"M" * 16)
+    seal(first, "/open", b"3", V3, b"O" * 16)
+    first.close_thd()
+    after = opened(tmp_path / "d")
+    assert content_of(after, "/read", V1) == b"1"
+    assert after.rename_thd("/moved", V2, meta_of("/new", b"2", V4))
+    assert content_of(after, "/new", V4) == b"2"
+    with pytest.raises(errors.NotFound):
+        after.open_read_thd("/open", V2)
+    assert list(after.prepared) == [b"O" * 16]
+    after.close_thd()
