@@ -229,6 +229,8 @@ class Disk(Room):
             known = self.entries.get(record.path)
             lease = bytes.fromhex(record.lease)
             if known is not None and known.inode == record.inode and known.digest == record.digest:
+                if lease in self.prepared:  # it came here, but was not yet known to be durable
+                    self._sync(known)
                 self.prepared.pop(lease, None)
                 return known
             final = (
@@ -251,6 +253,8 @@ class Disk(Room):
                     self._forget(record)
                 self._move_in(final)
             except OSError as error:
+                if self._lies(final):  # what is visible is ours, whatever became of the sync
+                    self.entries[record.path] = final
                 raise beneath.explain(error, record.path, self.where) from None
             self.entries[record.path] = final
             self.prepared.pop(lease, None)
@@ -271,6 +275,8 @@ class Disk(Room):
                     raise
                 if not isinstance(error, FileNotFoundError):
                     self._clear_way(record.path)
+                elif self._lies(record):
+                    return self._sync(record)
 
     def _lies(self, record: Record) -> bool:
         """Whether the file of this content has its name."""

@@ -134,6 +134,25 @@ class BadSync:
         os.fsync(fd)
 
 
+@pytest.mark.parametrize("failures", [1, 2])
+def test_published_content_survives_a_sync_that_fails(
+    here: Disk, failures: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rename was made, the sync of its directory failed: a scan in between must not take the new file for
+    a stranger's, and the next attempt completes it."""
+    store(here, "/a", b"old", V1)
+    record = seal(here, "/a", b"new", V2)
+    monkeypatch.setattr(disk, "os", BadSync(failures))
+    for _ in range(failures):
+        with pytest.raises(errors.LocalIO):
+            here.publish_thd(record)
+        assert here.rescan_thd().attic == []
+        assert here.rescan_thd().verify == []
+    assert here.publish_thd(record).version == V2
+    assert here.prepared == {}
+    assert content_of(here, "/a", V2) == b"new"
+
+
 def test_a_rename_survives_a_sync_that_fails(here: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     store(here, "/a", b"x", V1)
     new = meta_of("/d/b", b"x", V2)
