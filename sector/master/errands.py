@@ -15,8 +15,10 @@ from twisted.logger import Logger
 
 from sector.clock import Timer
 from sector.errors import SectorError
+from sector.master import namespace
 from sector.master.hub import Hub
 from sector.master.membership import LOST
+from sector.master.namespace import Replica
 from sector.master.store import SqlTx
 from sector.master.values import MirrorPage, PendingRename, Trash
 from sector.model import Tombstone
@@ -173,7 +175,8 @@ class Errands:
             state.renames = state.again
         trash = await self._hub.store.read(lambda tx: tx.trash(node_id, BATCH))
         if trash:
-            await self._send_trash(node_id, trash)
+            if not await self._spare(node_id, trash):
+                await self._send_trash(node_id, trash)
             return True
         if state.acked < self._hub.serial and state.acked >= 0:
             return await self._send_mirror(node_id, state)
@@ -184,6 +187,35 @@ class Errands:
         command = RenameFiles(self._hub.epoch, moves, self._hub.wall())
         await self._hub.call_slave(node_id, command, 60.0)
         await self._hub.store.write(lambda tx: tx.renames_done(node_id, renames, self._hub.wall()))
+
+    async def _spare(self, node_id: str, trash: Sequence[Trash]) -> bool:
+        """Take orders back to drop a surplus copy that is none any more, since the others were lost before
+        the slave heard of it; True if there were such."""
+        now = self._hub.wall()
+        safe = {n.id for n in self._hub.core.members.up() if n.reported}
+
+        def needed(tx: SqlTx) -> list[Trash]:
+            return [
+                item
+                for item in trash
+                if item.surplus and namespace.replica_needed(tx, node_id, item.path, item.version, safe)
+            ]
+
+        def spare(tx: SqlTx) -> list[str]:
+            spared = needed(tx)
+            for item in spared:
+                tx.put_replica(item.path, Replica(node_id, item.version, now))
+            tx.trash_done(node_id, spared)
+            return [item.path for item in spared]
+
+        if not await self._hub.store.read(needed):
+            return False
+        paths = await self._hub.store.write(spare)
+        log.info(
+            "slave {slave_id} keeps {count} copies: others were lost", slave_id=node_id, count=len(paths)
+        )
+        self._hub.look(*paths)
+        return True
 
     async def _send_trash(self, node_id: str, trash: Sequence[Trash]) -> None:
         kind = trash[0].surplus

@@ -7,7 +7,7 @@ sizes bytes. Versions come from one counter for the whole namespace, hence a lat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -164,6 +164,9 @@ class Tx(Protocol):
 
     def discard(self, path: str, node: str, version: Version, at: float) -> None:
         """Queue content not newer than `version` for removal on the node, without a tombstone."""
+
+    def doomed(self, path: str, node: str, version: Version) -> bool:
+        """Whether the node has still to remove content of this version."""
 
     def put_lease(self, lease: Lease) -> None:
         """Insert or replace by id."""
@@ -497,3 +500,13 @@ def replica_surplus(tx: Tx, node: str, path: str, version: Version, now: float) 
         if found.node == node and found.version == version:
             tx.drop_replica(path, node)
             tx.discard(path, node, version, now)
+
+
+def replica_needed(tx: Tx, node: str, path: str, version: Version, safe: Collection[str]) -> bool:
+    """Whether what `node` was told to drop is current, and no slave of `safe` has it too any more."""
+    entry = tx.entry(path)
+    if entry is None or entry.is_dir or entry.version != version:
+        return False
+    return not any(
+        r.node != node and r.node in safe and r.version == version and not r.bad for r in tx.replicas(path)
+    )

@@ -142,6 +142,8 @@ def _same(tx: Tx, node: str, entry: Entry, meta: SliceMeta, now: float) -> Verdi
     if meta.size != entry.size or meta.digest != entry.digest:
         tx.drop_replica(entry.path, node)
         return Verdict.BLOCKED
+    if tx.doomed(entry.path, node, meta.version):  # it was said before the slave heard that it is to go
+        return Verdict.KNOWN
     bad = any(r.node == node and r.version == meta.version and r.bad for r in tx.replicas(entry.path))
     tx.put_replica(entry.path, Replica(node, meta.version, now, bad))
     return Verdict.KNOWN

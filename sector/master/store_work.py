@@ -14,6 +14,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     delete,
+    exists,
     func,
     literal,
     or_,
@@ -184,6 +185,11 @@ class WorkTx:
             Trash(row.path, Version(row.epoch, row.counter), row.at, row.surplus)
             for row in self.connection.execute(query)
         ]
+
+    def doomed(self, path: str, node: str, version: Version) -> bool:
+        where = (X.c.node == node, X.c.path == path)
+        newer = tuple_(X.c.epoch, X.c.counter) >= tuple_(literal(version.epoch), literal(version.counter))
+        return bool(self.connection.execute(select(exists().where(*where, newer))).scalar())
 
     def trash_done(self, node: str, done: Sequence[Trash]) -> None:
         """The node has removed these."""

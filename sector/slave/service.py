@@ -23,7 +23,7 @@ from sector._udt.data_api import Data
 from sector._udt.traffic import packed
 from sector.config import Config
 from sector.gmp.api import Gmp, GmpKey, Peer, PeerEvent
-from sector.model import Address, Tombstone
+from sector.model import Address, Tombstone, Version
 from sector.refusals import Counts, Watch
 from sector.resolve import literal_host
 from sector.rpc import Caller, RpcNode
@@ -395,7 +395,7 @@ class Slave(Service):
     async def _report(self) -> None:
         """The full catalogue in parts. The last part is made and sent while nothing is published, so that
         the master never misses content that came in between."""
-        sent: set[tuple[str, Any]] = set()
+        sent: set[tuple[str, Version]] = set()
         stones = list(self.disk.mirror.tombstones.values())
         folders = list(self.disk.mirror.directories.values())
         first, at = True, 0
@@ -412,9 +412,19 @@ class Slave(Service):
                 await self._send_part(first, False, batch[:_REPORT_FILES], stones, folders)
                 first, stones, folders = False, [], []
                 sent.update((r.path, r.version) for r in batch[:_REPORT_FILES])
+            await self._tell_gone([named for named in sent if not self._has(*named)])
             await self._send_part(first, True, batch, stones, folders)
 
-    def _unsent(self, sent: set[tuple[str, Any]]) -> list[Record]:
+    def _has(self, path: str, version: Version) -> bool:
+        record = self.disk.entries.get(path)
+        return record is not None and record.version == version
+
+    async def _tell_gone(self, gone: list[tuple[str, Version]]) -> None:
+        """The master must not count what earlier parts of a report, or its own commands, named."""
+        for at in range(0, len(gone), 1000):
+            await self.master_call(Adopted(self.slave_id, [], gone[at : at + 1000]), deadline_s=30.0)
+
+    def _unsent(self, sent: set[tuple[str, Version]]) -> list[Record]:
         return [r for r in list(self.disk.entries.values()) if (r.path, r.version) not in sent]
 
     async def _send_part(
@@ -506,7 +516,7 @@ class Slave(Service):
             stones = [Tombstone(item.source, item.old, request.at) for item in request.renames]
             await self.pool.run(self.disk.bury_thd, stones)
         if gone:
-            self._spawn(self.master_call(Adopted(self.slave_id, [], gone)), "telling of files that are gone")
+            self._spawn(self._tell_gone(gone), "telling of files that are gone")
         return Ok()
 
     async def _mirror(self, request: Mirror, caller: Caller) -> Ok:
