@@ -18,12 +18,12 @@ from sector.errors import (
     Conflict,
     Denied,
     IsDirectory,
+    LeaseLost,
     NoSpace,
     NotFound,
     SectorError,
-    TimedOut,
+    SessionExpired,
     Unavailable,
-    Unreachable,
 )
 from sector.master import namespace, placement
 from sector.master.errands import Errands
@@ -340,12 +340,15 @@ class ClientCalls:
         for node_id in order[:WRITE_TRIES]:
             try:
                 return await self._prepare_write(node_id, lease, caller)
-            except (NoSpace, Busy, Unreachable, TimedOut, Conflict) as error:
+            except (LeaseLost, SessionExpired) as error:
+                failure = error
+                break
+            except SectorError as error:  # whatever one slave cannot do, another may
                 log.info("{path} to {node}: {error}", path=path, node=node_id, error=error.message)
                 failure = error
         if not request.lease:
             await self._hub.store.write(lambda tx: namespace.end_lease(tx, path, lease.id, view.user))
-        if isinstance(failure, NoSpace):
+        if isinstance(failure, NoSpace | LeaseLost | SessionExpired):
             raise failure
         if isinstance(failure, Busy):
             raise Busy(f"no slave takes {path} now: {failure.message}")

@@ -123,6 +123,23 @@ def test_full_or_silent_slave_is_passed_over(cluster: Cluster) -> None:
     assert len(alice.ask(files.List("/")).entries) == 3
 
 
+def test_slave_with_a_broken_disk_is_passed_over(cluster: Cluster) -> None:
+    """One that refuses every file costs no write; where all refuse, the path is free again at once."""
+    alice = cluster.client()
+    broken = [errors.LocalIO("Read-only file system") for _ in range(9)]
+    cluster.slaves["s1"].script.fail[wire.PrepareWrite] = list(broken)
+    cluster.slaves["s2"].script.fail[wire.PrepareWrite] = list(broken)
+    for index in range(3):
+        alice.put(f"/f{index}")
+    for slave in cluster.slaves.values():
+        slave.script.fail[wire.PrepareWrite] = list(broken)
+    with pytest.raises(errors.Unavailable, match="Read-only file system"):
+        alice.ask(files.OpenWrite("/g", 10))
+    for slave in cluster.slaves.values():
+        slave.script.fail.clear()
+    cluster.client("bob").put("/g")
+
+
 def test_no_space_names_what_is_left(cluster: Cluster) -> None:
     """A file that fits nowhere is refused at open."""
     alice = cluster.client()
