@@ -223,20 +223,21 @@ def merge_part(
     return drop, look, adopted
 
 
-def judge_prepared(tx: ReportTx, node: str, number: int, lease: bytes, meta: SliceMeta) -> str:
+def judge_prepared(tx: ReportTx, node: str, number: int, lease: bytes, meta: SliceMeta, now: float) -> str:
     """A complete but unpublished version on the slave: "publish" (committed, the answer was lost),
-    "discard", or "wait" (the lease is open: the slave publishes in the ordinary way)."""
+    "discard", or "wait" (the lease is open: the slave publishes in the ordinary way). What is a file's
+    version was committed, however long ago: its lease may be forgotten by now."""
+    entry = tx.entry(meta.path)
+    current = entry is not None and not entry.is_dir and entry.version == meta.version
+    if current:
+        tx.put_replica(meta.path, Replica(node, meta.version, now))
+    if current or tx.moving(node, meta.path, meta.version):
+        tx.mark(node, meta.path, number)
+        return "publish"
     row = tx.lease(lease)
     if row is None or row.node != node or row.version != meta.version or row.path != meta.path:
         return "discard"
-    if row.state != PUBLISHED:
-        return "wait"
-    entry = tx.entry(row.path)
-    moved = tx.moving(node, row.path, row.version)
-    if not moved and (entry is None or entry.version != row.version):
-        return "discard"
-    tx.mark(node, row.path, number)
-    return "publish"
+    return "discard" if row.state == PUBLISHED else "wait"
 
 
 def finish_report(tx: ReportTx, node: str, number: int, started: float) -> int:

@@ -148,7 +148,7 @@ class SlaveCalls:
                 {}
                 if rebuild
                 else {
-                    p.lease: reconcile.judge_prepared(tx, node_id, number, p.lease, p.meta)
+                    p.lease: reconcile.judge_prepared(tx, node_id, number, p.lease, p.meta, now)
                     for p in request.prepared
                 }
             )

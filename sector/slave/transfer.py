@@ -413,7 +413,7 @@ class Transfers:
             while True:
                 async with self.gate.shared():
                     with self._committing(record.path):
-                        version = await self._agree(lease, record, back)
+                        version = await self._agree(lease, record, back, attempt)
                         if version is not None:
                             return await self._show(record, version)
                 wake: Deferred[None] = Deferred()
@@ -448,14 +448,16 @@ class Transfers:
                 self._commits[path][0].addCallback(turn.callback)
                 await turn
 
-    async def _agree(self, lease: bytes, record: Record, back: str) -> Version | None:
-        """The version that the master committed; None if it gave no clear answer."""
+    async def _agree(self, lease: bytes, record: Record, back: str, attempt: int) -> Version | None:
+        """The version that the master committed; None if it gave no clear answer. Where one was lost, only
+        the lease tells: a master that has no room for anything now may have committed before."""
         try:
             request = Publish(self._core.slave_id, lease, record.meta)
             reply: Published = await self._ask_master(request, _PUBLISH_S)
             return reply.version
         except errors.SectorError as error:
-            if is_final(error) or lease in self._discard:
+            unsure = attempt > 0 and isinstance(error, errors.NoSpace)
+            if (is_final(error) and not unsure) or lease in self._discard:
                 await self._pool.run(self._disk.discard_thd, record, back)
                 raise
             log.info("publishing {path} waits for the master: {why}", path=record.path, why=error.message)
@@ -501,8 +503,14 @@ class Transfers:
             await self._pool.run(self._disk.discard_thd, record)
 
     async def _publish_again(self, lease: bytes, record: Record) -> None:
+        """The master has said that it committed this content."""
+        self._publishing.add(lease)
         try:
-            await self.publish(lease, record)
+            async with self.gate.shared():
+                with self._committing(record.path):
+                    await self._show(record, record.version)
             log.info("{path} was published after a restart", path=record.path)
         except errors.SectorError as error:
             log.info("{path} was not published: {why}", path=record.path, why=error.message)
+        finally:
+            self._publishing.discard(lease)

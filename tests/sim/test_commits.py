@@ -1,0 +1,109 @@
+"""Between the master's commit and the slave's disk: lost answers, full disks, slaves that come back late."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sector import errors
+from sector.slave.mirror import Part
+from sector.slave.service import Slave
+from sector.testing.cluster import SimCluster
+from sector.wire.slave import Publish
+
+
+@pytest.fixture
+def sim(tmp_path: Path) -> Iterator[SimCluster]:
+    """One slave."""
+    with SimCluster(tmp_path / "sim", slaves=1, copies=1) as cluster:
+        yield cluster
+
+
+def only(sim: SimCluster) -> Slave:
+    service = sim.slaves["s1"].service
+    assert service is not None
+    return service
+
+
+def test_a_full_master_does_not_take_a_commit_back(sim: SimCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer to a commit is lost; asked again, the master has no room to write anything. The client reads
+    in the namespace that the put is done: the slave must still have it."""
+    transfers = only(sim).transfers
+    real = transfers._master_call
+    asked: list[Publish] = []
+
+    async def call(request: Any, **options: Any) -> Any:
+        if isinstance(request, Publish):
+            asked.append(request)
+            if len(asked) == 1:
+                await real(request, **options)
+                raise errors.TimedOut("the answer was lost")
+            if len(asked) == 2:
+                raise errors.NoSpace("the disk of the master's database is full")
+        return await real(request, **options)
+
+    monkeypatch.setattr(transfers, "_master_call", call)
+    cloud = sim.client()
+    sim.wait(cloud.write("/a", b"precious"))
+    assert len(asked) == 3
+    assert sim.wait(cloud.read("/a")) == b"precious"
+
+
+def test_a_full_master_refuses_what_it_never_committed(
+    sim: SimCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transfers = only(sim).transfers
+    real = transfers._master_call
+
+    async def call(request: Any, **options: Any) -> Any:
+        if isinstance(request, Publish):
+            raise errors.NoSpace("the disk of the master's database is full")
+        return await real(request, **options)
+
+    monkeypatch.setattr(transfers, "_master_call", call)
+    with pytest.raises(errors.NoSpace, match="disk of the slave is full"):
+        sim.wait(sim.client().write("/a", b"x"))
+    assert only(sim).disk.prepared == {}
+    assert os.listdir(sim.slaves["s1"].root / ".sector" / "tmp") == []
+
+
+def test_a_commit_outlives_its_lease(sim: SimCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slave was killed after the commit and comes back days later, when the master has forgotten the
+    lease; what it has not yet made visible is the file."""
+
+    def killed(*_: Any) -> None:
+        sim.kill_slave("s1")
+        raise errors.LocalIO("killed")
+
+    monkeypatch.setattr(only(sim).disk, "publish_thd", killed)
+    cloud = sim.client()
+    cloud.write("/a", b"precious").addErrback(lambda _: None)
+    sim.until(lambda: sim.slaves["s1"].service is None)
+    sim.wait(sim.up().hub.store.write(lambda tx: tx.expire_leases(sim.wall() + 3 * 86400)))
+    sim.start_slave("s1")
+    sim.advance(10)
+    assert sim.wait(sim.client("bob").read("/a")) == b"precious"
+
+
+def test_a_full_disk_gets_room_by_what_is_removed(sim: SimCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No byte is left for the tombstone until the file is gone."""
+    cloud = sim.client()
+    sim.wait(cloud.write("/a", bytes(1 << 20)))
+    disk = only(sim).disk
+    real = disk.mirror._append
+
+    def append(part: Part) -> None:
+        if sim.serving("/a"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(part)
+
+    monkeypatch.setattr(disk.mirror, "_append", append)
+    sim.wait(cloud.rm("/a"))
+    sim.advance(5)
+    assert sim.serving("/a") == []
+    assert "/a" in disk.mirror.tombstones
