@@ -499,10 +499,16 @@ class Slave(Service):
         self.check_master(caller, request)
         await self.transfers.settled([stone.path for stone in request.tombstones])
         async with self.transfers.gate.shared():
+            full = False
             if not request.surplus:
-                await self.pool.run(self.disk.bury_thd, request.tombstones)
+                try:
+                    await self.pool.run(self.disk.bury_thd, request.tombstones)
+                except errors.NoSpace:  # the room for them comes from what is removed
+                    full = True
             for stone in request.tombstones:
                 await self.pool.run(self.disk.delete_thd, stone.path, stone.version)
+            if full:
+                await self.pool.run(self.disk.bury_thd, request.tombstones)
         return Ok()
 
     async def _rename(self, request: RenameFiles, caller: Caller) -> Ok:
