@@ -245,7 +245,9 @@ class Put:
             try:
                 return await self._open(OpenWrite(self.path, size, "any", near, exclude, grant.lease))
             except (errors.Unavailable, errors.NoSpace) as error:
-                if not exclude or isinstance(trouble, errors.NoSpace):
+                if isinstance(trouble, errors.NoSpace):  # says more than that nobody else is there
+                    raise trouble from None
+                if not exclude:
                     raise error from None
         raise trouble
 
