@@ -536,9 +536,12 @@ class Spe:
         job.check_stage(request.stage)
         if not request.first <= request.last < BUCKETS_MAX:
             raise Conflict(f"there are no buckets {request.first} to {request.last}")
-        return SealDone(await self.alive(caller, job, self._seal(job, request), [0]))
+        turn = job.sealing.run(lambda: Deferred.fromCoroutine(self._seal(job, request)))
+        return SealDone(await self.alive(caller, job, turn, [0]))
 
     async def _seal(self, job: SpeJob, request: BucketSeal) -> list[Sealed]:
+        if job.ended:
+            raise Cancelled(job.ended)
         store = job.store(request.stage)
         sealed = []
         for bucket in range(request.first, request.last + 1):

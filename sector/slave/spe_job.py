@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+from twisted.internet.defer import DeferredLock
 
 from sector.errors import Conflict, Damaged, Denied, Protocol
 from sector.model import check_path
@@ -43,7 +44,8 @@ class Result:
 
 @dataclass
 class SpeJob:
-    """State of a job. `heard` = when its client last asked (monotonic seconds)."""
+    """State of a job. `heard` = when its client last asked (monotonic seconds); `sealing`: a client that lost
+    an answer asks again while the first request still writes the same files."""
 
     record: JobRecord
     folder: str
@@ -54,6 +56,7 @@ class SpeJob:
     sealed: dict[int, tuple[str, int]] = field(default_factory=dict)
     ended: str = ""
     active: int = 0
+    sealing: DeferredLock = field(default_factory=DeferredLock)
 
     @property
     def principal(self) -> str:
