@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -209,13 +209,14 @@ class Transfers:
         level("{line}", line=line, path="tls")
 
     async def _watch_sending(self, transfer: Open, ticket: Ticket, record: Record, sending: Sending) -> None:
-        moved, good = 0, False
+        moved, good, doubted = 0, False, False
         crcs: tuple[int, ...] = ()
         try:
             result = await self._until(sending.done)
             moved, good, crcs = result.moved, True, result.crcs
         except TransferError as error:
             moved = error.bytes
+            doubted = transfer.kind == "copy" and error.remote == number_of(errors.Damaged(""))
             level = log.debug if error.code in ("CANCELLED", "TIMEOUT", "CLOSED") else log.info
             level("sending {path} ended: {why}", path=ticket.path, why=str(error), code=error.code)
         except CancelledError as stop:
@@ -224,6 +225,9 @@ class Transfers:
         finally:
             self._guests.pop(ticket.id, None)
             self._core.end(transfer, self._clock.seconds(), moved, good)
+        if doubted:  # another slave got other bytes than were published: whose disk was it?
+            with suppress(errors.Busy, errors.NotFound):
+                self.verify(ticket.path, ticket.version)
         if good and ticket.offset % BLOCK_BYTES == 0 and moved > _CHECK_AHEAD_BYTES:
             first = ticket.offset // BLOCK_BYTES
             rest = await self._pool.run(self._disk.crcs_thd, record)

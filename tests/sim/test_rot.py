@@ -1,0 +1,46 @@
+"""Bits that rot at rest: who finds them, and from where the file is repaired."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sector.master import placement
+from sector.master.replication import CopyRule, CopyRules
+from sector.testing.cluster import SimCluster
+
+SIZE = 20 << 20  # beyond what a slave reads before it sends
+
+
+def test_a_copy_from_a_rotten_replica_condemns_it(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The target finds out; the source then looks at its own disk, and does not go on as a good replica and
+    as the source of the next try."""
+    content = os.urandom(1 << 20) * (SIZE >> 20)
+    real = placement.for_source
+
+    def rotten_first(holders: Any, **options: Any) -> list[str]:
+        return sorted(real(holders, **options), key=lambda name: name != "s1")
+
+    monkeypatch.setattr(placement, "for_source", rotten_first)
+    with SimCluster(tmp_path / "sim", slaves=3, copies=2, seed=seed) as sim:
+        cloud = sim.client()
+        sim.kill_slave("s3")
+        sim.advance(15)
+        sim.wait(cloud.write("/a", content))
+        sim.until(lambda: len(sim.wait(cloud.stat("/a")).replicas) == 2)
+        native = sim.slaves["s1"].native("/a")
+        stamp = native.stat()
+        with open(native, "r+b") as file:
+            os.pwrite(file.fileno(), b"\xff\x00\xff\x00", SIZE - 100)
+        os.utime(native, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+        sim.up().hub.core.new_rules(CopyRules(CopyRule(minimum=3)))
+        sim.start_slave("s3")
+        sim.advance(120)
+        for slave in sim.slaves.values():
+            assert slave.native("/a").read_bytes() == content, slave.name
+        assert len(os.listdir(sim.slaves["s1"].root / ".sector" / "attic")) == 1
