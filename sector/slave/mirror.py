@@ -7,6 +7,7 @@ ending in `_thd` block and run in the disk pool; the rest is plain state.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 import zlib
@@ -166,17 +167,21 @@ class Mirror:
         )
         try:
             if os.write(fd, frame) != len(frame):
-                os.ftruncate(fd, self._log_bytes)
-                raise OSError(28, os.strerror(28))
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(fd)
+            if not self._log_bytes:
+                self._sync_folder()
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(fd, self._log_bytes)
+            raise
         finally:
             os.close(fd)
         self._apply(part)
         self._log_bytes += len(frame)
-        if self._log_bytes == len(frame):
-            self._sync_folder()
         if self._log_bytes > _LOG_BYTES:
-            self._snapshot()
+            with contextlib.suppress(OSError):  # the log has all of it; the next change tries again
+                self._snapshot()
 
     def _snapshot(self) -> None:
         """Write all state to a new snapshot, which names the log that follows it (an empty one), so that
@@ -197,9 +202,9 @@ class Mirror:
             target.flush()
             os.fsync(target.fileno())
         os.rename(new, os.path.join(self._folder, "snapshot"))
-        self._sync_folder()
-        self._generation += 1
+        self._generation += 1  # from here on a start looks for the new log
         self._log_bytes = 0
+        self._sync_folder()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(old)
 

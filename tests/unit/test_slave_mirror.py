@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,3 +94,57 @@ def test_the_log_is_folded_into_the_snapshot(tmp_path: Path, monkeypatch: pytest
     assert sum(f.stat().st_size for f in tmp_path.glob("log.*")) <= 2000
     assert len(list(tmp_path.iterdir())) == 2
     assert len(loaded(tmp_path).tombstones) == 200
+
+
+class Failing:
+    """The os module of a disk that fails at sync number `at`; if `cut`, writes after it are cut short."""
+
+    def __init__(self, at: int, cut: bool) -> None:
+        self.at = at
+        self.cut = cut
+        self.count = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def _fails(self) -> bool:
+        self.count += 1
+        return self.count == self.at
+
+    def fsync(self, fd: int) -> None:
+        if self._fails():
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        os.fsync(fd)
+
+    def write(self, fd: int, data: bytes) -> int:
+        if self.cut and self.at < self.count < self.at + 3:
+            return os.write(fd, data[: len(data) // 2])
+        return os.write(fd, data)
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_what_was_acknowledged_outlives_a_failing_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: bool
+) -> None:
+    """Whatever sync fails, and though the disk is full afterwards: deletions that were acknowledged are known
+    after a restart."""
+    monkeypatch.setattr(mirror, "_LOG_BYTES", 60)
+    hit = True
+    at = 0
+    while hit:
+        at += 1
+        folder = tmp_path / f"m{at}"
+        one = loaded(folder)
+        disk = Failing(at, cut)
+        monkeypatch.setattr(mirror, "os", disk)
+        kept = []
+        for number in range(8):
+            try:
+                one.bury_thd([Tombstone(f"/{number}", V1, 1.0)])
+                kept.append(f"/{number}")
+            except OSError:
+                assert f"/{number}" not in one.tombstones
+        monkeypatch.setattr(mirror, "os", os)
+        assert set(kept) <= set(loaded(folder).tombstones), at
+        hit = disk.count >= at
+    assert at > 8
