@@ -219,6 +219,7 @@ class CloudWriter(io.RawIOBase):
         self._wait = wait
         self._spool = tempfile.TemporaryFile(prefix="sector-")  # noqa: SIM115
         self._discarded = False
+        self._failed: OSError | None = None
 
     def __repr__(self) -> str:
         return f"<cloud file {self.name!r}, writing>"
@@ -236,7 +237,12 @@ class CloudWriter(io.RawIOBase):
         return self._spool.tell()
 
     def write(self, body: Any, /) -> int:
-        return self._spool.write(body)
+        """As any file's. Once it failed, here or in a buffer above, nothing is published any more."""
+        try:
+            return self._spool.write(body)
+        except OSError as error:
+            self._failed = error
+            raise
 
     def truncate(self, size: int | None = None, /) -> int:
         return self._spool.truncate(size)
@@ -260,6 +266,9 @@ class CloudWriter(io.RawIOBase):
             return
         try:
             if not self._discarded:
+                if self._failed is not None:
+                    why = self._failed.strerror or self._failed
+                    raise errors.LocalIO(f"{self.name} was not published: its temporary file: {why}")
                 self._spool.flush()
                 size = self._spool.seek(0, os.SEEK_END)
                 self.published = self._wait(self._put, self._spool.fileno(), size)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import io
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -122,6 +125,45 @@ def test_writers_publish_at_close_or_not_at_all(sim: SimCluster) -> None:
     with TextWriter(CloudWriter(cloud, "/t", "new", wait), "utf-8", None, None) as text:
         text.write("żółw\n")
     assert sim.wait(cloud.read("/t")) == "żółw\n".encode()
+
+
+class FullOnce:
+    """A temporary file whose disk is full for one write."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._full = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def write(self, body: Any, /) -> int:
+        if self._full:
+            self._full = False
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return int(self._file.write(body))
+
+
+@pytest.mark.parametrize("text", [True, False])
+def test_a_write_that_failed_publishes_nothing(sim: SimCluster, text: bool) -> None:
+    """The local disk has no room while the last bytes are flushed, or for a write whose error somebody
+    catches: what was there before stays, and close() says so."""
+    cloud = sim.client()
+    sim.wait(cloud.write("/f", b"before"))
+    writer = CloudWriter(cloud, "/f", "any", lambda f, *a: sim.wait(f(*a)))
+    writer._spool = FullOnce(writer._spool)  # type: ignore[assignment]
+    if text:
+        with pytest.raises((OSError, errors.LocalIO)):
+            with TextWriter(writer, "utf-8", None, None) as file:
+                file.write("only part of this would come")
+    else:
+        with contextlib.suppress(OSError):
+            writer.write(b"lost")
+        writer.write(b"and then some")
+        with pytest.raises(errors.LocalIO, match="/f was not published"):
+            writer.close()
+    assert writer.closed and writer.published is None
+    assert sim.wait(cloud.read("/f")) == b"before"
 
 
 def test_modes() -> None:
