@@ -369,9 +369,14 @@ def publish(tx: Tx, node: str, lease_id: bytes, meta: SliceMeta, now: float) -> 
     lost = LeaseLost(f"the lease on {meta.path} has ended")
     if lease is None or lease.node != node or lease.path != meta.path or lease.version != meta.version:
         raise lost
-    if lease.state == PUBLISHED:
-        return lease.version
     entry = find(tx, lease.path)
+    if lease.state == PUBLISHED:
+        current = entry is not None and entry.version == lease.version
+        if current and all(
+            r.node != node for r in tx.replicas(lease.path)
+        ):  # it was taken for lost meanwhile
+            tx.put_replica(lease.path, Replica(node, lease.version, now))
+        return lease.version
     above = find(tx, parent(lease.path))
     if above is None or not above.is_dir:
         raise lost

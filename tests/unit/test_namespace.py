@@ -374,3 +374,12 @@ class NamespaceMachine(RuleBasedStateMachine):
 
 TestNamespaceMachine = NamespaceMachine.TestCase
 TestNamespaceMachine.settings = effort(25, stateful_step_count=25)
+
+
+def test_publish_repeated_counts_a_replica_that_was_taken_for_lost(space: Space) -> None:
+    """A reader came before the slave had made the content visible; then the slave asks once more."""
+    lease = space.open("/f")
+    version = space.publish(lease)
+    space.do(lambda tx: ns.replica_gone(tx, "s1", "/f", version))
+    assert space.publish(lease) == version
+    assert [r.node for r in space.do(lambda tx: tx.replicas("/f"))] == ["s1"]
