@@ -329,7 +329,10 @@ class Disk(Room):
             self._discard(record)
 
     def _discard(self, record: Record) -> None:
-        self.prepared.pop(bytes.fromhex(record.lease), None)
+        lease = bytes.fromhex(record.lease)
+        sealed = self.prepared.get(lease)
+        if sealed is not None and sealed.version == record.version:  # else a later attempt under this lease
+            del self.prepared[lease]
         known = self.entries.get(record.path)
         if known is not None and known.version == record.version:
             return

@@ -179,3 +179,12 @@ def test_what_a_master_speaks_of_becomes_visible(tmp_path: Path) -> None:
         after.open_read_thd("/open", V2)
     assert list(after.prepared) == [b"O" * 16]
     after.close_thd()
+
+
+def test_an_attempt_that_is_dropped_leaves_the_next_one_sealed(here: Disk) -> None:
+    """A client began anew under the same lease; then the master refuses what it sent first."""
+    first = seal(here, "/f", b"first", V1)
+    seal(here, "/f", b"second", V2)
+    here.discard_thd(first)
+    assert [record.version for record in here.prepared.values()] == [V2]
+    assert content_of(here, "/f", V2) == b"second"
