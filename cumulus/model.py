@@ -21,7 +21,7 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Grant(Value, frozen=True):
-    """`grantee` is "user:ID", "group:NAME" (a group of ours), "all" or "authenticated"."""
+    """`grantee` is "user:ID", "group:ID" (a group of ours), "all" or "authenticated"."""
 
     grantee: str
     permission: Permission
@@ -96,7 +96,8 @@ class Versioning(enum.StrEnum):
 
 class Bucket(Value, frozen=True):
     """A bucket and its settings. `policy`, `cors` and `lifecycle` are the documents as they came (JSON, XML,
-    XML), checked when set; None where there is none. `path` is a directory adopted as it is, or ""."""
+    XML), checked when set; None where there is none. `principals` are the ids of those whom the policy names
+    ("user:NAME", "group:NAME") since it was set. `path` is a directory adopted as it is, or ""."""
 
     name: str
     owner: str
@@ -105,6 +106,7 @@ class Bucket(Value, frozen=True):
     region: str = ""
     versioning: Versioning = Versioning.OFF
     policy: str | None = None
+    principals: dict[str, str] = {}
     cors: str | None = None
     lifecycle: str | None = None
     tags: dict[str, str] = {}
@@ -117,7 +119,8 @@ class Bucket(Value, frozen=True):
 
 class User(Value, frozen=True):
     """`id` is the canonical id (64 hex digits) that S3 documents carry, `name` what people type.
-    `group_weights` are those of `groups`, in their order; empty: all are 1."""
+    `group_weights` are those of `groups`, in their order; empty: all are 1. So are `group_ids`, by which
+    rights are given; empty: they are the names."""
 
     id: str
     name: str
@@ -125,10 +128,16 @@ class User(Value, frozen=True):
     email: str = ""
     groups: tuple[str, ...] = ()
     group_weights: tuple[int, ...] = ()
+    group_ids: tuple[str, ...] = ()
     weight: int = 1
     disabled: bool = False
     admin: bool = False
     unix_user: str = ""
+
+    @property
+    def rights_of(self) -> tuple[str, ...]:
+        """The ids of his groups."""
+        return self.group_ids or self.groups
 
 
 class Credential(Value, frozen=True):

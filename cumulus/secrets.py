@@ -45,6 +45,11 @@ def new_user_id() -> str:
     return secrets.token_hex(32)
 
 
+def new_group_id(name: str) -> str:
+    """The name, a # and 16 hex digits: another one for each group that ever has the name."""
+    return f"{name}#{secrets.token_hex(8)}"
+
+
 def write_private(path: Path, text: str) -> None:
     """Write a file that only its owner reads (0600), whole or not at all. Raises `LocalIO`."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")

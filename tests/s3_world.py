@@ -64,9 +64,15 @@ class People(Directory):
 
 
 class World:
-    """A gateway over a store; `now` moves only when a test says so."""
+    """A gateway over a store; `now` moves only when a test says so. `directory`: users."""
 
-    def __init__(self, store: FileStore, index: Index | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        store: FileStore,
+        index: Index | None = None,
+        directory: Directory | None = None,
+        **settings: Any,
+    ) -> None:
         self.people = People()
         self.store = store
         self.skew_ns = 0
@@ -74,7 +80,8 @@ class World:
         self.index = index or make_index("sqlite://", directory=self.people)[0]
         options: dict[str, Any] = {"min_part": 1, **settings}
         self.settings = RestSettings(**options)
-        self.gateway: S3Gateway = make_gateway(self.settings, store, self.index, self.people, self.clock)
+        users = directory or self.people
+        self.gateway: S3Gateway = make_gateway(self.settings, store, self.index, users, self.clock)
         self._ids = itertools.count(1)
         self.at_once = 0  # requests that needed no thread
         self.together = 0  # that were done as one of many

@@ -19,7 +19,7 @@ from sector.errors import printable
 
 def user_fields(user: User) -> dict[str, object]:
     """A user as --json prints him."""
-    return {name: getattr(user, name) for name in user.__struct_fields__}
+    return {name: getattr(user, name) for name in user.__struct_fields__ if name != "group_ids"}
 
 
 @click.group()

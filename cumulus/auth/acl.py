@@ -1,7 +1,8 @@
 """Access control lists: canned ones, those of x-amz-grant- headers, and what a list allows. Pure.
 
 An owner may do everything with what is his own, whatever the list says; in S3 he can take reading from
-himself and give it back. Our own groups have URIs of the form urn:cumulus:group:NAME.
+himself and give it back. Our own groups have URIs of the form urn:cumulus:group:NAME; what is granted is
+bound to the group's id, so that it does not pass to another one that gets the name.
 Source: Amazon S3 user guide, "Access control list (ACL) overview".
 """
 
@@ -127,18 +128,29 @@ def grantee_of_uri(uri: str, directory: Directory) -> str:
     if uri in (ALL_USERS_URI, AUTHENTICATED_URI):
         return ALL_USERS if uri == ALL_USERS_URI else AUTHENTICATED
     group = uri.removeprefix(_GROUP_URI)
-    if group in ("", uri) or directory.members(group) is None:
+    found = directory.group_id(group) if group not in ("", uri) else None
+    if found is None:
         raise _invalid("uri", uri, "Invalid group uri")
-    return f"group:{group}"
+    return f"group:{found}"
 
 
-def uri_of(grantee: str) -> str | None:
-    """Inverse of `grantee_of_uri`; None for a user."""
+def uri_of(grantee: str, directory: Directory) -> str | None:
+    """Inverse of `grantee_of_uri`; None for a user. Of a group that has gone it is no group's name."""
     if grantee == ALL_USERS:
         return ALL_USERS_URI
     if grantee == AUTHENTICATED:
         return AUTHENTICATED_URI
-    return _GROUP_URI + grantee.removeprefix("group:") if grantee.startswith("group:") else None
+    if not grantee.startswith("group:"):
+        return None
+    return _GROUP_URI + group_name(grantee.removeprefix("group:"), directory)
+
+
+def group_name(group_id: str, directory: Directory) -> str:
+    """The name of the group with that id; of one that has gone something with a #, which no name has."""
+    name, mark, _ = group_id.partition("#")
+    if directory.group_id(name) == group_id:
+        return name
+    return group_id if mark else f"{name}#removed"
 
 
 _GRANTEES: Final[dict[str, Callable[[str, Directory], str]]] = {
@@ -174,4 +186,4 @@ def _meant(grantee: str, identity: Identity) -> bool:
     if grantee == AUTHENTICATED:
         return True
     kind, _, name = grantee.partition(":")
-    return name == identity.id if kind == "user" else kind == "group" and name in identity.user.groups
+    return name == identity.id if kind == "user" else kind == "group" and name in identity.user.rights_of

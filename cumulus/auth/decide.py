@@ -61,7 +61,7 @@ def _policy_says(
         policy = parse_policy(bucket.policy, bucket.name)
     except S3Error:
         return "deny"  # it was valid for another version of this program; nobody comes in by accident
-    return policy.evaluate(identity, action, resource, values_of(context, identity, meta))
+    return policy.evaluate(identity, action, resource, values_of(context, identity, meta), bucket.principals)
 
 
 def _ownership_allows(identity: Identity, rule: Action, bucket: Bucket, meta: ObjectMeta | None) -> bool:

@@ -2,7 +2,8 @@
 
 Nothing that is not understood is accepted, so that a policy never allows or denies less than it reads. Our
 additions to S3's principals: user names and groups, arn:aws:iam:::user/NAME, arn:aws:iam:::group/NAME; any
-account number between the colons is ignored.
+account number between the colons is ignored. Names count as they are when the policy is set (`bind`): rights
+are those persons', also under a new name, and nobody else's who gets the name later (`shown` tells it so).
 Source: IAM user guide, "IAM JSON policy elements reference"; S3 user guide, "Policies and permissions".
 """
 
@@ -10,13 +11,17 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Final, Literal, NoReturn
 
+from cumulus.auth.acl import group_name
 from cumulus.auth.actions import ACTIONS
 from cumulus.auth.conditions import KEYS, Condition, Values, fill, like, make, protect, variables
 from cumulus.errors import S3Error
+from cumulus.index.api import Directory
 from cumulus.model import Identity
 
 MAX_SIZE: Final = 20 * 1024
@@ -37,6 +42,8 @@ _STATEMENT: Final = frozenset(
     }
 )
 
+_NOBODY: Final[Mapping[str, str]] = MappingProxyType({})
+
 Verdict = Literal["allow", "deny", ""]
 
 
@@ -55,11 +62,13 @@ class Statement:
     not_actions: bool = False
     not_resources: bool = False
 
-    def covers(self, identity: Identity, action: str, resource: str, values: Values) -> bool:
+    def covers(
+        self, identity: Identity, action: str, resource: str, values: Values, ids: Mapping[str, str]
+    ) -> bool:
         """Whether it says something about this request."""
         return (
             any(like(pattern, action.lower()) for pattern in self.actions) is not self.not_actions
-            and any(_is_meant(name, identity) for name in self.principals) is not self.not_principals
+            and any(_is_meant(name, identity, ids) for name in self.principals) is not self.not_principals
             and any(_resource_fits(name, resource, values) for name in self.resources)
             is not self.not_resources
             and all(condition.holds(values) for condition in self.conditions)
@@ -78,12 +87,15 @@ class Policy:
 
     statements: tuple[Statement, ...]
 
-    def evaluate(self, identity: Identity, action: str, resource: str, values: Values) -> Verdict:
+    def evaluate(
+        self, identity: Identity, action: str, resource: str, values: Values, ids: Mapping[str, str] = _NOBODY
+    ) -> Verdict:
         """ "deny" if any statement denies, else "allow" if one allows, else "". `resource` is a bucket, or a
-        bucket, a slash and a key; `values` are those of `conditions.values_of`."""
+        bucket, a slash and a key; `values` are those of `conditions.values_of`, `ids` what `bind` found; who
+        is not in there is compared by name."""
         verdict: Verdict = ""
         for statement in self.statements:
-            if statement.covers(identity, action, resource, values):
+            if statement.covers(identity, action, resource, values, ids):
                 if statement.effect == "Deny":
                     return "deny"
                 verdict = "allow"
@@ -95,19 +107,84 @@ class Policy:
         return any(statement.public for statement in self.statements)
 
 
-def _is_meant(name: str, identity: Identity) -> bool:
+def _is_meant(name: str, identity: Identity, ids: Mapping[str, str]) -> bool:
     if name == "*":
         return True
     user = identity.user
-    kind, _, value = name.partition(":")
     if user is None:
         return False
+    kind, _, value = name.partition(":")
+    if (id := ids.get(name)) is not None:
+        return id in user.rights_of if kind == "group" else id == user.id
     return value in {"user": (user.name,), "group": user.groups, "id": (user.id,)}[kind]
 
 
 def _resource_fits(pattern: str, resource: str, values: Values) -> bool:
     filled = fill(pattern, values)
     return filled is not None and like(filled, protect(resource))
+
+
+# names and ids
+
+
+def bind(policy: Policy, directory: Directory) -> dict[str, str]:
+    """The ids of those users and groups that it names, by "user:NAME" and "group:NAME". Raises `S3Error`
+    MalformedPolicy for one that there is not: somebody who comes later would have rights that nobody gave."""
+    found = {}
+    for name in dict.fromkeys(name for statement in policy.statements for name in statement.principals):
+        kind, _, value = name.partition(":")
+        if name == "*" or kind == "id":
+            continue
+        if kind == "group":
+            id = directory.group_id(value)
+        else:
+            user = directory.user(value)
+            id = user.id if user is not None else None
+        if id is None:
+            _refuse("", f"Invalid principal in policy: there is no {kind} {value[:128]}")
+        found[name] = id
+    return found
+
+
+def shown(text: str, ids: Mapping[str, str], directory: Directory) -> str:
+    """A policy as it came, but with the names that those have now whom it named; a user who has gone stands
+    there with his id, a group with a name that no group can have."""
+    current = {
+        name: now
+        for name, id in ids.items()
+        if (now := _name_now(name, id, directory)) != name.partition(":")[2]
+    }
+    if not current:
+        return text
+    document = json.loads(text)
+
+    def renamed(principal: str) -> str:
+        name = _principal(principal, "")
+        if (now := current.get(name)) is None:
+            return principal
+        gone = now == ids[name] and name.startswith("user:")
+        return now if gone else principal.removesuffix(name.partition(":")[2]) + now
+
+    for holder in _named(document):
+        given = holder["AWS"]
+        holder["AWS"] = renamed(given) if isinstance(given, str) else [renamed(one) for one in given]
+    return json.dumps(document, ensure_ascii=False)
+
+
+def _name_now(name: str, id: str, directory: Directory) -> str:
+    if name.startswith("group:"):
+        return group_name(id, directory)
+    user = directory.user(id)
+    return user.name if user is not None and user.id == id else id
+
+
+def _named(document: Any) -> Iterator[dict[str, Any]]:
+    """The objects of a valid document that name principals under AWS."""
+    statements = document["Statement"]
+    for statement in statements if isinstance(statements, list) else [statements]:
+        for key in ("Principal", "NotPrincipal"):
+            if isinstance(holder := statement.get(key), dict) and "AWS" in holder:
+                yield holder
 
 
 # reading

@@ -13,7 +13,7 @@ from cumulus.index.api import NameTaken, NoSuch, StillUsed
 from cumulus.index.quotas import SqlQuotas
 from cumulus.index.tables import access_keys, buckets, groups, members, quotas, users
 from cumulus.model import Credential, User
-from cumulus.secrets import Keyring
+from cumulus.secrets import Keyring, new_group_id
 
 
 def _user_values(user: User) -> dict[str, Any]:
@@ -34,6 +34,7 @@ def _to_user(row: Row[Any], mine: list[Any]) -> User:
         **fields,
         groups=tuple(one.name for one in mine),
         group_weights=tuple(one.weight for one in mine),
+        group_ids=tuple(one.group_id for one in mine),
     )
 
 
@@ -60,8 +61,8 @@ class SqlAdmin(SqlQuotas):
         return _to_user(row, self._groups_of(connection, row.id).get(row.id, []))
 
     def _groups_of(self, connection: Connection, user_id: str | None = None) -> dict[str, list[Any]]:
-        """(name, weight) of the groups of that user, or of all, by his id."""
-        query = select(members.c.user_id, groups.c.name, groups.c.weight).join(
+        """(name, weight, group_id) of the groups of that user, or of all, by his id."""
+        query = select(members.c.user_id, groups.c.name, groups.c.weight, groups.c.id.label("group_id")).join(
             groups, groups.c.name == members.c.group_name
         )
         if user_id is not None:
@@ -213,7 +214,8 @@ class SqlAdmin(SqlQuotas):
         with self._begin() as connection:
             if connection.execute(select(groups.c.name).where(groups.c.name == name)).first():
                 raise NameTaken(f"there is a group {name} already")
-            connection.execute(insert(groups).values(name=name, created_ns=self._clock(), weight=weight))
+            values = {"name": name, "created_ns": self._clock(), "weight": weight, "id": new_group_id(name)}
+            connection.execute(insert(groups).values(**values))
 
     def set_group(self, name: str, weight: int) -> None:
         with self._begin() as connection:

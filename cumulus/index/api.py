@@ -190,6 +190,11 @@ class Directory(ABC):
     def members(self, group: str) -> list[str] | None:
         """Canonical ids of a group's users; None when there is no such group."""
 
+    def group_id(self, name: str) -> str | None:
+        """By which rights are given to a group of that name; None when there is none. An id is its name, or
+        the name, a # and more. Here: a group is its name."""
+        return name if self.members(name) is not None else None
+
     def check_secrets(self) -> list[str]:
         """Access keys whose secrets cannot be read; asked once at the start of the service. Raises
         `BadConfig` where that are all, `IndexFailure`."""

@@ -17,8 +17,8 @@ _USER: Final = (
     "users.unix_user"
 )
 _GROUPS: Final = (
-    "SELECT members.group_name, groups.weight FROM members JOIN groups ON groups.name = members.group_name "
-    "WHERE members.user_id = ? ORDER BY members.group_name"
+    "SELECT members.group_name, groups.weight, groups.id FROM members "
+    "JOIN groups ON groups.name = members.group_name WHERE members.user_id = ? ORDER BY members.group_name"
 )
 
 
@@ -30,8 +30,9 @@ def read_user(run: Run, values: tuple[Any, ...]) -> User:
         name=values[1],
         display=values[2],
         email=values[3],
-        groups=tuple(name for name, _ in groups),
-        group_weights=tuple(weight for _, weight in groups),
+        groups=tuple(name for name, _, _ in groups),
+        group_weights=tuple(weight for _, weight, _ in groups),
+        group_ids=tuple(id for _, _, id in groups),
         weight=values[4],
         disabled=bool(values[5]),
         admin=bool(values[6]),
@@ -93,6 +94,11 @@ class DatabaseDirectory(Directory):
                 return None
             query = "SELECT user_id FROM members WHERE group_name = ? ORDER BY user_id"
             return [row[0] for row in run(query, (group,)).fetchall()]
+
+    def group_id(self, name: str) -> str | None:
+        with self._readers.run() as run:
+            found = run("SELECT id FROM groups WHERE name = ?", (name,)).fetchone()
+        return found[0] if found is not None else None
 
     def unix_users(self) -> dict[str, str]:
         with self._readers.run() as run:

@@ -99,6 +99,10 @@ class RemoteDirectory(Directory):
         found: list[str] | None = self._link.call("members", group)
         return found
 
+    def group_id(self, name: str) -> str | None:
+        found: str | None = self._link.call("group_id", name)
+        return found
+
     def forget(self) -> None:
         """Ask the head the next time."""
         self._credentials.drop()

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-HEAD: Final = "0004"  # the newest revision in migrations/versions
+HEAD: Final = "0005"  # the newest revision in migrations/versions
 PROGRAM: Final = f"cumulus {HEAD}"  # what PostgreSQL calls our connections; "cumulus" until 0004
 BUSY_MS: Final = 10_000
 

@@ -85,6 +85,7 @@ groups = Table(
     _key("name"),
     _number("created_ns"),
     Column("weight", Integer, nullable=False, server_default="1"),
+    _text("id", server_default="", comment="by which rights are given: the name, or name, # and more"),
 )
 
 members = Table(

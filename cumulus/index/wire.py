@@ -67,6 +67,7 @@ METHODS: Final[dict[str, Method]] = {
     "user": Method("now", tuple[str], User | None, True),
     "by_email": Method("now", tuple[str], User | None, True),
     "members": Method("now", tuple[str], list[str] | None, True),
+    "group_id": Method("now", tuple[str], str | None, True),
     "bucket": Method("now", tuple[str], Bucket | None),
     "buckets": Method("pool", tuple[str | None], list[Bucket]),
     "add_bucket": Method("pool", tuple[Bucket], None),

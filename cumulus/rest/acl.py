@@ -39,7 +39,7 @@ def _document(request: Request, acl: Acl) -> Writer:
 
 
 def _grantee(request: Request, document: Writer, grant: Grant, known: dict[str, str]) -> None:
-    uri = rules.uri_of(grant.grantee)
+    uri = rules.uri_of(grant.grantee, request.site.directory)
     kind = "CanonicalUser" if uri is None else "Group"
     attributes = f'xmlns:xsi="{XSI}" xsi:type="{kind}"'
     if uri is None:

@@ -1,5 +1,5 @@
-"""Documents of a bucket that are checked when set and given back as they came: policy, CORS, lifecycle (whose
-rules get an ID)."""
+"""Documents of a bucket that are checked when set and given back as they came: policy (with the names that
+those have now whom it named), CORS, lifecycle (whose rules get an ID)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from cumulus.auth.cors import parse_cors
 from cumulus.auth.lifecycle import parse_lifecycle, with_ids
-from cumulus.auth.policy import parse_policy
+from cumulus.auth.policy import bind, parse_policy, shown
 from cumulus.errors import S3Error
 from cumulus.ops import buckets
 from cumulus.rest import documents
@@ -20,40 +20,47 @@ from cumulus.xml import Writer
 
 _LEAST_SIZE: Final = ("x-amz-transition-default-minimum-object-size", "all_storage_classes_128K")
 
-Field = Literal["policy", "cors", "lifecycle"]
+Field = Literal["cors", "lifecycle"]
 Get = Callable[[Request], Reply]
 Put = Callable[[Request], Sink]
 
 
+def _decoded(body: bytes, malformed: str) -> str:
+    try:
+        return body.decode()
+    except UnicodeDecodeError as error:
+        raise S3Error(malformed, "The document is not UTF-8.") from error
+
+
+def _policy_of(request: Request) -> str:
+    if request.bucket.policy is None:
+        raise S3Error("NoSuchBucketPolicy", fields={"BucketName": request.bucket.name})
+    return request.bucket.policy
+
+
 def _document(
     field: Field,
-    kind: str,
-    done: int,
     missing: str,
-    malformed: str,
-    check: Callable[[str, str], object],
+    check: Callable[[str], object],
     keep: Callable[[str], str] = str,
     told: tuple[tuple[str, str], ...] = (),
 ) -> tuple[Get, Put, Get]:
-    """The operations that get, put and delete one field of a bucket. `kind` is the content type, `done` the
-    status of a put, `missing` and `malformed` are error codes; `check(text, name of the bucket)` raises
-    `S3Error`; `keep(text)` is what is kept; `told` are headers of the replies to get and put."""
+    """The operations that get, put and delete one XML document of a bucket. `missing` is the error where
+    there is none; `check(text)` raises `S3Error`; `keep(text)` is what is kept; `told` are headers of the
+    replies to get and put."""
 
     def get(request: Request) -> Reply:
         text: str | None = getattr(request.bucket, field)
         if text is None:
             raise S3Error(missing, fields={"BucketName": request.bucket.name})
-        return Reply(200, [("Content-Type", kind), *told], text.encode())
+        return Reply(200, [("Content-Type", "application/xml"), *told], text.encode())
 
     def put(request: Request) -> Sink:
         def run(body: bytes) -> Reply:
-            try:
-                text = body.decode()
-            except UnicodeDecodeError as error:
-                raise S3Error(malformed, "The document is not UTF-8.") from error
-            check(text, request.bucket.name)
+            text = _decoded(body, "MalformedXML")
+            check(text)
             buckets.change(request.site, request.bucket, **{field: keep(text)})
-            return Reply(done, [*told])
+            return Reply(200, [*told])
 
         return DocumentSink(request, run)
 
@@ -64,24 +71,35 @@ def _document(
     return get, put, delete
 
 
-get_policy, put_policy, delete_policy = _document(
-    "policy", "application/json", 204, "NoSuchBucketPolicy", "MalformedPolicy", parse_policy
-)
-get_cors, put_cors, delete_cors = _document(
-    "cors",
-    "application/xml",
-    200,
-    "NoSuchCORSConfiguration",
-    "MalformedXML",
-    lambda text, _bucket: parse_cors(text),
-)
+def get_policy(request: Request) -> Reply:
+    """GetBucketPolicy."""
+    text = shown(_policy_of(request), request.bucket.principals, request.site.directory)
+    return Reply(200, [("Content-Type", "application/json")], text.encode())
+
+
+def put_policy(request: Request) -> Sink:
+    """PutBucketPolicy."""
+
+    def run(body: bytes) -> Reply:
+        text = _decoded(body, "MalformedPolicy")
+        ids = bind(parse_policy(text, request.bucket.name), request.site.directory)
+        buckets.change(request.site, request.bucket, policy=text, principals=ids)
+        return Reply(204)
+
+    return DocumentSink(request, run)
+
+
+def delete_policy(request: Request) -> Reply:
+    """DeleteBucketPolicy."""
+    buckets.change(request.site, request.bucket, policy=None, principals={})
+    return Reply(204)
+
+
+get_cors, put_cors, delete_cors = _document("cors", "NoSuchCORSConfiguration", parse_cors)
 get_lifecycle, _put_lifecycle, delete_lifecycle = _document(
     "lifecycle",
-    "application/xml",
-    200,
     "NoSuchLifecycleConfiguration",
-    "MalformedXML",
-    lambda text, _bucket: parse_lifecycle(text),
+    parse_lifecycle,
     lambda text: with_ids(text, lambda: uuid4().hex),
     (_LEAST_SIZE,),
 )
@@ -98,9 +116,6 @@ def put_lifecycle(request: Request) -> Sink:
 
 def get_policy_status(request: Request) -> Reply:
     """GetBucketPolicyStatus: public means that somebody whom nobody named is let in."""
-    bucket = request.bucket
-    if bucket.policy is None:
-        raise S3Error("NoSuchBucketPolicy", fields={"BucketName": bucket.name})
     document = Writer("PolicyStatus")
-    document.leaf("IsPublic", parse_policy(bucket.policy, bucket.name).public)
+    document.leaf("IsPublic", parse_policy(_policy_of(request), request.bucket.name).public)
     return documents.reply(document)

@@ -156,10 +156,10 @@ def test_headers_that_are_refused(given: Headers, code: str) -> None:
 def test_uris_of_groups() -> None:
     """There and back; a user has none."""
     for grantee in ("all", "authenticated", "group:physics"):
-        uri = acl.uri_of(grantee)
+        uri = acl.uri_of(grantee, PEOPLE)
         assert uri is not None
         assert acl.grantee_of_uri(uri, PEOPLE) == grantee
-    assert acl.uri_of(f"user:{ALICE.id}") is None
+    assert acl.uri_of(f"user:{ALICE.id}", PEOPLE) is None
 
 
 # decisions
