@@ -136,9 +136,10 @@ def _answer(request: Request, fields: Mapping[str, str], meta: ObjectMeta) -> Re
     bucket, etag = request.bucket.name, f'"{meta.etag}"'
     to = fields.get("success_action_redirect") or fields.get("redirect", "")
     if to and urlsplit(to).scheme in ("http", "https") and to.isprintable() and to.isascii():
-        mark = "&" if urlsplit(to).query else "?"
+        page, hash_mark, fragment = to.partition("#")
+        mark = "&" if urlsplit(page).query else "?"
         query = urlencode({"bucket": bucket, "key": meta.key, "etag": etag}, quote_via=quote)
-        return Reply(303, [*headers, ("Location", f"{to}{mark}{query}")])
+        return Reply(303, [*headers, ("Location", f"{page}{mark}{query}{hash_mark}{fragment}")])
     location = documents.location(request, meta.key)
     headers.append(("Location", location))
     status = fields.get("success_action_status", "204")

@@ -64,6 +64,10 @@ def test_where_the_browser_goes_next(world: World) -> None:
     location = answer.headers["location"]
     assert answer.status == 303
     assert location.startswith("https://page.example/done?a=1&bucket=bkt&key=k&etag=%22")
+    part = {"success_action_redirect": "https://page.example/done#files?all"}
+    location = post(world, form(signed(world, "k", part), b"x")).headers["location"]
+    assert location.startswith("https://page.example/done?bucket=bkt&key=k&etag=%22")
+    assert location.endswith("%22#files?all")  # else the page would not be told
     assert post(world, form(signed(world, "k"), b"x")).status == 204
     script = {"success_action_redirect": "javascript:alert(1)"}
     assert post(world, form(signed(world, "k", script), b"x")).status == 204
