@@ -95,8 +95,8 @@ def head_object(request: Request) -> Reply:
 
 
 def _overrides(request: Request) -> dict[str, str]:
-    """response-… parameters; who is nobody may not send them."""
-    given = {OVERRIDES[name]: value for name, value in request.query.items() if name in OVERRIDES}
+    """response-… parameters; who is nobody may not send them. One without a value asks for nothing."""
+    given = {OVERRIDES[name]: value for name, value in request.query.items() if name in OVERRIDES and value}
     if given and request.identity.user is None:
         raise S3Error(
             "InvalidRequest", "Request specific response headers cannot be used for anonymous GET requests."

@@ -110,6 +110,9 @@ def test_metadata_and_headers_come_back_as_they_were_put(world: World) -> None:
     ]
     over = world.ask("GET", "/bkt/k", query={"response-content-type": "a/b", "x-id": "GetObject"})
     assert over.headers["content-type"] == "a/b"
+    empty = world.ask("GET", "/bkt/k", query="response-content-type=&response-cache-control=")
+    assert empty.headers["content-type"] == headers["Content-Type"]
+    assert empty.headers["cache-control"] == headers["Cache-Control"]
 
 
 RANGES: list[tuple[str, int, bytes | None, str | None]] = [
