@@ -44,7 +44,7 @@ class Conditions:
 
     def check_write(self, there: tuple[str, int, int] | None) -> None:
         """`there` is (etag, modified_ns, size) of the current object or None. Raises PreconditionFailed, or
-        NoSuchKey for If-Match where there is nothing."""
+        NoSuchKey for If-Match where there is nothing. If-Modified-Since is for GET and HEAD alone."""
         if there is None:
             if self.match or self.size is not None or self.exact_modified_ns is not None:
                 raise S3Error("NoSuchKey")
@@ -57,8 +57,6 @@ class Conditions:
             failed = "If-None-Match"
         elif self.unmodified_since_ns is not None and _later(modified_ns, self.unmodified_since_ns):
             failed = "If-Unmodified-Since"
-        elif self.modified_since_ns is not None and not _later(modified_ns, self.modified_since_ns):
-            failed = "If-Modified-Since"
         elif self.size is not None and self.size != size:
             failed = "x-amz-if-match-size"
         elif self.exact_modified_ns is not None and _seconds(modified_ns) != _seconds(self.exact_modified_ns):
