@@ -247,6 +247,8 @@ def list_parts(request: Request) -> Reply:
     documents.owner(document, request.site, upload.initiator, "Initiator", known)
     documents.owner(document, request.site, upload.owner, "Owner", known)
     document.leaves(("StorageClass", "STANDARD"), ("PartNumberMarker", after))
+    if kind:
+        document.leaf("EncodingType", kind)
     if page:
         document.leaf("NextPartNumberMarker", page[-1].number)
     document.leaves(("MaxParts", limit), ("IsTruncated", len(found) > len(page)))
@@ -317,7 +319,8 @@ def list_uploads(request: Request) -> Reply:
 def _group(
     request: Request, limit: int, after: str, after_id: str
 ) -> tuple[list[Upload], list[str], tuple[str, str], bool]:
-    """Uploads and common prefixes of one page, the last upload that it covers, and whether there is more."""
+    """Uploads and common prefixes of one page, the last of them (an upload's key and id, or a prefix and ""),
+    and whether there is more. One that is the marker is not shown again; one that it lies in is."""
     prefix, delimiter = request.query.get("prefix", ""), request.query.get("delimiter", "")
     page: list[Upload] = []
     prefixes: list[str] = []
@@ -325,8 +328,7 @@ def _group(
     for upload in _uploads(request, after, after_id) if limit else ():
         at = upload.key.find(delimiter, len(prefix)) if delimiter else -1
         common = upload.key[: at + len(delimiter)] if at >= 0 else ""
-        if common and (common in prefixes[-1:] or (after and after.startswith(common))):
-            last = (upload.key, upload.id)
+        if common and (common in prefixes[-1:] or common == after):
             continue
         if len(page) + len(prefixes) == limit:
             return page, prefixes, last, True
@@ -334,5 +336,5 @@ def _group(
             prefixes.append(common)
         else:
             page.append(upload)
-        last = (upload.key, upload.id)
+        last = (common, "") if common else (upload.key, upload.id)
     return page, prefixes, last, False

@@ -111,6 +111,8 @@ def test_parts_become_one_object(world: World) -> None:
     second = part(world, upload, 2, b"B" * 1000)
     listed = world.boto().list_parts(Bucket="bkt", Key="k", UploadId=upload)["Parts"]
     assert [(row["PartNumber"], row["Size"]) for row in listed] == [(1, 1000), (2, 1000), (30, 10)]
+    query = {"uploadId": upload, "encoding-type": "url"}
+    assert world.ask("GET", "/bkt/k", query=query).leaf("EncodingType") == "url"
     assert world.ask("GET", "/bkt/k").code == "NoSuchKey"
     parts = [(1, first), (2, second), (30, third)]
     done = finish(world, upload, parts)
@@ -277,6 +279,18 @@ def test_uploads_are_listed_by_key_and_prefix(world: World) -> None:
         Bucket="bkt", PaginationConfig={"PageSize": 1}
     )
     assert [row["UploadId"] for page in pages for row in page["Uploads"]] == ids
+    inside = client.list_multipart_uploads(Bucket="bkt", Delimiter="/", KeyMarker="a/1")
+    assert [row["Prefix"] for row in inside["CommonPrefixes"]] == ["a/"]  # as objects are listed
+    behind = client.list_multipart_uploads(Bucket="bkt", Delimiter="/", KeyMarker="a/")
+    assert "CommonPrefixes" not in behind and [row["UploadId"] for row in behind["Uploads"]] == ids[2:]
+    found: list[str] = []
+    for shown in client.get_paginator("list_multipart_uploads").paginate(
+        Bucket="bkt", Delimiter="/", PaginationConfig={"PageSize": 1}
+    ):
+        found += [row["Prefix"] for row in shown.get("CommonPrefixes", [])]
+        found += [row["UploadId"] for row in shown.get("Uploads", [])]
+        begin(world, f"a/{len(found) + 2}")  # one that comes meanwhile does not show the prefix again
+    assert found == ["a/", *ids[2:]]
     assert world.ask("DELETE", "/bkt").status == 204
 
 
