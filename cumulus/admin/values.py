@@ -13,7 +13,14 @@ _DECIMAL: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 
 _BINARY: Final = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40, "pi": 2**50}
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _MOST: Final = 2**62
+_LONGEST_S: Final = 100 * 365 * 86400
+LAST_NS: Final = 2**63 - 1  # what databases hold: in the year 2262
 NEVER: Final = 0
+
+
+def _short(text: str) -> str:
+    """As a message quotes it."""
+    return repr(text if len(text) <= 64 else text[:61] + "...")
 
 
 def parse_size(text: str) -> int:
@@ -27,7 +34,7 @@ def parse_size(text: str) -> int:
         size = round(Decimal(match[1]) * (_BINARY.get(unit) or _DECIMAL[unit]))
     if not 0 < size <= _MOST:
         raise UsageError(
-            f"{text!r} is not a size", hint="write 10G, 512MiB, 1.5T, a number of bytes, or none"
+            f"{_short(text)} is not a size", hint="write 10G, 512MiB, 1.5T, a number of bytes, or none"
         )
     return size
 
@@ -36,18 +43,21 @@ def parse_count(text: str) -> int:
     """A number of objects, "none" is 0. Raises `UsageError`."""
     if text.lower() == "none":
         return 0
-    match = re.fullmatch(r"([0-9]+)([kmg]?)", text.strip().lower())
+    match = re.fullmatch(r"([0-9]{1,19})([kmg]?)", text.strip().lower())
     if not match or not 0 < int(match[1]) * _DECIMAL[match[2]] <= _MOST:
-        raise UsageError(f"{text!r} is not a number of objects", hint="write 100000, 100k, or none")
+        raise UsageError(f"{_short(text)} is not a number of objects", hint="write 100000, 100k, or none")
     return int(match[1]) * _DECIMAL[match[2]]
 
 
 def parse_duration(text: str) -> int:
-    """Seconds of "7d", "12h", "90m", "30s", "2w". Raises `UsageError`."""
+    """Seconds of "7d", "12h", "90m", "30s", "2w", up to a hundred years. Raises `UsageError`."""
     match = re.fullmatch(r"([0-9]{1,6})([smhdw])", text.strip().lower())
     if not match or not int(match[1]):
-        raise UsageError(f"{text!r} is not a time", hint="write 7d, 12h, 90m, 30s or 2w")
-    return int(match[1]) * _SECONDS[match[2]]
+        raise UsageError(f"{_short(text)} is not a time", hint="write 7d, 12h, 90m, 30s or 2w")
+    seconds = int(match[1]) * _SECONDS[match[2]]
+    if seconds > _LONGEST_S:
+        raise UsageError(f"{text!r} is longer than a hundred years", hint="write 36500d or less")
+    return seconds
 
 
 def duration_text(seconds: int) -> str:
@@ -69,11 +79,13 @@ def parse_expiry(text: str, now_ns: int) -> int:
         at = datetime.fromisoformat(text.strip())
     except ValueError:
         hint = "write 2027-01-31, 30d from now, now, or never"
-        raise UsageError(f"{text!r} is not a date", hint=hint) from None
+        raise UsageError(f"{_short(text)} is not a date", hint=hint) from None
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
     if at.timestamp() <= 0:
         raise UsageError(f"{text!r} is before 1970", hint="use now")
-    return int(at.timestamp()) * 10**9
+    if (at_ns := int(at.timestamp()) * 10**9) > LAST_NS:
+        raise UsageError(f"{text!r} is after 2262-04-11", hint="use never")
+    return at_ns
 
 
 def time_text(at_ns: int) -> str:

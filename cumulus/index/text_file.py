@@ -27,6 +27,7 @@ from sector.errors import BadConfig, SectorError
 
 LOOK_S: Final = 0.5  # how often the file is looked at
 _MOST: Final = 64 * 2**20
+_LAST_NS: Final = 2**63 - 1  # what travels to workers
 _NAME = re.compile(r"[^\s\x00-\x1f/:,=#]{1,64}")
 _ACCESS_KEY = re.compile(r"[A-Za-z0-9._-]{3,128}")
 _ID = re.compile(r"[0-9a-f]{64}")
@@ -149,7 +150,10 @@ def _option(name: str, value: str) -> dict[str, Any]:
         except ValueError:
             raise ValueError("write YYYY-MM-DD, or YYYY-MM-DDTHH:MM:SS+00:00") from None
         at = at if at.tzinfo else at.replace(tzinfo=UTC)
-        return {"expires_ns": int(at.timestamp()) * 10**9}
+        at_ns = int(at.timestamp()) * 10**9
+        if at_ns > _LAST_NS:
+            raise ValueError("write a date before 2262, or leave expires= out for never")
+        return {"expires_ns": at_ns}
     if name == "email":
         return {"email": value.lower()}
     if name == "unix-user" and unix.account(value) is None:

@@ -169,6 +169,7 @@ def test_removed_key_is_refused(users: Users) -> None:
         ("group=lab weight=2\ngroup=lab weight=3", "line 2: group lab stands on two lines"),
         ("alice AKX longsecret id=12", "line 1: id=12 is not valid"),
         ("alice AKX longsecret expires=soon", "line 1: expires=soon is not valid"),
+        ("alice AKX longsecret expires=9999-12-31", "line 1: expires=9999-12-31 is not valid"),
         ("alice AKX longsecret\nalice AKY longsecret admin", "line 2: options of alice"),
         (f"alice AKX longsecret id={user_id('bob')}\nbob AKY longsecret", "line 2: alice has the same id"),
     ],

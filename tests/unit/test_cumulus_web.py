@@ -210,6 +210,7 @@ def test_keys_are_made_expired_and_removed(page: Page, boss: Visitor) -> None:
     assert "2099-01-31" in boss.get(f"users/{alice.id}")
     assert ">over<" in boss.post("keys/AKALICE/expire", when="now")
     assert "is not a date" in boss.post("keys/AKALICE/expire", 400, when="whenever")
+    assert "is after 2262-04-11 (use never)" in boss.post("keys/AKALICE/expire", 400, when="9999-12-31")
     assert "tick the box" in boss.post("keys/AKALICE/remove", 400)
     assert "key AKALICE removed" in boss.post("keys/AKALICE/remove", confirm="yes")
     assert len(page.admin.keys("alice")) == 1
@@ -289,6 +290,9 @@ def test_quotas_of_users_groups_and_buckets(page: Page, boss: Visitor) -> None:
         text = boss.post(f"{path}/quota", kind="soft", size="8G", objects="100k", grace="3d")
         assert "0 B of 10.0 GB" in text and "8.0 GB, 100000 objects; 72 h grace" in text
         assert "is not a size" in boss.post(f"{path}/quota", 400, kind="hard", size="much")
+        assert "is not a number" in boss.post(f"{path}/quota", 400, kind="hard", objects="9" * 5000)
+        endless = boss.post(f"{path}/quota", 400, kind="soft", size="1G", grace="999999w")
+        assert "is longer than a hundred years" in endless
         assert "no limit is given" in boss.post(f"{path}/quota", 400, kind="hard")
         assert "quota of" in boss.post(f"{path}/quota", kind="hard", size="none")
     assert {(one.scope, one.hard_bytes, one.soft_objects) for one in page.admin.quotas()} == {
