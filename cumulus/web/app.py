@@ -142,7 +142,7 @@ class App:
         self._attempts.give_back(asked.peer)
         if asked.token:
             self.sessions.close(asked.token)
-        token = self.sessions.open(user.id, found.access_key)
+        token = self.sessions.open(found)
         self._held.audit(user.name, asked.peer, f"logged in with the key {found.access_key}")
         return see_other("/", cookie(asked, token, int(guard.LONGEST_S)))
 
@@ -153,7 +153,7 @@ class App:
             return None
         found = self._held.directory.credential(session.access_key)
         user = guard.may_administer(found, self._now_ns())
-        if user is None or user.id != session.user_id:
+        if user is None or not guard.is_of(session, found):
             self.sessions.close(asked.token)
             return None
         return _Entered(user, session)

@@ -29,10 +29,12 @@ new_token = partial(secrets.token_urlsafe, 32)
 
 @dataclass(slots=True)
 class Session:
-    """Somebody who is logged in. `csrf` comes with each change; `flash` is told once, on the next page."""
+    """Somebody who is logged in. `csrf` comes with each change; `flash` is told once, on the next page. `key`
+    is a digest of the key and its secret: one of the same name with another secret is another key."""
 
     user_id: str
     access_key: str
+    key: bytes = field(repr=False)
     csrf: str = field(repr=False)
     opened_s: float
     used_s: float
@@ -58,9 +60,9 @@ class Sessions:
             self._drop_over()
             return len(self._open)
 
-    def open(self, user_id: str, access_key: str) -> str:
-        """A new session; its token, which only the browser keeps."""
-        token, now = self._token(), self._clock()
+    def open(self, found: Credential) -> str:
+        """A new session of a key's user; its token, which only the browser keeps."""
+        token, now, user_id = self._token(), self._clock(), found.user.id
         with self._lock:
             self._drop_over()
             mine = [key for key, one in self._open.items() if one.user_id == user_id]
@@ -68,7 +70,9 @@ class Sessions:
                 del self._open[key]
             while len(self._open) >= SESSIONS:
                 self._open.popitem(last=False)
-            self._open[_digest(token)] = Session(user_id, access_key, self._token(), now, now)
+            self._open[_digest(token)] = Session(
+                user_id, found.access_key, _key(found), self._token(), now, now
+            )
         return token
 
     def _drop_over(self) -> None:
@@ -92,6 +96,15 @@ class Sessions:
         """End it; no error when it is over."""
         with self._lock:
             self._open.pop(_digest(token), None)
+
+
+def _key(found: Credential) -> bytes:
+    return _digest(f"{found.access_key} {found.secret}")
+
+
+def is_of(session: Session, found: Credential | None) -> bool:
+    """Whether somebody logged in with that key, of that user."""
+    return found is not None and found.user.id == session.user_id and _key(found) == session.key
 
 
 def fits(session: Session, csrf: str) -> bool:

@@ -17,6 +17,11 @@ from cumulus.web.resource import is_wanted, page_url
 
 
 # sessions ---------------------------------------------------------------------------------------------
+def key_of(user: str) -> Credential:
+    """Somebody's key."""
+    return Credential(access_key="KEY", secret="secret", user=User(id=user, name=user))
+
+
 def sessions(clock: Clock) -> guard.Sessions:
     """With tokens that can be told apart."""
     count = itertools.count()
@@ -27,12 +32,12 @@ def test_a_session_ends_when_it_is_not_used_and_after_its_longest_time() -> None
     """Use keeps it, but not for ever."""
     clock = Clock()
     held = sessions(clock)
-    token = held.open("id", "KEY")
+    token = held.open(key_of("id"))
     clock.now += guard.IDLE_S - 1
     assert held.find(token) is not None
     clock.now += guard.IDLE_S + 1
     assert held.find(token) is None and len(held) == 0
-    token, begun = held.open("id", "KEY"), clock.now
+    token, begun = held.open(key_of("id")), clock.now
     while clock.now - begun <= guard.LONGEST_S:
         assert held.find(token) is not None
         clock.now += guard.IDLE_S / 2
@@ -43,11 +48,11 @@ def test_sessions_are_bounded_and_those_of_one_user_do_not_push_out_others() -> 
     """The one that was not used for the longest time goes."""
     clock = Clock()
     held = sessions(clock)
-    other = held.open("other", "KEY")
-    mine = [held.open("id", "KEY") for _ in range(guard.SESSIONS_OF_ONE + 1)]
+    other = held.open(key_of("other"))
+    mine = [held.open(key_of("id")) for _ in range(guard.SESSIONS_OF_ONE + 1)]
     assert held.find(mine[0]) is None and held.find(mine[1]) is not None and held.find(other) is not None
     for number in range(guard.SESSIONS):
-        held.open(f"user {number}", "KEY")
+        held.open(key_of(f"user {number}"))
     assert len(held) == guard.SESSIONS and held.find(other) is None
     held.close(mine[-1])
     held.close("no such")
@@ -56,7 +61,7 @@ def test_sessions_are_bounded_and_those_of_one_user_do_not_push_out_others() -> 
 def test_tokens_are_long_and_the_session_does_not_show_them() -> None:
     """Neither the cookie's nor the form's."""
     held = guard.Sessions(Clock())
-    token = held.open("id", "KEY")
+    token = held.open(key_of("id"))
     found = held.find(token)
     assert found is not None and len(token) >= 43 and len(found.csrf) >= 43
     assert found.csrf not in repr(found) and found.csrf != token
