@@ -114,5 +114,5 @@ def cookie_name(host: str) -> str:
 
 def cookie(asked: Asked, token: str, age_s: int) -> tuple[str, str]:
     """The header that sets the session's cookie; an empty token removes it."""
-    text = f"{cookie_name(asked.host)}={token}; Path={BASE}/; HttpOnly; SameSite=Strict; Max-Age={age_s}"
+    text = f"{cookie_name(asked.host)}={token}; Path={BASE}; HttpOnly; SameSite=Strict; Max-Age={age_s}"
     return "Set-Cookie", text + ("; Secure" if asked.https else "")

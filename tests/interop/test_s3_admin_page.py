@@ -83,6 +83,10 @@ def test_an_administrator_at_work(server: Server) -> None:
         log_in(browser, server)
         assert "2 of 2 serve" in browser.text
         assert browser.js("document.cookie") == ""
+        assert (
+            browser.goto(f"http://127.0.0.1:{server.admin_port}/ui") == 200
+            and "What it holds" in browser.text
+        )
 
         browser.press("Users")
         browser.unfold("Add a user")

@@ -139,7 +139,7 @@ def test_cookies_are_of_one_port_and_for_the_page_only() -> None:
     assert cookie_name(HOST) == cookie_name("[::1]:8889") == "cumulus_session_8889"
     assert cookie_name("[::1]") == cookie_name("example.org") == cookie_name("x:y") == "cumulus_session"
     _, text = cookie(Asked("POST", host=HOST), "T", 5)
-    assert text == "cumulus_session_8889=T; Path=/ui/; HttpOnly; SameSite=Strict; Max-Age=5"
+    assert text == "cumulus_session_8889=T; Path=/ui; HttpOnly; SameSite=Strict; Max-Age=5"
     assert cookie(Asked("POST", host=HOST, secure=True), "T", 5)[1].endswith("; Secure")
     assert cookie(Asked("POST", host=HOST, origin="https://h"), "T", 5)[1].endswith("; Secure")
 
