@@ -16,6 +16,7 @@ from cumulus.ops.conditions import NONE
 from cumulus.ops.incoming import Incoming
 from cumulus.ops.names import check_key, first_name
 from cumulus.rest import documents, expect
+from cumulus.rest.again import admit_again
 from cumulus.rest.call import Headers, Reply, Sink
 from cumulus.rest.headers import STORED, as_header
 from cumulus.rest.objects import algorithms, new_meta, publish_body, put_headers
@@ -104,6 +105,7 @@ class _Upload:
     def finish(self) -> Reply:
         if self.policy is not None:
             self.policy.check_size(self.incoming.size)
+        admit_again(self.request, "s3:PutObject")
         checksums = self.expected.verify(self.incoming.hasher, {})
         meta = publish_body(self.request, self.incoming, self.meta, checksums, NONE)
         self.incoming.close()

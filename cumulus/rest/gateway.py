@@ -19,7 +19,7 @@ from cumulus.model import Identity
 from cumulus.ops.near import NearSite, NotNow
 from cumulus.ops.site import Site
 from cumulus.redirect import Balancer
-from cumulus.rest import cors, redirects, small, table, target
+from cumulus.rest import again, cors, redirects, small, table, target
 from cumulus.rest.call import Call, Joint, Reply, Sink
 from cumulus.rest.hops import Hops
 from cumulus.rest.lifted import lifted, with_headers
@@ -220,6 +220,7 @@ class _Guarded(Sink):
 
     def finish(self) -> Reply:
         try:
+            again.admit_again(self._request, self._request.operation.action)
             answer = self._gateway.finish(self._request, self._sink.finish())
         except Exception as error:
             return self._fail(error)
