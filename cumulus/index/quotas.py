@@ -20,6 +20,13 @@ def one_line(bad: DBAPIError) -> str:
     return " ".join(str(bad.orig).split())
 
 
+def _is_raised(former: Row[Any], quota: Quota) -> bool:
+    """Whether a soft limit is higher than it was, or gone: then the grace begins anew with the next write
+    above it. What noted the former one as exceeded may not hold for this one."""
+    pairs = ((former.soft_bytes, quota.soft_bytes), (former.soft_objects, quota.soft_objects))
+    return any(old and (not new or new > old) for old, new in pairs)
+
+
 class SqlQuotas(Admin):
     """`engine` has the tables already; it is disposed of by `close`."""
 
@@ -56,12 +63,16 @@ class SqlQuotas(Admin):
                 name: getattr(quota, name)
                 for name in ("hard_bytes", "hard_objects", "soft_bytes", "soft_objects", "grace_s")
             }
+            former = connection.execute(select(quotas).where(*where)).first()
             if not any(limits.values()):
                 connection.execute(delete(quotas).where(*where))
-            elif not connection.execute(update(quotas).where(*where).values(**limits)).rowcount:
+            elif former is None:
                 connection.execute(
                     insert(quotas).values(scope=quota.scope, name=key, over_soft_since_ns=0, **limits)
                 )
+            else:
+                anew = {"over_soft_since_ns": 0} if _is_raised(former, quota) else {}
+                connection.execute(update(quotas).where(*where).values(**limits, **anew))
 
     def _quota_key(self, connection: Connection, quota: Quota) -> str:
         """How the row of a quota is called. Raises `NoSuch`."""

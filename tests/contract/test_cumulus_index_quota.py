@@ -150,6 +150,27 @@ def test_group_counts_all_buckets_of_its_members(bench: Bench) -> None:
     assert index.usage("user", "bob").bytes == 0 and index.usage("user", "alice").bytes == 90
 
 
+@pytest.mark.parametrize("away", [False, True])
+def test_a_raised_soft_limit_has_its_grace_from_the_beginning(bench: Bench, away: bool) -> None:
+    """Whoever was late under the former one, or under one that was taken away, is not late at once."""
+    index = bench.index
+    quota(bench, soft_bytes=50, grace_s=86400, hard_objects=100)
+    put(index, "a", size=60)
+    bench.now_ns += 2 * DAY_NS
+    with pytest.raises(OverQuota):
+        index.reserve("b", 1)
+    if away:
+        quota(bench, hard_objects=100)
+    quota(bench, soft_bytes=70, grace_s=86400, hard_objects=100)
+    assert index.usage("user", "alice").over_soft_since_ns == 0
+    put(index, "b", size=20)
+    assert index.usage("user", "alice").over_soft_since_ns == bench.now_ns
+    quota(bench, soft_bytes=60, grace_s=86400, hard_objects=100)  # a lower one goes on counting
+    bench.now_ns += 2 * DAY_NS
+    with pytest.raises(OverQuota):
+        index.reserve("b", 1)
+
+
 def test_soft_limit_is_refused_after_its_grace(bench: Bench) -> None:
     """And no longer when the user has made room."""
     quota(bench, soft_bytes=50, grace_s=7 * 86400)
