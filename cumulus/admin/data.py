@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from cumulus.index.api import Change, Index, Put, Remove, Row
-from cumulus.model import Acl, Bucket, User, decode_meta, encode_meta
+from cumulus.model import Acl, Bucket, Grant, User, decode_meta, encode_meta
 from cumulus.ops.names import BODIES, DOUBT, ODD, PARTS, VERSIONS, version_name
 from cumulus.storage.api import Changed, Entry, FileStore, Missing
 
@@ -29,10 +29,11 @@ def rows_of(index: Index, bucket: str) -> Iterator[list[Row]]:
 
 
 def give(index: Index, store: FileStore, bucket: Bucket, to: User) -> int:
-    """Make `to` the owner of the bucket and of all objects in it that its owner owns. Grants to others stay.
-    Returns how many objects changed hands. Objects that change meanwhile keep their new owner."""
+    """Make `to` the owner of the bucket and of all objects in it that its owner owns. Grants to others stay,
+    those to the former owner go: each list has one, made with it. Returns how many objects changed hands.
+    Objects that change meanwhile keep their new owner."""
     former = bucket.owner
-    acl = Acl(owner=to.id, grants=bucket.acl.grants)
+    acl = _handed(bucket.acl, former, to.id)
     index.set_bucket(msgspec.structs.replace(bucket, owner=to.id, acl=acl), ["owner", "acl"])
     count = 0
     for rows in rows_of(index, bucket.name):
@@ -43,6 +44,17 @@ def give(index: Index, store: FileStore, bucket: Bucket, to: User) -> int:
     return count
 
 
+def _handed(acl: Acl, former: str, to: str) -> Acl:
+    """The list under its new owner; full control is his where the former owner had it."""
+    grants = []
+    for grant in acl.grants:
+        if grant.grantee != f"user:{former}":
+            grants.append(grant)
+        elif grant.permission == "FULL_CONTROL":
+            grants.append(Grant(grantee=f"user:{to}", permission="FULL_CONTROL"))
+    return Acl(owner=to, grants=tuple(dict.fromkeys(grants)))
+
+
 def _given(store: FileStore, row: Row, to: User) -> list[Change]:
     """The row with its new owner, in storage first; nothing when it has gone or changed."""
     if row.marker:
@@ -51,7 +63,7 @@ def _given(store: FileStore, row: Row, to: User) -> list[Change]:
         name, entry = _stored(store, row)
         if entry.meta is not None:
             meta = decode_meta(entry.meta)
-            acl = Acl(owner=to.id, grants=meta.acl.grants)
+            acl = _handed(meta.acl, row.owner, to.id)
             changed = encode_meta(msgspec.structs.replace(meta, acl=acl))
             entry = store.set_meta(row.bucket, name, changed, entry.token)
         stamp = max(row.stamp, entry.stamp) if row.latest else row.stamp

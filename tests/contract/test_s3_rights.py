@@ -14,6 +14,8 @@ from botocore.exceptions import ClientError
 from s3_stores import STORES
 from s3_world import World
 
+from cumulus.admin import data
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
@@ -275,3 +277,22 @@ def test_a_policy_knows_which_version_is_meant(world: World) -> None:
         )
         versions = client.list_object_versions(Bucket="bkt")["Versions"]
         assert {row["VersionId"] for row in versions} == left
+
+
+def test_a_bucket_that_was_given_away_is_no_longer_its_former_owners(world: World) -> None:
+    """Nor are the objects in it that were his: his own grants go along, those to others stay."""
+    carol = world.people.users["carol"].id
+    world.ask("PUT", "/bkt/k", b"x")
+    world.ask("PUT", "/bkt/k", query="acl", headers={
+        "x-amz-grant-full-control": f'id="{world.people.users["alice"].id}"',
+        "x-amz-grant-read": f'id="{carol}"',
+    })  # fmt: skip
+    world.ask("PUT", "/bkt/own", b"x")
+    bucket = world.index.bucket("bkt")
+    assert bucket is not None and readers(world) == {"alice", "carol"}
+    assert data.give(world.index, world.store, bucket, world.people.users["bob"]) == 2
+    assert readers(world) == {"bob", "carol"} and readers(world, "/bkt/own") == {"bob"}
+    for ask in (("PUT", "/bkt/new"), ("GET", "/bkt"), ("DELETE", "/bkt/k")):
+        assert world.ask(*ask).status == 403, ask
+    assert world.ask("PUT", "/bkt/k", query="acl", headers={"x-amz-acl": "public-read"}).status == 403
+    assert world.ask("GET", "/bkt", query="acl", user="bob").body.count(b"FULL_CONTROL") == 1
