@@ -216,10 +216,9 @@ def bucket_quota(view: View, form: dict[str, str], bucket: str) -> Changed:
 def give_bucket(view: View, form: dict[str, str], name: str) -> Changed:
     """Another owner, for the objects too."""
     held = view.held
-    bucket, to = held.index.bucket(name), held.directory.user(form.get("user", "").strip())
+    bucket = held.index.bucket(name)
     if bucket is None:
         raise NotHere
-    if to is None:
-        raise UsageError("there is no such user", hint="check the name")
+    to = held.admin.user(form.get("user", "").strip())  # as he is now, not half a second ago
     count = data.give(held.index, held.store, bucket, to)
     return Changed(named("buckets", name), Flash(f"bucket {name} is {to.name}'s now, with {count} objects"))

@@ -303,15 +303,21 @@ def test_quotas_of_users_groups_and_buckets(page: Page, boss: Visitor) -> None:
     }
 
 
-def test_a_bucket_gets_another_owner(page: Page, boss: Visitor) -> None:
-    """A slip in the name changes nothing."""
+def test_a_bucket_gets_another_owner(page: Page, boss: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slip in the name changes nothing; what is known of users for a moment does not count."""
+    monkeypatch.setattr(page.directory._users, "_seconds", 3600.0)  # type: ignore[attr-defined]
     alice, bob = page.user("alice"), page.user("bob")
     page.bucket("data", alice)
     assert "alice" in boss.get("buckets") and "alice" in boss.get("buckets/data")
-    assert "no such user" in boss.post("buckets/data/owner", 400, user="bbo")
+    assert "there is no user bbo" in boss.post("buckets/data/owner", 400, user="bbo")
     assert "bucket data is bob&#x27;s now" in boss.post("buckets/data/owner", user="bob")
     found = page.index.bucket("data")
     assert found is not None and found.owner == bob.id
+    page.user("bbo")  # whom the first form asked for; now he is there, and then he is not
+    assert "bucket data is bbo&#x27;s now" in boss.post("buckets/data/owner", user="bbo")
+    assert "bucket data is bob&#x27;s now" in boss.post("buckets/data/owner", user="bob")
+    page.admin.remove_user("bbo")
+    assert "there is no user bbo" in boss.post("buckets/data/owner", 400, user="bbo")
     assert boss.handle(boss.asked("GET", "buckets/none")).status == 404
     assert boss.handle(boss.asked("POST", "buckets/none/owner", user="bob")).status == 404
 
