@@ -86,6 +86,57 @@ static void on_linger(io_port *p, void *arg)
     s->p->tls->sweep = true;
 }
 
+/* ---- silence ---- */
+
+/* How often this end speaks: for the more impatient of both. */
+static udt_time say_every(const stripe *s)
+{
+    int32_t ms = s->idle_ms;
+    if (s->peer_idle_ms > 0 && s->peer_idle_ms < ms)
+        ms = s->peer_idle_ms;
+    ms /= TLS_SAY;
+    return (udt_time)(ms > TLS_SAY_LEAST_MS ? ms : TLS_SAY_LEAST_MS) * 1000;
+}
+
+static void learn_idle(stripe *s, uint64_t ms)
+{
+    udt_time every = say_every(s);
+    s->peer_idle_ms = ms < INT32_MAX ? (int32_t)ms : INT32_MAX;
+    if (s->fn && say_every(s) < every)
+        io_timer_arm(s->p, &s->alive, s->p->now + say_every(s));
+}
+
+/* An empty frame. Who still has something to send need not say more; a peer that will say nothing
+ * any more would answer with a reset, and what is unread would be lost. */
+static void say_alive(stripe *s, tls_conn *c)
+{
+    uint8_t head[TLS_HEAD_BYTES];
+    if (!c->alive || c->hup || c->out_len > 0)
+        return;
+    be64_put(head, (uint64_t)s->idle_ms);
+    be32_put(head + 8, 0);
+    int rc = tls_conn_write(c, head, sizeof head, false);
+    if (rc != 0)
+        tls_conn_end(c, rc);
+}
+
+static void on_alive(io_port *p, void *arg)
+{
+    stripe *s = arg;
+    udt_time every = say_every(s);
+    for (unsigned i = 0; i < s->n && s->fn; i++) {
+        tls_conn *c = s->conn[i];
+        if (!c || c->state != TLS_UP || !c->alive)
+            continue;
+        if (tls_conn_silent(c, (udt_time)s->idle_ms * 1000))
+            tls_conn_end(c, UDT_E_BROKEN);
+        else if (p->now - c->said >= every)
+            say_alive(s, c);
+    }
+    if (s->fn && s->err == 0)
+        io_timer_arm(p, &s->alive, p->now + every);
+}
+
 static stripe *stripe_new(io_port *p, const udt_ticket *t, int32_t idle_ms, stripe_fn fn, void *arg)
 {
     struct io_tls *tls = io_tls_get(p);
@@ -100,6 +151,7 @@ static stripe *stripe_new(io_port *p, const udt_ticket *t, int32_t idle_ms, stri
     stripe_psk(t, s->psk);
     s->drain = (io_timer){.slot = -1, .fn = on_drain, .arg = s};
     s->linger = (io_timer){.slot = -1, .fn = on_linger, .arg = s};
+    s->alive = (io_timer){.slot = -1, .fn = on_alive, .arg = s};
     s->next = tls->stripes;
     tls->stripes = s;
     return s;
@@ -134,6 +186,7 @@ void stripe_close(stripe *s, uint32_t linger_ms)
     udt_time linger = (udt_time)linger_ms * 1000;
     s->fn = NULL;
     io_timer_stop(s->p, &s->drain);
+    io_timer_stop(s->p, &s->alive);
     for (unsigned i = 0; i < s->n; i++) {
         tls_conn *c = s->conn[i];
         if (!c || c->state == TLS_DEAD)
@@ -163,6 +216,7 @@ void stripe_free(stripe *s)
 {
     io_timer_stop(s->p, &s->drain);
     io_timer_stop(s->p, &s->linger);
+    io_timer_stop(s->p, &s->alive);
     for (tls_conn *c = s->p->tls->conns; c; c = c->next)
         if (c->s == s)
             c->s = NULL; /* in its handshake still; it will not come through */
@@ -180,9 +234,14 @@ void stripe_attach(stripe *s, tls_conn *c)
             tls_conn_end(c, UDT_E_LIMIT);
             return;
         }
-        tls_conn_limits(c, s->idle_ms);
         s->conn[s->n++] = c;
     }
+    tls_conn_limits(c, s->idle_ms);
+    say_alive(s, c); /* tells the peer how long this end waits */
+    if (c->state != TLS_UP)
+        return;
+    if (s->alive.slot < 0)
+        io_timer_arm(s->p, &s->alive, s->p->now + say_every(s));
     if (s->sends)
         io_tls_pace(s->p);
     if (!s->connected) {
@@ -284,9 +343,18 @@ ssize_t stripe_send(stripe *s, const uint8_t *b, size_t n)
 
 /* ---- in ---- */
 
-/* The head of the next frame of c. 0 = it is there, AGAIN, PEERCLOSED, or what is wrong. */
+/* There may be something to read though no event tells of it. */
+static void look_later(stripe *s)
+{
+    s->look = true;
+    io_timer_arm(s->p, &s->drain, s->p->now + 4 * TLS_DRAIN_US);
+}
+
+/* The head of the next frame of c, behind those that only say that the peer is there. 0 = it is
+ * there, AGAIN, PEERCLOSED, or what is wrong. */
 static int read_head(stripe *s, tls_conn *c)
 {
+    unsigned empty = 0;
     while (c->left == 0) {
         if (c->eof)
             return UDT_E_PEERCLOSED;
@@ -303,6 +371,13 @@ static int read_head(stripe *s, tls_conn *c)
         c->head_n = 0;
         c->at = be64_get(c->head);
         c->left = be32_get(c->head + 8);
+        if (c->left == 0 && c->alive) {
+            learn_idle(s, c->at);
+            if (++empty < TLS_EMPTY_MOST)
+                continue;
+            look_later(s);
+            return UDT_E_AGAIN;
+        }
         if (c->left == 0 || c->left > TLS_FRAME_MOST || c->at < s->got ||
             c->at > (uint64_t)INT64_MAX)
             return UDT_E_PROTO;
@@ -317,8 +392,7 @@ static bool more_may_come(stripe *s)
     udt_time until = s->since + TLS_PROVE_US;
     if (!s->server || s->p->tls->half_open == 0 || s->p->now >= until)
         return false;
-    s->look = true;
-    io_timer_arm(s->p, &s->drain, s->p->now + 4 * TLS_DRAIN_US);
+    look_later(s);
     return true;
 }
 

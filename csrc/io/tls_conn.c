@@ -16,12 +16,14 @@
 
 static int bio_write(BIO *b, const char *data, int len)
 {
-    const tls_conn *c = BIO_get_data(b);
+    tls_conn *c = BIO_get_data(b);
     BIO_clear_retry_flags(b);
     int flags = MSG_NOSIGNAL | MSG_DONTWAIT | (c->more ? MSG_MORE : 0);
     ssize_t n = send(c->fd, data, (size_t)len, flags);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         BIO_set_retry_write(b);
+    if (n > 0)
+        c->said = c->p->now;
     return (int)n;
 }
 
@@ -34,6 +36,8 @@ static int bio_read(BIO *b, char *data, int len)
         c->dry = c->dry || errno == EAGAIN; /* the next input is an event */
         BIO_set_retry_read(b);
     }
+    if (n > 0)
+        c->heard = c->p->now;
     return (int)n;
 }
 
@@ -98,6 +102,24 @@ static int server_key(SSL *ssl, const unsigned char *id, size_t len, SSL_SESSION
     return c->s || !io_tls_was_used(c->p, id, len);
 }
 
+/* ---- what both ends can ---- */
+
+/* One name: ends that speak at least every so often. Who does not know it is an older one. */
+static const unsigned char can[] = "\013sector live";
+
+static int choose(SSL *ssl, const unsigned char **out, unsigned char *len, const unsigned char *in,
+                  unsigned in_len, void *arg)
+{
+    unsigned char *name;
+    (void)ssl;
+    (void)arg;
+    if (SSL_select_next_proto(&name, len, can, sizeof can - 1, in, in_len) !=
+        OPENSSL_NPN_NEGOTIATED)
+        return SSL_TLSEXT_ERR_NOACK;
+    *out = name;
+    return SSL_TLSEXT_ERR_OK;
+}
+
 SSL_CTX *tls_conn_ctx(io_port *p)
 {
     SSL_CTX *ctx = SSL_CTX_new(TLS_method());
@@ -113,6 +135,11 @@ SSL_CTX *tls_conn_ctx(io_port *p)
     SSL_CTX_set_default_read_buffer_len(ctx, 80 << 10);
     SSL_CTX_set_psk_use_session_callback(ctx, client_key);
     SSL_CTX_set_psk_find_session_callback(ctx, server_key);
+    SSL_CTX_set_alpn_select_cb(ctx, choose, NULL);
+    if (SSL_CTX_set_alpn_protos(ctx, can, sizeof can - 1) != 0) {
+        SSL_CTX_free(ctx);
+        return NULL;
+    }
     return ctx;
 }
 
@@ -169,16 +196,25 @@ void tls_conn_free(tls_conn *c)
     free(c);
 }
 
-/* A path that falls silent is noticed as on UDP. */
+/* An older peer says nothing while it has nothing to send, so the kernel notices the silence. It
+ * also gives up who only takes its time to read; where both ends speak it is not asked. */
 void tls_conn_limits(tls_conn *c, int32_t idle_ms)
 {
     int one = 1, idle = idle_ms / 3000 > 0 ? idle_ms / 3000 : 1, count = 3;
-    unsigned ms = (unsigned)idle_ms;
+    unsigned ms = c->alive ? 0 : (unsigned)idle_ms;
     (void)setsockopt(c->fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
     (void)setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
     (void)setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPINTVL, &idle, sizeof idle);
     (void)setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
     (void)setsockopt(c->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
+}
+
+bool tls_conn_silent(tls_conn *c, udt_time us)
+{
+    uint8_t b;
+    if (!c->dry || c->eof || c->hup || c->p->now - c->heard < us)
+        return false;
+    return recv(c->fd, &b, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
 }
 
 int tls_conn_dial(io_port *p, const udt_addr *to, stripe *s)
@@ -247,6 +283,11 @@ static void shake(tls_conn *c)
             tls_conn_end(c, UDT_E_AUTH);
             return;
         }
+        const unsigned char *name;
+        unsigned len;
+        SSL_get0_alpn_selected(c->ssl, &name, &len);
+        c->alive = len > 0;
+        c->heard = c->said = c->p->now;
         c->p->tls->half_open -= c->server;
         c->state = TLS_UP;
         stripe_attach(c->s, c);

@@ -220,8 +220,10 @@ void io_tls_turn(io_port *p)
         tls_conn *c = ev[i].data.ptr;
         if (!c)
             accept_some(p);
-        else if (c->state != TLS_DEAD)
+        else if (c->state != TLS_DEAD) {
+            c->hup |= (ev[i].events & (EPOLLRDHUP | EPOLLHUP)) != 0;
             tls_conn_step(c, (ev[i].events & ~(uint32_t)EPOLLOUT) != 0);
+        }
     }
     if (t->sweep)
         sweep(p);

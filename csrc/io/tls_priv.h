@@ -19,6 +19,9 @@ enum {
     TLS_REKEY_BYTES = 1 << 30,   /* counted in units of 64 bytes: 64 GiB under one key */
     TLS_PAUSE_US = 100000,       /* between two tries to accept while nothing is free */
     TLS_USED = 1024,             /* tickets that are remembered as used over UDP */
+    TLS_SAY = 6,           /* parts of the silence limit: who had nothing to say in one speaks */
+    TLS_SAY_LEAST_MS = 20, /* but no oftener, whatever the peer asks for */
+    TLS_EMPTY_MOST = 64,   /* empty frames that are read at a time */
 };
 
 enum tls_state { TLS_CONNECTING, TLS_SHAKING, TLS_UP, TLS_CLOSING, TLS_DEAD };
@@ -31,9 +34,12 @@ typedef struct tls_conn {
     SSL *ssl;
     enum tls_state state;
     bool server, eof;
-    bool more; /* what is written now is not the last of a frame */
-    bool dry;  /* nothing to read before the next event */
+    bool alive; /* both ends speak at least every so often */
+    bool hup;   /* the peer's end of the stream has arrived, though it may be unread */
+    bool more;  /* what is written now is not the last of a frame */
+    bool dry;   /* nothing to read before the next event */
     int err;
+    udt_time heard, said; /* bytes from and to the socket */
     io_timer limit;
     uint8_t head[TLS_HEAD_BYTES]; /* of the frame that comes */
     unsigned head_n;
@@ -51,9 +57,9 @@ struct stripe {
     stripe_fn fn; /* NULL: closed */
     void *arg;
     uint8_t id[16], psk[32];
-    int32_t idle_ms;
-    int64_t max_Bps; /* cap of the transfer, 0 = none */
-    bool sends;      /* this end is the sender */
+    int32_t idle_ms, peer_idle_ms; /* the peer's: 0 = not known */
+    int64_t max_Bps;               /* cap of the transfer, 0 = none */
+    bool sends;                    /* this end is the sender */
     bool server, connected, want_write, peer_closed;
     int err;
     tls_conn *conn[STRIPE_MAX];
@@ -61,7 +67,7 @@ struct stripe {
     unsigned turn;      /* who sends next */
     tls_conn *cur;      /* the frame under way comes from here */
     uint64_t sent, got; /* offsets of the stream */
-    io_timer drain, linger;
+    io_timer drain, linger, alive;
     bool draining;  /* DRAINED is owed */
     bool look;      /* READABLE is owed: a connection was in its handshake */
     udt_time since; /* of the first connection */
@@ -98,7 +104,11 @@ bool tls_conn_flush(tls_conn *c);                           /* nothing is kept a
 ssize_t tls_conn_read(tls_conn *c, uint8_t *b, size_t cap); /* 0 = end, AGAIN, BROKEN */
 void tls_conn_end(tls_conn *c, int err);                    /* closes at once */
 void tls_conn_shut(tls_conn *c); /* says goodbye, then waits for the peer's */
+/* The kernel's watch over the path; of a connection that is alive the silence is ours to measure.
+ */
 void tls_conn_limits(tls_conn *c, int32_t idle_ms);
+/* All was read and nothing has come since, for this long. */
+bool tls_conn_silent(tls_conn *c, udt_time us);
 SSL_CTX *tls_conn_ctx(io_port *p);
 
 /* stripe.c */
