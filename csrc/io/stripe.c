@@ -185,6 +185,7 @@ void stripe_close(stripe *s, uint32_t linger_ms)
 {
     udt_time linger = (udt_time)linger_ms * 1000;
     s->fn = NULL;
+    s->last_word = linger > 0;
     io_timer_stop(s->p, &s->drain);
     io_timer_stop(s->p, &s->alive);
     for (unsigned i = 0; i < s->n; i++) {

@@ -39,7 +39,8 @@ ssize_t stripe_recv(stripe *s, uint8_t *b, size_t cap);
 void stripe_rate(stripe *s, int64_t max_Bps, bool sender);
 size_t stripe_unacked(stripe *s); /* bytes that the peer's host has not acknowledged, about */
 void stripe_stats(stripe *s, struct udt_stats *out);
-/* No event follows. What was sent still goes out for linger_ms. */
+/* No event follows. What was sent still goes out for linger_ms; with linger_ms > 0 the connections
+ * stay whole until the peer, who has heard it, ends them. */
 void stripe_close(stripe *s, uint32_t linger_ms);
 
 /* ---- the port's side: tls_port.c ---- */

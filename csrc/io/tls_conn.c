@@ -263,7 +263,9 @@ void tls_conn_shut(tls_conn *c)
     if (c->state == TLS_UP) {
         (void)SSL_shutdown(c->ssl);
         ERR_clear_error();
-        (void)shutdown(c->fd, SHUT_WR);
+        /* A proxy may take the end of one direction for the end of both, and reset the other. */
+        if (!c->s || !c->s->last_word)
+            (void)shutdown(c->fd, SHUT_WR);
         c->state = TLS_CLOSING;
         tls_conn_step(c, true);
     } else if (c->state != TLS_CLOSING) {

@@ -61,6 +61,7 @@ struct stripe {
     int64_t max_Bps;               /* cap of the transfer, 0 = none */
     bool sends;                    /* this end is the sender */
     bool server, connected, want_write, peer_closed;
+    bool last_word; /* closed; what it said last must not be lost */
     int err;
     tls_conn *conn[STRIPE_MAX];
     unsigned n;         /* connections, those that ended too */

@@ -180,6 +180,26 @@ static void over(struct through *t)
     close(t->dst);
 }
 
+/* A receiver that ends a transfer in full flow tells why, though a proxy resets a connection of
+ * which it has not passed all on. */
+TEST(tls_the_last_word_passes_a_proxy)
+{
+    for (int round = 0; round < 6; round++) {
+        struct through t;
+        begin(&t, 400 * (int64_t)UDT_BLOCK_BYTES, 0, 0);
+        atomic_store(&no_write, t.dst);
+        tio_wait(t.a, UDT_IO_XFER_PROGRESS, t.xs, 5000);
+        usleep(200000); /* all that may be under way is */
+        CHECK_INT(udt_xfer_cancel(t.b->ctx, t.xr, 43), 0);
+        udt_event ev = tio_wait(t.a, UDT_IO_XFER_DONE, t.xs, 5000);
+        CHECK_INT(ev.err, UDT_E_REMOTE);
+        CHECK_INT(ev.remote, 43);
+        atomic_store(&no_write, -1);
+        tio_wait(t.b, UDT_IO_XFER_DONE, t.xr, 5000);
+        over(&t);
+    }
+}
+
 /* Whether one connection is dead or all of them: both ends know it in time. */
 TEST(tls_silence_ends_both_sides)
 {
