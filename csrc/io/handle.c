@@ -114,6 +114,20 @@ void *io_handle_close(udt_ctx *ctx, int32_t h, enum io_kind kind, io_port **p)
     return obj;
 }
 
+void *io_handle_closing(udt_ctx *ctx, int32_t h, enum io_kind kind, io_port **p)
+{
+    void *obj = NULL;
+    pthread_mutex_lock(&ctx->mu);
+    io_entry *e = io_entry_of(ctx, h);
+    if (e && e->kind == kind && e->closing) {
+        e->pins++;
+        obj = e->obj;
+        *p = e->port;
+    }
+    pthread_mutex_unlock(&ctx->mu);
+    return obj;
+}
+
 /* Empties a slot that nobody pins; runs the owner's free hook outside the lock. */
 static void release_unlock(udt_ctx *ctx, io_entry *e, uint32_t slot)
 {

@@ -128,6 +128,8 @@ io_entry *io_entry_of(udt_ctx *ctx, int32_t h); /* [ctx] NULL when gone */
 void io_handle_snap(udt_ctx *ctx, int32_t h, const udt_sock_stats *st);
 /* Marks as closed by the application. NOSOCK when it already was; the pin is the caller's. */
 void *io_handle_close(udt_ctx *ctx, int32_t h, enum io_kind kind, io_port **p);
+/* Pins one that was closed and is not gone yet. */
+void *io_handle_closing(udt_ctx *ctx, int32_t h, enum io_kind kind, io_port **p);
 void io_handles_fini(udt_ctx *ctx);
 int io_ready_init(udt_ctx *ctx, uint32_t max_events);
 void io_ready_fini(udt_ctx *ctx);

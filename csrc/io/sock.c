@@ -383,15 +383,29 @@ void io_sock_close_run(io_port *p, void *arg)
         atomic_store(&p->listening, 0);
     if (!s->es) {
         finish(s);
-    } else if (atomic_load(&s->state) != IO_CONNECTED || s->linger_ms == 0) {
+    } else if (atomic_load(&s->state) != IO_CONNECTED || atomic_load(&s->linger_ms) == 0) {
         drop_outbox(s);
         shut(s, 0);
     } else {
-        s->linger_at = p->now + (udt_time)s->linger_ms * 1000;
+        s->linger_at = p->now + (udt_time)atomic_load(&s->linger_ms) * 1000;
         s->linger.fn = linger_over;
         s->linger.arg = s;
         io_timer_arm(p, &s->linger, s->linger_at);
         io_sock_pump_tx(s);
+    }
+    io_handle_put(p->ctx, s->h);
+}
+
+void io_sock_cut_run(io_port *p, void *arg)
+{
+    io_sock *s = arg;
+    if (s->es && s->shut) {
+        (void)udt_mux_close(p->mux, s->es, 0, p->now); /* no longer */
+    } else if (s->es) {
+        if (io_sock_out_used(s) > 0 && !s->end_err)
+            s->end_err = UDT_E_CLOSED;
+        drop_outbox(s);
+        shut(s, 0);
     }
     io_handle_put(p->ctx, s->h);
 }

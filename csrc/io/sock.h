@@ -33,15 +33,16 @@ typedef struct io_sock {
     _Atomic int rx_end;     /* nothing follows what is in the inbox: enum udt_err */
     _Atomic int rx_stalled; /* the inbox was full; the reader must say when it has room */
     _Atomic int tx_posted, rx_posted;
-    io_cmd start_cmd, tx_cmd, rx_cmd, close_cmd;
+    _Atomic int cut; /* a close that lingers was ended by another */
+    io_cmd start_cmd, tx_cmd, rx_cmd, close_cmd, cut_cmd;
 
-    bool tx_blocked;    /* [loop] the engine's buffer is full */
-    bool closing;       /* [loop] udt_close was called */
-    bool shut;          /* [loop] udt_mux_close was called */
-    int end_err;        /* [loop] why what was sent is not known to have arrived, for CLOSED */
-    int32_t linger_ms;  /* set by udt_close */
-    udt_time linger_at; /* [loop] */
-    io_timer linger;    /* [loop] */
+    bool tx_blocked; /* [loop] the engine's buffer is full */
+    bool closing;    /* [loop] udt_close was called */
+    bool shut;       /* [loop] udt_mux_close was called */
+    int end_err;     /* [loop] why what was sent is not known to have arrived, for CLOSED */
+    _Atomic int32_t linger_ms; /* set by udt_close */
+    udt_time linger_at;        /* [loop] */
+    io_timer linger;           /* [loop] */
 } io_sock;
 
 /* A socket with a handle; the loop's reference. NULL with *err. */
@@ -50,8 +51,9 @@ bool io_sock_attach(io_sock *s, int32_t es); /* false without memory: it has no 
 void io_sock_pump_tx(io_sock *s);            /* [loop] sends what the outbox holds */
 void io_sock_fail(io_sock *s, int err);      /* [loop] says FAILED */
 void io_sock_close_run(io_port *p, void *arg);
-void io_sock_tx_run(io_port *p, void *arg); /* unpins */
-void io_sock_rx_run(io_port *p, void *arg); /* unpins */
+void io_sock_cut_run(io_port *p, void *arg); /* ends what lingers; unpins */
+void io_sock_tx_run(io_port *p, void *arg);  /* unpins */
+void io_sock_rx_run(io_port *p, void *arg);  /* unpins */
 
 static inline bool io_sock_stream(const io_sock *s)
 {

@@ -400,6 +400,21 @@ ssize_t udt_recvmsg(udt_ctx *ctx, int32_t sock, uint8_t *buf, size_t cap)
 }
 
 /* ---- the rest -------------------------------------------------------------------------------- */
+/* A second close, which shortens the first. */
+static int cut(udt_ctx *ctx, int32_t sock)
+{
+    io_port *p;
+    io_sock *s = io_handle_closing(ctx, sock, IO_KIND_SOCK, &p);
+    if (!s)
+        return UDT_E_NOSOCK;
+    if (atomic_load(&s->linger_ms) == 0 || atomic_exchange(&s->cut, 1)) {
+        io_handle_put(ctx, sock);
+        return UDT_E_NOSOCK;
+    }
+    submit(p, &s->cut_cmd, io_sock_cut_run, s);
+    return 0;
+}
+
 int udt_close(udt_ctx *ctx, int32_t sock, int32_t linger_ms)
 {
     io_port *p;
@@ -408,8 +423,8 @@ int udt_close(udt_ctx *ctx, int32_t sock, int32_t linger_ms)
         return err;
     io_sock *s = io_handle_close(ctx, sock, IO_KIND_SOCK, &p);
     if (!s)
-        return UDT_E_NOSOCK;
-    s->linger_ms = linger_ms < 0 ? 180000 : linger_ms;
+        return linger_ms == 0 ? cut(ctx, sock) : UDT_E_NOSOCK;
+    atomic_store(&s->linger_ms, linger_ms < 0 ? 180000 : linger_ms);
     submit(p, &s->close_cmd, io_sock_close_run, s);
     return 0;
 }

@@ -125,6 +125,34 @@ TEST(io_a_lingering_close_that_a_closing_port_ends_is_an_error)
     lingers(200); /* some are still in the outbox */
 }
 
+/* A second close ends what the first lets linger, whatever was still to be sent, and the peer hears
+ * of the end. */
+TEST(io_a_second_close_ends_the_linger_of_the_first)
+{
+    for (int pieces = 20; pieces <= 200; pieces += 180) { /* in the engine; in the outbox too */
+        tio *a = tio_open(4, 0), *b = tio_open(4, 0);
+        int32_t sa, sb;
+        static uint8_t buf[65536];
+        udt_sock_opts o = {.type = 1, .own_peer = true, .rcv_buf_bytes = 100000};
+        tio_pair(a, b, &o, &sa, &sb);
+        for (int i = 0; i < pieces; i++) {
+            (void)udt_send(a->ctx, sa, buf, sizeof buf);
+            usleep(1000);
+        }
+        CHECK_INT(udt_close(a->ctx, sa, -1), 0);
+        usleep(200000);
+        CHECK_INT(udt_close(a->ctx, sa, -1), UDT_E_NOSOCK);
+        CHECK_INT(udt_close(a->ctx, sa, 0), 0);
+        CHECK(tio_wait(a, UDT_IO_CLOSED, sa, 1000).err != 0);
+        CHECK_INT(udt_close(a->ctx, sa, 0), UDT_E_NOSOCK);
+        tio_wait(b, UDT_IO_PEER_CLOSED, sb, 2000);
+        CHECK_INT(udt_close(b->ctx, sb, 0), 0);
+        CHECK_INT(udt_close(b->ctx, sb, 0), UDT_E_NOSOCK);
+        tio_free(a);
+        tio_free(b);
+    }
+}
+
 static int64_t wait_kind(tio *t, int kind, int ms) /* poll only when the descriptor is readable */
 {
     int64_t t0 = tio_now_us();

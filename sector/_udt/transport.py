@@ -340,14 +340,14 @@ class UdtTransport:
             self._close(-1)
 
     def abortConnection(self) -> None:
-        """Close at once; unsent bytes are lost. Of a connection that loseConnection lets end the protocol
-        hears now; what a client still had under way goes with its port."""
+        """Close at once, also what loseConnection lets end; what has not arrived is lost."""
         if not self.connected:
             return
         self._reason = Failure(twisted_errors.ConnectionAborted())
         self._out.clear()
         if self._lingering:
-            self._core.reactor.callLater(0, self._gone)
+            self._lingering = False
+            lib.udt_close(self._core.ctx, self._sock, 0)
         self._close(0)
 
     def getPeer(self) -> IPv4Address | IPv6Address:

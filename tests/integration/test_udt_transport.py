@@ -204,6 +204,32 @@ class EndTests(Case):
             await self.port.stopListening()
             await self.port.portClosed()
 
+    async def test_an_abort_ends_what_lingers_in_the_core(self) -> None:
+        """Also at a server, whose port lives on: the peer hears of the end instead of megabytes more."""
+        for index in range(2):
+            ends = await self.pair()
+            near, far = ends[index], ends[1 - index]
+            far.transport.pauseProducing()
+            taken = 0
+            while True:
+                near.transport.write(bytes(65536))
+                if near.transport._out:
+                    await task.deferLater(reactor, 0.3)
+                    if near.transport._out:
+                        break  # the core stays full
+                taken += 65536
+            taken += near.transport._offset
+            near.transport._out.clear()
+            near.transport.loseConnection()
+            near.transport.abortConnection()
+            await until(lambda near=near: near.reason, 2)
+            self.assertIsInstance(near.reason, error.ConnectionAborted)
+            far.transport.resumeProducing()
+            await until(lambda far=far: far.reason, 5)
+            self.assertLess(len(far.data), taken)
+            await self.port.stopListening()
+            await self.port.portClosed()
+
     async def test_statistics_outlive_the_core(self) -> None:
         near, far = await self.pair()
         near.transport.write(bytes(1000))
