@@ -57,6 +57,8 @@ size_t stripe_unacked(stripe *s)
     return sum;
 }
 
+static bool slow_has_room(const stripe *s);
+
 static void on_drain(io_port *p, void *arg)
 {
     stripe *s = arg;
@@ -71,6 +73,10 @@ static void on_drain(io_port *p, void *arg)
     if (drained) {
         s->draining = false;
         tell(s, UDT_EV_DRAINED, 0);
+    }
+    if (s->want_write && slow_has_room(s)) {
+        s->want_write = false;
+        tell(s, UDT_EV_WRITABLE, 0);
     }
     if (look)
         tell(s, UDT_EV_READABLE, 0);
@@ -300,16 +306,46 @@ void stripe_conn_ready(tls_conn *c, bool in)
 
 /* ---- out ---- */
 
+/* What the kernel paces for longer than the time between two keep-alives would be silence for the
+ * peer: it sends in pieces of up to two segments, 128 KiB where a segment is as large as on
+ * loopback. So a slow connection gets small frames, and the next one when the last has left. */
+static size_t frame_most(const stripe *s, const tls_conn *c)
+{
+    int64_t every_ms = say_every(s) / 1000;
+    if (c->pace <= 0 || c->pace >= TLS_FRAME_BYTES * 1000ll / every_ms)
+        return TLS_FRAME_BYTES;
+    int64_t n = c->pace * every_ms / 1000;
+    return n > TLS_FRAME_LEAST ? (size_t)n : TLS_FRAME_LEAST;
+}
+
+static bool has_room(const stripe *s, const tls_conn *c)
+{
+    int unsent = 0;
+    if (!c || c->state != TLS_UP || c->out_len > 0)
+        return false;
+    return frame_most(s, c) == TLS_FRAME_BYTES || ioctl(c->fd, SIOCOUTQNSD, &unsent) != 0 ||
+           unsent == 0;
+}
+
 static tls_conn *with_room(stripe *s)
 {
     for (unsigned i = 0; i < s->n; i++) {
         tls_conn *c = s->conn[(s->turn + i) % s->n];
-        if (c && c->state == TLS_UP && c->out_len == 0) {
+        if (has_room(s, c)) {
             s->turn = (s->turn + i + 1) % s->n;
             return c;
         }
     }
     return NULL;
+}
+
+/* No event tells that the last frame of a slow connection has left. */
+static bool slow_has_room(const stripe *s)
+{
+    for (unsigned i = 0; s->fn && i < s->n; i++)
+        if (s->conn[i] && frame_most(s, s->conn[i]) < TLS_FRAME_BYTES && has_room(s, s->conn[i]))
+            return true;
+    return false;
 }
 
 ssize_t stripe_send(stripe *s, const uint8_t *b, size_t n)
@@ -318,7 +354,7 @@ ssize_t stripe_send(stripe *s, const uint8_t *b, size_t n)
     tls_conn *c;
     while (s->err == 0 && done < n && (c = with_room(s))) {
         uint8_t head[TLS_HEAD_BYTES];
-        size_t len = n - done < TLS_FRAME_BYTES ? n - done : TLS_FRAME_BYTES;
+        size_t most = frame_most(s, c), len = n - done < most ? n - done : most;
         be64_put(head, s->sent);
         be32_put(head + 8, (uint32_t)len);
         int rc = tls_conn_write(c, head, sizeof head, true);
@@ -335,7 +371,7 @@ ssize_t stripe_send(stripe *s, const uint8_t *b, size_t n)
         return s->err;
     if (done < n)
         s->want_write = true;
-    if (done > 0 && !s->draining) {
+    if ((done > 0 || s->want_write) && !s->draining) {
         s->draining = true;
         io_timer_arm(s->p, &s->drain, s->p->now + TLS_DRAIN_US);
     }

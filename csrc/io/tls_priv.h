@@ -11,6 +11,7 @@ enum {
     TLS_HEAD_BYTES = 12,
     TLS_FRAME_BYTES = 128 << 10, /* most of the stream that one frame carries when sent */
     TLS_FRAME_MOST = 1 << 20,    /* and when received */
+    TLS_FRAME_LEAST = 256,       /* of a slow connection */
     TLS_HALF_OPEN = 256,         /* connections of a listener before their proof */
     TLS_PROVE_US = 5000000,      /* time for the proof */
     TLS_DRAIN_US = 5000,         /* how often the kernel is asked whether all is acknowledged */

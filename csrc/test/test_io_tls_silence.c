@@ -39,9 +39,17 @@ ssize_t __wrap_pwritev(int fd, const struct iovec *iov, int n, off_t at)
 
 enum { LINES = 16 };
 
+struct line {
+    int fd[2];
+    struct way {
+        uint8_t buf[65536];
+        size_t at, len;
+    } way[2]; /* from fd[i] */
+};
+
 struct proxy {
     int listener, n;
-    int fd[LINES][2];
+    struct line line[LINES];
     uint16_t port, to;
     _Atomic unsigned stopped; /* bit i: line i passes nothing on */
     _Atomic bool over;
@@ -57,34 +65,35 @@ static struct sockaddr_in here(uint16_t port)
 static void take_line(struct proxy *p)
 {
     struct sockaddr_in to = here(p->to);
-    int *fd = p->fd[p->n++];
+    int *fd = p->line[p->n++].fd;
     CHECK(p->n <= LINES);
     fd[0] = accept4(p->listener, NULL, NULL, SOCK_CLOEXEC);
     fd[1] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     CHECK(fd[0] >= 0 && connect(fd[1], (struct sockaddr *)&to, sizeof to) == 0);
 }
 
-/* The end of one direction is the end of both, as in proxies that know no other. */
-static void pass_on(int fd[2], int from)
+/* The end of one direction is the end of both, as in proxies that know no other. What one direction
+ * has no room for does not hold up the other. */
+static void pass_on(struct line *l, int from)
 {
-    static uint8_t buf[65536];
-    ssize_t n = recv(fd[from], buf, sizeof buf, MSG_DONTWAIT), put = 0;
-    if (n < 0 && errno == EAGAIN)
-        return;
-    while (n > 0 && put < n) {
-        ssize_t k = send(fd[!from], buf + put, (size_t)(n - put), MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (k < 0 && errno == EAGAIN)
-            poll(&(struct pollfd){.fd = fd[!from], .events = POLLOUT}, 1, 1);
-        else if (k < 0)
-            break;
-        put += k > 0 ? k : 0;
+    struct way *w = &l->way[from];
+    if (w->at == w->len) {
+        ssize_t n = recv(l->fd[from], w->buf, sizeof w->buf, MSG_DONTWAIT);
+        if (n < 0 && errno == EAGAIN)
+            return;
+        w->at = 0;
+        w->len = n > 0 ? (size_t)n : 0;
     }
-    if (n > 0 && put == n)
-        return;
-    for (int i = 0; i < 2; i++) {
-        close(fd[i]);
-        fd[i] = -1;
-    }
+    ssize_t n =
+        w->len > 0 ? send(l->fd[!from], w->buf + w->at, w->len - w->at, MSG_NOSIGNAL | MSG_DONTWAIT)
+                   : 0;
+    if (n > 0)
+        w->at += (size_t)n;
+    else if (n == 0 || errno != EAGAIN)
+        for (int i = 0; i < 2; i++) {
+            close(l->fd[i]);
+            l->fd[i] = -1;
+        }
 }
 
 static void *proxy_run(void *arg)
@@ -94,13 +103,16 @@ static void *proxy_run(void *arg)
         struct pollfd pf[1 + 2 * LINES] = {{.fd = p->listener, .events = POLLIN}};
         unsigned stopped = atomic_load(&p->stopped);
         int n = p->n;
-        for (int i = 0; i < 2 * n; i++)
-            pf[1 + i] = (struct pollfd){.fd = stopped >> (i / 2) & 1 ? -1 : p->fd[i / 2][i % 2],
-                                        .events = POLLIN};
+        for (int i = 0; i < 2 * n; i++) {
+            struct line *l = &p->line[i / 2];
+            bool full = l->way[i % 2].at < l->way[i % 2].len;
+            pf[1 + i].fd = stopped >> (i / 2) & 1 ? -1 : l->fd[full ? !(i % 2) : i % 2];
+            pf[1 + i].events = full ? POLLOUT : POLLIN;
+        }
         (void)poll(pf, (nfds_t)(1 + 2 * n), 10);
         for (int i = 0; i < 2 * n; i++)
-            if (pf[1 + i].revents && p->fd[i / 2][i % 2] >= 0)
-                pass_on(p->fd[i / 2], i % 2);
+            if (pf[1 + i].revents && p->line[i / 2].fd[0] >= 0)
+                pass_on(&p->line[i / 2], i % 2);
         if (pf[0].revents)
             take_line(p);
     }
@@ -127,8 +139,8 @@ static void proxy_close(struct proxy *p)
     atomic_store(&p->over, true);
     pthread_join(p->thread, NULL);
     for (int i = 0; i < 2 * p->n; i++)
-        if (p->fd[i / 2][i % 2] >= 0)
-            close(p->fd[i / 2][i % 2]);
+        if (p->line[i / 2].fd[i % 2] >= 0)
+            close(p->line[i / 2].fd[i % 2]);
     close(p->listener);
     free(p);
 }
@@ -141,6 +153,8 @@ struct through {
     int src, dst;
     int32_t xs, xr;
 };
+
+static int64_t capped; /* bytes a second that the next one sends, 0 = no cap */
 
 /* a sends to b over four connections; ends after so much silence. */
 static void begin(struct through *t, int64_t size, int32_t a_idle_ms, int32_t b_idle_ms)
@@ -158,6 +172,7 @@ static void begin(struct through *t, int64_t size, int32_t a_idle_ms, int32_t b_
     o.tcp_port = t->p->port;
     o.tcp_stripes = 4;
     o.udp_wait_ms = -1;
+    o.max_bw_Bps = capped;
     o.idle_ms = a_idle_ms;
     t->xs = udt_xfer_start(t->a->ctx, t->a->port, &t->b->at, &k, t->src, &o);
     CHECK(t->xs > 0 && t->xr > 0);
@@ -268,6 +283,19 @@ TEST(tls_ends_of_unequal_patience)
         xf_end(t.b, t.xr, 0);
         over(&t);
     }
+}
+
+/* Bytes that a rate cap holds back in the kernel are no silence either. */
+TEST(tls_a_low_rate_is_not_silence)
+{
+    struct through t;
+    capped = 400000;
+    begin(&t, 2000000, 300, 300);
+    capped = 0;
+    int64_t began = tio_now_us();
+    finish(&t);
+    CHECK(tio_now_us() - began > 1500000);
+    over(&t);
 }
 
 /* ---- a peer by hand ---- */
