@@ -133,8 +133,8 @@ int udt_sendmsg(udt_ctx *ctx, int32_t sock, const uint8_t *buf, size_t len, int3
                 bool in_order);
 /* One message; its full length even if cap is smaller (the rest is lost), or AGAIN. */
 ssize_t udt_recvmsg(udt_ctx *ctx, int32_t sock, uint8_t *buf, size_t cap);
-/* linger_ms < 0 = default 180 s. CLOSED follows. A second close with 0 ends the linger of the first:
- * what has not arrived is lost. NOSOCK where there is nothing to end. */
+/* linger_ms < 0 = default 180 s. CLOSED follows. A second close with 0 ends the linger of the
+ * first: what has not arrived is lost. NOSOCK where there is nothing to end. */
 int udt_close(udt_ctx *ctx, int32_t sock, int32_t linger_ms);
 int udt_sock_peer(udt_ctx *ctx, int32_t sock, udt_addr *out);
 
