@@ -390,7 +390,7 @@ class Get:
             if part is not None:
                 part.at(here)
             failed.append(grant.node)
-            attempt += 1
+            attempt = 1 if kept else attempt + 1  # what gets on is never given up
             if attempt >= _ATTEMPTS:
                 raise trouble
             grant = await self._next(grant, here, end, failed, trouble, attempt)

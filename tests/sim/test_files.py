@@ -110,6 +110,28 @@ def test_get_goes_on_when_the_serving_slave_dies(sim: SimCluster, tmp_path: Path
     assert again < 30 * MB + 2 * (1 << 20)
 
 
+def test_get_over_a_line_that_breaks_often(sim: SimCluster, tmp_path: Path) -> None:
+    """Every 2 MB, as a middlebox does that drops TCP connections: each time it goes on where it was."""
+    cloud = sim.client()
+    content = write_random(tmp_path / "a", 30 * MB)
+    sim.wait(cloud.put(tmp_path / "a", "/a"))
+    progress = Progress()
+    getting = cloud.get("/a", tmp_path / "b", progress=progress)
+    breaks = 0
+    while breaks < 12:
+        at = progress.bytes_done
+        sim.until(lambda at=at: progress.bytes_done > at + 2 * MB)
+        for slave in sim.slaves.values():
+            for side in list(slave.data.transfers if slave.data else ()):
+                if side.sending and side.peer is not None and side.peer.progress is not None:
+                    for end in (side.peer, side):  # the get; slaves copy meanwhile
+                        end.fail("BROKEN", "connection broken: the peer fell silent")
+                    breaks += 1
+    summary = sim.wait(getting)
+    assert (tmp_path / "b").read_bytes() == content
+    assert len(summary.notes) == 12
+
+
 def test_put_goes_on_when_the_receiving_slave_dies(sim: SimCluster, tmp_path: Path) -> None:
     """Killed in the middle of a put: the same lease, another slave, nothing half visible."""
     cloud = sim.client()
