@@ -196,8 +196,8 @@ void tls_conn_free(tls_conn *c)
     free(c);
 }
 
-/* An older peer says nothing while it has nothing to send, so the kernel notices the silence. It
- * also gives up who only takes its time to read; where both ends speak it is not asked. */
+/* An older peer says nothing while it has nothing to send: there the kernel has to notice the
+ * silence of a path. */
 void tls_conn_limits(tls_conn *c, int32_t idle_ms)
 {
     int one = 1, idle = idle_ms / 3000 > 0 ? idle_ms / 3000 : 1, count = 3;
