@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import click
 import msgspec
@@ -22,7 +22,6 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.task import LoopingCall
 from twisted.internet.threads import deferToThread
 from twisted.logger import Logger
-from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 
 from cumulus.admin.clients import url
@@ -37,7 +36,7 @@ from cumulus.http.load_poll import LoadPoller
 from cumulus.http.metrics import Sample
 from cumulus.http.settings import HttpSettings
 from cumulus.http.site import Site
-from cumulus.http.tls import TlsFiles
+from cumulus.http.tls import TlsFactory, TlsFiles
 from cumulus.http.transport import S3Port
 from cumulus.http.workers import CONTROL_FD, LISTENER_FD, SHARES_FD, WorkerPool
 from cumulus.opening import tls_of, trust_of
@@ -92,7 +91,7 @@ def listen_on(host: str, port: int) -> socket.socket:
 
 def secured(site: Any, tls: TlsFiles | None, reactor: Any) -> Any:
     """The factory with TLS around it, if there is one."""
-    return site if tls is None else TLSMemoryBIOFactory(cast(Any, tls), False, site, reactor)
+    return site if tls is None else TlsFactory(tls, site, reactor)
 
 
 def _read_again(tls: TlsFiles | None, of: str) -> None:

@@ -237,10 +237,13 @@ class S3Channel(Protocol):
         self._read_on()
 
     def lose(self) -> None:
-        """End the connection when all is sent that was written."""
+        """End the connection when all is sent that was written. With TLS our farewell is the last of it: who
+        keeps a connection for later does not read it, and its answer is not waited for (RFC 8446, 6.1)."""
         self._deaf = True
         self.transport.unregisterProducer()
         self.transport.loseConnection()
+        if self._tcp is not None:
+            self._tcp.loseConnection()
 
     def cut(self) -> None:
         """End the connection after what was written, in the middle of a reply."""

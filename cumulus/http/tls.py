@@ -7,6 +7,7 @@ from typing import Any
 
 from OpenSSL import SSL
 from twisted.internet.interfaces import IOpenSSLServerConnectionCreator
+from twisted.protocols.tls import TLSMemoryBIOFactory
 from zope.interface import implementer
 
 from sector.errors import BadConfig
@@ -52,3 +53,17 @@ class TlsFiles:
     def serverConnectionForTLS(self, tlsProtocol: Any) -> SSL.Connection:
         """For Twisted."""
         return SSL.Connection(self._context, None)
+
+
+class TlsFactory(TLSMemoryBIOFactory):
+    """TLS around a factory of servers, which may want no protocol for a connection: it is closed then, as
+    without TLS. Twisted's own makes one around nothing, which fails and is never closed."""
+
+    def __init__(self, tls: Any, factory: Any, reactor: Any) -> None:
+        """`tls` makes the server's side of connections (`TlsFiles`)."""
+        super().__init__(tls, False, factory, reactor)
+
+    def buildProtocol(self, addr: Any) -> Any:
+        """None: close it."""
+        wrapped = self.wrappedFactory.buildProtocol(addr)
+        return None if wrapped is None else self.protocol(self, wrapped)

@@ -17,11 +17,11 @@ from typing import Any
 
 from twisted.internet.epollreactor import EPollReactor
 from twisted.internet.error import ConnectionAborted
-from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 
 from cumulus.http.settings import HttpSettings
 from cumulus.http.site import Site
+from cumulus.http.tls import TlsFactory
 from cumulus.http.transport import S3Port
 from cumulus.rest.call import Call, Joint, Reply, Sink
 from cumulus.storage.api import Entry, ObjectStream
@@ -292,7 +292,7 @@ def floor(
     with tempfile.TemporaryDirectory() as directory:
         log = Path(directory) / "access.log"
         site = Site(gateway, HttpSettings(**settings), reactor, str(log), "host")
-        factory = site if tls is None else TLSMemoryBIOFactory(tls, False, site, reactor)
+        factory = site if tls is None else TlsFactory(tls, site, reactor)
         port = S3Port(0, factory, interface="127.0.0.1", reactor=reactor)
         prepare(site)
         site.start()
