@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from twisted.internet import main, tcp
 
 from cumulus.http.door import YIELD_S, Door
+from cumulus.http.pool import Failed
 from cumulus.http.settings import TURN
 
 _WARM = 256 * 1024
@@ -34,9 +35,9 @@ class Taker(Protocol):
 
 
 class FileJob:
-    """`left` bytes of `fd` from `offset`. `rest(sent)` says how long to wait after a turn, `after` does the
-    waiting; `done(whole)` is called once: False when the file was shorter or could not be read. A turn is at
-    most `turn` bytes."""
+    """`left` bytes of `fd` from `offset`. `rest(sent)` says how long to wait after a turn, the last one too,
+    `after` does the waiting; `done(whole)` is called once: False when the file was shorter or could not be
+    read. A turn is at most `turn` bytes."""
 
     __slots__ = ("_byte", "_known", "after", "done", "fd", "left", "offset", "rest", "resting", "turn")
 
@@ -192,9 +193,12 @@ class S3Server(tcp.Server):
         return self._turn(self._job)
 
     def _turn(self, job: FileJob) -> Any:
+        if job.resting:
+            self.stopWriting()
+            return None
         if not job.cached():
             self.stopWriting()
-            self.in_thread(job.warm_thd, lambda _outcome: self._go_on(job))
+            self.in_thread(job.warm_thd, partial(self._warmed, job))
             return None
         try:
             count = os.sendfile(self.fileno(), job.fd, job.offset, min(job.left, job.turn))
@@ -207,22 +211,37 @@ class S3Server(tcp.Server):
         self.sent += count
         job.offset += count
         job.left -= count
-        if not job.left or not count:
-            self._job = None
-            self.stopWriting()
-            job.done(bool(count))
+        if not count:
+            self._end(job, whole=False)
             return None
         pause = job.rest(count)
         if pause > 0:
             self.stopWriting()
             job.resting = True
             job.after(pause, partial(self._go_on, job))
+        elif not job.left:
+            self._end(job, whole=True)
         return None
+
+    def _end(self, job: FileJob, *, whole: bool) -> None:
+        self._job = None
+        self.stopWriting()
+        job.done(whole)
+
+    def _warmed(self, job: FileJob, outcome: Any) -> None:
+        if isinstance(outcome, Failed) and self._job is job and self.connected:
+            self._end(job, whole=False)  # to read it once more might take as long, and block
+        else:
+            self._go_on(job)
 
     def _go_on(self, job: FileJob) -> None:
         job.resting = False
-        if self._job is job and self.connected:
+        if self._job is not job or not self.connected:
+            return
+        if job.left:
             self.startWriting()
+        else:
+            self._end(job, whole=True)
 
     def connectionLost(self, reason: Any) -> None:
         """As the parent; a file under way is forgotten (its owner hears of the loss by the protocol)."""

@@ -318,6 +318,27 @@ def test_total_rate_holds_for_both_directions(tmp_path: Path) -> None:
         wire.close()
 
 
+@pytest.mark.parametrize("sendable", [True, False])
+def test_total_rate_holds_for_objects_of_one_turn(tmp_path: Path, sendable: bool) -> None:
+    """By sendfile(2) nobody counted them: whoever fetched objects below an eighth of the rate had no limit;
+    nor did the log and the metrics have their bytes."""
+    path = tmp_path / "object"
+    path.write_bytes(bytes(400_000))
+    with floor(total_rate=4_000_000) as running:
+        running.gateway.replies["/x"] = lambda call: Reply(
+            200, [], Download(Stream(path, sendable=sendable), 0, 400_000)
+        )
+        wire = running.connect()
+        before = running.site.now()
+        for _ in range(8):
+            assert len(wire.send(request("/x")).answer().body) == 400_000
+        assert running.site.now() - before >= 0.5  # a quarter of a second's worth may come at once
+        wire.close()
+        lines = until(lambda: [*running.log_lines()] if len(running.log_lines()) == 8 else None)
+        assert all(b'"bytes_out":400000,' in line for line in lines)
+        assert running.call(running.site.sample).plain["sent_bytes_total"] == 3_200_000
+
+
 # the end ------------------------------------------------------------------------------------------------
 def test_a_request_under_way_is_finished_at_the_end() -> None:
     with floor() as running:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import hashlib
 import http.client
@@ -403,6 +404,29 @@ def test_a_disk_that_fails_cuts_a_download_or_refuses_it(shared: Floor, file: Pa
     wire = shared.connect().send(request("/bad"))
     assert wire.answer().status == 500
     assert small.closed == 1
+    wire.close()
+
+
+def test_a_disk_that_fails_under_sendfile_cuts_the_download(
+    shared: Floor, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages that are not in memory and cannot be read: it was tried again and again, until the client was
+    ended as one that takes nothing."""
+    reads: list[int] = []
+
+    def fail(fd: int, buffers: object, offset: int, flags: int = 0) -> int:
+        if flags & os.RWF_NOWAIT:
+            raise BlockingIOError
+        reads.append(offset)
+        raise OSError(errno.EIO, "the disk is gone")
+
+    monkeypatch.setattr(os, "preadv", fail)
+    stream = Stream(file)
+    shared.gateway.replies["/x"] = lambda call: Reply(200, [], Download(stream, 0, file.stat().st_size))
+    wire = shared.connect().send(request("/x"))
+    assert int(wire.head()[1]["content-length"]) == file.stat().st_size
+    assert wire.ended()
+    assert until(lambda: stream.closed) == 1 and len(reads) == 1
     wire.close()
 
 
