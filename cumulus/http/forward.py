@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 log = Logger()
 
 LOOK_S: Final = 0.5  # how often the file of servers is thought of, in a thread
+CHECK_S: Final = 3.0  # how often connections to them are looked at
 OPERATION: Final = "Forwarded"  # in the log and the metrics; the server that serves tells the real one
 RETRY_AFTER: Final = [("Retry-After", "1")]
 _AGAIN: Final = frozenset(("GET", "HEAD", "OPTIONS"))  # what may be asked twice
@@ -78,19 +79,22 @@ class Forwarder:
         self._domain = domain
         self._spread = Spread(hosts.servers(), random.SystemRandom(), point=point)
         self.upstreams = Upstreams(reactor, trust)
-        self._loop = LoopingCall(self._look)
-        self._loop.clock = reactor
+        self._loops = [(LoopingCall(self._look), LOOK_S), (LoopingCall(self.upstreams.check), CHECK_S)]
+        for loop, _ in self._loops:
+            loop.clock = reactor
         self._site: Site | None = None
 
     def start(self, site: Site) -> None:
         """Begin to follow the file of servers."""
         self._site = site
-        self._loop.start(LOOK_S, now=False)
+        for loop, every_s in self._loops:
+            loop.start(every_s, now=False)
 
     def stop(self) -> None:
         """End, with all connections."""
-        if self._loop.running:
-            self._loop.stop()
+        for loop, _ in self._loops:
+            if loop.running:
+                loop.stop()
         self.upstreams.close()
 
     def _look(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import socket
+import struct
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
@@ -27,8 +28,11 @@ from cumulus.redirect import Server
 CONNECT_S: Final = 3.0
 KEPT_S: Final = 15.0  # an idle connection; well below the time after which a server ends one
 KEPT: Final = 64  # idle connections to one server
-# a machine that answers nothing at all for half a minute is gone
-_TCP: Final = {socket.TCP_USER_TIMEOUT: 30_000, socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5}
+# a machine that answers nothing at all for half a minute is gone (decision 0206)
+_TCP: Final = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 4}
+GONE_S: Final = 30.0
+_UNANSWERED: Final = 3  # packets or probes of the kernel
+_INFO: Final = struct.Struct("=2xBB52xI")  # of TCP_INFO: retransmits, probes, ms since the last answer
 PIECE: Final = 256 * 1024  # bytes of a body at a time
 _STATUS: Final = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})(?: [^\r\n]*)?")
 _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
@@ -91,6 +95,13 @@ def parse_head(block: bytes, method: str) -> tuple[int, Pairs, int, bool]:
     return status, headers, int(lengths.pop()) if lengths else 0, close
 
 
+def is_gone(info: bytes) -> bool:
+    """Whether TCP_INFO (tcp(7)) says that the other machine has answered nothing for GONE_S, though it was
+    sent or asked something. One that only does not read says so each time it is asked."""
+    again, probes, silent_ms = _INFO.unpack_from(info)
+    return bool(max(again, probes) >= _UNANSWERED and silent_ms >= GONE_S * 1000)
+
+
 @implementer(IPushProducer)
 class Upstream(Connection):
     """A connection to a server. `begin` a request, `send` pieces of its body, each after `up_drained`, until
@@ -120,6 +131,18 @@ class Upstream(Connection):
         for option, value in _TCP.items():
             handle.setsockopt(socket.IPPROTO_TCP, option, value)
         transport.registerProducer(_Fullness(self), True)
+
+    def check(self) -> None:
+        """End it if the server's machine is gone."""
+        if self._lost or self._owner is None:
+            return
+        transport = self.transport
+        below: Any = transport.transport if isinstance(transport, TLSMemoryBIOProtocol) else transport
+        handle: socket.socket = below.getHandle()
+        if is_gone(handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)):
+            owner, self._owner = self._owner, None
+            transport.abortConnection()
+            owner.up_lost("its machine does not answer")
 
     # the request
     def begin(self, owner: Owner, method: str, head: bytes) -> None:
@@ -302,6 +325,11 @@ class Upstreams:
                 idle.remove(pair)
                 if pair[1].active():
                     pair[1].cancel()
+
+    def check(self) -> None:
+        """End those whose servers' machines are gone; to be called every few seconds."""
+        for upstream in list(self._all):
+            upstream.check()
 
     def close(self) -> None:
         """End all of them."""

@@ -14,6 +14,7 @@ import pytest
 from http_floor import Floor, Stream, floor, request, until
 
 from cumulus.auth import hop
+from cumulus.http import forward, upstream
 from cumulus.http.forward import Forwarder, ForwardingRequest
 from cumulus.http.site import Site
 from cumulus.redirect import HostsFile
@@ -189,6 +190,31 @@ def test_a_slow_server_stops_the_client(pair: tuple[Floor, Floor]) -> None:
     assert wire.answer().body == b"stored %d" % (96 * MIB)
     thread.join()
     wire.close()
+
+
+def test_a_server_that_does_not_read_for_long_is_not_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its disk stands still, or its user has moved too much: its machine answers. The kernel's own time-out
+    (TCP_USER_TIMEOUT) takes that for silence. Here a second stands for the half minute."""
+    times = {option: 1000 if option == socket.TCP_USER_TIMEOUT else 1 for option in upstream._TCP}
+    monkeypatch.setattr(upstream, "_TCP", times)
+    monkeypatch.setattr(upstream, "GONE_S", 1.0)
+    monkeypatch.setattr(forward, "CHECK_S", 0.1)
+    with floor() as server:
+        (tmp_path / "hosts").write_text(f"http://127.0.0.1:{server.port}\n")
+        with proxy(tmp_path / "hosts") as front:
+            server.gateway.hold.clear()
+            wire = front.connect()
+            wire.send(request("/b/k", "PUT", f"Content-Length: {64 * MIB}"))
+            thread = threading.Thread(target=lambda: wire.send(*[bytes(MIB)] * 64))
+            thread.start()
+            until(lambda: server.gateway.sinks and server.gateway.sinks[0].inside)
+            threading.Event().wait(5)  # the kernel's probes, which the server's answers
+            server.gateway.hold.set()
+            assert wire.answer().body == b"stored %d" % (64 * MIB)
+            thread.join()
+            wire.close()
 
 
 def test_a_slow_client_stops_the_server(pair: tuple[Floor, Floor], tmp_path: Path) -> None:
