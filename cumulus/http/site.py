@@ -110,8 +110,9 @@ class Site(ServerFactory):
         return Refuser(self) if len(self.refusers) < _REFUSERS else None
 
     def _check_all(self) -> None:
+        """While the process stood still (was stopped, or its machine, or its clock set) nobody waited."""
         now = self.now()
-        passed, self._checked = now - self._checked, now
+        passed, self._checked = min(now - self._checked, 2 * (self._sweep.interval or 0.0)), now
         self.door.tell(len(self.channels))
         for channel in list(self.channels):
             channel.check(now, passed)

@@ -167,6 +167,23 @@ def test_a_body_that_waits_for_us_is_not_slow() -> None:
         wire.close()
 
 
+def test_a_body_that_came_while_we_stood_still_is_not_slow(quick: Floor) -> None:
+    """A process that was stopped, or its machine, for longer than the time-out finds it in the socket."""
+    wire = quick.connect().send(request("/b/k", "PUT", "Content-Length: 400000"), bytes(100_000))
+    until(lambda: quick.call(lambda: any(r.intake.received for c in quick.site.channels for r in c.requests)))
+    asleep, awake = threading.Event(), threading.Event()
+
+    def stand_still() -> None:
+        asleep.set()
+        awake.wait(1.0)
+
+    quick.reactor.callFromThread(stand_still)
+    assert asleep.wait(10)
+    wire.send(bytes(300_000))
+    assert wire.answer().body == b"stored 400000"
+    wire.close()
+
+
 def test_a_kept_connection_that_is_idle_is_ended_without_a_word(quick: Floor) -> None:
     wire = quick.connect()
     assert wire.ended()
