@@ -13,6 +13,7 @@ import resource
 from typing import Final
 
 _ARENA_MAX: Final = -8  # M_ARENA_MAX
+_OWN_FILES: Final = 64  # of a process itself: database, journal, log, sockets of workers
 
 
 def few_arenas() -> None:
@@ -27,6 +28,15 @@ def all_descriptors() -> None:
     with contextlib.suppress(OSError, ValueError):
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def connections_at_most(wanted: int) -> int:
+    """`wanted` connections, or as many as leave a quarter of the files that this process may have open to
+    requests, beside those for clients that are being refused."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if files == resource.RLIM_INFINITY:
+        return wanted
+    return max(1, min(wanted, (files - _OWN_FILES - min(256, files // 8)) * 3 // 4))
 
 
 def give_back() -> None:

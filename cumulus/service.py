@@ -28,7 +28,7 @@ from cumulus.admin.clients import url
 from cumulus.admin.options import Shared, shared_options
 from cumulus.config import Config
 from cumulus.fair.board import Board, make_shared, open_shared
-from cumulus.heap import all_descriptors, few_arenas
+from cumulus.heap import all_descriptors, connections_at_most, few_arenas
 from cumulus.http.admin_port import admin_site
 from cumulus.http.control import Control, adopt, read_line
 from cumulus.http.forward import Forwarder, ForwardingRequest
@@ -59,10 +59,10 @@ BACKGROUND_S: Final = 1.0
 
 
 def http_settings(config: Config) -> HttpSettings:
-    """What each process is told."""
+    """What each process is told. Connections are to leave open files to requests."""
     server = config.server
     return HttpSettings(
-        max_connections=server.max_connections,
+        max_connections=connections_at_most(server.max_connections),
         header_timeout_s=server.header_timeout_s,
         idle_timeout_s=server.idle_timeout_s,
         write_timeout_s=server.write_timeout_s,
@@ -171,8 +171,12 @@ def make_cumulus(
     files it cannot use."""
     tls = tls_of(config, "tls")
     access = str(config.file(config.log.access)) if config.log.access else ""
+    settings = http_settings(config)
+    most = settings.max_connections
+    if most < config.server.max_connections:
+        log.info("at most {most} connections: the limit of open files is too low", most=most)
     try:
-        site = Site(gateway, http_settings(config), reactor, access, board=board)
+        site = Site(gateway, settings, reactor, access, board=board)
     except OSError as bad:
         raise LocalIO(f"cannot open the access log {access}: {bad.strerror}") from bad
     if config.redirect.mode == "proxy" and hops is not None:

@@ -106,12 +106,18 @@ def serving(directory: Path, settings: str, *options: str) -> Iterator[Server]:
 
 @contextmanager
 def started(
-    directory: Path, key: str, secret: str, *options: str, environment: dict[str, str] | None = None
+    directory: Path,
+    key: str,
+    secret: str,
+    *options: str,
+    environment: dict[str, str] | None = None,
+    before: tuple[str, ...] = (),
 ) -> Iterator[Server]:
-    """`cumulus serve` in a directory that was made before, with `environment` besides that of the tests."""
+    """`cumulus serve` in a directory that was made before, with `environment` besides that of the tests;
+    `before` is a command that runs it."""
     with (directory / "serve.log").open("wb") as log:
         process = subprocess.Popen(
-            [CUMULUS, "serve", str(directory), "--log-format", "json", *options],
+            [*before, CUMULUS, "serve", str(directory), "--log-format", "json", *options],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

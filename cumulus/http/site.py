@@ -107,7 +107,8 @@ class Site(ServerFactory):
             if seat.take():
                 return S3Channel(self, seat)
         self.metrics.plain["refused_total"] += 1
-        return Refuser(self) if len(self.refusers) < _REFUSERS else None
+        most = min(_REFUSERS, max(8, self.settings.max_connections // 4))
+        return Refuser(self) if len(self.refusers) < most else None
 
     def _check_all(self) -> None:
         """While the process stood still (was stopped, or its machine, or its clock set) nobody waited."""

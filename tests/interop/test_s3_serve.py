@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -92,6 +93,35 @@ def test_sighup_opens_the_log_again_and_a_new_key_counts(tmp_path: Path) -> None
         bob.port = server.port
         boto(bob).list_buckets()
         until(lambda: b'"user":"bob"' in log.read_bytes(), "a line in the new log")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_idle_connections_leave_files_for_requests(tmp_path: Path, workers: int) -> None:
+    """With few open files allowed: the first client goes on, further ones are told that there are too many
+    and served when some have gone."""
+    directory = tmp_path / "D"
+    key, secret = make(directory, LOGGED)
+    limit = ("prlimit", "--nofile=160:160")
+    with started(directory, key, secret, "--workers", str(workers), before=limit) as server:
+        s3 = boto(server)
+        s3.create_bucket(Bucket="b-1")
+        s3.put_object(Bucket="b-1", Key="large", Body=bytes(300_000))
+        idle = [socket.create_connection(("127.0.0.1", server.port), 10) for _ in range(150)]
+        until(lambda: json.loads(server.admin("load"))["connections"] == 57 * workers, "they are open")
+        told = []
+        for each in idle:
+            each.settimeout(0.01)
+            with contextlib.suppress(TimeoutError):
+                told.append(each.recv(4096))
+        assert any(b"503" in one and b"SlowDown" in one for one in told)
+        for number in range(3):
+            assert len(s3.get_object(Bucket="b-1", Key="large")["Body"].read()) == 300_000
+            s3.put_object(Bucket="b-1", Key=f"{number}", Body=bytes(100_000))
+        for each in idle:
+            each.close()
+        until(lambda: json.loads(server.admin("load"))["connections"] < 57, "they are gone")
+        assert len(boto(server).get_object(Bucket="b-1", Key="2")["Body"].read()) == 100_000
+        assert "EMFILE" not in server.log() and "the limit of open files is too low" in server.log()
 
 
 def test_errors_at_the_start_are_one_line(tmp_path: Path) -> None:
