@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.protocol import ProcessProtocol
+from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from cumulus.http.control import Control, adopt
@@ -28,6 +29,8 @@ _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 10.0
 _STABLE_S: Final = 30.0
 _KILL_S: Final = 30.0  # after a request to end, of a worker that does not answer
+ASK_S: Final = 10.0  # how often each is asked whether it is alive, whoever else asks
+HANGS_S: Final = 20.0  # for which it may leave that unanswered
 
 
 class _Watched(ProcessProtocol):
@@ -98,7 +101,8 @@ class Worker:
             theirs.close()
             os.close(null)
         self._last_pid = self._process.pid
-        self._control = adopt(pool.reactor, ours, Control(self._heard, self._silent))
+        control = Control(self._heard, lambda: self._lost(control))
+        self._control = adopt(pool.reactor, ours, control)
         self._control.say(settings=pool.settings, worker=self._number)
 
     def _heard(self, message: dict[str, Any]) -> None:
@@ -110,6 +114,10 @@ class Worker:
         elif "sample" in message and self._questions:
             self._questions.pop(0).callback(msgspec.convert(message["sample"], Sample, str_keys=True))
 
+    def _lost(self, control: Control) -> None:
+        if control is self._control:  # not that of the process before, whose end is heard late
+            self._silent()
+
     def _silent(self) -> None:
         self._control = None
         questions, self._questions = self._questions, []
@@ -119,6 +127,7 @@ class Worker:
     def _has_ended(self, reason: Any) -> None:
         pool, pid = self._pool, self._last_pid
         self._process, self.ready = None, False
+        self._silent()  # what it has said before may still be read
         if self._killer is not None:
             self._killer.cancel()
             self._killer = None
@@ -137,21 +146,27 @@ class Worker:
         )
         self._start_later()
 
-    def ask(self) -> Deferred[Sample | None]:
-        """Its counters; None when it does not answer."""
+    def ask(self, patience_s: float = 0.0) -> Deferred[Sample | None]:
+        """Its counters; None when it does not answer in `patience_s`, or `answer_s` of the pool."""
         answer: Deferred[Sample | None] = Deferred()
         if self._control is None or not self.ready:
             answer.callback(None)
             return answer
         self._questions.append(answer)
         self._control.say(do="sample")
-        late = self._pool.reactor.callLater(self._pool.answer_s, self._late)
+        half_s = (patience_s or self._pool.answer_s) / 2
+        timers: list[Any] = []
+
+        def wait(then: Callable[[], None]) -> None:
+            timers.append(self._pool.reactor.callLater(half_s, then))
 
         def settle(value: Sample | None) -> Sample | None:
-            if late.active():
-                late.cancel()
+            for timer in timers:
+                if timer.active():
+                    timer.cancel()
             return value
 
+        wait(lambda: wait(self._late))  # if this process stood still, what came meanwhile is read first
         return answer.addBoth(settle)
 
     def _late(self) -> None:
@@ -159,6 +174,7 @@ class Worker:
         log.warn("worker {number} (process {pid}) does not answer", number=self._number, pid=self.pid)
         if self._control is not None:
             self._control.close()
+        self.ready = False
         self._silent()
         self.signal(signal.SIGTERM)
         if self._killer is None:
@@ -219,11 +235,18 @@ class WorkerPool:
         self.answer_s = answer_s
         self.workers = [Worker(self, number) for number in range(count)]
         self.ready: Deferred[None] = Deferred()
+        self._watch = LoopingCall(self._ask_all)
+        self._watch.clock = reactor
 
     def start(self) -> None:
         """Start all; `ready` fires when each has said so, or fails with what the first says is wrong."""
         for worker in self.workers:
             worker.start()
+        self._watch.start(ASK_S, now=False)
+
+    def _ask_all(self) -> None:
+        for worker in self.workers:
+            worker.ask(HANGS_S)
 
     def one_is_ready(self) -> None:
         """A worker serves."""
@@ -253,6 +276,8 @@ class WorkerPool:
 
     async def stop(self, wait_s: float) -> None:
         """End all; those that have not ended after `wait_s` are killed."""
+        if self._watch.running:
+            self._watch.stop()
         waiting = DeferredList([worker.stop() for worker in self.workers])
         late = self.reactor.callLater(wait_s, self._kill)
         await waiting

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,9 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.threads import deferToThread
 from twisted.trial import unittest
 
+from cumulus.http import workers
 from cumulus.http.admin_port import admin_site
+from cumulus.http.metrics import Sample
 from cumulus.http.workers import WorkerPool
 from sector.errors import SectorError
 
@@ -107,6 +111,50 @@ class Workers(unittest.TestCase):
         pid = pool.workers[0].pid
         assert await pool.samples() == []
         await until(lambda: pool.workers[0].ready and pool.workers[0].pid != pid)
+
+    async def test_a_worker_that_hangs_is_replaced_though_nobody_looks_at_it(self) -> None:
+        self.patch(workers, "ASK_S", 0.1)
+        self.patch(workers, "HANGS_S", 0.4)
+        pool = self.start("mute", count=1)
+        await pool.ready
+        pid = pool.workers[0].pid
+        await until(lambda: pool.workers[0].ready and pool.workers[0].pid != pid)
+
+    async def test_a_head_that_stood_still_takes_no_worker_for_dead(self) -> None:
+        """It was stopped, or its machine was, between its question and the answer."""
+        pool = self.start(count=1)
+        await pool.ready
+        pid = pool.workers[0].pid
+        answer = pool.workers[0].ask()
+        time.sleep(2 * pool.answer_s)  # in the reactor's thread
+        assert isinstance(await answer, Sample)
+        assert (pool.workers[0].pid, pool.up) == (pid, 1)
+
+    async def test_the_end_of_a_process_that_is_heard_late_is_not_that_of_the_next(self) -> None:
+        pool = self.start(count=1)
+        await pool.ready
+        worker = pool.workers[0]
+        former, pid = worker._control, worker.pid
+        assert await self.get("/die") == (0, b"")
+        await until(lambda: worker.ready and worker.pid != pid)
+        assert former is not None
+        former.connectionLost()
+        assert isinstance(await worker.ask(), Sample)
+
+    async def test_a_question_to_a_process_that_has_ended_is_not_one_to_the_next(self) -> None:
+        """The end of the process is heard first, and that of the line to it after the next has begun."""
+        pool = self.start(count=1)
+        await pool.ready
+        worker = pool.workers[0]
+        pid, former = worker.pid, worker._control
+        assert pid is not None and former is not None
+        self.patch(former, "_lost", lambda: None)
+        os.kill(pid, signal.SIGSTOP)
+        answer = worker.ask(patience_s=30)
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: worker.ready and worker.pid != pid)
+        assert answer.called and await answer is None
+        assert isinstance(await worker.ask(), Sample)
 
     async def test_a_worker_that_does_not_end_is_killed(self) -> None:
         pool = self.start("deaf", count=1)
