@@ -37,16 +37,24 @@ def locked(fd: int) -> Iterator[None]:
             fcntl.flock(fd, fcntl.LOCK_UN)
 
 
+class Cut(OSError):
+    """Only the first `whole` bytes, which are whole lines, were added."""
+
+    whole = 0
+
+
 def append(fd: int, lines: bytes) -> None:
-    """Add whole lines to a file opened for appending. Raises `OSError`; a line that was cut by it is taken
-    away again."""
+    """Add whole lines to a file opened for appending. Raises `OSError`, `Cut` where something was to be
+    written; a line that was cut by it is taken away again."""
     with locked(fd):
         before, done = os.fstat(fd), 0
         try:
             while done < len(lines):
                 done += os.write(fd, memoryview(lines)[done:])
-        except OSError:
+        except OSError as bad:
             whole = lines.rfind(b"\n", 0, done) + 1
             if stat.S_ISREG(before.st_mode) and os.fstat(fd).st_size == before.st_size + done:
                 os.ftruncate(fd, before.st_size + whole)
-            raise
+            cut = Cut(bad.errno, os.strerror(bad.errno or 0))
+            cut.whole = whole
+            raise cut from bad

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 from twisted.logger import Logger
 
-from cumulus.common_file import append
+from cumulus.common_file import Cut, append
 from cumulus.http.metrics import Metrics
 from cumulus.http.pool import Failed, Pool
 
@@ -81,17 +81,22 @@ class AccessLog:
         self._writing = True
         self._pool.must(lambda: self._write_thd(fd, batch), self._written)
 
-    def _write_thd(self, fd: int, batch: list[Record]) -> None:
-        append(fd, b"".join(self._encoder.encode(record) + b"\n" for record in batch))
+    def _write_thd(self, fd: int, batch: list[Record]) -> tuple[int, str]:
+        """How many lines could not be written, and why."""
+        lines = b"".join(self._encoder.encode(record) + b"\n" for record in batch)
+        try:
+            append(fd, lines)
+        except OSError as bad:
+            return lines.count(b"\n", bad.whole if isinstance(bad, Cut) else 0), str(bad)
+        return 0, ""
 
-    def _written(self, outcome: Any) -> None:
+    def _written(self, outcome: tuple[int, str] | Failed) -> None:
         self._writing = False
-        if isinstance(outcome, Failed):
-            if not self._complained:
-                log.error("the access log cannot be written: {why}", why=str(outcome.error))
-            self._complained = True
-        else:
-            self._complained = False
+        dropped, why = (0, str(outcome.error)) if isinstance(outcome, Failed) else outcome
+        self._metrics.plain["access_log_dropped_total"] += dropped
+        if why and not self._complained:
+            log.error("the access log cannot be written: {why}", why=why)
+        self._complained = bool(why)
         if self._waiting and self._timer is None:
             self._timer = self._reactor.callLater(FLUSH_S, self._flush)
 
@@ -113,10 +118,9 @@ class AccessLog:
             self._timer.cancel()
             self._timer = None
         if self._fd >= 0:
-            try:
-                self._write_thd(self._fd, self._waiting)
-            except OSError as bad:
-                log.error("the access log cannot be written: {why}", why=str(bad))
+            _dropped, why = self._write_thd(self._fd, self._waiting)
+            if why:
+                log.error("the access log cannot be written: {why}", why=why)
             os.close(self._fd)
             self._fd = -1
         self._waiting = []

@@ -15,7 +15,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from http_floor import Floor, Stream, Wire, client_tls, floor, request, until
 
+from cumulus.http.access_log import AccessLog
 from cumulus.http.metrics import prometheus
+from cumulus.http.site import Site
 from cumulus.http.tls import TlsFiles
 from cumulus.rest.call import Download, Reply
 from sector.errors import BadConfig
@@ -389,6 +391,21 @@ def test_the_log_goes_on_in_a_new_file_after_reopen() -> None:
         wire.send(request("/two")).answer()
         assert len(until(running.log_lines)) == 1
         assert len(old.read_bytes().splitlines()) == 1
+        wire.close()
+
+
+def test_lines_for_which_the_disk_has_no_room_are_counted() -> None:
+    """Requests go on; the metrics say how many lines are missing."""
+
+    def full(site: Site) -> None:
+        site.access_log.close()
+        site.access_log = AccessLog("/dev/full", site.pool, site.reactor, site.metrics)
+
+    with floor(prepare=full) as running:
+        wire = running.connect()
+        for _ in range(3):
+            assert wire.send(request("/x")).answer().status == 200
+        until(lambda: running.call(running.site.sample).plain.get("access_log_dropped_total") == 3)
         wire.close()
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cumulus import common_file
-from cumulus.common_file import append
+from cumulus.common_file import Cut, append
 
 
 @pytest.fixture
@@ -70,8 +70,9 @@ def test_a_line_that_a_full_disk_cuts_is_taken_away(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", write)
-        with pytest.raises(OSError, match="No space"):
+        with pytest.raises(Cut, match="No space") as failed:
             append(two[0], b"one line\nand more\n")
+        assert failed.value.whole == len(left)
     append(two[1], b"other\n")
     assert file.read_bytes() == b"first\n" + left + b"other\n"
 
