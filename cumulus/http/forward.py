@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -160,6 +161,8 @@ class Passing:
         self._replying = False
         self._download: Transfer | None = None
         self._full = False  # the client takes no more now
+        self._pieces: deque[bytes] = deque()  # of the reply, not given to the client yet
+        self._complete = False  # nothing more comes
 
     def start(self) -> None:
         """Ask the server, or the next one."""
@@ -265,25 +268,42 @@ class Passing:
                 self._download = self._request.download()
 
     def up_data(self, data: bytes) -> None:
-        """Bytes of the reply; a limit or a share may make it rest."""
-        transfer = self._download
-        self._request.pass_data(data)
-        if transfer is None or self._over:
+        """Bytes of the reply."""
+        if self._over:
             return
-        pause = transfer.took(len(data))
-        if pause > 0 and not transfer.resting:
-            self._read_on(False)
-            transfer.after(pause, self._rested)
+        self._pieces.append(data)
+        if self._download is None or not self._download.resting:
+            self._give()
+
+    def _give(self) -> None:
+        """Each piece after the rest that it costs by a limit or a share; then the reply's end."""
+        while self._pieces:
+            pause = 0.0 if self._download is None else self._download.took(len(self._pieces[0]))
+            if pause > 0 and self._download is not None:
+                self._read_on(False)
+                self._download.after(pause, self._rested)
+                return
+            self._request.pass_data(self._pieces.popleft())
+        if self._complete and self._end():
+            self._request.reply_passed()
 
     def _rested(self) -> None:
-        self._read_on(not self._full)
+        if self._over:
+            return
+        self._request.pass_data(self._pieces.popleft())
+        self._give()
+        self._read_on(not (self._full or self._pieces))
 
     def up_end(self) -> None:
-        """The reply is complete."""
-        upstream = self._upstream
-        if self._end() and upstream is not None:
-            self._forwarder.upstreams.give_back(self._server, upstream)
-            self._request.reply_passed()
+        """The reply has come whole."""
+        upstream, self._upstream = self._upstream, None
+        if upstream is None or self._over:
+            return
+        self._forwarder.ended(self._server)
+        self._forwarder.upstreams.give_back(self._server, upstream)
+        self._complete = True
+        if not self._pieces:
+            self._give()
 
     def up_lost(self, why: str) -> None:
         """The server has gone away in the middle."""

@@ -260,6 +260,23 @@ def test_a_limit_of_rate_holds_both_ways(tmp_path: Path) -> None:
 
 
 # what fails ------------------------------------------------------------------------------------------------
+def test_a_limit_of_rate_holds_for_replies_of_one_piece(tmp_path: Path) -> None:
+    """8 times 200 KB at 1 MB/s, each on a connection of its own; a quarter of a second's worth may come at
+    once. Each was given before its rest began, and the next one knew nothing of it."""
+    with floor() as server:
+        (tmp_path / "hosts").write_text(f"http://127.0.0.1:{server.port}\n")
+        server.gateway.replies["/x"] = lambda _call: Reply(200, [], bytes(200_000))
+        with proxy(tmp_path / "hosts", total_rate=1_000_000) as front:
+            began = time.monotonic()
+            for _ in range(8):
+                wire = front.connect()
+                assert wire.send(request("/x")).answer().body == bytes(200_000)
+                wire.close()
+            assert time.monotonic() - began >= 1.2
+            until(lambda: len(front.log_lines()) == 8)
+            assert all(b'"bytes_out":200000,' in line for line in front.log_lines())
+
+
 def test_another_server_takes_the_place_of_one_that_is_down(tmp_path: Path) -> None:
     """The file is read again while the proxy runs; without any server the answer is 503."""
     hosts = tmp_path / "hosts"
