@@ -15,10 +15,11 @@ from urllib.parse import urlsplit
 
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import HostnameEndpoint, TCP4ClientEndpoint, TCP6ClientEndpoint, wrapClientTLS
-from twisted.internet.interfaces import IPushProducer
+from twisted.internet.interfaces import IHandshakeListener, IPushProducer
 from twisted.internet.protocol import Factory
 from twisted.internet.protocol import Protocol as Connection
 from twisted.protocols.tls import TLSMemoryBIOProtocol
+from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from cumulus.http.settings import HEAD_BYTES
@@ -102,7 +103,7 @@ def is_gone(info: bytes) -> bool:
     return bool(max(again, probes) >= _UNANSWERED and silent_ms >= GONE_S * 1000)
 
 
-@implementer(IPushProducer)
+@implementer(IHandshakeListener, IPushProducer)
 class Upstream(Connection):
     """A connection to a server. `begin` a request, `send` pieces of its body, each after `up_drained`, until
     `complete`; as a producer it reads on or not. `gone` is called when it can carry no more requests."""
@@ -119,6 +120,7 @@ class Upstream(Connection):
         self._close = False
         self._full = False
         self._lost = False
+        self._secured: Deferred[Upstream] | None = None
 
     def connectionMade(self) -> None:
         """Ready for a request."""
@@ -131,6 +133,22 @@ class Upstream(Connection):
         for option, value in _TCP.items():
             handle.setsockopt(socket.IPPROTO_TCP, option, value)
         transport.registerProducer(_Fullness(self), True)
+
+    def secured(self) -> Deferred[Upstream]:
+        """Fires when TLS is there, with the server that was meant; fails when the connection ends before."""
+
+        def give_up(_secured: Deferred[Upstream]) -> None:
+            self._secured = None
+            self.abandon()
+
+        self._secured = Deferred(give_up)
+        return self._secured
+
+    def handshakeCompleted(self) -> None:
+        """From Twisted."""
+        secured, self._secured = self._secured, None
+        if secured is not None:
+            secured.callback(self)
 
     def check(self) -> None:
         """End it if the server's machine is gone."""
@@ -232,6 +250,9 @@ class Upstream(Connection):
         """It is over."""
         self._lost = True
         self._gone(self)
+        secured, self._secured = self._secured, None
+        if secured is not None:
+            secured.errback(reason)
         owner, self._owner = self._owner, None
         if owner is not None:
             owner.up_lost(reason.getErrorMessage() if reason is not None else "it ended")
@@ -300,15 +321,18 @@ class Upstreams:
         return None
 
     def connect(self, server: Server) -> Deferred[Upstream]:
-        """A new one. Fails with what the endpoint says."""
+        """A new one. Fails with what the endpoint says, or TLS."""
         factory = Factory.forProtocol(lambda: Upstream(self._forget))
         factory.noisy = False
         made: Deferred[Upstream] = _endpoint(self._reactor, server, self._trust).connect(factory)
-        return made.addCallback(self._note)
+        return made.addCallback(self._note, server.secure)
 
-    def _note(self, made: Upstream) -> Upstream:
+    def _note(self, made: Upstream, secure: bool) -> Upstream | Deferred[Upstream]:
         self._all.add(made)
-        return made
+        if not secure:
+            return made
+        late = Failure(TimeoutError(f"no TLS in {CONNECT_S:g} s"))
+        return made.secured().addTimeout(CONNECT_S, self._reactor, lambda _failed, _s: late)
 
     def give_back(self, server: Server, upstream: Upstream) -> None:
         """Its reply is complete; it is kept for a while."""

@@ -12,11 +12,14 @@ from pathlib import Path
 
 import pytest
 from http_floor import Floor, Stream, floor, request, until
+from s3_tls import write_certificate
 
 from cumulus.auth import hop
 from cumulus.http import forward, upstream
 from cumulus.http.forward import Forwarder, ForwardingRequest
 from cumulus.http.site import Site
+from cumulus.http.tls import TlsFiles
+from cumulus.http.trust import Trust
 from cumulus.redirect import HostsFile
 from cumulus.rest.call import Download, Reply
 from sector.errors import SectorError
@@ -26,7 +29,9 @@ MIB = 1 << 20
 
 
 @contextmanager
-def proxy(hosts: Path, *, point: bool = True, **settings: float) -> Iterator[Floor]:
+def proxy(
+    hosts: Path, *, point: bool = True, trust: Trust | None = None, **settings: float
+) -> Iterator[Floor]:
     """A floor that passes requests on to the servers of the file."""
 
     def complain(bad: SectorError) -> None:
@@ -34,7 +39,9 @@ def proxy(hosts: Path, *, point: bool = True, **settings: float) -> Iterator[Flo
 
     def prepare(site: Site) -> None:
         servers = HostsFile(hosts, complain, time.monotonic)
-        forwarder = Forwarder(site.reactor, servers, lambda: [KEY], domain="s3.test", point=point)
+        forwarder = Forwarder(
+            site.reactor, servers, lambda: [KEY], domain="s3.test", point=point, trust=trust
+        )
         site.pass_on(forwarder, ForwardingRequest)
 
     with floor(prepare=prepare, **settings) as running:
@@ -275,6 +282,28 @@ def test_a_limit_of_rate_holds_for_replies_of_one_piece(tmp_path: Path) -> None:
             assert time.monotonic() - began >= 1.2
             until(lambda: len(front.log_lines()) == 8)
             assert all(b'"bytes_out":200000,' in line for line in front.log_lines())
+
+
+@pytest.mark.parametrize("bad", ["a stranger's certificate", "silence"])
+def test_another_server_takes_the_place_of_one_without_tls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: str
+) -> None:
+    """It was taken for reached when TCP was there: half of all requests were 503, or were never answered."""
+    monkeypatch.setattr(upstream, "CONNECT_S", 0.3)
+    ours = write_certificate(tmp_path)
+    with ExitStack() as stack:
+        server = stack.enter_context(floor(tls=TlsFiles(*ours)))
+        other = stack.enter_context(floor(tls=TlsFiles(*write_certificate(tmp_path, "stranger"))))
+        mute = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        port = mute.getsockname()[1] if bad == "silence" else other.port
+        (tmp_path / "hosts").write_text(f"https://127.0.0.1:{server.port}\nhttps://127.0.0.1:{port}\n")
+        front = stack.enter_context(proxy(tmp_path / "hosts", trust=Trust(ours[0])))
+        wire = front.connect()
+        for number in range(4):
+            body = bytes(100_000)
+            assert wire.send(request(f"/b/{number}", "PUT", body=body)).answer().body == b"stored 100000"
+        assert not other.gateway.calls
+        wire.close()
 
 
 def test_another_server_takes_the_place_of_one_that_is_down(tmp_path: Path) -> None:
