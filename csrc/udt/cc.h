@@ -32,8 +32,9 @@ typedef struct udt_cc_ack {
     bool exact;             /* the sample counts every packet that arrived, not only first ones */
     bool app_limited;       /* the sample was taken while the application had nothing to send */
     bool repairing;         /* mostly sending again: the sample says too little */
-    int64_t window_pkts;    /* peer's flow window */
-    int64_t capacity_pps;   /* the peer's estimate from packet pairs, 0 = unknown */
+    bool resumed;         /* the first after a silence: what was lost in it was not for the rate */
+    int64_t window_pkts;  /* peer's flow window */
+    int64_t capacity_pps; /* the peer's estimate from packet pairs, 0 = unknown */
 } udt_cc_ack;
 
 typedef struct udt_cc_loss {

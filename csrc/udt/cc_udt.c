@@ -372,14 +372,27 @@ static void steady(udt_cc *cc, const udt_cc_ack *a)
     cc->cwnd_pkts = (int64_t)(4 * fmax(n->bw_pps, n->rate_pps) * rtt / 1e6) + MIN_CWND;
 }
 
+/* Slow start goes on: what went into an outage does not tell that too much was sent. */
+static void resume(udt_cc_native *n)
+{
+    n->round_lost = 0;
+    n->loss_rate = 0;
+    n->doubt = false;
+}
+
 static void native_on_ack(udt_cc *cc, const udt_cc_ack *a)
 {
     udt_cc_native *n = &cc->u.native;
+    if (a->resumed && n->slow_start)
+        resume(n);
     int64_t window_us = 10 * a->srtt_us > 200000 ? 10 * a->srtt_us : 200000;
     note_rtt(n, a->rtt_us, a->now);
     double rate_pps =
         fmin(a->rate_pps, fmax(n->paced_pps[0], fmax(n->paced_pps[1], n->paced_pps[2])));
-    if (rate_pps > 0 && ((!a->app_limited && !a->repairing) || rate_pps > n->bw_pps))
+    /* What comes beside repairs is the least that the path carries: good to raise an estimate, not
+     * to be the first. */
+    bool least = a->app_limited || a->repairing, first = n->bw_pps == 0 && a->repairing;
+    if (rate_pps > 0 && !first && (!least || rate_pps > n->bw_pps))
         max_put(&n->filter, rate_pps, window_us, a->now);
     n->bw_pps = max_get(&n->filter);
     n->round_bw = fmax(n->round_bw, rate_pps);

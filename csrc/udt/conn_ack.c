@@ -62,7 +62,7 @@ static void news(udt_conn *c, int64_t newest, int64_t waited, int64_t repaired, 
     if (c->probes >
         0) { /* silence long enough to ask: an outage, and its time is not the path's rate */
         c->resumed_at = now;
-        c->resuming = true;
+        c->resuming = c->repairing = a.resumed = true;
         epoch_begin(c, now);
     }
     bool ahead = newest >= c->high;
