@@ -145,7 +145,8 @@ class MasterSection(Section, frozen=True, kw_only=True):
 
 class SlaveSection(Section, frozen=True, kw_only=True):
     """`spes` worker processes for Sphere, 0 = one per core. `reserve_mib` of the disk are left free.
-    A ticket waits `ticket_s` for its other end (spec/security.md: 60)."""
+    A ticket waits `ticket_s` for its other end (spec/security.md: 60). All replicas are read again within
+    `scrub_days` (0 = never by itself), at `scrub_rate` at most."""
 
     id: Id = "slave"
     spes: Annotated[int, Meta(ge=0, le=1024)] = 0
@@ -153,6 +154,13 @@ class SlaveSection(Section, frozen=True, kw_only=True):
     scan_s: Seconds = 300.0
     transfers: Count = 64
     ticket_s: Annotated[float, Meta(gt=0, le=60)] = 60.0
+    scrub_days: Annotated[float, Meta(ge=0, le=3650)] = 14.0
+    scrub_rate: str = "50 MB/s"
+
+    @property
+    def scrub_bytes_per_s(self) -> int:
+        """`scrub_rate` as a number."""
+        return parse_rate(self.scrub_rate)
 
 
 class SphereSection(Section, frozen=True, kw_only=True):
@@ -449,6 +457,10 @@ def _check_rates(config: Config) -> None:
         _ = data.link_caps
     except ValueError as bad:
         raise BadConfig(f"{config.path}: [[data.link_cap]]: {bad}") from None
+    try:
+        _ = config.slave.scrub_bytes_per_s
+    except ValueError as bad:
+        raise BadConfig(f"{config.path}: [slave] scrub_rate: {bad}") from None
     if data.congestion_control == "fixed" and not rate:
         raise BadConfig(
             f'{config.path}: [data] congestion_control = "fixed" needs a rate',

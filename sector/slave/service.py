@@ -30,12 +30,13 @@ from sector.rpc import Caller, RpcNode
 from sector.slave.catalog import Record
 from sector.slave.context import SlaveContext
 from sector.slave.core import SlaveCore, retry_delay
-from sector.slave.disk import Disk
 from sector.slave.door import Link, MasterDoor, Probe
 from sector.slave.local import LocalDisk
 from sector.slave.mirror import Part
 from sector.slave.pool import Pool, Threads
+from sector.slave.rot import ScrubbedDisk
 from sector.slave.scan import TreeWatch
+from sector.slave.scrub import Pace, Scrubber
 from sector.slave.transfer import Transfers
 from sector.wire.base import Ok, Request
 from sector.wire.login import Join, Joined
@@ -55,6 +56,8 @@ from sector.wire.slave import (
     Report,
     ReportReply,
     Revoke,
+    Scrub,
+    ScrubReply,
     Verify,
 )
 
@@ -117,7 +120,7 @@ class Slave(Service):
         self.data = data
         self.rpc = RpcNode(gmp)
         self.core = SlaveCore(self.slave_id, config.slave.transfers, config.slave.ticket_s)
-        self.disk = Disk(
+        self.disk = ScrubbedDisk(
             str(config.data_dir), self.slave_id, keep_free_bytes=config.slave.reserve_mib << 20, now=now
         )
         self.pool = pool
@@ -159,6 +162,22 @@ class Slave(Service):
             lambda request, **options: ensureDeferred(self.master_call(request, **options)),
             self.check_master,
         )
+        self.transfers.untold = self.tree.missed
+        self._scrub_pool = (
+            Threads(reactor, f"scrub-{self.slave_id}", 1) if isinstance(pool, Threads) else pool
+        )
+        self.scrub = Scrubber(
+            self.disk,
+            self._scrub_pool,
+            reactor,
+            Pace(config.slave.scrub_days * 86400, config.slave.scrub_bytes_per_s),
+            wall=now,
+            busy=lambda: bool(self.core.open),
+            condemn=self.transfers.condemn,
+            tell=self.transfers.tell_bad,
+            idle=isinstance(pool, Threads),
+        )
+        self.transfers.on_bad = self.scrub.heard
         self._serve()
         gmp.on_peer_event(self._peer_event)
 
@@ -166,6 +185,7 @@ class Slave(Service):
     def startService(self) -> None:
         super().startService()  # type: ignore[no-untyped-call]
         self.pool.start()
+        self._scrub_pool.start()
         self._running = ensureDeferred(self._run())
         self._running.addErrback(self._failed)
 
@@ -184,6 +204,7 @@ class Slave(Service):
 
     async def _stop(self) -> None:
         self._stopping = True
+        self.scrub.stop()
         self._link.detour.close()
         if self._sleeper is not None and not self._sleeper.called:
             self._sleeper.callback(False)
@@ -199,7 +220,9 @@ class Slave(Service):
             task.cancel()
         await self.data.stop()
         await self.gmp.stop()
+        self._scrub_pool.stop()
         self.pool.stop()
+        self.scrub.stopped()
         self.disk.close_thd()
 
     def _sleep(self, seconds: float) -> Deferred[bool]:
@@ -232,6 +255,7 @@ class Slave(Service):
         later = await self.tree.settle(catalogue)
         self._attach_sphere()
         self._spawn(self.tree.run(later), "scanning the data directory")
+        self._spawn(self.scrub.run(), "scrubbing")
         attempt = 0
         while not self._stopping:
             try:
@@ -277,6 +301,7 @@ class Slave(Service):
         if old is not None and old.key_id != key.key_id:
             self.gmp.remove_key(old.key_id)
         self.core.joined(joined.epoch)
+        self.scrub.joined()
         self._beat_s = joined.heartbeat_s
         log.info("slave {slave} joined master {master}", slave=self.slave_id, master=joined.master_id)
 
@@ -333,6 +358,7 @@ class Slave(Service):
         reply: HeartbeatReply = await self.master_call(beat, deadline_s=wait, control=True)
         self.core.epoch = max(self.core.epoch, reply.epoch)
         await self._tell_refused()
+        await self.scrub.tell_state(self.master_call)
         return reply
 
     async def _tell_refused(self) -> None:
@@ -473,6 +499,7 @@ class Slave(Service):
         serve(Mirror, self._mirror)
         serve(Revoke, self._revoke)
         serve(Verify, self._verify)
+        serve(Scrub, self._scrub)
 
     async def _prepare_read(self, request: PrepareRead, caller: Caller) -> Ok:
         self.check_master(caller, request)
@@ -547,6 +574,10 @@ class Slave(Service):
         self.check_master(caller, request)
         self.transfers.verify(request.path, request.version)
         return Ok()
+
+    def _scrub(self, request: Scrub, caller: Caller) -> ScrubReply:
+        self.check_master(caller, request)
+        return self.scrub.answer(request.start)
 
     def state_counters(self) -> dict[str, int]:
         """What `sector status` shows of each slave (design section 9); few, since heartbeats are small."""

@@ -73,6 +73,10 @@ class Transfers:
         self._now = now
         self._random = random
         self.gate = Gate()
+        self.untold: Callable[[], None] = lambda: None
+        """Called when the master did not hear of a bad replica."""
+        self.on_bad: Callable[[str, Version, str], None] = lambda path, version, why: None
+        """Called with each bad replica."""
         self._tasks: set[Deferred[Any]] = set()
         self._publishing: set[bytes] = set()
         self._commits: dict[str, list[Deferred[None]]] = {}
@@ -247,11 +251,22 @@ class Transfers:
         await self.condemn(record.path, record.version, f"damaged in block {blocks[0]}")
 
     async def condemn(self, path: str, version: Version, why: str) -> None:
-        """Set a bad replica aside and tell the master."""
-        await self._pool.run(self._disk.set_aside_thd, path, version, why)
+        """Set a bad replica aside and tell the master, also when the disk does not let it be moved."""
+        self.on_bad(path, version, why)
         try:
-            await self._ask_master(Adopted(self._core.slave_id, damaged=[(path, version)]))
+            await self._pool.run(self._disk.set_aside_thd, path, version, why)
         except errors.SectorError as error:
+            log.error("damaged {path} cannot be set aside: {why}", path=path, why=error.message)
+        await self.tell_bad(path, version, why)
+
+    async def tell_bad(self, path: str, version: Version, why: str) -> None:
+        """Tell the master of a replica that is no good any more; if it does not hear, a full report will say
+        what is left."""
+        try:
+            bad = [(path, version)]
+            await self._ask_master(Adopted(self._core.slave_id, damaged=bad, why=[why[:1000]]))
+        except errors.SectorError as error:
+            self.untold()
             log.warn("the master was not told of damaged {path}: {why}", path=path, why=error.message)
 
     def verify(self, path: str, version: Version) -> None:

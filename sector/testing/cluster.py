@@ -145,15 +145,18 @@ class SimCluster:
         seed: int = 1,
         bytes_per_s: float = 100e6,
         disk_s: float = 0.0,
+        scrub_days: float = 14.0,
     ) -> None:
         """`copies` = wanted replicas of each file; `bytes_per_s` = rate of one transfer; each disk operation
-        of a slave takes up to `disk_s` seconds before and after it happens."""
+        of a slave takes up to `disk_s` seconds before and after it happens; all replicas are read again
+        within `scrub_days`."""
         self.root = root
         self.clock = Clock()
         self.hub = MemoryHub(self.clock)
         self.net = SimDataNet(self.clock, bytes_per_s)
         self.rng = random.Random(seed)
         self.disk_s = disk_s
+        self.scrub_days = scrub_days
         self.rules = CopyRules(CopyRule(minimum=copies))
         self.rights: dict[str, list[Right]] = {}
         self.master: MasterService | None = None
@@ -274,7 +277,7 @@ class SimCluster:
         config = Config(
             listen=Listen(host=HOST),
             data=DataSection(dir=name),
-            slave=SlaveSection(id=name, reserve_mib=0),
+            slave=SlaveSection(id=name, reserve_mib=0, scrub_days=self.scrub_days),
             path=str(self.root / f"{name}.toml"),
             role="slave",
         )

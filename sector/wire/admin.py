@@ -8,9 +8,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from sector.model import U64, Address, Name, Path, Right, Text
+from sector.model import U64, Address, Name, Path, Right, Text, Version
 from sector.wire.base import Message, Ok, Request, request
 from sector.wire.login import Password
+from sector.wire.slave import ScrubState
 
 
 class UserInfo(msgspec.Struct, frozen=True, array_like=True):
@@ -122,7 +123,8 @@ class AclList(Request, frozen=True, array_like=True):
 
 class NodeInfo(msgspec.Struct, frozen=True, array_like=True):
     """`state`: "up", "suspect", "lost"; `topology` "/site/rack"; `traffic` what its transfers moved since it
-    started and move now, at most a few seconds old (docs/guide/operations.md)."""
+    started and move now, `scrub` how the reading again of its replicas stands, both at most a few seconds old
+    (docs/guide/operations.md)."""
 
     id: Name
     host: Name
@@ -137,6 +139,7 @@ class NodeInfo(msgspec.Struct, frozen=True, array_like=True):
     udt: Address
     spes: int
     traffic: Annotated[dict[Name, int], Meta(max_length=64)] = {}
+    scrub: ScrubState = ScrubState()
 
 
 class Nodes(Message, frozen=True, array_like=True):
@@ -167,6 +170,41 @@ class StatusInfo(Message, frozen=True, array_like=True):
 @request(0x0121, reply=StatusInfo, safe=True)
 class Status(Request, frozen=True, array_like=True):
     """State of the cluster; `nodes` has the same counters of each slave."""
+
+
+class BadReplica(Message, frozen=True, array_like=True):
+    """A replica that a scrub found bad. `repair`: "record" (its content was good, only its record was written
+    anew), "repaired" (there are as many good copies as wanted), "waiting" (there are fewer), "lost" (there is
+    none; what was bad is in the attic of its slave), "gone" (the file was removed or replaced meanwhile)."""
+
+    path: Path
+    version: Version
+    why: Text
+    at: float
+    repair: Name
+
+
+class NodeScrubbed(Message, frozen=True, array_like=True):
+    """One slave; `error` why it did not answer, "" if it did."""
+
+    id: Name
+    state: ScrubState
+    error: Text = ""
+    bad: Annotated[list[BadReplica], Meta(max_length=1000)] = []
+
+
+class NodeScrubs(Message, frozen=True, array_like=True):
+    nodes: Annotated[list[NodeScrubbed], Meta(max_length=65536)]
+
+
+@request(0x0122, reply=NodeScrubs, safe=True)
+class NodeScrub(Request, frozen=True, array_like=True):
+    """Have slaves (none named = all that are known) read their replicas again (`start`), or tell how that
+    stands, `found` with what was bad. Needs the admin role. Errors: denied, not_found (no such slave)."""
+
+    nodes: Annotated[list[Name], Meta(max_length=4096)] = []
+    start: bool = False
+    found: bool = False
 
 
 __all__ = ["Ok"]

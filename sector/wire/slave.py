@@ -150,6 +150,57 @@ class Forwarded(Request, frozen=True, array_like=True):
     body: Annotated[bytes, Meta(max_length=FORWARD_MAX)]
 
 
+class ScrubState(Message, frozen=True, array_like=True):
+    """How the reading again of a slave's replicas stands. Pass `number` (0 = none yet) began at `began` and
+    is `running`, for a user at full rate if `asked`; `ended` is when the last whole pass did (seconds since
+    1970, 0 = never). Of the present pass, else of the last one: `files` and `done_bytes` of `total_files` and
+    `total_bytes` are behind it; `bad_files`, with `bad_blocks` in them; `mended` of these had only a damaged
+    record, which was written anew. `read_bytes`, `all_bad_files`, `all_bad_blocks`: sums over all passes."""
+
+    number: Stored = 0
+    running: bool = False
+    asked: bool = False
+    began: float = 0.0
+    ended: float = 0.0
+    total_files: Stored = 0
+    total_bytes: Stored = 0
+    files: Stored = 0
+    done_bytes: Stored = 0
+    bad_files: Stored = 0
+    bad_blocks: Stored = 0
+    mended: Stored = 0
+    read_bytes: Stored = 0
+    all_bad_files: Stored = 0
+    all_bad_blocks: Stored = 0
+
+
+class Rotten(Message, frozen=True, array_like=True):
+    """A replica that a scrub found bad at `at` (seconds since 1970); `mended` = its content was good, its
+    record was not and was written anew."""
+
+    path: Path
+    version: Version
+    why: Text
+    at: float
+    mended: bool = False
+
+
+class ScrubReply(Message, frozen=True, array_like=True):
+    """`found` in the present pass, else in the last one; the first of them if there were very many."""
+
+    state: ScrubState
+    found: Annotated[list[Rotten], Meta(max_length=1000)] = []
+
+
+@request(0x030B, reply=ScrubReply, safe=True)
+class Scrub(Request, frozen=True, array_like=True):
+    """Read all replicas again from the beginning, now (`start`; one that a user asked for and that still runs
+    goes on), or only tell how that stands. Errors: busy (the slave is starting)."""
+
+    epoch: U64
+    start: bool = False
+
+
 # slave -> master ------------------------------------------------------------------------------------
 class HeartbeatReply(Message, frozen=True, array_like=True):
     """`want_report`: send a full Report; `want_mirror` is served by Mirror commands."""
@@ -247,12 +298,22 @@ class Replicated(Request, frozen=True, array_like=True):
 
 @request(0x0325, safe=True)
 class Adopted(Request, frozen=True, array_like=True):
-    """Files changed or found on this slave outside of the protocol (scan): new, gone, or damaged."""
+    """Files changed or found on this slave outside of the protocol (scan): new, gone, or damaged; `why` each
+    of the damaged ones is, for the audit log."""
 
     slave_id: Name
     found: Annotated[list[SliceMeta], Meta(max_length=1000)] = []
     gone: Annotated[list[tuple[Path, Version]], Meta(max_length=1000)] = []
     damaged: Annotated[list[tuple[Path, Version]], Meta(max_length=1000)] = []
+    why: Annotated[list[Text], Meta(max_length=1000)] = []
+
+
+@request(0x0329, safe=True)
+class Scrubbed(Request, frozen=True, array_like=True):
+    """How the scrub of this slave stands, when that has changed, at most every few seconds."""
+
+    slave_id: Name
+    state: ScrubState
 
 
 @request(0x0328, reply=ForwardReply, safe=True)

@@ -95,6 +95,8 @@ WRONG: list[tuple[str, str, list[str]]] = [
     ("slave", SLAVE.replace('["h:7001"]', '"h:7001"'), ["[peers] masters", "expected array, got str"]),
     ("slave", SLAVE.replace('["h:7001"]', '["h:7001", "x"]'), ["[peers] masters", "'x' has no port"]),
     ("slave", SLAVE + "spes = -1\n", ["[slave] spes", ">= 0"]),
+    ("slave", SLAVE + "scrub_days = -1\n", ["[slave] scrub_days", ">= 0"]),
+    ("slave", SLAVE + 'scrub_rate = "fast"\n', ["[slave] scrub_rate", "write 200 MB/s"]),
     ("slave", SLAVE + "[sphere]\nmemory = 5\n", ["memory", "did you mean memory_mib?"]),
     ("client", "[client]\nsecret = 'zz'\n", ["[client] secret", "form"]),
     ("client", "[client]\nmaster = 'x:1'\n", ["master", "did you mean masters?"]),
