@@ -24,6 +24,7 @@ from sector.model import Ticket, Version
 from sector.refusals import Counts, Watch
 from sector.rpc import Caller, RpcNode
 from sector.wire.base import Request
+from sector.wire.slave import ScrubState
 
 log = Logger()
 STARTING, RUNNING, REBUILDING, REBUILD_NEEDED = "starting", "running", "rebuilding", "rebuild_needed"
@@ -72,6 +73,8 @@ class Hub:
         self.state = STARTING
         self.tickets = 0
         self.refused: dict[str, Counts] = {}
+        self.scrubs: dict[str, ScrubState] = {}
+        """What slaves said last of their scrubs."""
         self.refused_here: Callable[[], list[tuple[str, Counts]]] = lambda: [("", (0, 0, 0))]
         self._refused = Watch()
         self.started = clock.seconds()

@@ -34,6 +34,7 @@ from sector.master.rebuild import AllowList, Rebuild
 from sector.master.rebuild import begin as begin_rebuild
 from sector.master.replication import CopyRules, DropCopy, parse_rules
 from sector.master.revocation import Revocation
+from sector.master.scrubs import Scrubs, scrub_counters
 from sector.master.sessions import Sessions, principal_of
 from sector.master.slave_calls import SlaveCalls
 from sector.master.store import SqlTx, Store
@@ -43,6 +44,7 @@ from sector.model import Address, Key, Right
 from sector.refusals import NAMES
 from sector.rpc import Caller
 from sector.wire import admin, login
+from sector.wire.slave import ScrubState
 
 log = Logger()
 TICK_S = 0.5
@@ -100,6 +102,7 @@ class MasterService(MultiService):
         self.copier = Copier(self.hub, self.errands)
         self.clients = ClientCalls(self.hub, self.errands)
         self.slaves = SlaveCalls(self.hub, self.errands, self._reported)
+        self.scrubs = Scrubs(self.hub)
         self.hub.context.locate = lambda paths: ensureDeferred(self.clients.locate(paths))
         self.revocation = Revocation(self.hub, self.spawn)
         self.rebuild: Rebuild | None = None
@@ -329,6 +332,7 @@ class MasterService(MultiService):
             return
         self.hub.gmp.remove_key(node.key_id)
         self.hub.core.forget(node_id)
+        self.hub.scrubs.pop(node_id, None)
         self.hub.audit("master", "slave removed", node_id)
         self.spawn(self._forget_node(node_id))
 
@@ -386,6 +390,7 @@ class MasterService(MultiService):
                 node.data,
                 node.load.spes,
                 {name: node.load.counters[name] for name in TRAFFIC if name in node.load.counters},
+                self.hub.scrubs.get(node.id, ScrubState()),
             )
             for _, node in sorted(self.hub.core.members.nodes.items())
         ]
@@ -444,6 +449,7 @@ class MasterService(MultiService):
             "mirror_serial": load.mirror_serial,
             "reported": int(node.reported),
             **dict(zip(NAMES, self.hub.refused.get(node.id, (0, 0, 0)), strict=True)),
+            **scrub_counters(self.hub.scrubs.get(node.id, ScrubState())),
         }
 
     async def _totals(self) -> tuple[Any, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from twisted.logger import Logger
 
@@ -242,6 +243,10 @@ class SlaveCalls:
             return paths, all(verdict.keep for verdict in verdicts), tx.mirror_serial()
 
         paths, clean, serial = await self._hub.store.write(run)
+        for (path, version), why in zip_longest(request.damaged, request.why[: len(request.damaged)]):
+            line = f"{path} version {version.epoch}.{version.counter}: {why or 'damaged'}"
+            log.warn("slave {slave_id} has a bad replica: {line}", slave_id=node.id, line=line)
+            self._hub.audit(f"slave:{node.id}", "bad replica", line)
         if serial > self._hub.serial:
             self._hub.serial = serial
             self._errands.poke_all()

@@ -385,9 +385,11 @@ class Cluster:
         for slave in self.slaves.values():
             slave.alive = False
 
-    def client(self, name: str = "alice", rights: str = "rwx", path: str = "/") -> Client:
+    def client(
+        self, name: str = "alice", rights: str = "rwx", path: str = "/", roles: tuple[str, ...] = ()
+    ) -> Client:
         """A logged-in client."""
-        verified = Verified(name, [], [Right(name, path, rights)], 1)
+        verified = Verified(name, list(roles), [Right(name, path, rights)], 1)
         row, _ = self.sessions.create(verified, "10.0.9.9/32")
         self.store.session_add(row)
         self.gmp.add_key(self.sessions.gmp_key(row))
