@@ -11,6 +11,7 @@ from sector.cli import render
 from sector.cli.calls import call
 from sector.cli.main import Shared, shared_options
 from sector.cli.preflight import preflight
+from sector.cli.scrub import scrub, scrub_text
 from sector.cli.tls_once import read_password
 from sector.errors import NotFound, UsageError
 from sector.model import Right, check_path
@@ -264,11 +265,12 @@ def revoke(shared: Shared, user_name: str, path: str) -> None:
 # nodes ------------------------------------------------------------------------------------------------
 @click.group()
 def node() -> None:
-    """Show the nodes; check a machine before it joins.
+    """Show the nodes; have them read their replicas again; check a machine before it joins.
 
     \b
     Examples:
       sector node list
+      sector node scrub --all --wait
       sector node preflight --config slave1.toml
     """
 
@@ -298,14 +300,16 @@ def node_list(shared: Shared) -> None:
             info.files,
             render.size_text(info.used_bytes),
             render.size_text(info.free_bytes),
+            scrub_text(info.scrub),
         )
         for info in nodes.nodes
     ]
-    heads = ("node", "state", "host", "topology", "pid", "files", "used", "free")
+    heads = ("node", "state", "host", "topology", "pid", "files", "used", "free", "scrubbed")
     render.print_table(heads, rows, right=(4, 5, 6, 7))
 
 
 node.add_command(preflight)
+node.add_command(scrub)
 
 
 # allow-lists ------------------------------------------------------------------------------------------

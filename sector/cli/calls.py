@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 from sector.cli.main import Shared
 from sector.cli.render import say
@@ -11,11 +12,26 @@ from sector.errors import BadConfig, PortInUse
 from sector.wire.base import Request
 
 DEADLINE_S = 20.0
+T = TypeVar("T")
+Ask = Callable[[Request], Awaitable[Any]]
 
 
 def call(shared: Shared, *requests: Request) -> Any:
     """Send the requests one after the other under the user's session; the reply to the last one. Raises the
     master's error, `Unreachable`, `SessionExpired`, `BadConfig` when nobody is logged in."""
+
+    async def work(ask: Ask, _reactor: Any) -> Any:
+        reply = None
+        for request in requests:
+            reply = await ask(request)
+        return reply
+
+    return converse(shared, work)
+
+
+def converse(shared: Shared, work: Callable[[Ask, Any], Awaitable[T]]) -> T:
+    """Run `work(ask, reactor)` under the user's session, where `ask(request)` gives the master's reply, and
+    return what it does. Raises as `call` does."""
     from sector._udt.context import Core
     from sector._udt.errors import CoreError
     from sector.client.session import ClientSession, TlsDoor, read_password, saver
@@ -25,7 +41,7 @@ def call(shared: Shared, *requests: Request) -> Any:
     if not config.client.masters:
         raise BadConfig("no master is known", hint="run sector login HOST:PORT --ca FILE, or sector up")
 
-    async def work(reactor: Any) -> Any:
+    async def run(reactor: Any) -> T:
         door = TlsDoor(reactor, config)
         core = Core(reactor)
         try:
@@ -40,18 +56,15 @@ def call(shared: Shared, *requests: Request) -> Any:
                 save=saver(config),
             )
             session.on_note = say
-            reply = None
             try:
                 await session.open()
-                for request in requests:
-                    reply = await session.call(request, deadline_s=DEADLINE_S)
+                return await work(lambda request: session.call(request, deadline_s=DEADLINE_S), reactor)
             finally:
                 session.close()
                 await gmp.stop()
-            return reply
         except CoreError as bad:
             raise PortInUse(f"no UDP port can be opened: {bad}") from None
         finally:
             await core.stop()
 
-    return run_once(work)
+    return run_once(run)

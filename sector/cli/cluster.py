@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -445,10 +446,27 @@ def status(shared: Shared) -> None:
     click.echo(f"files  {info.files}, {size}; {info.under_replicated} with too few replicas")
     shown = [name for name in SHOWN if name in info.counters]
     click.echo("now    " + ", ".join(f"{info.counters[name]} {name.replace('_', ' ')}" for name in shown))
+    if info.nodes:
+        click.echo("scrub  " + scrub_line(info.nodes))
     moving = {name: one for name, one in info.nodes.items() if one.get("transfers_now")}
     if moving:
         click.echo()
         render.print_table(TRAFFIC_HEADS, [traffic_row(*item) for item in moving.items()], range(1, 6))
+
+
+def scrub_line(nodes: Mapping[str, Mapping[str, int]]) -> str:
+    """How the reading again of all replicas stands, for people."""
+    known = [one for one in nodes.values() if "scrub_ended" in one]
+    running = [one for one in known if one["scrub_running"]]
+    total = sum(one["scrub_total_bytes"] for one in running)
+    done = 100 * sum(one["scrub_done_bytes"] for one in running) // max(1, total)
+    ended = [one["scrub_ended"] for one in known]
+    last = time.strftime("%Y-%m-%d %H:%M", time.localtime(min(ended))) if ended and all(ended) else "never"
+    parts = [f"all replicas last read by {last}"]
+    if running:
+        parts.append(f"{len(running)} slaves read, {done} % done")
+    parts.append(f"{sum(one['scrub_bad_files'] for one in known)} bad replicas found so far")
+    return ", ".join(parts)
 
 
 TRAFFIC_HEADS = ("node", "transfers", "out", "in", "RTT", "lost", "limited by")

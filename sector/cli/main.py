@@ -38,7 +38,7 @@ COMMANDS: program.Commands = {
     "user": ("sector.cli.admin:user", "Add, list and remove users."),
     "grant": ("sector.cli.admin:grant", "Give a user rights on a directory."),
     "revoke": ("sector.cli.admin:revoke", "Take a user's rights on a directory."),
-    "node": ("sector.cli.admin:node", "Show the nodes, check a machine."),
+    "node": ("sector.cli.admin:node", "Show the nodes, scrub them, check a machine."),
     "acl": ("sector.cli.admin:acl", "Say which nodes may join."),
     "sphere": ("sector.cli.compute:sphere", "Run functions over files where they lie."),
     "job": ("sector.cli.compute:job", "List, show and cancel jobs."),
