@@ -128,7 +128,10 @@ class Disk(Room):
             if known is not None or found.path in self.mirror.tombstones:
                 return None
             record = record_of(meta, found, crcs)
-            self._write_record(record)
+            try:
+                self._write_record(record)
+            except OSError as error:
+                raise beneath.explain(error, found.path, self.where) from None
             self.entries[found.path] = record.lean()
             return record.lean()
 
@@ -154,14 +157,17 @@ class Disk(Room):
                 return True
             if not self._fits(found):
                 return False
-            if digest_text(checksum.content_digest(crcs, found.size)) == record.digest:
-                fresh = record_of(record.meta, found, crcs)
-                self._write_record(fresh)
-                self.entries[found.path] = fresh.lean()
-                return True
-            self.entries.pop(found.path, None)
-            self._to_attic(found.path, "changed outside of the system", record)
-            return False
+            try:
+                if digest_text(checksum.content_digest(crcs, found.size)) == record.digest:
+                    fresh = record_of(record.meta, found, crcs)
+                    self._write_record(fresh)
+                    self.entries[found.path] = fresh.lean()
+                    return True
+                self.entries.pop(found.path, None)
+                self._to_attic(found.path, "changed outside of the system", record)
+                return False
+            except OSError as error:
+                raise beneath.explain(error, found.path, self.where) from None
 
     def lost_thd(self, path: str, version: Version) -> bool:
         """Drop the record of a content whose file is gone; False if it is there after all. Raises LocalIO
@@ -507,6 +513,9 @@ class Disk(Room):
             try:
                 self._to_attic(path, why, record)
             except OSError as error:
+                with contextlib.suppress(OSError):  # or a restart would take it for good again
+                    file = self._record_file(record)
+                    os.rename(file, file + ".bad")
                 raise beneath.explain(error, path, self.where) from None
 
     # ---------------------------------------------------------------------------------------- read

@@ -482,3 +482,26 @@ def test_checksums_without_the_core_are_the_same() -> None:
         data = os.urandom(size)
         assert crc32c_tables(data) == crc32c(data)
     assert crc32c_tables(b"123456789") == 0xE3069283
+
+
+def test_a_full_disk_is_said_so_when_files_are_adopted_or_looked_into(
+    here: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error that the scan of the tree knows: any other one would end the scans until the next start."""
+    store(here, "/touched", b"same", V1)
+    store(here, "/changed", b"same", V1)
+    os.utime(Path(here.root, "files/touched"), (1, 1))
+    Path(here.root, "files/changed").write_bytes(b"edit")
+    Path(here.root, "files/new").write_bytes(b"new")
+    seen = here.rescan_thd()
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(here, "_write_file", full)
+    with pytest.raises(errors.NoSpace):
+        here.adopt_thd(seen.adopt[0])
+    assert len(seen.verify) == 2
+    for found, record in seen.verify:
+        with pytest.raises(errors.NoSpace):
+            here.verify_thd(found, record)
