@@ -46,10 +46,6 @@ class TreeWatch:
         self._joined = joined
         self._stopping = stopping
 
-    def missed(self) -> None:
-        """The master did not hear of something: see `untold`."""
-        self.untold = True
-
     def tell_warnings(self) -> None:
         """Log what the disk had to remark."""
         warnings, self._disk.warnings = self._disk.warnings, []

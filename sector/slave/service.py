@@ -162,7 +162,6 @@ class Slave(Service):
             lambda request, **options: ensureDeferred(self.master_call(request, **options)),
             self.check_master,
         )
-        self.transfers.untold = self.tree.missed
         self._scrub_pool = (
             Threads(reactor, f"scrub-{self.slave_id}", 1) if isinstance(pool, Threads) else pool
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import islice
 from typing import Any, TypeVar
 
 import msgspec
@@ -32,6 +33,8 @@ _CHECK_AHEAD_BYTES = 16 * BLOCK_BYTES
 _PUBLISH_S = 10.0
 _VERIFY_BYTES = 64 * BLOCK_BYTES
 _VERIFY_MOST = 16
+_BAD_AT_ONCE = 500
+_BAD_AGAIN_S = 5.0
 _TELL_S = 300.0
 """Seconds between two warnings that transfers with a peer go over TLS."""
 
@@ -73,8 +76,9 @@ class Transfers:
         self._now = now
         self._random = random
         self.gate = Gate()
-        self.untold: Callable[[], None] = lambda: None
-        """Called when the master did not hear of a bad replica."""
+        self._bad: dict[tuple[str, Version], str] = {}
+        """Bad replicas that the master has yet to hear of, and why they are."""
+        self._telling = False
         self.on_bad: Callable[[str, Version, str], None] = lambda path, version, why: None
         """Called with each bad replica."""
         self._tasks: set[Deferred[Any]] = set()
@@ -260,14 +264,40 @@ class Transfers:
         await self.tell_bad(path, version, why)
 
     async def tell_bad(self, path: str, version: Version, why: str) -> None:
-        """Tell the master of a replica that is no good any more; if it does not hear, a full report will say
-        what is left."""
+        """Tell the master of a replica that is no good any more; if it does not hear, again until it does."""
+        self._bad[path, version] = why[:1000]
+        if not await self._tell_bad() and not self._telling:
+            self._telling = True
+            self._spawn(self._tell_bad_again(), "telling of bad replicas")
+
+    async def _tell_bad(self) -> bool:
+        """Whether the master has heard of all bad replicas; of what came back meanwhile it is not told."""
+        for named in [named for named in self._bad if self._has(*named)]:
+            del self._bad[named]
+        some = dict(islice(self._bad.items(), _BAD_AT_ONCE))
+        if not some:
+            return True
         try:
-            bad = [(path, version)]
-            await self._ask_master(Adopted(self._core.slave_id, damaged=bad, why=[why[:1000]]))
+            told = Adopted(self._core.slave_id, damaged=list(some), why=list(some.values()))
+            await self._ask_master(told)
         except errors.SectorError as error:
-            self.untold()
-            log.warn("the master was not told of damaged {path}: {why}", path=path, why=error.message)
+            log.warn("the master was not told of damaged {path}: {why}", path=next(iter(some))[0], why=error)
+            return False
+        for named in some:
+            self._bad.pop(named, None)
+        return not self._bad
+
+    async def _tell_bad_again(self) -> None:
+        try:
+            await self._pause(_BAD_AGAIN_S)
+            while not await self._tell_bad():
+                await self._pause(_BAD_AGAIN_S)
+        finally:
+            self._telling = False
+
+    def _has(self, path: str, version: Version) -> bool:
+        record = self._disk.entries.get(path)
+        return record is not None and record.version == version
 
     def verify(self, path: str, version: Version) -> None:
         """Begin to read a content and compare it with its checksums; what is damaged is set aside. Raises

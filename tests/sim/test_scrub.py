@@ -6,12 +6,14 @@ import json
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sector.errors import Denied
+from sector.errors import Denied, TimedOut
 from sector.testing.cluster import SimCluster
 from sector.wire.admin import NodeList, NodeScrub, NodeScrubs, Status
+from sector.wire.slave import Adopted
 
 DAY = 86400.0
 
@@ -171,3 +173,26 @@ def test_each_bad_replica_is_in_the_audit_log_and_only_administrators_scrub(
         ((who, _, detail),) = [line for line in lines if line[1] == "bad replica"]
         block = (len(files["/d0"]) - 1) >> 20
         assert who == "slave:s3" and detail.startswith("/d0 ") and f"block {block} " in detail
+
+
+def test_rot_that_the_master_did_not_hear_of_is_repaired_all_the_same(tmp_path: Path, seed: int) -> None:
+    """The one message that tells of it is lost: it is told again."""
+    with SimCluster(tmp_path / "sim", seed=seed) as sim:
+        files = filled(sim, 2, random.Random(seed))
+        service = sim.slaves["s2"].service
+        assert service is not None
+        real, lost = service.transfers._master_call, []
+
+        async def call(request: Any, **options: Any) -> Any:
+            if isinstance(request, Adopted) and len(lost) < 3:
+                lost.append(request)
+                raise TimedOut("nobody hears it")
+            return await real(request, **options)
+
+        service.transfers._master_call = call
+        flip(sim.slaves["s2"].native("/d1"), 3)
+        scrubbed(sim, "s2")
+        assert lost
+        sim.until(lambda: sim.slaves["s2"].native("/d1").is_file())
+        assert len(lost) == 3
+        assert sim.slaves["s2"].native("/d1").read_bytes() == files["/d1"]
