@@ -461,10 +461,12 @@ def scrub_line(nodes: Mapping[str, Mapping[str, int]]) -> str:
     total = sum(one["scrub_total_bytes"] for one in running)
     done = 100 * sum(one["scrub_done_bytes"] for one in running) // max(1, total)
     ended = [one["scrub_ended"] for one in known]
-    last = time.strftime("%Y-%m-%d %H:%M", time.localtime(min(ended))) if ended and all(ended) else "never"
-    parts = [f"all replicas last read by {last}"]
+    parts = ["not all replicas were read again yet"]
+    if ended and all(ended):
+        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(min(ended)))
+        parts = [f"all replicas read again, the oldest pass ended {since}"]
     if running:
-        parts.append(f"{len(running)} slaves read, {done} % done")
+        parts.append(f"{len(running)} of {len(known)} slaves read now, {done} % done")
     parts.append(f"{sum(one['scrub_bad_files'] for one in known)} bad replicas found so far")
     return ", ".join(parts)
 

@@ -16,6 +16,8 @@ from twisted.internet.task import Clock
 from sector import errors
 from sector.cli import main
 from sector.cli import scrub as command
+from sector.cli.cluster import scrub_line
+from sector.master.scrubs import scrub_counters
 from sector.model import Version
 from sector.wire import slave as wire
 from sector.wire.admin import BadReplica, NodeList, NodeScrub, NodeScrubbed, NodeScrubs
@@ -152,3 +154,12 @@ def test_slaves_of_an_older_version_are_told_of_and_hinder_none(cluster: Cluster
     assert {node.id: node.scrub.running for node in admin.ask(NodeList()).nodes} == {"s1": True, "s2": False}
     with pytest.raises(errors.NotFound, match="s9"):
         admin.ask(NodeScrub(["s9"], True))
+
+
+def test_status_says_how_old_the_oldest_pass_is() -> None:
+    """In one line for all slaves; one that was never read again is not hidden by the others."""
+    read = scrub_counters(replace(DONE, ended=86400.0 * 365, all_bad_files=2))
+    assert "1971-01-01" in scrub_line({"s1": read, "s2": scrub_counters(DONE) | {"scrub_ended": 1 << 31}})
+    line = scrub_line({"s1": read, "s2": scrub_counters(replace(RUNS, ended=0.0))})
+    assert line.startswith("not all replicas were read again yet, 1 of 2 slaves read now, 40 % done, 2 bad")
+    assert scrub_line({"s1": {}}).startswith("not all"), "a master of an older version tells nothing"
