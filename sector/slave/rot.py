@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
+import numpy as np
 
 from sector._udt import checksum
 from sector.model import BLOCK_BYTES, digest_text
@@ -73,9 +74,18 @@ class ScrubbedDisk(Disk):
         except OSError as error:
             raise beneath.explain(error, "the state of the scrub", self.where) from None
 
-    def order_thd(self) -> list[Record]:
-        """All contents in the order of their inodes: that stays the same when files are renamed."""
-        return sorted(self.entries.values(), key=lambda record: record.inode)
+    def sums_thd(self) -> tuple[int, int]:
+        """Files and bytes of all contents."""
+        sizes = [record.size for record in list(self.entries.values())]
+        return len(sizes), sum(sizes)
+
+    def order_thd(self, after: int) -> tuple[list[Record], int]:
+        """All contents whose inode is above `after`, in the order of their inodes, which stays the same when
+        files are renamed; and how many bytes they have. Sorted without holding up other threads."""
+        records = [record for record in list(self.entries.values()) if record.inode > after]
+        inodes = np.fromiter((record.inode for record in records), np.uint64, len(records))
+        places = np.argsort(inodes, kind="stable")
+        return [records[place] for place in places], sum(record.size for record in records)
 
     def named_thd(self, inodes: list[int]) -> list[Record]:
         """The contents with these inodes, whatever their names are now."""

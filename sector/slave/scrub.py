@@ -190,14 +190,14 @@ class Scrubber:
                 await self._sleep(60.0)
 
     async def _begin(self) -> None:
-        sizes = [record.size for record in list(self._disk.entries.values())]
-        self._schedule.begin(len(sizes), sum(sizes), self._wall(), asked=self._asked)
+        files, size = await self._pool.run(self._disk.sums_thd)
+        self._schedule.begin(files, size, self._wall(), asked=self._asked)
         self._asked = False
         log.info(
             "scrub {number} begins: {files} files, {bytes} bytes",
             number=self.state.number,
-            files=len(sizes),
-            bytes=sum(sizes),
+            files=files,
+            bytes=size,
         )
         await self._keep(force=True)
 
@@ -207,11 +207,9 @@ class Scrubber:
     async def _pass(self) -> None:
         """From where the kept state stands to the end. Raises _Anew."""
         progress = self._schedule.progress
-        done = progress.inode
-        listed = await self._pool.run(self._disk.order_thd)
-        before = [record for record in listed if record.inode > done]
-        self._schedule.left(len(before), sum(record.size for record in before))
-        for record in before:
+        listed, size = await self._pool.run(self._disk.order_thd, progress.inode)
+        self._schedule.left(len(listed), size)
+        for record in listed:
             await self._file(record, late=False)
             if len(progress.missed) >= MISSED_MOST:
                 await self._late(progress)

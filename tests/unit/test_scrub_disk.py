@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
+import platform
 import random
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -274,8 +277,8 @@ def test_what_is_renamed_or_replaced_meanwhile_is_no_error(box: Box, monkeypatch
     flip(box.native("/a/x"), 100)
     real = box.disk.order_thd
 
-    def listed() -> list[Any]:
-        records = real()
+    def listed(after: int) -> Any:
+        records = real(after)
         box.disk.rename_thd("/a/x", V1, meta_of("/z", CONTENT, Version(1, 9)))
         box.disk.delete_thd("/b", V2)
         store(box.disk, "/c", b"new", Version(1, 10))
@@ -366,3 +369,22 @@ def test_reads_come_from_the_disk_and_leave_nothing_in_memory(
     monkeypatch.setattr(rot.os, "posix_fadvise", advise)
     box.ask()
     assert sum(length for _, length in told) == 2 * (len(CONTENT) + 5)
+
+
+def test_only_the_thread_of_the_scrub_is_idle() -> None:
+    """Where the system has it: whoever else reads in this process keeps his turn at the disk."""
+    libc = ctypes.CDLL(None)
+    libc.syscall.restype = ctypes.c_long
+    number = {"x86_64": 252, "aarch64": 31}.get(platform.machine(), 0)
+
+    def priority() -> int:
+        return int(libc.syscall(number, 1, 0)) if number else -1
+
+    before = priority()
+    seen: list[tuple[bool, int]] = []
+    thread = threading.Thread(target=lambda: seen.append((rot.be_idle_thd(), priority())))
+    thread.start()
+    thread.join()
+    ((idle, inside),) = seen
+    assert priority() == before
+    assert idle == (inside == 3 << 13) or not number
