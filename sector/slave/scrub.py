@@ -161,13 +161,16 @@ class Scrubber:
                 log.warn("{why}", why=error.message)
 
     # --------------------------------------------------------------------------- the work
-    async def run(self) -> None:
-        """Passes, one after the other, whatever fails; ends by being cancelled."""
-        if self._idle and await self._pool.run(be_idle_thd):
-            log.debug("the scrub reads with idle priority")
+    async def load(self) -> None:
+        """Take up where an earlier process stood; before a master can ask."""
         kept = await self._pool.run(self._disk.progress_thd)
         self._schedule.resume(kept, self._clock.seconds(), self._wall())
         self._loaded = True
+
+    async def run(self) -> None:
+        """After `load`: passes, one after the other, whatever fails; ends by being cancelled."""
+        if self._idle and await self._pool.run(be_idle_thd):
+            log.debug("the scrub reads with idle priority")
         while True:
             try:
                 self._tick()
@@ -261,7 +264,9 @@ class Scrubber:
         elif look.kind == "later":
             log.warn("{path} is left out of this scrub: {why}", path=record.path, why=look.why)
         elif look.kind != "good":
+            self._judged = record.path, record.version
             await self._judge(record, look)
+            self._judged = None
         self._schedule.passed(record.inode, max(0, record.size - offset), late=late)
         await self._keep()
 
@@ -336,7 +341,6 @@ class Scrubber:
     async def _judge(self, record: Record, look: Look) -> None:
         """A content is not as it was written: it goes to the attic, and the master hears of it."""
         why = look.why
-        self._judged = record.path, record.version
         if look.kind in ("changed", "missing"):
             try:
                 if await self._pool.run(self._disk.changed_thd, record, lambda: self._stopping):

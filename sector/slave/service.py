@@ -251,6 +251,7 @@ class Slave(Service):
         catalogue = await self.pool.run(self.disk.open_thd)
         self.tree.tell_warnings()
         log.info("slave {slave} has {files} files", slave=self.slave_id, files=len(self.disk.entries))
+        await self.scrub.load()
         later = await self.tree.settle(catalogue)
         self._attach_sphere()
         self._spawn(self.tree.run(later), "scanning the data directory")

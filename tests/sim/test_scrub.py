@@ -196,3 +196,40 @@ def test_rot_that_the_master_did_not_hear_of_is_repaired_all_the_same(tmp_path: 
         sim.until(lambda: sim.slaves["s2"].native("/d1").is_file())
         assert len(lost) == 3
         assert sim.slaves["s2"].native("/d1").read_bytes() == files["/d1"]
+
+
+def test_what_users_do_meanwhile_is_never_taken_for_rot(tmp_path: Path, seed: int) -> None:
+    """Writes, renames and removals while all slaves read again and again, with slow disks: no sound replica
+    is set aside, and nothing is reported."""
+    rng = random.Random(seed)
+    with SimCluster(tmp_path / "sim", seed=seed, disk_s=0.05) as sim:
+        cloud = sim.client()
+        files: dict[str, bytes] = {}
+        for number in range(60):
+            for slave in sim.slaves.values():
+                if slave.service is not None and not slave.service.scrub.state.running:
+                    slave.service.scrub.answer(True)
+            deed = rng.choice(["write", "write", "replace", "rename", "rename", "remove"])
+            path = rng.choice(sorted(files)) if files else ""
+            if deed == "write" or not path:
+                path = f"/n{number}"
+                files[path] = rng.randbytes(rng.randrange(1, 300_000))
+                sim.wait(cloud.write(path, files[path]))
+            elif deed == "replace":
+                files[path] = rng.randbytes(rng.randrange(1, 300_000))
+                sim.wait(cloud.write(path, files[path]))
+            elif deed == "rename":
+                sim.wait(cloud.mv(path, f"/m{number}"))
+                files[f"/m{number}"] = files.pop(path)
+            else:
+                sim.wait(cloud.rm(path))
+                del files[path]
+            sim.advance(rng.random() * 0.5)
+        sim.advance(30)
+        for slave in sim.slaves.values():
+            assert slave.service is not None
+            state = slave.service.scrub.state
+            assert state.number > 5 and state.all_bad_files == 0, slave.name
+            assert attic(sim, slave.name) == []
+        for path, content in files.items():
+            assert sim.wait(cloud.read(path)) == content

@@ -58,6 +58,7 @@ class Box:
             tell=self._tell,
             idle=False,
         )
+        ensureDeferred(self.scrub.load())
         self.running: Deferred[Any] = ensureDeferred(self.scrub.run())
         self.running.addErrback(lambda failure: failure.trap(CancelledError) and None)
 
