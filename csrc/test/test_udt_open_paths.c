@@ -156,7 +156,7 @@ typedef struct early {
     size_t have;
     int64_t came, went; /* bytes on the wire to end 1, and from it */
     int64_t over;       /* most by which it has sent more than had come, before the proof */
-    bool proved;
+    bool proved, written;
 } early;
 
 static void on_early(void *arg, int from, const udt_addr *to, const uint8_t *pkt, size_t len,
@@ -199,15 +199,14 @@ static udt_time early_get(early *v, udt_time limit)
 {
     static uint8_t buf[sizeof v->got];
     fill(buf, 5, 0, sizeof buf);
-    bool written = false;
     while (v->have < sizeof buf && world_step(&v->w, limit)) {
         struct udt_ev ev;
         udt_time now = sim_net_now(v->w.net);
         world_events(&v->w);
-        if (!written && world_take(&v->w, 1, UDT_EV_CONNECTED, v->p.s[1], &ev)) {
+        if (!v->written && world_take(&v->w, 1, UDT_EV_CONNECTED, v->p.s[1], &ev)) {
             CHECK_INT(udt_mux_send(v->w.m[1], v->p.s[1], buf, sizeof buf, now), sizeof buf);
             sim_net_kick(v->w.net, 1);
-            written = true;
+            v->written = true;
         }
         ssize_t n = udt_mux_recv(v->w.m[0], v->p.s[0], v->got + v->have, sizeof buf - v->have, now);
         if (n > 0)
@@ -251,6 +250,30 @@ TEST(udt_open_paths_the_first_packets_may_be_lost)
     printf("%d files of 10 kB, a quarter of the packets lost: %.3f s on average, %.3f at most\n", n,
            (double)sum * 1e-6 / n, (double)worst * 1e-6);
     CHECK(worst < 10000000);
+}
+
+/* Nothing passes for a while from when the first datagram has come: what the two ends ask meanwhile
+ * uses up what may be sent, and still they find together. */
+TEST(udt_open_paths_an_outage_at_the_proof)
+{
+    const sim_link gone = {.rate_bps = 100000000, .delay_us = 10000, .loss_ppm = 1000000};
+    for (int i = 0; i < 40; i++) {
+        early v;
+        udt_time length = (1 + i / 4) * 800000;
+        early_start(&v, 1, &path, i & 1 ? sizeof v.got : 0);
+        world_run(&v.w, 11000);
+        if (i & 2)
+            sim_net_link(v.w.net, 0, 1, &gone);
+        sim_net_link(v.w.net, 1, 0, &gone);
+        udt_time at = early_get(&v, 11000 + length);
+        sim_net_link(v.w.net, 0, 1, &path);
+        sim_net_link(v.w.net, 1, 0, &path);
+        at = at < 0 ? early_get(&v, 11000 + length + 6000000) : at;
+        if (at < 0)
+            test_fail(__FILE__, __LINE__, "outage %d: %zu bytes", i, v.have);
+        CHECK(v.over <= 0);
+        world_fini(&v.w);
+    }
 }
 
 /* Bytes that go out to an address before it is proved: no more than came from it. */

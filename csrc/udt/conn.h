@@ -330,8 +330,8 @@ void udt__conn_shut(udt_conn *c, udt_time now);
 void udt__conn_fetched(udt_conn *c);
 void udt__conn_peer_closed(udt_conn *c, udt_time now);
 void udt__conn_input(udt_conn *c, const udt_addr *from, const udt_pkt *p, udt_time now);
-/* One control packet of at most `cap` bytes, no data. */
-size_t udt__conn_output_control(udt_conn *c, uint8_t *buf, size_t cap, udt_time now);
+/* One control packet of at most `cap` bytes, of those in `mask` (DUE_*), and no data. */
+size_t udt__conn_output_control(udt_conn *c, unsigned mask, uint8_t *buf, size_t cap, udt_time now);
 size_t udt__conn_output(udt_conn *c, uint8_t *buf, size_t cap, size_t max_segs, size_t *seg,
                         udt_time now);
 void udt__conn_rtt(udt_conn *c, int64_t rtt_us);

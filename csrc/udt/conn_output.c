@@ -83,10 +83,13 @@ static size_t emit_control(udt_conn *c, uint8_t *buf, size_t cap, udt_time now)
     return 0;
 }
 
-size_t udt__conn_output_control(udt_conn *c, uint8_t *buf, size_t cap, udt_time now)
+size_t udt__conn_output_control(udt_conn *c, unsigned mask, uint8_t *buf, size_t cap, udt_time now)
 {
+    unsigned rest = c->due & ~mask;
     c->own.to.family = 0;
+    c->due &= mask;
     size_t n = emit_control(c, buf, cap, now);
+    c->due |= rest;
     if (n)
         c->sent_at = now;
     return n;

@@ -39,8 +39,8 @@ void udt__put_whole(udt_mux *m, uint8_t *at, const uint8_t *from, size_t len)
         m->gaps->gap[m->gaps->n++] = (udt_gap){at, from, len};
 }
 
-/* To an address that is not proved yet no more goes than came from it; the last of that is for the
- * packets that get it proved. */
+/* To an address that is not proved yet no more goes than came from it; the last of that is for
+ * PARAMS alone, which get it proved. */
 static size_t output_one(udt_conn *c, uint8_t *buf, size_t cap, size_t max_segs, size_t *seg,
                          udt_time now)
 {
@@ -48,12 +48,14 @@ static size_t output_one(udt_conn *c, uint8_t *buf, size_t cap, size_t max_segs,
     if (c->pmtu.now < c->pmtu.top) /* a hop that minds sizes may see a batch as one packet */
         max_segs = 1;
     size_t len = 0;
-    if (room < datagram + OWN_CTRL_ROOM) { /* more comes with what the peer sends */
-        int64_t most = room < OWN_CTRL_ROOM ? room : OWN_CTRL_ROOM;
-        if (most >= UDT_CTRL_MAX + OWN_TAG_BYTES)
-            len = *seg = udt__conn_output_control(c, buf, (size_t)most, now);
+    if (room < datagram + OWN_PROOF_ROOM) { /* more comes with what the peer sends */
+        bool proof = room < OWN_PROOF_ROOM + OWN_CTRL_MAX;
+        int64_t most = proof ? room : room - OWN_PROOF_ROOM;
+        if (most >= OWN_CTRL_MAX)
+            len = *seg =
+                udt__conn_output_control(c, proof ? DUE_PARAMS : ~0u, buf, (size_t)most, now);
     } else {
-        int64_t segs = room < INT64_MAX ? (room - OWN_CTRL_ROOM) / datagram : INT64_MAX;
+        int64_t segs = room < INT64_MAX ? (room - OWN_PROOF_ROOM) / datagram : INT64_MAX;
         max_segs = segs < (int64_t)max_segs ? (size_t)segs : max_segs;
         len = udt__conn_output(c, buf, cap, max_segs, seg, now);
     }

@@ -19,7 +19,8 @@ struct udt_conn;
 #define OWN_OFFER_MAGIC 0x5ec7u  /* high half of the first word */
 #define OWN_ANSWER_MAGIC 0x5ec8u /* never an echo */
 #define OWN_FIRST_PKTS 10        /* data packets before the peer was heard */
-#define OWN_CTRL_ROOM 640        /* of what an unproved address gets, kept for control packets */
+#define OWN_PROOF_ROOM 640       /* of what an unproved address gets, kept for PARAMS */
+#define OWN_CTRL_MAX (UDT_CTRL_MAX + OWN_TAG_BYTES)
 
 /* What is known of two ends that negotiate. 0 = the client; in a rendezvous the one whose (nonce,
  * id) is larger; 1 = the other. */

@@ -120,7 +120,7 @@ class _Line:
 @shared_options
 @click.pass_obj
 def scrub(shared: Shared, nodes: tuple[str, ...], every: bool, wait: bool, timeout: float | None) -> int:
-    """Have slaves read all of their replicas again now, and compare each block with its checksum.
+    """Have slaves read their replicas again now and look for rot.
 
     They do so by themselves every two weeks (scrub_days of their settings); this is at the full scrub_rate, a
     fourth of it while transfers run. A bad replica is set aside and copied anew from a good one. With --wait
