@@ -32,6 +32,7 @@ from twisted.logger import (
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from sector.clock import steady
 from sector.config import Config, LogSection
 from sector.errors import SectorError
 
@@ -271,7 +272,7 @@ def run_service(config: Config, make: Make, *, name: str, log_format: str | None
     from twisted.internet import reactor
 
     start_logging(config.log, log_format)
-    running: Any = reactor
+    running: Any = steady(reactor)
     run = _Run(running, make, name)
     running.callWhenRunning(run.begin)
     running.addSystemEventTrigger("before", "shutdown", run.stop)

@@ -14,6 +14,7 @@ from twisted.internet.epollreactor import EPollReactor
 from twisted.python.failure import Failure
 
 from sector.cli import ends
+from sector.clock import steady
 from sector.config import ClientSection, save_client
 from sector.errors import LocalIO, UsageError
 from sector.model import Address
@@ -26,7 +27,7 @@ T = TypeVar("T")
 
 def run_once(work: Callable[[Any], Awaitable[T]]) -> T:
     """Run `work(reactor)` to its end in a reactor of its own. Ctrl-C and what ends a command cancel it."""
-    reactor = EPollReactor()
+    reactor = steady(EPollReactor())
     outcome: list[Any] = []
     interrupted: list[int] = []
     running: list[Deferred[Any]] = []

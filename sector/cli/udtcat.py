@@ -20,6 +20,7 @@ from sector._udt.reasons import PeerVanished, UdtAuthError
 from sector._udt.transport import MESSAGE, UdtOptions
 from sector.cli import ends
 from sector.cli.udtcat_live import LiveLine
+from sector.clock import steady
 from sector.errors import Denied, LocalIO, PortInUse, SectorError, Unreachable, UsageError
 
 READ_BYTES = 1 << 18
@@ -304,7 +305,7 @@ def udtcat_main(
     from twisted.internet import reactor as installed
     from twisted.python.failure import Failure
 
-    reactor: Any = installed
+    reactor: Any = steady(installed)
     outcome: list[Any] = []
     work = defer.ensureDeferred(_run(reactor, listen, peer, options, message_size, stats))
 

@@ -25,6 +25,7 @@ from sector.client.cloud import CloudClient
 from sector.client.connect import open_client, settings
 from sector.client.file import CloudReader, CloudWriter, Ranges, TextWriter, check_mode
 from sector.client.progress import Moved, Progress, Summary
+from sector.clock import steady
 from sector.config import Config
 from sector.model import FileInfo, check_path
 from sector.wire.admin import NodeInfo, StatusInfo
@@ -113,7 +114,7 @@ def _fresh_reactor() -> Any:
         main.installReactor(epollreactor.EPollReactor())
     from twisted.internet import reactor
 
-    return reactor
+    return steady(reactor)
 
 
 def connect(

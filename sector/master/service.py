@@ -19,6 +19,7 @@ from twisted.python.failure import Failure
 
 from sector import __version__
 from sector._udt.traffic import NAMES as TRAFFIC
+from sector.clock import Steps
 from sector.config import Config
 from sector.errors import BadConfig, Busy, SectorError
 from sector.gmp.api import Gmp, GmpKey, PeerEvent
@@ -111,6 +112,7 @@ class MasterService(MultiService):
         self._rebuild_wait_s = rebuild_wait_s
         self._allow_list = allow_list
         self._started = reactor.seconds()
+        self._steps = Steps(wall, reactor.seconds)
         self._running: set[Deferred[Any]] = set()
         self._loops: list[LoopingCall] = []
         self._sums: tuple[float, Any, int] | None = None
@@ -141,7 +143,7 @@ class MasterService(MultiService):
                 begin_rebuild(tx, hub.wall())
             else:
                 tx.set("epoch", tx.setting("epoch") + 1)
-            tx.extend_leases(hub.wall() + lease_s)
+            tx.rebase_leases(hub.wall() + lease_s)
             hub.epoch = tx.setting("epoch")
             hub.serial = tx.setting("serial")
             hub.serial_base = tx.setting("serial_base")
@@ -198,12 +200,23 @@ class MasterService(MultiService):
     def _tick(self) -> None:
         self.hub.feed(Tick())
         self.hub.tell_refused()
+        step = self._steps.look()
+        if step and self.hub.state != STARTING:
+            log.warn("the clock was set by {step:+.1f} s", step=step)
+            self.spawn(self._rebase_leases())
         if self.rebuild is not None and self.hub.state == REBUILDING:
             self.spawn(self.rebuild.check())
 
     def _leases(self) -> None:
         if self.hub.state == RUNNING:
             self.spawn(self._expire_leases())
+
+    async def _rebase_leases(self) -> None:
+        now = self.hub.wall()
+        lease_s = self.hub.config.master.lease_s
+        await self.hub.store.write(
+            lambda tx: tx.rebase_leases(now + lease_s, now + namespace.KEEP_PUBLISHED_S)
+        )
 
     async def _expire_leases(self) -> None:
         lost = await self.hub.store.write(lambda tx: tx.expire_leases(self.hub.wall()))

@@ -443,9 +443,12 @@ class SqlTx(WorkTx):
         self.connection.execute(delete(L).where(L.c.expires <= now))
         return lost
 
-    def extend_leases(self, until: float) -> None:
-        """Open leases hold at least until then: nobody could renew them while no master ran."""
-        self.connection.execute(update(L).where(L.c.state == OPEN, L.c.expires < until).values(expires=until))
+    def rebase_leases(self, until: float, kept_until: float = 0.0) -> None:
+        """Open leases hold until then, whatever was noted, and what is known of ended ones at least so long:
+        nobody could renew them while no master ran, and after a clock was set their times mean nothing."""
+        run = self.connection.execute
+        run(update(L).where(L.c.state == OPEN).values(expires=until))
+        run(update(L).where(L.c.state != OPEN, L.c.expires < kept_until).values(expires=kept_until))
 
     def leases_of(self, user: str) -> list[Lease]:
         """The open leases of a user."""

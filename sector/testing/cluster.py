@@ -152,6 +152,7 @@ class SimCluster:
         within `scrub_days`."""
         self.root = root
         self.clock = Clock()
+        self.wall_ahead = 0.0  # by how much the wall clock was set since, seconds
         self.hub = MemoryHub(self.clock)
         self.net = SimDataNet(self.clock, bytes_per_s)
         self.rng = random.Random(seed)
@@ -173,7 +174,7 @@ class SimCluster:
 
     def wall(self) -> float:
         """Simulated seconds since 1970."""
-        return EPOCH + self.clock.seconds()
+        return EPOCH + self.clock.seconds() + self.wall_ahead
 
     # ----------------------------------------------------------------------------------------- time
     def advance(self, seconds: float, step: float = 0.02) -> None:

@@ -202,7 +202,18 @@ def test_leases(bench: Bench) -> None:
     assert bench.read(lambda tx: tx.leased_below("/g", 1.0)) is None
     with pytest.raises(errors.LocalIO):
         bench.write(lambda tx: tx.put_lease(ns.Lease(b"m" * 16, *_fields(lease)[1:])))
-    bench.write(lambda tx: tx.extend_leases(70.0))
+    ended = ns.Lease(b"e" * 16, "/g", *_fields(lease)[2:-1], state=ns.PUBLISHED)
+    bench.write(lambda tx: tx.put_lease(ended))
+    bench.write(lambda tx: tx.rebase_leases(70.0))
+    assert [bench.read(lambda tx, one=one: tx.lease(one.id)).expires for one in (lease, ended)] == [
+        70.0,
+        50.0,
+    ]
+    bench.write(lambda tx: tx.rebase_leases(65.0, 80.0))
+    assert [bench.read(lambda tx, one=one: tx.lease(one.id)).expires for one in (lease, ended)] == [
+        65.0,
+        80.0,
+    ]
     assert bench.write(lambda tx: tx.expire_leases(60.0)) == 0
     assert [held.id for held in bench.read(lambda tx: tx.leases_of("u"))] == [lease.id]
     bench.write(lambda tx: tx.drop_lease(lease.id))

@@ -1,0 +1,58 @@
+"""Write leases and a wall clock that is set (simulated)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sector import errors
+from sector.testing.cluster import SimCluster
+from sector.wire import files
+
+HOUR_S = 3600.0
+
+
+@pytest.fixture
+def sim(tmp_path: Path, seed: int) -> Iterator[SimCluster]:
+    with SimCluster(tmp_path / "sim", slaves=2, copies=1, seed=seed) as cluster:
+        cluster.advance(2)
+        yield cluster
+
+
+def begin(sim: SimCluster, path: str) -> files.WriteGrant:
+    """Open a path for writing and leave it so."""
+    cloud = sim.client()
+    grant: files.WriteGrant = sim.wait(cloud.call(files.OpenWrite(path, 10)))
+    return grant
+
+
+def test_a_lease_outlives_a_clock_that_is_set_ahead(sim: SimCluster) -> None:
+    grant = begin(sim, "/a")
+    sim.wall_ahead = HOUR_S
+    sim.advance(12)  # more than once looked for leases that are over
+    kept = sim.wait(sim.client().call(files.LeaseKeep("/a", grant.lease)))
+    assert kept.state == "open"
+    assert kept.lease_s <= sim.up().hub.config.master.lease_s
+
+
+def test_a_lease_ends_in_its_time_when_the_clock_was_set_back(sim: SimCluster) -> None:
+    begin(sim, "/a")
+    lease_s = sim.up().hub.config.master.lease_s
+    sim.wall_ahead = -HOUR_S
+    sim.advance(lease_s / 2)
+    with pytest.raises(errors.LeaseHeld):
+        sim.wait(sim.client().write("/a", b"other"))
+    sim.advance(lease_s / 2 + 6)
+    sim.wait(sim.client().write("/a", b"other"))
+
+
+def test_a_lease_ends_in_its_time_when_the_clock_was_set_back_between_two_masters(sim: SimCluster) -> None:
+    begin(sim, "/a")
+    lease_s = sim.up().hub.config.master.lease_s
+    sim.kill_master()
+    sim.wall_ahead = -HOUR_S
+    sim.start_master()
+    sim.advance(lease_s + 6)
+    sim.wait(sim.client().write("/a", b"other"))
