@@ -20,6 +20,7 @@ from cumulus.http.settings import SMALL_BODY
 from cumulus.index.api import Directory, Index
 from cumulus.index.registry import make_index
 from cumulus.model import Credential, User
+from cumulus.ops.bin import Bin
 from cumulus.rest.call import Call, Download, Headers, Joint, Reply, Sink
 from cumulus.rest.gateway import S3Gateway, make_gateway
 from cumulus.rest.request import RestSettings
@@ -82,6 +83,7 @@ class World:
         self.settings = RestSettings(**options)
         users = directory or self.people
         self.gateway: S3Gateway = make_gateway(self.settings, store, self.index, users, self.clock)
+        self.site.bin = Bin(lambda: time.monotonic() + self.skew_ns / SECOND)
         self._ids = itertools.count(1)
         self.at_once = 0  # requests that needed no thread
         self.together = 0  # that were done as one of many

@@ -126,7 +126,7 @@ def _remove_flipped(site: Site, bucket: Bucket, key: str) -> None:
     if row is None:
         return
     site.told.apply([Remove(bucket=bucket.name, key=key, stamp=row.stamp)])
-    site.discard(bucket.name, row.name)
+    site.discard(bucket.name, row.name, row.size)
 
 
 def _mark(site: Site, bucket: Bucket, key: str, owner: str, found: Found | None) -> Deleted:
@@ -150,7 +150,7 @@ def _mark(site: Site, bucket: Bucket, key: str, owner: str, found: Found | None)
         stamp = max(stamp, row.stamp + 1)
     site.told.apply([Put(row=marker_row(bucket, key, version, stamp, now, owner), keep=True)])
     if row is not None and not row.marker and not keep and not site.atomic:
-        site.discard(bucket.name, row.name)
+        site.discard(bucket.name, row.name, row.size)
     return Deleted(version, marker=True)
 
 
@@ -186,7 +186,7 @@ def delete_version(
             stamp = max(stamp, _remove_body(site, bucket, row))
         site.told.apply([Remove(bucket=bucket.name, key=key, stamp=stamp, version=version)])
         if not site.atomic and not row.marker:
-            site.discard(bucket.name, row.name)
+            site.discard(bucket.name, row.name, row.size)
         if row.latest:
             _promote(site, bucket, key)
         return Deleted(version, marker=row.marker)

@@ -240,9 +240,9 @@ def _flip(site: Site, bucket: Bucket, found: Found, meta: ObjectMeta) -> Found:
                 raise
             row = site.index.lookup(bucket.name, meta.key, meta.version)
             if row is not None and row.name == entry.name:
-                site.discard(bucket.name, found.entry.name)
+                site.discard(bucket.name, found.entry.name, found.entry.size)
                 return Found(entry, meta)
-    site.discard(bucket.name, entry.name)
+    site.discard(bucket.name, entry.name, entry.size)
     raise Changed(f"{meta.key!r} was replaced")
 
 

@@ -29,12 +29,17 @@ _stretches: Final = msgspec.json.Decoder(list[Stretch])
 
 
 def sweep(site: Site, bucket: Bucket, stale_s: float) -> int:
-    """Remove leftovers that are older than that; how many."""
+    """Remove leftovers that are older than that; how many. A body may have been replaced just now, however
+    old it is: it stays for its readers (`Site.discard`), and counts now."""
     count, doubt = 0, doubts(site.store, bucket.name)
     for prefix, needed in ((PARTS, _part_needed), (BODIES, _body_needed)):
         for entry in _entries(site, bucket, prefix):
             old = site.clock() - entry.mtime_ns > stale_s * SECOND
-            if old and not _within(entry, doubt) and not needed(site, bucket, entry):
+            if not old or _within(entry, doubt) or needed(site, bucket, entry):
+                continue
+            if prefix == BODIES:
+                count += site.discard(bucket.name, entry.name, entry.size)
+            else:
                 site.remove(bucket.name, entry.name)
                 count += 1
     return count

@@ -193,7 +193,7 @@ def _settle(
         if site.atomic:
             site.remove(bucket.name, row.name)
         else:
-            site.discard(bucket.name, row.name)
+            site.discard(bucket.name, row.name, row.size)
 
 
 def _tell(

@@ -14,13 +14,13 @@ from typing import Final
 from cumulus.errors import S3Error
 from cumulus.index.api import Directory, Index, IndexFailure, OverQuota, Reservation
 from cumulus.model import Bucket, Versioning
+from cumulus.ops.bin import Bin
 from cumulus.ops.hashing import Hashing
 from cumulus.ops.quota import quota_error
 from cumulus.ops.told import Told
 from cumulus.storage.api import FileStore, Missing
 
 STRIPES: Final = 512
-DISCARD_AFTER_NS: Final = 600 * 1_000_000_000
 HASH_QUEUE: Final = 10_000
 
 
@@ -52,7 +52,7 @@ class Site:
         self.hashing = Hashing(hash_threads)
         self._locks = [threading.Lock() for _ in range(STRIPES)]
         self._stop = threading.Event()
-        self._discarded: deque[tuple[int, str, str]] = deque()
+        self.bin = Bin()
         self.unhashed: deque[tuple[str, str]] = deque()
 
     @property
@@ -116,16 +116,16 @@ class Site:
         if not self.opaque_etags and len(self.unhashed) < HASH_QUEUE:
             self.unhashed.append((bucket, name))
 
-    def discard(self, bucket: str, name: str) -> None:
-        """Remove a body that nothing names any more, later: readers may still be at it."""
-        self._discarded.append((self.clock() + DISCARD_AFTER_NS, bucket, name))
+    def discard(self, bucket: str, name: str, size: int) -> bool:
+        """Remove a body of `size` bytes that nothing names any more, later: readers may still be at it. False
+        when that was to happen already, or too many wait; the sweep finds it again then."""
+        return self.bin.put(bucket, name, size)
 
     def empty_bin(self, *, all_of_it: bool = False) -> int:
         """Remove discarded bodies whose time has come; how many."""
-        count, now = 0, self.clock()
-        while self._discarded and (all_of_it or self._discarded[0][0] <= now):
-            _, bucket, name = self._discarded.popleft()
-            self.remove(bucket, name)
+        count = 0
+        while (due := self.bin.take(all_of_it=all_of_it)) is not None:
+            self.remove(*due)
             count += 1
         return count
 

@@ -15,8 +15,10 @@ from cumulus.admin.doctor import rebuild
 from cumulus.auth import lifecycle
 from cumulus.backends.fsspec_store import FsspecStore
 from cumulus.model import Acl, ObjectMeta, encode_meta
+from cumulus.ops.bin import Bin
 from cumulus.ops.jobs import Jobs
 from cumulus.ops.names import BODIES
+from cumulus.rest.call import Sink
 from cumulus.storage.api import Entry, Missing, StorageError, Unavailable
 
 
@@ -223,8 +225,47 @@ def test_what_a_crash_left_goes_after_a_day(store: FsspecStore) -> None:
     stream.commit(encode_meta(meta))
     world.skew_ns = 2 * 86400 * 10**9
     assert jobs.run().swept == 1
+    assert len(store.names("bkt", prefix=BODIES)) == 1  # it might have been replaced just now
+    world.skew_ns += 601 * 10**9
+    jobs.run()
     assert store.names("bkt", prefix=BODIES) == []
     world.close()
+
+
+def test_a_sweep_leaves_old_bodies_to_their_readers(store: FsspecStore) -> None:
+    """An object of last week was replaced, by another worker, while it is read, and the hourly sweep runs."""
+    world = World(store)
+    world.boto().create_bucket(Bucket="bkt")
+    jobs = Jobs(world.site, lifecycle)
+    jobs.run()
+    world.ask("PUT", "/bkt/k", b"old")
+    call, reply = world.open("GET", "/bkt/k")
+    world.ask("PUT", "/bkt/k", b"new")
+    world.site.bin = Bin(world.site.bin._clock)  # the other worker has it in its own
+    world.skew_ns = 7 * 86400 * 10**9
+    assert jobs.run().swept == 1
+    assert not isinstance(reply, Sink) and world.read(call, reply).body == b"old"
+    world.skew_ns += 3600 * 10**9
+    jobs.run()
+    world.skew_ns = 0
+    assert len(store.names("bkt", prefix=BODIES)) == 1
+    assert world.ask("GET", "/bkt/k").body == b"new"
+    world.close()
+
+
+def test_a_clock_that_is_set_ahead_does_not_empty_the_bin() -> None:
+    """It keeps bodies for as long as a slow reader needs, by a clock of its own, and each once."""
+    now = [5.0]
+    bin = Bin(lambda: now[0])
+    assert bin.put("b", "small", 10) and bin.put("b", "large", 3_600_000_000)
+    assert not bin.put("b", "small", 10)
+    assert bin.take() is None
+    now[0] += 600
+    assert bin.take() == ("b", "small")
+    assert bin.take() is None
+    now[0] += 3000
+    assert bin.take() == ("b", "large") and len(bin) == 0
+    assert bin.put("b", "small", 10) and bin.take(all_of_it=True) == ("b", "small")
 
 
 def test_what_a_change_of_tags_has_replaced_is_not_in_doubt(store: FsspecStore) -> None:
