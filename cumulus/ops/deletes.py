@@ -179,14 +179,15 @@ def delete_version(
             if version == "null":
                 _remove_outside(site, bucket, key)
             return Deleted(version)
-        stamp = row.stamp
-        if row.marker:
-            site.remove(bucket.name, version_name(key, version))
-        elif site.atomic:
-            stamp = max(stamp, _remove_body(site, bucket, row))
-        site.told.apply([Remove(bucket=bucket.name, key=key, stamp=stamp, version=version)])
-        if not site.atomic and not row.marker:
-            site.discard(bucket.name, row.name, row.size)
+        gone = Remove(bucket=bucket.name, key=key, stamp=row.stamp, version=version)
+        if site.atomic and not row.marker:
+            _remove_kept(site, bucket, row, gone)
+        else:
+            if row.marker:
+                site.remove(bucket.name, version_name(key, version))
+            site.told.apply([gone])
+            if not row.marker:
+                site.discard(bucket.name, row.name, row.size)
         if row.latest:
             _promote(site, bucket, key)
         return Deleted(version, marker=row.marker)
@@ -200,6 +201,20 @@ def _version_or_none(site: Site, bucket: Bucket, key: str, version: str) -> Foun
         if error.code in ("NoSuchVersion", "MethodNotAllowed"):
             return None
         raise
+
+
+def _remove_kept(site: Site, bucket: Bucket, row: Row, gone: Remove) -> None:
+    """Body and row of a version where storage replaces files. Another process may just make it current
+    (`_promote`): it looks for the row after it has copied the body, and we for the body after the row is
+    gone, so that one of us sees the other."""
+    stamp = max(gone.stamp, _remove_body(site, bucket, row))
+    for _ in range(TRIES):
+        site.told.apply([msgspec.structs.replace(gone, stamp=stamp)])
+        later = _remove_body(site, bucket, row)
+        if not later:
+            return
+        stamp = max(stamp, later)
+    raise S3Error("ConditionalRequestConflict")
 
 
 def _remove_body(site: Site, bucket: Bucket, row: Row) -> int:
@@ -234,31 +249,42 @@ def _remove_outside(site: Site, bucket: Bucket, key: str) -> None:
 
 def _promote(site: Site, bucket: Bucket, key: str) -> None:
     """The newest version that is left becomes current: its body gets the key's own name again."""
+    for _ in range(TRIES):
+        if _promoted(site, bucket, key):
+            return
+
+
+def _promoted(site: Site, bucket: Bucket, key: str) -> bool:
+    """One attempt; False when that version is removed meanwhile, and the next one is to follow."""
     rows = site.index.page_versions(bucket.name, prefix=key, limit=1).rows
     if not rows or rows[0].key != key or rows[0].marker or not site.atomic:
-        return
+        return True
     row = rows[0]
     kept = version_name(key, row.version)
     try:
         stream = site.store.open_read(bucket.name, kept)
     except Missing:
-        return
+        return True
     try:
         meta = meta_of(bucket, stream.entry)
         if meta is None:
-            return
+            return True
         name = name_for(key, None, mark=site.marks and not meta.size and not meta.parts)
         try:
             entry = _bring_back(site, bucket, name, key, stream, encode_meta(meta))
         except Changed:  # a new file came from outside meanwhile: that is current
-            return
+            return True
     finally:
         stream.close()
+    if site.index.lookup(bucket.name, key, row.version) is None:
+        _remove_body(site, bucket, row)
+        return False
     if entry.stamp <= row.stamp:
         entry = msgspec.structs.replace(entry, stamp=row.stamp + 1)
     site.told.apply([Put(row=row_of(bucket, entry, meta), keep=True)])
     with suppress(Missing, Changed):  # another process may have given what is current now that name
         site.store.delete(bucket.name, kept, stream.entry.token)
+    return True
 
 
 def _bring_back(site: Site, bucket: Bucket, name: str, key: str, stream: ObjectStream, data: bytes) -> Entry:

@@ -190,3 +190,46 @@ def test_a_part_sent_again_beside_other_content_keeps_its_file(
     assert world.ask("POST", "/bkt/k", document, query={"uploadId": upload}).status == 200
     assert get(world) == b"x" * 1000
     world.close()
+
+
+@pytest.mark.parametrize("moment", ["before", "amid", "after"])
+def test_a_version_that_is_removed_while_it_becomes_current_again_is_gone(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Whether the removal is over before the body is copied, has already looked under the key's own name when
+    it is copied there, or comes when it was: the next version becomes current, and no file is left."""
+    one, two = pair
+    enable(one)
+    first, second, third = (put(one, body) for body in (b"one", b"two", b"three"))
+    copy, stat = deletes._bring_back, two.store.stat
+    waiting: list[Callable[[], Entry]] = []
+    copied: list[Entry] = []
+
+    def looked(bucket: str, name: str) -> Entry:
+        try:
+            return stat(bucket, name)
+        finally:
+            if moment == "amid" and name == "k" and waiting:
+                copied.append(waiting.pop()())
+
+    def bring_back(*words: Any) -> Entry:
+        if met:
+            return copy(*words)
+        met.append(True)
+        waiting.append(lambda: copy(*words))
+        if moment == "after":
+            copied.append(waiting.pop()())
+        assert two.ask("DELETE", "/bkt/k", query={"versionId": second}).status == 204
+        return copied[0] if copied else waiting.pop()()
+
+    met: list[bool] = []
+    monkeypatch.setattr(two.store, "stat", looked)
+    monkeypatch.setattr(deletes, "_bring_back", bring_back)
+    assert one.ask("DELETE", "/bkt/k", query={"versionId": third}).status == 204
+    assert met
+    jobs.rescan(one.site, one.site.bucket("bkt"), jobs.Done())
+    assert [get(two, version) for version in (first, second, third)] == [b"one", *["NoSuchVersion"] * 2]
+    assert get(two) == b"one"
+    assert [entry.name for entry in one.store.names("bkt")] == ["k"]
+    assert one.store.names("bkt", prefix=".cumulus/versions/") == []
+    assert one.index.usage("bucket", "bkt").objects == 1
