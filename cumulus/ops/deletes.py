@@ -19,7 +19,7 @@ from cumulus.model import Acl, Bucket, ObjectMeta, Versioning, encode_meta
 from cumulus.ops.conditions import NONE, Conditions
 from cumulus.ops.find import Found, find, find_or_none, name_for, stored_names
 from cumulus.ops.names import VERSIONS, odd_name, version_name
-from cumulus.ops.publish import drop_null, keep_version, keeps
+from cumulus.ops.publish import drop_null, keep_version, keeps, replaces
 from cumulus.ops.rows import marker_row, meta_of, row_of
 from cumulus.ops.site import Site
 from cumulus.storage.api import (
@@ -149,7 +149,7 @@ def _mark(site: Site, bucket: Bucket, key: str, owner: str, found: Found | None)
     if row is not None:
         stamp = max(stamp, row.stamp + 1)
     site.told.apply([Put(row=marker_row(bucket, key, version, stamp, now, owner), keep=True)])
-    if row is not None and not row.marker and not keep and not site.atomic:
+    if row is not None and replaces(bucket, row) and not site.atomic:
         site.discard(bucket.name, row.name, row.size)
     return Deleted(version, marker=True)
 

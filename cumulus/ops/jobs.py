@@ -32,6 +32,7 @@ from cumulus.storage.api import Entry, Forbidden, Missing, NoBucket, StorageErro
 SECOND: Final = 1_000_000_000
 PAGE: Final = 1000
 SCANNED: Final = 2000  # names that are compared at a time
+SETTLE_S: Final = 0.5  # a removal under way has ended after this
 STALE_S: Final = 24 * 3600  # what broken writes left goes after this
 MOST_AT_ONCE: Final = 100  # files hashed in one go
 
@@ -300,19 +301,22 @@ def _match(site: Site, bucket: Bucket, rows: list[Row], names: list[str], done: 
     found = site.store.look(bucket.name, names, {row.key: row.token for row in rows if row.name == row.key})
     there = set(names)
     changes: list[Change] = []
+    missing: list[Row] = []
     for row in rows:
         if row.name != row.key:  # its body is not where others can change it
             changes += _lost(site, bucket, row, done)
         elif row.key not in there:
-            changes += _removed(site, bucket, row, done)
+            missing.append(row)
         elif row.key in found:
             entry = found.pop(row.key)
             if entry is None:
-                changes += _removed(site, bucket, row, done)
+                missing.append(row)
             else:
                 changes += _changed(site, bucket, row, entry, at, done)
         elif row.etag.endswith(OPAQUE):
             site.hash_later(bucket.name, row.name)
+    for row in _really_missing(site, bucket, missing):
+        changes += _removed(site, bucket, row, done)
     keep = bucket.versioning is not Versioning.OFF
     for entry in found.values():
         if entry is None:
@@ -348,11 +352,22 @@ def _changed(site: Site, bucket: Bucket, row: Row | None, entry: Entry, at: int,
     return [gone, Put(row=new, keep=True)]
 
 
+def _really_missing(site: Site, bucket: Bucket, rows: list[Row]) -> list[Row]:
+    """Those whose file did not come between the two readings. A removal of ours takes the file first and then
+    the row; so that no delete marker is made of one that is under way, versions are looked at again a moment
+    later."""
+    rows = [row for row in rows if not _is_there(site, bucket, row.name)]
+    if not rows or bucket.versioning is Versioning.OFF:
+        return rows
+    if site.pause(SETTLE_S):
+        return []
+    same = [row for row in rows if site.index.lookup(bucket.name, row.key) == row]
+    return [row for row in same if not _is_there(site, bucket, row.name)]
+
+
 def _removed(site: Site, bucket: Bucket, row: Row, done: Done) -> list[Change]:
     """Removed by others, or by a deletion that a crash has interrupted: with versions, a delete marker says
     so, and what has its second name as an older version already stays one."""
-    if _is_there(site, bucket, row.name):
-        return []  # it came between the two readings
     done.gone += 1
     gone: list[Change] = [Remove(bucket=bucket.name, key=row.key, stamp=row.stamp, version=row.version)]
     if bucket.versioning is not Versioning.OFF and _is_there(

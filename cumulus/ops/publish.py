@@ -54,7 +54,7 @@ def publish(site: Site, bucket: Bucket, plan: Plan) -> ObjectMeta:
         row = look(bucket.name, meta.key)
         mark = site.store.mark()
         entry = _place(plan, meta, name_for(meta.key, row, mark=_may_mark(site, meta)), None)
-        _settle(site, plan, bucket, meta, entry, row, keep=False, mark=mark)
+        _settle(site, plan, bucket, meta, entry, row, mark=mark)
         return meta
     with site.lock(bucket.name, meta.key):
         for _ in range(TRIES):
@@ -90,7 +90,7 @@ def _publish_over(site: Site, bucket: Bucket, plan: Plan, meta: ObjectMeta) -> N
         if row is not None:
             entry = msgspec.structs.replace(entry, stamp=max(entry.stamp, row.stamp + 1))
     drop_null(site, bucket, meta.key, row)
-    _settle(site, plan, bucket, meta, entry, row, keep=keep)
+    _settle(site, plan, bucket, meta, entry, row)
 
 
 def _may_mark(site: Site, meta: ObjectMeta) -> bool:
@@ -103,6 +103,14 @@ def keeps(bucket: Bucket, found: Found | None) -> bool:
     if found is None or bucket.versioning is Versioning.OFF:
         return False
     return bucket.versioning is Versioning.ENABLED or found.meta.version != "null"
+
+
+def replaces(bucket: Bucket, row: Row) -> bool:
+    """Whether the body of that row goes when something else becomes current: what was found to be current may
+    have been another one, or nothing, when the row was looked up."""
+    if row.marker or bucket.versioning is Versioning.ENABLED:
+        return False
+    return bucket.versioning is Versioning.OFF or row.version == "null"
 
 
 def keep_version(site: Site, bucket: Bucket, found: Found) -> bytes:
@@ -176,7 +184,6 @@ def _settle(
     entry: Entry,
     row: Row | None,
     *,
-    keep: bool,
     mark: int | None = None,
 ) -> None:
     """`mark`: as long as storage remembers what was published since, the index need not have it on disk, nor
@@ -189,7 +196,7 @@ def _settle(
         with suppress(StorageError):
             site.store.delete(bucket.name, entry.name, entry.token)
         raise
-    if row is not None and not keep and not row.marker and row.name not in ("", entry.name):
+    if row is not None and replaces(bucket, row) and row.name not in ("", entry.name):
         if site.atomic:
             site.remove(bucket.name, row.name)
         else:

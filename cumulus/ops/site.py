@@ -64,6 +64,10 @@ class Site:
     def stopping(self, so: bool) -> None:
         (self._stop.set if so else self._stop.clear)()
 
+    def pause(self, seconds: float) -> bool:
+        """Wait in a thread of the background; True at once when the process ends."""
+        return self._stop.wait(seconds)
+
     def acting(self, user: str) -> Site:
         """The same site, with storage as the user of that name ("" = nobody known) may use it."""
         if not self.store.capabilities.users:

@@ -1,0 +1,136 @@
+"""Three processes on one tree and one index put, mark and remove versions of few keys at random, while scans
+and upkeep run: what was removed is gone, from the disk too, and what was not is there."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from s3_world import World
+
+from cumulus.backends.registry import make_store
+from cumulus.index.api import Row
+from cumulus.ops.jobs import Done, forget_versions, rescan
+from cumulus.ops.names import BODIES, VERSIONS
+from cumulus.ops.rows import meta_of
+from cumulus.storage.api import FileStore
+
+KEYS = ("k", "l")
+ROUNDS = int(os.environ.get("SECTOR_TEST_S3_VERSION_ROUNDS", "250"))  # of each of three
+KINDS: dict[str, Callable[[Path], FileStore]] = {
+    "posix": lambda path: make_store(f"posix:{path}/store"),
+    "fsspec": lambda path: make_store(f"fsspec:memory://{path.name}"),
+}
+
+
+@pytest.fixture(params=KINDS)
+def worlds(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[list[World]]:
+    made = [World(KINDS[request.param](tmp_path))]
+    made += [World(KINDS[request.param](tmp_path), made[0].index) for _ in range(2)]
+    s3 = made[0].boto()
+    s3.create_bucket(Bucket="bkt")
+    s3.put_bucket_versioning(Bucket="bkt", VersioningConfiguration={"Status": "Enabled"})
+    yield made
+    for world in made[1:]:
+        world.gateway.close()
+        world.store.close()
+    made[0].close()
+
+
+class User:
+    """One client of one process: `kept` and `gone` are versions by key and id, as it was told."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        self.world, self.random = world, random.Random(seed)
+        self.kept: dict[tuple[str, str], bytes | None] = {}
+        self.gone: set[tuple[str, str]] = set()
+
+    def run(self, rounds: int) -> None:
+        for number in range(rounds):
+            self.step(self.random.choice(KEYS), b"%d" % number)
+
+    def step(self, key: str, body: bytes) -> None:
+        what = self.random.random()
+        if what < 0.5:
+            put = what < 0.4
+            answer = self.world.ask("PUT" if put else "DELETE", f"/bkt/{key}", body if put else b"")
+            assert answer.status == (200 if put else 204), answer.body
+            self.kept[key, answer.headers["x-amz-version-id"]] = body if put else None
+            return
+        rows = self.world.index.page_versions("bkt", prefix=key, limit=20).rows
+        rows = rows[:1] if what < 0.75 else rows[1:]
+        if rows:
+            version = self.random.choice(rows).version
+            answer = self.world.ask("DELETE", f"/bkt/{key}", query={"versionId": version})
+            assert answer.status == 204, answer.body
+            self.gone.add((key, version))
+
+
+def upkeep(world: World, over: threading.Event) -> None:
+    bucket = world.site.bucket("bkt")
+    while not over.wait(0.02):
+        forget_versions(world.site, bucket, Done())
+        if world.store.capabilities.outside:
+            rescan(world.site, bucket, Done())
+
+
+def rows_of(world: World) -> dict[tuple[str, str], Row]:
+    found: dict[tuple[str, str], Row] = {}
+    after = version = ""
+    while True:
+        page = world.index.page_versions("bkt", after=after, after_version=version, limit=1000)
+        found |= {(row.key, row.version): row for row in page.rows}
+        if not page.truncated:
+            return found
+        after, version = page.next, page.next_version
+
+
+def stored(world: World) -> list[str]:
+    """Versions on disk, also those without a row: "KEY VERSION" each."""
+    found: list[str] = []
+    bucket = world.site.bucket("bkt")
+    for prefix in ("", VERSIONS, BODIES):
+        for entry in world.store.names("bkt", prefix=prefix, limit=100_000):
+            meta = meta_of(bucket, entry)
+            assert meta is not None
+            found.append(f"{meta.key} {meta.version}")
+    return sorted(found)
+
+
+def test_versions_of_three_processes_are_as_they_were_told(worlds: list[World], seed: int) -> None:
+    users = [User(world, seed * 3 + number) for number, world in enumerate(worlds)]
+    over = threading.Event()
+    with ThreadPoolExecutor(4) as pool:
+        beside = pool.submit(upkeep, worlds[2], over)
+        try:
+            for done in [pool.submit(user.run, ROUNDS) for user in users]:
+                done.result()
+        finally:
+            over.set()
+        beside.result()
+    world = worlds[0]
+    for one in worlds:
+        one.site.empty_bin(all_of_it=True)
+    kept = {name: body for user in users for name, body in user.kept.items()}
+    gone = {name for user in users for name in user.gone}
+    rows = rows_of(world)
+    assert set(rows) == set(kept) - gone
+    bodies = [f"{key} {version}" for (key, version), row in rows.items() if not row.marker]
+    markers = [f"{key} {version}" for (key, version), row in rows.items() if row.marker]
+    assert stored(world) == sorted(bodies + markers)
+    for (key, version), row in rows.items():
+        if not row.marker:
+            answer = world.ask("GET", f"/bkt/{key}", query={"versionId": version})
+            assert answer.body == kept[key, version]
+    for key in KEYS:
+        newest = next((row for (name, _), row in sorted(rows.items()) if name == key), None)
+        answer = world.ask("GET", f"/bkt/{key}")
+        if newest is None or newest.marker:
+            assert answer.status == 404
+        else:
+            assert answer.body == kept[key, newest.version]
