@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import ClassVar, Literal
 
 import msgspec
@@ -251,6 +252,11 @@ class Index(ABC):
         """Take in what happened in storage, in one transaction, with the ledger of bucket, owner and the
         owner's groups. A `Put` of a bucket that has gone is left out; if there is nothing else, raises
         `NoSuch`."""
+
+    @abstractmethod
+    def alone(self, bucket: str, key: str) -> AbstractContextManager[object]:
+        """Held inside by one thread of all processes on the database, where storage cannot replace "only if
+        it is still that one"; not taken again inside. Raises `Away`, `IndexFailure` on entering."""
 
     def apply_soon(self, changes: Sequence[Change]) -> None:
         """As `apply`, but a power cut may undo it, whole, until the next `sync`."""

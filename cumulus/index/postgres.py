@@ -12,11 +12,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from cumulus.index import listing, objects, uploads
+from cumulus.index.advisory import AdvisoryKeys
 from cumulus.index.api import (
     Away,
     Change,
@@ -144,6 +146,7 @@ class PostgresIndex(Index):
         self._clock = clock
         self._pool = Pool(target, connections)
         self._leader = Leader(target)
+        self._keys = AdvisoryKeys(target)
         self._buckets: Fresh[str, Bucket | None] = Fresh(FRESH_S)
         self._scopes = Scopes(self._pool, directory, self._owner, FRESH_S)
         self._leases = Leases(self._pool, self._scopes.charged, self._scopes.name_of, clock, life_s)
@@ -169,6 +172,9 @@ class PostgresIndex(Index):
         self._buckets.drop()
         self._scopes.forget()
 
+    def alone(self, bucket: str, key: str) -> AbstractContextManager[object]:
+        return self._keys.of(bucket, key)
+
     def leads(self) -> bool:
         return self._leader.leads()
 
@@ -177,6 +183,7 @@ class PostgresIndex(Index):
         self._keeper.join()
         self._leases.close()
         self._leader.close()
+        self._keys.close()
         self._pool.close()
 
     # upkeep

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
 from cumulus.index import listing, objects
 from cumulus.index.api import Index, Lines, Page, Row
+from cumulus.index.keys import FileKeys
 from cumulus.index.readers import Readers
 from cumulus.index.revision import BUSY_MS
 
@@ -21,6 +23,11 @@ class RowReader:
 
     def __init__(self, path: Path) -> None:
         self._readers = Readers(str(path), BUSY_MS)
+        self._keys = FileKeys(path)
+
+    def alone(self, bucket: str, key: str) -> AbstractContextManager[object]:
+        """One writer of a key at a time."""
+        return self._keys.of(bucket, key)
 
     def lookup(self, bucket: str, key: str, version: str | None = None) -> Row | None:
         """The current version (a delete marker too), or that one."""
@@ -83,6 +90,7 @@ class RowReader:
     def close(self) -> None:
         """Close the connections."""
         self._readers.close()
+        self._keys.close()
 
 
 class RowsIndex(Index):
@@ -94,6 +102,9 @@ class RowsIndex(Index):
     @abstractmethod
     def catch_up(self) -> None:
         """Wait until what anybody was answered is committed. Raises `Away`, `IndexFailure`."""
+
+    def alone(self, bucket: str, key: str) -> AbstractContextManager[object]:
+        return self._rows.alone(bucket, key)
 
     def lookup(self, bucket: str, key: str, version: str | None = None) -> Row | None:
         self.catch_up()

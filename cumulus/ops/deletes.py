@@ -19,7 +19,7 @@ from cumulus.model import Acl, Bucket, ObjectMeta, Versioning, encode_meta
 from cumulus.ops.conditions import NONE, Conditions
 from cumulus.ops.find import Found, find, find_or_none, name_for, stored_names
 from cumulus.ops.names import VERSIONS, odd_name, version_name
-from cumulus.ops.publish import drop_null, keep_version, keeps, replaces
+from cumulus.ops.publish import PATIENCE, await_others, drop_null, keep_version, keeps, replaces
 from cumulus.ops.rows import marker_row, meta_of, row_of
 from cumulus.ops.site import Site
 from cumulus.storage.api import (
@@ -72,16 +72,20 @@ def _with_room(site: Site, act: Callable[[], T]) -> T:
 def _delete_locked(site: Site, bucket: Bucket, key: str, owner: str, conditions: Conditions) -> Deleted:
     site.told.check_removal()
     with site.lock(bucket.name, key):
-        for _ in range(TRIES):
+        for number in range(TRIES):
             try:
-                return _delete_checked(site, bucket, key, owner, conditions)
+                return _delete_checked(site, bucket, key, owner, conditions, wait=number < PATIENCE)
             except Changed:
                 continue
     raise S3Error("ConditionalRequestConflict")
 
 
-def _delete_checked(site: Site, bucket: Bucket, key: str, owner: str, conditions: Conditions) -> Deleted:
+def _delete_checked(
+    site: Site, bucket: Bucket, key: str, owner: str, conditions: Conditions, *, wait: bool
+) -> Deleted:
     found = find_or_none(site, bucket, key)
+    if wait and conditions:
+        await_others(found)
     _check(conditions, found)
     if bucket.versioning is not Versioning.OFF:
         return _mark(site, bucket, key, owner, found)

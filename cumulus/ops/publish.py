@@ -8,6 +8,7 @@ only if it is still that one; if not, all is looked at again.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from cumulus.ops.site import Site
 from cumulus.storage.api import ABSENT, Changed, Entry, IfToken, Missing, StorageError, Taken
 
 TRIES: Final = 32
+PATIENCE: Final = 20  # tries with conditions until what another has begun counts as left by a crash
+PAUSE_S: Final = 0.01
 Place = Callable[[str, bytes, IfToken], Entry]
 
 
@@ -57,18 +60,20 @@ def publish(site: Site, bucket: Bucket, plan: Plan) -> ObjectMeta:
         _settle(site, plan, bucket, meta, entry, row, mark=mark)
         return meta
     with site.lock(bucket.name, meta.key):
-        for _ in range(TRIES):
+        for number in range(TRIES):
             try:
-                _publish_over(site, bucket, plan, meta)
+                _publish_over(site, bucket, plan, meta, wait=number < PATIENCE)
             except Changed:
                 continue
             return meta
     raise S3Error("ConditionalRequestConflict")
 
 
-def _publish_over(site: Site, bucket: Bucket, plan: Plan, meta: ObjectMeta) -> None:
+def _publish_over(site: Site, bucket: Bucket, plan: Plan, meta: ObjectMeta, *, wait: bool) -> None:
     """One attempt to replace what is there now, and nothing else. Raises `Changed`."""
     found = find_or_none(site, bucket, meta.key)
+    if wait and plan.conditions:
+        await_others(found)
     plan.conditions.check_write(None if found is None else found.facts)
     row = site.index.lookup(bucket.name, meta.key)
     keep = keeps(bucket, found)
@@ -91,6 +96,15 @@ def _publish_over(site: Site, bucket: Bucket, plan: Plan, meta: ObjectMeta) -> N
             entry = msgspec.structs.replace(entry, stamp=max(entry.stamp, row.stamp + 1))
     drop_null(site, bucket, meta.key, row)
     _settle(site, plan, bucket, meta, entry, row)
+
+
+def await_others(found: Found | None) -> None:
+    """What should have the key's own name has only its name as an older version: another process just puts a
+    delete marker in its place or makes it current again, or a crash has interrupted that. Before conditions
+    are held against it the other gets a moment to end: raises `Changed`."""
+    if found is not None and found.entry.name.startswith(VERSIONS):
+        time.sleep(PAUSE_S)
+        raise Changed(f"{found.meta.key!r} is being changed")
 
 
 def _may_mark(site: Site, meta: ObjectMeta) -> bool:

@@ -9,6 +9,7 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Final
 
 from cumulus.errors import S3Error
@@ -84,8 +85,11 @@ class Site:
             self.told.settle()
         self.empty_bin(all_of_it=True)
 
-    def lock(self, bucket: str, key: str) -> threading.Lock:
-        """One lock for changes of a key that take several steps. Between processes if_token decides."""
+    def lock(self, bucket: str, key: str) -> AbstractContextManager[object]:
+        """One lock for changes of a key that take several steps. Between processes if_token decides, or where
+        storage knows none the lock is one between processes."""
+        if not self.atomic:
+            return self.index.alone(bucket, key)
         digest = hashlib.blake2b(f"{bucket}/{key}".encode(), digest_size=4).digest()
         return self._locks[int.from_bytes(digest) % STRIPES]
 

@@ -134,3 +134,28 @@ def test_versions_of_three_processes_are_as_they_were_told(worlds: list[World], 
             assert answer.status == 404
         else:
             assert answer.body == kept[key, newest.version]
+
+
+def test_of_writers_with_the_same_condition_one_wins(worlds: list[World]) -> None:
+    """In three processes at once: `If-None-Match: *` for a new key, then `If-Match` with its ETag, then a
+    removal with that of the winner beside two more."""
+
+    def together(key: str, headers: dict[str, str], *, removed: bool = False) -> list[int]:
+        begin = threading.Barrier(3)
+
+        def ask(number: int) -> int:
+            begin.wait()
+            method = "DELETE" if removed and not number else "PUT"
+            body = b"" if method == "DELETE" else os.urandom(8)
+            return worlds[number].ask(method, f"/bkt/{key}", body, headers=headers).status
+
+        with ThreadPoolExecutor(3) as pool:
+            return list(pool.map(ask, range(3)))
+
+    for number in range(20):
+        key = f"c{number}"
+        assert sorted(together(key, {"If-None-Match": "*"})) == [200, 412, 412]
+        for removed in (False, True):
+            etag = worlds[0].ask("HEAD", f"/bkt/{key}").headers["etag"]
+            won = together(key, {"If-Match": etag}, removed=removed)
+            assert sum(status in (200, 204) for status in won) == 1, won

@@ -18,9 +18,9 @@ from cumulus.backends.posix import bodies, paths
 from cumulus.backends.posix.bodies import Draft
 from cumulus.backends.posix.errors import translated
 from cumulus.backends.posix.files import XATTR, Files
-from cumulus.backends.posix.locks import try_range
 from cumulus.backends.posix.paths import FILE_MODE, Directory, Root
 from cumulus.backends.posix.streams import PIECE, RESERVE
+from cumulus.file_locks import try_range
 from cumulus.storage.api import Missing, RangeStream, StorageError
 
 _KNOWN: Final = 1024  # files whose names are known to be durable
