@@ -145,6 +145,7 @@ typedef struct udt_conn {
     udt_time delivered_us;
     int64_t epoch_delivered; /* rate samples over several short round trips */
     udt_time epoch_at;
+    bool silent;         /* probes have gone out since the last news */
     udt_time resumed_at; /* first news after a silence: no rate is counted from before it */
     bool resuming;       /* since then only packets that were sent again have come */
     int64_t epoch_sent, epoch_again; /* packets sent new and again when it began */

@@ -59,8 +59,10 @@ static void news(udt_conn *c, int64_t newest, int64_t waited, int64_t repaired, 
 {
     udt_cc_ack a = {
         .now = now, .next = c->next, .in_flight = c->next - c->high, .repaired_pkts = repaired};
-    /* A silence long enough to ask: an outage, and its time says nothing of the path's rate. */
-    if (c->probes > 0) {
+    /* A silence long enough to ask: an outage, and its time says nothing of the path's rate.
+     * (Probes are counted anew when packets become smaller in it; the silence goes on.) */
+    if (c->silent) {
+        c->silent = false;
         c->resumed_at = now;
         c->resuming = c->repairing = a.resumed = true;
         epoch_begin(c, now);

@@ -101,6 +101,7 @@ static void probe_timer(udt_conn *c, udt_time now)
     }
     UDT_TRACE(c, UDT_TRACE_TIMER, UDT_TRACE_T_PROBE, 0, 0, now);
     c->probes++;
+    c->silent = true;
     c->progress_at = now;
     udt__foreign_stalled(c);
     if (c->probes >= 2)
