@@ -119,7 +119,9 @@ class FsspecStore(FileStore):
         self.fs: AbstractFileSystem = found[0]
         self._root = str(found[1]).rstrip("/")
         self._local = isinstance(self.fs, LocalFileSystem)
-        self.capabilities = Capabilities(atomic_replace=self._local, plain_names=False, concat=True)
+        self.capabilities = Capabilities(
+            atomic_replace=self._local, plain_names=False, concat=True, compares=False
+        )
         # many will not rename over a file, and some do not even say so; else a rename is a copy
         self._renames = type(self.fs).mv is not AbstractFileSystem.mv
         self._spared: bool | None = True if self._local else None

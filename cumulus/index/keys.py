@@ -1,5 +1,5 @@
 """One writer of a key at a time, in all processes of a machine: for storage that cannot itself say "only if
-it is still that one" (fsspec, Sector), where the index alone knows what is current."""
+it is still that one" (fsspec)."""
 
 from __future__ import annotations
 

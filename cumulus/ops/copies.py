@@ -12,7 +12,7 @@ from cumulus.index.api import Reservation
 from cumulus.model import Bucket, ObjectMeta, Versioning
 from cumulus.ops.conditions import Conditions
 from cumulus.ops.digest import CHUNK, digest_stream
-from cumulus.ops.find import Found, adopt, find
+from cumulus.ops.find import Found, adopt_alone, find
 from cumulus.ops.incoming import Incoming
 from cumulus.ops.publish import Plan, publish
 from cumulus.ops.rows import OPAQUE
@@ -91,7 +91,7 @@ def replace_record(
             meta, modified_ns=site.clock(), size=found.meta.size, version=found.meta.version
         )
         try:
-            return adopt(site, bucket, found, fresh).meta
+            return adopt_alone(site, bucket, found, fresh).meta
         except Changed:
             found = find(site, bucket, found.meta.key)
             check(found.meta)

@@ -52,7 +52,7 @@ def delete_current(
 ) -> Deleted:
     """Delete without a version id; no error when there is nothing. `owner` becomes a marker's. Raises
     `S3Error` PreconditionFailed, ConditionalRequestConflict, and storage errors."""
-    if bucket.versioning is Versioning.OFF and not conditions and site.atomic:
+    if bucket.versioning is Versioning.OFF and not conditions and site.compares:
         _remove_plain(site, bucket, key, None)
         return Deleted()
     return _with_room(site, lambda: _delete_locked(site, bucket, key, owner, conditions))

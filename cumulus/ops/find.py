@@ -215,6 +215,14 @@ def adopt(site: Site, bucket: Bucket, found: Found, meta: ObjectMeta | None = No
     return Found(entry, meta)
 
 
+def adopt_alone(site: Site, bucket: Bucket, found: Found, meta: ObjectMeta) -> Found:
+    """`adopt` for those who do not hold the key's lock. Raises as `adopt`."""
+    if site.compares or not site.atomic:
+        return adopt(site, bucket, found, meta)
+    with site.lock(bucket.name, meta.key):
+        return adopt(site, bucket, found, meta)
+
+
 def _flip(site: Site, bucket: Bucket, found: Found, meta: ObjectMeta) -> Found:
     """`adopt` where storage cannot replace in one step: the same bytes with the new record are a body of
     their own, and the index says that it counts. It gets the stamp of the row that it replaces, so that it

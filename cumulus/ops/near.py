@@ -77,4 +77,5 @@ class NearSite(Site):
         self.region = site.region
         self.opaque_etags = site.opaque_etags
         self.atomic = site.atomic
+        self.compares = site.compares
         self.marks = site.marks

@@ -51,7 +51,7 @@ def publish(site: Site, bucket: Bucket, plan: Plan) -> ObjectMeta:
     meta = msgspec.structs.replace(
         plan.meta, modified_ns=site.clock(), version=site.new_version(bucket), marker=False
     )
-    if bucket.versioning is Versioning.OFF and not plan.conditions and site.atomic:
+    if bucket.versioning is Versioning.OFF and not plan.conditions and site.compares:
         # "a/" is a directory or, with bytes, an odd name: what was told of it may be under the other one
         look = site.index.lookup if is_mark(meta.key) else site.index.committed
         row = look(bucket.name, meta.key)

@@ -49,6 +49,7 @@ class Site:
         self.region = region
         self.opaque_etags = opaque_etags
         self.atomic = store.capabilities.atomic_replace
+        self.compares = self.atomic and store.capabilities.compares
         self.marks = self.atomic and store.capabilities.directories
         self.hashing = Hashing(hash_threads)
         self._locks = [threading.Lock() for _ in range(STRIPES)]
@@ -87,8 +88,8 @@ class Site:
 
     def lock(self, bucket: str, key: str) -> AbstractContextManager[object]:
         """One lock for changes of a key that take several steps. Between processes if_token decides, or where
-        storage knows none the lock is one between processes."""
-        if not self.atomic:
+        that does not hold there the lock is one between processes."""
+        if not self.compares:
             return self.index.alone(bucket, key)
         digest = hashlib.blake2b(f"{bucket}/{key}".encode(), digest_size=4).digest()
         return self._locks[int.from_bytes(digest) % STRIPES]

@@ -9,7 +9,7 @@ import msgspec
 from cumulus.errors import S3Error
 from cumulus.model import ObjectMeta
 from cumulus.ops import buckets
-from cumulus.ops.find import Found, adopt
+from cumulus.ops.find import Found, adopt_alone
 from cumulus.rest import documents
 from cumulus.rest.call import Reply, Sink
 from cumulus.rest.headers import check_tags, version_headers
@@ -75,7 +75,7 @@ def change_meta(request: Request, what: str, change: Callable[[ObjectMeta], Obje
     for _ in range(TRIES):
         found: Found = find_allowed(request, what)
         try:
-            return adopt(request.site, request.bucket, found, change(found.meta)).meta
+            return adopt_alone(request.site, request.bucket, found, change(found.meta)).meta
         except Changed:
             continue
     raise S3Error("OperationAborted")

@@ -109,7 +109,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     files behind our back (then listings are renewed by scans); `offsets`, that `open_range` and `join` are
     there; `owners`, that `own_by` is; `together`, that `put_all` costs less than one by one; `directories`,
     that a name like "a/" is the directory below, with a record, beside names in it; `users`, that `for_user`
-    matters."""
+    matters. Without `compares` an `if_token` holds within one process only, and the floor above sees to it
+    that one at a time changes a name."""
 
     atomic_replace: bool
     plain_names: bool
@@ -123,6 +124,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     together: bool = False
     directories: bool = False
     users: bool = False
+    compares: bool = True
 
 
 class Whole(NamedTuple):

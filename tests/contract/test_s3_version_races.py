@@ -128,7 +128,9 @@ def test_versions_of_three_processes_are_as_they_were_told(worlds: list[World], 
             answer = world.ask("GET", f"/bkt/{key}", query={"versionId": version})
             assert answer.body == kept[key, version]
     for key in KEYS:
-        newest = next((row for (name, _), row in sorted(rows.items()) if name == key), None)
+        mine = [row for (name, _), row in rows.items() if name == key]
+        newest = max(mine, key=lambda row: row.stamp, default=None)
+        assert [row for row in mine if row.latest] == ([newest] if newest else [])
         answer = world.ask("GET", f"/bkt/{key}")
         if newest is None or newest.marker:
             assert answer.status == 404
