@@ -84,6 +84,25 @@ class Footer(NamedTuple):
         return cls(mtime_ns, stamp, nonce, meta)
 
 
+def plain_entry(name: str, size: int, mtime: object, etag: object = None) -> Entry:
+    """A file that has no record of ours."""
+    mtime_ns = int(float(str(mtime or 0)) * 1e9)
+    token = f"{size} {mtime} {etag}".encode()
+    return Entry(name=name, size=size, mtime_ns=mtime_ns, token=token, stamp=mtime_ns)
+
+
+def whole_entry(name: str, size: int, footer: Footer) -> Entry:
+    """A file of `size` bytes with a record of ours."""
+    return Entry(
+        name=name,
+        size=size - len(footer.meta) - FOOTER_SIZE,
+        mtime_ns=footer.mtime_ns,
+        token=footer.nonce + size.to_bytes(8, "little"),
+        stamp=footer.stamp,
+        meta=footer.meta,
+    )
+
+
 def check_token(name: str, old: Entry | None, if_token: IfToken) -> None:
     """Raises `Changed` if `if_token` does not fit what is there."""
     if if_token is None:

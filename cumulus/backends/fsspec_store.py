@@ -11,8 +11,10 @@ this process.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
+import stat
 import threading
 import time
 import zlib
@@ -24,7 +26,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.spec import AbstractFileSystem
 
 from cumulus.backends.fsspec_reader import Reader
-from cumulus.backends.fsspec_record import FOOTER_SIZE, Footer, asked, check_token
+from cumulus.backends.fsspec_record import FOOTER_SIZE, Footer, asked, check_token, plain_entry, whole_entry
 from cumulus.storage.api import (
     INTERNAL,
     BadName,
@@ -158,6 +160,10 @@ class FsspecStore(FileStore):
 
     def entry(self, name: str, path: str) -> Entry:
         """What is at `path`. Raises `Missing` also for a directory."""
+        if self._local:
+            entry, fd = self._opened(name, path)
+            os.close(fd)
+            return entry
         info = self._info(path) or self._info_again(path)
         if info is None:
             raise Missing(f"no {name!r}")
@@ -166,17 +172,36 @@ class FsspecStore(FileStore):
         footer = self._footer(path, size, tail)
         if footer is None:
             self._check_beside(path)
-            mtime_ns = int(float(info.get("mtime") or 0) * 1e9)
-            token = f"{size} {info.get('mtime')} {info.get('ETag')}".encode()
-            return Entry(name=name, size=size, mtime_ns=mtime_ns, token=token, stamp=mtime_ns)
-        return Entry(
-            name=name,
-            size=size - len(footer.meta) - FOOTER_SIZE,
-            mtime_ns=footer.mtime_ns,
-            token=footer.nonce + size.to_bytes(8, "little"),
-            stamp=footer.stamp,
-            meta=footer.meta,
-        )
+            return plain_entry(name, size, info.get("mtime"), info.get("ETag"))
+        return whole_entry(name, size, footer)
+
+    def _opened(self, name: str, path: str) -> tuple[Entry, int]:
+        """A local file and what it is, both by its descriptor: another process may put another in its place
+        at any moment. Raises as `entry`."""
+        with asked(path):
+            try:
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            except OSError as error:
+                if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                    raise Missing(f"no {name!r}") from error
+                raise
+        try:
+            with asked(path):
+                status = os.fstat(fd)
+                if not stat.S_ISREG(status.st_mode):
+                    raise Missing(f"no {name!r}")
+                size = status.st_size
+                tail = os.pread(fd, _TAIL, max(0, size - _TAIL))
+                footer = Footer.decode(size, tail, lambda start, end: os.pread(fd, end - start, start))
+            entry = (
+                plain_entry(name, size, status.st_mtime)
+                if footer is None
+                else whole_entry(name, size, footer)
+            )
+        except BaseException:
+            os.close(fd)
+            raise
+        return entry, fd
 
     def _info(self, path: str) -> dict[str, Any] | None:
         """Of a file; None for nothing, or a directory."""
@@ -509,13 +534,14 @@ class FsspecStore(FileStore):
 
     def open_read(self, bucket: str, name: str, token: Token | None = None) -> ObjectStream:
         path = self._place(bucket, name)
-        fd = -1
         if self._local:
-            with self._lock(path), asked(path):
-                entry = self._found(bucket, name, path)
-                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                entry, fd = self._opened(name, path)
+            except Missing:
+                self._check(bucket)
+                raise
         else:
-            entry = self._found(bucket, name, path)
+            entry, fd = self._found(bucket, name, path), -1
         reader = Reader(self, path, entry, fd)
         if token is not None and token != entry.token:
             reader.close()

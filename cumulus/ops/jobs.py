@@ -32,7 +32,7 @@ from cumulus.storage.api import Entry, Forbidden, Missing, NoBucket, StorageErro
 SECOND: Final = 1_000_000_000
 PAGE: Final = 1000
 SCANNED: Final = 2000  # names that are compared at a time
-SETTLE_S: Final = 0.5  # a removal under way has ended after this
+SETTLE_S: Final = 2.0  # a removal under way has ended after this
 STALE_S: Final = 24 * 3600  # what broken writes left goes after this
 MOST_AT_ONCE: Final = 100  # files hashed in one go
 

@@ -9,29 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from s3_processes import STORAGE, processes
 from s3_world import World
 
-from cumulus.backends.registry import make_store
-from cumulus.storage.api import FileStore
-
-KINDS: dict[str, Callable[[Path], FileStore]] = {
-    "posix": lambda path: make_store(f"posix:{path}/store"),
-    "local": lambda path: make_store(f"fsspec:file://{path}/store"),
-    "memory": lambda path: make_store(f"fsspec:memory://{path.name}"),
-}
 TAGS = b"<Tagging><TagSet><Tag><Key>a</Key><Value>1</Value></Tag></TagSet></Tagging>"
 
 
-@pytest.fixture(params=KINDS)
-def worlds(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[list[World]]:
-    made = [World(KINDS[request.param](tmp_path))]
-    made += [World(KINDS[request.param](tmp_path), made[0].index) for _ in range(2)]
-    assert made[0].ask("PUT", "/bkt").status == 200
-    yield made
-    for world in made[1:]:
-        world.gateway.close()
-        world.store.close()
-    made[0].close()
+@pytest.fixture(params=STORAGE)
+def worlds(request: pytest.FixtureRequest, database: str, tmp_path: Path) -> Iterator[list[World]]:
+    with processes(request.param, database, tmp_path) as made:
+        yield made
 
 
 def together(*acts: Callable[[], int]) -> list[int]:
