@@ -24,6 +24,19 @@ NEWEST: Final = (
     f"SELECT {FIELDS}, marker FROM versions WHERE bucket = ? AND key = ? ORDER BY stamp DESC LIMIT 1"
 )
 EXACT: Final = f"SELECT {FIELDS}, marker FROM versions WHERE bucket = ? AND key = ? AND version = ?"
+# one statement each: between two a version may go from the one table to the other, and be in neither
+_LATEST: Final = (
+    f"SELECT {FIELDS}, false FROM objects WHERE bucket = ?1 AND key = ?2 UNION ALL "
+    f"SELECT * FROM (SELECT {FIELDS}, marker FROM versions WHERE bucket = ?1 AND key = ?2 AND NOT EXISTS "
+    "(SELECT 1 FROM objects WHERE bucket = ?1 AND key = ?2) ORDER BY stamp DESC LIMIT 1) AS newest"
+)
+_THAT: Final = (
+    f"SELECT {FIELDS}, false, true FROM objects WHERE bucket = ?1 AND key = ?2 AND version = ?3 UNION ALL "
+    f"SELECT {FIELDS}, marker, "
+    "NOT EXISTS (SELECT 1 FROM objects o WHERE o.bucket = ?1 AND o.key = ?2) AND NOT EXISTS "
+    "(SELECT 1 FROM versions v WHERE v.bucket = ?1 AND v.key = ?2 AND v.stamp > versions.stamp) "
+    "FROM versions WHERE bucket = ?1 AND key = ?2 AND version = ?3"
+)
 _OLDER: Final = (
     f"SELECT {FIELDS}, marker FROM versions WHERE bucket = ? AND key = ? AND stamp <= ? "
     "ORDER BY stamp DESC LIMIT 1"
@@ -99,17 +112,11 @@ def _values(row: Row, key: bytes) -> tuple[Any, ...]:
 def find(run: Run, bucket: str, key: str, version: str | None) -> Row | None:
     """The current version (also a delete marker) or that one."""
     where = (bucket, key.encode())
-    current = run(CURRENT, where).fetchone()
-    if current is not None and version in (None, current[VERSION]):
-        return to_row(bucket, current, True)
     if version is None:
-        newest = run(NEWEST, where).fetchone()
+        newest = run(_LATEST, where).fetchone()
         return to_row(bucket, newest, True) if newest is not None else None
-    found = run(EXACT, (*where, version)).fetchone()
-    if found is None:
-        return None
-    newest = None if current is not None else run(NEWEST, where).fetchone()
-    return to_row(bucket, found, newest is not None and newest[STAMP] == found[STAMP])
+    found = run(_THAT, (*where, version)).fetchone()
+    return to_row(bucket, found[:-1], bool(found[-1])) if found is not None else None
 
 
 def put(tx: Tx, change: Put) -> None:

@@ -48,11 +48,6 @@ T = TypeVar("T")
 FRESH_S: Final = 0.5
 _OWED: Final = 10_000  # changes of storage of which the database could not be told
 _FORGET_S: Final = 10.0
-_LOOKUP: Final = (
-    f"SELECT {objects.FIELDS}, false FROM objects WHERE bucket = ?1 AND key = ?2 UNION ALL "
-    f"(SELECT {objects.FIELDS}, marker FROM versions WHERE bucket = ?1 AND key = ?2 AND NOT EXISTS "
-    "(SELECT 1 FROM objects WHERE bucket = ?1 AND key = ?2) ORDER BY stamp DESC LIMIT 1)"
-)
 _APPLY: Final = "SELECT cumulus_apply(?::json, ?::bigint[], ?::bigint)"
 _NOW_S: Final = "extract(epoch FROM clock_timestamp())"
 _CLAIM: Final = (
@@ -277,11 +272,7 @@ class PostgresIndex(Index):
 
     # objects
     def lookup(self, bucket: str, key: str, version: str | None = None) -> Row | None:
-        where = (bucket, key.encode())
-        if version is not None:
-            return self._pool.repeat(lambda run: objects.find(run, bucket, key, version))
-        found = self._pool.repeat(lambda run: run(_LOOKUP, where).fetchone())
-        return objects.to_row(bucket, found, True) if found is not None else None
+        return self._pool.repeat(lambda run: objects.find(run, bucket, key, version))
 
     def apply(self, changes: Sequence[Change]) -> None:
         encoded = [_encode(change) for change in changes]
