@@ -58,6 +58,16 @@ class Readers:
         except sqlite3.Error as bad:
             raise failure(bad, self._path) from None
 
+    @contextmanager
+    def snapshot(self) -> Iterator[Run]:
+        """The same; all statements see the database as it was at the first."""
+        with self.run() as run:
+            run("BEGIN")
+            try:
+                yield run
+            finally:
+                run("COMMIT")
+
     def one(self, sql: str, values: tuple[Any, ...]) -> Any:
         """The first row, or None: the shortest way, for what every request asks."""
         if self._closed:

@@ -76,7 +76,7 @@ class RowReader:
         limit: int = 1000,
     ) -> Page:
         """All versions and markers."""
-        with self._readers.run() as run:
+        with self._readers.snapshot() as run:
             return listing.page_versions(
                 run,
                 bucket,

@@ -1,8 +1,10 @@
-"""Changes of one key that arrive in any order leave what they leave in order, in rows and in the ledger."""
+"""Changes of one key that arrive in any order leave what they leave in order, in rows and in the ledger; and
+who looks meanwhile sees each version where it is."""
 
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -74,3 +76,34 @@ def test_order_of_arrival_does_not_count(index: Index, history: list[Change], da
     """Two writers, or a recovery beside them, tell the index of the same key."""
     shuffled = data.draw(st.permutations(history))
     assert outcome(index, shuffled) == outcome(index, history)
+
+
+def test_a_version_on_its_way_is_in_one_place(index: Index) -> None:
+    """It becomes current and an older one again while another looks for it and lists all of them."""
+    name = f"order{next(NUMBERS)}"
+    index.add_bucket(bucket(name))
+    first = row("k", 1, bucket=name, version="first")
+    index.apply([Put(row=first, keep=True)])
+    over = threading.Event()
+
+    def move() -> None:
+        for stamp in itertools.count(2):
+            if over.is_set():
+                return
+            above = row("k", stamp, bucket=name, version=f"v{stamp}", marker=stamp % 2 == 0)
+            index.apply([Put(row=above, keep=True)])
+            index.apply([Remove(bucket=name, key="k", stamp=stamp, version=above.version)])
+
+    mover = threading.Thread(target=move)
+    mover.start()
+    try:
+        for _ in range(300):
+            found = index.lookup(name, "k", "first")
+            assert found is not None and found.size == 10
+            listed = index.page_versions(name).rows
+            assert [one.version for one in listed].count("first") == 1
+            assert [one.latest for one in listed] == [True, False][: len(listed)]
+            assert index.lookup(name, "k") is not None
+    finally:
+        over.set()
+        mover.join()
