@@ -20,6 +20,7 @@ from cumulus.ops.names import BODIES, VERSIONS
 from cumulus.ops.rows import meta_of
 
 KEYS = ("k", "l")
+STAYS = 9  # bytes of versions that nobody removes
 ROUNDS = int(os.environ.get("SECTOR_TEST_S3_VERSION_ROUNDS", "250"))  # of each of three
 
 
@@ -38,6 +39,7 @@ class User:
         self.world, self.random = world, random.Random(seed)
         self.kept: dict[tuple[str, str], bytes | None] = {}
         self.gone: set[tuple[str, str]] = set()
+        self.stays: list[tuple[str, str, bytes]] = []
 
     def run(self, rounds: int) -> None:
         for number in range(rounds):
@@ -45,19 +47,34 @@ class User:
 
     def step(self, key: str, body: bytes) -> None:
         what = self.random.random()
-        if what < 0.5:
-            put = what < 0.4
+        if what < 0.15:
+            self.read()
+            return
+        if what < 0.55:
+            put = what < 0.45
+            if self.random.random() < 0.2:
+                body = body.rjust(STAYS, b"-")
             answer = self.world.ask("PUT" if put else "DELETE", f"/bkt/{key}", body if put else b"")
             assert answer.status == (200 if put else 204), answer.body
-            self.kept[key, answer.headers["x-amz-version-id"]] = body if put else None
+            version = answer.headers["x-amz-version-id"]
+            self.kept[key, version] = body if put else None
+            if put and len(body) == STAYS:
+                self.stays.append((key, version, body))
             return
         rows = self.world.index.page_versions("bkt", prefix=key, limit=20).rows
-        rows = rows[:1] if what < 0.75 else rows[1:]
+        rows = [row for row in (rows[:1] if what < 0.8 else rows[1:]) if row.size != STAYS]
         if rows:
             version = self.random.choice(rows).version
             answer = self.world.ask("DELETE", f"/bkt/{key}", query={"versionId": version})
             assert answer.status == 204, answer.body
             self.gone.add((key, version))
+
+    def read(self) -> None:
+        """A version that nobody removes is there at any moment."""
+        if self.stays:
+            key, version, body = self.random.choice(self.stays)
+            answer = self.world.ask("GET", f"/bkt/{key}", query={"versionId": version})
+            assert (answer.status, answer.body) == (200, body), (version, answer)
 
 
 def upkeep(world: World, over: threading.Event) -> None:
