@@ -194,7 +194,8 @@ def test_a_server_below_which_the_tables_were_upgraded_says_so(server: Postgres,
     index, directory = make_index(server.local(name), bench.keyring)
     index.add_bucket(bucket("x", ALICE))
     server.execute("UPDATE alembic_version SET version_num = '9999'", name)
-    cut = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = '{PROGRAM}'"
+    cut = "SELECT pg_terminate_backend(pid, 10000) "
+    cut += f"FROM pg_stat_activity WHERE application_name = '{PROGRAM}'"
     server.execute(f"{cut} AND datname = '{name}'")
     with pytest.raises(Away, match=f"tables of revision 9999, and this program knows {HEAD}"):
         index.usage("bucket", "x")

@@ -106,7 +106,7 @@ def test_idle_connections_leave_files_for_requests(tmp_path: Path, workers: int)
         s3 = boto(server)
         s3.create_bucket(Bucket="b-1")
         s3.put_object(Bucket="b-1", Key="large", Body=bytes(300_000))
-        idle = [socket.create_connection(("127.0.0.1", server.port), 10) for _ in range(150)]
+        idle = [socket.create_connection(("127.0.0.1", server.port), 10) for _ in range(220)]
         until(lambda: json.loads(server.admin("load"))["connections"] == 57 * workers, "they are open")
         told = []
         for each in idle:

@@ -139,7 +139,7 @@ def test_locks_that_cannot_be_had_refuse_all(
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOLCK, "no locks")
 
-    monkeypatch.setattr("cumulus.backends.posix.locks.Stripe._range", refuse)
+    monkeypatch.setattr("cumulus.file_locks.set_range", refuse)
     assert [type(one) for one in new(store)] == [Unavailable] * len(NAMES)
     monkeypatch.undo()
     assert bodies(tmp_path) == {"a": b"old"}
