@@ -17,7 +17,8 @@ from cumulus.index.readers import Run
 Values = tuple[Any, ...]
 Scan = Callable[[bytes], Iterator[Values]]  # rows of keys from there on, in order
 # rows of `objects` or `versions` (True) of a bucket from a key to another, in order
-Rows = Callable[[Run, bool, str, bytes, bytes], Iterator[Values]]
+Versions = Callable[[Run, str, bytes, bytes], Iterator[Values]]  # the newest of each key first
+_TABLES: Final = ("objects", "versions")
 _MOST: Final = 1000  # rows that are read at once
 _NEAR: Final = 8  # rows of one common prefix that are read before the search jumps behind it
 _END: Final = b"\xff"  # above all of UTF-8
@@ -30,10 +31,16 @@ _VERSIONS: Final = (
     f"SELECT {FIELDS}, marker FROM versions WHERE bucket = ? AND key >= ? AND key < ? "
     "ORDER BY key, stamp DESC"
 )
-_OLDER: Final = (
-    f"SELECT {FIELDS}, marker FROM versions WHERE bucket = ?1 AND key >= ?2 AND key < ?4 "
-    "AND (key > ?2 OR stamp < ?3) ORDER BY key, stamp DESC LIMIT ?5"
+# both tables in one statement, so that none is missed or doubled on its way from one to the other
+_BOTH: Final = (
+    f"(SELECT {FIELDS}, false AS marker FROM objects "
+    "WHERE bucket = ?1 AND key >= ?2 AND key < ?3{0} ORDER BY key LIMIT ?4) UNION ALL "
+    f"(SELECT {FIELDS}, marker FROM versions "
+    "WHERE bucket = ?1 AND key >= ?2 AND key < ?3{0} ORDER BY key, stamp DESC LIMIT ?4) "
+    "ORDER BY key, stamp DESC LIMIT ?4"
 )
+_FIRST: Final = _BOTH.format("")
+_NEXT: Final = _BOTH.format(" AND (key > ?2 OR stamp < ?5)")
 
 
 def behind(prefix: bytes) -> bytes:
@@ -175,27 +182,27 @@ def _rows(run: Run, query: str, bucket: str, start: bytes, end: bytes) -> Iterat
         cursor.close()
 
 
-def _as_read(run: Run, versions: bool, bucket: str, start: bytes, end: bytes) -> Iterator[Values]:
-    return _rows(run, _VERSIONS if versions else _OBJECTS, bucket, start, end)
+def _as_read(run: Run, bucket: str, start: bytes, end: bytes) -> Iterator[Values]:
+    """For a connection on which all statements see the same moment."""
+    rows = (_rows(run, query, bucket, start, end) for query in (_OBJECTS, _VERSIONS))
+    return heapq.merge(*rows, key=_order)
 
 
-def in_pieces(first: int) -> Rows:
-    """`first` rows, then more and more: for a database at the other end of a connection."""
+def in_pieces(first: int) -> Versions:
+    """`first` rows, then more and more: for a database at the other end of a connection. The rows of a piece
+    are of one moment."""
 
-    def rows(run: Run, versions: bool, bucket: str, start: bytes, end: bytes) -> Iterator[Values]:
+    def rows(run: Run, bucket: str, start: bytes, end: bytes) -> Iterator[Values]:
         if start >= end:
             return
         size = first
-        found = run((_VERSIONS if versions else _OBJECTS) + " LIMIT ?", (bucket, start, end, size)).fetchall()
+        found = run(_FIRST, (bucket, start, end, size)).fetchall()
         while found:
             yield from found
             if len(found) < size:
                 return
             size, start, stamp = min(2 * size, _MOST), found[-1][0], found[-1][STAMP]
-            if versions:
-                found = run(_OLDER, (bucket, start, stamp, end, size)).fetchall()
-            else:
-                found = run(_OBJECTS + " LIMIT ?", (bucket, start + b"\0", end, size)).fetchall()
+            found = run(_NEXT, (bucket, start, end, size, stamp)).fetchall()
 
     return rows
 
@@ -213,7 +220,7 @@ def page_versions(
     after_version: str,
     delimiter: str,
     limit: int,
-    rows: Rows = _as_read,
+    rows: Versions = _as_read,
 ) -> Page:
     """All versions and markers (`Index.page_versions`)."""
     cut = Cut(prefix, delimiter)
@@ -228,11 +235,7 @@ def page_versions(
     before = resumed  # the key of the row before: a key's first row is its newest
 
     def scan(position: bytes) -> Iterator[Values]:
-        for values in heapq.merge(
-            rows(run, False, bucket, position, cut.end),
-            rows(run, True, bucket, position, cut.end),
-            key=_order,
-        ):
+        for values in rows(run, bucket, position, cut.end):
             if older_than is None or values[0] != resumed or values[STAMP] < older_than:
                 yield values
 
@@ -248,9 +251,8 @@ def page_versions(
 
 def _stamp(run: Run, bucket: str, key: bytes, version: str) -> int | None:
     """The stamp of the version where a page ended; None when it has gone since: then the key begins anew."""
-    for table in ("objects", "versions"):
-        query = f"SELECT stamp FROM {table} WHERE bucket = ? AND key = ? AND version = ?"
-        found = run(query, (bucket, key, version)).fetchone()
-        if found is not None:
-            return int(found[0])
-    return None
+    tables = (
+        f"SELECT stamp FROM {table} WHERE bucket = ?1 AND key = ?2 AND version = ?3" for table in _TABLES
+    )
+    found = run(" UNION ALL ".join(tables), (bucket, key, version)).fetchone()
+    return int(found[0]) if found is not None else None

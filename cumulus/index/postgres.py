@@ -339,7 +339,7 @@ class PostgresIndex(Index):
         delimiter: str = "",
         limit: int = 1000,
     ) -> Page:
-        with self._pool.snapshot() as run:
+        with self._pool.run() as run:
             return listing.page_versions(
                 run,
                 bucket,

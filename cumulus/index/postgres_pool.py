@@ -297,13 +297,6 @@ class Pool:
             yield _runner(connection)
 
     @contextmanager
-    def snapshot(self) -> Iterator[Run]:
-        """`execute`; all statements see the database as it was at the first."""
-        with self.transaction() as run:
-            run("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-            yield run
-
-    @contextmanager
     def transaction(self) -> Iterator[Run]:
         """`execute` inside a transaction, which is durable at the end of the `with` or undone."""
         with self.connection() as connection, connection.transaction():
