@@ -223,29 +223,41 @@ void hmac_sha256(const uint8_t *key, size_t key_len, const uint8_t *data, size_t
     secure_wipe(&c, sizeof c);
 }
 
-void hkdf_sha256(const uint8_t *secret, size_t len, const uint8_t *info, size_t info_len,
-                 uint8_t *out, size_t out_len)
+void hkdf_extract(const uint8_t *secret, size_t len, uint8_t prk[SHA256_BYTES])
 {
     static const uint8_t salt[SHA256_BYTES];
-    uint8_t prk[SHA256_BYTES], t[SHA256_BYTES], block[SHA256_BYTES + 256 + 1];
+    hmac_sha256(salt, sizeof salt, secret, len, prk);
+}
+
+void hkdf_expand(const uint8_t prk[SHA256_BYTES], const uint8_t *info, size_t info_len,
+                 uint8_t *out, size_t out_len)
+{
+    uint8_t t[SHA256_BYTES], block[SHA256_BYTES + 256 + 1];
     size_t t_len = 0;
     MUST(info_len <= 256 && out_len <= 255 * SHA256_BYTES);
-    hmac_sha256(salt, sizeof salt, secret, len, prk);
     for (uint8_t i = 1; out_len > 0; i++) {
         size_t n = out_len < SHA256_BYTES ? out_len : SHA256_BYTES;
         memcpy(block, t, t_len);
         if (info_len)
             memcpy(block + t_len, info, info_len);
         block[t_len + info_len] = i;
-        hmac_sha256(prk, sizeof prk, block, t_len + info_len + 1, t);
+        hmac_sha256(prk, SHA256_BYTES, block, t_len + info_len + 1, t);
         t_len = sizeof t;
         memcpy(out, t, n);
         out += n;
         out_len -= n;
     }
-    secure_wipe(prk, sizeof prk);
     secure_wipe(t, sizeof t);
     secure_wipe(block, sizeof block);
+}
+
+void hkdf_sha256(const uint8_t *secret, size_t len, const uint8_t *info, size_t info_len,
+                 uint8_t *out, size_t out_len)
+{
+    uint8_t prk[SHA256_BYTES];
+    hkdf_extract(secret, len, prk);
+    hkdf_expand(prk, info, info_len, out, out_len);
+    secure_wipe(prk, sizeof prk);
 }
 
 struct sha256 {

@@ -35,8 +35,13 @@ bool aead_open(aead *a, const uint8_t nonce[AEAD_NONCE_BYTES], const uint8_t *aa
 /* Nonce of counter n: four zero bytes, then n big-endian. */
 void aead_nonce(uint8_t nonce[AEAD_NONCE_BYTES], uint64_t n);
 
-/* RFC 5869 with an empty salt. out_len <= 255 * 32. */
+/* RFC 5869 with an empty salt: both steps at once, and each alone for whoever derives from one
+ * secret again and again, since the first is half of the work. out_len <= 255 * 32, info_len <=
+ * 256. */
 void hkdf_sha256(const uint8_t *secret, size_t len, const uint8_t *info, size_t info_len,
+                 uint8_t *out, size_t out_len);
+void hkdf_extract(const uint8_t *secret, size_t len, uint8_t prk[SHA256_BYTES]);
+void hkdf_expand(const uint8_t prk[SHA256_BYTES], const uint8_t *info, size_t info_len,
                  uint8_t *out, size_t out_len);
 void hmac_sha256(const uint8_t *key, size_t key_len, const uint8_t *data, size_t len,
                  uint8_t out[SHA256_BYTES]);

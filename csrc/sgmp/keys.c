@@ -83,7 +83,7 @@ int keys_add(struct keys *k, const sgmp_key *rec, udt_time now)
     key->serial = ++k->serial;
     key->id = rec->key_id;
     key->alg = rec->alg;
-    memcpy(key->secret, rec->secret, sizeof key->secret);
+    hkdf_extract(rec->secret, sizeof rec->secret, key->prk);
     key->until = rec->valid_ms ? now + rec->valid_ms * 1000 : UDT_NEVER;
     sg_heap_set(k->heap, &key->expiry, rec->valid_ms ? key->until + KEY_GRACE_US : UDT_NEVER);
     sg_hadd(&k->by_id, &key->node, key->id);
@@ -131,8 +131,7 @@ aead *key_derive(const struct key *key, char purpose, uint64_t sender, uint64_t 
     bytes_put_u64(&w, receiver);
     if (conn_no)
         bytes_put_u64(&w, conn_no);
-    hkdf_sha256(key->secret, sizeof key->secret, info, sizeof info - w.left, derived,
-                sizeof derived);
+    hkdf_expand(key->prk, info, sizeof info - w.left, derived, sizeof derived);
     aead *a = aead_new(key->alg, derived);
     secure_wipe(derived, sizeof derived);
     return a;

@@ -27,8 +27,8 @@ struct key {
     udt_time until;  /* no sending after this, UDT_NEVER = no end */
     uint32_t id;
     uint8_t alg;
-    uint8_t secret[32];
-    aead *say; /* cached purpose-`s` context of this instance */
+    uint8_t prk[SHA256_BYTES]; /* what all of its contexts are derived from */
+    aead *say;                 /* cached purpose-`s` context of this instance */
 };
 
 struct keys {
