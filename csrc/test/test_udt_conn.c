@@ -232,6 +232,12 @@ TEST(udt_conn_lost_shutdowns_and_tombstones)
     CHECK_INT(shutdowns, before + 1);
     CHECK_INT(udt_mux_recv(w.m[0], p.s[0], pkt, 1, sim_net_now(w.net)), UDT_E_PEERCLOSED);
     CHECK_INT(udt_mux_send(w.m[0], p.s[0], pkt, 1, sim_net_now(w.net)), UDT_E_PEERCLOSED);
+    /* After a minute it is remembered no longer. */
+    world_run(&w, sim_net_now(w.net) + 61000000);
+    sim_net_inject(w.net, &stranger, 1, pkt, len, sim_net_now(w.net));
+    world_run(&w, sim_net_now(w.net) + 1000);
+    udt_mux_counters_get(w.m[1], &n);
+    CHECK_INT(n.tombstones, 0);
     world_fini(&w);
 }
 

@@ -583,6 +583,11 @@ void udt_mux_counters_get(const udt_mux *m, udt_mux_counters *out)
         const udt_conn *c = list_entry(n, udt_conn, all);
         out->half_open += c->state == CONN_CLIENT || c->state == CONN_RENDEZVOUS;
     }
-    for (int i = 0; i < TOMBSTONES; i++)
-        out->tombstones += m->tomb[i].node.in && m->tomb[i].until > m->now;
+    /* From the newest back to the first that is over: what was never used is not touched. */
+    for (uint32_t back = 1; back <= TOMBSTONES; back++) {
+        const udt_tombstone *t = &m->tomb[(m->tomb_next + TOMBSTONES - back) % TOMBSTONES];
+        if (!t->node.in || t->until <= m->now)
+            break;
+        out->tombstones++;
+    }
 }
