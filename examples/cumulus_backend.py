@@ -20,11 +20,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from cumulus.storage.api import (
-    ABSENT,
     INTERNAL,
     BadName,
     Capabilities,
-    Changed,
     Entry,
     FileStore,
     Forbidden,
@@ -41,6 +39,7 @@ from cumulus.storage.api import (
     Token,
     Unavailable,
     WriteStream,
+    check_token,
 )
 from cumulus.storage.names import check_bucket, check_name
 
@@ -148,7 +147,7 @@ class VaultStore(FileStore):
         found = self.find(db, bucket, name)
         if found is None:
             raise Missing(f"no {name!r} in bucket {bucket!r}")
-        check_token(found, token)
+        check_token(name, found.token, token)
         return found
 
     def stamp(self, db: sqlite3.Connection) -> int:
@@ -160,7 +159,8 @@ class VaultStore(FileStore):
         self, db: sqlite3.Connection, bucket: str, name: str, body: bytes, meta: bytes, token: IfToken
     ) -> Entry:
         """Put an object, if the condition holds and the name is free of files and directories."""
-        check_token(self.find(db, bucket, name), token)
+        old = self.find(db, bucket, name)
+        check_token(name, old.token if old else None, token)
         above = list(itertools.accumulate(name.split("/")[:-1], lambda path, segment: f"{path}/{segment}"))
         marks = ",".join("?" * len(above))
         taken = f"SELECT 1 FROM object WHERE bucket = ? AND (name IN ({marks}) OR name > ? AND name < ?)"
@@ -252,11 +252,3 @@ def entry_of(row: Row) -> Entry:
     name, size, mtime_ns, stamp, meta = row
     token = stamp.to_bytes(8, "big")
     return Entry(name=name, size=size, mtime_ns=mtime_ns, stamp=stamp, token=token, meta=meta)
-
-
-def check_token(found: Entry | None, token: IfToken) -> None:
-    """Raises `Changed` if the condition does not hold."""
-    if token is ABSENT and found is not None:
-        raise Changed(f"{found.name!r} is there already")
-    if token not in (None, ABSENT) and (found is None or found.token != token):
-        raise Changed("the object is not what it was")

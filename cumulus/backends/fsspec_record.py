@@ -10,11 +10,8 @@ from typing import Final, NamedTuple
 
 from cumulus.backends.posix.errors import storage_error
 from cumulus.storage.api import (
-    ABSENT,
-    Changed,
     Entry,
     Forbidden,
-    IfToken,
     Missing,
     StorageError,
     Taken,
@@ -101,14 +98,3 @@ def whole_entry(name: str, size: int, footer: Footer) -> Entry:
         stamp=footer.stamp,
         meta=footer.meta,
     )
-
-
-def check_token(name: str, old: Entry | None, if_token: IfToken) -> None:
-    """Raises `Changed` if `if_token` does not fit what is there."""
-    if if_token is None:
-        return
-    if if_token is ABSENT:
-        if old is not None:
-            raise Changed(f"{name!r} is there already")
-    elif old is None or old.token != if_token:
-        raise Changed(f"{name!r} is not what it was")

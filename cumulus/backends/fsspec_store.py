@@ -26,7 +26,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.spec import AbstractFileSystem
 
 from cumulus.backends.fsspec_reader import Reader
-from cumulus.backends.fsspec_record import FOOTER_SIZE, Footer, asked, check_token, plain_entry, whole_entry
+from cumulus.backends.fsspec_record import FOOTER_SIZE, Footer, asked, plain_entry, whole_entry
 from cumulus.storage.api import (
     INTERNAL,
     BadName,
@@ -44,6 +44,7 @@ from cumulus.storage.api import (
     Token,
     Unavailable,
     WriteStream,
+    check_token,
 )
 from cumulus.storage.names import below, check_bucket, check_name
 
@@ -354,7 +355,7 @@ class FsspecStore(FileStore):
         path = self._place(bucket, name)
         with self._lock(path):
             old = self._there(name, path)
-            check_token(name, old, if_token)
+            check_token(name, old.token if old else None, if_token)
             self._check_free(bucket, name, path)
             stamp = self._next_stamp(old)
             footer = Footer(stamp, stamp, secrets.token_bytes(8), meta)
@@ -489,7 +490,7 @@ class FsspecStore(FileStore):
         path = self._place(bucket, name)
         with self._lock(path):
             old = self._found(bucket, name, path)
-            check_token(name, old, if_token)
+            check_token(name, old.token if old else None, if_token)
             with asked(path):
                 self.fs.rm_file(path)
                 if self._local:
@@ -515,7 +516,7 @@ class FsspecStore(FileStore):
         try:
             with self._lock(path):
                 old = self._found(bucket, name, path)
-                check_token(name, old, if_token)
+                check_token(name, old.token if old else None, if_token)
                 self._pour(writer, path, old)
                 footer = Footer(old.mtime_ns, self._next_stamp(old), secrets.token_bytes(8), bytes(meta))
                 self._finish(writer._opened(), footer)

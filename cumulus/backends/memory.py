@@ -13,11 +13,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from cumulus.storage.api import (
-    ABSENT,
     INTERNAL,
     BadName,
     Capabilities,
-    Changed,
     Entry,
     FileStore,
     IfToken,
@@ -31,6 +29,7 @@ from cumulus.storage.api import (
     Taken,
     Token,
     WriteStream,
+    check_token,
 )
 from cumulus.storage.names import check_bucket, check_name
 
@@ -216,7 +215,7 @@ class MemoryStore(FileStore):
     ) -> Entry:
         found = self._bucket(bucket)
         old = found.objects.get(name)
-        _check_token(name, old, if_token)
+        check_token(name, old.entry.token if old else None, if_token)
         freed = counted + (len(old.body) if old else 0)
         self._reserve(len(body) - freed)
         stamp = self._next_stamp()
@@ -236,7 +235,7 @@ class MemoryStore(FileStore):
     def delete(self, bucket: str, name: str, if_token: Token | None = None) -> int:
         with self._lock:
             old = self._find(bucket, name)
-            _check_token(name, old, if_token)
+            check_token(name, old.entry.token if old else None, if_token)
             self._bucket(bucket).drop(name)
             self._used -= len(old.body)
             return self._next_stamp()
@@ -244,7 +243,7 @@ class MemoryStore(FileStore):
     def set_meta(self, bucket: str, name: str, meta: bytes, if_token: Token) -> Entry:
         with self._lock:
             old = self._find(bucket, name)
-            _check_token(name, old, if_token)
+            check_token(name, old.entry.token if old else None, if_token)
             entry = Entry(
                 name=name,
                 size=len(old.body),
@@ -297,7 +296,7 @@ class MemoryStore(FileStore):
     def open_read(self, bucket: str, name: str, token: Token | None = None) -> ObjectStream:
         with self._lock:
             found = self._find(bucket, name)
-            _check_token(name, found, token)
+            check_token(name, found.entry.token, token)
             return _Reader(found)
 
     def open_write(self, bucket: str, name: str, size_hint: int | None = None) -> ObjectStream:
@@ -313,14 +312,3 @@ class MemoryStore(FileStore):
 
     def recover(self) -> Iterator[tuple[str, Entry]]:
         return iter(())
-
-
-def _check_token(name: str, old: _Object | None, if_token: IfToken) -> None:
-    """Raises `Changed` if `if_token` does not fit what is there."""
-    if if_token is None:
-        return
-    if if_token is ABSENT:
-        if old is not None:
-            raise Changed(f"{name!r} is there already")
-    elif old is None or old.entry.token != if_token:
-        raise Changed(f"{name!r} is not what it was")

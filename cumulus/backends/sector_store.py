@@ -30,7 +30,6 @@ from cumulus.backends.sector_link import CALL_S, Link, UserLink
 from cumulus.backends.sector_sidecar import Cache, Names, Sidecar
 from cumulus.backends.sector_streams import KEEP, Reader, Writer
 from cumulus.storage.api import (
-    ABSENT,
     INTERNAL,
     BadName,
     Capabilities,
@@ -45,6 +44,7 @@ from cumulus.storage.api import (
     StorageError,
     Token,
     Unavailable,
+    check_token,
 )
 from cumulus.storage.names import check_bucket, check_name
 from sector import errors
@@ -239,7 +239,7 @@ class SectorStore(FileStore):
         async def granted(version: Version) -> None:
             await self._check(client_of[0], bucket)
             old = await self._look(client_of[0], bucket, name)
-            _check_token(name, old[0] if old else None, if_token)
+            check_token(name, old[0].token if old else None, if_token)
             before[:] = [old[1].version] if old else []
             beside = _sidecar_path(bucket, name, version)
             written.append((beside, await self._keep(client_of[0], beside, sidecar)))
@@ -287,7 +287,7 @@ class SectorStore(FileStore):
 
             async def check() -> tuple[FileInfo, Version]:
                 entry, info = await self._found(client, bucket, name)
-                _check_token(name, entry, if_token)
+                check_token(name, entry.token, if_token)
                 return info, held[0]
 
             held: list[Version] = []
@@ -314,7 +314,7 @@ class SectorStore(FileStore):
 
             async def change() -> Entry:
                 entry, info = await self._found(client, bucket, name)
-                _check_token(name, entry, if_token)
+                check_token(name, entry.token, if_token)
                 sidecar = Sidecar(name, entry.mtime_ns, bytes(meta))
                 beside = _sidecar_path(bucket, name, info.version)
                 return _entry_of(name, info, sidecar, await self._keep(client, beside, sidecar))
@@ -514,14 +514,3 @@ def _hidden(name: str, prefix: str) -> str | None:
     if name.startswith(f"{INTERNAL}/") and not prefix.startswith(f"{INTERNAL}/"):
         return f"{INTERNAL}0"
     return None
-
-
-def _check_token(name: str, old: Entry | None, if_token: IfToken) -> None:
-    """Raises `Changed` if `if_token` does not fit what is there."""
-    if if_token is None:
-        return
-    if if_token is ABSENT:
-        if old is not None:
-            raise Changed(f"{name!r} is there already")
-    elif old is None or old.token != if_token:
-        raise Changed(f"{name!r} is not what it was")

@@ -87,6 +87,13 @@ Token = bytes
 IfToken = Token | Absent | None  # None: whatever is there
 
 
+def check_token(name: str, now: Token | None, if_token: IfToken) -> None:
+    """Raises `Changed` if `if_token` does not fit `now`: the token of what is there, None if nothing is."""
+    if if_token is None or now == if_token or (if_token is ABSENT and now is None):
+        return
+    raise Changed(f"{name!r} is there already" if if_token is ABSENT else f"{name!r} is not what it was")
+
+
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """What is stored under a name.
 

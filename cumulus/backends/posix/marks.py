@@ -25,7 +25,6 @@ from cumulus.backends.posix.locks import Locks
 from cumulus.backends.posix.meta import MAX_INLINE, Record
 from cumulus.backends.posix.paths import NO_XATTR, Root
 from cumulus.storage.api import (
-    ABSENT,
     BadName,
     Changed,
     Entry,
@@ -36,6 +35,7 @@ from cumulus.storage.api import (
     Taken,
     Token,
     Unavailable,
+    check_token,
 )
 
 _TOKEN: Final = struct.Struct("<QQq")
@@ -142,16 +142,6 @@ def _lock(fd: int, name: str) -> None:
         time.sleep(_PAUSE_S)
 
 
-def _check(name: str, old: Entry | None, if_token: IfToken) -> None:
-    if if_token is None:
-        return
-    if if_token is ABSENT:
-        if old is not None:
-            raise Changed(f"{name!r} is there already")
-    elif old is None or old.token != if_token:
-        raise Changed(f"{name!r} is not what it was")
-
-
 class Marks:
     """Changes of marks in one tree. Each is synced before it returns, if `sync`."""
 
@@ -178,7 +168,7 @@ class Marks:
                 fd = self._enter(root, inside)
                 try:
                     old = entry_at(root, name, fd)
-                    _check(name, old, if_token)
+                    check_token(name, old.token if old else None, if_token)
                     stamp = max(time.time_ns(), (old.stamp if old else 0) + 1, stripe.floor + 1)
                     inode = os.fstat(fd).st_ino
                     self._put(root, name, fd, Record(inode, 0, stamp, stamp, meta))
@@ -235,7 +225,7 @@ class Marks:
                 old = entry_at(root, name, fd)
                 if old is None:
                     raise Missing(f"no {name!r} in bucket {root.bucket!r}")
-                _check(name, old, if_token)
+                check_token(name, old.token if old else None, if_token)
                 stamp = max(time.time_ns(), old.stamp + 1, stripe.floor + 1)
                 stripe.raise_floor(stamp)
                 self._journal.note(root.bucket, name, root)

@@ -26,21 +26,10 @@ from cumulus.backends.posix.marks import Marks
 from cumulus.backends.posix.meta import Record, entry_of, last_change, token_of
 from cumulus.backends.posix.paths import Directory, Root
 from cumulus.backends.posix.records import PUT, REMOVAL, VOID, Change
-from cumulus.storage.api import ABSENT, Changed, Entry, IfToken, Missing, StorageError, Taken, Token
+from cumulus.storage.api import Entry, IfToken, Missing, StorageError, Taken, Token, check_token
 
 SMALL: Final = 64 << 10  # bytes of body that go through the journal
 _TRIES: Final = 20  # times that a directory may vanish under a new name
-
-
-def check_token(name: str, old: os.stat_result | None, if_token: IfToken) -> None:
-    """Raises `Changed` if `if_token` does not fit what is there."""
-    if if_token is None:
-        return
-    if if_token is ABSENT:
-        if old is not None:
-            raise Changed(f"{name!r} is there already")
-    elif old is None or token_of(old) != if_token:
-        raise Changed(f"{name!r} is not what it was")
 
 
 def next_stamp(old: os.stat_result | None, stripe: Stripe | None = None) -> int:
@@ -104,7 +93,7 @@ class Publisher:
             root.check()
             with paths.make_parent(root, segments, self._files) as parent:
                 old = bodies.look_for_write(parent, segments[-1], name)
-                check_token(name, old, if_token)
+                check_token(name, token_of(old) if old else None, if_token)
                 self.own(draft, old, meta)
                 stamp = draft.stamp(name, next_stamp(old, stripe), meta, sync=False)
                 before = token_of(old) if old else b""
@@ -129,14 +118,14 @@ class Publisher:
         if_token: IfToken,
     ) -> Entry:
         old = _look_early(root, segments, name)
-        check_token(name, old, if_token)
+        check_token(name, token_of(old) if old else None, if_token)
         stamp = self._settle(name, draft, old, next_stamp(old), meta)
         self._journal.note(root.bucket, name, root)
         with self._freeing.after() as held, root.gate, self._locks.of(root.bucket, name) as stripe:
             root.check()
             with paths.make_parent(root, segments, self._files) as parent:
                 now = bodies.look_for_write(parent, segments[-1], name)
-                check_token(name, now, if_token)
+                check_token(name, token_of(now) if now else None, if_token)
                 if stamp < _floor(now, stripe) or _mode(now) != _mode(old):
                     self._settle(name, draft, now, next_stamp(now, stripe), meta)
                 held.hold(parent.fd, segments[-1], now)
@@ -188,7 +177,7 @@ class Publisher:
                 old = bodies.look(parent, segments[-1])
                 if old is None or not stat.S_ISREG(old.st_mode):
                     raise Missing(f"no {name!r} in bucket {root.bucket!r}")
-                check_token(name, old, if_token)
+                check_token(name, token_of(old) if old else None, if_token)
                 stamp = next_stamp(old, stripe)
                 stripe.raise_floor(stamp)
                 change = Change(REMOVAL, root.bucket, name, stamp, 0, token_of(old))
@@ -212,7 +201,7 @@ class Publisher:
                 fd = bodies.open_body(parent, segments[-1], name)
             try:
                 status = os.fstat(fd)
-                check_token(name, status, if_token)
+                check_token(name, token_of(status) if status else None, if_token)
                 stamp = next_stamp(status, stripe)
                 self._journal.note(root.bucket, name, root)
                 record = Record(status.st_ino, status.st_size, status.st_mtime_ns, stamp, meta)
