@@ -63,7 +63,7 @@ class Site(ServerFactory):
         self.heads = HeadWriter(host_id or os.urandom(12).hex())
         board = board or local_board()
         self.pacer = Pacer(settings, reactor, board)
-        self.door = Door(board, self.now)
+        self.door = Door(board, self.now, settings.max_connections)
         self.channels: set[S3Channel] = set()
         self.refusers: set[Refuser] = set()
         self.stopping = False
@@ -124,6 +124,7 @@ class Site(ServerFactory):
         """Let requests under way finish for up to `wait_s`, then cut them; fires when no connection is left
         and no thread works. Listening must have ended before."""
         self.stopping = True
+        self.door.leave()
         for channel in list(self.channels):
             channel.end_if_idle()
         done: Deferred[None] = Deferred()

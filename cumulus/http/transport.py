@@ -261,7 +261,7 @@ class S3Port(tcp.Port):
     def doRead(self) -> None:
         """Take a few; or none for now, if another process is to have them."""
         door = self.door
-        room = 1 if door is None else door.most() if self._insists else door.room()
+        room = 1 if door is None else door.room(self._insists)
         if room:
             self.numberAccepts = room
             self._insists = False
@@ -271,7 +271,7 @@ class S3Port(tcp.Port):
             self.reactor.callLater(YIELD_S, self._insist)
 
     def _insist(self) -> None:
-        """What nobody has taken meanwhile is taken here, if there is something."""
+        """What nobody has taken meanwhile is taken here, if there is something and it may be."""
         if self.connected and not self.disconnecting:
             self._insists = True
             self.startReading()

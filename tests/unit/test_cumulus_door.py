@@ -21,11 +21,11 @@ from cumulus.http.transport import S3Port
 class Hands:
     """Two doors on shared memory, with a clock that stands still."""
 
-    def __init__(self, columns: int = 2) -> None:
+    def __init__(self, columns: int = 2, limit: int = 10_000) -> None:
         fd = make_shared(columns)
         self.now = 1000.0
         self.boards: list[Board] = [open_shared(fd, columns, column) for column in range(columns)]
-        self.doors = [Door(board, lambda: self.now) for board in self.boards]
+        self.doors = [Door(board, lambda: self.now, limit) for board in self.boards]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,34 @@ def test_nobody_waits_for_who_is_silent_or_gone() -> None:
     assert hands.doors[0].room() == 4
     hands.now += FRESH_S
     assert hands.doors[0].room() == hands.doors[0].most() == 11
-    assert Door(open_shared(make_shared(1), 1), lambda: 0.0).room() == 1
+    assert Door(open_shared(make_shared(1), 1), lambda: 0.0, 100).room() == 1
+
+
+@pytest.mark.parametrize(
+    ("mine", "other", "room", "insisting"),
+    [(57, 56, 0, 0), (57, 57, 8, 15), (56, 57, 1, 1), (56, 56, 1, 1), (50, 40, 0, 7), (60, 1, 0, 0)],
+)
+def test_who_is_full_takes_none_while_another_is_not(
+    mine: int, other: int, room: int, insisting: int
+) -> None:
+    """However long; and when all are full they are taken, to be refused."""
+    hands = Hands(limit=57)
+    hands.doors[0].tell(mine)
+    hands.doors[1].tell(other)
+    assert (hands.doors[0].room(), hands.doors[0].room(True)) == (room, insisting)
+    hands.now += FRESH_S
+    assert hands.doors[0].room() == hands.doors[0].most() > 0, "nobody waits for one that is silent"
+
+
+def test_nobody_waits_for_one_that_takes_none_any_more() -> None:
+    """It ends, and tells how many are open until then."""
+    hands = Hands(limit=57)
+    hands.doors[0].tell(57)
+    hands.doors[1].tell(3)
+    assert hands.doors[0].room(True) == 0
+    hands.doors[1].leave()
+    hands.doors[1].tell(2)
+    assert hands.doors[0].room() == 15
 
 
 class Clients:
