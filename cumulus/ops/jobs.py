@@ -25,13 +25,15 @@ from cumulus.ops.deletes import delete_current, delete_version
 from cumulus.ops.find import find_or_none, hash_outside, is_foreign, stored_names
 from cumulus.ops.leftovers import note_doubt, sweep
 from cumulus.ops.names import version_name
+from cumulus.ops.resting import Resting
 from cumulus.ops.rows import OPAQUE, marker_row, meta_of, outside_row, row_of
 from cumulus.ops.site import Site
 from cumulus.storage.api import Entry, Forbidden, Missing, NoBucket, StorageError
 
 SECOND: Final = 1_000_000_000
 PAGE: Final = 1000
-SCANNED: Final = 2000  # names that are compared at a time
+SCANNED: Final = 2000  # names that are compared at a time,
+LOT: Final = 500  # and in the background, with a rest after each
 SETTLE_S: Final = 2.0  # a removal under way has ended after this
 STALE_S: Final = 24 * 3600  # what broken writes left goes after this
 MOST_AT_ONCE: Final = 100  # files hashed in one go
@@ -105,7 +107,8 @@ def hash_waiting(site: Site) -> int:
 @dataclass
 class Jobs:
     """`rescan_s`, `expire_s`, `sweep_s`: how often each kind of work is done, in seconds. `run` does what is
-    due at its time."""
+    due at its time. It takes half of a core at most, and scans half of the time, so that requests are
+    answered meanwhile (decision 0207)."""
 
     site: Site
     expiry: Expiry
@@ -114,6 +117,7 @@ class Jobs:
     sweep_s: float = 3600.0
     _due: dict[str, int] = field(default_factory=dict)
     _began_ns: int = 0
+    _scan_s: float = 0.0  # that the last scan took
     _asked: set[str] = field(default_factory=set)  # buckets in which bodies in doubt were looked for
 
     def run(self) -> Done:
@@ -121,15 +125,22 @@ class Jobs:
         done = Done()
         self._began_ns = self._began_ns or self.site.clock()
         hash_waiting(self.site)
-        if self.site.store.capabilities.outside and self._is_due("rescan", self.rescan_s):
-            self._each(lambda bucket: rescan(self.site, bucket, done))
+        if self.site.store.capabilities.outside and self._is_due("rescan", self._rescan_every_s()):
+            began = self.site.clock()
+            self._each(lambda bucket: rescan(self.site, bucket, done, Resting(self.site.pause)))
+            self._scan_s = max(0, self.site.clock() - began) / SECOND
+            self._due["rescan"] = began + int(self._rescan_every_s() * SECOND)
         if self._is_due("expire", self.expire_s):
             self._each(lambda bucket: self.expire(bucket, done))
         if self._is_due("sweep", self.sweep_s):
             done.swept += self.site.store.sweep(STALE_S)
             self._each(lambda bucket: self._sweep(bucket, done))
-            self._each(lambda bucket: forget_versions(self.site, bucket, done))
+            resting = Resting(self.site.pause)
+            self._each(lambda bucket: forget_versions(self.site, bucket, done, resting))
         return done
+
+    def _rescan_every_s(self) -> float:
+        return max(self.rescan_s, 2 * self._scan_s)
 
     def _is_due(self, what: str, every_s: float) -> bool:
         now, due = self.site.clock(), self._due.get(what, 0)
@@ -173,7 +184,7 @@ class Jobs:
         self._expire_uploads(bucket, rules, done)
 
     def _expire_versions(self, bucket: Bucket, rules: Sequence[Any], done: Done) -> None:
-        after, version, history = "", "", list[Row]()
+        after, version, history, resting = "", "", list[Row](), Resting(self.site.pause)
         while True:
             page = self.site.index.page_versions(bucket.name, after=after, after_version=version, limit=PAGE)
             for row in page.rows:
@@ -183,6 +194,8 @@ class Jobs:
                 history.append(row)
             if not page.truncated:
                 break
+            if resting.rest():
+                return
             after, version = page.next, page.next_version
         if history:
             done.expired += self._expire_key(bucket, rules, history)
@@ -250,13 +263,13 @@ class Jobs:
 
 
 # what others did -----------------------------------------------------------------------------------------
-def rescan(site: Site, bucket: Bucket, done: Done) -> None:
-    """Compare a bucket's index with its directory, both in the same order, some thousand names at a time; the
+def rescan(site: Site, bucket: Bucket, done: Done, resting: Resting | None = None) -> None:
+    """Compare a bucket's index with its directory, both in the same order, some hundred names at a time; the
     index takes in what one lot has changed while the next is looked at. What a power cut undoes in the index
     the next scan finds again."""
     telling: Future[None] | None = None
     with ThreadPoolExecutor(1, thread_name_prefix="cumulus-rescan") as beside:
-        for changes in _differences(site, bucket, done):
+        for changes in _differences(site, bucket, done, resting):
             if telling is not None:
                 telling.result()
             telling = beside.submit(site.index.apply_soon, changes)
@@ -264,15 +277,17 @@ def rescan(site: Site, bucket: Bucket, done: Done) -> None:
             telling.result()
 
 
-def _differences(site: Site, bucket: Bucket, done: Done) -> Iterator[list[Change]]:
+def _differences(site: Site, bucket: Bucket, done: Done, resting: Resting | None) -> Iterator[list[Change]]:
     """Changes that make the rows fit, lot by lot."""
     after = ""
     try:
-        for names in site.store.walk(bucket.name, SCANNED):
+        for names in site.store.walk(bucket.name, SCANNED if resting is None else LOT):
             if site.stopping:
                 return
             yield from _compare(site, bucket, after, names[-1], names, done)
             after = names[-1]
+            if resting is not None and resting.rest():
+                return
     except Missing:
         return
     yield from _compare(site, bucket, after, "", [], done)
@@ -284,7 +299,7 @@ def _compare(
     """Of keys from `after` to `last` ("" = all that follow), as many at a time as a page of rows has."""
     more = True
     while more:
-        page = site.index.page(bucket.name, after=after, limit=max(PAGE, len(names) + 1))
+        page = site.index.page(bucket.name, after=after, limit=max(LOT, len(names) + 1))
         rows, more, after = page.rows, page.truncated, page.next
         if last and rows and rows[-1].key > last:  # Python's order of strings is that of their UTF-8
             rows, more = rows[: bisect_right(rows, last, key=lambda row: row.key)], False
@@ -403,7 +418,7 @@ def _lost(site: Site, bucket: Bucket, row: Row, done: Done) -> list[Change]:
     return [Remove(bucket=bucket.name, key=row.key, stamp=row.stamp, version=row.version)]
 
 
-def forget_versions(site: Site, bucket: Bucket, done: Done) -> None:
+def forget_versions(site: Site, bucket: Bucket, done: Done, resting: Resting | None = None) -> None:
     """Take out older versions whose deletion a crash has interrupted between storage and index."""
     after, version = "", ""
     while bucket.versioning is not Versioning.OFF:
@@ -412,6 +427,6 @@ def forget_versions(site: Site, bucket: Bucket, done: Done) -> None:
         changes = [change for row in rows for change in _lost(site, bucket, row, done)]
         if changes:
             site.index.apply(changes)
-        if not page.truncated:
+        if not page.truncated or (resting is not None and resting.rest()):
             return
         after, version = page.next, page.next_version

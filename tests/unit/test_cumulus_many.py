@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from posix_disk import NoXattr
 from s3_world import People, World
 
+from cumulus.auth import lifecycle
 from cumulus.backends.posix import scan, sidecar
 from cumulus.backends.posix.store import PosixStore
 from cumulus.index.api import Away, Change, Index, Put, Remove, Row
@@ -20,7 +22,8 @@ from cumulus.index.registry import make_index
 from cumulus.index.sqlite import MANY
 from cumulus.model import Acl, Bucket
 from cumulus.ops import jobs
-from cumulus.ops.jobs import Done, rescan
+from cumulus.ops.jobs import Done, Jobs, rescan
+from cumulus.ops.resting import Resting
 from cumulus.ops.rows import meta_of, outside_row, row_of
 from cumulus.storage.api import Entry, Missing, Token, Unavailable
 
@@ -111,6 +114,84 @@ def test_a_scan_of_several_pages_takes_in_all_and_removes_all(
     rescan(world.site, world.site.bucket("bkt"), done)
     assert (done.renewed, done.gone) == (0, 43)
     assert world.index.usage("bucket", "bkt").objects == 87
+    world.close()
+
+
+def test_a_thread_rests_as_long_as_it_has_worked() -> None:
+    """Its own work, not what others or the disk took."""
+    used, rests, ends = [10.0], list[float](), [False]
+
+    def pause(seconds: float) -> bool:
+        rests.append(seconds)
+        used[0] += 0.5  # what a rest itself costs is not paid back
+        return ends[0]
+
+    resting = Resting(pause, lambda: used[0])
+    used[0] += 2
+    assert not resting.rest()
+    used[0] += 3
+    ends[0] = True
+    assert resting.rest()
+    assert rests == [2, 3]
+
+
+def test_a_scan_in_the_background_leaves_half_a_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rest after each lot, whether or not anything had changed; who asks for a scan waits for none."""
+    monkeypatch.setattr(jobs, "LOT", 40)
+    world = outside(tmp_path, 130)
+    rests: list[float] = []
+
+    def pause(seconds: float) -> bool:
+        rests.append(seconds)
+        return False
+
+    monkeypatch.setattr(world.site, "pause", pause)
+    rescan(world.site, world.site.bucket("bkt"), Done())
+    assert rests == []
+    for _ in range(2):
+        began = time.thread_time()
+        done = Jobs(world.site, lifecycle).run()
+        used = time.thread_time() - began
+        assert (done.renewed, done.gone) == (0, 0)
+        assert len(rests) == 4
+        assert min(rests) > 0
+        assert sum(rests) <= used
+        rests.clear()
+    world.close()
+
+
+def test_a_scan_that_is_told_to_end_takes_nothing_for_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has not looked at stays as it was."""
+    monkeypatch.setattr(jobs, "LOT", 40)
+    world = outside(tmp_path, 130)
+    rescan(world.site, world.site.bucket("bkt"), Done())
+    monkeypatch.setattr(world.site, "pause", lambda _seconds: True)
+    assert Jobs(world.site, lifecycle).run() == Done()
+    assert world.index.usage("bucket", "bkt").objects == 130
+    world.close()
+
+
+def test_a_scan_that_takes_long_is_not_begun_again_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as it took, there is none."""
+    world = outside(tmp_path, 1)
+    begun: list[int] = []
+    now = [10**18]
+
+    def long_scan(*_: object) -> None:
+        begun.append(now[0])
+        now[0] += 100 * 10**9
+
+    monkeypatch.setattr(jobs, "rescan", long_scan)
+    monkeypatch.setattr(world.site, "clock", lambda: now[0])
+    background = Jobs(world.site, lifecycle, rescan_s=60)
+    while now[0] < 10**18 + 500 * 10**9:
+        background.run()
+        now[0] += 10**9
+    assert [(at - begun[0]) // 10**9 for at in begun] == [0, 200, 400]
     world.close()
 
 
