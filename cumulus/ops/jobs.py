@@ -107,8 +107,8 @@ def hash_waiting(site: Site) -> int:
 @dataclass
 class Jobs:
     """`rescan_s`, `expire_s`, `sweep_s`: how often each kind of work is done, in seconds. `run` does what is
-    due at its time. It takes half of a core at most, and scans half of the time, so that requests are
-    answered meanwhile (decision 0207)."""
+    due at its time. It takes a fifth of a core at most, and scans half of the time at most, so that
+    requests are answered as quickly meanwhile (decision 0207)."""
 
     site: Site
     expiry: Expiry
