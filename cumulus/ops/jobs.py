@@ -106,9 +106,9 @@ def hash_waiting(site: Site) -> int:
 
 @dataclass
 class Jobs:
-    """`rescan_s`, `expire_s`, `sweep_s`: how often each kind of work is done, in seconds. `run` does what is
-    due at its time. It takes a fifth of a core at most, and scans half of the time at most, so that
-    requests are answered as quickly meanwhile (decision 0207)."""
+    """`rescan_s`, `expire_s`, `sweep_s`: how often each kind of work is done, in seconds. To be made before
+    requests are answered. `run` does what is due at its time; it takes a fifth of a core at most, and scans
+    half of the time at most, so that requests are answered as quickly meanwhile (decision 0207)."""
 
     site: Site
     expiry: Expiry
@@ -116,14 +116,16 @@ class Jobs:
     expire_s: float = 3600.0
     sweep_s: float = 3600.0
     _due: dict[str, int] = field(default_factory=dict)
-    _began_ns: int = 0
     _scan_s: float = 0.0  # that the last scan took
     _asked: set[str] = field(default_factory=set)  # buckets in which bodies in doubt were looked for
+
+    def __post_init__(self) -> None:
+        """What is older than this is from before the service began (`ops.leftovers`)."""
+        self._began_ns = self.site.clock()
 
     def run(self) -> Done:
         """Do what is due. Raises what storage and index raise; the rest is done next time."""
         done = Done()
-        self._began_ns = self._began_ns or self.site.clock()
         hash_waiting(self.site)
         if self.site.store.capabilities.outside and self._is_due("rescan", self._rescan_every_s()):
             began = self.site.clock()

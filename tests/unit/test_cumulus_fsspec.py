@@ -213,6 +213,21 @@ def test_objects_outlive_an_index_that_was_lost(store: FsspecStore) -> None:
     world.close()
 
 
+def test_what_goes_before_the_first_look_is_in_no_doubt(store: FsspecStore) -> None:
+    """Requests are answered a second before work in the background begins; a body that was replaced or
+    deleted then waits for its readers, without a row."""
+    world = World(store)
+    jobs = Jobs(world.site, lifecycle)
+    s3 = world.boto()
+    s3.create_bucket(Bucket="bkt")
+    s3.put_object(Bucket="bkt", Key="k", Body=b"short-lived")
+    s3.delete_object(Bucket="bkt", Key="k")
+    assert len(store.names("bkt", prefix=BODIES)) == 1
+    jobs.run()
+    s3.delete_bucket(Bucket="bkt")
+    world.close()
+
+
 def test_what_a_crash_left_goes_after_a_day(store: FsspecStore) -> None:
     """A body that was stored while the service ran, and of which the index never heard."""
     world = World(store)
