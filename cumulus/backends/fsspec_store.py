@@ -490,7 +490,7 @@ class FsspecStore(FileStore):
         path = self._place(bucket, name)
         with self._lock(path):
             old = self._found(bucket, name, path)
-            check_token(name, old.token if old else None, if_token)
+            check_token(name, old.token, if_token)
             with asked(path):
                 self.fs.rm_file(path)
                 if self._local:
@@ -516,7 +516,7 @@ class FsspecStore(FileStore):
         try:
             with self._lock(path):
                 old = self._found(bucket, name, path)
-                check_token(name, old.token if old else None, if_token)
+                check_token(name, old.token, if_token)
                 self._pour(writer, path, old)
                 footer = Footer(old.mtime_ns, self._next_stamp(old), secrets.token_bytes(8), bytes(meta))
                 self._finish(writer._opened(), footer)

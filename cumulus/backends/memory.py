@@ -235,7 +235,7 @@ class MemoryStore(FileStore):
     def delete(self, bucket: str, name: str, if_token: Token | None = None) -> int:
         with self._lock:
             old = self._find(bucket, name)
-            check_token(name, old.entry.token if old else None, if_token)
+            check_token(name, old.entry.token, if_token)
             self._bucket(bucket).drop(name)
             self._used -= len(old.body)
             return self._next_stamp()
@@ -243,7 +243,7 @@ class MemoryStore(FileStore):
     def set_meta(self, bucket: str, name: str, meta: bytes, if_token: Token) -> Entry:
         with self._lock:
             old = self._find(bucket, name)
-            check_token(name, old.entry.token if old else None, if_token)
+            check_token(name, old.entry.token, if_token)
             entry = Entry(
                 name=name,
                 size=len(old.body),

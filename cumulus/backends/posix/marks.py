@@ -225,7 +225,7 @@ class Marks:
                 old = entry_at(root, name, fd)
                 if old is None:
                     raise Missing(f"no {name!r} in bucket {root.bucket!r}")
-                check_token(name, old.token if old else None, if_token)
+                check_token(name, old.token, if_token)
                 stamp = max(time.time_ns(), old.stamp + 1, stripe.floor + 1)
                 stripe.raise_floor(stamp)
                 self._journal.note(root.bucket, name, root)

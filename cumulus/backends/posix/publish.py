@@ -177,7 +177,7 @@ class Publisher:
                 old = bodies.look(parent, segments[-1])
                 if old is None or not stat.S_ISREG(old.st_mode):
                     raise Missing(f"no {name!r} in bucket {root.bucket!r}")
-                check_token(name, token_of(old) if old else None, if_token)
+                check_token(name, token_of(old), if_token)
                 stamp = next_stamp(old, stripe)
                 stripe.raise_floor(stamp)
                 change = Change(REMOVAL, root.bucket, name, stamp, 0, token_of(old))
@@ -201,7 +201,7 @@ class Publisher:
                 fd = bodies.open_body(parent, segments[-1], name)
             try:
                 status = os.fstat(fd)
-                check_token(name, token_of(status) if status else None, if_token)
+                check_token(name, token_of(status), if_token)
                 stamp = next_stamp(status, stripe)
                 self._journal.note(root.bucket, name, root)
                 record = Record(status.st_ino, status.st_size, status.st_mtime_ns, stamp, meta)
