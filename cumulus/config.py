@@ -99,7 +99,12 @@ class Storage(Section, frozen=True, kw_only=True):
     path: Annotated[str, Meta(description="posix: objects are PATH/data/BUCKET/KEY.")] = "."
     rescan_s: Annotated[
         float,
-        Meta(ge=1, le=10**7, description="Listings show what others changed in the directories after this."),
+        Meta(
+            ge=1,
+            le=10**7,
+            description="Listings show what others changed in the directories after this, or after three "
+            "times as long as a scan takes if that is more.",
+        ),
     ] = 60.0
     fsync: Annotated[
         bool, Meta(description="false: an upload that was acknowledged may be lost in a power cut.")

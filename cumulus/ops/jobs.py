@@ -8,6 +8,7 @@ one thread of one process; `hash_waiting` belongs to each process that answers r
 from __future__ import annotations
 
 import contextlib
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -37,6 +38,7 @@ LOT: Final = 500  # and in the background, with a rest after each
 SETTLE_S: Final = 2.0  # a removal under way has ended after this
 STALE_S: Final = 24 * 3600  # what broken writes left goes after this
 MOST_AT_ONCE: Final = 100  # files hashed in one go
+BETWEEN_S: Final = 1.0  # after so long they have their turn, whatever else goes on
 
 
 class Expiry(Protocol):
@@ -107,16 +109,19 @@ def hash_waiting(site: Site) -> int:
 @dataclass
 class Jobs:
     """`rescan_s`, `expire_s`, `sweep_s`: how often each kind of work is done, in seconds. To be made before
-    requests are answered. `run` does what is due at its time; it takes a fifth of a core at most, and scans
-    half of the time at most, so that requests are answered as quickly meanwhile (decision 0207)."""
+    requests are answered. `run` does what is due at its time. What goes through all rows takes a fifth of a
+    core at most, and scans half of the time at most, so that requests are answered as quickly meanwhile
+    (decision 0207). `seconds` is a clock that nobody sets."""
 
     site: Site
     expiry: Expiry
     rescan_s: float = 60.0
     expire_s: float = 3600.0
     sweep_s: float = 3600.0
+    seconds: Callable[[], float] = time.monotonic
     _due: dict[str, int] = field(default_factory=dict)
     _scan_s: float = 0.0  # that the last scan took
+    _waited: float = -BETWEEN_S  # when what waits was done last
     _asked: set[str] = field(default_factory=set)  # buckets in which bodies in doubt were looked for
 
     def __post_init__(self) -> None:
@@ -126,20 +131,30 @@ class Jobs:
     def run(self) -> Done:
         """Do what is due. Raises what storage and index raise; the rest is done next time."""
         done = Done()
-        hash_waiting(self.site)
+        self._hash_waiting()
+        resting = Resting(self._pause)
         if self.site.store.capabilities.outside and self._is_due("rescan", self._rescan_every_s()):
-            began = self.site.clock()
-            self._each(lambda bucket: rescan(self.site, bucket, done, Resting(self.site.pause)))
-            self._scan_s = max(0, self.site.clock() - began) / SECOND
-            self._due["rescan"] = began + int(self._rescan_every_s() * SECOND)
+            began = self.seconds()
+            self._each(lambda bucket: rescan(self.site, bucket, done, resting))
+            self._scan_s = self.seconds() - began
+            self._due["rescan"] = self.site.clock() + int((self._rescan_every_s() - self._scan_s) * SECOND)
         if self._is_due("expire", self.expire_s):
-            self._each(lambda bucket: self.expire(bucket, done))
+            self._each(lambda bucket: self.expire(bucket, done, resting))
         if self._is_due("sweep", self.sweep_s):
             done.swept += self.site.store.sweep(STALE_S)
             self._each(lambda bucket: self._sweep(bucket, done))
-            resting = Resting(self.site.pause)
             self._each(lambda bucket: forget_versions(self.site, bucket, done, resting))
         return done
+
+    def _hash_waiting(self) -> None:
+        hash_waiting(self.site)
+        self._waited = self.seconds()
+
+    def _pause(self, seconds: float) -> bool:
+        """Of work that may take minutes: what waits in this process does not wait for all of it."""
+        if self.seconds() - self._waited >= BETWEEN_S:
+            self._hash_waiting()
+        return self.site.pause(seconds)
 
     def _rescan_every_s(self) -> float:
         return max(self.rescan_s, 2 * self._scan_s)
@@ -172,7 +187,7 @@ class Jobs:
             self._asked.add(bucket.name)
         done.swept += sweep(self.site, bucket, STALE_S)
 
-    def expire(self, bucket: Bucket, done: Done) -> None:
+    def expire(self, bucket: Bucket, done: Done, resting: Resting) -> None:
         """Carry out a bucket's lifecycle rules."""
         if bucket.lifecycle is None:
             return
@@ -182,11 +197,11 @@ class Jobs:
             return  # it was valid for another version of this program
         if not rules:
             return
-        self._expire_versions(bucket, rules, done)
+        self._expire_versions(bucket, rules, done, resting)
         self._expire_uploads(bucket, rules, done)
 
-    def _expire_versions(self, bucket: Bucket, rules: Sequence[Any], done: Done) -> None:
-        after, version, history, resting = "", "", list[Row](), Resting(self.site.pause)
+    def _expire_versions(self, bucket: Bucket, rules: Sequence[Any], done: Done, resting: Resting) -> None:
+        after, version, history = "", "", list[Row]()
         while True:
             page = self.site.index.page_versions(bucket.name, after=after, after_version=version, limit=PAGE)
             for row in page.rows:

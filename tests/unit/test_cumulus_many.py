@@ -189,11 +189,78 @@ def test_a_scan_that_takes_long_is_not_begun_again_at_once(
 
     monkeypatch.setattr(jobs, "rescan", long_scan)
     monkeypatch.setattr(world.site, "clock", lambda: now[0])
-    background = Jobs(world.site, lifecycle, rescan_s=60)
+    background = Jobs(world.site, lifecycle, rescan_s=60, seconds=lambda: now[0] / 10**9)
     while now[0] < 10**18 + 500 * 10**9:
         background.run()
         now[0] += 10**9
     assert [(at - begun[0]) // 10**9 for at in begun] == [0, 200, 400]
+    world.close()
+
+
+def test_a_clock_that_is_set_during_a_scan_puts_off_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An hour ahead, then two back."""
+    world = outside(tmp_path, 1)
+    begun, now, ahead = list[int](), [10**18], [3600 * 10**9, -7200 * 10**9, 0]
+
+    def scan_meanwhile(*_: object) -> None:
+        begun.append(now[0])
+        world.skew_ns += ahead[len(begun) - 1]
+
+    monkeypatch.setattr(jobs, "rescan", scan_meanwhile)
+    monkeypatch.setattr(world.site, "clock", lambda: now[0] + world.skew_ns)
+    background = Jobs(world.site, lifecycle, rescan_s=60, seconds=lambda: now[0] / 10**9)
+    while len(begun) < 3 and now[0] < 10**18 + 200 * 10**9:
+        background.run()
+        now[0] += 10**9
+    assert [(at - begun[0]) // 10**9 for at in begun] == [0, 60, 120]
+    world.close()
+
+
+def test_what_waits_has_its_turn_during_a_long_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of others that was asked for is hashed before the scan is over."""
+    monkeypatch.setattr(jobs, "LOT", 40)
+    world = outside(tmp_path, 130)
+    rescan(world.site, world.site.bucket("bkt"), Done())
+    now, left = [0.0], list[int]()
+
+    def pause(_seconds: float) -> bool:
+        left.append(len(world.site.unhashed))
+        world.site.hash_later("bkt", "d1/f001")
+        now[0] += jobs.BETWEEN_S
+        return False
+
+    monkeypatch.setattr(world.site, "pause", pause)
+    world.site.unhashed.clear()
+    Jobs(world.site, lifecycle, seconds=lambda: now[0]).run()
+    assert left[1:4] == [0, 0, 0]
+    world.close()
+
+
+def test_work_on_versions_rests_after_each_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lifecycle rules and the search for lost versions; told to end, they do."""
+    monkeypatch.setattr(jobs, "PAGE", 2)
+    world = World(PosixStore(str(tmp_path / "store")))
+    s3 = world.boto()
+    s3.create_bucket(Bucket="bkt")
+    s3.put_bucket_versioning(Bucket="bkt", VersioningConfiguration={"Status": "Enabled"})
+    rule = {"ID": "r", "Status": "Enabled", "Filter": {"Prefix": ""}, "Expiration": {"Days": 1}}
+    s3.put_bucket_lifecycle_configuration(Bucket="bkt", LifecycleConfiguration={"Rules": [rule]})
+    for number in range(5):
+        s3.put_object(Bucket="bkt", Key=f"k{number}", Body=b"x")
+    rests: list[float] = []
+
+    def pause(seconds: float) -> bool:
+        rests.append(seconds)
+        return len(rests) > 6
+
+    monkeypatch.setattr(world.site, "pause", pause)
+    Jobs(world.site, lifecycle).run()
+    assert len(rests) == 5, "one of the scan, two of each"
+    world.skew_ns = 3 * 86400 * 10**9
+    done = Jobs(world.site, lifecycle).run()
+    assert 0 < done.expired < 5, "the second rest ended it"
     world.close()
 
 
