@@ -503,12 +503,13 @@ class Disk(Room):
                 except OSError as error:
                     raise beneath.explain(error, path, self.where) from None
 
-    def set_aside_thd(self, path: str, version: Version, why: str) -> None:
-        """Move the content `version` of `path` to the attic."""
+    def set_aside_thd(self, path: str, version: Version, why: str) -> bool:
+        """Move the content `version` of `path` to the attic; False if it was not here any more. Raises
+        LocalIO if the disk does not let it be moved: it is here no more even so."""
         with self._lock(path):
             record = self.entries.get(path)
             if record is None or record.version != version:
-                return
+                return False
             del self.entries[path]
             try:
                 self._to_attic(path, why, record)
@@ -517,6 +518,7 @@ class Disk(Room):
                     file = self._record_file(record)
                     os.rename(file, file + ".bad")
                 raise beneath.explain(error, path, self.where) from None
+            return True
 
     # ---------------------------------------------------------------------------------------- read
     def open_read_thd(self, path: str, version: Version) -> tuple[int, Record]:

@@ -200,8 +200,7 @@ class ScrubbedDisk(Disk):
             raise beneath.explain(error, record.path, self.where) from None
         if info.st_size != record.size:
             why = f"it has {info.st_size} bytes, its record says {record.size}"
-            self.set_aside_thd(record.path, record.version, why)
-            return False
+            return not self.set_aside_thd(record.path, record.version, why)
         found = Found(record.path, info.st_ino, info.st_size, info.st_mtime_ns)
         return self.verify_thd(found, record, stop) or record.path in self.entries
 

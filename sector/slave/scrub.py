@@ -30,7 +30,8 @@ SAVE_S = 30.0
 TELL_S = 5.0
 _LATER_TRIES = 20
 
-Condemn = Callable[[str, Version, str], Awaitable[None]]
+Condemn = Callable[[str, Version, str], Awaitable[bool]]
+Tell = Callable[[str, Version, str], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,8 @@ def _seldom(state: ScrubState) -> ScrubState:
 
 
 class Scrubber:
-    """The scrub of one slave. `condemn` sets a replica aside and tells the master, `tell` only does that;
-    `busy` says whether transfers run."""
+    """The scrub of one slave. `condemn` sets a replica aside and tells the master (False = another has done
+    so), `tell` only does the latter; `busy` says whether transfers run."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class Scrubber:
         wall: Callable[[], float],
         busy: Callable[[], bool],
         condemn: Condemn,
-        tell: Condemn,
+        tell: Tell,
         idle: bool = True,
     ) -> None:
         """`pool` has one thread, whose reads are made `idle`; `wall` gives seconds since 1970."""
@@ -352,7 +353,8 @@ class Scrubber:
         else:
             if len(look.blocks) > 1:
                 why += f", and {len(look.blocks) - 1} more near by"
-            await self._condemn(record.path, record.version, why)
+            if not await self._condemn(record.path, record.version, why):
+                return  # a reader was faster: `heard`
         log.error("a replica is bad: {path}: {why}", path=record.path, why=why, blocks=len(look.blocks))
         self._note(record, why, len(look.blocks), mended=False)
         await self._keep(force=True)

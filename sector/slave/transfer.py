@@ -79,8 +79,10 @@ class Transfers:
         self._bad: dict[tuple[str, Version], str] = {}
         """Bad replicas that the master has yet to hear of, and why they are."""
         self._telling = False
+        self._condemned: set[tuple[str, Version]] = set()
+        """Bad replicas that are being set aside."""
         self.on_bad: Callable[[str, Version, str], None] = lambda path, version, why: None
-        """Called with each bad replica."""
+        """Called once with each bad replica."""
         self._tasks: set[Deferred[Any]] = set()
         self._publishing: set[bytes] = set()
         self._commits: dict[str, list[Deferred[None]]] = {}
@@ -254,14 +256,24 @@ class Transfers:
         )
         await self.condemn(record.path, record.version, f"damaged in block {blocks[0]}")
 
-    async def condemn(self, path: str, version: Version, why: str) -> None:
-        """Set a bad replica aside and tell the master, also when the disk does not let it be moved."""
-        self.on_bad(path, version, why)
+    async def condemn(self, path: str, version: Version, why: str) -> bool:
+        """Set a bad replica aside and tell the master, also when the disk does not let it be moved; False if
+        somebody else has done so before: two who read one replica at a time have found one bad replica."""
+        named = path, version
+        if named in self._condemned:
+            return False
+        first = self._has(path, version)
+        if first:
+            self.on_bad(path, version, why)
+        self._condemned.add(named)
         try:
             await self._pool.run(self._disk.set_aside_thd, path, version, why)
         except errors.SectorError as error:
             log.error("damaged {path} cannot be set aside: {why}", path=path, why=error.message)
+        finally:
+            self._condemned.discard(named)
         await self.tell_bad(path, version, why)
+        return first
 
     async def tell_bad(self, path: str, version: Version, why: str) -> None:
         """Tell the master of a replica that is no good any more; if it does not hear, again until it does."""

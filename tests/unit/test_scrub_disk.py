@@ -62,10 +62,12 @@ class Box:
         self.running: Deferred[Any] = ensureDeferred(self.scrub.run())
         self.running.addErrback(lambda failure: failure.trap(CancelledError) and None)
 
-    async def _condemn(self, path: str, version: Version, why: str) -> None:
+    async def _condemn(self, path: str, version: Version, why: str) -> bool:
+        first = path in self.disk.entries
         with suppress(errors.SectorError):  # as Transfers.condemn
             self.disk.set_aside_thd(path, version, why)
         await self._tell(path, version, why)
+        return first
 
     async def _tell(self, path: str, version: Version, why: str) -> None:
         self.told.append((path, version))
@@ -240,6 +242,30 @@ def test_a_bad_record_of_a_bad_content(box: Box) -> None:
     flip(box.native("/a/x"), 5)
     assert box.ask().mended == 0
     assert box.told == [("/a/x", V1)] and len(box.attic()) == 1
+
+
+def test_a_bad_replica_that_a_reader_sets_aside_first_counts_once(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both read it at the same time: the reader's word counts, and the scrub's look adds nothing."""
+    flip(box.native("/a/x"), 3 * MIB)
+    look = box.disk.look_thd
+
+    def reader_is_faster(record: Any, *args: Any) -> rot.Look:
+        found = look(record, *args)
+        if found.kind == "bad" and record.path in box.disk.entries and len(waited) == 2:
+            box.scrub.heard(record.path, record.version, "damaged in block 3")
+            box.disk.set_aside_thd(record.path, record.version, "damaged in block 3")
+        elif found.kind == "bad":
+            waited.append(found.why)
+        return found
+
+    waited: list[str] = []
+    monkeypatch.setattr(box.disk, "look_thd", reader_is_faster)
+    state = box.ask()
+    assert len(waited) == 2 and len(box.attic()) == 1
+    assert (state.bad_files, state.all_bad_files) == (1, 1)
+    assert [bad.why for bad in box.found] == ["damaged in block 3"]
 
 
 def no_attic(monkeypatch: pytest.MonkeyPatch) -> None:
