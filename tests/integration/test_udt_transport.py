@@ -77,6 +77,8 @@ class Case(unittest.TestCase):
         if hasattr(self, "port"):
             await self.port.stopListening()
             await self.port.portClosed()
+        # what was aborted ends with the core's next event: a client's port is on its way out only then
+        await until(lambda: not any(end.transport.connected for end in getattr(self, "ends", ())))
         await shared_core(reactor).settle()
 
 
