@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred, ensureDeferred
 
 from sector.master import placement
 from sector.master.replication import CopyRule, CopyRules
@@ -43,4 +44,31 @@ def test_a_copy_from_a_rotten_replica_condemns_it(
         sim.advance(120)
         for slave in sim.slaves.values():
             assert slave.native("/a").read_bytes() == content, slave.name
+        assert len(os.listdir(sim.slaves["s1"].root / ".sector" / "attic")) == 1
+
+
+def test_who_finds_a_bad_replica_at_the_same_time_counts_it_once(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second finds it while it is being set aside, the third when it is."""
+    with SimCluster(tmp_path / "sim", slaves=1, copies=1, seed=seed) as sim:
+        sim.wait(sim.client().write("/a", b"x"))
+        service = sim.slaves["s1"].service
+        assert service is not None
+        version = service.disk.entries["/a"].version
+        counted: list[str] = []
+        monkeypatch.setattr(service.transfers, "on_bad", lambda path, *_: counted.append(path))
+        disk, turn = service.transfers._pool.run, Deferred[None]()
+
+        async def busy(work: Any, *args: Any) -> Any:
+            await turn
+            return await disk(work, *args)
+
+        monkeypatch.setattr(service.transfers._pool, "run", busy)
+        first, second = (ensureDeferred(service.transfers.condemn("/a", version, "rot")) for _ in range(2))
+        assert sim.wait(second) is False and not first.called
+        turn.callback(None)
+        assert sim.wait(first) is True
+        assert sim.wait(ensureDeferred(service.transfers.condemn("/a", version, "rot"))) is False
+        assert counted == ["/a"]
         assert len(os.listdir(sim.slaves["s1"].root / ".sector" / "attic")) == 1
