@@ -23,10 +23,10 @@ enum { SOCK_BUF_BYTES = 8 << 20, GMP_MAGIC = 0xC7, GMP_OUT_CAP = 9000 };
  * the waking: above PAUSE_JOINED of them, until one receive call's worth has come. */
 enum {
     PAUSE_MIN_US = 50,
-    PAUSE_MAX_US = 400,
+    PAUSE_MAX_US = 800,
     PAUSE_SPAN_US = 1000,
     PAUSE_SINGLES = 64,
-    PAUSE_FILL = 128,
+    PAUSE_FILL = 256,
     PAUSE_ROOM = 8192,
     PAUSE_JOINED = 16, /* 8 Gb/s */
     JOINED_BYTES = 32768,

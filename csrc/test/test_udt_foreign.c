@@ -256,6 +256,53 @@ TEST(udt_foreign_client_without_an_answer_hears_it_before_the_shutdown)
     bench_close(&b);
 }
 
+static int acks_dropped;
+
+static bool is_ack(const uint8_t *pkt, size_t len)
+{
+    (void)len;
+    acks_dropped += kind_of(pkt) == UDT_CTRL_ACK;
+    return kind_of(pkt) == UDT_CTRL_ACK;
+}
+
+/* A libudt client drops what comes in the moment it connects: the first acknowledgement, nearly
+ * always, and waits for the next. */
+TEST(udt_foreign_sender_need_not_wait_for_the_acknowledgement_that_it_missed)
+{
+    static uint8_t data[20000];
+    bench b = {0};
+    uint64_t seed = test_seed;
+    udt_time now = 1000000, first = 0;
+    bench_open(&b, &seed, now);
+    for (int i = 0; i < 2; i++) {
+        bench_pass(&b, 0, NULL, now);
+        bench_pass(&b, 1, NULL, now);
+    }
+    fill(data, 3, 0, sizeof data);
+    CHECK_INT(udt_mux_send(b.m[0], b.sock[0], data, sizeof data, now), sizeof data);
+    acks_dropped = 0;
+    bench_pass(&b, 0, NULL, now); /* and says no more, as one whose window is full */
+    for (; acks_dropped < 3 && now < 3000000; now += 1000) {
+        bench_pass(&b, 1, is_ack, now);
+        first = first || !acks_dropped ? first : now;
+    }
+    CHECK_INT(acks_dropped, 3);
+    CHECK(now - first >= 30000 && now - first <= 60000);
+    udt_conn *client = udt__mux_find(b.m[0], b.sock[0]);
+    udt_time until = now + 100000;
+    for (; client->snd.head < 14 && now < until; now += 1000) {
+        bench_pass(&b, 0, NULL, now);
+        bench_pass(&b, 1, NULL, now);
+    }
+    CHECK_INT(client->snd.head, 14);
+    for (until = now + 1000000, acks_dropped = 0; now < until; now += 1000) {
+        bench_pass(&b, 0, NULL, now);
+        bench_pass(&b, 1, is_ack, now);
+    }
+    CHECK_INT(acks_dropped, 0); /* it was answered */
+    bench_close(&b);
+}
+
 static int64_t holes_at;
 
 /* Two packets the first time, and every report. */

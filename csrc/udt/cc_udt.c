@@ -41,6 +41,7 @@
 #define JUMP_ROUNDS 3
 #define OVERSHOT 0.2 /* slow start: so much more than chance is lost */
 #define MIN_ROUND_US 1000
+#define NOISY 0.1 /* so much loss by chance hides what a probe finds: it is asked more often */
 
 static double max_get(const udt_cc_max *f)
 {
@@ -229,7 +230,7 @@ static void probe_round(udt_cc *cc)
             !n->inflated && n->min_rtt_us >= SYN_US)
             resume_slow_start(cc);
         n->probe_paid = paid;
-        n->probe_every = paid ? PROBE_ROUNDS : 2 * PROBE_ROUNDS;
+        n->probe_every = paid || n->chance_loss > NOISY ? PROBE_ROUNDS : 2 * PROBE_ROUNDS;
         n->probe_wait = paid ? 1 : n->probe_every;
         n->drain = !paid && (n->inflated || n->loss_rate > 0);
     }

@@ -272,7 +272,8 @@ size_t udt__conn_emit_ack(udt_conn *c, uint8_t *buf, udt_time now)
     c->due &= ~(unsigned)DUE_LIGHT;
     c->st.acks_sent++;
     if (ack > c->acked2) {
-        int64_t wait = udt__conn_rto(c) << (c->ack_repeats < 5 ? c->ack_repeats : 5);
+        int64_t wait = c->foreign && !c->rtt_known ? SYN_US : udt__conn_rto(c);
+        wait <<= c->ack_repeats < 5 ? c->ack_repeats : 5;
         if (c->ack_repeats > 5 && wait < ACK_SLOW_US)
             wait = ACK_SLOW_US; /* the peer waits for our reader: see udt__conn_try_shut */
         udt__conn_timer(c, &c->t_ack_repeat, now + wait + SYN_US);
