@@ -181,11 +181,13 @@ def hash_outside(site: Site, bucket: Bucket, found: Found) -> Found | None:
 
 
 def stored_names(site: Site, row: Row) -> list[str]:
-    """Where a row's body is: under its name, or, once another object has taken that, under its version's."""
+    """Where a row's body is: under its name, or, once another object has taken that, under its version's. The
+    first of the two comes again at the end: a body that goes from one name to the other while they are looked
+    at in this order is not missed."""
     if not site.atomic or row.name.startswith(VERSIONS):
         return [row.name]
     kept = version_name(row.key, row.version)
-    return [row.name, kept] if row.latest else [kept, row.name]
+    return [row.name, kept, row.name] if row.latest else [kept, row.name, kept]
 
 
 def is_foreign(entry: Entry) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from s3_world import World
 
@@ -16,7 +17,7 @@ from cumulus.ops import deletes, jobs, multipart, publish
 from cumulus.ops.jobs import Jobs
 from cumulus.ops.names import version_name
 from cumulus.ops.rows import meta_of
-from cumulus.storage.api import Entry
+from cumulus.storage.api import Entry, Missing
 
 Pair = tuple[World, World]
 DAY_NS = 86_400 * 10**9
@@ -123,6 +124,37 @@ def test_a_version_that_is_removed_while_it_is_replaced_leaves_no_file(
     assert looked and get(two, first) == "NoSuchVersion" and get(two) == "NoSuchKey"
     assert one.store.names("bkt") == one.store.names("bkt", prefix=".cumulus/") == []
     assert one.ask("DELETE", "/bkt").status == 204
+
+
+@pytest.mark.parametrize("what", ["removal", "scan"])
+def test_a_version_that_gets_its_other_name_while_it_is_looked_for_is_found(
+    what: str, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was not yet there under the name of older versions, and is no longer there under the key's own."""
+    one, two = pair
+    enable(one)
+    first = put(one, b"one")
+    row, real, made = one.index.lookup("bkt", "k"), one.store.stat, list[str]()
+    assert row is not None
+    row = msgspec.structs.replace(row, latest=False)  # as it was, before it became current again
+
+    def stat(bucket: str, name: str) -> Entry:
+        try:
+            return real(bucket, name)
+        except Missing:
+            if not made:
+                made.append("")
+                made[0] = put(two, b"two")
+            raise
+
+    monkeypatch.setattr(one.store, "stat", stat)
+    if what == "scan":
+        assert jobs._lost(one.site, one.site.bucket("bkt"), row, jobs.Done()) == []
+        assert get(one, first) == b"one"
+    else:
+        assert deletes._remove_body(one.site, one.site.bucket("bkt"), row) > 0
+        assert one.store.names("bkt", prefix=".cumulus/versions/") == []
+    assert made and get(two, made[0]) == b"two"
 
 
 def test_a_scan_leaves_the_version_that_is_replaced_while_it_looks(
