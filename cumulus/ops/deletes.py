@@ -271,7 +271,7 @@ def _promoted(site: Site, bucket: Bucket, key: str) -> bool:
         return True
     try:
         meta = meta_of(bucket, stream.entry)
-        if meta is None:
+        if meta is None or meta.version != row.version:  # removed, and a PUT just finds out that it is
             return True
         name = name_for(key, None, mark=site.marks and not meta.size and not meta.parts)
         try:

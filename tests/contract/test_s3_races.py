@@ -126,6 +126,20 @@ def test_a_version_that_is_removed_while_it_is_replaced_leaves_no_file(
     assert one.ask("DELETE", "/bkt").status == 204
 
 
+def test_what_a_put_links_by_mistake_does_not_become_current(pair: Pair) -> None:
+    """It wanted to keep a version that another has just removed, and takes the name back in a moment."""
+    one, two = pair
+    enable(one)
+    first, second = put(one, b"one"), put(one, b"two")
+    kept = version_name("k", first)
+    two.site.remove("bkt", kept)
+    two.store.link("bkt", "k", kept)
+    assert one.ask("DELETE", "/bkt/k", query={"versionId": second}).status == 204
+    two.site.remove("bkt", kept)
+    assert one.store.names("bkt") == one.store.names("bkt", prefix=".cumulus/versions/") == []
+    assert get(one) == "NoSuchKey" and get(one, second) == "NoSuchVersion"
+
+
 @pytest.mark.parametrize("what", ["removal", "scan"])
 def test_a_version_that_gets_its_other_name_while_it_is_looked_for_is_found(
     what: str, pair: Pair, monkeypatch: pytest.MonkeyPatch
