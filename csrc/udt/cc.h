@@ -97,6 +97,7 @@ typedef struct udt_cc_native {
     int64_t last_rtt_us;                 /* smallest sample of the round before, 0 = none */
     int jump_rounds;                     /* it has jumped, and stayed so for so many rounds */
     int64_t harmless_us;                 /* a rise of the RTT that was jitter */
+    int64_t outage_end;                  /* what was sent before it may have gone into an outage */
     bool inflated;                       /* last round: a queue stands in the path */
     int seek_rounds;                     /* slow rounds left to find min_rtt_us again */
     bool sought;                         /* the period before had some */

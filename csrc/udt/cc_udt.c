@@ -373,9 +373,11 @@ static void steady(udt_cc *cc, const udt_cc_ack *a)
     cc->cwnd_pkts = (int64_t)(4 * fmax(n->bw_pps, n->rate_pps) * rtt / 1e6) + MIN_CWND;
 }
 
-/* Slow start goes on: what went into an outage does not tell that too much was sent. */
-static void resume(udt_cc_native *n)
+/* Slow start goes on: what went into an outage does not tell that too much was sent, whenever its
+ * loss is reported. */
+static void resume(udt_cc_native *n, int64_t next)
 {
+    n->outage_end = next;
     n->round_lost = 0;
     n->loss_rate = 0;
     n->doubt = false;
@@ -385,7 +387,7 @@ static void native_on_ack(udt_cc *cc, const udt_cc_ack *a)
 {
     udt_cc_native *n = &cc->u.native;
     if (a->resumed && n->slow_start)
-        resume(n);
+        resume(n, a->next);
     int64_t window_us = 10 * a->srtt_us > 200000 ? 10 * a->srtt_us : 200000;
     note_rtt(n, a->rtt_us, a->now);
     double rate_pps =
@@ -433,7 +435,7 @@ static void native_on_ack(udt_cc *cc, const udt_cc_ack *a)
 static void native_on_loss(udt_cc *cc, const udt_cc_loss *l)
 {
     udt_cc_native *n = &cc->u.native;
-    if (l->startup)
+    if (l->startup || (n->slow_start && l->first < n->outage_end))
         return;
     n->round_lost += l->lost_pkts;
     if (n->slow_start)
