@@ -272,6 +272,7 @@ size_t udt__conn_emit_ack(udt_conn *c, uint8_t *buf, udt_time now)
     c->due &= ~(unsigned)DUE_LIGHT;
     c->st.acks_sent++;
     if (ack > c->acked2) {
+        /* libudt drops what comes the moment it connects (decisions/0212) */
         int64_t wait = c->foreign && !c->rtt_known ? SYN_US : udt__conn_rto(c);
         wait <<= c->ack_repeats < 5 ? c->ack_repeats : 5;
         if (c->ack_repeats > 5 && wait < ACK_SLOW_US)
