@@ -22,6 +22,7 @@ from sector.cli import ends
 from sector.cli.udtcat_live import LiveLine
 from sector.clock import steady
 from sector.errors import Denied, LocalIO, PortInUse, SectorError, Unreachable, UsageError
+from sector.threads import start_deaf
 
 READ_BYTES = 1 << 18
 OUT_BOUND = 8 << 20
@@ -46,7 +47,7 @@ class Stdin:
         self._reactor, self._fd, self._chunk, self._whole = reactor, fd, chunk, whole
         self._go = threading.Semaphore(0)
         self._asked: defer.Deferred[bytes] | None = None
-        threading.Thread(target=self._run_thd, name="stdin", daemon=True).start()
+        start_deaf(threading.Thread(target=self._run_thd, name="stdin", daemon=True))
 
     def read(self) -> defer.Deferred[bytes]:
         """The next chunk, b"" at the end."""
@@ -94,7 +95,7 @@ class Stdout:
         self.waits = False  # for the reader of what we write
         self.failed: str = ""
         self.done: defer.Deferred[None] = defer.Deferred()
-        threading.Thread(target=self._run_thd, name="stdout", daemon=True).start()
+        start_deaf(threading.Thread(target=self._run_thd, name="stdout", daemon=True))
 
     def write(self, data: bytes) -> None:
         """Queue for writing."""

@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -28,6 +29,7 @@ from sector.client.progress import Moved, Progress, Summary
 from sector.clock import steady
 from sector.config import Config
 from sector.model import FileInfo, check_path
+from sector.threads import start_deaf
 from sector.wire.admin import NodeInfo, StatusInfo
 from sector.wire.base import Request
 from sector.wire.files import Removed, Replicas
@@ -53,7 +55,7 @@ class ReactorThread:
             name="sector-reactor",
             daemon=True,
         )
-        self.thread.start()
+        start_deaf(self.thread)
         started.wait()
 
     @classmethod
@@ -87,13 +89,15 @@ class ReactorThread:
         def cancel() -> None:
             for work in running:
                 work.cancel()
+            if not running:  # the interruption came before it was begun
+                outcome.cancel()
 
-        self.reactor.callFromThread(begin)
         try:
+            self.reactor.callFromThread(begin)
             return outcome.result()
         except KeyboardInterrupt:
             self.reactor.callFromThread(cancel)
-            with suppress(TimeoutError, KeyboardInterrupt):
+            with suppress(TimeoutError, KeyboardInterrupt, FutureCancelled):
                 outcome.exception(timeout=5.0)
             raise
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, ParamSpec, TypeVar, cast
 
 from twisted.internet.defer import (
+    CancelledError,
     Deferred,
     DeferredList,
     DeferredSemaphore,
@@ -14,6 +15,7 @@ from twisted.internet.defer import (
     ensureDeferred,
     gatherResults,
 )
+from twisted.python.failure import Failure
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -27,6 +29,29 @@ def deferred(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Defer
         return ensureDeferred(function(*args, **kwargs))
 
     return run
+
+
+async def uncut(work: Deferred[T], undo: Callable[[T], object] | None = None) -> T:
+    """The result of what cannot be cancelled, such as a thread's work: whoever cancels waits for its end too,
+    and `undo` then takes back what it gave. Raises CancelledError after that, else what `work` raises."""
+    results: list[T] = []
+    failures: list[Failure] = []
+    work.addCallbacks(results.append, failures.append)
+    interrupted: CancelledError | None = None
+    while not results and not failures:
+        ended: Deferred[Any] = Deferred()
+        work.chainDeferred(ended)
+        try:
+            await ended
+        except CancelledError as error:
+            interrupted = error
+    if interrupted is not None:
+        if results and undo is not None:
+            undo(results[0])
+        raise interrupted
+    for failure in failures:
+        failure.raiseException()
+    return results[0]
 
 
 Work = Callable[[], Coroutine[Any, Any, T]]

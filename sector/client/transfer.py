@@ -20,6 +20,7 @@ from sector import errors, space
 from sector._udt import checksum
 from sector._udt.data_api import Data, DataTicket, OnWay, TransferError, TransferResult
 from sector._udt.paths import Way
+from sector.client.deferred import uncut
 from sector.client.progress import FileProgress, Moved, Progress, size_text
 from sector.client.session import ClientSession
 from sector.clock import pause
@@ -383,7 +384,7 @@ class Get:
             kept = (got - here) // BLOCK_BYTES * BLOCK_BYTES
             if kept:
                 try:
-                    crcs += await self.link.run(checksum.block_crcs, fd, here + shift, kept)
+                    crcs += await uncut(self.link.run(checksum.block_crcs, fd, here + shift, kept))
                     here += kept
                 except EOFError:
                     kept = 0
@@ -465,14 +466,13 @@ class Get:
         grant = grant or await self.open()
         info = grant.info
         place = await self.link.run(_place_thd, target)
-        temp, fd = await self.link.run(_make_temp_thd, place, info.size, overwrite)
+        making = self.link.run(_make_temp_thd, place, info.size, overwrite)
+        temp, fd = await uncut(making, _drop_temp)
         try:
             await self.whole(fd, grant)
-            await self.link.run(_keep_temp_thd, temp, fd, place, overwrite)
+            await uncut(self.link.run(_keep_temp_thd, temp, fd, place, overwrite))
         except BaseException:
-            os.close(fd)
-            with contextlib.suppress(OSError):
-                os.unlink(temp)
+            _drop_temp((temp, fd))
             raise
         os.close(fd)
         seconds = clock.seconds() - begin
@@ -514,6 +514,13 @@ def _make_temp_thd(target: str, size: int, overwrite: bool) -> tuple[str, int]:
         os.unlink(temp)
         raise _refused(error, target, size, fd) from None
     return temp, fd
+
+
+def _drop_temp(made: tuple[str, int]) -> None:
+    temp, fd = made
+    os.close(fd)
+    with contextlib.suppress(OSError):
+        os.unlink(temp)
 
 
 def _folder_fd(folder: str) -> int:

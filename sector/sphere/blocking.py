@@ -17,6 +17,7 @@ from sector.sphere.job_request import Options
 from sector.sphere.pack import pack
 from sector.sphere.result import Part, Status
 from sector.sphere.stream import SphereStream
+from sector.threads import start_deaf
 
 __all__ = ["Job", "Part", "SphereProcess", "SphereStream", "Status"]
 
@@ -93,7 +94,7 @@ class Job:
         self._bar = threading.Thread(
             target=_draw, args=(self, self._bar_ends), name="sphere-bar", daemon=True
         )
-        self._bar.start()
+        start_deaf(self._bar)
 
     def _clear(self) -> None:
         """The bar goes before anything else is printed."""

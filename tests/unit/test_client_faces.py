@@ -82,6 +82,48 @@ def test_ctrl_c_cancels_what_runs() -> None:
     assert out == "interrupted [True]\n1\n"
 
 
+def test_signals_go_to_the_main_thread() -> None:
+    """One that the kernel hands to another thread would not end the wait of the main thread."""
+    out = run("""
+        import signal
+        from twisted.internet.threads import deferToThread
+        from sector.client.blocking import ReactorThread
+        ENDS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+        thread = ReactorThread.get()
+        closed = lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [])
+        print(ENDS <= thread.wait(closed), ENDS <= thread.wait(deferToThread, closed), ENDS & closed())
+    """)
+    assert out == "True True set()\n"
+
+
+def test_ctrl_c_at_the_moment_of_a_call_cancels_it_too() -> None:
+    """Before it was handed to the reactor and just after."""
+    out = run("""
+        import time
+        from twisted.internet.defer import Deferred, succeed
+        from sector.client.blocking import ReactorThread
+        thread = ReactorThread.get()
+        real = thread.reactor.callFromThread
+        cancelled = []
+        def interrupted(early, call):
+            if call.__name__ != "begin":
+                return real(call)
+            if not early:
+                real(call)
+            raise KeyboardInterrupt
+        began = time.monotonic()
+        for early in True, False:
+            thread.reactor.callFromThread = lambda call: interrupted(early, call)
+            try:
+                thread.wait(lambda: Deferred(lambda d: cancelled.append(1)))
+            except KeyboardInterrupt:
+                print("interrupted", cancelled)
+        del thread.reactor.callFromThread
+        print(thread.wait(succeed, 1), time.monotonic() - began < 4)
+    """)
+    assert out == "interrupted []\ninterrupted [1]\n1 True\n"
+
+
 def test_after_a_fork_the_child_starts_anew() -> None:
     """The parent's connection raises in the child; a new reactor works there; the parent goes on."""
     out = run("""

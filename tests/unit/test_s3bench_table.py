@@ -200,7 +200,7 @@ def test_a_series_goes_on(
 
 
 def test_processor_time_and_memory_of_a_server_hold_its_children(tmp_path: Path) -> None:
-    program = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'sum(range(3*10**6)); input()'])"
+    program = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'sum(range(3*10**7)); input()'])"
     with running([sys.executable, "-c", program], stdin=subprocess.PIPE) as process:
         served = s3servers.Served("it", 0, tmp_path, process)
         while served.cpu_s() < 0.05 or len(s3servers.family(process.pid)) < 2:
