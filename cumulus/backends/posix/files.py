@@ -149,6 +149,10 @@ class Files:
         """fdatasync(2)."""
         os.fdatasync(fd)
 
+    def sync_ahead(self, fd: int) -> None:
+        """fdatasync(2) of a body that still comes; what counts is the sync at its end."""
+        os.fdatasync(fd)
+
     def sync_all(self, fd: int) -> None:
         """All of the file system that `fd` is on."""
         try:

@@ -15,11 +15,12 @@ from collections import OrderedDict
 from typing import Final
 
 from cumulus.backends.posix import bodies, paths
+from cumulus.backends.posix.ahead import Ahead
 from cumulus.backends.posix.bodies import Draft
 from cumulus.backends.posix.errors import translated
 from cumulus.backends.posix.files import XATTR, Files
 from cumulus.backends.posix.paths import FILE_MODE, Directory, Root
-from cumulus.backends.posix.streams import PIECE, RESERVE
+from cumulus.backends.posix.streams import RESERVE
 from cumulus.file_locks import try_range
 from cumulus.storage.api import Missing, RangeStream, StorageError
 
@@ -30,8 +31,9 @@ _OPEN: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 class Ranges:
     """All files of this kind in one store. `sync` false: nothing is synced."""
 
-    def __init__(self, files: Files, sync: bool) -> None:
+    def __init__(self, files: Files, ahead: Ahead, sync: bool) -> None:
         self._files = files
+        self.ahead = ahead
         self._sync = sync
         self._lock = threading.Lock()
         self._durable: OrderedDict[tuple[Root, str], None] = OrderedDict()
@@ -85,10 +87,6 @@ class Ranges:
         """At the descriptor's position. Raises `OSError`."""
         self._files.write(fd, data)
 
-    def start_writing(self, fd: int, offset: int, size: int) -> None:
-        """A hint to the kernel."""
-        self._files.start_writing(fd, offset, size)
-
     def settle(self, root: Root, name: str, fd: int) -> None:
         """Sync the file, and once for each file the directories above it. Raises `OSError`."""
         if not self._sync:
@@ -133,8 +131,9 @@ class Range(RangeStream):
         self._root = root
         self._name = name
         self._fd = fd
-        self._at = self._asked = offset  # the disk has been asked to write what is before `_asked`
+        self._at = offset
         self._end = offset + size
+        self._body = ranges.ahead.body(fd, offset, self._end)
 
     def _opened(self) -> int:
         if self._fd < 0:
@@ -148,13 +147,13 @@ class Range(RangeStream):
         with translated(f"{self._root.bucket}/{self._name}"):
             self._ranges.write(fd, data)
             self._at += len(data)
-            if self._at - self._asked >= PIECE or self._end - self._at < PIECE:
-                self._ranges.start_writing(fd, self._asked, self._at - self._asked)
-                self._asked = self._at
+            self._body.wrote(self._at)
 
     def sync(self) -> None:
         with translated(f"{self._root.bucket}/{self._name}"):
-            self._ranges.settle(self._root, self._name, self._opened())
+            fd = self._opened()
+            self._body.settled()
+            self._ranges.settle(self._root, self._name, fd)
 
     def close(self) -> None:
         if self._fd >= 0:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from cumulus.backends.posix import bodies, marks, now, paths, removal, scan, sidecar
+from cumulus.backends.posix.ahead import Ahead
 from cumulus.backends.posix.errors import translated
 from cumulus.backends.posix.files import Files
 from cumulus.backends.posix.journal import Journal
@@ -76,7 +77,8 @@ class PosixStore(FileStore):
             self._journal = Journal(self._journals, self._files, fsync)
         self._journal.rewrite = lambda fd, size: self._new_recovery().rewrite(fd, size)
         self._publisher = BatchPublisher(self._files, self._locks, self._journal, fsync)
-        self._ranges = Ranges(self._files, fsync)
+        self._ahead = Ahead(self._files, fsync)
+        self._ranges = Ranges(self._files, self._ahead, fsync)
         self._listing = Listing()
         self._fsync = fsync
         self._recovery: Recovery | None = None
@@ -331,7 +333,8 @@ class PosixStore(FileStore):
 
     def _writer(self, bucket: str, name: str, size_hint: int | None) -> Writer:
         paths.split(name)
-        return Writer(self._buckets.root(bucket), name, self._files, self._publisher, size_hint)
+        root = self._buckets.root(bucket)
+        return Writer(root, name, self._files, self._publisher, self._ahead, size_hint)
 
     def put_all(self, wholes: Sequence[Whole]) -> list[Entry | StorageError]:
         if not self._fsync:  # nothing to share
@@ -433,6 +436,7 @@ class PosixStore(FileStore):
             with translated("the last checkpoint"):
                 self._journal.close()
         finally:
+            self._ahead.close()
             self._publisher.close()
             self._buckets.close()
             self._locks.close()

@@ -7,6 +7,7 @@ import os
 from typing import Final
 
 from cumulus.backends.posix import marks, now, paths
+from cumulus.backends.posix.ahead import Ahead, Body
 from cumulus.backends.posix.bodies import Draft
 from cumulus.backends.posix.errors import translated
 from cumulus.backends.posix.files import Files
@@ -22,7 +23,6 @@ from cumulus.storage.api import (
 )
 
 RESERVE: Final = 1 << 20  # bytes announced from which space is reserved
-PIECE: Final = 4 << 20  # bytes written after which the disk is set to work; near the end at once
 
 
 class Reader(ReadStream):
@@ -89,16 +89,23 @@ class Writer(WriteStream):
     """Up to `SMALL` bytes are held in memory until commit."""
 
     def __init__(
-        self, root: Root, name: str, files: Files, publisher: Publisher, size_hint: int | None
+        self,
+        root: Root,
+        name: str,
+        files: Files,
+        publisher: Publisher,
+        ahead: Ahead,
+        size_hint: int | None,
     ) -> None:
         self._root = root
         self._name = name
         self._files = files
         self._publisher = publisher
+        self._ahead = ahead
         self._hint = size_hint or 0
         self._held: bytearray | None = bytearray()
         self._draft: Draft | None = None
-        self._asked = 0  # bytes that the disk has been asked to write
+        self._body: Body | None = None
         if self._hint >= RESERVE:
             self._spill()
 
@@ -110,9 +117,10 @@ class Writer(WriteStream):
         draft = self._draft or self._spill()
         with translated(f"{self._root.bucket}/{self._name}"):
             draft.write(data)
-            if draft.size - self._asked >= PIECE or RESERVE <= self._hint < draft.size + PIECE:
-                self._files.start_writing(draft.fd, self._asked, draft.size - self._asked)
-                self._asked = draft.size
+            if self._body is None:
+                end = self._hint if self._hint >= RESERVE else 0
+                self._body = self._ahead.body(draft.fd, draft.size - len(data), end)
+            self._body.wrote(draft.size)
 
     def append(self, source: Reader, offset: int, size: int) -> None:
         """Bytes of another object, copied by the kernel. Raises `Changed` when there are fewer of them, or
@@ -162,6 +170,9 @@ class Writer(WriteStream):
             with translated(f"{self._root.bucket}/{name}"):
                 self._files.truncate(draft.fd, draft.size)  # gives back what was reserved beyond
         body = bytes(held) if small else None
+        if self._body is not None:
+            with translated(f"{self._root.bucket}/{name}"):
+                self._body.settled()
         entry = self._publisher.publish(self._root, name, draft, bytes(meta), if_token, body)
         self._held = None
         self._draft = None
