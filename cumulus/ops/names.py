@@ -102,4 +102,9 @@ def part_name(upload: str, number: int, etag: str) -> str:
 
 def slots_name(upload: str, slot: int) -> str:
     """The file in which parts of up to `slot` bytes lie, each at its final place."""
-    return f"{part_prefix(upload)}slots.{slot}"
+    return f"{slots_prefix(upload)}{slot}"
+
+
+def slots_prefix(upload: str) -> str:
+    """What the names of such files begin with."""
+    return f"{part_prefix(upload)}slots."

@@ -2,13 +2,15 @@
 under a name of its own; and how they become one object.
 
 A part of a known size goes to (number - 1) * slot of a file that all parts of the upload share, where `slot`
-is the size of the parts that came before, or its own. The index says which parts lie there; bytes that it
-does not speak of are nothing. So a part that is sent again does not touch the one that counts: it gets a name
-of its own. At the end, if all parts but the last fill their slots, the file becomes the object as it is.
+is the size of the parts that came before or are on their way, or its own. The index says which parts lie
+there; bytes that it does not speak of are nothing. So a part that is sent again does not touch the one that
+counts: it gets a name of its own. At the end, if all parts but the last fill their slots, the file becomes
+the object as it is.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -18,12 +20,16 @@ from cumulus.errors import S3Error
 from cumulus.index.api import Upload
 from cumulus.model import ObjectMeta, Part, encode_meta
 from cumulus.ops.incoming import Incoming
-from cumulus.ops.names import part_name, part_prefix, slots_name
+from cumulus.ops.names import part_name, part_prefix, slots_name, slots_prefix
 from cumulus.ops.site import Site
 from cumulus.storage.api import Entry, IfToken, ObjectStream, Piece, RangeStream
 
 MAX_PARTS: Final = 10_000
 LEAST: Final = 128 << 10  # bytes of a first part that begins a shared file
+SLOTS: Final = 16  # shared files of one upload that are looked at
+ROUND: Final = 64 << 10  # bytes; clients send multiples of it, but for the last part
+LOOKS: Final = 8
+LOOK_S: Final = 0.003
 MOST: Final = 8 << 40  # bytes at which such a file ends; many file systems have none longer than 16 TiB
 
 
@@ -55,7 +61,7 @@ class IncomingPart(Incoming):
         size = self.expected
         if not size or not self._site.store.capabilities.offsets:
             return None
-        slot = _slot(self._site.index.parts(self._upload.id, limit=2), size)
+        slot = self._slot(bucket, size)
         start = (self.number - 1) * slot
         if not slot or start + size > MOST:
             return None
@@ -75,6 +81,29 @@ class IncomingPart(Incoming):
         self.slot = slot
         return claimed
 
+    def _slot(self, bucket: str, size: int) -> int:
+        """The slot for a part of this size; 0: none."""
+        known = max((part.size for part in self._site.index.parts(self._upload.id, limit=2)), default=0)
+        if not known and self.number > 1:
+            known = self._on_their_way(bucket, size)
+        if size <= known:
+            return known if known >= LEAST else 0
+        return size if size >= LEAST else 0
+
+    def _on_their_way(self, bucket: str, size: int) -> int:
+        """The size of the parts of which none has ended; 0: nobody knows. Clients that send parts side by
+        side send the last one, which is smaller, with the others: then a shared file tells. A size that is
+        not round is that of a last part, mostly, and the first may be just behind it."""
+        prefix = slots_prefix(self._upload.id)
+        for look in range(LOOKS):
+            if look:
+                time.sleep(LOOK_S)
+            there = self._site.store.names(bucket, prefix=prefix, limit=SLOTS)
+            known = max((int(entry.name[len(prefix) :]) for entry in there), default=0)
+            if known or size % ROUND == 0:
+                break
+        return known
+
     def keep(self, part: Part) -> Part:
         """Make it durable where it is; the part with its place."""
         part = msgspec.structs.replace(part, number=self.number, size=self.size, slot=self.slot)
@@ -91,14 +120,6 @@ class IncomingPart(Incoming):
             )
             self.place(own_name(self._upload, part), encode_meta(record), None)
         return part
-
-
-def _slot(first: Sequence[Part], size: int) -> int:
-    """The slot for a part of this size beside the first parts that are there; 0: none."""
-    known = max((part.size for part in first), default=0)
-    if size <= known:
-        return known if known >= LEAST else 0
-    return size if size >= LEAST else 0
 
 
 def own_name(upload: Upload, part: Part) -> str:

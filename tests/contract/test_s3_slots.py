@@ -13,6 +13,7 @@ from s3_stores import STORES
 from s3_world import World
 
 from cumulus.backends.registry import make_store
+from cumulus.ops import parts
 from cumulus.ops.jobs import STALE_S
 from cumulus.ops.leftovers import sweep
 
@@ -40,9 +41,9 @@ def part(world: World, upload: str, number: int, body: bytes) -> str:
     return answer.headers["etag"]
 
 
-def finish(world: World, upload: str, parts: list[tuple[int, str]], **headers: str) -> Any:
+def finish(world: World, upload: str, wanted: list[tuple[int, str]], **headers: str) -> Any:
     """Complete it."""
-    rows = "".join(f"<Part><PartNumber>{n}</PartNumber><ETag>{e}</ETag></Part>" for n, e in parts)
+    rows = "".join(f"<Part><PartNumber>{n}</PartNumber><ETag>{e}</ETag></Part>" for n, e in wanted)
     body = f"<CompleteMultipartUpload>{rows}</CompleteMultipartUpload>".encode()
     return world.ask("POST", "/bkt/k", body, query={"uploadId": upload}, headers=headers)
 
@@ -199,6 +200,41 @@ def test_parts_through_two_servers_meet_in_one_file(world: World, tmp_path: Path
     assert (tmp_path / "store/data/bkt/k").stat().st_ino == number
     other.gateway.close()
     other.store.close()
+
+
+@pytest.mark.parametrize("first", ["has begun", "is just behind", "does not come"])
+def test_a_last_part_finds_the_slots_of_those_on_their_way(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """Clients that send parts side by side: the small last one comes before any other has ended."""
+    upload = begin(world)
+    sinks: list[Any] = []
+    waits: list[float] = []
+
+    def send_first() -> None:
+        sinks.append(world.open("PUT", "/bkt/k", body(1), query={"partNumber": 1, "uploadId": upload})[1])
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if first == "is just behind" and len(waits) == 2:
+            send_first()
+
+    monkeypatch.setattr(parts.time, "sleep", wait)
+    if first == "has begun":
+        send_first()
+    last = part(world, upload, 2, body(2, SIZE - 1))
+    assert len(waits) == {"has begun": 0, "is just behind": 2, "does not come": parts.LOOKS - 1}[first]
+    assert sum(waits) < 0.03
+    if first == "does not come":
+        send_first()
+    assert sinks[0].write(memoryview(body(1))) is None
+    assert sinks[0].finish().status == 200
+    both = sorted(stored(tmp_path))
+    assert both == ([f"slots.{SIZE - 1}"] if first == "does not come" else []) + [f"slots.{SIZE}"]
+    done = finish(world, upload, [(1, f'"{hashlib.md5(body(1)).hexdigest()}"'), (2, last)])
+    assert done.status == 200, done.body
+    assert world.ask("GET", "/bkt/k").body == body(1) + body(2, SIZE - 1)
+    assert stored(tmp_path) == {}
 
 
 def test_the_sweep_leaves_parts_of_uploads_in_progress(world: World, tmp_path: Path) -> None:
