@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,28 @@ def test_a_journal_that_another_process_drops_meanwhile_is_no_error(
     assert list(two.recover()) == []
     two.close()
     one.close()
+
+
+class Slow(Machine):
+    """Dropping a journal takes a while."""
+
+    def unlink(self, directory: int, name: str) -> None:
+        if name.endswith(".journal"):
+            time.sleep(0.3)
+        super().unlink(directory, name)
+
+
+def test_what_comes_after_a_checkpoint_is_not_at_once_in_another(tmp_path: Path) -> None:
+    """The thread that makes them when they are due has seen that one was, and waited while it was made."""
+    store = PosixStore(str(tmp_path / "store"), files=Slow("one"))
+    store.create_bucket("bkt")
+    write(store, "a", b"old")
+    store._journal.checkpoint()
+    write(store, "b", b"new")
+    drops = store._journal.drops
+    time.sleep(0.5)
+    assert store._journal.drops == drops == 1
+    store.close()
 
 
 if __name__ == "__main__":

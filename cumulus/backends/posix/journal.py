@@ -269,13 +269,24 @@ class Journal:
         """Make all that is recorded durable on the plain files and drop the journal. Raises `OSError`, and
         what `settle` and `rewrite` raise; the journal is kept then."""
         with self._checking:
-            with self._writing:
-                if self._generation:
-                    self._retire(self._generation)
-                if self._carried and self._retired:
-                    self._open()
-            while self._retired:
-                self._drop(self._retired[0])
+            self._checkpoint()
+
+    def _checkpoint(self) -> None:
+        with self._writing:
+            if self._generation:
+                self._retire(self._generation)
+            if self._carried and self._retired:
+                self._open()
+        while self._retired:
+            self._drop(self._retired[0])
+
+    def _checkpoint_if_due(self) -> None:
+        """Somebody else may have made the one that was due: what came since has its time."""
+        with self._checking:
+            with self._lock:
+                due = self._due() <= 0
+            if due:
+                self._checkpoint()
 
     def _drop(self, generation: Generation) -> None:
         with self._lock:
@@ -315,7 +326,7 @@ class Journal:
                 if self._closed:
                     return
             try:
-                self.checkpoint()
+                self._checkpoint_if_due()
                 failed = False
             except (OSError, StorageError) as error:
                 failed = True
