@@ -6,13 +6,14 @@ import errno
 import os
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from posix_disk import Faulty
 
-from cumulus.backends.posix.ahead import LARGE, STEP, THREADS
+from cumulus.backends.posix.ahead import LARGE, STEP, THREADS, Ahead
 from cumulus.backends.posix.store import PosixStore
 from cumulus.storage.api import FileStore, ObjectStream, RangeStream, StorageError
 
@@ -168,3 +169,16 @@ def test_without_proc_an_upload_goes_on(
         written(stream, 2 * LARGE)
         assert stream.commit(b"").size == 2 * LARGE
     assert disk.begun() == 0
+
+
+def test_a_sync_that_never_began_since_the_store_closed_is_no_error(disk: Watched) -> None:
+    never: Future[None] = Future()
+    never.cancel()
+
+    class Closed(Ahead):
+        def begin(self, fd: int) -> Future[None] | None:
+            return never
+
+    body = Closed(disk, True).body(-1, 0, 2 * LARGE)
+    body.wrote(STEP)
+    assert body.settled()

@@ -89,6 +89,7 @@ class Body:
         if self._job is None:
             return True
         if self._job.done():
-            self._job.result()
+            if not self._job.cancelled():  # the store was closed
+                self._job.result()
             self._job = None
         return self._job is None
