@@ -99,7 +99,8 @@ class IncomingPart(Incoming):
             if look:
                 time.sleep(LOOK_S)
             there = self._site.store.names(bucket, prefix=prefix, limit=SLOTS)
-            known = max((int(entry.name[len(prefix) :]) for entry in there), default=0)
+            tails = (entry.name[len(prefix) :] for entry in there)
+            known = max((int(tail) for tail in tails if tail.isascii() and tail.isdigit()), default=0)
             if known or size % ROUND == 0:
                 break
         return known

@@ -237,6 +237,21 @@ def test_a_last_part_finds_the_slots_of_those_on_their_way(
     assert stored(tmp_path) == {}
 
 
+def test_a_strange_file_among_the_slots_is_no_slot(world: World, tmp_path: Path) -> None:
+    """Somebody has left one there by hand: parts pass it by."""
+    upload = begin(world)
+    sink = world.open("PUT", "/bkt/k", body(1), query={"partNumber": 1, "uploadId": upload})[1]
+    (ours,) = (tmp_path / "store/data/bkt/.cumulus/parts").rglob(f"slots.{SIZE}")
+    for name in ("slots.old", "slots.", "slots.\u0663"):
+        ours.with_name(name).write_bytes(b"x")
+    last = part(world, upload, 2, body(2, SIZE - 1))
+    assert sink.write(memoryview(body(1))) is None
+    assert sink.finish().status == 200
+    done = finish(world, upload, [(1, f'"{hashlib.md5(body(1)).hexdigest()}"'), (2, last)])
+    assert done.status == 200, done.body
+    assert world.ask("GET", "/bkt/k").body == body(1) + body(2, SIZE - 1)
+
+
 def test_the_sweep_leaves_parts_of_uploads_in_progress(world: World, tmp_path: Path) -> None:
     """However old they are; a file of parts without an upload goes after a day."""
     upload = begin(world)
