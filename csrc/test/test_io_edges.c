@@ -198,7 +198,7 @@ TEST(io_events_given_back_wake_all_ports_that_wait)
     tio_free(b);
 }
 
-/* The loop does not take what is in the box for a second: the engine is full, nobody is just slow. */
+/* The loop leaves what is in the box for a second: the engine is full, nobody is just slow. */
 static bool box_stays_full(tio *t)
 {
     for (int64_t t0 = tio_now_us(); tio_now_us() - t0 < 1000000; usleep(1000))

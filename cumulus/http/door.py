@@ -4,7 +4,8 @@ All workers wait at one listening socket, and the kernel wakes those that are id
 that came at once one of two workers got up to fourteen, while the other's processor had nothing to do. So
 whoever has more open than another one that is awake leaves new ones to it, for a moment. Nine and seven are
 too unequal already: at 70 % of the greatest rate requests to the nine waited 50 to 150 ms (p99), with eight
-and eight mostly 10 to 40 ms.
+and eight mostly 10 to 40 ms. The moment ends when the other has caught up or one of the own is over: where
+each request has a connection of its own, all would wait for it most of the time (decision 0216).
 
 A process that has as many open as it may leaves new ones to the others as long as one of them has room, so
 that nobody is refused before all are full.
@@ -17,7 +18,8 @@ from typing import Final
 
 from cumulus.fair.board import Board
 
-YIELD_S: Final = 0.01  # for which a connection is left to others
+YIELD_S: Final = 0.01  # for which a connection is left to others that have fewer
+LOOK_S: Final = 0.001  # after which it is looked whether they still have
 FRESH_S: Final = 3.0  # who has said nothing for longer is not waited for
 
 _OPEN, _BEAT = range(2)
@@ -34,15 +36,25 @@ class Door:
         self._clock = clock
         self._limit = limit
         self._left = False
+        self._come: Callable[[], object] | None = None
 
     def tell(self, count: int) -> None:
         """So many are open here; to be told at each change, and at least once a second."""
-        if not self._left:
-            self._mine[_OPEN], self._mine[_BEAT] = count, self._clock()
+        if self._left:
+            return
+        self._mine[_OPEN], self._mine[_BEAT] = count, self._clock()
+        come = self._come
+        if come is not None and self.room():
+            come()
+
+    def wait(self, come: Callable[[], object] | None) -> None:
+        """Call it when there is room because of what is told here; None: no more."""
+        self._come = come
 
     def leave(self) -> None:
         """None are taken here any more: let nobody wait for it."""
         self._left = True
+        self._come = None
         self._mine[_BEAT] = -FRESH_S
 
     def most(self) -> int:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from twisted.internet import main, tcp
 
-from cumulus.http.door import YIELD_S, Door
+from cumulus.http.door import LOOK_S, YIELD_S, Door
 from cumulus.http.pool import Failed
 from cumulus.http.settings import TURN
 
@@ -257,6 +257,8 @@ class S3Port(tcp.Port):
     transport = S3Server
     door: Door | None = None
     _insists = False
+    _until = 0.0
+    _timer: Any = None
 
     def doRead(self) -> None:
         """Take a few; or none for now, if another process is to have them."""
@@ -266,16 +268,32 @@ class S3Port(tcp.Port):
             self.numberAccepts = room
             self._insists = False
             super().doRead()
-        else:
+        elif door is not None:
             self.stopReading()
-            self.reactor.callLater(YIELD_S, self._insist)
+            self._until = self.reactor.seconds() + YIELD_S
+            self._timer = self.reactor.callLater(LOOK_S, self._look, door)
+            door.wait(self._come_back)
 
-    def _insist(self) -> None:
-        """What nobody has taken meanwhile is taken here, if there is something and it may be."""
-        if self.connected and not self.disconnecting:
+    def _look(self, door: Door) -> None:
+        """What nobody has taken for long enough is taken here, if there is something and it may be."""
+        late = self.reactor.seconds() >= self._until
+        if not (late or door.room()):
+            self._timer = self.reactor.callLater(LOOK_S, self._look, door)
+            return
+        if self._come_back() and late:
             self._insists = True
-            self.startReading()
             self.reactor.callLater(YIELD_S / 10, self._yield)
+
+    def _come_back(self) -> bool:
+        """Look at the socket again; whether it is still open."""
+        if self.door is not None:
+            self.door.wait(None)
+        if self._timer.active():
+            self._timer.cancel()
+        here = bool(self.connected and not self.disconnecting)
+        if here:
+            self.startReading()
+        return here
 
     def _yield(self) -> None:
         self._insists = False

@@ -14,7 +14,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.python.failure import Failure
 
 from cumulus.fair.board import Board, make_shared, open_shared
-from cumulus.http.door import FRESH_S, YIELD_S, Door
+from cumulus.http.door import FRESH_S, LOOK_S, YIELD_S, Door
 from cumulus.http.transport import S3Port
 
 
@@ -140,6 +140,45 @@ def test_what_the_others_do_not_take_is_taken_a_moment_later(clients: Clients) -
     clients.reactor.advance(YIELD_S)
     clients.port.doRead()
     assert clients.taken == 3
+
+
+def test_a_connection_waits_no_longer_than_until_the_other_has_as_many(clients: Clients) -> None:
+    """It is looked every millisecond, not only at the end of the time that is left to the other."""
+    here, there = clients.hands.doors
+    here.tell(4)
+    there.tell(3)
+    clients.connect()
+    clients.port.doRead()
+    assert not clients.listens
+    clients.reactor.advance(LOOK_S)
+    assert not clients.listens, "it still has fewer"
+    there.tell(4)
+    clients.reactor.advance(LOOK_S)
+    clients.port.doRead()
+    assert clients.taken == 1
+    clients.reactor.advance(YIELD_S)
+    assert not clients.reactor.getDelayedCalls(), "nothing is left to be done"
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_connection_that_is_over_makes_room_at_once(clients: Clients, ended: bool) -> None:
+    """Where each request has a connection of its own all workers would wait for one another otherwise."""
+    here, there = clients.hands.doors
+    here.tell(4)
+    there.tell(3)
+    clients.connect()
+    clients.port.doRead()
+    assert not clients.listens
+    if ended:
+        clients.port.stopListening()
+    here.tell(3)
+    assert clients.listens is not ended
+    assert not clients.reactor.getDelayedCalls() or ended
+    clients.reactor.advance(YIELD_S)
+    assert clients.listens is not ended
+    if not ended:
+        clients.port.doRead()
+        assert clients.taken == 1
 
 
 def test_one_turn_that_finds_nothing_is_enough(clients: Clients) -> None:
