@@ -19,12 +19,18 @@ import pytest
 from cluster import Cluster, running, wait_for
 
 PROGRAM = """
-import json, sys, time
+import json, os, sys, time
 import numpy as np
 import sector
 
 def slow(data, ctx):
     time.sleep(float(ctx.params or 0.2))
+    return bytes(data)[:4]
+
+def held(data, ctx):
+    end = time.monotonic() + 100
+    while not os.path.exists(ctx.params) and time.monotonic() < end:
+        time.sleep(0.02)
     return bytes(data)[:4]
 
 def scatter(rows, ctx):
@@ -158,13 +164,15 @@ def test_error_comes_with_remote_traceback_and_in_job_show(grid: Cluster) -> Non
     assert "in bad" in error["traceback"]
 
 
-def test_killed_worker_is_retried(grid: Cluster) -> None:
+def test_killed_worker_is_retried(grid: Cluster, tmp_path: Path) -> None:
+    """It is killed in the middle of its segment: none ends before."""
+    go = tmp_path / "go"
     process, job = start(
         grid,
-        f"{grid.dir}/udfs.py:slow",
+        f"{grid.dir}/udfs.py:held",
         "/in",
         "--params",
-        "1.5",
+        json.dumps(str(go)),
         "--output",
         "/out/k",
         "--granularity",
@@ -172,6 +180,7 @@ def test_killed_worker_is_retried(grid: Cluster) -> None:
     )
     victim = wait_for("a busy worker", lambda: workers(grid, job))[0]["pid"]
     os.kill(victim, signal.SIGKILL)
+    go.touch()
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert json.loads(out)["retries"] == 1
