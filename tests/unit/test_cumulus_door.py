@@ -97,6 +97,15 @@ class Clients:
         """One more that waits."""
         self._stack.enter_context(socket.create_connection(self.port.socket.getsockname()))
 
+    def leave_one(self) -> list[Door]:
+        """One waits that is left to the other door, which has fewer; both doors."""
+        self.hands.doors[0].tell(4)
+        self.hands.doors[1].tell(3)
+        self.connect()
+        self.port.doRead()
+        assert not self.listens
+        return self.hands.doors
+
     @property
     def taken(self) -> int:
         """Connections that the port has taken."""
@@ -144,12 +153,7 @@ def test_what_the_others_do_not_take_is_taken_a_moment_later(clients: Clients) -
 
 def test_a_connection_waits_no_longer_than_until_the_other_has_as_many(clients: Clients) -> None:
     """It is looked every millisecond, not only at the end of the time that is left to the other."""
-    here, there = clients.hands.doors
-    here.tell(4)
-    there.tell(3)
-    clients.connect()
-    clients.port.doRead()
-    assert not clients.listens
+    _here, there = clients.leave_one()
     clients.reactor.advance(LOOK_S)
     assert not clients.listens, "it still has fewer"
     there.tell(4)
@@ -163,12 +167,7 @@ def test_a_connection_waits_no_longer_than_until_the_other_has_as_many(clients: 
 @pytest.mark.parametrize("ended", [False, True])
 def test_a_connection_that_is_over_makes_room_at_once(clients: Clients, ended: bool) -> None:
     """Where each request has a connection of its own all workers would wait for one another otherwise."""
-    here, there = clients.hands.doors
-    here.tell(4)
-    there.tell(3)
-    clients.connect()
-    clients.port.doRead()
-    assert not clients.listens
+    here, _there = clients.leave_one()
     if ended:
         clients.port.stopListening()
     here.tell(3)
