@@ -1,8 +1,7 @@
-/* The UDP socket of a port: batches in (recvmmsg, GRO) and out (sendmmsg, GSO). What the kernel or
- * a path does not support is found out while running and done one datagram at a time instead. */
+/* The UDP socket of a port: its options, what comes in by it in batches (recvmmsg, GRO), and what
+ * ICMP says of those that left (net_send.c). */
 #include "io/priv.h"
 
-#include "base/addr.h"
 #include "io/file.h"
 #include "io/sockaddr.h"
 
@@ -13,7 +12,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { SOCK_BUF_BYTES = 8 << 20, GMP_MAGIC = 0xC7, GMP_OUT_CAP = 9000 };
+enum { SOCK_BUF_BYTES = 8 << 20 };
 
 /* Where nothing joins datagrams for us (no GRO, or a sender without GSO) every few packets would
  * wake the thread, and the waking costs both sides more than the packets do. Above PAUSE_SINGLES
@@ -61,7 +60,7 @@ static void get_buffers(io_port *p)
         p->st.sndbuf_bytes = v / 2;
 }
 
-static void set_dont_fragment(const io_port *p, int fd, bool on)
+void io_net_dont_fragment(const io_port *p, int fd, bool on)
 {
     set_int(fd, IPPROTO_IP, IP_MTU_DISCOVER, on ? IP_PMTUDISC_PROBE : IP_PMTUDISC_DONT);
     if (p->v6) /* no router fragments IPv6; our kernel does what does not fit the first hop */
@@ -93,7 +92,7 @@ int io_net_socket(const io_port *p)
     if (p->v6)
         set_int(fd, IPPROTO_IPV6, IPV6_V6ONLY, p->only6);
     set_buffers(fd);
-    set_dont_fragment(p, fd, true);
+    io_net_dont_fragment(p, fd, true);
     set_int(fd, IPPROTO_IP, IP_RECVERR, 1);
     if (p->v6)
         set_int(fd, IPPROTO_IPV6, IPV6_RECVERR, 1);
@@ -213,7 +212,7 @@ static void feed(io_port *p, const udt_addr *from, const uint8_t *b, size_t len,
 {
     while (len > 0) {
         size_t n = seg && seg < len ? seg : len;
-        if (b[0] == GMP_MAGIC && p->node)
+        if (b[0] == IO_GMP_MAGIC && p->node)
             sgmp_node_input(p->node, from, b, n, p->now);
         else
             udt_mux_input(p->mux, from, b, n, p->now);
@@ -304,8 +303,8 @@ static int take(io_port *p, int fd)
         if (p->diverts && io_divert_only(&from))
             continue;
         total += len;
-        p->rx_singles += len >= LARGE_BYTES && (!seg || seg >= len) && b[0] != GMP_MAGIC;
-        p->rx_joined += len >= JOINED_BYTES && seg > 0 && seg < len && b[0] != GMP_MAGIC;
+        p->rx_singles += len >= LARGE_BYTES && (!seg || seg >= len) && b[0] != IO_GMP_MAGIC;
+        p->rx_joined += len >= JOINED_BYTES && seg > 0 && seg < len && b[0] != IO_GMP_MAGIC;
         feed(p, &from, b, len, seg);
     }
     p->rx_slots = total ? (uint32_t)(IO_RX_BYTES / (total / (size_t)n + 1)) : IO_RX_SLOTS;
@@ -335,265 +334,4 @@ void io_net_recv(io_port *p)
         return;
     udt_mux_burst_end(p->mux, p->now);
     p->snap_at = p->snapped + IO_SNAP_US;
-}
-
-/* ---- output ------------------------------------------------------------------------------ */
-static bool path_has_gso(const io_port *p, const udt_addr *to)
-{
-    for (uint32_t i = 0; i < p->no_gso_n && i < IO_NO_GSO_PATHS; i++)
-        if (addr_eq(&p->no_gso[i], to))
-            return false;
-    return true;
-}
-
-/* A connected socket knows the address. */
-void io_net_address(io_port *p, uint32_t i, int fd)
-{
-    struct msghdr *m = &p->tx.msg[i].msg_hdr;
-    p->tx.fd[i] = fd;
-    m->msg_name = fd == p->fd ? &p->tx.name[i] : NULL;
-    m->msg_namelen = fd == p->fd ? sockaddr_put(&p->tx.name[i], &p->tx.to[i], p->v6) : 0;
-}
-
-static void add_message(io_port *p, const udt_addr *to, uint8_t *b, size_t len, size_t seg, int fd)
-{
-    io_tx *t = &p->tx;
-    uint32_t i = t->n++;
-    struct msghdr *m = &t->msg[i].msg_hdr;
-    memset(m, 0, sizeof *m);
-    t->to[i] = *to;
-    t->iov[i].iov_base = b;
-    t->iov[i].iov_len = len;
-    m->msg_iov = &t->iov[i];
-    m->msg_iovlen = 1;
-    io_net_address(p, i, fd);
-    t->seg[i] = 0;
-    if (seg == 0 || seg >= len)
-        return;
-    t->seg[i] = (uint16_t)seg;
-    m->msg_control = t->ctrl[i].b;
-    m->msg_controllen = CMSG_SPACE(sizeof(uint16_t));
-    struct cmsghdr *c = CMSG_FIRSTHDR(m);
-    c->cmsg_level = SOL_UDP;
-    c->cmsg_type = UDP_SEGMENT;
-    c->cmsg_len = CMSG_LEN(sizeof(uint16_t));
-    memcpy(CMSG_DATA(c), &t->seg[i], sizeof(uint16_t));
-}
-
-/* A batch that follows another to the same place, with datagrams as large, joins its message of the
- * kernel: the engines keep batches to a foreign peer short, but they leave together anyway. */
-static size_t join_message(io_port *p, const udt_addr *to, const uint8_t *b, size_t n, size_t seg)
-{
-    io_tx *t = &p->tx;
-    if (t->n <= t->first || seg == 0)
-        return 0;
-    uint32_t i = t->n - 1;
-    size_t len = t->iov[i].iov_len;
-    if (t->seg[i] != seg || len % seg != 0 || n < seg || !addr_eq(&t->to[i], to) ||
-        (uint8_t *)t->iov[i].iov_base + len != b)
-        return 0;
-    size_t most = IO_MESSAGE_BYTES / seg < IO_SEGMENTS ? IO_MESSAGE_BYTES / seg : IO_SEGMENTS;
-    size_t room = most * seg > len ? most * seg - len : 0;
-    n = n < room ? n : room;
-    t->iov[i].iov_len += n;
-    return n;
-}
-
-/* One datagram at a time: what cannot be sent is lost, and the engines repeat it. False: the first
- * hop does not take such large ones. */
-static bool send_split(io_port *p, uint32_t i)
-{
-    bool whole = true;
-    struct mmsghdr m[IO_SEGMENTS];
-    struct iovec iov[IO_SEGMENTS];
-    uint8_t *b = p->tx.iov[i].iov_base;
-    size_t left = p->tx.iov[i].iov_len, seg = p->tx.seg[i] ? p->tx.seg[i] : left;
-    unsigned k = 0, at = 0;
-    for (; left > 0 && k < IO_SEGMENTS; k++) {
-        iov[k].iov_base = b;
-        iov[k].iov_len = seg < left ? seg : left;
-        b += iov[k].iov_len;
-        left -= iov[k].iov_len;
-        memset(&m[k], 0, sizeof m[k]);
-        m[k].msg_hdr.msg_name = p->tx.msg[i].msg_hdr.msg_name;
-        m[k].msg_hdr.msg_namelen = p->tx.msg[i].msg_hdr.msg_namelen;
-        m[k].msg_hdr.msg_iov = &iov[k];
-        m[k].msg_hdr.msg_iovlen = 1;
-    }
-    while (at < k) {
-        int n = sendmmsg(p->tx.fd[i], m + at, k - at, MSG_DONTWAIT);
-        p->st.send_calls++;
-        if (n < 0 && errno == EAGAIN)
-            return whole;
-        whole = whole && (n >= 0 || errno != EMSGSIZE);
-        for (int j = 0; j < n; j++)
-            p->st.bytes_out += (int64_t)iov[at + (unsigned)j].iov_len;
-        p->st.dgrams_out += n > 0 ? n : 0;
-        at += n > 0 ? (unsigned)n : 1;
-    }
-    if (!whole)
-        udt_mux_too_big(p->mux, &p->tx.to[i], iov[0].iov_len, p->now);
-    return whole;
-}
-
-static void count_sent(io_port *p, uint32_t from, uint32_t to)
-{
-    for (uint32_t i = from; i < to; i++) {
-        size_t len = p->tx.iov[i].iov_len, seg = p->tx.seg[i];
-        p->st.dgrams_out += seg ? (int64_t)((len + seg - 1) / seg) : 1;
-        p->st.bytes_out += (int64_t)len;
-    }
-}
-
-/* The first unsent message met an error: repeat it another way or give it up. */
-static void send_failed(io_port *p, int err)
-{
-    io_tx *t = &p->tx;
-    bool segmented = t->seg[t->first] != 0;
-    const uint8_t *b = t->iov[t->first].iov_base;
-    if (err == EMSGSIZE && p->node && !segmented && b[0] == GMP_MAGIC) {
-        sgmp_node_too_big(p->node, &t->to[t->first], t->iov[t->first].iov_len, p->now);
-        t->first++;
-        return;
-    }
-    bool no_gso = segmented && (err == EINVAL || err == EMSGSIZE || err == EIO);
-    int fd = t->fd[t->first];
-    if (!no_gso && err != EMSGSIZE && err != EINVAL)
-        io_net_errors(p, fd); /* most likely an ICMP error about some other datagram */
-    if (!no_gso && err != EMSGSIZE && err != ECONNREFUSED && io_peer_failed(p, fd))
-        return; /* all of its messages now leave by the port's own */
-    uint32_t i = t->first++;
-    if (send_split(p, i) && no_gso && path_has_gso(p, &t->to[i]))
-        p->no_gso[p->no_gso_n++ % IO_NO_GSO_PATHS] = t->to[i];
-}
-
-/* Sends what is queued. False when the kernel takes no more now. */
-static bool flush(io_port *p)
-{
-    io_tx *t = &p->tx;
-    io_gaps_lay(t);
-    while (t->first < t->n) {
-        uint32_t end = t->first + 1;
-        while (end < t->n && t->fd[end] == t->fd[t->first])
-            end++;
-        int n = sendmmsg(t->fd[t->first], t->msg + t->first, end - t->first, MSG_DONTWAIT);
-        p->st.send_calls++;
-        if (n > 0) {
-            count_sent(p, t->first, t->first + (uint32_t)n);
-            t->first += (uint32_t)n;
-        } else if (errno == EAGAIN) {
-            p->tx_fd = t->fd[t->first];
-            io_gaps_fill(t);
-            return false;
-        } else if (errno != EINTR) {
-            int err = errno;
-            io_gaps_fill(t);
-            send_failed(p, err);
-        }
-    }
-    t->n = t->first = t->gaps.n = 0;
-    t->used = 0;
-    return true;
-}
-
-static bool fits(const io_tx *t, size_t cap)
-{
-    return t->n < IO_TX_MSGS && IO_TX_BYTES - t->used >= cap;
-}
-
-static void take_gmp(io_port *p)
-{
-    io_tx *t = &p->tx;
-    udt_addr to;
-    while (fits(t, GMP_OUT_CAP)) {
-        size_t n = sgmp_node_output(p->node, t->buf + t->used, GMP_OUT_CAP, &to, p->now);
-        if (n == 0)
-            return;
-        if (p->diverts && io_divert(p, &to, t->buf + t->used, n, 0))
-            continue;
-        if ((to.family == 4 && p->only6) || (to.family == 6 && p->only4))
-            continue;
-        add_message(p, &to, t->buf + t->used, n, 0, p->fd);
-        t->used += n;
-    }
-    p->tx_more = true;
-}
-
-/* Larger than the path's MTU, and it must stay as it is: in fragments. */
-static void send_fragments(io_port *p, const udt_addr *to, const uint8_t *b, size_t n)
-{
-    struct sockaddr_storage ss;
-    socklen_t len = sockaddr_put(&ss, to, p->v6);
-    set_dont_fragment(p, p->fd, false);
-    ssize_t put = sendto(p->fd, b, n, MSG_DONTWAIT, (struct sockaddr *)&ss, len);
-    set_dont_fragment(p, p->fd, true);
-    p->st.send_calls++;
-    if (put >= 0) {
-        p->st.dgrams_out++;
-        p->st.bytes_out += put;
-    }
-}
-
-/* n bytes in datagrams of seg that the kernel does not cut: runs of one peer, so that one call
- * takes many over its own socket. */
-static void add_singly(io_port *p, const udt_addr *to, uint8_t *b, size_t n, size_t seg)
-{
-    int fd = io_peer_fd(p, to, n);
-    for (size_t at = 0; at < n; at += seg)
-        add_message(p, to, b + at, n - at < seg ? n - at : seg, 0, fd);
-}
-
-static void take_udt(io_port *p)
-{
-    io_tx *t = &p->tx;
-    udt_addr to;
-    /* whoever sends otherwise than flush() needs whole datagrams */
-    udt_gaps *gaps = p->diverts || (p->gso && p->no_gso_n) ? NULL : &t->gaps;
-    while (fits(t, IO_SLOT_BYTES)) {
-        size_t seg = 0, most = IO_TX_MSGS - t->n < IO_RUN ? IO_TX_MSGS - t->n : IO_RUN;
-        size_t n = udt_mux_output_gaps(p->mux, t->buf + t->used, IO_MESSAGE_BYTES,
-                                       p->gso ? IO_SEGMENTS : most, gaps, &to, &seg, p->now);
-        if (n == 0)
-            return;
-        uint8_t *b = t->buf + t->used;
-        if (p->diverts && io_divert(p, &to, b, n, seg))
-            continue;
-        if (udt_mux_fragments(p->mux)) {
-            io_gaps_fill(t);
-            send_fragments(p, &to, b, n);
-            continue;
-        }
-        if (p->gso && seg && seg < n && p->no_gso_n && !path_has_gso(p, &to)) {
-            bool flushed = flush(p); /* keeps the order */
-            add_message(p, &to, b, n, seg, io_peer_fd(p, &to, n));
-            send_split(p, --t->n);
-            if (!flushed) {
-                p->tx_wait = true;
-                return;
-            }
-            continue;
-        }
-        size_t joined = p->gso ? join_message(p, &to, b, n, seg) : 0;
-        if (!p->gso)
-            add_singly(p, &to, b, n, seg ? seg : n);
-        else if (joined < n)
-            add_message(p, &to, b + joined, n - joined, seg, p->fd);
-        t->used += (n + 63) & ~(size_t)63;
-    }
-    p->tx_more = true;
-}
-
-void io_net_send(io_port *p)
-{
-    p->tx_more = false;
-    if (p->tx.n > 0 && !flush(p))
-        return;
-    p->tx_wait = false;
-    if (p->node)
-        take_gmp(p);
-    take_udt(p);
-    if (p->tx.n > 0) {
-        p->snap_at = p->snapped + IO_SNAP_US;
-        p->tx_wait = !flush(p);
-    }
 }

@@ -29,8 +29,9 @@ enum {
     IO_MESSAGE_BYTES = 65000,                 /* of datagrams that the kernel gets at once */
     IO_SEGMENTS = 64,                         /* of them; what every kernel takes */
     IO_TX_MSGS = 64,
-    IO_TX_GAPS = 192, /* payloads of one turn that are sent from where they lie */
-    IO_RUN = 16,      /* datagrams to one peer at a time where the kernel does not cut them */
+    IO_TX_GAPS = 192,    /* payloads of one turn that are sent from where they lie */
+    IO_RUN = 16,         /* datagrams to one peer at a time where the kernel does not cut them */
+    IO_GMP_MAGIC = 0xC7, /* first byte of a datagram of GMP, and of no other */
     IO_SNAP_US = 250000,
     IO_QUEUE_BYTES = 1 << 20 /* bound of a socket's outbox and of its inbox */
 };
@@ -327,10 +328,13 @@ int io_net_socket(const io_port *p); /* with the options of all sockets of this 
 int io_net_alloc(io_port *p);
 void io_net_free(io_port *p);
 void io_net_recv(io_port *p);
-int64_t io_net_pause_us(const io_port *p); /* how long to leave the socket to fill, or 0 */
+int64_t io_net_pause_us(const io_port *p);    /* how long to leave the socket to fill, or 0 */
+void io_net_errors(io_port *p, int fd);       /* reads the error queue */
+int io_net_recv_from(io_port *p, io_peer *e); /* one call; the datagrams */
+void io_net_dont_fragment(const io_port *p, int fd, bool on);
+
+/* net_send.c */
 void io_net_send(io_port *p);
-void io_net_errors(io_port *p, int fd);              /* reads the error queue */
-int io_net_recv_from(io_port *p, io_peer *e);        /* one call; the datagrams */
 void io_net_address(io_port *p, uint32_t i, int fd); /* queued message i leaves by this socket */
 
 /* gaps.c: queued messages that leave in pieces, from where their payload lies */
