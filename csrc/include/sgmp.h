@@ -155,6 +155,10 @@ int sgmp_introduce(struct udt_ctx *ctx, int32_t port, const sgmp_dest *to, uint6
 int sgmp_reply(struct udt_ctx *ctx, int32_t port, uint64_t request_id, int32_t status,
                const uint8_t *buf, size_t len);
 int sgmp_progress(struct udt_ctx *ctx, int32_t port, uint64_t request_id, uint32_t percent);
+/* From here to sgmp_release() a few messages, calls and replies that this thread gives to the same
+ * port may wait for each other, and leave together: for whoever handles many events at a time. */
+void sgmp_hold(struct udt_ctx *ctx);
+void sgmp_release(struct udt_ctx *ctx);
 int sgmp_channel_open(struct udt_ctx *ctx, int32_t port, uint16_t channel);
 int sgmp_peer_info_get(struct udt_ctx *ctx, int32_t port, const sgmp_dest *to, sgmp_peer_info *out);
 int sgmp_stats_get(struct udt_ctx *ctx, int32_t port, sgmp_stats *out);

@@ -465,7 +465,8 @@ static int64_t dispatch(io_port *p, gmp_cmd *c, bool new_id)
     if (c->what == G_CANCEL || !io_direct_enter(p))
         return post(p, c, new_id);
     r = direct(p, c, new_id);
-    io_direct_leave(p, true);
+    if (!io_hold_leave(p))
+        io_direct_leave(p, true);
     return r == UDT_E_AGAIN && c->what == G_REPLY ? post(p, c, false) : r;
 }
 

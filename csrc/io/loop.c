@@ -42,7 +42,7 @@ static int64_t idle_us(io_port *p, int64_t max_wait_us)
 }
 
 /* The descriptors of a sleep: the port's socket first, connected ones last. */
-enum { FD_NET, FD_WAKE, FD_TLS, FD_PEERS, FD_ALL = FD_PEERS + IO_PEERS };
+enum { FD_NET, FD_WAKE, FD_HOLD, FD_TLS, FD_PEERS, FD_ALL = FD_PEERS + IO_PEERS };
 
 static nfds_t fds_of(const io_port *p, struct pollfd *pf, bool pause)
 {
@@ -50,6 +50,7 @@ static nfds_t fds_of(const io_port *p, struct pollfd *pf, bool pause)
     short in = pause ? 0 : POLLIN;
     pf[FD_NET] = (struct pollfd){.fd = p->failed || pause ? -1 : p->fd, .events = in};
     pf[FD_WAKE] = (struct pollfd){.fd = p->evfd, .events = POLLIN};
+    pf[FD_HOLD] = (struct pollfd){.fd = p->hold_fd, .events = POLLIN};
     pf[FD_TLS] = (struct pollfd){.fd = io_tls_fd(p), .events = POLLIN};
     for (int i = 0; i < IO_PEERS && p->npeers && !pause && !p->failed; i++)
         if (p->peer[i].fd >= 0)
@@ -91,13 +92,14 @@ static bool wait_for_work(io_port *p, int64_t wait_us, bool pause)
     atomic_store(&p->sleeping, 0);
     if (n <= 0)
         return pause;
-    if (pf[FD_WAKE].revents & POLLIN) {
-        uint64_t v;
-        ssize_t got = read(p->evfd, &v, sizeof v);
-        (void)got;
-    }
+    for (nfds_t i = FD_WAKE; i <= FD_HOLD; i++)
+        if (pf[i].revents & POLLIN) {
+            uint64_t v;
+            ssize_t got = read(pf[i].fd, &v, sizeof v);
+            (void)got;
+        }
     for (nfds_t i = 0; i < nfds; i++) {
-        if (i == FD_WAKE || i == FD_TLS)
+        if (i >= FD_WAKE && i <= FD_TLS)
             continue;
         if ((pf[i].revents & POLLERR) && is_socket(p, pf[i].fd))
             io_net_errors(p, pf[i].fd);

@@ -8,7 +8,7 @@
 #include <errno.h>
 #include <netinet/udp.h>
 
-enum { GMP_OUT_CAP = 9000 };
+enum { GMP_OUT_CAP = 9000, GMP_JOIN_BYTES = 1232 }; /* such go everywhere (spec/gmp.md, D) */
 
 static bool path_has_gso(const io_port *p, const udt_addr *to)
 {
@@ -27,6 +27,20 @@ void io_net_address(io_port *p, uint32_t i, int fd)
     m->msg_namelen = fd == p->fd ? sockaddr_put(&p->tx.name[i], &p->tx.to[i], p->v6) : 0;
 }
 
+/* The kernel makes datagrams of `seg` bytes of it. */
+static void cut(io_tx *t, uint32_t i, size_t seg)
+{
+    struct msghdr *m = &t->msg[i].msg_hdr;
+    t->seg[i] = (uint16_t)seg;
+    m->msg_control = t->ctrl[i].b;
+    m->msg_controllen = CMSG_SPACE(sizeof(uint16_t));
+    struct cmsghdr *c = CMSG_FIRSTHDR(m);
+    c->cmsg_level = SOL_UDP;
+    c->cmsg_type = UDP_SEGMENT;
+    c->cmsg_len = CMSG_LEN(sizeof(uint16_t));
+    memcpy(CMSG_DATA(c), &t->seg[i], sizeof(uint16_t));
+}
+
 static void add_message(io_port *p, const udt_addr *to, uint8_t *b, size_t len, size_t seg, int fd)
 {
     io_tx *t = &p->tx;
@@ -40,16 +54,8 @@ static void add_message(io_port *p, const udt_addr *to, uint8_t *b, size_t len, 
     m->msg_iovlen = 1;
     io_net_address(p, i, fd);
     t->seg[i] = 0;
-    if (seg == 0 || seg >= len)
-        return;
-    t->seg[i] = (uint16_t)seg;
-    m->msg_control = t->ctrl[i].b;
-    m->msg_controllen = CMSG_SPACE(sizeof(uint16_t));
-    struct cmsghdr *c = CMSG_FIRSTHDR(m);
-    c->cmsg_level = SOL_UDP;
-    c->cmsg_type = UDP_SEGMENT;
-    c->cmsg_len = CMSG_LEN(sizeof(uint16_t));
-    memcpy(CMSG_DATA(c), &t->seg[i], sizeof(uint16_t));
+    if (seg != 0 && seg < len)
+        cut(t, i, seg);
 }
 
 /* A batch that follows another to the same place, with datagrams as large, joins its message of the
@@ -69,6 +75,23 @@ static size_t join_message(io_port *p, const udt_addr *to, const uint8_t *b, siz
     n = n < room ? n : room;
     t->iov[i].iov_len += n;
     return n;
+}
+
+/* A datagram of GMP that follows one to the same place, and is not larger than that, joins it. */
+static bool join_single(io_port *p, const udt_addr *to, const uint8_t *b, size_t n)
+{
+    io_tx *t = &p->tx;
+    if (!p->gso || t->n <= t->first || n > GMP_JOIN_BYTES || !path_has_gso(p, to))
+        return false;
+    uint32_t i = t->n - 1;
+    size_t len = t->iov[i].iov_len, seg = t->seg[i] ? t->seg[i] : len;
+    if (n > seg || seg > GMP_JOIN_BYTES || len % seg != 0 || len / seg >= IO_SEGMENTS ||
+        !addr_eq(&t->to[i], to) || (uint8_t *)t->iov[i].iov_base + len != b)
+        return false;
+    if (!t->seg[i])
+        cut(t, i, seg);
+    t->iov[i].iov_len += n;
+    return true;
 }
 
 /* One datagram at a time: what cannot be sent is lost, and the engines repeat it. False: the first
@@ -185,7 +208,8 @@ static void take_gmp(io_port *p)
             continue;
         if ((to.family == 4 && p->only6) || (to.family == 6 && p->only4))
             continue;
-        add_message(p, &to, t->buf + t->used, n, 0, p->fd);
+        if (!join_single(p, &to, t->buf + t->used, n))
+            add_message(p, &to, t->buf + t->used, n, 0, p->fd);
         t->used += n;
     }
     p->tx_more = true;
@@ -257,6 +281,7 @@ static void take_udt(io_port *p)
 
 void io_net_send(io_port *p)
 {
+    p->held = false;
     p->tx_more = false;
     if (p->tx.n > 0 && !flush(p))
         return;

@@ -34,7 +34,7 @@ static void on_timer(io_port *p, void *arg)
 
 static _Atomic int *fork_slot(io_port *p, const io_peer *e)
 {
-    return &p->ctx->fds[1 + 2 * IO_MAX_PORTS + (int)p->slot * IO_PEERS + (int)(e - p->peer)];
+    return &p->ctx->fds[1 + 3 * IO_MAX_PORTS + (int)p->slot * IO_PEERS + (int)(e - p->peer)];
 }
 
 /* What waits for it goes over the port's own socket. */

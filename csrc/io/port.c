@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 udt_ctx *io_port_ctx(io_port *p)
@@ -77,8 +78,12 @@ static void port_destroy(io_port *p)
     free(p->timers.heap);
     if (p->scratch)
         munmap(p->scratch, p->scratch_bytes);
+    if (p->hold_fd >= 0) {
+        atomic_store(&p->ctx->fds[3 + 3 * p->slot], 0);
+        close(p->hold_fd);
+    }
     if (p->evfd >= 0) {
-        atomic_store(&p->ctx->fds[2 + 2 * p->slot], 0);
+        atomic_store(&p->ctx->fds[2 + 3 * p->slot], 0);
         close(p->evfd);
     }
     pthread_mutex_destroy(&p->mu);
@@ -108,7 +113,7 @@ static io_port *port_alloc(udt_ctx *ctx, uint32_t flags, int *err)
         return NULL;
     p->ctx = ctx;
     p->flags = flags;
-    p->fd = p->evfd = -1;
+    p->fd = p->evfd = p->hold_fd = -1;
     p->snap_at = UDT_NEVER;
     io_peers_init(p);
     atomic_init(&p->refs, 1);
@@ -136,13 +141,17 @@ static int port_setup(io_port *p, const udt_addr *at, uint16_t mss)
 {
     p->mss = mss ? mss : at->family == 6 ? 1480 : 1500;
     p->evfd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (p->evfd < 0)
+    if (!io_manual(p))
+        p->hold_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    if (p->evfd < 0 || (p->hold_fd < 0 && !io_manual(p)))
         return UDT_E_SYS;
     int err = io_net_open(p, at);
     if (err)
         return err;
-    atomic_store(&p->ctx->fds[1 + 2 * p->slot], p->fd);
-    atomic_store(&p->ctx->fds[2 + 2 * p->slot], p->evfd);
+    atomic_store(&p->ctx->fds[1 + 3 * p->slot], p->fd);
+    atomic_store(&p->ctx->fds[2 + 3 * p->slot], p->evfd);
+    if (p->hold_fd >= 0)
+        atomic_store(&p->ctx->fds[3 + 3 * p->slot], p->hold_fd);
     err = io_net_alloc(p);
     if (err)
         return err;
@@ -159,7 +168,7 @@ static int port_setup(io_port *p, const udt_addr *at, uint16_t mss)
 static void close_fd(io_port *p)
 {
     io_peers_close(p);
-    atomic_store(&p->ctx->fds[1 + 2 * p->slot], 0);
+    atomic_store(&p->ctx->fds[1 + 3 * p->slot], 0);
     if (p->fd >= 0)
         close(p->fd);
     p->fd = -1;

@@ -14,14 +14,15 @@
 #include <sys/socket.h>
 
 enum {
-    IO_MAX_PORTS = 256,                             /* per context */
-    IO_PEERS = 4,                                   /* connected sockets of a port */
-    IO_MAX_FDS = 1 + (2 + IO_PEERS) * IO_MAX_PORTS, /* the context's eventfd, two per port, those */
-    IO_MAX_CMDS = 4096,           /* queued commands of a port, completions not counted */
-    IO_MAX_CMD_BYTES = 64 << 20,  /* payload inside queued commands of a port */
-    IO_MAX_GMP_BYTES = 128 << 20, /* GMP payload delivered and not yet released, per context */
-    IO_RX_SLOTS = 64,             /* buffers per recvmmsg; memory only where one was filled */
-    IO_RX_BIG = 4,                /* per call while GRO fills them */
+    IO_MAX_PORTS = 256, /* per context */
+    IO_PEERS = 4,       /* connected sockets of a port */
+    IO_MAX_FDS = 1 +
+        (3 + IO_PEERS) * IO_MAX_PORTS, /* the context's eventfd, three per port, those */
+    IO_MAX_CMDS = 4096,                /* queued commands of a port, completions not counted */
+    IO_MAX_CMD_BYTES = 64 << 20,       /* payload inside queued commands of a port */
+    IO_MAX_GMP_BYTES = 128 << 20,      /* GMP payload delivered and not yet released, per context */
+    IO_RX_SLOTS = 64,                  /* buffers per recvmmsg; memory only where one was filled */
+    IO_RX_BIG = 4,                     /* per call while GRO fills them */
     IO_SLOT_BYTES = 65536,
     IO_SLOT_STRIDE = IO_SLOT_BYTES + 33 * 64, /* not all slots in the same cache sets */
     IO_RX_BYTES = 4 * IO_SLOT_BYTES,          /* about one turn's input, and */
@@ -218,6 +219,7 @@ struct io_port {
     uint32_t slot;      /* [set] place in ctx->ports */
     uint32_t flags;     /* [set] enum udt_port_flag */
     int fd, evfd;       /* [set] */
+    int hold_fd;        /* [set] a timer: what is held (hold.c) waits no longer; -1 = no loop */
     bool v6;            /* [set] the socket is AF_INET6 */
     bool only4, only6;  /* [set] families it can reach */
     uint16_t mss;       /* [set] */
@@ -261,6 +263,7 @@ struct io_port {
     uint32_t rx_calm;    /* [loop] spans since it was worth it */
     udt_time rx_since;   /* [loop] */
     udt_time rx_at;      /* [loop] time of the last receive */
+    bool held;           /* [loop] hold_fd is set for what hold.c has left to be sent */
     bool tx_more;        /* [loop] output stopped at the turn's bound */
     bool tx_wait;        /* [loop] the kernel's send buffer is full, */
     int tx_fd;           /* [loop] of this socket */
@@ -307,6 +310,7 @@ void io_manual_leave(io_port *p);
  * awake or has things queued; then the loop shall do it. Sets p->now. */
 bool io_direct_enter(io_port *p);
 void io_direct_leave(io_port *p, bool send); /* send: what the engines have leaves at once */
+bool io_hold_leave(io_port *p); /* hold.c: instead, where this thread sends more soon; or false */
 
 udt_time io_clock(void);
 void io_random(void *arg, uint8_t *buf, size_t len);

@@ -19,6 +19,9 @@ typedef struct tio {
     int n;
 } tio;
 
+/* Called, where a thread has set it, before that thread sends; an errno says that this fails. */
+extern _Thread_local int (*tio_on_send)(const struct mmsghdr *m, unsigned n);
+
 /* Open descriptors, and three more. */
 static inline int tio_fds(void)
 {

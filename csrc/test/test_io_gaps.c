@@ -23,6 +23,8 @@ static _Thread_local struct {
     uint8_t refused[MOST], again[MOST];
 } hook;
 
+_Thread_local int (*tio_on_send)(const struct mmsghdr *m, unsigned n);
+
 static size_t flatten(const struct mmsghdr *m, unsigned n, uint8_t *out)
 {
     size_t len = 0;
@@ -51,6 +53,8 @@ static bool pieces(const struct mmsghdr *m, unsigned n)
 int sendmmsg(int fd, struct mmsghdr *m, unsigned int n, int flags)
 {
     bool fail = false;
+    if (tio_on_send && (errno = tio_on_send(m, n)) != 0)
+        return -1;
     if (hook.on && hook.len) { /* what was refused comes again, from elsewhere */
         size_t len = flatten(m, n, hook.again);
         CHECK(!pieces(m, n));

@@ -263,6 +263,8 @@ int sgmp_peer_info_get(struct udt_ctx *ctx, int32_t port, const sgmp_dest *to, s
 int sgmp_reply(struct udt_ctx *ctx, int32_t port, uint64_t request_id, int32_t status,
                const uint8_t *buf, size_t len);
 int sgmp_progress(struct udt_ctx *ctx, int32_t port, uint64_t request_id, uint32_t percent);
+void sgmp_hold(struct udt_ctx *ctx);
+void sgmp_release(struct udt_ctx *ctx);
 int sgmp_channel_open(struct udt_ctx *ctx, int32_t port, uint16_t channel);
 int sgmp_stats_get(struct udt_ctx *ctx, int32_t port, sgmp_stats *out);
 int sgmp_instance(struct udt_ctx *ctx, int32_t port, uint64_t *instance);

@@ -146,6 +146,17 @@ class Core:
         count = lib.glue_poll(self._ctx, self._events, BATCH, self._space, DATA_BYTES)
         if count <= 0:
             return False
+        if count == 1:
+            self._handle(count)
+            return True
+        lib.sgmp_hold(self._ctx)  # calls and answers that the handlers send leave a few at a time
+        try:
+            self._handle(count)
+        finally:
+            lib.sgmp_release(self._ctx)
+        return True
+
+    def _handle(self, count: int) -> None:
         at = 0
         for index, event in enumerate(EVENT.iter_unpack(self._raw[: count * EVENT.size])):
             kind = event[0]
@@ -172,7 +183,6 @@ class Core:
                 log.failure("handler of core event {kind} failed", kind=kind)
             if self._stopped:
                 break
-        return True
 
     def _take(self, index: int, size: int) -> bytes:
         """The data of a message too large for the batch, which is released."""
