@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from s3clients import CLIENTS, HERE, Client, Copy, boto_client, md5_s
+from s3clients import CLIENTS, HERE, Client, Copy, boto_client, md5_s, synced_s
 from s3servers import SERVERS, Served, Site, cumulus, load, make_bucket, origin
 
 from sector.bench import cores
@@ -142,8 +142,15 @@ def transfer(bench: Bench, size: int, client: Client, server: str, check: bool) 
 
 
 def md5(bench: Bench, size: int) -> dict[str, Any]:
-    """`openssl dgst -md5` of the same file."""
-    return {"up_mb_per_s": round(size / MB / md5_s(bench.source(size)), 1)}
+    """`openssl dgst -md5` of the same file; `synced_mb_per_s`: the same file written and synced by `dd`."""
+    source = bench.source(size)
+    warm(bench.folder, size)
+    os.sync()
+    cores.HERE.near(NEAR_WAIT_S)
+    return {
+        "up_mb_per_s": round(size / MB / md5_s(source), 1),
+        "synced_mb_per_s": round(size / MB / synced_s(source, bench.folder), 1),
+    }
 
 
 def transfers(bench: Bench, size: int, client: str, server: str) -> Callable[[int], dict[str, Any]]:

@@ -201,3 +201,13 @@ CLIENTS = {
 def md5_s(file: Path) -> float:
     """Seconds that `openssl dgst -md5` takes for the file."""
     return run(["openssl", "dgst", "-md5", str(file)])
+
+
+def synced_s(file: Path, folder: Path) -> float:
+    """Seconds until `dd` has a copy of the file in the folder, and the disk has it: nothing that answers
+    only then is faster."""
+    copy = folder / "synced"
+    try:
+        return run(["dd", f"if={file}", f"of={copy}", "bs=1M", "conv=fsync", "status=none"])
+    finally:
+        copy.unlink(missing_ok=True)

@@ -73,10 +73,11 @@ def tools(found: Found, size: str) -> Line:
         figures.append(Figure("x scp, up", ratio(up, scp[0]), 1.0, form="{:.2f}"))
         figures.append(Figure("x scp, down", ratio(down, scp[1]), 1.0, form="{:.2f}"))
     grid = "/".join(number(rate(found, size, "gridftp", "gridftp", way), "{:.0f}") for way in WAYS)
+    disk = number(found.median(f"{size}-md5", "synced_mb_per_s"), "{:.0f}")
     return Line(
         f"{size}, curl beside other programs",
         figures,
-        f"openssl {number(md5, '{:.0f}')}, nginx {number(nginx, '{:.0f}')}, scp"
+        f"openssl {number(md5, '{:.0f}')}, dd to the disk {disk}, nginx {number(nginx, '{:.0f}')}, scp"
         f" {'/'.join(number(one, '{:.0f}') for one in scp)}, GridFTP {grid}",
     )
 

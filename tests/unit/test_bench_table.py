@@ -70,7 +70,9 @@ def test_a_series_goes_on_and_a_cell_is_measured_alone() -> None:
     found = all_cells()
     results = {name: cells.Results(None) for name in table.GROUPS}
     todo = table.plan(found, results, None)
-    assert len(todo) == sum(cell.runs for cell in found) and todo[0][0] == 1 and todo[-1][0] == 3
+    assert len(todo) == sum(cell.runs for cell in found)
+    assert [run for run, _ in todo] == sorted(run for run, _ in todo) and todo[0][0] == 1
+    assert {cell.runs for cell in found} == {1, 3, 7}, "loopback more often, what is exact once"
     for run, cell in todo[:-2]:
         results[cell.group].add(rows_of(cell, run))
     assert table.plan(found, results, None) == todo[-2:]
