@@ -22,7 +22,7 @@ from sector.ports import free_ports
 
 KEY = GmpKey(0x01000001, bytes(32), "slave:s")
 SERVER = """
-import sys
+import sys, time
 from twisted.internet import defer, reactor
 from sector._udt.context import Core
 from sector.gmp.api import GmpKey
@@ -35,6 +35,8 @@ gmp.add_key(GmpKey(0x01000001, bytes(32), "slave:s"))
 
 def serve(call):
     journal.write(call.payload[:8] + b"\\n")
+    if call.payload[:3] == b"nap":
+        time.sleep(float(call.payload[3:]))
     return defer.Deferred() if call.payload[:4] == b"hang" else call.payload
 
 gmp.register(1, serve)
@@ -95,6 +97,34 @@ def journal_of(test: unittest.TestCase) -> Path:
     folder = tempfile.TemporaryDirectory()
     test.addCleanup(folder.cleanup)
     return Path(folder.name) / "journal"
+
+
+class NapTests(unittest.TestCase):
+    """Answers of one batch leave together, but none waits for a handler that takes long."""
+
+    timeout = 60
+
+    async def test_an_answer_does_not_wait_for_the_next_handler(self) -> None:
+        core = Core(reactor)
+        self.addCleanup(lambda: defer.ensureDeferred(core.stop()))
+        gmp = open_gmp(core, "127.0.0.1", 0)
+        gmp.add_key(KEY)
+        with talking(sys.executable, "-c", SERVER, "127.0.0.1", "0", str(journal_of(self))) as server:
+            peer = Peer("127.0.0.1", int(line(server)), KEY.key_id)
+            await gmp.call(peer, 1, b"hello")
+            ended: dict[bytes, float] = {}
+
+            def call(body: bytes) -> defer.Deferred[None]:
+                def over(_: bytes) -> None:
+                    ended[body] = reactor.seconds()
+
+                return gmp.call(peer, 1, body).addCallback(over)
+
+            first = call(b"nap0.5")
+            await task.deferLater(reactor, 0.2, lambda: None)
+            await defer.gatherResults([first, call(b"at once"), call(b"nap1.0")])
+        assert ended[b"at once"] - ended[b"nap0.5"] < 0.5
+        assert ended[b"nap1.0"] - ended[b"at once"] > 0.5
 
 
 class KillTests(unittest.TestCase):
