@@ -393,11 +393,11 @@ class FsspecStore(FileStore):
         parent = path.rpartition("/")[0]
         for attempt in range(_TRIES):
             with asked(path):
-                self.fs.makedirs(parent, exist_ok=True)
                 try:
+                    self.fs.makedirs(parent, exist_ok=True)
                     self._rename(draft, path)
                     return
-                except FileNotFoundError:  # a removal took the empty directory
+                except (FileNotFoundError, FileExistsError):  # a removal took the empty directory
                     if attempt == _TRIES - 1:
                         raise
 

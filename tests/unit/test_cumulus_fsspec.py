@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,28 @@ def test_a_removal_beside_a_put_in_its_directory(store: FsspecStore, monkeypatch
     put(store, "dir/a", b"old")
     once_then(monkeypatch, store, "ls", lambda: put(store, "dir/b", b"new"))
     store.delete("b", "dir/a")
+    assert get(store, "dir/b") == b"new"
+
+
+def test_a_put_whose_directory_goes_while_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was there when it should be made, and is not when that is looked at: another server removed it."""
+    store = FsspecStore(f"file://{tmp_path}/files")
+    store.create_bucket("b")
+    put(store, "dir/a", b"old")
+    real, gone = os.mkdir, list[str]()
+
+    def mkdir(path: str, *words: Any, **options: Any) -> None:
+        try:
+            real(path, *words, **options)
+        except FileExistsError:
+            if path.endswith("/dir") and not gone:
+                gone.append(path)
+                store.delete("b", "dir/a")
+            raise
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    put(store, "dir/b", b"new")
+    assert gone and not (Path(gone[0]) / "a").exists()
     assert get(store, "dir/b") == b"new"
 
 
