@@ -24,6 +24,7 @@ log = Logger()
 ENOUGH_BUFFER = 4 << 20  # bytes of a UDP socket's buffer below which a port warns
 GOOD_BUFFER = 8 << 20  # what each port asks for
 BATCH = 256
+WORTH_HOLDING = 3  # events whose answers leave together; of two the first would rather go ahead
 ACCEPTED = 2
 FIRST_GMP_EVENT = 64
 
@@ -146,7 +147,7 @@ class Core:
         count = lib.glue_poll(self._ctx, self._events, BATCH, self._space, DATA_BYTES)
         if count <= 0:
             return False
-        if count == 1:
+        if count < WORTH_HOLDING:
             self._handle(count)
             return True
         lib.sgmp_hold(self._ctx)  # calls and answers that the handlers send leave a few at a time
