@@ -18,7 +18,8 @@ from cumulus.fair.board import Board, Places, places
 from cumulus.fair.trials import Phase, Trials, Verdict
 
 QUANTUM: Final = 512 * 1024  # bytes by which the transfer of the least weight may be ahead
-CREDIT: Final = 32  # quanta that a newcomer may be behind and make up for, and anybody be ahead
+CREDIT: Final = 32  # quanta that a newcomer may be behind and make up for
+DEBT: Final = 40  # quanta that anybody may be ahead and wait for
 BACK: Final = 0.5  # of the quantum: who was held goes on when he is ahead by less
 WIDEST: Final = 32  # quanta that one may be ahead where many bytes pass between two looks
 
@@ -27,8 +28,8 @@ NEW_S: Final = 0.2  # a transfer that lasts so long is worth a trial
 IDLE: Final = 0.01  # of what each moved on average; who moves less is not worth one
 TICK_S: Final = 0.005
 QUIET_TICK_S: Final = 0.02
-LEAD_S: Final = 0.02  # of the pace of the last: so far one may be ahead where that is more than the quantum
-MOST_TURN: Final = 1024 * 1024  # bytes that one of several moves at a time
+LEAD_S: Final = 0.04  # of the pace of the last: so far one may be ahead where that is more than the quantum
+MOST_TURN: Final = 2048 * 1024  # bytes that one of several moves at a time
 FEW: Final = 8  # transfers: so many are looked at whenever one would have to wait
 KNOWN: Final = 4096  # owners that are remembered
 FLOW_S: Final = 10e-6  # more between two looks for each transfer, so that many cost little
@@ -327,7 +328,7 @@ class Lane:
 
     def _carry(self, floor: float) -> None:
         """Who is not waited for falls behind by little only; nobody is ahead by so much that he starves."""
-        poor, rich = floor - CREDIT * self._ahead, floor + CREDIT * self._ahead
+        poor, rich = floor - CREDIT * self._ahead, floor + DEBT * self._ahead
         for flow in self._flows:
             least = floor if flow.state is State.OUT else poor if flow.state is State.NEW else -inf
             if not least <= flow.v <= rich:

@@ -18,7 +18,8 @@ SHORTEST_S: Final = 0.12
 LONGEST_S: Final = 0.3
 FREE_S: Final = 0.2  # nobody is held for so long after a trial that seems to have failed, to compare
 KEEP: Final = 0.8  # of the rate before has to remain
-LOST: Final = 0.3  # below this share the trial ends early
+LOST: Final = 0.3  # below this share the trial ends early, and once is enough
+DOUBT_S: Final = 5.0  # less was lost: the verdict waits for a second trial, within so long
 REST: Final = (10.0, 160.0)  # so many times the time that a failed trial cost, there is none: first, at most
 PEAK_S: Final = 5.0  # the highest rate is forgotten by 1/e in so long
 STUCK: Final = 0.3  # below this share of it, while somebody is held, all run free again
@@ -27,8 +28,8 @@ STUCK_EVERY_S: Final = (0.5, 8.0)  # then there is no trial for so long: first, 
 
 
 class Verdict(enum.IntEnum):
-    """What came out. VOID: nobody had to wait, so nothing was learnt. STUCK: no trial, but far less is moved
-    while some wait than when none does, so that whatever was learnt is forgotten."""
+    """What came out. VOID: nobody had to wait, or it went badly once, so nothing was learnt. STUCK: no trial,
+    but far less is moved while some wait than when none does, so that whatever was learnt is forgotten."""
 
     BAD = 0
     GOOD = 1
@@ -58,6 +59,7 @@ class Trials:
         self._holds = 0.0
         self._measured = 0.0
         self._measured_bytes = 0.0
+        self._half = (0.0, 0.0)  # of the time in which nobody waits: when it was over, and the bytes by then
         self.before = 0.0
         self._next = 0.0
         self._settled = False
@@ -67,6 +69,7 @@ class Trials:
         self._stuck_s = STUCK_EVERY_S[0]
         self._floor = 0.0
         self._tried_s = 0.0
+        self._doubt = (-inf, 0.0)  # when a trial went badly whose verdict waits for a second one, its cost
         self._known = True  # all who are here were in the rate before
         self._low_since = inf
         self._free: tuple[float, float, float] | None = None  # since when, bytes by then, the rate before
@@ -148,7 +151,7 @@ class Trials:
         known = newest <= self._began - 2 * BEFORE_S
         if good and known and lasted >= LONGEST_S:
             self._peak = self.before
-            self._end(now, 0.0, Verdict.GOOD if holds > self._holds else Verdict.VOID)
+            self._end(now, Verdict.GOOD if holds > self._holds else Verdict.VOID)
         elif rate < LOST * self.before or lasted >= LONGEST_S:
             self._tried_s, self._known = lasted, known
             self._let_go(now, total, rate)
@@ -156,24 +159,32 @@ class Trials:
     def _let_go(self, now: float, total: float, rate: float) -> None:
         self._free = (now, total, rate)
         self._measured = 0.0
+        self._half = (0.0, 0.0)
         self.phase = Phase.FREE
 
     def _compare(self, now: float, total: float, free: tuple[float, float, float]) -> None:
-        """What is moved while nobody waits, beside what was moved while some did."""
+        """What is moved while nobody waits, beside what was moved while some did. Those who waited are first
+        given what fills their empty buffers, faster than anybody takes it: the lower of two halves counts."""
         began, _, rate = free
-        if not self._measured and now - began >= SETTLE_S:
-            self._measured, self._measured_bytes = now, total
-        if not self._measured or now - began < FREE_S or now <= self._measured:
+        if not self._measured:
+            if now - began >= SETTLE_S:
+                self._measured, self._measured_bytes = now, total
             return
-        now_rate = (total - self._measured_bytes) / (now - self._measured)
+        middle = (self._measured + began + FREE_S) / 2
+        start, end = (self._measured, self._measured_bytes), (now, total)
+        if not self._half[0]:
+            if now > self._measured and now >= middle:
+                self._half = end
+            return
+        if now - began < FREE_S or now <= self._half[0]:
+            return
+        now_rate = min(_rate(start, self._half), _rate(self._half, end))
         self._free = None
         self._peak = max(rate, now_rate)
         if self.running:
             could = max(1e-9, min(self.before, now_rate) if self._known else now_rate)
-            good = rate >= KEEP * could
-            cost_s = 0.0 if good else self._tried_s * (1 - rate / could)
             self.before = could
-            self._end(now, cost_s, Verdict.GOOD if good else Verdict.BAD)
+            self._tell(now, rate / could)
             return
         self.phase = Phase.NORMAL
         self._seen.clear()
@@ -185,13 +196,33 @@ class Trials:
             self.number += 1
             self.verdict = Verdict.STUCK
 
-    def _end(self, now: float, cost_s: float, verdict: Verdict) -> None:
+    def _tell(self, now: float, kept: float) -> None:
+        """What a trial was like in which that part of the rate was kept. A machine that is busy otherwise for
+        the time of a trial makes it look bad; twice it seldom does."""
+        cost_s = self._tried_s * (1 - kept)
+        doubted, before_s = self._doubt
+        again = now - doubted <= DOUBT_S
+        if kept >= KEEP:
+            self._end(now, Verdict.GOOD)
+        elif kept >= LOST and not again:
+            self._doubt = (now, cost_s)
+            self._over(now, Verdict.VOID)
+        else:
+            self._doubt = (-inf, 0.0)
+            self._next = now + self._rest * (cost_s + before_s * again)
+            self._rest = min(REST[1], self._rest * 2)
+            self._over(now, Verdict.BAD)
+
+    def _end(self, now: float, verdict: Verdict) -> None:
+        """It did not go badly."""
+        self._doubt = (-inf, 0.0)
+        self._rest = max(REST[0], self._rest / 2)
+        self._over(now, verdict)
+
+    def _over(self, now: float, verdict: Verdict) -> None:
         self.running = False
         self.phase = Phase.NORMAL
         self._low_since = now
-        self._next = now + self._rest * cost_s
-        bad = verdict is Verdict.BAD
-        self._rest = min(REST[1], self._rest * 2) if bad else max(REST[0], self._rest / 2)
         self._seen.clear()
         self.verdict = verdict
 

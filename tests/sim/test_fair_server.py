@@ -141,6 +141,21 @@ def test_a_machine_that_stands_still_for_a_moment_is_not_taken_for_a_slow_client
         assert rates[-1] / sum(rates[:-1]) == pytest.approx(3.0, rel=0.1)
 
 
+@pytest.mark.parametrize("begins", [0.35, 0.4])
+def test_a_machine_that_is_busy_during_the_first_trial_costs_nobody_his_share(begins: float) -> None:
+    """The trial goes badly for whoever lagged, and well once nobody is held; the next one goes well too."""
+    many = [Client(Flow("a"), number % 2, STRENGTHS[number % 8]) for number in range(16)]
+    server = Shared(many, 2)
+    server.run(begins)
+    server.capacity = 0.5e9
+    server.run(0.65 - begins)
+    server.capacity = 1e9
+    server.run(4.2)
+    rates = [client.moved for client in many]
+    assert spread(rates) <= 0.025
+    assert max(abs(rate / statistics.mean(rates) - 1) for rate in rates) <= 0.06
+
+
 def test_alone_one_is_never_held() -> None:
     server = Shared([Client(Flow("a")), Client(Flow("b"), comes=1.0)])
     assert server.rates(0.9)[0] == pytest.approx(server.capacity, rel=0.03)

@@ -149,8 +149,8 @@ def test_weights_that_are_none_are_refused(text: str) -> None:
 
 
 def test_turns_are_long_for_one_alone_and_half_of_the_lead_for_several() -> None:
-    """The lead grows with the pace; who has eight times the share has long turns from the beginning."""
-    lane, flows = Lane(local_board(), 0), [Flow("a"), Flow("a"), Flow("b", 4.0)]
+    """The lead grows with the pace; who has 16 times the share has long turns from the beginning."""
+    lane, flows = Lane(local_board(), 0), [Flow("a"), Flow("a"), Flow("b", 8.0)]
     lane.join(flows[0], 100.0)
     assert lane.turn(flows[0], 2 * MOST_TURN) == 2 * MOST_TURN
     for flow in flows[1:]:
