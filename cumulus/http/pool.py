@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from queue import SimpleQueue
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -22,6 +21,17 @@ Done = Callable[[Any], None]
 _Job = tuple[Work, Done]
 
 
+class _Hand:
+    """How a thread is woken; `thread` has still to be started."""
+
+    __slots__ = ("thread", "wake")
+
+    def __init__(self) -> None:
+        self.thread: threading.Thread | None = None
+        self.wake = threading.Lock()
+        self.wake.acquire()
+
+
 class Failed:
     """The outcome of work that raised."""
 
@@ -32,14 +42,20 @@ class Failed:
 
 
 class Pool:
-    """`size` threads, started when first needed; at most `queue` jobs wait beside those that run."""
+    """`size` threads, started when first needed; at most `queue` jobs wait beside those that run.
+
+    One thread is woken at a time, the one that has been idle for the shortest time; it wakes the next if
+    there is more than it takes. So jobs that are done at once are done by one thread after the other.
+    """
 
     def __init__(self, reactor: Any, size: int, queue: int, name: str = "cumulus") -> None:
         self._reactor = reactor
         self._size = size
         self._bound = size + queue
         self._name = name
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._jobs: deque[_Job] = deque()
+        self._hands: list[_Hand] = []  # of the idle threads
+        self._coming = False  # a thread was woken and has not taken a job yet
         self._threads: list[threading.Thread] = []
         self._ready: deque[tuple[Done, Any]] = deque()
         self._lock = threading.Lock()
@@ -50,10 +66,14 @@ class Pool:
 
     def submit(self, work: Work, done: Done) -> bool:
         """Run `work()` in a thread and `done(outcome)` in the reactor. False, and nothing happens, when too
-        much waits already."""
+        much waits already or the system gives no thread at all."""
         if self.outstanding >= self._bound or self._stopped:
             return False
-        self.must(work, done)
+        try:
+            self.must(work, done)
+        except RuntimeError as bad:
+            log.error("no thread for requests: {why}", why=str(bad))
+            return False
         return True
 
     def take(self) -> bool:
@@ -70,21 +90,71 @@ class Pool:
         self._tell_idle()
 
     def must(self, work: Work, done: Done) -> None:
-        """The same for what follows from a job that was accepted (the next buffer, giving back)."""
+        """The same for what follows from a job that was accepted (the next buffer, giving back). Raises
+        `RuntimeError` when there is no thread and the system gives none."""
         self.outstanding += 1
-        if len(self._threads) < self._size and self.outstanding > len(self._threads):
-            self._start_thread()
-        self._jobs.put((work, done))
+        with self._lock:
+            self._jobs.append((work, done))
+            hand = self._another()
+        try:
+            self._wake(hand)
+        except RuntimeError:
+            self.outstanding -= 1
+            raise
 
-    def _start_thread(self) -> None:
-        thread = threading.Thread(
-            target=self._run_thd, name=f"{self._name}-{len(self._threads)}", daemon=True
-        )
-        self._threads.append(thread)
-        thread.start()
+    def _another(self) -> _Hand | None:
+        """Who is to come for what waits; None: somebody is on his way, and sees to it that others follow, or
+        all are at work. The lock is held."""
+        if self._coming or not self._jobs or self._stopped:
+            return None
+        if self._hands:
+            self._coming = True
+            return self._hands.pop()
+        if len(self._threads) == self._size:
+            return None
+        self._coming = True
+        hand = _Hand()
+        name = f"{self._name}-{len(self._threads)}"
+        self._threads.append(threading.Thread(target=self._run_thd, args=(hand,), name=name, daemon=True))
+        hand.thread = self._threads[-1]
+        return hand
 
-    def _run_thd(self) -> None:
-        while (job := self._jobs.get()) is not None:
+    def _wake(self, hand: _Hand | None) -> None:
+        """Raises `RuntimeError` when it is the first thread and cannot be had."""
+        if hand is None:
+            return
+        thread, hand.thread = hand.thread, None
+        if thread is not None:
+            try:
+                thread.start()
+            except RuntimeError:
+                with self._lock:
+                    self._threads.remove(thread)
+                    self._coming = False
+                    if not self._threads:
+                        self._jobs.clear()
+                        raise
+                return  # those at work take what waits
+        hand.wake.release()
+
+    def _run_thd(self, hand: _Hand) -> None:
+        hand.wake.acquire()
+        coming = True
+        while True:
+            with self._lock:
+                if coming:
+                    self._coming = coming = False
+                job = self._jobs.popleft() if self._jobs else None
+                other = self._another()
+                if job is None:
+                    if self._stopped:
+                        return
+                    self._hands.append(hand)
+            self._wake(other)
+            if job is None:
+                hand.wake.acquire()
+                coming = True
+                continue
             work, done = job
             outcome: Any
             try:
@@ -133,9 +203,11 @@ class Pool:
 
     def stop(self, wait_s: float = 5.0) -> None:
         """End the threads; each is waited for up to `wait_s` (one that hangs in a system call is left)."""
-        self._stopped = True
-        for _ in self._threads:
-            self._jobs.put(None)
+        with self._lock:
+            self._stopped = True
+            hands, self._hands = self._hands, []
+        for hand in hands:
+            hand.wake.release()
         for thread in self._threads:
             thread.join(wait_s)
         self._threads.clear()
