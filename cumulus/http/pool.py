@@ -66,14 +66,10 @@ class Pool:
 
     def submit(self, work: Work, done: Done) -> bool:
         """Run `work()` in a thread and `done(outcome)` in the reactor. False, and nothing happens, when too
-        much waits already or the system gives no thread at all."""
+        much waits already."""
         if self.outstanding >= self._bound or self._stopped:
             return False
-        try:
-            self.must(work, done)
-        except RuntimeError as bad:
-            log.error("no thread for requests: {why}", why=str(bad))
-            return False
+        self.must(work, done)
         return True
 
     def take(self) -> bool:
@@ -90,17 +86,16 @@ class Pool:
         self._tell_idle()
 
     def must(self, work: Work, done: Done) -> None:
-        """The same for what follows from a job that was accepted (the next buffer, giving back). Raises
-        `RuntimeError` when there is no thread and the system gives none."""
+        """The same for what follows from a job that was accepted (the next buffer, giving back). When
+        there is no thread and the system gives none, the outcome is `Failed`."""
         self.outstanding += 1
         with self._lock:
             self._jobs.append((work, done))
             hand = self._another()
         try:
             self._wake(hand)
-        except RuntimeError:
-            self.outstanding -= 1
-            raise
+        except RuntimeError as bad:
+            self._hand_back_thd(done, Failed(bad))
 
     def _another(self) -> _Hand | None:
         """Who is to come for what waits; None: somebody is on his way, and sees to it that others follow, or
