@@ -3,6 +3,8 @@
 
 #include "base/bytes.h"
 
+#include <openssl/evp.h>
+
 void own_begin(udt_conn *c, int end, enum own_kind kind, int epoch_shift, udt_time now)
 {
     static const uint8_t key[2][AEAD_KEY_BYTES] = {{1, 2, 3}, {4, 5, 6}};
@@ -204,6 +206,74 @@ static void no_timeout(udt_cc *cc, int n, udt_time now)
 }
 static const udt_cc_ops heedless = {
     .name = "heedless", .on_ack = no_ack, .on_loss = no_loss, .on_timeout = no_timeout};
+
+/* The packet as docs/protocol/udt-own-mode.md has it, read by libcrypto alone. Returns the bytes of
+ * its body; -1: it is not genuine. */
+static int read_sealed(const uint8_t *pkt, size_t len, uint32_t epoch, uint8_t *body)
+{
+    static const char next[] = "sector udt next secret", use[] = "sector udt packet key";
+    uint8_t secret[32] = {1, 2, 3}, key[32], nonce[12] = {0}, tag[16];
+    int n = 0, end = 0;
+    for (uint32_t e = 0; e < epoch; e++) {
+        hkdf_sha256(secret, 32, (const uint8_t *)next, sizeof next - 1, key, 32);
+        memcpy(secret, key, 32);
+    }
+    hkdf_sha256(secret, 32, (const uint8_t *)use, sizeof use - 1, key, 32);
+    memcpy(nonce + 8, pkt + 8, 4); /* the low half of the number; the high half is zero here */
+    memcpy(tag, pkt + len - 16, 16);
+    EVP_CIPHER_CTX *c = EVP_CIPHER_CTX_new();
+    CHECK(EVP_DecryptInit_ex(c, EVP_aes_256_gcm(), NULL, key, nonce));
+    CHECK(EVP_DecryptUpdate(c, NULL, &n, pkt, UDT_HDR_BYTES));
+    CHECK(EVP_DecryptUpdate(c, body, &n, pkt + UDT_HDR_BYTES, (int)len - UDT_HDR_BYTES - 16));
+    CHECK(EVP_CIPHER_CTX_ctrl(c, EVP_CTRL_AEAD_SET_TAG, 16, tag));
+    bool genuine = EVP_DecryptFinal_ex(c, body + n, &end) == 1;
+    EVP_CIPHER_CTX_free(c);
+    return genuine ? n : -1;
+}
+
+TEST(udt_own_packets_are_sealed_as_the_protocol_says)
+{
+    enum { SHIFT = 3, PACKETS = 40, LEN = 700 };
+    sim_link l = {.rate_bps = 100000000, .delay_us = 5000};
+    world w;
+    udt_opts o;
+    udt_addr to;
+    size_t seg;
+    uint8_t said[LEN], pkt[1500], body[1500];
+    world_init(&w, 5, &l, &l);
+    options(&o);
+    pair p = world_connect(&w, PAIR_RDV_TAG, &o, 5000000);
+    own_pair(&w, &p, OWN_SEALED, SHIFT);
+    uint32_t top = 0;
+    for (int i = 0; i < PACKETS; i++) {
+        udt_time now = sim_net_now(w.net);
+        for (int k = 0; k < LEN; k++)
+            said[k] = (uint8_t)(i * 7 + k);
+        CHECK_INT(udt_mux_send(w.m[0], p.s[0], said, LEN, now), LEN);
+        int seen = 0;
+        for (size_t len; (len = udt_mux_output(w.m[0], pkt, sizeof pkt, 1, &to, &seg, now)) > 0;) {
+            uint32_t pn = be32_get(pkt + 8);
+            CHECK(pn > top);
+            top = pn;
+            int n = read_sealed(pkt, len, pn >> SHIFT, body);
+            CHECK(n >= 0);
+            if (!(pkt[0] & 0x80)) { /* data */
+                CHECK_INT(n, LEN);
+                CHECK_MEM(body, said, LEN);
+                seen++;
+            }
+            pkt[20] ^= 1;
+            CHECK_INT(read_sealed(pkt, len, pn >> SHIFT, body), -1);
+            pkt[20] ^= 1;
+            CHECK_INT(read_sealed(pkt, len, (pn >> SHIFT) + 1, body), -1);
+            udt_mux_input(w.m[1], &w.addr[0], pkt, len, now);
+        }
+        CHECK_INT(seen, 1);
+        world_run(&w, now + 20000); /* acknowledged before the next */
+    }
+    CHECK(top >= PACKETS && top >> SHIFT >= 4);
+    world_fini(&w);
+}
 
 /* A short queue and, for a round trip, a sender ten times as fast as the link with a huge window:
  * most of that is lost. In the ten round trips after it the goodput is more than half of the rate.
