@@ -13,13 +13,14 @@ import msgspec
 
 from cumulus import unix
 from cumulus.admin import data
+from cumulus.admin.unfinished import Unfinished, count_text
 from cumulus.admin.values import check_name, parse_count, parse_duration, parse_expiry, parse_size
 from cumulus.index.admin_api import Admin, Quota, Scope
-from cumulus.index.api import Index
+from cumulus.index.api import Index, IndexFailure
 from cumulus.model import Credential, User
 from cumulus.secrets import new_access_key, new_secret, new_user_id
-from cumulus.storage.api import FileStore
-from sector.errors import UsageError
+from cumulus.storage.api import FileStore, StorageError
+from sector.errors import SectorError, UsageError
 
 WEIGHTS = range(1, 1001)
 Opened = Callable[[], AbstractContextManager[tuple[Index, FileStore]]]
@@ -159,7 +160,9 @@ def remove_user(
     admin: Admin, name: str, opened: Opened, *, give_to: str = "", delete_data: bool = False
 ) -> Removed:
     """Remove a user with all keys. His buckets go to another user, or are deleted; with neither, `StillUsed`
-    is raised if he has some. `opened` gives index and storage."""
+    is raised if he has some. `opened` gives index and storage. All buckets are looked at before the first is
+    changed; where one fails all the same, he stays as he was, and `Unfinished` is raised if others were done.
+    """
     if give_to and delete_data:
         raise UsageError("--give-to and --delete-data exclude each other", hint="give one of them")
     gone = admin.user(name)
@@ -168,16 +171,40 @@ def remove_user(
         raise UsageError(f"{gone.name} is the user to be removed", hint="give another one")
     count = 0
     if heir is not None or delete_data:
-        admin.set_user(msgspec.structs.replace(gone, disabled=True))
         with opened() as (index, store):
             for bucket in index.buckets(gone.id):
                 if heir is not None:
-                    data.give(index, store, bucket, heir)
+                    store.check_bucket(bucket.name)
                 else:
-                    data.delete(index, store, bucket.name)
-                count += 1
+                    data.check_deletable(store, bucket.name)
+            admin.set_user(msgspec.structs.replace(gone, disabled=True))
+            try:
+                count = _give_up(index, store, gone, heir)
+            except BaseException:
+                admin.set_user(gone)
+                raise
     admin.remove_user(gone.id)
     return Removed(gone, heir, count)
+
+
+def _give_up(index: Index, store: FileStore, gone: User, heir: User | None) -> int:
+    """All buckets of a user; how many there were."""
+    done: list[str] = []
+    for bucket in index.buckets(gone.id):
+        try:
+            if heir is not None:
+                objects = count_text(data.give(index, store, bucket, heir), "object")
+                done.append(f"bucket {bucket.name} given to {heir.name} with {objects}")
+            else:
+                objects = count_text(data.delete(index, store, bucket.name), "object")
+                done.append(f"bucket {bucket.name} deleted with {objects}")
+        except Unfinished as bad:
+            raise Unfinished(bad.cause, "; ".join([*done, bad.done])) from bad
+        except (IndexFailure, StorageError, SectorError) as bad:
+            if not done:
+                raise
+            raise Unfinished(bad, "; ".join(done)) from bad
+    return len(done)
 
 
 def quota_of(admin: Admin, scope: Scope, name: str) -> Quota:

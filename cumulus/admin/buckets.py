@@ -12,6 +12,7 @@ import click
 
 from cumulus.admin import data
 from cumulus.admin.options import InUse, Shared, shared_options
+from cumulus.admin.unfinished import count_text, recorded
 from cumulus.admin.values import time_text
 from cumulus.errors import S3Error
 from cumulus.index.api import Directory, Index, NoSuch
@@ -219,17 +220,18 @@ def bucket_chown(shared: Shared, name: str, user: str) -> None:
     Example:
       cumulus --dir D bucket chown climate bob
     """
-    with opened(shared) as (index, directory, store):
+    with recorded(shared), opened(shared) as (index, directory, store):
         to = find_user(directory, user)
         count = data.give(index, store, find(index, name), to)
+    objects = count_text(count, "object")
     shared.changed(
-        f"bucket {name} is {to.name}'s now, with {count} objects", name=name, owner=to.name, objects=count
+        f"bucket {name} is {to.name}'s now, with {objects}", name=name, owner=to.name, objects=count
     )
 
 
 @bucket.command("remove")
 @click.argument("name")
-@click.option("--delete-data", is_flag=True, help="Delete all that is in it.")
+@click.option("--delete-data", is_flag=True, help="Delete its objects, versions and uploads too.")
 @click.option("--forget", is_flag=True, help="Forget it; its directory, there or not, stays as it is.")
 @shared_options
 @click.pass_obj
@@ -244,7 +246,7 @@ def bucket_remove(shared: Shared, name: str, delete_data: bool, forget: bool) ->
     """
     if delete_data and forget:
         raise UsageError("--delete-data and --forget contradict each other", hint="give one of them")
-    with opened(shared) as (index, directory, store):
+    with recorded(shared), opened(shared) as (index, directory, store):
         found = find(index, name)
         if forget:
             _forget(shared, index, store, found)
@@ -252,7 +254,8 @@ def bucket_remove(shared: Shared, name: str, delete_data: bool, forget: bool) ->
         count = data.delete(index, store, name) if delete_data else 0
         if not delete_data:
             _remove_empty(index, directory, store, found)
-    shared.changed(f"bucket {name} removed, {count} objects deleted", name=name, objects=count)
+    objects = count_text(count, "object")
+    shared.changed(f"bucket {name} removed, {objects} deleted", name=name, objects=count)
 
 
 def _forget(shared: Shared, index: Index, store: FileStore, found: Bucket) -> None:

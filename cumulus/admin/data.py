@@ -8,10 +8,12 @@ from typing import Final
 
 import msgspec
 
-from cumulus.index.api import Change, Index, Put, Remove, Row
+from cumulus.admin.unfinished import Unfinished, count_text
+from cumulus.index.api import Change, Index, IndexFailure, Put, Remove, Row
 from cumulus.model import Acl, Bucket, Grant, User, decode_meta, encode_meta
 from cumulus.ops.names import BODIES, DOUBT, ODD, PARTS, VERSIONS, version_name
-from cumulus.storage.api import Changed, Entry, FileStore, Missing
+from cumulus.storage.api import Changed, Entry, FileStore, Missing, StorageError
+from sector.errors import NotEmpty
 
 _PAGE: Final = 1000
 
@@ -31,17 +33,36 @@ def rows_of(index: Index, bucket: str) -> Iterator[list[Row]]:
 def give(index: Index, store: FileStore, bucket: Bucket, to: User) -> int:
     """Make `to` the owner of the bucket and of all objects in it that its owner owns. Grants to others stay,
     those to the former owner go: each list has one, made with it. Returns how many objects changed hands.
-    Objects that change meanwhile keep their new owner."""
+    Objects that change meanwhile keep their new owner. Raises `NoSuch`, `StorageError`, and `Unfinished` if
+    some had changed hands: the bucket itself does so last, so again goes on where it ended."""
+    store.check_bucket(bucket.name)
     former = bucket.owner
     acl = _handed(bucket.acl, former, to.id)
-    index.set_bucket(msgspec.structs.replace(bucket, owner=to.id, acl=acl), ["owner", "acl"])
     count = 0
-    for rows in rows_of(index, bucket.name):
+    try:
+        for moved in _give_objects(index, store, bucket.name, former, to):
+            count = moved
+        index.set_bucket(msgspec.structs.replace(bucket, owner=to.id, acl=acl), ["owner", "acl"])
+        begun = count  # and what its former owner put until then
+        for moved in _give_objects(index, store, bucket.name, former, to):
+            count = begun + moved
+    except (IndexFailure, StorageError) as bad:
+        if not count:
+            raise
+        what = f"{count_text(count, 'object')} of bucket {bucket.name} given to {to.name}"
+        raise Unfinished(bad, what) from bad
+    return count
+
+
+def _give_objects(index: Index, store: FileStore, bucket: str, former: str, to: User) -> Iterator[int]:
+    """How many have changed hands by now, page by page."""
+    count = 0
+    for rows in rows_of(index, bucket):
         changes = [change for row in rows if row.owner == former for change in _given(store, row, to)]
         if changes:
             index.apply(changes)
         count += len(changes)
-    return count
+        yield count
 
 
 def _handed(acl: Acl, former: str, to: str) -> Acl:
@@ -82,26 +103,58 @@ def _stored(store: FileStore, row: Row) -> tuple[str, Entry]:
     return row.name, store.stat(row.bucket, row.name)
 
 
+def check_deletable(store: FileStore, bucket: str) -> None:
+    """Raises `NotEmpty` for something in the way of `delete`, with its path."""
+    with contextlib.suppress(Missing):  # it is gone already
+        if found := store.obstacle(bucket):
+            hint = "look what it is and remove it by hand, then once more"
+            raise NotEmpty(f"bucket {bucket!r} has {found!r} in it, which is no object", hint=hint)
+
+
 def delete(index: Index, store: FileStore, bucket: str) -> int:
-    """Delete a bucket with all that is in it: objects, versions, uploads, files that others put there.
-    Returns how many objects there were. Raises `NoSuch`, `StorageError`; again goes on where it ended."""
+    """Delete a bucket with its objects, versions and uploads, and plain files that others put there. Returns
+    how many objects there were. Raises `NotEmpty` before anything is deleted where there is something else,
+    `NoSuch`, `StorageError`, and `Unfinished` if some were deleted; again goes on where it ended."""
+    check_deletable(store, bucket)
+    count = 0
+    try:
+        for deleted in _delete_objects(index, store, bucket):
+            count = deleted
+        _delete_rest(index, store, bucket)
+    except (IndexFailure, StorageError) as bad:
+        if not count:
+            raise
+        what = f"{count_text(count, 'object')} of bucket {bucket} deleted"
+        raise Unfinished(bad, what) from bad
+    return count
+
+
+def _delete_objects(index: Index, store: FileStore, bucket: str) -> Iterator[int]:
+    """How many have been deleted by now, page by page."""
     _drop_uploads(index, bucket)
     count = 0
     for rows in rows_of(index, bucket):
         index.apply([_gone(store, row) for row in rows])
         count += sum(not row.marker for row in rows)
+        yield count
     with contextlib.suppress(Missing):
         for names in store.walk(bucket):
             count += _delete_names(store, bucket, names)
+            yield count
+
+
+def _delete_rest(index: Index, store: FileStore, bucket: str) -> None:
+    """What has no key, and the bucket."""
+    with contextlib.suppress(Missing):
         for prefix in (ODD, PARTS, VERSIONS, BODIES, DOUBT):
             after = ""
             while names := [entry.name for entry in store.names(bucket, after, prefix, _PAGE)]:
                 _delete_names(store, bucket, names)
                 after = names[-1]
     with contextlib.suppress(Missing):
+        store.remove_hollow(bucket)
         store.delete_bucket(bucket)
     index.drop_bucket(bucket)
-    return count
 
 
 def forget(index: Index, store: FileStore, bucket: str) -> None:

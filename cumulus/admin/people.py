@@ -10,6 +10,8 @@ import click
 from cumulus.admin import accounts
 from cumulus.admin.keys import Told, key_fields, read_secret, tell_key, with_key_options
 from cumulus.admin.options import Shared, shared_options
+from cumulus.admin.unfinished import count_text, recorded
+from cumulus.index.admin_api import Admin
 from cumulus.index.api import Index
 from cumulus.model import User
 from cumulus.storage.api import FileStore
@@ -195,6 +197,7 @@ def user_change(
       cumulus --dir D user change alice --disable
     """
     with shared.admin() as admin:
+        former = admin.user(name)
         changed = accounts.change_user(
             admin,
             name,
@@ -205,12 +208,19 @@ def user_change(
             weight=weight,
             unix_user=unix_user,
         )
+        _warn_of_none(admin, former)
     given = {
         "email": email, "display": display, "administrator": admin_flag, "enabled": enabled,
         "weight": weight, "unix user": unix_user,
     }  # fmt: skip
     how = ", ".join(f"{label} {value!r}" for label, value in given.items() if value is not None)
     shared.changed(f"user {changed.name} changed", how=how, **user_fields(changed))
+
+
+def _warn_of_none(admin: Admin, former: User) -> None:
+    """`former` was changed or removed: is there still an administrator?"""
+    if former.admin and not any(one.admin and not one.disabled for one in admin.users()):
+        render.say("no administrator is left for the admin page; cumulus user change NAME --admin makes one")
 
 
 @user.command("remove")
@@ -233,10 +243,11 @@ def user_remove(shared: Shared, name: str, give_to: str | None, delete_data: boo
         with shared.index() as (index, _), shared.store(index) as store:
             yield index, store
 
-    with shared.admin() as admin:
+    with recorded(shared), shared.admin() as admin:
         gone = accounts.remove_user(admin, name, opened, give_to=give_to or "", delete_data=delete_data)
+        _warn_of_none(admin, gone.user)
     count = gone.buckets
-    buckets = f"{count} bucket{'s' * (count != 1)}"
+    buckets = count_text(count, "bucket")
     what = "" if not count else f", {buckets} {'given to ' + gone.heir.name if gone.heir else 'deleted'}"
     shared.changed(
         f"user {gone.user.name} removed{what}", name=gone.user.name, id=gone.user.id, buckets=count

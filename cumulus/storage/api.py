@@ -267,6 +267,15 @@ class FileStore(ABC):
     def check_bucket(self, bucket: str) -> None:  # noqa: B027 a backend need not know
         """Quickly, that the place of a bucket can be reached. Raises `NoBucket`, `Unavailable` if not."""
 
+    def obstacle(self, bucket: str) -> str:
+        """Something in the bucket that is no object and keeps it from being removed, as a path in it; "" if
+        there is nothing. Raises `Missing`, `Unavailable`."""
+        return ""
+
+    def remove_hollow(self, bucket: str) -> None:  # noqa: B027 most have no directories
+        """Remove directories in the bucket that others made and that have nothing in them. Raises `Missing`,
+        `Unavailable`."""
+
     def forget_bucket(self, bucket: str) -> None:  # noqa: B027 most have nothing of that kind
         """Let go of the directory that a bucket has adopted, which may be gone, and leave it as it is.
         Nothing for other buckets."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sqlite3
@@ -13,7 +14,9 @@ from cumulus_commands import Commands
 from s3_tls import write_certificate
 
 from cumulus import cli
+from cumulus.admin import data
 from cumulus.admin.doctor import check_clock, check_directory
+from cumulus.backends.posix.store import PosixStore
 from cumulus.backends.posix.unserved import unserved
 from cumulus.config import load_config
 from cumulus.index.api import Put
@@ -21,6 +24,7 @@ from cumulus.model import Acl, ObjectMeta, decode_meta, encode_meta
 from cumulus.opening import open_index, open_store
 from cumulus.ops.names import odd_name
 from cumulus.ops.rows import row_of
+from cumulus.storage.api import Unavailable
 
 
 @pytest.fixture
@@ -199,6 +203,132 @@ def test_user_who_leaves_with_all_data(run: Commands) -> None:
     (run.dir / "data" / "data" / "outside").write_bytes(b"x")
     assert run.json("user", "remove", "alice", "--delete-data")["buckets"] == 1
     assert run.json("bucket", "list") == [] and not (run.dir / "data" / "data").exists()
+
+
+def adopted(run: Commands, tmp_path: Path) -> Path:
+    """Alice's second bucket, `away`, with the object `a`: its directory."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    (place / "a").write_bytes(b"12345")
+    run("bucket", "add", "away", "--owner", "alice", "--path", str(place))
+    return place
+
+
+def audited(run: Commands) -> list[str]:
+    """What the audit log says was done."""
+    return [json.loads(line)["what"] for line in (run.dir / "audit.log").read_text().splitlines()]
+
+
+def test_bucket_whose_disk_is_away_does_not_change_hands(run: Commands, tmp_path: Path) -> None:
+    """Neither by itself nor with a user who leaves; when the disk is back its objects go with it."""
+    place = adopted(run, tmp_path)
+    store_object(run, "data", "k", b"hello")
+    place.rename(tmp_path / "unplugged")
+    before = audited(run)
+    for words in (
+        ["bucket", "chown", "away", "bob"],
+        ["user", "remove", "alice", "--give-to", "bob"],
+        ["user", "remove", "alice", "--delete-data"],
+    ):
+        assert "is its disk mounted" in run.refused(*words)["message"], words
+        assert {one["name"]: one["owner"] for one in run.json("bucket", "list")} == dict.fromkeys(
+            ("away", "data"), "alice"
+        )
+        assert not run.json("user", "show", "alice")["disabled"]
+    assert (
+        audited(run) == before and owner_on_disk(run, "data", "k") == run.json("user", "show", "alice")["id"]
+    )
+    (tmp_path / "unplugged").rename(place)
+    assert run.json("bucket", "chown", "away", "bob")["objects"] == 1
+    assert [one["bytes"] for one in run.json("usage", "--user", "bob")] == [5]
+
+
+def test_what_a_gift_did_before_it_failed_is_told_and_recorded(
+    run: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bucket is still its owner's, who is let in as before; the same once more gives the rest."""
+    for key in ("a", "b", "c"):
+        store_object(run, "data", key, b"hello")
+    given = PosixStore.set_meta
+
+    def worn(store: PosixStore, bucket: str, name: str, *rest: Any) -> Any:
+        if name == "c":
+            raise Unavailable("the disk has a bad block")
+        return given(store, bucket, name, *rest)
+
+    monkeypatch.setattr(data, "_PAGE", 1)
+    monkeypatch.setattr(PosixStore, "set_meta", worn)
+    found = json.loads(run("user", "remove", "alice", "--give-to", "bob", "--json", status=1))["error"]
+    done = "2 objects of bucket data given to bob"
+    assert (found["code"], found["hint"]) == ("unfinished", "the same once more goes on from there")
+    assert found["message"] == f"the disk has a bad block; done before: {done}"
+    assert audited(run)[-1] == f"{done}; then it failed: the disk has a bad block"
+    assert run.json("bucket", "show", "data")["owner"] == "alice"
+    assert not run.json("user", "show", "alice")["disabled"]
+    monkeypatch.setattr(PosixStore, "set_meta", given)
+    assert run.json("user", "remove", "alice", "--give-to", "bob")["buckets"] == 1
+    bob = run.json("user", "show", "bob")["id"]
+    assert {owner_on_disk(run, "data", key) for key in ("a", "b", "c")} == {bob}
+    assert [one["objects"] for one in run.json("usage", "--user", "bob")] == [3]
+
+
+def test_what_is_no_object_keeps_all_data_and_is_named(run: Commands) -> None:
+    """A link in one bucket keeps the others too, until it is taken away; empty directories do not."""
+    run("bucket", "add", "zeta", "--owner", "alice")
+    store_object(run, "data", "k", b"hello")
+    place = run.dir / "data" / "zeta"
+    (place / "deep/er").mkdir(parents=True)
+    (place / "deep/link").symlink_to("/etc/hostname")
+    for words in (
+        ["bucket", "remove", "zeta", "--delete-data"],
+        ["user", "remove", "alice", "--delete-data"],
+    ):
+        found = run.refused(*words)
+        assert found["code"] == "not_empty" and "'deep/link'" in found["message"] and found["hint"]
+    assert run.json("bucket", "show", "data")["objects"] == 1
+    assert not run.json("user", "show", "alice")["disabled"]
+    assert run.refused("bucket", "remove", "zeta")["code"] == "in_use"
+    (place / "deep/link").unlink()
+    assert run.json("user", "remove", "alice", "--delete-data")["buckets"] == 2
+    assert not place.exists()
+
+
+def test_what_was_deleted_before_it_failed_is_told_and_recorded(
+    run: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each bucket."""
+    run("bucket", "add", "zeta", "--owner", "alice")
+    store_object(run, "data", "k", b"hello")
+    store_object(run, "zeta", "a", b"hello")
+    store_object(run, "zeta", "b", b"hello")
+    gone = PosixStore.delete
+
+    def worn(store: PosixStore, bucket: str, name: str, *rest: Any) -> int:
+        if (bucket, name) == ("zeta", "b"):
+            raise Unavailable("the disk has a bad block")
+        return gone(store, bucket, name, *rest)
+
+    monkeypatch.setattr(data, "_PAGE", 1)
+    monkeypatch.setattr(PosixStore, "delete", worn)
+    run("user", "remove", "alice", "--delete-data", status=1)
+    done = "bucket data deleted with 1 object; 1 object of bucket zeta deleted"
+    assert f"the disk has a bad block; done before: {done}" in run.err
+    assert audited(run)[-1].startswith(done)
+    monkeypatch.setattr(PosixStore, "delete", gone)
+    assert run.json("user", "remove", "alice", "--delete-data")["buckets"] == 1
+    assert run.json("bucket", "list") == []
+
+
+def test_last_administrator_does_not_go_unnoticed(run: Commands) -> None:
+    """He goes, with a word about it."""
+    run("user", "change", "admin", "--disable")
+    assert "no administrator is left" in run.err and "--admin" in run.err
+    run("user", "change", "alice", "--admin")
+    run("user", "change", "admin", "--enable")
+    run("user", "change", "alice", "--no-admin")
+    assert run.err == ""
+    run("user", "remove", "admin")
+    assert "no administrator is left" in run.err
 
 
 # doctor -----------------------------------------------------------------------------------------------

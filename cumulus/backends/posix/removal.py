@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 from typing import Final
 
 from cumulus.backends.posix import paths
@@ -32,14 +33,50 @@ def clear(root: Root, files: Files, *, own: bool) -> None:
     """Remove what is internal, and empty directories of ours; all of the rest must be gone if the directory
     is our `own`. Raises `NotEmptyStore`, `OSError`."""
     paths.sweep(root, files)
-    if own and any(name != INTERNAL for name in os.listdir(root.fd)):
-        raise NotEmptyStore(f"bucket {root.bucket!r} has something that is not an object of it")
+    if own and (others := [name for name in os.listdir(root.fd) if name != INTERNAL]):
+        first = obstacle(root) or min(others)
+        raise NotEmptyStore(f"bucket {root.bucket!r} has {first!r} in it, which is not an object of it")
     try:
         _clear_internal(root, files)
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             raise
         raise NotEmptyStore(f"bucket {root.bucket!r} has something in {INTERNAL!r}") from None
+
+
+def obstacle(root: Root) -> str:
+    """What is neither a plain file with a name that is a key nor a directory: a link, a pipe, a name in
+    another encoding. As a path in the bucket; "" if there is none. Raises `OSError`."""
+    for where, names, files, fd in os.fwalk(".", dir_fd=root.fd):
+        path = where[2:] + "/" if where != "." else ""
+        if not path and INTERNAL in names:
+            names.remove(INTERNAL)
+        for name in sorted(names + files):
+            mode = os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or not _is_utf8(name):
+                return path + name
+    return ""
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def remove_hollow(root: Root, files: Files) -> None:
+    """Remove directories that others made and that have nothing but such in them; that of a file system for
+    itself stays on a disk of its own. Raises `OSError`."""
+    kept = (INTERNAL, "lost+found") if os.path.ismount(root.path) else (INTERNAL,)
+    for name in os.listdir(root.fd):
+        if name not in kept:
+            try:
+                _remove_empty(root.fd, name, files)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EBUSY):
+                    raise
 
 
 def _clear_internal(root: Root, files: Files) -> None:

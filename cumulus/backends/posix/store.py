@@ -104,7 +104,7 @@ class PosixStore(FileStore):
             if not alone or not self._buckets.is_current(root):
                 return False
             removal.check_empty(root, self._listing)
-            if root.path.startswith(os.path.join(self._buckets.data, "")):
+            if self._is_own(root):
                 removal.clear(root, self._files, own=True)
                 self._buckets.remove(bucket)
                 return True
@@ -118,6 +118,21 @@ class PosixStore(FileStore):
 
     def check_bucket(self, bucket: str) -> None:
         self._buckets.root(bucket)
+
+    def obstacle(self, bucket: str) -> str:
+        root = self._buckets.root(bucket)
+        with translated(f"bucket {bucket!r}"):
+            return removal.obstacle(root) if self._is_own(root) else ""
+
+    def remove_hollow(self, bucket: str) -> None:
+        root = self._buckets.root(bucket)
+        with translated(f"bucket {bucket!r}"):
+            if self._is_own(root):
+                removal.remove_hollow(root, self._files)
+
+    def _is_own(self, root: Root) -> bool:
+        """Not an adopted one."""
+        return root.path.startswith(os.path.join(self._buckets.data, ""))
 
     def forget_bucket(self, bucket: str) -> None:
         with translated(f"bucket {bucket!r}"):

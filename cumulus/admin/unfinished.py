@@ -1,0 +1,44 @@
+"""Changes of many things that fail on the way: what was done before is told and recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, ClassVar
+
+from sector.errors import SectorError
+
+if TYPE_CHECKING:
+    from cumulus.admin.options import Shared
+
+
+class Unfinished(SectorError):
+    """Something failed after a part was done. `done` says what."""
+
+    code: ClassVar[str] = "unfinished"
+    default_hint: ClassVar[str] = "the same once more goes on from there"
+
+    def __init__(self, cause: Exception, done: str) -> None:
+        super().__init__(f"{cause}; done before: {done}")
+        self.cause = cause
+        self.done = done
+
+    @property
+    def record(self) -> str:
+        """What the audit log gets."""
+        return f"{self.done}; then it failed: {self.cause}"
+
+
+@contextmanager
+def recorded(shared: Shared) -> Iterator[None]:
+    """What a command did before something failed goes into the audit log all the same."""
+    try:
+        yield
+    except Unfinished as bad:
+        shared.audit(shared.config(), bad.record)
+        raise
+
+
+def count_text(number: int, what: str) -> str:
+    """`1 object`, `2 objects`."""
+    return f"{number:,} {what}{'s' * (number != 1)}"
