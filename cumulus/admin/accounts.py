@@ -225,10 +225,18 @@ def set_limits(
     grace: str | None = None,
 ) -> Quota:
     """Set the hard limits, or the soft ones with their grace time (7d at first); "none" takes one away, None
-    leaves it as it is."""
+    leaves it as it is. The grace time may be set alone where there is a soft limit."""
     known = quota_of(admin, scope, name)
     kind = "soft" if soft else "hard"
     limits: dict[str, int] = {}
+    if size is None and objects is None:
+        if not grace:
+            raise UsageError("no limit is given", hint="say how many bytes or objects")
+        soft = True
+    if grace and not soft:
+        raise UsageError(
+            "a grace time belongs to a soft limit", hint="set the soft limit with it, or it alone"
+        )
     if size is not None:
         limits[f"{kind}_bytes"] = parse_size(size)
     if objects is not None:
@@ -236,6 +244,8 @@ def set_limits(
     if soft and (grace or not known.grace_s):
         limits["grace_s"] = parse_duration(grace or "7d")
     changed = msgspec.structs.replace(known, **limits)
+    if grace and not (changed.soft_bytes or changed.soft_objects):
+        raise UsageError(f"{scope} {name} has no soft limit", hint="set one with the grace time")
     admin.set_quota(changed)
     return changed
 

@@ -50,7 +50,9 @@ def quota() -> None:
 @click.option("--bytes", "size", metavar="SIZE", help="10G = 10^10 bytes, 10GiB = 10 * 2^30; none.")
 @click.option("--objects", metavar="N", help="Number of objects; none.")
 @click.option("--soft", is_flag=True, help="Set the soft limit: above it writes go on for the grace time.")
-@click.option("--grace", metavar="TIME", help="For --soft: 7d, 12h.  [default: as it was, at first 7d]")
+@click.option(
+    "--grace", metavar="TIME", help="Of the soft limit: 7d, 12h.  [default: as it was, at first 7d]"
+)
 @shared_options
 @click.pass_obj
 def quota_set(
@@ -69,12 +71,11 @@ def quota_set(
     Examples:
       cumulus --dir D quota set alice --bytes 10G
       cumulus --dir D quota set alice --bytes 8G --soft --grace 3d
+      cumulus --dir D quota set alice --grace 5d
     """
     scope, whose = scope_of(name, group, bucket)
-    if size is None and objects is None:
+    if size is None and objects is None and not grace:
         raise UsageError("no limit is given", hint="give --bytes SIZE or --objects N")
-    if grace and not soft:
-        raise UsageError("--grace belongs to --soft", hint="add --soft")
     with shared.admin() as admin:
         changed = accounts.set_limits(admin, scope, whose, size=size, objects=objects, soft=soft, grace=grace)
     shared.audit(shared.config(), accounts.limits_text(changed))

@@ -209,7 +209,7 @@ def parse_policy(text: str, bucket: str) -> Policy:
         _refuse("", "The policy is not a JSON object")
     _known(document, frozenset({"Version", "Id", "Statement"}), "policy")
     if document.get("Version", _VERSIONS[0]) not in _VERSIONS:
-        _refuse("Version", f"must be {_VERSIONS[0]}")
+        _refuse("Version", f"must be {_VERSIONS[0]} (or {_VERSIONS[1]})")
     statements = document.get("Statement")
     if isinstance(statements, dict):
         statements = [statements]

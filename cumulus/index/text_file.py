@@ -51,6 +51,7 @@ class _Lines:
         self.credentials: dict[str, Credential] = {}
         self.groups: dict[str, list[str]] = {}
         self._weights: dict[str, int] = {}  # of groups
+        self._emails: dict[str, str] = {}  # -> name
         for number, line in enumerate(text.splitlines(), 1):
             words = re.split(r"(?:^|\s)#", line, maxsplit=1)[0].split()
             if words and words[0].startswith(_GROUP):
@@ -110,6 +111,12 @@ class _Lines:
     def _add(self, number: int, user: User) -> None:
         if user.id in self.by_id:
             raise self._bad(number, f"{self.by_id[user.id].name} has the same id", "give another id=")
+        if user.email:
+            if user.email in self._emails:
+                raise self._bad(
+                    number, f"{self._emails[user.email]} has the same e-mail address", "remove one"
+                )
+            self._emails[user.email] = user.name
         self.users[user.name] = self.by_id[user.id] = user
 
     def _options(self, number: int, words: list[str]) -> dict[str, Any]:

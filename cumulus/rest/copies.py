@@ -20,7 +20,7 @@ from cumulus.rest.headers import (
     version_headers,
     write_conditions,
 )
-from cumulus.rest.objects import copy_document
+from cumulus.rest.objects import copy_document, expiry
 from cumulus.rest.request import Request
 from cumulus.rest.target import copy_source
 from cumulus.storage.api import ObjectStream
@@ -92,7 +92,7 @@ def copy_object(request: Request) -> Reply:
             done = copies.copy_whole(request.site, stream, request.bucket, meta, wanted)
     finally:
         stream.close()
-    headers = version_headers(request.bucket, done.version)
+    headers = [*version_headers(request.bucket, done.version), *expiry(request, done)]
     if source_bucket.versioning:
         headers.append(("x-amz-copy-source-version-id", found.meta.version))
     return documents.reply(copy_document("CopyObjectResult", done), *headers)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from cumulus.checksums import from_header
 from cumulus.errors import S3Error
 from cumulus.ops.conditions import Conditions
 from cumulus.ops.deletes import Deleted, delete_current, delete_version
@@ -34,7 +35,7 @@ def delete_objects(request: Request) -> Sink:
     if request.identity.user is None and not request.bucket.policy:
         request.authorize("s3:DeleteObject", at=(request.bucket, "any"))  # before its document is taken in
     headers = request.call.headers
-    sums = any(name.startswith("x-amz-checksum-") for name, _ in headers.items())
+    sums = any(from_header(name) for name, _ in headers.items())
     if "content-md5" not in headers and not sums and "x-amz-trailer" not in headers:
         raise S3Error("InvalidRequest", "Missing required header for this request: Content-MD5")
     return DocumentSink(request, lambda body: _run(request, body), limit=MAX_LONG_DOCUMENT)

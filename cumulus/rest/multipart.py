@@ -19,7 +19,7 @@ from cumulus.rest.call import Reply, Sink
 from cumulus.rest.copies import open_source
 from cumulus.rest.documents import encode
 from cumulus.rest.headers import checksum_headers, iso_date, version_headers, write_conditions
-from cumulus.rest.objects import algorithms, check_early, copy_document, etag_of, new_meta
+from cumulus.rest.objects import algorithms, check_early, copy_document, etag_of, expiry, new_meta
 from cumulus.rest.request import Request
 from cumulus.rest.sinks import MAX_LONG_DOCUMENT, BodySink, DocumentSink, declared
 from cumulus.xml import Element, Writer, parse
@@ -219,7 +219,9 @@ def _completed(request: Request, meta: ObjectMeta) -> Reply:
     if meta.checksums:
         document.leaf("ChecksumType", meta.checksum_type)
     extra = [pair for pair in checksum_headers(meta) if pair[0] == "x-amz-checksum-type"]
-    return documents.reply(document, *version_headers(request.bucket, meta.version), *extra)
+    return documents.reply(
+        document, *version_headers(request.bucket, meta.version), *expiry(request, meta), *extra
+    )
 
 
 def abort_upload(request: Request) -> Reply:

@@ -172,6 +172,10 @@ def test_removed_key_is_refused(users: Users) -> None:
         ("alice AKX longsecret expires=9999-12-31", "line 1: expires=9999-12-31 is not valid"),
         ("alice AKX longsecret\nalice AKY longsecret admin", "line 2: options of alice"),
         (f"alice AKX longsecret id={user_id('bob')}\nbob AKY longsecret", "line 2: alice has the same id"),
+        (
+            "alice AKX longsecret email=a@x.org\nbob AKY longsecret email=A@x.org",
+            "line 2: alice has the same e-mail address",
+        ),
     ],
 )
 def test_errors_name_the_line_and_what_to_do(tmp_path: Path, text: str, says: str) -> None:

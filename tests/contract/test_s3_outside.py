@@ -175,7 +175,15 @@ def test_expiration_and_abort_of_uploads(world: World) -> None:
     for key in ("tmp/a", "keep"):
         world.ask("PUT", f"/bkt/{key}", b"x")
         world.boto().create_multipart_upload(Bucket="bkt", Key=key)
-    assert "x-amz-expiration" in world.ask("HEAD", "/bkt/tmp/a").headers
+    told = world.ask("HEAD", "/bkt/tmp/a").headers["x-amz-expiration"]
+    copied = world.ask("PUT", "/bkt/tmp/a", headers={"x-amz-copy-source": "/bkt/keep"}).headers
+    assert copied["x-amz-expiration"] == told
+    s3, whole = world.boto(), {"Bucket": "bkt", "Key": "tmp/whole"}
+    upload = whole | {"UploadId": s3.create_multipart_upload(**whole)["UploadId"]}
+    parts = [{"PartNumber": 1, "ETag": s3.upload_part(**upload, PartNumber=1, Body=b"x")["ETag"]}]
+    done = s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
+    assert done["ResponseMetadata"]["HTTPHeaders"]["x-amz-expiration"] == told
+    s3.delete_object(**whole)
     assert work(world).expired == 0
     assert (work(world, 2).aborted, len(keys(world))) == (1, 2)
     assert work(world, 5).expired == 1

@@ -338,6 +338,13 @@ def test_quotas_are_set_shown_and_cleared(run: Commands) -> None:
     assert re.search(r"GRACE.*\n.* 3d ", run("quota", "show", "alice"))
     run("quota", "set", "alice", "--objects", "5", "--soft")
     assert run.json("quota", "show", "alice")["grace_s"] == 3 * 86400
+    run("quota", "set", "alice", "--grace", "5d")
+    found = run.json("quota", "show", "alice")
+    assert (found["grace_s"], found["soft_objects"], found["hard_objects"]) == (5 * 86400, 5, 100_000)
+    assert (
+        "no soft limit"
+        in run.refused("quota", "set", "--bucket", "data", "--grace", "2d", status=2)["message"]
+    )
     run("quota", "set", "--group", "lab", "--bytes", "1G", "--soft")
     assert run.json("quota", "show", "--group", "lab")["grace_s"] == 7 * 86400
     run("quota", "set", "alice", "--objects", "none")
