@@ -127,7 +127,8 @@ int32_t udt_open_keyed(udt_ctx *ctx, int32_t port, const udt_addr *to, const udt
                        const uint8_t *key, bool initiator);
 /* Stream: bytes accepted (copied), 0 < n <= len, or AGAIN (then WRITABLE follows). */
 ssize_t udt_send(udt_ctx *ctx, int32_t sock, const uint8_t *buf, size_t len);
-/* Stream: bytes copied out, AGAIN, PEERCLOSED at the end, or the socket's error. */
+/* Stream: bytes copied out, AGAIN, PEERCLOSED at the end, CUT when one of our own peers closed
+ * before all that it had written arrived, or the socket's error. */
 ssize_t udt_recv(udt_ctx *ctx, int32_t sock, uint8_t *buf, size_t cap);
 int udt_sendmsg(udt_ctx *ctx, int32_t sock, const uint8_t *buf, size_t len, int32_t ttl_ms,
                 bool in_order);

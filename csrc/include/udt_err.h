@@ -28,6 +28,7 @@
     X(UNREACHABLE, -108, "peer unreachable")                                      \
     X(VANISHED, -109, "the peer fell silent; nothing is known to be missing")     \
     X(UNCONFIRMED, -110, "the peer fell silent with its last data unconfirmed")   \
+    X(CUT, -111, "closed by the peer, which gave up some of what it had sent")    \
     X(DISKREAD, -200, "cannot read the file")                                     \
     X(DISKWRITE, -201, "cannot write the file")                                   \
     X(DISKFULL, -202, "no space left on the device")                              \

@@ -138,6 +138,11 @@ static void end_rx(io_sock *s, int err)
     }
 }
 
+int io_sock_end(const io_sock *s, int err)
+{
+    return err == UDT_E_PEERCLOSED && udt_mux_was_cut(s->p->mux, s->es) ? UDT_E_CUT : err;
+}
+
 static void pump_rx(io_sock *s)
 {
     bool got = false;
@@ -157,7 +162,7 @@ static void pump_rx(io_sock *s)
                 break;
         } else {
             if (n != UDT_E_AGAIN)
-                end_rx(s, (int)n);
+                end_rx(s, io_sock_end(s, (int)n));
             break;
         }
     }
@@ -213,6 +218,14 @@ static void drop_outbox(io_sock *s)
 }
 
 static void on_gone(io_sock *s);
+
+/* What has not gone to the engine will not; the peer is to know. */
+static void give_up_outbox(io_sock *s)
+{
+    if (io_sock_out_used(s) > 0)
+        udt_mux_give_up(s->p->mux, s->es);
+    drop_outbox(s);
+}
 
 /* May free the socket where nobody pins it; callers touch it no more. */
 static void shut(io_sock *s, uint32_t linger_ms)
@@ -371,7 +384,7 @@ static void linger_over(io_port *p, void *arg)
 {
     io_sock *s = arg;
     (void)p;
-    drop_outbox(s);
+    give_up_outbox(s);
     shut(s, 0);
 }
 
@@ -384,7 +397,7 @@ void io_sock_close_run(io_port *p, void *arg)
     if (!s->es) {
         finish(s);
     } else if (atomic_load(&s->state) != IO_CONNECTED || atomic_load(&s->linger_ms) == 0) {
-        drop_outbox(s);
+        give_up_outbox(s);
         shut(s, 0);
     } else {
         s->linger_at = p->now + (udt_time)atomic_load(&s->linger_ms) * 1000;
@@ -404,7 +417,7 @@ void io_sock_cut_run(io_port *p, void *arg)
     } else if (s->es) {
         if (io_sock_out_used(s) > 0 && !s->end_err)
             s->end_err = UDT_E_CLOSED;
-        drop_outbox(s);
+        give_up_outbox(s);
         shut(s, 0);
     }
     io_handle_put(p->ctx, s->h);
@@ -443,6 +456,7 @@ void io_socks_end(io_port *p)
             io_sock *s = b.arg;
             if (!s->end_err && (io_sock_out_used(s) > 0 || udt_mux_unacked(p->mux, s->es) > 0))
                 s->end_err = UDT_E_CLOSED;
+            give_up_outbox(s);
             end(s, UDT_E_CLOSED);
             if (s->shut) /* it lingers: no longer */
                 (void)udt_mux_close(p->mux, s->es, 0, p->now);

@@ -48,6 +48,7 @@ typedef struct io_sock {
 /* A socket with a handle; the loop's reference. NULL with *err. */
 io_sock *io_sock_new(io_port *p, enum io_sock_kind role, const udt_opts *o, int *err);
 bool io_sock_attach(io_sock *s, int32_t es); /* false without memory: it has no engine socket */
+int io_sock_end(const io_sock *s, int err);  /* [loop] what a reader is told at the end */
 void io_sock_pump_tx(io_sock *s);            /* [loop] sends what the outbox holds */
 void io_sock_fail(io_sock *s, int err);      /* [loop] says FAILED */
 void io_sock_close_run(io_port *p, void *arg);

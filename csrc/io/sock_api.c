@@ -380,6 +380,8 @@ static ssize_t receive(udt_ctx *ctx, int32_t sock, uint8_t *buf, size_t cap, boo
             n = udt_mux_recv(p->mux, s->es, buf, cap, p->now);
         else
             n = udt_mux_recvmsg(p->mux, s->es, buf, cap, p->now);
+        if (n < 0 && s->es)
+            n = io_sock_end(s, (int)n);
         io_manual_leave(p);
         io_handle_put(ctx, sock);
         return n;

@@ -255,6 +255,58 @@ TEST(io_slow_reader_closes_the_window)
     tio_free(b);
 }
 
+/* As tio_pair where the test drives the loop of `b`. */
+static void pair_driven(tio *a, tio *b, const udt_sock_opts *o, int32_t *sa, int32_t *sb)
+{
+    CHECK(udt_listen(b->ctx, b->port, o, 1) > 0);
+    *sa = udt_connect(a->ctx, a->port, &b->at, o);
+    CHECK(*sa > 0);
+    udt_event ev;
+    int64_t limit = tio_now_us() + 10000000;
+    bool there = false;
+    *sb = 0;
+    while (!there || *sb == 0) {
+        CHECK(tio_now_us() < limit);
+        udt_port_run(b->ctx, b->port, 1000);
+        tio_pull(a, 0);
+        tio_pull(b, 0);
+        there = tio_take(a, UDT_IO_CONNECTED, *sa, &ev) || there;
+        if (tio_take(b, UDT_IO_ACCEPTED, 0, &ev))
+            *sb = ev.sock;
+    }
+}
+
+/* Who writes as much as fits and closes at once gives most of it up; the reader is told at the end,
+ * with a loop of his own and without. */
+TEST(io_reader_is_told_that_the_end_is_none)
+{
+    static uint8_t buf[IO_BUF];
+    for (int manual = 0; manual < 2; manual++) {
+        tio *a = tio_open(4, 0), *b = tio_open(4, manual ? UDT_PORT_MANUAL : 0);
+        udt_sock_opts o = {.type = 1, .own_peer = true};
+        int32_t sa, sb;
+        uint64_t sent = 0, got = 0;
+        (manual ? pair_driven : tio_pair)(a, b, &o, &sa, &sb);
+        for (ssize_t n = 0; n >= 0; sent += n > 0 ? (uint64_t)n : 0)
+            n = udt_send(a->ctx, sa, buf, sizeof buf);
+        CHECK_INT(udt_close(a->ctx, sa, 0), 0);
+        int64_t limit = tio_now_us() + 10000000;
+        ssize_t n;
+        while ((n = udt_recv(b->ctx, sb, buf, sizeof buf)) > 0 || n == UDT_E_AGAIN) {
+            CHECK(tio_now_us() < limit);
+            got += n > 0 ? (uint64_t)n : 0;
+            if (n == UDT_E_AGAIN && manual)
+                udt_port_run(b->ctx, b->port, 1000);
+            else if (n == UDT_E_AGAIN)
+                tio_pull(b, 100);
+        }
+        CHECK_INT(n, UDT_E_CUT);
+        CHECK(got < sent);
+        tio_free(a);
+        tio_free(b);
+    }
+}
+
 TEST(io_close_delivers_what_was_sent)
 {
     tio *a = tio_open(4, 0), *b = tio_open(4, 0);

@@ -275,6 +275,46 @@ TEST(udt_own_packets_are_sealed_as_the_protocol_says)
     world_fini(&w);
 }
 
+/* What the reader at end 1 finds when end 0 has written `size` bytes and closes at once, or when
+ * all has been acknowledged: bytes read, and whether it is told that there was more. */
+static uint64_t read_to_end(int own, uint64_t size, bool at_once, bool *cut)
+{
+    static uint8_t data[300000];
+    sim_link l = {.rate_bps = 10000000, .delay_us = 10000, .loss_ppm = 20000};
+    world w;
+    udt_opts o;
+    world_init(&w, 13, &l, &l);
+    options(&o);
+    o.own_peer = own >= 0;
+    pair p = world_connect(&w, own >= 0 ? PAIR_RDV_TAG : PAIR_CLIENT, &o, 5000000);
+    if (own >= 0)
+        own_pair(&w, &p, (enum own_kind)own, 0);
+    CHECK_INT(udt_mux_send(w.m[0], p.s[0], data, size, sim_net_now(w.net)), size);
+    sim_net_kick(w.net, 0);
+    world_run(&w, sim_net_now(w.net) + (at_once ? 60000 : 5000000));
+    CHECK_INT(udt_mux_close(w.m[0], p.s[0], 0, sim_net_now(w.net)), 0);
+    sim_net_kick(w.net, 0);
+    world_wait(&w, 1, UDT_EV_PEER_CLOSED, p.s[1], sim_net_now(w.net) + 5000000);
+    uint64_t had = 0;
+    ssize_t n;
+    while ((n = udt_mux_recv(w.m[1], p.s[1], data, sizeof data, sim_net_now(w.net))) > 0)
+        had += (uint64_t)n;
+    CHECK_INT(n, UDT_E_PEERCLOSED);
+    *cut = udt_mux_was_cut(w.m[1], p.s[1]);
+    world_fini(&w);
+    return had;
+}
+
+TEST(udt_own_an_end_that_is_none_is_told)
+{
+    bool cut;
+    for (int kind = OWN_PLAIN; kind <= OWN_SEALED; kind++) {
+        CHECK(read_to_end(kind, 300000, true, &cut) < 300000 && cut);
+        CHECK(read_to_end(kind, 300000, false, &cut) == 300000 && !cut);
+    }
+    CHECK(read_to_end(-1, 300000, true, &cut) < 300000 && !cut); /* UDT has no word for it */
+}
+
 /* A short queue and, for a round trip, a sender ten times as fast as the link with a huge window:
  * most of that is lost. In the ten round trips after it the goodput is more than half of the rate.
  */

@@ -238,6 +238,7 @@ void udt__conn_shut(udt_conn *c, udt_time now)
     c->limit = UDT_LIM_NONE;
     UDT_TRACE(c, UDT_TRACE_STATE, 4, 0, 0, now);
     udt__conn_fetched(c);
+    c->gave_up = c->gave_up || c->snd.bytes > 0;
     set_key_free(c);
     stop_timers(c);
     if (c->peer_id)
@@ -373,6 +374,7 @@ static void control_input(udt_conn *c, const udt_addr *from, const udt_pkt *p, u
         c->cc.ops->on_warning(&c->cc);
         break;
     case UDT_CTRL_SHUTDOWN:
+        c->short_end = c->own.on && p->word1 & UDT_SHUTDOWN_CUT;
         udt__conn_peer_closed(c, now);
         break;
     case UDT_CTRL_ACK2:

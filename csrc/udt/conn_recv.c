@@ -363,6 +363,12 @@ static void window_update(udt_conn *c, udt_time now)
     }
 }
 
+bool udt_mux_was_cut(udt_mux *m, int32_t sock)
+{
+    const udt_conn *c = udt__mux_find(m, sock);
+    return c && c->short_end;
+}
+
 static ssize_t nothing(const udt_conn *c)
 {
     switch (c->state) {

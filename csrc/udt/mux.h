@@ -145,6 +145,12 @@ int32_t udt_mux_open_keyed(udt_mux *m, const udt_addr *to, const udt_opts *o,
  * at once. CLOSED follows. */
 int udt_mux_close(udt_mux *m, int32_t sock, uint32_t linger_ms, udt_time now);
 
+/* To be called before a close that drops what the caller had for it: the peer hears that its end is
+ * no end of what was written. So it does by itself when bytes are not acknowledged. */
+void udt_mux_give_up(udt_mux *m, int32_t sock);
+/* After PEERCLOSED: did the peer give up some of what it had written? Foreign peers do not say. */
+bool udt_mux_was_cut(udt_mux *m, int32_t sock);
+
 /* Stream: bytes accepted (> 0), AGAIN when the buffer is full, or an error. */
 ssize_t udt_mux_send(udt_mux *m, int32_t sock, const uint8_t *buf, size_t len, udt_time now);
 /* Stream: bytes read (> 0), AGAIN, PEERCLOSED when all was read, or an error. */

@@ -67,6 +67,33 @@ def test_asyncio_streams_without_a_reactor() -> None:
     assert len(os.listdir("/proc/self/fd")) <= files
 
 
+def test_asyncio_reader_does_not_take_a_part_for_all() -> None:
+    """A client whose block raises in the middle of its data."""
+    total = 30_000_000
+
+    async def run() -> object:
+        told: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+
+        async def read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                told.set_result(len(await reader.read()))
+            except ConnectionResetError as lost:
+                told.set_result(lost)
+            finally:
+                writer.close()
+
+        async with await serve_udt(read, 0, "127.0.0.1") as server:
+            with pytest.raises(LookupError):
+                async with open_udt("127.0.0.1", server.address[1]) as (_, writer):
+                    writer.write(bytes(total))
+                    await asyncio.sleep(0.05)
+                    raise LookupError
+            return await asyncio.wait_for(told, 20)
+
+    found = asyncio.run(run())
+    assert isinstance(found, ConnectionResetError) and "gave up some" in str(found), found
+
+
 def test_asyncio_errors_are_python_s() -> None:
     """Refused, silent, unknown, in use, no port."""
 

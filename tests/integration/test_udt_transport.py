@@ -182,6 +182,28 @@ class DeafTests(Case):
 class EndTests(Case):
     """How a connection ends, and what is known afterwards."""
 
+    async def test_an_end_that_is_none_is_not_taken_for_one(self) -> None:
+        """Who aborts with data under way: its peer has a part and knows it. With nothing under way the end
+        is clean."""
+        near, far = await self.pair()
+        far.transport.write(bytes(20 << 20))
+        await until(lambda: near.data)
+        far.transport.abortConnection()
+        await until(lambda: near.reason)
+        self.assertLess(len(near.data), 20 << 20)
+        self.assertIsInstance(near.reason, UdtConnectionLost)
+        self.assertEqual(near.reason.name, "CUT")
+        self.assertIn("gave up some of what it had sent", str(near.reason))
+
+    async def test_an_abort_with_nothing_under_way_is_a_clean_end(self) -> None:
+        near, far = await self.pair()
+        far.transport.write(b"all")
+        await until(lambda: near.data)
+        await task.deferLater(reactor, 0.3)  # acknowledged
+        far.transport.abortConnection()
+        await until(lambda: near.reason)
+        self.assertIsInstance(near.reason, error.ConnectionDone)
+
     async def test_an_abort_cuts_a_lingering_end_short(self) -> None:
         """All is with the core, whose peer takes no more; either end may be the one that has enough."""
         for index in range(2):
