@@ -152,7 +152,7 @@ def users(view: View) -> bytes:
         row(view, action, "email", "E-mail", note="ACLs may name the user by it", maxlength=256),
         choice(view, action, "group", "Group", [("", "none"), *((g.name, g.name) for g in admin.groups())]),
         row(view, action, "expires", "Key expires", "never", note="2027-01-31, 90d, never"),
-        tick("Administrator: may do everything, also here", "admin"),
+        tick(view, action, "Administrator: may do everything, also here", "admin"),
         submit="Add user",
     )
     return page(
@@ -262,7 +262,8 @@ def _keys(view: View, keys: list[KeyInfo], path: str) -> Html:
     for one in keys:
         over = 0 < one.expires_ns <= now_ns
         at = named("keys", one.access_key)
-        remove = form(view, f"{at}/remove", tick("Yes", required=True), submit="Remove", danger=True)
+        yes = tick(view, f"{at}/remove", "Yes", required=True)
+        remove = form(view, f"{at}/remove", yes, submit="Remove", danger=True)
         expire = form(
             view,
             f"{at}/expire",
@@ -300,7 +301,10 @@ def _access(view: View, one: User, path: str, owner: bool) -> list[Child]:
     ]  # fmt: skip
     remove = f"{path}/remove"
     heir = row(view, remove, "give_to", "Buckets go to", note="name of a user", required=True)
-    parts = [heir if owner else None, tick(f"Yes, remove {one.name} with all keys", required=True)]
+    parts = [
+        heir if owner else None,
+        tick(view, remove, f"Yes, remove {one.name} with all keys", required=True),
+    ]
     gone = form(view, remove, *parts, submit="Remove user", danger=True)
     note = "To delete the buckets with all data: cumulus user remove NAME --delete-data." if owner else ""
     return [
@@ -354,9 +358,8 @@ def group(view: View, name: str) -> bytes:
     add = form(view, join_in, row(view, join_in, "user", "User", required=True), submit="Put in")
     about, set_to = facts([("Weight", found.weight)]), f"{path}/change"
     change = form(view, set_to, _weight(view, set_to, found.weight), submit="Save")
-    remove = form(
-        view, gone, tick(f"Yes, remove {name} with its quota", required=True), submit="Remove", danger=True
-    )
+    yes = tick(view, gone, f"Yes, remove {name} with its quota", required=True)
+    remove = form(view, gone, yes, submit="Remove", danger=True)
     return page(
         view,
         f"Group {name}",

@@ -171,9 +171,10 @@ def kept(view: View) -> Html | None:
     return el("p", text, class_="none") if where else None
 
 
-def tick(label: str, name: str = "confirm", **attributes: object) -> Html:
-    """A box to tick."""
-    box = el("input", type="checkbox", name=name, value="yes", **attributes)
+def tick(view: View, action: str, label: str, name: str = "confirm", **attributes: object) -> Html:
+    """A box to tick of the form `action`; after a refusal it is as it was sent."""
+    ticked = view.refused == action and view.typed.get(name) == "yes"
+    box = el("input", type="checkbox", name=name, value="yes", checked=ticked, **attributes)
     return el("label", box, el("span", label), class_="tick")
 
 

@@ -1,0 +1,39 @@
+"""The forms of the admin page as somebody meets them who makes mistakes, or has several tabs open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from web_page import Page, Visitor
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[Page]:
+    """A page over an empty database with one administrator."""
+    made = Page(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def boss(page: Page) -> Visitor:
+    """Who is logged in."""
+    visitor = page.visitor()
+    visitor.log_in()
+    return visitor
+
+
+# what a refusal keeps ---------------------------------------------------------------------------------
+def test_a_refused_form_keeps_its_tick(page: Page, boss: Visitor) -> None:
+    """Who corrects the date adds the administrator that he meant; a box that was not ticked stays so."""
+    boss.get("users")
+    typed = {"name": "chief", "expires": "garbage"}
+    assert 'name="admin" value="yes" checked>' in boss.post("users", 400, **typed, admin="yes")
+    assert 'name="admin" value="yes">' in boss.post("users", 400, **typed)
+    assert 'name="admin" value="yes">' in boss.get("users")
+    alice = page.user("alice")
+    page.bucket("data", alice)
+    text = boss.post(f"users/{alice.id}/remove", 400, confirm="yes", give_to="nobody")
+    assert 'name="confirm" value="yes" checked' in text
