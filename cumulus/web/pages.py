@@ -274,7 +274,10 @@ def _keys(view: View, keys: list[KeyInfo], path: str) -> Html:
         if view.held.users_file:
             rows.append((el("code", one.access_key), expires))
             continue
-        change = join(fold("Expire", expire), fold("Remove", remove))
+        change = join(
+            fold("Expire", expire, open_=view.refused == f"{at}/expire"),
+            fold("Remove", remove, open_=view.refused == f"{at}/remove"),
+        )
         rows.append((el("code", one.access_key), time_text(one.created_ns), expires, change))
     if view.held.users_file:  # when they were made is not known
         return table(["Access key", "Expires"], rows)
@@ -366,7 +369,7 @@ def group(view: View, name: str) -> bytes:
         card("About", about, fold("Change", change, open_=view.refused == set_to)),
         card("Members", table(["User", ""], rows), pager, fold("Put a user in", add, open_=True)),
         quota_card(view, view.held.index.usage("group", name), path),
-        card("Remove", fold("Remove this group; its members stay", remove)),
+        card("Remove", fold("Remove this group; its members stay", remove, open_=view.refused == gone)),
     )
 
 

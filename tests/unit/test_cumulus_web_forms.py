@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,3 +38,20 @@ def test_a_refused_form_keeps_its_tick(page: Page, boss: Visitor) -> None:
     page.bucket("data", alice)
     text = boss.post(f"users/{alice.id}/remove", 400, confirm="yes", give_to="nobody")
     assert 'name="confirm" value="yes" checked' in text
+
+
+def open_folds(text: str) -> list[str]:
+    """The titles of those that come back open."""
+    return re.findall(r"<details open><summary>([^<]*)<", text)
+
+
+def test_a_refused_form_is_not_folded_away(page: Page, boss: Visitor) -> None:
+    """What was typed can be seen, and only there."""
+    alice = page.user("alice", "AKALICE")
+    page.admin.add_key("alice", "AKOTHER", "another-secret")
+    page.admin.add_group("lab")
+    boss.get(f"users/{alice.id}")
+    text = boss.post("keys/AKALICE/expire", 400, when="whenever")
+    assert open_folds(text) == ["Expire"] and text.count('value="whenever"') == 1
+    assert open_folds(boss.post("keys/AKALICE/remove", 400)) == ["Remove"]
+    assert open_folds(boss.post("groups/lab/remove", 400))[-1].startswith("Remove this group")
