@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 from urllib.parse import quote, urlencode
 
+from cumulus.admin.values import duration_text
 from cumulus.config import Config
 from cumulus.index.admin_api import Admin
 from cumulus.index.api import Directory, Index, Usage
@@ -286,4 +287,4 @@ def _soft(one: Usage) -> str:
     limits = [size_text(one.soft_bytes)] * bool(one.soft_bytes) + [f"{one.soft_objects} objects"] * bool(
         one.soft_objects
     )
-    return f"{', '.join(limits)}; {one.grace_s // 3600} h grace" if limits else "none"
+    return f"{', '.join(limits)}; {duration_text(one.grace_s)} grace" if limits else "none"

@@ -55,3 +55,12 @@ def test_a_refused_form_is_not_folded_away(page: Page, boss: Visitor) -> None:
     assert open_folds(text) == ["Expire"] and text.count('value="whenever"') == 1
     assert open_folds(boss.post("keys/AKALICE/remove", 400)) == ["Remove"]
     assert open_folds(boss.post("groups/lab/remove", 400))[-1].startswith("Remove this group")
+
+
+# what is shown ----------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("typed", "shown"), [("90m", "90m"), ("30s", "30s"), ("24h", "1d"), ("2w", "14d")])
+def test_a_grace_time_is_shown_as_the_commands_do(page: Page, boss: Visitor, typed: str, shown: str) -> None:
+    """In the largest unit that fits, not in whole hours."""
+    page.admin.add_group("lab")
+    boss.get("groups/lab")
+    assert f"; {shown} grace" in boss.post("groups/lab/quota", kind="soft", size="1G", grace=typed)
