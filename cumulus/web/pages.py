@@ -160,8 +160,7 @@ def users(view: View) -> bytes:
         "Users",
         kept(view) or fold("Add a user", add, open_=view.refused == action),
         search(view, "Name or e-mail"),
-        table(heads, rows, right=[4, 5]),
-        pager,
+        table(heads, rows, right=[4, 5], below=pager),
     )
 
 
@@ -342,8 +341,7 @@ def groups(view: View) -> bytes:
         "Groups",
         kept(view) or fold("Add a group", add, open_=view.refused == action),
         search(view, "Name"),
-        table(["Name", "Members", "Weight", "Used", "Objects"], rows, right=[1, 2, 3, 4]),
-        pager,
+        table(["Name", "Members", "Weight", "Used", "Objects"], rows, right=[1, 2, 3, 4], below=pager),
     )
 
 
@@ -367,7 +365,7 @@ def group(view: View, name: str) -> bytes:
         view,
         f"Group {name}",
         card("About", about, fold("Change", change, open_=view.refused == set_to)),
-        card("Members", table(["User", ""], rows), pager, fold("Put a user in", add, open_=True)),
+        card("Members", table(["User", ""], rows, below=pager), fold("Put a user in", add, open_=True)),
         quota_card(view, view.held.index.usage("group", name), path),
         card("Remove", fold("Remove this group; its members stay", remove, open_=view.refused == gone)),
     )
@@ -380,7 +378,7 @@ def _group_shown(view: View, found: Group, path: str) -> bytes:
         view,
         f"Group {found.name}",
         card("About", facts([("Weight", found.weight)]), kept(view)),
-        card("Members", table(["User"], [(one,) for one in shown]), pager),
+        card("Members", table(["User"], [(one,) for one in shown], below=pager)),
         quota_card(view, view.held.index.usage("group", found.name), path),
     )
 
@@ -401,7 +399,7 @@ def buckets(view: View) -> bytes:
         for held in _usages(view, "bucket", [one.name])
     ]
     heads = ["Name", "Owner", "Used", "Objects", "Directory of its own"]
-    body = [search(view, "Name"), table(heads, rows, right=[2, 3]), pager]
+    body = [search(view, "Name"), table(heads, rows, right=[2, 3], below=pager)]
     note = "S3 clients make buckets; cumulus bucket add serves a directory that is there already."
     return page(view, "Buckets", *body, el("p", note, class_="none"))
 
@@ -477,6 +475,5 @@ def usage(view: View) -> bytes:
         "Usage",
         el("ul", tabs, class_="tabs"),
         search(view, "Name", of=scope),
-        table(heads, rows, right=[1, 2, 3]),
-        pager,
+        table(heads, rows, right=[1, 2, 3], below=pager),
     )

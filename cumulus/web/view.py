@@ -195,17 +195,23 @@ def facts(pairs: Iterable[tuple[str, Child]]) -> Html:
 
 
 # tables -------------------------------------------------------------------------------------------------
-def table(heads: Sequence[str], rows: Sequence[Sequence[Child]], right: Iterable[int] = ()) -> Html:
-    """Columns under heads; `right` are the indexes of those aligned to the right."""
+def table(
+    heads: Sequence[str],
+    rows: Sequence[Sequence[Child]],
+    right: Iterable[int] = (),
+    below: Html | None = None,
+) -> Html:
+    """Columns under heads; `right` are the indexes of those aligned to the right, `below` is the line that
+    `pick` gives, which also says that there is nothing."""
     if not rows:
-        return el("p", "None.", class_="none")
+        return below or el("p", "None.", class_="none")
     kinds = ["n" if number in set(right) else None for number in range(len(heads))]
     head = [el("th", one, scope="col", class_=kind) for one, kind in zip(heads, kinds, strict=True)]
     body = [
         el("tr", [el("td", cell, class_=kind) for cell, kind in zip(cells, kinds, strict=True)])
         for cells in rows
     ]
-    return el("div", el("table", el("thead", el("tr", head)), el("tbody", body)), class_="wide")
+    return join(el("div", el("table", el("thead", el("tr", head)), el("tbody", body)), class_="wide"), below)
 
 
 def search(view: View, label: str, **kept: str) -> Html:
@@ -233,9 +239,11 @@ def pick(view: View, items: Sequence[Item], words: Callable[[Item], str]) -> tup
             return None
         return el("a", label, href="?" + urlencode({**asked, "page": there}))
 
+    if not found:
+        return found, el("p", "nothing found" if wanted else "None.", class_="none")
     begin = (at - 1) * PAGE
     shown = found[begin : begin + PAGE]
-    count = f"{begin + 1} to {begin + len(shown)} of {len(found)}" if shown else "nothing found"
+    count = f"{begin + 1} to {begin + len(shown)} of {len(found)}"
     return shown, el("p", to(at - 1, "← before"), el("span", count), to(at + 1, "next →"), class_="pager")
 
 

@@ -64,3 +64,16 @@ def test_a_grace_time_is_shown_as_the_commands_do(page: Page, boss: Visitor, typ
     page.admin.add_group("lab")
     boss.get("groups/lab")
     assert f"; {shown} grace" in boss.post("groups/lab/quota", kind="soft", size="1G", grace=typed)
+
+
+def test_where_there_is_nothing_one_line_says_so(page: Page, boss: Visitor) -> None:
+    """That there is none, or after a search that nothing was found; not both."""
+    page.admin.add_group("lab")
+    for path, said in (
+        ("groups/lab", "None."),
+        ("buckets", "None."),
+        ("buckets?q=data", "nothing found"),
+        ("users?q=nobody", "nothing found"),
+        ("usage?of=bucket", "None."),
+    ):
+        assert re.findall(r"None\.|nothing found", boss.get(path)) == [said], path
