@@ -183,6 +183,40 @@ def test_tab_leads_through_the_page(server: Server) -> None:
         assert browser.js("document.activeElement.id") == "content"
 
 
+def size(browser: Browser, width: int) -> None:
+    """A window of that width."""
+    browser.call(
+        "Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=False
+    )
+
+
+def test_a_full_name_without_a_space_keeps_to_its_cell(server: Server) -> None:
+    """240 letters break there; the other columns keep their words and the window its width, and what looks
+    for names stays in the column on a narrow one."""
+    with chromium() as browser:
+        size(browser, 1100)
+        log_in(browser, server)
+        browser.press("Users")
+        browser.unfold("Add a user")
+        browser.fill("Name", "longname")
+        browser.fill("Full name", "W" * 240)
+        browser.fill("E-mail", "long.name@example.org")
+        browser.tick("Administrator: may do everything, also here")
+        assert browser.press("Add user") == 200
+        browser.press("Users")
+        lines = "[...document.querySelectorAll('td .state, td a')].map(e => e.getClientRects().length)"
+        heights = "[...document.querySelectorAll('td .state')].map(e => e.offsetHeight)"
+        assert set(browser.js(lines)) == {1} and max(browser.js(heights)) < 30
+        wide = "(e => e.scrollWidth - e.clientWidth)(document.querySelector('.wide'))"
+        assert browser.js(wide) <= 0
+        size(browser, 320)
+        browser.press("Users")
+        ends = "document.querySelector('.search button').getBoundingClientRect().right"
+        assert browser.js(ends) <= browser.js("document.querySelector('.wide').getBoundingClientRect().right")
+        assert browser.js("document.documentElement.scrollWidth - innerWidth") <= 0
+        assert set(browser.js(lines)) == {1} and max(browser.js(heights)) < 30
+
+
 def test_what_http_alone_tries(server: Server) -> None:
     """Each answer has the headers that bind browsers; bodies that are no form of a page are not taken."""
     host = f"127.0.0.1:{server.admin_port}"
