@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
-from urllib.parse import quote
 
 from cumulus.errors import S3Error
 from cumulus.index.api import Away, IndexFailure, NoSuch
@@ -20,7 +19,7 @@ from cumulus.web import changes, guard, pages
 from cumulus.web.changes import Changed
 from cumulus.web.html import el
 from cumulus.web.messages import Answer, Asked, BadForm, cookie, see_other
-from cumulus.web.view import Flash, Held, NotHere, View, document, link
+from cumulus.web.view import Flash, Held, NotHere, View, address, document, link
 from sector.errors import SectorError
 
 Show = Callable[..., bytes]
@@ -165,11 +164,16 @@ class App:
 
     # pages and changes
     def _show(self, asked: Asked, entered: _Entered) -> Answer:
-        told, entered.session.flash = entered.session.flash, None
+        session, here = entered.session, address(asked.path)
+        told = self.sessions.hear(session, here)
         flash = told if isinstance(told, Flash) else None
-        session = entered.session
         view = View(self._held, asked, entered.user, session.access_key, session.csrf, flash)
-        return Answer(200, self._page(view))
+        try:
+            return Answer(200, self._page(view))
+        except BaseException:
+            if flash is not None:  # nobody has seen it
+                self.sessions.tell(session, here, flash)
+            raise
 
     def _page(self, view: View) -> bytes:
         path = view.asked.path
@@ -200,7 +204,7 @@ class App:
             hint = getattr(bad, "hint", "")
             return self._refused(view, form, f"{bad} ({hint})" if hint else str(bad))
         self._held.audit(entered.user.name, asked.peer, done.flash.text)
-        entered.session.flash = done.flash
+        self.sessions.tell(entered.session, done.where, done.flash)
         return see_other(done.where)
 
     def _refused(self, view: View, form: dict[str, str], why: str) -> Answer:
@@ -214,7 +218,7 @@ class App:
             view,
             asked=replace(view.asked, path=here, query=""),
             error=why,
-            refused="".join(f"/{quote(part, safe='')}" for part in path),
+            refused=address(path),
             typed=form,
         )
         return Answer(400, self._page(again))

@@ -84,9 +84,14 @@ def link(path: str, *children: Child, **attributes: object) -> Html:
     return el("a", *children, href=BASE + path, **attributes)
 
 
+def address(path: Iterable[str]) -> str:
+    """A path as links have it."""
+    return "".join(f"/{quote(part, safe='')}" for part in path) or "/"
+
+
 def named(section: str, name: str) -> str:
     """The path of the page of something."""
-    return f"/{section}/{quote(name, safe='')}"
+    return address((section, name))
 
 
 # the frame ----------------------------------------------------------------------------------------------

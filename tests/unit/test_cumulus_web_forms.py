@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from web_page import Page, Visitor
 
+from cumulus.index.api import Away
+from cumulus.web import guard
+
 
 @pytest.fixture
 def page(tmp_path: Path) -> Iterator[Page]:
@@ -77,3 +80,53 @@ def test_where_there_is_nothing_one_line_says_so(page: Page, boss: Visitor) -> N
         ("usage?of=bucket", "None."),
     ):
         assert re.findall(r"None\.|nothing found", boss.get(path)) == [said], path
+
+
+# several tabs -----------------------------------------------------------------------------------------
+SECRET_SHOWN = re.compile(r'<code id="new-secret-key">([^<]*)</code>')
+
+
+def test_a_new_secret_waits_for_its_page(page: Page, boss: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever another tab asks for first, the user's page shows it; once, and only to this session."""
+    alice, bob = page.user("alice"), page.user("bob")
+    other = page.visitor()
+    other.log_in()
+    for where in (alice, bob, alice):
+        boss.get("users")
+        answer = boss.handle(boss.asked("POST", f"users/{where.id}/keys", expires="never"))
+        assert answer.status == 303 and dict(answer.headers)["Location"] == f"/ui/users/{where.id}"
+    for path in ("usage", "users", "nothing", f"users/{page.boss.id}", f"users/{alice.id}/none"):
+        assert b"new-secret-key" not in boss.handle(boss.asked("GET", path)).body, path
+    assert not SECRET_SHOWN.search(other.get(f"users/{alice.id}"))
+
+    def away(*_: object) -> None:
+        raise Away("cumulus.db: is locked")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(page.admin, "keys", away)
+        assert boss.handle(boss.asked("GET", f"users/{alice.id}")).status == 503
+    shown = []
+    for where in (alice, bob, alice):
+        answer = boss.handle(boss.asked("GET", f"users/{where.id}"))
+        found = SECRET_SHOWN.search(answer.body.decode())
+        assert found and answer.keep_s == 0
+        shown.append(found[1])
+    kept = {
+        page.directory.credential(one.access_key).secret for one in page.admin.keys("") if one.user != "boss"
+    }
+    assert set(shown) == kept and len(kept) == 3
+    for where in (alice, bob):
+        assert not SECRET_SHOWN.search(boss.get(f"users/{where.id}"))
+
+
+def test_what_no_page_shows_is_bounded(page: Page, boss: Visitor) -> None:
+    """Of many keys the last are kept for their pages."""
+    boss.get("users")
+    for number in range(guard.TOLD + 1):
+        answer = boss.handle(boss.asked("POST", "users", name=f"user{number}"))
+        assert answer.status == 303
+    shown = [
+        one.name for one in page.admin.users()
+        if one.name != "boss" and SECRET_SHOWN.search(boss.get(f"users/{one.id}"))
+    ]  # fmt: skip
+    assert shown == [f"user{number}" for number in range(1, guard.TOLD + 1)]
