@@ -164,6 +164,10 @@ class App:
 
     # pages and changes
     def _show(self, asked: Asked, entered: _Entered) -> Answer:
+        if len(asked.path) != 2 and _is_form(asked.path):  # where only forms are sent to: a refusal leaves
+            shown = self._form_page(asked.path)  # its address in the browser
+            if shown != asked.path:
+                return see_other(address(shown))
         session, here = entered.session, address(asked.path)
         told = self.sessions.hear(session, here)
         flash = told if isinstance(told, Flash) else None
@@ -189,10 +193,10 @@ class App:
             return _plain(403, "The form was not taken", "It is not of this session: load its page again.")
         if asked.path == ("logout",):
             return self._logout(asked, entered)
-        section, name, what = (*asked.path, "", "", "")[:3]
-        change = CHANGES.get((section, what)) if len(asked.path) in (1, 3) else None
-        if change is None:
+        if not _is_form(asked.path):
             raise NotHere
+        section, name, what = (*asked.path, "", "")[:3]
+        change = CHANGES[section, what]
         view = View(self._held, asked, entered.user, entered.session.access_key, entered.session.csrf)
         try:
             done = change(view, form, name)
@@ -207,21 +211,30 @@ class App:
         self.sessions.tell(entered.session, done.where, done.flash)
         return see_other(done.where)
 
+    def _form_page(self, path: tuple[str, ...]) -> tuple[str, ...]:
+        """The path of the page that has the form which is sent to `path`."""
+        if path[0] == "keys":
+            of = changes.user_of_key(self._held, path[1])
+            return ("users", of.id) if of else ("users",)
+        return () if path == ("logout",) else path[:2] if len(path) == 3 else path
+
     def _refused(self, view: View, form: dict[str, str], why: str) -> Answer:
         """The page that the form was on, with the reason and what was typed."""
         self._held.audit(view.user.name, view.asked.peer, f"refused: {'/'.join(view.asked.path)}: {why}")
-        path = view.asked.path
-        here = path[: len(path) - 1 if len(path) == 3 else len(path)]
-        if here[:1] == ("keys",):
-            here = ("users", changes.user_of_key(view, here[1]).id)
         again = replace(
             view,
-            asked=replace(view.asked, path=here, query=""),
+            asked=replace(view.asked, path=self._form_page(view.asked.path), query=""),
             error=why,
-            refused=address(path),
+            refused=address(view.asked.path),
             typed=form,
         )
         return Answer(400, self._page(again))
+
+
+def _is_form(path: tuple[str, ...]) -> bool:
+    """Whether a form is sent there."""
+    section, _, what = (*path, "", "", "")[:3]
+    return path == ("logout",) or (len(path) in (1, 3) and (section, what) in CHANGES)
 
 
 def _plain(status: int, title: str, why: str) -> Answer:

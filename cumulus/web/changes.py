@@ -13,7 +13,7 @@ from cumulus.index.admin_api import Scope
 from cumulus.index.api import Index
 from cumulus.model import User
 from cumulus.storage.api import FileStore
-from cumulus.web.view import Flash, NotHere, View, named
+from cumulus.web.view import Flash, Held, NotHere, View, named
 from sector.errors import UsageError
 
 
@@ -113,34 +113,34 @@ def add_key(view: View, form: dict[str, str], user: str) -> Changed:
     return Changed(named("users", made.user.id), Flash(what, made))
 
 
-def user_of_key(view: View, access_key: str) -> User:
-    """Raises `NotHere`."""
-    admin = view.held.users
-    found = next((one for one in admin.keys("") if one.access_key == access_key), None)
-    if found is None:
-        raise NotHere
-    return admin.user(found.user)
+def user_of_key(held: Held, access_key: str) -> User | None:
+    """Whose key it is; None if there is none of that name."""
+    found = next((one for one in held.admin.keys("") if one.access_key == access_key), None)
+    return held.admin.user(found.user) if found else None
 
 
 def _other_key(view: View, access_key: str) -> str:
     """The path of its user's page. Raises `UsageError` for the key of this session."""
     if access_key == view.access_key:
         raise UsageError("you are logged in with this key", hint="log in with another one first")
-    return named("users", user_of_key(view, access_key).id)
+    one = user_of_key(view.held, access_key)
+    if one is None:
+        raise NotHere
+    return named("users", one.id)
 
 
 def expire_key(view: View, form: dict[str, str], access_key: str) -> Changed:
     """Let a key expire."""
-    where = _other_key(view, access_key)
-    at_ns = accounts.expire_key(view.held.users, access_key, form.get("when", "").strip())
+    admin, where = view.held.users, _other_key(view, access_key)
+    at_ns = accounts.expire_key(admin, access_key, form.get("when", "").strip())
     return Changed(where, Flash(f"key {access_key} expires: {time_text(at_ns)}"))
 
 
 def remove_key(view: View, form: dict[str, str], access_key: str) -> Changed:
     """Take a key away."""
-    where = _other_key(view, access_key)
+    admin, where = view.held.users, _other_key(view, access_key)
     _confirmed(form)
-    view.held.users.remove_key(access_key)
+    admin.remove_key(access_key)
     return Changed(where, Flash(f"key {access_key} removed"))
 
 

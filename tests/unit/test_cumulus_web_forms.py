@@ -130,3 +130,26 @@ def test_what_no_page_shows_is_bounded(page: Page, boss: Visitor) -> None:
         if one.name != "boss" and SECRET_SHOWN.search(boss.get(f"users/{one.id}"))
     ]  # fmt: skip
     assert shown == [f"user{number}" for number in range(1, guard.TOLD + 1)]
+
+
+# addresses --------------------------------------------------------------------------------------------
+def test_the_address_of_a_refused_form_leads_to_its_page(page: Page, boss: Visitor) -> None:
+    """A refusal leaves it in the browser, which asks for it when it is opened again."""
+    alice = page.user("alice", "AKALICE")
+    page.bucket("data", alice)
+    page.admin.add_group("lab 1")
+    at = f"users/{alice.id}"
+    for path, lands in (
+        *((f"{at}/{what}", at) for what in ("change", "state", "keys", "quota", "remove")),
+        *((f"groups/lab%201/{what}", "groups/lab%201") for what in ("change", "join", "leave", "quota")),
+        *((f"buckets/data/{what}", "buckets/data") for what in ("quota", "owner")),
+        ("keys/AKALICE/expire", at),
+        ("keys/AKALICE/remove", at),
+        ("keys/NONE/expire", "users"),
+        ("logout", ""),
+    ):
+        answer = boss.handle(boss.asked("GET", path))
+        assert (answer.status, dict(answer.headers).get("Location")) == (303, f"/ui/{lands}"), path
+        boss.get(lands)
+    for path in (f"{at}/none", "keys/AKALICE", "groups/lab%201/state", "none"):
+        assert boss.handle(boss.asked("GET", path)).status == 404, path
