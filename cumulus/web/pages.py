@@ -45,8 +45,8 @@ CLEAR: Final = "This connection is not encrypted: others on its way can read wha
 
 
 # login --------------------------------------------------------------------------------------------------
-def login(asked: Asked, error: str = "", access_key: str = "") -> bytes:
-    """The page for those who are not logged in."""
+def login(asked: Asked, error: str = "", access_key: str = "", back: str = "") -> bytes:
+    """The page for those who are not logged in; `back` is the page that comes then."""
     clear = not asked.https and asked.peer not in ("127.0.0.1", "::1", "::ffff:127.0.0.1")
     return document(
         "Log in",
@@ -69,6 +69,7 @@ def login(asked: Asked, error: str = "", access_key: str = "") -> bytes:
                     el("input", name="secret", type="password", autocomplete="current-password",
                        required=True, maxlength=1024),
                 ),
+                _hidden("back", back) if back else None,
                 el("button", "Log in"),
                 method="post",
                 action=f"{BASE}/login",
@@ -196,7 +197,7 @@ def user(view: View, user_id: str) -> bytes:
         f"User {one.name}",
         _new_key(view) if view.flash and view.flash.key else None,
         card("About", about, kept(view) or change),
-        card("Keys", _keys(view, admin.keys(one.id), path)),
+        card("Keys", _keys(view, admin.keys(one.id), one.id)),
         quota_card(view, held.index.usage("user", one.id), path),
         None if held.users_file else card("Access", *_access(view, one, path, bool(buckets))),
     )
@@ -255,17 +256,19 @@ def _weight(view: View, action: str, now: int) -> Html:
     )
 
 
-def _keys(view: View, keys: list[KeyInfo], path: str) -> Html:
+def _keys(view: View, keys: list[KeyInfo], user_id: str) -> Html:
+    path, whose = named("users", user_id), _hidden("of", user_id)
     now_ns = time.time_ns()
     rows: list[tuple[Child, ...]] = []
     for one in keys:
         over = 0 < one.expires_ns <= now_ns
         at = named("keys", one.access_key)
         yes = tick(view, f"{at}/remove", "Yes", required=True)
-        remove = form(view, f"{at}/remove", yes, submit="Remove", danger=True)
+        remove = form(view, f"{at}/remove", whose, yes, submit="Remove", danger=True)
         expire = form(
             view,
             f"{at}/expire",
+            whose,
             row(view, f"{at}/expire", "when", "Expires", note="now, 2027-01-31, 30d, never", required=True),
             submit="Set",
         )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
-from web_page import Page, Visitor
+from web_page import SECRET, Page, Visitor
 
 from cumulus.index.api import Away
 from cumulus.web import guard
@@ -153,3 +154,52 @@ def test_the_address_of_a_refused_form_leads_to_its_page(page: Page, boss: Visit
         boss.get(lands)
     for path in (f"{at}/none", "keys/AKALICE", "groups/lab%201/state", "none"):
         assert boss.handle(boss.asked("GET", path)).status == 404, path
+
+
+# sessions that end ------------------------------------------------------------------------------------
+def test_a_form_that_is_sent_after_the_session_says_that_nothing_was_saved(page: Page, boss: Visitor) -> None:
+    """And the login leads to its page, also after a slip; it knows of no other places."""
+    alice = page.user("alice", "AKALICE")
+    for path, lands, title in (
+        (f"users/{alice.id}/change", f"/users/{alice.id}", "User alice"),
+        ("groups", "/groups", "Groups"),
+        ("keys/AKALICE/expire", f"/users/{alice.id}", "User alice"),
+    ):
+        boss.get(f"users/{alice.id}")
+        boss.handle(boss.asked("POST", "logout"))  # in another tab: the cookie has gone
+        assert not boss.token
+        text = boss.post(path, name="alicia", weight="7", when="now", of=alice.id)
+        assert "Log in" in text and 'role="alert">Nothing was saved: the session had ended' in text
+        assert f'name="back" value="{lands}"' in text
+        text = boss.post("login", 403, access_key="ADMIN", secret="wrong", back=lands)
+        assert f'name="back" value="{lands}"' in text and "Not let in" in text
+        assert f"<h1>{title}</h1>" in boss.post("login", access_key="ADMIN", secret=SECRET, back=lands)
+    assert page.admin.user(alice.id).name == "alice" and not page.admin.groups()
+    boss.get("users")
+    page.clock.now += guard.IDLE_S + 1  # over by itself: the cookie is there
+    assert "Nothing was saved" in boss.post("groups", name="lab")
+    boss.csrf = ""
+    assert "Nothing was saved" not in boss.post("groups", name="lab")
+    for odd in (
+        "//evil.example",
+        "https://evil.example/",
+        "/users/../x",
+        "/static/page.js",
+        "users",
+        "/%ff",
+        "/",
+    ):
+        assert 'name="back"' not in boss.get("login?" + urlencode({"unsaved": odd}))
+        assert "<h1>Overview</h1>" in boss.post("login", access_key="ADMIN", secret=SECRET, back=odd)
+
+
+def test_a_form_of_another_session_leads_to_its_page(page: Page, boss: Visitor) -> None:
+    """Somebody logged out and in again in another tab: nothing is saved, which is said, with a way back."""
+    alice = page.user("alice")
+    boss.get("users")
+    former = boss.csrf
+    boss.log_in()
+    boss.csrf = former
+    text = boss.post(f"users/{alice.id}/change", 403, name="alicia")
+    assert "Nothing was saved" in text and f'href="/ui/users/{alice.id}"' in text
+    assert page.admin.user(alice.id).name == "alice"
