@@ -172,7 +172,7 @@ class App:
     # pages and changes
     def _show(self, asked: Asked, entered: _Entered) -> Answer:
         if len(asked.path) != 2 and _is_form(asked.path):  # where only forms are sent to: a refusal leaves
-            shown = self._form_page(asked.path)  # its address in the browser
+            shown = _page_of(asked.path, self._whose(asked.path))  # its address in the browser
             if shown != asked.path:
                 return see_other(address(shown))
         session, here = entered.session, address(asked.path)
@@ -219,22 +219,29 @@ class App:
         self.sessions.tell(entered.session, done.where, done.flash)
         return see_other(done.where)
 
-    def _form_page(self, path: tuple[str, ...]) -> tuple[str, ...]:
-        """The path of the page that has the form which is sent to `path`."""
+    def _whose(self, path: tuple[str, ...]) -> str:
+        """The user's id, if the form that is sent to `path` is about a key."""
         of = changes.user_of_key(self._held, path[1]) if path[0] == "keys" else None
-        return _page_of(path, of.id if of else "")
+        return of.id if of else ""
 
     def _refused(self, view: View, form: dict[str, str], why: str) -> Answer:
-        """The page that the form was on, with the reason and what was typed."""
+        """The page that the form was on, with the reason and what was typed: 400; 404 when what it was about
+        has gone, and then it is the nearest page that is there."""
         self._held.audit(view.user.name, view.asked.peer, f"refused: {'/'.join(view.asked.path)}: {why}")
-        again = replace(
-            view,
-            asked=replace(view.asked, path=self._form_page(view.asked.path), query=""),
-            error=why,
-            refused=address(view.asked.path),
-            typed=form,
-        )
-        return Answer(400, self._page(again))
+        path = view.asked.path
+        of = self._whose(path)
+        here = _page_of(path, of or form.get("of", ""))
+        status = 404 if path[0] == "keys" and not of else 400
+        again = replace(view, error=why, refused=address(path), typed=form)
+        while True:
+            try:
+                shown = self._page(replace(again, asked=replace(view.asked, path=here, query="")))
+            except (NotHere, NoSuch):
+                if len(here) < 2:
+                    raise
+                status, here = 404, here[:-1]
+            else:
+                return Answer(status, shown)
 
 
 def _is_form(path: tuple[str, ...]) -> bool:

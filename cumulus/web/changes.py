@@ -10,10 +10,10 @@ from typing import NamedTuple
 from cumulus.admin import accounts, data
 from cumulus.admin.values import time_text
 from cumulus.index.admin_api import Scope
-from cumulus.index.api import Index
+from cumulus.index.api import Index, NoSuch
 from cumulus.model import User
 from cumulus.storage.api import FileStore
-from cumulus.web.view import Flash, Held, NotHere, View, named
+from cumulus.web.view import Flash, Held, View, named
 from sector.errors import UsageError
 
 
@@ -120,12 +120,12 @@ def user_of_key(held: Held, access_key: str) -> User | None:
 
 
 def _other_key(view: View, access_key: str) -> str:
-    """The path of its user's page. Raises `UsageError` for the key of this session."""
+    """The path of its user's page. Raises `UsageError` for the key of this session, `NoSuch`."""
     if access_key == view.access_key:
         raise UsageError("you are logged in with this key", hint="log in with another one first")
     one = user_of_key(view.held, access_key)
     if one is None:
-        raise NotHere
+        raise NoSuch(f"there is no key {access_key}: it may have been removed meanwhile")
     return named("users", one.id)
 
 
@@ -218,7 +218,7 @@ def give_bucket(view: View, form: dict[str, str], name: str) -> Changed:
     held = view.held
     bucket = held.index.bucket(name)
     if bucket is None:
-        raise NotHere
+        raise NoSuch(f"there is no bucket {name}")
     to = held.admin.user(form.get("user", "").strip())  # as he is now, not half a second ago
     count = data.give(held.index, held.store, bucket, to)
     return Changed(named("buckets", name), Flash(f"bucket {name} is {to.name}'s now, with {count} objects"))

@@ -203,3 +203,34 @@ def test_a_form_of_another_session_leads_to_its_page(page: Page, boss: Visitor) 
     text = boss.post(f"users/{alice.id}/change", 403, name="alicia")
     assert "Nothing was saved" in text and f'href="/ui/users/{alice.id}"' in text
     assert page.admin.user(alice.id).name == "alice"
+
+
+# what has gone meanwhile ------------------------------------------------------------------------------
+def test_a_key_that_was_removed_meanwhile_is_named(page: Page, boss: Visitor) -> None:
+    """On the page of its user, whose form it was; on that of all users if he has gone too."""
+    alice = page.user("alice", "AKALICE")
+    text = boss.get(f"users/{alice.id}")
+    of = re.findall(r'name="of" value="([^"]*)"', text)
+    assert of == [alice.id] * 2  # Expire, Remove
+    page.admin.remove_key("AKALICE")
+    for what, typed in (("expire", {"when": "now"}), ("remove", {"confirm": "yes"})):
+        text = boss.post(f"keys/AKALICE/{what}", 404, of=alice.id, **typed)
+        assert 'role="alert">there is no key AKALICE' in text and "<h1>User alice</h1>" in text
+    assert "<h1>Users</h1>" in boss.post("keys/AKALICE/expire", 404, when="now")
+    page.admin.remove_user("alice")
+    text = boss.post("keys/AKALICE/expire", 404, when="now", of=alice.id)
+    assert 'role="alert">there is no key AKALICE' in text and "<h1>Users</h1>" in text
+
+
+def test_what_was_removed_meanwhile_is_named(page: Page, boss: Visitor) -> None:
+    """A form about it answers with the list that it was in, and says why."""
+    alice = page.user("alice")
+    boss.get("users")
+    page.admin.remove_user("alice")
+    for path, typed, said, title in (
+        (f"users/{alice.id}/change", {"name": "alicia"}, f"there is no user {alice.id}", "Users"),
+        ("groups/lab/change", {"weight": "7"}, "there is no group lab", "Groups"),
+        ("buckets/data/owner", {"user": "boss"}, "there is no bucket data", "Buckets"),
+    ):
+        text = boss.post(path, 404, **typed)
+        assert f'role="alert">{said}' in text and f"<h1>{title}</h1>" in text
