@@ -20,12 +20,14 @@ from cumulus.web.view import (
     NotHere,
     View,
     card,
+    change_row,
     choice,
     counted,
     document,
     facts,
     fold,
     form,
+    former,
     kept,
     link,
     named,
@@ -241,19 +243,18 @@ def _change(view: View, one: User, path: str) -> Html:
     return form(
         view,
         action,
-        row(view, action, "name", "Name", one.name, required=True, maxlength=64),
-        row(view, action, "display", "Full name", one.display, maxlength=256),
-        row(view, action, "email", "E-mail", one.email, maxlength=256),
+        change_row(view, action, "name", "Name", one.name, required=True, maxlength=64),
+        change_row(view, action, "display", "Full name", one.display, maxlength=256),
+        change_row(view, action, "email", "E-mail", one.email, maxlength=256),
         _weight(view, action, one.weight),
-        row(view, action, "unix_user", "Unix user", one.unix_user, note="owner of new files", maxlength=64),
+        change_row(view, action, "unix_user", "Unix user", one.unix_user, "owner of new files", maxlength=64),
         submit="Save",
     )  # fmt: skip
 
 
 def _weight(view: View, action: str, now: int) -> Html:
-    return row(
-        view, action, "weight", "Weight", now, "share of the bandwidth", type="number", min=1, max=1000
-    )
+    note = "share of the bandwidth"
+    return change_row(view, action, "weight", "Weight", now, note, type="number", min=1, max=1000)
 
 
 def _keys(view: View, keys: list[KeyInfo], user_id: str) -> Html:
@@ -269,6 +270,7 @@ def _keys(view: View, keys: list[KeyInfo], user_id: str) -> Html:
             view,
             f"{at}/expire",
             whose,
+            former("when", one.expires_ns),
             row(view, f"{at}/expire", "when", "Expires", note="now, 2027-01-31, 30d, never", required=True),
             submit="Set",
         )
@@ -429,6 +431,7 @@ def bucket(view: View, name: str) -> bytes:
     give = form(
         view,
         action,
+        former("owner", one.owner),
         row(view, action, "user", "New owner", required=True, note="gets the objects of the former one too"),
         submit="Give away",
     )

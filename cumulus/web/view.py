@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -17,9 +17,11 @@ from cumulus.web.html import Child, Html, el, join
 from cumulus.web.messages import BASE, Asked
 from sector import __version__
 from sector.cli.render import size_text
+from sector.errors import printable
 
 Item = TypeVar("Item")
 PAGE: Final = 50
+LIMITS: Final = ("hard_bytes", "hard_objects", "soft_bytes", "soft_objects", "grace_s")
 NAVIGATION: Final = (
     ("", "Overview"),
     ("users", "Users"),
@@ -161,6 +163,21 @@ def row(
     return el("label", el("span", label), box, el("small", note) if note else None)
 
 
+def former(name: str, value: object) -> Html:
+    """What the page shows of something that its form changes: so the answer to the form knows what was typed
+    anew, and whether somebody else changed it since."""
+    return el("input", type="hidden", name=f"was_{name}", value=value)
+
+
+def change_row(
+    view: View, action: str, name: str, label: str, now: object, note: str = "", **attributes: object
+) -> Html:
+    """A `row` that holds what there is; after a refusal, what was typed, unless somebody else changed it."""
+    shown = printable(str(now))
+    seen = replace(view, refused="") if view.typed.get(f"was_{name}", shown) != shown else view
+    return join(former(name, now), row(seen, action, name, label, now, note, **attributes))
+
+
 def choice(
     view: View, action: str, name: str, label: str, options: Iterable[tuple[str, str]], now: str = ""
 ) -> Html:
@@ -287,6 +304,7 @@ def quota_card(view: View, one: Usage, path: str) -> Html:
     change = form(
         view,
         action,
+        [former(name, getattr(one, name)) for name in LIMITS],
         choice(view, action, "kind", "Limit", kinds),
         row(view, action, "size", "Bytes", note="10G, 512MiB, none; empty: as it is"),
         row(view, action, "objects", "Objects", note="100000, 100k, none; empty: as it is"),

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlencode
 
+import msgspec
 import pytest
-from web_page import SECRET, Page, Visitor
+from web_page import SECRET, Page, Visitor, fields
 
 from cumulus.index.api import Away
 from cumulus.web import guard
@@ -234,3 +235,99 @@ def test_what_was_removed_meanwhile_is_named(page: Page, boss: Visitor) -> None:
     ):
         text = boss.post(path, 404, **typed)
         assert f'role="alert">{said}' in text and f"<h1>{title}</h1>" in text
+
+
+# two who change the same ------------------------------------------------------------------------------
+def test_only_what_was_changed_in_a_form_is_saved(page: Page, boss: Visitor) -> None:
+    """The weight; not the former name and address, which another tab changed after the form was shown."""
+    alice = page.user("alice", display="Alice \\ A&A\n")
+    at = f"users/{alice.id}"
+    first, second = (fields(boss.get(at), f"{at}/change") for _ in range(2))
+    boss.post(f"{at}/change", **{**second, "name": "alicia", "email": "a@example.org"})
+    assert "user alicia changed" in boss.post(f"{at}/change", **{**first, "weight": "7"})
+    now = page.admin.user(alice.id)
+    assert (now.name, now.email, now.weight) == ("alicia", "a@example.org", 7)
+    assert now.display == alice.display  # as it is, not as the page shows it
+    assert "user alicia is as before" in boss.post(f"{at}/change", **first)
+    assert page.admin.user(alice.id) == now
+    emptied = {**fields(boss.get(at), f"{at}/change"), "email": ""}
+    boss.post(f"{at}/change", **emptied)
+    assert page.admin.user(alice.id).email == ""
+
+
+def test_what_two_changed_is_refused_once_and_shown(page: Page, boss: Visitor) -> None:
+    """With what it is now, in the form too; what only this one typed stays. Then he may replace it."""
+    alice = page.user("alice", email="a@example.org")
+    at = f"users/{alice.id}"
+    first, second = (fields(boss.get(at), f"{at}/change") for _ in range(2))
+    boss.post(f"{at}/change", **{**second, "email": "b@example.org", "weight": "3"})
+    first |= {"email": "c@example.org", "display": "Alice A"}
+    text = boss.post(f"{at}/change", 400, **first)
+    assert "somebody else made a change meanwhile: the e-mail address is b@example.org now" in text
+    shown = fields(text, f"{at}/change")
+    assert (shown["email"], shown["display"], shown["weight"]) == ("b@example.org", "Alice A", "3")
+    assert page.admin.user(alice.id).display == ""
+    boss.post(f"{at}/change", **{**shown, "email": "c@example.org"})
+    now = page.admin.user(alice.id)
+    assert (now.email, now.display, now.weight) == ("c@example.org", "Alice A", 3)
+
+
+def test_a_refusal_for_another_reason_gives_no_former_value_back(page: Page, boss: Visitor) -> None:
+    """The form that comes back has what others changed meanwhile, where nothing else was typed."""
+    alice = page.user("alice")
+    at = f"users/{alice.id}"
+    first = fields(boss.get(at), f"{at}/change")
+    page.admin.set_user(msgspec.structs.replace(alice, name="alicia"))
+    text = boss.post(f"{at}/change", 400, **{**first, "weight": "0"})
+    assert "0 is no weight" in text
+    shown = fields(text, f"{at}/change")
+    assert (shown["name"], shown["weight"]) == ("alicia", "0")
+    boss.post(f"{at}/change", **{**shown, "weight": "2"})
+    assert (page.admin.user(alice.id).name, page.admin.user(alice.id).weight) == ("alicia", 2)
+
+
+@pytest.mark.parametrize(
+    ("form", "theirs", "mine", "told"),
+    [
+        ("groups/lab/change", {"weight": "3"}, {"weight": "5"}, "the weight is 3 now"),
+        ("groups/lab/quota", {"size": "1G"}, {"size": "2G"}, "the hard limit of bytes is 1.0 GB now"),
+        ("buckets/data/quota", {"objects": "1k"}, {"objects": "2k"}, "the hard limit of objects is 1000 now"),
+        (
+            "groups/lab/quota",
+            {"kind": "soft", "size": "1G", "grace": "90m"},
+            {"kind": "soft", "objects": "5", "grace": "2d"},
+            "the grace time is 90m now",
+        ),
+        ("buckets/data/owner", {"user": "bob"}, {"user": "carol"}, "the owner of data is bob now"),
+        ("keys/AKALICE/expire", {"when": "2099-01-31"}, {"when": "never"}, "end of the key AKALICE is 2099"),
+    ],
+)  # fmt: skip
+def test_no_form_undoes_what_its_page_did_not_show(
+    page: Page, boss: Visitor, form: str, theirs: dict[str, str], mine: dict[str, str], told: str
+) -> None:
+    """It is refused, the page shows how things are, and its form is taken then."""
+    alice = page.user("alice", "AKALICE")
+    page.user("bob")
+    page.user("carol")
+    page.bucket("data", alice)
+    page.admin.add_group("lab")
+    where = f"users/{alice.id}" if form.startswith("keys") else form.rpartition("/")[0]
+    first, second = (fields(boss.get(where), form) for _ in range(2))
+    boss.post(form, **{**second, **theirs})
+    text = boss.post(form, 400, **{**first, **mine})
+    assert told in text and "nothing was saved" in text
+    boss.post(form, **{**fields(text, form), **mine})
+
+
+def test_a_limit_that_nobody_else_set_is_taken(page: Page, boss: Visitor) -> None:
+    """Another kind of limit was changed meanwhile: both hold. Limits that went and come again, too."""
+    page.admin.add_group("lab")
+    form = "groups/lab/quota"
+    first, second = (fields(boss.get("groups/lab"), form) for _ in range(2))
+    boss.post(form, **{**second, "kind": "soft", "size": "1G"})
+    boss.post(form, **{**first, "objects": "5"})
+    limits = page.admin.quotas()[0]
+    assert (limits.soft_bytes, limits.hard_objects) == (10**9, 5)
+    for kind, typed in (("hard", {"objects": "none"}), ("soft", {"size": "none"}), ("soft", {"size": "2G"})):
+        boss.post(form, **{**fields(boss.get("groups/lab"), form), "kind": kind, **typed})
+    assert page.admin.quotas()[0].soft_bytes == 2 * 10**9
