@@ -217,6 +217,62 @@ def test_a_full_name_without_a_space_keeps_to_its_cell(server: Server) -> None:
         assert set(browser.js(lines)) == {1} and max(browser.js(heights)) < 30
 
 
+def test_several_tabs_at_once(server: Server) -> None:
+    """A tick is kept; what a form did not change is not undone; a form that comes after the logout or after
+    its key has gone says so, and leads back."""
+    with chromium() as browser:
+        log_in(browser, server)
+        browser.press("Users")
+        browser.unfold("Add a user")
+        browser.fill("Name", "tabs")
+        browser.fill("Key expires", "garbage")
+        browser.tick("Administrator: may do everything, also here")
+        assert browser.press("Add user") == 400
+        browser.fill("Key expires", "never")
+        assert browser.press("Add user") == 200 and "user tabs added as administrator" in browser.text
+        key, page = new_key(browser)[0], browser.url
+
+        browser.unfold("Change")
+        with browser.another_tab():
+            browser.goto(page)
+            browser.unfold("Change")
+            browser.fill("Name", "tabulator")
+            browser.fill("E-mail", "tab@example.org")
+            assert browser.press("Save") == 200
+        browser.fill("Weight", "7")
+        assert browser.press("Save") == 200 and "User tabulator" in browser.text
+        assert "tab@example.org" in browser.text and "user tabulator changed" in browser.text
+
+        browser.unfold("Expire")
+        browser.fill("Expires", "whenever")
+        assert browser.press("Set") == 400
+        assert browser.js("labelled('Expires')[0].value") == "whenever"
+        assert browser.url.endswith(f"/ui/keys/{key}/expire")
+        assert browser.goto(browser.url) == 200 and browser.url == page
+
+        browser.unfold("Expire")
+        with browser.another_tab():
+            browser.goto(page)
+            browser.unfold("Remove")
+            browser.tick("Yes")
+            assert browser.press("Remove") == 200
+        browser.fill("Expires", "30d")
+        assert browser.press("Set") == 404
+        assert f"there is no key {key}" in browser.text and "User tabulator" in browser.text
+
+        browser.goto(page)
+        browser.unfold("Change")
+        with browser.another_tab():
+            browser.goto(page)
+            browser.press("Log out")
+        browser.fill("Weight", "9")
+        assert browser.press("Save") == 200 and "Nothing was saved: the session had ended" in browser.text
+        browser.fill("Access key", server.key)
+        browser.fill("Secret key", server.secret)
+        assert browser.press("Log in") == 200 and browser.url == page
+        assert browser.js("labelled('Weight')[0].value") == "7" and browser.said == []
+
+
 def test_what_http_alone_tries(server: Server) -> None:
     """Each answer has the headers that bind browsers; bodies that are no form of a page are not taken."""
     host = f"127.0.0.1:{server.admin_port}"
