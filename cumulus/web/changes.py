@@ -75,7 +75,7 @@ def _still(lost: dict[str, object]) -> None:
         now = ", ".join(
             f"the {label} is {'empty' if value == '' else value}" for label, value in lost.items()
         )
-        raise UsageError(f"somebody else made a change meanwhile: {now} now", hint="nothing was saved")
+        raise UsageError(f"the page was out of date: {now} now", hint="nothing was saved")
 
 
 # users --------------------------------------------------------------------------------------------------

@@ -263,7 +263,7 @@ def test_what_two_changed_is_refused_once_and_shown(page: Page, boss: Visitor) -
     boss.post(f"{at}/change", **{**second, "email": "b@example.org", "weight": "3"})
     first |= {"email": "c@example.org", "display": "Alice A"}
     text = boss.post(f"{at}/change", 400, **first)
-    assert "somebody else made a change meanwhile: the e-mail address is b@example.org now" in text
+    assert "the page was out of date: the e-mail address is b@example.org now" in text
     shown = fields(text, f"{at}/change")
     assert (shown["email"], shown["display"], shown["weight"]) == ("b@example.org", "Alice A", "3")
     assert page.admin.user(alice.id).display == ""
