@@ -198,6 +198,13 @@ def test_a_full_name_without_a_space_keeps_to_its_cell(server: Server) -> None:
         log_in(browser, server)
         browser.press("Users")
         browser.unfold("Add a user")
+        browser.fill("Name", "much")
+        browser.press("Add user")
+        browser.unfold("Change", 1)
+        browser.fill("Bytes", "888.8G")
+        browser.press("Set quota")
+        browser.press("Users")
+        browser.unfold("Add a user")
         browser.fill("Name", "longname")
         browser.fill("Full name", "W" * 240)
         browser.fill("E-mail", "long.name@example.org")
@@ -207,6 +214,8 @@ def test_a_full_name_without_a_space_keeps_to_its_cell(server: Server) -> None:
         lines = "[...document.querySelectorAll('td .state, td a')].map(e => e.getClientRects().length)"
         heights = "[...document.querySelectorAll('td .state')].map(e => e.offsetHeight)"
         assert set(browser.js(lines)) == {1} and max(browser.js(heights)) < 30
+        inner = "[...document.querySelectorAll('td')].map(e => e.scrollWidth - e.clientWidth)"
+        assert max(browser.js(inner)) <= 0
         wide = "(e => e.scrollWidth - e.clientWidth)(document.querySelector('.wide'))"
         assert browser.js(wide) <= 0
         size(browser, 320)
