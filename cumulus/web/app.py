@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import unquote, urlencode
 
 from cumulus.errors import S3Error
 from cumulus.index.api import Away, IndexFailure, NoSuch
@@ -20,11 +20,14 @@ from cumulus.web import changes, guard, pages
 from cumulus.web.changes import Changed
 from cumulus.web.html import el
 from cumulus.web.messages import Answer, Asked, BadForm, cookie, see_other
-from cumulus.web.view import Flash, Held, NotHere, View, document, link
+from cumulus.web.view import Flash, Held, NotHere, View, address, document, link
 from sector.errors import SectorError
 
 Show = Callable[..., bytes]
 Change = Callable[[View, dict[str, str], str], Changed]
+
+UNSAVED: Final = "Nothing was saved: the session had ended. After the login the form's page comes again."
+OTHER_SESSION: Final = "The form is of another session than the one that is open now. Its page has it anew."
 KEEP_S: Final = 300  # of style, script and picture, which change with the version only
 
 STATIC: Final = {
@@ -109,12 +112,14 @@ class App:
             if asked.path == ("login",):
                 return self._login(asked)
         elif asked.method == "GET" and asked.path == ("login",):
-            return Answer(200, pages.login(asked))
+            back = _page_at(asked.parameters().get("unsaved", ""))
+            return Answer(200, pages.login(asked, UNSAVED if back else "", back=back))
         elif asked.method != "GET":
             return replace(_plain(405, "Not allowed", "GET and POST are."), headers=(("Allow", "GET, POST"),))
         entered = self._entered(asked)
         if entered is None:
-            return see_other("/login", cookie(asked, "", 0)) if asked.token else see_other("/login")
+            where = _login_page(asked)
+            return see_other(where, cookie(asked, "", 0)) if asked.token else see_other(where)
         return self._show(asked, entered) if asked.method == "GET" else self._change(asked, entered)
 
     def _file(self, name: str) -> Answer:
@@ -124,12 +129,13 @@ class App:
 
     # who is let in
     def _login(self, asked: Asked) -> Answer:
+        form = asked.form()
+        back = _page_at(form.get("back", ""))
         wait = self._attempts.take(asked.peer)
         if wait:
             self._held.audit("", asked.peer, "a login was refused: too many tries")
-            shown = pages.login(asked, f"Too many tries. Wait {wait:.0f} s.")
+            shown = pages.login(asked, f"Too many tries. Wait {wait:.0f} s.", back=back)
             return Answer(429, shown, headers=(("Retry-After", f"{wait + 1:.0f}"),))
-        form = asked.form()
         access_key = form.get("access_key", "").strip()[: guard.ACCESS_KEY_MOST]
         found = self._held.directory.credential(access_key) if access_key else None
         user = guard.check_login(found, form.get("secret", "")[: guard.SECRET_MOST], self._now_ns())
@@ -138,13 +144,13 @@ class App:
             of = f"with the key {found.access_key} of {found.user.name}" if found else "with an unknown key"
             self._held.audit("", asked.peer, f"a login {of} was refused")
             told = "Not let in: access key and secret key must fit, and be those of an administrator."
-            return Answer(403, pages.login(asked, told, access_key if found else ""))
+            return Answer(403, pages.login(asked, told, access_key if found else "", back))
         self._attempts.give_back(asked.peer)
         if asked.token:
             self.sessions.close(asked.token)
         token = self.sessions.open(found)
         self._held.audit(user.name, asked.peer, f"logged in with the key {found.access_key}")
-        return see_other("/", cookie(asked, token, int(guard.LONGEST_S)))
+        return see_other(back or "/", cookie(asked, token, int(guard.LONGEST_S)))
 
     def _entered(self, asked: Asked) -> _Entered | None:
         """The session, as long as its key is good and its user an administrator."""
@@ -165,11 +171,20 @@ class App:
 
     # pages and changes
     def _show(self, asked: Asked, entered: _Entered) -> Answer:
-        told, entered.session.flash = entered.session.flash, None
+        if len(asked.path) != 2 and _is_form(asked.path):  # where only forms are sent to: a refusal leaves
+            shown = _page_of(asked.path, self._whose(asked.path))  # its address in the browser
+            if shown != asked.path:
+                return see_other(address(shown))
+        session, here = entered.session, address(asked.path)
+        told = self.sessions.hear(session, here)
         flash = told if isinstance(told, Flash) else None
-        session = entered.session
         view = View(self._held, asked, entered.user, session.access_key, session.csrf, flash)
-        return Answer(200, self._page(view))
+        try:
+            return Answer(200, self._page(view))
+        except BaseException:
+            if flash is not None:  # nobody has seen it
+                self.sessions.tell(session, here, flash)
+            raise
 
     def _page(self, view: View) -> bytes:
         path = view.asked.path
@@ -182,13 +197,14 @@ class App:
         form = asked.form()
         if not guard.fits(entered.session, form.get("csrf", "")):
             self._held.audit(entered.user.name, asked.peer, "a form without the session's token was refused")
-            return _plain(403, "The form was not taken", "It is not of this session: load its page again.")
+            back = _form_page(asked.path, form)
+            return _plain(403, "Nothing was saved", OTHER_SESSION, back or "/")
         if asked.path == ("logout",):
             return self._logout(asked, entered)
-        section, name, what = (*asked.path, "", "", "")[:3]
-        change = CHANGES.get((section, what)) if len(asked.path) in (1, 3) else None
-        if change is None:
+        if not _is_form(asked.path):
             raise NotHere
+        section, name, what = (*asked.path, "", "")[:3]
+        change = CHANGES[section, what]
         view = View(self._held, asked, entered.user, entered.session.access_key, entered.session.csrf)
         try:
             done = change(view, form, name)
@@ -200,28 +216,74 @@ class App:
             hint = getattr(bad, "hint", "")
             return self._refused(view, form, f"{bad} ({hint})" if hint else str(bad))
         self._held.audit(entered.user.name, asked.peer, done.flash.text)
-        entered.session.flash = done.flash
+        self.sessions.tell(entered.session, done.where, done.flash)
         return see_other(done.where)
 
+    def _whose(self, path: tuple[str, ...]) -> str:
+        """The user's id, if the form that is sent to `path` is about a key."""
+        of = changes.user_of_key(self._held, path[1]) if path[0] == "keys" else None
+        return of.id if of else ""
+
     def _refused(self, view: View, form: dict[str, str], why: str) -> Answer:
-        """The page that the form was on, with the reason and what was typed."""
+        """The page that the form was on, with the reason and what was typed: 400; 404 when what it was about
+        has gone, and then it is the nearest page that is there."""
         self._held.audit(view.user.name, view.asked.peer, f"refused: {'/'.join(view.asked.path)}: {why}")
         path = view.asked.path
-        here = path[: len(path) - 1 if len(path) == 3 else len(path)]
-        if here[:1] == ("keys",):
-            here = ("users", changes.user_of_key(view, here[1]).id)
-        again = replace(
-            view,
-            asked=replace(view.asked, path=here, query=""),
-            error=why,
-            refused="".join(f"/{quote(part, safe='')}" for part in path),
-            typed=form,
-        )
-        return Answer(400, self._page(again))
+        of = self._whose(path)
+        here = _page_of(path, of or form.get("of", ""))
+        status = 404 if path[0] == "keys" and not of else 400
+        again = replace(view, error=why, refused=address(path), typed=form)
+        while True:
+            try:
+                shown = self._page(replace(again, asked=replace(view.asked, path=here, query="")))
+            except (NotHere, NoSuch):
+                if len(here) < 2:
+                    raise
+                status, here = 404, here[:-1]
+            else:
+                return Answer(status, shown)
 
 
-def _plain(status: int, title: str, why: str) -> Answer:
+def _is_form(path: tuple[str, ...]) -> bool:
+    """Whether a form is sent there."""
+    section, _, what = (*path, "", "", "")[:3]
+    return path == ("logout",) or (len(path) in (1, 3) and (section, what) in CHANGES)
+
+
+def _page_of(path: tuple[str, ...], user: str) -> tuple[str, ...]:
+    """The path of the page that has the form which is sent to `path`; the forms of keys are on that of
+    their `user`."""
+    if path[0] == "keys":
+        return ("users", user) if user else ("users",)
+    return () if path == ("logout",) else path[:2] if len(path) == 3 else path
+
+
+def _form_page(path: tuple[str, ...], form: dict[str, str]) -> str:
+    """The address of the page that a form came from, as it says itself; "" if none of ours has it."""
+    shown = address(_page_of(path, form.get("of", ""))) if _is_form(path) else ""
+    return _page_at(shown)
+
+
+def _page_at(where: str) -> str:
+    """`where`, if it is the address of one of the pages, as links have it; else ""."""
+    path = tuple(unquote(part) for part in where.split("/")[1:])
+    return where if path and (path[0], len(path)) in PAGES and address(path) == where else ""
+
+
+def _login_page(asked: Asked) -> str:
+    """The address of the login; it knows the page of a form that was sent when the session was over."""
+    if asked.method == "POST":
+        try:
+            form = asked.form()
+        except BadForm:
+            return "/login"
+        if form.get("csrf") and (back := _form_page(asked.path, form)):
+            return "/login?" + urlencode({"unsaved": back})
+    return "/login"
+
+
+def _plain(status: int, title: str, why: str, where: str = "/") -> Answer:
     body = document(
-        title, el("main", el("h1", title), el("p", why), el("p", link("/", "Go on")), class_="login")
+        title, el("main", el("h1", title), el("p", why), el("p", link(where, "Go on")), class_="login")
     )
     return Answer(status, body)

@@ -5,16 +5,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from cumulus.admin import accounts, data
-from cumulus.admin.values import time_text
-from cumulus.index.admin_api import Scope
-from cumulus.index.api import Index
+from cumulus.admin.values import duration_text, time_text
+from cumulus.index.admin_api import KeyInfo, Quota, Scope
+from cumulus.index.api import Index, NoSuch
 from cumulus.model import User
 from cumulus.storage.api import FileStore
-from cumulus.web.view import Flash, NotHere, View, named
-from sector.errors import UsageError
+from cumulus.web.view import Flash, Held, View, named
+from sector.cli.render import size_text
+from sector.errors import UsageError, printable
+
+LABELS: Final = {  # of what a form shows and changes
+    "name": "name",
+    "display": "full name",
+    "email": "e-mail address",
+    "weight": "weight",
+    "unix_user": "Unix user",
+}
 
 
 class Changed(NamedTuple):
@@ -43,6 +52,32 @@ def _weight(form: dict[str, str]) -> int:
     return int(weight)
 
 
+def _anew(form: dict[str, str], now: dict[str, object]) -> dict[str, str]:
+    """The fields that were changed in a form, as typed; the others are left alone, whatever they are by now.
+    Raises `UsageError` if somebody else changed one of them, too."""
+    anew: dict[str, str] = {}
+    lost: dict[str, object] = {}
+    for name, value in now.items():
+        shown = printable(str(value))
+        typed, was = form.get(name, shown), form.get(f"was_{name}")
+        if typed in (was, shown):
+            continue
+        if was is not None and was != shown:
+            lost[LABELS[name]] = value
+        anew[name] = typed
+    _still(lost)
+    return anew
+
+
+def _still(lost: dict[str, object]) -> None:
+    """Raises `UsageError` if something is not any more what the page showed; `lost` says what it is now."""
+    if lost:
+        now = ", ".join(
+            f"the {label} is {'empty' if value == '' else value}" for label, value in lost.items()
+        )
+        raise UsageError(f"the page was out of date: {now} now", hint="nothing was saved")
+
+
 # users --------------------------------------------------------------------------------------------------
 def add_user(view: View, form: dict[str, str], _name: str) -> Changed:
     """A new user with a key."""
@@ -63,14 +98,20 @@ def add_user(view: View, form: dict[str, str], _name: str) -> Changed:
 
 def change_user(view: View, form: dict[str, str], user: str) -> Changed:
     """Names, address, weight."""
+    admin = view.held.users
+    one = admin.user(user)
+    anew = _anew(form, {name: getattr(one, name) for name in LABELS})
+    if not anew:
+        return Changed(named("users", one.id), Flash(f"user {one.name} is as before"))
+    typed = {name: text.strip() for name, text in anew.items()}
     changed = accounts.change_user(
-        view.held.users,
-        user,
-        new_name=form.get("name", "").strip(),
-        display=form.get("display", "").strip()[:256],
-        email=form.get("email", "")[:256],
-        weight=_weight(form),
-        unix_user=form.get("unix_user", "").strip()[:64],
+        admin,
+        one.id,
+        new_name=typed.get("name"),
+        display=typed["display"][:256] if "display" in typed else None,
+        email=typed["email"][:256] if "email" in typed else None,
+        weight=_weight(typed) if "weight" in typed else None,
+        unix_user=typed["unix_user"][:64] if "unix_user" in typed else None,
     )
     return Changed(named("users", changed.id), Flash(f"user {changed.name} changed"))
 
@@ -113,34 +154,42 @@ def add_key(view: View, form: dict[str, str], user: str) -> Changed:
     return Changed(named("users", made.user.id), Flash(what, made))
 
 
-def user_of_key(view: View, access_key: str) -> User:
-    """Raises `NotHere`."""
-    admin = view.held.users
-    found = next((one for one in admin.keys("") if one.access_key == access_key), None)
-    if found is None:
-        raise NotHere
-    return admin.user(found.user)
+def _key(held: Held, access_key: str) -> KeyInfo | None:
+    return next((one for one in held.admin.keys("") if one.access_key == access_key), None)
 
 
-def _other_key(view: View, access_key: str) -> str:
-    """The path of its user's page. Raises `UsageError` for the key of this session."""
+def user_of_key(held: Held, access_key: str) -> User | None:
+    """Whose key it is; None if there is none of that name."""
+    found = _key(held, access_key)
+    return held.admin.user(found.user) if found else None
+
+
+def _other_key(view: View, access_key: str) -> tuple[str, KeyInfo]:
+    """The path of its user's page, and the key. Raises `UsageError` for that of this session, `NoSuch`."""
     if access_key == view.access_key:
         raise UsageError("you are logged in with this key", hint="log in with another one first")
-    return named("users", user_of_key(view, access_key).id)
+    found = _key(view.held, access_key)
+    if found is None:
+        raise NoSuch(f"there is no key {access_key}: it may have been removed meanwhile")
+    return named("users", view.held.admin.user(found.user).id), found
 
 
 def expire_key(view: View, form: dict[str, str], access_key: str) -> Changed:
     """Let a key expire."""
-    where = _other_key(view, access_key)
-    at_ns = accounts.expire_key(view.held.users, access_key, form.get("when", "").strip())
+    admin = view.held.users
+    where, key = _other_key(view, access_key)
+    if form.get("was_when", str(key.expires_ns)) != str(key.expires_ns):
+        _still({f"end of the key {access_key}": time_text(key.expires_ns)})
+    at_ns = accounts.expire_key(admin, access_key, form.get("when", "").strip())
     return Changed(where, Flash(f"key {access_key} expires: {time_text(at_ns)}"))
 
 
 def remove_key(view: View, form: dict[str, str], access_key: str) -> Changed:
     """Take a key away."""
-    where = _other_key(view, access_key)
+    admin = view.held.users
+    where, _ = _other_key(view, access_key)
     _confirmed(form)
-    view.held.users.remove_key(access_key)
+    admin.remove_key(access_key)
     return Changed(where, Flash(f"key {access_key} removed"))
 
 
@@ -154,8 +203,14 @@ def add_group(view: View, form: dict[str, str], _name: str) -> Changed:
 
 def change_group(view: View, form: dict[str, str], group: str) -> Changed:
     """Its weight."""
-    weight = _weight(form)
-    accounts.change_group(view.held.users, group, weight)
+    admin = view.held.users
+    now = next((one for one in admin.groups() if one.name == group), None)
+    if now is None:
+        raise NoSuch(f"there is no group {group}")
+    anew = _anew(form, {"weight": now.weight})
+    weight = _weight(anew) if anew else now.weight
+    if anew:
+        accounts.change_group(admin, group, weight)
     return Changed(named("groups", group), Flash(f"group {group} has the weight {weight} now"))
 
 
@@ -185,8 +240,10 @@ def _limits(view: View, form: dict[str, str], scope: Scope, name: str) -> str:
     size, objects, soft = form.get("size", "").strip(), form.get("objects", "").strip(), form.get("kind")
     if not size and not objects:
         raise UsageError("no limit is given", hint="fill in bytes or objects")
+    admin = view.held.users
+    _limits_still(form, accounts.quota_of(admin, scope, name))
     changed = accounts.set_limits(
-        view.held.users,
+        admin,
         scope,
         name,
         size=size or None,
@@ -195,6 +252,31 @@ def _limits(view: View, form: dict[str, str], scope: Scope, name: str) -> str:
         grace=form.get("grace", "").strip() or None,
     )
     return accounts.limits_text(changed)
+
+
+def _limits_still(form: dict[str, str], now: Quota) -> None:
+    """Raises `UsageError` if a limit that is to be set is not any more what the page showed."""
+    kind = "soft" if form.get("kind") == "soft" else "hard"
+    size: int = getattr(now, f"{kind}_bytes")
+    objects: int = getattr(now, f"{kind}_objects")
+    told = {
+        "size": (f"{kind}_bytes", size, f"{kind} limit of bytes", size_text(size) if size else "none"),
+        "objects": (f"{kind}_objects", objects, f"{kind} limit of objects", objects or "none"),
+    }
+    if kind == "soft":
+        told["grace"] = (
+            "grace_s",
+            now.grace_s,
+            "grace time",
+            duration_text(now.grace_s) if now.grace_s else "none",
+        )
+    _still(
+        {
+            label: text
+            for name, (field, value, label, text) in told.items()
+            if form.get(name, "").strip() and form.get(f"was_{field}", str(value)) != str(value)
+        }
+    )
 
 
 def user_quota(view: View, form: dict[str, str], user: str) -> Changed:
@@ -218,7 +300,10 @@ def give_bucket(view: View, form: dict[str, str], name: str) -> Changed:
     held = view.held
     bucket = held.index.bucket(name)
     if bucket is None:
-        raise NotHere
+        raise NoSuch(f"there is no bucket {name}")
     to = held.admin.user(form.get("user", "").strip())  # as he is now, not half a second ago
+    if form.get("was_owner", bucket.owner) != bucket.owner != to.id:
+        owner = next((one.name for one in held.admin.users() if one.id == bucket.owner), bucket.owner)
+        _still({f"owner of {name}": owner})
     count = data.give(held.index, held.store, bucket, to)
     return Changed(named("buckets", name), Flash(f"bucket {name} is {to.name}'s now, with {count} objects"))

@@ -21,6 +21,7 @@ IDLE_S: Final = 15 * 60.0
 LONGEST_S: Final = 8 * 3600.0
 SESSIONS: Final = 64
 SESSIONS_OF_ONE: Final = 8
+TOLD: Final = 8  # to one session, of what its pages have not shown
 ACCESS_KEY_MOST: Final = 128
 SECRET_MOST: Final = 1024
 
@@ -29,8 +30,9 @@ new_token = partial(secrets.token_urlsafe, 32)
 
 @dataclass(slots=True)
 class Session:
-    """Somebody who is logged in. `csrf` comes with each change; `flash` is told once, on the next page. `key`
-    is a digest of the key and its secret: one of the same name with another secret is another key."""
+    """Somebody who is logged in. `csrf` comes with each change; `told` is what `Sessions.tell` was given and
+    no page has shown. `key` is a digest of the key and its secret: one of the same name with another secret
+    is another key."""
 
     user_id: str
     access_key: str
@@ -38,7 +40,7 @@ class Session:
     csrf: str = field(repr=False)
     opened_s: float
     used_s: float
-    flash: object = field(default=None, repr=False)
+    told: list[tuple[str, object]] = field(default_factory=list, repr=False)
 
 
 def _digest(token: str) -> bytes:
@@ -91,6 +93,18 @@ class Sessions:
                 found.used_s = self._clock()
                 self._open.move_to_end(key)
             return found
+
+    def tell(self, session: Session, where: str, what: object) -> None:
+        """Keep something for the page at `where`, which alone shows it, once. The oldest goes beyond TOLD."""
+        with self._lock:
+            session.told.append((where, what))
+            del session.told[:-TOLD]
+
+    def hear(self, session: Session, where: str) -> object:
+        """The oldest that was told to that page, which is forgotten here; None if there is nothing."""
+        with self._lock:
+            at = next((number for number, one in enumerate(session.told) if one[0] == where), None)
+            return None if at is None else session.told.pop(at)[1]
 
     def close(self, token: str) -> None:
         """End it; no error when it is over."""

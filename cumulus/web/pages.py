@@ -20,12 +20,14 @@ from cumulus.web.view import (
     NotHere,
     View,
     card,
+    change_row,
     choice,
     counted,
     document,
     facts,
     fold,
     form,
+    former,
     kept,
     link,
     named,
@@ -45,8 +47,8 @@ CLEAR: Final = "This connection is not encrypted: others on its way can read wha
 
 
 # login --------------------------------------------------------------------------------------------------
-def login(asked: Asked, error: str = "", access_key: str = "") -> bytes:
-    """The page for those who are not logged in."""
+def login(asked: Asked, error: str = "", access_key: str = "", back: str = "") -> bytes:
+    """The page for those who are not logged in; `back` is the page that comes then."""
     clear = not asked.https and asked.peer not in ("127.0.0.1", "::1", "::ffff:127.0.0.1")
     return document(
         "Log in",
@@ -69,6 +71,7 @@ def login(asked: Asked, error: str = "", access_key: str = "") -> bytes:
                     el("input", name="secret", type="password", autocomplete="current-password",
                        required=True, maxlength=1024),
                 ),
+                _hidden("back", back) if back else None,
                 el("button", "Log in"),
                 method="post",
                 action=f"{BASE}/login",
@@ -152,7 +155,7 @@ def users(view: View) -> bytes:
         row(view, action, "email", "E-mail", note="ACLs may name the user by it", maxlength=256),
         choice(view, action, "group", "Group", [("", "none"), *((g.name, g.name) for g in admin.groups())]),
         row(view, action, "expires", "Key expires", "never", note="2027-01-31, 90d, never"),
-        tick("Administrator: may do everything, also here", "admin"),
+        tick(view, action, "Administrator: may do everything, also here", "admin"),
         submit="Add user",
     )
     return page(
@@ -160,8 +163,7 @@ def users(view: View) -> bytes:
         "Users",
         kept(view) or fold("Add a user", add, open_=view.refused == action),
         search(view, "Name or e-mail"),
-        table(heads, rows, right=[4, 5]),
-        pager,
+        table(heads, rows, right=[4, 5], below=pager),
     )
 
 
@@ -197,7 +199,7 @@ def user(view: View, user_id: str) -> bytes:
         f"User {one.name}",
         _new_key(view) if view.flash and view.flash.key else None,
         card("About", about, kept(view) or change),
-        card("Keys", _keys(view, admin.keys(one.id), path)),
+        card("Keys", _keys(view, admin.keys(one.id), one.id)),
         quota_card(view, held.index.usage("user", one.id), path),
         None if held.users_file else card("Access", *_access(view, one, path, bool(buckets))),
     )
@@ -241,31 +243,34 @@ def _change(view: View, one: User, path: str) -> Html:
     return form(
         view,
         action,
-        row(view, action, "name", "Name", one.name, required=True, maxlength=64),
-        row(view, action, "display", "Full name", one.display, maxlength=256),
-        row(view, action, "email", "E-mail", one.email, maxlength=256),
+        change_row(view, action, "name", "Name", one.name, required=True, maxlength=64),
+        change_row(view, action, "display", "Full name", one.display, maxlength=256),
+        change_row(view, action, "email", "E-mail", one.email, maxlength=256),
         _weight(view, action, one.weight),
-        row(view, action, "unix_user", "Unix user", one.unix_user, note="owner of new files", maxlength=64),
+        change_row(view, action, "unix_user", "Unix user", one.unix_user, "owner of new files", maxlength=64),
         submit="Save",
     )  # fmt: skip
 
 
 def _weight(view: View, action: str, now: int) -> Html:
-    return row(
-        view, action, "weight", "Weight", now, "share of the bandwidth", type="number", min=1, max=1000
-    )
+    note = "share of the bandwidth"
+    return change_row(view, action, "weight", "Weight", now, note, type="number", min=1, max=1000)
 
 
-def _keys(view: View, keys: list[KeyInfo], path: str) -> Html:
+def _keys(view: View, keys: list[KeyInfo], user_id: str) -> Html:
+    path, whose = named("users", user_id), _hidden("of", user_id)
     now_ns = time.time_ns()
     rows: list[tuple[Child, ...]] = []
     for one in keys:
         over = 0 < one.expires_ns <= now_ns
         at = named("keys", one.access_key)
-        remove = form(view, f"{at}/remove", tick("Yes", required=True), submit="Remove", danger=True)
+        yes = tick(view, f"{at}/remove", "Yes", required=True)
+        remove = form(view, f"{at}/remove", whose, yes, submit="Remove", danger=True)
         expire = form(
             view,
             f"{at}/expire",
+            whose,
+            former("when", one.expires_ns),
             row(view, f"{at}/expire", "when", "Expires", note="now, 2027-01-31, 30d, never", required=True),
             submit="Set",
         )
@@ -273,7 +278,10 @@ def _keys(view: View, keys: list[KeyInfo], path: str) -> Html:
         if view.held.users_file:
             rows.append((el("code", one.access_key), expires))
             continue
-        change = join(fold("Expire", expire), fold("Remove", remove))
+        change = join(
+            fold("Expire", expire, open_=view.refused == f"{at}/expire"),
+            fold("Remove", remove, open_=view.refused == f"{at}/remove"),
+        )
         rows.append((el("code", one.access_key), time_text(one.created_ns), expires, change))
     if view.held.users_file:  # when they were made is not known
         return table(["Access key", "Expires"], rows)
@@ -300,7 +308,10 @@ def _access(view: View, one: User, path: str, owner: bool) -> list[Child]:
     ]  # fmt: skip
     remove = f"{path}/remove"
     heir = row(view, remove, "give_to", "Buckets go to", note="name of a user", required=True)
-    parts = [heir if owner else None, tick(f"Yes, remove {one.name} with all keys", required=True)]
+    parts = [
+        heir if owner else None,
+        tick(view, remove, f"Yes, remove {one.name} with all keys", required=True),
+    ]
     gone = form(view, remove, *parts, submit="Remove user", danger=True)
     note = "To delete the buckets with all data: cumulus user remove NAME --delete-data." if owner else ""
     return [
@@ -335,8 +346,7 @@ def groups(view: View) -> bytes:
         "Groups",
         kept(view) or fold("Add a group", add, open_=view.refused == action),
         search(view, "Name"),
-        table(["Name", "Members", "Weight", "Used", "Objects"], rows, right=[1, 2, 3, 4]),
-        pager,
+        table(["Name", "Members", "Weight", "Used", "Objects"], rows, right=[1, 2, 3, 4], below=pager),
     )
 
 
@@ -354,16 +364,15 @@ def group(view: View, name: str) -> bytes:
     add = form(view, join_in, row(view, join_in, "user", "User", required=True), submit="Put in")
     about, set_to = facts([("Weight", found.weight)]), f"{path}/change"
     change = form(view, set_to, _weight(view, set_to, found.weight), submit="Save")
-    remove = form(
-        view, gone, tick(f"Yes, remove {name} with its quota", required=True), submit="Remove", danger=True
-    )
+    yes = tick(view, gone, f"Yes, remove {name} with its quota", required=True)
+    remove = form(view, gone, yes, submit="Remove", danger=True)
     return page(
         view,
         f"Group {name}",
         card("About", about, fold("Change", change, open_=view.refused == set_to)),
-        card("Members", table(["User", ""], rows), pager, fold("Put a user in", add, open_=True)),
+        card("Members", table(["User", ""], rows, below=pager), fold("Put a user in", add, open_=True)),
         quota_card(view, view.held.index.usage("group", name), path),
-        card("Remove", fold("Remove this group; its members stay", remove)),
+        card("Remove", fold("Remove this group; its members stay", remove, open_=view.refused == gone)),
     )
 
 
@@ -374,7 +383,7 @@ def _group_shown(view: View, found: Group, path: str) -> bytes:
         view,
         f"Group {found.name}",
         card("About", facts([("Weight", found.weight)]), kept(view)),
-        card("Members", table(["User"], [(one,) for one in shown]), pager),
+        card("Members", table(["User"], [(one,) for one in shown], below=pager)),
         quota_card(view, view.held.index.usage("group", found.name), path),
     )
 
@@ -395,7 +404,7 @@ def buckets(view: View) -> bytes:
         for held in _usages(view, "bucket", [one.name])
     ]
     heads = ["Name", "Owner", "Used", "Objects", "Directory of its own"]
-    body = [search(view, "Name"), table(heads, rows, right=[2, 3]), pager]
+    body = [search(view, "Name"), table(heads, rows, right=[2, 3], below=pager)]
     note = "S3 clients make buckets; cumulus bucket add serves a directory that is there already."
     return page(view, "Buckets", *body, el("p", note, class_="none"))
 
@@ -422,6 +431,7 @@ def bucket(view: View, name: str) -> bytes:
     give = form(
         view,
         action,
+        former("owner", one.owner),
         row(view, action, "user", "New owner", required=True, note="gets the objects of the former one too"),
         submit="Give away",
     )
@@ -471,6 +481,5 @@ def usage(view: View) -> bytes:
         "Usage",
         el("ul", tabs, class_="tabs"),
         search(view, "Name", of=scope),
-        table(heads, rows, right=[1, 2, 3]),
-        pager,
+        table(heads, rows, right=[1, 2, 3], below=pager),
     )

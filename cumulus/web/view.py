@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 from urllib.parse import quote, urlencode
 
+from cumulus.admin.values import duration_text
 from cumulus.config import Config
 from cumulus.index.admin_api import Admin
 from cumulus.index.api import Directory, Index, Usage
@@ -16,9 +17,11 @@ from cumulus.web.html import Child, Html, el, join
 from cumulus.web.messages import BASE, Asked
 from sector import __version__
 from sector.cli.render import size_text
+from sector.errors import printable
 
 Item = TypeVar("Item")
 PAGE: Final = 50
+LIMITS: Final = ("hard_bytes", "hard_objects", "soft_bytes", "soft_objects", "grace_s")
 NAVIGATION: Final = (
     ("", "Overview"),
     ("users", "Users"),
@@ -83,9 +86,14 @@ def link(path: str, *children: Child, **attributes: object) -> Html:
     return el("a", *children, href=BASE + path, **attributes)
 
 
+def address(path: Iterable[str]) -> str:
+    """A path as links have it."""
+    return "".join(f"/{quote(part, safe='')}" for part in path) or "/"
+
+
 def named(section: str, name: str) -> str:
     """The path of the page of something."""
-    return f"/{section}/{quote(name, safe='')}"
+    return address((section, name))
 
 
 # the frame ----------------------------------------------------------------------------------------------
@@ -155,6 +163,21 @@ def row(
     return el("label", el("span", label), box, el("small", note) if note else None)
 
 
+def former(name: str, value: object) -> Html:
+    """What the page shows of something that its form changes: so the answer to the form knows what was typed
+    anew, and whether somebody else changed it since."""
+    return el("input", type="hidden", name=f"was_{name}", value=value)
+
+
+def change_row(
+    view: View, action: str, name: str, label: str, now: object, note: str = "", **attributes: object
+) -> Html:
+    """A `row` that holds what there is; after a refusal, what was typed, unless somebody else changed it."""
+    shown = printable(str(now))
+    seen = replace(view, refused="") if view.typed.get(f"was_{name}", shown) != shown else view
+    return join(former(name, now), row(seen, action, name, label, now, note, **attributes))
+
+
 def choice(
     view: View, action: str, name: str, label: str, options: Iterable[tuple[str, str]], now: str = ""
 ) -> Html:
@@ -171,9 +194,10 @@ def kept(view: View) -> Html | None:
     return el("p", text, class_="none") if where else None
 
 
-def tick(label: str, name: str = "confirm", **attributes: object) -> Html:
-    """A box to tick."""
-    box = el("input", type="checkbox", name=name, value="yes", **attributes)
+def tick(view: View, action: str, label: str, name: str = "confirm", **attributes: object) -> Html:
+    """A box to tick of the form `action`; after a refusal it is as it was sent."""
+    ticked = view.refused == action and view.typed.get(name) == "yes"
+    box = el("input", type="checkbox", name=name, value="yes", checked=ticked, **attributes)
     return el("label", box, el("span", label), class_="tick")
 
 
@@ -193,17 +217,23 @@ def facts(pairs: Iterable[tuple[str, Child]]) -> Html:
 
 
 # tables -------------------------------------------------------------------------------------------------
-def table(heads: Sequence[str], rows: Sequence[Sequence[Child]], right: Iterable[int] = ()) -> Html:
-    """Columns under heads; `right` are the indexes of those aligned to the right."""
+def table(
+    heads: Sequence[str],
+    rows: Sequence[Sequence[Child]],
+    right: Iterable[int] = (),
+    below: Html | None = None,
+) -> Html:
+    """Columns under heads; `right` are the indexes of those aligned to the right, `below` is the line that
+    `pick` gives, which also says that there is nothing."""
     if not rows:
-        return el("p", "None.", class_="none")
+        return below or el("p", "None.", class_="none")
     kinds = ["n" if number in set(right) else None for number in range(len(heads))]
     head = [el("th", one, scope="col", class_=kind) for one, kind in zip(heads, kinds, strict=True)]
     body = [
         el("tr", [el("td", cell, class_=kind) for cell, kind in zip(cells, kinds, strict=True)])
         for cells in rows
     ]
-    return el("div", el("table", el("thead", el("tr", head)), el("tbody", body)), class_="wide")
+    return join(el("div", el("table", el("thead", el("tr", head)), el("tbody", body)), class_="wide"), below)
 
 
 def search(view: View, label: str, **kept: str) -> Html:
@@ -231,9 +261,11 @@ def pick(view: View, items: Sequence[Item], words: Callable[[Item], str]) -> tup
             return None
         return el("a", label, href="?" + urlencode({**asked, "page": there}))
 
+    if not found:
+        return found, el("p", "nothing found" if wanted else "None.", class_="none")
     begin = (at - 1) * PAGE
     shown = found[begin : begin + PAGE]
-    count = f"{begin + 1} to {begin + len(shown)} of {len(found)}" if shown else "nothing found"
+    count = f"{begin + 1} to {begin + len(shown)} of {len(found)}"
     return shown, el("p", to(at - 1, "← before"), el("span", count), to(at + 1, "next →"), class_="pager")
 
 
@@ -272,6 +304,7 @@ def quota_card(view: View, one: Usage, path: str) -> Html:
     change = form(
         view,
         action,
+        [former(name, getattr(one, name)) for name in LIMITS],
         choice(view, action, "kind", "Limit", kinds),
         row(view, action, "size", "Bytes", note="10G, 512MiB, none; empty: as it is"),
         row(view, action, "objects", "Objects", note="100000, 100k, none; empty: as it is"),
@@ -285,4 +318,4 @@ def _soft(one: Usage) -> str:
     limits = [size_text(one.soft_bytes)] * bool(one.soft_bytes) + [f"{one.soft_objects} objects"] * bool(
         one.soft_objects
     )
-    return f"{', '.join(limits)}; {one.grace_s // 3600} h grace" if limits else "none"
+    return f"{', '.join(limits)}; {duration_text(one.grace_s)} grace" if limits else "none"

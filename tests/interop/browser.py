@@ -88,6 +88,16 @@ class Browser:
         for part in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{part}.enable")
 
+    @contextmanager
+    def another_tab(self) -> Iterator[None]:
+        """What is done within is done in a tab of its own, of the same browser."""
+        before, self._session = self._session, ""
+        self.attach()
+        try:
+            yield
+        finally:
+            self._session = before
+
     # what a person sees and does
     def js(self, expression: str) -> Any:
         """The value of an expression in the page; see HELPERS."""

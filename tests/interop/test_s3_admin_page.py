@@ -183,6 +183,105 @@ def test_tab_leads_through_the_page(server: Server) -> None:
         assert browser.js("document.activeElement.id") == "content"
 
 
+def size(browser: Browser, width: int) -> None:
+    """A window of that width."""
+    browser.call(
+        "Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=False
+    )
+
+
+def test_a_full_name_without_a_space_keeps_to_its_cell(server: Server) -> None:
+    """240 letters break there; the other columns keep their words and the window its width, and what looks
+    for names stays in the column on a narrow one."""
+    with chromium() as browser:
+        size(browser, 1100)
+        log_in(browser, server)
+        browser.press("Users")
+        browser.unfold("Add a user")
+        browser.fill("Name", "much")
+        browser.press("Add user")
+        browser.unfold("Change", 1)
+        browser.fill("Bytes", "888.8G")
+        browser.press("Set quota")
+        browser.press("Users")
+        browser.unfold("Add a user")
+        browser.fill("Name", "longname")
+        browser.fill("Full name", "W" * 240)
+        browser.fill("E-mail", "long.name@example.org")
+        browser.tick("Administrator: may do everything, also here")
+        assert browser.press("Add user") == 200
+        browser.press("Users")
+        lines = "[...document.querySelectorAll('td .state, td a')].map(e => e.getClientRects().length)"
+        heights = "[...document.querySelectorAll('td .state')].map(e => e.offsetHeight)"
+        assert set(browser.js(lines)) == {1} and max(browser.js(heights)) < 30
+        inner = "[...document.querySelectorAll('td')].map(e => e.scrollWidth - e.clientWidth)"
+        assert max(browser.js(inner)) <= 0
+        wide = "(e => e.scrollWidth - e.clientWidth)(document.querySelector('.wide'))"
+        assert browser.js(wide) <= 0
+        size(browser, 320)
+        browser.press("Users")
+        ends = "document.querySelector('.search button').getBoundingClientRect().right"
+        assert browser.js(ends) <= browser.js("document.querySelector('.wide').getBoundingClientRect().right")
+        assert browser.js("document.documentElement.scrollWidth - innerWidth") <= 0
+        assert set(browser.js(lines)) == {1} and max(browser.js(heights)) < 30
+
+
+def test_several_tabs_at_once(server: Server) -> None:
+    """A tick is kept; what a form did not change is not undone; a form that comes after the logout or after
+    its key has gone says so, and leads back."""
+    with chromium() as browser:
+        log_in(browser, server)
+        browser.press("Users")
+        browser.unfold("Add a user")
+        browser.fill("Name", "tabs")
+        browser.fill("Key expires", "garbage")
+        browser.tick("Administrator: may do everything, also here")
+        assert browser.press("Add user") == 400
+        browser.fill("Key expires", "never")
+        assert browser.press("Add user") == 200 and "user tabs added as administrator" in browser.text
+        key, page = new_key(browser)[0], browser.url
+
+        browser.unfold("Change")
+        with browser.another_tab():
+            browser.goto(page)
+            browser.unfold("Change")
+            browser.fill("Name", "tabulator")
+            browser.fill("E-mail", "tab@example.org")
+            assert browser.press("Save") == 200
+        browser.fill("Weight", "7")
+        assert browser.press("Save") == 200 and "User tabulator" in browser.text
+        assert "tab@example.org" in browser.text and "user tabulator changed" in browser.text
+
+        browser.unfold("Expire")
+        browser.fill("Expires", "whenever")
+        assert browser.press("Set") == 400
+        assert browser.js("labelled('Expires')[0].value") == "whenever"
+        assert browser.url.endswith(f"/ui/keys/{key}/expire")
+        assert browser.goto(browser.url) == 200 and browser.url == page
+
+        browser.unfold("Expire")
+        with browser.another_tab():
+            browser.goto(page)
+            browser.unfold("Remove")
+            browser.tick("Yes")
+            assert browser.press("Remove") == 200
+        browser.fill("Expires", "30d")
+        assert browser.press("Set") == 404
+        assert f"there is no key {key}" in browser.text and "User tabulator" in browser.text
+
+        browser.goto(page)
+        browser.unfold("Change")
+        with browser.another_tab():
+            browser.goto(page)
+            browser.press("Log out")
+        browser.fill("Weight", "9")
+        assert browser.press("Save") == 200 and "Nothing was saved: the session had ended" in browser.text
+        browser.fill("Access key", server.key)
+        browser.fill("Secret key", server.secret)
+        assert browser.press("Log in") == 200 and browser.url == page
+        assert browser.js("labelled('Weight')[0].value") == "7" and browser.said == []
+
+
 def test_what_http_alone_tries(server: Server) -> None:
     """Each answer has the headers that bind browsers; bodies that are no form of a page are not taken."""
     host = f"127.0.0.1:{server.admin_port}"

@@ -291,7 +291,7 @@ def test_quotas_of_users_groups_and_buckets(page: Page, boss: Visitor) -> None:
     for path in (f"users/{alice.id}", "groups/lab", "buckets/data"):
         assert "hard 10,000,000,000 bytes" in boss.post(f"{path}/quota", kind="hard", size="10G")
         text = boss.post(f"{path}/quota", kind="soft", size="8G", objects="100k", grace="3d")
-        assert "0 B of 10.0 GB" in text and "8.0 GB, 100000 objects; 72 h grace" in text
+        assert "0 B of 10.0 GB" in text and "8.0 GB, 100000 objects; 3d grace" in text
         assert "is not a size" in boss.post(f"{path}/quota", 400, kind="hard", size="much")
         assert "is not a number" in boss.post(f"{path}/quota", 400, kind="hard", objects="9" * 5000)
         endless = boss.post(f"{path}/quota", 400, kind="soft", size="1G", grace="999999w")

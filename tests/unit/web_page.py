@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 from pathlib import Path
 from urllib.parse import unquote, urlencode
 
@@ -19,6 +20,24 @@ from cumulus.web.view import Held
 HOST = "127.0.0.1:8889"
 SECRET = "a-secret-of-the-administrator"
 NASTY = "<script>alert('x')</script>\"&"
+
+
+def fields(text: str, action: str) -> dict[str, str]:
+    """What a browser sends of a form of a page when nothing is typed into it."""
+    found = re.search(rf'<form method="post" action="/ui/{re.escape(action)}">(.*?)</form>', text)
+    assert found, action
+    sent = {}
+    for box in re.findall("<input [^>]*>", found[1]):
+        if 'type="checkbox"' not in box or " checked" in box:
+            value = re.search(' value="([^"]*)"', box)
+            name = re.search(' name="([^"]*)"', box)
+            assert name, box
+            sent[name[1]] = unescape(value[1]) if value else ""
+    for name, options in re.findall('<select name="([^"]*)">(.*?)</select>', found[1]):
+        chosen = re.search('value="([^"]*)" selected', options) or re.search('value="([^"]*)"', options)
+        sent[name] = chosen[1] if chosen else ""
+    del sent["csrf"]
+    return sent
 
 
 class Clock:
