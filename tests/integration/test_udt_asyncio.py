@@ -69,12 +69,18 @@ def test_asyncio_streams_without_a_reactor() -> None:
 
 def test_asyncio_reader_does_not_take_a_part_for_all() -> None:
     """A client whose block raises in the middle of its data."""
-    total = 30_000_000
+    total = 100_000_000
+
+    async def fail(port: int) -> None:
+        async with open_udt("127.0.0.1", port) as (_, writer):
+            writer.write(bytes(total))
+            raise LookupError
 
     async def run() -> object:
         told: asyncio.Future[object] = asyncio.get_running_loop().create_future()
 
         async def read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await asyncio.sleep(0.3)
             try:
                 told.set_result(len(await reader.read()))
             except ConnectionResetError as lost:
@@ -84,10 +90,7 @@ def test_asyncio_reader_does_not_take_a_part_for_all() -> None:
 
         async with await serve_udt(read, 0, "127.0.0.1") as server:
             with pytest.raises(LookupError):
-                async with open_udt("127.0.0.1", server.address[1]) as (_, writer):
-                    writer.write(bytes(total))
-                    await asyncio.sleep(0.05)
-                    raise LookupError
+                await fail(server.address[1])
             return await asyncio.wait_for(told, 20)
 
     found = asyncio.run(run())
