@@ -14,7 +14,7 @@ from typing import Any
 
 from twisted.internet import error as twisted_errors
 from twisted.internet.address import IPv4Address, IPv6Address
-from twisted.internet.defer import Deferred, ensureDeferred, succeed
+from twisted.internet.defer import Deferred, ensureDeferred, fail, succeed
 from twisted.internet.interfaces import (
     IListeningPort,
     IResolutionReceiver,
@@ -92,6 +92,10 @@ def resolve(reactor: Any, host: str) -> Deferred[list[str]]:
         ipaddress.ip_address(host)
         return succeed([host])
     except ValueError:
+        try:
+            host.encode("idna")  # the resolver would never call back
+        except UnicodeError:
+            return fail(twisted_errors.DNSLookupError(f"{host!r} is no name of a host"))
         receiver = _Addresses(host)
         reactor.nameResolver.resolveHostName(
             receiver, host, 0, [IPv4Address, IPv6Address], transportSemantics="UDP"

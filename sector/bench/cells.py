@@ -13,7 +13,7 @@ from sector.bench import pair, series, wan
 from sector.bench.common import machine
 from sector.bench.link import Link
 from sector.bench.peers import PEERS, Run
-from sector.errors import SectorError, UsageError
+from sector.errors import LocalIO, SectorError, UsageError
 
 
 def key(link: Link, peer: str) -> str:
@@ -71,11 +71,14 @@ class Results:
         self.path = path
         self.rows: list[dict[str, Any]] = []
         if path and path.exists():
-            for line in path.read_text().splitlines():
+            for line in path.read_bytes().splitlines():
                 try:
-                    self.rows.append(json.loads(line))
+                    row = json.loads(line)
                 except ValueError:
                     continue
+                if not isinstance(row, dict) or not isinstance(row.get("cell"), str):
+                    raise LocalIO(f"{path} has lines of something else", hint="give --results another file")
+                self.rows.append(row)
 
     def count(self, cell: str) -> int:
         """Good runs of a cell."""

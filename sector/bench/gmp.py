@@ -84,8 +84,8 @@ def gmp(peer_text: str, runs: int, rounds: int, turn: int, cpus: str, python: bo
         show(document("gmp-python", settings, rows), as_json)
         return
     peers = peers_of(peer_text, PEERS)
-    last = (os.cpu_count() or 1) - 1
-    pinning = cpus or f"{last},{last}"
+    last = max(os.sched_getaffinity(0))
+    pinning = ",".join(map(str, pair_of(cpus))) if cpus else f"{last},{last}"
     kinds = [*OURS, *peers, *(["tcp_connect"] if "tcp" in peers else [])]
     words = ["--rounds", str(rounds), "--turn", str(turn), "--cpus", pinning, "--peers", ",".join(kinds)]
     command = [program("bench_gmp"), *words]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 
 import click
 
+from sector._udt.strings import host_and_port
 from sector.bench import cells, cores, pair, picture, wan
 from sector.bench.common import document, machine, peers_of, show
 from sector.bench.link import Link, grid
@@ -133,6 +135,20 @@ def _links(
     return rows
 
 
+def _place(text: str) -> tuple[str, int]:
+    """Address and port of HOST:PORT. Raises UsageError."""
+    try:
+        host, port = host_and_port(text)
+    except ValueError as bad:
+        raise UsageError(f"--to: {bad}", hint="such as --to node7:9000 or --to [2001:db8::1]:9000") from None
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+    except (OSError, UnicodeError) as bad:
+        why = bad.strerror if isinstance(bad, OSError) else "is no name of a host"
+        raise UsageError(f"--to: {host}: {why}", hint="give a host name or an address") from None
+    return str(found[0][4][0]), port
+
+
 def _host(listen: int | None, to: str | None, peers: list[str], seconds: float) -> None:
     """One end on this host, the other elsewhere: the program's own line of JSON."""
     if len(peers) != 1:
@@ -143,10 +159,7 @@ def _host(listen: int | None, to: str | None, peers: list[str], seconds: float) 
     if listen is not None:
         command = peer.receiver(Run("", listen, seconds, drain=True))
     else:
-        host, _, port = (to or "").rpartition(":")
-        if not host or not port.isdigit():
-            raise UsageError(f"{to!r} is not HOST:PORT")
-        command = peer.sender(Run(host.strip("[]"), int(port), seconds, drain=True))
+        command = peer.sender(Run(*_place(to or ""), seconds, drain=True))
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise SectorError(f"the bench failed with {done.returncode}: {' '.join(command)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -54,6 +55,7 @@ _PEER_EVENTS = {
 # outcomes of plain messages (udt_err.h) as call statuses
 _OUTCOME = {"TIMEOUT": STATUS_TIMEOUT, "UNREACHABLE": STATUS_PEER_LOST, "RESTARTED": STATUS_PEER_RESTARTED}
 _OUTCOME |= {"CANCELLED": STATUS_CANCELLED, "AGAIN": STATUS_BUSY}
+_OUTCOME |= {"TOOBIG": STATUS_TOO_LARGE, "NOTSENT": STATUS_TIMEOUT}  # it waited for its peer to the end
 
 
 ANSWER_MAX = (64 << 20) - 24  # a message less the head of its kind
@@ -82,6 +84,7 @@ class GmpNode:
             on_request=self._request,
         )
         self._principals: dict[int, str] = {}
+        self._marks: dict[int, bytes] = {}  # of the keys: SHA-256 of the secrets
         self._peers: dict[tuple[str, int, int], Peer] = {}  # those that called last
         self._calls: dict[int, Deferred[bytes]] = {}
         self._watch: dict[int, Callable[[int], None]] = {}
@@ -105,15 +108,22 @@ class GmpNode:
         return self._port.instance
 
     def add_key(self, key: GmpKey) -> None:
+        mark = hashlib.sha256(key.secret).digest()
+        known = self._principals.get(key.key_id), self._marks.get(key.key_id)
+        if known[0] == key.principal and known[1] != mark:
+            self._port.remove_key(key.key_id)
         try:
             self._port.add_key(key.key_id, key.secret, key.principal, key.valid_s)
         except CoreError as error:  # a session that is resumed while its key is still in use
-            if error.name != "INUSE" or self._principals.get(key.key_id) != key.principal:
+            if error.name != "INUSE":
                 raise
-        self._principals[key.key_id] = key.principal
+            if known != (key.principal, mark):
+                raise CoreError(error.code, f"GMP key {key.key_id:#x} of another principal") from None
+        self._principals[key.key_id], self._marks[key.key_id] = key.principal, mark
 
     def remove_key(self, key_id: int) -> None:
         self._principals.pop(key_id, None)
+        self._marks.pop(key_id, None)
         self._port.remove_key(key_id)
 
     def call(

@@ -23,6 +23,8 @@ from sector.errors import SectorError, UsageError
         (["--peer", "carrier-pigeon"], "unknown peer"),
         (["--grid", "rate"], "grid"),
         (["--to", "nowhere"], "HOST:PORT"),
+        (["--to", "127.0.0.1:99999"], "port: 99999 is not within 1 and 65535"),
+        (["--to", "no..name:9"], "--to: no..name"),
         (["--picture", "x.png"], "belong"),
         (["--link", "rate=1g,rtt=1ms", "--peer", "udp"], "loopback only"),
         (["--link", "rate=1g,rtt=1ms", "--picture", "x.txt"], "a picture is a"),
@@ -38,6 +40,15 @@ def test_bad_requests_are_one_line(arguments: list[str], word: str) -> None:
 def test_a_picture_without_a_place_is_told_before_the_series() -> None:
     said = bench("--link", "rate=1g,rtt=1ms", "--picture", "/dev/null/x.svg", status=1)
     assert said.startswith("sector: the picture cannot be written to /dev/null/x.svg")
+
+
+@pytest.mark.parametrize("line", [b"{}", b"[1]", b'{"cell": 1}'])
+def test_a_file_of_something_else_is_not_added_to(line: bytes, tmp_path: Path) -> None:
+    """Nor taken for a fault of the program."""
+    path = tmp_path / "r.jsonl"
+    path.write_bytes(line + b"\n\xff\xfe\n")
+    said = bench("--link", "rate=1g,rtt=1ms", "--results", str(path), status=1)
+    assert "has lines of something else" in said and path.read_bytes().startswith(line)
 
 
 def test_a_link_without_a_rate_has_no_limit() -> None:

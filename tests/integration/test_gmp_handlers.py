@@ -10,11 +10,22 @@ from twisted.internet import defer, reactor
 from twisted.trial import unittest
 
 from sector._udt.context import Core
-from sector.gmp.api import STATUS_CANCELLED, STATUS_TOO_LARGE, STATUS_UNKNOWN, GmpError, GmpKey, Peer
+from sector._udt.errors import CoreError
+from sector.gmp.api import (
+    STATUS_CANCELLED,
+    STATUS_TIMEOUT,
+    STATUS_TOO_LARGE,
+    STATUS_UNKNOWN,
+    GmpError,
+    GmpKey,
+    Peer,
+)
 from sector.gmp.node import open_gmp
 
 
-class HandlerTests(unittest.TestCase):
+class Case(unittest.TestCase):
+    """Two endpoints that share a key."""
+
     timeout = 60
 
     def setUp(self) -> None:
@@ -33,6 +44,8 @@ class HandlerTests(unittest.TestCase):
 
         return defer.ensureDeferred(over())
 
+
+class HandlerTests(Case):
     async def ask(self, handler: Callable[[Any], Any], payload: bytes = b"") -> bytes:
         """The answer; far within the deadline."""
         self.b.register(1, handler)
@@ -84,3 +97,32 @@ class HandlerTests(unittest.TestCase):
             self.assertEqual(failure.value.status, STATUS_CANCELLED)
             await self.b.stop()
             await self.core.stop()
+
+
+class KeyTests(Case):
+    """A key id that is used again, and what messages that cannot go end with."""
+
+    async def test_a_key_id_takes_the_secret_that_came_last(self) -> None:
+        """A call is answered only where both ends have the same."""
+        self.b.register(1, lambda call: call.payload)
+        secret = os.urandom(32)
+        self.a.add_key(GmpKey(7, secret, "somebody"))
+        with self.assertRaises(GmpError) as caught:
+            await self.a.call(self.to_b, 1, b"x", deadline_s=0.5)
+        self.assertEqual(caught.exception.status, STATUS_TIMEOUT)
+        self.b.add_key(GmpKey(7, secret, "somebody"))
+        self.b.add_key(GmpKey(7, secret, "somebody"))  # a session that is resumed
+        self.assertEqual(await self.a.call(self.to_b, 1, b"x", deadline_s=10), b"x")
+
+    def test_a_key_id_of_somebody_else_is_refused(self) -> None:
+        with self.assertRaisesRegex(CoreError, "GMP key 0x7 of another principal"):
+            self.a.add_key(GmpKey(7, bytes(32), "another"))
+
+    async def test_messages_that_cannot_go_say_why(self) -> None:
+        nobody = Peer("127.0.0.1", 9, 7)
+        with self.assertRaises(GmpError) as caught:
+            await self.a.send(self.to_b, bytes((64 << 20) + 1))
+        self.assertEqual(caught.exception.status, STATUS_TOO_LARGE)
+        with self.assertRaises(GmpError) as caught:
+            await self.a.send(nobody, b"x", deadline_s=0.5)
+        self.assertEqual(caught.exception.status, STATUS_TIMEOUT)

@@ -234,6 +234,12 @@ class ErrorTests(Case):
         with self.assertRaises(error.DNSLookupError):
             await clientFromString(reactor, "udt:no.such.host.invalid:9000").connect(Factory())
 
+    async def test_a_name_that_can_be_none(self) -> None:
+        """At once: nobody is asked."""
+        for host in "a..b", "x" * 64 + ".org":
+            with self.assertRaisesRegex(error.DNSLookupError, "no name of a host"):
+                await clientFromString(reactor, f"udt:{host}:9000").connect(Factory())
+
     async def test_an_attempt_can_be_cancelled(self) -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
             silent.bind(("127.0.0.1", 0))
