@@ -20,7 +20,7 @@ from typing import ClassVar, Final
 import click
 
 from cumulus.admin.options import Shared, shared_options
-from cumulus.config import Config
+from cumulus.config import Config, environment
 from sector.errors import Exists, LocalIO, NotFound, SectorError
 
 READY_S: Final = 60.0
@@ -33,9 +33,17 @@ class NotReady(SectorError):
     code: ClassVar[str] = "not_ready"
 
 
-def _files(config: Config) -> tuple[Path, Path]:
-    where = Path(config.path).parent
+def _files(settings: str) -> tuple[Path, Path]:
+    where = Path(settings).parent
     return where / "serve.pid", where / "serve.log"
+
+
+def _settings(shared: Shared) -> str:
+    """Path of the settings, which may have become wrong since the service began. Raises `UsageError`."""
+    named = shared.dir or shared.config_file
+    folder = shared.dir if named else environment("DIR")
+    file = os.path.join(folder, "cumulus.toml") if folder else shared.config_file or environment("CONFIG")
+    return os.path.abspath(file) if file and os.path.isfile(file) else shared.config().path
 
 
 def _locked(file: Path) -> int:
@@ -55,7 +63,7 @@ def _locked(file: Path) -> int:
 def start(config: Config, options: list[str]) -> tuple[int, Path]:
     """Start `cumulus serve` with `options` and return (its process, its log) when it is ready. Raises
     `Exists` when one runs, `NotReady` with the last line that it said."""
-    pid_file, log_file = _files(config)
+    pid_file, log_file = _files(config.path)
     lock = _locked(pid_file)
     if lock < 0:
         raise Exists(f"{pid_file}: the service runs already", hint="cumulus stop ends it")
@@ -119,7 +127,7 @@ def stop(shared: Shared, directory: str | None) -> None:
     """
     if directory is not None:
         shared.dir = directory
-    pid_file, log_file = _files(shared.config())
+    pid_file, log_file = _files(_settings(shared))
     pid = _running(pid_file)
     if not pid:
         raise NotFound(f"{pid_file}: no service runs that --detach started", hint="")

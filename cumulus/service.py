@@ -85,8 +85,10 @@ def listen_on(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), backlog=BACKLOG)
     except OSError as bad:
         kind = PortInUse if bad.errno == 98 else LocalIO
-        why = bad.strerror if isinstance(bad, socket.gaierror) else os.strerror(bad.errno or 0)
-        raise kind(f"cannot listen on {host} port {port}: {why}") from bad
+        named = (bad.errno or 0) > 0  # otherwise the name was not found
+        why = os.strerror(bad.errno or 0) if named else "there is no such host"
+        hint = None if named else "give a name or an address of this machine as host"
+        raise kind(f"cannot listen on {host} port {port}: {why}", hint=hint) from bad
 
 
 def secured(site: Any, tls: TlsFiles | None, reactor: Any) -> Any:

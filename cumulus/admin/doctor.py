@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import sqlite3
@@ -177,6 +178,25 @@ def check_directory(path: Path) -> Iterator[Finding]:
         yield Finding("rights", "failed", f"{path}: cannot be written", "change owner or mode")
         return
     yield Finding("rights", "ok", str(path))
+    try:
+        yield from _try_out(path)
+    except OSError as bad:
+        full = bad.errno in (errno.ENOSPC, errno.EDQUOT)
+        yield Finding(
+            "space" if full else "attributes",
+            "failed",
+            f"{path}: {bad.strerror}",
+            "make room: uploads are refused" if full else "see that it can be written",
+        )
+        return
+    usage = shutil.disk_usage(path)
+    text = f"{render.size_text(usage.free)} of {render.size_text(usage.total)} are free"
+    short = usage.free < _FREE * usage.total
+    yield Finding("space", "warning" if short else "ok", text, "make room" if short else "")
+
+
+def _try_out(path: Path) -> Iterator[Finding]:
+    """What the file system can. Raises `OSError` where nothing can be written."""
     with tempfile.TemporaryDirectory(prefix=".cumulus-doctor-", dir=path) as scratch:
         file = Path(scratch, "file")
         file.write_bytes(b"x")
@@ -190,10 +210,6 @@ def check_directory(path: Path) -> Iterator[Finding]:
             lambda: os.link(file, Path(scratch, "link")),
             "buckets cannot have versioning here",
         )
-    usage = shutil.disk_usage(path)
-    text = f"{render.size_text(usage.free)} of {render.size_text(usage.total)} are free"
-    short = usage.free < _FREE * usage.total
-    yield Finding("space", "warning" if short else "ok", text, "make room" if short else "")
 
 
 def _attempt(name: str, act: Callable[[], None], without: str) -> Finding:

@@ -138,6 +138,8 @@ def test_errors_at_the_start_are_one_line(tmp_path: Path) -> None:
             listen_on("127.0.0.1", port)
     with pytest.raises(LocalIO, match=r"cannot listen on 192\.0\.2\.1 port 1"):
         listen_on("192.0.2.1", 1)
+    with pytest.raises(LocalIO, match="not a host port 1: there is no such host"):
+        listen_on("not a host", 1)
     settings.write_text("[server]\nprot = 1\n")
     assert "did you mean port" in refused(directory, "--check-config")
     settings.write_text(LOGGED)
@@ -215,7 +217,7 @@ def test_a_store_in_memory_has_one_process(tmp_path: Path) -> None:
 
 def test_a_service_in_the_background(tmp_path: Path) -> None:
     """It serves when the command returns; a second one is refused; stop waits for the end; a port in use is
-    told in one line."""
+    told in one line. Settings that became wrong meanwhile do not keep it from being stopped."""
     directory = tmp_path / "D"
     make(directory, LOGGED)
     began = cumulus("serve", str(directory), "--detach")
@@ -225,6 +227,7 @@ def test_a_service_in_the_background(tmp_path: Path) -> None:
         again = subprocess.run([CUMULUS, "serve", str(directory), "--detach"], capture_output=True, text=True)
         assert again.returncode == 1 and "runs already" in again.stderr
     finally:
+        (directory / "cumulus.toml").write_text("[broken")  # by somebody who edits them
         assert cumulus("stop", str(directory)) == {"stopped": began["pid"]}
     said = [json.loads(line) for line in Path(began["log"]).read_text().splitlines()]
     port = next(line["fields"]["port"] for line in said if "admin_port" in line.get("fields", {}))

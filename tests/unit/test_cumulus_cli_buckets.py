@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -338,6 +339,18 @@ def test_doctor_finds_a_sound_service_sound(run: Commands) -> None:
     assert found["settings"] == found["database"] == found["secrets"] == found["rights"] == "ok"
     assert {"attributes", "hard links", "space", "clock"} <= set(found)
     assert len(run("doctor").splitlines()) == len(found)
+
+
+def test_doctor_on_a_full_disk_says_so_beside_all_else(
+    run: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("cumulus.admin.doctor.tempfile.TemporaryDirectory", full)
+    found = {one["check"]: one for one in run.json("doctor", status=1)}
+    assert found["space"]["state"] == "failed" and "No space left" in found["space"]["text"]
+    assert found["space"]["hint"].startswith("make room") and found["database"]["state"] == "ok"
 
 
 def test_doctor_lists_names_that_can_be_no_keys(run: Commands, tmp_path: Path) -> None:
