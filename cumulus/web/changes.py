@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from cumulus.admin import accounts, data
+from cumulus.admin.unfinished import count_text
 from cumulus.admin.values import duration_text, time_text
 from cumulus.index.admin_api import KeyInfo, Quota, Scope
 from cumulus.index.api import Index, NoSuch
@@ -238,7 +239,8 @@ def remove_group(view: View, form: dict[str, str], group: str) -> Changed:
 # quotas -------------------------------------------------------------------------------------------------
 def _limits(view: View, form: dict[str, str], scope: Scope, name: str) -> str:
     size, objects, soft = form.get("size", "").strip(), form.get("objects", "").strip(), form.get("kind")
-    if not size and not objects:
+    grace = form.get("grace", "").strip()
+    if not size and not objects and not grace:
         raise UsageError("no limit is given", hint="fill in bytes or objects")
     admin = view.held.users
     _limits_still(form, accounts.quota_of(admin, scope, name))
@@ -249,7 +251,7 @@ def _limits(view: View, form: dict[str, str], scope: Scope, name: str) -> str:
         size=size or None,
         objects=objects or None,
         soft=soft == "soft",
-        grace=form.get("grace", "").strip() or None,
+        grace=grace or None,
     )
     return accounts.limits_text(changed)
 
@@ -306,4 +308,6 @@ def give_bucket(view: View, form: dict[str, str], name: str) -> Changed:
         owner = next((one.name for one in held.admin.users() if one.id == bucket.owner), bucket.owner)
         _still({f"owner of {name}": owner})
     count = data.give(held.index, held.store, bucket, to)
-    return Changed(named("buckets", name), Flash(f"bucket {name} is {to.name}'s now, with {count} objects"))
+    return Changed(
+        named("buckets", name), Flash(f"bucket {name} is {to.name}'s now, with {count_text(count, 'object')}")
+    )

@@ -297,6 +297,7 @@ def test_quotas_of_users_groups_and_buckets(page: Page, boss: Visitor) -> None:
         endless = boss.post(f"{path}/quota", 400, kind="soft", size="1G", grace="999999w")
         assert "is longer than a hundred years" in endless
         assert "no limit is given" in boss.post(f"{path}/quota", 400, kind="hard")
+        assert "; 5d grace" in boss.post(f"{path}/quota", kind="soft", grace="5d")  # alone
         assert "quota of" in boss.post(f"{path}/quota", kind="hard", size="none")
     assert {(one.scope, one.hard_bytes, one.soft_objects) for one in page.admin.quotas()} == {
         (scope, 0, 100000) for scope in ("user", "group", "bucket")
