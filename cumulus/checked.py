@@ -29,6 +29,9 @@ def check_settings(config: Config) -> None:
         if file:
             with _named(config, f"[log] {key}"):
                 _can_append(config.file(file))
+    logs = [config.file(file).resolve() for file in (config.log.access, config.log.audit) if file]
+    if len(logs) > len(set(logs)):
+        raise BadConfig(f"{config.path}: [log] access and audit name the same file", hint="give each its own")
     if config.database.password_file:
         with _named(config, "[database] password_file"):
             path = config.file(config.database.password_file)

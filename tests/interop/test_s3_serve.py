@@ -142,6 +142,8 @@ def test_errors_at_the_start_are_one_line(tmp_path: Path) -> None:
         listen_on("not a host", 1)
     settings.write_text("[server]\nprot = 1\n")
     assert "did you mean port" in refused(directory, "--check-config")
+    settings.write_text('[log]\naccess = "one.log"\naudit = "one.log"\n')
+    assert "access and audit name the same file" in refused(directory, "--check-config")
     settings.write_text(LOGGED)
     assert cumulus("serve", str(directory), "--check-config")["ok"] is True
 
