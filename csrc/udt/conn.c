@@ -238,7 +238,8 @@ void udt__conn_shut(udt_conn *c, udt_time now)
     c->limit = UDT_LIM_NONE;
     UDT_TRACE(c, UDT_TRACE_STATE, 4, 0, 0, now);
     udt__conn_fetched(c);
-    c->gave_up = c->gave_up || c->snd.bytes > 0;
+    if (c->own.on && (c->gave_up || c->snd.bytes > 0))
+        c->last_word = UDT_SHUTDOWN_CUT | seq_add(c->isn, c->snd.tail + (c->gave_up ? 1 : 0));
     set_key_free(c);
     stop_timers(c);
     if (c->peer_id)
@@ -352,6 +353,13 @@ static int64_t answer_gap(const udt_conn *c, uint32_t word1)
     return half < 10000 ? 10000 : half < 250000 ? half : 250000;
 }
 
+/* Whether all is here that came before the number in a shutdown. */
+static bool has_all(udt_conn *c, uint32_t word)
+{
+    int64_t have = udt_rcvloss_first(&c->missing, c->largest + 1);
+    return seq_add(c->peer_isn, have) == (word & SEQ_MASK);
+}
+
 static void control_input(udt_conn *c, const udt_addr *from, const udt_pkt *p, uint64_t pn,
                           udt_time now)
 {
@@ -374,7 +382,7 @@ static void control_input(udt_conn *c, const udt_addr *from, const udt_pkt *p, u
         c->cc.ops->on_warning(&c->cc);
         break;
     case UDT_CTRL_SHUTDOWN:
-        c->short_end = c->own.on && p->word1 & UDT_SHUTDOWN_CUT;
+        c->short_end = c->own.on && p->word1 & UDT_SHUTDOWN_CUT && !has_all(c, p->word1);
         udt__conn_peer_closed(c, now);
         break;
     case UDT_CTRL_ACK2:

@@ -170,8 +170,9 @@ typedef struct udt_conn {
     bool slots_known;    /* an ACK has said something about that */
     bool unread;         /* its last ACK left acknowledged packets unread */
     udt_time reader_at;  /* when its reader last made room */
-    bool gave_up;        /* closed before all that was written had been acknowledged */
-    bool short_end;      /* the peer did so */
+    bool gave_up;        /* bytes that never came here were dropped with the close */
+    uint32_t last_word;  /* word 1 of its shutdown */
+    bool short_end;      /* the peer closed, and not all that it had written is here */
     udt_time linger_end; /* of a closing connection: no longer, whatever is missing */
     int turn;            /* packets left of its turn */
     bool asked;          /* its writer is to fill the turn */
@@ -331,7 +332,6 @@ void udt__conn_say_shut(udt_conn *c);
 void udt__conn_shut(udt_conn *c, udt_time now);
 /* The application has fetched the ACCEPTED event (or never will): room in the backlog. */
 void udt__conn_fetched(udt_conn *c);
-uint32_t udt__shutdown_word(const udt_conn *c); /* word 1 of its shutdown */
 void udt__conn_peer_closed(udt_conn *c, udt_time now);
 void udt__conn_input(udt_conn *c, const udt_addr *from, const udt_pkt *p, udt_time now);
 /* One control packet of at most `cap` bytes, of those in `mask` (DUE_*), and no data. */

@@ -1,11 +1,6 @@
 /* What a connection sends next: control packets first, then data. */
 #include "udt/conn.h"
 
-uint32_t udt__shutdown_word(const udt_conn *c)
-{
-    return c->own.on && c->gave_up ? UDT_SHUTDOWN_CUT : 0;
-}
-
 static size_t emit_shutdown(udt_conn *c, uint8_t *buf, udt_time now)
 {
     if (--c->shutdowns_left > 0) {
@@ -15,7 +10,7 @@ static size_t emit_shutdown(udt_conn *c, uint8_t *buf, udt_time now)
     } else if (c->foreign) {
         udt__conn_event(c, UDT_EV_CLOSED);
     }
-    return udt_pkt_put_ctrl(buf, UDT_CTRL_SHUTDOWN, udt__shutdown_word(c), c->peer_id, NULL, 0);
+    return udt_pkt_put_ctrl(buf, UDT_CTRL_SHUTDOWN, c->last_word, c->peer_id, NULL, 0);
 }
 
 static uint32_t keepalive_word(const udt_conn *c)

@@ -167,7 +167,7 @@ size_t udt__own_seal(udt_conn *c, uint8_t *buf, size_t n)
 
 size_t udt__own_farewell(udt_conn *c, uint8_t *buf)
 {
-    udt_pkt_put_ctrl(buf, UDT_CTRL_SHUTDOWN, udt__shutdown_word(c), c->peer_id, NULL, 0);
+    udt_pkt_put_ctrl(buf, UDT_CTRL_SHUTDOWN, c->last_word, c->peer_id, NULL, 0);
     return udt__own_seal(c, buf, UDT_HDR_BYTES); /* without the pad: no longer than any data */
 }
 

@@ -31,9 +31,10 @@ enum udt_ctrl {
 #define UDT_KEEPALIVE_ASKS 1u
 #define UDT_KEEPALIVE_SAYS 2u /* wants no answer */
 
-/* Word 1 of a shutdown between our own peers: some of what was written was given up. Libudt and
- * older ones of ours send 0. */
-#define UDT_SHUTDOWN_CUT 1u
+/* Word 1 of a shutdown between our own peers: some of what was written was not acknowledged, or
+ * given up. Below it the sequence number behind all of it: who has all before that misses nothing.
+ * Libudt and older ones of ours send 0. */
+#define UDT_SHUTDOWN_CUT 0x80000000u
 
 /* Word 1 of a data packet. */
 #define UDT_MSG_FIRST 0x80000000u
