@@ -20,8 +20,8 @@ from typing import ClassVar, Final
 import click
 
 from cumulus.admin.options import Shared, shared_options
-from cumulus.config import Config, environment
-from sector.errors import Exists, LocalIO, NotFound, SectorError
+from cumulus.config import FILE, Config, environment
+from sector.errors import BadConfig, Exists, LocalIO, NotFound, SectorError
 
 READY_S: Final = 60.0
 STOP_S: Final = 60.0
@@ -40,10 +40,15 @@ def _files(settings: str) -> tuple[Path, Path]:
 
 def _settings(shared: Shared) -> str:
     """Path of the settings, which may have become wrong since the service began. Raises `UsageError`."""
-    named = shared.dir or shared.config_file
-    folder = shared.dir if named else environment("DIR")
-    file = os.path.join(folder, "cumulus.toml") if folder else shared.config_file or environment("CONFIG")
-    return os.path.abspath(file) if file and os.path.isfile(file) else shared.config().path
+    try:
+        return shared.config().path
+    except BadConfig:
+        named = shared.dir or shared.config_file
+        folder, file = (shared.dir, shared.config_file) if named else map(environment, ("DIR", "CONFIG"))
+        where = Path(folder, FILE) if folder else Path(file or "")
+        if not where.is_file():
+            raise
+        return str(where.absolute())
 
 
 def _locked(file: Path) -> int:

@@ -3,6 +3,7 @@ typed is checked here. Raise `UsageError` for what is not valid, and what `Admin
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Callable, Iterable
@@ -13,14 +14,14 @@ import msgspec
 
 from cumulus import unix
 from cumulus.admin import data
-from cumulus.admin.unfinished import Unfinished, count_text
+from cumulus.admin.unfinished import count_text, part_done
 from cumulus.admin.values import check_name, parse_count, parse_duration, parse_expiry, parse_size
 from cumulus.index.admin_api import Admin, Quota, Scope
 from cumulus.index.api import Index, IndexFailure
 from cumulus.model import Credential, User
 from cumulus.secrets import new_access_key, new_secret, new_user_id
-from cumulus.storage.api import FileStore, StorageError
-from sector.errors import SectorError, UsageError
+from cumulus.storage.api import FileStore
+from sector.errors import UsageError
 
 WEIGHTS = range(1, 1001)
 Opened = Callable[[], AbstractContextManager[tuple[Index, FileStore]]]
@@ -169,7 +170,6 @@ def remove_user(
     heir = admin.user(give_to) if give_to else None
     if heir is not None and heir.id == gone.id:
         raise UsageError(f"{gone.name} is the user to be removed", hint="give another one")
-    count = 0
     if heir is not None or delete_data:
         with opened() as (index, store):
             for bucket in index.buckets(gone.id):
@@ -178,33 +178,29 @@ def remove_user(
                 else:
                     data.check_deletable(store, bucket.name)
             admin.set_user(msgspec.structs.replace(gone, disabled=True))
+            done: list[str] = []
             try:
-                count = _give_up(index, store, gone, heir)
+                with part_done(lambda: "; ".join(done)):
+                    _give_up(index, store, gone, heir, done)
+                    admin.remove_user(gone.id)
             except BaseException:
-                admin.set_user(gone)
+                with contextlib.suppress(IndexFailure):  # then he stays disabled
+                    admin.set_user(gone)
                 raise
+            return Removed(gone, heir, len(done))
     admin.remove_user(gone.id)
-    return Removed(gone, heir, count)
+    return Removed(gone, heir, 0)
 
 
-def _give_up(index: Index, store: FileStore, gone: User, heir: User | None) -> int:
-    """All buckets of a user; how many there were."""
-    done: list[str] = []
+def _give_up(index: Index, store: FileStore, gone: User, heir: User | None, done: list[str]) -> None:
+    """All buckets of a user; `done` gets a line for each."""
     for bucket in index.buckets(gone.id):
-        try:
-            if heir is not None:
-                objects = count_text(data.give(index, store, bucket, heir), "object")
-                done.append(f"bucket {bucket.name} given to {heir.name} with {objects}")
-            else:
-                objects = count_text(data.delete(index, store, bucket.name), "object")
-                done.append(f"bucket {bucket.name} deleted with {objects}")
-        except Unfinished as bad:
-            raise Unfinished(bad.cause, "; ".join([*done, bad.done])) from bad
-        except (IndexFailure, StorageError, SectorError) as bad:
-            if not done:
-                raise
-            raise Unfinished(bad, "; ".join(done)) from bad
-    return len(done)
+        if heir is not None:
+            objects = count_text(data.give(index, store, bucket, heir), "object")
+            done.append(f"bucket {bucket.name} given to {heir.name} with {objects}")
+        else:
+            objects = count_text(data.delete(index, store, bucket.name), "object")
+            done.append(f"bucket {bucket.name} deleted with {objects}")
 
 
 def quota_of(admin: Admin, scope: Scope, name: str) -> Quota:

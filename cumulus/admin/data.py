@@ -8,11 +8,11 @@ from typing import Final
 
 import msgspec
 
-from cumulus.admin.unfinished import Unfinished, count_text
+from cumulus.admin.unfinished import count_text, part_done
 from cumulus.index.api import Change, Index, IndexFailure, Put, Remove, Row
 from cumulus.model import Acl, Bucket, Grant, User, decode_meta, encode_meta
 from cumulus.ops.names import BODIES, DOUBT, ODD, PARTS, VERSIONS, version_name
-from cumulus.storage.api import Changed, Entry, FileStore, Missing, StorageError
+from cumulus.storage.api import Changed, Entry, FileStore, Missing
 from sector.errors import NotEmpty
 
 _PAGE: Final = 1000
@@ -37,20 +37,26 @@ def give(index: Index, store: FileStore, bucket: Bucket, to: User) -> int:
     some had changed hands: the bucket itself does so last, so again goes on where it ended."""
     store.check_bucket(bucket.name)
     former = bucket.owner
+    if former == to.id:
+        return 0
     acl = _handed(bucket.acl, former, to.id)
     count = 0
-    try:
+
+    def done() -> str:
+        return f"{count_text(count, 'object')} of bucket {bucket.name} given to {to.name}" if count else ""
+
+    with part_done(done):
         for moved in _give_objects(index, store, bucket.name, former, to):
             count = moved
         index.set_bucket(msgspec.structs.replace(bucket, owner=to.id, acl=acl), ["owner", "acl"])
         begun = count  # and what its former owner put until then
-        for moved in _give_objects(index, store, bucket.name, former, to):
-            count = begun + moved
-    except (IndexFailure, StorageError) as bad:
-        if not count:
+        try:
+            for moved in _give_objects(index, store, bucket.name, former, to):
+                count = begun + moved
+        except BaseException:
+            with contextlib.suppress(IndexFailure):  # or once more would not find the rest
+                index.set_bucket(bucket, ["owner", "acl"])
             raise
-        what = f"{count_text(count, 'object')} of bucket {bucket.name} given to {to.name}"
-        raise Unfinished(bad, what) from bad
     return count
 
 
@@ -117,15 +123,10 @@ def delete(index: Index, store: FileStore, bucket: str) -> int:
     `NoSuch`, `StorageError`, and `Unfinished` if some were deleted; again goes on where it ended."""
     check_deletable(store, bucket)
     count = 0
-    try:
+    with part_done(lambda: f"{count_text(count, 'object')} of bucket {bucket} deleted" if count else ""):
         for deleted in _delete_objects(index, store, bucket):
             count = deleted
         _delete_rest(index, store, bucket)
-    except (IndexFailure, StorageError) as bad:
-        if not count:
-            raise
-        what = f"{count_text(count, 'object')} of bucket {bucket} deleted"
-        raise Unfinished(bad, what) from bad
     return count
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar
 
+from cumulus.index.api import IndexFailure
+from cumulus.storage.api import StorageError
 from sector.errors import SectorError
 
 if TYPE_CHECKING:
@@ -27,6 +29,19 @@ class Unfinished(SectorError):
     def record(self) -> str:
         """What the audit log gets."""
         return f"{self.done}; then it failed: {self.cause}"
+
+
+@contextmanager
+def part_done(done: Callable[[], str]) -> Iterator[None]:
+    """What fails inside is raised as `Unfinished` when `done()` says that something was done."""
+    try:
+        yield
+    except (IndexFailure, StorageError, SectorError) as bad:
+        cause, inner = (bad.cause, bad.done) if isinstance(bad, Unfinished) else (bad, "")
+        what = "; ".join(one for one in (done(), inner) if one)
+        if not what:
+            raise
+        raise Unfinished(cause, what) from bad
 
 
 @contextmanager

@@ -258,7 +258,8 @@ def _limits(view: View, form: dict[str, str], scope: Scope, name: str) -> str:
 
 def _limits_still(form: dict[str, str], now: Quota) -> None:
     """Raises `UsageError` if a limit that is to be set is not any more what the page showed."""
-    kind = "soft" if form.get("kind") == "soft" else "hard"
+    alone = not any(form.get(name, "").strip() for name in ("size", "objects"))  # the grace time
+    kind = "soft" if alone or form.get("kind") == "soft" else "hard"
     size: int = getattr(now, f"{kind}_bytes")
     objects: int = getattr(now, f"{kind}_objects")
     told = {

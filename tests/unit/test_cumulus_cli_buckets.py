@@ -21,7 +21,8 @@ from cumulus.backends.posix.store import PosixStore
 from cumulus.backends.posix.unserved import unserved
 from cumulus.config import load_config
 from cumulus.index.api import Put
-from cumulus.model import Acl, ObjectMeta, decode_meta, encode_meta
+from cumulus.index.sqlite import SqliteIndex
+from cumulus.model import Acl, Bucket, ObjectMeta, decode_meta, encode_meta
 from cumulus.opening import open_index, open_store
 from cumulus.ops.names import odd_name
 from cumulus.ops.rows import row_of
@@ -271,6 +272,55 @@ def test_what_a_gift_did_before_it_failed_is_told_and_recorded(
     bob = run.json("user", "show", "bob")["id"]
     assert {owner_on_disk(run, "data", key) for key in ("a", "b", "c")} == {bob}
     assert [one["objects"] for one in run.json("usage", "--user", "bob")] == [3]
+
+
+def test_bucket_given_to_its_owner_stays_as_it_is(run: Commands) -> None:
+    """Nothing is counted as given."""
+    store_object(run, "data", "k", b"hello")
+    assert run.json("bucket", "chown", "data", "alice")["objects"] == 0
+    assert run.json("bucket", "show", "data")["owner"] == "alice"
+
+
+def test_what_came_while_a_bucket_was_given_goes_with_the_next_try(
+    run: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its former owner puts one more before the bucket has changed hands, and the disk fails at that one."""
+    store_object(run, "data", "a", b"hello")
+    set_meta, set_bucket = PosixStore.set_meta, SqliteIndex.set_bucket
+
+    def busy(index: SqliteIndex, bucket: Bucket, fields: list[str]) -> None:
+        monkeypatch.setattr(SqliteIndex, "set_bucket", set_bucket)
+        store_object(run, "data", "late", b"hello")
+        index.set_bucket(bucket, fields)
+
+    def worn(store: PosixStore, bucket: str, name: str, *rest: Any) -> Any:
+        if name == "late":
+            raise Unavailable("the disk has a bad block")
+        return set_meta(store, bucket, name, *rest)
+
+    monkeypatch.setattr(SqliteIndex, "set_bucket", busy)
+    monkeypatch.setattr(PosixStore, "set_meta", worn)
+    found = json.loads(run("bucket", "chown", "data", "bob", "--json", status=1))["error"]
+    assert (found["code"], "done before: 1 object of" in found["message"]) == ("unfinished", True)
+    assert run.json("bucket", "show", "data")["owner"] == "alice"
+    monkeypatch.setattr(PosixStore, "set_meta", set_meta)
+    assert run.json("bucket", "chown", "data", "bob")["objects"] == 1
+    bob = run.json("user", "show", "bob")["id"]
+    assert {owner_on_disk(run, "data", key) for key in ("a", "late")} == {bob}
+
+
+@pytest.mark.parametrize("kind", ["pipe", "name"])
+def test_pipe_or_name_that_can_be_no_key_is_named(run: Commands, kind: str) -> None:
+    """As a path in the bucket."""
+    place = run.dir / "data" / "data" / "deep"
+    place.mkdir()
+    if kind == "pipe":
+        os.mkfifo(place / "pipe")
+    else:
+        (place / os.fsdecode(b"b\xe9ta")).touch()
+    found = run.refused("bucket", "remove", "data", "--delete-data")
+    assert found["code"] == "not_empty"
+    assert ("'deep/pipe'" if kind == "pipe" else r"deep/b\\xe9ta") in found["message"]
 
 
 def test_what_is_no_object_keeps_all_data_and_is_named(run: Commands) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -18,22 +16,6 @@ from cumulus.storage.api import StorageError
 from cumulus.web import guard
 from cumulus.web.app import App
 from cumulus.web.messages import BadForm
-
-
-@pytest.fixture
-def page(tmp_path: Path) -> Iterator[Page]:
-    """A page over an empty database with one administrator."""
-    made = Page(tmp_path)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def boss(page: Page) -> Visitor:
-    """Who is logged in."""
-    visitor = page.visitor()
-    visitor.log_in()
-    return visitor
 
 
 @pytest.mark.parametrize(

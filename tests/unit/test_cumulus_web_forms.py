@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import urlencode
 
 import msgspec
@@ -13,22 +11,6 @@ from web_page import SECRET, Page, Visitor, fields
 
 from cumulus.index.api import Away
 from cumulus.web import guard
-
-
-@pytest.fixture
-def page(tmp_path: Path) -> Iterator[Page]:
-    """A page over an empty database with one administrator."""
-    made = Page(tmp_path)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def boss(page: Page) -> Visitor:
-    """Who is logged in."""
-    visitor = page.visitor()
-    visitor.log_in()
-    return visitor
 
 
 # what a refusal keeps ---------------------------------------------------------------------------------

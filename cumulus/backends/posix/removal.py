@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import stat
 from typing import Final
 
 from cumulus.backends.posix import paths
 from cumulus.backends.posix.files import Files
 from cumulus.backends.posix.listing import Listing
 from cumulus.backends.posix.paths import PRIVATE, Root
+from cumulus.backends.posix.unserved import first_other
 from cumulus.storage.api import INTERNAL, NotEmptyStore
 
 _TRIES: Final = 100  # against writers that begin drafts while drafts are removed
@@ -34,7 +34,7 @@ def clear(root: Root, files: Files, *, own: bool) -> None:
     is our `own`. Raises `NotEmptyStore`, `OSError`."""
     paths.sweep(root, files)
     if own and (others := [name for name in os.listdir(root.fd) if name != INTERNAL]):
-        first = obstacle(root) or min(others)
+        first = first_other(root.path) or min(others)
         raise NotEmptyStore(f"bucket {root.bucket!r} has {first!r} in it, which is not an object of it")
     try:
         _clear_internal(root, files)
@@ -42,28 +42,6 @@ def clear(root: Root, files: Files, *, own: bool) -> None:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             raise
         raise NotEmptyStore(f"bucket {root.bucket!r} has something in {INTERNAL!r}") from None
-
-
-def obstacle(root: Root) -> str:
-    """What is neither a plain file with a name that is a key nor a directory: a link, a pipe, a name in
-    another encoding. As a path in the bucket; "" if there is none. Raises `OSError`."""
-    for where, names, files, fd in os.fwalk(".", dir_fd=root.fd):
-        path = where[2:] + "/" if where != "." else ""
-        if not path and INTERNAL in names:
-            names.remove(INTERNAL)
-        for name in sorted(names + files):
-            mode = os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode
-            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or not _is_utf8(name):
-                return path + name
-    return ""
-
-
-def _is_utf8(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def remove_hollow(root: Root, files: Files) -> None:

@@ -24,6 +24,7 @@ from cumulus.backends.posix.publish import SMALL
 from cumulus.backends.posix.ranges import Filled, Ranges
 from cumulus.backends.posix.recovery import Recovery
 from cumulus.backends.posix.streams import Reader, Writer, check_copied
+from cumulus.backends.posix.unserved import first_other
 from cumulus.reserve import Reserve
 from cumulus.storage.api import (
     ABSENT,
@@ -121,8 +122,7 @@ class PosixStore(FileStore):
 
     def obstacle(self, bucket: str) -> str:
         root = self._buckets.root(bucket)
-        with translated(f"bucket {bucket!r}"):
-            return removal.obstacle(root) if self._is_own(root) else ""
+        return first_other(root.path) if self._is_own(root) else ""
 
     def remove_hollow(self, bucket: str) -> None:
         root = self._buckets.root(bucket)

@@ -1,4 +1,5 @@
-"""Names in a tree of buckets that no S3 key can be: nothing serves or lists them, so the doctor does."""
+"""Names in a tree of buckets that no S3 key can be: nothing serves or lists them, so the doctor does, and
+they keep a bucket from being removed."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def unserved(store: Path, most: int, limit_s: float) -> Look:
         for name, is_served in _names(top):
             seen += 1
             if not is_served:
-                found.append(f"{bucket}/{name.decode(errors='backslashreplace')}")
+                found.append(f"{bucket}/{_text(name)}")
             if len(found) >= most or (not seen % 1024 and time.monotonic() > end):
                 return Look(found, seen, False)
     return Look(found, seen, True)
@@ -50,8 +51,19 @@ def _buckets(store: Path) -> Iterator[tuple[str, bytes]]:
                 yield link.name, link.read_bytes()
 
 
-def _names(top: bytes) -> Iterator[tuple[bytes, bool]]:
-    """Files and directories below it, and whether they can be keys, or begin some."""
+def first_other(top: str) -> str:
+    """Something below a bucket's directory that is no object and no directory of objects: a link, a pipe, a
+    name that can be no key; "" if there is nothing."""
+    return next((_text(name) for name, is_served in _names(os.fsencode(top), True) if not is_served), "")
+
+
+def _text(name: bytes) -> str:
+    return name.decode(errors="backslashreplace")
+
+
+def _names(top: bytes, links: bool = False) -> Iterator[tuple[bytes, bool]]:
+    """Files and directories below it, and whether they can be keys, or begin some; with `links` also links,
+    pipes and the like, which cannot."""
     waiting = [b""]
     while waiting:
         path = waiting.pop()
@@ -59,9 +71,10 @@ def _names(top: bytes) -> Iterator[tuple[bytes, bool]]:
             for entry in entries:
                 name = path + entry.name
                 is_dir = entry.is_dir(follow_symlinks=False)
-                if name == INTERNAL.encode() or not (is_dir or entry.is_file(follow_symlinks=False)):
+                is_plain = is_dir or entry.is_file(follow_symlinks=False)
+                if name == INTERNAL.encode() or not (is_plain or links):
                     continue
-                is_served = len(name) <= MAX_NAME and _is_utf8(entry.name)
+                is_served = is_plain and len(name) <= MAX_NAME and _is_utf8(entry.name)
                 yield name, is_served
                 if is_dir and is_served:
                     waiting.append(name + b"/")
