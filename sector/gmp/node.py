@@ -111,7 +111,7 @@ class GmpNode:
         mark = hashlib.sha256(key.secret).digest()
         known = self._principals.get(key.key_id), self._marks.get(key.key_id)
         if known[0] == key.principal and known[1] != mark:
-            self._port.remove_key(key.key_id)
+            self.remove_key(key.key_id)
         try:
             self._port.add_key(key.key_id, key.secret, key.principal, key.valid_s)
         except CoreError as error:  # a session that is resumed while its key is still in use
