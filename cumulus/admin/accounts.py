@@ -135,7 +135,7 @@ def change_user(
     if unix_user and unix_user != former.unix_user:
         check_unix_user(unix_user)
     changed = msgspec.structs.replace(former, **changes)
-    admin.set_user(changed)
+    admin.set_user(changed, changes)
     return changed
 
 
@@ -177,7 +177,7 @@ def remove_user(
                     store.check_bucket(bucket.name)
                 else:
                     data.check_deletable(store, bucket.name)
-            admin.set_user(msgspec.structs.replace(gone, disabled=True))
+            admin.set_user(msgspec.structs.replace(gone, disabled=True), ["disabled"])
             done: list[str] = []
             try:
                 with part_done(lambda: "; ".join(done)):
@@ -185,7 +185,7 @@ def remove_user(
                     admin.remove_user(gone.id)
             except BaseException:
                 with contextlib.suppress(IndexFailure):  # then he stays disabled
-                    admin.set_user(gone)
+                    admin.set_user(gone, ["disabled"])
                 raise
             return Removed(gone, heir, len(done))
     admin.remove_user(gone.id)
@@ -242,7 +242,7 @@ def set_limits(
     changed = msgspec.structs.replace(known, **limits)
     if grace and not (changed.soft_bytes or changed.soft_objects):
         raise UsageError(f"{scope} {name} has no soft limit", hint="set one with the grace time")
-    admin.set_quota(changed)
+    admin.set_quota(changed, limits)
     return changed
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, delete, insert, or_, select, update
@@ -101,12 +101,13 @@ class SqlAdmin(SqlQuotas):
                 self._need_group(connection, group)
                 connection.execute(insert(members).values(group_name=group, user_id=user.id))
 
-    def set_user(self, user: User) -> None:
+    def set_user(self, user: User, fields: Collection[str] | None = None) -> None:
+        values = {
+            name: value for name, value in _user_values(user).items() if fields is None or name in fields
+        }
         with self._begin() as connection:
             self._check_free(connection, user)
-            changed = connection.execute(
-                update(users).where(users.c.id == user.id).values(**_user_values(user))
-            )
+            changed = connection.execute(update(users).where(users.c.id == user.id).values(**values))
             if not changed.rowcount:
                 raise NoSuch(f"there is no user {user.id}")
 

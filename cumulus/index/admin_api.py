@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from typing import Literal
 
 import msgspec
@@ -51,8 +52,9 @@ class Admin(ABC):
         """`user.groups` must exist. Raises `NameTaken` (name, id or e-mail address)."""
 
     @abstractmethod
-    def set_user(self, user: User) -> None:
-        """Replace all but the groups of the user with that id. Raises `NameTaken`."""
+    def set_user(self, user: User, fields: Collection[str] | None = None) -> None:
+        """Replace these fields of the user with that id, by default all but the groups; the others stay as
+        they are in the database, for `user` may be older. Raises `NameTaken`."""
 
     @abstractmethod
     def user(self, name: str) -> User:
@@ -110,8 +112,9 @@ class Admin(ABC):
         """Raises `NoSuch` also when he is not a member."""
 
     @abstractmethod
-    def set_quota(self, quota: Quota) -> None:
-        """Replace the limits; all 0 removes them."""
+    def set_quota(self, quota: Quota, fields: Collection[str] | None = None) -> None:
+        """Replace these limits, by default all; the others stay as they are in the database. All 0 removes
+        them."""
 
     @abstractmethod
     def quotas(self) -> list[Quota]:

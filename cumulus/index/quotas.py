@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
+import msgspec
 from sqlalchemy import Connection, Engine, Row, delete, insert, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from cumulus.index.admin_api import Admin, Quota
 from cumulus.index.api import Away, NameTaken, NoSuch
 from cumulus.index.tables import buckets, quotas, users
+
+_LIMITS: Final = ("hard_bytes", "hard_objects", "soft_bytes", "soft_objects", "grace_s")
 
 
 def one_line(bad: DBAPIError) -> str:
@@ -55,15 +58,15 @@ class SqlQuotas(Admin):
         except DBAPIError as bad:
             raise Away(f"{self._where}: {one_line(bad)}") from None
 
-    def set_quota(self, quota: Quota) -> None:
+    def set_quota(self, quota: Quota, fields: Collection[str] | None = None) -> None:
         with self._begin() as connection:
             key = self._quota_key(connection, quota)
             where = (quotas.c.scope == quota.scope, quotas.c.name == key)
-            limits = {
-                name: getattr(quota, name)
-                for name in ("hard_bytes", "hard_objects", "soft_bytes", "soft_objects", "grace_s")
-            }
-            former = connection.execute(select(quotas).where(*where)).first()
+            former = connection.execute(select(quotas).where(*where).with_for_update()).first()
+            if fields is not None and former is not None:
+                kept = {name: getattr(former, name) for name in _LIMITS if name not in fields}
+                quota = msgspec.structs.replace(quota, **kept)
+            limits = {name: getattr(quota, name) for name in _LIMITS}
             if not any(limits.values()):
                 connection.execute(delete(quotas).where(*where))
             elif former is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
@@ -74,7 +75,7 @@ class TextAdmin(SqlQuotas):
     def add_user(self, user: User) -> None:
         self._refuse()
 
-    def set_user(self, user: User) -> None:
+    def set_user(self, user: User, fields: Collection[str] | None = None) -> None:
         self._refuse()
 
     def remove_user(self, name: str) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import alembic.command
+import msgspec
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config as AlembicConfig
@@ -252,6 +253,16 @@ def test_user_keeps_buckets_under_a_new_name(bench: Bench) -> None:
     assert bench.admin.quotas() == [Quota(scope="user", name="alicia", hard_bytes=5)]
 
 
+def test_two_who_change_the_same_user_keep_what_the_other_did(bench: Bench) -> None:
+    """Each changes a field of what both read before."""
+    admin = bench.admin
+    read = admin.user("alice")
+    admin.set_user(msgspec.structs.replace(read, display="Alicia", weight=3), ["display", "weight"])
+    admin.set_user(msgspec.structs.replace(read, email="a@example.org"), ["email"])
+    now = admin.user("alice")
+    assert (now.display, now.weight, now.email) == ("Alicia", 3, "a@example.org")
+
+
 def test_user_with_buckets_does_not_go(bench: Bench) -> None:
     """Without them he goes with keys, memberships and quota."""
     admin = bench.admin
@@ -312,6 +323,10 @@ def test_groups_and_quotas_of_what_is_not_there(bench: Bench) -> None:
     admin.set_quota(Quota(scope="group", name="lab", hard_bytes=1))
     admin.set_quota(Quota(scope="group", name="lab", hard_bytes=2, soft_objects=3, grace_s=4))
     assert admin.quotas() == [Quota(scope="group", name="lab", hard_bytes=2, soft_objects=3, grace_s=4)]
+    older = Quota(scope="group", name="lab", hard_bytes=9, hard_objects=9, soft_objects=9)
+    admin.set_quota(older, ["hard_objects", "soft_objects"])  # the others stay as they are now
+    mixed = Quota(scope="group", name="lab", hard_bytes=2, hard_objects=9, soft_objects=9, grace_s=4)
+    assert admin.quotas() == [mixed]
     admin.set_quota(Quota(scope="group", name="lab"))
     assert admin.quotas() == []
     admin.remove_group("lab")
