@@ -215,7 +215,8 @@ class App:
                 raise
             hint = getattr(bad, "hint", "")
             return self._refused(view, form, f"{bad} ({hint})" if hint else str(bad))
-        self._held.audit(entered.user.name, asked.peer, done.flash.text)
+        if done.recorded:
+            self._held.audit(entered.user.name, asked.peer, done.flash.text)
         self.sessions.tell(entered.session, done.where, done.flash)
         return see_other(done.where)
 

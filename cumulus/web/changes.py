@@ -28,10 +28,11 @@ LABELS: Final = {  # of what a form shows and changes
 
 
 class Changed(NamedTuple):
-    """Where to go, and what is told there."""
+    """Where to go, what is told there, and whether it is to be recorded: not when nothing was changed."""
 
     where: str
     flash: Flash
+    recorded: bool = True
 
 
 def _own(view: View, user_id: str, name: str) -> None:
@@ -103,7 +104,7 @@ def change_user(view: View, form: dict[str, str], user: str) -> Changed:
     one = admin.user(user)
     anew = _anew(form, {name: getattr(one, name) for name in LABELS})
     if not anew:
-        return Changed(named("users", one.id), Flash(f"user {one.name} is as before"))
+        return Changed(named("users", one.id), Flash(f"user {one.name} is as before"), recorded=False)
     typed = {name: text.strip() for name, text in anew.items()}
     changed = accounts.change_user(
         admin,
@@ -114,7 +115,8 @@ def change_user(view: View, form: dict[str, str], user: str) -> Changed:
         weight=_weight(typed) if "weight" in typed else None,
         unix_user=typed["unix_user"][:64] if "unix_user" in typed else None,
     )
-    return Changed(named("users", changed.id), Flash(f"user {changed.name} changed"))
+    what = ", ".join(LABELS[name] for name in typed)
+    return Changed(named("users", changed.id), Flash(f"user {changed.name} changed: {what}"))
 
 
 def change_state(view: View, form: dict[str, str], user: str) -> Changed:

@@ -230,7 +230,10 @@ def test_only_what_was_changed_in_a_form_is_saved(page: Page, boss: Visitor) -> 
     now = page.admin.user(alice.id)
     assert (now.name, now.email, now.weight) == ("alicia", "a@example.org", 7)
     assert now.display == alice.display  # as it is, not as the page shows it
+    assert page.audit[-1].endswith("user alicia changed: weight")
+    told = len(page.audit)
     assert "user alicia is as before" in boss.post(f"{at}/change", **first)
+    assert len(page.audit) == told
     assert page.admin.user(alice.id) == now
     emptied = {**fields(boss.get(at), f"{at}/change"), "email": ""}
     boss.post(f"{at}/change", **emptied)
