@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import inspect
 import os
 import re
 import sys
@@ -60,9 +61,9 @@ def _by_value() -> Iterator[None]:
 
 def pack(function: Callable[..., Any], params: Any, files: tuple[str | os.PathLike[str], ...] = ()) -> bytes:
     """The blob of a job: function, parameters, and small local files that appear in the worker's scratch
-    directory. Raises `UsageError` for what cannot be pickled or is too large, `LocalIO`."""
-    if not callable(function):
-        raise UsageError(f"{function!r} is not a function")
+    directory. Raises `UsageError` for what cannot be called as f(data, ctx), cannot be pickled or is too
+    large, `LocalIO`."""
+    _check_call(function)
     contents = {}
     for name in files:
         try:
@@ -83,6 +84,23 @@ def pack(function: Callable[..., Any], params: Any, files: tuple[str | os.PathLi
             hint="store large data in the cloud and read it as an input",
         )
     return blob
+
+
+def _check_call(function: Any) -> None:
+    if not callable(function):
+        raise UsageError(f"{function!r} is not a function")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # one in C may not tell
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        name = getattr(function, "__name__", repr(function))
+        raise UsageError(
+            f"{name}{signature} cannot be called as {name}(data, ctx)",
+            hint="a job's function takes two arguments: the data and a context",
+        ) from None
 
 
 def load_function(text: str) -> Callable[..., Any]:

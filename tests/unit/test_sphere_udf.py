@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import pickle
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -277,6 +279,19 @@ def test_bad_functions(tmp_path: Path) -> None:
         pack(lambda data, ctx: None, threading.Lock())
     with pytest.raises(UsageError):
         pack(7, None)  # type: ignore[arg-type]
+
+
+def test_a_function_that_takes_other_arguments_is_refused_before_it_travels() -> None:
+    """By its signature; a method, a partial, defaults and a function in C are as good as any."""
+
+    def whole(segment: Any) -> None:
+        return None
+
+    for bad in (whole, lambda data, ctx, more: None, lambda *, data, ctx: None):
+        with pytest.raises(UsageError, match=r"cannot be called as \S+\(data, ctx\)"):
+            pack(bad, None)
+    for good in (lambda data, ctx, more=1: None, lambda *args: None, partial(max, key=len), operator.eq):
+        assert pack(good, None)
 
 
 def test_other_interpreters_are_refused_with_both_versions() -> None:
