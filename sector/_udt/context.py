@@ -18,7 +18,7 @@ from zope.interface import implementer
 
 from sector._udt._ffi import ffi, lib
 from sector._udt.address import pack_address, unpack_address
-from sector._udt.errors import check
+from sector._udt.errors import CoreError, check, error_name
 
 log = Logger()
 ENOUGH_BUFFER = 4 << 20  # bytes of a UDP socket's buffer below which a port warns
@@ -215,7 +215,9 @@ class Core:
     def open_port(self, host: str, port: int, *, flags: int = 0, mss: int = 0) -> int:
         """Open a UDP port; returns its handle. Raises CoreError (INUSE, SYS)."""
         handle: int = lib.udt_port_open(self.ctx, pack_address(host, port), flags, mss)
-        check(handle, f"cannot open UDP port {host}:{port}")
+        if handle < 0:  # of a system call that failed the core leaves errno
+            sys_err = ffi.errno if error_name(handle) == "SYS" else 0
+            raise CoreError(handle, f"cannot open UDP port {host}:{port}", sys_err)
         self._ports.add(handle)
         self._check_buffers(handle)
         return handle

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 from twisted.internet.defer import Deferred
@@ -60,12 +60,13 @@ class PeerEvent:
 
 class GmpError(Exception):
     """A call failed. `status` < 0: core status -1..-9 (spec/gmp.md section 9), <= -100 the peer
-    application's own with `payload` as its detail; `queue_full` when nothing was sent."""
+    application's own with `payload` as its detail; `queue_full` when nothing was sent. Its text says in
+    words what the status means."""
 
     def __init__(
         self, status: int, payload: bytes = b"", text: str = "", *, queue_full: bool = False
     ) -> None:
-        super().__init__(text or f"GMP status {status}")
+        super().__init__(text or _TEXTS.get(status) or f"status {status} of the peer's program")
         self.status = status
         self.payload = payload
         self.queue_full = queue_full
@@ -82,6 +83,17 @@ STATUS_PEER_RESTARTED = -7
 STATUS_TOO_LARGE = -8
 STATUS_DENIED = -9
 STATUS_APPLICATION = -100
+_TEXTS: Final = {
+    STATUS_UNKNOWN: "the peer failed",
+    STATUS_NO_METHOD: "the peer has no such method",
+    STATUS_BUSY: "the peer is busy",
+    STATUS_CANCELLED: "cancelled",
+    STATUS_TIMEOUT: "no answer in time",
+    STATUS_PEER_LOST: "the peer is lost",
+    STATUS_PEER_RESTARTED: "the peer was restarted",
+    STATUS_TOO_LARGE: "too large",
+    STATUS_DENIED: "denied",
+}
 
 Handler = Callable[[IncomingCall], "bytes | Deferred[bytes]"]
 

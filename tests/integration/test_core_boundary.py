@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from pathlib import Path
@@ -200,6 +201,14 @@ class StreamTests(CoreCase):
         with self.assertRaises(CoreError) as caught:
             self.core.open_port("127.0.0.1", self.core.port_address(handle)[1])
         self.assertEqual(caught.exception.name, "INUSE")
+
+    async def test_a_port_that_cannot_be_opened_says_why(self) -> None:
+        """Here no address of this machine; a low port without rights alike."""
+        with self.assertRaises(CoreError) as caught:
+            self.core.open_port("192.0.2.1", 0)
+        self.assertEqual(caught.exception.name, "SYS")
+        self.assertIn("192.0.2.1:0", str(caught.exception))
+        self.assertIn(os.strerror(errno.EADDRNOTAVAIL), str(caught.exception))
 
 
 KEY = 0x01000001

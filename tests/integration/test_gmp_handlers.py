@@ -81,6 +81,7 @@ class HandlerTests(Case):
             with self.assertRaises(GmpError) as caught:
                 await self.ask(lambda call, size=size: bytes(size))
             self.assertEqual(caught.exception.status, STATUS_TOO_LARGE)
+            self.assertEqual(str(caught.exception), "too large")
         size = (64 << 20) - 24
         self.assertEqual(len(await self.ask(lambda call: bytes(size))), size)
 
