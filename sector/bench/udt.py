@@ -240,6 +240,8 @@ def udt(
     """
     if sum(x is not None for x in (link_text, grid_text, cell, listen, to)) > 1:
         raise UsageError("--link, --grid, --cell, --listen and --to exclude one another")
+    if cell and (peer_text or only):
+        raise UsageError("--cell names its peer", hint="leave --peer and --only out, or give --link")
     if listen is not None or to is not None:
         if trace is not None:
             raise UsageError("--trace is for loopback and links", hint="udtcat --trace works between hosts")

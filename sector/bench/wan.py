@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import IO, Any
 
 from sector.bench.common import program
 from sector.bench.link import Link, share
@@ -17,6 +19,7 @@ from sector.errors import SectorError, UsageError
 _START_S = 10.0
 _JOINED_BPS = 500e6  # from here on frames reach the emulator's ends joined, as through a network card
 ENGINES = ("auto", "user", "netem")
+_WRONG_USE = 2  # of the emulator: it knows no such link
 
 
 @dataclass
@@ -127,16 +130,17 @@ def _enter(ns: str) -> list[str]:
 
 @contextmanager
 def _running(command: list[str]) -> Iterator[tuple[dict[str, Any], Path]]:
-    path = Path([], [], "", "")
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as wan:
+    path, line = Path([], [], "", ""), ""
+    pipe = subprocess.PIPE
+    with (
+        tempfile.TemporaryFile("w+") as said,
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=said, text=True) as wan,
+    ):
         assert wan.stdin and wan.stdout
         try:
             line = wan.stdout.readline()
             if not line:
-                raise SectorError(
-                    f"the emulator did not start: {' '.join(command[1:])}",
-                    hint="its reason is above; without root it needs user namespaces and /dev/net/tun",
-                )
+                raise _not_started(command, wan.wait(_START_S), said)
             yield json.loads(line), path
             wan.stdin.close()
             text = wan.stdout.read()
@@ -144,6 +148,18 @@ def _running(command: list[str]) -> Iterator[tuple[dict[str, Any], Path]]:
             path.report.update(json.loads(text.strip().splitlines()[-1]) if text.strip() else {})
         finally:
             wan.kill()
+            said.seek(0)
+            if line:
+                sys.stderr.write(said.read())
+
+
+def _not_started(command: list[str], status: int, said: IO[str]) -> SectorError:
+    said.seek(0)
+    why = said.readline().strip().removeprefix("wan: ")
+    hint = "without root it needs user namespaces and /dev/net/tun"
+    if status == _WRONG_USE:
+        hint = "docs/guide/benchmarks.md has the properties of links"
+    return SectorError(f"the emulator did not start: {why or ' '.join(command[1:])}", hint=hint)
 
 
 # ---- netem ---------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from sector.errors import SectorError, UsageError
     [
         (["--link", "rate=1x"], "rate like"),
         (["--link", "rate=1g,speed=2"], "did not start"),
+        (["--cell", "1g-1ms-0-sector", "--peer", "tcp-cubic"], "names its peer"),
         (["--link", "rate=1g", "--cell", "1g-1ms-0-sector"], "exclude"),
         (["--cell", "1g-1ms-sector"], "no cell"),
         (["--peer", "carrier-pigeon"], "unknown peer"),
@@ -35,6 +36,13 @@ from sector.errors import SectorError, UsageError
 def test_bad_requests_are_one_line(arguments: list[str], word: str) -> None:
     said = bench(*arguments, status=2 if word != "did not start" else 1)
     assert word in said and "Traceback" not in said
+
+
+def test_a_link_that_is_none_is_named_without_the_emulators_help() -> None:
+    """One line for the cell, one for the end."""
+    said = bench("--link", "rate=1g,rtt=1ms,jitter=much", status=1)
+    assert "did not start: not a property of a link: jitter=much" in said
+    assert said.count("\n") == 2 and "usage: wan" not in said
 
 
 def test_a_picture_without_a_place_is_told_before_the_series() -> None:
