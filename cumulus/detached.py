@@ -6,7 +6,9 @@ DIR/serve.log has what it says.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import json
 import os
 import signal
 import socket
@@ -21,10 +23,11 @@ import click
 
 from cumulus.admin.options import Shared, shared_options
 from cumulus.config import FILE, Config, environment
-from sector.errors import BadConfig, Exists, LocalIO, NotFound, SectorError
+from sector.errors import BadConfig, Exists, LocalIO, NotFound, SectorError, from_wire
 
 READY_S: Final = 60.0
 STOP_S: Final = 60.0
+_ERROR: Final = "X_CUMULUS_ERROR"  # beside READY of the protocol by which services tell that they are ready
 
 
 class NotReady(SectorError):
@@ -67,7 +70,7 @@ def _locked(file: Path) -> int:
 
 def start(config: Config, options: list[str]) -> tuple[int, Path]:
     """Start `cumulus serve` with `options` and return (its process, its log) when it is ready. Raises
-    `Exists` when one runs, `NotReady` with the last line that it said."""
+    `Exists` when one runs, what kept it from running, `NotReady`."""
     pid_file, log_file = _files(config.path)
     lock = _locked(pid_file)
     if lock < 0:
@@ -104,17 +107,30 @@ def _spawn(
         raise LocalIO(f"{log_file}: {bad.strerror}") from None
 
 
+def tell(error: SectorError) -> None:
+    """Why this service ends, to who waits for it to be ready."""
+    from sector.daemon import notify, one_line
+
+    notify(STATUS=one_line(error.message), **{_ERROR: json.dumps(error.as_json())})
+
+
 def _wait(process: subprocess.Popen[bytes], told: socket.socket, log_file: Path) -> None:
     end = time.monotonic() + READY_S
     while time.monotonic() < end:
+        ended = process.poll() is not None  # before the last look at what it told
         try:
-            if b"READY=1" in told.recv(4096):
-                return
+            lines = told.recv(1 << 18).decode().splitlines()
         except TimeoutError:
-            pass
-        if process.poll() is not None:
-            lines = log_file.read_text(errors="replace").strip().splitlines()
-            raise NotReady(f"the service did not start: {lines[-1] if lines else 'it said nothing'}")
+            if ended:
+                raise NotReady("the service ended before it was ready", hint=f"see {log_file}") from None
+            continue
+        if "READY=1" in lines:
+            return
+        for line in lines:
+            if line.startswith(f"{_ERROR}="):
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(STOP_S)
+                raise from_wire(**json.loads(line.partition("=")[2]))
     process.terminate()
     raise NotReady(f"the service was not ready in {READY_S:.0f} s", hint=f"see {log_file}")
 

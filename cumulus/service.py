@@ -6,6 +6,7 @@ database and the admin port, and workers serve S3 (decision 0121). `python -m cu
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import signal
@@ -24,6 +25,7 @@ from twisted.internet.threads import deferToThread
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from cumulus import detached
 from cumulus.admin.clients import url
 from cumulus.admin.options import Shared, shared_options
 from cumulus.config import Config
@@ -84,11 +86,17 @@ def listen_on(host: str, port: int) -> socket.socket:
             )
         return socket.create_server((host, port), backlog=BACKLOG)
     except OSError as bad:
-        kind = PortInUse if bad.errno == 98 else LocalIO
-        named = (bad.errno or 0) > 0  # otherwise the name was not found
-        why = os.strerror(bad.errno or 0) if named else "there is no such host"
-        hint = None if named else "give a name or an address of this machine as host"
-        raise kind(f"cannot listen on {host} port {port}: {why}", hint=hint) from bad
+        raise _cannot_listen(host, port, bad) from bad
+
+
+def _cannot_listen(host: str, port: int, bad: OSError) -> SectorError:
+    kind = PortInUse if bad.errno == errno.EADDRINUSE else LocalIO
+    named = (bad.errno or 0) > 0  # otherwise the name was not found
+    why = os.strerror(bad.errno or 0) if named else "there is no such host"
+    hint = "give a name or an address of this machine as host"
+    if bad.errno == errno.EACCES:
+        hint = "ports below 1024 are for root: choose a higher one"
+    return kind(f"cannot listen on {host} port {port}: {why}", hint=None if kind is PortInUse else hint)
 
 
 def secured(site: Any, tls: TlsFiles | None, reactor: Any) -> Any:
@@ -272,7 +280,7 @@ class Server(Service):
             factory = secured(site, self._tls, self._reactor)
             self._admin = self._reactor.listenTCP(admin.port, factory, interface=admin.host)
         except error.CannotListenError as bad:
-            raise PortInUse(f"cannot listen on {admin.host} port {admin.port}: {bad.socketError}") from bad
+            raise _cannot_listen(admin.host, admin.port, bad.socketError) from bad
         host = self._admin.getHost()
         self.admin_address = (host.host, host.port)
         if self._s3 is not None:
@@ -440,15 +448,17 @@ def serve_command(
     if detach:
         _detach(shared, config, workers, log_format)
         return
-    serve(config)
+    try:
+        serve(config)
+    except SectorError as bad:
+        detached.tell(bad)
+        raise
 
 
 def _detach(shared: Shared, config: Config, workers: int | None, log_format: str | None) -> None:
-    from cumulus.detached import start
-
     options = [f"--workers={workers}"] if workers else []
     options += [f"--log-format={log_format}"] if log_format else []
-    pid, log_file = start(config, options)
+    pid, log_file = detached.start(config, options)
     where = url(config) if config.server.port else None
     page = page_url(config) if config.admin.port and is_wanted(config) else None
     told = [f"serving {where or 'S3'}", *([f"admin page {page}"] if page else [])]

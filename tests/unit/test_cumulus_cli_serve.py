@@ -1,0 +1,82 @@
+"""`cumulus serve` that cannot start, in the foreground and in the background, and `cumulus stop`."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cumulus_commands import Commands
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Commands:
+    """A Cumulus that nobody serves."""
+    for name in ("CUMULUS_DIR", "CUMULUS_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    made = Commands(capsys, tmp_path / "cloud")
+    made("init", str(made.dir))
+    return made
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port that somebody else listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        yield other.getsockname()[1]
+
+
+def settings(run: Commands, port: int = 0, admin_port: int = 0) -> None:
+    """The ports."""
+    (run.dir / "cumulus.toml").write_text(f"[server]\nport = {port}\n[admin]\nport = {admin_port}\n")
+
+
+def foreground(run: Commands, *words: str) -> subprocess.CompletedProcess[str]:
+    """`cumulus serve` as a process that ends."""
+    command = [sys.executable, "-P", "-m", "cumulus.cli", "serve", str(run.dir), *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("section", ["server", "admin"])
+def test_what_keeps_a_service_from_serving_comes_alone(run: Commands, taken: int, section: str) -> None:
+    """One line with what to do, and no line of a log beside it; an object with --json."""
+    settings(run, **{"port" if section == "server" else "admin_port": taken})
+    told = f"cannot listen on 127.0.0.1 port {taken}: Address already in use"
+    hint = "stop the other process or choose another port"
+    done = foreground(run)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"cumulus: {told} ({hint})\n"
+    done = foreground(run, "--json")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert json.loads(done.stdout)["error"] == {"code": "port_in_use", "message": told, "hint": hint}
+
+
+def test_the_background_tells_the_same_as_the_foreground(run: Commands, taken: int) -> None:
+    """With code and hint; the log has the line as well."""
+    settings(run, port=taken)
+    error = run.refused("serve", str(run.dir), "--detach")
+    assert error == {
+        "code": "port_in_use",
+        "message": f"cannot listen on 127.0.0.1 port {taken}: Address already in use",
+        "hint": "stop the other process or choose another port",
+    }
+    assert f"cumulus: {error['message']} ({error['hint']})\n" in (run.dir / "serve.log").read_text()
+    (run.dir / "secret.key").unlink()
+    settings(run)
+    error = run.refused("serve", str(run.dir), "--detach")
+    assert error["code"] == "local_io" and "restore it from your backup" in error["hint"]
+
+
+def test_a_service_that_dies_at_its_start_names_the_log(
+    run: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it said there."""
+    (tmp_path / "sitecustomize.py").write_text("import os\nos._exit(3)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    error = run.refused("serve", str(run.dir), "--detach")
+    assert (error["code"], error["message"]) == ("not_ready", "the service ended before it was ready")
+    assert error["hint"] == f"see {run.dir / 'serve.log'}"
