@@ -74,10 +74,10 @@ def bucket() -> None:
 @bucket.command("add")
 @click.argument("name")
 @click.option("--owner", required=True, metavar="U", help="User who owns it.")
-@click.option("--path", default="", metavar="DIR", help="Serve this directory as it is; files stay in place.")
+@click.option("--path", metavar="DIR", help="Serve this directory as it is; files stay in place.")
 @shared_options
 @click.pass_obj
-def bucket_add(shared: Shared, name: str, owner: str, path: str) -> None:
+def bucket_add(shared: Shared, name: str, owner: str, path: str | None) -> None:
     """Add the bucket NAME, empty or with what is in a directory.
 
     \b
@@ -89,7 +89,9 @@ def bucket_add(shared: Shared, name: str, owner: str, path: str) -> None:
     except S3Error as bad:
         hint = "3 to 63 of a-z 0-9 . -, as S3 demands"
         raise UsageError(f"{name!r}: {bad.message}", hint=hint) from None
-    path = os.path.abspath(path) if path else ""
+    if path == "":
+        raise UsageError("--path is empty", hint="name a directory, or leave it out")
+    path = "" if path is None else os.path.abspath(path)
     with opened(shared) as (index, directory, store):
         user = find_user(directory, owner)
         made = Bucket(name=name, owner=user.id, created_ns=time.time_ns(), acl=Acl(owner=user.id), path=path)
