@@ -7,7 +7,7 @@ from typing import Final
 import click
 
 from cumulus.admin.options import InUse, Shared, shared_options
-from cumulus.index.api import Away, IndexFailure, NameTaken, NoSuch, StillUsed
+from cumulus.index.api import AddressTaken, Away, IndexFailure, NameTaken, NoSuch, StillUsed
 from cumulus.storage.api import StorageError
 from sector import __version__
 from sector.cli import program
@@ -58,8 +58,11 @@ def as_ours(error: Exception) -> SectorError | None:
     text = str(error)
     if isinstance(error, NoSuch):
         return NotFound(text, hint="check the name; cumulus user, group, key and bucket have a list command")
+    if isinstance(error, AddressTaken):
+        hint = "give another address, or take it from him: cumulus user change NAME --email ''"
+        return Exists(text, hint=hint)
     if isinstance(error, NameTaken):
-        return Exists(text, hint="choose another name")
+        return Exists(text, hint="choose another one")
     if isinstance(error, StillUsed):
         return InUse(text, hint="--give-to USER or --delete-data says what becomes of it")
     if isinstance(error, Away):

@@ -433,8 +433,7 @@ def serve_command(
       cumulus serve /srv/cumulus --detach
       cumulus serve --config /etc/cumulus.toml --workers 4
     """
-    if directory is not None:
-        shared.dir = directory
+    shared.take_directory(directory)
     config = shared.config()
     if workers is not None:
         section = msgspec.structs.replace(config.server, workers=workers)

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, delete, insert, or_, select, update
 
 from cumulus.index.admin_api import Group, KeyInfo, Quota
-from cumulus.index.api import NameTaken, NoSuch, StillUsed
+from cumulus.index.api import AddressTaken, NameTaken, NoSuch, StillUsed
 from cumulus.index.quotas import SqlQuotas
 from cumulus.index.tables import access_keys, buckets, groups, members, quotas, users
 from cumulus.model import Credential, User
@@ -80,7 +80,7 @@ class SqlAdmin(SqlQuotas):
             taken.append(users.c.email == values["email"])
         found = connection.execute(select(users).where(or_(*taken), users.c.id != user.id)).first()
         if found is not None and found.email and found.email == values["email"] and found.name != user.name:
-            raise NameTaken(f"user {found.name} has the e-mail address {user.email} already")
+            raise AddressTaken(f"user {found.name} has the e-mail address {user.email} already")
         if found is not None:
             raise NameTaken(f"there is a user {user.name} already")
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cumulus_commands import Commands
+
+from cumulus import cli
 
 
 @pytest.fixture
@@ -22,6 +25,53 @@ def run(bare: Commands) -> Commands:
     bare("init", str(bare.dir))
     bare("user", "add", "alice", "--email", "alice@example.org")
     return bare
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str, status: int) -> str:
+    """The line of a command that is given no --dir of its own."""
+    assert cli.run(list(words)) == status
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1
+    return err
+
+
+# hints ------------------------------------------------------------------------------------------------
+def test_an_address_in_use_is_not_called_a_name(run: Commands) -> None:
+    for words in (["user", "add", "bob"], ["user", "change", "admin"]):
+        error = run.refused(*words, "--email", "Alice@example.org")
+        assert error["code"] == "exists" and "alice has the e-mail address" in error["message"]
+        assert "another address" in error["hint"] and "name" not in error["hint"].partition("user change")[0]
+
+
+def test_a_file_given_as_directory_is_called_a_file(
+    run: Commands, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By what looks for a Cumulus."""
+    file = run.dir / "cumulus.toml"
+    line = told(capsys, "--dir", str(file), "user", "list", status=1)
+    assert f"{file}: is a file, not a directory" in line and f"--config {file}" in line
+    line = told(capsys, "--config", str(run.dir), "user", "list", status=1)
+    assert f"--dir {run.dir}" in line
+    assert "cumulus init" not in line
+
+
+def test_settings_that_may_not_be_read_are_not_called_missing(
+    run: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file, or its directory."""
+    real = {name: getattr(Path, name) for name in ("read_text", "exists")}
+    for name, function in real.items():
+
+        def refused(path: Path, *words: Any, _real: Any = function, **named: Any) -> Any:
+            if path.name == "cumulus.toml":
+                raise PermissionError(13, "Permission denied")
+            return _real(path, *words, **named)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, name, refused)
+            error = run.refused("user", "list")
+        assert error["message"] == f"{run.dir}/cumulus.toml: Permission denied"
+        assert error["code"] == "bad_config" and "account of the service" in error["hint"]
 
 
 # what cannot be right -----------------------------------------------------------------------------------
@@ -82,3 +132,32 @@ def test_names_that_stand_for_all_are_refused_in_a_file_of_users_too(run: Comman
     for name in ("*", ".."):
         (run.dir / "users").write_text(f"{name} AKB longsecret\n")
         assert f"line 1: {name!r} is no name" in run.refused("user", "list")["message"]
+
+
+# where --------------------------------------------------------------------------------------------------
+def test_two_places_are_not_one(
+    run: Commands, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Options twice, beside an argument, both variables."""
+    here, other = str(run.dir), str(run.dir.parent / "other")
+    file = str(run.dir / "cumulus.toml")
+    for words, says in (
+        (["--dir", here, "--dir", other, "user", "list"], "--dir is given twice"),
+        (["--dir", here, "user", "list", "--dir", here], "--dir is given twice"),
+        (["--config", file, "user", "list", "--config", file], "--config is given twice"),
+        (["--dir", "", "user", "list"], "--dir is empty"),
+        (["--dir", here, "--config", file, "user", "list"], "name the same thing"),
+        (["serve", other, "--dir", here], f"{other} and --dir {here} are two directories"),
+        (["stop", other, "--dir", here], f"{other} and --dir {here} are two directories"),
+        (["serve", other, "--config", file], f"{other} and --config name the same thing"),
+        (["stop", ""], "DIR is empty"),
+    ):
+        assert says in told(capsys, *words, status=2), words
+    assert not Path(other).exists()
+    assert cli.run(["serve", here, "--dir", f"{here}/.", "--check-config"]) == 0
+    capsys.readouterr()
+    monkeypatch.setenv("CUMULUS_DIR", here)
+    monkeypatch.setenv("CUMULUS_CONFIG", file)
+    line = told(capsys, "user", "list", status=2)
+    assert "CUMULUS_DIR and CUMULUS_CONFIG are both set (unset one of them, or give --dir or" in line
+    assert cli.run(["user", "list", "--dir", here]) == 0

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
+import os
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cumulus_commands import Commands
+from running import running
 
 
 @pytest.fixture
@@ -80,3 +85,58 @@ def test_a_service_that_dies_at_its_start_names_the_log(
     error = run.refused("serve", str(run.dir), "--detach")
     assert (error["code"], error["message"]) == ("not_ready", "the service ended before it was ready")
     assert error["hint"] == f"see {run.dir / 'serve.log'}"
+
+
+def test_a_file_of_a_service_that_is_gone_ends_nobody(run: Commands) -> None:
+    """Whatever number stands in it: without the lock of a service it is no service's."""
+    with running(["sleep", "60"]) as stranger:
+        (run.dir / "serve.pid").write_text(f"{stranger.pid}\n")
+        error = run.refused("stop", str(run.dir))
+        assert error["code"] == "not_found" and "systemctl stop" in error["hint"]
+        settings(run)
+        made = run.json("serve", str(run.dir), "--detach")
+        written = (run.dir / "serve.pid").read_text()
+        assert run.json("stop", str(run.dir)) == {"stopped": made["pid"]}
+        assert written == f"{made['pid']}\n" and stranger.poll() is None
+        stranger.kill()
+
+
+@pytest.mark.parametrize("content", [b"", b"0\n", b"-1", b"\xff\xfe", b"12 13"])
+def test_a_lock_without_a_process_is_not_called_free(run: Commands, content: bytes) -> None:
+    """A service holds it that does not say which it is."""
+    (run.dir / "serve.pid").write_bytes(content)
+    with (run.dir / "serve.pid").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        error = run.refused("stop", str(run.dir))
+        assert error["code"] == "not_ready" and f"fuser {run.dir / 'serve.pid'}" in error["hint"]
+        assert run.refused("serve", str(run.dir), "--detach")["code"] == "exists"
+
+
+def test_a_file_of_the_process_that_cannot_be_read_is_told_why(
+    run: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what starts a service and by what ends one."""
+    (run.dir / "serve.pid").mkdir()
+    for words in (["stop"], ["serve", "--detach"]):
+        error = run.refused(*words)
+        assert error["message"] == f"{run.dir / 'serve.pid'}: Is a directory"
+        assert "look what is in its place" in error["hint"]
+    real = os.open
+
+    def refused(path: Any, *words: Any, **named: Any) -> int:
+        if str(path).endswith("serve.pid"):
+            raise PermissionError(13, "Permission denied")
+        return real(path, *words, **named)
+
+    monkeypatch.setattr(os, "open", refused)
+    error = run.refused("stop")
+    assert error["code"] == "local_io" and "account of the service" in error["hint"]
+
+
+def test_a_directory_needs_no_settings_to_serve_in_the_background(run: Commands) -> None:
+    """As in the foreground: the defaults count, here with ports that are in use."""
+    (run.dir / "cumulus.toml").unlink()
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # else somebody else's is there, which does as well
+            stack.enter_context(socket.create_server(("127.0.0.1", 8888)))
+        assert run.refused("serve", str(run.dir), "--detach")["code"] == "port_in_use"
