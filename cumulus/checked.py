@@ -13,7 +13,7 @@ from pathlib import Path
 from cumulus.backends.registry import check_spec
 from cumulus.config import Config
 from cumulus.secrets import check_private
-from sector.errors import BadConfig, SectorError
+from sector.errors import BadConfig, SectorError, UsageError
 
 
 def check_settings(config: Config) -> None:
@@ -87,11 +87,25 @@ def _can_append(path: Path) -> None:
 
 def _can_listen(host: str, port: int) -> None:
     """That the address is one of this machine. A port in use may be that of the running service."""
+    try:
+        _bind(host, port)
+    except OSError as bad:
+        if bad.errno != errno.EADDRINUSE:
+            raise OSError(bad.errno, f"cannot listen on {host} port {port}: {bad.strerror}") from None
+
+
+def _bind(host: str, port: int) -> None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as tried:
         tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            tried.bind((host, port))
-        except OSError as bad:
-            if bad.errno != errno.EADDRINUSE:
-                raise OSError(bad.errno, f"cannot listen on {host} port {port}: {bad.strerror}") from None
+        tried.bind((host, port))
+
+
+def check_host(host: str) -> None:
+    """That this machine could listen there, on whatever port. Raises `UsageError`."""
+    try:
+        _bind(host, 0)
+    except (OSError, ValueError) as bad:
+        why = bad.strerror if isinstance(bad, OSError) else str(bad)
+        hint = "give a name or an address of this machine (ip addr shows them), or 0.0.0.0 for all"
+        raise UsageError(f"cannot listen on {host!r}: {why}", hint=hint) from None

@@ -66,13 +66,15 @@ def with_key_options(function: Any) -> Any:
 
 def read_secret(file: str) -> str:
     """The first line of a file. Raises `UsageError`, `LocalIO`."""
+    if not file:
+        raise UsageError("--secret-key-file is empty", hint="name the file of the secret key")
     try:
         with open(file, encoding="utf-8") as source:
             secret = source.readline(4096).strip()
     except OSError as bad:
-        raise LocalIO(f"{file}: {bad.strerror}") from None
+        raise LocalIO(f"{file}: {bad.strerror}", hint="name a file that you may read") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{file}: is not UTF-8 text") from None
+        raise UsageError(f"{file}: is not UTF-8 text", hint="its first line is the secret key") from None
     if len(secret) < 8 or not secret.isprintable():
         raise UsageError(f"{file}: its first line is no secret key", hint="at least 8 printable characters")
     return secret
@@ -85,6 +87,14 @@ class Told:
     secret_to: str | None
     form: str | None
 
+    def check(self, config: Config) -> None:
+        """Before anything is changed: a client must know the port. Raises `UsageError`."""
+        if self.form and not config.server.port:
+            hint = "give the service a port of its own, or leave --as out"
+            raise UsageError(
+                f"--as {self.form} needs a port, and [server] port = 0 is any free one", hint=hint
+            )
+
     def text(self, config: Config, made: Credential) -> str:
         """What a file or standard output gets: the secret key, or a client's settings."""
         return FORMS[self.form](config, made) if self.form else made.secret + "\n"
@@ -95,9 +105,10 @@ def tell_key(
 ) -> None:
     """Print a new key; the secret once, or into a file. Raises `LocalIO`. The audit log gets the text and the
     access key."""
-    shared.audit(config, f"{text}, with the key {made.access_key}")
     if told.secret_to:
         write_private(Path(told.secret_to), told.text(config, made))
+    shared.audit(config, f"{text}, with the key {made.access_key}")
+    if told.secret_to:
         key = {"access_key": made.access_key, "secret_key_file": told.secret_to}
     else:
         key = {"access_key": made.access_key, "secret_key": made.secret}
@@ -158,11 +169,13 @@ def key_add(
       cumulus --dir D key add alice --expires 90d
       cumulus --dir D key add alice --as rclone >> ~/.config/rclone/rclone.conf
     """
+    config, told = shared.config(), Told(secret_to, form)
+    told.check(config)
     with shared.admin() as admin:
-        secret = read_secret(secret_key_file) if secret_key_file else None
+        secret = read_secret(secret_key_file) if secret_key_file is not None else None
         made = accounts.add_key(admin, name, access_key=access_key, secret=secret, expires=expires)
     text = f"key for {made.user.name} added; it expires: {time_text(made.expires_ns)}"
-    tell_key(shared, shared.config(), made, Told(secret_to, form), text, user=made.user.name)
+    tell_key(shared, config, made, told, text, user=made.user.name)
 
 
 @key.command("list")

@@ -70,6 +70,8 @@ def user_add(
       cumulus --dir D user add alice
       cumulus --dir D user add bob --access-key BOB --secret-key-file bob.secret
     """
+    config, told = shared.config(), Told(secret_to, form)
+    told.check(config)
     with shared.admin() as admin:
         made = accounts.add_user(
             admin,
@@ -82,11 +84,11 @@ def user_add(
             unix_user=unix_user,
             user_id=user_id,
             access_key=access_key,
-            secret=read_secret(secret_key_file) if secret_key_file else None,
+            secret=read_secret(secret_key_file) if secret_key_file is not None else None,
             expires=expires,
         )
     fields = {"name": name, "id": made.user.id, "email": made.user.email, "display": display}
-    tell_key(shared, shared.config(), made, Told(secret_to, form), f"user {name} added", **fields)
+    tell_key(shared, config, made, told, f"user {name} added", **fields)
 
 
 @user.command("list")
