@@ -23,6 +23,7 @@ from cumulus.index.text_file import TextFile
 from cumulus.redirect import HostsFile
 from cumulus.secrets import Keyring
 from cumulus.storage.api import FileStore, StorageError
+from cumulus.words import count_text
 from sector.errors import BadConfig, LocalIO, SectorError
 
 if TYPE_CHECKING:  # what TLS needs takes every admin command a tenth of a second to load
@@ -143,7 +144,7 @@ def check_storage(config: Config, index: Index) -> None:
         return
     buckets = index.buckets()
     if buckets:
-        what = f"{path} has no directory data, though there are {len(buckets)} buckets"
+        what = f"{path} has no directory data, though the database has {count_text(len(buckets), 'bucket')}"
         hint = "is its disk mounted? else restore it, or make the directory to begin without objects"
         raise LocalIO(f"{config.path}: [storage] path: {what}", hint=hint)
 

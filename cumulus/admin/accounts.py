@@ -14,7 +14,7 @@ import msgspec
 
 from cumulus import unix
 from cumulus.admin import data
-from cumulus.admin.unfinished import count_text, part_done
+from cumulus.admin.unfinished import part_done
 from cumulus.admin.values import (
     check_email,
     check_name,
@@ -29,6 +29,7 @@ from cumulus.index.api import Index, IndexFailure
 from cumulus.model import Credential, User
 from cumulus.secrets import new_access_key, new_secret, new_user_id
 from cumulus.storage.api import FileStore
+from cumulus.words import count_text
 from sector.errors import UsageError
 
 WEIGHTS = range(1, 1001)
@@ -261,12 +262,12 @@ def set_limits(
 def limits_text(quota: Quota) -> str:
     """One line, as it is told and recorded."""
     limits = [
-        f"{kind} {number:,} {unit}"
+        f"{kind} {count_text(number, unit)}"
         for kind, unit, number in (
-            ("hard", "bytes", quota.hard_bytes),
-            ("hard", "objects", quota.hard_objects),
-            ("soft", "bytes", quota.soft_bytes),
-            ("soft", "objects", quota.soft_objects),
+            ("hard", "byte", quota.hard_bytes),
+            ("hard", "object", quota.hard_objects),
+            ("soft", "byte", quota.soft_bytes),
+            ("soft", "object", quota.soft_objects),
         )
         if number
     ]

@@ -12,7 +12,7 @@ import click
 
 from cumulus.admin import data
 from cumulus.admin.options import InUse, Shared, shared_options
-from cumulus.admin.unfinished import count_text, recorded
+from cumulus.admin.unfinished import recorded
 from cumulus.admin.values import time_text
 from cumulus.errors import S3Error
 from cumulus.index.api import Directory, Index, NoSuch
@@ -22,6 +22,7 @@ from cumulus.ops.jobs import Done, rescan
 from cumulus.ops.names import check_bucket_name
 from cumulus.ops.site import Site
 from cumulus.storage.api import FileStore
+from cumulus.words import count_text
 from sector.cli import render
 from sector.errors import UsageError, printable
 
@@ -102,7 +103,7 @@ def bucket_add(shared: Shared, name: str, owner: str, path: str | None) -> None:
             index.drop_bucket(name)
             raise
         done = take_in(index, directory, store, made)
-    files = f" with {done.renewed} files" if done.renewed else ""
+    files = f" with {count_text(done.renewed, 'file')}" if done.renewed else ""
     shared.changed(
         f"bucket {name} of {user.name} added{files}",
         name=name,

@@ -28,6 +28,7 @@ from cumulus.ops.names import BODIES, DOUBT, ODD, VERSIONS
 from cumulus.ops.rows import meta_of, row_of
 from cumulus.secrets import Keyring, check_private
 from cumulus.storage.api import Entry, FileStore, Missing, NoBucket, StorageError
+from cumulus.words import count_text
 from sector.cli import render
 from sector.errors import SectorError, printable
 
@@ -164,8 +165,13 @@ def _dates(name: str, path: Path, now_ns: int) -> Finding:
     if now < begins:
         return Finding(name, "failed", text, "it is not valid yet: is the clock right?")
     if left < _SOON_S:
-        return Finding(name, "warning", text, f"{left / 86400:.0f} days are left: renew it")
+        return Finding(name, "warning", text, f"{_days(left)} left: renew it")
     return Finding(name, "ok", text)
+
+
+def _days(seconds: float) -> str:
+    days = round(seconds / 86400)
+    return f"{count_text(days, 'day')} {'is' if days == 1 else 'are'}"
 
 
 def check_directory(path: Path) -> Iterator[Finding]:
@@ -223,9 +229,10 @@ def _attempt(name: str, act: Callable[[], None], without: str) -> Finding:
 def check_names(path: Path) -> Finding:
     """Names that others made in buckets and that no key can be; for half a minute at most."""
     look = unserved(path, _NAMES, _LOOK_S)
-    of = f"{look.seen:,} names" if look.whole else f"the first {look.seen:,} names"
+    of = count_text(look.seen, "name") if look.whole else f"the first {count_text(look.seen, 'name')}"
     if not look.names:
-        return Finding("names", "ok", f"all of {of} can be keys" if look.seen else "none yet")
+        can = "the one name there can be a key" if look.seen == 1 else f"all of {of} can be keys"
+        return Finding("names", "ok", can if look.seen else "none yet")
     text = f"among {of} these can be no keys, and are not served: {', '.join(look.names)}"
     return Finding("names", "warning", text, "rename them: keys are UTF-8, 1,024 bytes at most")
 
@@ -284,7 +291,8 @@ def _each_bucket(config: Config, index: Index) -> Iterator[Finding]:
     for name, why in away:
         yield Finding("buckets", "failed", f"{name} is not served: {why}", _AWAY)
     if not away:
-        yield Finding("buckets", "ok", f"the directories of {count} are there" if count else "none yet")
+        there = "the directory of 1 is" if count == 1 else f"the directories of {count:,} are"
+        yield Finding("buckets", "ok", f"{there} there" if count else "none yet")
 
 
 def _failed(check: str, bad: Exception) -> Finding:

@@ -18,6 +18,7 @@ from cumulus.config import Config
 from cumulus.index.admin_api import KeyInfo
 from cumulus.model import Credential
 from cumulus.secrets import write_private
+from cumulus.words import count_text
 from sector.cli import render
 from sector.cli.program import with_options
 from sector.errors import LocalIO, UsageError
@@ -253,4 +254,5 @@ def key_rotate(shared: Shared) -> None:
     path = shared.config().secret_key
     with shared.admin() as admin:
         count = admin.rotate()
-    shared.changed(f"{count} secrets are sealed with a new key in {path}", sealed=count, file=str(path))
+    secrets = count_text(count, "secret")
+    shared.changed(f"{secrets} sealed with a new key in {path}", sealed=count, file=str(path))

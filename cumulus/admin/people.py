@@ -10,11 +10,12 @@ import click
 from cumulus.admin import accounts
 from cumulus.admin.keys import Told, key_fields, read_secret, tell_key, with_key_options
 from cumulus.admin.options import Shared, shared_options
-from cumulus.admin.unfinished import count_text, recorded
+from cumulus.admin.unfinished import recorded
 from cumulus.index.admin_api import Admin
 from cumulus.index.api import Index
 from cumulus.model import User
 from cumulus.storage.api import FileStore
+from cumulus.words import count_text
 from sector.cli import render
 from sector.errors import printable
 
@@ -150,7 +151,7 @@ def user_show(shared: Shared, name: str) -> None:
         ("unix user", found.unix_user or "-"),
         ("keys", ", ".join(one.access_key for one in keys) or "-"),
         ("buckets", ", ".join(owned) or "-"),
-        ("holds", f"{render.size_text(usage.bytes)} in {usage.objects} objects"),
+        ("holds", f"{render.size_text(usage.bytes)} in {count_text(usage.objects, 'object')}"),
     ):
         click.echo(printable(f"{label:<10}  {value}"))
 

@@ -14,6 +14,7 @@ from cumulus.index.quotas import SqlQuotas
 from cumulus.index.tables import access_keys, buckets, groups, members, quotas, users
 from cumulus.model import Credential, User
 from cumulus.secrets import Keyring, new_group_id
+from cumulus.words import count_text
 
 
 def _user_values(user: User) -> dict[str, Any]:
@@ -126,8 +127,7 @@ class SqlAdmin(SqlQuotas):
             owned = list(connection.scalars(select(buckets.c.name).where(buckets.c.owner == row.id)))
             if owned:
                 raise StillUsed(
-                    f"user {row.name} owns {len(owned)} bucket{'s' if len(owned) > 1 else ''}, "
-                    f"for example {min(owned)}"
+                    f"user {row.name} owns {count_text(len(owned), 'bucket')}, for example {min(owned)}"
                 )
             connection.execute(delete(access_keys).where(access_keys.c.user_id == row.id))
             connection.execute(delete(members).where(members.c.user_id == row.id))

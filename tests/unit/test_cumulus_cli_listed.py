@@ -1,0 +1,49 @@
+"""What commands of Cumulus print: numbers with their words, tables of odd names, buckets that are away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cumulus_commands import Commands
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Commands:
+    """A Cumulus with alice."""
+    for name in ("CUMULUS_DIR", "CUMULUS_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    made = Commands(capsys, tmp_path / "cloud")
+    made("init", str(made.dir))
+    made("user", "add", "alice")
+    return made
+
+
+def adopt(run: Commands, place: Path, *names: str) -> str:
+    """The bucket of that directory, with these files: what its command says."""
+    place.mkdir()
+    for name in names:
+        (place / name).write_bytes(b"12345")
+    return run("bucket", "add", place.name, "--owner", "alice", "--path", str(place))
+
+
+# numbers ------------------------------------------------------------------------------------------------
+def test_one_is_not_told_as_many(run: Commands, tmp_path: Path) -> None:
+    assert adopt(run, tmp_path / "one", "a") == "bucket one of alice added with 1 file\n"
+    assert "holds       5 B in 1 object\n" in run("user", "show", "alice")
+    doctor = run("doctor")
+    assert "the directory of 1 is there" in doctor
+    assert adopt(run, tmp_path / "two", "a", "b") == "bucket two of alice added with 2 files\n"
+    assert "holds       15 B in 3 objects\n" in run("user", "show", "alice")
+    assert "the directories of 2 are there" in run("doctor")
+    assert run("key", "rotate").startswith("2 secrets sealed with a new key in ")
+    run("user", "remove", "alice", "--delete-data")
+    assert run("key", "rotate").startswith("1 secret sealed with a new key in ")
+    run("quota", "set", "admin", "--objects", "1", "--bytes", "2")
+    assert "hard 2 bytes, hard 1 object" in (run.dir / "audit.log").read_text()
+    run("bucket", "add", "own", "--owner", "admin")
+    assert "all of 0" not in run("doctor") and "none yet" in run("doctor")
+    (run.dir / "data" / "own" / "a").write_bytes(b"1")
+    assert "the one name there can be a key" in run("doctor")
+    (run.dir / "data").rename(run.dir / "gone")
+    assert "though the database has 1 bucket" in run.refused("bucket", "rescan", "own")["message"]
