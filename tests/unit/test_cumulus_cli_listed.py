@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 from cumulus_commands import Commands
+from test_cumulus_cli_buckets import store_object
+
+from cumulus.ops.names import odd_name
+from sector.cli.render import columns
 
 
 @pytest.fixture
@@ -47,3 +51,21 @@ def test_one_is_not_told_as_many(run: Commands, tmp_path: Path) -> None:
     assert "the one name there can be a key" in run("doctor")
     (run.dir / "data").rename(run.dir / "gone")
     assert "though the database has 1 bucket" in run.refused("bucket", "rescan", "own")["message"]
+
+
+# tables -------------------------------------------------------------------------------------------------
+def test_wide_and_long_names_leave_other_rows_in_line(run: Commands) -> None:
+    """East Asian characters take two columns, accents of their own none; a long key moves its own row."""
+    run("bucket", "add", "data", "--owner", "alice")
+    keys = ["a//b", "日本//語", "e\u0301//x", "🙂//x", "l//" + "ong" * 200]
+    for key in keys:
+        store_object(run, "data", key, b"2", odd_name(key))
+    lines = run("bucket", "show", "data", "--odd").splitlines()
+    assert len(lines) == 1 + len(keys)
+    for key in keys:
+        (line,) = [one for one in lines if one.startswith(key)]
+        before = line.partition(".cumulus/odd/")[0]
+        blanks = len(before) - len(key)
+        assert columns(key) + blanks == (len("日本//語") + 3 + 2 if len(key) < 64 else columns(key) + 2), key
+    assert lines[0] == "KEY" + " " * (columns("日本//語") - 3 + 2) + "FILE IN THE BUCKET"
+    assert [columns(key) for key in keys[:4]] == [4, 8, 4, 5]
