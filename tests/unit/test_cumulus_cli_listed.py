@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from cumulus_commands import Commands
 from test_cumulus_cli_buckets import store_object
 
+from cumulus import cli
 from cumulus.ops.names import odd_name
+from sector import __version__
 from sector.cli.render import columns
 
 
@@ -51,6 +54,18 @@ def test_one_is_not_told_as_many(run: Commands, tmp_path: Path) -> None:
     assert "the one name there can be a key" in run("doctor")
     (run.dir / "data").rename(run.dir / "gone")
     assert "though the database has 1 bucket" in run.refused("bucket", "rescan", "own")["message"]
+
+
+def test_the_version_is_told_as_text_and_as_json(
+    run: Commands, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also before a command, and without a Cumulus."""
+    for words in (["--version"], ["--version", "user", "list"]):
+        assert cli.run(words) == 0
+        assert capsys.readouterr().out == f"cumulus, version {__version__}\n"
+    for words in (["--version", "--json"], ["--json", "--version"]):
+        assert cli.run(words) == 0
+        assert json.loads(capsys.readouterr().out) == {"version": __version__}
 
 
 # tables -------------------------------------------------------------------------------------------------
