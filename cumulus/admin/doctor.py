@@ -277,12 +277,13 @@ def _each_bucket(config: Config, index: Index) -> Iterator[Finding]:
 
     try:
         check_storage(config, index)
-        count = len(index.buckets())
+        known = index.buckets()
+        count = len(known)
         away = []
         if count:
             store = open_store(config)
             try:
-                away = list(buckets_away(store, index))
+                away = list(buckets_away(store, known))
             finally:
                 store.close()
     except (SectorError, StorageError, IndexFailure) as bad:
@@ -368,15 +369,25 @@ def rebuild(index: Index, store: FileStore, bucket: Bucket) -> tuple[int, int]:
     return taken, gone
 
 
-def _rebuild_all(shared: Shared) -> None:
-    report = []
+def _rebuild_all(shared: Shared) -> bool:
+    """All buckets that can be reached; false if some were left out, which are told."""
+    report: list[dict[str, object]] = []
+    left_out: dict[str, str] = {}
     with opened(shared) as (index, _, store):
         for bucket in index.buckets():
-            taken, gone = rebuild(index, store, bucket)
+            try:
+                taken, gone = rebuild(index, store, bucket)
+            except StorageError as bad:
+                left_out[bucket.name] = str(bad)
+                report.append({"name": bucket.name, "objects": None, "removed": None, "left_out": str(bad)})
+                continue
             index.recount(bucket.name)
             report.append({"name": bucket.name, "objects": taken, "removed": gone})
-    rows = [(one["name"], one["objects"], one["removed"]) for one in report]
+    rows = [(one["name"], one["objects"], one["removed"]) for one in report if one["name"] not in left_out]
     shared.listed(report, ["BUCKET", "FOUND", "REMOVED FROM THE INDEX"], rows, right=[1, 2])
+    for name, why in left_out.items():
+        render.say(f"bucket {name} is left out: {why} ({_AWAY})")
+    return not left_out
 
 
 @click.command("doctor")
@@ -386,7 +397,8 @@ def _rebuild_all(shared: Shared) -> None:
 @click.pass_obj
 def doctor(shared: Shared, storage: str | None, anew: bool) -> int:
     """Check settings, database, secrets, certificates, the directory for objects, names in it that can be no
-    keys, and the clock. Exit status 1 when something failed.
+    keys, and the clock. Exit status 1 when something failed, and when --rebuild left out a bucket that cannot
+    be reached.
 
     \b
     Examples:
@@ -394,8 +406,7 @@ def doctor(shared: Shared, storage: str | None, anew: bool) -> int:
       cumulus --dir D doctor --rebuild
     """
     if anew:
-        _rebuild_all(shared)
-        return 0
+        return int(not _rebuild_all(shared))
     found = findings(shared.config(), Path(storage).absolute() if storage else None)
     if shared.json:
         render.print_json(found)

@@ -84,3 +84,47 @@ def test_wide_and_long_names_leave_other_rows_in_line(run: Commands) -> None:
         assert columns(key) + blanks == (len("日本//語") + 3 + 2 if len(key) < 64 else columns(key) + 2), key
     assert lines[0] == "KEY" + " " * (columns("日本//語") - 3 + 2) + "FILE IN THE BUCKET"
     assert [columns(key) for key in keys[:4]] == [4, 8, 4, 5]
+
+
+# buckets that are away ----------------------------------------------------------------------------------
+def test_a_bucket_that_is_away_is_listed_so(run: Commands, tmp_path: Path) -> None:
+    """With the reason; the list itself changes nothing, also where all of the storage is away."""
+    adopt(run, tmp_path / "disk", "a")
+    adopt(run, tmp_path / "here", "a")
+    assert [one["away"] for one in run.json("bucket", "list")] == [None, None]
+    (tmp_path / "disk").rename(tmp_path / "unplugged")
+    before = sorted(run.dir.rglob("*"))
+    found = {one["name"]: one["away"] for one in run.json("bucket", "list")}
+    assert found["here"] is None and "is its disk mounted" in found["disk"]
+    assert run.json("bucket", "show", "disk")["away"] == found["disk"]
+    states = [line.split()[5] for line in run("bucket", "list").splitlines()[1:]]
+    assert states == ["away", "-"] and run.err == f"bucket disk is away: {found['disk']}\n"
+    assert f"away        {found['disk']}\n" in run("bucket", "show", "disk")
+    assert sorted(run.dir.rglob("*")) == before
+    (run.dir / "data").rename(run.dir / "gone")
+    found = {one["name"]: one["away"] for one in run.json("bucket", "list")}
+    assert all("has no directory data" in str(why) for why in found.values())
+    assert not (run.dir / "data").exists()
+
+
+def test_rebuild_goes_on_where_a_bucket_is_away(run: Commands, tmp_path: Path) -> None:
+    """Status 1, and which were left out; what the index knows of them stays."""
+    for name in ("a-disk", "b-here", "c-disk"):
+        adopt(run, tmp_path / name, "k")
+    for name in ("a-disk", "c-disk"):
+        (tmp_path / name).rename(tmp_path / f"{name}-unplugged")
+    (tmp_path / "b-here" / "new").write_bytes(b"1")
+    found = run.json("doctor", "--rebuild", status=1)
+    assert found[1] == {"name": "b-here", "objects": 2, "removed": 0}
+    assert [one["name"] for one in found if "is its disk mounted" in one.get("left_out", "")] == [
+        "a-disk",
+        "c-disk",
+    ]
+    lines = run("doctor", "--rebuild", status=1).splitlines()
+    assert [line.split() for line in lines[1:]] == [["b-here", "2", "0"]]
+    for line, name in zip(run.err.splitlines(), ("a-disk", "c-disk"), strict=True):
+        assert line.startswith(f"bucket {name} is left out: ") and "--forget" in line
+    assert [one["objects"] for one in run.json("bucket", "list")] == [1, 2, 1]
+    for name in ("a-disk", "c-disk"):
+        (tmp_path / f"{name}-unplugged").rename(tmp_path / name)
+    assert len(run.json("doctor", "--rebuild")) == 3
