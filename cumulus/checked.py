@@ -28,7 +28,7 @@ def check_settings(config: Config) -> None:
     for key, file in (("access", config.log.access), ("audit", config.log.audit)):
         if file:
             with _named(config, f"[log] {key}"):
-                _can_append(config.file(file))
+                can_append(config.file(file))
     logs = [config.file(file).resolve() for file in (config.log.access, config.log.audit) if file]
     if len(logs) > len(set(logs)):
         raise BadConfig(f"{config.path}: [log] access and audit name the same file", hint="give each its own")
@@ -75,8 +75,8 @@ def _can_make(path: Path) -> None:
         raise PermissionError(errno.EACCES, "cannot be written", str(there))
 
 
-def _can_append(path: Path) -> None:
-    """That a log is a file that can be written, or made in a directory that is there."""
+def can_append(path: Path) -> None:
+    """That a log is a file that can be written, or made in a directory that is there. Raises `OSError`."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     where = path if path.exists() else path.parent

@@ -50,7 +50,7 @@ def _settings(shared: Shared) -> str:
     except BadConfig:
         folder, file = shared.where()
         where = Path(folder, FILE) if folder else Path(file or "")
-        if not where.is_file():
+        if not os.path.isfile(where):
             raise
         return str(where.absolute())
 

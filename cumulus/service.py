@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -28,6 +29,7 @@ from twisted.python.failure import Failure
 from cumulus import detached
 from cumulus.admin.clients import url
 from cumulus.admin.options import Shared, shared_options
+from cumulus.checked import can_append
 from cumulus.config import Config
 from cumulus.fair.board import Board, make_shared, open_shared
 from cumulus.heap import all_descriptors, connections_at_most, few_arenas
@@ -167,6 +169,11 @@ class S3Service(Service):
         _read_again(self._tls, "S3")
 
 
+def _no_access_log(path: str | Path, why: OSError) -> LocalIO:
+    hint = "[log] access names a file in a directory that the service may write"
+    return LocalIO(f"cannot open the access log {path}: {why.strerror}", hint=hint)
+
+
 def make_cumulus(
     config: Config,
     reactor: Any,
@@ -188,7 +195,7 @@ def make_cumulus(
     try:
         site = Site(gateway, settings, reactor, access, board=board)
     except OSError as bad:
-        raise LocalIO(f"cannot open the access log {access}: {bad.strerror}") from bad
+        raise _no_access_log(access, bad) from bad
     if config.redirect.mode == "proxy" and hops is not None:
         forwarder = Forwarder(
             reactor,
@@ -354,6 +361,17 @@ def on_hangup(reactor: Any, work: Callable[[], None]) -> None:
     signal.signal(signal.SIGHUP, lambda _number, _frame: reactor.callFromThread(work))
 
 
+def _check_for_workers(config: Config) -> None:
+    """What each of them would end with is told once, here. Raises `BadConfig`, `LocalIO`."""
+    tls_of(config, "tls")
+    if config.log.access:
+        path = config.file(config.log.access)
+        try:
+            can_append(path)
+        except OSError as bad:
+            raise _no_access_log(path, bad) from bad
+
+
 async def make_server(config: Config, reactor: Any) -> Server:
     """All that `cumulus serve` runs, with the storage recovered. Raises `SectorError`."""
     listener = listen_on(config.server.host, config.server.port)
@@ -367,6 +385,7 @@ async def make_server(config: Config, reactor: Any) -> Server:
             )
             server = Server(config, reactor, parts, s3=s3)
         else:
+            _check_for_workers(config)
             told = {"config": msgspec.to_builtins(config), "index": parts.socket}
             command = [sys.executable, "-P", "-m", "cumulus.service"]
             shares = make_shared(count)

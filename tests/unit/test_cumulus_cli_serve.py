@@ -60,6 +60,22 @@ def test_what_keeps_a_service_from_serving_comes_alone(run: Commands, taken: int
     assert json.loads(done.stdout)["error"] == {"code": "port_in_use", "message": told, "hint": hint}
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_what_workers_cannot_open_is_told_once(run: Commands, workers: str) -> None:
+    """By the head, as one process tells it."""
+    settings(run)
+    ports = (run.dir / "cumulus.toml").read_text()
+    for text, code, says in (
+        ('[tls]\ncert = "no.pem"\nkey = "no.pem"\n', "bad_config", "no.pem: No such file or directory"),
+        ('[log]\naccess = "."\n', "local_io", f"cannot open the access log {run.dir}: Is a directory"),
+    ):
+        (run.dir / "cumulus.toml").write_text(ports + text)
+        done = foreground(run, "--workers", workers, "--json")
+        error = json.loads(done.stdout)["error"]
+        assert (done.returncode, done.stderr, error["code"]) == (1, "", code)
+        assert says in error["message"] and error["hint"]
+
+
 def test_the_background_tells_the_same_as_the_foreground(run: Commands, taken: int) -> None:
     """With code and hint; the log has the line as well."""
     settings(run, port=taken)
@@ -140,3 +156,19 @@ def test_a_directory_needs_no_settings_to_serve_in_the_background(run: Commands)
         with contextlib.suppress(OSError):  # else somebody else's is there, which does as well
             stack.enter_context(socket.create_server(("127.0.0.1", 8888)))
         assert run.refused("serve", str(run.dir), "--detach")["code"] == "port_in_use"
+
+
+def test_who_may_not_look_into_the_directory_is_told_so(
+    run: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By stop, which else does without the settings."""
+
+    def refused(path: Any, *_words: Any, **_named: Any) -> Any:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "stat", refused)
+    monkeypatch.setattr(os, "stat", refused)
+    monkeypatch.setattr(os, "lstat", refused)
+    error = run.refused("stop")
+    assert error["message"] == f"{run.dir}/cumulus.toml: Permission denied"
+    assert "account of the service" in error["hint"]
