@@ -30,7 +30,7 @@ from cumulus.secrets import Keyring, check_private
 from cumulus.storage.api import Entry, FileStore, Missing, NoBucket, StorageError
 from cumulus.words import count_text
 from sector.cli import render
-from sector.errors import SectorError, printable
+from sector.errors import SectorError, UsageError, printable
 
 _PAGE: Final = 1000
 _NAMES: Final = 100  # that are told
@@ -407,6 +407,8 @@ def doctor(shared: Shared, storage: str | None, anew: bool) -> int:
     """
     if anew:
         return int(not _rebuild_all(shared))
+    if storage == "":
+        raise UsageError("--storage is empty", hint="name a directory, or leave it out")
     found = findings(shared.config(), Path(storage).absolute() if storage else None)
     if shared.json:
         render.print_json(found)

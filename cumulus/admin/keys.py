@@ -29,6 +29,8 @@ def _new_file(_context: click.Context, _option: click.Parameter, value: str | No
     later is lost, and so is what such a file would replace. Raises `UsageError`."""
     if value is None:
         return None
+    if not value:
+        raise UsageError("--secret-to is empty", hint="name a file for the secret that is not there yet")
     path = Path(value)
     if path.exists() or path.is_symlink():
         raise UsageError(

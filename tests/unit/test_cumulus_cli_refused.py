@@ -95,6 +95,8 @@ def test_settings_that_may_not_be_read_are_not_called_missing(
         ["user", "add", "bob", "--expires", "2020-01-01"],
         ["user", "add", "bob", "--expires", "now"],
         ["user", "add", "bob", "--secret-key-file", "", "--access-key", "BOB"],
+        ["user", "add", "bob", "--secret-to", ""],
+        ["doctor", "--storage", ""],
         ["key", "add", "alice", "--expires", "1999-12-31T23:59:59+01:00"],
         *(["user", "add", name] for name in ("*", "..", ".", "...", "a*", "")),
         *(["user", "rename", "alice", name] for name in ("*", "..")),
