@@ -13,7 +13,7 @@ from pathlib import Path
 from cumulus.backends.registry import check_spec
 from cumulus.config import Config
 from cumulus.secrets import check_private
-from sector.errors import BadConfig, SectorError
+from sector.errors import BadConfig, SectorError, UsageError
 
 
 def check_settings(config: Config) -> None:
@@ -28,7 +28,7 @@ def check_settings(config: Config) -> None:
     for key, file in (("access", config.log.access), ("audit", config.log.audit)):
         if file:
             with _named(config, f"[log] {key}"):
-                _can_append(config.file(file))
+                can_append(config.file(file))
     logs = [config.file(file).resolve() for file in (config.log.access, config.log.audit) if file]
     if len(logs) > len(set(logs)):
         raise BadConfig(f"{config.path}: [log] access and audit name the same file", hint="give each its own")
@@ -75,8 +75,8 @@ def _can_make(path: Path) -> None:
         raise PermissionError(errno.EACCES, "cannot be written", str(there))
 
 
-def _can_append(path: Path) -> None:
-    """That a log is a file that can be written, or made in a directory that is there."""
+def can_append(path: Path) -> None:
+    """That a log is a file that can be written, or made in a directory that is there. Raises `OSError`."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     where = path if path.exists() else path.parent
@@ -87,11 +87,25 @@ def _can_append(path: Path) -> None:
 
 def _can_listen(host: str, port: int) -> None:
     """That the address is one of this machine. A port in use may be that of the running service."""
+    try:
+        _bind(host, port)
+    except OSError as bad:
+        if bad.errno != errno.EADDRINUSE:
+            raise OSError(bad.errno, f"cannot listen on {host} port {port}: {bad.strerror}") from None
+
+
+def _bind(host: str, port: int) -> None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as tried:
         tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            tried.bind((host, port))
-        except OSError as bad:
-            if bad.errno != errno.EADDRINUSE:
-                raise OSError(bad.errno, f"cannot listen on {host} port {port}: {bad.strerror}") from None
+        tried.bind((host, port))
+
+
+def check_host(host: str) -> None:
+    """That this machine could listen there, on whatever port. Raises `UsageError`."""
+    try:
+        _bind(host, 0)
+    except (OSError, ValueError) as bad:
+        why = bad.strerror if isinstance(bad, OSError) else str(bad)
+        hint = "give a name or an address of this machine (ip addr shows them), or 0.0.0.0 for all"
+        raise UsageError(f"cannot listen on {host!r}: {why}", hint=hint) from None

@@ -7,7 +7,7 @@ from typing import Final
 import click
 
 from cumulus.admin.options import InUse, Shared, shared_options
-from cumulus.index.api import Away, IndexFailure, NameTaken, NoSuch, StillUsed
+from cumulus.index.api import AddressTaken, Away, IndexFailure, NameTaken, NoSuch, StillUsed
 from cumulus.storage.api import StorageError
 from sector import __version__
 from sector.cli import program
@@ -31,11 +31,11 @@ COMMANDS: program.Commands = {
 @click.command(
     cls=program.LazyGroup, table=COMMANDS, context_settings=program.HELP, invoke_without_command=True
 )
-@click.version_option(__version__, prog_name="cumulus")
+@click.option("--version", is_flag=True, help="Show the version and exit.")
 @click.option("--check-config", is_flag=True, help="Only check settings and the files that they name.")
 @shared_options
 @click.pass_context
-def cli(ctx: click.Context, check_config: bool) -> None:
+def cli(ctx: click.Context, version: bool, check_config: bool) -> None:
     """Cumulus is an S3 service in front of directories and other storage, with users, quotas and ACLs.
 
     \b
@@ -45,6 +45,9 @@ def cli(ctx: click.Context, check_config: bool) -> None:
       cumulus --dir /srv/cumulus --check-config     check cumulus.toml
     """
     shared: Shared = ctx.ensure_object(Shared)
+    if version:
+        shared.done(f"cumulus, version {__version__}", version=__version__)
+        ctx.exit()
     if check_config:
         shared.check()
     elif ctx.invoked_subcommand is None:
@@ -58,8 +61,11 @@ def as_ours(error: Exception) -> SectorError | None:
     text = str(error)
     if isinstance(error, NoSuch):
         return NotFound(text, hint="check the name; cumulus user, group, key and bucket have a list command")
+    if isinstance(error, AddressTaken):
+        hint = "give another address, or take it from him: cumulus user change NAME --email ''"
+        return Exists(text, hint=hint)
     if isinstance(error, NameTaken):
-        return Exists(text, hint="choose another name")
+        return Exists(text, hint="choose another one")
     if isinstance(error, StillUsed):
         return InUse(text, hint="--give-to USER or --delete-data says what becomes of it")
     if isinstance(error, Away):

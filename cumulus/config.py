@@ -20,6 +20,7 @@ from msgspec import Meta
 from cumulus.fair.limits import Limits
 from cumulus.fair.weights import By, Sharing, parse_weights
 from cumulus.redirect import Mode
+from cumulus.unix import ACCOUNT
 from sector.config import Port, Section, parse_rate, parse_toml, to_toml, unknown_name, wrong_value
 from sector.errors import BadConfig, UsageError
 
@@ -431,8 +432,19 @@ def load_config(path: Path) -> Config:
     except UnicodeDecodeError:
         raise BadConfig(f"{where}: is not UTF-8 text") from None
     except OSError as error:
-        raise BadConfig(f"{where}: {error.strerror}", hint="cumulus init DIR writes new files") from None
+        raise _unread(where, error) from None
     return parse_config(text, str(where))
+
+
+def _unread(path: Path, why: OSError) -> BadConfig:
+    hint = "check the path, and that its disk is well"
+    if isinstance(why, FileNotFoundError):
+        hint = "cumulus init DIR writes new files"
+    elif isinstance(why, PermissionError):
+        hint = ACCOUNT
+    elif isinstance(why, IsADirectoryError):
+        hint = f"give a file with --config, or --dir {path}"
+    return BadConfig(f"{path}: {why.strerror}", hint=hint)
 
 
 def find_config(directory: str | None, file: str | None) -> Config:
@@ -447,11 +459,17 @@ def find_config(directory: str | None, file: str | None) -> Config:
             "which Cumulus is not said", hint="give --dir DIR or --config FILE, or set CUMULUS_DIR"
         )
     where = Path(directory).absolute() / FILE
-    if where.exists():
-        return load_config(where)
-    if not where.parent.is_dir():
-        raise BadConfig(f"{where.parent}: there is no such directory", hint=f"cumulus init {directory}")
-    return Config(path=str(where))
+    try:
+        if where.exists():
+            return load_config(where)
+        if where.parent.is_dir():
+            return Config(path=str(where))
+        if where.parent.exists():
+            hint = f"give its directory, or --config {directory} if it has the settings"
+            raise BadConfig(f"{where.parent}: is a file, not a directory", hint=hint)
+    except OSError as error:
+        raise _unread(where, error) from None
+    raise BadConfig(f"{where.parent}: there is no such directory", hint=f"cumulus init {directory}")
 
 
 def commented(changes: dict[str, dict[str, Any]] | None = None) -> str:

@@ -6,8 +6,11 @@ DIR/serve.log has what it says.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -20,11 +23,13 @@ from typing import ClassVar, Final
 import click
 
 from cumulus.admin.options import Shared, shared_options
-from cumulus.config import FILE, Config, environment
-from sector.errors import BadConfig, Exists, LocalIO, NotFound, SectorError
+from cumulus.config import FILE, Config
+from cumulus.unix import ACCOUNT
+from sector.errors import BadConfig, Exists, LocalIO, NotFound, SectorError, from_wire
 
 READY_S: Final = 60.0
 STOP_S: Final = 60.0
+_ERROR: Final = "X_CUMULUS_ERROR"  # beside READY of the protocol by which services tell that they are ready
 
 
 class NotReady(SectorError):
@@ -43,10 +48,9 @@ def _settings(shared: Shared) -> str:
     try:
         return shared.config().path
     except BadConfig:
-        named = shared.dir or shared.config_file
-        folder, file = (shared.dir, shared.config_file) if named else map(environment, ("DIR", "CONFIG"))
+        folder, file = shared.where()
         where = Path(folder, FILE) if folder else Path(file or "")
-        if not where.is_file():
+        if not os.path.isfile(where):
             raise
         return str(where.absolute())
 
@@ -55,8 +59,11 @@ def _locked(file: Path) -> int:
     """A descriptor of the file, locked; -1 if another process holds it. Raises `LocalIO`."""
     try:
         fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    except PermissionError as bad:
+        raise LocalIO(f"{file}: {bad.strerror}", hint=ACCOUNT) from None
     except OSError as bad:
-        raise LocalIO(f"{file}: {bad.strerror}") from None
+        hint = "cumulus serve --detach makes this file: look what is in its place"
+        raise LocalIO(f"{file}: {bad.strerror}", hint=hint) from None
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -67,7 +74,7 @@ def _locked(file: Path) -> int:
 
 def start(config: Config, options: list[str]) -> tuple[int, Path]:
     """Start `cumulus serve` with `options` and return (its process, its log) when it is ready. Raises
-    `Exists` when one runs, `NotReady` with the last line that it said."""
+    `Exists` when one runs, what kept it from running, `NotReady`."""
     pid_file, log_file = _files(config.path)
     lock = _locked(pid_file)
     if lock < 0:
@@ -77,8 +84,9 @@ def start(config: Config, options: list[str]) -> tuple[int, Path]:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
                 told.bind(f"{scratch}/ready")
                 told.settimeout(0.2)
+                os.ftruncate(lock, 0)  # nobody is to end the process that the service before this one was
                 process = _spawn(config, options, lock, log_file, f"{scratch}/ready")
-                os.pwrite(lock, f"{process.pid:<10}\n".encode(), 0)
+                os.pwrite(lock, f"{process.pid}\n".encode(), 0)
                 _wait(process, told, log_file)
     finally:
         os.close(lock)
@@ -88,7 +96,9 @@ def start(config: Config, options: list[str]) -> tuple[int, Path]:
 def _spawn(
     config: Config, options: list[str], lock: int, log_file: Path, ready: str
 ) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-P", "-m", "cumulus.cli", "--config", config.path, "serve", *options]
+    file = Path(config.path)  # which need not be there in a directory
+    where = ["--dir", str(file.parent)] if file.name == FILE else ["--config", config.path]
+    command = [sys.executable, "-P", "-m", "cumulus.cli", *where, "serve", *options]
     try:
         with log_file.open("ab") as log:
             return subprocess.Popen(
@@ -101,20 +111,34 @@ def _spawn(
                 env={**os.environ, "NOTIFY_SOCKET": ready},
             )
     except OSError as bad:
-        raise LocalIO(f"{log_file}: {bad.strerror}") from None
+        hint = ACCOUNT if isinstance(bad, PermissionError) else "see that the file can be written"
+        raise LocalIO(f"{log_file}: {bad.strerror}", hint=hint) from None
+
+
+def tell(error: SectorError) -> None:
+    """Why this service ends, to who waits for it to be ready."""
+    from sector.daemon import notify, one_line
+
+    notify(STATUS=one_line(error.message), **{_ERROR: json.dumps(error.as_json())})
 
 
 def _wait(process: subprocess.Popen[bytes], told: socket.socket, log_file: Path) -> None:
     end = time.monotonic() + READY_S
     while time.monotonic() < end:
+        ended = process.poll() is not None  # before the last look at what it told
         try:
-            if b"READY=1" in told.recv(4096):
-                return
+            lines = told.recv(1 << 18).decode().splitlines()
         except TimeoutError:
-            pass
-        if process.poll() is not None:
-            lines = log_file.read_text(errors="replace").strip().splitlines()
-            raise NotReady(f"the service did not start: {lines[-1] if lines else 'it said nothing'}")
+            if ended:
+                raise NotReady("the service ended before it was ready", hint=f"see {log_file}") from None
+            continue
+        if "READY=1" in lines:
+            return
+        for line in lines:
+            if line.startswith(f"{_ERROR}="):
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(STOP_S)
+                raise from_wire(**json.loads(line.partition("=")[2]))
     process.terminate()
     raise NotReady(f"the service was not ready in {READY_S:.0f} s", hint=f"see {log_file}")
 
@@ -130,15 +154,21 @@ def stop(shared: Shared, directory: str | None) -> None:
     Examples:
       cumulus stop /srv/cumulus
     """
-    if directory is not None:
-        shared.dir = directory
+    shared.take_directory(directory)
     pid_file, log_file = _files(_settings(shared))
     pid = _running(pid_file)
     if not pid:
-        raise NotFound(f"{pid_file}: no service runs that --detach started", hint="")
-    os.kill(pid, signal.SIGTERM)
+        hint = "one that was started otherwise is ended there: by Ctrl-C, or systemctl stop"
+        raise NotFound(f"{pid_file}: no service runs that --detach started", hint=hint)
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except ProcessLookupError:
+        pass  # it has just ended
+    except PermissionError as bad:
+        hint = "run this as the account of the service"
+        raise LocalIO(f"process {pid} cannot be ended: {bad.strerror}", hint=hint) from None
     end = time.monotonic() + STOP_S
-    while _running(pid_file):
+    while _running(pid_file) == pid:
         if time.monotonic() > end:
             raise NotReady(f"process {pid} did not end in {STOP_S:.0f} s", hint=f"see {log_file}")
         time.sleep(0.05)
@@ -146,12 +176,16 @@ def stop(shared: Shared, directory: str | None) -> None:
 
 
 def _running(pid_file: Path) -> int:
-    """The process that holds the file's lock, 0 if there is none."""
-    if not pid_file.exists():
+    """The process that holds the file's lock, 0 if there is none. Raises `LocalIO`, `NotReady` if the file
+    does not say which it is."""
+    if not os.path.lexists(pid_file):
         return 0
     lock = _locked(pid_file)
     if lock >= 0:
         os.close(lock)
         return 0
-    text = pid_file.read_text().strip()
-    return int(text) if text.isdigit() else 0
+    text = pid_file.read_text(errors="replace").strip()
+    if re.fullmatch("[1-9][0-9]{0,9}", text):
+        return int(text)
+    hint = f"if it is not just starting, find its process with: fuser {pid_file}"
+    raise NotReady(f"{pid_file}: a service runs, but the file does not name its process", hint=hint)

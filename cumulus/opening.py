@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Literal
 
 from cumulus.backends.registry import make_sector, make_store
@@ -20,9 +20,11 @@ from cumulus.index.registry import (
     note_users_elsewhere,
 )
 from cumulus.index.text_file import TextFile
+from cumulus.model import Bucket
 from cumulus.redirect import HostsFile
 from cumulus.secrets import Keyring
 from cumulus.storage.api import FileStore, StorageError
+from cumulus.words import count_text
 from sector.errors import BadConfig, LocalIO, SectorError
 
 if TYPE_CHECKING:  # what TLS needs takes every admin command a tenth of a second to load
@@ -143,14 +145,14 @@ def check_storage(config: Config, index: Index) -> None:
         return
     buckets = index.buckets()
     if buckets:
-        what = f"{path} has no directory data, though there are {len(buckets)} buckets"
+        what = f"{path} has no directory data, though the database has {count_text(len(buckets), 'bucket')}"
         hint = "is its disk mounted? else restore it, or make the directory to begin without objects"
         raise LocalIO(f"{config.path}: [storage] path: {what}", hint=hint)
 
 
-def buckets_away(store: FileStore, index: Index) -> Iterator[tuple[str, str]]:
-    """Buckets that cannot be served now, and why."""
-    for bucket in index.buckets():
+def buckets_away(store: FileStore, buckets: Iterable[Bucket]) -> Iterator[tuple[str, str]]:
+    """Of these the buckets that cannot be served now, and why."""
+    for bucket in buckets:
         try:
             store.check_bucket(bucket.name)
         except StorageError as bad:

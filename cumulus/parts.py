@@ -185,7 +185,7 @@ def _open_all(config: Config, stack: ExitStack) -> tuple[Parts, Index, Directory
     check_storage(config, index)
     store = open_store(config)
     stack.callback(store.close)
-    for name, why in buckets_away(store, index):
+    for name, why in buckets_away(store, index.buckets()):
         log.error("bucket {bucket} is not served: {why}", bucket=name, why=why)
     give_files(store, directory)
     count = take_in(store, index)

@@ -22,9 +22,9 @@ from typing import Final
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from cumulus.unix import ACCOUNT
 from sector.errors import BadConfig, LocalIO
 
-_ACCOUNT: Final = "run this as the account of the service, which may read it"
 _FORMAT: Final = b"\x01"
 _ALPHABET: Final = string.ascii_letters + string.digits
 _MOST: Final = 16  # keys in a file
@@ -79,7 +79,7 @@ def check_private(path: Path) -> None:
     except FileNotFoundError as bad:
         raise LocalIO(f"{path}: {bad.strerror}") from None
     except OSError as bad:
-        raise LocalIO(f"{path}: {bad.strerror}", hint=_ACCOUNT) from None
+        raise LocalIO(f"{path}: {bad.strerror}", hint=ACCOUNT) from None
     if mode & 0o077:
         raise BadConfig(f"{path}: others can read it (mode {mode:04o})", hint=f"chmod 600 {path}")
 
@@ -117,7 +117,7 @@ class Keyring:
             lines = self.path.read_text(encoding="ascii").split()
             keys = [bytes.fromhex(line) for line in lines[: _MOST + 1]]
         except OSError as bad:
-            raise LocalIO(f"{self.path}: {bad.strerror}", hint=_ACCOUNT) from None
+            raise LocalIO(f"{self.path}: {bad.strerror}", hint=ACCOUNT) from None
         except ValueError:
             keys = []
         if not 0 < len(keys) <= _MOST or any(len(key) != 32 for key in keys):

@@ -6,12 +6,14 @@ database and the admin port, and workers serve S3 (decision 0121). `python -m cu
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import signal
 import socket
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -24,8 +26,10 @@ from twisted.internet.threads import deferToThread
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from cumulus import detached
 from cumulus.admin.clients import url
 from cumulus.admin.options import Shared, shared_options
+from cumulus.checked import can_append
 from cumulus.config import Config
 from cumulus.fair.board import Board, make_shared, open_shared
 from cumulus.heap import all_descriptors, connections_at_most, few_arenas
@@ -84,11 +88,17 @@ def listen_on(host: str, port: int) -> socket.socket:
             )
         return socket.create_server((host, port), backlog=BACKLOG)
     except OSError as bad:
-        kind = PortInUse if bad.errno == 98 else LocalIO
-        named = (bad.errno or 0) > 0  # otherwise the name was not found
-        why = os.strerror(bad.errno or 0) if named else "there is no such host"
-        hint = None if named else "give a name or an address of this machine as host"
-        raise kind(f"cannot listen on {host} port {port}: {why}", hint=hint) from bad
+        raise _cannot_listen(host, port, bad) from bad
+
+
+def _cannot_listen(host: str, port: int, bad: OSError) -> SectorError:
+    kind = PortInUse if bad.errno == errno.EADDRINUSE else LocalIO
+    named = (bad.errno or 0) > 0  # otherwise the name was not found
+    why = os.strerror(bad.errno or 0) if named else "there is no such host"
+    hint = "give a name or an address of this machine as host"
+    if bad.errno == errno.EACCES:
+        hint = "ports below 1024 are for root: choose a higher one"
+    return kind(f"cannot listen on {host} port {port}: {why}", hint=None if kind is PortInUse else hint)
 
 
 def secured(site: Any, tls: TlsFiles | None, reactor: Any) -> Any:
@@ -159,6 +169,11 @@ class S3Service(Service):
         _read_again(self._tls, "S3")
 
 
+def _no_access_log(path: str | Path, why: OSError) -> LocalIO:
+    hint = "[log] access names a file in a directory that the service may write"
+    return LocalIO(f"cannot open the access log {path}: {why.strerror}", hint=hint)
+
+
 def make_cumulus(
     config: Config,
     reactor: Any,
@@ -180,7 +195,7 @@ def make_cumulus(
     try:
         site = Site(gateway, settings, reactor, access, board=board)
     except OSError as bad:
-        raise LocalIO(f"cannot open the access log {access}: {bad.strerror}") from bad
+        raise _no_access_log(access, bad) from bad
     if config.redirect.mode == "proxy" and hops is not None:
         forwarder = Forwarder(
             reactor,
@@ -272,7 +287,7 @@ class Server(Service):
             factory = secured(site, self._tls, self._reactor)
             self._admin = self._reactor.listenTCP(admin.port, factory, interface=admin.host)
         except error.CannotListenError as bad:
-            raise PortInUse(f"cannot listen on {admin.host} port {admin.port}: {bad.socketError}") from bad
+            raise _cannot_listen(admin.host, admin.port, bad.socketError) from bad
         host = self._admin.getHost()
         self.admin_address = (host.host, host.port)
         if self._s3 is not None:
@@ -346,6 +361,17 @@ def on_hangup(reactor: Any, work: Callable[[], None]) -> None:
     signal.signal(signal.SIGHUP, lambda _number, _frame: reactor.callFromThread(work))
 
 
+def _check_for_workers(config: Config) -> None:
+    """What each of them would end with is told once, here. Raises `BadConfig`, `LocalIO`."""
+    tls_of(config, "tls")
+    if config.log.access:
+        path = config.file(config.log.access)
+        try:
+            can_append(path)
+        except OSError as bad:
+            raise _no_access_log(path, bad) from bad
+
+
 async def make_server(config: Config, reactor: Any) -> Server:
     """All that `cumulus serve` runs, with the storage recovered. Raises `SectorError`."""
     listener = listen_on(config.server.host, config.server.port)
@@ -359,6 +385,7 @@ async def make_server(config: Config, reactor: Any) -> Server:
             )
             server = Server(config, reactor, parts, s3=s3)
         else:
+            _check_for_workers(config)
             told = {"config": msgspec.to_builtins(config), "index": parts.socket}
             command = [sys.executable, "-P", "-m", "cumulus.service"]
             shares = make_shared(count)
@@ -425,8 +452,7 @@ def serve_command(
       cumulus serve /srv/cumulus --detach
       cumulus serve --config /etc/cumulus.toml --workers 4
     """
-    if directory is not None:
-        shared.dir = directory
+    shared.take_directory(directory)
     config = shared.config()
     if workers is not None:
         section = msgspec.structs.replace(config.server, workers=workers)
@@ -440,15 +466,17 @@ def serve_command(
     if detach:
         _detach(shared, config, workers, log_format)
         return
-    serve(config)
+    try:
+        serve(config)
+    except SectorError as bad:
+        detached.tell(bad)
+        raise
 
 
 def _detach(shared: Shared, config: Config, workers: int | None, log_format: str | None) -> None:
-    from cumulus.detached import start
-
     options = [f"--workers={workers}"] if workers else []
     options += [f"--log-format={log_format}"] if log_format else []
-    pid, log_file = start(config, options)
+    pid, log_file = detached.start(config, options)
     where = url(config) if config.server.port else None
     page = page_url(config) if config.admin.port and is_wanted(config) else None
     told = [f"serving {where or 'S3'}", *([f"admin page {page}"] if page else [])]

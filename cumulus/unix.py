@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 # capabilities(7): give a file away, and write, read and stamp it afterwards
 _NEEDED: Final = {"CAP_CHOWN": 0, "CAP_DAC_OVERRIDE": 1, "CAP_FOWNER": 3}
 NEEDS: Final = " and ".join((", ".join(list(_NEEDED)[:-1]), list(_NEEDED)[-1]))
+ACCOUNT: Final = "run this as the account of the service, which may read it"
 _EFFECTIVE: Final = re.compile(r"^CapEff:\s*([0-9a-f]+)$", re.MULTILINE)
 
 

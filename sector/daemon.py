@@ -55,6 +55,7 @@ _LEVELS = {
 
 
 # logging --------------------------------------------------------------------------------------------
+_CHATTER = ("log_legacy", "twisted.internet.base")
 # what ends a line or commands a terminal: names of files and users may hold it
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
@@ -109,14 +110,14 @@ def json_line(event: dict[str, Any]) -> str:
 @implementer(ILogObserver)
 class LineObserver:
     """Writes one line per event; a log that cannot be written never stops the service. What Twisted says of
-    ports and factories in its old style is left out unless it is a failure."""
+    ports, factories and its loop is left out unless it is a failure."""
 
     def __init__(self, stream: TextIO, form: Callable[[dict[str, Any]], str]) -> None:
         self._stream = stream
         self._form = form
 
     def __call__(self, event: dict[str, Any]) -> None:
-        if event.get("log_namespace") == "log_legacy" and not event.get("isError"):
+        if event.get("log_namespace") in _CHATTER and not (event.get("isError") or "log_failure" in event):
             return
         try:
             self._stream.write(self._form(event))
@@ -186,6 +187,7 @@ class _Run:
         self._service: Any = None
         self._starting: Deferred[None] | None = None
         self._stopping = False
+        self._ready = False
         self.error: BaseException | None = None
         self.signal = 0  # that ended it
 
@@ -206,6 +208,7 @@ class _Run:
         ready = getattr(self._service, "ready", None)
         if isinstance(ready, Deferred):
             await _once(ready)
+        self._ready = True
         log.info("{name} is ready, process {pid}", name=self._name, pid=os.getpid())
         notify(READY=1, MAINPID=os.getpid(), STATUS=f"{self._name} is ready")
 
@@ -232,7 +235,8 @@ class _Run:
         """Runs before the reactor's shutdown; takes at most STOP_S."""
         self._stopping = True
         notify(STOPPING=1)
-        log.info("{name} stops", name=self._name)
+        if self._ready or self.error is None:  # else the error says all
+            log.info("{name} stops", name=self._name)
         if self._starting is not None and not self._starting.called:
             self._starting.cancel()
         if self._service is None or not self._service.running:

@@ -49,8 +49,9 @@ CUMULUS_INTRO = """\
 Exit status: 0 success, 1 refused or failed, 2 wrong use, 130 on Ctrl-C, 143 and 129 on SIGTERM and SIGHUP,
 which do what Ctrl-C does. Errors are one line on standard
 error; `--json` prints one JSON document, a refusal `{"error": {"code", "message", "hint"}}`. Which Cumulus
-is meant comes from `--dir` or `--config`, then from `CUMULUS_DIR` or `CUMULUS_CONFIG`. `CUMULUS_DEBUG=1`
-adds the traceback to an error that is the program's own fault. What is done with the commands is in
+is meant comes from `--dir` or `--config`, then from `CUMULUS_DIR` or `CUMULUS_CONFIG`;
+two at once are refused. `CUMULUS_DEBUG=1` adds the traceback to an error that is the program's own fault.
+What is done with the commands is in
 [guide/cumulus-admin.md](guide/cumulus-admin.md)."""
 COMPAT_INTRO = """\
 Made from the table of operations in `cumulus/rest/table.py`. *yes*: as Amazon S3 has it; *differs*: the note

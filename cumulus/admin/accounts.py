@@ -14,13 +14,22 @@ import msgspec
 
 from cumulus import unix
 from cumulus.admin import data
-from cumulus.admin.unfinished import count_text, part_done
-from cumulus.admin.values import check_name, parse_count, parse_duration, parse_expiry, parse_size
+from cumulus.admin.unfinished import part_done
+from cumulus.admin.values import (
+    check_email,
+    check_name,
+    parse_count,
+    parse_duration,
+    parse_expiry,
+    parse_size,
+    time_text,
+)
 from cumulus.index.admin_api import Admin, Quota, Scope
 from cumulus.index.api import Index, IndexFailure
 from cumulus.model import Credential, User
 from cumulus.secrets import new_access_key, new_secret, new_user_id
 from cumulus.storage.api import FileStore
+from cumulus.words import count_text
 from sector.errors import UsageError
 
 WEIGHTS = range(1, 1001)
@@ -49,7 +58,7 @@ def add_user(
         id=user_id or new_user_id(),
         name=check_name(name),
         display=check_text(display, "full name"),
-        email=check_text(email.strip().lower(), "e-mail address"),
+        email=check_email(email),
         groups=tuple(dict.fromkeys(groups)),
         weight=check_weight(weight),
         admin=is_admin,
@@ -74,7 +83,11 @@ def add_key(
     """A new key for the user (name or id). What is None is made anew."""
     if access_key is not None and not re.fullmatch("[A-Za-z0-9._-]{3,128}", access_key):
         raise UsageError("the access key is not valid", hint="3 to 128 of A-Z a-z 0-9 . _ -")
-    at_ns = parse_expiry(expires, time.time_ns())
+    now_ns = time.time_ns()
+    at_ns = parse_expiry(expires, now_ns)
+    if 0 < at_ns <= now_ns:
+        hint = "write a later day (it ends as the day begins, UTC), 30d from now, or never"
+        raise UsageError(f"the key would have expired already: {time_text(at_ns)}", hint=hint)
     return admin.add_key(user, access_key or new_access_key(), secret or new_secret(), at_ns)
 
 
@@ -122,7 +135,7 @@ def change_user(
     given = {
         "name": None if new_name is None else check_name(new_name),
         "display": None if display is None else check_text(display, "full name"),
-        "email": None if email is None else check_text(email.strip().lower(), "e-mail address"),
+        "email": None if email is None else check_email(email),
         "admin": is_admin,
         "disabled": disabled,
         "weight": None if weight is None else check_weight(weight),
@@ -249,12 +262,12 @@ def set_limits(
 def limits_text(quota: Quota) -> str:
     """One line, as it is told and recorded."""
     limits = [
-        f"{kind} {number:,} {unit}"
+        f"{kind} {count_text(number, unit)}"
         for kind, unit, number in (
-            ("hard", "bytes", quota.hard_bytes),
-            ("hard", "objects", quota.hard_objects),
-            ("soft", "bytes", quota.soft_bytes),
-            ("soft", "objects", quota.soft_objects),
+            ("hard", "byte", quota.hard_bytes),
+            ("hard", "object", quota.hard_objects),
+            ("soft", "byte", quota.soft_bytes),
+            ("soft", "object", quota.soft_objects),
         )
         if number
     ]

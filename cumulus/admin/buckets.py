@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,18 +12,20 @@ import click
 
 from cumulus.admin import data
 from cumulus.admin.options import InUse, Shared, shared_options
-from cumulus.admin.unfinished import count_text, recorded
+from cumulus.admin.unfinished import recorded
 from cumulus.admin.values import time_text
 from cumulus.errors import S3Error
 from cumulus.index.api import Directory, Index, NoSuch
 from cumulus.model import Acl, Bucket, User
+from cumulus.opening import buckets_away
 from cumulus.ops.buckets import remove
 from cumulus.ops.jobs import Done, rescan
 from cumulus.ops.names import check_bucket_name
 from cumulus.ops.site import Site
-from cumulus.storage.api import FileStore
+from cumulus.storage.api import FileStore, StorageError
+from cumulus.words import count_text
 from sector.cli import render
-from sector.errors import UsageError, printable
+from sector.errors import SectorError, UsageError, printable
 
 
 @contextmanager
@@ -74,10 +76,10 @@ def bucket() -> None:
 @bucket.command("add")
 @click.argument("name")
 @click.option("--owner", required=True, metavar="U", help="User who owns it.")
-@click.option("--path", default="", metavar="DIR", help="Serve this directory as it is; files stay in place.")
+@click.option("--path", metavar="DIR", help="Serve this directory as it is; files stay in place.")
 @shared_options
 @click.pass_obj
-def bucket_add(shared: Shared, name: str, owner: str, path: str) -> None:
+def bucket_add(shared: Shared, name: str, owner: str, path: str | None) -> None:
     """Add the bucket NAME, empty or with what is in a directory.
 
     \b
@@ -89,7 +91,9 @@ def bucket_add(shared: Shared, name: str, owner: str, path: str) -> None:
     except S3Error as bad:
         hint = "3 to 63 of a-z 0-9 . -, as S3 demands"
         raise UsageError(f"{name!r}: {bad.message}", hint=hint) from None
-    path = os.path.abspath(path) if path else ""
+    if path == "":
+        raise UsageError("--path is empty", hint="name a directory, or leave it out")
+    path = "" if path is None else os.path.abspath(path)
     with opened(shared) as (index, directory, store):
         user = find_user(directory, owner)
         made = Bucket(name=name, owner=user.id, created_ns=time.time_ns(), acl=Acl(owner=user.id), path=path)
@@ -100,7 +104,7 @@ def bucket_add(shared: Shared, name: str, owner: str, path: str) -> None:
             index.drop_bucket(name)
             raise
         done = take_in(index, directory, store, made)
-    files = f" with {done.renewed} files" if done.renewed else ""
+    files = f" with {count_text(done.renewed, 'file')}" if done.renewed else ""
     shared.changed(
         f"bucket {name} of {user.name} added{files}",
         name=name,
@@ -110,8 +114,20 @@ def bucket_add(shared: Shared, name: str, owner: str, path: str) -> None:
     )
 
 
-def bucket_fields(one: Bucket, index: Index, directory: Directory) -> dict[str, Any]:
-    """A bucket as --json prints it."""
+def why_away(shared: Shared, index: Index, found: Sequence[Bucket]) -> dict[str, str]:
+    """Of these, by name, those that cannot be served now, a disk not being mounted, and why. Known of plain
+    files only."""
+    if not found or not shared.config().store_url.startswith("posix:"):
+        return {}
+    try:
+        with shared.store(index) as store:
+            return dict(buckets_away(store, found))
+    except (SectorError, StorageError) as bad:
+        return {one.name: str(bad) for one in found}
+
+
+def bucket_fields(one: Bucket, index: Index, directory: Directory, away: str | None) -> dict[str, Any]:
+    """A bucket as --json prints it; `away` says why it cannot be served now, if it cannot."""
     usage = index.usage("bucket", one.name)
     user = directory.user(one.owner)
     return {
@@ -123,6 +139,7 @@ def bucket_fields(one: Bucket, index: Index, directory: Directory) -> dict[str, 
         "versioning": one.versioning.value,
         "bytes": usage.bytes,
         "objects": usage.objects,
+        "away": away,
     }
 
 
@@ -131,7 +148,7 @@ def bucket_fields(one: Bucket, index: Index, directory: Directory) -> dict[str, 
 @shared_options
 @click.pass_obj
 def bucket_list(shared: Shared, owner: str | None) -> None:
-    """List the buckets.
+    """List the buckets. One whose directory cannot be reached, as its disk is not mounted, is away.
 
     \b
     Example:
@@ -139,12 +156,24 @@ def bucket_list(shared: Shared, owner: str | None) -> None:
     """
     with shared.index() as (index, directory):
         whose = find_user(directory, owner).id if owner else None
-        found = [bucket_fields(one, index, directory) for one in index.buckets(whose)]
+        buckets = index.buckets(whose)
+        away = why_away(shared, index, buckets)
+        found = [bucket_fields(one, index, directory, away.get(one.name)) for one in buckets]
     rows = [
-        (one["name"], one["owner"], one["objects"], render.size_text(one["bytes"]), one["path"] or "-")
+        (
+            one["name"],
+            one["owner"],
+            one["objects"],
+            render.size_text(one["bytes"]),
+            "away" if one["away"] else "-",
+            one["path"] or "-",
+        )
         for one in found
     ]
-    shared.listed(found, ["NAME", "OWNER", "OBJECTS", "SIZE", "PATH"], rows, right=[2, 3])
+    shared.listed(found, ["NAME", "OWNER", "OBJECTS", "SIZE", "STATE", "PATH"], rows, right=[2, 3])
+    if not shared.json:
+        for name, why in away.items():
+            render.say(f"bucket {name} is away: {why}")
 
 
 @bucket.command("show")
@@ -160,10 +189,12 @@ def bucket_show(shared: Shared, name: str, odd: bool) -> None:
       cumulus --dir D bucket show climate --odd
     """
     with shared.index() as (index, directory):
-        fields = bucket_fields(find(index, name), index, directory)
+        one = find(index, name)
         if odd:
             _show_odd(shared, index, name)
             return
+        away = why_away(shared, index, [one]).get(name)
+        fields = bucket_fields(one, index, directory, away)
     if shared.json:
         render.print_json(fields)
         return

@@ -8,11 +8,12 @@ from typing import Final
 
 import msgspec
 
-from cumulus.admin.unfinished import count_text, part_done
+from cumulus.admin.unfinished import part_done
 from cumulus.index.api import Change, Index, IndexFailure, Put, Remove, Row
 from cumulus.model import Acl, Bucket, Grant, User, decode_meta, encode_meta
 from cumulus.ops.names import BODIES, DOUBT, ODD, PARTS, VERSIONS, version_name
 from cumulus.storage.api import Changed, Entry, FileStore, Missing
+from cumulus.words import count_text
 from sector.errors import NotEmpty
 
 _PAGE: Final = 1000

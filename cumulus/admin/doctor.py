@@ -28,8 +28,9 @@ from cumulus.ops.names import BODIES, DOUBT, ODD, VERSIONS
 from cumulus.ops.rows import meta_of, row_of
 from cumulus.secrets import Keyring, check_private
 from cumulus.storage.api import Entry, FileStore, Missing, NoBucket, StorageError
+from cumulus.words import count_text
 from sector.cli import render
-from sector.errors import SectorError, printable
+from sector.errors import SectorError, UsageError, printable
 
 _PAGE: Final = 1000
 _NAMES: Final = 100  # that are told
@@ -164,8 +165,13 @@ def _dates(name: str, path: Path, now_ns: int) -> Finding:
     if now < begins:
         return Finding(name, "failed", text, "it is not valid yet: is the clock right?")
     if left < _SOON_S:
-        return Finding(name, "warning", text, f"{left / 86400:.0f} days are left: renew it")
+        return Finding(name, "warning", text, f"{_days(left)} left: renew it")
     return Finding(name, "ok", text)
+
+
+def _days(seconds: float) -> str:
+    days = round(seconds / 86400)
+    return f"{count_text(days, 'day')} {'is' if days == 1 else 'are'}"
 
 
 def check_directory(path: Path) -> Iterator[Finding]:
@@ -223,9 +229,10 @@ def _attempt(name: str, act: Callable[[], None], without: str) -> Finding:
 def check_names(path: Path) -> Finding:
     """Names that others made in buckets and that no key can be; for half a minute at most."""
     look = unserved(path, _NAMES, _LOOK_S)
-    of = f"{look.seen:,} names" if look.whole else f"the first {look.seen:,} names"
+    of = count_text(look.seen, "name") if look.whole else f"the first {count_text(look.seen, 'name')}"
     if not look.names:
-        return Finding("names", "ok", f"all of {of} can be keys" if look.seen else "none yet")
+        can = "the one name there can be a key" if look.seen == 1 else f"all of {of} can be keys"
+        return Finding("names", "ok", can if look.seen else "none yet")
     text = f"among {of} these can be no keys, and are not served: {', '.join(look.names)}"
     return Finding("names", "warning", text, "rename them: keys are UTF-8, 1,024 bytes at most")
 
@@ -270,12 +277,13 @@ def _each_bucket(config: Config, index: Index) -> Iterator[Finding]:
 
     try:
         check_storage(config, index)
-        count = len(index.buckets())
+        known = index.buckets()
+        count = len(known)
         away = []
         if count:
             store = open_store(config)
             try:
-                away = list(buckets_away(store, index))
+                away = list(buckets_away(store, known))
             finally:
                 store.close()
     except (SectorError, StorageError, IndexFailure) as bad:
@@ -284,7 +292,8 @@ def _each_bucket(config: Config, index: Index) -> Iterator[Finding]:
     for name, why in away:
         yield Finding("buckets", "failed", f"{name} is not served: {why}", _AWAY)
     if not away:
-        yield Finding("buckets", "ok", f"the directories of {count} are there" if count else "none yet")
+        there = "the directory of 1 is" if count == 1 else f"the directories of {count:,} are"
+        yield Finding("buckets", "ok", f"{there} there" if count else "none yet")
 
 
 def _failed(check: str, bad: Exception) -> Finding:
@@ -360,15 +369,25 @@ def rebuild(index: Index, store: FileStore, bucket: Bucket) -> tuple[int, int]:
     return taken, gone
 
 
-def _rebuild_all(shared: Shared) -> None:
-    report = []
+def _rebuild_all(shared: Shared) -> bool:
+    """All buckets that can be reached; false if some were left out, which are told."""
+    report: list[dict[str, object]] = []
+    left_out: dict[str, str] = {}
     with opened(shared) as (index, _, store):
         for bucket in index.buckets():
-            taken, gone = rebuild(index, store, bucket)
+            try:
+                taken, gone = rebuild(index, store, bucket)
+            except StorageError as bad:
+                left_out[bucket.name] = str(bad)
+                report.append({"name": bucket.name, "objects": None, "removed": None, "left_out": str(bad)})
+                continue
             index.recount(bucket.name)
             report.append({"name": bucket.name, "objects": taken, "removed": gone})
-    rows = [(one["name"], one["objects"], one["removed"]) for one in report]
+    rows = [(one["name"], one["objects"], one["removed"]) for one in report if one["name"] not in left_out]
     shared.listed(report, ["BUCKET", "FOUND", "REMOVED FROM THE INDEX"], rows, right=[1, 2])
+    for name, why in left_out.items():
+        render.say(f"bucket {name} is left out: {why} ({_AWAY})")
+    return not left_out
 
 
 @click.command("doctor")
@@ -378,7 +397,8 @@ def _rebuild_all(shared: Shared) -> None:
 @click.pass_obj
 def doctor(shared: Shared, storage: str | None, anew: bool) -> int:
     """Check settings, database, secrets, certificates, the directory for objects, names in it that can be no
-    keys, and the clock. Exit status 1 when something failed.
+    keys, and the clock. Exit status 1 when something failed, and when --rebuild left out a bucket that cannot
+    be reached.
 
     \b
     Examples:
@@ -386,8 +406,9 @@ def doctor(shared: Shared, storage: str | None, anew: bool) -> int:
       cumulus --dir D doctor --rebuild
     """
     if anew:
-        _rebuild_all(shared)
-        return 0
+        return int(not _rebuild_all(shared))
+    if storage == "":
+        raise UsageError("--storage is empty", hint="name a directory, or leave it out")
     found = findings(shared.config(), Path(storage).absolute() if storage else None)
     if shared.json:
         render.print_json(found)

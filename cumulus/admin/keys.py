@@ -18,6 +18,7 @@ from cumulus.config import Config
 from cumulus.index.admin_api import KeyInfo
 from cumulus.model import Credential
 from cumulus.secrets import write_private
+from cumulus.words import count_text
 from sector.cli import render
 from sector.cli.program import with_options
 from sector.errors import LocalIO, UsageError
@@ -28,6 +29,8 @@ def _new_file(_context: click.Context, _option: click.Parameter, value: str | No
     later is lost, and so is what such a file would replace. Raises `UsageError`."""
     if value is None:
         return None
+    if not value:
+        raise UsageError("--secret-to is empty", hint="name a file for the secret that is not there yet")
     path = Path(value)
     if path.exists() or path.is_symlink():
         raise UsageError(
@@ -66,13 +69,15 @@ def with_key_options(function: Any) -> Any:
 
 def read_secret(file: str) -> str:
     """The first line of a file. Raises `UsageError`, `LocalIO`."""
+    if not file:
+        raise UsageError("--secret-key-file is empty", hint="name the file of the secret key")
     try:
         with open(file, encoding="utf-8") as source:
             secret = source.readline(4096).strip()
     except OSError as bad:
-        raise LocalIO(f"{file}: {bad.strerror}") from None
+        raise LocalIO(f"{file}: {bad.strerror}", hint="name a file that you may read") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{file}: is not UTF-8 text") from None
+        raise UsageError(f"{file}: is not UTF-8 text", hint="its first line is the secret key") from None
     if len(secret) < 8 or not secret.isprintable():
         raise UsageError(f"{file}: its first line is no secret key", hint="at least 8 printable characters")
     return secret
@@ -84,6 +89,14 @@ class Told:
 
     secret_to: str | None
     form: str | None
+
+    def check(self, config: Config) -> None:
+        """Before anything is changed: a client must know the port. Raises `UsageError`."""
+        if self.form and not config.server.port:
+            hint = "give the service a port of its own, or leave --as out"
+            raise UsageError(
+                f"--as {self.form} needs a port, and [server] port = 0 is any free one", hint=hint
+            )
 
     def text(self, config: Config, made: Credential) -> str:
         """What a file or standard output gets: the secret key, or a client's settings."""
@@ -158,11 +171,13 @@ def key_add(
       cumulus --dir D key add alice --expires 90d
       cumulus --dir D key add alice --as rclone >> ~/.config/rclone/rclone.conf
     """
+    config, told = shared.config(), Told(secret_to, form)
+    told.check(config)
     with shared.admin() as admin:
-        secret = read_secret(secret_key_file) if secret_key_file else None
+        secret = read_secret(secret_key_file) if secret_key_file is not None else None
         made = accounts.add_key(admin, name, access_key=access_key, secret=secret, expires=expires)
     text = f"key for {made.user.name} added; it expires: {time_text(made.expires_ns)}"
-    tell_key(shared, shared.config(), made, Told(secret_to, form), text, user=made.user.name)
+    tell_key(shared, config, made, told, text, user=made.user.name)
 
 
 @key.command("list")
@@ -240,4 +255,5 @@ def key_rotate(shared: Shared) -> None:
     path = shared.config().secret_key
     with shared.admin() as admin:
         count = admin.rotate()
-    shared.changed(f"{count} secrets are sealed with a new key in {path}", sealed=count, file=str(path))
+    secrets = count_text(count, "secret")
+    shared.changed(f"{secrets} sealed with a new key in {path}", sealed=count, file=str(path))

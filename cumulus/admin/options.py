@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,8 +13,8 @@ import click
 from cumulus import audit
 from cumulus.config import Config, environment, find_config
 from sector.cli import render
-from sector.cli.program import json_option, stored_option, with_options
-from sector.errors import LocalIO, SectorError
+from sector.cli.program import json_option, with_options
+from sector.errors import LocalIO, SectorError, UsageError
 
 if TYPE_CHECKING:
     from cumulus.index.admin_api import Admin
@@ -37,11 +38,33 @@ class Shared:
     config_file: str | None = None
     json: bool = False
 
+    def take_directory(self, directory: str | None) -> None:
+        """The directory that a command's argument names, if it has one. Raises `UsageError` where an option
+        names another."""
+        if directory is None:
+            return
+        if not directory:
+            raise UsageError("DIR is empty", hint="name a directory")
+        if self.config_file is not None:
+            raise UsageError(f"{directory} and --config name the same thing", hint="give one of them")
+        if self.dir is not None and os.path.realpath(self.dir) != os.path.realpath(directory):
+            raise UsageError(f"{directory} and --dir {self.dir} are two directories", hint="give one of them")
+        self.dir = directory
+
+    def where(self) -> tuple[str | None, str | None]:
+        """(directory, file of settings) by the options, else by the environment. Raises `UsageError` if the
+        environment has both."""
+        if self.dir is not None or self.config_file is not None:
+            return self.dir, self.config_file
+        directory, file = environment("DIR"), environment("CONFIG")
+        if directory and file:
+            hint = "unset one of them, or give --dir or --config, which count before both"
+            raise UsageError("CUMULUS_DIR and CUMULUS_CONFIG are both set", hint=hint)
+        return directory, file
+
     def config(self) -> Config:
         """The settings. Raises `UsageError`, `BadConfig`."""
-        if self.dir or self.config_file:
-            return find_config(self.dir, self.config_file)
-        return find_config(environment("DIR"), environment("CONFIG"))
+        return find_config(*self.where())
 
     def check(self, config: Config | None = None) -> None:
         """Say whether the settings and the files that they name are right. Raises what is wrong."""
@@ -125,19 +148,29 @@ class Shared:
             click.echo(text)
 
 
+def _once(name: str, flag: str, metavar: str, text: str) -> Callable[[F], F]:
+    """An option whose value becomes attribute `name` of `Shared`; of two nobody knows which is meant."""
+
+    def callback(context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> None:
+        shared = context.ensure_object(Shared)
+        for value in given:
+            if not value:
+                raise UsageError(f"{flag} is empty", hint=f"give {flag} {metavar}")
+            if getattr(shared, name) is not None:
+                raise UsageError(f"{flag} is given twice", hint="give it once")
+            setattr(shared, name, value)
+
+    return click.option(
+        flag, expose_value=False, callback=callback, multiple=True, metavar=metavar, help=text
+    )
+
+
 def shared_options(function: F) -> F:
     """Adds --dir, --config and --json to a command; their values are in `Shared` (`@click.pass_obj`). They
     also work before the command's name."""
-    where = "Directory made by cumulus init.  [env var: CUMULUS_DIR]"
     return with_options(
         function,
-        stored_option(Shared, "dir", "--dir", metavar="DIR", help=where),
-        stored_option(
-            Shared,
-            "config_file",
-            "--config",
-            metavar="FILE",
-            help="Settings file.  [env var: CUMULUS_CONFIG]",
-        ),
+        _once("dir", "--dir", "DIR", "Directory made by cumulus init.  [env var: CUMULUS_DIR]"),
+        _once("config_file", "--config", "FILE", "Settings file.  [env var: CUMULUS_CONFIG]"),
         json_option(Shared),
     )

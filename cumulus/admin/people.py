@@ -10,11 +10,12 @@ import click
 from cumulus.admin import accounts
 from cumulus.admin.keys import Told, key_fields, read_secret, tell_key, with_key_options
 from cumulus.admin.options import Shared, shared_options
-from cumulus.admin.unfinished import count_text, recorded
+from cumulus.admin.unfinished import recorded
 from cumulus.index.admin_api import Admin
 from cumulus.index.api import Index
 from cumulus.model import User
 from cumulus.storage.api import FileStore
+from cumulus.words import count_text
 from sector.cli import render
 from sector.errors import printable
 
@@ -70,6 +71,8 @@ def user_add(
       cumulus --dir D user add alice
       cumulus --dir D user add bob --access-key BOB --secret-key-file bob.secret
     """
+    config, told = shared.config(), Told(secret_to, form)
+    told.check(config)
     with shared.admin() as admin:
         made = accounts.add_user(
             admin,
@@ -82,11 +85,11 @@ def user_add(
             unix_user=unix_user,
             user_id=user_id,
             access_key=access_key,
-            secret=read_secret(secret_key_file) if secret_key_file else None,
+            secret=read_secret(secret_key_file) if secret_key_file is not None else None,
             expires=expires,
         )
     fields = {"name": name, "id": made.user.id, "email": made.user.email, "display": display}
-    tell_key(shared, shared.config(), made, Told(secret_to, form), f"user {name} added", **fields)
+    tell_key(shared, config, made, told, f"user {name} added", **fields)
 
 
 @user.command("list")
@@ -148,7 +151,7 @@ def user_show(shared: Shared, name: str) -> None:
         ("unix user", found.unix_user or "-"),
         ("keys", ", ".join(one.access_key for one in keys) or "-"),
         ("buckets", ", ".join(owned) or "-"),
-        ("holds", f"{render.size_text(usage.bytes)} in {usage.objects} objects"),
+        ("holds", f"{render.size_text(usage.bytes)} in {count_text(usage.objects, 'object')}"),
     ):
         click.echo(printable(f"{label:<10}  {value}"))
 

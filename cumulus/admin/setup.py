@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,10 @@ import click
 from cumulus.admin.keys import Told, as_option, secret_to_option, tell_key
 from cumulus.admin.options import Shared, shared_options
 from cumulus.admin.values import check_name
+from cumulus.checked import check_host
 from cumulus.config import FILE, Config, commented, load_config, parse_config
-from cumulus.index.registry import database_lacks, is_postgres
+from cumulus.index.api import IndexFailure
+from cumulus.index.registry import database_lacks, is_postgres, sqlite_path
 from cumulus.model import Credential, User
 from cumulus.opening import database_options, open_admin
 from cumulus.secrets import Keyring, new_access_key, new_secret, new_user_id
@@ -66,41 +70,88 @@ def init(
     """
     where = Path(directory).absolute()
     file = where / FILE
+    told = Told(secret_to, form)
     if new_database:
+        shared.take_directory(directory)
         if (host, port, admin_port, url, password_file) != (None,) * 5:
             raise UsageError("--new-database leaves the settings as they are", hint=f"change {file}")
-        _anew(shared, load_config(file), name, Told(secret_to, form))
+        _anew(shared, load_config(file), name, told)
         return
-    if file.exists():
+    if directory:
+        _check_place(where)
+    if os.path.lexists(file):
         raise Exists(f"{file}: is there already", hint="choose another directory, or change the file")
     server = {key: value for key, value in (("host", host), ("port", port)) if value is not None}
     page = {} if admin_port is None else {"port": admin_port}
     text = commented({"server": server, "admin": page, **_database(url, password_file)})
     config = parse_config(text, str(file))
+    shared.take_directory(directory)
     check_name(name)
-    _directory(where)
-    key_file = config.secret_key
-    if not key_file.exists():
-        Keyring.create(key_file)
-    made = _administrator(config, name)
-    try:
-        write_private(file, text.encode(), 0o644)
-    except OSError as bad:
-        raise LocalIO(f"{file}: {bad.strerror}") from None
+    if host is not None:
+        check_host(host)
+    told.check(config)
     fields = {"dir": str(where), "config": str(file), "host": config.server.host, "port": config.server.port}
-    text = f"{where} is made; start it with: cumulus serve {directory}"
-    tell_key(shared, config, made, Told(secret_to, form), text, name=name, id=made.user.id, **fields)
+    with _all_or_nothing(config, told):
+        _make(where)
+        if not config.secret_key.exists():
+            Keyring.create(config.secret_key)
+        with _administrator(config, name) as made:
+            try:
+                write_private(file, text.encode(), 0o644)
+            except OSError as bad:
+                raise LocalIO(
+                    f"{file}: {bad.strerror}", hint="see that the directory can be written"
+                ) from None
+            text = f"{where} is made; start it with: cumulus serve {directory}"
+            tell_key(shared, config, made, told, text, name=name, id=made.user.id, **fields)
 
 
-def _administrator(config: Config, name: str) -> Credential:
-    """The first user of a database, which is made with him."""
-    admin = open_admin(config, new=True)
+@contextmanager
+def _all_or_nothing(config: Config, told: Told) -> Iterator[None]:
+    """What is made inside goes away again if that fails; what was there before stays."""
+    files = [Path(config.path), config.secret_key]
+    files += [config.file(config.log.audit)] if config.log.audit else []
+    files += [Path(told.secret_to)] if told.secret_to else []
+    new = [file for file in files if not os.path.lexists(file)]
+    database = None if is_postgres(config.database_url) else sqlite_path(config.database_url)
+    if database is not None and os.path.lexists(database):
+        database = None
+    kept = _beside(database)
+    folder = Path(config.path).parent
+    folders = [one for one in (folder, *folder.parents) if not os.path.lexists(one)]
     try:
+        yield
+    except BaseException:
+        if database is not None:
+            new += [database, *(_beside(database) - kept)]
+        for file in new:
+            with suppress(OSError):
+                file.unlink()
+        for one in folders:
+            with suppress(OSError):  # something else is in it
+                one.rmdir()
+        raise
+
+
+def _beside(database: Path | None) -> set[Path]:
+    """SQLite's other files of a database, and ours."""
+    if database is None or not database.parent.is_dir():
+        return set()
+    return {one for one in database.parent.iterdir() if one.name.startswith(f"{database.name}-")}
+
+
+@contextmanager
+def _administrator(config: Config, name: str) -> Iterator[Credential]:
+    """The first user of a database, which is made with him. If what is done inside fails, he goes again."""
+    with closing(open_admin(config, new=True)) as admin:
         user = User(id=new_user_id(), name=name, admin=True)
         admin.add_user(user)
-        return admin.add_key(user.id, new_access_key(), new_secret())
-    finally:
-        admin.close()
+        try:
+            yield admin.add_key(user.id, new_access_key(), new_secret())
+        except BaseException:
+            with suppress(IndexFailure):
+                admin.remove_user(user.id)
+            raise
 
 
 def _anew(shared: Shared, config: Config, name: str, told: Told) -> None:
@@ -111,22 +162,25 @@ def _anew(shared: Shared, config: Config, name: str, told: Told) -> None:
     if not lacking:
         raise Exists(f"{where}: is there already", hint=hint)
     check_name(name)
+    told.check(config)
     text = f"{where} is made, without buckets; add them again: cumulus bucket add NAME --owner U"
-    if config.auth.source == "file":
-        open_admin(config, new=True).close()
-        shared.changed(text, database=where)
-        return
-    if not config.secret_key.exists():
-        Keyring.create(config.secret_key)
-    made = _administrator(config, name)
-    tell_key(shared, config, made, told, text, name=name, id=made.user.id, database=where)
+    with _all_or_nothing(config, told):
+        if config.auth.source == "file":
+            open_admin(config, new=True).close()
+            shared.changed(text, database=where)
+            return
+        if not config.secret_key.exists():
+            Keyring.create(config.secret_key)
+        with _administrator(config, name) as made:
+            tell_key(shared, config, made, told, text, name=name, id=made.user.id, database=where)
 
 
 def _database(url: str | None, password_file: str | None) -> dict[str, dict[str, Any]]:
     """The settings of another database than a file in DIR."""
     if url is None:
         if password_file is not None:
-            raise UsageError("--password-file belongs to --database")
+            hint = "give --database postgresql://USER@HOST:PORT/NAME with it"
+            raise UsageError("--password-file belongs to --database", hint=hint)
         return {}
     database = {"url": url}
     if password_file is not None:
@@ -135,10 +189,18 @@ def _database(url: str | None, password_file: str | None) -> dict[str, dict[str,
     return {"database": database, **source}
 
 
-def _directory(where: Path) -> None:
+def _check_place(where: Path) -> None:
+    """That the directory is there, or can be made. Raises `LocalIO`."""
+    there = next(one for one in (where, *where.parents) if os.path.lexists(one))
+    if not there.is_dir():
+        what = "is a file, not a directory" if there == where else f"{there.name}: Not a directory"
+        raise LocalIO(f"{where}: {what}", hint="name another directory")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise LocalIO(f"{there}: is not writable", hint="change owner or mode, or name another directory")
+
+
+def _make(where: Path) -> None:
     try:
         where.mkdir(mode=0o755, parents=True, exist_ok=True)
     except OSError as bad:
-        raise LocalIO(f"{where}: {bad.strerror}") from None
-    if not os.access(where, os.W_OK | os.X_OK):
-        raise LocalIO(f"{where}: is not writable")
+        raise LocalIO(f"{where}: {bad.strerror}", hint="name a directory that you can make") from None

@@ -52,8 +52,3 @@ def recorded(shared: Shared) -> Iterator[None]:
     except Unfinished as bad:
         shared.audit(shared.config(), bad.record)
         raise
-
-
-def count_text(number: int, what: str) -> str:
-    """`1 object`, `2 objects`."""
-    return f"{number:,} {what}{'s' * (number != 1)}"

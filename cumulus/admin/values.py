@@ -14,6 +14,7 @@ _BINARY: Final = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40, "pi": 2**5
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _MOST: Final = 2**62
 _LONGEST_S: Final = 100 * 365 * 86400
+_EMAIL: Final = re.compile(r"(?=.{3,254}$)[^\s@,;:<>()\"]+@[^\s@,;<>()\"]+")
 LAST_NS: Final = 2**63 - 1  # what databases hold: in the year 2262
 NEVER: Final = 0
 
@@ -94,9 +95,19 @@ def time_text(at_ns: int) -> str:
 
 
 def check_name(name: str, what: str = "user name") -> str:
-    """A name of a user or group as it may stand in files, ACLs and log lines. Raises `UsageError`."""
-    if not re.fullmatch(r"[^\s\x00-\x1f/:,=#\"<>]{1,64}", name) or not name.isprintable():
-        raise UsageError(
-            f"{name!r} is no {what}", hint='1 to 64 characters without blanks and / : , = # " < >'
-        )
+    """A name of a user or group as it may stand in files, ACLs, policies and log lines. Raises
+    `UsageError`."""
+    if not re.fullmatch(r"[^\s\x00-\x1f/:,=#*\"<>]{1,64}", name) or not name.isprintable():
+        hint = '1 to 64 characters without blanks and / : , = # * " < >'
+        raise UsageError(f"{_short(name)} is no {what}", hint=hint)
+    if not name.strip("."):
+        raise UsageError(f"{name!r} is no {what}", hint="dots alone are none")
     return name
+
+
+def check_email(text: str) -> str:
+    """An e-mail address as it may stand in ACLs, in lower case, or "" for none. Raises `UsageError`."""
+    address = text.strip().lower()
+    if address and (not _EMAIL.fullmatch(address) or not address.isprintable()):
+        raise UsageError(f"{_short(text)} is no e-mail address", hint="write NAME@HOST, as alice@example.org")
+    return address

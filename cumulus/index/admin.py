@@ -9,11 +9,12 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, delete, insert, or_, select, update
 
 from cumulus.index.admin_api import Group, KeyInfo, Quota
-from cumulus.index.api import NameTaken, NoSuch, StillUsed
+from cumulus.index.api import AddressTaken, NameTaken, NoSuch, StillUsed
 from cumulus.index.quotas import SqlQuotas
 from cumulus.index.tables import access_keys, buckets, groups, members, quotas, users
 from cumulus.model import Credential, User
 from cumulus.secrets import Keyring, new_group_id
+from cumulus.words import count_text
 
 
 def _user_values(user: User) -> dict[str, Any]:
@@ -80,7 +81,7 @@ class SqlAdmin(SqlQuotas):
             taken.append(users.c.email == values["email"])
         found = connection.execute(select(users).where(or_(*taken), users.c.id != user.id)).first()
         if found is not None and found.email and found.email == values["email"] and found.name != user.name:
-            raise NameTaken(f"user {found.name} has the e-mail address {user.email} already")
+            raise AddressTaken(f"user {found.name} has the e-mail address {user.email} already")
         if found is not None:
             raise NameTaken(f"there is a user {user.name} already")
 
@@ -127,8 +128,7 @@ class SqlAdmin(SqlQuotas):
             owned = list(connection.scalars(select(buckets.c.name).where(buckets.c.owner == row.id)))
             if owned:
                 raise StillUsed(
-                    f"user {row.name} owns {len(owned)} bucket{'s' if len(owned) > 1 else ''}, "
-                    f"for example {min(owned)}"
+                    f"user {row.name} owns {count_text(len(owned), 'bucket')}, for example {min(owned)}"
                 )
             connection.execute(delete(access_keys).where(access_keys.c.user_id == row.id))
             connection.execute(delete(members).where(members.c.user_id == row.id))

@@ -30,6 +30,10 @@ class NameTaken(IndexFailure):
     """There is one of that name already."""
 
 
+class AddressTaken(NameTaken):
+    """Another user has that e-mail address."""
+
+
 class NoSuch(IndexFailure):
     """There is none of that name."""
 

@@ -28,7 +28,7 @@ from sector.errors import BadConfig, SectorError
 LOOK_S: Final = 0.5  # how often the file is looked at
 _MOST: Final = 64 * 2**20
 _LAST_NS: Final = 2**63 - 1  # what travels to workers
-_NAME = re.compile(r"[^\s\x00-\x1f/:,=#]{1,64}")
+_NAME = re.compile(r"(?!\*$|\.+$)[^\s\x00-\x1f/:,=#]{1,64}")
 _ACCESS_KEY = re.compile(r"[A-Za-z0-9._-]{3,128}")
 _ID = re.compile(r"[0-9a-f]{64}")
 _GROUP: Final = "group="  # begins a line that is about a group
@@ -74,7 +74,9 @@ class _Lines:
             )
         name, access_key, secret = words[:3]
         if not _NAME.fullmatch(name):
-            raise self._bad(number, f"{name!r} is no name", "1 to 64 characters without / : , = #")
+            raise self._bad(
+                number, f"{name!r} is no name", "1 to 64 characters without / : , = #, not * or dots alone"
+            )
         if not _ACCESS_KEY.fullmatch(access_key):
             raise self._bad(number, "the access key is not valid", "3 to 128 of A-Z a-z 0-9 . _ -")
         if len(secret) < 8:

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from cumulus.admin import accounts, data
-from cumulus.admin.unfinished import count_text
 from cumulus.admin.values import duration_text, time_text
 from cumulus.index.admin_api import KeyInfo, Quota, Scope
 from cumulus.index.api import Index, NoSuch
 from cumulus.model import User
 from cumulus.storage.api import FileStore
 from cumulus.web.view import Flash, Held, View, named
+from cumulus.words import count_text
 from sector.cli.render import size_text
 from sector.errors import UsageError, printable
 

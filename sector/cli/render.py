@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import json
 import sys
+import unicodedata
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import click
 import msgspec
 
 from sector.errors import printable
+
+_WIDE: Final = 64  # columns of a cell that others are padded to
 
 
 def plain(value: Any) -> Any:
@@ -34,17 +37,31 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(plain(value), indent=2 if sys.stdout.isatty() else None, ensure_ascii=False))
 
 
+def columns(text: str) -> int:
+    """How many columns of a terminal the text takes: East Asian characters two, marks above others none."""
+    if text.isascii():
+        return len(text)
+    marks = ("Mn", "Me")
+    wide = ("W", "F")
+    return sum(
+        0 if unicodedata.category(c) in marks else 2 if unicodedata.east_asian_width(c) in wide else 1
+        for c in text
+    )
+
+
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]], right: Iterable[int] = ()) -> None:
-    """Columns in line; `right` are the indexes of those aligned to the right."""
-    cells = [[printable(str(cell)) for cell in row] for row in rows]
-    widths = [max([len(head), *(len(row[i]) for row in cells)]) for i, head in enumerate(heads)]
+    """Columns in line; `right` are the indexes of those aligned to the right. A cell that is very long moves
+    the rest of its own row only."""
+    cells = [list(heads), *([printable(str(cell)) for cell in row] for row in rows)]
+    taken = [[columns(cell) for cell in row] for row in cells]
+    widths = [max((w for w in column if w <= _WIDE), default=_WIDE) for column in zip(*taken, strict=True)]
     to_right = set(right)
-    for row in [list(heads), *cells]:
-        parts = [
-            c.rjust(w) if i in to_right else c.ljust(w)
-            for i, (c, w) in enumerate(zip(row, widths, strict=True))
-        ]
-        click.echo("  ".join(parts).rstrip())
+    for row, lengths in zip(cells, taken, strict=True):
+        line = []
+        for i, (cell, length) in enumerate(zip(row, lengths, strict=True)):
+            blanks = " " * (widths[i] - length)
+            line.append(blanks + cell if i in to_right else cell + blanks)
+        click.echo("  ".join(line).rstrip())
 
 
 def say(text: str) -> None:
