@@ -102,10 +102,8 @@ def group_member(shared: Shared, name: str, joins: tuple[str, ...], leaves: tupl
     if not joins and not leaves:
         raise UsageError("nothing to change", hint="give --add USER or --remove USER")
     with shared.admin() as admin:
-        both = set(joins) & set(leaves)
-        if joins and leaves:  # one may be named by his id
-            both = {admin.user(one).name for one in joins} & {admin.user(one).name for one in leaves}
-        if both:
+        coming, going = ({admin.user(one).name for one in named} for named in (joins, leaves))
+        if both := coming & going:
             names = ", ".join(sorted(both))
             raise UsageError(f"{names}: --add and --remove exclude each other", hint="give one of them")
         for one in joins:

@@ -122,6 +122,8 @@ def test_a_user_who_is_named_twice_is_not_put_in_and_out(run: Commands) -> None:
     alice = run.json("user", "show", "alice")["id"]
     error = run.refused("group", "member", "lab", "--add", "alice", "--remove", alice, status=2)
     assert "alice: --add and --remove exclude each other" in error["message"]
+    found = run.refused("group", "member", "lab", "--add", "alice", "--add", "nobody")
+    assert found["code"] == "not_found" and run.json("group", "list")[0]["members"] == []
     run("group", "member", "lab", "--add", "alice", "--add", "bob")
     members = run.json("group", "member", "lab", "--remove", "bob", "--remove", "alice")["members"]
     assert members == []
