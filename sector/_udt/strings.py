@@ -7,7 +7,8 @@ Server:      udt:PORT[:interface=ADDRESS][:backlog=NUMBER][:OPTION=VALUE…]
 Options of all: `cc` congestion control; `mss` bytes of a packet; `maxBandwidth` bytes per second; `timeout`
 seconds to connect; `idleTimeout` seconds of silence; `sendBuffer` and `receiveBuffer` bytes; `kind` "stream"
 or "message"; `keyFile` a file with 32 bytes, or 64 hexadecimal digits, that both ends have: all is sealed,
-and who has not the key is refused. A colon inside a value is written `\\:`. Wrong strings raise ValueError.
+and who has not the key is refused. A colon inside a value is written `\\:`. Wrong strings raise ValueError,
+which names the option.
 
 Loaded by every program that looks for endpoint plugins, hence nothing heavy at the top.
 """
@@ -35,7 +36,7 @@ def _number(text: str, low: float, high: float) -> float:
     except ValueError:
         raise ValueError(f"{text!r} is not a number") from None
     if not low <= value <= high:
-        raise ValueError(f"{text} is not within {low:g} and {high:g}")
+        raise ValueError(f"{text} is not within {low} and {high}")
     return value
 
 
@@ -47,7 +48,7 @@ def _whole(text: str, low: int, high: int) -> int:
 
 def _kind(text: str) -> int:
     if text not in _KINDS:
-        raise ValueError(f"kind {text!r} is neither stream nor message")
+        raise ValueError(f"{text!r} is neither stream nor message")
     return _KINDS[text]
 
 
@@ -76,12 +77,18 @@ def _key(path: str) -> bytes:
         raise ValueError(f"cannot read {path}: {error.strerror}") from None
 
 
-def port_number(text: str, low: int = 1) -> int:
-    """A UDP port. Raises ValueError."""
+def _read(name: str, text: str, read: Callable[[str], Any]) -> Any:
+    """The value of an option. Raises ValueError that names the option."""
     try:
-        return _whole(text, low, 65535)
+        return read(text)
     except ValueError as error:
-        raise ValueError(f"port: {error}") from None
+        raise ValueError(f"{name}: {error}") from None
+
+
+def port_number(text: str, low: int = 1, name: str = "port") -> int:
+    """A UDP port, which errors call `name`. Raises ValueError."""
+    port: int = _read(name, text, lambda text: _whole(text, low, 65535))
+    return port
 
 
 # option of a string -> field of UdtOptions and how its value is read
@@ -106,10 +113,7 @@ def _options(given: dict[str, str], **fields: Any) -> Any:
         if name not in _OPTIONS:
             raise ValueError(f"udt: has no option {name!r}; it knows {', '.join(sorted(_OPTIONS))}")
         field, read = _OPTIONS[name]
-        try:
-            fields[field] = read(text)
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from None
+        fields[field] = _read(name, text, read)
     try:
         return UdtOptions(**fields)
     except ValueError as error:
@@ -156,9 +160,9 @@ class UdtClientParser:
         given = dict(kwargs)
         if "rendezvous" in given:
             _named(args, (), given)
-            host, port = host_and_port(given.pop("rendezvous"))
-            local = port_number(_required(given, "local"))
-            tag = _whole(given.pop("tag", "0"), 0, 0xFFFFFFFF)
+            host, port = _read("rendezvous", given.pop("rendezvous"), host_and_port)
+            local = port_number(_required(given, "local"), name="local")
+            tag = _read("tag", given.pop("tag", "0"), lambda text: _whole(text, 0, 0xFFFFFFFF))
             return UdtRendezvousEndpoint(reactor, local, host, port, _options(given, tag=tag))
         _named(args, ("host", "port"), given)
         host, port = _required(given, "host"), port_number(_required(given, "port"))
@@ -179,5 +183,5 @@ class UdtServerParser:
         _named(args, ("port",), given)
         port = port_number(_required(given, "port"), low=0)
         interface = given.pop("interface", "") or "0.0.0.0"
-        backlog = _whole(given.pop("backlog", "128"), 1, 65535)
+        backlog = _read("backlog", given.pop("backlog", "128"), lambda text: _whole(text, 1, 65535))
         return UdtServerEndpoint(reactor, port, interface, _options(given), backlog=backlog)

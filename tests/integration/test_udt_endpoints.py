@@ -157,6 +157,21 @@ class StringTests(Case):
             self.assertIn(word, str(caught.exception))
         self.assertRaises(ValueError, serverFromString, reactor, "udt:no")
 
+    def test_a_wrong_value_is_told_under_the_name_of_its_option(self) -> None:
+        for parse, text, words in (
+            (clientFromString, "udt:h:9:timeout=x", "timeout: 'x' is not a number"),
+            (clientFromString, "udt:h:9:kind=both", "kind: 'both' is neither stream nor message"),
+            (clientFromString, "udt:h:9:sendBuffer=1", "sendBuffer: 1 is not within 65536 and 2147483648"),
+            (clientFromString, "udt:rendezvous=h:local=7", "rendezvous: 'h' is not HOST:PORT"),
+            (clientFromString, "udt:rendezvous=h\\:9:local=x", "local: 'x' is not a whole number"),
+            (clientFromString, "udt:rendezvous=h\\:9:local=7:tag=x", "tag: 'x' is not a whole number"),
+            (serverFromString, "udt:9:backlog=0", "backlog: 0 is not within 1 and 65535"),
+            (serverFromString, "udt:70000", "port: 70000 is not within 0 and 65535"),
+        ):
+            with self.assertRaises(ValueError) as caught:
+                parse(reactor, text)
+            self.assertEqual(str(caught.exception), words)
+
     async def test_listeners_leave_their_connections(self) -> None:
         factory = Server()
         listening, end = await self.connect("udt:0:interface=127.0.0.1", "udt:127.0.0.1:{port}", factory)
