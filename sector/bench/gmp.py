@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import click
+from click.core import ParameterSource
 
 from sector.bench.common import document, peers_of, program, show
 from sector.bench.run import json_of
@@ -67,6 +68,11 @@ def gmp(peer_text: str, runs: int, rounds: int, turn: int, cpus: str, python: bo
     and asyncio, unencrypted.
     """
     if python:
+        told = click.get_current_context().get_parameter_source("turn")
+        if told is not ParameterSource.DEFAULT:
+            raise UsageError(
+                "--turn is not for --python", hint="peers are measured one after the other there"
+            )
         from sector.bench import rpc
 
         peers = peers_of(peer_text, rpc.PEERS)

@@ -245,6 +245,11 @@ def udt(
     if listen is not None or to is not None:
         if trace is not None:
             raise UsageError("--trace is for loopback and links", hint="udtcat --trace works between hosts")
+        if picture_file or results or runs is not None or only or engine != "auto":
+            raise UsageError(
+                "--picture, --results, --runs, --only and --engine are not for --listen and --to",
+                hint="between hosts one run of one peer is measured: --peer NAME, --seconds N",
+            )
         _host(listen, to, peers_of(peer_text, PEERS) or ["sector"], seconds or 10)
         return
     if link_text or grid_text or cell:
@@ -266,5 +271,7 @@ def udt(
         return
     if picture_file or results:
         raise UsageError("--picture and --results belong to --grid, --link or --cell")
+    if engine != "auto":
+        raise UsageError("--engine belongs to --grid, --link or --cell", hint="loopback is not emulated")
     with _traced(trace) as raw:
         _loopback(wanted_peers(peer_text, [] if only else FIRST), runs or 3, seconds or 5.0, as_json, raw)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from test_bench_wan import bench
 
 from sector.bench import wan
+from sector.bench.gmp import gmp
 from sector.bench.link import Link
 from sector.bench.peers import why_missing
 from sector.errors import SectorError, UsageError
@@ -31,6 +33,9 @@ from sector.errors import SectorError, UsageError
         (["--link", "rate=1g,rtt=1ms", "--picture", "x.txt"], "a picture is a"),
         (["--seconds", "nan"], "nan is no number"),
         (["--listen", "9", "--peer", "libudt,sector"], "one peer"),
+        (["--listen", "9", "--runs", "3"], "--runs, --only and --engine are not for --listen and --to"),
+        (["--to", "127.0.0.1:9", "--results", "r.jsonl"], "are not for --listen and --to"),
+        (["--engine", "user"], "--engine belongs to"),
     ],
 )
 def test_bad_requests_are_one_line(arguments: list[str], word: str) -> None:
@@ -43,6 +48,11 @@ def test_a_link_that_is_none_is_named_without_the_emulators_help() -> None:
     said = bench("--link", "rate=1g,rtt=1ms,jitter=much", status=1)
     assert "did not start: not a property of a link: jitter=much" in said
     assert said.count("\n") == 2 and "usage: wan" not in said
+
+
+def test_turns_are_not_for_calls_from_python() -> None:
+    done = CliRunner().invoke(gmp, ["--python", "--turn", "3"])
+    assert isinstance(done.exception, UsageError) and "--turn is not for --python" in str(done.exception)
 
 
 def test_a_picture_without_a_place_is_told_before_the_series() -> None:
