@@ -146,9 +146,10 @@ class GmpPort:
         if known is None:
             if len(self._destinations) >= REMEMBERED:
                 self._destinations.clear()
-            known = self._destinations[to] = ffi.new("sgmp_dest *")
+            known = ffi.new("sgmp_dest *")
             known.addr = pack_address(host, port)[0]
             known.key_id = key_id
+            self._destinations[to] = known  # no address, nothing kept: the next call is refused alike
         return known
 
     def add_key(self, key_id: int, secret: bytes, principal: str, valid_s: float) -> None:

@@ -126,12 +126,16 @@ class Gmp(Protocol):
         idempotent: bool = False,
         on_progress: Callable[[int], None] | None = None,
     ) -> Deferred[bytes]:
-        """Request and response. Errbacks with GmpError; cancelling the Deferred cancels the call."""
+        """Request and response. Errbacks with GmpError, also when nothing can be sent (no room, too large,
+        endpoint stopped); cancelling the Deferred cancels the call, which the peer may have begun. What is no
+        call is refused at once: raises ValueError for a host that is no IP literal or a port that is none,
+        OSError for a scope that is none, OverflowError or TypeError for what its field cannot hold."""
 
     def send(
         self, peer: Peer, payload: bytes, *, channel: int = 0, control: bool = False, deadline_s: float = 30.0
     ) -> Deferred[None]:
-        """One message; fires when it is delivered (placed in the receiver's queue), else GmpError."""
+        """One message; fires when it is delivered (placed in the receiver's queue), else GmpError. Raises
+        as `call`."""
 
     def group_call(
         self,
@@ -149,7 +153,8 @@ class Gmp(Protocol):
     ) -> GroupResult:
         """The same request to at most GROUP_MAX peers. `wait` "all", "any", "none" or how many must
         succeed; what is still open when that is decided goes on, unless `cancel_rest`. `convert` makes the
-        result of a member from its answer, `convert_error` its error. Raises ValueError."""
+        result of a member from its answer, `convert_error` its error. Raises as `call`, ValueError also
+        for too many peers or a wrong `wait`."""
 
     def group_send(
         self,
@@ -162,7 +167,8 @@ class Gmp(Protocol):
         control: bool = False,
         cancel_rest: bool = False,
     ) -> GroupResult:
-        """The same message to at most GROUP_MAX peers; a member succeeds when it is delivered."""
+        """The same message to at most GROUP_MAX peers; a member succeeds when it is delivered.
+        Raises as `group_call`."""
 
     def mint_token(self, host: str, port: int, instance: int, key_id: int) -> bytes:
         """A token (24 bytes, valid 120 s) for a holder at that address with that instance and key: who

@@ -55,7 +55,8 @@ class GroupResult:
     `done` fires when every member has its outcome, with a list like DeferredList's: (True, result) or (False,
     Failure) in the order of the peers; a peer listed twice counts once and has its outcome at both places.
     `await group` waits for `decided` and gives the list of members so far; `async for member in group` gives
-    each member as it ends. Neither Deferred ever errbacks."""
+    each member as it ends. Neither Deferred errbacks, unless somebody cancels it: that is `cancel()`, and the
+    cancelled Deferred ends with CancelledError at once."""
 
     def __init__(
         self,
@@ -87,7 +88,9 @@ class GroupResult:
         return sum(member.ok for member in self._order)
 
     def cancel(self) -> None:
-        """Give up the members that are still open; they end as cancelled."""
+        """Give up the members that are still open. They end with STATUS_CANCELLED, a little later: `decided`
+        (False where the rule was not met yet) and `done` follow then. What a peer has begun it may still
+        finish. Nothing happens when all have ended."""
         if not self._ended:
             self._cancel()
 

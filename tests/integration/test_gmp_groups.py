@@ -106,6 +106,18 @@ class GroupTests(GroupCase):
         rows = await group.done
         self.assertEqual({row.value.status for _, row in rows}, {STATUS_CANCELLED})
 
+    async def test_a_deferred_of_a_group_that_is_cancelled(self) -> None:
+        """The group with it: the other Deferred fires as after cancel()."""
+        group = self.node().group_call(self.callees(3), 2, b"")
+        await task.deferLater(reactor, 0.05)
+        group.done.cancel()
+        with self.assertRaises(CancelledError):
+            await group.done
+        self.assertFalse(await group.decided)
+        members = [member async for member in group]
+        self.assertEqual([member.error.status for member in members], [STATUS_CANCELLED] * 3)
+        group.cancel()
+
     async def test_duplicates_count_once_and_an_empty_list_is_done(self) -> None:
         (peer,) = self.callees(1)
         caller = self.node()

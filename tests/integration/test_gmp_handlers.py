@@ -65,6 +65,24 @@ class HandlerTests(Case):
         for right in (bytearray(b"abc"), memoryview(b"abc")):
             self.assertEqual(await self.ask(lambda call, right=right: right), b"abc")
 
+    async def test_what_is_no_call_is_refused_at_once(self) -> None:
+        """Each time alike, and before there is a Deferred."""
+        wrong = [
+            (ValueError, Peer("localhost", 9, 7), 1, b""),
+            (ValueError, Peer("127.0.0.1", 99999, 7), 1, b""),
+            (OSError, Peer("fe80::1%nosuch", 9, 7), 1, b""),
+            (OverflowError, self.to_b, -1, b""),
+            (TypeError, self.to_b, 1, "text"),
+        ]
+        for kind, peer, method, payload in 2 * wrong:
+            self.assertRaises(kind, self.a.call, peer, method, payload)
+        for kind, peer, _, payload in 2 * wrong[:3]:
+            self.assertRaises(kind, self.a.send, peer, payload)
+            self.assertRaises(kind, self.a.group_call, [peer], 1, payload)
+        with self.assertRaises(GmpError) as caught:
+            await self.a.call(self.to_b, 1, bytes(65 << 20))
+        self.assertEqual(caught.exception.status, STATUS_TOO_LARGE)
+
     async def test_failures_that_have_no_number_on_the_wire(self) -> None:
         for wrong in (GmpError(5), GmpError(0), GmpError(-(1 << 40)), GmpError(-150, "text")):  # type: ignore
 
