@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cumulus_commands import Commands
 from web_page import Page, Visitor
 
 
@@ -23,3 +24,13 @@ def boss(page: Page) -> Visitor:
     visitor = page.visitor()
     visitor.log_in()
     return visitor
+
+
+@pytest.fixture
+def cloud(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Commands:
+    """The commands of a new Cumulus, which nothing in the environment names."""
+    for name in ("CUMULUS_DIR", "CUMULUS_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    made = Commands(capsys, tmp_path / "cloud")
+    made("init", str(made.dir))
+    return made

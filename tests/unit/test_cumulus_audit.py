@@ -16,13 +16,9 @@ from sector.errors import LocalIO
 
 
 @pytest.fixture
-def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Commands:
+def run(cloud: Commands) -> Commands:
     """A new Cumulus."""
-    for name in ("CUMULUS_DIR", "CUMULUS_CONFIG"):
-        monkeypatch.delenv(name, raising=False)
-    made = Commands(capsys, tmp_path / "cloud")
-    made("init", str(made.dir))
-    return made
+    return cloud
 
 
 def test_commands_that_change_something_are_recorded(run: Commands, monkeypatch: pytest.MonkeyPatch) -> None:

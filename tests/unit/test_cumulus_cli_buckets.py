@@ -30,16 +30,12 @@ from cumulus.storage.api import Unavailable
 
 
 @pytest.fixture
-def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Commands:
+def run(cloud: Commands) -> Commands:
     """A Cumulus with alice and bob; alice has the bucket `data`."""
-    for name in ("CUMULUS_DIR", "CUMULUS_CONFIG"):
-        monkeypatch.delenv(name, raising=False)
-    made = Commands(capsys, tmp_path / "cloud")
-    made("init", str(made.dir))
-    made("user", "add", "alice")
-    made("user", "add", "bob")
-    made("bucket", "add", "data", "--owner", "alice")
-    return made
+    cloud("user", "add", "alice")
+    cloud("user", "add", "bob")
+    cloud("bucket", "add", "data", "--owner", "alice")
+    return cloud
 
 
 def store_object(run: Commands, bucket: str, key: str, body: bytes, name: str = "") -> None:

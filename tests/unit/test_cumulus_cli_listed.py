@@ -16,14 +16,10 @@ from sector.cli.render import columns
 
 
 @pytest.fixture
-def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Commands:
+def run(cloud: Commands) -> Commands:
     """A Cumulus with alice."""
-    for name in ("CUMULUS_DIR", "CUMULUS_CONFIG"):
-        monkeypatch.delenv(name, raising=False)
-    made = Commands(capsys, tmp_path / "cloud")
-    made("init", str(made.dir))
-    made("user", "add", "alice")
-    return made
+    cloud("user", "add", "alice")
+    return cloud
 
 
 def adopt(run: Commands, place: Path, *names: str) -> str:

@@ -19,13 +19,9 @@ from running import running
 
 
 @pytest.fixture
-def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Commands:
+def run(cloud: Commands) -> Commands:
     """A Cumulus that nobody serves."""
-    for name in ("CUMULUS_DIR", "CUMULUS_CONFIG"):
-        monkeypatch.delenv(name, raising=False)
-    made = Commands(capsys, tmp_path / "cloud")
-    made("init", str(made.dir))
-    return made
+    return cloud
 
 
 @pytest.fixture

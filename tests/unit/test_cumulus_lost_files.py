@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,15 +18,11 @@ from sector.errors import LocalIO
 
 
 @pytest.fixture
-def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Commands:
+def run(cloud: Commands) -> Commands:
     """A Cumulus with the user alice, who has the bucket `data`."""
-    for name in ("CUMULUS_DIR", "CUMULUS_CONFIG"):
-        monkeypatch.delenv(name, raising=False)
-    made = Commands(capsys, tmp_path / "cloud")
-    made("init", str(made.dir))
-    made("user", "add", "alice")
-    made("bucket", "add", "data", "--owner", "alice")
-    return made
+    cloud("user", "add", "alice")
+    cloud("bucket", "add", "data", "--owner", "alice")
+    return cloud
 
 
 def lose_database(run: Commands) -> None:
