@@ -405,6 +405,9 @@ def doctor(shared: Shared, storage: str | None, anew: bool) -> int:
       cumulus --dir D doctor
       cumulus --dir D doctor --rebuild
     """
+    if anew and storage is not None:
+        hint = "leave it out, or change [storage] path first"
+        raise UsageError("--rebuild works on the storage of the settings, not on --storage", hint=hint)
     if anew:
         return int(not _rebuild_all(shared))
     if storage == "":

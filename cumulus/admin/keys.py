@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from cumulus.admin.options import Shared, shared_options
 from cumulus.admin.values import time_text
 from cumulus.config import Config
 from cumulus.index.admin_api import KeyInfo
+from cumulus.index.api import IndexFailure
 from cumulus.model import Credential
 from cumulus.secrets import write_private
 from cumulus.words import count_text
@@ -106,16 +109,18 @@ class Told:
 def tell_key(
     shared: Shared, config: Config, made: Credential, told: Told, text: str, /, **fields: object
 ) -> None:
-    """Print a new key; the secret once, or into a file. Raises `LocalIO`. The audit log gets the text and the
-    access key."""
-    shared.audit(config, f"{text}, with the key {made.access_key}")
+    """Print a new key; the secret once, or into a file. The audit log gets the text and the access key.
+    Raises `LocalIO` when the file cannot be written: nobody knows the key then, and nothing is recorded."""
     if told.secret_to:
         write_private(Path(told.secret_to), told.text(config, made))
+    shared.audit(config, f"{text}, with the key {made.access_key}")
+    if told.secret_to:
         key = {"access_key": made.access_key, "secret_key_file": told.secret_to}
     else:
         key = {"access_key": made.access_key, "secret_key": made.secret}
     if shared.json:
-        render.print_json({**fields, **key, "endpoint": endpoint(config)[0]})
+        address = endpoint(config)[0] if config.server.port else None
+        render.print_json({**fields, **key, "endpoint": address})
         return
     if told.form and not told.secret_to:
         render.say(text)
@@ -126,6 +131,17 @@ def tell_key(
         click.echo(f"secret key  {'is in ' + told.secret_to if told.secret_to else made.secret}")
     if not told.secret_to:
         render.say("the secret key is shown this once; it cannot be read back")
+
+
+@contextmanager
+def taken_back(undo: Callable[[], None]) -> Iterator[None]:
+    """What was added goes again when its key cannot be told."""
+    try:
+        yield
+    except LocalIO:
+        with suppress(IndexFailure):
+            undo()
+        raise
 
 
 @click.group()
@@ -176,8 +192,9 @@ def key_add(
     with shared.admin() as admin:
         secret = read_secret(secret_key_file) if secret_key_file is not None else None
         made = accounts.add_key(admin, name, access_key=access_key, secret=secret, expires=expires)
-    text = f"key for {made.user.name} added; it expires: {time_text(made.expires_ns)}"
-    tell_key(shared, config, made, told, text, user=made.user.name)
+        text = f"key for {made.user.name} added; it expires: {time_text(made.expires_ns)}"
+        with taken_back(lambda: admin.remove_key(made.access_key)):
+            tell_key(shared, config, made, told, text, user=made.user.name)
 
 
 @key.command("list")

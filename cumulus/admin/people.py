@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import click
 
 from cumulus.admin import accounts
-from cumulus.admin.keys import Told, key_fields, read_secret, tell_key, with_key_options
+from cumulus.admin.keys import Told, key_fields, read_secret, taken_back, tell_key, with_key_options
 from cumulus.admin.options import Shared, shared_options
 from cumulus.admin.unfinished import recorded
 from cumulus.index.admin_api import Admin
@@ -88,8 +88,9 @@ def user_add(
             secret=read_secret(secret_key_file) if secret_key_file is not None else None,
             expires=expires,
         )
-    fields = {"name": name, "id": made.user.id, "email": made.user.email, "display": display}
-    tell_key(shared, config, made, told, f"user {name} added", **fields)
+        fields = {"name": name, "id": made.user.id, "email": made.user.email, "display": display}
+        with taken_back(lambda: admin.remove_user(made.user.id)):
+            tell_key(shared, config, made, told, f"user {name} added", **fields)
 
 
 @user.command("list")

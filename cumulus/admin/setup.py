@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -92,7 +93,8 @@ def init(
     told.check(config)
     fields = {"dir": str(where), "config": str(file), "host": config.server.host, "port": config.server.port}
     with _all_or_nothing(config, told):
-        _make(where)
+        if os.path.lexists(file):  # made by another command a moment ago
+            raise Exists(f"{file}: is there already", hint="choose another directory, or change the file")
         if not config.secret_key.exists():
             Keyring.create(config.secret_key)
         with _administrator(config, name) as made:
@@ -108,7 +110,40 @@ def init(
 
 @contextmanager
 def _all_or_nothing(config: Config, told: Told) -> Iterator[None]:
-    """What is made inside goes away again if that fails; what was there before stays."""
+    """The directory, for one command at a time; if what is done inside fails, all is as before. Raises
+    `LocalIO`, `Exists` while another command makes a Cumulus there."""
+    folder = Path(config.path).parent
+    folders = [one for one in (folder, *folder.parents) if not os.path.lexists(one)]
+    try:
+        _make(folder)
+    except LocalIO:
+        _remove(folders)
+        raise
+    with _alone(folder), _restored(config, told, folders):
+        yield
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as bad:
+        raise LocalIO(f"{folder}: {bad.strerror}", hint="name a directory of yours") from None
+    try:
+        with suppress(OSError):  # a file system without locks of directories
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                hint = "wait for it, or choose another directory"
+                raise Exists(f"{folder}: another command is making a Cumulus there", hint=hint) from None
+        yield
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def _restored(config: Config, told: Told, folders: list[Path]) -> Iterator[None]:
+    """Files and `folders` that are made inside go away again if that fails."""
     files = [Path(config.path), config.secret_key]
     files += [config.file(config.log.audit)] if config.log.audit else []
     files += [Path(told.secret_to)] if told.secret_to else []
@@ -117,8 +152,6 @@ def _all_or_nothing(config: Config, told: Told) -> Iterator[None]:
     if database is not None and os.path.lexists(database):
         database = None
     kept = _beside(database)
-    folder = Path(config.path).parent
-    folders = [one for one in (folder, *folder.parents) if not os.path.lexists(one)]
     try:
         yield
     except BaseException:
@@ -127,10 +160,14 @@ def _all_or_nothing(config: Config, told: Told) -> Iterator[None]:
         for file in new:
             with suppress(OSError):
                 file.unlink()
-        for one in folders:
-            with suppress(OSError):  # something else is in it
-                one.rmdir()
+        _remove(folders)
         raise
+
+
+def _remove(folders: list[Path]) -> None:
+    for one in folders:
+        with suppress(OSError):  # something else is in it
+            one.rmdir()
 
 
 def _beside(database: Path | None) -> set[Path]:

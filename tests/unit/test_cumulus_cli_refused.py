@@ -10,7 +10,7 @@ import pytest
 from cumulus_commands import Commands
 
 from cumulus import cli
-from cumulus.admin import setup
+from cumulus.admin import keys, setup
 from cumulus.config import load_config
 from cumulus.opening import open_admin
 from sector.errors import LocalIO
@@ -273,3 +273,60 @@ def test_a_new_database_needs_no_other_name_of_the_directory(
     assert cli.run(["init", str(run.dir), "--new-database"]) == 0
     assert "is made, without buckets" in capsys.readouterr().out
     assert os.path.exists(run.dir / "cumulus.db")
+
+
+def test_two_inits_at_once_do_not_undo_each_other(
+    bare: Commands, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one begins while the first has made the secret key and the database."""
+    seen: list[dict[str, Any]] = []
+    write = setup.write_private
+
+    def late(*given: Any) -> None:
+        before = everything(bare.dir)
+        assert "secret.key" in {Path(name).name for name in before}
+        seen.append(bare.refused("init", str(bare.dir), "--admin", "eve"))
+        assert everything(bare.dir) == before
+        write(*given)
+
+    monkeypatch.setattr(setup, "write_private", late)
+    bare("init", str(bare.dir))
+    (error,) = seen
+    assert error["code"] == "exists" and "another command is making a Cumulus there" in error["message"]
+    assert [one["name"] for one in bare.json("user", "list")] == ["admin"]
+
+
+# keys that cannot be told -----------------------------------------------------------------------------
+def test_what_was_added_goes_again_when_its_secret_cannot_be_written(
+    run: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is full, for example; the audit log knows nothing of it."""
+    (run.dir / "cumulus.toml").write_text('[log]\naudit = "audit.log"\n')
+    known = run.json("key", "list"), run.json("user", "list")
+    secret = tmp_path / "secret"
+
+    def full(path: Path, *_: object) -> None:
+        raise LocalIO(f"{path}: No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(keys, "write_private", full)
+        for words in (["key", "add", "alice"], ["user", "add", "bob"]):
+            error = run.refused(*words, "--secret-to", str(secret))
+            assert error == {"code": "local_io", "message": f"{secret}: No space left on device"} | {
+                "hint": error["hint"]
+            }
+            assert (run.json("key", "list"), run.json("user", "list")) == known
+    log = run.dir / "audit.log"
+    assert not log.exists() or "bob" not in log.read_text()
+    run("user", "add", "bob", "--secret-to", str(secret))
+    assert "user bob added" in log.read_text() and secret.stat().st_mode & 0o077 == 0
+
+
+def test_a_port_that_is_any_free_one_is_no_endpoint(bare: Commands) -> None:
+    assert bare.json("init", str(bare.dir), "--port", "0")["endpoint"] is None
+    assert bare.json("user", "add", "alice")["endpoint"] is None
+
+
+def test_rebuild_is_of_the_storage_in_the_settings(run: Commands, tmp_path: Path) -> None:
+    error = run.refused("doctor", "--rebuild", "--storage", str(tmp_path), status=2)
+    assert error["code"] == "usage" and "--rebuild works on the storage of the settings" in error["message"]
