@@ -33,6 +33,7 @@ from sector.bench.common import machine, program
 from sector.bench.link import Link
 from sector.bench.peers import PEERS, why_missing
 from sector.bench.run import json_of
+from sector.cli import ends
 from sector.errors import SectorError
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -322,4 +323,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    ends.install()
+    try:
+        main()
+    except KeyboardInterrupt:
+        say("stopped; the same command goes on")
+        sys.exit(ends.status())

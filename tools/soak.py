@@ -2,7 +2,8 @@
 
 A slice is one program run with its own seed. What is done is kept in build/soak/GROUP.jsonl, one line
 per slice (seed, amount, seconds); the same command goes on behind the last one. A slice that fails is
-printed with the command that repeats it, is not counted, and ends the group with status 1.
+printed with the command that repeats it, is not counted, and ends the group with status 1. Ctrl-C, SIGTERM
+and SIGHUP end the slices that are at work, which are not counted either.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -20,9 +22,12 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
+from sector.cli import ends
+
 ROOT = Path(__file__).resolve().parent.parent
 STATE = ROOT / "build" / "soak"
 STRIDE = 10_000  # a slice uses the seeds behind its own, one per scenario
+PATIENCE_S = 10.0  # for a slice that is told to end
 TEST = "csrc/build/test"
 
 
@@ -327,20 +332,37 @@ def done(group: str) -> tuple[dict[str, int], int]:
     return amounts, last
 
 
+_at_work: set[subprocess.Popen[bytes]] = set()
+
+
 def run_slice(one: Slice, seed: int) -> tuple[int, list[str], str]:
     """Runs it; the amount, the figures that it printed, and the output when it failed (else empty)."""
     command = one.command(seed)
     environment = {**os.environ, **one.environment(seed)}
-    result = subprocess.run(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
-    )
-    output = result.stdout.decode(errors="replace")
-    if result.returncode != 0:
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        _at_work.add(process)
+        try:
+            output = process.communicate()[0].decode(errors="replace")
+        finally:
+            _at_work.discard(process)
+    if process.returncode != 0:
         words = [f"{name}={value}" for name, value in one.environment(seed).items()] + command
         return 0, [], f"{output[-6000:]}\nsoak: seed {seed} failed: {shlex.join(words)}"
     found = re.search(one.counted, output, re.MULTILINE) if one.counted else None
     said = [line.group(0) for line in re.finditer(one.said, output)] if one.said else []
     return (int(found.group(1)) if found else one.amount), said, ""
+
+
+def stop_slices() -> None:
+    """End those at work. pytest and libFuzzer clean up after SIGINT, unless they were told to ignore it."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        for process in list(_at_work):
+            process.send_signal(number)
+        end = time.monotonic() + PATIENCE_S
+        while _at_work and time.monotonic() < end:
+            time.sleep(0.05)
 
 
 def due(group: Group, amounts: dict[str, int]) -> Iterator[Slice]:
@@ -405,14 +427,22 @@ def soak(name: str, minutes: float, first_seed: int, jobs: int = 1) -> int:
     print(f"soak {name}: {group.about}; goal {group.goal:,} each, so far {so_far}", flush=True)
     end, good = time.monotonic() + minutes * 60, True
     with ThreadPoolExecutor(jobs) as workers:
-        while good or progress.running:
-            while (
-                good and len(progress.running) < jobs and time.monotonic() < end and (one := progress.next())
-            ):
-                progress.begin(workers, one)
-            if not progress.running:
-                break
-            good = progress.finish() and good
+        try:
+            while good or progress.running:
+                while (
+                    good
+                    and len(progress.running) < jobs
+                    and time.monotonic() < end
+                    and (one := progress.next())
+                ):
+                    progress.begin(workers, one)
+                if not progress.running:
+                    break
+                good = progress.finish() and good
+        except KeyboardInterrupt:
+            stop_slices()
+            print(f"soak {name}: stopped; the same command goes on", flush=True)
+            return ends.status()
     left = {one.unit: group.goal - progress.amounts.get(one.unit, 0) for one in due(group, progress.amounts)}
     if good:
         print(
@@ -435,6 +465,7 @@ def main() -> int:
     jobs = options.jobs or ((os.cpu_count() or 1) if GROUPS[options.group].side_by_side else 1)
     if options.fresh:
         (STATE / f"{options.group}.jsonl").unlink(missing_ok=True)
+    ends.install()
     return soak(options.group, options.minutes, options.seed, max(1, jobs))
 
 

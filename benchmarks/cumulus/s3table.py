@@ -36,6 +36,7 @@ from table import Cell, measure, plan, say
 
 from sector.bench import cells
 from sector.bench.common import machine
+from sector.cli import ends
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 SIZES = {"16M": 16, "64M": 64, "512M": 512, "2G": 2048}  # 10^6 bytes
@@ -260,4 +261,9 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    ends.install()  # the servers must not stay behind
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        say("stopped; the same command goes on")
+        sys.exit(ends.status())
