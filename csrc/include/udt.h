@@ -137,6 +137,10 @@ ssize_t udt_recvmsg(udt_ctx *ctx, int32_t sock, uint8_t *buf, size_t cap);
 /* linger_ms < 0 = default 180 s. CLOSED follows. A second close with 0 ends the linger of the
  * first: what has not arrived is lost. NOSOCK where there is nothing to end. */
 int udt_close(udt_ctx *ctx, int32_t sock, int32_t linger_ms);
+/* Ends it at once as udt_close with 0, for a program that had more to say than it has written: one
+ * of our own peers hears CUT though all that was written has arrived. UDT has no such word for a
+ * foreign peer, who hears of an ordinary end, or with `silent` nothing. NOSOCK as udt_close. */
+int udt_abort(udt_ctx *ctx, int32_t sock, bool silent);
 int udt_sock_peer(udt_ctx *ctx, int32_t sock, udt_addr *out);
 
 typedef struct udt_sock_stats {

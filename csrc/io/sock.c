@@ -222,8 +222,9 @@ static void on_gone(io_sock *s);
 /* What has not gone to the engine will not; the peer is to know. */
 static void give_up_outbox(io_sock *s)
 {
-    if (io_sock_out_used(s) > 0)
-        udt_mux_give_up(s->p->mux, s->es);
+    int abort = atomic_load(&s->abort);
+    if (abort || io_sock_out_used(s) > 0)
+        udt_mux_give_up(s->p->mux, s->es, abort == IO_ABORT_SILENT);
     drop_outbox(s);
 }
 

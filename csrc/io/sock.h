@@ -7,6 +7,7 @@
 #include "io/priv.h"
 
 enum io_sock_state { IO_CONNECTING, IO_CONNECTED, IO_LISTENING, IO_ENDED };
+enum io_sock_abort { IO_ABORT = 1, IO_ABORT_SILENT };
 enum io_sock_kind { IO_CLIENT, IO_RENDEZVOUS, IO_CHILD, IO_LISTENER, IO_KEYED };
 
 typedef struct io_sock {
@@ -33,7 +34,8 @@ typedef struct io_sock {
     _Atomic int rx_end;     /* nothing follows what is in the inbox: enum udt_err */
     _Atomic int rx_stalled; /* the inbox was full; the reader must say when it has room */
     _Atomic int tx_posted, rx_posted;
-    _Atomic int cut; /* a close that lingers was ended by another */
+    _Atomic int cut;   /* a close that lingers was ended by another */
+    _Atomic int abort; /* closed with more to say: enum io_sock_abort, else 0 */
     io_cmd start_cmd, tx_cmd, rx_cmd, close_cmd, cut_cmd;
 
     bool tx_blocked; /* [loop] the engine's buffer is full */

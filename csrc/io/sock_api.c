@@ -417,7 +417,7 @@ static int cut(udt_ctx *ctx, int32_t sock)
     return 0;
 }
 
-int udt_close(udt_ctx *ctx, int32_t sock, int32_t linger_ms)
+static int close_with(udt_ctx *ctx, int32_t sock, int32_t linger_ms, int abort)
 {
     io_port *p;
     int err = io_ctx_alive(ctx);
@@ -426,9 +426,20 @@ int udt_close(udt_ctx *ctx, int32_t sock, int32_t linger_ms)
     io_sock *s = io_handle_close(ctx, sock, IO_KIND_SOCK, &p);
     if (!s)
         return linger_ms == 0 ? cut(ctx, sock) : UDT_E_NOSOCK;
+    atomic_store(&s->abort, abort);
     atomic_store(&s->linger_ms, linger_ms < 0 ? 180000 : linger_ms);
     submit(p, &s->close_cmd, io_sock_close_run, s);
     return 0;
+}
+
+int udt_close(udt_ctx *ctx, int32_t sock, int32_t linger_ms)
+{
+    return close_with(ctx, sock, linger_ms, 0);
+}
+
+int udt_abort(udt_ctx *ctx, int32_t sock, bool silent)
+{
+    return close_with(ctx, sock, 0, silent ? IO_ABORT_SILENT : IO_ABORT);
 }
 
 int udt_sock_peer(udt_ctx *ctx, int32_t sock, udt_addr *out)

@@ -307,6 +307,44 @@ TEST(io_reader_is_told_that_the_end_is_none)
     }
 }
 
+/* Who aborts had more to say: the reader is told though he has all that was written. A foreign
+ * reader is not, and hears an ordinary end, or nothing where that would mislead him. */
+TEST(io_an_abort_is_no_end_though_all_arrived)
+{
+    enum { OWN, FOREIGN, FOREIGN_SILENT };
+    uint8_t buf[4000];
+    for (int kind = OWN; kind <= FOREIGN_SILENT; kind++) {
+        tio *a = tio_open(4, 0), *b = tio_open(4, 0);
+        udt_sock_opts o = {.type = 1, .own_peer = kind == OWN, .no_extensions = kind != OWN};
+        udt_sock_stats st;
+        int32_t sa, sb;
+        tio_pair(a, b, &o, &sa, &sb);
+        CHECK_INT(udt_send(a->ctx, sa, buf, sizeof buf), sizeof buf);
+        int64_t limit = tio_now_us() + 10000000;
+        for (size_t got = 0; got < sizeof buf;) {
+            ssize_t n = udt_recv(b->ctx, sb, buf, sizeof buf);
+            CHECK(tio_now_us() < limit && (n > 0 || n == UDT_E_AGAIN));
+            got += n > 0 ? (size_t)n : 0;
+            tio_pull(b, n > 0 ? 0 : 100);
+        }
+        do { /* until its sender knows */
+            CHECK(tio_now_us() < limit);
+            tio_pull(a, 50);
+            CHECK_INT(udt_stats_get(a->ctx, sa, &st), 0);
+        } while (st.acks_recv == 0 || st.snd_queue_bytes > 0);
+        CHECK_INT(udt_abort(a->ctx, sa, kind == FOREIGN_SILENT), 0);
+        CHECK_INT(udt_abort(a->ctx, sa, false), UDT_E_NOSOCK);
+        ssize_t n;
+        int64_t patience = tio_now_us() + (kind == FOREIGN_SILENT ? 1000000 : 10000000);
+        while ((n = udt_recv(b->ctx, sb, buf, sizeof buf)) == UDT_E_AGAIN &&
+               tio_now_us() < patience)
+            tio_pull(b, 100);
+        CHECK_INT(n, kind == OWN ? UDT_E_CUT : kind == FOREIGN ? UDT_E_PEERCLOSED : UDT_E_AGAIN);
+        tio_free(a);
+        tio_free(b);
+    }
+}
+
 TEST(io_close_delivers_what_was_sent)
 {
     tio *a = tio_open(4, 0), *b = tio_open(4, 0);

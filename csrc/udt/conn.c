@@ -231,7 +231,7 @@ void udt__conn_say_shut(udt_conn *c)
 void udt__conn_shut(udt_conn *c, udt_time now)
 {
     udt_mux *m = c->mux;
-    bool tell = udt__conn_live(c);
+    bool tell = udt__conn_live(c) && !c->mute;
     udt_stats last;
     udt__conn_stats(c, &last);
     c->st = last; /* before the buffers go */
@@ -242,7 +242,7 @@ void udt__conn_shut(udt_conn *c, udt_time now)
         c->last_word = UDT_SHUTDOWN_CUT | seq_add(c->isn, c->snd.tail + (c->gave_up ? 1 : 0));
     set_key_free(c);
     stop_timers(c);
-    if (c->peer_id)
+    if (c->peer_id && !c->mute)
         udt__tombstone_add(m, c, now);
     table_del(&m->ids, &c->by_id);
     if (m->listener == c)

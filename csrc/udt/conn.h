@@ -171,6 +171,7 @@ typedef struct udt_conn {
     bool unread;         /* its last ACK left acknowledged packets unread */
     udt_time reader_at;  /* when its reader last made room */
     bool gave_up;        /* bytes that never came here were dropped with the close */
+    bool mute;           /* no farewell, which a foreign peer would take for a proper end */
     uint32_t last_word;  /* word 1 of its shutdown */
     bool short_end;      /* the peer closed, and not all that it had written is here */
     udt_time linger_end; /* of a closing connection: no longer, whatever is missing */

@@ -20,11 +20,13 @@ void udt__conn_set_limit(udt_conn *c, enum udt_limit why, udt_time now)
     c->limit_at = now;
 }
 
-void udt_mux_give_up(udt_mux *m, int32_t sock)
+void udt_mux_give_up(udt_mux *m, int32_t sock, bool silent)
 {
     udt_conn *c = udt__mux_find(m, sock);
-    if (c)
-        c->gave_up = true;
+    if (!c)
+        return;
+    c->gave_up = true;
+    c->mute = silent && !c->own.on;
 }
 
 static int usable(const udt_conn *c)

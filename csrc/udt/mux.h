@@ -147,7 +147,7 @@ int udt_mux_close(udt_mux *m, int32_t sock, uint32_t linger_ms, udt_time now);
 
 /* To be called before a close that drops what the caller had for it: the peer hears that its end is
  * no end of what was written. So it does by itself when bytes are not acknowledged. */
-void udt_mux_give_up(udt_mux *m, int32_t sock);
+void udt_mux_give_up(udt_mux *m, int32_t sock, bool silent);
 /* After PEERCLOSED: did the peer give up some of what it had written? Foreign peers do not say. */
 bool udt_mux_was_cut(udt_mux *m, int32_t sock);
 

@@ -113,6 +113,7 @@ int udt_sendmsg(udt_ctx *ctx, int32_t sock, const uint8_t *buf, size_t len, int3
                 bool in_order);
 ssize_t udt_recvmsg(udt_ctx *ctx, int32_t sock, uint8_t *buf, size_t cap);
 int udt_close(udt_ctx *ctx, int32_t sock, int32_t linger_ms);
+int udt_abort(udt_ctx *ctx, int32_t sock, bool silent);
 int udt_sock_peer(udt_ctx *ctx, int32_t sock, udt_addr *out);
 typedef struct udt_sock_stats {
     int64_t bytes_sent, bytes_retrans, bytes_recv, bytes_dup;

@@ -219,6 +219,7 @@ class UdtAsyncioTransport(asyncio.Transport):
         """Close at once."""
         self._here = self._here or not self._closing
         self._closing = True
+        self._udt.unregisterProducer()
         self._udt.abortConnection()
 
     def is_closing(self) -> bool:

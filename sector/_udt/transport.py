@@ -307,8 +307,14 @@ class UdtTransport:
     def _break(self, reason: Failure) -> None:
         """Close at once, for this reason if there is none yet."""
         self._reason = self._reason or reason
+        self._abort(bool(self._out))
+
+    def _abort(self, is_unfinished: bool, silent: bool = False) -> None:
         self._out.clear()
         self._offset = 0
+        if is_unfinished and not self._closing:
+            self._closing = True
+            lib.udt_abort(self._core.ctx, self._sock, silent)
         self._close(0)
 
     def _close(self, linger_ms: int) -> None:
@@ -340,15 +346,23 @@ class UdtTransport:
             self._close(-1)
 
     def abortConnection(self) -> None:
-        """Close at once, also what loseConnection lets end; what has not arrived is lost."""
+        """Close at once, also what loseConnection lets end; what has not arrived is lost, and one of our own
+        peers is told so. A producer that is still registered had more to say."""
+        self._end_at_once(False, bool(self._out) or self._producer is not None)
+
+    def breakOff(self) -> None:
+        """As abortConnection, for a program that is itself cut short. A libudt peer would take a farewell for
+        the proper end, so it gets none and finds out by the silence."""
+        self._end_at_once(True, True)
+
+    def _end_at_once(self, silent: bool, is_unfinished: bool) -> None:
         if not self.connected:
             return
         self._reason = Failure(twisted_errors.ConnectionAborted())
-        self._out.clear()
         if self._lingering:
             self._lingering = False
             lib.udt_close(self._core.ctx, self._sock, 0)
-        self._close(0)
+        self._abort(is_unfinished, silent)
 
     def getPeer(self) -> IPv4Address | IPv6Address:
         """The other end, where it was when the connection was made."""

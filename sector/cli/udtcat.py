@@ -26,6 +26,7 @@ from sector.threads import start_deaf
 
 READ_BYTES = 1 << 18
 OUT_BOUND = 8 << 20
+GOING_S = 2.0  # for telling the peer, after Ctrl-C
 
 
 class NoFarewell(Unreachable):
@@ -202,6 +203,12 @@ class Cat(Protocol):
 
     messageReceived = dataReceived
 
+    def break_off(self) -> None:
+        """Ends without having said all."""
+        transport: Any = self.transport
+        if transport is not None:
+            transport.breakOff()
+
     def connectionLost(self, reason: Any = None) -> None:
         transport: Any = self.transport
         self.stats = transport.final_stats
@@ -273,6 +280,9 @@ async def _run(
         raise (PortInUse if error.name == "INUSE" else SectorError)(str(error)) from None
     except CoreError as error:
         raise SectorError(str(error)) from None
+    except defer.CancelledError:
+        cat.break_off()
+        raise
     finally:
         await core.stop()
 
@@ -317,9 +327,11 @@ def udtcat_main(
     told: list[int] = []
 
     def interrupt(number: int) -> None:
-        if not told:
-            told.append(number)
-            reactor.callFromThread(reactor.stop)
+        if told:
+            os._exit(128 + told[0])
+        told.append(number)
+        reactor.callFromThread(work.cancel)
+        reactor.callFromThread(reactor.callLater, GOING_S, reactor.stop)
 
     reactor.callWhenRunning(work.addBoth, end)
     with ends.handled(interrupt):
@@ -330,8 +342,8 @@ def udtcat_main(
             options.trace.write(trace, "sector udtcat", "server" if peer is None else "client")
         except OSError as error:
             raise LocalIO(f"the trace cannot be written to {trace}: {error.strerror}") from None
-    if told:  # without a farewell, which would say that this was all
-        os._exit(128 + told[0])
+    if told:
+        os._exit(128 + told[0])  # a thread may wait for standard input or output
     if isinstance(result, Failure):
         if isinstance(result.value, twisted_errors.ConnectError):
             raise _not_connected(result.value, options)

@@ -244,6 +244,21 @@ def test_asyncio_peer_that_breaks_off() -> None:
     asyncio.run(run())
 
 
+def test_asyncio_abort_with_nothing_under_way_is_the_end_of_the_stream() -> None:
+    async def run() -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"all of it")
+            await writer.drain()
+            await asyncio.sleep(0.3)  # acknowledged
+            writer.transport.abort()
+
+        async with await serve_udt(serve, 0, "127.0.0.1") as server:
+            async with open_udt("127.0.0.1", server.address[1]) as (reader, _):
+                assert await reader.read() == b"all of it"
+
+    asyncio.run(run())
+
+
 def test_asyncio_protocol_that_raises_loses_its_connection() -> None:
     """It hears why, the peer that it is over; the server goes on."""
 

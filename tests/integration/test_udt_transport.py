@@ -39,6 +39,16 @@ class End(Protocol):
         self.reason = reason.value
 
 
+class Waits:
+    """A producer with more to say, which it does not say now."""
+
+    def pauseProducing(self) -> None: ...
+
+    def resumeProducing(self) -> None: ...
+
+    def stopProducing(self) -> None: ...
+
+
 async def until(ready: Callable[[], object], seconds: float = 10.0) -> None:
     """Wait for something that must come."""
     end = reactor.seconds() + seconds
@@ -203,6 +213,17 @@ class EndTests(Case):
         far.transport.abortConnection()
         await until(lambda: near.reason)
         self.assertIsInstance(near.reason, error.ConnectionDone)
+
+    async def test_who_aborts_while_a_producer_is_registered_has_not_said_all(self) -> None:
+        near, far = await self.pair()
+        far.transport.registerProducer(Waits(), True)
+        far.transport.write(b"a part")
+        await until(lambda: near.data)
+        await task.deferLater(reactor, 0.3)  # acknowledged
+        far.transport.abortConnection()
+        await until(lambda: near.reason)
+        self.assertIsInstance(near.reason, UdtConnectionLost)
+        self.assertEqual((near.reason.name, bytes(near.data)), ("CUT", b"a part"))
 
     async def test_an_abort_cuts_a_lingering_end_short(self) -> None:
         """All is with the core, whose peer takes no more; either end may be the one that has enough."""

@@ -1,10 +1,12 @@
-"""`sector udtcat` that is interrupted says so, and the other end does not take what came for all."""
+"""`sector udtcat` that is interrupted says so, and the other end does not take what came for all: one of ours
+is told at once, one like libudt finds out by the silence."""
 
 from __future__ import annotations
 
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from running import running, wait_listening
@@ -14,18 +16,52 @@ from sector.ports import free_ports
 COMMAND = [sys.executable, "-m", "sector.cli.main", "udtcat"]
 
 
+PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_sender_and_its_receiver_both_fail(number: signal.Signals) -> None:
     (port,) = free_ports(1, "0.0.0.0")
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with running([*COMMAND, "-l", str(port)], **pipes) as receiver:
+    with running([*COMMAND, "-l", str(port)], **PIPES) as receiver:
         wait_listening("receiving", receiver, port)
-        with running([*COMMAND, "127.0.0.1", str(port)], **pipes) as sender:
+        with running([*COMMAND, "127.0.0.1", str(port)], **PIPES) as sender:
             assert sender.stdin is not None and receiver.stdout is not None
             sender.stdin.write(b"x" * 1000)
             sender.stdin.flush()
             assert receiver.stdout.read(1000) == b"x" * 1000
             sender.send_signal(number)
             assert sender.wait(20) == 128 + number
+        begin = time.monotonic()
         assert receiver.wait(40) == 1
-        assert receiver.stderr is not None and b"1000 bytes had been received" in receiver.stderr.read()
+        assert time.monotonic() - begin < 5  # silence is noticed after 9 s
+        assert receiver.stderr is not None
+        said = receiver.stderr.read()
+        assert b"gave up some of what it had sent" in said and b"1000 bytes had been received" in said
+
+
+def test_an_interrupted_receiver_ends_its_sender() -> None:
+    (port,) = free_ports(1, "0.0.0.0")
+    with running([*COMMAND, "-l", str(port)], **PIPES) as receiver:
+        wait_listening("receiving", receiver, port)
+        with running([*COMMAND, "127.0.0.1", str(port)], **PIPES) as sender:
+            assert sender.stdin is not None and receiver.stdout is not None
+            sender.stdin.write(b"x" * 1000)
+            sender.stdin.flush()
+            assert receiver.stdout.read(1000) == b"x" * 1000
+            receiver.send_signal(signal.SIGINT)
+            assert receiver.wait(20) == 128 + signal.SIGINT
+            begin = time.monotonic()
+            assert sender.wait(40) == 1
+            assert time.monotonic() - begin < 5
+
+
+@pytest.mark.parametrize("words", [[], ["--rendezvous", "127.0.0.1", "9"]], ids=["listens", "rendezvous"])
+def test_an_interrupted_one_that_is_not_connected_just_ends(words: list[str]) -> None:
+    (port,) = free_ports(1, "0.0.0.0")
+    with running([*COMMAND, "-l", str(port), *words], **PIPES) as alone:
+        wait_listening("waiting", alone, port)
+        begin = time.monotonic()
+        alone.send_signal(signal.SIGINT)
+        assert alone.wait(20) == 128 + signal.SIGINT
+        assert time.monotonic() - begin < 2
+        assert alone.stderr is not None and alone.stderr.read() == b""
