@@ -257,6 +257,60 @@ TEST(udt_handshake_refused_client_hears_rejected_and_silence_is_timeout)
     world_fini(&w);
 }
 
+/* A port whose listener has gone, while connections keep it open, refuses who comes, and repeats
+ * its answer to whom it has accepted before; one that never had a listener says nothing. */
+TEST(udt_handshake_is_refused_where_a_listener_has_gone)
+{
+    sim_rng r;
+    udt_opts o;
+    udt_mux_counters n;
+    peer p = {.m = new_port(&r, 5), .addr = test_addr(7, 77), .now = 5000000};
+    udt_hs h = {.version = 4, .type = 1, .isn = 99, .mss = 1400, .window = 100, .req = 1, .id = 42};
+    uint8_t buf[64];
+    udt_opts_init(&o);
+    udt_hs_encode(buf, &h, 0);
+    udt_mux_input(p.m, &p.addr, buf, sizeof buf, p.now);
+    CHECK(!hear(&p));
+    int32_t listener = udt_mux_listen(p.m, &o, 2);
+    udt_hs known = h, late = h;
+    known.cookie = say_hs(&p, h).cookie;
+    known.req = -1;
+    late.id = 43;
+    late.cookie = say_hs(&p, late).cookie;
+    late.req = -1;
+    udt_hs a = say_hs(&p, known);
+    CHECK_INT(a.req, -1);
+    CHECK(udt_mux_next_event(p.m, &(struct udt_ev){0}));
+    CHECK_INT(udt_mux_close(p.m, listener, 0, p.now), 0);
+    udt_hs again = say_hs(&p, known); /* the answer was lost */
+    CHECK_MEM(&a, &again, sizeof a);
+    CHECK_INT(say_hs(&p, late).req, 1002); /* was between its two requests */
+    udt_hs refused = say_hs(&p, h);
+    CHECK_INT(refused.req, 1002);
+    CHECK_INT(refused.isn, h.isn);
+    udt_mux_counters_get(p.m, &n);
+    CHECK_INT(n.rejected, 2);
+    CHECK(udt_mux_listen(p.m, &o, 2) > 0);
+    CHECK_INT(say_hs(&p, h).req, 1);
+    udt_mux_free(p.m);
+}
+
+/* The client's side of it: at once, not after its time limit. */
+TEST(udt_handshake_client_hears_that_a_listener_has_gone)
+{
+    world w;
+    udt_opts o;
+    sim_link l = {.delay_us = 5000};
+    world_init(&w, test_seed, &l, &l);
+    udt_opts_init(&o);
+    int32_t listener = udt_mux_listen(w.m[1], &o, 4);
+    CHECK_INT(udt_mux_close(w.m[1], listener, 0, 0), 0);
+    int32_t s = udt_mux_connect(w.m[0], &w.addr[1], &o, 0);
+    sim_net_kick(w.net, 0);
+    CHECK_INT(world_wait(&w, 0, UDT_EV_FAILED, s, 20000).err, UDT_E_REJECTED);
+    world_fini(&w);
+}
+
 TEST(udt_handshake_client_fetches_a_new_cookie_when_the_second_request_is_ignored)
 {
     sim_rng r;

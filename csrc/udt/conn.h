@@ -261,6 +261,7 @@ struct udt_mux {
     list_node ready, touched, events, all;
     table ids, peers, rdv, tombs;
     udt_conn *listener;
+    bool listened; /* there was one: who comes now is refused, not left waiting */
     uint32_t sockets;
     int32_t next_id;
     udt_time now; /* of the last call that had one */

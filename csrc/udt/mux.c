@@ -235,7 +235,7 @@ static void input_without_id(udt_mux *m, const udt_addr *from, const udt_pkt *p,
         h.req == UDT_HS_RENDEZVOUS || !m->listener ? find_rendezvous(m, from, h.cookie) : NULL;
     if (c)
         udt__conn_input(c, from, p, now);
-    else if (m->listener && h.req != UDT_HS_RENDEZVOUS)
+    else if (m->listened && h.req != UDT_HS_RENDEZVOUS)
         udt__listener_input(m, from, p, now);
     else
         m->n.dropped_unknown++;
@@ -381,6 +381,7 @@ int32_t udt_mux_listen(udt_mux *m, const udt_opts *o, uint32_t backlog)
         return UDT_E_LIMIT;
     c->backlog = backlog;
     m->listener = c;
+    m->listened = true;
     return c->id;
 }
 

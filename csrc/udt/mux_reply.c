@@ -128,6 +128,11 @@ void udt__listener_input(udt_mux *m, const udt_addr *from, const udt_pkt *p, udt
         m->n.dropped_bad++;
         return;
     }
+    if (h.req == UDT_HS_REQUEST && !l) {
+        m->n.rejected++;
+        answer(m, from, &h, UDT_HS_REJECTED, 0);
+        return;
+    }
     if (h.req == UDT_HS_REQUEST) {
         answer(m, from, &h, UDT_HS_REQUEST,
                udt_cookie_make(&m->cookies, m->cfg.rand, m->cfg.rand_arg, from, h.isn, h.id, now));
@@ -143,7 +148,7 @@ void udt__listener_input(udt_mux *m, const udt_addr *from, const udt_pkt *p, udt
     }
     int32_t refusal = UDT_HS_REJECTED;
     udt_conn *c = find_child(m, from, &h);
-    if (!c && h.version == UDT_HS_VERSION && h.type == l->opts.type && h.mss >= UDT_MSS_MIN &&
+    if (!c && l && h.version == UDT_HS_VERSION && h.type == l->opts.type && h.mss >= UDT_MSS_MIN &&
         l->unaccepted < l->backlog) {
         int own = from->family == 4 ? udt__own_judge(&l->opts, &h) : UDT_E_STATE;
         if (own == UDT_E_AUTH)

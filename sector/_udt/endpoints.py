@@ -304,8 +304,8 @@ class UdtListeningPort:
 
     def stopListening(self) -> Deferred[None]:
         """No new connections. Those that are open go on, as with TCP, and keep the UDP port until the last
-        has ended; a client that comes meanwhile hears nothing, and its attempt ends with TimeoutError. Fires
-        when the listener is gone; with no connection open, when its port is too."""
+        has ended; a client that comes meanwhile is refused (ConnectionRefusedError). Fires when the listener
+        is gone; with no connection open, when its port is too."""
         done: Deferred[None] = Deferred()
         if self._gone:
             done.callback(None)

@@ -177,6 +177,9 @@ class StringTests(Case):
         listening, end = await self.connect("udt:0:interface=127.0.0.1", "udt:127.0.0.1:{port}", factory)
         far = await factory.first
         await listening.stopListening()
+        late = clientFromString(reactor, f"udt:127.0.0.1:{listening.getHost().port}")
+        with self.assertRaises(error.ConnectionRefusedError):
+            await late.connect(Factory.forProtocol(Ends))
         end.transport.write(b"still here")
         end.transport.loseConnection()
         await far.closed
