@@ -9,6 +9,7 @@ taken again if they were not at its end. With more cores the scheduler chooses, 
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -27,9 +28,13 @@ def round_trip_ns() -> float:
     return float(json_of([program("peer_cores")], 10)["round_trip_ns"])
 
 
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
 class Placement:
     """Runs of a series on this machine. `measure` says how far the cores are, in ns. After a wait in vain
-    there is no other until they were near again: on some machines they never are."""
+    there is no other until they were near again: on some machines they never are. The first wait is told."""
 
     def __init__(
         self,
@@ -38,9 +43,11 @@ class Placement:
         cores: int | None = None,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
+        tell: Callable[[str], None] = _tell,
     ) -> None:
         self._measure, self._sleep, self._clock = measure, sleep, clock
         self._cores = len(os.sched_getaffinity(0)) if cores is None else cores
+        self._tell: Callable[[str], None] | None = tell
         self._patient = True
 
     def near(self, wait_s: float) -> float:
@@ -51,9 +58,18 @@ class Placement:
         while (ns := self._measure()) > NEAR_NS and self._patient:
             if self._clock() >= end:
                 self._patient = False
+            self._say(ns, wait_s)
             self._sleep(PAUSE_S)
         self._patient = self._patient or ns <= NEAR_NS
         return ns
+
+    def _say(self, ns: float, wait_s: float) -> None:
+        tell, self._tell = self._tell, None
+        if tell is not None:
+            tell(
+                f"the two cores of this machine share no cache now ({ns:.0f} ns there and back between "
+                f"them); each run waits up to {wait_s:.0f} s until they do, so that runs can be compared"
+            )
 
     def run(self, work: Callable[[], dict[str, Any]], seconds: float) -> dict[str, Any]:
         """The row of `work`, which takes so many seconds, and `cores_ns`: how far the cores were before it or

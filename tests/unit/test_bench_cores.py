@@ -23,6 +23,7 @@ class World:
     def __init__(self, *distances: float) -> None:
         self.now = 0.0
         self.asked = 0
+        self.told: list[str] = []
         self._distances = distances
 
     def measure(self) -> float:
@@ -34,7 +35,9 @@ class World:
 
     def placement(self, cores: int = 2) -> Placement:
         """What is tested."""
-        return Placement(self.measure, cores=cores, sleep=self.sleep, clock=lambda: self.now)
+        return Placement(
+            self.measure, cores=cores, sleep=self.sleep, clock=lambda: self.now, tell=self.told.append
+        )
 
 
 @pytest.fixture
@@ -48,7 +51,7 @@ def test_near_cores_are_used_at_once(work: Callable[[], dict[str, object]]) -> N
     """Looked at before and after."""
     world = World(NEAR, NEAR + 1)
     assert world.placement().run(work, 1.0) == {"run": 1, "cores_ns": NEAR + 1}
-    assert (world.now, world.asked) == (0, 2)
+    assert (world.now, world.asked, world.told) == (0, 2, [])
 
 
 def test_a_run_waits_until_they_are_near(work: Callable[[], dict[str, object]]) -> None:
@@ -74,6 +77,8 @@ def test_where_they_are_never_near_it_is_measured_all_the_same(work: Callable[[]
     assert WAITS <= waited <= WAITS + 2 * PAUSE_S
     assert placement.run(work, 1.0) == {"run": 2, "cores_ns": FAR}
     assert world.now == waited
+    (line,) = world.told
+    assert f"{FAR:.0f} ns" in line and f"up to {WAITS} s" in line
 
 
 def test_once_they_were_near_again_it_waits_again(work: Callable[[], dict[str, object]]) -> None:
