@@ -24,6 +24,7 @@ VERSIONS: Final = f"{INTERNAL}/versions/"
 
 _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _ADDRESS: Final = re.compile(r"\d+\.\d+\.\d+\.\d+")
+_VERSION: Final = re.compile(r"[0-9a-f]{32}|null")
 
 
 def check_bucket_name(name: str) -> None:
@@ -46,6 +47,20 @@ def check_key(key: str) -> None:
     size = len(key.encode())
     if size > MAX_KEY:
         raise S3Error("KeyTooLongError", fields={"Size": str(size), "MaxSizeAllowed": str(MAX_KEY)})
+
+
+def is_version(text: str) -> bool:
+    """Whether a version's id can look like that (`Site.new_version`)."""
+    return _VERSION.fullmatch(text) is not None
+
+
+def check_version(version: str) -> None:
+    """Raises `S3Error` InvalidArgument for what cannot be a version's id."""
+    if not version:
+        raise S3Error("InvalidArgument", "Version id cannot be the empty string.")
+    if not is_version(version):
+        fields = {"ArgumentName": "versionId", "ArgumentValue": version[:100]}
+        raise S3Error("InvalidArgument", "Invalid version id specified", fields=fields)
 
 
 def is_plain(key: str) -> bool:

@@ -106,7 +106,8 @@ class Site:
         return self.store.capabilities.hardlink or not self.atomic
 
     def new_version(self, bucket: Bucket) -> str:
-        """The version id of what is published in a bucket now. Ids of later versions sort first."""
+        """The version id of what is published in a bucket now. Ids of later versions sort first;
+        `cumulus.ops.names.is_version` knows what they look like."""
         if bucket.versioning is not Versioning.ENABLED:
             return "null"
         return f"{(1 << 64) - 1 - self.clock():016x}{uuid.uuid4().hex[:16]}"

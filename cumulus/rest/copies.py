@@ -9,6 +9,7 @@ from cumulus.errors import S3Error
 from cumulus.model import Bucket, ObjectMeta
 from cumulus.ops import copies
 from cumulus.ops.find import Found, find_open
+from cumulus.ops.names import check_version
 from cumulus.rest import documents, grants
 from cumulus.rest.call import Reply
 from cumulus.rest.headers import (
@@ -30,6 +31,8 @@ def open_source(request: Request) -> tuple[Bucket, Found, ObjectStream]:
     """The source that x-amz-copy-source names, opened, its reading allowed and its conditions met. The caller
     closes the stream."""
     name, key, version = copy_source(request.header("x-amz-copy-source"))
+    if version is not None:
+        check_version(version)
     bucket = request.site.bucket(name)
     expected = request.header("x-amz-source-expected-bucket-owner")
     if expected and expected != bucket.owner:

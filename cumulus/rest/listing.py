@@ -10,6 +10,7 @@ from typing import Final
 from cumulus.errors import S3Error
 from cumulus.index.api import Line, Lines, Page, Row
 from cumulus.ops.conditions import SECOND_NS
+from cumulus.ops.names import check_version
 from cumulus.rest import documents
 from cumulus.rest.call import Reply
 from cumulus.rest.documents import encode
@@ -171,6 +172,8 @@ def list_versions(request: Request) -> Reply:
     after, version = query.get("key-marker", ""), query.get("version-id-marker", "")
     if version and not after:
         raise S3Error("InvalidArgument", "A version-id marker cannot be specified without a key marker.")
+    if version:
+        check_version(version)
     request.site.store.check_bucket(request.bucket.name)
     page = Page(rows=[], prefixes=[], truncated=False)
     if limit:

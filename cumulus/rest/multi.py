@@ -10,7 +10,7 @@ from cumulus.checksums import from_header
 from cumulus.errors import S3Error
 from cumulus.ops.conditions import Conditions
 from cumulus.ops.deletes import Deleted, delete_current, delete_version
-from cumulus.ops.names import check_key
+from cumulus.ops.names import check_key, is_version
 from cumulus.rest import documents
 from cumulus.rest.call import Reply, Sink
 from cumulus.rest.headers import parse_date, parse_size
@@ -89,6 +89,8 @@ def _delete(request: Request, wanted: _Wanted) -> Deleted:
     check_key(wanted.key)
     at = (request.bucket, wanted.key)
     if wanted.version is not None:
+        if not is_version(wanted.version):
+            raise S3Error("NoSuchVersion")
         request.authorize("s3:DeleteObjectVersion", at=at, version=wanted.version)
         return delete_version(request.site, request.bucket, wanted.key, wanted.version, wanted.conditions)
     request.authorize("s3:DeleteObject", at=at)

@@ -11,6 +11,7 @@ from cumulus.auth.decide import decide
 from cumulus.auth.verify import Authenticated, AuthSettings
 from cumulus.errors import S3Error
 from cumulus.model import Bucket, Identity, ObjectMeta
+from cumulus.ops.names import check_version
 from cumulus.ops.site import Site
 from cumulus.rest.call import Call, Joint, Reply, Sink
 from cumulus.rest.target import Target
@@ -103,10 +104,10 @@ class Request:
 
     @property
     def version(self) -> str | None:
-        """versionId of the query. Raises `S3Error` InvalidArgument for an empty one."""
+        """versionId of the query. Raises `S3Error` InvalidArgument for what can be none."""
         version = self.query.get("versionId")
-        if version == "":
-            raise S3Error("InvalidArgument", "Version id cannot be the empty string.")
+        if version is not None:
+            check_version(version)
         return version
 
     def header(self, name: str) -> str:

@@ -1,0 +1,69 @@
+"""What Amazon S3 answers to requests that are wrong in a way of their own; on memory alone, since no storage
+is asked."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator
+
+import pytest
+from s3_wire import Answer
+from s3_world import World
+
+from cumulus.backends.memory import MemoryStore
+
+NEVER = "0" * 32  # could be a version's id, and is none
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World(MemoryStore())
+    assert made.ask("PUT", "/bkt").status == 200
+    yield made
+    made.close()
+
+
+def version_of(world: World, body: bytes = b"one") -> str:
+    """An object in a bucket with versions."""
+    world.boto().put_bucket_versioning(Bucket="bkt", VersioningConfiguration={"Status": "Enabled"})
+    return world.ask("PUT", "/bkt/k", body).headers["x-amz-version-id"]
+
+
+def delete_all(world: World, *pairs: tuple[str, str]) -> Answer:
+    """DeleteObjects of (key, version)."""
+    items = "".join(f"<Object><Key>{k}</Key><VersionId>{v}</VersionId></Object>" for k, v in pairs)
+    body = f"<Delete>{items}</Delete>".encode()
+    digest = base64.b64encode(hashlib.md5(body).digest()).decode()
+    return world.ask("POST", "/bkt", body, query="delete", headers={"Content-MD5": digest})
+
+
+@pytest.mark.parametrize("version", ["x", "Null", "\0", NEVER + "0", NEVER[1:] + "g", "../k"])
+def test_a_version_id_that_can_be_none(world: World, version: str) -> None:
+    """Whoever has mistyped one must not be told that the version is gone."""
+    there = version_of(world)
+    attributes = {"x-amz-object-attributes": "ETag"}
+    for method, query in (("GET", {}), ("DELETE", {}), ("GET", {"tagging": ""}), ("GET", {"attributes": ""})):
+        answer = world.ask(method, "/bkt/k", query={**query, "versionId": version}, headers=attributes)
+        assert (answer.status, answer.code) == (400, "InvalidArgument")
+        assert answer.leaf("Message") == "Invalid version id specified"
+    assert world.ask("HEAD", "/bkt/k", query={"versionId": version}).status == 400
+    if version.isprintable():
+        source = {"x-amz-copy-source": f"/bkt/k?versionId={version}"}
+        assert world.ask("PUT", "/bkt/copy", headers=source).code == "InvalidArgument"
+    listed = world.ask("GET", "/bkt", query={"versions": "", "key-marker": "k", "version-id-marker": version})
+    assert listed.code == "InvalidArgument"
+    assert world.ask("GET", "/bkt/k", query={"versionId": there}).body == b"one"
+
+
+def test_a_version_that_is_not_there(world: World) -> None:
+    """In a deletion of many a version id that can be none is one key's error; to delete what is not there is
+    none."""
+    there = version_of(world)
+    for version in (NEVER, "null"):
+        assert world.ask("GET", "/bkt/k", query={"versionId": version}).code == "NoSuchVersion"
+        assert world.ask("DELETE", "/bkt/k", query={"versionId": version}).status == 204
+    gone = delete_all(world, ("k", "x"), ("k", NEVER), ("k", there))
+    assert gone.status == 200
+    assert (gone.leaves("Code"), gone.leaves("VersionId")) == (["NoSuchVersion"], ["x", NEVER, there])
+    assert world.ask("GET", "/bkt/k", query={"versionId": there}).code == "NoSuchVersion"
