@@ -59,8 +59,9 @@ class RequestContext:
 
 
 def _bucket_and_key(source: str) -> str:
-    """Of a copy's source, which clients may encode and begin with a slash or not: one text for one object."""
-    path = source.partition("?versionId=")[0].encode("latin-1", "replace")
+    """Of a copy's source, which clients may encode and begin with a slash or not: one text for one object
+    (as `cumulus.rest.target.copy_source` reads it)."""
+    path = source.partition("?versionId=")[0].replace("+", " ").encode("latin-1", "replace")
     return unquote_to_bytes(path).decode("utf-8", "replace").lstrip("/")
 
 

@@ -1,6 +1,7 @@
 """From the request target to bucket, key and query: path style and virtual-host style. Pure.
 
-Percent-decoding happens once; a "+" is itself in a path and a space in a query, as S3 has it.
+Percent-decoding happens once; a "+" is itself in a path and a space in a query and in the name of a copy's
+source, as S3 has it.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def host_bucket(host: str, domain: str) -> str:
 def copy_source(text: str) -> tuple[str, str, str | None]:
     """(bucket, key, version) of x-amz-copy-source. Raises `S3Error` InvalidArgument, InvalidURI."""
     path, mark, version = text.partition("?versionId=")
-    bucket, slash, key = decode(path).lstrip("/").partition("/")
+    bucket, slash, key = decode(path, plus=True).lstrip("/").partition("/")
     if not bucket or not slash or not key:
         raise S3Error("InvalidArgument", "Copy Source must mention the source bucket and key.")
     check_key(key)

@@ -67,3 +67,12 @@ def test_a_version_that_is_not_there(world: World) -> None:
     assert gone.status == 200
     assert (gone.leaves("Code"), gone.leaves("VersionId")) == (["NoSuchVersion"], ["x", NEVER, there])
     assert world.ask("GET", "/bkt/k", query={"versionId": there}).code == "NoSuchVersion"
+
+
+def test_a_plus_in_the_name_of_a_copys_source_is_a_space(world: World) -> None:
+    """As encoders of forms write it, and as Amazon's example for Java does; a plus is %2B."""
+    world.ask("PUT", "/bkt/a b", b"space")
+    world.ask("PUT", "/bkt/a+b", b"plus")
+    for source, body in (("bkt%2Fa+b", b"space"), ("bkt/a%20b", b"space"), ("bkt/a%2Bb", b"plus")):
+        assert world.ask("PUT", "/bkt/copy", headers={"x-amz-copy-source": source}).status == 200
+        assert world.ask("GET", "/bkt/copy").body == body

@@ -185,6 +185,7 @@ def test_targets() -> None:
     assert host_bucket("s3.example", "s3.example") == host_bucket("other", "s3.example") == ""
     assert copy_source("/b/k%3F?versionId=v%31") == ("b", "k?", "v1")
     assert copy_source("b/k") == ("b", "k", None)
+    assert copy_source("b%2Fa+b%2Bc%20d") == ("b", "a b+c d", None)
     assert parse_query("&&a") == {"a": ""}
 
 
