@@ -190,7 +190,8 @@ def user_metadata(headers: Headers) -> dict[str, str]:
 def check_tags(pairs: list[tuple[str, str]], limit: int = MAX_TAGS) -> dict[str, str]:
     """Tags by key. Raises `S3Error` InvalidTag, BadRequest for too many."""
     if len(pairs) > limit:
-        raise S3Error("InvalidTag", f"There can be at most {limit} tags.")
+        what = "Object tags" if limit == MAX_TAGS else "Bucket tag count"
+        raise S3Error("BadRequest", f"{what} cannot be greater than {limit}")
     tags: dict[str, str] = {}
     for key, value in pairs:
         if not key or len(key) > 128 or not _TAG_TEXT.fullmatch(key) or key.lower().startswith("aws:"):
@@ -204,7 +205,7 @@ def check_tags(pairs: list[tuple[str, str]], limit: int = MAX_TAGS) -> dict[str,
 
 
 def header_tags(text: str) -> dict[str, str]:
-    """Tags of x-amz-tagging (as in a query). Raises `S3Error` InvalidTag, InvalidArgument."""
+    """Tags of x-amz-tagging (as in a query). Raises `S3Error` InvalidTag, InvalidArgument, BadRequest."""
     try:
         pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=100)
     except ValueError as error:

@@ -34,7 +34,7 @@ def _document(tags: Mapping[str, str]) -> Writer:
 
 
 def read_tags(body: bytes, limit: int) -> dict[str, str]:
-    """Tags of a document Tagging. Raises `S3Error` MalformedXML, InvalidTag."""
+    """Tags of a document Tagging. Raises `S3Error` MalformedXML, InvalidTag, BadRequest."""
     tag_set = parse(body, "Tagging").first("TagSet")
     if tag_set is None:
         raise S3Error("MalformedXML")
@@ -42,8 +42,14 @@ def read_tags(body: bytes, limit: int) -> dict[str, str]:
 
 
 def tags_of(tag_set: Element, limit: int) -> dict[str, str]:
-    """The elements Tag in it. Raises `S3Error` InvalidTag."""
-    return check_tags([(tag.raw("Key") or "", tag.raw("Value") or "") for tag in tag_set.all("Tag")], limit)
+    """The elements Tag in it. Raises `S3Error` MalformedXML, InvalidTag, BadRequest."""
+    pairs = []
+    for tag in tag_set.all("Tag"):
+        key, value = tag.raw("Key"), tag.raw("Value")
+        if key is None or value is None:
+            raise S3Error("MalformedXML", "A Tag has a Key and a Value.")
+        pairs.append((key, value))
+    return check_tags(pairs, limit)
 
 
 def get_bucket_tags(request: Request) -> Reply:

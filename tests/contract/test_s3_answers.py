@@ -76,3 +76,32 @@ def test_a_plus_in_the_name_of_a_copys_source_is_a_space(world: World) -> None:
     for source, body in (("bkt%2Fa+b", b"space"), ("bkt/a%20b", b"space"), ("bkt/a%2Bb", b"plus")):
         assert world.ask("PUT", "/bkt/copy", headers={"x-amz-copy-source": source}).status == 200
         assert world.ask("GET", "/bkt/copy").body == body
+
+
+def tagging(count: int, one: str = "<Tag><Key>{}</Key><Value>v</Value></Tag>") -> bytes:
+    """A document of as many tags."""
+    tags = "".join(one.format(number) for number in range(count))
+    return f"<Tagging><TagSet>{tags}</TagSet></Tagging>".encode()
+
+
+def test_too_many_tags(world: World) -> None:
+    """The code by which Terraform and others tell it from a tag that is wrong."""
+    world.ask("PUT", "/bkt/k", b"x")
+    for path, most, what in (("/bkt/k", 10, "Object tags"), ("/bkt", 50, "Bucket tag count")):
+        assert world.ask("PUT", path, tagging(most), query="tagging").status in (200, 204)
+        refused = world.ask("PUT", path, tagging(most + 1), query="tagging")
+        assert (refused.status, refused.code) == (400, "BadRequest")
+        assert refused.leaf("Message") == f"{what} cannot be greater than {most}"
+        assert len(world.ask("GET", path, query="tagging").leaves("Key")) == most
+    header = {"x-amz-tagging": "&".join(f"{number}=v" for number in range(11))}
+    assert world.ask("PUT", "/bkt/other", b"x", headers=header).code == "BadRequest"
+
+
+@pytest.mark.parametrize("one", ["<Tag><Key>k</Key></Tag>", "<Tag><Value>v</Value></Tag>", "<Tag/>"])
+def test_a_tag_without_a_key_or_a_value(world: World, one: str) -> None:
+    """It is not one with an empty value."""
+    world.ask("PUT", "/bkt/k", b"x")
+    for path in ("/bkt/k", "/bkt"):
+        assert world.ask("PUT", path, tagging(1, one), query="tagging").code == "MalformedXML"
+    empty = tagging(1, "<Tag><Key>k</Key><Value/></Tag>")
+    assert world.ask("PUT", "/bkt/k", empty, query="tagging").status == 200
