@@ -40,17 +40,22 @@ def _outside(text: str, size: int) -> S3Error:
 
 
 def copy_range(text: str, size: int) -> tuple[int, int]:
-    """(offset, length) of x-amz-copy-source-range, both ends given and inside. Raises InvalidArgument,
-    InvalidRange."""
+    """(offset, length) of x-amz-copy-source-range, both ends given and inside. Raises InvalidArgument (in S3
+    also for one that lies outside)."""
     match = _RANGE.fullmatch(text)
     if match is None or "" in match.groups():
-        raise S3Error("InvalidArgument", "x-amz-copy-source-range must be bytes=FIRST-LAST.")
+        raise _wrong(text, "x-amz-copy-source-range must be bytes=FIRST-LAST.")
     first, last = (int(value) for value in match.groups())
     if first > last:
-        raise S3Error("InvalidArgument", "x-amz-copy-source-range must be bytes=FIRST-LAST.")
+        raise _wrong(text, "x-amz-copy-source-range must be bytes=FIRST-LAST.")
     if last >= size:
-        raise _outside(text, size)
+        raise _wrong(text, f"Range specified is not valid for source object of size: {size}")
     return first, last - first + 1
+
+
+def _wrong(text: str, why: str) -> S3Error:
+    fields = {"ArgumentName": "x-amz-copy-source-range", "ArgumentValue": text[:100]}
+    return S3Error("InvalidArgument", why, fields=fields)
 
 
 def part_range(meta: ObjectMeta, number: int) -> tuple[int, int]:

@@ -105,3 +105,15 @@ def test_a_tag_without_a_key_or_a_value(world: World, one: str) -> None:
         assert world.ask("PUT", path, tagging(1, one), query="tagging").code == "MalformedXML"
     empty = tagging(1, "<Tag><Key>k</Key><Value/></Tag>")
     assert world.ask("PUT", "/bkt/k", empty, query="tagging").status == 200
+
+
+def test_a_copied_range_that_is_not_all_there(world: World) -> None:
+    """For GET that is 416, for UploadPartCopy 400."""
+    world.ask("PUT", "/bkt/from", b"0123456789")
+    upload = world.ask("POST", "/bkt/k", query="uploads").leaf("UploadId")
+    for asked in ("bytes=0-10", "bytes=10-12"):
+        source = {"x-amz-copy-source": "bkt/from", "x-amz-copy-source-range": asked}
+        refused = world.ask("PUT", "/bkt/k", query=f"partNumber=1&uploadId={upload}", headers=source)
+        assert (refused.status, refused.code) == (400, "InvalidArgument")
+        assert refused.leaf("Message") == "Range specified is not valid for source object of size: 10"
+    assert world.ask("GET", "/bkt/k", query=f"uploadId={upload}").leaves("PartNumber") == []
