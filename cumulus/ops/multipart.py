@@ -10,10 +10,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import itertools
+import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -33,6 +34,7 @@ from cumulus.ops.told import Owed
 from cumulus.storage.api import Entry, IfToken, Missing
 
 Type = Literal["", "FULL_OBJECT", "COMPOSITE"]
+_ID: Final = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,11 @@ class Promise:
 def no_such_upload(id: str) -> S3Error:
     """NoSuchUpload for an id."""
     return S3Error("NoSuchUpload", fields={"UploadId": id[:128]})
+
+
+def is_id(text: str) -> bool:
+    """Whether an upload's id can look like that."""
+    return _ID.fullmatch(text) is not None
 
 
 def create(

@@ -280,13 +280,23 @@ def _uploads(request: Request, after: str, after_id: str) -> Iterator[Upload]:
         after, after_id = page[-1].key, page[-1].id
 
 
+def _upload_marker(text: str) -> str:
+    """An upload that has ended since the last page is a marker too. Raises `S3Error` InvalidArgument for what
+    can be none."""
+    if text and not multipart.is_id(text):
+        fields = {"ArgumentName": "upload-id-marker", "ArgumentValue": text[:100]}
+        raise S3Error("InvalidArgument", "Invalid uploadId marker", fields=fields)
+    return text
+
+
 def list_uploads(request: Request) -> Reply:
     """ListMultipartUploads."""
     query = request.query
     kind = documents.encoder(request)
     limit = request.integer("max-uploads", PAGE, 0, PAGE)
     prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
-    after, after_id = query.get("key-marker", ""), query.get("upload-id-marker", "")
+    after = query.get("key-marker", "")
+    after_id = _upload_marker(query.get("upload-id-marker", "")) if after else ""
     page, prefixes, last, truncated = _group(request, limit, after, after_id)
     document = Writer("ListMultipartUploadsResult")
     document.leaves(("Bucket", request.bucket.name), ("KeyMarker", encode(after, kind)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -19,6 +20,8 @@ from cumulus.rest.target import Target
 Level = Literal["service", "bucket", "object"]
 Status = Literal["yes", "differs", "no"]
 GIB: Final = 1 << 30
+MAX_INTEGER: Final = (1 << 31) - 1  # a number that S3 takes
+_INTEGER: Final = re.compile(r"-?[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,14 +147,16 @@ class Request:
         return True
 
     def integer(self, name: str, default: int, low: int, high: int) -> int:
-        """A number of the query; more than `high` counts as `high`. Raises `S3Error` InvalidArgument."""
+        """A number of the query; more than `high` counts as `high`. Raises `S3Error` InvalidArgument, as S3
+        with two messages."""
         text = self.query.get(name, "")
         if not text:
             return default
-        if not text.isascii() or not text.isdecimal() or len(text) > 18 or int(text) < low:
-            raise S3Error(
-                "InvalidArgument",
-                f"Provided {name} is not an integer or not within range.",
-                fields={"ArgumentName": name, "ArgumentValue": text[:100]},
-            )
-        return min(int(text), high)
+        number = int(text) if _INTEGER.fullmatch(text) else None
+        if number is not None and low <= number <= MAX_INTEGER:
+            return min(number, high)
+        why = f"Provided {name} not an integer or within integer range"
+        if number is not None and -MAX_INTEGER <= number < low:
+            why = f"Argument {name} must be an integer between {low} and {MAX_INTEGER}"
+        fields = {"ArgumentName": name, "ArgumentValue": text[:100]}
+        raise S3Error("InvalidArgument", why, fields=fields)

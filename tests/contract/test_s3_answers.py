@@ -117,3 +117,42 @@ def test_a_copied_range_that_is_not_all_there(world: World) -> None:
         assert (refused.status, refused.code) == (400, "InvalidArgument")
         assert refused.leaf("Message") == "Range specified is not valid for source object of size: 10"
     assert world.ask("GET", "/bkt/k", query=f"uploadId={upload}").leaves("PartNumber") == []
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/bkt?x", "max-keys"),
+        ("/bkt?list-type=2", "max-keys"),
+        ("/bkt?versions", "max-keys"),
+        ("/bkt?uploads", "max-uploads"),
+        ("/bkt/k?uploadId=", "max-parts"),
+        ("/bkt/k?uploadId=", "part-number-marker"),
+    ],
+)
+def test_numbers_of_listings(world: World, path: str, name: str) -> None:
+    """Up to 2^31 - 1, of which a page takes what it can; what is no such number and what is below are told
+    apart."""
+    where, _, query = path.partition("?")
+    if query == "uploadId=":
+        query += world.ask("POST", "/bkt/k", query="uploads").leaf("UploadId")
+    assert world.ask("GET", where, query=f"{query}&{name}=2147483647").status == 200
+    for wrong in ("2147483648", "1" * 30, "ten", "1.5", "%2B1"):
+        refused = world.ask("GET", where, query=f"{query}&{name}={wrong}")
+        assert (refused.status, refused.code) == (400, "InvalidArgument")
+        assert refused.leaf("Message") == f"Provided {name} not an integer or within integer range"
+    refused = world.ask("GET", where, query=f"{query}&{name}=-1")
+    assert refused.leaf("Message") == f"Argument {name} must be an integer between 0 and 2147483647"
+
+
+def test_markers_of_uploads(world: World) -> None:
+    """Without a key's marker that of an upload says nothing; one that has ended since the last page is none
+    the less a marker."""
+    upload = world.ask("POST", "/bkt/k", query="uploads").leaf("UploadId")
+    alone = world.ask("GET", "/bkt", query="uploads&upload-id-marker=any")
+    assert (alone.leaves("UploadId"), alone.leaf("UploadIdMarker")) == ([upload], "")
+    refused = world.ask("GET", "/bkt", query="uploads&key-marker=k&upload-id-marker=any")
+    assert (refused.code, refused.leaf("Message")) == ("InvalidArgument", "Invalid uploadId marker")
+    for marker, left in ((upload, []), (NEVER, [upload])):
+        behind = world.ask("GET", "/bkt", query=f"uploads&key-marker=k&upload-id-marker={marker}")
+        assert behind.leaves("UploadId") == left
