@@ -188,10 +188,20 @@ class S3Gateway:
     def refuse(self, call: Call, request: Request | None, error: BaseException) -> Reply:
         """The error document for an exception."""
         answer = reply(to_s3(error, call.id), call, call.target.partition("?")[0])
+        answer.headers.extend(self._region(call, request, answer.status))
         if request is not None:
             return self.finish(request, answer)
         answer.headers.extend(self._cors(call))
         return answer
+
+    def _region(self, call: Call, request: Request | None, status: int) -> list[tuple[str, str]]:
+        """HeadBucket tells where a bucket is whoever asks: clients find out its region so, unsigned."""
+        notes = call.notes
+        if call.method != "HEAD" or status != 403 or not notes.get("bucket") or notes.get("key"):
+            return []
+        loaded = None if request is None else request.loaded
+        own = self.settings.region
+        return [("x-amz-bucket-region", own if loaded is None else loaded.region or own)]
 
     def _cors(self, call: Call) -> list[tuple[str, str]]:
         """For the page that has sent a request with a wrong signature, say: without these its browser hides

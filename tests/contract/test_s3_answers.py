@@ -156,3 +156,13 @@ def test_markers_of_uploads(world: World) -> None:
     for marker, left in ((upload, []), (NEVER, [upload])):
         behind = world.ask("GET", "/bkt", query=f"uploads&key-marker=k&upload-id-marker={marker}")
         assert behind.leaves("UploadId") == left
+
+
+def test_a_buckets_region_is_told_to_everybody(world: World) -> None:
+    """Clients look for it with HeadBucket, unsigned or with the key of whoever they are."""
+    for user in ("alice", "bob", ""):
+        answer = world.ask("HEAD", "/bkt", user=user)
+        assert answer.status == (200 if user == "alice" else 403)
+        assert answer.headers["x-amz-bucket-region"] == "us-east-1"
+    assert "x-amz-bucket-region" not in world.ask("HEAD", "/none", user="bob").headers
+    assert "x-amz-bucket-region" not in world.ask("HEAD", "/bkt/k", user="bob").headers
