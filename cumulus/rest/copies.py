@@ -29,7 +29,7 @@ from cumulus.storage.api import ObjectStream
 
 def open_source(request: Request) -> tuple[Bucket, Found, ObjectStream]:
     """The source that x-amz-copy-source names, opened, its reading allowed and its conditions met. The caller
-    closes the stream."""
+    closes the stream. A request that has bytes of its own besides is refused: which are meant?"""
     name, key, version = copy_source(request.header("x-amz-copy-source"))
     if version is not None:
         check_version(version)
@@ -47,6 +47,9 @@ def open_source(request: Request) -> tuple[Bucket, Found, ObjectStream]:
         raise
     try:
         _check_source(request, bucket, found.meta, version)
+        if request.call.length:
+            why = "The request included a body. Requests of this type must not include a non-empty body."
+            raise S3Error("InvalidRequest", why)
     except BaseException:
         stream.close()
         raise

@@ -166,3 +166,18 @@ def test_a_buckets_region_is_told_to_everybody(world: World) -> None:
         assert answer.headers["x-amz-bucket-region"] == "us-east-1"
     assert "x-amz-bucket-region" not in world.ask("HEAD", "/none", user="bob").headers
     assert "x-amz-bucket-region" not in world.ask("HEAD", "/bkt/k", user="bob").headers
+
+
+def test_a_copy_with_a_body(world: World) -> None:
+    """Whoever sends bytes means them to be stored: neither they nor the source's are, instead of one of
+    them."""
+    world.ask("PUT", "/bkt/from", b"source")
+    world.ask("PUT", "/bkt/k", b"old")
+    source = {"x-amz-copy-source": "bkt/from"}
+    upload = world.ask("POST", "/bkt/k", query="uploads").leaf("UploadId")
+    for query in ("", f"partNumber=1&uploadId={upload}"):
+        refused = world.ask("PUT", "/bkt/k", b"new", query=query, headers=source)
+        assert (refused.status, refused.code) == (400, "InvalidRequest")
+        assert world.ask("PUT", "/bkt/other", headers=source).status == 200
+    assert world.ask("GET", "/bkt/k").body == b"old"
+    assert world.ask("GET", "/bkt/k", query=f"uploadId={upload}").leaves("PartNumber") == []
