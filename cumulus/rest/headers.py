@@ -40,6 +40,7 @@ CLASSES: Final = {
 }
 _USER: Final = "x-amz-meta-"
 _EXACT_TIME: Final = "x-amz-if-match-last-modified-time"
+_CLIENTS_KEY: Final = "x-amz-server-side-encryption-customer-"
 _REFUSED: Final = (
     "x-amz-server-side-encryption",
     "x-amz-object-lock-",
@@ -165,6 +166,13 @@ def refuse_unsupported(headers: Headers) -> None:
     storage_class = headers.get("x-amz-storage-class")
     if storage_class and storage_class not in CLASSES:
         raise S3Error("InvalidStorageClass")
+
+
+def refuse_keys(headers: Headers) -> None:
+    """Raises `S3Error` InvalidRequest for a key of the client's with which an object is to be read: none was
+    encrypted with one."""
+    if any(name.startswith(_CLIENTS_KEY) for name, _ in headers.items()):
+        raise S3Error("InvalidRequest", "The encryption parameters are not applicable to this object.")
 
 
 def stored_headers(headers: Headers) -> dict[str, str]:

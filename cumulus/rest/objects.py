@@ -33,6 +33,7 @@ from cumulus.rest.headers import (
     iso_date,
     object_headers,
     parse_date,
+    refuse_keys,
     refuse_unsupported,
     stored_headers,
     user_metadata,
@@ -110,6 +111,7 @@ def _describe(
     request: Request, meta: ObjectMeta, overrides: dict[str, str]
 ) -> tuple[int, list[tuple[str, str]], int, int]:
     """Status, headers, offset and length of what is to be sent. Raises `S3Error` (conditions, range)."""
+    refuse_keys(request.call.headers)
     _check_read(conditions(request.call.headers), request, meta)
     number, text = request.query.get("partNumber", ""), request.header("range")
     # a checksum is of the whole object: clients would compare a part with it
@@ -177,10 +179,17 @@ def get_attributes(request: Request) -> Reply:
     """GetObjectAttributes."""
     wanted = {part.strip() for part in request.header("x-amz-object-attributes").split(",") if part.strip()}
     known = {"ETag", "Checksum", "ObjectParts", "StorageClass", "ObjectSize"}
-    if not wanted or not wanted <= known:
+    if not wanted:
+        raise S3Error(
+            "InvalidRequest",
+            "The x-amz-object-attributes header specifying the attributes to be retrieved is either missing "
+            "or empty",
+        )
+    if not wanted <= known:
         raise S3Error("InvalidArgument", "Invalid attribute name specified.")
     found = find_allowed(request, "GetObjectAttributes")
     request.authorize(read_action(request), found.meta)
+    refuse_keys(request.call.headers)
     meta = found.meta
     document = Writer("GetObjectAttributesResponse")
     if "ETag" in wanted:

@@ -181,3 +181,25 @@ def test_a_copy_with_a_body(world: World) -> None:
         assert world.ask("PUT", "/bkt/other", headers=source).status == 200
     assert world.ask("GET", "/bkt/k").body == b"old"
     assert world.ask("GET", "/bkt/k", query=f"uploadId={upload}").leaves("PartNumber") == []
+
+
+def test_a_key_to_decrypt_what_is_not_encrypted(world: World) -> None:
+    """Who sends one believes that the object is."""
+    world.ask("PUT", "/bkt/k", b"plain")
+    key = {
+        "x-amz-server-side-encryption-customer-algorithm": "AES256",
+        "x-amz-server-side-encryption-customer-key": base64.b64encode(b"k" * 32).decode(),
+        "x-amz-object-attributes": "ETag",
+    }
+    for query in ("", "attributes"):
+        refused = world.ask("GET", "/bkt/k", query=query, headers=key)
+        assert (refused.status, refused.code) == (400, "InvalidRequest")
+    assert world.ask("HEAD", "/bkt/k", headers=key).status == 400
+
+
+def test_attributes_of_an_object_without_saying_which(world: World) -> None:
+    world.ask("PUT", "/bkt/k", b"x")
+    for names, code in (("", "InvalidRequest"), (" , ", "InvalidRequest"), ("Age", "InvalidArgument")):
+        asked = {"x-amz-object-attributes": names}
+        assert world.ask("GET", "/bkt/k", query="attributes", headers=asked).code == code
+    assert world.ask("GET", "/bkt/k", query="attributes").code == "InvalidRequest"

@@ -307,7 +307,7 @@ def queries() -> list[Row]:
         ("wrong method", Ask("DELETE", "/box/guard?acl"), 405, "MethodNotAllowed"),
         ("unknown method", Ask("BREW", "/box/guard"), 405, "MethodNotAllowed"),
         ("not here", Ask("PUT", "/box?website", b"<x/>"), 501, "NotImplemented"),
-        ("attributes of nothing", Ask(target="/box/guard?attributes"), 400, bad),
+        ("attributes of nothing", Ask(target="/box/guard?attributes"), 400, "InvalidRequest"),
     ]
 
 
