@@ -34,7 +34,11 @@ class Expected:
         """Compare; gives the checksums to store, base64 by algorithm. Raises `S3Error` BadDigest,
         InvalidRequest (a trailer that was announced did not come)."""
         if self.md5 is not None and hasher.digest("md5") != self.md5:
-            raise S3Error("BadDigest", "The Content-MD5 you specified did not match what we received.")
+            raise S3Error(
+                "BadDigest",
+                "The Content-MD5 you specified did not match what we received.",
+                fields={"ExpectedDigest": _base64(self.md5), "CalculatedDigest": hasher.base64("md5")},
+            )
         if self.algorithm:
             value = self.value
             if value is None:
@@ -87,6 +91,10 @@ def _claimed(headers: Headers) -> list[str]:
     return [name for name in found if name not in ("algorithm", "mode", "type")]
 
 
+def _base64(digest: bytes) -> str:
+    return base64.b64encode(digest).decode()
+
+
 def _content_md5(headers: Headers) -> bytes | None:
     if "content-md5" not in headers:
         return None
@@ -95,5 +103,6 @@ def _content_md5(headers: Headers) -> bytes | None:
     except (binascii.Error, ValueError):
         digest = b""
     if len(digest) != 16:
-        raise S3Error("InvalidDigest", "The Content-MD5 you specified is not valid.")
+        fields = {"Content-MD5": headers.get("content-md5")[:100]}
+        raise S3Error("InvalidDigest", "The Content-MD5 you specified is not valid.", fields=fields)
     return digest

@@ -203,3 +203,13 @@ def test_attributes_of_an_object_without_saying_which(world: World) -> None:
         asked = {"x-amz-object-attributes": names}
         assert world.ask("GET", "/bkt/k", query="attributes", headers=asked).code == code
     assert world.ask("GET", "/bkt/k", query="attributes").code == "InvalidRequest"
+
+
+def test_a_wrong_md5_sum_is_told(world: World) -> None:
+    """The sum that was sent, and the one of what came."""
+    sent, came = (base64.b64encode(hashlib.md5(body).digest()).decode() for body in (b"sent", b"came"))
+    refused = world.ask("PUT", "/bkt/k", b"came", headers={"Content-MD5": sent})
+    assert (refused.code, refused.leaf("ExpectedDigest")) == ("BadDigest", sent)
+    assert refused.leaf("CalculatedDigest") == came
+    refused = world.ask("PUT", "/bkt/k", b"came", headers={"Content-MD5": "none"})
+    assert (refused.code, refused.leaf("Content-MD5")) == ("InvalidDigest", "none")
