@@ -71,6 +71,7 @@ What holds for all operations:
   has an ETag ending in `-0` until it was hashed.
 - An object without a checksum of its own gets none; S3 would add CRC-64/NVME.
 - What is put anonymously belongs to the bucket's owner.
+- A sub-resource of buckets (`?cors`, `?policy` …) asked of a key is a 400; S3 asks the bucket for some.
 - Errors beyond S3's: 403 `QuotaExceeded`, 507 `StorageFull`, 405 `ReadOnlyStorage`.
 - A signed request without a body may leave out `x-amz-content-sha256`; S3 refuses it.
 - In the query of a URL signed in advance every `x-amz-…` counts as that header, tags too, but for checksums

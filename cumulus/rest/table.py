@@ -363,6 +363,24 @@ LACKING: Final = [
 PREFLIGHT: Final = Op("OptionsPreflight", "OPTIONS", "service", cors.preflight, note="CORS preflight.")
 OPERATIONS: Final = [*SERVICE, *BUCKETS, *OBJECTS, PREFLIGHT, *LACKING]
 _REPLACING: Final = frozenset({"PutObject", "CopyObject", "CompleteMultipartUpload"})
+# S3 answers these for the bucket whatever key stands before them, or refuses them; all others it ignores
+_OF_BUCKETS: Final = frozenset(
+    {
+        "accelerate",
+        "cors",
+        "inventory",
+        "lifecycle",
+        "location",
+        "logging",
+        "notification",
+        "policy",
+        "replication",
+        "requestPayment",
+        "versioning",
+        "versions",
+        "website",
+    }
+)
 _ROWS: Final = {(row.method, row.level, row.query, row.header): row for row in OPERATIONS}
 
 
@@ -379,9 +397,9 @@ _QUERIES: Final = _queries()
 
 def select(call: Call, where: Target) -> Operation:
     """The operation that a request asks for. Raises `S3Error` MethodNotAllowed: there is no such method on
-    what it names, and nothing else is done instead."""
+    what it names, and nothing else is done instead; as `_sub_resource`."""
     level: Level = "object" if where.key else "bucket" if where.bucket else "service"
-    query = next((name for name in _QUERIES[level] if name in where.query), "")
+    query = _sub_resource(level, where) if where.query else ""
     header = "x-amz-copy-source" if "x-amz-copy-source" in call.headers and call.method == "PUT" else ""
     row = _ROWS.get((call.method, level, query, header)) or _ROWS.get((call.method, level, query, ""))
     if row is None:
@@ -394,6 +412,23 @@ def select(call: Call, where: Target) -> Operation:
     if row.name in _REPLACING:
         _check_replaces(row, where)
     return row
+
+
+def _sub_resource(level: Level, where: Target) -> str:
+    """The one that the query names, or "". Raises `S3Error` for several, and for one of buckets asked of a
+    key or the reverse: what would be done instead would be done to another thing."""
+    misplaced = _OF_BUCKETS & where.query.keys() if level == "object" else ()
+    if misplaced:
+        name = min(misplaced)
+        raise S3Error("InvalidRequest", f"There is no such thing as the ?{name} sub-resource for a key")
+    if level == "bucket" and "uploadId" in where.query:
+        raise S3Error("InvalidRequest", "A key must be specified")
+    names = sorted(name for name in _QUERIES[level] if name in where.query)
+    if len(names) > 1:
+        why = f"Conflicting query string parameters: {', '.join(names)}"
+        fields = {"ArgumentName": "ResourceType", "ArgumentValue": names[0]}
+        raise S3Error("InvalidArgument", why, fields=fields)
+    return names[0] if names else ""
 
 
 def _check_replaces(row: Operation, where: Target) -> None:

@@ -213,3 +213,43 @@ def test_a_wrong_md5_sum_is_told(world: World) -> None:
     assert refused.leaf("CalculatedDigest") == came
     refused = world.ask("PUT", "/bkt/k", b"came", headers={"Content-MD5": "none"})
     assert (refused.code, refused.leaf("Content-MD5")) == ("InvalidDigest", "none")
+
+
+OF_BUCKETS = ["accelerate", "cors", "inventory", "lifecycle", "location", "logging", "notification", "policy"]
+OF_BUCKETS += ["replication", "requestPayment", "versioning", "versions", "website"]
+
+
+@pytest.mark.parametrize("name", OF_BUCKETS)
+def test_a_sub_resource_of_buckets_asked_of_a_key(world: World, name: str) -> None:
+    """Whoever sends a bucket's policy to a key does not want it stored as the object, and whoever deletes it
+    there does not want the object deleted."""
+    world.ask("PUT", "/bkt/k", b"body")
+    for method, body in (("PUT", b"<Document/>"), ("DELETE", b""), ("GET", b"")):
+        refused = world.ask(method, "/bkt/k", body, query=name)
+        assert (refused.status, refused.code) == (400, "InvalidRequest")
+        assert refused.leaf("Message") == f"There is no such thing as the ?{name} sub-resource for a key"
+    assert world.ask("HEAD", "/bkt/k", query=name).status == 400
+    assert world.ask("GET", "/bkt/k", query="metrics&x-id=GetObject").body == b"body"
+
+
+def test_an_upload_without_its_key(world: World) -> None:
+    """A client that has lost the key must not remove the bucket."""
+    for method in ("GET", "POST", "DELETE", "PUT"):
+        refused = world.ask(method, "/bkt", query="uploadId=x")
+        assert (refused.status, refused.code) == (400, "InvalidRequest")
+        assert refused.leaf("Message") == "A key must be specified"
+    assert world.ask("HEAD", "/bkt").status == 200
+
+
+def test_two_sub_resources_at_once(world: World) -> None:
+    world.ask("PUT", "/bkt/k", b"body")
+    for path, query, names in (
+        ("/bkt", "versioning&acl", "acl, versioning"),
+        ("/bkt", "uploads&policy&cors", "cors, policy, uploads"),
+        ("/bkt/k", "tagging&acl", "acl, tagging"),
+    ):
+        for method in ("GET", "PUT", "DELETE"):
+            refused = world.ask(method, path, query=query)
+            assert (refused.status, refused.code) == (400, "InvalidArgument")
+            assert refused.leaf("Message") == f"Conflicting query string parameters: {names}"
+    assert world.ask("GET", "/bkt/k").body == b"body"
