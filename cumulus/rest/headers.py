@@ -5,6 +5,7 @@ Source: Amazon S3 API reference (PutObject, GetObject, CopyObject); RFC 9110 for
 
 from __future__ import annotations
 
+import base64
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -39,6 +40,7 @@ CLASSES: Final = {
     "INTELLIGENT_TIERING",
 }
 _USER: Final = "x-amz-meta-"
+_WORD: Final = 45  # bytes of text in one encoded word, which has at most 75 characters
 _EXACT_TIME: Final = "x-amz-if-match-last-modified-time"
 _CLIENTS_KEY: Final = "x-amz-server-side-encryption-customer-"
 _REFUSED: Final = (
@@ -195,6 +197,24 @@ def user_metadata(headers: Headers) -> dict[str, str]:
     return pairs
 
 
+def mail_safe(value: str) -> str:
+    """Metadata as replies carry it: what is not ASCII in encoded words (RFC 2047), as S3 does. `value` is as
+    it came, its bytes as latin-1."""
+    if value.isascii():
+        return value
+    data = value.encode("latin-1")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = value
+    words = [""]
+    for character in text:
+        if len((words[-1] + character).encode()) > _WORD:
+            words.append("")
+        words[-1] += character
+    return " ".join(f"=?UTF-8?B?{base64.b64encode(word.encode()).decode()}?=" for word in words)
+
+
 def check_tags(pairs: list[tuple[str, str]], limit: int = MAX_TAGS) -> dict[str, str]:
     """Tags by key. Raises `S3Error` InvalidTag, BadRequest for too many."""
     if len(pairs) > limit:
@@ -242,7 +262,7 @@ def object_headers(
         ("Last-Modified", http_date(meta.modified_ns)),
         ("Accept-Ranges", "bytes"),
         *((_TITLES[name], value) for name, value in stored.items()),
-        *((_USER + name, value) for name, value in meta.user.items()),
+        *((_USER + name, mail_safe(value)) for name, value in meta.user.items()),
         *version_headers(bucket, meta.version),
     ]
     if meta.tags:

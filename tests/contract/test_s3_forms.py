@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterator
+from email.header import decode_header, make_header
 from typing import Any
 
 import pytest
@@ -56,6 +57,19 @@ def test_a_signed_form_uploads_a_file(world: World) -> None:
     assert (got.headers["content-type"], got.headers["x-amz-meta-who"]) == ("image/jpeg", "me")
     assert answer.notes["user"] == "alice" and answer.notes["key"] == "in/photo.jpg"
     assert world.index.usage("bucket", "bkt").reserved_bytes == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["röd", "plain", "日本語 " * 20 + "x", "=?UTF-8?B?csO2ZA==?=", "\U0001f600" * 50]
+)
+def test_metadata_that_is_not_ascii_comes_back_in_encoded_words(world: World, text: str) -> None:
+    """As clients for Amazon S3 expect it (RFC 2047); a copy keeps it. ASCII comes back as it was sent."""
+    assert post(world, form(signed(world, "k", {"x-amz-meta-n": text}), b"x")).status == 204
+    assert world.ask("PUT", "/bkt/copy", headers={"x-amz-copy-source": "bkt/k"}).status == 200
+    for key in ("k", "copy"):
+        shown = world.ask("HEAD", f"/bkt/{key}").headers["x-amz-meta-n"]
+        assert shown.isascii() and all(len(word) <= 75 for word in shown.split())
+        assert shown == text if text.isascii() else str(make_header(decode_header(shown))) == text
 
 
 def test_where_the_browser_goes_next(world: World) -> None:

@@ -177,7 +177,7 @@ def test_a_link_carries_what_the_object_shall_be(world: World) -> None:
     assert follow(world, "PUT", link("PUT", "/bkt/k", wanted), b"by link")[0] == 200
     got = world.ask("GET", "/bkt/k", user="")
     assert (got.status, got.body) == (200, b"by link")
-    assert got.headers["x-amz-meta-color"].encode("latin-1").decode() == "röd"
+    assert got.headers["x-amz-meta-color"] == "=?UTF-8?B?csO2ZA==?="  # RFC 2047
     assert got.headers["x-amz-meta-size"] == "two words"
     tags = world.boto().get_object_tagging(Bucket="bkt", Key="k")["TagSet"]
     assert tags == [{"Key": "a", "Value": "b c"}]

@@ -16,6 +16,7 @@ from cumulus.ops.quota import quota_error, size_text
 from cumulus.ops.ranges import copy_range, part_range, read_range
 from cumulus.ops.rows import meta_of, row_of
 from cumulus.rest import table
+from cumulus.rest.headers import mail_safe
 from cumulus.rest.target import copy_source, host_bucket, parse, parse_query
 from cumulus.storage.api import Entry
 from cumulus.storage.names import check_name
@@ -86,6 +87,10 @@ def test_ranges_lie_within_the_object(size: int, first: int, last: int) -> None:
         found = read_range(text, size)
         assert (found is None) == ignored
         assert found is None or body[found[0] : found[0] + found[1]] == wanted
+
+
+def test_metadata_of_bytes_that_are_no_text() -> None:
+    assert mail_safe("r\xf6d") == mail_safe("r\xc3\xb6d") == "=?UTF-8?B?csO2ZA==?="
 
 
 def test_ranges_of_copies_and_parts() -> None:
