@@ -65,8 +65,10 @@ What holds for all operations:
 - Signatures: version 4 (header, presigned, signed and unsigned chunks, trailers); version 2 if `allow_sigv2`
   is set. No temporary credentials.
 - Keys are up to 1,024 bytes of UTF-8, also those with empty segments, `.` and `..`.
-- One storage class: others are accepted by name, and objects are listed as STANDARD. No server-side
-  encryption: a request for it is refused, not ignored.
+- One storage class: others that are read at once are accepted by name, and objects are listed as STANDARD;
+  archives (GLACIER, DEEP_ARCHIVE) are refused. No server-side encryption: a request for it is refused, not
+  ignored.
+- Canned ACLs are S3's without `aws-exec-read` and `log-delivery-write`: nobody is there whom they mean.
 - The ETag of an object in one piece is its MD5 sum (`etag = "md5"`). A file that was made in the directory
   has an ETag ending in `-0` until it was hashed.
 - An object without a checksum of its own gets none; S3 would add CRC-64/NVME.

@@ -32,12 +32,13 @@ STORED: Final = (
 )
 OVERRIDES: Final = {f"response-{name}": name for name in STORED}
 MAX_USER: Final = 2048  # bytes of names and values together
-CLASSES: Final = {
+CLASSES: Final = {  # those of S3 that are read at once
     "STANDARD",
     "REDUCED_REDUNDANCY",
     "STANDARD_IA",
     "ONEZONE_IA",
     "INTELLIGENT_TIERING",
+    "GLACIER_IR",
 }
 _USER: Final = "x-amz-meta-"
 _WORD: Final = 45  # bytes of text in one encoded word, which has at most 75 characters

@@ -42,7 +42,8 @@ BUCKETS: Final = [
         "bucket",
         buckets.create_bucket,
         status="differs",
-        note="The location constraint must be the server's region. No object lock; only ObjectWriter.",
+        note="The location constraint must be the server's region. No object lock; only ObjectWriter. "
+        "One's own again is a 409, in us-east-1 too.",
     ),
     Op(
         "DeleteBucket",

@@ -253,3 +253,12 @@ def test_two_sub_resources_at_once(world: World) -> None:
             assert (refused.status, refused.code) == (400, "InvalidArgument")
             assert refused.leaf("Message") == f"Conflicting query string parameters: {names}"
     assert world.ask("GET", "/bkt/k").body == b"body"
+
+
+def test_names_of_storage_classes(world: World) -> None:
+    """Those that are read at once; an archive would not be one here."""
+    for name in ("STANDARD", "STANDARD_IA", "GLACIER_IR", "INTELLIGENT_TIERING"):
+        assert world.ask("PUT", "/bkt/k", b"x", headers={"x-amz-storage-class": name}).status == 200
+    for name in ("GLACIER", "DEEP_ARCHIVE", "standard"):
+        refused = world.ask("PUT", "/bkt/k", b"x", headers={"x-amz-storage-class": name})
+        assert (refused.status, refused.code) == (400, "InvalidStorageClass")
