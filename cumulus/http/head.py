@@ -92,6 +92,8 @@ def _length(headers: dict[str, str]) -> int | None:
             raise MalformedHead("the transfer encoding")
         return None
     if text is None:
+        if coding is not None:  # where the body ends nobody can tell
+            raise MalformedHead("the length")
         return 0
     if not (text.isascii() and text.isdecimal()) or len(text) > _LENGTH_DIGITS:  # twice is joined by a comma
         raise MalformedHead("the length")

@@ -74,6 +74,7 @@ def test_who_keeps_the_connection(version: str, connection: str, kept: bool) -> 
         b"PUT / HTTP/1.1\r\nContent-Length: 3\r\nContent-Length: 3",
         b"PUT / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
         b"PUT / HTTP/1.1\r\nTransfer-Encoding: gzip, chunked",
+        b"PUT / HTTP/1.1\r\nTransfer-Encoding: identity",
     ],
 )
 def test_what_others_might_read_otherwise_is_no_head(head: bytes) -> None:
