@@ -186,7 +186,7 @@ def _promise(request: Request, upload: Upload | None) -> Promise:
         raise S3Error("InvalidRequest", "The checksum's algorithm is not that of the upload.")
     size = request.header("x-amz-mp-object-size")
     if size and (not size.isdecimal() or len(size) > 18):
-        raise S3Error("InvalidArgument", "x-amz-mp-object-size must be a number.")
+        raise S3Error("InvalidRequest", "Value for x-amz-mp-object-size header is invalid.")
     return Promise(
         checksum=given[0][1] if given else "",
         kind=_kind(request.header("x-amz-checksum-type")),

@@ -151,8 +151,9 @@ def test_wrong_completions_leave_the_upload_as_it_was(world: World) -> None:
     assert finish(world, upload, [(1, one), (3, two)]).code == "InvalidPart"
     assert finish(world, upload, []).code == "MalformedXML"
     assert finish(world, "0" * 32, [(1, one)]).code == "NoSuchUpload"
-    bad = {"x-amz-mp-object-size": "7"}
-    assert finish(world, upload, [(1, one), (2, two)], **bad).code == "InvalidRequest"
+    for size in ("7", "six", "-6"):
+        bad = {"x-amz-mp-object-size": size}
+        assert finish(world, upload, [(1, one), (2, two)], **bad).code == "InvalidRequest"
     query = {"uploadId": upload}
     for body in (b"", b"<a/>", b"<CompleteMultipartUpload><Part/></CompleteMultipartUpload>", b"\xff"):
         assert world.ask("POST", "/bkt/k", body, query=query).code == "MalformedXML"
