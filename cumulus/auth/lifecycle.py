@@ -77,6 +77,13 @@ def expiration_header(due: Due) -> str:
     return f'expiry-date="{formatdate(seconds, usegmt=True)}", rule-id="{quote(due.rule)}"'
 
 
+def abort_headers(due: Due) -> list[tuple[str, str]]:
+    """What replies about an upload say of its end."""
+    seconds = min(due.at_ns // times.SECOND, _LAST_S)
+    rule = due.rule if due.rule.isascii() and due.rule.isprintable() else quote(due.rule)
+    return [("x-amz-abort-date", formatdate(seconds, usegmt=True)), ("x-amz-abort-rule-id", rule)]
+
+
 def _earliest(dues: list[Due]) -> Due | None:
     return min(dues, default=None)
 

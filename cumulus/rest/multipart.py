@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from cumulus.auth import lifecycle
 from cumulus.checksums import ALGORITHMS, combines, header, parse_algorithm
 from cumulus.errors import S3Error
 from cumulus.index.api import Upload
@@ -56,10 +57,19 @@ def create_upload(request: Request) -> Reply:
     upload = multipart.create(request.site, request.bucket, meta, request.owner, algorithm, kind)
     document = Writer("InitiateMultipartUploadResult")
     document.leaves(("Bucket", request.bucket.name), ("Key", request.key), ("UploadId", upload.id))
-    extra = []
+    extra = _ends(request, upload)
     if algorithm:
-        extra = [("x-amz-checksum-algorithm", algorithm.upper()), ("x-amz-checksum-type", kind)]
+        extra += [("x-amz-checksum-algorithm", algorithm.upper()), ("x-amz-checksum-type", kind)]
     return documents.reply(document, *extra)
+
+
+def _ends(request: Request, upload: Upload) -> list[tuple[str, str]]:
+    """When it is aborted, where a lifecycle rule does that."""
+    document = request.bucket.lifecycle
+    if document is None:
+        return []
+    due = lifecycle.upload_expiration(lifecycle.parse_lifecycle(document), upload.key, upload.created_ns)
+    return [] if due is None else lifecycle.abort_headers(due)
 
 
 def _upload(request: Request) -> Upload:
@@ -264,7 +274,7 @@ def list_parts(request: Request) -> Reply:
         document.leaves(("ETag", f'"{part.etag}"'), ("Size", part.size))
         documents.checksums(document, part.checksums)
         document.end()
-    return documents.reply(document)
+    return documents.reply(document, *_ends(request, upload))
 
 
 def _uploads(request: Request, after: str, after_id: str) -> Iterator[Upload]:

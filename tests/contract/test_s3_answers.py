@@ -262,3 +262,20 @@ def test_names_of_storage_classes(world: World) -> None:
     for name in ("GLACIER", "DEEP_ARCHIVE", "standard"):
         refused = world.ask("PUT", "/bkt/k", b"x", headers={"x-amz-storage-class": name})
         assert (refused.status, refused.code) == (400, "InvalidStorageClass")
+
+
+def test_when_an_upload_is_aborted(world: World) -> None:
+    """By the lifecycle rule that covers its key, as the replies that begin and show it say."""
+    client = world.boto()
+    end = {"DaysAfterInitiation": 3}
+    rule = {"ID": "old uploads", "Filter": {"Prefix": "tmp/"}, "AbortIncompleteMultipartUpload": end}
+    wanted = {"Rules": [{**rule, "Status": "Enabled"}]}
+    client.put_bucket_lifecycle_configuration(Bucket="bkt", LifecycleConfiguration=wanted)
+    made = client.create_multipart_upload(Bucket="bkt", Key="tmp/k")
+    shown = client.list_parts(Bucket="bkt", Key="tmp/k", UploadId=made["UploadId"])
+    for answer in (made, shown):
+        assert answer["AbortRuleId"] == "old uploads"
+        assert answer["AbortDate"] == made["AbortDate"]
+    days = (made["AbortDate"].timestamp() - world.clock() / 1e9) / 86400
+    assert 2.99 < days <= 4 and made["AbortDate"].strftime("%H:%M:%S") == "00:00:00"
+    assert "AbortDate" not in client.create_multipart_upload(Bucket="bkt", Key="k")
