@@ -124,6 +124,25 @@ def _resource_fits(pattern: str, resource: str, values: Values) -> bool:
     return filled is not None and like(filled, protect(resource))
 
 
+def check_reach(policy: Policy, bucket: str) -> None:
+    """Raises `S3Error` MalformedPolicy for an action that is done to no resource of its statement: to objects
+    where only the bucket stands, or the reverse. It would allow or deny nothing."""
+    for number, statement in enumerate(policy.statements):
+        if statement.not_actions or statement.not_resources:
+            continue
+        named = {kind for pattern in statement.resources for kind in _kinds(pattern, bucket)}
+        for pattern in statement.actions:
+            done_to = {row.on for action, row in ACTIONS.items() if like(pattern, action.lower())}
+            if named.isdisjoint(done_to):
+                _refuse(f"Statement[{number}]", "Action does not apply to any resource(s) in statement")
+
+
+def _kinds(pattern: str, bucket: str) -> set[str]:
+    """What a resource can be."""
+    kinds = {"object"} if "/" in pattern or "*" in pattern else set()
+    return kinds | {"bucket"} if like(pattern, bucket) else kinds
+
+
 # names and ids
 
 

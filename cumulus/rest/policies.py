@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from cumulus.auth.cors import parse_cors
 from cumulus.auth.lifecycle import parse_lifecycle, with_ids
-from cumulus.auth.policy import bind, parse_policy, shown
+from cumulus.auth.policy import bind, check_reach, parse_policy, shown
 from cumulus.errors import S3Error
 from cumulus.ops import buckets
 from cumulus.rest import documents
@@ -82,7 +82,9 @@ def put_policy(request: Request) -> Sink:
 
     def run(body: bytes) -> Reply:
         text = _decoded(body, "MalformedPolicy")
-        ids = bind(parse_policy(text, request.bucket.name), request.site.directory)
+        policy = parse_policy(text, request.bucket.name)
+        check_reach(policy, request.bucket.name)
+        ids = bind(policy, request.site.directory)
         buckets.change(request.site, request.bucket, policy=text, principals=ids)
         return Reply(204)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -279,3 +280,29 @@ def test_when_an_upload_is_aborted(world: World) -> None:
     days = (made["AbortDate"].timestamp() - world.clock() / 1e9) / 86400
     assert 2.99 < days <= 4 and made["AbortDate"].strftime("%H:%M:%S") == "00:00:00"
     assert "AbortDate" not in client.create_multipart_upload(Bucket="bkt", Key="k")
+
+
+@pytest.mark.parametrize(
+    ("actions", "resources", "taken"),
+    [
+        (["s3:ListBucket"], ["bkt/*"], False),
+        (["s3:GetObject"], ["bkt"], False),
+        (["s3:GetObject", "s3:ListBucket"], ["bkt/*"], False),
+        (["s3:GetObject", "s3:ListBucket"], ["bkt/*", "bkt"], True),
+        (["s3:GetObject", "s3:ListBucket"], ["bkt*"], True),
+        (["s3:*"], ["bkt/public/*"], True),
+        (["s3:List*"], ["bkt/*"], True),
+        (["*"], ["bkt"], True),
+    ],
+)
+def test_a_policy_whose_actions_fit_none_of_its_resources(
+    world: World, actions: list[str], resources: list[str], taken: bool
+) -> None:
+    """Else it is there and allows nothing, and nobody sees why."""
+    named = [f"arn:aws:s3:::{resource}" for resource in resources]
+    statement = {"Effect": "Allow", "Principal": "*", "Action": actions, "Resource": named}
+    body = json.dumps({"Version": "2012-10-17", "Statement": [statement]}).encode()
+    answer = world.ask("PUT", "/bkt", body, query="policy")
+    assert (answer.status, answer.code) == ((204, "") if taken else (400, "MalformedPolicy"))
+    assert taken or "Action does not apply to any resource(s) in statement" in answer.leaf("Message")
+    assert world.ask("GET", "/bkt", query="policy").status == (200 if taken else 404)
