@@ -213,25 +213,30 @@ def get_attributes(request: Request) -> Reply:
 
 
 def _attribute_parts(request: Request, document: Writer, meta: ObjectMeta) -> None:
-    limit = _header_number(request, "x-amz-max-parts", 1000)
-    after = _header_number(request, "x-amz-part-number-marker", 0)
-    later = [part for part in meta.parts if part.number > after]
-    page = later[: min(limit, 1000)]
+    """Parts are shown where they have checksums; else, as in S3, there is their number alone."""
     document.begin("ObjectParts")
     document.leaf("PartsCount", len(meta.parts))
-    if any(part.checksums for part in page):
-        for part in page:
-            document.begin("Part")
-            document.leaves(("PartNumber", part.number), ("Size", part.size))
-            documents.checksums(document, part.checksums)
-            document.end()
+    if any(part.checksums for part in meta.parts):
+        _page_of_parts(request, document, meta)
+    document.end()
+
+
+def _page_of_parts(request: Request, document: Writer, meta: ObjectMeta) -> None:
+    limit = min(_header_number(request, "x-amz-max-parts", 1000), 1000)
+    after = _header_number(request, "x-amz-part-number-marker", 0)
+    later = [part for part in meta.parts if part.number > after]
+    page = later[:limit]
+    for part in page:
+        document.begin("Part")
+        document.leaves(("PartNumber", part.number), ("Size", part.size))
+        documents.checksums(document, part.checksums)
+        document.end()
     document.leaves(
         ("PartNumberMarker", after),
         ("NextPartNumberMarker", page[-1].number if page else after),
         ("MaxParts", limit),
         ("IsTruncated", len(page) < len(later)),
     )
-    document.end()
 
 
 def _header_number(request: Request, name: str, default: int) -> int:

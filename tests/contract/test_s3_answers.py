@@ -306,3 +306,24 @@ def test_a_policy_whose_actions_fit_none_of_its_resources(
     assert (answer.status, answer.code) == ((204, "") if taken else (400, "MalformedPolicy"))
     assert taken or "Action does not apply to any resource(s) in statement" in answer.leaf("Message")
     assert world.ask("GET", "/bkt", query="policy").status == (200 if taken else 404)
+
+
+@pytest.mark.parametrize("algorithm", ["", "CRC32"])
+def test_parts_among_an_objects_attributes(world: World, algorithm: str) -> None:
+    """Where they have no checksums their number is all."""
+    client = world.boto(request_checksum_calculation="when_required")
+    extra = {"ChecksumAlgorithm": algorithm} if algorithm else {}
+    upload = client.create_multipart_upload(Bucket="bkt", Key="k", **extra)["UploadId"]
+    parts = []
+    for number in (1, 2):
+        made = client.upload_part(
+            Bucket="bkt", Key="k", UploadId=upload, PartNumber=number, Body=b"x", **extra
+        )
+        sums = {name: made[name] for name in ("ETag", "ChecksumCRC32") if name in made}
+        parts.append({"PartNumber": number, **sums})
+    client.complete_multipart_upload(Bucket="bkt", Key="k", UploadId=upload, MultipartUpload={"Parts": parts})
+    asked = {"x-amz-object-attributes": "ObjectParts", "x-amz-max-parts": "5000"}
+    shown = world.ask("GET", "/bkt/k", query="attributes", headers=asked)
+    assert shown.leaf("PartsCount") == "2"
+    assert shown.leaves("PartNumber") == (["1", "2"] if algorithm else [])
+    assert shown.leaves("MaxParts") == (["1000"] if algorithm else [])
