@@ -85,6 +85,12 @@ def _denied(why: str) -> S3Error:
     return S3Error("AccessDenied", f"Invalid according to Policy: {why}")
 
 
+def needs_field(name: str) -> str:
+    """What a form is told that lacks a field; what comes behind the file does not count."""
+    order = "If it is specified, please check the order of the fields."
+    return f"Bucket POST must contain a field named '{name}'. {order}"
+
+
 def authenticate_form(
     fields: Mapping[str, str], directory: Directory, settings: AuthSettings, peer: str, now_ns: int
 ) -> tuple[Authenticated, PostPolicy | None]:
@@ -101,7 +107,10 @@ def authenticate_form(
     elif "signature" in fields:
         identity = _version2(fields, text, directory, settings, peer, now_ns)
     else:
-        raise S3Error("AccessDenied", "A form with a policy needs a signature.")
+        name = "X-Amz-Signature" if "x-amz-algorithm" in fields else "Signature"
+        raise S3Error(
+            "InvalidArgument", needs_field(name), fields={"ArgumentName": name, "ArgumentValue": ""}
+        )
     return Authenticated(identity, BodyRule(), "form"), parse_post_policy(text)
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from urllib.parse import quote, urlencode, urlsplit
 
 from cumulus.auth.post_form import FormDecoder, is_form
-from cumulus.auth.post_policy import PostPolicy, authenticate_form
+from cumulus.auth.post_policy import PostPolicy, authenticate_form, needs_field
 from cumulus.auth.verify import Authenticated
 from cumulus.errors import S3Error
 from cumulus.model import ObjectMeta
@@ -74,7 +74,7 @@ class _Upload:
     def __init__(self, outer: Request, fields: Mapping[str, str]) -> None:
         key = fields.get("key")
         if not key:
-            raise S3Error("UserKeyMustBeSpecified")
+            raise S3Error("UserKeyMustBeSpecified", needs_field("key"))
         check_key(key)
         now = outer.site.clock()
         auth, policy = authenticate_form(

@@ -72,6 +72,18 @@ def test_metadata_that_is_not_ascii_comes_back_in_encoded_words(world: World, te
         assert shown == text if text.isascii() else str(make_header(decode_header(shown))) == text
 
 
+@pytest.mark.parametrize(("name", "code"), [("key", "UserKey"), ("x-amz-signature", "InvalidArgument")])
+def test_a_field_behind_the_file_does_not_count(world: World, name: str, code: str) -> None:
+    """The refusal says where to look."""
+    fields = signed(world, "k")
+    late = next(value for title, value in fields.items() if title.lower() == name)
+    rest = {title: value for title, value in fields.items() if title.lower() != name}
+    end = f'--XX\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{late}\r\n--XX--\r\n'.encode()
+    refused = post(world, form(rest, b"x").removesuffix(b"--XX--\r\n") + end)
+    assert refused.status == 400 and refused.code.startswith(code)
+    assert "please check the order of the fields" in refused.leaf("Message")
+
+
 def test_where_the_browser_goes_next(world: World) -> None:
     there = {"success_action_redirect": "https://page.example/done?a=1"}
     answer = post(world, form(signed(world, "k", there), b"x"))
