@@ -52,8 +52,12 @@ def _grantee(request: Request, document: Writer, grant: Grant, known: dict[str, 
 
 
 def _parse(request: Request, body: bytes, owner: str) -> Acl:
-    """An AccessControlPolicy. The owner cannot be changed by it."""
-    root = parse(body, "AccessControlPolicy")
+    """An AccessControlPolicy. The owner cannot be changed by it. Raises `S3Error` MalformedACLError,
+    AccessDenied, and what a grantee raises who is not there."""
+    try:
+        root = parse(body, "AccessControlPolicy")
+    except S3Error as error:
+        raise S3Error("MalformedACLError", error.message) from error
     given, listed = root.first("Owner"), root.first("AccessControlList")
     if listed is None:
         raise S3Error("MalformedACLError")

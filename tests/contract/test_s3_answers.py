@@ -327,3 +327,12 @@ def test_parts_among_an_objects_attributes(world: World, algorithm: str) -> None
     assert shown.leaf("PartsCount") == "2"
     assert shown.leaves("PartNumber") == (["1", "2"] if algorithm else [])
     assert shown.leaves("MaxParts") == (["1000"] if algorithm else [])
+
+
+def test_an_acl_that_is_none(world: World) -> None:
+    """It has a code of its own."""
+    world.ask("PUT", "/bkt/k", b"x")
+    for path in ("/bkt", "/bkt/k"):
+        for body in (b"<A><B>", b"no XML", b"<Other/>", b"<AccessControlPolicy/>"):
+            refused = world.ask("PUT", path, body, query="acl")
+            assert (refused.status, refused.code) == (400, "MalformedACLError")

@@ -87,7 +87,7 @@ def test_rights_on_a_bucket(world: World) -> None:
     ("body", "code"),
     [
         (b"", "MissingSecurityHeader"),
-        (b"<x/>", "MalformedXML"),
+        (b"<x/>", "MalformedACLError"),
         (b"<AccessControlPolicy/>", "MalformedACLError"),
         (
             b"<AccessControlPolicy><Owner><ID>someone</ID></Owner><AccessControlList/></AccessControlPolicy>",
@@ -103,7 +103,10 @@ def test_rights_on_a_bucket(world: World) -> None:
             b"<Permission>READ</Permission></Grant></AccessControlList></AccessControlPolicy>",
             "InvalidArgument",
         ),
-        (b'<!DOCTYPE a [<!ENTITY b "c">]><AccessControlPolicy>&b;</AccessControlPolicy>', "MalformedXML"),
+        (
+            b'<!DOCTYPE a [<!ENTITY b "c">]><AccessControlPolicy>&b;</AccessControlPolicy>',
+            "MalformedACLError",
+        ),
     ],
 )
 def test_wrong_acl_documents(world: World, body: bytes, code: str) -> None:

@@ -38,9 +38,10 @@ def documents() -> list[Row]:
         rows.append((f"delete: {what}", Ask("POST", "/box?delete", body, md5(body)), 400, "MalformedXML"))
 
     for query in ("cors", "lifecycle", "tagging", "versioning", "acl"):
-        put("cut off", query, b"<A><B>")
-        put("no XML", query, b"nothing of the kind")
-        put("another root", query, b"<Other/>")
+        code = "MalformedACLError" if query == "acl" else "MalformedXML"
+        put("cut off", query, b"<A><B>", code)
+        put("no XML", query, b"nothing of the kind", code)
+        put("another root", query, b"<Other/>", code)
     put("no UTF-8", "tagging", b"<Tagging>\xff\xfe</Tagging>")
     put("too deep", "tagging", DEEP)
     put(
