@@ -401,7 +401,10 @@ def select(call: Call, where: Target) -> Operation:
     what it names, and nothing else is done instead; as `_sub_resource`."""
     level: Level = "object" if where.key else "bucket" if where.bucket else "service"
     query = _sub_resource(level, where) if where.query else ""
-    header = "x-amz-copy-source" if "x-amz-copy-source" in call.headers and call.method == "PUT" else ""
+    header = "x-amz-copy-source" if "x-amz-copy-source" in call.headers else ""
+    if header and call.method != "PUT" and (call.method != "POST" or query == "uploadId"):
+        why = "You can only specify a copy source header for copy requests."
+        raise S3Error("InvalidArgument", why, fields={"ArgumentName": header})
     row = _ROWS.get((call.method, level, query, header)) or _ROWS.get((call.method, level, query, ""))
     if row is None:
         there = sorted({row.method for row in OPERATIONS if row.level == level and row.query == query})

@@ -336,3 +336,18 @@ def test_an_acl_that_is_none(world: World) -> None:
         for body in (b"<A><B>", b"no XML", b"<Other/>", b"<AccessControlPolicy/>"):
             refused = world.ask("PUT", path, body, query="acl")
             assert (refused.status, refused.code) == (400, "MalformedACLError")
+
+
+def test_a_copys_source_where_nothing_is_copied(world: World) -> None:
+    world.ask("PUT", "/bkt/k", b"body")
+    upload = world.ask("POST", "/bkt/m", query="uploads").leaf("UploadId")
+    source = {"x-amz-copy-source": "bkt/k"}
+    for method, path, query in (
+        ("GET", "/bkt/k", ""),
+        ("DELETE", "/bkt/k", ""),
+        ("DELETE", "/bkt", ""),
+        ("POST", "/bkt/m", f"uploadId={upload}"),
+    ):
+        refused = world.ask(method, path, query=query, headers=source)
+        assert (refused.status, refused.code) == (400, "InvalidArgument")
+    assert world.ask("GET", "/bkt/k").body == b"body"
