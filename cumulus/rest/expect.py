@@ -58,8 +58,8 @@ def read(headers: Headers, computed: str = "") -> Expected:
     if not any(name in _OURS or name.startswith(_PREFIX) for name, _ in headers.items()):
         return Expected(computed=computed)
     values = {name: value for title, value in headers.items() if (name := from_header(title))}
-    announced = headers.get("x-amz-trailer").split(",")
-    trailers = [name for text in announced if (name := from_header(text.strip()))]
+    announced = [text.strip() for text in headers.get("x-amz-trailer").split(",") if text.strip()]
+    trailers = [name for text in announced if (name := from_header(text))]
     if len(values) + len(trailers) > 1:
         raise S3Error(
             "InvalidRequest",
@@ -68,6 +68,8 @@ def read(headers: Headers, computed: str = "") -> Expected:
     unknown = next((name for name in _claimed(headers) if name not in ALGORITHMS), None)
     if unknown is not None:
         parse_algorithm(unknown)
+    if len(trailers) < len(announced):
+        raise S3Error("InvalidRequest", "The value specified in the x-amz-trailer header is not supported")
     asked = headers.get("x-amz-sdk-checksum-algorithm")
     algorithm = next(iter(values), "") or next(iter(trailers), "")
     if asked:

@@ -351,3 +351,17 @@ def test_a_copys_source_where_nothing_is_copied(world: World) -> None:
         refused = world.ask(method, path, query=query, headers=source)
         assert (refused.status, refused.code) == (400, "InvalidArgument")
     assert world.ask("GET", "/bkt/k").body == b"body"
+
+
+def test_a_trailer_that_is_no_checksum(world: World) -> None:
+    """It would be read and forgotten."""
+    head = {
+        "x-amz-content-sha256": "STREAMING-UNSIGNED-PAYLOAD-TRAILER",
+        "x-amz-decoded-content-length": "1",
+        "x-amz-trailer": "x-amz-meta-late",
+        "content-encoding": "aws-chunked",
+    }
+    body = b"1\r\nx\r\n0\r\nx-amz-meta-late:1\r\n\r\n"
+    refused = world.ask("PUT", "/bkt/k", body, headers=head)
+    assert (refused.status, refused.code) == (400, "InvalidRequest")
+    assert world.ask("GET", "/bkt/k").status == 404
