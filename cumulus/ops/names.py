@@ -24,6 +24,8 @@ VERSIONS: Final = f"{INTERNAL}/versions/"
 
 _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _ADDRESS: Final = re.compile(r"\d+\.\d+\.\d+\.\d+")
+# ends of names by which clients tell other kinds of buckets and talk to them otherwise
+_KINDS: Final = ("-s3alias", "--ol-s3", ".mrap", "--x-s3", "--table-s3")
 _VERSION: Final = re.compile(r"[0-9a-f]{32}|null")
 
 
@@ -36,7 +38,7 @@ def check_bucket_name(name: str) -> None:
         or "-." in name
         or _ADDRESS.fullmatch(name)
         or name.startswith(("xn--", "sthree-"))
-        or name.endswith(("-s3alias", "--ol-s3"))
+        or name.endswith(_KINDS)
     )
     if bad:
         raise S3Error("InvalidBucketName", fields={"BucketName": name[:255]})
