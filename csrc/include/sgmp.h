@@ -41,7 +41,10 @@ typedef struct sgmp_opts {
 
 enum sgmp_event_kind {
     SGMP_EV_MESSAGE = 64, /* data; `from`, `channel`, `key_id` */
-    SGMP_EV_OUTCOME,      /* of message `id`: status 0 = delivered, else enum udt_err */
+    SGMP_EV_OUTCOME,      /* of message `id`: status 0 = delivered, else enum udt_err. After
+                             REFUSED (`ms` says why: 1 no such channel, 2 too large, 3 not
+                             permitted, 4 shutting down, 5 ttl over) and NOTSENT it certainly was
+                             not delivered, after all others it may have been */
     SGMP_EV_REQUEST,      /* data; answer with `id`; `method`; `ms` = budget left */
     SGMP_EV_RESPONSE, /* of call `id`: status 0 = data is the answer; < 0 error, data = detail */
     SGMP_EV_PROGRESS, /* of call `id`: status = percent */

@@ -38,7 +38,8 @@ class Peer:
 
 class IncomingCall(msgspec.Struct, frozen=True):
     """A request to answer. `principal` is the authenticated name bound to the key; `budget_s` what is
-    left of the caller's deadline; `progress(percent)` tells the caller that work goes on."""
+    left of the caller's deadline; `progress(percent)` tells the caller that work goes on (0 to 100; it hears
+    the newest every 5 s, or every quarter of its deadline where that is shorter)."""
 
     peer: Peer
     principal: str
@@ -59,19 +60,28 @@ class PeerEvent:
 
 
 class GmpError(Exception):
-    """A call failed. `status` < 0: core status -1..-9 (spec/gmp.md section 9), <= -100 the peer
-    application's own with `payload` as its detail; `queue_full` when nothing was sent. Its text says in
+    """A call or message failed. `status` < 0: core status -1..-9 (spec/gmp.md section 9), <= -100 the peer
+    application's own with `payload` as its detail; `queue_full` when nothing was sent for lack of room.
+    `not_delivered`: it is certain that the peer's program got nothing; else it may have. Its text says in
     words what the status means."""
 
     def __init__(
-        self, status: int, payload: bytes = b"", text: str = "", *, queue_full: bool = False
+        self,
+        status: int,
+        payload: bytes = b"",
+        text: str = "",
+        *,
+        queue_full: bool = False,
+        not_delivered: bool = False,
     ) -> None:
         super().__init__(text or _TEXTS.get(status) or f"status {status} of the peer's program")
         self.status = status
         self.payload = payload
         self.queue_full = queue_full
+        self.not_delivered = not_delivered or queue_full
 
 
+Payload = bytes | bytearray | memoryview
 TOKEN_BYTES = 24
 STATUS_UNKNOWN = -1
 STATUS_NO_METHOD = -2
@@ -98,6 +108,11 @@ _TEXTS: Final = {
 Handler = Callable[[IncomingCall], "bytes | Deferred[bytes]"]
 
 
+def as_bytes(data: Payload) -> bytes:
+    """What is sent, copied unless it is bytes. Raises TypeError for what has no bytes (text, numbers)."""
+    return data if type(data) is bytes else bytes(memoryview(data))
+
+
 class Gmp(Protocol):
     """One GMP endpoint (one UDP port, one instance)."""
 
@@ -119,29 +134,37 @@ class Gmp(Protocol):
         self,
         peer: Peer,
         method: int,
-        payload: bytes,
+        payload: Payload,
         *,
         deadline_s: float = 60.0,
         control: bool = False,
         idempotent: bool = False,
         on_progress: Callable[[int], None] | None = None,
     ) -> Deferred[bytes]:
-        """Request and response. Errbacks with GmpError, also when nothing can be sent (no room, too large,
-        endpoint stopped); cancelling the Deferred cancels the call, which the peer may have begun. What is no
-        call is refused at once: raises ValueError for a host that is no IP literal or a port that is none,
-        OSError for a scope that is none, OverflowError or TypeError for what its field cannot hold."""
+        """Request and response; `payload` is copied. Errbacks with GmpError, also when nothing can be sent
+        (no room, too large, endpoint stopped); cancelling the Deferred cancels the call, which the peer may
+        have begun. What is no call is refused at once: raises ValueError for a host that is no IP literal or
+        a port that is none, OSError for a scope that is none, OverflowError or TypeError for what its field
+        cannot hold."""
 
     def send(
-        self, peer: Peer, payload: bytes, *, channel: int = 0, control: bool = False, deadline_s: float = 30.0
+        self,
+        peer: Peer,
+        payload: Payload,
+        *,
+        channel: int = 0,
+        control: bool = False,
+        deadline_s: float = 30.0,
     ) -> Deferred[None]:
-        """One message; fires when it is delivered (placed in the receiver's queue), else GmpError. Raises
-        as `call`."""
+        """One message; fires when it is delivered (placed in the receiver's queue), else GmpError, whose
+        `not_delivered` says whether it is certain that it was not. STATUS_DENIED: the peer has no such
+        channel, or we have no such key. Cancelling the Deferred gives it up. Raises as `call`."""
 
     def group_call(
         self,
         peers: Sequence[Peer],
         method: int,
-        payload: bytes,
+        payload: Payload,
         *,
         wait: Wait = "all",
         deadline_s: float = 60.0,
@@ -159,7 +182,7 @@ class Gmp(Protocol):
     def group_send(
         self,
         peers: Sequence[Peer],
-        payload: bytes,
+        payload: Payload,
         *,
         channel: int = 0,
         wait: Wait = "all",
@@ -184,8 +207,9 @@ class Gmp(Protocol):
         ended with STATUS_BUSY (all groups together have room for 65,536 members), ask for any."""
 
     def register(self, method: int, handler: Handler) -> None:
-        """Serve `method`. A handler that raises GmpError answers with its status and payload; any other
-        exception is logged and answered with status -1."""
+        """Serve `method`. The handler gives the answer, or a Deferred or coroutine of it, which is cancelled
+        when the caller gives up or its deadline is over. A handler that raises GmpError answers with its
+        status and payload; any other exception is logged and answered with status -1."""
 
     def register_default(self, handler: Handler) -> None:
         """Serve every method without a handler of its own."""

@@ -125,7 +125,16 @@ class GroupResult:
                 reader.callback(None)
 
     # for the endpoints
-    def member_ended(self, index: int, status: int, payload: bytes | None, rtt_s: float | None) -> None:
+    def member_ended(
+        self,
+        index: int,
+        status: int,
+        payload: bytes | None,
+        rtt_s: float | None,
+        *,
+        text: str = "",
+        not_delivered: bool = False,
+    ) -> None:
         """A member has its outcome."""
         if index in self._members or not 0 <= index < len(self.peers):
             return
@@ -138,7 +147,7 @@ class GroupResult:
             except Exception as malformed:
                 error = malformed
         else:
-            failed = GmpError(status, payload or b"")
+            failed = GmpError(status, payload or b"", text, not_delivered=not_delivered)
             error = self._convert_error(peer, failed) if self._convert_error else failed
         member = self._members[index] = Member(index, peer, result, error, rtt_s)
         self._order.append(member)

@@ -25,9 +25,11 @@ from sector._udt.gmp_port import (
     GmpPort,
     Kind,
 )
+from sector._udt.shared import CoreSource, core_source
 from sector.gmp.api import (
     STATUS_BUSY,
     STATUS_CANCELLED,
+    STATUS_DENIED,
     STATUS_NO_METHOD,
     STATUS_PEER_LOST,
     STATUS_PEER_RESTARTED,
@@ -38,8 +40,10 @@ from sector.gmp.api import (
     GmpKey,
     Handler,
     IncomingCall,
+    Payload,
     Peer,
     PeerEvent,
+    as_bytes,
 )
 from sector.gmp.group import GROUP_MAX, GroupResult, Wait, needed
 
@@ -54,8 +58,17 @@ _PEER_EVENTS = {
 }
 # outcomes of plain messages (udt_err.h) as call statuses
 _OUTCOME = {"TIMEOUT": STATUS_TIMEOUT, "UNREACHABLE": STATUS_PEER_LOST, "RESTARTED": STATUS_PEER_RESTARTED}
-_OUTCOME |= {"CANCELLED": STATUS_CANCELLED, "AGAIN": STATUS_BUSY}
+_OUTCOME |= {"CANCELLED": STATUS_CANCELLED, "AGAIN": STATUS_BUSY, "LIMIT": STATUS_BUSY}
 _OUTCOME |= {"TOOBIG": STATUS_TOO_LARGE, "NOTSENT": STATUS_TIMEOUT}  # it waited for its peer to the end
+_OUTCOME |= {"REFUSED": STATUS_DENIED, "NOKEY": STATUS_DENIED, "AUTHFAILED": STATUS_DENIED}
+_MAYBE = ("TIMEOUT", "UNREACHABLE", "RESTARTED", "CANCELLED", "AUTHFAILED")  # of outcomes: it may be there
+# why a peer refused a message (SGMP_EV_OUTCOME of sgmp.h)
+_REFUSALS = {
+    1: (STATUS_DENIED, "the peer has no such channel"),
+    2: (STATUS_TOO_LARGE, "too large for the peer"),
+    3: (STATUS_DENIED, "the peer does not permit it"),
+    5: (STATUS_TIMEOUT, "it came too late"),
+}
 
 
 ANSWER_MAX = (64 << 20) - 24  # a message less the head of its kind
@@ -63,17 +76,29 @@ ANSWER_MAX = (64 << 20) - 24  # a message less the head of its kind
 
 def _can_be_sent(error: GmpError) -> bool:
     """Whether a peer can be told just that: a failure has a status below 0, in 32 bits."""
-    return isinstance(error.payload, bytes) and -(1 << 31) <= error.status < 0
+    return isinstance(error.payload, Payload) and -(1 << 31) <= error.status < 0
 
 
-def _closed() -> GmpError:
-    return GmpError(STATUS_CANCELLED, text="the endpoint was closed")
+def _closed(not_delivered: bool = False) -> GmpError:
+    return GmpError(STATUS_CANCELLED, text="the endpoint was closed", not_delivered=not_delivered)
+
+
+def _ended(code: int, why: int = 0) -> GmpError:
+    """The end of a message, from its outcome in the core; `why` it was refused, where that is known."""
+    error = CoreError(code)
+    status, text = _OUTCOME.get(error.name, STATUS_UNKNOWN), str(error)
+    if error.name == "REFUSED":
+        status, text = _REFUSALS.get(why, (status, text))
+    return GmpError(status, text=text, not_delivered=error.name not in _MAYBE)
 
 
 class GmpNode:
     """One endpoint; see `sector.gmp.api.Gmp`. All calls and handlers belong to the reactor thread."""
 
-    def __init__(self, core: Core, host: str, port: int, *, require_auth: bool = True) -> None:
+    def __init__(
+        self, source: CoreSource, core: Core, host: str, port: int, *, require_auth: bool = True
+    ) -> None:
+        self._source = source
         self._port = GmpPort(
             core,
             host,
@@ -130,7 +155,7 @@ class GmpNode:
         self,
         peer: Peer,
         method: int,
-        payload: bytes,
+        payload: Payload,
         *,
         deadline_s: float = 60.0,
         control: bool = False,
@@ -148,10 +173,11 @@ class GmpNode:
                 deferred.errback(GmpError(STATUS_CANCELLED, text="cancelled"))
 
         if self._stopped is not None:
-            return fail(_closed())
+            return fail(_closed(not_delivered=True))
+        body = as_bytes(payload)
         answer: Deferred[bytes] = Deferred(cancel)
         try:
-            call_id = self._port.call(peer.host, peer.port, peer.key_id, method, payload, flags, deadline_s)
+            call_id = self._port.call(peer.host, peer.port, peer.key_id, method, body, flags, deadline_s)
         except CoreError as error:
             answer.errback(self._not_sent(peer, error))
             return answer
@@ -161,7 +187,13 @@ class GmpNode:
         return answer
 
     def send(
-        self, peer: Peer, payload: bytes, *, channel: int = 0, control: bool = False, deadline_s: float = 30.0
+        self,
+        peer: Peer,
+        payload: Payload,
+        *,
+        channel: int = 0,
+        control: bool = False,
+        deadline_s: float = 30.0,
     ) -> Deferred[None]:
         def cancel(deferred: Deferred[None]) -> None:
             if self._sends.pop(message_id, None) is not None:
@@ -169,13 +201,12 @@ class GmpNode:
                 deferred.errback(GmpError(STATUS_CANCELLED, text="cancelled"))
 
         if self._stopped is not None:
-            return fail(_closed())
+            return fail(_closed(not_delivered=True))
+        body = as_bytes(payload)
         outcome: Deferred[None] = Deferred(cancel)
         flags = CONTROL if control else 0
         try:
-            message_id = self._port.send(
-                peer.host, peer.port, peer.key_id, channel, payload, flags, deadline_s
-            )
+            message_id = self._port.send(peer.host, peer.port, peer.key_id, channel, body, flags, deadline_s)
         except CoreError as error:
             outcome.errback(self._not_sent(peer, error))
             return outcome
@@ -186,7 +217,7 @@ class GmpNode:
         self,
         peers: Sequence[Peer],
         method: int,
-        payload: bytes,
+        payload: Payload,
         *,
         wait: Wait = "all",
         deadline_s: float = 60.0,
@@ -205,7 +236,7 @@ class GmpNode:
     def group_send(
         self,
         peers: Sequence[Peer],
-        payload: bytes,
+        payload: Payload,
         *,
         channel: int = 0,
         wait: Wait = "all",
@@ -220,7 +251,7 @@ class GmpNode:
     def _group(
         self,
         group: GroupResult,
-        payload: bytes,
+        payload: Payload,
         wait: Wait,
         method: int,
         channel: int,
@@ -231,6 +262,7 @@ class GmpNode:
     ) -> GroupResult:
         if len(group.peers) > GROUP_MAX:
             raise ValueError(f"a group has at most {GROUP_MAX} peers")
+        body = as_bytes(payload)
         quorum = needed(wait, len(group.peers))
         rule = {"all": WAIT_ALL, "any": WAIT_ANY, "none": WAIT_NONE}.get(str(wait), WAIT_QUORUM)
         if not group.peers:
@@ -241,7 +273,7 @@ class GmpNode:
         try:
             group_id = self._port.group(
                 [(peer.host, peer.port, peer.key_id) for peer in group.peers],
-                payload,
+                body,
                 method=method,
                 channel=channel,
                 call=call,
@@ -254,8 +286,9 @@ class GmpNode:
         except CoreError as error:
             if error.name == "AGAIN":
                 self._full.update(canonical(peer.host, peer.port) for peer in group.peers)
+            status = _OUTCOME.get(error.name, STATUS_UNKNOWN)
             for index in range(len(group.peers)):
-                group.member_ended(index, _OUTCOME.get(error.name, STATUS_UNKNOWN), b"", None)
+                group.member_ended(index, status, b"", None, not_delivered=True)
             group.group_done()
             return group
         self._groups[group_id] = group, call
@@ -282,7 +315,8 @@ class GmpNode:
         full = error.name == "AGAIN"
         if full:
             self._full.add(canonical(peer.host, peer.port))
-        return GmpError(_OUTCOME.get(error.name, STATUS_UNKNOWN), text=str(error), queue_full=full)
+        status = _OUTCOME.get(error.name, STATUS_UNKNOWN)
+        return GmpError(status, text=str(error), queue_full=full, not_delivered=True)
 
     def writable(self, peer: Peer) -> Deferred[None]:
         to = canonical(peer.host, peer.port)
@@ -311,10 +345,14 @@ class GmpNode:
         if group is None:
             return
         if event.kind == Kind.GROUP_MEMBER:
-            status = event.status
-            if status and not is_call:
-                status = _OUTCOME.get(CoreError(status).name, STATUS_UNKNOWN)
-            group.member_ended(event.method, status, event.data, event.ms / 1e6 if event.ms else None)
+            rtt_s = event.ms / 1e6 if event.ms else None
+            if event.status and not is_call:
+                end = _ended(event.status)
+                group.member_ended(
+                    event.method, end.status, b"", rtt_s, text=str(end), not_delivered=end.not_delivered
+                )
+            else:
+                group.member_ended(event.method, event.status, event.data, rtt_s)
         elif event.kind == Kind.GROUP_DECIDED:
             group.group_decided(event.status == 0)
         else:
@@ -370,8 +408,14 @@ class GmpNode:
             while self._room:
                 room, _ = self._room.popitem()
                 room.errback(_closed())
+            self._stopped.addBoth(lambda _: self._source.give_back())
         done: Deferred[None] = Deferred()
-        self._stopped.addCallback(lambda _: done.callback(None))
+
+        def gone(result: object) -> object:
+            done.callback(None)
+            return result
+
+        self._stopped.addCallback(gone)
         return done
 
     # events of the core
@@ -421,8 +465,7 @@ class GmpNode:
         if event.status == 0:
             outcome.callback(None)
         else:
-            error = CoreError(event.status)
-            outcome.errback(GmpError(_OUTCOME.get(error.name, STATUS_UNKNOWN), text=str(error)))
+            outcome.errback(_ended(event.status, event.ms))
 
     def _request(
         self,
@@ -443,8 +486,8 @@ class GmpNode:
             return
 
         def progress(percent: int) -> None:
-            if self._stopped is None and request_id in self._running:
-                self._port.progress(request_id, percent)
+            if self._stopped is None:  # of a request that is over the core knows nothing
+                self._port.progress(request_id, min(100, max(0, percent)))
 
         principal = self._principals.get(key_id, "")
         peer = self._peers.get((host, port, key_id)) or self._peer(host, port, key_id)
@@ -471,10 +514,8 @@ class GmpNode:
         return peer
 
     def _succeeded(self, request_id: int, method: int, body: Any) -> None:
-        if isinstance(body, bytes):
-            self._finish(request_id, 0, body)
-        elif isinstance(body, (bytearray, memoryview)):
-            self._finish(request_id, 0, bytes(body))
+        if isinstance(body, Payload):
+            self._finish(request_id, 0, as_bytes(body))
         else:
             wrong = TypeError(f"an answer is bytes, not {type(body).__name__}")
             self._failed(request_id, method, Failure(wrong))
@@ -482,7 +523,7 @@ class GmpNode:
     def _failed(self, request_id: int, method: int, failure: Failure) -> None:
         error = failure.value
         if isinstance(error, GmpError) and _can_be_sent(error):
-            self._finish(request_id, error.status, error.payload)
+            self._finish(request_id, error.status, as_bytes(error.payload))
         elif isinstance(error, CancelledError):
             self._finish(request_id, STATUS_CANCELLED, b"")
         else:
@@ -502,9 +543,19 @@ class GmpNode:
         try:
             self._port.reply(request_id, status, body)
         except CoreError as error:
+            if error.name == "NOSOCK":  # its caller gave up, or its time was over
+                return
             log.warn("cannot answer request {id}: {error}", id=request_id, error=str(error))
 
 
-def open_gmp(core: Core, host: str, port: int, *, require_auth: bool = True) -> GmpNode:
-    """An endpoint on UDP (host, port); port 0 picks a free one. Raises CoreError (INUSE, SYS)."""
-    return GmpNode(core, host, port, require_auth=require_auth)
+def open_gmp(core: Any, host: str, port: int, *, require_auth: bool = True) -> GmpNode:
+    """An endpoint on UDP (host, port); `host` an IP literal, "::" hears IPv4 too, port 0 picks a free one.
+    `core` is a reactor (the process's shared core is used, until `stop`) or a `Core` of the caller's own.
+    Raises CoreError (INUSE, SYS), ValueError for no address."""
+    source = core_source(core)
+    running = source.take()
+    try:
+        return GmpNode(source, running, host, port, require_auth=require_auth)
+    except BaseException:
+        source.give_back()
+        raise
