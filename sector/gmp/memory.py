@@ -6,30 +6,38 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
-from twisted.internet.defer import CancelledError, Deferred, maybeDeferred, succeed
+from twisted.internet.defer import CancelledError, Deferred, fail, maybeDeferred, succeed
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from sector._udt.address import canonical
 from sector.clock import Clock
 from sector.gmp.api import (
     STATUS_CANCELLED,
     STATUS_DENIED,
     STATUS_NO_METHOD,
     STATUS_TIMEOUT,
+    STATUS_TOO_LARGE,
     STATUS_UNKNOWN,
     TOKEN_BYTES,
     GmpError,
     GmpKey,
     Handler,
     IncomingCall,
+    Payload,
     Peer,
     PeerEvent,
+    as_bytes,
 )
 from sector.gmp.group import GROUP_MAX, GroupResult, Wait, needed
 
 log = Logger()
+MESSAGE_MAX, CONTROL_MAX = 64 << 20, 256  # bytes; a call has a head in them
+CALL_HEAD = 24
+_place = lru_cache(4096)(canonical)
 
 
 class MemoryHub:
@@ -43,7 +51,7 @@ class MemoryHub:
 
     def endpoint(self, host: str = "127.0.0.1", port: int = 0) -> MemoryGmp:
         """A new endpoint; port 0 picks a free one."""
-        node = MemoryGmp(self, host, port or next(self._ports))
+        node = MemoryGmp(self, *canonical(host, port or next(self._ports)))
         self.endpoints[node.address] = node
         return node
 
@@ -60,7 +68,8 @@ class MemoryGmp:
         self._default: Handler | None = None
         self._messages: dict[int, Callable[[Peer, str, bytes], None]] = {}
         self._watchers: list[Callable[[PeerEvent], None]] = []
-        self._pending: set[Deferred[bytes]] = set()
+        self._pending: dict[Deferred[Any], Callable[[GmpError], None]] = {}
+        self._work: set[Deferred[Any]] = set()  # handlers that have not answered yet
         self._stopped = False
         self.introduced: dict[Peer, int] = {}
 
@@ -91,7 +100,7 @@ class MemoryGmp:
         self._watchers.append(handler)
 
     def _target(self, peer: Peer) -> MemoryGmp | None:
-        target = self._hub.endpoints.get((peer.host, peer.port))
+        target = self._hub.endpoints.get(_place(peer.host, peer.port))
         if target is None or target._stopped or (self._address[1], peer.port) in self._hub.blocked:
             return None
         mine, theirs = self._keys.get(peer.key_id), target._keys.get(peer.key_id)
@@ -104,31 +113,65 @@ class MemoryGmp:
         for watcher in self._watchers:
             watcher(event)
 
+    def _refusal(self, peer: Peer, payload: bytes, head: int, control: bool) -> GmpError | None:
+        """Why nothing can be sent at all. Raises ValueError for what is no address."""
+        _place(peer.host, peer.port)
+        if self._stopped:
+            return GmpError(STATUS_CANCELLED, text="the endpoint was closed", not_delivered=True)
+        if len(payload) > (CONTROL_MAX if control else MESSAGE_MAX) - head:
+            return GmpError(STATUS_TOO_LARGE, text="message or datagram too large", not_delivered=True)
+        return None
+
+    def _begin(
+        self, deadline_s: float, late: GmpError, on_cancel: Callable[[], None]
+    ) -> tuple[Deferred[Any], Callable[[Any], None]]:
+        """A Deferred that ends at the deadline, when it is cancelled or with the endpoint; and what ends it
+        before that. `on_cancel` is called unless it ended by itself."""
+
+        def finish(result: Any, *, mine: bool = False) -> None:
+            if self._pending.pop(answer, None) is None:
+                return
+            if timer.active():
+                timer.cancel()
+            if mine:
+                on_cancel()
+            answer.callback(result)
+
+        def cancelled(_: Deferred[Any]) -> None:
+            finish(Failure(GmpError(STATUS_CANCELLED, text="cancelled")), mine=True)
+
+        answer: Deferred[Any] = Deferred(cancelled)
+        timer = self._hub.clock.callLater(deadline_s, lambda: finish(Failure(late), mine=True))
+        self._pending[answer] = lambda error: finish(Failure(error), mine=True)
+        return answer, finish
+
     def call(
         self,
         peer: Peer,
         method: int,
-        payload: bytes,
+        payload: Payload,
         *,
         deadline_s: float = 60.0,
         control: bool = False,
         idempotent: bool = False,
         on_progress: Callable[[int], None] | None = None,
     ) -> Deferred[bytes]:
-        answer: Deferred[bytes] = Deferred()
-        self._pending.add(answer)
+        body = as_bytes(payload)
+        refusal = self._refusal(peer, body, CALL_HEAD, control)
+        if refusal is not None:
+            return fail(refusal)
+        running: list[Deferred[Any]] = []
 
-        def finish(result: Any) -> None:
-            if answer in self._pending:
-                self._pending.discard(answer)
-                if timer.active():
-                    timer.cancel()
-                answer.callback(result)
+        def give_up() -> None:
+            for work in running:
+                work.cancel()
 
-        def dead() -> None:
-            finish(Failure(GmpError(STATUS_TIMEOUT, text="no answer in time")))
+        def progress(percent: int) -> None:
+            if on_progress is not None and answer in self._pending:
+                on_progress(min(100, max(0, percent)))
 
-        timer = self._hub.clock.callLater(deadline_s, dead)
+        late = GmpError(STATUS_TIMEOUT, text="no answer in time")
+        answer, finish = self._begin(deadline_s, late, give_up)
         target = self._target(peer)
         if target is not None:
             incoming = IncomingCall(
@@ -136,60 +179,88 @@ class MemoryGmp:
                 target._keys[peer.key_id].principal,
                 self._instance,
                 method,
-                bytes(payload),
+                body,
                 deadline_s,
-                on_progress or (lambda percent: None),
+                progress,
             )
-            self._hub.clock.callLater(0, target._serve, incoming, finish)
-        answer.addErrback(self._dropped, answer, timer)
+            self._hub.clock.callLater(0, target._serve, incoming, finish, running)
         return answer
 
-    def _dropped(self, failure: Failure, answer: Deferred[bytes], timer: Any) -> Failure:
-        if failure.check(CancelledError):
-            self._pending.discard(answer)
-            if timer.active():
-                timer.cancel()
-            return Failure(GmpError(STATUS_CANCELLED, text="cancelled"))
-        return failure
-
-    def _serve(self, incoming: IncomingCall, finish: Callable[[Any], None]) -> None:
+    def _serve(
+        self, incoming: IncomingCall, finish: Callable[[Any], None], running: list[Deferred[Any]]
+    ) -> None:
         if self._stopped:
             return
         handler = self._handlers.get(incoming.method, self._default)
         if handler is None:
-            finish(Failure(GmpError(STATUS_NO_METHOD, text="no such method")))
+            finish(Failure(GmpError(STATUS_NO_METHOD)))
             return
 
-        def failed(failure: Failure) -> Failure:
-            if failure.check(GmpError):
-                return failure
-            log.failure("handler of method {method} failed", failure, method=incoming.method)
-            return Failure(GmpError(STATUS_UNKNOWN, text="internal error"))
+        def good(body: Any) -> bytes:
+            if not isinstance(body, Payload):
+                raise TypeError(f"an answer is bytes, not {type(body).__name__}")
+            return as_bytes(body)
 
-        maybeDeferred(handler, incoming).addErrback(failed).addBoth(finish)
+        def failed(failure: Failure) -> Failure:
+            error = failure.value
+            if isinstance(error, GmpError) and error.status < 0:
+                return Failure(GmpError(error.status, as_bytes(error.payload)))
+            if failure.check(CancelledError):
+                return Failure(GmpError(STATUS_CANCELLED))
+            log.failure("handler of method {method} failed", failure, method=incoming.method)
+            return Failure(GmpError(STATUS_UNKNOWN))
+
+        work = maybeDeferred(handler, incoming)
+        running.append(work)
+        self._work.add(work)
+
+        def over(result: Any) -> Any:
+            self._work.discard(work)
+            return result
+
+        def answer(result: Any) -> None:
+            if not self._stopped:  # else nothing leaves any more
+                finish(result)
+
+        work.addBoth(over).addCallback(good).addErrback(failed).addBoth(answer)
 
     def send(
-        self, peer: Peer, payload: bytes, *, channel: int = 0, control: bool = False, deadline_s: float = 30.0
+        self,
+        peer: Peer,
+        payload: Payload,
+        *,
+        channel: int = 0,
+        control: bool = False,
+        deadline_s: float = 30.0,
     ) -> Deferred[None]:
+        body = as_bytes(payload)
+        refusal = self._refusal(peer, body, 0, control)
+        if refusal is not None:
+            return fail(refusal)
         target = self._target(peer)
-        result: Deferred[None] = Deferred()
         if target is None:
-            self._hub.clock.callLater(deadline_s, result.errback, GmpError(STATUS_TIMEOUT))
-            return result
+            late = GmpError(STATUS_TIMEOUT, text="not sent", not_delivered=True)
+            return self._begin(deadline_s, late, lambda: None)[0]
         handler = target._messages.get(channel)
         if handler is None and channel:
-            self._hub.clock.callLater(0, result.errback, GmpError(STATUS_DENIED, text="no such channel"))
+            result, finish = self._begin(deadline_s, GmpError(STATUS_TIMEOUT), lambda: None)
+            text = "the peer has no such channel"
+            refused = GmpError(STATUS_DENIED, text=text, not_delivered=True)
+            self._hub.clock.callLater(0, finish, Failure(refused))
             return result
         if handler is not None:  # nobody need listen to channel 0: it exists all the same
             source = Peer(*self._address, peer.key_id)
-            handler(source, target._keys[peer.key_id].principal, bytes(payload))
+            try:
+                handler(source, target._keys[peer.key_id].principal, body)
+            except Exception:  # the receiver's own affair: it was delivered
+                log.failure("handler of channel {channel} failed", channel=channel)
         return succeed(None)
 
     def group_call(
         self,
         peers: Sequence[Peer],
         method: int,
-        payload: bytes,
+        payload: Payload,
         *,
         wait: Wait = "all",
         deadline_s: float = 60.0,
@@ -199,15 +270,17 @@ class MemoryGmp:
         convert: Callable[[Peer, Any], Any] | None = None,
         convert_error: Callable[[Peer, GmpError], Exception] | None = None,
     ) -> GroupResult:
+        body = as_bytes(payload)
+
         def one(peer: Peer) -> Deferred[Any]:
-            return self.call(peer, method, payload, deadline_s=deadline_s, control=control)
+            return self.call(peer, method, body, deadline_s=deadline_s, control=control)
 
         return self._group(peers, one, wait, cancel_rest, convert, convert_error)
 
     def group_send(
         self,
         peers: Sequence[Peer],
-        payload: bytes,
+        payload: Payload,
         *,
         channel: int = 0,
         wait: Wait = "all",
@@ -215,8 +288,10 @@ class MemoryGmp:
         control: bool = False,
         cancel_rest: bool = False,
     ) -> GroupResult:
+        body = as_bytes(payload)
+
         def one(peer: Peer) -> Deferred[Any]:
-            return self.send(peer, payload, channel=channel, deadline_s=deadline_s)
+            return self.send(peer, body, channel=channel, control=control, deadline_s=deadline_s)
 
         return self._group(peers, one, wait, cancel_rest, None, None)
 
@@ -233,6 +308,8 @@ class MemoryGmp:
             raise ValueError(f"a group has at most {GROUP_MAX} peers")
         unique = list(dict.fromkeys(peers))
         quorum = needed(wait, len(unique))
+        for peer in unique:
+            _place(peer.host, peer.port)
         running: list[Deferred[Any]] = []
 
         def cancel() -> None:
@@ -253,8 +330,15 @@ class MemoryGmp:
         def ended(result: Any, index: int) -> None:
             if isinstance(result, Failure):
                 error = result.value
-                status = error.status if isinstance(error, GmpError) else STATUS_UNKNOWN
-                group.member_ended(index, status, getattr(error, "payload", b""), None)
+                assert isinstance(error, GmpError)
+                group.member_ended(
+                    index,
+                    error.status,
+                    error.payload,
+                    None,
+                    text=str(error),
+                    not_delivered=error.not_delivered,
+                )
             else:
                 group.member_ended(index, 0, result, None)
             judge()
@@ -267,6 +351,7 @@ class MemoryGmp:
         return group
 
     def mint_token(self, host: str, port: int, instance: int, key_id: int) -> bytes:
+        canonical(host, port)
         return os.urandom(TOKEN_BYTES)
 
     def introduce(self, peer: Peer, instance: int, token: bytes) -> None:
@@ -276,6 +361,8 @@ class MemoryGmp:
         self.introduced[peer] = instance
 
     def writable(self, peer: Peer) -> Deferred[None]:
+        if self._stopped:
+            return fail(GmpError(STATUS_CANCELLED, text="the endpoint was closed"))
         return succeed(None)
 
     def counters(self) -> dict[str, int]:
@@ -287,6 +374,8 @@ class MemoryGmp:
     def stop(self) -> Deferred[None]:
         self._stopped = True
         self._hub.endpoints.pop(self._address, None)
-        for answer in list(self._pending):
-            answer.cancel()
+        for end in list(self._pending.values()):
+            end(GmpError(STATUS_CANCELLED, text="the endpoint was closed"))
+        for work in list(self._work):
+            work.cancel()
         return succeed(None)
