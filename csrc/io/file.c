@@ -1,5 +1,6 @@
 /* File transfers: the public functions. Each hands a command to the loop thread of the port. */
 #include "io/file_priv.h"
+#include "io/sockaddr.h"
 #include "udt/cc.h"
 #include "udt/trace.h"
 
@@ -163,7 +164,7 @@ static xfer *xfer_new(udt_ctx *ctx, io_port *p, const udt_addr *to, const udt_ti
     x->has_to = to != NULL;
     x->batch = 1;
     if (to)
-        x->to = *to;
+        x->to = sockaddr_plain(to);
     x->s.port = p;
     x->deadline.slot = x->step.slot = x->fall.slot = -1;
     xfer_list_init(&x->ready);

@@ -3,6 +3,7 @@
  * the engine's memory until the application releases it; the release comes back over a lock-free
  * stack. */
 #include "io/priv.h"
+#include "io/sockaddr.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -358,8 +359,9 @@ int sgmp_stats_get(udt_ctx *ctx, int32_t port, sgmp_stats *out)
 int sgmp_mint_token(udt_ctx *ctx, int32_t port, const udt_addr *holder, uint64_t holder_instance,
                     uint32_t key_id, uint8_t token[SGMP_TOKEN_BYTES])
 {
+    udt_addr plain = sockaddr_plain(holder);
     struct admin_call c = {.what = A_MINT,
-                           .holder = holder,
+                           .holder = &plain,
                            .instance = holder_instance,
                            .key_id = key_id,
                            .token = token};
@@ -368,7 +370,8 @@ int sgmp_mint_token(udt_ctx *ctx, int32_t port, const udt_addr *holder, uint64_t
 
 int sgmp_peer_info_get(udt_ctx *ctx, int32_t port, const sgmp_dest *to, sgmp_peer_info *out)
 {
-    struct admin_call c = {.what = A_PEER, .to = to, .info = out};
+    sgmp_dest plain = {.addr = sockaddr_plain(&to->addr), .key_id = to->key_id};
+    struct admin_call c = {.what = A_PEER, .to = &plain, .info = out};
     return admin(ctx, port, &c);
 }
 

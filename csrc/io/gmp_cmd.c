@@ -5,6 +5,7 @@
  * told AGAIN at once when the queue towards its peer is known to be full; a queued command that
  * meets a full peer waits here for room, and later ones for that peer get AGAIN until there is. */
 #include "io/priv.h"
+#include "io/sockaddr.h"
 #include "sgmp/util.h"
 
 #include <stdlib.h>
@@ -498,10 +499,15 @@ static int check_message(size_t len, const sgmp_opts *o)
     return 0;
 }
 
+static sgmp_dest plain_dest(const sgmp_dest *to)
+{
+    return (sgmp_dest){.addr = sockaddr_plain(&to->addr), .key_id = to->key_id};
+}
+
 int64_t sgmp_send(udt_ctx *ctx, int32_t port, const sgmp_dest *to, const uint8_t *buf, size_t len,
                   const sgmp_opts *o)
 {
-    gmp_cmd c = {.what = G_SEND, .to = *to, .buf = buf, .len = len};
+    gmp_cmd c = {.what = G_SEND, .to = plain_dest(to), .buf = buf, .len = len};
     if (o)
         c.o = *o;
     int err = check_message(len, o);
@@ -511,7 +517,7 @@ int64_t sgmp_send(udt_ctx *ctx, int32_t port, const sgmp_dest *to, const uint8_t
 int64_t sgmp_call(udt_ctx *ctx, int32_t port, const sgmp_dest *to, uint32_t method,
                   const uint8_t *buf, size_t len, const sgmp_opts *o)
 {
-    gmp_cmd c = {.what = G_CALL, .to = *to, .method = method, .buf = buf, .len = len};
+    gmp_cmd c = {.what = G_CALL, .to = plain_dest(to), .method = method, .buf = buf, .len = len};
     if (o)
         c.o = *o;
     int err = check_message(len, o);
@@ -523,14 +529,27 @@ int64_t sgmp_group(udt_ctx *ctx, int32_t port, const sgmp_dest *to, uint32_t n, 
 {
     gmp_cmd c = {.what = G_GROUP, .many = to, .many_n = n, .buf = buf, .len = len, .group = *o};
     int err = n > SGMP_GROUP_MAX ? UDT_E_INVAL : check_message(len, &o->each);
-    return err ? err : submit(ctx, port, &c, true);
+    if (err)
+        return err;
+    sgmp_dest *plain = malloc((n ? n : 1) * sizeof *plain);
+    if (!plain)
+        return UDT_E_NOMEM;
+    for (uint32_t i = 0; i < n; i++)
+        plain[i] = plain_dest(&to[i]);
+    c.many = plain;
+    int64_t id = submit(ctx, port, &c, true);
+    free(plain);
+    return id;
 }
 
 int sgmp_introduce(udt_ctx *ctx, int32_t port, const sgmp_dest *to, uint64_t instance,
                    const uint8_t token[SGMP_TOKEN_BYTES])
 {
-    gmp_cmd c = {
-        .what = G_INTRODUCE, .to = *to, .id = instance, .buf = token, .len = SGMP_TOKEN_BYTES};
+    gmp_cmd c = {.what = G_INTRODUCE,
+                 .to = plain_dest(to),
+                 .id = instance,
+                 .buf = token,
+                 .len = SGMP_TOKEN_BYTES};
     return instance ? (int)submit(ctx, port, &c, false) : UDT_E_INVAL;
 }
 

@@ -2,6 +2,7 @@
 #include "io/sock.h"
 
 #include "crypto/aead.h"
+#include "io/sockaddr.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -101,9 +102,14 @@ static int32_t open_active(udt_ctx *ctx, int32_t port, const udt_addr *to, const
                            enum io_sock_kind role, const uint8_t *key, bool initiator)
 {
     udt_opts o;
+    udt_addr plain;
     io_port *p = io_handle_get(ctx, port, IO_KIND_PORT, NULL);
     if (!p)
         return no_handle(ctx);
+    if (to) {
+        plain = sockaddr_plain(to);
+        to = &plain;
+    }
     int err = fill_opts(&o, so, p);
     if (!err &&
         (to ? !reachable(p, to) : role == IO_CLIENT || (role == IO_KEYED ? initiator : o.tag == 0)))

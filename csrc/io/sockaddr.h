@@ -8,6 +8,24 @@
 #include <string.h>
 #include <sys/socket.h>
 
+/* An address as callers write it, as engines and the kernel's answers know it: IPv4 where it is
+ * v4-mapped, a scope only where there can be one, nothing behind four bytes. */
+static inline udt_addr sockaddr_plain(const udt_addr *a)
+{
+    static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
+    udt_addr plain = {.family = a->family, .port = a->port};
+    if (a->family == 6 && memcmp(a->ip, mapped, sizeof mapped) == 0) {
+        plain.family = 4;
+        memcpy(plain.ip, a->ip + 12, 4);
+    } else if (a->family == 6) {
+        memcpy(plain.ip, a->ip, 16);
+        plain.scope = a->ip[0] == 0xfe && (a->ip[1] & 0xc0) == 0x80 ? a->scope : 0;
+    } else {
+        memcpy(plain.ip, a->ip, 4);
+    }
+    return plain;
+}
+
 static inline socklen_t sockaddr_put(struct sockaddr_storage *ss, const udt_addr *a, bool v6)
 {
     if (!v6) {

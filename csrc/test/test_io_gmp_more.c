@@ -61,6 +61,16 @@ static void exchange(tio *a, tio *b, const sgmp_dest *to, size_t len)
     udt_event_release(a->ctx, &ev);
 }
 
+/* An IPv4 address as IPv6 spells it, with what is no part of it. */
+static void mapped(udt_addr *a)
+{
+    memmove(a->ip + 12, a->ip, 4);
+    memset(a->ip, 0, 10);
+    a->ip[10] = a->ip[11] = 0xff;
+    a->family = 6;
+    a->scope = 5;
+}
+
 static sgmp_stats stats(tio *t)
 {
     sgmp_stats st;
@@ -69,7 +79,8 @@ static sgmp_stats stats(tio *t)
 }
 
 /* Rule 10: IPv4, IPv6, a dual-stack port spoken to over both families (v4-mapped inside the
- * kernel), and datagrams up to 8972 bytes where the path carries them. */
+ * kernel, and as callers may spell it), and datagrams up to 8972 bytes where the path carries
+ * them. */
 TEST(io_gmp_families_and_sizes)
 {
     for (int how = 0; how < 3; how++) {
@@ -100,9 +111,23 @@ TEST(io_gmp_families_and_sizes)
         CHECK_INT(stats(a).bulk_streams, streams);
         CHECK(stats(a).dgram_up == 1 && info.state == 2);
         if (how == 2) { /* and back, from the dual-stack side */
-            sgmp_dest back = dest(a);
+            sgmp_dest back = dest(a), spelled[2];
             exchange(b, a, &back, 300);
+            mapped(&back.addr);
+            exchange(b, a, &back, 400);
+            spelled[0] = back;
+            spelled[1] = dest(a);
+            CHECK_INT(sgmp_peer_info_get(b->ctx, b->port, &back, &info), 0);
+            CHECK_INT(info.state, 2);
+            mapped(&to.addr);
+            exchange(a, b, &to, 500); /* from a port that has IPv4 only */
+            sgmp_group_opts o = {.call = true, .method = 9, .wait = SGMP_WAIT_ALL};
+            CHECK(sgmp_group(b->ctx, b->port, spelled, 2, NULL, 0, &o) > 0);
+            udt_event ev = tio_wait(a, SGMP_EV_REQUEST, 0, 10000);
+            CHECK_INT(sgmp_reply(a->ctx, a->port, ev.g.id, 0, NULL, 0), 0);
+            CHECK_INT(tio_wait(b, SGMP_EV_GROUP_DONE, 0, 10000).g.ms, 1); /* one, listed twice */
             CHECK_INT(stats(b).assoc, 1);
+            CHECK_INT(stats(a).assoc, 1);
         }
         tio_free(a);
         tio_free(b);

@@ -147,6 +147,57 @@ TEST(io_net_addresses)
     CHECK(!sockaddr_get(&ss, &b));
 }
 
+/* What callers write is one address however they spell it: v4-mapped, with a scope where there is
+ * none, or with rubbish behind the four bytes. A connection made so is found by its answers. */
+TEST(io_net_plain_addresses)
+{
+    udt_addr four = tio_loopback(4, 80), six = tio_loopback(6, 80), a = {.family = 6, .port = 80};
+    a.ip[10] = a.ip[11] = 0xff;
+    memcpy(a.ip + 12, four.ip, 4);
+    a.scope = 2;
+    a = sockaddr_plain(&a);
+    CHECK_MEM(&a, &four, sizeof a);
+    a.ip[9] = 7;
+    a.scope = 1;
+    a = sockaddr_plain(&a);
+    CHECK_MEM(&a, &four, sizeof a);
+    a = six;
+    a.scope = 1;
+    a = sockaddr_plain(&a);
+    CHECK_MEM(&a, &six, sizeof a);
+    a.ip[0] = 0xfe;
+    a.ip[1] = 0x80;
+    a.scope = 3;
+    udt_addr local = sockaddr_plain(&a);
+    CHECK_MEM(&a, &local, sizeof a);
+    a = (udt_addr){0};
+    a = sockaddr_plain(&a);
+    CHECK_INT(a.family, 0);
+
+    for (int how = 0; how < 3; how++) {
+        tio *s = tio_open(how == 2 ? 6 : 4, 0), *c = tio_open(how == 2 ? 6 : 4, 0);
+        udt_addr to = s->at, peer;
+        if (how == 0) {
+            to.ip[10] = to.ip[11] = 0xff;
+            memcpy(to.ip + 12, to.ip, 4);
+            memset(to.ip, 0, 4);
+            to.family = 6;
+        } else if (how == 1) {
+            to.ip[15] = 9;
+        } else {
+            to.scope = 1;
+        }
+        CHECK(udt_listen(s->ctx, s->port, NULL, 8) > 0);
+        int32_t sock = udt_connect(c->ctx, c->port, &to, NULL);
+        CHECK(sock > 0);
+        tio_wait(c, UDT_IO_CONNECTED, sock, 5000);
+        CHECK_INT(udt_sock_peer(c->ctx, sock, &peer), 0);
+        CHECK_MEM(&peer, &s->at, sizeof peer);
+        tio_free(c);
+        tio_free(s);
+    }
+}
+
 static void *hear_again(void *arg)
 {
     int none = 0;
