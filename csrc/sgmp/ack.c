@@ -103,9 +103,12 @@ udt_time sg_pto_wait(sgmp_node *n, const struct assoc *a)
     udt_time cap = x->busy || x->win_msgs == 0 ? SEC(1) : SEC(8);
     udt_time t = sg_pto(a) << (x->pto_count < 10 ? x->pto_count : 10);
     t = t < cap ? t : cap;
-    /* +-10 %, from a generator of its own: no system call per acknowledgement. */
+    /* Some 10 %, from a generator of its own: no system call per acknowledgement. */
     n->jitter = n->jitter * 6364136223846793005u + 1442695040888963407u;
-    return t * 9 / 10 + (udt_time)(n->jitter >> 33) % (t / 5 + 1);
+    udt_time spread = (udt_time)(n->jitter >> 33) % (t / 5 + 1);
+    /* On a steady path the time-out is 3 ms more than the round trip: a first wait that is a tenth
+     * shorter would repeat what is still on its way. */
+    return x->pto_count ? t * 9 / 10 + spread : t + spread / 2;
 }
 
 static void congested(struct assoc *a, uint64_t lost_pkt)

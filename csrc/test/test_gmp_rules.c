@@ -1,17 +1,21 @@
-/* The rules of spec/gmp.md section 12 about attacks, restarts and bounds. Where each rule is
- * tested: 1 at most once under faults      gmp_paths_at_most_once_*, gmp_load_a_million_*,
- * gmp_scenarios 2 late copies across expiry      gmp_rules_late_copies_* 3 restarts at every step
- * gmp_rules_restart_at_every_step, gmp_stream_restart_at_every_step, gmp_rpc_callee_restart_*,
- * gmp_intro_of_an_instance_*, gmp_scenarios 4 sender gives up gmp_rules_sender_gives_up_* 5 replay,
- * flips, spoofing        gmp_rules_replay_*, _spoofed_*, _wrong_key_*, gmp_stream_preface_*,
- *                                   gmp_hostile_*
+/* The rules of spec/gmp.md section 12 about attacks, restarts and bounds. Where each is tested:
+ *
+ *  1 at most once under faults      gmp_paths_at_most_once_*, gmp_load_a_million_*, gmp_scenarios
+ *  2 late copies across expiry      gmp_rules_late_copies_*
+ *  3 restarts at every step         gmp_rules_restart_at_every_step, gmp_rpc_callee_restart_*,
+ *    noticed in one round trip      gmp_stream_restart_at_every_step, gmp_intro_of_an_instance_*,
+ *                                   gmp_promise_a_restarted_*, gmp_scenarios
+ *  4 sender gives up                gmp_rules_sender_gives_up_*
+ *  5 replay, flips, spoofing        gmp_rules_replay_*, gmp_rules_spoofed_*, gmp_rules_wrong_key_*,
+ *                                   gmp_stream_preface_*, gmp_hostile_*, gmp_reflect_*
  *  6 fake instances                 gmp_rules_fake_instances_* (100,000 at scale 100)
- *  7 round trip steps               gmp_paths_round_trip_step_*
+ *  7 round trip steps               gmp_paths_round_trip_step_*, gmp_promise_the_time_out_*
  *  8 receiver stops reading         gmp_rules_receiver_stops_reading, io_gmp_back_pressure_*
  *  9 group of 1000                  gmp_group_of_a_thousand_*
- * 10 families, sizes, MTU drop      io_gmp_families_and_sizes, gmp_size_*
+ * 10 families, sizes, MTU drop      io_gmp_families_and_sizes, io_net_plain_addresses, gmp_size_*
  * 11 UDT and GMP on one port        io_gmp_and_udt_on_one_port
- * 12 RPC                            gmp_rpc_*, gmp_load_every_call_a_node_may_have */
+ * 12 RPC                            gmp_rpc_*, gmp_promise_an_answer_from_somebody_else_*,
+ *                                   gmp_load_every_call_a_node_may_have */
 #include "gmp_pair.h"
 
 #include <malloc.h>
