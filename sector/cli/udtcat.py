@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import threading
 from collections import deque
 from typing import Any
@@ -48,10 +49,14 @@ class Stdin:
         self._reactor, self._fd, self._chunk, self._whole = reactor, fd, chunk, whole
         self._go = threading.Semaphore(0)
         self._asked: defer.Deferred[bytes] | None = None
+        what = os.fstat(fd)
+        self.is_file = stat.S_ISREG(what.st_mode) or stat.S_ISBLK(what.st_mode)
+        self.is_empty_file = stat.S_ISREG(what.st_mode) and what.st_size == 0
+        self.failed = ""
         start_deaf(threading.Thread(target=self._run_thd, name="stdin", daemon=True))
 
     def read(self) -> defer.Deferred[bytes]:
-        """The next chunk, b"" at the end."""
+        """The next chunk, b"" at the end and where it cannot be read, which `failed` then tells."""
         self._asked = defer.Deferred()
         self._go.release()
         return self._asked
@@ -59,7 +64,10 @@ class Stdin:
     def _run_thd(self) -> None:
         while True:
             self._go.acquire()
-            data = self._read_thd()
+            try:
+                data = self._read_thd()
+            except OSError as error:
+                self.failed, data = error.strerror or str(error), b""
             self._reactor.callFromThread(self._give, data)
             if not data:
                 return
@@ -157,6 +165,7 @@ class Cat(Protocol):
         self._writable: defer.Deferred[None] | None = None
         self._paused = False
         self.sent = self.received = 0
+        self.cut = False  # what was to be sent cannot be read to its end
         self.closed: defer.Deferred[Any] = defer.Deferred()
         self.stats: dict[str, int] = {}
 
@@ -179,8 +188,15 @@ class Cat(Protocol):
             if self._paused:
                 self._writable = defer.Deferred()
                 await self._writable
+        if self._source.failed:
+            if self._source.is_file or self.sent:
+                self.cut = True
+                self.break_off()
+                return
+            # as nohup leaves it to who only receives
+            os.write(2, f"sector: standard input gives nothing: {self._source.failed}\n".encode())
         transport.unregisterProducer()
-        if self.sent:
+        if self.sent or self._source.is_empty_file:
             transport.loseConnection()
 
     def pauseProducing(self) -> None:
@@ -252,22 +268,23 @@ async def _meet(
 
 async def _run(
     reactor: Any,
+    source: Stdin,
     listen: int | None,
     peer: tuple[str, int] | None,
     options: UdtOptions,
-    size: int,
     live: bool,
 ) -> Cat:
     core = Core(reactor)
     sink = Stdout(reactor, 1)
-    message = options.kind == MESSAGE
-    cat = Cat(reactor, Stdin(reactor, 0, size if message else READ_BYTES, message), sink, live)
+    cat = Cat(reactor, source, sink, live)
     try:
         listening = await _meet(core, cat, listen, peer, options)
         reason = await cat.closed
         await sink.done
         if listening is not None:
             await listening.stopListening()
+        if cat.cut:
+            raise LocalIO(f"cannot read standard input: {source.failed}")
         if sink.failed:
             raise SectorError(f"cannot write standard output: {sink.failed}")
         if isinstance(reason, PeerVanished) and cat.received:
@@ -295,6 +312,8 @@ def _not_connected(error: twisted_errors.ConnectError, options: UdtOptions) -> S
     if isinstance(error, UdtAuthError):
         return Denied(text, hint="both ends need the same --key-file")
     if isinstance(error, twisted_errors.ConnectionRefusedError):
+        if "refuses" in text:
+            return Unreachable(text, hint="both ends need --message, or neither")
         return Unreachable(text, hint="start the other end first, such as: sector udtcat -l PORT")
     if isinstance(error, twisted_errors.TimeoutError):
         return Unreachable(text, hint="check the address, and that nothing on the way blocks UDP")
@@ -318,7 +337,9 @@ def udtcat_main(
 
     reactor: Any = steady(installed)
     outcome: list[Any] = []
-    work = defer.ensureDeferred(_run(reactor, listen, peer, options, message_size, stats))
+    message = options.kind == MESSAGE
+    source = Stdin(reactor, 0, message_size if message else READ_BYTES, message)
+    work = defer.ensureDeferred(_run(reactor, source, listen, peer, options, stats))
 
     def end(result: Any) -> None:
         outcome.append(result)
