@@ -139,8 +139,10 @@ class UdtAsyncioTransport(asyncio.Transport):
             transport.registerProducer(self, True)
 
     def dataReceived(self, data: bytes) -> None:
-        """Bytes from the peer."""
+        """Bytes from the peer; in message mode one message."""
         self._protocol.data_received(data)
+
+    messageReceived = dataReceived
 
     def connectionLost(self, reason: Failure) -> None:
         """The end."""
@@ -316,8 +318,9 @@ async def create_udt_connection(
     *,
     local_port: int | None = None,
 ) -> tuple[UdtAsyncioTransport, Any]:
-    """Connect, as `loop.create_connection`; with `local_port` by rendezvous from that port. Raises
-    ConnectionRefusedError, TimeoutError, OSError."""
+    """Connect, as `loop.create_connection`; with `local_port` by rendezvous from that port. With options of
+    the kind MESSAGE each `write` is one message, and each `data_received` gets one whole. Raises
+    ConnectionRefusedError, TimeoutError, OSError, ValueError for a port that is none."""
     factory = _Factory(protocol_factory)
     if local_port is None:
         end: Any = UdtClientEndpoint(_core(), host, port, options)
@@ -336,7 +339,7 @@ async def open_udt(
     local_port: int | None = None,
     limit: int = LIMIT,
 ) -> AsyncIterator[Streams]:
-    """A connection as (reader, writer); closed at the end of the block, when all written is acknowledged
+    """A stream as (reader, writer); closed at the end of the block, when all written is acknowledged
     (at once if the block raises, or if it is cancelled while it waits for that). `local_port`: by rendezvous
     from that port. Raises as create_udt_connection.
 

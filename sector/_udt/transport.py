@@ -68,11 +68,11 @@ class UdtOptions:
 
     `kind` STREAM or MESSAGE; `cc` the congestion control ("udt" towards any peer; see `udtcat --help`);
     `mss` bytes of a packet with its UDP and IP headers; `max_bandwidth` bytes per second;
-    `connect_timeout_s` 3 s by default; `idle_timeout_s` of silence until a peer counts as dead;
-    `send_buffer` and `receive_buffer` bytes at most (else as the flow needs); `tag` of a rendezvous; `key`
-    KEY_BYTES that both ends have: every packet is sealed, and a peer that cannot prove the key is refused,
-    a foreign one (libudt) too; without a key nothing is encrypted or authenticated; `trace` records what
-    happens, of a server in all its connections. Raises ValueError."""
+    `connect_timeout_s` 3 s by default, of a rendezvous 30 s; `idle_timeout_s` of silence until a peer counts
+    as dead; `send_buffer` and `receive_buffer` bytes at most (else as the flow needs); `tag` of a rendezvous;
+    `key` KEY_BYTES that both ends have: every packet is sealed, and a peer that cannot prove the key is
+    refused, a foreign one (libudt) too; without a key nothing is encrypted or authenticated; `trace` records
+    what happens, of a server in all its connections. Raises ValueError."""
 
     kind: int = STREAM
     cc: str | None = None

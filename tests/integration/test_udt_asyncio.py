@@ -17,6 +17,7 @@ import pytest
 
 from sector.ports import free_ports
 from sector.udt import (
+    MESSAGE,
     UdtOptions,
     create_udt_connection,
     create_udt_server,
@@ -388,4 +389,40 @@ def test_asyncio_write_buffer_limits() -> None:
         await server.wait_closed()
 
     deaf: list[Deaf] = []
+    asyncio.run(run())
+
+
+def test_asyncio_messages_come_whole() -> None:
+    """In message mode a write is one message, and data_received gets one."""
+
+    class Whole(Heard):
+        def data_received(self, data: bytes) -> None:
+            self.heard.append(f"{len(data)} {data[:3]!r}")
+            if data == b"end":
+                self.transport.write(b"bye")
+                self.transport.close()
+
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            super().connection_made(transport)
+            ends.append(self)
+
+    async def run() -> None:
+        options = UdtOptions(kind=MESSAGE)
+        async with await create_udt_server(Whole, 0, "127.0.0.1", options) as server:
+            transport, near = await create_udt_connection(Whole, *server.address, options)
+            for message in (b"one", bytes(100_000), b"end"):
+                transport.write(message)
+            with pytest.raises(ValueError, match="a message has at most"):
+                transport.write(bytes(options.max_message + 1))
+            await asyncio.wait_for(near.ended, 20)
+        await server.wait_closed()
+        (far,) = [end for end in ends if end is not near]
+        assert [note for note in far.heard if note[0].isdigit()] == [
+            "3 b'one'",
+            "100000 b'\\x00\\x00\\x00'",
+            "3 b'end'",
+        ]
+        assert [note for note in near.heard if note[0].isdigit()] == ["3 b'bye'"]
+
+    ends: list[Whole] = []
     asyncio.run(run())
