@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
+from pathlib import Path
 from typing import Any
 
 from twisted.internet import defer, reactor, task
@@ -231,6 +234,19 @@ class SharedCoreTests(unittest.TestCase):
     """Endpoints of a program that owns no core."""
 
     timeout = 60
+
+    async def test_the_program_of_the_guide_runs(self) -> None:
+        guide = Path(__file__).parents[2] / "docs" / "guide" / "transport.md"
+        blocks = guide.read_text(encoding="utf-8").split("```python\n")[1:]
+        (code,) = [block.split("```")[0] for block in blocks if "open_gmp(reactor" in block]
+        names: dict[str, Any] = {}
+        exec(compile(code, str(guide), "exec"), names)
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            await names["main"](reactor, bytes(32))
+        self.assertEqual(out.getvalue(), "b'HELLO'\nthe client sends b'a message'\n")
+        await shared_core(reactor).settle()
+        self.assertIsNone(shared_core(reactor)._core)
 
     async def test_the_last_endpoint_takes_the_core_with_it(self) -> None:
         a, b = (open_gmp(reactor, "127.0.0.1", 0) for _ in range(2))
