@@ -11,7 +11,7 @@ from sector._udt._ffi import ffi
 
 def pack_address(host: str, port: int) -> Any:
     """A `udt_addr *`. `host` is an IP literal ("" or "*" = any IPv4), "fe80::1%eth0" with a scope.
-    Raises ValueError."""
+    Raises ValueError, OSError for a scope that is no interface."""
     if not 0 <= port <= 65535:
         raise ValueError(f"a port is within 0 and 65535, not {port}")
     out = ffi.new("udt_addr *")
@@ -21,7 +21,8 @@ def pack_address(host: str, port: int) -> Any:
             address = address.ipv4_mapped
         elif address.scope_id:
             scope = address.scope_id
-            out.scope = int(scope) if scope.isdigit() else socket.if_nametoindex(scope)
+            index = int(scope) if scope.isdigit() else socket.if_nametoindex(scope)
+            out.scope = index if address.is_link_local else 0  # others have one at most in writing
     out.family = address.version
     out.port = port
     raw = address.packed

@@ -89,8 +89,9 @@ class LoopReactor:
         def found(future: asyncio.Future[Any]) -> None:
             receiver.resolutionBegan(None)
             if not future.cancelled() and future.exception() is None:
-                for _, _, _, _, address in future.result():
-                    receiver.addressResolved(udt_address(address[0], 0))
+                for _, _, _, _, (name, _, *more) in future.result():
+                    scope = more[-1] if more else 0  # where IPv6 has one
+                    receiver.addressResolved(udt_address(f"{name}%{scope}" if scope else name, 0))
             receiver.resolutionComplete()
 
         work = asyncio.ensure_future(

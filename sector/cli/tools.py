@@ -102,7 +102,10 @@ def udtcat(
         raise LocalIO(f"the trace cannot be written to {trace}: {bad.strerror}") from None
     ring = Trace(trace_events) if trace is not None else None
     options = UdtOptions(kind=MESSAGE if message else STREAM, cc=cc, key=_key(key_file), trace=ring)
-    peer = (_literal(host), port) if host is not None and port is not None else None
+    peer = None
+    if host is not None and port is not None:
+        literal = _literal(host)  # told now where there is none
+        peer = (literal if rendezvous else host), port  # a client tries one address after the other
     udtcat_main(listen, peer, options, message_size=message_size, stats=stats, trace=trace)
 
 
@@ -127,7 +130,8 @@ def _literal(host: str) -> str:
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise Unreachable(f"cannot find the host {host!r}: {why}") from None
-    return str(found[0][4][0])
+    name, _, *more = found[0][4]
+    return f"{name}%{more[-1]}" if more and more[-1] else str(name)  # a scope, where IPv6 has one
 
 
 @click.command()

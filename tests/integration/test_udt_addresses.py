@@ -1,0 +1,96 @@
+"""Scopes of IPv6 addresses, and names with several addresses."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from sector._udt.address import canonical
+from sector._udt.aio import LoopReactor
+from sector.cli.tools import _literal
+from sector.udt import open_udt, serve_udt
+
+
+def test_only_link_local_addresses_have_a_scope() -> None:
+    """Elsewhere it may be written, and is no part of the address that answers come from."""
+    assert canonical("fe80::1%lo", 9) == ("fe80::1%1", 9)
+    assert canonical("::1%lo", 9) == ("::1", 9)
+    assert canonical("2001:db8::1%1", 9) == ("2001:db8::1", 9)
+    for host in ("fe80::1%nosuch", "::1%nosuch"):
+        with pytest.raises(OSError, match="no interface"):
+            canonical(host, 9)
+
+
+def test_a_host_that_is_found_keeps_its_scope() -> None:
+    """By udtcat, and by names for asyncio programs: a link-local address without it leads nowhere."""
+    assert _literal("fe80::1%lo") == "fe80::1%1"
+    assert _literal("::1") == "::1"
+    assert _literal("127.0.0.1") == "127.0.0.1"
+
+    class Loop(asyncio.SelectorEventLoop):
+        async def getaddrinfo(self, host: Any, port: Any, **how: Any) -> Any:
+            return [
+                (10, 2, 17, "", ("fe80::1", 0, 0, 3)),
+                (10, 2, 17, "", ("2001:db8::1", 0, 0, 0)),
+                (2, 2, 17, "", ("192.0.2.1", 0)),
+            ]
+
+    class Receiver:
+        found: list[str] = []
+
+        def resolutionBegan(self, resolution: object) -> None:
+            pass
+
+        def addressResolved(self, address: Any) -> None:
+            self.found.append(address.host)
+
+        def resolutionComplete(self) -> None:
+            loop.stop()
+
+    loop = Loop()
+    LoopReactor(loop).resolveHostName(Receiver(), "near.local")
+    loop.run_forever()
+    loop.close()
+    assert Receiver.found == ["fe80::1%3", "2001:db8::1", "192.0.2.1"]
+
+
+def test_a_scope_too_many_does_no_harm() -> None:
+    async def run() -> None:
+        async def hello(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"hello")
+            writer.close()
+
+        async with await serve_udt(hello, 0, "::1%lo") as server:
+            async with open_udt("::1%lo", server.address[1]) as (reader, writer):
+                assert await reader.read() == b"hello"
+                assert writer.get_extra_info("peername") == ("::1", server.address[1])
+        await server.wait_closed()
+
+    asyncio.run(run())
+
+
+def test_udtcat_tries_all_addresses_of_a_name() -> None:
+    """localhost, where only IPv6 is listened to: IPv4 refuses first."""
+
+    async def run() -> None:
+        heard: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+        async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            heard.set_result(await reader.read())
+            writer.close()
+
+        async with await serve_udt(take, 0, "::1") as server:
+            command = [sys.executable, "-m", "sector.cli.main", "udtcat", "localhost", str(server.address[1])]
+            cat = await asyncio.create_subprocess_exec(
+                *command, stdin=subprocess.PIPE, stderr=subprocess.PIPE
+            )
+            _, err = await asyncio.wait_for(cat.communicate(b"data"), 30)
+            assert (cat.returncode, err) == (0, b"")
+            assert await asyncio.wait_for(heard, 10) == b"data"
+        await server.wait_closed()
+
+    asyncio.run(run())
