@@ -161,6 +161,7 @@ typedef struct udt_sock_stats {
     int64_t pkts_lost, loss_ppm;          /* lost on the way out, as far as is known */
     int64_t in_flight_bytes, queue_bytes; /* queue: (RTT - smallest RTT) x rate */
     int64_t snd_buf_bytes, rcv_buf_bytes; /* current bounds of the buffers */
+    int64_t bytes_unread; /* came, and went unread because this side had closed; final */
 } udt_sock_stats;
 /* Last snapshot taken by the owning thread (at most 250 ms old); of a closed socket its final
  * numbers, until the udt_ctx_poll after the one that gave its CLOSED event. Works for sockets and

@@ -235,6 +235,7 @@ static void shut(io_sock *s, uint32_t linger_ms)
         return;
     s->shut = true;
     io_timer_stop(s->p, &s->linger);
+    udt_mux_unread(s->p->mux, s->es, io_sock_in_used(s));
     if (udt_mux_close(s->p->mux, s->es, linger_ms, s->p->now) < 0) {
         io_port_own(s->p, s->es, NULL, NULL); /* unknown to the engine: no CLOSED will come */
         on_gone(s);
@@ -357,6 +358,10 @@ static void on_event(io_port *p, void *arg, const struct udt_ev *ev)
     case UDT_EV_PEER_CLOSED:
         pump_rx(s);
         say(s, UDT_IO_PEER_CLOSED, 0, 0);
+        if (s->closing) { /* what lies in the outbox goes nowhere: there is nothing to wait for */
+            s->tx_blocked = false;
+            io_sock_pump_tx(s);
+        }
         break;
     case UDT_EV_FAILED:
         io_sock_fail(s, ev->err);
@@ -405,6 +410,7 @@ void io_sock_close_run(io_port *p, void *arg)
         s->linger.fn = linger_over;
         s->linger.arg = s;
         io_timer_arm(p, &s->linger, s->linger_at);
+        s->tx_blocked = false; /* the peer may have closed meanwhile */
         io_sock_pump_tx(s);
     }
     io_handle_put(p->ctx, s->h);

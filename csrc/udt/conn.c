@@ -234,6 +234,7 @@ void udt__conn_shut(udt_conn *c, udt_time now)
     bool tell = udt__conn_live(c) && !c->mute;
     udt_stats last;
     udt__conn_stats(c, &last);
+    last.bytes_unread += (int64_t)c->rcv.bytes;
     c->st = last; /* before the buffers go */
     c->limit = UDT_LIM_NONE;
     UDT_TRACE(c, UDT_TRACE_STATE, 4, 0, 0, now);

@@ -24,10 +24,12 @@ static void deliver(udt_conn *c)
     if (c->state == CONN_LINGER) /* nobody will read it */
         while (udt_rcvbuf_readable(&c->rcv)) {
             uint8_t sink[2048];
+            size_t held = c->rcv.bytes;
             if (c->rcv.messages)
                 udt_rcvbuf_read_msg(&c->rcv, sink, 0);
             else
                 udt_rcvbuf_read(&c->rcv, sink, sizeof sink);
+            c->st.bytes_unread += (int64_t)(held - c->rcv.bytes);
         }
 }
 

@@ -29,6 +29,13 @@ void udt_mux_give_up(udt_mux *m, int32_t sock, bool silent)
     c->mute = silent && !c->own.on;
 }
 
+void udt_mux_unread(udt_mux *m, int32_t sock, size_t bytes)
+{
+    udt_conn *c = udt__mux_find(m, sock);
+    if (c)
+        c->st.bytes_unread += (int64_t)bytes;
+}
+
 static int usable(const udt_conn *c)
 {
     if (c->state == CONN_OPEN)

@@ -148,6 +148,8 @@ int udt_mux_close(udt_mux *m, int32_t sock, uint32_t linger_ms, udt_time now);
 /* To be called before a close that drops what the caller had for it: the peer hears that its end is
  * no end of what was written. So it does by itself when bytes are not acknowledged. */
 void udt_mux_give_up(udt_mux *m, int32_t sock, bool silent);
+/* The caller has closed with so much of what it took from here unread; for the statistics. */
+void udt_mux_unread(udt_mux *m, int32_t sock, size_t bytes);
 /* After PEERCLOSED: did the peer give up some of what it had written? Foreign peers do not say. */
 bool udt_mux_was_cut(udt_mux *m, int32_t sock);
 
@@ -195,6 +197,7 @@ typedef struct udt_stats {
     int64_t pkts_lost, loss_ppm;          /* lost on the way out, as far as is known */
     int64_t in_flight_bytes, queue_bytes; /* queue: (RTT - smallest RTT) x rate */
     int64_t snd_buf_bytes, rcv_buf_bytes; /* current bounds of the buffers */
+    int64_t bytes_unread;                 /* came, and went unread because this side had closed */
 } udt_stats;
 /* Of a closed socket: its last ones, from its CLOSED event until that of another is fetched. */
 int udt_mux_stats(udt_mux *m, int32_t sock, udt_stats *out);

@@ -131,6 +131,7 @@ typedef struct udt_sock_stats {
     int64_t pkts_lost, loss_ppm;
     int64_t in_flight_bytes, queue_bytes;
     int64_t snd_buf_bytes, rcv_buf_bytes;
+    int64_t bytes_unread;
     ...;
 } udt_sock_stats;
 int udt_stats_get(udt_ctx *ctx, int32_t sock, udt_sock_stats *out);

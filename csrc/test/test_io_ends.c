@@ -1,0 +1,87 @@
+/* Closes that meet: one side has written more than went out when the other one ends. Neither waits
+ * for its linger, and who has lost something is told. */
+#include "test_io.h"
+
+#include <unistd.h>
+
+static size_t fill(tio *t, int32_t sock, int pieces)
+{
+    static uint8_t buf[65536];
+    size_t sent = 0;
+    for (int i = 0; i < pieces; i++) {
+        ssize_t n = udt_send(t->ctx, sock, buf, sizeof buf);
+        sent += n > 0 ? (size_t)n : 0;
+        usleep(1000);
+    }
+    return sent;
+}
+
+/* What was written lies in the engine, or in the outbox before it too, when the peer goes: at once,
+ * by an abort and by a lingering close. */
+TEST(io_a_closing_side_hears_that_its_peer_has_gone)
+{
+    for (int how = 0; how < 6; how++) {
+        tio *a = tio_open(4, 0), *b = tio_open(4, 0);
+        int32_t sa, sb;
+        udt_sock_opts o = {.type = 1, .own_peer = how < 4, .rcv_buf_bytes = 100000};
+        tio_pair(a, b, &o, &sa, &sb);
+        size_t sent = fill(a, sa, how % 2 ? 200 : 20);
+        CHECK(sent > 1000000);
+        CHECK_INT(udt_close(a->ctx, sa, -1), 0); /* nobody reads: it lingers */
+        usleep(100000);
+        CHECK_INT(udt_close(b->ctx, sb, how / 2 == 1 ? -1 : 0), 0);
+        tio_wait(b, UDT_IO_CLOSED, sb, 5000);
+        CHECK(tio_wait(a, UDT_IO_CLOSED, sa, 5000).err != 0);
+        tio_free(a);
+        tio_free(b);
+    }
+}
+
+/* The other order: the peer has gone already, and was not noticed for want of reading. */
+TEST(io_a_close_after_the_peer_s_does_not_wait)
+{
+    for (int pieces = 20; pieces <= 200; pieces += 180) {
+        tio *a = tio_open(4, 0), *b = tio_open(4, 0);
+        int32_t sa, sb;
+        udt_sock_opts o = {.type = 1, .own_peer = true, .rcv_buf_bytes = 100000};
+        tio_pair(a, b, &o, &sa, &sb);
+        CHECK(fill(a, sa, pieces) > 1000000);
+        CHECK_INT(udt_close(b->ctx, sb, 0), 0);
+        tio_wait(a, UDT_IO_PEER_CLOSED, sa, 5000);
+        CHECK_INT(udt_close(a->ctx, sa, -1), 0);
+        CHECK(tio_wait(a, UDT_IO_CLOSED, sa, 5000).err != 0);
+        tio_free(a);
+        tio_free(b);
+    }
+}
+
+/* What came and was not read when this side closed is counted: in the engine and in the inbox. */
+TEST(io_what_went_unread_is_counted)
+{
+    tio *a = tio_open(4, 0), *b = tio_open(4, 0);
+    int32_t sa, sb;
+    static uint8_t buf[65536];
+    udt_sock_stats st;
+    udt_sock_opts o = {.type = 1, .own_peer = true};
+    tio_pair(a, b, &o, &sa, &sb);
+    for (int i = 0; i < 40; i++)
+        CHECK_INT(udt_send(a->ctx, sa, buf, 10000), 10000);
+    int64_t limit = tio_now_us() + 5000000;
+    do {
+        CHECK(tio_now_us() < limit);
+        usleep(10000);
+        CHECK_INT(udt_stats_get(b->ctx, sb, &st), 0);
+    } while (st.bytes_recv < 400000);
+    CHECK_INT(udt_recv(b->ctx, sb, buf, 5000), 5000);
+    CHECK_INT(udt_close(b->ctx, sb, 0), 0);
+    tio_wait(b, UDT_IO_CLOSED, sb, 5000);
+    CHECK_INT(udt_stats_get(b->ctx, sb, &st), 0);
+    CHECK_INT(st.bytes_recv, 400000);
+    CHECK_INT(st.bytes_unread, 395000);
+    CHECK_INT(udt_close(a->ctx, sa, -1), 0);
+    tio_wait(a, UDT_IO_CLOSED, sa, 5000);
+    CHECK_INT(udt_stats_get(a->ctx, sa, &st), 0);
+    CHECK_INT(st.bytes_unread, 0);
+    tio_free(a);
+    tio_free(b);
+}
