@@ -155,6 +155,7 @@ class UdtTransport:
         self._peer: IPv4Address | IPv6Address | None = None
         self.connected = True
         self.final_stats: dict[str, int] = {}
+        self.discarded = 0  # bytes that came after loseConnection
         core.watch(sock, self.event)
 
     def start(self, protocol: Any) -> None:
@@ -238,7 +239,8 @@ class UdtTransport:
                     self._close(0)
                     return
                 if self.disconnecting:
-                    continue  # it comes too late
+                    self.discarded += size  # it comes too late
+                    continue
                 try:
                     self._deliver(ffi.buffer(self._buffer, size)[:])
                 except Exception:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import stat
+import sys
+import termios
 import threading
 from collections import deque
 from typing import Any
@@ -60,6 +63,13 @@ class Stdin:
         self._asked = defer.Deferred()
         self._go.release()
         return self._asked
+
+    def waiting(self) -> int:
+        """Bytes that could be read now."""
+        try:
+            return int.from_bytes(fcntl.ioctl(self._fd, termios.FIONREAD, bytes(4)), sys.byteorder)
+        except OSError:  # what has none to count
+            return 0
 
     def _run_thd(self) -> None:
         while True:
@@ -164,7 +174,7 @@ class Cat(Protocol):
         self._live: LiveLine | None = None
         self._writable: defer.Deferred[None] | None = None
         self._paused = False
-        self.sent = self.received = 0
+        self.sent = self.received = self.dropped = self.unsent = 0
         self.cut = False  # what was to be sent cannot be read to its end
         self.closed: defer.Deferred[Any] = defer.Deferred()
         self.stats: dict[str, int] = {}
@@ -228,6 +238,8 @@ class Cat(Protocol):
     def connectionLost(self, reason: Any = None) -> None:
         transport: Any = self.transport
         self.stats = transport.final_stats
+        self.unsent = self._source.waiting() if self.sent else 0
+        self.dropped = transport.discarded + self.stats.get("bytes_unread", 0)
         if self._live is not None:
             self._live.stop()
         self._sink.transport = None
@@ -292,6 +304,17 @@ async def _run(
         if not isinstance(reason, twisted_errors.ConnectionDone):
             why = reason.args[0] if reason.args else reason  # without Twisted's prose around it
             raise Unreachable(f"{why}; {cat.received} bytes had been received", hint="")
+        if cat.unsent:
+            raise Unreachable(
+                f"closed by the peer before the end of input; {cat.received} bytes had been received",
+                hint="UDT has no half-close: let one end stay silent",
+            )
+        if cat.dropped:
+            raise SectorError(
+                f"{cat.dropped} bytes came after the end of input and are lost, "
+                f"behind {cat.received} received",
+                hint="UDT has no half-close: let one end stay silent",
+            )
         return cat
     except CannotListen as error:
         raise (PortInUse if error.name == "INUSE" else SectorError)(str(error)) from None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import pty
+import socket
+import struct
 import subprocess
 import sys
-import tty
 from pathlib import Path
 from typing import Any
 
@@ -61,21 +61,23 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
 
 
 def test_input_that_breaks_off_is_not_taken_for_all() -> None:
-    """A terminal that goes away: neither end calls that a success."""
+    """A TCP connection that is reset: neither end calls that a success."""
     (port,) = free_ports(1, "0.0.0.0")
-    ours, theirs = pty.openpty()
-    tty.setraw(theirs)
-    with receive(port) as receiver:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        theirs, _ = server.accept()
+    with receive(port) as receiver, ours:
         wait_listening("receiving", receiver, port)
-        with running([*COMMAND, "127.0.0.1", str(port)], stdin=theirs, **PIPES) as sender:
-            os.close(theirs)
-            os.write(ours, b"x" * 1000)
+        with running([*COMMAND, "127.0.0.1", str(port)], stdin=theirs.fileno(), **PIPES) as sender:
+            theirs.close()
+            ours.sendall(b"x" * 1000)
             assert receiver.stdout is not None
             assert receiver.stdout.read(1000) == b"x" * 1000
-            os.close(ours)
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            ours.close()
             _, err = sender.communicate(timeout=30)
             assert sender.returncode == 1
-            assert err == b"sector: cannot read standard input: Input/output error\n"
+            assert err == b"sector: cannot read standard input: Connection reset by peer\n"
         assert receiver.wait(40) == 1
 
 
