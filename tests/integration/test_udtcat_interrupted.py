@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from running import running, wait_listening
@@ -14,13 +16,12 @@ from running import running, wait_listening
 from sector.ports import free_ports
 
 COMMAND = [sys.executable, "-m", "sector.cli.main", "udtcat"]
-
-
 PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_an_interrupted_sender_and_its_receiver_both_fail(number: signal.Signals) -> None:
+@contextmanager
+def a_part_sent() -> Iterator[tuple[subprocess.Popen[bytes], subprocess.Popen[bytes]]]:
+    """(sender, receiver), of which the one has more to say and the other has what was said."""
     (port,) = free_ports(1, "0.0.0.0")
     with running([*COMMAND, "-l", str(port)], **PIPES) as receiver:
         wait_listening("receiving", receiver, port)
@@ -29,8 +30,14 @@ def test_an_interrupted_sender_and_its_receiver_both_fail(number: signal.Signals
             sender.stdin.write(b"x" * 1000)
             sender.stdin.flush()
             assert receiver.stdout.read(1000) == b"x" * 1000
-            sender.send_signal(number)
-            assert sender.wait(20) == 128 + number
+            yield sender, receiver
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_sender_and_its_receiver_both_fail(number: signal.Signals) -> None:
+    with a_part_sent() as (sender, receiver):
+        sender.send_signal(number)
+        assert sender.wait(20) == 128 + number
         begin = time.monotonic()
         assert receiver.wait(40) == 1
         assert time.monotonic() - begin < 5  # silence is noticed after 9 s
@@ -40,19 +47,12 @@ def test_an_interrupted_sender_and_its_receiver_both_fail(number: signal.Signals
 
 
 def test_an_interrupted_receiver_ends_its_sender() -> None:
-    (port,) = free_ports(1, "0.0.0.0")
-    with running([*COMMAND, "-l", str(port)], **PIPES) as receiver:
-        wait_listening("receiving", receiver, port)
-        with running([*COMMAND, "127.0.0.1", str(port)], **PIPES) as sender:
-            assert sender.stdin is not None and receiver.stdout is not None
-            sender.stdin.write(b"x" * 1000)
-            sender.stdin.flush()
-            assert receiver.stdout.read(1000) == b"x" * 1000
-            receiver.send_signal(signal.SIGINT)
-            assert receiver.wait(20) == 128 + signal.SIGINT
-            begin = time.monotonic()
-            assert sender.wait(40) == 1
-            assert time.monotonic() - begin < 5
+    with a_part_sent() as (sender, receiver):
+        receiver.send_signal(signal.SIGINT)
+        assert receiver.wait(20) == 128 + signal.SIGINT
+        begin = time.monotonic()
+        assert sender.wait(40) == 1
+        assert time.monotonic() - begin < 5
 
 
 @pytest.mark.parametrize("words", [[], ["--rendezvous", "127.0.0.1", "9"]], ids=["listens", "rendezvous"])
