@@ -45,3 +45,15 @@ def unpack_address(value: Any) -> tuple[str, int]:
 def canonical(host: str, port: int) -> tuple[str, int]:
     """An address as events spell it. Raises ValueError."""
     return unpack_address(pack_address(host, port))
+
+
+def source_towards(host: str, port: int) -> str | None:
+    """The address that datagrams to `host`, an IP literal, leave from now, as the routes have it; None where
+    none leads there. Nothing is sent."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, port))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return None

@@ -26,7 +26,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from sector._udt._ffi import ffi, lib
-from sector._udt.address import unpack_address
+from sector._udt.address import source_towards, unpack_address
 from sector._udt.context import Core, CoreEvent, struct_dict
 from sector._udt.errors import check
 from sector._udt.reasons import PeerVanished, UdtConnectionLost, lost
@@ -36,6 +36,7 @@ log = Logger()
 STREAM, MESSAGE = 1, 2
 _CONNECTED, _ACCEPTED, _READABLE, _WRITABLE, _DRAINED, _PEER_CLOSED, _FAILED, _CLOSED = range(1, 9)
 _AGAIN, _PORT_CLOSED, _PEERCLOSED = -4, -8, -103
+_ANY = ("0.0.0.0", "::")
 _UNSENT = "closed by the peer before all was sent"
 READ_BYTES = 1 << 16
 READS_PER_TURN = 16
@@ -375,7 +376,13 @@ class UdtTransport:
         return self._peer
 
     def getHost(self) -> IPv4Address | IPv6Address:
-        """This end's port."""
+        """This end: its port, and the address that it sends to the peer from, where the port is bound to
+        all of the machine's."""
+        if self._local.host in _ANY:
+            peer = self.getPeer()
+            found = source_towards(peer.host, peer.port)
+            if found is not None:
+                self._local = udt_address(found, self._local.port)
         return self._local
 
     # IConsumer

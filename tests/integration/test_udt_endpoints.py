@@ -108,6 +108,7 @@ class StringTests(Case):
             await task.deferLater(reactor, 0.01)
         self.assertEqual(bytes(end.data), b"ABC\r\nDEF\r\n")
         self.assertIsInstance(factory.addr, IPv4Address)
+        self.assertEqual(end.transport.getHost(), factory.addr)
         self.assertEqual(end.transport.getPeer(), IPv4Address("UDP", "127.0.0.1", listening.getHost().port))
         end.transport.loseConnection()
         self.assertIsInstance(await end.closed, error.ConnectionDone)
@@ -122,7 +123,12 @@ class StringTests(Case):
         end.transport.abortConnection()
         self.assertIsInstance(await end.closed, error.ConnectionAborted)
         await over(listening)
-        listening, end = await self.connect("udt:0", "udt:localhost:{port}", Server())
+        factory = Server()
+        listening, end = await self.connect("udt:0", "udt:localhost:{port}", factory)
+        here, there = end.transport, (await factory.first).transport
+        self.assertEqual(here.getHost(), there.getPeer())  # both are bound to all addresses
+        self.assertEqual(there.getHost(), here.getPeer())
+        self.assertEqual(here.getHost().host, "127.0.0.1")
         end.transport.loseConnection()
         await end.closed
         await over(listening)
