@@ -1,4 +1,5 @@
-"""UDT for asyncio programs, without a Twisted reactor: streams like asyncio's own, and any asyncio.Protocol.
+"""UDT for asyncio programs, without a Twisted reactor: streams like asyncio's own, and any asyncio.Protocol
+or BufferedProtocol.
 
 The core's one eventfd is a reader of the event loop; nothing else is needed. `open_udt` and `serve_udt` give
 (StreamReader, StreamWriter) as `asyncio.open_connection` does, with its back-pressure: `await writer.drain()`
@@ -26,7 +27,7 @@ from sector._udt.endpoints import (
     UdtServerEndpoint,
 )
 from sector._udt.shared import SharedCore
-from sector._udt.transport import UdtOptions, UdtTransport
+from sector._udt.transport import MESSAGE, UdtOptions, UdtTransport
 
 DEFAULTS = UdtOptions()
 LIMIT = 1 << 18  # bytes of a StreamReader before the peer is slowed
@@ -116,7 +117,7 @@ async def _settle() -> None:
 
 
 class UdtAsyncioTransport(asyncio.Transport):
-    """An asyncio transport over a UDT connection, for any asyncio.Protocol."""
+    """An asyncio transport over a UDT connection, for any asyncio.Protocol or BufferedProtocol."""
 
     _extra: dict[str, Any]  # asyncio.BaseTransport's
 
@@ -140,10 +141,25 @@ class UdtAsyncioTransport(asyncio.Transport):
             transport.registerProducer(self, True)
 
     def dataReceived(self, data: bytes) -> None:
-        """Bytes from the peer; in message mode one message."""
-        self._protocol.data_received(data)
+        """Bytes from the peer."""
+        if isinstance(self._protocol, asyncio.BufferedProtocol):
+            self._fill(memoryview(data))
+        else:
+            self._protocol.data_received(data)
 
-    messageReceived = dataReceived
+    def _fill(self, data: memoryview) -> None:
+        while data:
+            room = memoryview(self._protocol.get_buffer(len(data))).cast("B")
+            if not room:
+                raise RuntimeError("get_buffer() gave an empty buffer")
+            here = data[: len(room)]
+            room[: len(here)] = here
+            self._protocol.buffer_updated(len(here))
+            data = data[len(here) :]
+
+    def messageReceived(self, data: bytes) -> None:
+        """One message from the peer."""
+        self._protocol.data_received(data)
 
     def connectionLost(self, reason: Failure) -> None:
         """The end."""
@@ -266,8 +282,8 @@ class UdtAsyncioTransport(asyncio.Transport):
 class _Factory:
     """Twisted's factory for asyncio's protocols."""
 
-    def __init__(self, make: Callable[[], asyncio.BaseProtocol]) -> None:
-        self._make = make
+    def __init__(self, make: Callable[[], asyncio.BaseProtocol], options: UdtOptions) -> None:
+        self._make, self._options = make, options
 
     def doStart(self) -> None:
         """Nothing to prepare."""
@@ -277,7 +293,10 @@ class _Factory:
 
     def buildProtocol(self, address: object) -> UdtAsyncioTransport:
         """One connection."""
-        return UdtAsyncioTransport(self._make())
+        protocol = self._make()
+        if self._options.kind == MESSAGE and isinstance(protocol, asyncio.BufferedProtocol):
+            raise TypeError("a BufferedProtocol takes a stream; messages need an asyncio.Protocol")
+        return UdtAsyncioTransport(protocol)
 
 
 async def _begun(attempt: Any, undo: Callable[[Any], object]) -> Any:
@@ -321,8 +340,9 @@ async def create_udt_connection(
 ) -> tuple[UdtAsyncioTransport, Any]:
     """Connect, as `loop.create_connection`; with `local_port` by rendezvous from that port. With options of
     the kind MESSAGE each `write` is one message, and each `data_received` gets one whole. Raises
-    ConnectionRefusedError, TimeoutError, OSError, ValueError for a port that is none."""
-    factory = _Factory(protocol_factory)
+    ConnectionRefusedError, TimeoutError, OSError, ValueError for a port that is none, TypeError for a
+    BufferedProtocol that would get messages."""
+    factory = _Factory(protocol_factory, options)
     if local_port is None:
         end: Any = UdtClientEndpoint(_core(), host, port, options)
     else:
@@ -396,7 +416,9 @@ async def create_udt_server(
 ) -> UdtServer:
     """Listen, as `loop.create_server`. Raises OSError."""
     end = UdtServerEndpoint(_core(), port, host, options)
-    return UdtServer(await _begun(end.listen(_Factory(protocol_factory)), UdtListeningPort.stopListening))
+    return UdtServer(
+        await _begun(end.listen(_Factory(protocol_factory, options)), UdtListeningPort.stopListening)
+    )
 
 
 async def serve_udt(

@@ -426,3 +426,65 @@ def test_asyncio_messages_come_whole() -> None:
 
     ends: list[Whole] = []
     asyncio.run(run())
+
+
+class Gather(asyncio.BufferedProtocol):
+    """Takes what comes into one small buffer."""
+
+    def __init__(self, room: int = 1000) -> None:
+        self.room = bytearray(room)
+        self.data = bytearray()
+        self.lost: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self.room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data += self.room[:nbytes]
+
+    def eof_received(self) -> None:
+        pass
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self.lost.set_result(exc)
+
+
+async def _sent_to(receiver: Gather, data: bytes) -> BaseException | None:
+    async with await create_udt_server(lambda: receiver, 0, "127.0.0.1") as server:
+        transport, _ = await create_udt_connection(asyncio.Protocol, *server.address)
+        transport.write(data)
+        transport.close()
+        async with asyncio.timeout(20):
+            return await receiver.lost
+
+
+def test_asyncio_buffered_protocol_gets_the_stream() -> None:
+    """More than its buffer holds, in several rounds."""
+
+    async def run() -> None:
+        data = os.urandom(300_001)
+        receiver = Gather()
+        assert await _sent_to(receiver, data) is None
+        assert bytes(receiver.data) == data
+
+    asyncio.run(run())
+
+
+def test_asyncio_buffered_protocol_without_room_loses_its_connection() -> None:
+    async def run() -> None:
+        why = await _sent_to(Gather(room=0), b"something")
+        assert isinstance(why, RuntimeError) and "empty buffer" in str(why)
+
+    asyncio.run(run())
+
+
+def test_asyncio_buffered_protocol_is_refused_messages() -> None:
+    """Where one ends would not be told."""
+
+    async def run() -> None:
+        options = UdtOptions(kind=MESSAGE)
+        async with await create_udt_server(asyncio.Protocol, 0, "127.0.0.1", options) as server:
+            with pytest.raises(TypeError, match="takes a stream"):
+                await create_udt_connection(Gather, *server.address, options)
+
+    asyncio.run(run())
