@@ -77,8 +77,9 @@ def udtcat(
 ) -> None:
     """Netcat over plain UDT, with any UDT peer (libudt's programs included).
 
-    Standard input goes to the peer, what comes goes to standard output. At the end of input it closes when
-    all it sent is acknowledged, or, having sent nothing, when the peer closes.
+    -l hears IPv4 and IPv6 on all addresses of the machine. Standard input goes to the peer, what comes goes
+    to standard output. At the end of input it closes when all it sent is acknowledged, or, having sent
+    nothing, when the peer closes.
 
     Exit status 1 also when the peer vanishes. libudt says only once that it closes; where that is lost, all
     that came is written, a line says so after 10 s, and only you can tell whether the length is right.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import socket
 import stat
 import sys
 import termios
@@ -263,12 +264,22 @@ class _Once(Factory):
         return protocol
 
 
+def _anywhere() -> str:
+    """All addresses of this machine, IPv4 too; where the kernel has no IPv6, those of IPv4."""
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+            probe.bind(("::", 0))
+    except OSError:
+        return "0.0.0.0"
+    return "::"
+
+
 async def _meet(
     core: Core, cat: Cat, listen: int | None, peer: tuple[str, int] | None, options: UdtOptions
 ) -> Any:
     factory = _Once(cat)
     if peer is None:
-        listening = await UdtServerEndpoint(core, listen or 0, options=options).listen(factory)
+        listening = await UdtServerEndpoint(core, listen or 0, _anywhere(), options).listen(factory)
         await factory.connected
         return listening
     if listen is None:

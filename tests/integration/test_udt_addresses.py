@@ -1,10 +1,11 @@
-"""Scopes of IPv6 addresses, and names with several addresses."""
+"""Scopes of IPv6 addresses, names with several addresses, and who listens on all."""
 
 from __future__ import annotations
 
 import asyncio
 import subprocess
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -12,7 +13,10 @@ import pytest
 from sector._udt.address import canonical
 from sector._udt.aio import LoopReactor
 from sector.cli.tools import _literal
+from sector.ports import free_ports
 from sector.udt import open_udt, serve_udt
+
+UDTCAT = [sys.executable, "-m", "sector.cli.main", "udtcat"]
 
 
 def test_only_link_local_addresses_have_a_scope() -> None:
@@ -84,9 +88,8 @@ def test_udtcat_tries_all_addresses_of_a_name() -> None:
             writer.close()
 
         async with await serve_udt(take, 0, "::1") as server:
-            command = [sys.executable, "-m", "sector.cli.main", "udtcat", "localhost", str(server.address[1])]
             cat = await asyncio.create_subprocess_exec(
-                *command, stdin=subprocess.PIPE, stderr=subprocess.PIPE
+                *UDTCAT, "localhost", str(server.address[1]), stdin=subprocess.PIPE, stderr=subprocess.PIPE
             )
             _, err = await asyncio.wait_for(cat.communicate(b"data"), 30)
             assert (cat.returncode, err) == (0, b"")
@@ -94,3 +97,23 @@ def test_udtcat_tries_all_addresses_of_a_name() -> None:
         await server.wait_closed()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_udtcat_listens_on_all_addresses(host: str) -> None:
+    """Who has IPv6 only is heard too."""
+    port = str(free_ports(1, "::")[0])
+    with subprocess.Popen([*UDTCAT, "-l", port], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as here:
+        try:
+            for _ in range(100):
+                there = subprocess.run(
+                    [*UDTCAT, host, port], input=b"data", capture_output=True, timeout=30, check=False
+                )
+                if there.returncode == 0:
+                    break
+                time.sleep(0.1)  # it does not listen yet
+            assert there.returncode == 0, there.stderr
+            assert here.communicate(timeout=30)[0] == b"data"
+        finally:
+            here.kill()
+    assert here.returncode == 0
