@@ -10,7 +10,7 @@
 
 #define ONE(f, a, b, c, d, k, s, t) a = left(a + word(data + 4 * (k)) + (t) + f(b, c, d), s) + b;
 
-void md5_one(uint32_t h[4], const uint8_t *data, size_t blocks)
+void md5_plain(uint32_t h[4], const uint8_t *data, size_t blocks)
 {
     uint32_t a = h[0], b = h[1], c = h[2], d = h[3];
     for (; blocks; blocks--, data += MD5_BLOCK_BYTES) {
@@ -101,6 +101,44 @@ turn(__m256i w[8], const uint8_t *const data[MD5_LANES], size_t at)
         _mm256_storeu_si256(at + 3, d);                                                \
     }
 
+/* The sum with the function of the step before stays the last but one: a compiler that puts the
+ * terms in another order (it may) makes each step an addition longer. */
+#define WIDE(f, a, b, c, d, k, s, t)                                \
+    sum = _mm_add_epi32(_mm_add_epi32(a, _mm_set1_epi32((int)(t))), \
+                        _mm_set1_epi32((int)word(data + 4 * (k)))); \
+    __asm__("" : "+v"(sum));                                        \
+    a = _mm_add_epi32(_mm_rol_epi32(_mm_add_epi32(sum, WIDE_##f(b, c, d)), s), b);
+#define WIDE_F(b, c, d) _mm_ternarylogic_epi32(b, c, d, 0xca)
+#define WIDE_G(b, c, d) _mm_ternarylogic_epi32(b, c, d, 0xe4)
+#define WIDE_H(b, c, d) _mm_ternarylogic_epi32(b, c, d, 0x96)
+#define WIDE_I(b, c, d) _mm_ternarylogic_epi32(b, c, d, 0x39)
+
+__attribute__((target("avx512f,avx512vl"))) void md5_wide(uint32_t h[4], const uint8_t *data,
+                                                          size_t blocks)
+{
+    __m128i a = _mm_cvtsi32_si128((int)h[0]), b = _mm_cvtsi32_si128((int)h[1]);
+    __m128i c = _mm_cvtsi32_si128((int)h[2]), d = _mm_cvtsi32_si128((int)h[3]), sum;
+    for (; blocks; blocks--, data += MD5_BLOCK_BYTES) {
+        __m128i a0 = a, b0 = b, c0 = c, d0 = d;
+        MD5_STEPS(WIDE, NOTHING)
+        a = _mm_add_epi32(a, a0), b = _mm_add_epi32(b, b0);
+        c = _mm_add_epi32(c, c0), d = _mm_add_epi32(d, d0);
+    }
+    h[0] = (uint32_t)_mm_cvtsi128_si32(a), h[1] = (uint32_t)_mm_cvtsi128_si32(b);
+    h[2] = (uint32_t)_mm_cvtsi128_si32(c), h[3] = (uint32_t)_mm_cvtsi128_si32(d);
+}
+
+bool md5_wide_there(void)
+{
+    return __builtin_cpu_supports("avx512vl");
+}
+
+/* On AMD's processors an addition there takes two cycles. */
+static bool wide_is_quick(void)
+{
+    return md5_wide_there() && __builtin_cpu_is("intel");
+}
+
 LANES(lanes_avx2, "avx2", AVX2)
 LANES(lanes_avx512, "avx512f,avx512vl", AVX512)
 
@@ -113,7 +151,27 @@ int md5_lanes_level(void)
 {
     return 0;
 }
+
+bool md5_wide_there(void)
+{
+    return false;
+}
+
+static bool wide_is_quick(void)
+{
+    return false;
+}
+
+void md5_wide(uint32_t h[4], const uint8_t *data, size_t blocks)
+{
+    md5_plain(h, data, blocks);
+}
 #endif
+
+void md5_one(uint32_t h[4], const uint8_t *data, size_t blocks)
+{
+    (wide_is_quick() ? md5_wide : md5_plain)(h, data, blocks);
+}
 
 void md5_lanes(int level, uint32_t *const h[MD5_LANES], const uint8_t *const data[MD5_LANES],
                size_t blocks)

@@ -13,7 +13,11 @@
 #define MD5_BLOCK_BYTES 64
 #define MD5_LANES 8
 
-/* So many whole blocks of one, two or eight streams. */
+/* So many whole blocks of one, two or eight streams. Of one in the ordinary registers, or in those
+ * for vectors (if that is there), or in which it is quicker here. */
+void md5_plain(uint32_t h[4], const uint8_t *data, size_t blocks);
+bool md5_wide_there(void);
+void md5_wide(uint32_t h[4], const uint8_t *data, size_t blocks);
 void md5_one(uint32_t h[4], const uint8_t *data, size_t blocks);
 void md5_pair(uint32_t h[4], uint32_t h2[4], const uint8_t *data, const uint8_t *data2,
               size_t blocks);

@@ -141,7 +141,14 @@ TEST(md5_lanes_and_pairs_are_as_one)
     }
     memcpy(alone, start, sizeof start);
     for (size_t i = 0; i < MD5_LANES; i++)
-        md5_one(alone[i], data[i], 100);
+        md5_plain(alone[i], data[i], 100);
+    memcpy(beside, start, sizeof start);
+    md5_one(beside[0], data[0], 100);
+    if (md5_wide_there())
+        md5_wide(beside[1], data[1], 100);
+    else
+        md5_plain(beside[1], data[1], 100);
+    CHECK(!memcmp(beside, alone, 2 * sizeof alone[0]));
     memcpy(beside, start, sizeof start);
     md5_pair(beside[0], beside[1], data[0], data[1], 100);
     CHECK(!memcmp(beside, alone, 2 * sizeof alone[0]));
