@@ -22,11 +22,14 @@ def running(command: list[str], **options: Any) -> Iterator[subprocess.Popen[Any
 
 
 def wait_listening(role: str, listener: subprocess.Popen[bytes], port: int) -> None:
-    """Until somebody has bound this UDP port. The kernel's table is read: a try to bind it might be just
+    """Until somebody has bound this UDP port. The kernel's tables are read: a try to bind it might be just
     what keeps the listener from it."""
     bound = f":{port:04X} "
     for _ in range(200):
-        if any(bound in line for line in Path("/proc/net/udp").read_text().splitlines()[1:]):
+        tables = [
+            path.read_text() for path in (Path("/proc/net/udp"), Path("/proc/net/udp6")) if path.exists()
+        ]
+        if any(bound in line for table in tables for line in table.splitlines()[1:]):
             return
         with contextlib.suppress(subprocess.TimeoutExpired):
             listener.wait(0.05)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-import time
 from typing import Any
 
 import pytest
+from running import running, wait_listening
 
 from sector._udt.address import canonical
 from sector._udt.aio import LoopReactor
@@ -103,17 +103,11 @@ def test_udtcat_tries_all_addresses_of_a_name() -> None:
 def test_udtcat_listens_on_all_addresses(host: str) -> None:
     """Who has IPv6 only is heard too."""
     port = str(free_ports(1, "::")[0])
-    with subprocess.Popen([*UDTCAT, "-l", port], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as here:
-        try:
-            for _ in range(100):
-                there = subprocess.run(
-                    [*UDTCAT, host, port], input=b"data", capture_output=True, timeout=30, check=False
-                )
-                if there.returncode == 0:
-                    break
-                time.sleep(0.1)  # it does not listen yet
-            assert there.returncode == 0, there.stderr
-            assert here.communicate(timeout=30)[0] == b"data"
-        finally:
-            here.kill()
-    assert here.returncode == 0
+    with running([*UDTCAT, "-l", port], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as here:
+        wait_listening("listening", here, int(port))
+        there = subprocess.run(
+            [*UDTCAT, host, port], input=b"data", capture_output=True, timeout=30, check=False
+        )
+        assert there.returncode == 0, there.stderr
+        assert here.communicate(timeout=30)[0] == b"data"
+        assert here.returncode == 0
