@@ -32,6 +32,7 @@ from sector.threads import start_deaf
 READ_BYTES = 1 << 18
 OUT_BOUND = 8 << 20
 GOING_S = 2.0  # for telling the peer, after Ctrl-C
+MORE_S = 0.5  # for input that was on its way when the peer closed
 
 
 class NoFarewell(Unreachable):
@@ -56,6 +57,8 @@ class Stdin:
         what = os.fstat(fd)
         self.is_file = stat.S_ISREG(what.st_mode) or stat.S_ISBLK(what.st_mode)
         self.is_empty_file = stat.S_ISREG(what.st_mode) and what.st_size == 0
+        self.is_terminal = os.isatty(fd)
+        self.ended = False  # what was read last is its end
         self.failed = ""
         start_deaf(threading.Thread(target=self._run_thd, name="stdin", daemon=True))
 
@@ -98,6 +101,7 @@ class Stdin:
 
     def _give(self, data: bytes) -> None:
         asked, self._asked = self._asked, None
+        self.ended = not data
         if asked is not None:
             asked.callback(data)
 
@@ -175,8 +179,9 @@ class Cat(Protocol):
         self._live: LiveLine | None = None
         self._writable: defer.Deferred[None] | None = None
         self._paused = False
-        self.sent = self.received = self.dropped = self.unsent = 0
+        self.sent = self.received = self.dropped = 0
         self.cut = False  # what was to be sent cannot be read to its end
+        self._more: defer.Deferred[bytes] = defer.Deferred()  # the first input after the end
         self.closed: defer.Deferred[Any] = defer.Deferred()
         self.stats: dict[str, int] = {}
 
@@ -192,6 +197,10 @@ class Cat(Protocol):
         transport: Any = self.transport
         while True:
             data = await self._source.read()
+            if self.closed.called:
+                if not self._more.called:
+                    self._more.callback(data)
+                return
             if not data:
                 break
             self.sent += len(data)
@@ -230,6 +239,19 @@ class Cat(Protocol):
 
     messageReceived = dataReceived
 
+    async def had_more(self) -> bool:
+        """After the end: whether this end had more to say. Input that comes just then counts; a source that
+        says nothing, as a terminal, does not."""
+        if self.sent > self.stats.get("bytes_sent", 0) or self._source.waiting():
+            return True
+        if self._source.ended or self._source.is_terminal:
+            return False
+        timer = self._reactor.callLater(MORE_S if self.sent else 0, self._more.callback, b"")
+        data = await self._more
+        if timer.active():
+            timer.cancel()
+        return bool(data)
+
     def break_off(self) -> None:
         """Ends without having said all."""
         transport: Any = self.transport
@@ -239,7 +261,6 @@ class Cat(Protocol):
     def connectionLost(self, reason: Any = None) -> None:
         transport: Any = self.transport
         self.stats = transport.final_stats
-        self.unsent = self._source.waiting() if self.sent else 0
         self.dropped = transport.discarded + self.stats.get("bytes_unread", 0)
         if self._live is not None:
             self._live.stop()
@@ -315,7 +336,7 @@ async def _run(
         if not isinstance(reason, twisted_errors.ConnectionDone):
             why = reason.args[0] if reason.args else reason  # without Twisted's prose around it
             raise Unreachable(f"{why}; {cat.received} bytes had been received", hint="")
-        if cat.unsent:
+        if await cat.had_more():
             raise Unreachable(
                 f"closed by the peer before the end of input; {cat.received} bytes had been received",
                 hint="UDT has no half-close: let one end stay silent",

@@ -3,6 +3,8 @@ is well where something was lost."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import subprocess
 import sys
 
@@ -10,6 +12,7 @@ import pytest
 from running import running, wait_listening
 
 from sector.ports import free_ports
+from sector.udt import serve_udt
 
 COMMAND = [sys.executable, "-m", "sector.cli.main", "udtcat"]
 PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -37,3 +40,46 @@ def test_a_part_is_no_success_of_both(ours: int, theirs: int) -> None:
         ), told
     else:
         assert ended == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("then", "status"), [(b"more", 1), (b"", 0), (None, 0)], ids=["goes on", "ends", "says nothing"]
+)
+def test_input_that_comes_just_when_the_peer_closes_was_not_sent(then: bytes | None, status: int) -> None:
+    """Its end does, or a pause, means that all was said."""
+
+    async def run() -> None:
+        seen: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+        async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            data = await reader.read(100)
+            writer.close()
+            await writer.wait_closed()
+            seen.set_result(data)
+
+        async with await serve_udt(take, 0, "127.0.0.1") as server:
+            cat = await asyncio.create_subprocess_exec(
+                *COMMAND, "127.0.0.1", str(server.address[1]), stdin=subprocess.PIPE, **PIPES
+            )
+            assert cat.stdin is not None
+            cat.stdin.write(b"some")
+            assert await asyncio.wait_for(seen, 20) == b"some"
+            await asyncio.sleep(0.1)  # it hears of the end
+            if then is not None:
+                cat.stdin.write(then)
+                cat.stdin.close()
+            out, err = await asyncio.wait_for(_rest(cat), 20)
+            assert (cat.returncode, out) == (status, b"")
+            assert (b"before the end of input" in err) == bool(status)
+        with contextlib.suppress(ConnectionError):
+            cat.stdin.close()
+
+    asyncio.run(run())
+
+
+async def _rest(cat: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
+    """Without closing its input, as communicate() does."""
+    assert cat.stdout is not None and cat.stderr is not None
+    out, err = await asyncio.gather(cat.stdout.read(), cat.stderr.read())
+    await cat.wait()
+    return out, err
