@@ -57,7 +57,7 @@ class Generation:
         self.changes = 0
         self.opened = time.monotonic()
         self.under_way = 0  # changes in it that are not done on the plain files yet
-        self.roots: set[Root] = set()
+        self.roots: list[Root] = []  # of each file system one
         self.removals: list[bytes] = []  # frames
         self.doubtful = False  # a sync has failed since its first change
 
@@ -196,7 +196,7 @@ class Journal:
         with self._lock:
             generation.changes += len(batch.frames)
             generation.under_way += len(batch.frames)
-            generation.roots.update(batch.roots)
+            generation.roots = oldest([*generation.roots, *batch.roots])
             generation.removals += batch.removals
             batch.generation = generation
             if generation.full():
@@ -296,7 +296,7 @@ class Journal:
         if self._sync:
             if generation.doubtful:
                 self.rewrite(generation.fd, generation.size)
-            for root in oldest(generation.roots):
+            for root in generation.roots:
                 self._sync_all(root)
         self._files.unlink(self._fd, generation.name)
         os.close(generation.fd)

@@ -11,6 +11,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import resource
 import stat
 import threading
 import time
@@ -41,7 +42,8 @@ PRIVATE: Final = ("tmp", "meta")  # below INTERNAL: ours alone, no names there
 _STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MARK: Final = b"d"
 MARK: Final = "dir-"  # begins the names of such files
-_BARE: Final = "\0bare"  # behind the path of an adopted directory that could not be written
+BARE: Final = "\0bare"  # behind the path of an adopted directory that could not be written
+MOST_OPEN: Final = 1024  # buckets
 _ATTEMPTS: Final = 20  # against others who make and remove the same directory
 NO_XATTR: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.E2BIG, errno.ENOSPC, errno.ERANGE)
 
@@ -90,13 +92,21 @@ class Root:
 
     def _make_inner(self) -> tuple[int, int]:
         try:
-            internal = self._keep(self._enter_inner(self.fd, INTERNAL))
-            tmp = self._keep(self._enter_inner(internal, "tmp"))
-            self._inner = (tmp, self._keep(self._enter_inner(internal, "meta")))
+            internal = self._enter_inner(self.fd, INTERNAL)
+            try:
+                tmp = self._enter_inner(internal, "tmp")
+                try:
+                    meta = self._enter_inner(internal, "meta")
+                except OSError:
+                    os.close(tmp)
+                    raise
+            finally:
+                os.close(internal)
         except OSError as error:
             if error.errno == errno.EROFS:
                 raise PermissionError(errno.EROFS, os.strerror(errno.EROFS)) from error
             raise
+        self._inner = self._keep(tmp), self._keep(meta)
         return self._inner
 
     @property
@@ -388,6 +398,12 @@ def sync_path(root: Root, segments: Sequence[str], files: Files) -> None:
                 os.close(fd)
 
 
+def _most_open() -> int:
+    """Buckets, each of three descriptors, that a process keeps open: a tenth of the files that it may."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return MOST_OPEN if files == resource.RLIM_INFINITY else max(8, min(MOST_OPEN, files // 30))
+
+
 class Buckets:
     """Buckets by name under DIR: `data/NAME`, or for one that adopts a directory, `adopted/NAME`, a file that
     holds the directory's path. `data/NAME` may be a mount point (`Mounts`)."""
@@ -402,6 +418,7 @@ class Buckets:
         self._mounts = Mounts(mounted, self.data, self._sync)
         self._lock = threading.Lock()
         self._roots: dict[str, Root] = {}
+        self._most = _most_open()
         for directory in (path, self.data, self._adopted, mounted):
             os.makedirs(directory, DIR_MODE, exist_ok=True)
 
@@ -418,14 +435,24 @@ class Buckets:
                 found.seen = time.monotonic()
                 return found
             self._roots.pop(bucket, None)
-            with self._gate(bucket) as gate, self._lock:  # what is made inside must not hinder a removal
-                made = self._roots[bucket] = self._open(bucket, place, gate)
+            with self._gate(bucket) as gate:  # what is made inside must not hinder a removal
+                made = self._open(bucket, place, gate)
+                self._keep_open(made)
             return made
         except (FileNotFoundError, NotADirectoryError):
             self._roots.pop(bucket, None)
             raise self._away(bucket, place) from None
         except OSError as error:
             raise storage_error(error, f"bucket {bucket!r}") from error
+
+    def _keep_open(self, root: Root) -> None:
+        """Not more than so many: those that nobody has asked for longest are closed when their last users let
+        go of them, and opened anew when they are needed."""
+        with self._lock:
+            self._roots[root.bucket] = root
+            while len(self._roots) > self._most:
+                idle = min(list(self._roots.values()), key=lambda one: one.seen)
+                self._roots.pop(idle.bucket, None)
 
     def is_current(self, root: Root) -> bool:
         """Whether it is still what the bucket's name means."""
@@ -468,7 +495,7 @@ class Buckets:
             if stat.S_ISLNK(os.lstat(plain).st_mode):
                 raise
             return Place(plain)
-        return Place(text.removesuffix(_BARE), adopted=True, bare=text.endswith(_BARE))
+        return Place(text.removesuffix(BARE), adopted=True, bare=text.endswith(BARE))
 
     def names(self) -> list[str]:
         """All buckets, in order."""
@@ -526,7 +553,7 @@ class Buckets:
             raise BadName(f"{path!r} is empty and cannot be written")
         draft = os.path.join(self._adopted, "." + bucket)
         with open(draft, "w", encoding="utf-8") as link:
-            link.write(path + _BARE * bare)
+            link.write(path + BARE * bare)
             link.flush()
             self._files.sync(link.fileno())
         os.replace(draft, os.path.join(self._adopted, bucket))

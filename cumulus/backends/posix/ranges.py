@@ -36,7 +36,7 @@ class Ranges:
         self.ahead = ahead
         self._sync = sync
         self._lock = threading.Lock()
-        self._durable: OrderedDict[tuple[Root, str], None] = OrderedDict()
+        self._durable: OrderedDict[tuple[tuple[int, int], str], None] = OrderedDict()
 
     def open(self, root: Root, name: str, offset: int, size: int) -> Range | None:
         """As `FileStore.open_range`."""
@@ -92,7 +92,7 @@ class Ranges:
         if not self._sync:
             return
         self._files.sync_data(fd)
-        key = (root, name)
+        key = (root.identity, name)
         if key in self._durable:
             return
         paths.sync_path(root, paths.split(name), self._files)
