@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import os
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from by_the_rules import by_the_rules
 from s3_stores import STORES
 from s3_world import SECOND, World
 
@@ -405,23 +405,6 @@ def test_what_lies_deeper_than_keys_are_long_is_no_object(world: World, data: Pa
         work(world)
         assert keys(world) == [key, "k"] and world.ask("GET", f"/bkt/{key}").status == 200
         assert [entry.name for entry in world.store.names("bkt")] == [key, key + "2", "k"]
-
-
-@contextmanager
-def by_the_rules() -> Iterator[None]:
-    """Rights of files hold for this thread, also for root (no CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH)."""
-    system = ctypes.CDLL(None, use_errno=True)
-    head = (ctypes.c_uint32 * 2)(0x20080522, 0)
-    sets = (ctypes.c_uint32 * 6)()
-    assert system.capget(head, sets) == 0
-    effective = sets[0]
-    sets[0] = effective & ~0b110
-    assert system.capset(head, sets) == 0
-    try:
-        yield
-    finally:
-        sets[0] = effective
-        assert system.capset(head, sets) == 0
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o600, 0o300])

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from by_the_rules import by_the_rules
 from cumulus_commands import Commands
 from s3_tls import write_certificate
 
@@ -118,6 +119,20 @@ def test_directory_becomes_a_bucket_and_its_files_stay(run: Commands, tmp_path: 
     (there / "unseen").write_bytes(b"3")
     assert run.refused("bucket", "remove", "climate")["code"] == "in_use"
     assert (there / "new").exists() and (there / "unseen").exists()
+
+
+def test_doctor_looks_into_a_directory_that_may_only_be_read(run: Commands, tmp_path: Path) -> None:
+    """An archive of others: it is a bucket, and its names are checked like all."""
+    there = tmp_path / "archive"
+    there.mkdir()
+    (there / "x.nc").write_bytes(b"1234")
+    (there / os.fsdecode(b"\xff.nc")).write_bytes(b"1234")
+    there.chmod(0o555)
+    with by_the_rules():
+        run("bucket", "add", "archive", "--owner", "bob", "--path", str(there))
+    assert (run.dir / "adopted" / "archive").read_bytes().endswith(b"\0bare")
+    found = {one["check"]: one for one in run.json("doctor")}
+    assert found["names"]["state"] == "warning" and "archive/\\xff.nc" in found["names"]["text"]
 
 
 def test_directory_that_cannot_be_a_bucket_is_told_why(

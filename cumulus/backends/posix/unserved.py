@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from cumulus.backends.posix.paths import BARE
 from cumulus.storage.api import INTERNAL
 from cumulus.storage.names import MAX_NAME
 
@@ -48,7 +49,7 @@ def _buckets(store: Path) -> Iterator[tuple[str, bytes]]:
     with contextlib.suppress(OSError):
         for link in (store / "adopted").iterdir():
             if not link.name.startswith("."):
-                yield link.name, link.read_bytes()
+                yield link.name, link.read_bytes().removesuffix(BARE.encode())
 
 
 def first_other(top: str) -> str:
