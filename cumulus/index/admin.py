@@ -185,26 +185,28 @@ class SqlAdmin(SqlQuotas):
                 raise NoSuch(f"there is no access key {access_key}")
 
     def rotate(self) -> int:
-        with self._read() as connection:
+        with self._begin() as connection:  # which others wait for: two must not change the file at once
             self._check_keyring(connection)
-        self._keyring.add_newest()
-        count = self.reseal()
-        self._keyring.drop_older()
+            self._keyring.add_newest()
+            count = self._reseal(connection)
+        with self._begin():
+            self._keyring.drop_older()
         return count
 
     def reseal(self) -> int:
         """The second of three steps of `rotate`: seal by the newest key what others have sealed."""
         with self._begin() as connection:
-            found = connection.execute(select(access_keys.c.access_key, access_keys.c.secret)).all()
-            old = [row for row in found if not self._keyring.is_newest(row.secret)]
-            for row in old:
-                sealed = self._keyring.seal(row.access_key, self._keyring.open(row.access_key, row.secret))
-                connection.execute(
-                    update(access_keys)
-                    .where(access_keys.c.access_key == row.access_key)
-                    .values(secret=sealed)
-                )
-            return len(old)
+            return self._reseal(connection)
+
+    def _reseal(self, connection: Connection) -> int:
+        found = connection.execute(select(access_keys.c.access_key, access_keys.c.secret)).all()
+        old = [row for row in found if not self._keyring.is_newest(row.secret)]
+        for row in old:
+            sealed = self._keyring.seal(row.access_key, self._keyring.open(row.access_key, row.secret))
+            connection.execute(
+                update(access_keys).where(access_keys.c.access_key == row.access_key).values(secret=sealed)
+            )
+        return len(old)
 
     # groups
     def _need_group(self, connection: Connection, name: str) -> None:

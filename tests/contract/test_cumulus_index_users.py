@@ -19,6 +19,7 @@ from cumulus_bench import ALICE, BOB, Bench, bucket, postgres_database
 from postgres import shared
 from sqlalchemy import inspect
 
+from cumulus import secrets
 from cumulus.index import schema
 from cumulus.index.admin import SqlAdmin
 from cumulus.index.admin_api import Quota
@@ -370,6 +371,29 @@ def test_rotation_leaves_every_secret_readable(bench: Bench) -> None:
     assert again is not None and again.secret == SECRET
     assert server.open("AK", bench.keyring.seal("AK", "new")) == "new"
     assert len(bench.keyring.path.read_text().split()) == 1
+
+
+def test_two_rotations_at_once_lose_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two administrators, each of whom has read the file before the other one changes it."""
+    second = threading.Thread(target=lambda: other.rotate())
+    other = make_admin(bench.url, Keyring(bench.keyring.path))
+    write_private = secrets.write_private
+    bench.admin.add_key("bob", "AKBOB", SECRET)
+
+    def slowly(path: Path, text: str) -> None:
+        if not second.ident:
+            second.start()
+            second.join(1.0)
+        write_private(path, text)
+
+    monkeypatch.setattr(secrets, "write_private", slowly)
+    bench.admin.rotate()
+    second.join(30)
+    other.close()
+    bench.fresh()
+    assert bench.directory.check_secrets() == []
+    found = bench.directory.credential("AKBOB")
+    assert found is not None and found.secret == SECRET
 
 
 def test_file_of_keys_with_an_error_is_refused(tmp_path: Path) -> None:
