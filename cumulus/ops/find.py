@@ -7,6 +7,7 @@ index is asked for keys with other names, older versions and delete markers.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import formatdate
 from typing import Final, TypeVar
@@ -14,11 +15,11 @@ from typing import Final, TypeVar
 import msgspec
 
 from cumulus.errors import S3Error
-from cumulus.index.api import Change, NoSuch, Put, Remove, Row
+from cumulus.index.api import Change, IndexFailure, NoSuch, Put, Remove, Row
 from cumulus.model import Bucket, ObjectMeta, Versioning, encode_meta
 from cumulus.ops.digest import digest_stream
-from cumulus.ops.names import VERSIONS, body_name, first_name, is_mark, is_plain, version_name
-from cumulus.ops.rows import is_moved, meta_of, row_of
+from cumulus.ops.names import VERSIONS, body_name, first_name, is_mark, is_plain
+from cumulus.ops.rows import OPAQUE, body_names, is_moved, meta_of, row_of
 from cumulus.ops.site import Site
 from cumulus.storage.api import (
     BadName,
@@ -27,6 +28,7 @@ from cumulus.storage.api import (
     Forbidden,
     Missing,
     NoBucket,
+    NoSpace,
     ObjectStream,
     ReadOnly,
     StorageError,
@@ -154,6 +156,9 @@ def _known(site: Site, bucket: Bucket, found: Found) -> Found:
     for background work and keep an opaque ETag until then."""
     if site.opaque_etags:
         return found
+    noted = _noted(site, bucket, found)
+    if noted is not None:
+        return noted
     if found.entry.size > HASH_AT_ONCE:
         site.hash_later(bucket.name, found.entry.name)
         return found
@@ -162,7 +167,7 @@ def _known(site: Site, bucket: Bucket, found: Found) -> Found:
 
 def hash_outside(site: Site, bucket: Bucket, found: Found) -> Found | None:
     """Read bytes that were made outside, and keep their MD5 sum as their ETag. None: they changed meanwhile,
-    or the service ends. Where storage does not let us keep it, it is told nevertheless."""
+    or the service ends. Where storage does not let us keep it, the index does."""
     name, token = found.entry.name, found.entry.token
     try:
         stream = site.store.open_read(bucket.name, name, token)
@@ -174,20 +179,34 @@ def hash_outside(site: Site, bucket: Bucket, found: Found) -> Found | None:
         meta = msgspec.structs.replace(found.meta, etag=etag, version=site.new_version(bucket))
         try:
             return adopt(site, bucket, found, meta)
-        except (Forbidden, ReadOnly):
+        except (Forbidden, ReadOnly, NoSpace):
+            _note(site, bucket, found, etag)
             return Found(found.entry, msgspec.structs.replace(found.meta, etag=etag))
     except (Changed, Missing):
         return None
 
 
+def _note(site: Site, bucket: Bucket, found: Found, etag: str) -> None:
+    """Keep the sum of bytes that may be read only in their row, so that they are not read again for it. One
+    without a row gets one by a scan, and is hashed then."""
+    with suppress(IndexFailure):
+        row = site.index.lookup(bucket.name, found.meta.key)
+        if row is not None and not row.marker and row.token == found.entry.token and row.etag != etag:
+            keep = bucket.versioning is not Versioning.OFF
+            site.index.apply_soon([Put(row=msgspec.structs.replace(row, etag=etag), keep=keep)])
+
+
+def _noted(site: Site, bucket: Bucket, found: Found) -> Found | None:
+    """With the sum that the index has of just these bytes, if it has one."""
+    row = site.index.lookup(bucket.name, found.meta.key)
+    if row is None or row.marker or row.token != found.entry.token or row.etag.endswith(OPAQUE):
+        return None
+    return Found(found.entry, msgspec.structs.replace(found.meta, etag=row.etag))
+
+
 def stored_names(site: Site, row: Row) -> list[str]:
-    """Where a row's body is: under its name, or, once another object has taken that, under its version's. The
-    first of the two comes again at the end: a body that goes from one name to the other while they are looked
-    at in this order is not missed."""
-    if not site.atomic or row.name.startswith(VERSIONS):
-        return [row.name]
-    kept = version_name(row.key, row.version)
-    return [row.name, kept, row.name] if row.latest else [kept, row.name, kept]
+    """Where a row's body is (`body_names`)."""
+    return body_names(row, atomic=site.atomic)
 
 
 def is_foreign(entry: Entry) -> bool:

@@ -37,7 +37,8 @@ SCANNED: Final = 2000  # names that are compared at a time,
 LOT: Final = 500  # and in the background, with a rest after each
 SETTLE_S: Final = 2.0  # a removal under way has ended after this
 STALE_S: Final = 24 * 3600  # what broken writes left goes after this
-MOST_AT_ONCE: Final = 100  # files hashed in one go
+MOST_AT_ONCE: Final = 100  # files hashed in one go,
+HASH_S: Final = 2.0  # and for how long other work waits for these; large ones take hours
 BETWEEN_S: Final = 1.0  # after so long they have their turn, whatever else goes on
 
 
@@ -83,27 +84,31 @@ class Done:
 
 
 def hash_waiting(site: Site) -> int:
-    """What each process has left for later: hash files that were made outside and asked for (how many is
-    returned), tell the index what it has not heard of, keep room for removals, remove bodies that were
-    replaced and have had their last readers."""
+    """What each process has left for later: hash files that were made outside and asked for, in a thread
+    beside (how many of those that it has ended with is returned), tell the index what it has not heard of,
+    keep room for removals, remove bodies that were replaced and have had their last readers."""
     with contextlib.suppress(Away):  # requests say so
         site.told.settle()
     site.store.keep_room()
     site.index.keep_room()
     site.empty_bin()
-    count = 0
-    while site.unhashed and count < MOST_AT_ONCE and not site.stopping:
-        name, key = site.unhashed.popleft()
-        bucket = site.index.bucket(name)
-        try:
-            entry = site.store.stat(name, key)
-            found = None if bucket is None else find_or_none(site, bucket, key)
-            if bucket is not None and found is not None and entry.meta is None:
-                hash_outside(site, bucket, found)
-                count += 1
-        except (StorageError, NoSuch):
-            continue
-    return count
+    return site.unhashed.work(lambda name, key: _hash(site, name, key), MOST_AT_ONCE, HASH_S)
+
+
+def _hash(site: Site, name: str, key: str) -> bool:
+    """Hash the file of that key in the bucket `name`, if nobody has done it; false for one that has a
+    record."""
+    bucket = site.index.bucket(name)
+    try:
+        entry = site.store.stat(name, key)
+        found = None if bucket is None else find_or_none(site, bucket, key)
+        if bucket is None or found is None or entry.meta is not None:
+            return False
+        if found.meta.etag.endswith(OPAQUE):
+            hash_outside(site, bucket, found)
+    except (StorageError, NoSuch):
+        return False
+    return True
 
 
 @dataclass

@@ -12,7 +12,7 @@ import msgspec
 
 from cumulus.index.api import Row
 from cumulus.model import Acl, Bucket, ObjectMeta, Versioning, decode_meta
-from cumulus.ops.names import is_mark, is_plain
+from cumulus.ops.names import VERSIONS, is_mark, is_plain, version_name
 from cumulus.storage.api import Entry
 
 OPAQUE: Final = "-0"  # end of an ETag that is no MD5 and of no multipart object
@@ -85,6 +85,16 @@ def row_of(bucket: Bucket, entry: Entry, meta: ObjectMeta, latest: bool = True) 
         checksum=",".join(sorted(name.upper() for name in meta.checksums)) if meta.checksums else "",
         checksum_type=meta.checksum_type,
     )
+
+
+def body_names(row: Row, *, atomic: bool) -> list[str]:
+    """Where a row's body is: under its name, or, once another object has taken that (where storage is
+    `atomic`), under its version's. The first of the two comes again at the end: a body that goes from one
+    name to the other while they are looked at in this order is not missed."""
+    if not atomic or row.name.startswith(VERSIONS):
+        return [row.name]
+    kept = version_name(row.key, row.version)
+    return [row.name, kept, row.name] if row.latest else [kept, row.name, kept]
 
 
 def outside_row(bucket: Bucket, entry: Entry) -> Row | None:

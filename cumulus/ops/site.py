@@ -7,7 +7,6 @@ import copy
 import hashlib
 import threading
 import uuid
-from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Final
@@ -19,10 +18,10 @@ from cumulus.ops.bin import Bin
 from cumulus.ops.hashing import Hashing
 from cumulus.ops.quota import quota_error
 from cumulus.ops.told import Told
+from cumulus.ops.unhashed import Unhashed
 from cumulus.storage.api import FileStore, Missing
 
 STRIPES: Final = 512
-HASH_QUEUE: Final = 10_000
 
 
 class Site:
@@ -55,7 +54,7 @@ class Site:
         self._locks = [threading.Lock() for _ in range(STRIPES)]
         self._stop = threading.Event()
         self.bin = Bin()
-        self.unhashed: deque[tuple[str, str]] = deque()
+        self.unhashed = Unhashed(lambda: self.stopping)
 
     @property
     def stopping(self) -> bool:
@@ -80,6 +79,8 @@ class Site:
 
     def close(self) -> None:
         """End the hashing threads and remove bodies that wait to be discarded."""
+        self.stopping = True
+        self.unhashed.close()
         self.told.close()
         self.hashing.shutdown()
         with contextlib.suppress(IndexFailure):  # else storage still knows of it
@@ -123,8 +124,8 @@ class Site:
 
     def hash_later(self, bucket: str, name: str) -> None:
         """Note a file made outside for background work; when too many wait, the next scan brings it again."""
-        if not self.opaque_etags and len(self.unhashed) < HASH_QUEUE:
-            self.unhashed.append((bucket, name))
+        if not self.opaque_etags:
+            self.unhashed.add(bucket, name)
 
     def discard(self, bucket: str, name: str, size: int) -> bool:
         """Remove a body of `size` bytes that nothing names any more, later: readers may still be at it. False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -104,6 +105,15 @@ def test_an_object_goes_from_a_full_disk(world: World) -> None:
     world.store.keep_room()
     disk(world).full = True
     assert world.ask("PUT", "/bkt/new", b"x").status == 507
+
+
+def test_a_file_of_others_is_read_from_a_full_disk(world: World, tmp_path: Path) -> None:
+    """Its record cannot be written; what it holds, and its MD5 sum, are told all the same."""
+    (tmp_path / "store/data/bkt/outside").write_bytes(b"of others")
+    disk(world).full = True
+    answer = world.ask("GET", "/bkt/outside")
+    assert (answer.status, answer.body) == (200, b"of others")
+    assert answer.headers["etag"] == f'"{hashlib.md5(b"of others").hexdigest()}"'
 
 
 def test_without_a_reserve_a_full_disk_says_so(world: World) -> None:
