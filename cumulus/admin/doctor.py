@@ -22,10 +22,10 @@ from cumulus.admin.buckets import opened
 from cumulus.admin.options import Shared, shared_options
 from cumulus.backends.posix.unserved import unserved
 from cumulus.config import Config
-from cumulus.index.api import Change, Directory, Index, IndexFailure, Put, Remove
+from cumulus.index.api import Change, Directory, Index, IndexFailure, Put, Remove, Row
 from cumulus.model import Bucket, Versioning
 from cumulus.ops.names import BODIES, DOUBT, ODD, VERSIONS
-from cumulus.ops.rows import meta_of, row_of
+from cumulus.ops.rows import body_names, meta_of, row_of
 from cumulus.secrets import Keyring, check_private
 from cumulus.storage.api import Entry, FileStore, Missing, NoBucket, StorageError
 from cumulus.words import count_text
@@ -355,18 +355,27 @@ def rebuild(index: Index, store: FileStore, bucket: Bucket) -> tuple[int, int]:
     for rows in data.rows_of(index, bucket.name):
         lost: list[Change] = []
         for row in rows:
-            if row.marker:
-                continue
-            try:
-                store.stat(bucket.name, row.name)
-            except NoBucket:
-                raise
-            except Missing:
+            if not row.marker and not _has_body(store, bucket, row):
                 lost.append(Remove(bucket=bucket.name, key=row.key, stamp=row.stamp, version=row.version))
         if lost:
             index.apply(lost)
         gone += len(lost)
     return taken, gone
+
+
+def _has_body(store: FileStore, bucket: Bucket, row: Row) -> bool:
+    """Whether there is what a row speaks of. A server may be at work: what was replaced or deleted since the
+    directory was read has its body under its version's name, though its row says another."""
+    for name in body_names(row, atomic=store.capabilities.atomic_replace):
+        try:
+            meta = meta_of(bucket, store.stat(bucket.name, name))
+        except NoBucket:
+            raise
+        except Missing:
+            continue
+        if row.latest or (meta is not None and meta.version == row.version):
+            return True
+    return False
 
 
 def _rebuild_all(shared: Shared) -> bool:
