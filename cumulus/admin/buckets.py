@@ -19,7 +19,8 @@ from cumulus.index.api import Directory, Index, NoSuch
 from cumulus.model import Acl, Bucket, User
 from cumulus.opening import buckets_away
 from cumulus.ops.buckets import remove
-from cumulus.ops.jobs import Done, rescan
+from cumulus.ops.expiring import Done
+from cumulus.ops.jobs import rescan
 from cumulus.ops.names import check_bucket_name
 from cumulus.ops.site import Site
 from cumulus.storage.api import FileStore, StorageError

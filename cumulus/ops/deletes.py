@@ -170,10 +170,17 @@ def _store_marker(site: Site, bucket: Bucket, key: str, version: str, owner: str
 
 
 def delete_version(
-    site: Site, bucket: Bucket, key: str, version: str, conditions: Conditions = NONE
+    site: Site,
+    bucket: Bucket,
+    key: str,
+    version: str,
+    conditions: Conditions = NONE,
+    *,
+    older: bool = False,
 ) -> Deleted:
-    """Remove one version for good; no error when there is none. The conditions are about that version. Raises
-    `S3Error` NoSuchKey, PreconditionFailed, and storage errors."""
+    """Remove one version for good; no error when there is none. The conditions are about that version;
+    `older`: only if it is not the current one. Raises `S3Error` NoSuchKey, PreconditionFailed, and storage
+    errors."""
     site.told.check_removal()
     with site.lock(bucket.name, key):
         if conditions:
@@ -183,6 +190,8 @@ def delete_version(
             if version == "null":
                 _remove_outside(site, bucket, key)
             return Deleted(version)
+        if older and row.latest:
+            raise S3Error("PreconditionFailed", fields={"Condition": "older"})
         gone = Remove(bucket=bucket.name, key=key, stamp=row.stamp, version=version)
         if site.atomic and not row.marker:
             _remove_kept(site, bucket, row, gone)

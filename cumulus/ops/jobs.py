@@ -10,26 +10,24 @@ from __future__ import annotations
 import contextlib
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Final
 
 import msgspec
 
-from cumulus.errors import S3Error
-from cumulus.index.api import Away, Change, NoSuch, Put, Remove, Row, StillUsed
+from cumulus.index.api import Away, Change, NoSuch, Put, Remove, Row
 from cumulus.model import Bucket, Versioning
-from cumulus.ops.buckets import end_upload
-from cumulus.ops.conditions import Conditions
-from cumulus.ops.deletes import delete_current, delete_version
+from cumulus.ops.expiring import Done, Expiring, Expiry
+from cumulus.ops.failed import Failed
 from cumulus.ops.find import find_or_none, hash_outside, is_foreign, stored_names
 from cumulus.ops.leftovers import note_doubt, sweep
 from cumulus.ops.names import version_name
 from cumulus.ops.resting import Resting
 from cumulus.ops.rows import OPAQUE, marker_row, meta_of, outside_row, row_of
 from cumulus.ops.site import Site
-from cumulus.storage.api import Entry, Forbidden, Missing, NoBucket, StorageError
+from cumulus.storage.api import Entry, Forbidden, Missing, NoBucket, StorageError, Unavailable
 
 SECOND: Final = 1_000_000_000
 PAGE: Final = 1000
@@ -40,47 +38,6 @@ STALE_S: Final = 24 * 3600  # what broken writes left goes after this
 MOST_AT_ONCE: Final = 100  # files hashed in one go,
 HASH_S: Final = 2.0  # and for how long other work waits for these; large ones take hours
 BETWEEN_S: Final = 1.0  # after so long they have their turn, whatever else goes on
-
-
-class Expiry(Protocol):
-    """What lifecycle rules say (`cumulus.auth.lifecycle`): a rule that is due as (time in ns, its id)."""
-
-    def parse_lifecycle(self, document: str) -> Sequence[Any]:
-        """The enabled rules of a document."""
-
-    def expiration(
-        self, rules: Sequence[Any], key: str, size: int, tags: Mapping[str, str], modified_ns: int
-    ) -> tuple[int, str] | None:
-        """When a current object goes."""
-
-    def noncurrent_expiration(
-        self,
-        rules: Sequence[Any],
-        key: str,
-        size: int,
-        tags: Mapping[str, str],
-        since_ns: int,
-        newer: int,
-    ) -> tuple[int, str] | None:
-        """When an older version goes."""
-
-    def marker_expiration(self, rules: Sequence[Any], key: str, modified_ns: int) -> tuple[int, str] | None:
-        """When a delete marker goes that is alone."""
-
-    def upload_expiration(self, rules: Sequence[Any], key: str, initiated_ns: int) -> tuple[int, str] | None:
-        """When an upload is aborted."""
-
-
-@dataclass(slots=True)
-class Done:
-    """What a pass did: numbers of rows renewed and removed, objects expired, uploads aborted, leftovers
-    removed."""
-
-    renewed: int = 0
-    gone: int = 0
-    expired: int = 0
-    aborted: int = 0
-    swept: int = 0
 
 
 def hash_waiting(site: Site) -> int:
@@ -134,22 +91,35 @@ class Jobs:
         self._began_ns = self.site.clock()
 
     def run(self) -> Done:
-        """Do what is due. Raises what storage and index raise; the rest is done next time."""
-        done = Done()
+        """Do what is due. Raises what the index raises (the rest is done next time), and, after all is done
+        that can be, the first error of storage."""
+        done, failed = Done(), Failed()
+
+        def pause(seconds: float) -> bool:
+            self._rescan(done, failed)
+            return self._pause(seconds)
+
         self._hash_waiting()
-        resting = Resting(self._pause)
-        if self.site.store.capabilities.outside and self._is_due("rescan", self._rescan_every_s()):
-            began = self.seconds()
-            self._each(lambda bucket: rescan(self.site, bucket, done, resting))
-            self._scan_s = self.seconds() - began
-            self._due["rescan"] = self.site.clock() + int((self._rescan_every_s() - self._scan_s) * SECOND)
+        self._rescan(done, failed)
+        resting = Resting(pause)
         if self._is_due("expire", self.expire_s):
-            self._each(lambda bucket: self.expire(bucket, done, resting))
+            self._each(failed, lambda bucket: self.expire(bucket, done, resting))
         if self._is_due("sweep", self.sweep_s):
-            done.swept += self.site.store.sweep(STALE_S)
-            self._each(lambda bucket: self._sweep(bucket, done))
-            self._each(lambda bucket: forget_versions(self.site, bucket, done, resting))
+            with failed.noted():
+                done.swept += self.site.store.sweep(STALE_S)
+            self._each(failed, lambda bucket: self._sweep(bucket, done))
+            self._each(failed, lambda bucket: forget_versions(self.site, bucket, done, resting))
+        failed.check()
         return done
+
+    def _rescan(self, done: Done, failed: Failed) -> None:
+        """If it is due, also in the middle of work that takes hours."""
+        if not (self.site.store.capabilities.outside and self._is_due("rescan", self._rescan_every_s())):
+            return
+        began, resting = self.seconds(), Resting(self._pause)
+        self._each(failed, lambda bucket: rescan(self.site, bucket, done, resting))
+        self._scan_s = self.seconds() - began
+        self._due["rescan"] = self.site.clock() + int((self._rescan_every_s() - self._scan_s) * SECOND)
 
     def _hash_waiting(self) -> None:
         hash_waiting(self.site)
@@ -171,20 +141,13 @@ class Jobs:
         self._due[what] = now + int(every_s * SECOND)
         return True
 
-    def _each(self, work: Callable[[Bucket], None]) -> None:
-        """For each bucket, also when the storage of one has an error, which is raised afterwards."""
-        failed: StorageError | None = None
+    def _each(self, failed: Failed, work: Callable[[Bucket], None]) -> None:
+        """For each bucket, also when the storage of one has an error."""
         for bucket in self.site.index.buckets():
             if self.site.stopping:
                 return
-            try:
+            with failed.noted(), contextlib.suppress(NoSuch):  # it went meanwhile
                 work(bucket)
-            except NoSuch:
-                continue  # it went meanwhile
-            except StorageError as error:
-                failed = failed or error
-        if failed is not None:
-            raise failed
 
     def _sweep(self, bucket: Bucket, done: Done) -> None:
         if bucket.name not in self._asked and not self.site.atomic:
@@ -194,94 +157,7 @@ class Jobs:
 
     def expire(self, bucket: Bucket, done: Done, resting: Resting) -> None:
         """Carry out a bucket's lifecycle rules."""
-        if bucket.lifecycle is None:
-            return
-        try:
-            rules = self.expiry.parse_lifecycle(bucket.lifecycle)
-        except S3Error:
-            return  # it was valid for another version of this program
-        if not rules:
-            return
-        self._expire_versions(bucket, rules, done, resting)
-        self._expire_uploads(bucket, rules, done)
-
-    def _expire_versions(self, bucket: Bucket, rules: Sequence[Any], done: Done, resting: Resting) -> None:
-        after, version, history = "", "", list[Row]()
-        while True:
-            page = self.site.index.page_versions(bucket.name, after=after, after_version=version, limit=PAGE)
-            for row in page.rows:
-                if history and history[0].key != row.key:
-                    done.expired += self._expire_key(bucket, rules, history)
-                    history = []
-                history.append(row)
-            if not page.truncated:
-                break
-            if resting.rest():
-                return
-            after, version = page.next, page.next_version
-        if history:
-            done.expired += self._expire_key(bucket, rules, history)
-
-    def _expire_key(self, bucket: Bucket, rules: Sequence[Any], history: list[Row]) -> int:
-        """One key with all its versions, the newest first."""
-        now, count = self.site.clock(), 0
-        newest = history[0]
-        if newest.marker:
-            due = self.expiry.marker_expiration(rules, newest.key, newest.modified_ns)
-            if len(history) == 1 and due is not None and due[0] <= now:
-                delete_version(self.site, bucket, newest.key, newest.version)
-                count += 1
-        else:
-            due = self.expiry.expiration(
-                rules, newest.key, newest.size, self._tags(bucket, newest), newest.modified_ns
-            )
-            if due is not None and due[0] <= now:
-                count += self._expire_current(bucket, newest)
-        for newer, (row, successor) in enumerate(zip(history[1:], history, strict=False)):
-            due = self.expiry.noncurrent_expiration(
-                rules, row.key, row.size, self._tags(bucket, row), successor.modified_ns, newer
-            )
-            if due is not None and due[0] <= now:
-                delete_version(self.site, bucket, row.key, row.version)
-                count += 1
-        return count
-
-    def _expire_current(self, bucket: Bucket, row: Row) -> int:
-        """Delete the current object if it is still the one of the row, whoever puts another meanwhile."""
-        found = find_or_none(self.site, bucket, row.key)
-        if found is None or found.meta.modified_ns != row.modified_ns:
-            return 0
-        same = Conditions(match=(found.meta.etag,), exact_modified_ns=found.meta.modified_ns)
-        try:
-            delete_current(self.site, bucket, row.key, bucket.owner, same)
-        except S3Error as error:
-            if error.code not in ("PreconditionFailed", "NoSuchKey", "ConditionalRequestConflict"):
-                raise
-            return 0
-        return 1
-
-    def _tags(self, bucket: Bucket, row: Row) -> Mapping[str, str]:
-        """Tags are in the object's record; rules without tags do not need them, and it is not read then."""
-        if bucket.lifecycle is None or "Tag>" not in bucket.lifecycle or row.marker:
-            return {}
-        try:
-            meta = meta_of(bucket, self.site.store.stat(bucket.name, row.name))
-        except Missing:
-            return {}
-        return meta.tags if meta is not None and meta.version == row.version else {}
-
-    def _expire_uploads(self, bucket: Bucket, rules: Sequence[Any], done: Done) -> None:
-        after, after_id = "", ""
-        while True:
-            page = self.site.index.uploads(bucket.name, after=after, after_id=after_id, limit=PAGE)
-            for upload in page:
-                due = self.expiry.upload_expiration(rules, upload.key, upload.created_ns)
-                if due is not None and due[0] <= self.site.clock():
-                    with contextlib.suppress(StillUsed):  # it is being completed
-                        done.aborted += end_upload(self.site, upload)
-            if len(page) < PAGE:
-                return
-            after, after_id = page[-1].key, page[-1].id
+        Expiring(self.site, self.expiry, bucket.name, done, PAGE).run(resting)
 
 
 # what others did -----------------------------------------------------------------------------------------
@@ -306,13 +182,22 @@ def _differences(site: Site, bucket: Bucket, done: Done, resting: Resting | None
         for names in site.store.walk(bucket.name, SCANNED if resting is None else LOT):
             if site.stopping:
                 return
+            bucket = _as_it_is(site, bucket)
             yield from _compare(site, bucket, after, names[-1], names, done)
             after = names[-1]
             if resting is not None and resting.rest():
                 return
     except Missing:
         return
-    yield from _compare(site, bucket, after, "", [], done)
+    yield from _compare(site, _as_it_is(site, bucket), after, "", [], done)
+
+
+def _as_it_is(site: Site, bucket: Bucket) -> Bucket:
+    """A bucket with the settings that it has now: a scan of many files takes hours. Raises `NoSuch`."""
+    now = site.index.bucket(bucket.name)
+    if now is None:
+        raise NoSuch(f"there is no bucket {bucket.name}")
+    return now
 
 
 def _compare(
@@ -426,7 +311,7 @@ def _is_there(site: Site, bucket: Bucket, name: str, version: str | None = None)
         raise
     except Missing:
         return False
-    except Forbidden:
+    except (Forbidden, Unavailable):
         return True
     meta = None if version is None else meta_of(bucket, entry)
     return version is None or (meta is not None and meta.version == version)

@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from cumulus.model import Bucket
+from cumulus.ops.failed import Failed
 from cumulus.ops.names import BODIES, DOUBT, PARTS, slots_name
 from cumulus.ops.rows import meta_of
 from cumulus.ops.site import Site
@@ -23,6 +24,7 @@ from cumulus.storage.api import Entry, FileStore, Missing
 
 PAGE: Final = 1000
 SECOND: Final = 1_000_000_000
+FAILURES: Final = 20  # of storage, one after another, that may pass
 _log: Final = logging.getLogger(__name__)
 Stretch = tuple[int, int]  # from, until, in ns
 _stretches: Final = msgspec.json.Decoder(list[Stretch])
@@ -31,17 +33,21 @@ _stretches: Final = msgspec.json.Decoder(list[Stretch])
 def sweep(site: Site, bucket: Bucket, stale_s: float) -> int:
     """Remove leftovers that are older than that; how many. A body may have been replaced just now, however
     old it is: it stays for its readers (`Site.discard`), and counts now."""
-    count, doubt = 0, doubts(site.store, bucket.name)
+    count, doubt, failed = 0, doubts(site.store, bucket.name), Failed(FAILURES)
     for prefix, needed in ((PARTS, _part_needed), (BODIES, _body_needed)):
         for entry in _entries(site, bucket, prefix):
+            if site.stopping:
+                return count
             old = site.clock() - entry.mtime_ns > stale_s * SECOND
             if not old or _within(entry, doubt) or needed(site, bucket, entry):
                 continue
             if prefix == BODIES:
                 count += site.discard(bucket.name, entry.name, entry.size)
-            else:
+                continue
+            with failed.noted():
                 site.remove(bucket.name, entry.name)
                 count += 1
+    failed.check()
     return count
 
 

@@ -13,7 +13,7 @@ from s3_world import World
 
 from cumulus.auth import lifecycle
 from cumulus.backends.posix.store import PosixStore
-from cumulus.ops import deletes, jobs, multipart, publish
+from cumulus.ops import deletes, expiring, jobs, multipart, publish
 from cumulus.ops.jobs import Jobs
 from cumulus.ops.names import version_name
 from cumulus.ops.rows import meta_of
@@ -212,7 +212,7 @@ def test_a_lifecycle_rule_leaves_what_was_put_after_it_looked(
     rule = {"ID": "r", "Status": "Enabled", "Filter": {"Prefix": ""}, "Expiration": {"Days": 1}}
     one.boto().put_bucket_lifecycle_configuration(Bucket="bkt", LifecycleConfiguration={"Rules": [rule]})
     one.skew_ns = 3 * DAY_NS
-    once(monkeypatch, jobs, "find_or_none", lambda: put(two, b"new"), after=True)
+    once(monkeypatch, expiring, "find_or_none", lambda: put(two, b"new"), after=True)
     Jobs(one.gateway.site, lifecycle).run()
     assert get(two) == b"new"
 

@@ -121,8 +121,8 @@ def _unpacked(run: list[bytes]) -> Iterator[str]:
 
 
 def look(root: Root, names: Sequence[str], known: Mapping[str, Token]) -> dict[str, Entry | None]:
-    """As `FileStore.look`; names of one directory should stand together. Names in a directory that is closed
-    to us are left out."""
+    """As `FileStore.look`; names of one directory should stand together. What is closed to us, or cannot be
+    read for an error of the disk, is left out."""
     found: dict[str, Entry | None] = {}
     inside = ""
     directory: Directory | None = None
@@ -143,7 +143,7 @@ def look(root: Root, names: Sequence[str], known: Mapping[str, Token]) -> dict[s
                     except Forbidden:
                         continue
                     inside = name[:start]
-                with contextlib.suppress(PermissionError):
+                with contextlib.suppress(OSError):
                     _look(root, directory, name, start, known.get(name), bare_before, found)
         finally:
             if directory is not None:

@@ -32,6 +32,7 @@ from cumulus.storage.api import (
     Changed,
     Entry,
     FileStore,
+    Forbidden,
     IfToken,
     Missing,
     NoSpace,
@@ -39,6 +40,7 @@ from cumulus.storage.api import (
     ObjectStream,
     Piece,
     RangeStream,
+    ReadOnly,
     StorageError,
     Taken,
     Token,
@@ -374,17 +376,25 @@ class PosixStore(FileStore):
     def sweep(self, older_than_s: float) -> int:
         before = time.time() - older_than_s
         count = 0
+        failed: StorageError | None = None
         for bucket in self._buckets.names():
-            with contextlib.suppress(Missing, NotMounted), translated(f"bucket {bucket!r}"):
-                root = self._buckets.root(bucket)
-                count += self._sweep_drafts(root, before) + self._sweep_meta(root, before)
+            try:
+                with translated(f"bucket {bucket!r}"):
+                    root = self._buckets.root(bucket)
+                    count += self._sweep_drafts(root, before) + self._sweep_meta(root, before)
+            except (Missing, NotMounted, Forbidden, ReadOnly):
+                continue  # where we may not write we have left nothing that could go
+            except StorageError as bad:
+                failed = failed or bad
+        if failed is not None:
+            raise failed
         return count
 
     def _sweep_drafts(self, root: Root, before: float) -> int:
         """What is in `tmp`, old, and not locked by a writer that lives."""
         count = 0
         for name in os.listdir(root.tmp):
-            with contextlib.suppress(FileNotFoundError, BlockingIOError):
+            with contextlib.suppress(FileNotFoundError, BlockingIOError, PermissionError):
                 fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root.tmp)
                 try:
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -399,7 +409,7 @@ class PosixStore(FileStore):
         """Sidecars whose file has gone, or has another inode."""
         count = 0
         for file in os.listdir(root.meta):
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError, PermissionError):
                 old = os.stat(file, dir_fd=root.meta, follow_symlinks=False).st_ctime < before
                 if old and not file.startswith(paths.MARK) and not self._has_owner(root, file):
                     self._files.unlink(root.meta, file)

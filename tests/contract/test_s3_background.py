@@ -1,0 +1,332 @@
+"""Work in the background: nothing that fails or lasts keeps the rest from its turn, and what cannot be undone
+is done by the settings of the moment."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from by_the_rules import by_the_rules
+from s3_stores import STORES
+from s3_world import SECOND, World
+
+from cumulus.auth import lifecycle
+from cumulus.backends.posix import bodies
+from cumulus.ops import jobs
+from cumulus.ops.jobs import Done, Jobs
+from cumulus.storage.api import Forbidden, StorageError, Unavailable
+
+DAY = 24 * 3600 * SECOND
+
+
+@pytest.fixture(params=["posix"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    made = World(STORES[request.param](tmp_path))
+    assert made.ask("PUT", "/bkt").status == 200
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def data(tmp_path: Path, world: World) -> Path:
+    """The bucket's directory."""
+    return tmp_path / "store" / "data" / "bkt"
+
+
+def work(world: World, days: int = 0) -> Done:
+    """Do all background work as if it were so many days later."""
+    world.skew_ns = days * DAY
+    try:
+        return Jobs(world.site, lifecycle).run()
+    finally:
+        world.skew_ns = 0
+
+
+def md5(body: bytes) -> str:
+    return hashlib.md5(body).hexdigest()
+
+
+def etags(world: World) -> dict[str, str]:
+    """As a listing has them."""
+    return {
+        one["Key"]: one["ETag"].strip('"')
+        for one in world.boto().list_objects_v2(Bucket="bkt").get("Contents", ())
+    }
+
+
+def rules(world: World, *actions: dict[str, Any], **filter_: Any) -> None:
+    """One rule for each action."""
+    found = [
+        {"ID": f"r{number}", "Status": "Enabled", "Filter": filter_ or {"Prefix": ""}, **action}
+        for number, action in enumerate(actions)
+    ]
+    world.boto().put_bucket_lifecycle_configuration(Bucket="bkt", LifecycleConfiguration={"Rules": found})
+
+
+def versions_on(world: World) -> None:
+    world.boto().put_bucket_versioning(Bucket="bkt", VersioningConfiguration={"Status": "Enabled"})
+
+
+# scans -------------------------------------------------------------------------------------------------
+def test_a_file_that_the_disk_cannot_read_keeps_no_other_from_a_listing(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stays listed as it was."""
+    for name in ("bad", "good"):
+        assert world.ask("PUT", f"/bkt/{name}", b"old").status == 200
+        (data / name).write_bytes(b"new bytes")
+    (data / "new").write_bytes(b"from outside")
+    real = bodies.record_of
+
+    def record_of(root: Any, name: str, fd: int, status: os.stat_result) -> Any:
+        if name == "bad":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(root, name, fd, status)
+
+    monkeypatch.setattr(bodies, "record_of", record_of)
+    done = work(world)
+    assert (done.renewed, done.gone) == (2, 0)
+    assert etags(world)["bad"] == md5(b"old") and set(etags(world)) == {"bad", "good", "new"}
+    (data / "good").unlink()
+    assert work(world).gone == 1
+
+
+# lifecycle rules ---------------------------------------------------------------------------------------
+def locked_directory(data: Path) -> Path:
+    """What cannot be removed."""
+    (data / "a").chmod(0o555)
+    return data / "a"
+
+
+def locked_file(data: Path) -> Path:
+    """What cannot be read."""
+    (data / "a/locked").chmod(0)
+    return data / "a/locked"
+
+
+@pytest.mark.parametrize("lock", [locked_directory, locked_file])
+def test_an_object_that_cannot_go_keeps_no_other_from_its_end(
+    world: World, data: Path, lock: Callable[[Path], Path]
+) -> None:
+    """Nor uploads, nor other buckets; it is told, and tried again."""
+    client = world.boto()
+    client.create_bucket(Bucket="other")
+    rule = {"ID": "r", "Status": "Enabled", "Filter": {"Prefix": ""}, "Expiration": {"Days": 1}}
+    client.put_bucket_lifecycle_configuration(Bucket="other", LifecycleConfiguration={"Rules": [rule]})
+    rules(world, {"Expiration": {"Days": 1}}, {"AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1}})
+    for path in ("bkt/a/locked", "bkt/b", "bkt/c", "other/d"):
+        assert world.ask("PUT", f"/{path}", b"x").status == 200
+    client.create_multipart_upload(Bucket="bkt", Key="up")
+    place = lock(data)
+    with by_the_rules(), pytest.raises(Forbidden, match="a/locked"):
+        work(world, 3)
+    assert list(etags(world)) == ["a/locked"]
+    assert client.list_objects_v2(Bucket="other")["KeyCount"] == 0
+    assert not client.list_multipart_uploads(Bucket="bkt").get("Uploads")
+    place.chmod(0o755)
+    assert work(world, 3).expired == 1
+
+
+def test_rules_wait_for_storage_that_is_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not each of a million objects is tried."""
+    rules(world, {"Expiration": {"Days": 1}})
+    for number in range(60):
+        world.ask("PUT", f"/bkt/{number:02}", b"x")
+    tried: list[str] = []
+
+    def stat(bucket: str, name: str) -> Any:
+        tried.append(name)
+        raise Unavailable("its disk hangs")
+
+    monkeypatch.setattr(world.store, "stat", stat)
+    done = Done()
+    world.skew_ns = 3 * DAY
+    with pytest.raises(Unavailable):
+        Jobs(world.site, lifecycle).expire(world.site.bucket("bkt"), done, resting_never())
+    assert len(tried) == 20 and not done.expired
+
+
+def resting_never() -> Any:
+    class Never:
+        def rest(self) -> bool:
+            return False
+
+    return Never()
+
+
+def at_its_time(world: World, act: Callable[[], object]) -> object:
+    """By the clock of clients."""
+    skew_ns, world.skew_ns = world.skew_ns, 0
+    try:
+        return act()
+    finally:
+        world.skew_ns = skew_ns
+
+
+def after_the_first_page(world: World, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """A pass over five objects, two at a time; `act` is done after the first two."""
+    monkeypatch.setattr(jobs, "PAGE", 2)
+    for number in range(5):
+        world.ask("PUT", f"/bkt/k{number}", b"x")
+    acted: list[object] = []
+
+    class Resting:
+        def rest(self) -> bool:
+            if not acted:
+                acted.append(at_its_time(world, act))
+            return False
+
+    world.skew_ns = 3 * DAY
+    Jobs(world.site, lifecycle).expire(world.site.bucket("bkt"), Done(), Resting())  # type: ignore[arg-type]
+    world.skew_ns = 0
+
+
+def test_rules_that_are_taken_back_end_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass over millions of objects takes hours: who sees that a rule was wrong stops it."""
+    rules(world, {"Expiration": {"Days": 1}})
+    client = world.boto()
+    after_the_first_page(world, monkeypatch, lambda: client.delete_bucket_lifecycle(Bucket="bkt"))
+    assert list(etags(world)) == ["k2", "k3", "k4"]
+
+
+def test_rules_keep_versions_from_when_that_was_asked_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What expires then has a delete marker, and can be had back."""
+    rules(world, {"Expiration": {"Days": 1}})
+    after_the_first_page(world, monkeypatch, lambda: versions_on(world))
+    found = world.boto().list_object_versions(Bucket="bkt")
+    assert [one["Key"] for one in found["Versions"]] == ["k2", "k3", "k4"]
+    assert [one["Key"] for one in found["DeleteMarkers"]] == ["k2", "k3", "k4"]
+    assert world.ask("GET", "/bkt/k3", query="versionId=null").body == b"x"
+
+
+def test_rules_that_take_hours_keep_no_scan_from_its_turn(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Listings follow others within `rescan_s`, whatever goes on."""
+    monkeypatch.setattr(jobs, "PAGE", 2)
+    rules(world, {"Expiration": {"Days": 1}})
+    for number in range(8):
+        world.ask("PUT", f"/bkt/k{number}", b"x")
+    listed: list[bool] = []
+
+    def pause(_seconds: float) -> bool:
+        (data / "outside").touch()
+        listed.append("outside" in etags(world))
+        return False
+
+    monkeypatch.setattr(world.site, "pause", pause)
+    Jobs(world.site, lifecycle, rescan_s=0.0, sweep_s=1e9, seconds=lambda: 0.0).run()
+    assert listed[-1]
+
+
+@pytest.mark.parametrize("world", ["posix", "memory", "fsspec"], indirect=True)
+def test_older_versions_expire_by_their_tags(world: World) -> None:
+    """Which are in their own records, under whatever name those lie by then."""
+    client = world.boto()
+    versions_on(world)
+    for tagging in ("kind=scratch", "kind=keep", "kind=scratch"):
+        client.put_object(Bucket="bkt", Key="k", Body=tagging.encode(), Tagging=tagging)
+    client.put_object(Bucket="bkt", Key="gone", Body=b"x", Tagging="kind=scratch")
+    client.delete_object(Bucket="bkt", Key="gone")
+    rules(
+        world,
+        {"NoncurrentVersionExpiration": {"NoncurrentDays": 1}},
+        Tag={"Key": "kind", "Value": "scratch"},
+    )
+    assert work(world, 3).expired == 2
+    found = client.list_object_versions(Bucket="bkt")
+    left = [client.get_object(Bucket="bkt", Key="k", VersionId=one["VersionId"]) for one in found["Versions"]]
+    assert [one["Body"].read() for one in left] == [b"kind=scratch", b"kind=keep"]
+
+
+@pytest.mark.parametrize("world", ["posix", "memory", "fsspec"], indirect=True)
+def test_a_version_that_became_current_meanwhile_is_no_older_one(world: World) -> None:
+    """Somebody took back what had come over it, between the look at the rows and the step."""
+    client = world.boto()
+    versions_on(world)
+    good = client.put_object(Bucket="bkt", Key="k", Body=b"good")
+    bad = client.put_object(Bucket="bkt", Key="k", Body=b"bad")
+    rules(world, {"NoncurrentVersionExpiration": {"NoncurrentDays": 1}})
+
+    class Expiry:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(lifecycle, name)
+
+        def noncurrent_expiration(
+            self,
+            found: Sequence[Any],
+            key: str,
+            size: int,
+            tags: Mapping[str, str],
+            since_ns: int,
+            newer: int,
+        ) -> Any:
+            gone = {"Bucket": "bkt", "Key": "k", "VersionId": bad["VersionId"]}
+            at_its_time(world, lambda: client.delete_object(**gone))
+            return lifecycle.noncurrent_expiration(found, key, size, tags, since_ns, newer)
+
+    world.skew_ns = 3 * DAY
+    done = Jobs(world.site, Expiry()).run()  # type: ignore[arg-type]
+    world.skew_ns = 0
+    assert done.expired == 0
+    answer = client.get_object(Bucket="bkt", Key="k")
+    assert (answer["Body"].read(), answer["VersionId"]) == (b"good", good["VersionId"])
+
+
+# leftovers ---------------------------------------------------------------------------------------------
+def test_a_bucket_that_may_only_be_read_keeps_no_other_from_being_swept(
+    world: World, data: Path, tmp_path: Path
+) -> None:
+    """It was adopted, and comes first. Drafts and parts that crashes left go from the others."""
+    archive = tmp_path / "archive"
+    archive.mkdir(0o755)
+    (archive / "f").write_bytes(b"of others")
+    archive.chmod(0o555)
+    with by_the_rules():
+        world.store.create_bucket("aaa", str(archive))
+        world.index.add_bucket(_like(world, "aaa", str(archive)))
+        assert world.ask("GET", "/aaa/f").body == b"of others"
+        (data / ".cumulus/tmp/draft").write_bytes(b"x")
+        (data / ".cumulus/parts/0123").mkdir(parents=True)
+        (data / ".cumulus/parts/0123/slots.131072").write_bytes(b"x")
+        world.skew_ns = 3 * DAY
+        old = (1.0, 1.0)
+        os.utime(data / ".cumulus/parts/0123/slots.131072", old)
+        background = Jobs(world.site, lifecycle)
+        background.site.store.sweep, whole = (lambda _: whole(-10.0)), background.site.store.sweep
+        done = background.run()
+        world.skew_ns = 0
+    assert done.swept == 2
+    assert (
+        os.listdir(data / ".cumulus/tmp") == [] and not (data / ".cumulus/parts/0123/slots.131072").exists()
+    )
+
+
+def _like(world: World, name: str, path: str) -> Any:
+    from msgspec.structs import replace
+
+    return replace(world.site.bucket("bkt"), name=name, path=path)
+
+
+def test_an_error_of_one_sweep_leaves_the_others_to_be_done(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And is raised."""
+    (data / ".cumulus/parts/0123").mkdir(parents=True)
+    (data / ".cumulus/parts/0123/slots.131072").write_bytes(b"x")
+    os.utime(data / ".cumulus/parts/0123/slots.131072", (1.0, 1.0))
+
+    def sweep(_older_than_s: float) -> int:
+        raise Unavailable("a disk has an error")
+
+    monkeypatch.setattr(world.store, "sweep", sweep)
+    with pytest.raises(StorageError, match="a disk has an error"):
+        work(world)
+    assert not (data / ".cumulus/parts/0123/slots.131072").exists()
