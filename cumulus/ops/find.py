@@ -152,17 +152,19 @@ def find_or_none(site: Site, bucket: Bucket, key: str) -> Found | None:
 
 
 def _known(site: Site, bucket: Bucket, found: Found) -> Found:
-    """Bytes that were made outside, with their MD5 sum as ETag if that takes no time; larger ones are noted
-    for background work and keep an opaque ETag until then."""
+    """Bytes that were made outside, with their MD5 sum as ETag if the index has it, or it takes no time;
+    larger ones are noted for background work and keep an opaque ETag until then."""
     if site.opaque_etags:
         return found
-    noted = _noted(site, bucket, found)
-    if noted is not None:
-        return noted
-    if found.entry.size > HASH_AT_ONCE:
+    row = site.index.lookup(bucket.name, found.meta.key)
+    scanned = row is not None and not row.marker and row.token == found.entry.token
+    if row is not None and scanned and not row.etag.endswith(OPAQUE):
+        return Found(found.entry, msgspec.structs.replace(found.meta, etag=row.etag))
+    if found.entry.size <= HASH_AT_ONCE:
+        return hash_outside(site, bucket, found) or found
+    if not (scanned and site.store.capabilities.outside):  # else whoever scans hashes it, and not each worker
         site.hash_later(bucket.name, found.entry.name)
-        return found
-    return hash_outside(site, bucket, found) or found
+    return found
 
 
 def hash_outside(site: Site, bucket: Bucket, found: Found) -> Found | None:
@@ -194,14 +196,6 @@ def _note(site: Site, bucket: Bucket, found: Found, etag: str) -> None:
         if row is not None and not row.marker and row.token == found.entry.token and row.etag != etag:
             keep = bucket.versioning is not Versioning.OFF
             site.index.apply_soon([Put(row=msgspec.structs.replace(row, etag=etag), keep=keep)])
-
-
-def _noted(site: Site, bucket: Bucket, found: Found) -> Found | None:
-    """With the sum that the index has of just these bytes, if it has one."""
-    row = site.index.lookup(bucket.name, found.meta.key)
-    if row is None or row.marker or row.token != found.entry.token or row.etag.endswith(OPAQUE):
-        return None
-    return Found(found.entry, msgspec.structs.replace(found.meta, etag=row.etag))
 
 
 def stored_names(site: Site, row: Row) -> list[str]:

@@ -120,6 +120,25 @@ def test_a_file_that_takes_hours_to_hash_keeps_nothing_from_its_turn(world: Worl
     del world.store.open_read
 
 
+def test_who_scans_hashes_a_large_file_and_not_each_worker(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a file that no scan has seen yet, whoever is asked for it."""
+    monkeypatch.setattr(finding, "HASH_AT_ONCE", 4)
+    (data / "large").write_bytes(b"many bytes")
+    assert world.ask("HEAD", "/bkt/large").headers["etag"].endswith('-0"')
+    assert len(world.site.unhashed) == 1
+    world.site.unhashed.clear()
+    work(world)
+    assert len(world.site.unhashed) == 1
+    world.site.unhashed.clear()  # as in a process that does not scan
+    assert world.ask("HEAD", "/bkt/large").headers["etag"].endswith('-0"')
+    assert len(world.site.unhashed) == 0
+    work(world)
+    work(world)
+    assert world.ask("HEAD", "/bkt/large").headers["etag"] == f'"{md5(b"many bytes")}"'
+
+
 def test_a_name_waits_once_to_be_hashed(world: World) -> None:
     """However often a large file is asked for: it takes no other's place."""
     for _ in range(20_000):
