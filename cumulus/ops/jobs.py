@@ -21,13 +21,31 @@ from cumulus.index.api import Away, Change, NoSuch, Put, Remove, Row
 from cumulus.model import Bucket, Versioning
 from cumulus.ops.expiring import Done, Expiring, Expiry
 from cumulus.ops.failed import Failed
-from cumulus.ops.find import find_or_none, hash_outside, is_foreign, stored_names
+from cumulus.ops.find import (
+    HASH_AT_ONCE,
+    Found,
+    adopt,
+    find_or_none,
+    hash_outside,
+    is_foreign,
+    stored_names,
+)
 from cumulus.ops.leftovers import note_doubt, sweep
 from cumulus.ops.names import version_name
 from cumulus.ops.resting import Resting
 from cumulus.ops.rows import OPAQUE, marker_row, meta_of, outside_row, row_of
 from cumulus.ops.site import Site
-from cumulus.storage.api import Entry, Forbidden, Missing, NoBucket, StorageError, Unavailable
+from cumulus.storage.api import (
+    Changed,
+    Entry,
+    Forbidden,
+    Missing,
+    NoBucket,
+    NoSpace,
+    ReadOnly,
+    StorageError,
+    Unavailable,
+)
 
 SECOND: Final = 1_000_000_000
 PAGE: Final = 1000
@@ -246,10 +264,39 @@ def _match(site: Site, bucket: Bucket, rows: list[Row], names: list[str], done: 
         if entry.meta is not None:
             changes += _changed(site, bucket, None, entry, at, done)
         elif (new := outside_row(bucket, entry)) is not None:
+            done.renewed += 1
+            if keep and _beside_null(site, bucket, entry):
+                continue
             site.hash_later(bucket.name, new.name)
             changes.append(Put(row=new, keep=keep))
-            done.renewed += 1
     return changes
+
+
+def _beside_null(site: Site, bucket: Bucket, entry: Entry) -> bool:
+    """Bytes of others in a bucket with versions are the version "null" until they have a record. Where one of
+    that id is kept already their row would take its place: so they get a record, as a version of their own,
+    at once. False: there is no other, or it goes, or no record can be written."""
+    meta = meta_of(bucket, entry)
+    if meta is None or meta.version != "null" or not is_foreign(entry):
+        return False
+    if site.index.lookup(bucket.name, meta.key, "null") is None:
+        return False
+    if bucket.versioning is Versioning.SUSPENDED:  # what comes then replaces it
+        site.remove(bucket.name, version_name(meta.key, "null"))
+        return False
+    found = Found(entry, meta)
+    try:
+        if not site.opaque_etags and entry.size <= HASH_AT_ONCE:
+            kept = hash_outside(site, bucket, found)
+            return kept is None or not is_foreign(kept.entry)
+        adopt(site, bucket, found)
+    except (Forbidden, ReadOnly, NoSpace):
+        return False
+    except NoBucket:
+        raise
+    except (Changed, Missing):  # the next scan finds what it is by then
+        pass
+    return True
 
 
 def _changed(site: Site, bucket: Bucket, row: Row | None, entry: Entry, at: int, done: Done) -> list[Change]:
@@ -258,9 +305,12 @@ def _changed(site: Site, bucket: Bucket, row: Row | None, entry: Entry, at: int,
     meta = meta_of(bucket, entry)
     if meta is None:
         return []
+    done.renewed += 1
+    with_null = bucket.versioning is not Versioning.OFF and (row is None or row.version != "null")
+    if with_null and _beside_null(site, bucket, entry):
+        return []
     if entry.meta is None:
         site.hash_later(bucket.name, entry.name)
-    done.renewed += 1
     if row is not None:
         entry = msgspec.structs.replace(entry, stamp=max(entry.stamp, row.stamp + 1))
     elif is_foreign(entry):

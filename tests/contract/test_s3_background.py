@@ -96,6 +96,53 @@ def test_a_file_that_the_disk_cannot_read_keeps_no_other_from_a_listing(
     assert work(world).gone == 1
 
 
+@pytest.mark.parametrize("deleted", [False, True])
+@pytest.mark.parametrize("large", [False, True])
+def test_a_file_of_others_takes_the_place_of_no_older_version(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch, deleted: bool, large: bool
+) -> None:
+    """The object from before there were versions has the id that such a file has at first. It was replaced or
+    deleted, and stays an older version when somebody puts a file in the place of what is current."""
+    monkeypatch.setattr(jobs, "HASH_AT_ONCE", 0 if large else 100)
+    client = world.boto()
+    client.put_object(Bucket="bkt", Key="k", Body=b"from before")
+    versions_on(world)
+    if deleted:
+        client.delete_object(Bucket="bkt", Key="k")
+    else:
+        client.put_object(Bucket="bkt", Key="k", Body=b"by a client")
+    (data / "draft").write_bytes(b"of others")
+    (data / "draft").rename(data / "k")
+    work(world)
+    work(world)
+    found = client.list_object_versions(Bucket="bkt", Prefix="k")["Versions"]
+    bodies = [
+        client.get_object(Bucket="bkt", Key="k", VersionId=one["VersionId"])["Body"].read() for one in found
+    ]
+    assert bodies == [b"of others", b"from before"]
+    assert [one["IsLatest"] for one in found] == [True, False]
+    usage = world.index.usage("bucket", "bkt")
+    assert (usage.bytes, usage.objects) == (len(b"of others" + b"from before"), 2)
+
+
+def test_a_file_of_others_replaces_what_has_no_version_while_these_are_suspended(
+    world: World, data: Path
+) -> None:
+    """As an upload does; nothing of it is left on the disk."""
+    client = world.boto()
+    client.put_object(Bucket="bkt", Key="k", Body=b"from before")
+    versions_on(world)
+    client.put_object(Bucket="bkt", Key="k", Body=b"by a client")
+    client.put_bucket_versioning(Bucket="bkt", VersioningConfiguration={"Status": "Suspended"})
+    (data / "draft").write_bytes(b"of others")
+    (data / "draft").rename(data / "k")
+    work(world)
+    work(world)
+    found = client.list_object_versions(Bucket="bkt", Prefix="k")["Versions"]
+    assert [(one["VersionId"], one["Size"]) for one in found] == [("null", len(b"of others"))]
+    assert not list((data / ".cumulus/versions").glob("*/*"))
+
+
 # lifecycle rules ---------------------------------------------------------------------------------------
 def locked_directory(data: Path) -> Path:
     """What cannot be removed."""
