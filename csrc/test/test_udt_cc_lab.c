@@ -169,6 +169,23 @@ void lab_change(lab *l, const lab_link *link)
         lab_links(l, link, l->f[i].id[0], l->f[i].id[1], link->rtt_us);
 }
 
+void lab_quiet(lab *l, int i, bool quiet)
+{
+    struct lab_node *d = l->f[i].node[0];
+    d->sender = !quiet;
+    d->writable = true;
+    serve(d, sim_net_now(l->net));
+    sim_net_kick(l->net, l->f[i].id[0]);
+}
+
+void lab_write(lab *l, int i, size_t bytes)
+{
+    struct lab_node *d = l->f[i].node[0];
+    CHECK(bytes <= sizeof zeros);
+    CHECK(udt_mux_send(d->m, d->sock, zeros, bytes, sim_net_now(l->net)) == (ssize_t)bytes);
+    sim_net_kick(l->net, l->f[i].id[0]);
+}
+
 double lab_now(const lab *l)
 {
     return (double)(sim_net_now(l->net) - l->start) * 1e-6;
@@ -269,6 +286,7 @@ void lab_go(lab *l)
             }
         }
         if (!f->tcp) {
+            f->node[0]->sender = !f->quiet;
             f->node[0]->writable = true;
             serve(f->node[0], sim_net_now(l->net));
         }

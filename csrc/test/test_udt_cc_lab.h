@@ -13,6 +13,7 @@ typedef struct lab_flow {
     int id[2];
     const char *cc; /* NULL = default, "tcp" and "tcp-bbr" = models of TCP, "foreign" = as UDT4 */
     bool foreign;
+    bool quiet;   /* from the beginning: see lab_quiet() */
     bool windows; /* as a program gets them unless it asks: grown by themselves, default budget */
     uint64_t budget; /* of the buffers, 0 = default */
     int64_t max_bw_Bps;
@@ -52,6 +53,9 @@ void lab_go(lab *l);
 void lab_run(lab *l, double seconds); /* until so long after lab_go() */
 /* From now on the bottleneck, and the way of all flows, is this one. */
 void lab_change(lab *l, const lab_link *link);
+/* The program of flow i writes only what lab_write() says, or again all that there is room for. */
+void lab_quiet(lab *l, int i, bool quiet);
+void lab_write(lab *l, int i, size_t bytes);
 double lab_now(const lab *l); /* seconds since lab_go() */
 void lab_mark(lab *l);
 /* With TEST_TRACE set: the model of each flow as it stands. */

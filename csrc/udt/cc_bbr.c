@@ -459,11 +459,18 @@ static void step(udt_cc *cc, const udt_cc_ack *a)
 
 /* ---- what follows from it ---- */
 
+/* A start doubles its window for what has filled it. The packets of a program that talks now and
+ * then say nothing of what the path holds, however many they are in an hour. */
+static int64_t startup_growth(const udt_cc *cc, const udt_cc_ack *a)
+{
+    return a->app_limited && a->in_flight * 2 <= cc->cwnd_pkts ? 0 : a->acked_pkts;
+}
+
 static void apply(udt_cc *cc, const udt_cc_ack *a)
 {
     udt_cc_bbr *b = &cc->u.bbr;
     if (b->bw <= 0 || !b->min_rtt_us) {
-        cc->cwnd_pkts += a->acked_pkts;
+        cc->cwnd_pkts += startup_growth(cc, a);
         if (a->srtt_us > 0)
             udt_cc_set_rate(cc, STARTUP_GAIN * 1e6 * (double)cc->cwnd_pkts / (double)a->srtt_us);
         return;
@@ -478,7 +485,7 @@ static void apply(udt_cc *cc, const udt_cc_ack *a)
         double cwnd =
             (b->queued ? 1.5 : CWND_GAIN) * bw * fmax(rtt, LUMP_US) * 1e-6 / (1 - b->chance);
         bool rises = a->rtt_us > b->min_rtt_us + b->min_rtt_us / 16 + 1000;
-        cc->cwnd_pkts += a->acked_pkts;
+        cc->cwnd_pkts += startup_growth(cc, a);
         if ((double)cc->cwnd_pkts > cwnd && (rises || b->queued || b->full_rounds > 0))
             cc->cwnd_pkts = cwnd > INITIAL_CWND ? (int64_t)cwnd : INITIAL_CWND;
     } else {
