@@ -59,3 +59,37 @@ TEST(udt_cc_a_conversation_opens_no_window)
             free(l);
         }
 }
+
+/* While nothing was sent the way has become longer, or shorter, or a conversation was going on: 80
+ * % of what it can carry in the seconds after the first two. */
+TEST(udt_cc_a_way_that_changes_in_a_rest)
+{
+    static const struct {
+        int64_t rtt_us[2];
+        double rest_s, talk_s;
+    } k[] = {
+        {{20000, 300000}, 30, 0}, {{20000, 100000}, 12, 0}, {{20000, 300000}, 4, 0},
+        {{20000, 300000}, 0, 15}, {{300000, 20000}, 30, 0}, {{20000, 20000}, 30, 0},
+    };
+    for (size_t i = 0; i < sizeof k / sizeof *k; i++) {
+        const lab_link was = {200e6, 0, k[i].rtt_us[0], 0, false},
+                       is = {200e6, 0, k[i].rtt_us[1], 0, false};
+        lab *l = lab_of(&was, "bbr", false);
+        double drops, first, then;
+        lab_run(l, 5);
+        lab_quiet(l, 0, true);
+        lab_run(l, 7 + k[i].rest_s);
+        lab_change(l, &is);
+        talk(l, 500, k[i].talk_s);
+        first = pour(l, &is, 2, &drops);
+        then = pour(l, &is, 6, &drops);
+        printf(
+            "bbr %3d ms, %2.0f s of rest and %2.0f s of talk, %3d ms: 2 s %.0f %%, 6 s %.0f %%\n",
+            (int)(k[i].rtt_us[0] / 1000), k[i].rest_s, k[i].talk_s, (int)(k[i].rtt_us[1] / 1000),
+            100 * first, 100 * then);
+        fflush(stdout);
+        DEMAND(then >= 0.8);
+        lab_fini(l);
+        free(l);
+    }
+}

@@ -125,6 +125,8 @@ typedef struct udt_cc_bbr {
     bool slow_now, slow_before;   /* such are those of this whole round, of the round before */
     int64_t min_rtt_us;
     udt_time min_rtt_at;        /* when a round trip near it was last seen */
+    udt_time acked_at;          /* last acknowledgement, 0 = none */
+    bool rested;                /* nothing was sent for so long that min_rtt_us is not believed */
     int64_t seen_rtt_us;        /* smallest of PROBE_RTT */
     int64_t high_rtt_us;        /* smallest of the round before it */
     int64_t last_rtt_us;        /* smallest of the last round */

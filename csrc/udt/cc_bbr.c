@@ -513,6 +513,8 @@ static void bbr_on_ack(udt_cc *cc, const udt_cc_ack *a)
     b->round_limited |= a->app_limited;
     if (a->in_flight > b->round_in_flight)
         b->round_in_flight = a->in_flight;
+    b->rested |= b->acked_at && a->now - b->acked_at > MIN_RTT_US;
+    b->acked_at = a->now;
     b->srtt_us = a->srtt_us;
     b->delivered = a->delivered;
     b->in_flight = a->in_flight;

@@ -44,7 +44,11 @@ void udt__bbr_note_rtt(udt_cc *cc, const udt_cc_ack *a)
     if (!b->round_rtt_us || a->rtt_us < b->round_rtt_us)
         b->round_rtt_us = a->rtt_us;
     int64_t near = b->min_rtt_us + b->min_rtt_us / 32 + 100;
-    if (!b->min_rtt_us || a->rtt_us <= b->min_rtt_us) {
+    /* After a rest there is no queue of ours: what comes first is the way as it is now. */
+    if (b->rested)
+        b->last_rtt_us = 0;
+    if (!b->min_rtt_us || a->rtt_us <= b->min_rtt_us || b->rested) {
+        b->rested = false;
         b->min_rtt_us = a->rtt_us;
         b->min_rtt_at = a->now;
     } else if (a->rtt_us <= near) {
