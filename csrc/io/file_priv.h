@@ -33,7 +33,8 @@ enum {
     XFER_REPLY_US = 10000000,   /* for a DONE to be acknowledged */
     XFER_PROGRESS_US = 250000,
     XFER_UDP_WAIT_MS = 3000, /* default of udp_wait_ms */
-    XFER_STALL_US = 5000000  /* an open connection that has brought nothing yet is given up */
+    XFER_STALL_US = 5000000, /* an open connection that has brought nothing yet is given up, */
+    XFER_TRIES = 3           /* if its sender tries: so many of a peer's probes tell that */
 };
 
 enum xfer_phase { XFER_MEET, XFER_DATA, XFER_FIN, XFER_REPLY, XFER_ENDING, XFER_ENDED };
@@ -74,6 +75,8 @@ struct xfer {
     bool early;            /* [loop] data is on its way before the peer's OPEN */
     bool tls_waits;        /* [loop] TLS stands; the disk job of the early data runs still */
     io_timer fall;         /* [loop] initiator: time to try TLS, or to call it a stall */
+    udt_time given_at;     /* [loop] sender: first data given to the connection, 0 = none yet */
+    uint32_t tries;        /* [loop] receiver: the peer's probes when last looked for a stall */
     io_timer deadline;     /* [loop] start_ms */
     io_timer step;         /* [loop] by phase: prove, flush, reply, linger */
     sdc_hello hello;       /* [loop] */

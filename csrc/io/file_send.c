@@ -176,6 +176,8 @@ void xfer_send_pump(xfer *x)
         if (n <= 0)
             break; /* AGAIN: WRITABLE follows; else FAILED or PEER_CLOSED does */
         b->at += (size_t)n;
+        if (!x->given_at)
+            x->given_at = io_port_now(x->port);
         if (b->at < b->len)
             continue;
         x->sent += (int64_t)b->payload;
@@ -227,7 +229,7 @@ void xfer_send_rewind(xfer *x)
         xfer_list_add(&x->spare, b);
     sdc_dir_fini(&x->send);
     sdc_blocks_fini(&x->blocks);
-    x->pos = x->ahead = x->sent = 0;
+    x->pos = x->ahead = x->sent = x->given_at = 0;
 }
 
 int64_t xfer_send_bytes(xfer *x)

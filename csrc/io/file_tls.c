@@ -97,16 +97,38 @@ static bool nothing_moved(xfer *x)
     return x->progress == 0 && !x->busy && !x->ready.head && !(x->cur && x->cur->len > 0);
 }
 
+/* How long data has been on its way in vain. A disk may take its time before the first of it, and
+ * that says nothing of the way: a sender knows when it had some, and one that gets no answer probes
+ * again and again, which its peer hears. */
+static int64_t in_vain_us(xfer *x, udt_time now)
+{
+    if (x->sender)
+        return x->given_at ? now - x->given_at : 0;
+    uint32_t heard = udt_mux_probes_heard(io_port_mux(x->port), x->s.sock), new = heard - x->tries;
+    x->tries = heard;
+    return new >= XFER_TRIES ? XFER_STALL_US : 0;
+}
+
+static void look_for_stall(xfer *x)
+{
+    udt_time now = io_port_now(x->port);
+    int64_t us = in_vain_us(x, now);
+    if (us < XFER_STALL_US) {
+        io_timer_arm(x->port, &x->fall, now + XFER_STALL_US - us);
+        return;
+    }
+    x->why = UDT_PATH_WHY_STALLED;
+    xfer_fail(x, UDT_E_BROKEN, 0, 0, UDT_E_BROKEN);
+}
+
 static void on_fall(io_port *p, void *arg)
 {
     xfer *x = arg;
     (void)p;
-    if (x->phase == XFER_MEET) {
+    if (x->phase == XFER_MEET)
         fall_back(x, UDT_PATH_WHY_SILENCE);
-    } else if (x->phase == XFER_DATA && !x->s.tls && nothing_moved(x)) {
-        x->why = UDT_PATH_WHY_STALLED;
-        xfer_fail(x, UDT_E_BROKEN, 0, 0, UDT_E_BROKEN);
-    }
+    else if (x->phase == XFER_DATA && !x->s.tls && nothing_moved(x))
+        look_for_stall(x);
 }
 
 static bool meeting(const xfer *x, const void *arg)

@@ -368,6 +368,7 @@ static void control_input(udt_conn *c, const udt_addr *from, const udt_pkt *p, u
         return;
     switch (p->type) {
     case UDT_CTRL_KEEPALIVE:
+        c->probes_heard += c->own.on && p->word1 != UDT_KEEPALIVE_ASKS;
         if (!c->foreign && now - c->sent_at >= answer_gap(c, p->word1)) {
             c->due |= DUE_KEEPALIVE;
             udt__conn_ready(c);

@@ -119,6 +119,8 @@ typedef struct udt_conn {
     int asks;          /* keep-alives, or to a foreign peer ACKs, that ask it, since it was heard */
     udt_time asked_at; /* the first of them; the last to a foreign peer */
     int64_t answer_us; /* time that the last answer took, 0 = none was needed */
+    uint32_t
+        probes_heard; /* keep-alives of an own peer that ask nothing: those beside its probes */
 
     unsigned due; /* enum conn_due */
     int shutdowns_left;

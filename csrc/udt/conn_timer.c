@@ -21,6 +21,12 @@ void udt__conn_start_liveness(udt_conn *c, udt_time now)
     udt__conn_timer(c, &c->t_exp, now + EXP_MIN_US);
 }
 
+uint32_t udt_mux_probes_heard(const udt_mux *m, int32_t sock)
+{
+    const udt_conn *c = udt__mux_find(m, sock);
+    return c ? c->probes_heard : 0;
+}
+
 /* Time without an acknowledgement after which the tail is probed. */
 static int64_t probe_wait(const udt_conn *c)
 {

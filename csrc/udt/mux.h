@@ -150,6 +150,9 @@ int udt_mux_close(udt_mux *m, int32_t sock, uint32_t linger_ms, udt_time now);
 void udt_mux_give_up(udt_mux *m, int32_t sock, bool silent);
 /* The caller has closed with so much of what it took from here unread; for the statistics. */
 void udt_mux_unread(udt_mux *m, int32_t sock, size_t bytes);
+/* How often the peer, one of our own under keys with plain data, has said beside a tail probe that
+ * it is there: it has sent something and hears no answer. (Some answers to us are counted, too.) */
+uint32_t udt_mux_probes_heard(const udt_mux *m, int32_t sock);
 /* After PEERCLOSED: did the peer give up some of what it had written? Foreign peers do not say. */
 bool udt_mux_was_cut(udt_mux *m, int32_t sock);
 
