@@ -6,8 +6,6 @@
 #include "crypto/aead.h"
 
 #include <linux/sockios.h>
-#include <linux/tcp.h>
-#include <netinet/in.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
 
@@ -153,6 +151,7 @@ static stripe *stripe_new(io_port *p, const udt_ticket *t, int32_t idle_ms, stri
     s->fn = fn;
     s->arg = arg;
     s->idle_ms = idle_ms;
+    s->stats.at = p->now;
     memcpy(s->id, t->id, sizeof s->id);
     stripe_psk(t, s->psk);
     s->drain = (io_timer){.slot = -1, .fn = on_drain, .arg = s};
@@ -254,6 +253,7 @@ void stripe_attach(stripe *s, tls_conn *c)
     if (!s->connected) {
         s->connected = true;
         s->since = s->p->now;
+        tls_stats_begin(s);
         tell(s, UDT_EV_CONNECTED, 0);
     }
     if (c->state == TLS_UP && c->s == s)
@@ -371,6 +371,7 @@ ssize_t stripe_send(stripe *s, const uint8_t *b, size_t n)
         return s->err;
     if (done < n)
         s->want_write = true;
+    tls_stats_note(s);
     if ((done > 0 || s->want_write) && !s->draining) {
         s->draining = true;
         io_timer_arm(s->p, &s->drain, s->p->now + TLS_DRAIN_US);
@@ -487,28 +488,4 @@ ssize_t stripe_recv(stripe *s, uint8_t *b, size_t cap)
     if (rc != 0 && rc != UDT_E_AGAIN && rc != UDT_E_PEERCLOSED)
         fail_soon(s, rc);
     return done > 0 ? (ssize_t)done : rc;
-}
-
-void stripe_stats(stripe *s, struct udt_stats *out)
-{
-    memset(out, 0, sizeof *out);
-    out->bytes_sent = (int64_t)s->sent;
-    out->bytes_recv = (int64_t)s->got;
-    out->snd_queue_bytes = (int64_t)stripe_unacked(s);
-    for (unsigned i = 0; i < s->n; i++) {
-        struct tcp_info ti;
-        socklen_t len = sizeof ti;
-        memset(&ti, 0, sizeof ti);
-        if (!s->conn[i] || s->conn[i]->fd < 0 ||
-            getsockopt(s->conn[i]->fd, IPPROTO_TCP, TCP_INFO, &ti, &len) != 0)
-            continue;
-        out->pkts_retrans += ti.tcpi_total_retrans;
-        out->cwnd_pkts += ti.tcpi_snd_cwnd;
-        out->in_flight_pkts += ti.tcpi_unacked;
-        if (ti.tcpi_rtt > 0 && (out->rtt_us == 0 || ti.tcpi_rtt < out->rtt_us)) {
-            out->rtt_us = ti.tcpi_rtt;
-            out->rtt_var_us = ti.tcpi_rttvar;
-            out->min_rtt_us = ti.tcpi_min_rtt;
-        }
-    }
 }

@@ -50,7 +50,25 @@ typedef struct tls_conn {
     size_t out_at, out_len;
     uint64_t written; /* since the last key update */
     int64_t pace;     /* bytes a second that the kernel was told, 0 = no bound */
+    struct {          /* what the kernel had counted when it was last asked */
+        uint64_t busy_us, flow_us;
+        uint32_t segs_out, segs_in, retrans;
+    } seen;
 } tls_conn;
+
+/* What a stripe has counted: see tls_stats.c. */
+typedef struct tls_stats {
+    udt_time at;  /* `blocked` holds since, or before the first connection: it is waited for */
+    bool blocked; /* the sender has more than the sockets take */
+    int64_t app_us, blocked_us; /* sender: nothing to send; blocked, and not yet divided: */
+    int64_t net_us, cap_us, flow_us;
+    int64_t meet_us;
+    int64_t segs_out, segs_in, retrans; /* of all connections */
+    struct {
+        udt_time at;
+        int64_t acked, got;
+    } meter[5]; /* for rates over the last second, newest last */
+} tls_stats;
 
 struct stripe {
     struct stripe *next; /* of the port */
@@ -73,6 +91,7 @@ struct stripe {
     bool draining;  /* DRAINED is owed */
     bool look;      /* READABLE is owed: a connection was in its handshake */
     udt_time since; /* of the first connection */
+    tls_stats stats;
 };
 
 struct io_tls {
@@ -112,6 +131,10 @@ void tls_conn_limits(tls_conn *c, int32_t idle_ms);
 /* All was read and nothing has come since, for this long. */
 bool tls_conn_silent(tls_conn *c, udt_time us);
 SSL_CTX *tls_conn_ctx(io_port *p);
+
+/* tls_stats.c */
+void tls_stats_begin(stripe *s); /* the first connection stands */
+void tls_stats_note(stripe *s);  /* the sender has written what the sockets take */
 
 /* stripe.c */
 void stripe_attach(stripe *s, tls_conn *c);   /* c is proved */
