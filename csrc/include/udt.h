@@ -156,7 +156,7 @@ typedef struct udt_sock_stats {
     int64_t lim_pace_us, lim_cap_us, lim_handshake_us, lim_none_us;
     int64_t limit;                        /* current, enum udt_limit */
     int64_t at_us;                        /* when all this was so; CLOCK_MONOTONIC */
-    int64_t send_Bps, recv_Bps;           /* payload, over about the last second */
+    int64_t send_Bps, recv_Bps;           /* payload, over about the last second; 0: none moves */
     int64_t pacing_Bps;                   /* what pacing allows now, 0 = no bound */
     int64_t pkts_lost, loss_ppm;          /* lost on the way out, as far as is known */
     int64_t in_flight_bytes, queue_bytes; /* queue: (RTT - smallest RTT) x rate */

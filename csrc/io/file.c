@@ -113,6 +113,7 @@ int xfer_stats(void *obj, udt_sock_stats *out)
     pthread_mutex_lock(&x->mu);
     *out = x->result.stats;
     pthread_mutex_unlock(&x->mu);
+    io_stats_age(out);
     return 0;
 }
 

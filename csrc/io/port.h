@@ -82,5 +82,7 @@ void io_port_stats_of(io_port *p, int32_t sock, int32_t handle);
 /* Disk threads of the context (io/disk.h). */
 struct disk_pool;
 struct disk_pool *io_ctx_disk(udt_ctx *ctx);
+/* No statistics are taken while nothing moves: the rates of old ones are 0 by now. */
+void io_stats_age(udt_sock_stats *st);
 
 #endif

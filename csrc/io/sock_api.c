@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { RATES_US = 1250000 }; /* a second, and the age of statistics while something moves */
+
 static int no_handle(const udt_ctx *ctx)
 {
     int err = io_ctx_alive(ctx);
@@ -487,6 +489,12 @@ static void fresh_stats(udt_ctx *ctx, int32_t sock)
     io_handle_put(ctx, sock);
 }
 
+void io_stats_age(udt_sock_stats *st)
+{
+    if (io_clock() - st->at_us > RATES_US)
+        st->send_Bps = st->recv_Bps = 0;
+}
+
 int udt_stats_get(udt_ctx *ctx, int32_t sock, udt_sock_stats *out)
 {
     int err = io_ctx_alive(ctx);
@@ -508,6 +516,9 @@ int udt_stats_get(udt_ctx *ctx, int32_t sock, udt_sock_stats *out)
         *out = *st;
     else
         memset(out, 0, sizeof *out); /* nothing was measured yet */
+    bool live = e && !e->closing;
     pthread_mutex_unlock(&ctx->mu);
+    if (err == 0 && live)
+        io_stats_age(out);
     return err;
 }

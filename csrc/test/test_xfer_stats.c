@@ -104,3 +104,49 @@ TEST(xfer_stats_of_tls_say_who_limits)
     CHECK(out.rtt_us > 0 && out.pkts_sent > 0 && in.pkts_recv > 0);
     CHECK(r.stats.at_us > 0);
 }
+
+/* Rates are of about the last second: of what stands still there is none, though nothing comes that
+ * would have statistics taken. */
+TEST(xfer_stats_of_what_stands_still)
+{
+    for (int tls = 0; tls < 2; tls++) {
+        static away disk;
+        struct both t;
+        begin(&t, 96 * MIB, 24 * MIB, tls);
+        tio_wait(t.b, UDT_IO_XFER_PROGRESS, t.xr, 5000);
+        usleep(500000);
+        CHECK(now(t.a, t.xs).send_Bps > MIB && now(t.b, t.xr).recv_Bps > MIB);
+        away_begin(&disk, t.a);
+        int64_t until = tio_now_us() + 8000000; /* what was read before comes still */
+        while (now(t.b, t.xr).recv_Bps > 0 && tio_now_us() < until)
+            usleep(20000);
+        int64_t left = until - tio_now_us();
+        away_end(&disk);
+        CHECK(left > 0);
+        end(&t);
+    }
+}
+
+TEST(io_statistics_of_a_socket_that_is_silent)
+{
+    tio *a = tio_open(4, 0), *b = tio_open(4, 0);
+    udt_sock_opts o = {.type = 1, .own_peer = true};
+    static uint8_t buf[200000];
+    udt_sock_stats st;
+    int32_t sa, sb;
+    tio_pair(a, b, &o, &sa, &sb);
+    for (int i = 0; i < 5; i++) { /* for as long as a rate takes */
+        CHECK(udt_send(a->ctx, sa, buf, sizeof buf / 5) > 0);
+        tio_wait(a, UDT_IO_DRAINED, sa, 5000);
+        usleep(100000);
+    }
+    usleep(300000);
+    CHECK_INT(udt_stats_get(a->ctx, sa, &st), 0);
+    CHECK(st.send_Bps > 0);
+    usleep(1500000);
+    CHECK_INT(udt_stats_get(a->ctx, sa, &st), 0);
+    CHECK_INT(st.send_Bps, 0);
+    CHECK_INT(st.bytes_sent, sizeof buf);
+    tio_free(a);
+    tio_free(b);
+}
