@@ -192,3 +192,76 @@ TEST(udt_cc_mass_loss)
             mass_loss("5 Gb/s that becomes 500 Mb/s, 50 ms", cc[i], &fast, &bdp);
     }
 }
+
+/* A way that becomes longer step by step, none of them a jump: most of it from 10 s after the last
+ * one, and no less with time. */
+TEST(udt_cc_ways_that_grow)
+{
+    static const struct {
+        double step, every_s;
+    } k[] = {{1.05, 0.5}, {1.3, 1}, {1.3, 4}};
+    for (size_t i = 0; i < sizeof k / sizeof *k; i++) {
+        lab *l = malloc(sizeof *l);
+        CHECK(l);
+        lab_link link = {200e6, 0, 20000, 0, false};
+        lab_init(l, &link);
+        lab_add(l, &link, link.rtt_us, "bbr");
+        l->bdp = link.rate_bps / 8e6 * 400000;
+        lab_go(l);
+        lab_run(l, 4);
+        while (link.rtt_us < 300000) {
+            link.rtt_us = (int64_t)((double)link.rtt_us * k[i].step);
+            lab_change(l, &link);
+            lab_run(l, lab_now(l) + k[i].every_s);
+        }
+        lab_mark(l);
+        lab_run(l, lab_now(l) + 10);
+        double first = lab_mbps(l, 0) / lab_limit(&link);
+        lab_mark(l);
+        lab_run(l, lab_now(l) + 15);
+        double then = lab_mbps(l, 0) / lab_limit(&link);
+        printf("bbr  20 to 300 ms by %2.0f %% each %.1f s: then 10 s of %.0f %%, 15 s of %.0f %%\n",
+               100 * (k[i].step - 1), k[i].every_s, 100 * first, 100 * then);
+        fflush(stdout);
+        DEMAND(first >= 0.5 && then >= 0.75);
+        lab_fini(l);
+        free(l);
+    }
+}
+
+/* Queues of many round trips that others keep full: neither side starves. */
+TEST(udt_cc_beside_tcp_in_deep_queues)
+{
+    static const struct {
+        double mbps;
+        int64_t rtt_us;
+        double bdp;
+        int others;
+    } k[] = {{100, 20000, 4, 1}, {100, 20000, 30, 1}, {50, 30000, 20, 4}, {300, 5000, 60, 2}};
+    for (size_t i = 0; i < sizeof k / sizeof *k; i++) {
+        lab *l = malloc(sizeof *l);
+        CHECK(l);
+        lab_link link = {k[i].mbps * 1e6, (int64_t)(k[i].mbps / 8 * (double)k[i].rtt_us * k[i].bdp),
+                         k[i].rtt_us, 0, false};
+        lab_init(l, &link);
+        lab_add(l, &link, link.rtt_us, "bbr");
+        for (int n = 0; n < k[i].others; n++)
+            lab_add(l, &link, link.rtt_us, "tcp");
+        l->bdp *= k[i].bdp;
+        lab_go(l);
+        lab_run(l, 20);
+        lab_mark(l);
+        lab_run(l, 80);
+        double fair = lab_limit(&link) / (1 + k[i].others), own = lab_mbps(l, 0) / fair;
+        double tcp = (lab_total(l) - lab_mbps(l, 0)) / k[i].others / fair;
+        printf(
+            "bbr  beside %d CUBIC, %3.0f Mb/s, %2d ms, queue of %2.0f BDP: own %.2f, CUBIC %.2f of "
+            "a fair share\n",
+            k[i].others, k[i].mbps, (int)(k[i].rtt_us / 1000), k[i].bdp, own, tcp);
+        fflush(stdout);
+        DEMAND(own >= 0.3);
+        DEMAND(tcp >= 0.7);
+        lab_fini(l);
+        free(l);
+    }
+}

@@ -134,8 +134,9 @@ typedef struct udt_cc_bbr {
     udt_time early_at;          /* a round was ended early because of that */
     bool fell;                  /* and the next rounds will show what is carried */
     int jump_rounds;            /* it has jumped, and stayed there for so many rounds */
+    int far_rounds;             /* it has been too long for the window for so many rounds */
     int64_t probe_pkts;         /* bound of packets in flight in PROBE_RTT */
-    bool rerouted;              /* PROBE_RTT because of that */
+    bool rerouted, jumped;      /* PROBE_RTT because of that; because of a jump */
     int64_t srtt_us, up_rtt_us; /* up: when UP began */
     bool yielded;
     udt_time yield_at; /* last time */

@@ -58,6 +58,8 @@
 #define CRUISE_ROUNDS 63
 #define JUMP_US 5000
 #define JUMP_ROUNDS 3
+#define FAR_ROUNDS 8
+#define FAR_GAIN 3.0 /* several of us fill a deep queue to CWND_GAIN and a bit by themselves */
 #define AGG_ROUNDS 10
 #define LUMP_US 1000 /* acknowledgements and timers are no finer than this */
 
@@ -235,7 +237,7 @@ static void probe_rtt(udt_cc *cc, const udt_cc_ack *a, int64_t pkts, bool rerout
     b->probe_pkts = pkts;
     b->rerouted = rerouted;
     b->high_rtt_us = b->last_rtt_us;
-    b->jump_rounds = 0;
+    b->jump_rounds = b->far_rounds = 0;
 }
 
 static void startup_round(udt_cc *cc, const udt_cc_ack *a)
@@ -262,8 +264,16 @@ static void startup_round(udt_cc *cc, const udt_cc_ack *a)
     }
 }
 
-/* Smallest round trips that become half as long again from one round to the next and stay so: the
- * way may have become longer. A queue of ours would shrink when we send less. */
+/* The window holds two round trips, and room for others' queue: a round trip beyond both cannot be
+ * filled with it, and the rate falls to what fits, again and again. */
+static bool too_far(const udt_cc_bbr *b)
+{
+    return (double)b->round_rtt_us > FAR_GAIN * (double)(b->min_rtt_us + QUEUE_MAX_US);
+}
+
+/* Smallest round trips that become half as long again from one round to the next and stay so, or
+ * that have become too long little by little: the way may have become longer. A queue of ours would
+ * shrink when we send less. */
 static void watch_jumps(udt_cc *cc, const udt_cc_ack *a)
 {
     udt_cc_bbr *b = &cc->u.bbr;
@@ -271,15 +281,20 @@ static void watch_jumps(udt_cc *cc, const udt_cc_ack *a)
     if (!rtt)
         return;
     b->last_rtt_us = rtt;
-    if (!last || b->state == STARTUP || b->state == DRAIN || b->state == PROBE_RTT)
-        b->jump_rounds = 0;
-    else if (rtt > last + last / 2 + JUMP_US)
+    bool stays = llabs(rtt - last) <= last / 16 + LUMP_US;
+    if (!last || b->state == STARTUP || b->state == DRAIN || b->state == PROBE_RTT) {
+        b->jump_rounds = b->far_rounds = 0;
+        return;
+    }
+    if (rtt > last + last / 2 + JUMP_US)
         b->jump_rounds = 1;
-    else if (b->jump_rounds > 0 && llabs(rtt - last) <= last / 16 + LUMP_US)
+    else if (b->jump_rounds > 0 && stays)
         b->jump_rounds++;
     else
         b->jump_rounds = 0;
-    if (b->jump_rounds >= JUMP_ROUNDS)
+    b->far_rounds = stays && too_far(b) ? b->far_rounds + 1 : 0;
+    b->jumped = b->jump_rounds >= JUMP_ROUNDS;
+    if (b->jumped || b->far_rounds >= FAR_ROUNDS)
         probe_rtt(cc, a, a->in_flight / 2, true);
 }
 
@@ -324,8 +339,11 @@ static void leave_probe_rtt(udt_cc *cc, udt_time now)
     udt_cc_bbr *b = &cc->u.bbr;
     bool fell = b->seen_rtt_us && b->seen_rtt_us < b->high_rtt_us - b->high_rtt_us / 8;
     int64_t seen = b->seen_rtt_us, most = b->min_rtt_us + b->min_rtt_us / 4;
-    if (seen && b->rerouted && !fell)
+    int64_t fits = (int64_t)((double)seen / CWND_GAIN) - QUEUE_MAX_US;
+    if (seen && b->rerouted && !fell && b->jumped)
         b->min_rtt_us = seen;
+    else if (seen && b->rerouted && !fell) /* or so: as much of it as the window needs to hold it */
+        b->min_rtt_us = fits > b->min_rtt_us ? fits : b->min_rtt_us;
     else if (seen && !b->rerouted) /* it may be the queue of others: step by step */
         b->min_rtt_us = seen < most ? seen : most;
     b->min_rtt_at = now;
