@@ -140,6 +140,21 @@ def test_files_move_whatever_of_udp_is_blocked(
         assert ("messages go over TLS instead" in done.stderr) == messages
 
 
+def test_a_put_over_tls_says_what_it_waited_for(site: Site) -> None:
+    """`--stats` over TLS as over UDP: here the cap, with round trip and packets."""
+    site.forget()
+    site.rules(*DROP_ALL)
+    source = site.base / "waited.in"
+    source.write_bytes(os.urandom(12_000_000))
+    put = site.sector(site.user, "put", "--json", "--stats", "--limit", "4MB/s", str(source), "/waited")
+    shown = json.loads(put.stdout)
+    assert shown["path"] == "tls"
+    (one,) = shown["files"]
+    assert max(one["limited"], key=one["limited"].__getitem__) == "cap", one
+    assert one["stats"]["rtt_us"] > 0 and one["stats"]["pkts_sent"] > 1000
+    site.rules()
+
+
 def test_what_one_command_found_out_spares_the_next_its_wait(site: Site) -> None:
     """Each later command asks UDP for a moment only, and is back on it as soon as it is answered."""
     source, back = site.base / "wait.in", site.base / "wait.out"
