@@ -189,7 +189,7 @@ def test_a_series_goes_on_and_a_cell_runs_alone(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_flows_of_unequal_rtt_share_one_queue() -> None:
-    row = cells.share_of(Link.parse("rate=20m,rtt=20ms"), [("sector", "10ms"), ("tcp-cubic", "60ms")], 4, 1)
+    row = cells.share_of(Link.parse("rate=20m,rtt=20ms"), [("sector", "10ms"), ("tcp-cubic", "60ms")], 8, 3)
     assert len(row["mbps"]) == 2 and min(row["mbps"]) > 0
     assert 0.5 < row["utilisation"] <= 1.03 and 0.5 <= row["jain"] <= 1
 
