@@ -421,7 +421,11 @@ def serve(config: Config) -> None:
     from sector.daemon import run_service
 
     async def make(reactor: Any) -> Server:
+        early: list[bool] = []  # a SIGHUP while journals are replayed ends nothing
+        on_hangup(reactor, lambda: early.append(True))
         server = await make_server(config, reactor)
+        if early:
+            reactor.callLater(0, server.reload)
         settle()
         return server
 

@@ -159,9 +159,9 @@ def status(call: Any, **arguments: Any) -> int:
     return 200
 
 
-def wait_until(condition: Callable[[], Any], what: str, within_s: float) -> None:
+def wait_until(condition: Callable[[], Any], what: str, within_s: float, every_s: float = 0.05) -> None:
     """Fails with what is wrong after that time."""
     end = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < end, what
-        time.sleep(0.05)
+        time.sleep(every_s)

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from running import running
 from s3_server import CUMULUS, LOGGED, Server, boto, cumulus, make, serving, started, wait_until
 from twisted.internet.testing import MemoryReactorClock
 
@@ -22,6 +23,7 @@ from cumulus.config import parse_config
 from cumulus.parts import open_head, open_parts
 from cumulus.service import listen_on, make_cumulus
 from sector.errors import BadConfig, LocalIO, PortInUse, SectorError
+from sector.ports import free_ports
 
 until = partial(wait_until, within_s=40)
 
@@ -93,6 +95,28 @@ def test_sighup_opens_the_log_again_and_a_new_key_counts(tmp_path: Path) -> None
         bob.port = server.port
         boto(bob).list_buckets()
         until(lambda: b'"user":"bob"' in log.read_bytes(), "a line in the new log")
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_sighup_while_it_starts_ends_nothing(tmp_path: Path, workers: int) -> None:
+    """As by `systemctl reload` while journals are replayed."""
+    directory = tmp_path / "D"
+    (port,) = free_ports(1)
+    key, secret = make(directory, LOGGED.replace("port = 0", f"port = {port}", 1))
+    command = [CUMULUS, "serve", str(directory), "--log-format", "json", f"--workers={workers}"]
+    with (directory / "serve.log").open("wb") as log, running(command, stdout=log, stderr=log) as process:
+        wait_until(lambda: listens(port), "it opens its port first", within_s=20, every_s=0.001)
+        process.send_signal(signal.SIGHUP)
+        server = Server(directory, process, key, secret)
+        server.wait()
+        assert boto(server).list_buckets()["Buckets"] == []
+        assert server.stop() == 0, server.log()
+    assert "Traceback" not in server.log()
 
 
 @pytest.mark.parametrize("workers", [1, 2])
