@@ -32,12 +32,6 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     made.close()
 
 
-@pytest.fixture
-def data(tmp_path: Path, world: World) -> Path:
-    """The bucket's directory."""
-    return tmp_path / "store" / "data" / "bkt"
-
-
 def work(world: World, days: int = 0) -> Done:
     """Do all background work as if it were so many days later."""
     world.skew_ns = days * DAY

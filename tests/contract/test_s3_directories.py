@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pytest
-from s3_stores import STORES
 from s3_world import World
 
 from cumulus.admin.doctor import rebuild
@@ -18,20 +15,6 @@ from cumulus.index.api import Remove
 from cumulus.ops.jobs import Done, Jobs, rescan
 
 EMPTY = '"d41d8cd98f00b204e9800998ecf8427e"'
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(STORES["posix"](tmp_path))
-    assert made.ask("PUT", "/bkt").status == 200
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def data(tmp_path: Path, world: World) -> Path:
-    """The bucket's directory."""
-    return tmp_path / "store" / "data" / "bkt"
 
 
 def keys(world: World, **query: str) -> list[str]:

@@ -6,32 +6,16 @@ import hashlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from by_the_rules import by_the_rules
-from s3_stores import STORES
 from s3_world import World
 
 from cumulus.auth import lifecycle
 from cumulus.ops import find as finding
 from cumulus.ops.jobs import Jobs, hash_waiting
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(STORES["posix"](tmp_path))
-    assert made.ask("PUT", "/bkt").status == 200
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def data(tmp_path: Path, world: World) -> Path:
-    """The bucket's directory."""
-    return tmp_path / "store" / "data" / "bkt"
 
 
 def work(world: World) -> None:

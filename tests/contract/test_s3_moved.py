@@ -28,12 +28,6 @@ def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
     made.close()
 
 
-@pytest.fixture
-def data(tmp_path: Path, world: World) -> Path:
-    """The bucket's directory."""
-    return tmp_path / "store" / "data" / "bkt"
-
-
 def scan(world: World, bucket: str = "bkt") -> tuple[int, int]:
     """(rows renewed, rows removed) by a scan."""
     done = Done()

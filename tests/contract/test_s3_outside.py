@@ -26,20 +26,6 @@ from cumulus.storage.api import Unavailable
 DAY = 24 * 3600 * SECOND
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(STORES["posix"](tmp_path))
-    assert made.ask("PUT", "/bkt").status == 200
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def data(tmp_path: Path, world: World) -> Path:
-    """The bucket's directory."""
-    return tmp_path / "store" / "data" / "bkt"
-
-
 def work(world: World, days: int = 0) -> Done:
     """Do all background work as if it were so many days later."""
     world.skew_ns = days * DAY
