@@ -28,6 +28,7 @@ from typing import Final, NamedTuple
 from cumulus.backends.posix import records
 from cumulus.backends.posix.errors import storage_error
 from cumulus.backends.posix.files import Files
+from cumulus.backends.posix.folders import names_in
 from cumulus.backends.posix.paths import FILE_MODE, Root
 from cumulus.backends.posix.records import HEAD, NOTE, REMOVAL, Change
 from cumulus.storage.api import StorageError, Unavailable
@@ -229,7 +230,7 @@ class Journal:
     def _others(self) -> frozenset[str]:
         """Journals in the directory that are not ours."""
         own = {held.name for held in (self._generation, *self._retired) if held}
-        return frozenset(name for name in os.listdir(self._fd) if name.endswith(SUFFIX)) - own
+        return frozenset(name for name in names_in(self._fd) if name.endswith(SUFFIX)) - own
 
     def _open(self) -> Generation:
         name = f"{os.getpid():x}-{secrets.token_hex(8)}{SUFFIX}"

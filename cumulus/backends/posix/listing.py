@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from cumulus.backends.posix import bodies, marks
 from cumulus.backends.posix.errors import storage_error
+from cumulus.backends.posix.folders import READ, reopen
 from cumulus.backends.posix.meta import entry_of
 from cumulus.backends.posix.paths import PRIVATE, Directory, Root
 from cumulus.storage.api import INTERNAL, Entry
@@ -25,7 +26,6 @@ from cumulus.storage.names import MAX_NAME, below
 
 WINDOW: Final = 32_768
 _KEPT: Final = 4  # windows
-STEP: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _BODY: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _SETTLED_NS: Final = 100_000_000  # a younger mtime may stay the same over the next change
 
@@ -77,7 +77,7 @@ class Listing:
             if len(full) > MAX_NAME or not _may_hold(full, after, prefix):
                 continue
             try:
-                inner = os.open(name[:-1], STEP, dir_fd=fd)
+                inner = os.open(name[:-1], READ, dir_fd=fd)
             except OSError:
                 continue  # gone meanwhile, or closed to us: what cannot be read is not listed
             try:
@@ -128,7 +128,7 @@ class Listing:
 def _smallest(fd: int, edge: str) -> tuple[list[str], bool]:
     """Up to `WINDOW` names from `edge` on in order, and whether these are all."""
     try:
-        own = os.open(".", STEP, dir_fd=fd)  # with a position of its own
+        own = reopen(fd)
     except PermissionError:
         return [], True  # names that nobody may follow
     try:

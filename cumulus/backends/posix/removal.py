@@ -14,13 +14,13 @@ from typing import Final
 
 from cumulus.backends.posix import paths
 from cumulus.backends.posix.files import Files
+from cumulus.backends.posix.folders import READ, names_in
 from cumulus.backends.posix.listing import Listing
 from cumulus.backends.posix.paths import PRIVATE, Root
 from cumulus.backends.posix.unserved import first_other
 from cumulus.storage.api import INTERNAL, NotEmptyStore
 
 _TRIES: Final = 100  # against writers that begin drafts while drafts are removed
-_OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def check_empty(root: Root, listing: Listing) -> None:
@@ -33,7 +33,7 @@ def clear(root: Root, files: Files, *, own: bool) -> None:
     """Remove what is internal, and empty directories of ours; all of the rest must be gone if the directory
     is our `own`. Raises `NotEmptyStore`, `OSError`."""
     paths.sweep(root, files)
-    if own and (others := [name for name in os.listdir(root.fd) if name != INTERNAL]):
+    if own and (others := [name for name in names_in(root.fd) if name != INTERNAL]):
         first = first_other(root.path) or min(others)
         raise NotEmptyStore(f"bucket {root.bucket!r} has {first!r} in it, which is not an object of it")
     try:
@@ -48,7 +48,7 @@ def remove_hollow(root: Root, files: Files) -> None:
     """Remove directories that others made and that have nothing but such in them; that of a file system for
     itself stays on a disk of its own. Raises `OSError`."""
     kept = (INTERNAL, "lost+found") if os.path.ismount(root.path) else (INTERNAL,)
-    for name in os.listdir(root.fd):
+    for name in names_in(root.fd):
         if name not in kept:
             try:
                 _remove_empty(root.fd, name, files)
@@ -59,7 +59,7 @@ def remove_hollow(root: Root, files: Files) -> None:
 
 def _clear_internal(root: Root, files: Files) -> None:
     try:
-        inner = os.open(INTERNAL, _OPEN, dir_fd=root.fd)
+        inner = os.open(INTERNAL, READ, dir_fd=root.fd)
     except FileNotFoundError:
         return  # an earlier removal came so far
     try:
@@ -84,7 +84,7 @@ def _remove_empty(above: int, name: str, files: Files) -> None:
 
 def _remove_files(above: int, name: str, files: Files) -> None:
     """A directory with the files in it. Raises `OSError`."""
-    fd = os.open(name, _OPEN, dir_fd=above)
+    fd = os.open(name, READ, dir_fd=above)
     try:
         for attempt in range(_TRIES):
             for file in os.listdir(fd):

@@ -18,7 +18,8 @@ from typing import Final
 
 from cumulus.backends.posix import marks, paths, sidecar
 from cumulus.backends.posix.errors import storage_error, translated
-from cumulus.backends.posix.listing import STEP, entry_at, is_utf8
+from cumulus.backends.posix.folders import READ, reopen
+from cumulus.backends.posix.listing import entry_at, is_utf8
 from cumulus.backends.posix.meta import token_of
 from cumulus.backends.posix.paths import Directory, Root
 from cumulus.storage.api import INTERNAL, Entry, Forbidden, Missing, Token
@@ -57,7 +58,7 @@ def _below(root: Root, fd: int, path: str) -> Iterator[list[str]]:
             if (not path and name == _OWN) or len(path) + len(name) > MAX_NAME:
                 continue
             try:
-                inner = os.open(name[:-1], STEP, dir_fd=fd)
+                inner = os.open(name[:-1], READ, dir_fd=fd)
             except OSError:
                 continue
             try:
@@ -78,7 +79,7 @@ def _sorted(fd: int) -> Iterator[list[str]]:
     runs: list[list[bytes]] = []
     names: list[str] = []
     try:
-        own = os.open(".", STEP, dir_fd=fd)  # with a position of its own
+        own = reopen(fd)
     except PermissionError:
         return  # names that nobody may follow
     try:

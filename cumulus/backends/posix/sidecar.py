@@ -18,6 +18,7 @@ from typing import Final
 from cumulus.backends.posix import meta as metas
 from cumulus.backends.posix import now
 from cumulus.backends.posix.files import Files
+from cumulus.backends.posix.folders import reopen
 from cumulus.backends.posix.meta import Record
 from cumulus.backends.posix.paths import FILE_MODE, MARK, Root, meta_file
 
@@ -106,13 +107,18 @@ def any_in(root: Root) -> bool:
     """Whether the bucket has a sidecar at all; remembered until its directory changes. Raises `OSError`."""
     if not root.has_meta:
         return False
+    before = time.time_ns()  # what is put there from now on gives a younger mtime, if this one has settled
     mtime_ns = os.fstat(root.meta).st_mtime_ns
     if root.bare_at == mtime_ns:
         return False
-    with os.scandir(root.meta) as entries:
-        if any(not entry.name.startswith(MARK) for entry in entries):
-            return True
-    if time.time_ns() - mtime_ns > _SETTLED_NS:
+    own = reopen(root.meta)
+    try:
+        with os.scandir(own) as entries:
+            if any(not entry.name.startswith(MARK) for entry in entries):
+                return True
+    finally:
+        os.close(own)
+    if before - mtime_ns > _SETTLED_NS:
         root.bare_at = mtime_ns
     return False
 

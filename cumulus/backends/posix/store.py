@@ -14,6 +14,7 @@ from cumulus.backends.posix import bodies, marks, now, paths, removal, scan, sid
 from cumulus.backends.posix.ahead import Ahead
 from cumulus.backends.posix.errors import translated
 from cumulus.backends.posix.files import Files
+from cumulus.backends.posix.folders import names_in
 from cumulus.backends.posix.journal import Journal
 from cumulus.backends.posix.listing import Listing
 from cumulus.backends.posix.locks import Locks
@@ -393,7 +394,7 @@ class PosixStore(FileStore):
     def _sweep_drafts(self, root: Root, before: float) -> int:
         """What is in `tmp`, old, and not locked by a writer that lives."""
         count = 0
-        for name in os.listdir(root.tmp):
+        for name in names_in(root.tmp):
             with contextlib.suppress(FileNotFoundError, BlockingIOError, PermissionError):
                 fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root.tmp)
                 try:
@@ -408,7 +409,7 @@ class PosixStore(FileStore):
     def _sweep_meta(self, root: Root, before: float) -> int:
         """Sidecars whose file has gone, or has another inode."""
         count = 0
-        for file in os.listdir(root.meta):
+        for file in names_in(root.meta):
             with contextlib.suppress(FileNotFoundError, PermissionError):
                 old = os.stat(file, dir_fd=root.meta, follow_symlinks=False).st_ctime < before
                 if old and not file.startswith(paths.MARK) and not self._has_owner(root, file):
