@@ -36,6 +36,7 @@ log = Logger()
 STREAM, MESSAGE = 1, 2
 _CONNECTED, _ACCEPTED, _READABLE, _WRITABLE, _DRAINED, _PEER_CLOSED, _FAILED, _CLOSED = range(1, 9)
 _AGAIN, _PORT_CLOSED, _PEERCLOSED = -4, -8, -103
+_OF_THE_PEER = -100  # error codes from here on: the peer or the network, and the connection has ended
 _ANY = ("0.0.0.0", "::")
 _UNSENT = "closed by the peer before all was sent"
 READ_BYTES = 1 << 16
@@ -178,7 +179,7 @@ class UdtTransport:
         elif event.kind == _WRITABLE:
             self._flush()
         elif event.kind == _PEER_CLOSED:
-            self._over = self._over or Failure(UdtConnectionLost(_UNSENT, "PEERCLOSED"))
+            self._over = self._over or self._unsent(_PEERCLOSED)
             self._read()
         elif event.kind == _FAILED:
             if self._closing:
@@ -233,10 +234,8 @@ class UdtTransport:
                 if size == _AGAIN:
                     return
                 if size < 0:
-                    if size != _PEERCLOSED:
-                        self._reason = lost(size)
-                    elif self._out:
-                        self._reason = Failure(UdtConnectionLost(_UNSENT, "PEERCLOSED"))
+                    if size != _PEERCLOSED or self._out:
+                        self._reason = self._unsent(size)
                     self._close(0)
                     return
                 if self.disconnecting:
@@ -266,13 +265,26 @@ class UdtTransport:
                 self._pause_producer()
                 return
             if sent < 0:
-                self._break(lost(sent))
+                self._refused(sent)
                 return
             self._offset += sent
             if self._offset == len(data):
                 self._out.popleft()
                 self._offset = 0
         self._written()
+
+    def _refused(self, code: int) -> None:
+        """Nothing more can be sent. Where the connection has ended, what has arrived before comes first."""
+        if code > _OF_THE_PEER:
+            self._break(lost(code))
+            return
+        self._pause_producer()
+        self._over = self._over or self._unsent(code)
+        self._core.reactor.callLater(0, self._read)
+
+    @staticmethod
+    def _unsent(code: int) -> Failure:
+        return Failure(UdtConnectionLost(_UNSENT, "PEERCLOSED")) if code == _PEERCLOSED else lost(code)
 
     def _written(self) -> None:
         self._written_through = True

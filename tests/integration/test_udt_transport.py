@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import socket
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -105,6 +106,32 @@ class ProducerTests(Case):
         self.assertEqual(bytes(far.data), data)
         self.assertIsInstance(near.reason, error.ConnectionDone)
         self.assertIsInstance(far.reason, error.ConnectionDone)
+
+
+class WrittenTooLateTests(Case):
+    """What the peer sent before it closed is read to its end, also by who learns of the close by writing."""
+
+    async def test_what_has_arrived_comes_first(self) -> None:
+        await self._arrives(Waits())
+
+    async def test_without_a_producer_too(self) -> None:
+        await self._arrives(None)
+
+    async def _arrives(self, producer: Any) -> None:
+        near, far = await self.pair()
+        if producer is not None:
+            far.transport.registerProducer(producer, True)
+        near.transport.write(bytes(range(256)) * 2000)
+        near.transport.loseConnection()
+        time.sleep(0.5)  # the reactor hears of nothing until all is there
+        for _ in range(3):
+            far.transport.write(b"an answer")  # the first one finds out, the next is refused
+            time.sleep(0.1)
+        self.assertEqual((far.data, far.reason), (b"", None))  # nothing is called from within a write
+        await until(lambda: near.reason and far.reason)
+        self.assertEqual(bytes(far.data), bytes(range(256)) * 2000)
+        self.assertIsInstance(far.reason, UdtConnectionLost)
+        self.assertIn("closed by the peer before all was sent", str(far.reason))
 
 
 class Raises(End):
