@@ -24,8 +24,17 @@ from cumulus.rest.request import Request
 from cumulus.rest.tags import read_tags
 from cumulus.xml import Writer
 
-# fields of the form that are not about the object
-_OF_POLICY: Final = ("x-amz-signature", "x-amz-credential", "x-amz-date", "x-amz-algorithm")
+# fields of the form that are not about the object: those of its policy, and the hash of a body that is signed
+_OF_POLICY: Final = (
+    "x-amz-signature",
+    "x-amz-credential",
+    "x-amz-date",
+    "x-amz-algorithm",
+    "x-amz-content-sha256",
+)
+_COPY: Final = "x-amz-copy-source"
+# headers of the form's own request that policies of buckets ask for
+_OF_REQUEST: Final = ("user-agent", "referer")
 _LIKE_HEADERS: Final = frozenset({*STORED, "content-md5"})
 
 
@@ -113,9 +122,14 @@ class _Upload:
 
 
 def _inner(outer: Request, fields: Mapping[str, str], key: str, auth: Authenticated) -> Request:
-    """The request that the form stands for: its fields are the headers."""
+    """The request that the form stands for: its fields are the headers. Raises `S3Error` InvalidArgument for
+    a field that would make another request of it in the eyes of a policy: its bytes are no copy's."""
     pairs = [("host", outer.header("host"))]
+    pairs += [(name, outer.header(name)) for name in _OF_REQUEST if name in outer.call.headers]
     for name, value in fields.items():
+        if name.startswith(_COPY):
+            why = "You can only specify a copy source header for copy requests."
+            raise S3Error("InvalidArgument", why, fields={"ArgumentName": name[:64]})
         title = "x-amz-acl" if name == "acl" else name
         if title == "tagging":
             pairs.append(("x-amz-tagging", urlencode(read_tags(value.encode(), 10), quote_via=quote)))

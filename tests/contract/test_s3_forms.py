@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from collections.abc import Iterator
 from email.header import decode_header, make_header
 from typing import Any
@@ -166,3 +167,64 @@ def test_a_field_whose_name_is_no_headers_makes_no_object(world: World, name: st
     assert (answer.status, answer.code) == (400, "InvalidArgument")
     assert world.ask("GET", "/bkt/k").status == 404
     assert world.index.usage("bucket", "bkt").reserved_bytes == 0
+
+
+def _allow(world: World, *conditions: tuple[str, dict[str, Any]]) -> None:
+    """The bucket's policy: an effect and its conditions for what everybody puts below in/."""
+    statements = [
+        {
+            "Effect": effect,
+            "Principal": "*",
+            "Action": "s3:PutObject",
+            "Resource": "arn:aws:s3:::bkt/in/*",
+            "Condition": condition,
+        }
+        for effect, condition in conditions
+    ]
+    text = json.dumps({"Version": "2012-10-17", "Statement": statements})
+    assert world.ask("PUT", "/bkt", text.encode(), query="policy").status == 204
+
+
+@pytest.mark.parametrize("user", ["", "bob"])
+def test_a_form_is_no_copy_though_it_says_so(world: World, user: str) -> None:
+    """Where a policy lets people put copies of certain objects alone, a field puts no bytes of their own."""
+    copies = {"StringLike": {"s3:x-amz-copy-source": "bkt/checked/*"}}
+    _allow(world, ("Allow", copies))
+    assert world.ask("PUT", "/bkt/checked/a", b"good", headers={"x-amz-acl": "public-read"}).status == 200
+    headers = {"x-amz-copy-source": "bkt/checked/a"}
+    assert world.ask("PUT", "/bkt/in/a", user=user, headers=headers).status == 200
+    fields = {"key": "in/a"}
+    if user:
+        client = world.boto(user, signature_version="s3v4")
+        made = client.generate_presigned_post("bkt", "in/a", headers, [headers])["fields"]
+        fields = dict(made)
+    refused = post(world, form({**fields, **headers}, b"evil"))
+    assert (refused.status, refused.code) == (400, "InvalidArgument")
+    assert world.ask("GET", "/bkt/in/a", user=user or "alice").body == b"good"
+
+
+def test_the_hash_that_a_field_names_is_none_of_its_body(world: World) -> None:
+    """Nothing compares it, so no policy that asks for a signed body is content with it."""
+    hashed = {"StringNotEquals": {"s3:x-amz-content-sha256": "UNSIGNED-PAYLOAD"}}
+    known = {"Null": {"s3:x-amz-content-sha256": "false"}}
+    _allow(world, ("Allow", {**hashed, **known}))
+    assert world.ask("PUT", "/bkt/in/a", b"good", user="bob").status == 200
+    claim = {"key": "in/a", "x-amz-content-sha256": hashlib.sha256(b"good").hexdigest()}
+    assert post(world, form(claim, b"evil")).code == "AccessDenied"
+
+
+def test_a_policy_knows_the_page_and_the_browser_of_a_form(world: World) -> None:
+    """They are in the headers of its request, as they would be in those of a PUT; no field counts as one."""
+    ours = {"StringLike": {"aws:Referer": "https://ours.example/*"}}
+    _allow(world, ("Allow", ours), ("Deny", {"StringLike": {"aws:UserAgent": "Robot*"}}))
+
+    def sent(fields: dict[str, str], headers: dict[str, str]) -> int:
+        kind = {"Content-Type": "multipart/form-data; boundary=XX"}
+        body = form({"key": "in/a", **fields}, b"x")
+        return world.ask("POST", "/bkt", body, user="", headers={**kind, **headers}).status
+
+    page = {"Referer": "https://ours.example/form"}
+    assert sent({}, page) == 204
+    assert sent({}, {}) == sent(page, {}) == sent({}, {"Referer": "https://other.example/"}) == 403
+    assert sent({}, {**page, "User-Agent": "Robot/1"}) == 403
+    assert sent({"User-Agent": "Browser"}, {**page, "User-Agent": "Robot/1"}) == 403
