@@ -154,7 +154,10 @@ def bind(policy: Policy, directory: Directory) -> dict[str, str]:
         kind, _, value = name.partition(":")
         if name == "*" or kind == "id":
             continue
-        if kind == "group":
+        id = None
+        if any("\ud800" <= c <= "\udfff" for c in value):
+            value = "of that name: an escape in it is half of a character"
+        elif kind == "group":
             id = directory.group_id(value)
         else:
             user = directory.user(value)

@@ -112,6 +112,16 @@ def database(kind: str, tmp_path: Path) -> Iterator[Database]:
     made.close()
 
 
+@pytest.mark.parametrize("principal", [r"\ud800", r"arn:aws:iam:::group/l\udfffb", r"bob\u0000"])
+def test_a_name_that_can_be_nobodys_is_refused(database: Database, principal: str) -> None:
+    """JSON can write what is no text in UTF-8 (it was a 500), or what PostgreSQL cannot hold."""
+    head = '{"Statement": {"Effect": "Allow", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::bkt/*"'
+    text = f'{head}, "Principal": {{"AWS": "{principal}"}}}}}}'
+    answer = database.world.ask("PUT", "/bkt", text.encode(), query="policy")
+    assert (answer.status, answer.code) == (400, "MalformedPolicy")
+    assert database.world.ask("GET", "/bkt", query="policy").status == 404
+
+
 @pytest.mark.parametrize("principal", ["bob", "arn:aws:iam:::user/bob", BOB])
 def test_a_policy_means_the_person_who_had_the_name(database: Database, principal: str) -> None:
     """It lets him in under a new name, with which it is shown; another one who gets the name has nothing. Who
