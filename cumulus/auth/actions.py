@@ -1,7 +1,7 @@
 """The actions of S3 as policies name them, and what each needs besides a policy: one row an action.
 
 Source: Amazon S3 user guide, "Access control list (ACL) overview", mapping of ACL permissions and policy
-permissions; service authorization reference, "Actions defined by Amazon S3".
+permissions; service authorization reference, "Actions defined by Amazon S3", with their condition keys.
 """
 
 from __future__ import annotations
@@ -73,3 +73,29 @@ def _table() -> dict[str, Action]:
 ACTIONS: Final[dict[str, Action]] = _table()
 # a bucket's owner is never locked out of these by his own policy
 OF_POLICIES: Final = frozenset({"s3:GetBucketPolicy", "s3:PutBucketPolicy", "s3:DeleteBucketPolicy"})
+
+_LISTING: Final = "ListBucket ListBucketVersions"
+_OF_ACLS: Final = "PutObject PutObjectAcl PutObjectVersionAcl PutBucketAcl"
+# condition keys that belong to the requests of some actions only: a client may send the same parameter or
+# header with others, where nothing looks at it and it would say what pleases him
+_KEYS: Final[dict[str, str]] = {
+    "s3:prefix": f"{_LISTING} ListBucketMultipartUploads",
+    "s3:delimiter": f"{_LISTING} ListBucketMultipartUploads",
+    "s3:max-keys": _LISTING,
+    "s3:versionid": " ".join(name[3:] for name in ACTIONS if "ObjectVersion" in name),
+    "s3:x-amz-copy-source": "PutObject",
+    "s3:x-amz-metadata-directive": "PutObject",
+    "s3:x-amz-storage-class": "PutObject",
+    "s3:x-amz-acl": _OF_ACLS,
+    "s3:x-amz-grant-read": _OF_ACLS,
+    "s3:x-amz-grant-write": _OF_ACLS,
+    "s3:x-amz-grant-read-acp": _OF_ACLS,
+    "s3:x-amz-grant-write-acp": _OF_ACLS,
+    "s3:x-amz-grant-full-control": _OF_ACLS,
+}
+KEYS_OF: Final = {key: frozenset(f"s3:{name}" for name in names.split()) for key, names in _KEYS.items()}
+
+
+def has_key(action: str, key: str) -> bool:
+    """Whether requests for that action have the condition key (lower case), as far as they say it."""
+    return key not in KEYS_OF or action in KEYS_OF[key]

@@ -11,12 +11,13 @@ import ipaddress
 import operator
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_to_bytes
 
 from cumulus.auth import times
+from cumulus.auth.actions import has_key
 from cumulus.model import Identity, ObjectMeta
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 # condition keys that are a query parameter, and those that are a header
 _PARAMETERS: Final = {"prefix": "s3:prefix", "delimiter": "s3:delimiter", "max-keys": "s3:max-keys",
                       "versionId": "s3:versionid"}  # fmt: skip
+_OF_LISTINGS: Final = ("s3:prefix", "s3:delimiter", "s3:max-keys")
 _HEADERS: Final = {
     "user-agent": "aws:useragent",
     "referer": "aws:referer",
@@ -72,6 +74,16 @@ def context_of(call: Call, query: Mapping[str, str], key: str = "") -> RequestCo
     if _SOURCE in values:
         values[_SOURCE] = _bucket_and_key(values[_SOURCE])
     return RequestContext(call.peer, call.secure, call.at_ns, key, values)
+
+
+def about(context: RequestContext, action: str) -> RequestContext:
+    """The same for one action: without keys that its requests do not have, whatever the client sent. Those of
+    a listing belong to the bucket: who asks for an object lists nothing, though he may have to be allowed
+    to."""
+    values = {name: value for name, value in context.values.items() if has_key(action, name)}
+    if context.key:
+        values = {name: value for name, value in values.items() if name not in _OF_LISTINGS}
+    return replace(context, values=values)
 
 
 Values = Mapping[str, str]

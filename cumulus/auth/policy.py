@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, NoReturn
 
 from cumulus.auth.acl import group_name
-from cumulus.auth.actions import ACTIONS
+from cumulus.auth.actions import ACTIONS, has_key
 from cumulus.auth.conditions import KEYS, Condition, Values, fill, like, make, protect, variables
 from cumulus.errors import S3Error
 from cumulus.index.api import Directory
@@ -126,15 +126,31 @@ def _resource_fits(pattern: str, resource: str, values: Values) -> bool:
 
 def check_reach(policy: Policy, bucket: str) -> None:
     """Raises `S3Error` MalformedPolicy for an action that is done to no resource of its statement: to objects
-    where only the bucket stands, or the reverse. It would allow or deny nothing."""
+    where only the bucket stands, or the reverse. It would allow or deny nothing. The same for a condition on
+    what requests for none of the statement's actions have."""
     for number, statement in enumerate(policy.statements):
-        if statement.not_actions or statement.not_resources:
+        if statement.not_actions:
+            continue
+        _check_keys(statement, f"Statement[{number}]")
+        if statement.not_resources:
             continue
         named = {kind for pattern in statement.resources for kind in _kinds(pattern, bucket)}
         for pattern in statement.actions:
             done_to = {row.on for action, row in ACTIONS.items() if like(pattern, action.lower())}
             if named.isdisjoint(done_to):
                 _refuse(f"Statement[{number}]", "Action does not apply to any resource(s) in statement")
+
+
+def _check_keys(statement: Statement, where: str) -> None:
+    actions = [
+        action for action in ACTIONS if any(like(pattern, action.lower()) for pattern in statement.actions)
+    ]
+    for condition in statement.conditions:
+        if not any(has_key(action, condition.key) for action in actions):
+            _refuse(
+                f"{where}.Condition.{condition.key}",
+                "Conditions do not apply to combination of actions and resources in statement",
+            )
 
 
 def _kinds(pattern: str, bucket: str) -> set[str]:

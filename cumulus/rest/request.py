@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from cumulus.auth.conditions import RequestContext, context_of
+from cumulus.auth.conditions import RequestContext, about, context_of
 from cumulus.auth.decide import decide
 from cumulus.auth.verify import Authenticated, AuthSettings
 from cumulus.errors import S3Error
@@ -135,7 +135,7 @@ class Request:
             if at is not None:
                 query = {name: value for name, value in query.items() if name != "versionId"}
                 query |= {} if version is None else {"versionId": version}
-            context = context_of(self.call, query, key)
+            context = about(context_of(self.call, query, key), action)
         decide(self.identity, action, bucket, meta, context)
 
     def allowed(self, action: str, meta: ObjectMeta | None = None) -> bool:

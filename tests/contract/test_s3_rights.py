@@ -288,6 +288,78 @@ def test_a_policy_knows_which_version_is_meant(world: World) -> None:
         assert {row["VersionId"] for row in versions} == left
 
 
+@pytest.mark.parametrize(
+    ("operator", "keys"), [("StringLike", "*"), ("StringLikeIfExists", "${s3:prefix}*")]
+)  # fmt: skip
+def test_a_parameter_of_a_listing_opens_no_object(world: World, operator: str, keys: str) -> None:
+    """Who may list and read below his prefix reads nothing else by naming that prefix with a GET."""
+    world.ask("PUT", "/bkt/home/carol/k", b"secret")
+    world.ask("PUT", "/bkt/home/bob/k", b"his own")
+    set_policy(world, {
+        "Effect": "Allow",
+        "Principal": {"AWS": ["bob"]},
+        "Action": ["s3:ListBucket", "s3:GetObject"],
+        "Resource": ["arn:aws:s3:::bkt", f"arn:aws:s3:::bkt/{keys}"],
+        "Condition": {operator: {"s3:prefix": "home/bob/*"}},
+    })  # fmt: skip
+    mine = {"prefix": "home/bob/"}
+    assert world.ask("GET", "/bkt", user="bob", query=mine).status == 200
+    assert world.ask("GET", "/bkt", user="bob", query={"prefix": "home/carol/"}).status == 403
+    for method, key in (("GET", "home/carol/k"), ("HEAD", "home/carol/k"), ("GET", "home/bob/k")):
+        assert world.ask(method, f"/bkt/{key}", user="bob", query=mine).status == 403
+    if operator == "StringLikeIfExists":
+        return
+    # nor does it tell him which keys there are
+    assert world.ask("GET", "/bkt/home/carol/none", user="bob", query=mine).status == 403
+    source = {"x-amz-copy-source": "/bkt/home/carol/none"}
+    assert world.ask("PUT", "/bobs", user="bob").status == 200
+    assert world.ask("PUT", "/bobs/k", user="bob", query=mine, headers=source).status == 403
+
+
+def test_a_header_of_an_upload_opens_nothing_else(world: World) -> None:
+    """A policy that gives everything to those who send a header gives uploads, and not reading or itself."""
+    world.ask("PUT", "/bkt/k", b"secret")
+    for header, value in (("x-amz-acl", "private"), ("x-amz-copy-source", "bkt/k")):
+        set_policy(world, {
+            "Effect": "Allow",
+            "Action": "s3:*",
+            "Resource": ["arn:aws:s3:::bkt", "arn:aws:s3:::bkt/*"],
+            "Condition": {"StringEquals": {f"s3:{header}": value}},
+        })  # fmt: skip
+        sent = {header: value}
+        for method, path, query in (
+            ("GET", "/bkt/k", ""),
+            ("DELETE", "/bkt/k", ""),
+            ("GET", "/bkt", ""),
+            ("DELETE", "/bkt", "policy"),
+            ("PUT", "/bkt", "policy"),
+        ):
+            answer = world.ask(method, path, user="bob", query=query, headers=sent)
+            assert answer.status in (400, 403), (header, method, path)
+    assert world.ask("GET", "/bkt/k").body == b"secret"
+
+
+@pytest.mark.parametrize(
+    ("action", "key"),
+    [
+        ("s3:GetObject", "s3:prefix"),
+        ("s3:PutObject*", "s3:max-keys"),
+        ("s3:GetObject", "s3:VersionId"),
+        (["s3:ListBucket", "s3:GetObject*"], "s3:x-amz-acl"),
+        ("s3:DeleteObject", "s3:x-amz-copy-source"),
+    ],
+)
+def test_a_condition_on_what_no_such_request_has_is_refused(world: World, action: Any, key: str) -> None:
+    """As Amazon S3 does: it would allow nothing, or deny all."""
+    kind = "NumericEquals" if key == "s3:max-keys" else "StringEquals"
+    one = {"Effect": "Deny", "Principal": "*", "Action": action, "Condition": {kind: {key: "1"}}}
+    one["Resource"] = ["arn:aws:s3:::bkt", "arn:aws:s3:::bkt/*"]
+    text = json.dumps({"Version": "2012-10-17", "Statement": [one]})
+    answer = world.ask("PUT", "/bkt", text.encode(), query="policy")
+    assert (answer.status, answer.code) == (400, "MalformedPolicy")
+    assert "Conditions do not apply to combination of actions" in answer.leaf("Message")
+
+
 def test_a_bucket_that_was_given_away_is_no_longer_its_former_owners(world: World) -> None:
     """Nor are the objects in it that were his: his own grants go along, those to others stay."""
     carol = world.people.users["carol"].id
