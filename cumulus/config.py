@@ -197,7 +197,7 @@ class Fair(Section, frozen=True, kw_only=True):
 
 
 class LimitsSection(Section, frozen=True, kw_only=True):
-    """What one user or one address may have, of all workers together; beyond it: 503 SlowDown."""
+    """What one user, or one address (of IPv6 64 bits), may have of all workers; beyond it: 503 SlowDown."""
 
     user_requests_per_s: Annotated[float, Meta(ge=0, description="Requests of a user; 0 = no limit.")] = 0.0
     user_rate: Annotated[

@@ -15,6 +15,7 @@ from typing import Final
 
 from cumulus.errors import S3Error
 from cumulus.fair.board import Board, Places, places
+from cumulus.fair.networks import network
 from cumulus.fair.weights import Sharing
 from cumulus.model import User
 
@@ -163,11 +164,12 @@ class Seat:
         self._addresses = addresses
         self._users = users
         self._sharing = sharing
-        self._there: tuple[str, Places] = (peer, places(f"address {peer}"))
+        where = network(peer)
+        self._there: tuple[str, Places] = (where, places(f"address {where}"))
         self._user: tuple[str, Places] | None = None
         self._gone = False
         self._lock = threading.Lock()
-        self.owner, self.weight = sharing.of(None, peer)
+        self.owner, self.weight = sharing.of(None, where)
 
     def take(self) -> bool:
         """The connection is made; False when its address has as many as it may (then do not `leave`)."""

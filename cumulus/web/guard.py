@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 import secrets
 import threading
 from collections import OrderedDict
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from cumulus.fair.networks import network
 from cumulus.model import Credential, User
 
 IDLE_S: Final = 15 * 60.0
@@ -179,19 +179,6 @@ class Attempts:
             self._all.left += 1
             if name := self._each.get(network(address)):
                 name.left += 1
-
-
-def network(address: str) -> str:
-    """Addresses that count as one."""
-    try:
-        found = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(found, ipaddress.IPv6Address):
-        if found.ipv4_mapped:
-            return str(found.ipv4_mapped)
-        return str(ipaddress.ip_network((found, 64), strict=False))
-    return str(found)
 
 
 def may_administer(found: Credential | None, now_ns: int) -> User | None:

@@ -82,6 +82,27 @@ def test_connections_of_an_address_and_of_a_user_are_counted() -> None:
     assert board.count(places(f"user {ALICE.id}")) == 0
 
 
+def test_one_network_of_ipv6_is_one_address() -> None:
+    """Whoever has an address of it has 2^64: the limits were none for him, and as an anonymous client he had
+    as many shares as he liked. IPv4 over IPv6 is the same address as without."""
+    now, board = Now(), local_board()
+    addresses = Limiter("address", Limits(requests=1.0, connections=2, burst_s=3.0), board, now)
+    users = Limiter("user", Limits(), board, now)
+    some = [Seat(f"2001:db8::{n:x}", addresses, users, Sharing()) for n in (1, 2, 0xFFFF)]
+    other = Seat("2001:db8:0:1::1", addresses, users, Sharing())
+    assert [one.take() for one in (*some, other)] == [True, True, False, True]
+    assert len({one.owner for one in some}) == 1 and other.owner != some[0].owner
+    for one in (some[0], some[1], some[0]):
+        one.knock()
+    with pytest.raises(S3Error, match="too many requests from your address"):
+        some[1].knock()
+    other.knock()
+    mapped, plain = (Seat(peer, addresses, users, Sharing()) for peer in ("::ffff:10.0.0.1", "10.0.0.1"))
+    assert mapped.owner == plain.owner == "address 10.0.0.1"
+    some[0].leave(), some[1].leave()
+    assert some[2].take()
+
+
 def test_bytes_over_the_rate_are_rested_for() -> None:
     now = Now()
     one = seat(Limits(rate=1000, burst_s=1.0), Limits(rate=4000, burst_s=1.0), now)
