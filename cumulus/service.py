@@ -282,7 +282,8 @@ class Server(Service):
 
     async def _start(self) -> None:
         admin = self._config.admin
-        site = admin_site(self.samples, self.processes, self._reactor, self.page)
+        away = self._parts.gateway.site.index.away
+        site = admin_site(self.samples, self.processes, self._reactor, self.page, away)
         try:
             factory = secured(site, self._tls, self._reactor)
             self._admin = self._reactor.listenTCP(admin.port, factory, interface=admin.host)

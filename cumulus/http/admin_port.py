@@ -101,10 +101,14 @@ class _Root(Resource):
 
 
 def admin_site(
-    samples: Samples, expected: Callable[[], tuple[int, int]], reactor: Any, page: Resource | None = None
+    samples: Samples,
+    expected: Callable[[], tuple[int, int]],
+    reactor: Any,
+    page: Resource | None = None,
+    away: Callable[[], bool] = lambda: False,
 ) -> Site:
-    """The pages over `samples` of all processes; `expected()` is (processes that serve, that should). `page`
-    is what is below PAGE."""
+    """The pages over `samples` of all processes; `expected()` is (processes that serve, that should) and
+    `away()` whether the database does not answer. `page` is what is below PAGE."""
 
     async def metrics() -> tuple[int, str, str]:
         up, _all = expected()
@@ -116,13 +120,16 @@ def admin_site(
     async def health() -> tuple[int, str, str]:
         up, wanted = expected()
         whole = len(await samples()) == wanted == up
-        body = {"status": "ok" if whole else "degraded" if up else "down", "workers": up, "wanted": wanted}
-        return 200 if up else 503, "application/json", json.dumps(body) + "\n"
+        lost = away()
+        status = "down" if lost or not up else "ok" if whole else "degraded"
+        body = {"status": status, "workers": up, "wanted": wanted} | ({"database": "away"} if lost else {})
+        return 503 if status == "down" else 200, "application/json", json.dumps(body) + "\n"
 
     async def load() -> tuple[int, str, str]:
         plain = total(await samples()).plain
         body = {name: int(plain.get(name, 0)) for name in _LOAD}
-        return 200, "application/json", json.dumps(body) + "\n"
+        # who refuses all at once has little to do: other servers would send him everything
+        return 503 if away() else 200, "application/json", json.dumps(body) + "\n"
 
     root: Any = _Root()
     root.putChild(b"metrics", _Page(metrics))

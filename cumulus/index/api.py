@@ -220,6 +220,10 @@ class Index(ABC):
 
     lag_s: float = 0.0
 
+    def away(self) -> bool:
+        """Whether the database is known not to answer. Does not ask it, and waits for nothing."""
+        return False
+
     # buckets
     @abstractmethod
     def bucket(self, name: str) -> Bucket | None:

@@ -48,6 +48,7 @@ T = TypeVar("T")
 FRESH_S: Final = 0.5
 _OWED: Final = 10_000  # changes of storage of which the database could not be told
 _FORGET_S: Final = 10.0
+_SILENT_S: Final = 10.0  # after which a database that hangs is away
 _APPLY: Final = "SELECT cumulus_apply(?::json, ?::bigint[], ?::bigint)"
 _NOW_S: Final = "extract(epoch FROM clock_timestamp())"
 _CLAIM: Final = (
@@ -148,6 +149,8 @@ class PostgresIndex(Index):
         self._combiner: Combiner[_Told, None] = Combiner(self._apply_all)
         self._owed: deque[_Told] = deque(maxlen=_OWED)
         self._forget_at = 0.0
+        self._heard_at = time.monotonic()  # of the database, by the keeper
+        self._missed = False  # by the keeper's last attempt
         self._closing = threading.Event()
         self._keeper = threading.Thread(target=self._keep, name="cumulus-keeper", daemon=True)
         self._keeper.start()
@@ -185,14 +188,26 @@ class PostgresIndex(Index):
     def _keep(self) -> None:
         """The keeper's thread: reservations live on, what is owed is told, old removals are forgotten."""
         while not self._closing.wait(self._leases.every_s):
-            with contextlib.suppress(IndexFailure):
-                self._leases.turn()
-                self._tell_owed()
-                if time.monotonic() >= self._forget_at:
-                    self._forget_at = time.monotonic() + _FORGET_S
-                    with self._pool.run() as run:
-                        at_ns = self._clock() - objects.REMEMBER_NS
-                        run("DELETE FROM removed WHERE at_ns < ?::bigint", (at_ns,))
+            try:
+                self._turn()
+            except Away:
+                self._missed = True
+            except IndexFailure:
+                continue
+            else:
+                self._heard_at, self._missed = time.monotonic(), False
+
+    def _turn(self) -> None:
+        self._leases.turn()
+        self._tell_owed()
+        if time.monotonic() >= self._forget_at:
+            self._forget_at = time.monotonic() + _FORGET_S
+            with self._pool.run() as run:
+                at_ns = self._clock() - objects.REMEMBER_NS
+                run("DELETE FROM removed WHERE at_ns < ?::bigint", (at_ns,))
+
+    def away(self) -> bool:
+        return self._missed or time.monotonic() - self._heard_at > _SILENT_S + self._leases.every_s
 
     def _tell_owed(self) -> None:
         while self._owed:

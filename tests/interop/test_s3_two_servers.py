@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import signal
 import socket
 import subprocess
 import threading
 import time
+import urllib.error
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -262,6 +264,36 @@ def test_a_database_that_crashes_under_load_loses_nothing(site: Site, postgres: 
         assert (usage["objects"], usage["bytes"]) == (len(tree), sum(tree.values()))
         held = "SELECT count(*) FROM reservations"
         until(lambda: postgres.execute(held, site.database) == [(0,)], "nothing is held")
+
+
+def test_a_load_balancer_hears_that_the_database_is_away(site: Site, postgres: Postgres) -> None:
+    """A server that answers 503 to whatever needs it is not taken for a good one, nor, by other servers, for
+    the one with the least to do; and is when it is back."""
+
+    def page(server: Server, name: str) -> tuple[int, Any]:
+        try:
+            return 200, json.loads(server.admin(name))
+        except urllib.error.HTTPError as refused:
+            with refused:
+                return refused.code, json.loads(refused.read())
+
+    def health(server: Server) -> tuple[int, Any]:
+        return page(server, "health")
+
+    whole = (200, {"status": "ok", "workers": 2, "wanted": 2})
+    with site.server(0) as server:
+        assert health(server) == whole
+        postgres.stop()
+        try:
+            gone = (503, {"status": "down", "workers": 2, "wanted": 2, "database": "away"})
+            until(lambda: health(server) == gone, "it says that it cannot serve")
+            assert page(server, "load")[0] == 503
+            assert refusal(lambda: boto(server).create_bucket(Bucket="late"))["status"] == 503
+        finally:
+            postgres.start()
+        until(lambda: health(server) == whole, "it says that it can")
+        assert page(server, "load")[0] == 200
+        until(lambda: not refusal(lambda: boto(server).create_bucket(Bucket="late")), "it serves")
 
 
 CRASHES = int(os.environ.get("SECTOR_TEST_S3_CRASHES", "1"))  # of each kind
