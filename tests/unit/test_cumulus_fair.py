@@ -130,6 +130,22 @@ def test_a_limit_is_split_among_processes_by_connections() -> None:
     assert allowed == [6, 2]
 
 
+def test_many_addresses_at_a_time_take_no_room_from_one_another() -> None:
+    """With 40,000 clients that had one connection each, two in five newcomers were told that they had the
+    eight that they might have; with 6,000 one in sixty that he had two."""
+    now, fd = Now(), make_shared(2)
+    boards = [open_shared(fd, 2, column) for column in (0, 1)]
+    for number in range(40_000):
+        where = places(f"address 10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
+        boards[number % 2].add(where, 1)
+    addresses = Limiter("address", Limits(connections=4), boards[0], now)
+    users = Limiter("user", Limits(), boards[0], now)
+    for number in range(500):
+        mine = [Seat(f"192.168.{number >> 8}.{number & 255}", addresses, users, Sharing()) for _ in range(3)]
+        assert all(one.take() for one in mine)
+    assert addresses.refused_connections == 0
+
+
 def test_the_table_of_buckets_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MOST", 10)
     buckets = Buckets(1.0)
