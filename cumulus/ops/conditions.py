@@ -27,6 +27,15 @@ class Conditions:
     def __bool__(self) -> bool:
         return self != NONE
 
+    @property
+    def compares(self) -> bool:
+        """Whether the answer tells something of the object, and not only if there is one."""
+        return (
+            self.match not in ((), ("*",))
+            or self.none_match not in ((), ("*",))
+            or (self.unmodified_since_ns, self.size, self.exact_modified_ns) != (None, None, None)
+        )
+
     def check_read(self, etag: str, modified_ns: int, *, copy: bool = False) -> None:
         """Raises PreconditionFailed, or NotModified (for the source of a copy PreconditionFailed too)."""
         if self.match:

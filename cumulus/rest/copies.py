@@ -21,7 +21,7 @@ from cumulus.rest.headers import (
     version_headers,
     write_conditions,
 )
-from cumulus.rest.objects import copy_document, expiry
+from cumulus.rest.objects import check_early, copy_document, expiry
 from cumulus.rest.request import Request
 from cumulus.rest.target import copy_source
 from cumulus.storage.api import ObjectStream
@@ -88,6 +88,7 @@ def copy_object(request: Request) -> Reply:
             )
         meta = copies.complete_meta(stream, meta, algorithm)
         wanted = write_conditions(request.call.headers)
+        check_early(request, wanted)
         if itself:
 
             def check(other: ObjectMeta) -> None:

@@ -14,6 +14,7 @@ from cumulus.ops.names import check_key, is_version
 from cumulus.rest import documents
 from cumulus.rest.call import Reply, Sink
 from cumulus.rest.headers import parse_date, parse_size
+from cumulus.rest.objects import check_delete
 from cumulus.rest.refusals import to_s3
 from cumulus.rest.request import Request
 from cumulus.rest.sinks import MAX_LONG_DOCUMENT, DocumentSink
@@ -92,8 +93,10 @@ def _delete(request: Request, wanted: _Wanted) -> Deleted:
         if not is_version(wanted.version):
             raise S3Error("NoSuchVersion")
         request.authorize("s3:DeleteObjectVersion", at=at, version=wanted.version)
+        check_delete(request, wanted.key, wanted.version, wanted.conditions)
         return delete_version(request.site, request.bucket, wanted.key, wanted.version, wanted.conditions)
     request.authorize("s3:DeleteObject", at=at)
+    check_delete(request, wanted.key, None, wanted.conditions)
     return delete_current(request.site, request.bucket, wanted.key, request.owner, wanted.conditions)
 
 

@@ -283,10 +283,28 @@ def algorithms(request: Request, expected: expect.Expected) -> list[str]:
 
 
 def check_early(request: Request, wanted: Conditions) -> None:
-    """Refuse a conditional write before its body comes, if it can be seen to fail already."""
+    """Refuse a conditional write before its body comes, if it can be seen to fail already, or may not be
+    asked."""
     if wanted:
         found = find_or_none(request.site, request.bucket, request.key)
+        may_compare(request, wanted, found)
         wanted.check_write(None if found is None else found.facts)
+
+
+def may_compare(
+    request: Request,
+    wanted: Conditions,
+    found: Found | None,
+    *,
+    key: str | None = None,
+    version: str | None = None,
+) -> None:
+    """Conditions on ETag, size or time of what is to be replaced or deleted, `found`, are for those who may
+    read it, as in S3: others would learn by them what it is. Raises `S3Error` AccessDenied."""
+    if found is not None and wanted.compares:
+        action = "s3:GetObject" if version is None else "s3:GetObjectVersion"
+        at = (request.bucket, request.key if key is None else key)
+        request.authorize(action, found.meta, at=at, version=version)
 
 
 def put_object(request: Request) -> Sink:
@@ -346,12 +364,27 @@ def delete_object(request: Request) -> Reply:
     version, wanted = request.version, conditions(request.call.headers)
     if version is not None:
         request.authorize("s3:DeleteObjectVersion")
+        check_delete(request, request.key, version, wanted)
         done = delete_version(request.site, request.bucket, request.key, version, wanted)
     else:
         request.authorize("s3:DeleteObject")
+        check_delete(request, request.key, None, wanted)
         done = delete_current(request.site, request.bucket, request.key, request.owner, wanted)
     headers = [("x-amz-version-id", done.version)] if done.version else []
     return Reply(204, [*headers, ("x-amz-delete-marker", "true")] if done.marker else headers)
+
+
+def check_delete(request: Request, key: str, version: str | None, wanted: Conditions) -> None:
+    """Whether the conditions of a deletion may be asked. Raises `S3Error` AccessDenied."""
+    if not wanted.compares:
+        return
+    try:
+        found = find(request.site, request.bucket, key, version)
+    except S3Error as error:
+        if error.code not in ("NoSuchKey", "NoSuchVersion", "MethodNotAllowed"):
+            raise
+        return  # there is nothing, or a delete marker: the deletion says so
+    may_compare(request, wanted, found, key=key, version=version)
 
 
 def copy_document(root: str, meta: ObjectMeta) -> Writer:

@@ -360,6 +360,54 @@ def test_a_condition_on_what_no_such_request_has_is_refused(world: World, action
     assert "Conditions do not apply to combination of actions" in answer.leaf("Message")
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"If-Match": '"5ebe2294ecd0e0f08eab7690d2a6ee69"'},
+        {"If-Match": '"00000000000000000000000000000000"'},
+        {"If-Unmodified-Since": "Sun, 01 Jan 2012 00:00:00 GMT"},
+        {"x-amz-if-match-size": "5"},
+    ],
+)
+def test_who_may_only_write_learns_nothing_of_an_object_by_conditions(
+    world: World, asked: dict[str, str]
+) -> None:
+    """Neither its ETag, the sum of its content, nor its size or time: he needs the right to read, as in S3.
+    Whether there is one he may ask."""
+    world.ask("PUT", "/bkt", query="acl", headers={"x-amz-acl": "public-read-write"})
+    world.ask("PUT", "/bkt/k", b"secret")
+    world.ask("PUT", "/bkt/bobs", b"x", user="bob")
+    started = world.ask("POST", "/bkt/k", user="bob", query="uploads").leaf("UploadId")
+    part = world.ask("PUT", "/bkt/k", b"p", user="bob", query=f"partNumber=1&uploadId={started}")
+    etag = part.headers["etag"]
+    parts = f"<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>{etag}</ETag></Part>"
+    parts += "</CompleteMultipartUpload>"
+    copy = {"x-amz-copy-source": "/bkt/bobs"}
+    for method, query, body, more in (
+        ("PUT", "", b"mine", {}),
+        ("PUT", "", b"x" * 100_000, {}),
+        ("PUT", "", b"", copy),
+        ("POST", f"uploadId={started}", parts.encode(), {}),
+        ("DELETE", "", b"", {}),
+        ("DELETE", "versionId=null", b"", {}),
+    ):
+        answer = world.ask(method, "/bkt/k", body, user="bob", query=query, headers={**asked, **more})
+        assert (answer.status, answer.code) == (403, "AccessDenied"), (method, query, more)
+    for inner in ("<ETag>5ebe2294ecd0e0f08eab7690d2a6ee69</ETag>", "<Size>5</Size>"):
+        document = f"<Delete><Object><Key>k</Key>{inner}</Object></Delete>".encode()
+        digest = base64.b64encode(hashlib.md5(document).digest()).decode()
+        answer = world.ask(
+            "POST", "/bkt", document, user="bob", query="delete", headers={"Content-MD5": digest}
+        )
+        assert answer.leaf("Code") == "AccessDenied"
+    assert world.ask("GET", "/bkt/k").body == b"secret"
+    assert world.ask("PUT", "/bkt/k", b"x", user="bob", headers={"If-None-Match": "*"}).status == 412
+    # his own he may compare
+    assert world.ask("PUT", "/bkt/bobs", b"y", user="bob", headers={"If-Match": '"0"'}).status == 412
+    assert world.ask("DELETE", "/bkt/bobs", user="bob", headers={"x-amz-if-match-size": "1"}).status == 204
+    assert world.ask("DELETE", "/bkt/k", user="bob", headers={"If-Match": "*"}).status == 204
+
+
 def test_a_bucket_that_was_given_away_is_no_longer_its_former_owners(world: World) -> None:
     """Nor are the objects in it that were his: his own grants go along, those to others stay."""
     carol = world.people.users["carol"].id
