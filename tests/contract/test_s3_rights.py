@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -406,6 +408,31 @@ def test_who_may_only_write_learns_nothing_of_an_object_by_conditions(
     assert world.ask("PUT", "/bkt/bobs", b"y", user="bob", headers={"If-Match": '"0"'}).status == 412
     assert world.ask("DELETE", "/bkt/bobs", user="bob", headers={"x-amz-if-match-size": "1"}).status == 204
     assert world.ask("DELETE", "/bkt/k", user="bob", headers={"If-Match": "*"}).status == 204
+
+
+def test_what_clients_send_makes_no_large_patterns(world: World) -> None:
+    """A variable in a policy, which any user may set for a bucket of his own, took 100 ms of the server and a
+    megabyte of its memory for good with each request that had another long header."""
+    condition = {"StringLike": {"aws:UserAgent": "a*${aws:Referer}?*z"}}
+    set_policy(
+        world,
+        {"Effect": "Allow", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::bkt/${aws:UserAgent}*"},
+        {"Effect": "Deny", "Action": "s3:GetObject", "Condition": condition},
+    )
+    world.ask("PUT", "/bkt/k", b"x")
+    began_s = time.process_time()
+    tracemalloc.start()
+    try:
+        for number in range(60):
+            headers = {"User-Agent": f"a{number}" + "x" * 50_000, "Referer": f"{number}" + "x" * 50_000}
+            assert world.ask("GET", "/bkt/k", user="bob", headers=headers).status == 403
+        assert tracemalloc.get_traced_memory()[0] < 10_000_000
+    finally:
+        tracemalloc.stop()
+    assert time.process_time() - began_s < 6
+    fits = {"User-Agent": "k" * 3000}
+    assert world.ask("GET", "/bkt/" + "k" * 900, user="bob", headers=fits).status == 403
+    assert world.ask("GET", "/bkt/k", user="bob", headers={"User-Agent": "k"}).status == 200
 
 
 def test_a_bucket_that_was_given_away_is_no_longer_its_former_owners(world: World) -> None:

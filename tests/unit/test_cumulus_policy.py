@@ -350,6 +350,9 @@ def test_patterns(pattern: str, text: str) -> None:
         return bool(t) and p[0] in ("?", t[0]) and naive(p[1:], t[1:])
 
     assert like(pattern, text) is naive(pattern, text)
+    long, tail = "*" + "yz?" * 50, "yz*" * 50  # such patterns are compared in another way
+    assert like(long + pattern, "x" + tail + text) is naive(pattern, text)
+    assert like(pattern + long, text + tail) is naive(pattern + "*", text)
 
 
 def test_patterns_take_no_exponential_time() -> None:
