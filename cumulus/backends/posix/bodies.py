@@ -16,10 +16,11 @@ from cumulus.backends.posix.errors import storage_error
 from cumulus.backends.posix.files import XATTR, Files
 from cumulus.backends.posix.meta import MAX_INLINE, Record
 from cumulus.backends.posix.paths import FILE_MODE, NO_XATTR, Directory, Root
-from cumulus.storage.api import Entry, Missing, Taken
+from cumulus.storage.api import Entry, Missing, Taken, Unavailable
 
 _OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NO_RECORD: Final = (errno.ENODATA, errno.EOPNOTSUPP, errno.ENOSYS)
+_TRIES: Final = 1000  # against others who replace a file all the time
 _NOT_SERVED: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
 
 
@@ -89,6 +90,32 @@ def entry_of(root: Root, name: str, fd: int) -> Entry:
     return metas.entry_of(name, status, record_of(root, name, fd, status))
 
 
+def open_entry(root: Root, parent: Directory, last: str, name: str) -> tuple[int, Entry]:
+    """A descriptor of a plain file and its entry. Whoever replaces or removes a file takes its sidecar away
+    after its name: so one that is found without a record counts only if it has the name still. Raises as
+    `open_body`, `Unavailable`, `OSError`."""
+    for _ in range(_TRIES):
+        fd = open_body(parent, last, name)
+        try:
+            entry = entry_of(root, name, fd)
+            if entry.meta is not None or has_name(parent.fd, last, os.fstat(fd)):
+                return fd, entry
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+    raise Unavailable(f"{name!r} is replaced again and again")
+
+
+def has_name(directory: int, last: str, status: os.stat_result) -> bool:
+    """Whether a file has that name now."""
+    try:
+        there = os.stat(last, dir_fd=directory, follow_symlinks=False)
+    except OSError:
+        return False
+    return (there.st_dev, there.st_ino) == (status.st_dev, status.st_ino)
+
+
 def open_now(root: Root, name: str) -> tuple[int, Entry] | None:
     """A descriptor of a plain file and its entry, without waiting for a disk; None: see `open_body`."""
     opened = now.open_file(root.fd, name)
@@ -107,14 +134,14 @@ def open_now(root: Root, name: str) -> tuple[int, Entry] | None:
     return None
 
 
-def put_record(root: Root, name: str, fd: int, record: Record, files: Files, sync: bool) -> None:
+def put_record(root: Root, name: str, fd: int, record: Record, files: Files, sync: bool) -> bool:
     """Replace a file's record in one step; `sync` for a sidecar, the attribute is synced with the file.
-    Raises `OSError`."""
+    Whether it has a sidecar. Raises `OSError`."""
     data = metas.encode(record)
     if len(data) <= MAX_INLINE:
         try:
             files.set_xattr(fd, data)
-            return
+            return False
         except OSError as error:
             if error.errno not in NO_XATTR:
                 raise
@@ -124,13 +151,16 @@ def put_record(root: Root, name: str, fd: int, record: Record, files: Files, syn
     except OSError as error:
         if error.errno not in NO_XATTR:
             raise
+    return True
 
 
 class Draft:
     """A file in `.cumulus/tmp` that will get a name. It is locked (shared) while it is open, so that a sweep
     knows it from what a dead process left."""
 
-    __slots__ = ("_files", "aside", "directory", "fd", "inode", "record", "root", "size", "temporary")
+    __slots__ = (
+        "_beside", "_files", "aside", "directory", "fd", "inode", "record", "root", "size", "temporary",
+    )  # fmt: skip
 
     def __init__(self, root: Root, files: Files) -> None:
         name = secrets.token_hex(12)
@@ -157,6 +187,7 @@ class Draft:
         self.size = 0
         self.record: Record | None = None
         self.aside = ""  # the name under which a sidecar may have been written
+        self._beside = False  # it was the last time
         if status.st_mode & 0o777 != FILE_MODE:
             files.set_mode(fd, FILE_MODE)
 
@@ -173,9 +204,15 @@ class Draft:
             sidecar.drop(self.root, self.aside, self.inode, self._files)
         self.aside = name
         record = Record(self.inode, self.size, mtime_ns, max(stamp, mtime_ns), meta)
-        put_record(self.root, name, self.fd, record, self._files, sync)
+        self._beside = put_record(self.root, name, self.fd, record, self._files, sync)
         self.record = record
         return record.stamp
+
+    def is_stamped(self) -> bool:
+        """Whether its record is there still: who replaces a file of the same name, or sweeps, takes a sidecar
+        away by name and inode, and the inode may have become the draft's meanwhile. It stays for as long as
+        the name is locked."""
+        return not self._beside or sidecar.is_there(self.root, self.aside, self.inode)
 
     def _set_mtime(self, wanted: int) -> int:
         for step in (0, 1_000, 1_000_000, 1_000_000_000, 2_000_000_000):

@@ -181,22 +181,25 @@ def entry_at(root: Root, fd: int, full: str, name: str, bare_before: int = 0) ->
     """Of `name` in the open directory, that was a plain file a moment ago; `full` is its whole name. None for
     one that is none any more; one that we may not open is listed without meta. Files that changed last before
     `bare_before` (ns) have no sidecars. Raises `OSError`."""
-    try:
-        body = os.open(name, _BODY, dir_fd=fd)
-    except PermissionError:
-        status = bodies.look(Directory(fd, False), name)
-        return entry_of(full, status, None) if status and stat.S_ISREG(status.st_mode) else None
-    except OSError:
-        return None
-    try:
-        status = os.fstat(body)  # before the record, see `bodies.entry_of`
-        if not stat.S_ISREG(status.st_mode):
+    while True:
+        try:
+            body = os.open(name, _BODY, dir_fd=fd)
+        except PermissionError:
+            status = bodies.look(Directory(fd, False), name)
+            return entry_of(full, status, None) if status and stat.S_ISREG(status.st_mode) else None
+        except OSError:
             return None
-        if status.st_ctime_ns < bare_before and _bare(body):
-            return entry_of(full, status, None)
-        return entry_of(full, status, bodies.record_of(root, full, body, status))
-    finally:
-        os.close(body)
+        try:
+            status = os.fstat(body)  # before the record, see `bodies.entry_of`
+            if not stat.S_ISREG(status.st_mode):
+                return None
+            if status.st_ctime_ns < bare_before and _bare(body):
+                return entry_of(full, status, None)
+            record = bodies.record_of(root, full, body, status)
+            if record is not None or bodies.has_name(fd, name, status):  # see `bodies.open_entry`
+                return entry_of(full, status, record)
+        finally:
+            os.close(body)
 
 
 def _bare(body: int) -> bool:

@@ -126,7 +126,8 @@ class Publisher:
             with paths.make_parent(root, segments, self._files) as parent:
                 now = bodies.look_for_write(parent, segments[-1], name)
                 check_token(name, token_of(now) if now else None, if_token)
-                if stamp < _floor(now, stripe) or _mode(now) != _mode(old):
+                late = stamp >= _floor(now, stripe)
+                if not late or _mode(now) != _mode(old) or not draft.is_stamped():
                     self._settle(name, draft, now, next_stamp(now, stripe), meta)
                 held.hold(parent.fd, segments[-1], now)
                 self._place(root, segments, draft, parent)

@@ -327,13 +327,11 @@ class Recovery:
                 return marks.stat(root, name)
             segments = paths.split(name)
             with paths.open_parent(root, segments) as parent:
-                fd = bodies.open_body(parent, segments[-1], name)
+                fd, entry = bodies.open_entry(root, parent, segments[-1], name)
         except StorageError:
             return None
-        try:
-            return bodies.entry_of(root, name, fd)
-        finally:
-            os.close(fd)
+        os.close(fd)
+        return entry
 
 
 def _sync_above(root: Root, segments: list[str], files: Files) -> None:

@@ -123,6 +123,15 @@ def any_in(root: Root) -> bool:
     return False
 
 
+def is_there(root: Root, name: str, inode: int) -> bool:
+    """Whether that file has one. Raises `OSError`."""
+    try:
+        os.stat(path_of(name, inode), dir_fd=root.meta, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def drop(root: Root, name: str, inode: int, files: Files) -> None:
     """Forget it; one that stays is swept later."""
     with contextlib.suppress(OSError):

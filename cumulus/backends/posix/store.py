@@ -155,18 +155,15 @@ class PosixStore(FileStore):
     def stat(self, bucket: str, name: str) -> Entry:
         if marks.is_directory(name):
             return marks.stat(self._buckets.root(bucket), name)
-        root, fd = self._open(bucket, name)
-        try:
-            with translated(f"{bucket}/{name}"):
-                return bodies.entry_of(root, name, fd)
-        finally:
-            os.close(fd)
+        _, fd, entry = self._open(bucket, name)
+        os.close(fd)
+        return entry
 
-    def _open(self, bucket: str, name: str) -> tuple[Root, int]:
+    def _open(self, bucket: str, name: str) -> tuple[Root, int, Entry]:
         segments = paths.split(name)
         root = self._buckets.root(bucket)
-        with paths.open_parent(root, segments) as parent:
-            return root, bodies.open_body(parent, segments[-1], name)
+        with paths.open_parent(root, segments) as parent, translated(f"{bucket}/{name}"):
+            return root, *bodies.open_entry(root, parent, segments[-1], name)
 
     # changes
 
@@ -327,15 +324,10 @@ class PosixStore(FileStore):
         return self._reader(bucket, name, token)
 
     def _reader(self, bucket: str, name: str, token: Token | None) -> Reader:
-        root, fd = self._open(bucket, name)
-        try:
-            with translated(f"{bucket}/{name}"):
-                entry = bodies.entry_of(root, name, fd)
-            if token is not None and token != entry.token:
-                raise Changed(f"{name!r} is not what it was")
-        except StorageError:
+        root, fd, entry = self._open(bucket, name)
+        if token is not None and token != entry.token:
             os.close(fd)
-            raise
+            raise Changed(f"{name!r} is not what it was")
         return Reader(fd, entry, near=now.local(root.fd, root.identity[0]))
 
     def open_now(self, bucket: str, name: str) -> ObjectStream | None:
