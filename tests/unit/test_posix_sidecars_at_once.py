@@ -16,7 +16,7 @@ from cumulus.backends.posix import bodies
 from cumulus.backends.posix.files import Files
 from cumulus.backends.posix.paths import Root
 from cumulus.backends.posix.store import PosixStore
-from cumulus.storage.api import Entry, FileStore
+from cumulus.storage.api import Changed, Entry, FileStore
 
 LONG: Final = b"m" * 5000  # a record that no extended attribute holds
 LARGE: Final = b"x" * (100 << 10)
@@ -109,7 +109,9 @@ def test_writers_and_readers_of_one_object_find_its_record(tmp_path: Path) -> No
 
     def read(store: FileStore) -> None:
         while time.monotonic() < end:
-            missed.extend(str(entry) for entry in [look(store) for look in LOOKS[:2]] if entry.meta != b"meta")
+            missed.extend(
+                str(entry) for entry in [look(store) for look in LOOKS[:2]] if entry.meta != b"meta"
+            )
 
     threads = [threading.Thread(target=work, args=(store,)) for store in stores for work in (write, read)]
     for thread in threads:
@@ -120,3 +122,35 @@ def test_writers_and_readers_of_one_object_find_its_record(tmp_path: Path) -> No
     assert stores[1].stat("b", "k").meta == b"meta"
     for store in stores:
         store.close()
+
+
+@pytest.mark.parametrize("files", [NoXattr(), None], ids=["no attributes", "attributes"])
+def test_changes_of_a_record_at_once_do_not_lose_one_another(tmp_path: Path, files: Files | None) -> None:
+    """The second of two that have read the same record is refused, also where only a sidecar changes."""
+    store = opened(tmp_path, files)
+    put(store, b"body", b"0")
+    known = store.stat("b", "k")
+    after = store.set_meta("b", "k", b"1", known.token)
+    assert after.token != known.token
+    assert after == store.stat("b", "k")
+    assert (after.mtime_ns, after.size) == (known.mtime_ns, known.size)
+    with pytest.raises(Changed):
+        store.set_meta("b", "k", b"2", known.token)
+
+    def count() -> None:
+        for _ in range(10):
+            while True:
+                entry = store.stat("b", "k")
+                try:
+                    store.set_meta("b", "k", b"%d" % (int(entry.meta or b"") + 1), entry.token)
+                    break
+                except Changed:
+                    continue
+
+    threads = [threading.Thread(target=count) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert store.stat("b", "k").meta == b"31"
+    store.close()

@@ -29,6 +29,8 @@ from cumulus.backends.posix.records import PUT, REMOVAL, VOID, Change
 from cumulus.storage.api import Entry, IfToken, Missing, StorageError, Taken, Token, check_token
 
 SMALL: Final = 64 << 10  # bytes of body that go through the journal
+_TICK_S: Final = 0.05  # no clock of a file system that tells milliseconds stands still for longer
+_PAUSE_S: Final = 0.001
 _TRIES: Final = 20  # times that a directory may vanish under a new name
 
 
@@ -207,6 +209,7 @@ class Publisher:
                 self._journal.note(root.bucket, name, root)
                 record = Record(status.st_ino, status.st_size, status.st_mtime_ns, stamp, meta)
                 bodies.put_record(root, name, fd, record, self._files, self._sync)
+                self._renew_token(fd, status)
                 stripe.raise_floor(stamp)
                 if self._sync:
                     self._files.sync(fd)
@@ -214,6 +217,19 @@ class Publisher:
                 return entry_of(name, os.fstat(fd), record)
             finally:
                 os.close(fd)
+
+    def _renew_token(self, fd: int, old: os.stat_result) -> None:
+        """By its token others know that a file has another record than the one they have read. A sidecar does
+        not touch the file, and a file system's clock stands still for some milliseconds: so it gets a later
+        ctime. Of files of others, where we may not do that, the token stays. Raises `OSError`."""
+        end = time.monotonic() + _TICK_S
+        with contextlib.suppress(PermissionError):
+            while token_of(os.fstat(fd)) == token_of(old):
+                self._files.set_times(fd, old.st_mtime_ns)
+                if time.monotonic() >= end:
+                    return
+                if token_of(os.fstat(fd)) == token_of(old):
+                    time.sleep(_PAUSE_S)
 
     def link(self, root: Root, name: str, to: str) -> Entry:
         """As `FileStore.link`; durable at once, since the next commit may take its bytes' only other name: a
