@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -12,7 +13,7 @@ from typing import Final
 import pytest
 from posix_disk import NoXattr
 
-from cumulus.backends.posix import bodies
+from cumulus.backends.posix import bodies, paths
 from cumulus.backends.posix.files import Files
 from cumulus.backends.posix.paths import Root
 from cumulus.backends.posix.store import PosixStore
@@ -153,4 +154,45 @@ def test_changes_of_a_record_at_once_do_not_lose_one_another(tmp_path: Path, fil
     for thread in threads:
         thread.join(60)
     assert store.stat("b", "k").meta == b"31"
+    store.close()
+
+
+def test_a_sweep_leaves_records_of_what_cannot_be_seen_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk with errors, or a directory that is closed to the service for a while."""
+    store = opened(tmp_path, NoXattr())
+    put(store, b"body", b"meta")
+    with monkeypatch.context() as patch:
+
+        def fails(*_: object) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        patch.setattr(paths, "_walk", fails)
+        store.sweep(-60)
+    assert store.stat("b", "k").meta == b"meta"
+    (tmp_path / "store/data/b/k").unlink()
+    assert store.sweep(-60) == 1
+    store.close()
+
+
+def test_a_sweep_leaves_the_record_of_a_draft_that_is_about_to_get_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a name that somebody is just giving away."""
+    store = opened(tmp_path, NoXattr())
+    place = store._publisher._place
+    swept: list[threading.Thread] = []
+
+    def beside(*arguments: object) -> None:
+        monkeypatch.undo()
+        swept.append(threading.Thread(target=store.sweep, args=(-60,)))
+        swept[0].start()
+        swept[0].join(0.3)
+        place(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(store._publisher, "_place", beside)
+    put(store, LARGE, b"meta")
+    swept[0].join(10)
+    assert store.stat("b", "k").meta == b"meta"
     store.close()

@@ -19,6 +19,7 @@ from cumulus.backends.posix.journal import Journal
 from cumulus.backends.posix.listing import Listing
 from cumulus.backends.posix.locks import Locks
 from cumulus.backends.posix.many import BatchPublisher, One
+from cumulus.backends.posix.meta import Record
 from cumulus.backends.posix.mounts import NotMounted
 from cumulus.backends.posix.paths import Buckets, Root
 from cumulus.backends.posix.publish import SMALL
@@ -29,6 +30,7 @@ from cumulus.backends.posix.unserved import first_other
 from cumulus.reserve import Reserve
 from cumulus.storage.api import (
     ABSENT,
+    BadName,
     Capabilities,
     Changed,
     Entry,
@@ -403,24 +405,22 @@ class PosixStore(FileStore):
         count = 0
         for file in names_in(root.meta):
             with contextlib.suppress(FileNotFoundError, PermissionError):
-                old = os.stat(file, dir_fd=root.meta, follow_symlinks=False).st_ctime < before
-                if old and not file.startswith(paths.MARK) and not self._has_owner(root, file):
-                    self._files.unlink(root.meta, file)
-                    count += 1
+                if not file.startswith(paths.MARK) and _is_older(root, file, before):
+                    count += self._sweep_sidecar(root, file, before)
         return count
 
-    def _has_owner(self, root: Root, file: str) -> bool:
+    def _sweep_sidecar(self, root: Root, file: str, before: float) -> bool:
+        """Raises `OSError`."""
         found = sidecar.load(root, file)
-        if not found:
-            return False
+        if found is None:
+            self._files.unlink(root.meta, file)
+            return True
         name, record = found
-        try:
-            segments = paths.split(name.removesuffix("/"))
-            with paths.open_parent(root, segments) as parent:
-                status = bodies.look(parent, segments[-1])
-        except StorageError:
-            return False
-        return status is not None and status.st_ino == record.inode
+        with self._locks.of(root.bucket, name):  # else a draft that has just got that inode loses its own
+            if not _is_older(root, file, before) or _has_owner(root, name, record):
+                return False
+            self._files.unlink(root.meta, file)
+        return True
 
     def recover(self) -> Iterator[tuple[str, Entry]]:
         self._recovery = self._new_recovery()
@@ -458,6 +458,23 @@ class PosixStore(FileStore):
             self._publisher.close()
             self._buckets.close()
             self._locks.close()
+
+
+def _is_older(root: Root, sidecar: str, than: float) -> bool:
+    return os.stat(sidecar, dir_fd=root.meta, follow_symlinks=False).st_ctime < than
+
+
+def _has_owner(root: Root, name: str, record: Record) -> bool:
+    """Whether the file is there that a sidecar belongs to, as far as that is to be seen now."""
+    try:
+        segments = paths.split(name.removesuffix("/"))
+        with paths.open_parent(root, segments) as parent:
+            status = bodies.look(parent, segments[-1])
+    except (Missing, BadName):
+        return False
+    except StorageError:
+        return True
+    return status is not None and status.st_ino == record.inode
 
 
 def _add(stream: Writer, source: Reader, offset: int, size: int, small: bool) -> None:
