@@ -34,6 +34,7 @@ from cumulus.backends.posix.records import HEAD, NOTE, REMOVAL, Change
 from cumulus.storage.api import StorageError, Unavailable
 
 SUFFIX: Final = ".journal"
+DRAFT: Final = ".new"  # behind that of one which nobody writes into yet
 _log: Final = logging.getLogger(__name__)
 MAX_CHANGES: Final = 1000  # a checkpoint is due after so many: writers wait while it syncs what they changed
 MAX_BYTES: Final = 64 << 20  # or when a journal is as long as this
@@ -234,13 +235,11 @@ class Journal:
 
     def _open(self) -> Generation:
         name = f"{os.getpid():x}-{secrets.token_hex(8)}{SUFFIX}"
-        fcntl.flock(self._fd, fcntl.LOCK_SH)  # a recovery must not see it before it is locked
+        draft = name + DRAFT  # a recovery must not see it before it is locked
+        fd = self._files.create(self._fd, draft, FILE_MODE)
         try:
-            fd = self._files.create(self._fd, name, FILE_MODE)
             fcntl.flock(fd, fcntl.LOCK_EX)
-        finally:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
-        try:
+            self._files.rename(self._fd, draft, self._fd, name)
             before, counts = self._bad_end or ("", -1)
             head = records.encode(Change(HEAD, before, self._files.boot(), counts))
             data = head + b"".join(frame for carried in self._carried for frame in carried.frames)
@@ -250,8 +249,9 @@ class Journal:
                 self._files.sync(self._fd)
         except OSError:
             os.close(fd)
-            with contextlib.suppress(OSError):
-                self._files.unlink(self._fd, name)
+            for left in (draft, name):
+                with contextlib.suppress(OSError):
+                    self._files.unlink(self._fd, left)
             raise
         made = Generation(name, fd, len(data))
         self._bad_end = None

@@ -14,6 +14,7 @@ import fcntl
 import logging
 import os
 import stat
+import time
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
@@ -21,7 +22,7 @@ from cumulus.backends.posix import bodies, marks, paths, records, sidecar
 from cumulus.backends.posix.bodies import Draft
 from cumulus.backends.posix.errors import translated
 from cumulus.backends.posix.files import Files
-from cumulus.backends.posix.journal import SUFFIX, oldest
+from cumulus.backends.posix.journal import DRAFT, SUFFIX, oldest
 from cumulus.backends.posix.locks import Locks
 from cumulus.backends.posix.meta import inode_of, token_of
 from cumulus.backends.posix.mounts import NotMounted
@@ -31,6 +32,7 @@ from cumulus.storage.api import Entry, Missing, StorageError, Unavailable
 
 _log: Final = logging.getLogger(__name__)
 UNSYNCED: Final = "unsynced"  # in the directory of journals while what was replayed is not on disk
+_DRAFT_S: Final = 3600.0  # a draft of a journal gets its name at once
 _OPEN: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 Key = tuple[str, str]  # bucket, name
 Own = Callable[[Draft, os.stat_result | None, bytes], None]
@@ -109,6 +111,8 @@ class Recovery:
                 with contextlib.suppress(FileNotFoundError):  # a process that lives needs it no more
                     if name.endswith(SUFFIX):
                         found.append(self._open(directory, name))
+                    elif name.endswith(SUFFIX + DRAFT):
+                        self._drop_draft(directory, name)
             changes = _latest(found)
             self._past = _past(found)
             dead = [journal for journal in found if journal.dead]
@@ -141,6 +145,11 @@ class Recovery:
         finally:
             for journal in found:
                 os.close(journal.fd)
+
+    def _drop_draft(self, directory: int, name: str) -> None:
+        """Of a process that has ended before it had its journal. Raises `OSError`."""
+        if time.time() - os.stat(name, dir_fd=directory, follow_symlinks=False).st_ctime > _DRAFT_S:
+            self._files.unlink(directory, name)
 
     def _begin(self, directory: int) -> bool:
         """Note that what is replayed is not synced yet; whether that was noted before. Raises `OSError`."""
