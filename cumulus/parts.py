@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -42,16 +43,38 @@ BATCH: Final = 500
 
 
 class Parts:
-    """A gateway and what it stands on. `work` is to be called every second from one thread, `close` at the
-    end; both block. `socket` is where workers find the index, "" = in the database."""
+    """A gateway and what it stands on. `work` and `heal` are to be called every second, each from one thread,
+    `close` at the end; all block. `socket` is where workers find the index, "" = in the database."""
 
     def __init__(
-        self, gateway: S3Gateway, work: Callable[[], object], close: Callable[[], None], socket: str = ""
+        self,
+        gateway: S3Gateway,
+        work: Callable[[], object],
+        close: Callable[[], None],
+        take_in: Callable[[], object] = lambda: None,
     ) -> None:
         self.gateway = gateway
         self.work = work
         self.close = close
-        self.socket = socket
+        self.socket = ""
+        self._take_in = take_in
+        self._bereft = threading.Event()
+
+    def worker_ended(self) -> None:
+        """A process that wrote in the same storage has ended, perhaps in the middle of something."""
+        self._bereft.set()
+
+    def heal(self) -> None:
+        """Finish what such a process has begun, so that its journal goes: while that is there, every removal
+        must stay on record. Raises `StorageError`, `IndexFailure`; the next call tries again."""
+        if not self._bereft.is_set():
+            return
+        self._bereft.clear()
+        try:
+            self._take_in()
+        except BaseException:
+            self._bereft.set()
+            raise
 
     def hurry(self) -> None:
         """The service ends: what is at work in the background leaves the rest for the next start."""
@@ -120,11 +143,12 @@ def _is_body(name: str) -> bool:
     return is_plain(name) or is_mark(name) or name.startswith(ODD)
 
 
-def take_in(store: FileStore, index: Index) -> int:
+def take_in(store: FileStore, index: Index, *, beside: bool = False) -> int:
     """Finish what a crash interrupted: the storage puts itself right, and the index hears of what was
-    published and may be missing from it. How many entries. Raises `StorageError`, `IndexFailure`."""
+    published and may be missing from it. How many entries. `beside`: others serve already. Raises
+    `StorageError`, `IndexFailure`."""
     count, batch = 0, []
-    for name, entry in store.recover():
+    for name, entry in store.recover_beside() if beside else store.recover():
         bucket = index.bucket(name)
         meta = None if bucket is None else meta_of(bucket, entry)
         if bucket is None or meta is None or not _is_body(entry.name):
@@ -188,9 +212,12 @@ def _open_all(config: Config, stack: ExitStack) -> tuple[Parts, Index, Directory
     for name, why in buckets_away(store, index.buckets()):
         log.error("bucket {bucket} is not served: {why}", bucket=name, why=why)
     give_files(store, directory)
-    count = take_in(store, index)
-    if count:
-        log.info("{count} objects were looked at again after the last stop", count=count)
+
+    def recover(when: str, *, beside: bool = False) -> None:
+        if count := take_in(store, index, beside=beside):
+            log.info("{count} objects were looked at again {when}", count=count, when=when)
+
+    recover("after the last stop")
     gateway = _gateway(config, store, index, directory)
     stack.callback(gateway.close)
     remember_until_synced(gateway.site)
@@ -204,7 +231,8 @@ def _open_all(config: Config, stack: ExitStack) -> tuple[Parts, Index, Directory
         else:
             hash_waiting(gateway.site)
 
-    return Parts(gateway, work, stack.close), index, directory
+    again = partial(recover, "after the end of a worker", beside=True)
+    return Parts(gateway, work, stack.close, again), index, directory
 
 
 def open_parts(config: Config) -> Parts:

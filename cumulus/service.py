@@ -270,6 +270,7 @@ class Server(Service):
         self._admin: Any = None
         self._parts = parts
         self._background = Background(reactor, parts.work)
+        self._healing = Background(reactor, parts.heal)
         self.ready: Deferred[None] = Deferred()
         self.address: tuple[str, int] = ("", 0)
         self.admin_address: tuple[str, int] = ("", 0)
@@ -296,6 +297,7 @@ class Server(Service):
         if self._pool is not None:
             self._pool.start()
             await self._pool.ready
+            self._healing.start()
         self._background.start()
         log.info(
             "S3 on {host} port {port}, admin on {admin_host} port {admin_port}",
@@ -345,6 +347,7 @@ class Server(Service):
                 os.close(fd)
         self._parts.hurry()
         await self._background.stop()
+        await self._healing.stop()
         await close_parts(self._parts)
 
 
@@ -390,7 +393,12 @@ async def make_server(config: Config, reactor: Any) -> Server:
             told = {"config": msgspec.to_builtins(config), "index": parts.socket}
             command = [sys.executable, "-P", "-m", "cumulus.service"]
             shares = make_shared(count)
-            gone = open_shared(shares, count).clear
+            clear = open_shared(shares, count).clear
+
+            def gone(number: int) -> None:
+                clear(number)
+                parts.worker_ended()
+
             pool = WorkerPool(reactor, command, listener, told, count, fds={SHARES_FD: shares}, gone=gone)
             server = Server(config, reactor, parts, pool=pool)
         if is_wanted(config):

@@ -432,6 +432,11 @@ class FileStore(ABC):
         (bucket, entry) of everything published that the floor above may not have heard of; it may say too
         much. Until `recovered` is called the next start says all of it again."""
 
+    def recover_beside(self) -> Iterator[tuple[str, Entry]]:
+        """The same while this store and others serve, after another process of the server has died. What can
+        only be told at a start is left to that."""
+        return iter(())
+
     def recovered(self) -> None:
         """The floor above has all that `recover` said, durably."""
         return None

@@ -426,6 +426,9 @@ class PosixStore(FileStore):
         self._recovery = self._new_recovery()
         return self._recovery.run()
 
+    def recover_beside(self) -> Iterator[tuple[str, Entry]]:
+        return self.recover()  # journals of processes that live are left alone
+
     def _new_recovery(self) -> Recovery:
         return Recovery(self._journals, self._files, self._buckets, self._locks, self._publisher.own)
 
