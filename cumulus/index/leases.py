@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 import psycopg
 
-from cumulus.index.api import Away, IndexFailure, OverQuota, Reservation
+from cumulus.index.api import Away, IndexFailure, NoSuch, OverQuota, Reservation
 from cumulus.index.combine import Combiner
 from cumulus.index.postgres_pool import Connection, Pool, failure
 
@@ -62,7 +62,7 @@ class Leases:
         self._lock = threading.Lock()
         self._renewing = threading.Lock()
         self._live: dict[int, Reservation] = {}
-        self._lost: dict[int, OverQuota] = {}
+        self._lost: dict[int, OverQuota | NoSuch] = {}
         self._unreleased: set[int] = set()
         self._combiner: Combiner[_Request, int | None] = Combiner(self._reserve_all)
 
@@ -99,7 +99,8 @@ class Leases:
             self.grow(reservation, size)
 
     def confirm(self, reservation: Reservation) -> None:
-        """It is still held, for some seconds at least. Raises `OverQuota` when it is lost, `Away`."""
+        """It is still held, for some seconds at least. Raises `OverQuota` when it is lost, `NoSuch` where its
+        bucket has gone, `Away`."""
         sure = not self._doubtful and time.monotonic() <= self._until - self.life_s / 2
         if reservation.id in self._live and not sure:
             self._renew()
@@ -172,7 +173,10 @@ class Leases:
                 ).fetchone()[0]
                 run("DELETE FROM holders WHERE id = ?::bigint", (former,))
             self._holder = made
-            self._hold_again()
+            try:
+                self._hold_again()
+            except _TimeIsOver:  # it all took longer than a holder lives; the next one tries again
+                raise Away(f"{self._pool.target.where}: too slow to hold what is reserved") from None
             self._until, self._doubtful = began + self.life_s, False
 
     def _extend(self) -> bool:
@@ -187,10 +191,19 @@ class Leases:
     def _hold_again(self) -> None:
         """All reservations under the new holder, the oldest first."""
         with self._lock:
-            live = sorted(self._live.items())
+            all_live = sorted(self._live.items())
+        live: list[tuple[int, Reservation]] = []
+        requests: list[_Request] = []
+        for id, one in all_live:
+            try:
+                requests.append(self._request(0, one.bucket, one.bytes, one.objects))
+                live.append((id, one))
+            except NoSuch as gone:  # what is put into it ends by that, and nothing else
+                with self._lock:
+                    if self._live.pop(id, None) is not None:
+                        self._lost[id] = gone
         if not live:
             return
-        requests = [self._request(0, one.bucket, one.bytes, one.objects) for _, one in live]
         with self._pool.connection() as connection:
             made = self._ask(connection, self._holder, requests)
         with self._lock:

@@ -16,7 +16,17 @@ from cumulus_bench import Bench, bucket, part, postgres_database, put, row, run_
 from postgres import Postgres, shared
 
 from cumulus.index.admin_api import Quota
-from cumulus.index.api import Away, Directory, Index, IndexFailure, OverQuota, Put, Remove, Reservation
+from cumulus.index.api import (
+    Away,
+    Directory,
+    Index,
+    IndexFailure,
+    NoSuch,
+    OverQuota,
+    Put,
+    Remove,
+    Reservation,
+)
 from cumulus.index.postgres import PostgresIndex
 from cumulus.index.registry import Options, make_index
 
@@ -306,6 +316,50 @@ def test_holding_again_that_fails_is_tried_again_before_anything_is_published(
         assert index.usage("user", "alice").reserved_bytes == 0
     index.confirm(held)
     assert index.usage("user", "alice").reserved_bytes == 30
+
+
+def test_holding_again_goes_past_a_bucket_that_has_gone(bench: Bench) -> None:
+    """An upload into it may go on for hours, and all others of the process would fail with it."""
+    quota(bench, 100)
+    index = bench.index
+    index.add_bucket(bucket("away"))
+    gone, held = index.reserve("away", 20), index.reserve("b", 30)
+    index.drop_bucket("away")
+    stand_still(bench)
+    index.confirm(held)
+    with pytest.raises(NoSuch):
+        index.confirm(gone)
+    index.release(index.reserve("b", 70))
+    index.release(gone)
+    index.release(held)
+    assert query(bench, "SELECT * FROM reservations") == []
+
+
+def test_a_database_too_slow_for_a_new_holder_is_away_and_is_asked_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time of the new one is over before anything is held: its keeper goes on."""
+    quota(bench, 100)
+    short = Beside(bench, Options(life_s=0.5))
+    assert isinstance(short.index, PostgresIndex)
+    leases, held = short.index._leases, short.index.reserve("b", 30)
+    again, slow = leases._hold_again, [True]
+
+    def late() -> None:
+        if slow:
+            query(bench, "UPDATE holders SET expires = clock_timestamp() - interval '1 hour'")
+        again()
+
+    monkeypatch.setattr(leases, "_hold_again", late)
+    query(bench, "UPDATE holders SET expires = clock_timestamp() - interval '1 hour'")
+    leases._until = 0.0
+    with pytest.raises(Away):
+        short.index.confirm(held)
+    time.sleep(0.5)
+    slow.clear()
+    until(lambda: bench.index.usage("user", "alice").reserved_bytes == 30, "the keeper holds it again", 10)
+    short.index.release(held)
+    short.close()
 
 
 def stand_still(bench: Bench) -> None:
