@@ -341,8 +341,8 @@ class FileStore(ABC):
             writer.close()
 
     def link(self, bucket: str, name: str, to: str) -> Entry:
-        """A second name for the same bytes and meta, made durable with the next commit under `name`; where
-        `capabilities.hardlink` is false, raises `BadName`."""
+        """A second name for the same bytes and meta, made durable with the next commit under `name`, whatever
+        has had and lost that name before; where `capabilities.hardlink` is false, raises `BadName`."""
         raise BadName(f"this store cannot give {name!r} a second name")
 
     def concat(

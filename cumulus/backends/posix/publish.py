@@ -13,6 +13,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Final
 
 from cumulus.backends.posix import bodies, paths, sidecar
@@ -233,15 +234,24 @@ class Publisher:
 
     def link(self, root: Root, name: str, to: str) -> Entry:
         """As `FileStore.link`; durable at once, since the next commit may take its bytes' only other name: a
-        small one by the journal, as if it were put again under the second name."""
+        small one by the journal, as if it were put again under the second name. What has had that name before
+        and lost it must not lose it again when the journal is replayed: its record gets a later stamp."""
         segments, target = paths.split(name), paths.split(to)
-        with translated(f"{root.bucket}/{to}"), root.gate, self._locks.of(root.bucket, name):
+        stripe, other = self._locks.of(root.bucket, name), self._locks.of(root.bucket, to)
+        with translated(f"{root.bucket}/{to}"), root.gate, ExitStack() as locks:
+            for one in sorted({stripe, other}, key=lambda one: one.number):
+                locks.enter_context(one)
             root.check()
             with paths.open_parent(root, segments) as parent:
                 fd = bodies.open_body(parent, segments[-1], name)
                 try:
                     status = os.fstat(fd)
                     record = bodies.record_of(root, name, fd, status)
+                    renewed = record is not None and record.stamp <= other.floor
+                    if record is not None and renewed:
+                        record = record._replace(stamp=next_stamp(status, other))
+                        bodies.put_record(root, name, fd, record, self._files, self._sync)
+                        stripe.raise_floor(record.stamp)
                     change = self._as_put(root, to, fd, status, record)
                     generation = self._journal.add(change, root) if change else None
                     try:
@@ -257,7 +267,7 @@ class Publisher:
                     if generation:
                         self._journal.done(generation)
                     elif self._sync:
-                        if record is None:  # else it was synced when it was published
+                        if record is None or renewed:  # else it was synced when it was published
                             self._files.sync(fd)
                         paths.sync_path(root, target, self._files)
                     return bodies.entry_of(root, to, fd)
