@@ -1,6 +1,6 @@
 """After a power cut: a version that was current again, and then was replaced again, has its second name.
 
-Its file is older than the removal of that name, when it was made current."""
+Its file is older than the removal of that name, when it was made current. The same for one that two kept."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from test_posix_crash import Book, check, content, last_step, put, remove
 
 from cumulus.backends.posix.store import PosixStore
-from cumulus.storage.api import Entry
+from cumulus.storage.api import Entry, Taken
 
 SMALL, LARGE = 500, 100_000
 KEPT = ".cumulus/versions/k/1"
@@ -54,3 +54,24 @@ def test_a_version_that_is_kept_again_survives_a_crash(
         check(tmp_path / str(step), step, None, script)
     for number in range(30):
         check(tmp_path / f"some{number}", rng.randrange(2, steps + 2), rng, script)
+
+
+def kept_twice(size: int, store: PosixStore, book: Book) -> None:
+    """What two who replace an object at once do in a bucket with versions: both keep it."""
+    put(store, book, "k", 1, size)
+    keep(store, book)
+    with pytest.raises(Taken):
+        store.link("b", "k", KEPT)
+    put(store, book, "k", 2, SMALL)
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
+def test_a_version_that_two_wanted_to_keep_survives_a_crash(tmp_path: Path, seed: int, size: int) -> None:
+    """That the second was refused says nothing of the first."""
+    script, rng = partial(kept_twice, size), random.Random(seed)
+    steps = last_step(tmp_path / "count", script)
+    check(tmp_path / "end", steps + 1, None, script)
+    for step in range(1, steps, 2):
+        check(tmp_path / str(step), step, None, script)
+    for number in range(20):
+        check(tmp_path / f"some{number}", rng.randrange(1, steps + 2), rng, script)

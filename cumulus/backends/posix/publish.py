@@ -242,6 +242,8 @@ class Publisher:
             for one in sorted({stripe, other}, key=lambda one: one.number):
                 locks.enter_context(one)
             root.check()
+            if _is_there(root, target):  # before that is recorded: to take it back would take back the first
+                raise Taken(f"{to!r} is there already")
             with paths.open_parent(root, segments) as parent:
                 fd = bodies.open_body(parent, segments[-1], name)
                 try:
@@ -293,6 +295,15 @@ def _look_early(root: Root, segments: Sequence[str], name: str) -> os.stat_resul
             return bodies.look_for_write(parent, segments[-1], name)
     except Missing:
         return None
+
+
+def _is_there(root: Root, segments: Sequence[str]) -> bool:
+    """Whether anything has the name. Raises `StorageError`, `OSError`."""
+    try:
+        with paths.open_parent(root, segments) as parent:
+            return bodies.look(parent, segments[-1]) is not None
+    except Missing:
+        return False
 
 
 def _floor(old: os.stat_result | None, stripe: Stripe) -> int:
