@@ -20,7 +20,7 @@ from cumulus.storage.api import Entry, Missing, Taken, Unavailable
 
 _OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NO_RECORD: Final = (errno.ENODATA, errno.EOPNOTSUPP, errno.ENOSYS)
-_TRIES: Final = 1000  # against others who replace a file all the time
+TRIES: Final = 1000  # against others who replace a file all the time
 _NOT_SERVED: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
 
 
@@ -94,7 +94,7 @@ def open_entry(root: Root, parent: Directory, last: str, name: str) -> tuple[int
     """A descriptor of a plain file and its entry. Whoever replaces or removes a file takes its sidecar away
     after its name: so one that is found without a record counts only if it has the name still. Raises as
     `open_body`, `Unavailable`, `OSError`."""
-    for _ in range(_TRIES):
+    for _ in range(TRIES):
         fd = open_body(parent, last, name)
         try:
             entry = entry_of(root, name, fd)
@@ -104,7 +104,12 @@ def open_entry(root: Root, parent: Directory, last: str, name: str) -> tuple[int
             os.close(fd)
             raise
         os.close(fd)
-    raise Unavailable(f"{name!r} is replaced again and again")
+    raise restless(name)
+
+
+def restless(name: str) -> Unavailable:
+    """What a reader hears after `TRIES`."""
+    return Unavailable(f"{name!r} is replaced again and again")
 
 
 def has_name(directory: int, last: str, status: os.stat_result) -> bool:

@@ -180,8 +180,8 @@ def _may_hold(full: str, after: str, prefix: str) -> bool:
 def entry_at(root: Root, fd: int, full: str, name: str, bare_before: int = 0) -> Entry | None:
     """Of `name` in the open directory, that was a plain file a moment ago; `full` is its whole name. None for
     one that is none any more; one that we may not open is listed without meta. Files that changed last before
-    `bare_before` (ns) have no sidecars. Raises `OSError`."""
-    while True:
+    `bare_before` (ns) have no sidecars. Raises `OSError`, `Unavailable`."""
+    for _ in range(bodies.TRIES):
         try:
             body = os.open(name, _BODY, dir_fd=fd)
         except PermissionError:
@@ -200,6 +200,7 @@ def entry_at(root: Root, fd: int, full: str, name: str, bare_before: int = 0) ->
                 return entry_of(full, status, record)
         finally:
             os.close(body)
+    raise bodies.restless(full)
 
 
 def _bare(body: int) -> bool:
