@@ -17,6 +17,7 @@ from typing import Any
 
 from twisted.internet import error
 from twisted.internet.defer import ensureDeferred
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from sector._udt.endpoints import (
@@ -29,6 +30,7 @@ from sector._udt.endpoints import (
 from sector._udt.shared import SharedCore
 from sector._udt.transport import MESSAGE, UdtOptions, UdtTransport
 
+log = Logger()
 DEFAULTS = UdtOptions()
 LIMIT = 1 << 18  # bytes of a StreamReader before the peer is slowed
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -127,6 +129,7 @@ class UdtAsyncioTransport(asyncio.Transport):
         self._udt: Any = None
         self._closing = self._reading_paused = self._writing_paused = self._here = False
         self._low = self._high = 0
+        self._rest = memoryview(b"")  # what a BufferedProtocol that has paused did not take
 
     # what UdtTransport tells its protocol
     def makeConnection(self, transport: UdtTransport) -> None:
@@ -148,7 +151,15 @@ class UdtAsyncioTransport(asyncio.Transport):
             self._protocol.data_received(data)
 
     def _fill(self, data: memoryview) -> None:
-        while data:
+        """Into the protocol's buffers, as long as it wants to read."""
+        self._rest = memoryview(b"")
+        while data and not self._closing:
+            if self._reading_paused:
+                self._rest = data
+                return
+            if not isinstance(self._protocol, asyncio.BufferedProtocol):  # it has put another in its place
+                self._protocol.data_received(bytes(data))
+                return
             room = memoryview(self._protocol.get_buffer(len(data))).cast("B")
             if not room:
                 raise RuntimeError("get_buffer() gave an empty buffer")
@@ -156,6 +167,19 @@ class UdtAsyncioTransport(asyncio.Transport):
             room[: len(here)] = here
             self._protocol.buffer_updated(len(here))
             data = data[len(here) :]
+
+    def _read_on(self) -> None:
+        """What was left comes first."""
+        if self._reading_paused or self._closing:
+            return
+        try:
+            self._fill(self._rest)
+        except Exception:
+            log.failure("a protocol raised where data came; its connection ends")
+            self._udt._break(Failure())
+            return
+        if not self._reading_paused:
+            self._udt.resumeProducing()
 
     def messageReceived(self, data: bytes) -> None:
         """One message from the peer."""
@@ -170,7 +194,11 @@ class UdtAsyncioTransport(asyncio.Transport):
         elif not reason.check(error.ConnectionDone, error.ConnectionAborted):
             why = reason.value  # what the protocol raised
         if why is None and not self._here:
-            self._protocol.eof_received()
+            try:
+                self._protocol.eof_received()
+            except Exception as raised:
+                log.failure("a protocol raised where the end came")
+                why = raised
         self._protocol.connection_lost(why)
 
     # it registers itself as the transport's producer: the writer of this end
@@ -184,12 +212,17 @@ class UdtAsyncioTransport(asyncio.Transport):
 
     def _look(self) -> None:
         size = self.get_write_buffer_size()
-        if not self._writing_paused and size > self._high:
-            self._writing_paused = True
-            self._protocol.pause_writing()
-        elif self._writing_paused and size <= self._low:
-            self._writing_paused = False
-            self._protocol.resume_writing()
+        if self._writing_paused:
+            turn, call = size <= self._low, "resume_writing"
+        else:
+            turn, call = size > self._high, "pause_writing"
+        if not turn:
+            return
+        self._writing_paused = not self._writing_paused
+        try:
+            getattr(self._protocol, call)()
+        except Exception:  # as asyncio's own: said, no more
+            log.failure("{call}() of a protocol failed", call=call)
 
     def stopProducing(self) -> None:
         """The connection ends; connectionLost follows."""
@@ -253,7 +286,10 @@ class UdtAsyncioTransport(asyncio.Transport):
     def resume_reading(self) -> None:
         """Read on."""
         self._reading_paused = False
-        self._udt.resumeProducing()
+        if self._rest:
+            self._udt._core.reactor.callLater(0, self._read_on)
+        else:
+            self._udt.resumeProducing()
 
     def is_reading(self) -> bool:
         """Not paused, not closed."""

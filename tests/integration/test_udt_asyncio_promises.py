@@ -1,0 +1,140 @@
+"""What asyncio promises of any transport, held by UDT ones too: a protocol that has paused or closed gets
+nothing more, and what it raises hides no end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+from sector.udt import create_udt_connection, create_udt_server
+
+
+class Ring(asyncio.BufferedProtocol):
+    """One buffer; nothing more is read while it is full."""
+
+    def __init__(self) -> None:
+        self.buffer, self.used = bytearray(10_000), 0
+        self.got = bytearray()
+        self.end: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+        self.saw_eof = False
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return memoryview(self.buffer)[self.used :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.used += nbytes
+        if self.used == len(self.buffer):
+            self.transport.pause_reading()
+            asyncio.get_running_loop().call_later(0.0001, self.drain)
+
+    def drain(self) -> None:
+        self.got += self.buffer[: self.used]
+        self.used = 0
+        self.transport.resume_reading()
+
+    def eof_received(self) -> None:
+        self.saw_eof = True
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self.got += self.buffer[: self.used]
+        self.end.set_result(exc)
+
+
+async def _sent_to(protocol: type, data: bytes) -> Any:
+    """What a server's protocol is after a client has sent it all and closed."""
+    made: list[Any] = []
+
+    class Sends(asyncio.Protocol):
+        def connection_made(self, transport: Any) -> None:
+            transport.write(data)
+            transport.close()
+
+    def make() -> Any:
+        made.append(protocol())
+        return made[-1]
+
+    async with await create_udt_server(make, 0, "127.0.0.1") as server:
+        await create_udt_connection(Sends, *server.address)
+        async with asyncio.timeout(20):
+            while not made:
+                await asyncio.sleep(0.01)
+            await made[0].end
+    await server.wait_closed()
+    return made[0]
+
+
+def test_a_buffered_protocol_that_pauses_is_asked_for_no_buffer_until_it_reads_on() -> None:
+    """What was left of a piece waits; the connection ended, and acknowledged bytes were lost."""
+    data = os.urandom(1_000_003)
+    ring = asyncio.run(_sent_to(Ring, data))
+    assert (ring.end.result(), ring.saw_eof) == (None, True)
+    assert bytes(ring.got) == data
+
+
+def test_a_protocol_that_raises_where_the_end_comes_is_told_the_end() -> None:
+    """Who waits for that would wait for ever."""
+
+    class Raises(Ring):
+        def eof_received(self) -> None:
+            raise LookupError("no such thing")
+
+    ring = asyncio.run(_sent_to(Raises, bytes(5000)))
+    assert isinstance(ring.end.result(), LookupError)
+    assert len(ring.got) == 5000
+
+
+def test_a_buffered_protocol_that_closes_gets_nothing_more() -> None:
+    class Closes(Ring):
+        def buffer_updated(self, nbytes: int) -> None:
+            assert not self.transport.is_closing()
+            self.used += nbytes
+            self.transport.close()
+
+    ring = asyncio.run(_sent_to(Closes, bytes(30_000)))
+    assert ring.end.result() is None
+    assert len(ring.got) <= 10_000
+
+
+def test_flow_control_that_raises_reaches_no_writer() -> None:
+    """As asyncio has it: said in the log, and the connection goes on."""
+
+    class Writes(asyncio.Protocol):
+        paused = resumed = 0
+
+        def connection_made(self, transport: Any) -> None:
+            self.transport = transport
+
+        def pause_writing(self) -> None:
+            self.paused += 1
+            raise LookupError("no such thing")
+
+        def resume_writing(self) -> None:
+            self.resumed += 1
+            raise LookupError("nor this")
+
+    async def run() -> tuple[Any, Any]:
+        rings: list[Ring] = []
+
+        def make() -> Ring:
+            rings.append(Ring())
+            return rings[-1]
+
+        async with await create_udt_server(make, 0, "127.0.0.1") as server:
+            transport, writes = await create_udt_connection(Writes, *server.address)
+            for _ in range(40):
+                transport.write(bytes(100_000))
+            transport.close()
+            async with asyncio.timeout(20):
+                while not rings:
+                    await asyncio.sleep(0.01)
+                await rings[0].end
+        await server.wait_closed()
+        return writes, rings[0]
+
+    writes, ring = asyncio.run(run())
+    assert writes.paused and ring.end.result() is None
+    assert len(ring.got) == 4_000_000
