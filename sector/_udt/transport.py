@@ -153,6 +153,7 @@ class UdtTransport:
         self._over: Failure | None = None  # the peer is gone; what it sent before may still be read
         self._buffer: Any = None
         self._pulling = False
+        self._read_due = self._pull_due = False  # the reactor will call: once, however often it was asked to
         self._written_through = False
         self._peer: IPv4Address | IPv6Address | None = None
         self.connected = True
@@ -177,7 +178,7 @@ class UdtTransport:
         if event.kind == _READABLE:
             self._read()
         elif event.kind == _WRITABLE:
-            self._flush()
+            self._asked(self._flush)
         elif event.kind == _PEER_CLOSED:
             self._over = self._over or self._unsent(_PEERCLOSED)
             self._read()
@@ -204,7 +205,10 @@ class UdtTransport:
         protocol, self._protocol = self._protocol, None
         producer, self._producer = self._producer, None
         if producer is not None:
-            producer.stopProducing()
+            try:
+                producer.stopProducing()
+            except Exception:  # the others hear of the end all the same
+                log.failure("a producer raised in stopProducing")
         if self._on_closed is not None:
             self._on_closed()  # first: who hears of the end may wait for what ends with it
         if protocol is not None:
@@ -310,7 +314,9 @@ class UdtTransport:
                 self._producer.resumeProducing()
                 if not self._written_through:
                     return  # it wrote nothing, or not all of it went out: the next write asks again
-            self._core.reactor.callLater(0, self._pull)
+            if not self._pull_due:
+                self._pull_due = True
+                self._core.reactor.callLater(0, self._pull_on)
         finally:
             self._pulling = False
 
@@ -325,6 +331,20 @@ class UdtTransport:
         self._abort(bool(self._out))
 
     def _abort(self, is_unfinished: bool, silent: bool = False) -> None:
+    def _pull_on(self) -> None:
+        self._pull_due = False
+        self._asked(self._pull)
+
+    def _asked(self, producer: Callable[[], None]) -> None:
+        """The core or the reactor asks a producer for more. One that raises would never be asked again, and
+        had more to say."""
+        try:
+            producer()
+        except Exception:
+            log.failure("a producer raised where it was asked for more; its connection ends")
+            self._reason = self._reason or Failure()
+            self._abort(True)
+
         self._out.clear()
         self._offset = 0
         if is_unfinished and not self._closing:
