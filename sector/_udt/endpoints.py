@@ -280,6 +280,9 @@ class UdtListeningPort:
         elif event.kind == _CLOSED:
             self._core.unwatch(self._listener)
             self._deaf = True
+            if not self._stopping:  # the core was shut, with the reactor
+                self._stopping = True
+                self._factory.doStop()
             self._close_unused()
 
     def _accepted(self, event: CoreEvent) -> None:

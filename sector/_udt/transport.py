@@ -162,7 +162,8 @@ class UdtTransport:
         core.watch(sock, self.event)
 
     def start(self, protocol: Any) -> None:
-        """Bind the protocol and begin to read. What its connectionMade raises ends the connection."""
+        """Bind the protocol and begin to read, when who connected has heard of it. What its connectionMade
+        raises ends the connection."""
         self._protocol = protocol
         self.getPeer()  # remembered for the time after the end
         try:
@@ -170,13 +171,23 @@ class UdtTransport:
         except Exception:
             self._break(Failure())
             raise
+        self._read_soon()
+
+    def _read_soon(self) -> None:
+        if not self._read_due:
+            self._read_due = True
+            self._core.reactor.callLater(0, self._read_now)
+
+    def _read_now(self) -> None:
+        self._read_due = False
         self._read()
 
     # events of the core
     def event(self, event: CoreEvent) -> None:
         """One event of this socket."""
         if event.kind == _READABLE:
-            self._read()
+            if not self._read_due:
+                self._read()
         elif event.kind == _WRITABLE:
             self._asked(self._flush)
         elif event.kind == _PEER_CLOSED:
@@ -251,7 +262,7 @@ class UdtTransport:
                     log.failure("a protocol raised where data came; its connection ends")
                     self._break(Failure())
                     return
-            self._core.reactor.callLater(0, self._read)
+            self._read_soon()
         finally:
             self._reading = False
 
@@ -284,7 +295,7 @@ class UdtTransport:
             return
         self._pause_producer()
         self._over = self._over or self._unsent(code)
-        self._core.reactor.callLater(0, self._read)
+        self._read_soon()
 
     @staticmethod
     def _unsent(code: int) -> Failure:
@@ -320,17 +331,6 @@ class UdtTransport:
         finally:
             self._pulling = False
 
-    def _pause_producer(self) -> None:
-        if self._producer is not None and self._streaming and not self._producer_paused:
-            self._producer_paused = True
-            self._producer.pauseProducing()
-
-    def _break(self, reason: Failure) -> None:
-        """Close at once, for this reason if there is none yet."""
-        self._reason = self._reason or reason
-        self._abort(bool(self._out))
-
-    def _abort(self, is_unfinished: bool, silent: bool = False) -> None:
     def _pull_on(self) -> None:
         self._pull_due = False
         self._asked(self._pull)
@@ -345,15 +345,26 @@ class UdtTransport:
             self._reason = self._reason or Failure()
             self._abort(True)
 
+    def _pause_producer(self) -> None:
+        if self._producer is not None and self._streaming and not self._producer_paused:
+            self._producer_paused = True
+            self._producer.pauseProducing()
+
+    def _break(self, reason: Failure) -> None:
+        """Close at once, for this reason if there is none yet."""
+        self._reason = self._reason or reason
+        self._abort(bool(self._out))
+
+    def _abort(self, is_unfinished: bool, silent: bool = False) -> None:
         self._out.clear()
         self._offset = 0
-        if is_unfinished and not self._closing:
+        if is_unfinished and not self._closing and self.connected:
             self._closing = True
             lib.udt_abort(self._core.ctx, self._sock, silent)
         self._close(0)
 
     def _close(self, linger_ms: int) -> None:
-        if not self._closing:
+        if not self._closing and self.connected:
             self._closing, self._lingering = True, linger_ms != 0
             lib.udt_close(self._core.ctx, self._sock, linger_ms)
 
@@ -362,7 +373,9 @@ class UdtTransport:
         """Queue bytes (copied). After loseConnection only a producer that is still registered may write."""
         if not isinstance(data, (bytes, bytearray, memoryview)):
             raise TypeError(f"data must be bytes, not {type(data).__name__}")
-        if not data or self._closing or (self.disconnecting and self._producer is None):
+        if not data or self._closing or not self.connected:
+            return
+        if self.disconnecting and self._producer is None:
             return
         self._out.append(bytes(data))
         if len(self._out) == 1:
@@ -445,7 +458,7 @@ class UdtTransport:
     def resumeProducing(self) -> None:
         """Read on."""
         self._paused = False
-        self._core.reactor.callLater(0, self._read)
+        self._read_soon()
 
     def stopProducing(self) -> None:
         """Close."""

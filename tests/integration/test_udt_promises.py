@@ -3,12 +3,71 @@ told the end, nobody holds up the reactor, and what ends with that is told so.""
 
 from __future__ import annotations
 
+import os
+import sys
+import time
+from collections import Counter
 from typing import Any
 
-from test_udt_transport import Case, until
-from twisted.internet import error
+from test_udt_transport import Case, End, until
+from twisted.internet import error, reactor
+from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.protocol import Factory
+from twisted.internet.utils import getProcessOutputAndValue
 
 from sector.udt import UdtConnectionLost
+
+
+class Greets(End):
+    """Speaks first, and holds up the reactor until that has arrived."""
+
+    def connectionMade(self) -> None:
+        self.transport.write(b"hello")
+        time.sleep(0.3)
+
+
+class OrderTests(Case):
+    async def test_who_connects_has_the_protocol_before_it_has_data(self) -> None:
+        seen: list[str] = []
+
+        class Near(End):
+            def dataReceived(self, data: bytes) -> None:
+                super().dataReceived(data)
+                seen.append("data")
+
+        self.port = await serverFromString(reactor, "udt:0:interface=127.0.0.1").listen(
+            Factory.forProtocol(Greets)
+        )
+        where = f"udt:127.0.0.1:{self.port.getHost().port}"
+        connecting = clientFromString(reactor, where).connect(Factory.forProtocol(Near))
+        connecting.addCallback(lambda near: seen.append("connected") or near)
+        near = await connecting
+        self.ends = (near,)
+        await until(lambda: near.data == b"hello")
+        self.assertEqual(seen, ["connected", "data"])
+
+    async def test_a_reader_that_pauses_at_each_piece_leaves_others_their_turn(self) -> None:
+        pieces: Counter[int] = Counter()
+        turn = 0
+
+        class Pauses(End):
+            def dataReceived(self, data: bytes) -> None:
+                pieces[turn] += 1
+                self.transport.pauseProducing()
+                time.sleep(0.001)  # at work
+                self.transport.resumeProducing()
+
+        def count() -> None:
+            nonlocal turn
+            turn += 1
+            if not far.reason:
+                reactor.callLater(0, count)
+
+        near, far = await self.pair(server=Pauses)
+        count()
+        near.transport.write(bytes(40 << 20))
+        await until(lambda: sum(pieces.values()) > 600, 30)
+        self.assertLessEqual(max(pieces.values()), 32)
 
 
 class Bursts:
@@ -46,3 +105,41 @@ class RaisingProducerTests(Case):
         await until(lambda: near.reason and far.reason)
         self.assertIsInstance(near.reason, error.ConnectionDone)
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+
+
+STOPS = """
+from twisted.internet import reactor
+from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.protocol import Factory, Protocol
+
+class Near(Protocol):
+    def connectionMade(self):
+        reactor.callLater(0.1, reactor.stop)
+        reactor.addSystemEventTrigger("after", "shutdown", self.late)
+    def connectionLost(self, reason):
+        self.transport.write(b"too late")
+    def late(self):
+        self.transport.write(b"much too late")
+        self.transport.loseConnection()
+        self.transport.abortConnection()
+        print("nothing raised")
+
+class Far(Factory):
+    protocol = Protocol
+    def stopFactory(self):
+        print("stopped")
+
+def listening(port):
+    clientFromString(reactor, f"udt:127.0.0.1:{port.getHost().port}").connect(Factory.forProtocol(Near))
+
+serverFromString(reactor, "udt:0:interface=127.0.0.1").listen(Far()).addCallback(listening)
+reactor.run()
+"""
+
+
+class ShutdownTests(Case):
+    async def test_a_server_s_factory_is_stopped_with_the_reactor_and_late_words_are_dropped(self) -> None:
+        output, errors, status = await getProcessOutputAndValue(sys.executable, ["-c", STOPS], os.environ)
+        self.assertEqual(
+            (output.split(b"\n"), errors, status), ([b"stopped", b"nothing raised", b""], b"", 0)
+        )
