@@ -86,6 +86,7 @@ struct assoc *sg_assoc_new(sgmp_node *n, const udt_addr *addr, struct key *key, 
         return NULL;
     }
     a->timer.kind = SG_TM_ASSOC;
+    a->timer.at = UDT_NEVER;
     a->addr = *addr;
     a->who = key ? key->who : NULL;
     a->key_id = key ? key->id : 0;
@@ -436,14 +437,17 @@ int sg_assoc_for(sgmp_node *n, const sgmp_dest *to, struct assoc **out, udt_time
 static udt_time watch_silence(sgmp_node *n, struct assoc *a, udt_time now)
 {
     struct active *x = a->x;
-    udt_time next = UDT_NEVER, since;
+    udt_time next = UDT_NEVER, since, heard;
     bool out = x->q_msgs > 0 || x->hello_on || x->verify_n > 0;
     if (!out)
         x->outst_since = UDT_NEVER;
     else if (x->outst_since == UDT_NEVER)
         x->outst_since = now;
     if (out && a->state != SG_LOST) {
-        since = (a->last_rx > x->outst_since ? a->last_rx : x->outst_since) + SG_T_LOST;
+    if (a->timer.at <= now - SG_T_STOOD) /* nobody was asked meanwhile, so nobody is to blame */
+        x->stood_until = now;
+    heard = a->last_rx > x->stood_until ? a->last_rx : x->stood_until;
+        since = (heard > x->outst_since ? heard : x->outst_since) + SG_T_LOST;
         if (now >= since) {
             a->state = SG_LOST;
             sg_event_peer(n, a, SGMP_EV_PEER_LOST, 0);
@@ -459,7 +463,7 @@ static udt_time watch_silence(sgmp_node *n, struct assoc *a, udt_time now)
     }
     if (x->calls_n == 0 || !a->instance)
         return next;
-    since = a->last_rx > x->calls_since ? a->last_rx : x->calls_since;
+    since = heard > x->calls_since ? heard : x->calls_since;
     if (now >= since + SG_T_LOST) {
         if (a->state != SG_LOST) {
             a->state = SG_LOST;

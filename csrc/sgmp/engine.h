@@ -59,6 +59,7 @@ enum {
 #define SG_T_IDLE SEC(600)
 #define SG_T_EVICT (SG_T_MSG + SEC(120))
 #define SG_T_LOST SEC(15)
+#define SG_T_STOOD SEC(2) /* a timer that is so late: this process stood still itself */
 #define SG_T_QUIET                                                                \
     SEC(10) /* unused transmission state and crypto contexts are freed after this \
              */
@@ -195,6 +196,7 @@ struct active {
     uint32_t calls_n, running_n;
     udt_time calls_since;
     /* bulk */
+    udt_time stood_until; /* this end was at a standstill: its peer's silence counts from here */
     struct sg_link bulk_out, bulk_in;
     uint32_t bulk_in_n, bulk_gone_n, bulk_out_n;
     struct out_stream *out;

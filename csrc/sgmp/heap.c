@@ -56,6 +56,7 @@ void sg_heap_set(struct sg_heap *h, struct sg_timer *t, udt_time at)
     if (at == UDT_NEVER) {
         if (t->slot)
             disarm(h, t);
+        t->at = UDT_NEVER;
         return;
     }
     t->at = at;

@@ -5,7 +5,7 @@
 #include "udt_types.h"
 
 struct sg_timer {
-    udt_time at;   /* valid while armed */
+    udt_time at;   /* once it was due too; else UDT_NEVER when it was taken back */
     uint32_t slot; /* 1 + place in the heap, 0 = not armed */
     uint32_t kind; /* the owner's type, for dispatch */
 };

@@ -191,6 +191,51 @@ TEST(gmp_rpc_progress_and_liveness)
     close_duo(&d);
 }
 
+/* The caller's process is stopped for longer than a peer may be silent: it has asked nobody. */
+TEST(gmp_rpc_a_caller_that_stood_still_blames_nobody)
+{
+    struct duo d;
+    struct sgmp_ev ev;
+    open_duo(&d, true, 1000);
+    call(&d, 1, 100000, 0);
+    CHECK(await(&d, 1, SGMP_EV_REQUEST, &ev, SEC_(1)));
+    sgmp_node_release(d.g[1].n, ev.buf);
+    uint64_t req = ev.id;
+    CHECK(!await(&d, 0, SGMP_EV_RESPONSE, &ev, SEC_(7)));
+    sim_net_set(d.net, d.g[0].id, &gnode_ops, NULL);
+    CHECK(!await(&d, 1, SGMP_EV_CANCEL, &ev, SEC_(30)));
+    sim_net_set(d.net, d.g[0].id, &gnode_ops, &d.g[0]);
+    sim_net_kick(d.net, d.g[0].id);
+    sgmp_opts none = {.deadline_ms = 1000}; /* what the program does first, before a tick */
+    CHECK_INT(sgmp_node_send(d.g[0].n, &d.to[1], NULL, 0, &none, 2, sim_net_now(d.net)), 0);
+    sim_net_kick(d.net, d.g[0].id);
+    udt_time back = sim_net_now(d.net);
+    while (sim_net_now(d.net) < back + SEC_(20)) {
+        sim_net_step(d.net, back + SEC_(20));
+        while (sgmp_node_next_event(d.g[0].n, &ev))
+            CHECK(ev.kind != SGMP_EV_PEER_LOST && ev.kind != SGMP_EV_RESPONSE);
+    }
+    CHECK_INT(reply(&d, req, 0), 0);
+    CHECK(await(&d, 0, SGMP_EV_RESPONSE, &ev, SEC_(1)));
+    CHECK_INT(ev.status, 0);
+    sgmp_node_release(d.g[0].n, ev.buf);
+    /* One that is gone is lost all the same, counted from there. */
+    call(&d, 3, 100000, 0);
+    CHECK(await(&d, 1, SGMP_EV_REQUEST, &ev, SEC_(1)));
+    sgmp_node_release(d.g[1].n, ev.buf);
+    sim_net_set(d.net, d.g[1].id, &gnode_ops, NULL);
+    sim_net_set(d.net, d.g[0].id, &gnode_ops, NULL);
+    while (sim_net_now(d.net) < back + SEC_(60) && sim_net_step(d.net, back + SEC_(60)))
+        ;
+    sim_net_set(d.net, d.g[0].id, &gnode_ops, &d.g[0]);
+    sim_net_kick(d.net, d.g[0].id);
+    udt_time woke = sim_net_now(d.net);
+    CHECK(await(&d, 0, SGMP_EV_RESPONSE, &ev, SEC_(30)));
+    CHECK_INT(ev.status, SGMP_RPC_PEER_LOST);
+    CHECK(sim_net_now(d.net) - woke <= SEC_(16));
+    close_duo(&d);
+}
+
 TEST(gmp_rpc_callee_restart_and_oneway)
 {
     struct duo d;
