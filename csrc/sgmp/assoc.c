@@ -346,6 +346,7 @@ static void restart_msg(sgmp_node *n, struct msg *m, struct assoc *to, udt_time 
     struct call *c = m->call;
     sg_bulk_move(n, m, to);
     sg_msg_leave(n, m);
+    m->elsewhere |= m->attempt > 0;
     m->seq = 0;
     m->attempt = m->tries = 0;
     sg_msg_join(n, to, m);
@@ -443,10 +444,10 @@ static udt_time watch_silence(sgmp_node *n, struct assoc *a, udt_time now)
         x->outst_since = UDT_NEVER;
     else if (x->outst_since == UDT_NEVER)
         x->outst_since = now;
-    if (out && a->state != SG_LOST) {
     if (a->timer.at <= now - SG_T_STOOD) /* nobody was asked meanwhile, so nobody is to blame */
         x->stood_until = now;
     heard = a->last_rx > x->stood_until ? a->last_rx : x->stood_until;
+    if (out && a->state != SG_LOST) {
         since = (heard > x->outst_since ? heard : x->outst_since) + SG_T_LOST;
         if (now >= since) {
             a->state = SG_LOST;

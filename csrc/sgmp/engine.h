@@ -115,6 +115,7 @@ struct msg {
     uint8_t attempt;            /* transmissions so far, saturating */
     uint8_t tries, max_tries;   /* those that count, and how many there may be */
     uint16_t reason;            /* of the peer's REFUSE */
+    bool elsewhere;             /* it was sent to an instance that is gone, and may be there */
     uint8_t data[];
 };
 
@@ -195,8 +196,8 @@ struct active {
     struct sg_link calls, running;
     uint32_t calls_n, running_n;
     udt_time calls_since;
-    /* bulk */
     udt_time stood_until; /* this end was at a standstill: its peer's silence counts from here */
+    /* bulk */
     struct sg_link bulk_out, bulk_in;
     uint32_t bulk_in_n, bulk_gone_n, bulk_out_n;
     struct out_stream *out;

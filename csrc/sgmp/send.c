@@ -66,6 +66,9 @@ void sg_requeue(struct msg *m, bool front)
 void sg_settle(sgmp_node *n, struct msg *m, int status, udt_time now)
 {
     struct assoc *a = m->a;
+    /* What the present instance says, or never got, is not all there is to say. */
+    if (m->elsewhere && !m->call && (status == UDT_E_NOTSENT || status == UDT_E_REFUSED))
+        status = UDT_E_RESTARTED;
     sg_msg_leave(n, m);
     sg_heap_unreserve(&n->heap, &m->timer);
     if (m->id && !m->call)

@@ -194,3 +194,38 @@ TEST(gmp_promise_an_answer_from_somebody_else_is_none)
     gnode_stop(&c);
     close_pair(&p);
 }
+
+/* Rule 3, 6.4: a message that may be repeated was delivered to an instance that died before it
+ * could say so. Whatever happens with its repetition, "not delivered" would be untrue. */
+static int outcome_of_the_repeated(bool refused)
+{
+    struct pair p;
+    struct sgmp_ev ev;
+    sim_link l = {.delay_us = 1000}, dead = {.loss_ppm = 1000000};
+    open_known(&p, 1000);
+    sim_net_link(p.net, p.b.id, p.a.id, &dead); /* its acknowledgement is lost */
+    sgmp_opts o = {.flags = SGMP_REPEATABLE, .deadline_ms = 5000, .channel = 9};
+    CHECK_INT(sgmp_node_channel_open(p.b.n, 9), 0);
+    CHECK_INT(sgmp_node_send(p.a.n, &p.to_b, (const uint8_t *)"x", 1, &o, 100, sim_net_now(p.net)),
+              0);
+    sim_net_kick(p.net, p.a.id);
+    CHECK(gwait(&p.b, SGMP_EV_MESSAGE, &ev, sim_net_now(p.net) + SEC_(1)));
+    sgmp_node_release(p.b.n, ev.buf);
+    restart_node(&p, &p.b, "node-0"); /* and opens no channel yet */
+    sim_net_link(p.net, p.b.id, p.a.id, &l);
+    CHECK(gwait(&p.a, SGMP_EV_PEER_RESTARTED, &ev, sim_net_now(p.net) + SEC_(3)));
+    if (!refused) {
+        sim_net_link(p.net, p.b.id, p.a.id, &dead);
+        sim_net_set(p.net, p.b.id, &gnode_ops, NULL);
+    }
+    CHECK(gwait(&p.a, SGMP_EV_OUTCOME, &ev, sim_net_now(p.net) + SEC_(10)));
+    CHECK_INT(ev.id, 100);
+    close_pair(&p);
+    return ev.status;
+}
+
+TEST(gmp_promise_what_an_instance_that_is_gone_may_have_got_is_not_denied)
+{
+    CHECK_INT(outcome_of_the_repeated(false), UDT_E_RESTARTED);
+    CHECK_INT(outcome_of_the_repeated(true), UDT_E_RESTARTED);
+}
