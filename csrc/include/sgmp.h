@@ -134,7 +134,8 @@ int64_t sgmp_send(struct udt_ctx *ctx, int32_t port, const sgmp_dest *to, const 
                   size_t len, const sgmp_opts *o);
 int64_t sgmp_call(struct udt_ctx *ctx, int32_t port, const sgmp_dest *to, uint32_t method,
                   const uint8_t *buf, size_t len, const sgmp_opts *o);
-/* A message, a call, one member of a group, or all of a group that is still open. */
+/* A message, a call, one member of a group, or all of a group that is still open. AGAIN when even
+ * CONTROL commands have no room; WRITABLE for everybody follows. */
 int sgmp_cancel(struct udt_ctx *ctx, int32_t port, uint64_t id);
 /* Sends to n <= SGMP_GROUP_MAX peers; `buf` is copied once. Returns the group's id; its members
  * have the ids behind it: id + 1 + index in `to`. A peer that is listed twice counts once, at its
@@ -155,6 +156,8 @@ int sgmp_mint_token(struct udt_ctx *ctx, int32_t port, const udt_addr *holder,
  * refused costs one HELLO, no message. */
 int sgmp_introduce(struct udt_ctx *ctx, int32_t port, const sgmp_dest *to, uint64_t instance,
                    const uint8_t token[SGMP_TOKEN_BYTES]);
+/* The answer to a request, once. AGAIN when the port has no room for it now; WRITABLE for everybody
+ * follows. */
 int sgmp_reply(struct udt_ctx *ctx, int32_t port, uint64_t request_id, int32_t status,
                const uint8_t *buf, size_t len);
 int sgmp_progress(struct udt_ctx *ctx, int32_t port, uint64_t request_id, uint32_t percent);

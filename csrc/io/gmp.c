@@ -147,8 +147,7 @@ static bool stalled(io_port *p)
 
 static void say_writable(io_port *p)
 {
-    if (!atomic_load(&p->gmp_again) || atomic_load(&p->ncmds) > IO_MAX_CMDS / 2 ||
-        atomic_load(&p->cmd_bytes) > IO_MAX_CMD_BYTES / 2)
+    if (!io_gmp_owes(p))
         return;
     atomic_store(&p->gmp_again, 0);
     udt_event ev = {.kind = SGMP_EV_WRITABLE, .g = {.kind = SGMP_EV_WRITABLE}};

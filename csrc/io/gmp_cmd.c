@@ -361,7 +361,15 @@ void io_gmp_cmds_fini(io_port *p)
 /* ---- on the caller's side -------------------------------------------------------------------- */
 static bool is_control(const gmp_cmd *c)
 {
-    return (c->what == G_GROUP ? c->group.each.flags : c->o.flags) & SGMP_CONTROL;
+    unsigned flags = c->what == G_GROUP ? c->group.each.flags : c->o.flags;
+    return c->what == G_CANCEL || (flags & SGMP_CONTROL);
+}
+
+/* Is somebody owed a WRITABLE for room in the queue of commands, and is there? */
+bool io_gmp_owes(io_port *p)
+{
+    return atomic_load(&p->gmp_again) && atomic_load(&p->ncmds) <= IO_MAX_CMDS / 2 &&
+           atomic_load(&p->cmd_bytes) <= IO_MAX_CMD_BYTES / 2;
 }
 
 static int take_room(io_port *p, const gmp_cmd *c)

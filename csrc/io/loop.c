@@ -78,7 +78,7 @@ static bool wait_for_work(io_port *p, int64_t wait_us, bool pause)
     nfds_t nfds = fds_of(p, pf, pause);
     struct timespec ts = {.tv_sec = wait_us / 1000000, .tv_nsec = wait_us % 1000000 * 1000};
     atomic_store(&p->sleeping, 1);
-    if (io_cmd_waiting(p)) {
+    if (io_cmd_waiting(p) || (p->node && !atomic_load(&p->gmp_stall) && io_gmp_owes(p))) {
         atomic_store(&p->sleeping, 0);
         return true;
     }

@@ -370,6 +370,7 @@ io_port *io_gmp_port(udt_ctx *ctx, int32_t port, bool gmp, int *err); /* a handl
 int io_gmp_cmds_init(io_port *p);
 void io_gmp_cmds_fini(io_port *p);
 bool io_gmp_room(io_port *p, const struct sgmp_ev *ev);
+bool io_gmp_owes(io_port *p);
 void io_gmp_look_again(io_port *p);
 void io_gmp_turn(io_port *p);
 void io_gmp_released(io_port *p);

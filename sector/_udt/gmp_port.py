@@ -14,7 +14,7 @@ from twisted.internet.defer import Deferred
 from sector._udt._ffi import ffi, lib
 from sector._udt.address import pack_address
 from sector._udt.context import EVENT_FIELDS, Core, struct_dict
-from sector._udt.errors import CoreError, check
+from sector._udt.errors import CoreError, check, error_name
 
 ALG_AES256GCM = 2
 CONTROL, REPEATABLE, ONEWAY, IDEMPOTENT, WANT_PROGRESS = 1, 2, 4, 8, 16
@@ -234,9 +234,10 @@ class GmpPort:
         to = self._destination(host, port, key_id)
         check(lib.sgmp_introduce(self._core.ctx, self.handle, to, instance, token))
 
-    def cancel(self, id: int) -> None:
-        """Cancel a message, a call or a group."""
-        lib.sgmp_cancel(self._core.ctx, self.handle, id)
+    def cancel(self, id: int) -> bool:
+        """Cancel a message, a call or a group. False: there is no room for that word; WRITABLE (of everybody)
+        follows when there is."""
+        return error_name(lib.sgmp_cancel(self._core.ctx, self.handle, id)) != "AGAIN"
 
     def reply(self, request_id: int, status: int, payload: bytes) -> None:
         """Answer a request. Raises CoreError."""

@@ -72,6 +72,7 @@ _REFUSALS = {
 
 
 ANSWER_MAX = (64 << 20) - 24  # a message less the head of its kind
+ANSWERS_WAITING = 256 << 20  # bytes of answers that the core has no room for yet
 
 
 def _can_be_sent(error: GmpError) -> bool:
@@ -115,6 +116,9 @@ class GmpNode:
         self._watch: dict[int, Callable[[int], None]] = {}
         self._sends: dict[int, Deferred[None]] = {}
         self._running: dict[int, Deferred[Any]] = {}
+        self._answers: dict[int, tuple[int, bytes]] = {}  # by request: those that wait for room in the core
+        self._answers_bytes = 0
+        self._cancels: set[int] = set()  # calls, messages and groups: the core has no room for that word yet
         self._groups: dict[int, tuple[GroupResult, bool]] = {}  # and whether of calls
         self._full: set[tuple[str, int]] = set()  # where there was no room, and WRITABLE is to come
         self._room: dict[Deferred[None], tuple[str, int]] = {}  # who waits for it
@@ -169,7 +173,7 @@ class GmpNode:
             if self._calls.pop(call_id, None) is not None:
                 self._watch.pop(call_id, None)
                 if self._stopped is None:
-                    self._port.cancel(call_id)
+                    self._give_up(call_id)
                 deferred.errback(GmpError(STATUS_CANCELLED, text="cancelled"))
 
         if self._stopped is not None:
@@ -197,7 +201,7 @@ class GmpNode:
     ) -> Deferred[None]:
         def cancel(deferred: Deferred[None]) -> None:
             if self._sends.pop(message_id, None) is not None:
-                self._port.cancel(message_id)
+                self._give_up(message_id)
                 deferred.errback(GmpError(STATUS_CANCELLED, text="cancelled"))
 
         if self._stopped is not None:
@@ -297,7 +301,11 @@ class GmpNode:
     def _cancel_group(self, group: GroupResult) -> None:
         for group_id, (known, _) in self._groups.items():
             if known is group and self._stopped is None:
-                self._port.cancel(group_id)
+                self._give_up(group_id)
+
+    def _give_up(self, id: int) -> None:
+        if not self._port.cancel(id):
+            self._cancels.add(id)  # said when there is room
 
     def mint_token(self, host: str, port: int, instance: int, key_id: int) -> bytes:
         try:
@@ -335,10 +343,19 @@ class GmpNode:
     def _writable(self, event: GmpEvent) -> None:
         if event.port == 0:  # everybody
             self._full.clear()
+            self._say_what_waits()
         self._full.discard((event.host, event.port))
         for room in [room for room, to in self._room.items() if to not in self._full]:
             if self._room.pop(room, None) is not None:  # the one before may have cancelled it
                 room.callback(None)
+
+    def _say_what_waits(self) -> None:
+        cancels, self._cancels = self._cancels, set()
+        for id in cancels:
+            self._give_up(id)
+        answers, self._answers, self._answers_bytes = self._answers, {}, 0
+        for request_id, (status, body) in answers.items():
+            self._answer(request_id, status, body)
 
     def _group_event(self, event: GmpEvent) -> None:
         group, is_call = self._groups.get(event.id, (None, False))
@@ -397,6 +414,8 @@ class GmpNode:
             waiting: list[Deferred[Any]] = [*self._calls.values(), *self._sends.values()]
             self._calls.clear()
             self._sends.clear()
+            self._answers.clear()
+            self._cancels.clear()
             for pending in waiting:
                 if not pending.called:
                     pending.errback(_closed())
@@ -438,6 +457,7 @@ class GmpNode:
                 running = self._running.get(event.id)
                 if running is not None:
                     running.cancel()
+                self._answers_bytes -= len(self._answers.pop(event.id, (0, b""))[1])
             case Kind.GROUP_MEMBER | Kind.GROUP_DECIDED | Kind.GROUP_DONE:
                 self._group_event(event)
             case Kind.WRITABLE:
@@ -545,7 +565,19 @@ class GmpNode:
         except CoreError as error:
             if error.name == "NOSOCK":  # its caller gave up, or its time was over
                 return
+            if error.name == "AGAIN":
+                self._keep(request_id, status, body)
+                return
             log.warn("cannot answer request {id}: {error}", id=request_id, error=str(error))
+
+    def _keep(self, request_id: int, status: int, body: bytes) -> None:
+        """An answer that the core has no room for; it goes when there is. Of its caller's deadline CANCEL
+        tells."""
+        if self._answers_bytes + len(body) > ANSWERS_WAITING:
+            log.warn("no room for the answer to request {id}: {size} bytes", id=request_id, size=len(body))
+            status, body = STATUS_UNKNOWN, b""
+        self._answers[request_id] = status, body
+        self._answers_bytes += len(body)
 
 
 def open_gmp(core: Any, host: str, port: int, *, require_auth: bool = True) -> GmpNode:

@@ -103,6 +103,23 @@ class HandlerTests(Case):
         size = (64 << 20) - 24
         self.assertEqual(len(await self.ask(lambda call: bytes(size))), size)
 
+    async def test_large_answers_at_once(self) -> None:
+        """More than the core has room for: each is given, and none is dropped."""
+        self.b.register(1, lambda call: call.payload + bytes(1 << 20))
+        calls = [self.a.call(self.to_b, 1, b"%5d" % n, deadline_s=30) for n in range(200)]
+        for n, call in enumerate(calls):
+            answer = await call
+            self.assertEqual((answer[:5], len(answer)), (b"%5d" % n, 5 + (1 << 20)))
+
+    async def test_more_answers_than_may_wait(self) -> None:
+        """Those for which there is no room at all end at once."""
+        self.b.register(1, lambda call: bytes(2 << 20))
+        calls = [self.a.call(self.to_b, 1, b"", deadline_s=20) for _ in range(250)]
+        results = await defer.DeferredList(calls, consumeErrors=True)
+        failed = [result.value for good, result in results if not good]
+        self.assertLessEqual({error.status for error in failed}, {STATUS_UNKNOWN})
+        self.assertGreater(len(results) - len(failed), 150)
+
     async def test_a_closed_endpoint_answers_as_one_that_closes(self) -> None:
         """Who repeats a call when it fails may do so at any time."""
         await self.a.stop()
