@@ -458,8 +458,8 @@ int udt_sock_peer(udt_ctx *ctx, int32_t sock, udt_addr *out)
     int err = 0;
     if (s->role == IO_CLIENT)
         *out = s->to;
-    else if (atomic_load(&s->state) == IO_CONNECTED)
-        *out = s->peer;
+    else if (s->role == IO_CHILD || atomic_load(&s->state) == IO_CONNECTED)
+        *out = s->peer; /* of an accepted one also when it has ended before anybody asked */
     else if (s->has_to)
         *out = s->to;
     else

@@ -4,6 +4,7 @@ told the end, nobody holds up the reactor, and what ends with that is told so.""
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -143,3 +144,43 @@ class ShutdownTests(Case):
         self.assertEqual(
             (output.split(b"\n"), errors, status), ([b"stopped", b"nothing raised", b""], b"", 0)
         )
+
+
+DIES = """
+import os, sys, time
+from twisted.internet import reactor
+from twisted.internet.endpoints import clientFromString
+from twisted.internet.protocol import Factory, Protocol
+
+class Dies(Protocol):
+    def connectionMade(self):
+        self.transport.write(b"the last words")
+        reactor.callLater(0.3, os._exit, 7)
+
+clientFromString(reactor, sys.argv[1]).connect(Factory.forProtocol(Dies))
+reactor.run()
+"""
+
+
+class LateServerTests(Case):
+    async def test_who_came_and_died_while_the_server_was_busy_is_heard_all_the_same(self) -> None:
+        """The server's core acknowledged what it sent, and then gave it up."""
+        made: list[Any] = []
+
+        class Far(Factory):
+            def buildProtocol(self, addr: Any) -> Any:
+                made.append(End())
+                made[-1].peer = addr
+                return made[-1]
+
+        listening = "udt:0:interface=127.0.0.1:idleTimeout=1"
+        self.port = await serverFromString(reactor, listening).listen(Far())
+        where = f"udt:127.0.0.1:{self.port.getHost().port}"
+        client = subprocess.run([sys.executable, "-c", DIES, where], timeout=30, check=False)
+        self.assertEqual(client.returncode, 7)
+        time.sleep(2.5)
+        self.assertEqual(made, [])
+        await until(lambda: made and made[0].reason)
+        self.assertEqual(bytes(made[0].data), b"the last words")
+        self.assertEqual(made[0].peer.host, "127.0.0.1")
+        self.assertIsInstance(made[0].reason, UdtConnectionLost)
