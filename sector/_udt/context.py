@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReadDescriptor
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
@@ -21,6 +21,7 @@ from sector._udt.address import pack_address, unpack_address
 from sector._udt.errors import CoreError, check, error_name
 
 log = Logger()
+OWN_PORTS = 128  # ports from which on further clients share one; the core has 256 at most
 ENOUGH_BUFFER = 4 << 20  # bytes of a UDP socket's buffer below which a port warns
 GOOD_BUFFER = 8 << 20  # what each port asks for
 BATCH = 256
@@ -107,6 +108,7 @@ class Core:
         self._gmp: dict[int, GmpHandler] = {}
         self._accept: dict[int, EventHandler] = {}
         self._ports: set[int] = set()
+        self._lent: dict[int, tuple[tuple[str, int], int]] = {}  # client ports: host and mss; how many use it
         self._closing: dict[int, list[Deferred[None]]] = {}  # ports on their way out, who waits
         self._buffers_told = False
         self._stopped = False
@@ -236,6 +238,28 @@ class Core:
             got=", ".join(f"net.core.{name} allows {got >> 10} KiB" for name, got in small.items()),
             cure=" ".join(f"net.core.{name}={GOOD_BUFFER}" for name in small),
         )
+
+    def lend_port(self, host: str, mss: int) -> int:
+        """A UDP port for one client: a fresh one, or, where there are many, one that others use too. Each is
+        followed by one `take_back`. Raises CoreError as open_port."""
+        kind = host, mss
+        if len(self._ports) >= OWN_PORTS:
+            shared = [(users, handle) for handle, (of, users) in self._lent.items() if of == kind]
+            if shared:
+                users, handle = min(shared)
+                self._lent[handle] = kind, users + 1
+                return handle
+        handle = self.open_port(host, 0, mss=mss)
+        self._lent[handle] = kind, 1
+        return handle
+
+    def take_back(self, handle: int) -> Deferred[None]:
+        """A client is done with its port, which closes with the last."""
+        kind, users = self._lent.pop(handle, (("", 0), 1))
+        if users == 1:
+            return self.close_port(handle)
+        self._lent[handle] = kind, users - 1
+        return succeed(None)
 
     def port_address(self, handle: int) -> tuple[str, int]:
         """Where a port is bound."""

@@ -104,7 +104,7 @@ def resolve(reactor: Any, host: str) -> Deferred[list[str]]:
 
 
 class _Connecting:
-    """A connect or rendezvous on its way: a port of its own, one socket."""
+    """A connect or rendezvous on its way: a port, of a client one that others may use too; one socket."""
 
     def __init__(self, source: CoreSource, core: Core, port: int, options: UdtOptions, factory: Any) -> None:
         self._source, self._core, self._port, self._options = source, core, port, options
@@ -129,6 +129,7 @@ class _Connecting:
         if event.kind == _CONNECTED and not self.result.called:
             self._connected()
         elif event.kind in (_FAILED, _CLOSED):
+            lib.udt_close(self._core.ctx, self._sock, 0)  # others may go on with its port
             self._core.unwatch(self._sock)
             self.close()
             if not self.result.called:
@@ -158,7 +159,7 @@ class _Connecting:
         """Give the port back."""
         if not self._closed:
             self._closed = True
-            self._core.close_port(self._port).addBoth(lambda _: self._source.give_back())
+            self._core.take_back(self._port).addBoth(lambda _: self._source.give_back())
             self._factory.doStop()
 
 
@@ -195,7 +196,10 @@ class _Meeting(ABC):
             return _failed(twisted_errors.ConnectError(string=f"{host}: {error.strerror or error}"))
         core = self._source.take()
         try:
-            port = core.open_port(_any_for(host), self._local_port, mss=self._options.mss)
+            if self._local_port:
+                port = core.open_port(_any_for(host), self._local_port, mss=self._options.mss)
+            else:
+                port = core.lend_port(_any_for(host), self._options.mss)
         except CoreError as error:
             self._source.give_back()
             return _failed(twisted_errors.ConnectBindError(string=str(error)))
@@ -219,8 +223,8 @@ def _failed(error: Exception | Failure) -> Deferred[Any]:
 
 @implementer(IStreamClientEndpoint)
 class UdtClientEndpoint(_Meeting):
-    """Connect to a UDT listener from a fresh UDP port. `host` a name or an IP literal; of several addresses
-    one after the other is tried."""
+    """Connect to a UDT listener from a fresh UDP port (of very many connections some share one). `host` a
+    name or an IP literal; of several addresses one after the other is tried."""
 
     def __init__(self, core: Any, host: str, port: int, options: UdtOptions = DEFAULTS) -> None:
         super().__init__(core, 0, host, port, options)

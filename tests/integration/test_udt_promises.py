@@ -16,6 +16,7 @@ from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.protocol import Factory
 from twisted.internet.utils import getProcessOutputAndValue
 
+from sector._udt.shared import shared_core
 from sector.udt import UdtConnectionLost
 
 
@@ -184,3 +185,37 @@ class LateServerTests(Case):
         self.assertEqual(bytes(made[0].data), b"the last words")
         self.assertEqual(made[0].peer.host, "127.0.0.1")
         self.assertIsInstance(made[0].reason, UdtConnectionLost)
+
+
+class Echoes(End):
+    def dataReceived(self, data: bytes) -> None:
+        self.transport.write(data)
+
+
+class ManyTests(Case):
+    async def test_more_connections_than_the_core_has_ports(self) -> None:
+        """Each has its own answers, whoever else ends meanwhile, and nothing is left of them."""
+        self.port = await serverFromString(reactor, "udt:0:interface=127.0.0.1").listen(
+            Factory.forProtocol(Echoes)
+        )
+        to = clientFromString(reactor, f"udt:127.0.0.1:{self.port.getHost().port}")
+        nobody = clientFromString(reactor, "udt:127.0.0.1:9")
+        self.ends = tuple([await to.connect(Factory.forProtocol(End)) for _ in range(300)])
+        ports = {end.transport.getHost().port for end in self.ends}
+        for number, end in enumerate(self.ends):
+            end.transport.write(b"%d" % number * 100)
+        with self.assertRaises(error.ConnectionRefusedError):
+            await nobody.connect(Factory.forProtocol(End))
+        for end in self.ends[::2]:
+            end.transport.loseConnection()
+        await until(lambda: all(end.reason for end in self.ends[::2]))
+        for number, end in enumerate(self.ends[1::2]):
+            end.transport.write(b"again")
+            await until(lambda end=end: end.data.endswith(b"again"))
+            self.assertEqual(bytes(end.data), b"%d" % (2 * number + 1) * 100 + b"again")
+            end.transport.loseConnection()
+        await until(lambda: all(end.reason for end in self.ends))
+        self.assertEqual({type(end.reason) for end in self.ends}, {error.ConnectionDone})
+        self.assertGreater(len(ports), 100)
+        core = shared_core(reactor)._core
+        await until(lambda: len(core._ports) == 1)
