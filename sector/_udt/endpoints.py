@@ -180,13 +180,18 @@ class _Meeting(ABC):
         return ensureDeferred(self._connect(protocolFactory))
 
     async def _connect(self, factory: Any) -> Any:
-        hosts = await resolve(self._source.reactor, self._host)
-        for host in hosts[:-1]:
+        refused: Exception | None = None
+        other: Exception | None = None
+        for host in await resolve(self._source.reactor, self._host):
             try:
                 return await self._attempt(factory, host)
-            except (twisted_errors.TimeoutError, twisted_errors.ConnectionRefusedError):
-                continue  # the next address of the same name
-        return await self._attempt(factory, hosts[-1])
+            except twisted_errors.ConnectionRefusedError as no:
+                refused = refused or no
+            except (twisted_errors.TimeoutError, twisted_errors.ConnectBindError) as silent:
+                other = silent  # as of IPv6 where the machine has none: the next address of the same name
+        failed = refused or other  # an answer says more than none
+        assert failed is not None
+        raise failed
 
     def _attempt(self, factory: Any, host: str) -> Deferred[Any]:
         to = host, self._port_number

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 import sys
 from typing import Any
@@ -14,7 +15,7 @@ from sector._udt.address import canonical
 from sector._udt.aio import LoopReactor
 from sector.cli.tools import _literal
 from sector.ports import free_ports
-from sector.udt import open_udt, serve_udt
+from sector.udt import UdtOptions, open_udt, serve_udt
 
 UDTCAT = [sys.executable, "-m", "sector.cli.main", "udtcat"]
 
@@ -97,6 +98,25 @@ def test_udtcat_tries_all_addresses_of_a_name() -> None:
         await server.wait_closed()
 
     asyncio.run(run())
+
+
+def test_of_several_addresses_the_one_that_answered_says_why() -> None:
+    """As of localhost on a machine without IPv6: not the one behind which nobody is."""
+
+    class Loop(asyncio.SelectorEventLoop):
+        async def getaddrinfo(self, host: Any, port: Any, **how: Any) -> Any:
+            return [(2, 2, 17, "", ("127.0.0.1", 0)), (2, 2, 17, "", ("127.0.0.2", 0))]
+
+    async def run(port: int) -> None:
+        with pytest.raises(ConnectionRefusedError, match=f"nothing listens for UDT at 127.0.0.1:{port}"):
+            async with open_udt("two.example", port, UdtOptions(connect_timeout_s=0.3)):
+                pass
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+        silent.bind(("127.0.0.2", 0))
+        loop = Loop()
+        loop.run_until_complete(run(silent.getsockname()[1]))
+        loop.close()
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
