@@ -35,7 +35,7 @@ from sector._udt.trace import Trace
 log = Logger()
 STREAM, MESSAGE = 1, 2
 _CONNECTED, _ACCEPTED, _READABLE, _WRITABLE, _DRAINED, _PEER_CLOSED, _FAILED, _CLOSED = range(1, 9)
-_AGAIN, _PORT_CLOSED, _PEERCLOSED = -4, -8, -103
+_AGAIN, _TOO_BIG, _PORT_CLOSED, _PEERCLOSED = -4, -5, -8, -103
 _OF_THE_PEER = -100  # error codes from here on: the peer or the network, and the connection has ended
 _ANY = ("0.0.0.0", "::")
 _UNSENT = "closed by the peer before all was sent"
@@ -488,7 +488,7 @@ class UdtMessageTransport(UdtTransport):
     def _take(self) -> int:
         self._buffer = self._core.scratch(MAX_MESSAGE)
         size: int = lib.udt_recvmsg(self._core.ctx, self._sock, self._buffer, MAX_MESSAGE)
-        return min(size, MAX_MESSAGE)
+        return size if size <= MAX_MESSAGE else _TOO_BIG  # a part of it is no message
 
     def _deliver(self, data: bytes) -> None:
         self._protocol.messageReceived(data)

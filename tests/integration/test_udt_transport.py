@@ -442,3 +442,16 @@ class MessageTests(Case):
 
     async def test_with_a_small_buffer(self) -> None:
         await self.most(":sendBuffer=100000", 100_000)
+
+    async def test_one_that_is_larger_than_any_may_be_is_not_cut_off(self) -> None:
+        """As other implementations, and programs in C, can send them."""
+        near, far = await self.pair(
+            Messages, Messages, ":kind=message:sendBuffer=40000000:receiveBuffer=40000000"
+        )
+        near.transport.max_message = 1 << 30
+        near.transport.write(bytes(1 << 24))
+        near.transport.write(bytes((1 << 24) + 1))
+        await until(lambda: far.reason)
+        self.assertEqual(far.sizes, [1 << 24])
+        self.assertIsInstance(far.reason, UdtConnectionLost)
+        self.assertEqual(far.reason.name, "TOOBIG")
