@@ -139,9 +139,8 @@ class UdtAsyncioTransport(asyncio.Transport):
             peername=(transport.getPeer().host, transport.getPeer().port),
             sockname=(transport.getHost().host, transport.getHost().port),
         )
+        transport.registerProducer(self, True)
         self._protocol.connection_made(self)
-        if not self._closing:
-            transport.registerProducer(self, True)
 
     def dataReceived(self, data: bytes) -> None:
         """Bytes from the peer."""

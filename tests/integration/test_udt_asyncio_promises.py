@@ -138,3 +138,40 @@ def test_flow_control_that_raises_reaches_no_writer() -> None:
     writes, ring = asyncio.run(run())
     assert writes.paused and ring.end.result() is None
     assert len(ring.got) == 4_000_000
+
+
+def test_who_writes_in_connection_made_is_paused_there() -> None:
+    """It may write until it is, and did so for ever."""
+
+    class Fills(asyncio.Protocol):
+        paused = False
+        written = 0
+
+        def connection_made(self, transport: Any) -> None:
+            while not self.paused and self.written < 200_000_000:
+                transport.write(bytes(100_000))
+                self.written += 100_000
+            transport.close()
+
+        def pause_writing(self) -> None:
+            self.paused = True
+
+    async def run() -> tuple[Any, Any]:
+        rings: list[Ring] = []
+
+        def make() -> Ring:
+            rings.append(Ring())
+            return rings[-1]
+
+        async with await create_udt_server(make, 0, "127.0.0.1") as server:
+            _, fills = await create_udt_connection(Fills, *server.address)
+            async with asyncio.timeout(30):
+                while not rings:
+                    await asyncio.sleep(0.01)
+                await rings[0].end
+        await server.wait_closed()
+        return fills, rings[0]
+
+    fills, ring = asyncio.run(run())
+    assert fills.paused and fills.written < 200_000_000
+    assert (len(ring.got), ring.end.result()) == (fills.written, None)
