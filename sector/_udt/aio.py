@@ -188,9 +188,11 @@ class UdtAsyncioTransport(asyncio.Transport):
         """The end."""
         self._closing = True
         why: BaseException | None = None
-        if reason.check(error.ConnectionLost):
+        if reason.check(error.ConnectionAborted, error.ConnectionDone):
+            pass  # `abort` is no error to who calls it (Twisted's is a ConnectionLost)
+        elif reason.check(error.ConnectionLost):
             why = ConnectionResetError(str(reason.value))
-        elif not reason.check(error.ConnectionDone, error.ConnectionAborted):
+        else:
             why = reason.value  # what the protocol raised
         if why is None and not self._here:
             try:

@@ -7,7 +7,7 @@ import asyncio
 import os
 from typing import Any
 
-from sector.udt import create_udt_connection, create_udt_server
+from sector.udt import create_udt_connection, create_udt_server, open_udt, serve_udt
 
 
 class Ring(asyncio.BufferedProtocol):
@@ -175,3 +175,26 @@ def test_who_writes_in_connection_made_is_paused_there() -> None:
     fills, ring = asyncio.run(run())
     assert fills.paused and fills.written < 200_000_000
     assert (len(ring.got), ring.end.result()) == (fills.written, None)
+
+
+def test_who_aborts_hears_of_no_error() -> None:
+    """`connection_lost(None)`, and `wait_closed` returns."""
+
+    async def run() -> tuple[object, object]:
+        def ignore(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.close()
+
+        async with await create_udt_server(Ring, 0, "127.0.0.1") as server:
+            transport, ring = await create_udt_connection(Ring, *server.address)
+            transport.write(bytes(10_000_000))
+            transport.abort()
+            end = await asyncio.wait_for(ring.end, 10)
+        await server.wait_closed()
+        async with await serve_udt(ignore, 0, "127.0.0.1") as server:
+            async with open_udt(*server.address) as (_, writer):
+                writer.transport.abort()
+                await writer.wait_closed()
+        await server.wait_closed()
+        return end, ring.saw_eof
+
+    assert asyncio.run(run()) == (None, False)
