@@ -290,10 +290,10 @@ static int take_chunk(sgmp_node *n, struct stream *s, const uint8_t *data, size_
     }
     if (t->got + len > t->d.len)
         return UDT_E_PROTO;
-    if (!grow(n, t, t->got + len)) {
-        finish(n, t, 3, now);
-        return 0;
-    }
+    /* No room: the stream ends, and what it brought is forgotten. Its sender begins again until its
+     * deadline; it learns as early as possible that there is no room for all of it. */
+    if ((t->got == 0 && n->bulk_rcv_bytes + t->d.len > SG_BULK_TOTAL) || !grow(n, t, t->got + len))
+        return UDT_E_NOMEM;
     if (t->d.hash_alg && t->got == 0 && !t->sha)
         t->sha = sha256_new();
     if (len)

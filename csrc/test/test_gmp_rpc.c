@@ -484,3 +484,42 @@ TEST(gmp_bulk_announcements_without_payload)
     free(p);
     close_duo(&d);
 }
+
+/* Announced while there was room for each of them, and more than there is room for at once: an
+ * application that reads late costs time and no message. */
+TEST(gmp_bulk_that_finds_no_room_is_sent_again)
+{
+    enum { LEN = 60 << 20, N = 5 };
+    struct duo d;
+    struct sgmp_ev ev;
+    uint8_t *p = big(LEN);
+    sgmp_opts o = {.deadline_ms = 60000};
+    open_duo(&d, true, 1000);
+    d.pipes.Bps = 1000000000;
+    for (uint64_t id = 1; id <= N; id++) {
+        CHECK_INT(sgmp_node_send(d.g[0].n, &d.to[1], p, LEN, &o, id, sim_net_now(d.net)), 0);
+        sim_net_kick(d.net, d.g[0].id);
+        if (id == 1) { /* lies in the receiver's queue, unread */
+            CHECK(await(&d, 0, SGMP_EV_OUTCOME, &ev, SEC_(10)));
+            CHECK_INT(ev.status, 0);
+        }
+    }
+    int settled = 1, came = 0;
+    while (await(&d, 0, SGMP_EV_OUTCOME, &ev, SEC_(5))) {
+        CHECK_INT(ev.status, 0);
+        settled++;
+    }
+    CHECK_INT(settled, N - 1);
+    CHECK(stats(&d, 1).bulk_bytes <= 256 << 20);
+    while (came < N && await(&d, 1, SGMP_EV_MESSAGE, &ev, SEC_(20))) {
+        CHECK_INT(ev.len, LEN);
+        CHECK_INT(memcmp(ev.data, p, LEN), 0);
+        sgmp_node_release(d.g[1].n, ev.buf);
+        came++;
+    }
+    CHECK_INT(came, N);
+    CHECK(await(&d, 0, SGMP_EV_OUTCOME, &ev, SEC_(5)));
+    CHECK_INT(ev.status, 0);
+    free(p);
+    close_duo(&d);
+}
