@@ -69,7 +69,7 @@ static void show(const char *what, const udt_sock_stats *s)
 }
 
 /* Over TLS as over UDP the sender's end knows what it waited for: each in turn for most of 2 s. */
-TEST(xfer_stats_of_tls_say_who_limits)
+TEST_ALONE(xfer_stats_of_tls_say_who_limits)
 {
     static away disk;
     struct both t;
