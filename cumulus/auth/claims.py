@@ -21,6 +21,7 @@ SKEW_NS: Final = 15 * 60 * times.SECOND
 HEX64: Final = re.compile(r"[0-9a-fA-F]{64}")
 _MAX_SIGNED: Final = 100
 _MAX_CREDENTIAL: Final = 512
+_MAX_KEPT: Final = 512  # characters of names that are remembered: anybody may send some
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +49,14 @@ def parse_claim(
     credential: str, signed: str, signature: str, timestamp: str, malformed: Callable[[str], S3Error]
 ) -> Claim:
     """Checked parts of either form. `malformed` makes that form's error."""
-    access_key, scope = _credential(credential)
+    access_key, scope = _credential(credential[: _MAX_CREDENTIAL + 1])
     if scope is None:
         raise malformed(access_key)
     if scope.date != timestamp[:8]:
         raise malformed(
             f'the Credential\'s date "{scope.date[:16]}" is not that of the request, "{timestamp[:8]}".'
         )
-    names = _names(signed)
+    names = _names(signed) if len(signed) <= _MAX_KEPT else _names.__wrapped__(signed)
     if not names:
         raise malformed("SignedHeaders must be names in lower case, each once, separated by semicolons.")
     if not HEX64.fullmatch(signature):
