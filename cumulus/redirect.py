@@ -8,6 +8,7 @@ would begin.
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 from collections.abc import Callable, Collection, Sequence
@@ -23,6 +24,7 @@ Mode = Literal["none", "random", "round-robin", "least-loaded", "proxy"]
 Item = TypeVar("Item")
 LOOK_S: Final = 1.0  # how often the file is looked at
 REST_S: Final = 2.0  # for which a server that could not be reached gets nothing while others can
+HALF_S: Final = 1.0  # after which a refused request counts half
 _MOST: Final = 2**20
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252})|\[[0-9A-Fa-f:.]{2,45}\]")
 
@@ -209,13 +211,16 @@ class Balancer:
 
 class Spread:
     """Among which servers a proxy spreads requests: the one with the fewest of its own under way gets the
-    next, in turn among equals. One owner; no locks. `servers` may be replaced at any time."""
+    next, in turn among equals. What a server refuses counts as under way for a while: one that refuses at
+    once, since its database is away, would be the least busy of all. One owner; no locks. `servers` may be
+    replaced at any time."""
 
     def __init__(self, servers: tuple[Server, ...], chance: Chance, *, point: bool = False) -> None:
         self.servers = servers
         self.point: Final = point
         self._turn = chance.randrange(2**16)
         self._under_way: dict[str, int] = {}
+        self._refused: dict[str, tuple[float, float]] = {}  # how many, at that time
         self._rests: dict[str, float] = {}
 
     def choose(self, host: str, *, secure: bool, tried: Collection[str], now_s: float) -> Server | None:
@@ -228,10 +233,26 @@ class Spread:
         up = [one for one in left if self._rests.get(one.netloc, now_s) <= now_s] or left
         if not up:
             raise NoServer
-        least = min(self._under_way.get(one.netloc, 0) for one in up)
-        up = [one for one in up if self._under_way.get(one.netloc, 0) == least]
+        busy = {one.netloc: self._busy(one.netloc, now_s) for one in up}
+        least = min(busy.values())
+        up = [one for one in up if busy[one.netloc] == least]
         self._turn += 1
         return up[self._turn % len(up)]
+
+    def _busy(self, netloc: str, now_s: float) -> int:
+        refused = self._refusals(netloc, now_s)
+        if refused < 0.1:
+            self._refused.pop(netloc, None)
+            refused = 0.0
+        return self._under_way.get(netloc, 0) + math.ceil(refused)
+
+    def _refusals(self, netloc: str, now_s: float) -> float:
+        count, at_s = self._refused.get(netloc, (0.0, now_s))
+        return float(count * 0.5 ** (max(0.0, now_s - at_s) / HALF_S))
+
+    def refused(self, server: Server, now_s: float) -> None:
+        """It was too busy for a request, or could not serve it."""
+        self._refused[server.netloc] = self._refusals(server.netloc, now_s) + 1, now_s
 
     def begun(self, server: Server) -> None:
         """A request was given to it."""

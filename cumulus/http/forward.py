@@ -39,6 +39,7 @@ log = Logger()
 
 LOOK_S: Final = 0.5  # how often the file of servers is thought of, in a thread
 CHECK_S: Final = 3.0  # how often connections to them are looked at
+UNAVAILABLE: Final = 503
 OPERATION: Final = "Forwarded"  # in the log and the metrics; the server that serves tells the real one
 RETRY_AFTER: Final = [("Retry-After", "1")]
 _AGAIN: Final = frozenset(("GET", "HEAD", "OPTIONS"))  # what may be asked twice
@@ -134,6 +135,10 @@ class Forwarder:
     def ended(self, server: Server) -> None:
         """And is over."""
         self._spread.ended(server)
+
+    def refused(self, server: Server) -> None:
+        """It answered 503, or none."""
+        self._spread.refused(server, self._reactor.seconds())
 
     def failed(self, server: Server, why: str) -> None:
         """It could not be reached."""
@@ -258,6 +263,8 @@ class Passing:
     def up_head(self, status: int, headers: Pairs, length: int) -> None:
         """Begin the reply to the client."""
         self._replying = True
+        if status == UNAVAILABLE:
+            self._forwarder.refused(self._server)
         bodiless = self._request.call.method == "HEAD" or status in BODILESS
         told = length if self._request.call.method == "HEAD" else None
         kept = [pair for pair in headers if pair[0].lower() not in _OURS]
@@ -313,6 +320,7 @@ class Passing:
             self._connect()  # a kept connection had just ended
             return
         if self._end():
+            self._forwarder.refused(self._server)
             log.warn("request {id}: {server}: {why}", id=request.call.id, server=self._server.url, why=why)
             request.reply_lost(replying)
 

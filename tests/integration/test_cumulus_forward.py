@@ -16,7 +16,7 @@ from s3_tls import write_certificate
 
 from cumulus.auth import hop
 from cumulus.http import forward, upstream
-from cumulus.http.forward import Forwarder, ForwardingRequest
+from cumulus.http.forward import RETRY_AFTER, Forwarder, ForwardingRequest
 from cumulus.http.site import Site
 from cumulus.http.tls import TlsFiles
 from cumulus.http.trust import Trust
@@ -481,3 +481,32 @@ def test_the_least_busy_server_is_next(tmp_path: Path) -> None:
             assert other.answer().status == 200
             for wire in wires:
                 wire.close()
+
+
+def test_a_server_that_refuses_at_once_does_not_draw_all_requests(tmp_path: Path) -> None:
+    """Its database is away, say: of the requests of six clients nearly all are served by the other one."""
+    with floor() as away, floor() as good:
+        hosts = tmp_path / "hosts"
+        hosts.write_text(f"http://127.0.0.1:{away.port}\nhttp://127.0.0.1:{good.port}\n")
+        away.gateway.replies["/b/k"] = lambda _call: Reply(503, RETRY_AFTER, b"<Error/>")
+
+        def serve(_call: object) -> Reply:
+            time.sleep(0.005)  # which takes longer than to refuse
+            return Reply(200, [], b"ok")
+
+        good.gateway.replies["/b/k"] = serve
+        found: list[int] = []
+        with proxy(hosts) as front:
+
+            def ask() -> None:
+                wire = front.connect()
+                for _ in range(50):
+                    found.append(wire.send(request("/b/k")).answer().status)
+                wire.close()
+
+            threads = [threading.Thread(target=ask) for _ in range(6)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(60)
+        assert len(found) == 300 and found.count(503) < 60

@@ -143,6 +143,25 @@ def test_equals_take_turns_and_the_least_busy_is_next() -> None:
     assert chosen(ask) == ONE
 
 
+def test_a_server_that_refuses_is_not_the_least_busy() -> None:
+    """A single refusal counts for some seconds, many for longer; where all refuse they take turns."""
+    ask = spread(ONE, TWO)
+    ask.refused(ONE, 10.0)
+    assert {chosen(ask, now_s=10.0 + later) for later in (0.0, 0.5, 1.0, 2.0, 3.0)} == {TWO}
+    assert {chosen(ask, now_s=14.0) for _ in range(2)} == {ONE, TWO}
+    for _ in range(40):
+        ask.refused(ONE, 20.0)
+    for _ in range(5):
+        ask.begun(TWO)
+    assert {chosen(ask, now_s=22.0) for _ in range(2)} == {TWO}
+    assert {chosen(ask, now_s=25.0) for _ in range(2)} == {ONE}
+    for _ in range(5):
+        ask.ended(TWO)
+    ask.refused(TWO, 40.0)
+    ask.refused(ONE, 40.0)
+    assert {chosen(ask, now_s=40.1) for _ in range(2)} == {ONE, TWO}
+
+
 def test_a_server_that_failed_rests() -> None:
     """Unless no other is left; news is told once."""
     ask = spread(ONE, TWO)
