@@ -26,10 +26,12 @@ COMPATIBLE = "sector_compatible"
 FIRST = ["sector", COMPATIBLE]
 
 
-def run_one(peer: str, seconds: float, trace: str = "") -> dict[str, Any]:
+def run_one(
+    peer: str, seconds: float, trace: str = "", placement: cores.Placement = cores.HERE
+) -> dict[str, Any]:
     """One transfer of `seconds` over loopback, while the cores are near each other (`sector.bench.cores`).
     GB = 10^9 payload bytes that arrived."""
-    return cores.HERE.run(lambda: _transfer(peer, seconds, trace), seconds)
+    return placement.run(lambda: _transfer(peer, seconds, trace), seconds)
 
 
 def _transfer(peer: str, seconds: float, trace: str) -> dict[str, Any]:
@@ -80,11 +82,13 @@ def _traced(path: str | None) -> Iterator[str]:
             raise LocalIO(f"the trace cannot be written to {path}: {bad.strerror}") from None
 
 
-def _loopback(peers: list[str], runs: int, seconds: float, as_json: bool, trace: str = "") -> None:
+def _loopback(
+    peers: list[str], runs: int, seconds: float, as_json: bool, trace: str, placement: cores.Placement
+) -> None:
     results = []
     for run in range(1, runs + 1):
         for peer in peers:
-            results.append({"run": run, **run_one(peer, seconds, trace)})
+            results.append({"run": run, **run_one(peer, seconds, trace, placement)})
     show(document("udt", {"seconds": seconds, "runs": runs, "path": "loopback"}, results), as_json)
 
 
@@ -191,6 +195,7 @@ def _host(listen: int | None, to: str | None, peers: list[str], seconds: float) 
     default=None,
     help="Of a run (5; over a link 20).",
 )
+@click.option("--no-wait", is_flag=True, help="Measure also while two cores share no cache (loopback).")
 @click.option("--link", "link_text", metavar="SPEC", help="An emulated link: rate=1g,rtt=100ms,loss=0.1%,….")
 @click.option("--grid", "grid_text", metavar="LISTS", help="All links of rate=…;rtt=…,…;loss=…,….")
 @click.option("--cell", metavar="RATE-RTT-LOSS-PEER", help="One cell of a grid alone.")
@@ -220,6 +225,7 @@ def udt(
     only: bool,
     runs: int | None,
     seconds: float | None,
+    no_wait: bool,
     link_text: str | None,
     grid_text: str | None,
     cell: str | None,
@@ -242,6 +248,8 @@ def udt(
         raise UsageError("--link, --grid, --cell, --listen and --to exclude one another")
     if cell and (peer_text or only):
         raise UsageError("--cell names its peer", hint="leave --peer and --only out, or give --link")
+    if no_wait and (link_text or grid_text or cell or listen is not None or to is not None):
+        raise UsageError("--no-wait is for loopback", hint="nothing else waits for the cores")
     if listen is not None or to is not None:
         if trace is not None:
             raise UsageError("--trace is for loopback and links", hint="udtcat --trace works between hosts")
@@ -273,5 +281,7 @@ def udt(
         raise UsageError("--picture and --results belong to --grid, --link or --cell")
     if engine != "auto":
         raise UsageError("--engine belongs to --grid, --link or --cell", hint="loopback is not emulated")
+    placement = cores.Placement(waits=False) if no_wait else cores.HERE
+    peers = wanted_peers(peer_text, [] if only else FIRST)
     with _traced(trace) as raw:
-        _loopback(wanted_peers(peer_text, [] if only else FIRST), runs or 3, seconds or 5.0, as_json, raw)
+        _loopback(peers, runs or 3, seconds or 5.0, as_json, raw, placement)

@@ -36,6 +36,7 @@ from sector.errors import SectorError, UsageError
         (["--listen", "9", "--runs", "3"], "--runs, --only and --engine are not for --listen and --to"),
         (["--to", "127.0.0.1:9", "--results", "r.jsonl"], "are not for --listen and --to"),
         (["--engine", "user"], "--engine belongs to"),
+        (["--link", "rate=1g,rtt=1ms", "--no-wait"], "--no-wait is for loopback"),
     ],
 )
 def test_bad_requests_are_one_line(arguments: list[str], word: str) -> None:

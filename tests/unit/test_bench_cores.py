@@ -33,10 +33,15 @@ class World:
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
-    def placement(self, cores: int = 2) -> Placement:
+    def placement(self, cores: int = 2, *, waits: bool = True) -> Placement:
         """What is tested."""
         return Placement(
-            self.measure, cores=cores, sleep=self.sleep, clock=lambda: self.now, tell=self.told.append
+            self.measure,
+            cores=cores,
+            sleep=self.sleep,
+            clock=lambda: self.now,
+            tell=self.told.append,
+            waits=waits,
         )
 
 
@@ -79,6 +84,13 @@ def test_where_they_are_never_near_it_is_measured_all_the_same(work: Callable[[]
     assert world.now == waited
     (line,) = world.told
     assert f"{FAR:.0f} ns" in line and f"up to {WAITS} s" in line
+
+
+def test_who_does_not_wait_measures_at_once(work: Callable[[], dict[str, object]]) -> None:
+    """And the row says how far the cores were."""
+    world = World(FAR)
+    assert world.placement(waits=False).run(work, 1.0) == {"run": 1, "cores_ns": FAR}
+    assert world.now == 0 and not world.told
 
 
 def test_once_they_were_near_again_it_waits_again(work: Callable[[], dict[str, object]]) -> None:
