@@ -13,6 +13,7 @@ _LENGTH_DIGITS: Final = 18
 _KNOWN_NAMES: Final = 1024
 _FIRST: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([\x21-\x7e]+) HTTP/1\.([01])")
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_ABSOLUTE: Final = re.compile(r"https?://([^/?#@]+)([/?].*)?", re.IGNORECASE)
 _BEGIN: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+( |\Z)")
 
 _names: dict[str, str] = {}  # as clients write them -> in lower case
@@ -27,8 +28,9 @@ class TooManyHeaders(ValueError):
 
 
 class Head(NamedTuple):
-    """`length` of the body: 0 for none, None for chunks. `persistent`: the connection may be kept.
-    `continues`: the client knows 100 Continue (HTTP/1.1)."""
+    """`target` is path and query, also where the wire had a whole URL. `length` of the body: 0 for none, None
+    for chunks. `persistent`: the connection may be kept. `continues`: the client knows 100 Continue
+    (HTTP/1.1)."""
 
     method: str
     target: str
@@ -66,8 +68,22 @@ def parse(data: bytes) -> Head:
     modern = minor == "1"
     if modern and "host" not in joined:
         raise MalformedHead("no header Host")
+    if target[0] not in "/*":
+        target = _origin_form(target, pairs, joined)
     persistent = modern and not _closes(joined.get("connection"))
     return Head(method, target, Headers.of(pairs, joined), _length(joined), persistent, modern)
+
+
+def _origin_form(target: str, pairs: list[tuple[str, str]], joined: dict[str, str]) -> str:
+    """Path and query of a whole URL, whose host counts instead of the header's (RFC 9112, section 3.2.2).
+    What else it may be is for others to refuse."""
+    match = _ABSOLUTE.fullmatch(target)
+    if match is None:
+        return target
+    host, rest = match[1], match[2] or "/"
+    pairs[:] = [("host", host), *(pair for pair in pairs if pair[0] != "host")]
+    joined["host"] = host
+    return rest if rest.startswith("/") else "/" + rest
 
 
 def _name(title: str) -> str:

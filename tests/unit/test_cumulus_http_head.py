@@ -28,6 +28,28 @@ def test_a_head_says_what_was_sent() -> None:
 
 
 @pytest.mark.parametrize(
+    ("target", "host", "origin"),
+    [
+        ("http://s3:80/b/k?x=1", "s3:80", "/b/k?x=1"),
+        ("HTTPS://b.s3/k//http://x", "b.s3", "/k//http://x"),
+        ("http://s3", "s3", "/"),
+        ("http://s3?x=/1", "s3", "/?x=/1"),
+        ("http://[::1]:80/b", "[::1]:80", "/b"),
+        ("/http://s3/k", "other", "/http://s3/k"),
+        ("http:///k", "other", "http:///k"),
+        ("http://a@s3/k", "other", "http://a@s3/k"),
+        ("s3:80", "other", "s3:80"),
+        ("*", "other", "*"),
+    ],
+)
+def test_a_whole_url_is_its_path_on_its_host(target: str, host: str, origin: str) -> None:
+    """RFC 9112, section 3.2.2: servers accept it, and the header Host counts for nothing then."""
+    head = parse(f"GET {target} HTTP/1.1\r\nA: 1\r\nHost: other\r\nB: 2".encode())
+    assert (head.target, head.headers.get("host")) == (origin, host)
+    assert sorted(head.headers.pairs) == [("a", "1"), ("b", "2"), ("host", host)]
+
+
+@pytest.mark.parametrize(
     ("lines", "length"),
     [
         ("", 0),
