@@ -189,7 +189,7 @@ def _complete(
     except Missing as error:  # its parts are gone: a completion before did not come to its end
         there = completed(site, bucket, upload.key, upload.id)
         if there is None:
-            raise no_such_upload(upload.id) from error
+            raise _gone(site, upload, parts) from error
         site.index.drop_upload(upload.id, None, completion.claimant)
         return there
     except Owed:
@@ -200,6 +200,16 @@ def _complete(
             site.index.release(reservation)
     remove_parts(site, bucket.name, upload.id)
     return done
+
+
+def _gone(site: Site, upload: Upload, parts: Sequence[Part]) -> S3Error:
+    """Why parts are not there any more: others were sent in their place, or the upload has ended."""
+    now = {part.number: part for part in site.index.parts(upload.id, limit=MAX_PARTS)}
+    for part in parts:
+        if now.get(part.number, part) != part:
+            fields = {"UploadId": upload.id, "PartNumber": str(part.number), "ETag": part.etag}
+            return S3Error("InvalidPart", fields=fields)
+    return no_such_upload(upload.id)
 
 
 def _need_checksums(upload: Upload, wanted: Sequence[Wanted]) -> None:

@@ -150,6 +150,21 @@ def test_an_upload_whose_completion_failed_is_free_at_once(
     assert used(world) == (SIZE, 0)
 
 
+def test_a_part_that_is_sent_again_while_it_is_completed_is_another_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The upload is there as before: it was called ended."""
+    upload = Started(world)
+    query = {"partNumber": 1, "uploadId": upload.id}
+    given = during(monkeypatch, lambda: world.ask("PUT", "/bkt/k", b"y" * 1000, query=query), after=False)
+    answer = upload.complete()
+    assert (answer.status, answer.code) == (400, "InvalidPart")
+    upload.etag = given[0].headers["etag"]
+    assert upload.complete().status == 200
+    assert world.ask("GET", "/bkt/k").body == b"y" * 1000
+    assert used(world) == (1000, 0)
+
+
 def test_a_second_completion_waits_for_the_first_and_says_the_same(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
