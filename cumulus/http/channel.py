@@ -212,10 +212,11 @@ class S3Channel(Protocol):
         self.transport.write(data)
 
     def request_done(self) -> None:
-        """It is answered and its body has been read: the next one begins, or the connection ends."""
+        """It is answered and its body has been read: the next one begins, or the connection ends, as it does
+        with the service where the reply had begun before."""
         self._idle_since = self.site.now()
         self.requests.clear()
-        if not self.persistent:
+        if not self.persistent or self.site.stopping:
             self.lose()
             return
         if not self._choked:
