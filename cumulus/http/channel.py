@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet.interfaces import ISSLTransport, ITCPTransport
+from twisted.internet.interfaces import IHalfCloseableProtocol, ISSLTransport, ITCPTransport
 from twisted.internet.protocol import Protocol
+from zope.interface import implementer
 
 from cumulus.errors import S3Error
 from cumulus.fair.lane import Flow
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _END = b"\r\n\r\n"
 
 
+@implementer(IHalfCloseableProtocol)
 class S3Channel(Protocol):
     """A client's connection, from its first byte to its last."""
 
@@ -52,6 +54,7 @@ class S3Channel(Protocol):
         self._choked = False  # the client does not take what was written
         self._producer: Any = None
         self._deaf = False  # what comes is dropped
+        self._heard_all = False  # the client has ended its direction
         self._lingering = False
         self._idle_since = site.now()
         self._taken_before = 0
@@ -94,9 +97,11 @@ class S3Channel(Protocol):
         self._beginning = True
         try:
             for _ in range(AT_ONCE):
-                if not self._buffer or self.requests or self._deaf or self._choked:
+                if self.requests or self._deaf or self._choked:
                     return
-                if not self._take_head():
+                if not self._buffer or not self._take_head():
+                    if self._heard_all and not self._deaf:
+                        self.lose()
                     return
             self.site.reactor.callLater(0, self._begin)  # the other connections come first
         finally:
@@ -197,7 +202,7 @@ class S3Channel(Protocol):
             self._read_on()
 
     def _read_on(self) -> None:
-        if self._tcp is None or self._tcp.halted:
+        if not self._heard_all and (self._tcp is None or self._tcp.halted):
             self.transport.resumeProducing()
 
     def body_over(self, rest: bytes) -> None:
@@ -221,7 +226,7 @@ class S3Channel(Protocol):
             return
         if not self._choked:
             self._read_on()
-            if self._buffer:
+            if self._buffer or self._heard_all:
                 self._begin()
 
     def linger(self) -> None:
@@ -233,6 +238,9 @@ class S3Channel(Protocol):
         self.persistent = False
         self.set_taker(None)
         self._deadline = self.site.now() + LINGER_S
+        if self._heard_all:
+            self.lose()
+            return
         if isinstance(self.transport, S3Server):
             self.transport.loseWriteConnection()
         self._read_on()
@@ -329,6 +337,18 @@ class S3Channel(Protocol):
 
     def _too_slow(self, what: str) -> None:
         self.site.too_slow(self.peer, what)
+
+    def readConnectionLost(self) -> None:
+        """The client sends no more, but may wait for answers to what it has sent whole (or it is gone: then
+        what is written to it will tell)."""
+        self._heard_all = True
+        if self._body is not None or self._lingering:
+            self.lose()
+        elif not self.requests and not self._choked:
+            self._begin()
+
+    def writeConnectionLost(self) -> None:
+        """We have ended our direction."""
 
     def connectionLost(self, reason: Any = None) -> None:
         """A request under way hears of it."""
