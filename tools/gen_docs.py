@@ -76,6 +76,8 @@ What holds for all operations:
 - A sub-resource of buckets (`?cors`, `?policy` …) asked of a key is a 400; S3 asks the bucket for some.
 - Errors beyond S3's: 403 `QuotaExceeded`, 507 `StorageFull`, 405 `ReadOnlyStorage`.
 - A signed request without a body may leave out `x-amz-content-sha256`; S3 refuses it.
+- A copy or a completion that takes more than 15 s begins its answer with 200 and blanks, as in S3; an error
+  is then in the document, and headers of the object are missing (decision 0236).
 - In the query of a URL signed in advance every `x-amz-…` counts as that header, tags too, but for checksums
   of the body (decision 0198)."""
 COMPAT_CLIENTS = """## Clients

@@ -323,6 +323,8 @@ class S3Channel(Protocol):
             if request.body_too_slow(passed_s, settings.header_timeout_s, settings.min_body_rate):
                 self._too_slow("body")
                 request.refuse_body(S3Error("RequestTimeout"))
+            else:
+                request.show_life(now)
 
     def _takes_nothing(self, passed_s: float) -> float:
         """Seconds for which the client has taken nothing of what waits for it."""

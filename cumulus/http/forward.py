@@ -20,6 +20,7 @@ from twisted.python.failure import Failure
 
 from cumulus.auth import hop
 from cumulus.errors import S3Error
+from cumulus.http.alive import END
 from cumulus.http.body import Intake
 from cumulus.http.pace import OUT, Transfer
 from cumulus.http.pool import Failed
@@ -453,7 +454,8 @@ class ForwardingRequest(S3Request):
             channel.persistent = False
         self._status = reply.status
         self._turn_s = self.site.now() - (self._body_at if self._body_done else self.site.now())
-        channel.write(self.site.heads.head(reply, self.call.id, length, close=close))
+        if self._signs is None or not self._signs.begun:
+            channel.write(self.site.heads.head(reply, self.call.id, length, close=close))
 
     def download(self) -> Transfer:
         """Of the reply's body, for limits and shares."""
@@ -462,12 +464,16 @@ class ForwardingRequest(S3Request):
     def pass_data(self, data: bytes) -> None:
         """Bytes of it."""
         if not self._lost:
+            if self._signs is not None and self._signs.begun:
+                data = self._signs.piece(data)
             self._bytes_out += len(data)
             self.channel.write(data)
 
     def reply_passed(self) -> None:
         """It is complete."""
         if not self._lost:
+            if self._signs is not None and self._signs.begun:
+                self.channel.write(END)
             self._all_given()
 
     def reply_lost(self, begun: bool) -> None:

@@ -25,8 +25,9 @@ class HeadWriter:
         self._second = 0
         self._date = b""
 
-    def head(self, reply: Reply, request_id: str, length: int, *, close: bool) -> bytes:
-        """Status line and headers; `length` becomes Content-Length. Header values lose control characters."""
+    def head(self, reply: Reply, request_id: str, length: int | None, *, close: bool) -> bytes:
+        """Status line and headers; `length` becomes Content-Length, None is for chunks. Header values lose
+        control characters."""
         now = int(time.time())
         if now != self._second:
             self._second = now
@@ -42,7 +43,9 @@ class HeadWriter:
             if _CONTROL.search(value):
                 value = _CONTROL.sub(" ", value)
             parts.append(f"{name}: {value}\r\n".encode("latin-1", "replace"))
-        if reply.status not in BODILESS or reply.length is not None:
+        if length is None:
+            parts.append(b"Transfer-Encoding: chunked\r\n")
+        elif reply.status not in BODILESS or reply.length is not None:
             parts.append(b"Content-Length: %d\r\n" % length)
         parts.append(b"Connection: close\r\n\r\n" if close else b"\r\n")
         return b"".join(parts)

@@ -16,6 +16,7 @@ from twisted.logger import Logger
 
 from cumulus.errors import S3Error
 from cumulus.http.access_log import Record
+from cumulus.http.alive import END, Signs, may_last
 from cumulus.http.body import Intake
 from cumulus.http.download import BlockSending, FileSending, Sending, whole_thd
 from cumulus.http.head import Head
@@ -113,6 +114,7 @@ class S3Request:
         self._turn_s = 0.0
         self._logged = False
         self._window = [0.0, 0]  # of the body: seconds waited, bytes at its start
+        self._signs = Signs() if may_last(head) else None
 
     # the head -------------------------------------------------------------------------------------------
     def head_complete(self) -> None:
@@ -430,6 +432,15 @@ class S3Request:
             log.error("an upload could not be undone: {why}", why=str(outcome.error))
 
     # the reply ------------------------------------------------------------------------------------------
+    def show_life(self, now: float) -> None:
+        """To be called about once a second: who waits for long for some answers is told that they come."""
+        signs = self._signs
+        if signs is None or not self._body_done or self._answering or self.replied:
+            return
+        if signs.due(self._body_at, now, self.site.settings.silence_s):
+            close = not self.channel.persistent
+            self.channel.write(signs.sign(self.site.heads, self.call.id, now, close=close))
+
     def _answer_early(self, ready: Ready) -> None:
         """Answer, though the body may not have been read: a little of it is, else the connection ends."""
         intake = self.intake
@@ -464,12 +475,15 @@ class S3Request:
         self._status = reply.status
         now = self.site.now()
         self._turn_s = now - (self._body_at if self._body_done else now)
-        head = self.site.heads.head(reply, self.call.id, ready.length, close=close)
+        begun = self._signs is not None and self._signs.begun
+        head = b"" if begun else self.site.heads.head(reply, self.call.id, ready.length, close=close)
         if ready.download is not None:
             channel.write(head)
             self._send_download(ready, ready.download)
             return
         data = b"" if self.call.method == "HEAD" or reply.status in BODILESS else ready.data
+        if self._signs is not None and begun:
+            data = self._signs.piece(data) + END
         pause = self.site.pacer.took(self._seat, len(data))
         if pause > 0:
             self.site.reactor.callLater(pause, self._give, head, data)

@@ -32,9 +32,10 @@ class HttpSettings:
     """`threads` run requests, `queue` more may wait for one; beyond that the answer is 503 SlowDown.
     `header_timeout_s` bounds a head from its first byte, and is the time over which a body must arrive with
     at least `min_body_rate` bytes/s; `idle_timeout_s` ends a kept connection without a request,
-    `write_timeout_s` one whose client takes nothing. `total_rate` (bytes/s both ways together, 0 = no limit)
-    is for all processes of the server, as are the limits of each user and each address; `sharing` says among
-    whom bandwidth is shared. `metrics_users` have counters of their own."""
+    `write_timeout_s` one whose client takes nothing; `silence_s` is how long a client waits for the answer
+    to a copy or a completion without a sign (`cumulus.http.alive`). `total_rate` (bytes/s both ways together,
+    0 = no limit) is for all processes of the server, as are the limits of each user and each address;
+    `sharing` says among whom bandwidth is shared. `metrics_users` have counters of their own."""
 
     threads: int = 32
     queue: int = 1024
@@ -42,6 +43,7 @@ class HttpSettings:
     header_timeout_s: float = 20.0
     idle_timeout_s: float = 60.0
     write_timeout_s: float = 60.0
+    silence_s: float = 15.0
     min_body_rate: int = 1000
     total_rate: int = 0
     sharing: Sharing = field(default_factory=Sharing)

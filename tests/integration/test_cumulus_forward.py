@@ -145,6 +145,25 @@ def test_the_body_is_asked_for_when_the_server_asks(pair: tuple[Floor, Floor]) -
     server.gateway.replies.clear()
 
 
+def test_who_waits_for_a_copy_through_a_proxy_hears_that_it_is_being_done(
+    pair: tuple[Floor, Floor], tmp_path: Path
+) -> None:
+    _, server = pair
+    document = b'<?xml version="1.0" encoding="UTF-8"?>\n<CopyObjectResult/>'
+    server.gateway.replies["/b/copy"] = lambda call: Reply(200, [], document)
+    (tmp_path / "hosts").write_text(f"http://127.0.0.1:{server.port}\n")
+    with proxy(tmp_path / "hosts", write_timeout_s=1.0, silence_s=0.2) as front:
+        server.gateway.start_hold.clear()
+        wire = front.connect()
+        wire.send(request("/b/copy", "PUT", "x-amz-copy-source: /b/k", "Connection: close"))
+        assert wire.head()[1]["transfer-encoding"] == "chunked"
+        server.gateway.start_hold.set()
+        told = wire.rest()
+        assert told.startswith(b"27\r\n" + document[:0x27] + b"\r\n")
+        assert told.endswith(b"13\r\n<CopyObjectResult/>\r\n0\r\n\r\n")
+        wire.close()
+
+
 def test_a_refusal_in_the_middle_of_a_body_is_passed(pair: tuple[Floor, Floor]) -> None:
     front, server = pair
     server.gateway.refuse_after = MIB

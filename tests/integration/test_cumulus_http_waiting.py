@@ -1,17 +1,110 @@
-"""The HTTP floor of Cumulus for clients that wait: with their own direction ended, and with a connection that
-they would keep when the service ends."""
+"""The HTTP floor of Cumulus for clients that wait: for answers that take long, with their own direction
+ended, and with a connection that they would keep when the service ends."""
 
 from __future__ import annotations
 
+import http.client
 import os
 import socket
 import threading
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from http_floor import Floor, Stream, floor, request, until
+from http_floor import Floor, Stream, Wire, floor, request, until
 
-from cumulus.rest.call import Download, Reply
+from cumulus.http.alive import may_last
+from cumulus.http.head import parse
+from cumulus.rest.call import Call, Download, Reply
+
+COPY = request("/b/copy", "PUT", "x-amz-copy-source: /b/k", "Content-Length: 0")
+DOCUMENT = b'<?xml version="1.0" encoding="UTF-8"?>\n<CopyObjectResult><ETag>"1"</ETag></CopyObjectResult>'
+ERROR = b'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>StorageFull</Code></Error>'
+PATIENT = {"write_timeout_s": 1.0, "silence_s": 0.2}  # the first also says how often it is looked
+
+
+def says(body: bytes, status: int = 200) -> Callable[[Call], Reply]:
+    return lambda call: Reply(status, [("content-type", "application/xml")], body)
+
+
+def chunk(wire: Wire) -> bytes:
+    """The next one of a reply's body."""
+    while b"\r\n" not in wire.buffer:
+        assert wire._more(), wire.buffer
+    size, wire.buffer = wire.buffer.split(b"\r\n", 1)
+    count = int(size, 16) + 2
+    while len(wire.buffer) < count:
+        assert wire._more(), wire.buffer
+    data, wire.buffer = wire.buffer[:count], wire.buffer[count:]
+    assert data.endswith(b"\r\n")
+    return data[:-2]
+
+
+# answers that take long -----------------------------------------------------------------------------------
+@pytest.mark.parametrize(("status", "document"), [(200, DOCUMENT), (507, ERROR)])
+def test_who_waits_for_a_copy_hears_that_it_is_being_done(status: int, document: bytes) -> None:
+    with floor(**PATIENT) as running:
+        running.gateway.replies["/b/copy"] = says(document, status)
+        running.gateway.start_hold.clear()
+        wire = running.connect().send(COPY)
+        found, headers = wire.head()
+        assert (found, headers["transfer-encoding"]) == (200, "chunked")
+        assert "content-length" not in headers
+        parts = [chunk(wire), chunk(wire), chunk(wire)]
+        assert parts[1:] == [b" ", b" "]
+        running.gateway.start_hold.set()
+        while parts[-1]:
+            parts.append(chunk(wire))
+        told = ET.fromstring(b"".join(parts))
+        assert ET.tostring(told) == ET.tostring(ET.fromstring(document))
+        assert wire.send(request("/next")).answer().body == b"/next"
+        wire.close()
+        assert b'"status":%d' % status in until(running.log_lines)[0]
+
+
+def test_a_client_with_a_time_out_gets_its_completion() -> None:
+    """As boto3 does: no byte within its time-out is a failure."""
+    with floor(**PATIENT) as running:
+        running.gateway.replies["/b/k"] = says(DOCUMENT)
+        running.gateway.start_hold.clear()
+        client = http.client.HTTPConnection("127.0.0.1", running.port, timeout=10)
+        client.request("POST", "/b/k?uploadId=1", body=b"<CompleteMultipartUpload/>")
+        until(lambda: running.gateway.calls)
+        answer = client.getresponse()
+        assert answer.status == 200
+        running.gateway.start_hold.set()
+        assert ET.fromstring(answer.read()).tag == "CopyObjectResult"
+        client.close()
+
+
+def test_what_is_answered_soon_is_answered_as_ever() -> None:
+    with floor(**PATIENT) as running:
+        running.gateway.replies["/b/copy"] = says(ERROR, 507)
+        wire = running.connect().send(COPY)
+        answer = wire.answer()
+        assert (answer.status, answer.body) == (507, ERROR)
+        wire.close()
+
+
+@pytest.mark.parametrize(
+    ("lines", "lasts"),
+    [
+        ("PUT /b/k HTTP/1.1\r\nHost: s3\r\nx-amz-copy-source: /b/o", True),
+        ("PUT /b/k?partNumber=1&uploadId=2 HTTP/1.1\r\nHost: s3\r\nx-amz-copy-source: /b/o", True),
+        ("POST /b/k?uploadId=2 HTTP/1.1\r\nHost: s3", True),
+        ("POST /b/k?uploads HTTP/1.1\r\nHost: s3", False),
+        ("POST /b?delete HTTP/1.1\r\nHost: s3", False),
+        ("PUT /b/k HTTP/1.1\r\nHost: s3", False),
+        ("PUT /b/k?partNumber=1&uploadId=2 HTTP/1.1\r\nHost: s3", False),
+        ("GET /b/k?uploadId=2 HTTP/1.1\r\nHost: s3", False),
+        ("POST /b/k?uploadId=2 HTTP/1.0\r\nHost: s3", False),
+        ("POST /b/k?uploadId=2 HTTP/1.1\r\nHost: s3\r\nOrigin: http://page", False),
+        ("POST /b/k?uploadId=2 HTTP/1.1\r\nHost: s3\r\nx-cumulus-forwarded: 1", False),
+    ],
+)
+def test_signs_are_for_copies_and_completions(lines: str, lasts: bool) -> None:
+    assert may_last(parse(lines.encode())) is lasts
 
 
 # a direction that has ended -------------------------------------------------------------------------------
