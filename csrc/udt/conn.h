@@ -266,6 +266,7 @@ struct udt_mux {
     bool listened; /* there was one: who comes now is refused, not left waiting */
     uint32_t sockets;
     int32_t next_id;
+    bool drew_id;
     udt_time now; /* of the last call that had one */
     udt_cookies cookies;
     udt_reply *replies; /* ring */

@@ -108,15 +108,20 @@ bool udt__mux_id_in_use(const udt_mux *m, int32_t id)
     return false;
 }
 
+static int32_t id_below(int32_t id, uint32_t n)
+{
+    return (int32_t)(((uint32_t)id - 1 - n) & (ID_MAX - 1)) + 1;
+}
+
+/* Each is drawn, not counted: who has a connection of his own would know those of others, and an id
+ * and an address are all that a forged shutdown needs where nothing is sealed. */
 static int32_t fresh_id(udt_mux *m)
 {
-    int32_t id;
-    do {
-        id = m->next_id--;
-        if (m->next_id <= 0)
-            m->next_id = ID_MAX;
-    } while (udt__mux_id_in_use(m, id));
-    return id;
+    m->next_id = id_below(m->next_id, m->drew_id ? udt__rand32(m) + 1 : 0);
+    m->drew_id = true;
+    while (udt__mux_id_in_use(m, m->next_id))
+        m->next_id = id_below(m->next_id, 1);
+    return m->next_id;
 }
 
 udt_conn *udt__mux_new_conn(udt_mux *m, const udt_opts *o, enum conn_state state, udt_time now)
