@@ -20,6 +20,8 @@
 #define EVERY_US_MAX 100000
 #define PEER_RTT_MAX_US 5000000
 #define GAP_US 100 /* between the EACKs that follow a new hole */
+/* The way back may carry less than the way there, and who only receives never finds out. */
+#define EACK_MOST (576 - UDT_IP_OVERHEAD)
 
 /* Packets first..last have come; the list of runs tells the peer. */
 void udt__own_arrived(udt_conn *c, int64_t first, int64_t last)
@@ -122,9 +124,9 @@ size_t udt__own_emit_eack(udt_conn *c, uint8_t *buf, size_t cap, udt_time now)
         return 0;
     udt__own_tune(c, now);
     size_t max = sizeof words / sizeof *words;
-    size_t room = c->payload < cap - UDT_HDR_BYTES - OWN_TAG_BYTES
-                      ? c->payload
-                      : cap - UDT_HDR_BYTES - OWN_TAG_BYTES;
+    size_t most = cap < EACK_MOST ? cap : EACK_MOST, room = most - UDT_HDR_BYTES - OWN_TAG_BYTES;
+    if (room > c->payload)
+        room = c->payload;
     if (max > room / 4)
         max = room / 4;
     c->said_window = udt__conn_window_now(c);
