@@ -34,6 +34,16 @@ struct assoc *sg_assoc_at(sgmp_node *n, const udt_addr *addr, const struct princ
     return best;
 }
 
+bool sg_assoc_crowd(sgmp_node *n, const udt_addr *addr, const struct principal *who)
+{
+    int there = 0;
+    for (struct sg_hnode *h = sg_hget(&n->by_dest, sg_dest_key(addr)); h; h = sg_hnext(h)) {
+        const struct assoc *a = sg_of(h, struct assoc, by_dest);
+        there += a->who == who && addr_eq(&a->addr, addr);
+    }
+    return there >= SG_AT_ADDRESS;
+}
+
 struct assoc *sg_assoc_hello(sgmp_node *n, const udt_addr *addr, const struct principal *who,
                              uint64_t nonce)
 {

@@ -31,6 +31,7 @@ enum {
     SG_CALLS = 65536,
     SG_RUNNING_PEER = 256, /* requests an application works on */
     SG_UNAUTH = 1024,      /* associations of unauthenticated peers */
+    SG_AT_ADDRESS = 64,    /* instances of one principal at one address */
     SG_EVENTS = 262144,    /* queued events that carry no received payload */
     SG_RESETS_PER_S = 100,
     SG_REPLIES = 256,          /* ring of stateless answers */
@@ -398,6 +399,9 @@ void sg_share_unref(struct share *s);
 struct assoc *sg_assoc_find(sgmp_node *n, uint64_t instance, const struct principal *who);
 struct assoc *sg_assoc_at(sgmp_node *n, const udt_addr *addr, const struct principal *who);
 uint64_t sg_dest_key(const udt_addr *addr);
+/* No further instance of `who` is taken at this address: each that comes is looked for among those
+ * that are there. */
+bool sg_assoc_crowd(sgmp_node *n, const udt_addr *addr, const struct principal *who);
 /* The one at this address that said HELLO with this nonce. */
 struct assoc *sg_assoc_hello(sgmp_node *n, const udt_addr *addr, const struct principal *who,
                              uint64_t nonce);

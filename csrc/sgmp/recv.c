@@ -231,7 +231,8 @@ static struct assoc *make_assoc(sgmp_node *n, const struct rx *rx, struct key *k
     const struct principal *who = key ? key->who : NULL;
     sg_assoc_proved(n, NULL, rx->from, rx->now);
     sg_suspect_restart(n, rx->from, who, rx->h->src, 0, rx->now);
-    struct assoc *a = sg_assoc_new(n, rx->from, key, rx->now);
+    bool crowd = sg_assoc_crowd(n, rx->from, who);
+    struct assoc *a = crowd ? NULL : sg_assoc_new(n, rx->from, key, rx->now);
     if (!a)
         sg_reset_reply(n, rx->h, rx->len, rx->from, key, RESET_FULL, rx->now);
     else
@@ -244,7 +245,7 @@ static struct assoc *make_assoc(sgmp_node *n, const struct rx *rx, struct key *k
 static void follow_address(sgmp_node *n, struct assoc *a, const struct rx *rx, bool newest)
 {
     if (!addr_eq(rx->from, &a->addr)) {
-        if (!newest)
+        if (!newest || sg_assoc_crowd(n, rx->from, a->who))
             return;
         sg_assoc_move(n, a, rx->from);
         a->unproved = true;
