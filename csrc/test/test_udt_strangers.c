@@ -43,3 +43,56 @@ TEST(udt_strangers_do_not_know_the_ids_of_others)
         world_fini(&w);
     }
 }
+
+/* A report of losses that names everything on its way again and again costs as much as one that
+ * does so once: it is not believed. */
+TEST(udt_strangers_reports_cost_no_more_than_they_say)
+{
+    enum { REPORTS = 1000, ENTRIES = 180 };
+    static uint8_t data[8 << 20], nak[UDT_HDR_BYTES + 8 * ENTRIES];
+    world w;
+    udt_opts o;
+    world_init(&w, test_seed, NULL, NULL);
+    udt_opts_init(&o);
+    o.snd_buf_bytes = sizeof data;
+    pair p = world_connect(&w, PAIR_CLIENT, &o, 5000000);
+    udt_conn *c = udt__mux_find(w.m[1], p.s[1]);
+    c->cc.cwnd_pkts = c->edge = c->room_pkts = 8000;
+    udt_time now = sim_net_now(w.net);
+    CHECK(udt_mux_send(w.m[1], p.s[1], data, sizeof data, now) > 7 << 20);
+    static uint8_t out[65536];
+    for (int i = 0; i < 100000 && c->next < 4000; i++, now += 100) {
+        udt_addr to;
+        size_t seg;
+        udt_mux_tick(w.m[1], now);
+        c->cc.cwnd_pkts = 8000;
+        (void)udt_mux_output(w.m[1], out, sizeof out, 64, &to, &seg, now);
+    }
+    CHECK(c->next >= 4000);
+    uint32_t words[2 * ENTRIES];
+    for (int i = 0; i < ENTRIES; i++) {
+        words[2 * i] = seq_add(c->isn, c->snd.head) | 0x80000000u;
+        words[2 * i + 1] = seq_add(c->isn, c->next - 1);
+    }
+    int64_t bad = w.m[1]->n.dropped_bad, again = c->st.pkts_lost, ns = cpu_ns();
+    /* one that says it once is believed, and all goes again */
+    size_t n = udt_pkt_put_ctrl(nak, UDT_CTRL_NAK, 0, p.s[1], words, 2);
+    udt_mux_input(w.m[1], &w.addr[0], nak, n, now);
+    CHECK(c->st.pkts_lost - again >= 3000);
+    CHECK_INT(w.m[1]->n.dropped_bad, bad);
+    for (int i = 0; i < 100000 && udt_sndloss_first(&c->loss) != LOSSMAP_NONE; i++, now += 100) {
+        udt_addr to;
+        size_t seg;
+        (void)udt_mux_output(w.m[1], out, sizeof out, 64, &to, &seg, now);
+    }
+    n = udt_pkt_put_ctrl(nak, UDT_CTRL_NAK, 0, p.s[1], words, 2 * ENTRIES);
+    again = c->st.pkts_lost;
+    ns = cpu_ns();
+    for (int i = 0; i < REPORTS; i++)
+        udt_mux_input(w.m[1], &w.addr[0], nak, n, now);
+    ns = cpu_ns() - ns;
+    printf("%.1f us a report\n", (double)ns / 1e3 / REPORTS);
+    CHECK_INT(w.m[1]->n.dropped_bad, bad + REPORTS);
+    CHECK_INT(c->st.pkts_lost, again);
+    world_fini(&w);
+}

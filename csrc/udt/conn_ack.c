@@ -257,14 +257,21 @@ static bool entry(const udt_conn *c, uint32_t seq_a, uint32_t seq_b, int64_t *a,
     return *a <= *b && *b < c->next && *a >= 0;
 }
 
+/* What is missing is named once: a report costs no more than the packets that are on their way,
+ * however often it names them. */
 static bool nak_valid(const udt_conn *c, const udt_pkt *p)
 {
     bytes_rd r = bytes_reader(p->body, p->len);
     uint32_t sa, sb;
-    int64_t a, b;
-    while (udt_nak_next(&r, &sa, &sb))
+    int64_t a, b, left = c->next - c->snd.head;
+    while (udt_nak_next(&r, &sa, &sb)) {
         if (!entry(c, sa, sb, &a, &b))
             return false;
+        a = a < c->snd.head ? c->snd.head : a;
+        left -= a <= b ? b - a + 1 : 0;
+        if (left < 0)
+            return false;
+    }
     return !r.bad && r.left == 0 && p->len >= 4;
 }
 
