@@ -96,3 +96,59 @@ TEST(udt_strangers_reports_cost_no_more_than_they_say)
     CHECK_INT(c->st.pkts_lost, again);
     world_fini(&w);
 }
+
+/* The sequence number with which a client of this id lands in the same place as the others, if
+ * nothing but what he knows decides on that. */
+static uint32_t chosen_isn(const udt_addr *from, int32_t id)
+{
+    return (0u - (addr_hash(from) ^ (uint32_t)id * 2654435761u)) & SEQ_MASK;
+}
+
+static void hand_over(world *w, int32_t id, uint32_t isn, int32_t req, uint32_t cookie)
+{
+    uint8_t pkt[UDT_CTRL_MAX];
+    udt_hs h = {.version = UDT_HS_VERSION,
+                .type = UDT_STREAM,
+                .isn = isn,
+                .mss = 1500,
+                .window = 8192,
+                .req = req,
+                .id = id,
+                .cookie = cookie};
+    udt_hs_encode(pkt, &h, 0);
+    udt_mux_input(w->m[1], &w->addr[0], pkt, sizeof pkt, sim_net_now(w->net));
+}
+
+TEST(udt_strangers_choose_no_chain_of_connections)
+{
+    enum { CLIENTS = 1024 };
+    world w;
+    udt_opts o;
+    uint8_t out[2048];
+    world_init(&w, test_seed, NULL, NULL);
+    udt_opts_init(&o);
+    CHECK(udt_mux_listen(w.m[1], &o, CLIENTS) > 0);
+    for (int32_t id = 1; id <= CLIENTS; id++) {
+        uint32_t isn = chosen_isn(&w.addr[0], id), cookie = 0;
+        udt_addr to;
+        size_t seg, n;
+        hand_over(&w, id, isn, UDT_HS_REQUEST, 0);
+        while ((n = udt_mux_output(w.m[1], out, sizeof out, 1, &to, &seg, 0)) > 0)
+            if (be32_get(out + 12) == (uint32_t)id)
+                cookie = be32_get(out + 44);
+        hand_over(&w, id, isn, UDT_HS_RESPONSE, cookie);
+        while (udt_mux_output(w.m[1], out, sizeof out, 1, &to, &seg, 0) > 0)
+            ;
+    }
+    CHECK_INT(w.m[1]->peers.count, CLIENTS);
+    uint32_t longest = 0;
+    for (uint32_t i = 0; i < w.m[1]->peers.size; i++) {
+        uint32_t n = 0;
+        for (table_node *t = w.m[1]->peers.bucket[i]; t; t = t->next)
+            n++;
+        longest = n > longest ? n : longest;
+    }
+    printf("longest chain %u of %d\n", longest, CLIENTS);
+    CHECK(longest <= 16);
+    world_fini(&w);
+}

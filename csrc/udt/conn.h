@@ -269,7 +269,9 @@ struct udt_mux {
     bool drew_id;
     udt_time now; /* of the last call that had one */
     udt_cookies cookies;
-    udt_reply *replies; /* ring */
+    bool drew_peer_key;
+    uint8_t peer_key[16]; /* of the table of peers */
+    udt_reply *replies;   /* ring */
     uint32_t reply_head, reply_count;
     udt_tombstone *tomb; /* ring of TOMBSTONES */
     uint32_t tomb_next;

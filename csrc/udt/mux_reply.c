@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/addr.h"
+#include "base/bytes.h"
 #include "base/seq.h"
 #include "udt/conn.h"
 
@@ -61,14 +62,25 @@ void udt__tombstone_input(udt_mux *m, const udt_addr *from, const udt_pkt *p, si
         refused_note(&m->refused, from, UDT_REFUSED_TICKET, now);
 }
 
-static uint32_t peer_hash(const udt_addr *from, int32_t id, uint32_t isn)
+/* Clients choose ids and sequence numbers: without a secret they could choose those that end up in
+ * one chain, which each later handshake would have to walk along. */
+static uint32_t peer_hash(udt_mux *m, const udt_addr *from, int32_t id, uint32_t isn)
 {
-    return (addr_hash(from) ^ (uint32_t)id * 2654435761u) + isn;
+    uint8_t buf[32];
+    bytes_wr w = bytes_writer(buf, sizeof buf);
+    if (!m->drew_peer_key)
+        m->cfg.rand(m->cfg.rand_arg, m->peer_key, sizeof m->peer_key);
+    m->drew_peer_key = true;
+    bytes_put_u32(&w, addr_hash(from));
+    bytes_put(&w, from->ip, from->family == 4 ? 4 : 16);
+    bytes_put_u32(&w, (uint32_t)id);
+    bytes_put_u32(&w, isn);
+    return (uint32_t)udt_siphash(m->peer_key, buf, sizeof buf - w.left);
 }
 
-static udt_conn *find_child(const udt_mux *m, const udt_addr *from, const udt_hs *h)
+static udt_conn *find_child(udt_mux *m, const udt_addr *from, const udt_hs *h)
 {
-    uint32_t hash = peer_hash(from, h->id, h->isn & SEQ_MASK);
+    uint32_t hash = peer_hash(m, from, h->id, h->isn & SEQ_MASK);
     for (table_node *n = table_chain(&m->peers, hash); n; n = n->next) {
         udt_conn *c = list_entry(n, udt_conn, by_key);
         if (c->peer_id == h->id && c->isn == (h->isn & SEQ_MASK) && addr_eq(&c->peer, from))
@@ -113,7 +125,7 @@ static udt_conn *new_child(udt_mux *m, const udt_addr *from, const udt_hs *h, bo
         return NULL;
     }
     udt__foreign_accepted(c);
-    table_add(&m->peers, &c->by_key, peer_hash(from, h->id, c->isn));
+    table_add(&m->peers, &c->by_key, peer_hash(m, from, h->id, c->isn));
     c->listener = c->ev_listener = l->id;
     l->unaccepted++;
     udt__own_opened(c, UDT_EV_ACCEPTED, now);
