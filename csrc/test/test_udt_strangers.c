@@ -152,3 +152,47 @@ TEST(udt_strangers_choose_no_chain_of_connections)
     CHECK(longest <= 16);
     world_fini(&w);
 }
+
+/* Requests to give up the whole window, one window after the other: as many are heeded as a sender
+ * can mean, and messages go on arriving. */
+TEST(udt_strangers_requests_to_drop_cost_little)
+{
+    enum { REQUESTS = 1000 };
+    for (int kind = 0; kind < 2; kind++) {
+        world w;
+        udt_opts o;
+        uint8_t pkt[UDT_CTRL_MAX], got[100];
+        world_init(&w, test_seed, NULL, NULL);
+        udt_opts_init(&o);
+        o.type = UDT_DGRAM;
+        o.own_peer = kind;
+        pair p = world_connect(&w, kind ? PAIR_RDV_TAG : PAIR_CLIENT, &o, 5000000);
+        if (kind)
+            own_pair(&w, &p, OWN_PLAIN, 0);
+        udt_conn *c = udt__mux_find(w.m[1], p.s[1]);
+        udt_time now = sim_net_now(w.net);
+        int64_t ns = cpu_ns(), slots = c->rcv.slots;
+        for (int i = 0; i < REQUESTS; i++) {
+            const uint32_t words[2] = {seq_add(c->peer_isn, c->rcv.base),
+                                       seq_add(c->peer_isn, c->rcv.base + c->rcv.slots - 1)};
+            size_t n = udt_pkt_put_ctrl(pkt, UDT_CTRL_DROP, 1, p.s[1], words, 2);
+            be32_put(pkt + 8, (uint32_t)i + 10);
+            udt_mux_input(w.m[1], &w.addr[0], pkt, n, now + i);
+        }
+        ns = cpu_ns() - ns;
+        printf("%" PRId64 " slots, %.1f us a request\n", slots, (double)ns / 1e3 / REQUESTS);
+        if (c->rcv.base > slots + 1)
+            test_fail(__FILE__, __LINE__, "kind %d: %" PRId64 " windows were given up in 1 ms",
+                      kind, c->rcv.base / slots);
+        /* the connection lives */
+        udt_conn *s = udt__mux_find(w.m[0], p.s[0]);
+        s->isn = seq_add(s->isn, c->largest + 1); /* as if it had sent what it gave up */
+        now += 20000;
+        world_run(&w, now);
+        CHECK_INT(udt_mux_sendmsg(w.m[0], p.s[0], (const uint8_t *)"hello", 5, -1, true, now), 0);
+        sim_net_kick(w.net, 0);
+        world_run(&w, now + 1000000);
+        CHECK_INT(udt_mux_recvmsg(w.m[1], p.s[1], got, sizeof got, now), 5);
+        world_fini(&w);
+    }
+}

@@ -210,6 +210,8 @@ typedef struct udt_conn {
     int64_t gap_end;       /* the same of the newest hole */
     udt_time gap_at;
     int64_t nak_mark; /* largest + 1 when the repeat timer last ran */
+    udt_time drops_at;
+    int64_t drops; /* packets that the peer has given up since then */
     int64_t repeat_from, repeat_to;
 
     /* RTT, shared by both directions as libudt does. */

@@ -175,6 +175,21 @@ void udt__conn_data_input(udt_conn *c, const udt_pkt *p, udt_time now)
     }
 }
 
+/* A few bytes can have the whole window looked at, and the next the window behind it. No sender
+ * gives up more than one in such a time; the others ask again. */
+static bool may_drop(udt_conn *c, int64_t first, int64_t last, udt_time now)
+{
+    int64_t n = last - (first > c->rcv.base ? first : c->rcv.base) + 1;
+    if (now - c->drops_at >= SYN_US) {
+        c->drops_at = now;
+        c->drops = 0;
+    }
+    if (c->drops > 0 && c->drops + n > c->rcv.slots)
+        return false;
+    c->drops += n;
+    return true;
+}
+
 void udt__conn_drop_input(udt_conn *c, const udt_pkt *p, udt_time now)
 {
     if (p->len < 8 || !c->rcv.messages) {
@@ -189,7 +204,7 @@ void udt__conn_drop_input(udt_conn *c, const udt_pkt *p, udt_time now)
     }
     want_ack(c, now);
     c->ack_force = true;
-    if (last < c->rcv.base || first >= c->rcv.base + c->rcv.slots)
+    if (last < c->rcv.base || last >= c->rcv.base + c->rcv.slots || !may_drop(c, first, last, now))
         return;
     /* Holes before the range stay holes; the range itself counts as received. */
     if (first > c->largest + 1 && !lossmap_reserve(&c->missing.map, c->largest + 1, first - 1))
