@@ -16,6 +16,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -333,16 +334,22 @@ def done(group: str) -> tuple[dict[str, int], int]:
 
 
 _at_work: set[subprocess.Popen[bytes]] = set()
+_beginning = threading.Lock()  # held while a slice is started: one that is at work is in the set
+_stopped = threading.Event()
 
 
 def run_slice(one: Slice, seed: int) -> tuple[int, list[str], str]:
     """Runs it; the amount, the figures that it printed, and the output when it failed (else empty)."""
     command = one.command(seed)
     environment = {**os.environ, **one.environment(seed)}
-    with subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    ) as process:
+    with _beginning:
+        if _stopped.is_set():
+            return 0, [], f"soak: seed {seed} was not begun"
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
         _at_work.add(process)
+    with process:
         try:
             output = process.communicate()[0].decode(errors="replace")
         finally:
@@ -356,7 +363,10 @@ def run_slice(one: Slice, seed: int) -> tuple[int, list[str], str]:
 
 
 def stop_slices() -> None:
-    """End those at work. pytest and libFuzzer clean up after SIGINT, unless they were told to ignore it."""
+    """End those at work, and begin no others. pytest and libFuzzer clean up after SIGINT, unless they were
+    told to ignore it."""
+    with _beginning:
+        _stopped.set()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         for process in list(_at_work):
             process.send_signal(number)

@@ -6,7 +6,11 @@ import json
 import re
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -98,3 +102,31 @@ def test_when_one_fails_the_others_end_and_count(
     assert "soak: seed 10000 failed" in out and "complete" not in out and "time is up" not in out
     (entry,) = [json.loads(line) for line in (state / "G.jsonl").read_text().splitlines()]
     assert (entry["seed"], entry["amount"]) == (20_000, 5)
+
+
+@pytest.mark.parametrize("moment", ["while it is started", "before it is started"])
+def test_a_slice_that_begins_when_the_soak_is_told_to_end_does_not_stay(
+    state: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    started, stopped, begin = threading.Event(), threading.Event(), subprocess.Popen
+    monkeypatch.setattr(soak, "_stopped", stopped)
+
+    def slowly(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
+        process = begin(*args, **options)
+        started.set()
+        assert not stopped.wait(0.3)
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", slowly)
+    one = soak.Slice("things", 5, lambda seed: ["sleep", "60"])
+    since = time.monotonic()
+    with ThreadPoolExecutor(1) as workers:
+        if moment == "before it is started":
+            soak.stop_slices()
+        slice_ = workers.submit(soak.run_slice, one, 7)
+        if moment == "while it is started":
+            assert started.wait(10)
+            soak.stop_slices()
+        amount, _, failure = slice_.result()
+    assert amount == 0 and failure and time.monotonic() - since < 20
+    assert started.is_set() == (moment == "while it is started")
