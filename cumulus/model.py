@@ -117,6 +117,13 @@ class Bucket(Value, frozen=True):
         return msgspec.structs.replace(self, **{field: getattr(other, field) for field in fields})
 
 
+def written(bucket: Bucket | None) -> int:
+    """Characters of the documents that its owner has set."""
+    if bucket is None:
+        return 0
+    return sum(len(text) for text in (bucket.policy, bucket.cors, bucket.lifecycle) if text is not None)
+
+
 class User(Value, frozen=True):
     """`id` is the canonical id (64 hex digits) that S3 documents carry, `name` what people type.
     `group_weights` are those of `groups`, in their order; empty: all are 1. So are `group_ids`, by which

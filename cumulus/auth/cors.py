@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 from cumulus.auth.conditions import like
 from cumulus.errors import S3Error
+from cumulus.kept import Kept
 from cumulus.xml import Element, parse
 
 MAX_RULES: Final = 100
@@ -54,10 +54,10 @@ def _refuse(message: str, code: str = "InvalidRequest") -> S3Error:
     return S3Error(code, message)
 
 
-@lru_cache(maxsize=256)
+@Kept
 def parse_cors(document: str) -> tuple[CorsRule, ...]:
-    """The rules of a CORSConfiguration. Raises `S3Error` MalformedXML, InvalidRequest. The last few hundred
-    are kept."""
+    """The rules of a CORSConfiguration. Raises `S3Error` MalformedXML, InvalidRequest. The last are
+    kept."""
     data = document.encode("utf-8", "replace")
     if len(data) > MAX_SIZE:
         raise S3Error("MalformedXML", f"The CORS configuration is larger than {MAX_SIZE} bytes.")

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import formatdate
-from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from cumulus.auth import times
 from cumulus.errors import S3Error
+from cumulus.kept import Kept
 from cumulus.xml import Element, parse, written
 
 MAX_RULES: Final = 1000
@@ -148,10 +148,10 @@ def _invalid(message: str) -> S3Error:
     return S3Error("InvalidArgument", message)
 
 
-@lru_cache(maxsize=256)
+@Kept
 def parse_lifecycle(document: str) -> tuple[LifecycleRule, ...]:
     """The enabled rules of a LifecycleConfiguration; the others are checked too. Raises `S3Error`
-    MalformedXML, InvalidArgument, InvalidRequest, NotImplemented. The last few hundred are kept."""
+    MalformedXML, InvalidArgument, InvalidRequest, NotImplemented. The last are kept."""
     data = document.encode("utf-8", "replace")
     if len(data) > MAX_SIZE:
         raise _malformed(f"The lifecycle configuration is larger than {MAX_SIZE} bytes.")

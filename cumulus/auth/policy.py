@@ -13,7 +13,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, Literal, NoReturn
 
@@ -22,6 +21,7 @@ from cumulus.auth.actions import ACTIONS, has_key
 from cumulus.auth.conditions import KEYS, Condition, Values, fill, like, make, protect, variables
 from cumulus.errors import S3Error
 from cumulus.index.api import Directory
+from cumulus.kept import Kept
 from cumulus.model import Identity
 
 MAX_SIZE: Final = 20 * 1024
@@ -232,10 +232,10 @@ def _refuse(where: str, what: str) -> NoReturn:
     raise S3Error("MalformedPolicy", f"{where}: {what}" if where else what)
 
 
-@lru_cache(maxsize=256)
+@Kept
 def parse_policy(text: str, bucket: str) -> Policy:
-    """The policy of that bucket. Raises `S3Error` MalformedPolicy; the message says where. The last few
-    hundred are kept."""
+    """The policy of that bucket. Raises `S3Error` MalformedPolicy; the message says where. The last are
+    kept."""
     if len(text.encode("utf-8", "surrogatepass")) > MAX_SIZE:
         _refuse("", f"The policy is larger than {MAX_SIZE} bytes")
     try:

@@ -10,18 +10,27 @@ from typing import Final, Generic, TypeVar
 K = TypeVar("K")
 V = TypeVar("V")
 MOST: Final = 4096
+MOST_WEIGHT: Final = 16 * 1024 * 1024
 
 
 class Fresh(Generic[K, V]):
     """At most 4,096 answers, each at most `seconds` old; None ("there is none") is not kept, so that what is
-    new is there at once, unless `keep_none`. Safe for several threads."""
+    new is there at once, unless `keep_none`. Where answers may be long, `weigh` gives the characters of one;
+    they are kept as long as all together are no more than 16 MiB. Safe for several threads."""
 
     def __init__(
-        self, seconds: float, clock: Callable[[], float] = time.monotonic, *, keep_none: bool = False
+        self,
+        seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        keep_none: bool = False,
+        weigh: Callable[[V], int] = lambda _: 0,
     ) -> None:
         self._seconds = seconds
         self._clock = clock
         self._keep_none = keep_none
+        self._weigh = weigh
+        self._weight = 0
         self._kept: dict[K, tuple[float, V]] = {}
         self._epoch = 0
         self._lock = threading.Lock()
@@ -35,19 +44,32 @@ class Fresh(Generic[K, V]):
         epoch = self._epoch
         answer = ask(key)
         with self._lock:
-            if len(self._kept) >= MOST:
-                self._kept.clear()
             # an answer from before a change is not kept
             if epoch == self._epoch and (answer is not None or self._keep_none):
-                self._kept[key] = (now, answer)
+                self._keep(key, now, answer)
         return answer
 
     def keep(self, key: K, answer: V) -> None:
         """An answer that was come by otherwise, as it is now."""
         with self._lock:
-            if len(self._kept) >= MOST:
-                self._kept.clear()
-            self._kept[key] = (self._clock(), answer)
+            self._keep(key, self._clock(), answer)
+
+    def _keep(self, key: K, now: float, answer: V) -> None:
+        self._forget(key)
+        weight = self._weigh(answer)
+        if len(self._kept) >= MOST or self._weight + weight > MOST_WEIGHT:
+            self._clear()
+        self._kept[key] = (now, answer)
+        self._weight += weight
+
+    def _forget(self, key: K) -> None:
+        kept = self._kept.pop(key, None)
+        if kept is not None:
+            self._weight -= self._weigh(kept[1])
+
+    def _clear(self) -> None:
+        self._kept.clear()
+        self._weight = 0
 
     def peek(self, key: K) -> V | None:
         """What is kept; None for what has to be asked."""
@@ -59,6 +81,6 @@ class Fresh(Generic[K, V]):
         with self._lock:
             self._epoch += 1
             if key is None:
-                self._kept.clear()
+                self._clear()
             else:
-                self._kept.pop(key, None)
+                self._forget(key)

@@ -42,7 +42,7 @@ from cumulus.index.leases import LIFE_S, Leases
 from cumulus.index.postgres_pool import CONNECTIONS, Pool, Target
 from cumulus.index.readers import Run
 from cumulus.index.scopes import Scopes
-from cumulus.model import Bucket, Part
+from cumulus.model import Bucket, Part, written
 
 T = TypeVar("T")
 FRESH_S: Final = 0.5
@@ -143,7 +143,7 @@ class PostgresIndex(Index):
         self._pool = Pool(target, connections)
         self._leader = Leader(target)
         self._keys = AdvisoryKeys(target)
-        self._buckets: Fresh[str, Bucket | None] = Fresh(FRESH_S)
+        self._buckets: Fresh[str, Bucket | None] = Fresh(FRESH_S, weigh=written)
         self._scopes = Scopes(self._pool, directory, self._owner, FRESH_S)
         self._leases = Leases(self._pool, self._scopes.charged, self._scopes.name_of, clock, life_s)
         self._combiner: Combiner[_Told, None] = Combiner(self._apply_all)

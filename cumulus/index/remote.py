@@ -29,7 +29,7 @@ from cumulus.index.api import (
 from cumulus.index.cache import Fresh
 from cumulus.index.channel import Channel
 from cumulus.index.reading import RowReader, RowsIndex
-from cumulus.model import Bucket, Credential, Part, User
+from cumulus.model import Bucket, Credential, Part, User, written
 
 FRESH_S: Final = 0.4  # beside half a second in the head
 SMALL: Final = 64 << 10  # bytes that need not be held where nothing is limited
@@ -118,7 +118,8 @@ class RemoteIndex(RowsIndex):
     def __init__(self, link: Link, rows: RowReader) -> None:
         self._link = link
         self._rows = rows
-        self._buckets: Fresh[str, Bucket | None] = Fresh(FRESH_S)  # one that was just made is found at once
+        # one that was just made is found at once
+        self._buckets: Fresh[str, Bucket | None] = Fresh(FRESH_S, weigh=written)
         self._unlimited: Fresh[str, bool] = Fresh(UNLIMITED_S)
 
     def forget(self) -> None:

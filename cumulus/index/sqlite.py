@@ -38,7 +38,7 @@ from cumulus.index.reading import RowReader, RowsIndex
 from cumulus.index.revision import BUSY_MS
 from cumulus.index.tide import make_tide, private_tide
 from cumulus.index.writer import Deltas, Tx, Writer
-from cumulus.model import Bucket, Part
+from cumulus.model import Bucket, Part, written
 from cumulus.reserve import Reserve
 
 PATIENCE_S: Final = 10.0  # for what was told to be committed
@@ -93,7 +93,7 @@ class SqliteIndex(RowsIndex):
         self._readers = Readers(str(path), BUSY_MS)
         self._rows = RowReader(path)
         self._ledger = Ledger()
-        self._buckets: Fresh[str, Bucket | None] = Fresh(FRESH_S)
+        self._buckets: Fresh[str, Bucket | None] = Fresh(FRESH_S, weigh=written)
         self._soft = False
         self._soft_at = self._forget_at = 0.0
         self._closing = threading.Lock()

@@ -6,6 +6,7 @@ thread of the pool. So a request for a small object that is read often costs no 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NoReturn, cast
 
 from cumulus.index.api import Directory, Index
@@ -45,12 +46,13 @@ class _NearStore(_Far):
 
 
 class _NearIndex(_Far):
-    def __init__(self, index: Index) -> None:
+    def __init__(self, index: Index, quick: Callable[[Bucket], bool]) -> None:
         self._index = index
+        self._quick = quick
 
     def bucket(self, name: str) -> Bucket:
         found = self._index.bucket_now(name)
-        if found is None:
+        if found is None or not self._quick(found):
             raise NotNow("bucket")
         return found
 
@@ -67,11 +69,12 @@ class _NearDirectory(_Far):
 
 
 class NearSite(Site):
-    """A site for reading. What would have to wait raises `NotNow`, before anything is changed."""
+    """A site for reading. What would have to wait raises `NotNow`, before anything is changed. `quick` says
+    whether what a bucket's documents say is quickly read."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, quick: Callable[[Bucket], bool]) -> None:
         self.store = cast(Any, _NearStore(site.store))
-        self.index = cast(Any, _NearIndex(site.index))
+        self.index = cast(Any, _NearIndex(site.index, quick))
         self.directory = cast(Any, _NearDirectory(site.directory))
         self.clock = site.clock
         self.region = site.region

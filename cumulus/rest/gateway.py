@@ -19,7 +19,7 @@ from cumulus.model import Identity
 from cumulus.ops.near import NearSite, NotNow
 from cumulus.ops.site import Site
 from cumulus.redirect import Balancer
-from cumulus.rest import again, cors, redirects, small, table, target
+from cumulus.rest import again, cors, policies, redirects, small, table, target
 from cumulus.rest.call import Call, Joint, Reply, Sink
 from cumulus.rest.hops import Hops
 from cumulus.rest.lifted import lifted, with_headers
@@ -60,7 +60,7 @@ class S3Gateway:
         self.balancer = balancer
         self.hops = hops
         self._auth = settings.auth
-        self._near = NearSite(site)
+        self._near = NearSite(site, policies.quick)
         self._together = site.store.capabilities.together and site.index.together
         self._users = site.store.capabilities.users
 

@@ -11,6 +11,7 @@ from cumulus.auth.cors import parse_cors
 from cumulus.auth.lifecycle import parse_lifecycle, with_ids
 from cumulus.auth.policy import bind, check_reach, parse_policy, shown
 from cumulus.errors import S3Error
+from cumulus.model import Bucket
 from cumulus.ops import buckets
 from cumulus.rest import documents
 from cumulus.rest.call import Reply, Sink
@@ -23,6 +24,15 @@ _LEAST_SIZE: Final = ("x-amz-transition-default-minimum-object-size", "all_stora
 Field = Literal["cors", "lifecycle"]
 Get = Callable[[Request], Reply]
 Put = Callable[[Request], Sink]
+
+
+def quick(bucket: Bucket) -> bool:
+    """Whether all that the bucket's documents say has been read lately, or is quickly read."""
+    return (
+        (bucket.policy is None or parse_policy.quick(bucket.policy, bucket.name))
+        and (bucket.cors is None or parse_cors.quick(bucket.cors))
+        and (bucket.lifecycle is None or parse_lifecycle.quick(bucket.lifecycle))
+    )
 
 
 def _decoded(body: bytes, malformed: str) -> str:
