@@ -27,6 +27,7 @@ from cumulus.xml import Element, Writer, parse
 
 KINDS: Final[tuple[Type, ...]] = ("FULL_OBJECT", "COMPOSITE")
 PAGE: Final = 1000
+_BEHIND: Final = "\U0010ffff"  # behind a prefix: few keys that begin with the prefix sort after this
 
 
 def _kind(text: str) -> Type:
@@ -347,10 +348,15 @@ def _group(
     page: list[Upload] = []
     prefixes: list[str] = []
     last = ("", "")
-    for upload in _uploads(request, after, after_id) if limit else ():
+    passed = 0
+    uploads = _uploads(request, after, after_id)
+    while limit and (upload := next(uploads, None)) is not None:
         at = upload.key.find(delimiter, len(prefix)) if delimiter else -1
         common = upload.key[: at + len(delimiter)] if at >= 0 else ""
         if common and (common in prefixes[-1:] or common == after):
+            passed += 1
+            if passed % PAGE == 0:  # there may be very many
+                uploads = _uploads(request, common + _BEHIND, "")
             continue
         if len(page) + len(prefixes) == limit:
             return page, prefixes, last, True
