@@ -2,7 +2,8 @@
 
 A piece of work runs in the writer's thread with a `Tx`. If it raises, its own changes are undone and its
 caller gets the error; the others of the transaction are not touched. Callers return after the commit. Work
-for which nobody waits gathers for some milliseconds; while the database fails it is kept and tried again.
+for which nobody waits gathers for some milliseconds; while the database fails it is kept and tried again,
+behind that of callers, who are to hear of it.
 """
 
 from __future__ import annotations
@@ -187,7 +188,7 @@ class Writer:
 
     def _hand_over(self, job: _Job[Any]) -> None:
         with self._changed:
-            while len(self._queue) >= WAITING and not self._closed:
+            while len(self._queue) >= WAITING and not self._closed and (job.lazy or not self._failing):
                 self._changed.wait()
             if self._closed:
                 raise Away(f"{self._path}: the database is closed")
@@ -210,6 +211,8 @@ class Writer:
                 self._changed.wait(pause)
             self._idle = False
             full = len(self._queue) >= WAITING
+            if self._failing and self._urgent and len(self._queue) > BATCH:
+                self._queue = deque(sorted(self._queue, key=lambda job: job.lazy))  # each kind in its order
             jobs = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
             self._urgent = any(not job.lazy for job in self._queue)
             if full:

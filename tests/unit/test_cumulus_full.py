@@ -6,6 +6,8 @@ import errno
 import hashlib
 import os
 import sqlite3
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from cumulus.backends.posix.store import PosixStore
 from cumulus.index import registry, schema
 from cumulus.index.api import Away
 from cumulus.index.registry import make_index
-from cumulus.index.writer import Writer
+from cumulus.index.writer import BATCH, WAITING, Writer
 from cumulus.reserve import PIECE, SIZE, Reserve
 from cumulus.storage.api import NoSpace
 
@@ -168,6 +170,7 @@ class Database:
     def __init__(self, path: Path) -> None:
         self.full = False
         self.pieces = 0
+        self.tries = 0
         self._path = path
         self.writer = Writer(
             str(path), self._connect, self._check, lambda sums, settled: None, make_room=self._make_room
@@ -178,6 +181,7 @@ class Database:
         return sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
 
     def _check(self, tx: object, sums: object) -> None:
+        self.tries += 1
         if self.full:
             bad = sqlite3.OperationalError("database or disk is full")
             bad.sqlite_errorcode = sqlite3.SQLITE_FULL
@@ -209,6 +213,52 @@ def test_removals_reach_a_full_database_and_nothing_else(tmp_path: Path) -> None
     made.full = False
     assert made.writer.do(lambda tx: tx.run("SELECT x FROM t").fetchall()) == [(2,)]
     made.writer.close()
+
+
+@pytest.mark.parametrize("waiting", [3 * BATCH, WAITING])
+def test_who_waits_is_answered_before_what_is_told(tmp_path: Path, waiting: int) -> None:
+    """However much has gathered for which nobody waits: it cannot be taken in, and is tried again twice a
+    second, while requests hear at once that the disk is full, and what makes room is done."""
+    made = Database(tmp_path / "db")
+    slow, begun = threading.Event(), threading.Event()
+
+    def stall(tx: object) -> None:
+        begun.set()
+        slow.wait(60)
+
+    made.writer.submit(stall, lambda bad: None)
+    assert begun.wait(60)
+    made.full = True
+    for number in range(waiting):
+        made.writer.submit(insert(number), lambda bad: None, lazy=True)  # type: ignore[arg-type]
+    heard: list[BaseException | None] = []
+
+    def ask(frees: bool) -> None:
+        try:
+            made.writer.do(insert(-1), frees=frees)  # type: ignore[arg-type]
+            heard.append(None)
+        except Away as bad:
+            heard.append(bad)
+
+    def asked(frees: bool) -> None:
+        thread = threading.Thread(target=ask, args=(frees,), daemon=True)
+        thread.start()
+        slow.set()
+        thread.join(30)
+
+    asked(False)
+    assert len(heard) == 1 and "full" in str(heard[0])
+    before = made.tries
+    time.sleep(1)
+    assert made.tries - before < 10
+    made.pieces = 1
+    asked(True)
+    assert heard[1:] == [None]
+    made.full = False
+    made.writer.close()
+    with sqlite3.connect(tmp_path / "db") as connection:
+        assert connection.execute("SELECT count(*) FROM t").fetchone() == (waiting + 1,)
+    connection.close()
 
 
 def test_a_database_is_opened_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
