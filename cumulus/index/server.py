@@ -13,6 +13,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +28,7 @@ _log: Final = logging.getLogger(__name__)
 _WAITING: Final = 1024  # calls of one connection at work; beyond it nothing more is read from it
 _UNSENT: Final = 256 * 2**20  # bytes of answers that a worker has not read; beyond it the connection ends
 _THREADS: Final = 16
+PAUSE_S: Final = 0.1  # after which a connection that could not be taken is tried again
 
 
 class IndexServer:
@@ -41,6 +43,7 @@ class IndexServer:
         self._sessions: set[_Session] = set()
         self._lock = threading.Lock()
         self._closed = False
+        self._complaint = ""
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
             with contextlib.suppress(FileNotFoundError):
@@ -57,18 +60,35 @@ class IndexServer:
         self._thread.start()
 
     def _accept(self) -> None:
-        while True:
+        while not self._closed:
             try:
                 connection, _ = self._listener.accept()
-            except OSError:
-                return
+            except OSError as bad:  # too many files are open, say: a worker waits until there are fewer
+                if not self._closed:
+                    self._complain(f"{self.path}: {bad.strerror or bad}")
+                    time.sleep(PAUSE_S)
+                continue
             with self._lock:
-                if self._closed:
-                    connection.close()
-                    return
                 session = _Session(self, connection)
+                if self._closed or not self._begin(session):
+                    connection.close()
+                    continue
                 self._sessions.add(session)
-                session.start()
+                self._complaint = ""
+
+    def _begin(self, session: _Session) -> bool:
+        try:
+            session.start()
+        except RuntimeError as bad:  # there are too many threads
+            session.end()
+            self._complain(f"{self.path}: {bad}")
+            return False
+        return True
+
+    def _complain(self, text: str) -> None:
+        if text != self._complaint:
+            _log.error("a worker cannot be let in: %s; it is tried again", text)
+        self._complaint = text
 
     def ended(self, session: _Session) -> None:
         """A session tells that it is over."""

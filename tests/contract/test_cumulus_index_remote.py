@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import logging
+import os
 import socket
 import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -117,6 +121,72 @@ def test_socket_left_by_a_killed_head_is_replaced(bench: Bench, tmp_path: Path) 
     for bad in (tmp_path / "none" / "x.sock", tmp_path / ("x" * 200)):
         with pytest.raises(Away):
             IndexServer(head(bench), bench.head[1], bad)
+
+
+class Short:
+    """A listening socket that has no descriptors for connections, `times` times."""
+
+    def __init__(self, real: socket.socket, times: int) -> None:
+        self._real = real
+        self.times = times
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """As accept(2), which takes a descriptor before it waits for somebody."""
+        if self.times:
+            self.times -= 1
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return self._real.accept()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+def asked(path: Path, url: str) -> str:
+    """What a new worker hears of the bucket; "" if it hears nothing for a while."""
+    heard: list[str] = []
+
+    def ask() -> None:
+        index, _ = connect_index(path, sqlite_path(url))
+        found = index.bucket("b")
+        heard.append(found.name if found else "no bucket")
+        index.close()
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(30)
+    return "".join(heard)
+
+
+def test_a_head_that_had_no_descriptors_left_lets_workers_in_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that starts in such a moment waits until there are some; the log says why, once."""
+    assert bench.server is not None
+    short = Short(bench.server._listener, 3)
+    monkeypatch.setattr(bench.server, "_listener", short)
+    with caplog.at_level(logging.ERROR):
+        assert asked(bench.server.path, bench.url) == "b"  # that thread waited already
+        assert asked(bench.server.path, bench.url) == "b"
+    assert short.times == 0
+    assert caplog.text.count("a worker cannot be let in") == 1 and "Too many open files" in caplog.text
+
+
+def test_a_head_without_threads_lets_workers_in_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker that could have none is refused, and comes again."""
+    assert bench.server is not None
+    real, refused = threading.Thread.start, []
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == "cumulus-index" and len(refused) < 2:
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        real(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    for _ in range(2):
+        with pytest.raises(Away):
+            connect_index(bench.server.path, sqlite_path(bench.url))[0].bucket("b")
+    assert asked(bench.server.path, bench.url) == "b"
 
 
 def test_calls_at_the_same_time_share_transactions(bench: Bench) -> None:
