@@ -14,7 +14,7 @@ from typing import Any, Final
 from twisted.internet.protocol import Factory
 from twisted.protocols.basic import LineOnlyReceiver
 
-LINE_MAX: Final = 1 << 20
+LINE_MAX: Final = 32 << 20  # 10,000 users of 64 characters with counters of their own are 9 MB
 
 
 class Control(LineOnlyReceiver):
