@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable
+from datetime import datetime
 from types import TracebackType
 from typing import Final, NamedTuple
 
@@ -83,7 +84,12 @@ class Footer(NamedTuple):
 
 def plain_entry(name: str, size: int, mtime: object, etag: object = None) -> Entry:
     """A file that has no record of ours."""
-    mtime_ns = int(float(str(mtime or 0)) * 1e9)
+    if isinstance(mtime, datetime):  # of SFTP
+        mtime = mtime.timestamp()
+    try:
+        mtime_ns = int(float(str(mtime or 0)) * 1e9)
+    except ValueError:
+        mtime_ns = 0
     token = f"{size} {mtime} {etag}".encode()
     return Entry(name=name, size=size, mtime_ns=mtime_ns, token=token, stamp=mtime_ns)
 

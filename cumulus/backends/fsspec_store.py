@@ -25,8 +25,10 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.spec import AbstractFileSystem
 
+from cumulus.backends.fsspec_link import open_link
 from cumulus.backends.fsspec_reader import Reader
 from cumulus.backends.fsspec_record import FOOTER_SIZE, Footer, asked, plain_entry, whole_entry
+from cumulus.backends.fsspec_writer import Writer
 from cumulus.storage.api import (
     INTERNAL,
     BadName,
@@ -43,10 +45,9 @@ from cumulus.storage.api import (
     Taken,
     Token,
     Unavailable,
-    WriteStream,
     check_token,
 )
-from cumulus.storage.names import below, check_bucket, check_name
+from cumulus.storage.names import below, check_bucket, check_name, without_secret
 
 _TAIL: Final = 4096  # bytes read at once for footer and, mostly, meta
 _PIECE: Final = 1 << 20
@@ -64,75 +65,28 @@ def check_driver(url: str) -> None:
     try:
         fsspec.get_filesystem_class(protocol)
     except ImportError as error:
-        raise ValueError(f"fsspec:{url}: {error}") from error
-
-
-class _Writer(WriteStream):
-    """Writes a draft beside the objects; commit gives it its name."""
-
-    def __init__(self, store: FsspecStore, bucket: str, name: str) -> None:
-        self._store = store
-        self._bucket = bucket
-        self._name = name
-        self._draft = store.path(bucket, f"{INTERNAL}/tmp/{time.time_ns():x}-{secrets.token_hex(6)}")
-        self._size = 0
-        with asked(self._draft):
-            self._file: Any = store.fs.open(self._draft, "wb")
-
-    def _opened(self) -> Any:
-        if self._file is None:
-            raise StorageError(f"the stream of {self._name!r} is closed")
-        return self._file
-
-    def write(self, data: memoryview) -> None:
-        file = self._opened()
-        with asked(self._name):
-            file.write(bytes(data))
-        self._size += len(data)
-
-    def commit(self, meta: bytes, if_token: IfToken = None, name: str = "") -> Entry:
-        file = self._opened()
-        name = name or self._name
-        check_name(name)
-        entry = self._store.publish(self._bucket, name, self._draft, file, self._size, bytes(meta), if_token)
-        self._file = None
-        return entry
-
-    def abort(self) -> None:
-        if self._file is None:
-            return
-        file, self._file = self._file, None
-        try:
-            with asked(self._draft):
-                file.close()
-                self._store.fs.rm_file(self._draft)
-        except StorageError:
-            return  # a draft that stays is swept later
+        raise ValueError(f"fsspec:{without_secret(url)}: {error}") from error
 
 
 class FsspecStore(FileStore):
     """`url` as fsspec takes it, with the store's root directory as path; `options` go to the file system.
-    Raises `ValueError` for a URL of a kind that is unknown or not installed."""
+    Raises `ValueError` for a URL of a kind that is unknown or not installed, `StorageError`."""
 
     def __init__(self, url: str, **options: Any) -> None:
-        try:
-            found = fsspec.core.url_to_fs(url, use_listings_cache=False, **options)
-        except ImportError as error:
-            raise ValueError(f"{url}: {error}") from error
-        self.fs: AbstractFileSystem = found[0]
-        self._root = str(found[1]).rstrip("/")
-        self._local = isinstance(self.fs, LocalFileSystem)
+        self.fs, kind, root = open_link(url, **options)
+        self._root = root.rstrip("/")
+        self._local = issubclass(kind, LocalFileSystem)
         self.capabilities = Capabilities(
             atomic_replace=self._local, plain_names=False, concat=True, compares=False
         )
         # many will not rename over a file, and some do not even say so; else a rename is a copy
-        self._renames = type(self.fs).mv is not AbstractFileSystem.mv
+        self._renames = kind.mv is not AbstractFileSystem.mv
         self._spared: bool | None = True if self._local else None
         self._locks = [threading.Lock() for _ in range(64)]
         self._clock = threading.Lock()
         self._last = 0
-        with asked(url):
-            self.fs.makedirs(self._root or "/", exist_ok=True)
+        with asked(without_secret(url)):
+            self._make_dirs(self._root or "/")
 
     # paths and files
 
@@ -206,12 +160,52 @@ class FsspecStore(FileStore):
 
     def _info(self, path: str) -> dict[str, Any] | None:
         """Of a file; None for nothing, or a directory."""
+        info = self._what(path)
+        return info if info and info["type"] == "file" else None
+
+    def _what(self, path: str) -> dict[str, Any] | None:
+        """What is there, if anything is. Raises `StorageError` where that cannot be told: what drivers call
+        `exists` says no then, and `isfile` and `isdir` do."""
         with asked(path):
             try:
                 info: dict[str, Any] = self.fs.info(path)
             except (FileNotFoundError, NotADirectoryError):
                 return None
-        return info if info["type"] == "file" else None
+        return info
+
+    def _is_dir(self, path: str) -> bool:
+        info = self._what(path)
+        return info is not None and info["type"] == "directory"
+
+    def _make_dirs(self, path: str) -> None:
+        """And those above. Others may be making them too, which some drivers take for an error."""
+        try:
+            if self._local or not self._is_dir(path):
+                self.fs.makedirs(path, exist_ok=True)
+        except FileExistsError:
+            raise
+        except Exception:
+            if not self._is_dir(path):
+                raise
+
+    def _ls(self, path: str) -> list[tuple[str, str]]:
+        """Path and type of what is in a directory; nothing for what is none."""
+        with asked(path):
+            try:
+                infos = self.fs.ls(path, detail=True)
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+        return [(str(info["name"]).rstrip("/"), str(info["type"])) for info in infos]
+
+    def _below(self, path: str) -> Iterator[tuple[str, str]]:
+        """The same of all that is below a directory, the deepest first."""
+        for found, kind in self._ls(path):
+            if kind == "directory" and found != path:
+                yield from self._below(found)
+            yield found, kind
+
+    def _files(self, path: str) -> Iterator[str]:
+        return (found for found, kind in self._below(path) if kind != "directory")
 
     def _info_again(self, path: str) -> dict[str, Any] | None:
         """Of a file that was not there. Raises `Unavailable` while it is aside: it is an object."""
@@ -223,7 +217,7 @@ class FsspecStore(FileStore):
         if self._local:
             return
         with asked(path):
-            if self.fs.exists(self._beside(path)):
+            if self._what(self._beside(path)):
                 raise Unavailable(f"{path} is being replaced")
 
     def _beside(self, path: str) -> str:
@@ -247,18 +241,18 @@ class FsspecStore(FileStore):
         if path:
             raise BadName("this store cannot adopt a directory")
         with asked(bucket):
-            self.fs.makedirs(self.path(bucket, f"{INTERNAL}/tmp"), exist_ok=True)
+            self._make_dirs(self.path(bucket, f"{INTERNAL}/tmp"))
             self.fs.pipe_file(self.path(bucket, f"{INTERNAL}/bucket"), b"")
 
     def has_buckets(self) -> bool:
         root = self._root or "/"
         with asked(root):
             found = (str(path).rstrip("/") for path in self.fs.ls(root, detail=False))
-            return any(self.fs.exists(f"{path}/{INTERNAL}/bucket") for path in found)
+            return any(self._what(f"{path}/{INTERNAL}/bucket") for path in found)
 
     def _check(self, bucket: str) -> None:
         with asked(bucket):
-            if not self.fs.exists(self.path(check_bucket(bucket), f"{INTERNAL}/bucket")):
+            if not self._what(self.path(check_bucket(bucket), f"{INTERNAL}/bucket")):
                 raise NoBucket(f"no bucket {bucket!r}")
 
     def delete_bucket(self, bucket: str) -> None:
@@ -266,18 +260,22 @@ class FsspecStore(FileStore):
         with asked(bucket):
             self.fs.rm_file(self.path(bucket, f"{INTERNAL}/bucket"))  # no write begins any more
             drafts = self.path(bucket, f"{INTERNAL}/tmp")
-            for draft in self.fs.ls(drafts, detail=False) if self.fs.isdir(drafts) else ():
+            for draft in self.fs.ls(drafts, detail=False) if self._is_dir(drafts) else ():
                 with contextlib.suppress(FileNotFoundError):
                     self.fs.rm_file(draft)  # nor ends
             if self._rmdir_spares():
-                for path, _, _ in self.fs.walk(self.path(bucket), topdown=False):
-                    with contextlib.suppress(Exception):  # not empty, or no such thing as a directory here
-                        self.fs.rmdir(path)
-            if not self.fs.exists(self.path(bucket)) or not (self._local or self.fs.find(self.path(bucket))):
+                with contextlib.suppress(StorageError):
+                    self._remove_dirs(self.path(bucket))
+            if not self._what(self.path(bucket)) or not (self._local or any(self._files(self.path(bucket)))):
                 return
         self.create_bucket(bucket)
         self._check_empty(bucket)
         raise Unavailable(f"bucket {bucket!r} is written to all the time")
+
+    def _remove_dirs(self, path: str) -> None:
+        for found in [*(found for found, kind in self._below(path) if kind == "directory"), path]:
+            with contextlib.suppress(Exception):  # not empty, or no such thing as a directory here
+                self.fs.rmdir(found)
 
     def _rmdir_spares(self) -> bool:
         """Whether `rmdir` spares a directory that is not empty. What Arrow knows (HDFS) removes all that is
@@ -289,7 +287,7 @@ class FsspecStore(FileStore):
                 self.fs.pipe_file(f"{place}/file", b"")
                 with contextlib.suppress(Exception):
                     self.fs.rmdir(place)
-                self._spared = bool(self.fs.exists(f"{place}/file"))
+                self._spared = self._what(f"{place}/file") is not None
                 with contextlib.suppress(FileNotFoundError):
                     self.fs.rm_file(f"{place}/file")
                 with contextlib.suppress(Exception):  # no such thing as a directory here
@@ -384,9 +382,9 @@ class FsspecStore(FileStore):
             above = name
             while "/" in above:
                 above = above.rpartition("/")[0]
-                if self.fs.isfile(self.path(bucket, above)):
+                if self._info(self.path(bucket, above)):
                     raise Taken(f"{above!r} is an object, so {name!r} cannot be one")
-            if self.fs.isdir(path):
+            if self._is_dir(path):
                 raise Taken(f"{name!r} is a directory")
 
     def _move(self, draft: str, path: str) -> None:
@@ -394,7 +392,7 @@ class FsspecStore(FileStore):
         for attempt in range(_TRIES):
             with asked(path):
                 try:
-                    self.fs.makedirs(parent, exist_ok=True)
+                    self._make_dirs(parent)
                     self._rename(draft, path)
                     return
                 except (FileNotFoundError, FileExistsError):  # a removal took the empty directory
@@ -405,7 +403,7 @@ class FsspecStore(FileStore):
         if self._local:
             os.replace(draft, path)
             self._sync_above(path)
-        elif self.fs.exists(path):
+        elif self._what(path):
             self._exchange(draft, path)
         else:
             self._shift(draft, path)
@@ -414,8 +412,8 @@ class FsspecStore(FileStore):
         """Rename over a file in steps: until the new one has the name and is whole, the old one is aside;
         `recover` puts it back where that ends half-way."""
         beside = self._beside(path)
-        self.fs.makedirs(beside.rpartition("/")[0], exist_ok=True)
-        if self.fs.exists(beside):
+        self._make_dirs(beside.rpartition("/")[0])
+        if self._what(beside):
             self.fs.rm_file(beside)
         if self._renames:
             self.fs.mv(path, beside)
@@ -442,8 +440,8 @@ class FsspecStore(FileStore):
             if self._tail(path):  # it is the new one, or still the old one
                 self.fs.rm_file(beside)
                 return
-            self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
-            if self._renames and self.fs.exists(path):
+            self._make_dirs(path.rpartition("/")[0])
+            if self._renames and self._what(path):
                 self.fs.rm_file(path)
             self._shift(beside, path)
 
@@ -455,7 +453,7 @@ class FsspecStore(FileStore):
             self.fs.rm_file(source)
             return
         self.fs.mv(source, to)
-        if self.fs.exists(source):
+        if self._what(source):
             raise OSError(f"{source} was not renamed")
 
     def _copy(self, source: str, to: str) -> None:
@@ -519,14 +517,14 @@ class FsspecStore(FileStore):
                 check_token(name, old.token, if_token)
                 self._pour(writer, path, old)
                 footer = Footer(old.mtime_ns, self._next_stamp(old), secrets.token_bytes(8), bytes(meta))
-                self._finish(writer._opened(), footer)
-                self._move(writer._draft, path)
-                writer._file = None
+                self._finish(writer.opened(), footer)
+                self._move(writer.draft, path)
+                writer.file = None
                 return self.entry(name, path)
         finally:
             writer.close()
 
-    def _pour(self, writer: _Writer, path: str, entry: Entry) -> None:
+    def _pour(self, writer: Writer, path: str, entry: Entry) -> None:
         """Write the body of an object into another's draft."""
         for start in range(0, entry.size, _PIECE):
             writer.write(memoryview(self.read(path, start, min(start + _PIECE, entry.size))))
@@ -552,10 +550,10 @@ class FsspecStore(FileStore):
     def open_write(self, bucket: str, name: str, size_hint: int | None = None) -> ObjectStream:
         return self._writer(bucket, name)
 
-    def _writer(self, bucket: str, name: str) -> _Writer:
+    def _writer(self, bucket: str, name: str) -> Writer:
         self._place(bucket, name)
         self._check(bucket)
-        return _Writer(self, bucket, name)
+        return Writer(self, bucket, name)
 
     # upkeep
 
@@ -563,12 +561,9 @@ class FsspecStore(FileStore):
         before = time.time_ns() - int(older_than_s * 1e9)
         count = 0
         with asked("sweep"):
-            for bucket in self.fs.ls(self._root or "/", detail=False):
-                drafts = f"{str(bucket).rstrip('/')}/{INTERNAL}/tmp"
-                if not self.fs.isdir(drafts):
-                    continue
-                for draft in self.fs.ls(drafts, detail=False):
-                    made = str(draft).rpartition("/")[2].partition("-")[0]
+            for bucket, _ in self._ls(self._root or "/"):
+                for draft, _ in self._ls(f"{bucket}/{INTERNAL}/tmp"):
+                    made = draft.rpartition("/")[2].partition("-")[0]
                     if int(made, 16) < before:
                         self.fs.rm_file(draft)
                         count += 1
@@ -576,12 +571,10 @@ class FsspecStore(FileStore):
 
     def recover(self) -> Iterator[tuple[str, Entry]]:
         """What was published has its name, or is aside; the floor above finds the rest by a scan."""
-        with asked("recover"):
-            for bucket in () if self._local else self.fs.ls(self._root or "/", detail=False):
-                aside = f"{str(bucket).rstrip('/')}/{_ASIDE}"
-                for beside in self.fs.find(aside) if self.fs.isdir(aside) else ():
-                    name = str(beside)[len(aside) :]
-                    self._put_back(str(beside), str(bucket).rstrip("/") + name)
+        for bucket, _ in () if self._local else self._ls(self._root or "/"):
+            aside = f"{bucket}/{_ASIDE}"
+            for beside in list(self._files(aside)):
+                self._put_back(beside, bucket + beside[len(aside) :])
         return iter(())
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from cumulus.storage.api import BadName
 
 MAX_SEGMENT = 255  # bytes of UTF-8, as in Linux's file systems
 MAX_NAME = 1024  # as S3's keys; what lies deeper in a directory of others is no object
+_WHO: Final = re.compile(r"(?<=://)[^/]*@")
 
 
 def check_name(name: str) -> list[str]:
@@ -36,3 +40,8 @@ def check_bucket(bucket: str) -> str:
 def below(prefix: str, after: str) -> bool:
     """Whether no name that begins with `prefix` is greater than `after`."""
     return after >= prefix and not after.startswith(prefix)
+
+
+def without_secret(url: str) -> str:
+    """A URL as it may be shown: without user and password."""
+    return _WHO.sub("", url)

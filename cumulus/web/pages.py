@@ -13,6 +13,7 @@ from cumulus.admin.values import time_text
 from cumulus.index.admin_api import Group, KeyInfo, Scope
 from cumulus.index.api import NoSuch, Usage
 from cumulus.model import ALL_USERS, Bucket, Credential, User
+from cumulus.storage.names import without_secret
 from cumulus.web.html import Child, Html, el, join
 from cumulus.web.messages import BASE, Asked
 from cumulus.web.view import (
@@ -100,7 +101,7 @@ def overview(view: View) -> bytes:
         ("S3 address", f"{'https' if secure else 'http'}://{where}"),
         ("Region", held.config.server.region),
         ("Processes", f"{serving} of {wanted} serve"),
-        ("Storage", held.config.storage.backend),
+        ("Storage", without_secret(held.config.storage.backend)),
         ("Free space", _free(view)),
         ("Users are in", f"the file {held.users_file}" if held.users_file else "the database"),
     ]

@@ -435,3 +435,11 @@ def test_what_goes_while_a_page_is_made(page: Page, boss: Visitor, monkeypatch: 
 
 def _no_disk(_path: object) -> None:
     raise OSError(5, "Input/output error")
+
+
+def test_the_password_of_a_storage_is_not_shown(page: Page, boss: Visitor) -> None:
+    """A URL of fsspec may have one in it."""
+    storage = msgspec.structs.replace(page.config.storage, backend="fsspec:sftp://me:secret@nas/s3")
+    page.app._held = replace(page.held, config=msgspec.structs.replace(page.config, storage=storage))
+    text = boss.get("")
+    assert "fsspec:sftp://nas/s3" in text and "secret@" not in text
