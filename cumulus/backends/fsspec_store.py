@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
 import stat
 import threading
@@ -56,6 +57,7 @@ COPY_S: Final = 60.0  # for which a copy is waited for that the driver says is m
 _PAUSE_S: Final = 0.05
 _PRIVATE: Final = ("tmp", "bucket")  # below INTERNAL
 _ASIDE: Final = f"{INTERNAL}/aside"
+_DRAFT: Final = re.compile("([0-9a-f]+)-[0-9a-f]{12}")
 
 
 def check_driver(url: str) -> None:
@@ -558,15 +560,21 @@ class FsspecStore(FileStore):
     # upkeep
 
     def sweep(self, older_than_s: float) -> int:
+        """What others have put there stays, and keeps nothing else."""
         before = time.time_ns() - int(older_than_s * 1e9)
-        count = 0
-        with asked("sweep"):
-            for bucket, _ in self._ls(self._root or "/"):
-                for draft, _ in self._ls(f"{bucket}/{INTERNAL}/tmp"):
-                    made = draft.rpartition("/")[2].partition("-")[0]
-                    if int(made, 16) < before:
-                        self.fs.rm_file(draft)
-                        count += 1
+        count, failed = 0, None
+        for bucket, _ in self._ls(self._root or "/"):
+            try:
+                for draft, kind in self._ls(f"{bucket}/{INTERNAL}/tmp"):
+                    made = _DRAFT.fullmatch(draft.rpartition("/")[2])
+                    if made and kind == "file" and int(made[1], 16) < before:
+                        with asked(draft), contextlib.suppress(FileNotFoundError):
+                            self.fs.rm_file(draft)
+                            count += 1
+            except StorageError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
         return count
 
     def recover(self) -> Iterator[tuple[str, Entry]]:

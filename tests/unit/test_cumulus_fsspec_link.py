@@ -211,3 +211,20 @@ def test_a_file_of_others_is_listed(url: str) -> None:
     (entry,) = store.names("b")
     assert (entry.name, entry.size, entry.meta) == ("theirs", 11, None)
     assert entry.mtime_ns == 1767312000 * 10**9
+
+
+def test_what_others_put_beside_drafts_keeps_nothing(tmp_path: Path) -> None:
+    """A file and a directory of theirs in one bucket, and a draft of a dead server in each."""
+    store = FsspecStore(f"file://{tmp_path}")
+    drafts = []
+    for bucket in ("a", "b"):
+        store.create_bucket(bucket)
+        place = tmp_path / bucket / ".cumulus" / "tmp"
+        drafts.append(place / f"{time.time_ns() - 10**12:x}-0123456789ab")
+        drafts[-1].write_bytes(b"left")
+    (tmp_path / "a/.cumulus/tmp/.nfs0001").write_bytes(b"")
+    (tmp_path / "a/.cumulus/tmp/0-dir").mkdir()
+    (tmp_path / "a/.cumulus/tmp/0-0123456789ab").mkdir()
+    assert store.sweep(900) == 2
+    assert not any(draft.exists() for draft in drafts)
+    assert len(list((tmp_path / "a/.cumulus/tmp").iterdir())) == 3
