@@ -153,6 +153,14 @@ class Spe:
             raise NotFound(f"slave {self.node} does not know job {name}")
         return job
 
+    def job_of_peer(self, name: str) -> SpeJob:
+        """The job as another slave asks for it; one that a restart made unknown here is introduced again.
+        Raises `Unavailable`."""
+        try:
+            return self.job_of(name)
+        except NotFound as error:
+            raise Unavailable(error.message) from None
+
     def job_for(self, name: str, caller: Caller) -> SpeJob:
         """The job, if its own client asks."""
         job = self.job_of(name)
@@ -361,8 +369,8 @@ class Spe:
                 percent[0] = int(100 * fraction)
                 caller.progress(percent[0])
 
-            if job.ended:
-                raise Cancelled(job.ended)
+            if job.ended or job.running.get(request.segment) != request.attempt:
+                raise Cancelled(job.ended or f"segment {request.segment} was cancelled")
             waiting = self.supervisor.run(task, progress)
             self.context.spes_busy = self.supervisor.busy
             outcome: Outcome = await waiting
@@ -560,15 +568,15 @@ class Spe:
 
     # -- other slaves ----------------------------------------------------------------------------
     async def range_fetch(self, request: RangeFetch, caller: Caller) -> Pickup:
-        """Another slave needs part of a replica here."""
-        job = self.job_of(request.job)
+        """Another slave needs part of a replica here. `NotFound` is said of the replica alone."""
+        job = self.job_of_peer(request.job)
         job.check_slave(caller)
         job.check_read(request.path.removesuffix(".idx"))
         return await self.data.serve_range(request)
 
     async def bucket_offer(self, request: BucketOffer, caller: Caller) -> BucketGrant:
         """Another slave has a run for buckets here."""
-        job = self.job_of(request.job)
+        job = self.job_of_peer(request.job)
         job.check_slave(caller)
         job.check_stage(request.stage)
         try:

@@ -16,7 +16,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from sector._udt.data_api import DataTicket, TransferError, TransferResult
-from sector.errors import Busy, Damaged, NotFound, SectorError, Unavailable
+from sector.errors import Busy, Cancelled, Damaged, NotFound, SectorError, Unavailable
 from sector.gmp.api import Peer
 from sector.model import Ticket, Version
 from sector.resolve import literal_host
@@ -42,6 +42,9 @@ log = Logger()
 OFFER_TRIES = 40
 SEND_TRIES = 3
 INCOMING_MAX = 16
+AWAY_S = 60.0
+"""How long a segment waits for a slave that alone has its input."""
+AWAY_AGAIN_S = 1.0
 
 
 def new_ticket(op: str, path: str, version: Version, offset: int, length: int) -> Ticket:
@@ -88,31 +91,43 @@ class SpeData:
         self, job: SpeJob, path: str, version: Version, offset: int, length: int, holders: list[str]
     ) -> Opened:
         """The range of exactly this content: the local replica, else a copy from one of `holders`; as it was
-        written, on whichever disk. Raises `NotFound`, `Unavailable`, `Damaged` (no good replica)."""
-        try:
-            return Opened(await self.context.disk.open(path, version, offset, length), offset, 0)
-        except (NotFound, Damaged) as error:
-            missing: SectorError = error
-        away = ""
-        if length == 0:
-            return Opened(await self.context.disk.run(temporary_thd, job.folder), 0, 0)
-        for node in holders:
-            peer = job.peer(node)
-            if peer is None:  # it may well have the content: it was only away when the job began
-                away = node
-                continue
-            fd = await self.context.disk.run(temporary_thd, job.folder)
+        written, on whichever disk. Waits for a holder that is away (it may only be restarting). Raises
+        `NotFound`, `Damaged` (no good replica), `Unavailable` (away for `AWAY_S`), `Cancelled`."""
+        began = self.context.clock.seconds()
+        while True:
             try:
-                await self._fetch(job, peer, fd, RangeFetch(job.record.job, path, version, offset, length))
-                return Opened(fd, 0, length)
-            except (SectorError, TransferError) as error:
-                os.close(fd)
-                missing = error if isinstance(error, SectorError) else Unavailable(f"{node}: {error}")
-            except BaseException:
-                os.close(fd)
-                raise
-        if isinstance(missing, NotFound | Damaged) and away:
-            raise Unavailable(f"{path} cannot be read now: slave {away} has it and is not in this job")
+                return Opened(await self.context.disk.open(path, version, offset, length), offset, 0)
+            except (NotFound, Damaged) as error:
+                missing: SectorError = error
+            if length == 0:
+                return Opened(await self.context.disk.run(temporary_thd, job.folder), 0, 0)
+            away = ""
+            for node in holders:
+                peer = job.peer(node)
+                if peer is None:  # it may well have the content: it was only away when the job began
+                    away = f"slave {node} has it and is not in this job"
+                    continue
+                fd = await self.context.disk.run(temporary_thd, job.folder)
+                try:
+                    wanted = RangeFetch(job.record.job, path, version, offset, length)
+                    await self._fetch(job, peer, fd, wanted)
+                    return Opened(fd, 0, length)
+                except (NotFound, Damaged) as error:
+                    os.close(fd)
+                    missing = error
+                except (SectorError, TransferError) as error:
+                    os.close(fd)
+                    away = f"slave {node} has it: {error}"
+                except BaseException:
+                    os.close(fd)
+                    raise
+            if job.ended:
+                raise Cancelled(job.ended)
+            if not away:
+                break
+            if self.context.clock.seconds() - began >= AWAY_S:
+                raise Unavailable(f"{path} cannot be read now: {away}")
+            await self.sleep(AWAY_AGAIN_S)
         if isinstance(missing, NotFound):
             raise NotFound(f"{path} changed or was removed: no slave has this version any more")
         raise missing

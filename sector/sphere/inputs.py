@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sector.client.cloud import CloudClient
-from sector.errors import NotFound, UsageError
+from sector.errors import NotFound, Unavailable, UsageError
 from sector.model import FileInfo, check_path
 from sector.sphere import plan, records
 from sector.sphere.plan import Segment, Source, Span
@@ -19,7 +19,8 @@ from sector.sphere.stream import KnownFile, SphereStream, data_files, fixed_part
 
 
 async def find_files(client: CloudClient, stream: SphereStream) -> list[KnownFile]:
-    """The files of a stream in input order. Raises `NotFound` when a path or pattern gives none."""
+    """The files of a stream in input order. Raises `NotFound` when a path or pattern gives none,
+    `Unavailable` when no slave that has a file is up."""
     found = list(stream.files)
     for path in stream.paths:
         base, is_glob = fixed_part(path)
@@ -44,6 +45,10 @@ async def find_files(client: CloudClient, stream: SphereStream) -> list[KnownFil
 
 
 def _known(info: FileInfo) -> KnownFile:
+    if not info.replicas:
+        raise Unavailable(
+            f"{info.path} cannot be read now: no slave that has it is up", hint="sector node list"
+        )
     return KnownFile(info.path, info.size, info.version, tuple(info.replicas))
 
 

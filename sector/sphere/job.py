@@ -24,7 +24,7 @@ from sector.model import check_prefix
 from sector.sphere.inputs import find_files, make_segments
 from sector.sphere.job_buckets import BucketBook
 from sector.sphere.job_nodes import UNFIT, Nodes, is_silence
-from sector.sphere.job_request import Options, failure_fault, fault_error, segment_request
+from sector.sphere.job_request import Options, check_reach, failure_fault, fault_error, segment_request
 from sector.sphere.job_results import ResultBox
 from sector.sphere.job_stage import BucketStage
 from sector.sphere.plan import Effect, Failed, Finished, Limits, Plan, Start, Stop
@@ -54,6 +54,7 @@ RUN_S = 7 * 24 * 3600.0
 SILENCE_S = 15.0
 GONE_S = 20.0
 JOIN_EVERY_S = 2.0
+SEEK_EVERY_S = 10.0
 
 
 class JobDriver:
@@ -116,6 +117,7 @@ class JobDriver:
             await self.nodes.take(started.nodes)
             slots = sum(node.spes for node in started.nodes)
             segments = await make_segments(self.client, self.stream, found, slots, self.options.segment_bytes)
+            check_reach(segments, started.refused)
         except BaseException as error:
             await self._tell_master("failed", error)
             self.nodes.close()
@@ -333,6 +335,8 @@ class JobDriver:
                 return
             if is_silence(error):
                 self.node_trouble(node)
+            else:
+                self.spawn(self.rejoin())
             self.do(plan.lost(segment, attempt, node, error.message, self.clock.seconds()))
         except errors.NotFound as error:
             if "does not know job" in error.message:
@@ -485,9 +489,17 @@ class JobDriver:
             now = self.clock.seconds()
             for segment, attempt, node in self._local:  # the slave is not what we wait for
                 self.plan.progress(segment, attempt, node, 0.0, now)
-            self.do(self.plan.tick(now))
-            if self.nodes.missed:
+            given_up = self.plan.tick(now)
+            self.do(given_up)
+            silent = any(isinstance(effect, Stop) for effect in given_up)  # it may have restarted
+            if silent or self.nodes.missed or (self._strangers() and now - self._joined_at >= SEEK_EVERY_S):
                 await self.rejoin()
+
+    def _strangers(self) -> bool:
+        """Whether input lies on slaves that were not up when the job began, and have not come since."""
+        assert self.plan is not None and self.nodes is not None
+        known = self.nodes.links.keys() | self.nodes.left_out.keys()
+        return any(node not in known for node in self.plan.local)
 
     async def _report_loop(self) -> None:
         """At once when something changed, but at most four times a second; else at half the master's time."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sector.errors import JobFailed, SectorError, UdfError, UdfTimeout, UdfType
+from sector.errors import JobFailed, SectorError, UdfError, UdfTimeout, UdfType, Unavailable
 from sector.model import Version
 from sector.sphere.plan import Segment
 from sector.sphere.stream import SphereStream
@@ -73,6 +73,17 @@ def segment_request(
         options.buckets,
         list(routes),
     )
+
+
+def check_reach(segments: Sequence[Segment], refused: Mapping[str, str]) -> None:
+    """Raises `Unavailable` when no slave that has a file takes part in the job: it could not be read."""
+    for segment in segments:
+        for span in segment.spans:
+            holders = span.source.holders
+            if holders and all(node in refused for node in holders):
+                raise Unavailable(
+                    f"{span.source.path} is on no slave that can run this job: {refused[holders[0]]}"
+                )
 
 
 def fault_error(fault: UdfFault, segment: Segment, job: str, label: str) -> SectorError:
