@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import msgspec
 from msgspec import Meta
@@ -18,7 +18,7 @@ from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from sector.clock import pause
+from sector.clock import Clock, pause
 from sector.errors import Busy, Cancelled, Denied, NotFound, SectorError, Unavailable
 from sector.master.context import MasterContext, SlaveView
 from sector.master.sessions import View
@@ -62,6 +62,8 @@ KEEP_JOBS = 1000
 PER_USER = 100
 START_TRIES = 6
 TOKENS_MAX = 256
+END_S = 2.0
+"""How long the end of a job waits for its slaves. One that is gone hears of it when it can."""
 
 
 class JobState(msgspec.Struct, array_like=True):
@@ -374,7 +376,7 @@ class Jobs:
         end = JobEnd(self.context.epoch(), job.id, why[:8000])
         calls = [self.context.call_slave(name, end, deadline_s=10.0) for name in job.slaves]
         await self._save(job)
-        await DeferredList(calls, consumeErrors=True)
+        await _patience(self.context.clock, DeferredList(calls, consumeErrors=True), END_S)
 
     def _release(self, name: str) -> None:
         live = self.live.pop(name, None)
@@ -440,6 +442,20 @@ def _no_introduction(failure: Failure, node: str) -> None:
 def _sector_error(failure: object) -> SectorError:
     value = failure.value if isinstance(failure, Failure) else failure
     return value if isinstance(value, SectorError) else Unavailable(f"internal error: {value}")
+
+
+def _patience(clock: Clock, work: Deferred[Any], seconds: float) -> Deferred[None]:
+    """Fires when `work` has ended, or after `seconds`; it goes on then."""
+    enough: Deferred[None] = Deferred()
+    timer = clock.callLater(seconds, enough.callback, None)
+
+    def ended(_: object) -> None:
+        if timer.active():
+            timer.cancel()
+            enough.callback(None)
+
+    work.addBoth(ended)
+    return enough
 
 
 def _when(ready: Deferred[None]) -> Awaitable[None]:
