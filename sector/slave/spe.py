@@ -7,7 +7,6 @@ soon as the function is done; what is delivered at the same time is bounded by t
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, cast
@@ -20,10 +19,7 @@ from sector.errors import (
     Busy,
     Cancelled,
     Conflict,
-    LocalIO,
-    NoSpace,
     NotFound,
-    SectorError,
     Unavailable,
 )
 from sector.gmp.api import GmpError, GmpKey
@@ -107,10 +103,9 @@ class Spe:
         self.supervisor.watch(self._workers_changed)
         context.on_stop.append(self.stop)
         self.stopped = False
+        self._began = context.clock.seconds()
         self._watch = context.clock.callLater(60.0, self._sweep)
-        self._run_thd(spe_job.forget_old_thd, self.root).addErrback(
-            lambda failure: log.failure("cleaning the job folders", failure)
-        )
+        self._clean(spe_job.FORGET_S)
         for cls, handler in self._handlers():
             rpc.serve(cls, handler)
 
@@ -183,7 +178,7 @@ class Spe:
         try:
             return await work
         except OSError as error:
-            raise _os_error(error, self.node) from None
+            raise spe_job.os_error(error, self.node) from None
         finally:
             going = False
             job.active -= 1
@@ -256,6 +251,8 @@ class Spe:
         job = self.jobs.get(request.job)
         if job is not None:
             await self._end(job, request.why or "the job has ended")
+        else:  # it was here before we restarted
+            await self._run_thd(spe_job.remove_folder_thd, os.path.join(self.root, request.job))
         return Ok()
 
     async def _end(self, job: SpeJob, why: str) -> None:
@@ -275,13 +272,21 @@ class Spe:
         self.context.check_master(caller, request)
         return SpeStates(self.supervisor.states(request.job, self.node))
 
+    def _clean(self, age_s: float) -> None:
+        """Remove what jobs left that are not here and whose folders are older."""
+        cleaning = self._run_thd(spe_job.forget_old_thd, self.root, {*self.jobs, "workers"}, age_s)
+        cleaning.addErrback(lambda failure: log.failure("cleaning the job folders", failure))
+
     def _sweep(self) -> None:
-        """End jobs whose client has been silent for long and that nobody ended for us."""
+        """End jobs whose client has been silent for long and that nobody ended for us. What jobs left
+        that were not introduced again since we restarted goes: they ended while we were away."""
         now = self.context.clock.seconds()
         for job in list(self.jobs.values()):
             if not job.active and now - job.heard > SILENT_S:
                 ending = Deferred.fromCoroutine(self._end(job, "its client fell silent"))
                 ending.addErrback(lambda failure: log.failure("ending a job", failure))
+        if now - self._began > SILENT_S:
+            self._clean(SILENT_S)
         self._watch = self.context.clock.callLater(60.0, self._sweep)
 
     def stop(self) -> None:
@@ -582,15 +587,7 @@ class Spe:
         try:
             return await self.data.accept_run(job, request)
         except OSError as error:
-            raise _os_error(error, self.node) from None
-
-
-def _os_error(error: OSError, node: str) -> SectorError:
-    """An error of the local disk as the caller hears it."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        what = "its disk is full" if error.errno == errno.ENOSPC else "the quota of its user is used up"
-        return NoSpace(f"slave {node}: {what}" + (f" ({error.filename})" if error.filename else ""))
-    return LocalIO(f"slave {node}: {error.strerror or error}")
+            raise spe_job.os_error(error, self.node) from None
 
 
 def register_spe(rpc: RpcNode, context: SlaveContext) -> Spe:

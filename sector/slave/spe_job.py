@@ -7,17 +7,19 @@ Pure bookkeeping and the blocking file work (functions in `_thd`) of a job's fol
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 from twisted.internet.defer import DeferredLock
 
-from sector.errors import Conflict, Damaged, Denied, Protocol
+from sector.errors import Conflict, Damaged, Denied, LocalIO, NoSpace, Protocol, SectorError
 from sector.model import check_path
 from sector.rights import allowed
 from sector.rpc import Caller
@@ -123,12 +125,12 @@ def remove_folder_thd(folder: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def forget_old_thd(root: str) -> None:
-    """Remove folders of jobs that nobody has touched for a day (their master forgot them too)."""
+def forget_old_thd(root: str, keep: Collection[str], age_s: float) -> None:
+    """Remove folders of jobs, but for those of `keep`, that nobody has touched for `age_s`."""
     os.makedirs(root, mode=0o700, exist_ok=True)
     for entry in os.scandir(root):
         with contextlib.suppress(OSError):
-            if time.time() - entry.stat().st_mtime > FORGET_S:
+            if entry.name not in keep and time.time() - entry.stat().st_mtime > age_s:
                 shutil.rmtree(entry.path, ignore_errors=True)
 
 
@@ -198,3 +200,11 @@ def unlink_thd(path: str) -> None:
     """Remove a file that may be gone."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
+
+
+def os_error(error: OSError, node: str) -> SectorError:
+    """An error of the local disk as the caller hears it."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        what = "its disk is full" if error.errno == errno.ENOSPC else "the quota of its user is used up"
+        return NoSpace(f"slave {node}: {what}" + (f" ({error.filename})" if error.filename else ""))
+    return LocalIO(f"slave {node}: {error.strerror or error}")

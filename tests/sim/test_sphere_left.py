@@ -1,0 +1,63 @@
+"""What a job leaves on a slave's disk goes when the job ends, also when the slave was away or restarted."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from test_sphere import KB, SphereSim, scatter, sim, store  # noqa: F401 - a fixture
+
+from sector.sphere.stream import SphereStream
+from sector.wire.sphere import JobCancel
+
+
+def folder_of(cluster: SphereSim, node: str, job: str) -> Path:
+    return cluster.slaves[node].root / ".sector" / "sphere" / job
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["restarted", "away"])
+def test_nothing_of_a_cancelled_job_stays_on_a_slave_that_restarted(
+    sim: SphereSim,  # noqa: F811
+    away: bool,
+) -> None:
+    """`away`: it comes back only after the end, and nobody ever tells it of the job."""
+    cloud = sim.client()
+    store(sim, cloud, 8)
+    stream = SphereStream(cloud, "/in", record_size=10, granularity="batch")
+    driver = sim.job(cloud, stream, scatter, output="/out/b", buckets=9, segment_bytes=25 * KB)
+    sim.until(lambda: len(driver.plan.done) > 8)  # type: ignore[union-attr]
+    sim.kill_slave("s2")
+    left = folder_of(sim, "s2", driver.id)
+    assert any(path.stat().st_size for path in left.rglob("*-*-*")), "runs of buckets"
+    if not away:
+        sim.start_slave("s2")
+        sim.advance(1.5)  # the driver has not missed it yet
+    sim.wait(cloud.call(JobCancel(driver.id)))
+    if away:
+        sim.advance(2)
+        sim.start_slave("s2")
+        sim.advance(5)
+        assert left.exists()  # the job might still be going on
+        hour_before = time.time() - 3600
+        os.utime(left, (hour_before, hour_before))
+        sim.advance(20 * 60, step=1.0)
+    else:
+        sim.advance(5)
+    assert not left.exists()
+    assert not [node for node in sim.slaves if folder_of(sim, node, driver.id).exists()]
+    assert (sim.slaves["s2"].root / ".sector" / "sphere").is_dir()
+
+
+def test_the_end_of_a_job_does_not_wait_for_a_slave_that_is_gone(sim: SphereSim) -> None:  # noqa: F811
+    """Neither the one who cancels it nor its driver."""
+    cloud = sim.client()
+    store(sim, cloud, 8)
+    driver = sim.job(cloud, SphereStream(cloud, "/in"), lambda data, ctx: bytes(data))
+    sim.kill_slave("s2")
+    began = sim.clock.seconds()
+    sim.wait(cloud.call(JobCancel(driver.id)))
+    assert sim.clock.seconds() - began < 4
+    sim.wait(driver.finished())
+    assert sim.clock.seconds() - began < 6 and driver.status().state == "cancelled"
