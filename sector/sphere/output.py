@@ -104,7 +104,7 @@ class PlainOutput:
         kind = "none" if not self.count else "array" if self.dtype else "bytes"
         row = self.widths.value
         if self.dtype:
-            width = np.dtype(self.dtype).itemsize if not self.dtype.startswith("[") else 0
+            width = 0 if self.dtype.startswith(("[", "{")) else np.dtype(self.dtype).itemsize
             row = width * int(np.prod(self.shape[1:])) if width and len(self.shape) > 1 else 0
         return Summary(kind, self.bytes, table, self.count, row, self.dtype, self.shape)
 

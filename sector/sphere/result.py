@@ -93,10 +93,14 @@ class Part:
         return raw
 
     def records(self) -> Iterator[bytes]:
-        """The single results that the function returned for this part, one bytes object each."""
+        """The single results that the function returned for this part, one bytes object each; of arrays
+        their rows."""
         raw = self.raw
         if self.table and self.spool is not None:
             lengths = np.frombuffer(self.spool.read(self.at + self.size, 8 * self.table), dtype="<i8")
+        elif self.dtype and self.spool is not None:
+            rows = self.shape[0] if self.shape else 1
+            lengths = np.full(rows, self.size // max(1, rows), dtype=np.int64)
         else:
             lengths = np.full(self.pieces, self.row_bytes, dtype=np.int64)
         at = 0

@@ -11,7 +11,7 @@ from typing import Any
 from sector.errors import UsageError
 from sector.model import Version, check_path
 from sector.sphere.records import SUFFIX
-from sector.sphere.udf import GRANULARITIES, dtype_text
+from sector.sphere.udf import GRANULARITIES, dtype_from, dtype_text
 
 _GLOB = re.compile(r"[*?\[]")
 
@@ -76,6 +76,15 @@ class SphereStream:
             raise UsageError(
                 "granularity record needs record_size or index", hint="sphere run: --record-size N or --index"
             )
+        if self.dtype:
+            if self.granularity != "batch":
+                raise UsageError("a dtype is for granularity batch", hint="add granularity='batch'")
+            width = dtype_from(self.dtype).itemsize
+            if not width or self.record_size % width:
+                raise UsageError(
+                    f"a record of {self.record_size} bytes is no whole number of items of {width} bytes each",
+                    hint=f"that is what dtype {self.dtype[:80]} has",
+                )
         for path in self.paths:
             check_path(path)
 
@@ -97,7 +106,13 @@ class SphereStream:
         granularity: str | None = None,
         dtype: Any = None,
     ) -> SphereStream:
-        """The same files cut in another way."""
+        """The same files cut in another way, those of a pair both."""
+        if self.paired:
+            first, *rest = [
+                part.cut(record_size=record_size, index=index, granularity=granularity, dtype=dtype)
+                for part in self.paired
+            ]
+            return sum(rest, first)
         stream = SphereStream(
             self.cloud,
             self.paths,
@@ -115,6 +130,11 @@ class SphereStream:
         parts = (*self.parts, *other.parts)
         if any(part.granularity != self.granularity for part in parts):
             raise UsageError("paired streams need the same granularity")
+        if any(part.dtype != self.dtype for part in parts):
+            raise UsageError(
+                "paired streams need the same dtype",
+                hint="give none, and use rows.view(dtype) in the function",
+            )
         stream = SphereStream.of_files(self.cloud, ())
         stream.granularity, stream.dtype, stream.paired = self.granularity, self.dtype, parts
         stream.stage = max(part.stage for part in parts)

@@ -27,6 +27,7 @@ from sector.sphere import channel
 from sector.sphere.keeper import Reader, SpawnerKeeper
 from sector.sphere.spawner import Spawner
 from sector.sphere.tasks import Done, Fault, Outcome, Progress, Task, WorkerLimits, pick_user
+from sector.sphere.udf import DTYPE_MAX
 from sector.wire.sphere import SpeState, UdfFault
 
 log = Logger()
@@ -335,7 +336,7 @@ class Supervisor:
                 int(message["table"]),
                 int(message["pieces"]),
                 int(message["row_bytes"]),
-                str(message["dtype"])[:4096],
+                str(message["dtype"])[:DTYPE_MAX],
                 shape[:32],
                 worker.pid,
                 self._log_of(worker),

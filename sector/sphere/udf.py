@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -17,6 +18,10 @@ from numpy.typing import NDArray
 GRANULARITIES = ("record", "batch", "segment", "file")
 BATCH_BYTES = 16 << 20
 """A batch UDF sees at most about this many bytes at once."""
+
+
+DTYPE_MAX = 65536
+"""Longest text of a dtype: some thousand fields."""
 
 
 class UdfTypeError(TypeError):
@@ -113,27 +118,73 @@ class Context:
 
 
 def dtype_text(dtype: Any) -> str:
-    """A NumPy dtype as text that `dtype_from` reads (no pickle)."""
+    """A NumPy dtype as text that `dtype_from` reads (no pickle). Raises UdfTypeError for one of objects, or
+    one whose text is longer than `DTYPE_MAX`."""
     kind = np.dtype(dtype)
     if kind.hasobject:
         raise UdfTypeError("arrays of Python objects cannot travel; use a fixed dtype")
-    return repr(kind.descr) if kind.names else kind.str
+    text = kind.str if kind.names is None else repr(_facts(kind))
+    if len(text) > DTYPE_MAX:
+        raise UdfTypeError(
+            f"an array of {len(kind.names or ())} fields cannot travel: its type is a text of {len(text)}"
+            f" characters, at most {DTYPE_MAX} are allowed; return fewer fields, or bytes"
+        )
+    return text
+
+
+def _facts(kind: np.dtype[Any]) -> Any:
+    """A dtype as literals: the usual list of fields, or a dict when they have gaps or another order in memory
+    (as in `rows[["id", "mag"]]`)."""
+    if kind.subdtype is not None:
+        return _facts(kind.subdtype[0]), kind.subdtype[1]
+    if kind.names is None or kind.fields is None:
+        return kind.str
+    with contextlib.suppress(TypeError, ValueError):
+        if np.dtype(kind.descr) == kind:
+            return kind.descr
+    fields = [kind.fields[name] for name in kind.names]
+    return {
+        "names": list(kind.names),
+        "formats": [_facts(field[0]) for field in fields],
+        "offsets": [int(field[1]) for field in fields],
+        "itemsize": kind.itemsize,
+    }
 
 
 def dtype_from(text: str) -> np.dtype[Any]:
     """The dtype of `dtype_text`. Raises ValueError on anything else."""
     import ast
 
-    value = ast.literal_eval(text) if text.startswith("[") else text
-    if isinstance(value, list):
-        value = [tuple(item) for item in value]
     try:
-        kind = np.dtype(value)
-    except TypeError as error:
+        kind = _made(ast.literal_eval(text) if text.startswith(("[", "{")) else text)
+    except (TypeError, SyntaxError, KeyError, RecursionError) as error:
         raise ValueError(f"bad dtype {text[:100]!r}: {error}") from None
     if kind.hasobject:
         raise ValueError("a dtype with objects is not allowed")
     return kind
+
+
+def _made(facts: Any) -> np.dtype[Any]:
+    """The dtype of `_facts`."""
+    if isinstance(facts, list):
+        facts = [tuple(item) for item in facts]
+    elif isinstance(facts, tuple):
+        base, shape = facts
+        facts = (_made(base), shape)
+    elif isinstance(facts, dict):
+        facts = {**facts, "formats": [_made(item) for item in facts["formats"]]}
+    made: np.dtype[Any] = np.dtype(facts)
+    return made
+
+
+def unmasked(rows: NDArray[Any]) -> NDArray[Any]:
+    """The array. Raises UdfTypeError when values of it are masked: the mask would not travel."""
+    if isinstance(rows, np.ma.MaskedArray) and b"\1" in np.ma.getmaskarray(rows).tobytes():
+        raise UdfTypeError(
+            "the function returned an array with masked values, which cannot travel; return"
+            " rows.compressed() or rows.filled(value)"
+        )
+    return rows
 
 
 def check_result(result: Any, sink: Sink, buckets: int) -> None:
@@ -152,7 +203,7 @@ def check_result(result: Any, sink: Sink, buckets: int) -> None:
         sink.piece(bytes(result) if isinstance(result, bytearray) else result)
     elif isinstance(result, np.ndarray):
         dtype_text(result.dtype)
-        sink.array(result)
+        sink.array(unmasked(result))
     elif isinstance(result, Iterable) and not isinstance(result, (str, dict)):
         for item in result:
             if not isinstance(item, (bytes, bytearray, memoryview)):
@@ -171,7 +222,7 @@ def _scatter(rows: NDArray[Any], ids: Any, sink: Sink, buckets: int) -> None:
         raise UdfTypeError(f"bucket_ids must be int[n], not {numbers.dtype}[{numbers.ndim} dimensions]")
     if rows.ndim < 1 or len(numbers) != len(rows):
         raise UdfTypeError(f"{len(numbers)} bucket_ids for {len(rows) if rows.ndim else 1} rows")
-    dtype_text(rows.dtype)
+    dtype_text(unmasked(rows).dtype)
     if len(numbers) == 0:
         return
     low, high = int(numbers.min()), int(numbers.max())

@@ -356,7 +356,7 @@ class SegmentDone(Message, frozen=True, array_like=True):
     bytes_moved: U64
     inline: bool = False
     data: Annotated[bytes, Meta(max_length=2 * INLINE_MAX)] = b""
-    dtype: Annotated[str, Meta(max_length=4096)] = ""
+    dtype: Annotated[str, Meta(max_length=65536)] = ""
     shape: Annotated[list[int], Meta(max_length=32)] = []
     table: U64 = 0
     pieces: U64 = 0
@@ -384,7 +384,7 @@ class SegmentRun(Request, frozen=True, array_like=True):
     udf: Bytes32
     inputs: Annotated[list[Input], Meta(min_length=1, max_length=64)]
     granularity: Annotated[str, Meta(pattern="^(record|batch|segment|file)$")]
-    dtype: Annotated[str, Meta(max_length=4096)] = ""
+    dtype: Annotated[str, Meta(max_length=65536)] = ""
     output: Annotated[str, Meta(max_length=4096)] = ""
     buckets: Annotated[int, Meta(ge=0, le=BUCKETS_MAX)] = 0
     routes: Routes = []
