@@ -67,6 +67,10 @@ class PlainOutput:
         self.dtype = ""
         self.shape: list[int] = []
 
+    def descriptors(self) -> list[int]:
+        """What it writes to."""
+        return [] if self.file.closed else [self.file.fileno()]
+
     def piece(self, data: bytes | memoryview) -> None:
         if self.dtype:
             raise UdfTypeError("the function returned arrays and bytes; only one kind is allowed")
@@ -135,6 +139,10 @@ class BucketOutput:
         self.widths = _Widths()
         self.runs: list[NDArray[np.int64]] = []
         self.spill: BinaryIO | None = None
+
+    def descriptors(self) -> list[int]:
+        """What it writes to."""
+        return [] if self.spill is None or self.spill.closed else [self.spill.fileno()]
 
     def piece(self, data: bytes | memoryview) -> None:
         raise UdfTypeError("with buckets return (rows, bucket_ids) or use ctx.emit(bucket, data)")

@@ -90,16 +90,42 @@ def load_blob(file: BinaryIO) -> dict[str, Any]:
     return blob
 
 
+def sendable(text: str, most: int) -> str:
+    """The first `most` characters of a text; what UTF-8 cannot say is escaped."""
+    return text[:most].encode("utf-8", "backslashreplace").decode()
+
+
+def shortened(text: str) -> str:
+    """A text of at most `TRACE_MAX` characters and bytes that fit into an answer: its middle is left out."""
+    half = TRACE_MAX // 2
+    if len(text) <= TRACE_MAX and len(text.encode()) <= 2 * TRACE_MAX:
+        return text
+    head = text[:half].encode()[:TRACE_MAX].decode("utf-8", "ignore")
+    tail = text[half:][-half:].encode()[-TRACE_MAX:].decode("utf-8", "ignore")
+    return f"{head}\n...\n{tail}"
+
+
 class Worker:
     """State of the process: the loaded function, what survives between calls."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
+        self.pid = os.getpid()
         self.beat = Beat(sock)
         self.functions: dict[str, tuple[Any, Any]] = {}
         self.objects: dict[Any, Any] = {}
         self.scratch = ""
         self.job = ""
+        self.sink: PlainOutput | BucketOutput | None = None
+
+    def forked(self) -> None:
+        """In a child that the function forked: what it still writes to the output or the channel, because it
+        returns from the function too, is not a result."""
+        with contextlib.suppress(OSError, ValueError):
+            null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+            for fd in [self.sock.fileno(), *(self.sink.descriptors() if self.sink is not None else [])]:
+                os.dup2(null, fd, inheritable=False)
+            os.close(null)
 
     def load(self, message: dict[str, Any], fd: int) -> None:
         """Unpickle a blob: {"function", "params", "files"}."""
@@ -126,6 +152,7 @@ class Worker:
         sink: PlainOutput | BucketOutput = (
             BucketOutput(output_fd, buckets, self.scratch) if buckets else PlainOutput(output_fd)
         )
+        self.sink = sink
         ctx = udf.Context(
             job=self.job,
             segment=message["segment"],
@@ -139,6 +166,8 @@ class Worker:
         )
         try:
             udf.run(function, views, ctx, granularity=message["granularity"], dtype=message["dtype"])
+            if os.getpid() != self.pid:
+                os._exit(0)
             done = sink.finish()
         except BaseException as error:
             return self.fault(error, ctx.record)
@@ -201,14 +230,13 @@ class Worker:
             trace = "".join(shown)
         except BaseException:
             trace = "(the traceback cannot be made)"
-        if len(trace) > TRACE_MAX:
-            trace = trace[: TRACE_MAX // 2] + "\n...\n" + trace[-TRACE_MAX // 2 :]
+        message = sendable(text, TEXT_MAX)[:TEXT_MAX]
         return {
             "op": "fault",
             "code": code,
-            "type": "udf_type" if code == "udf_type" else type(error).__name__[:200],
-            "message": text[:TEXT_MAX],
-            "traceback": trace,
+            "type": "udf_type" if code == "udf_type" else sendable(type(error).__name__, 200),
+            "message": message,
+            "traceback": shortened(sendable(trace, len(trace))),
             "record": record,
         }
 
@@ -218,6 +246,7 @@ class Worker:
         self.job, self.scratch = hello["job"], hello["scratch"]
         isolated = confine(hello, parent)
         sys.path.insert(0, self.scratch)
+        os.register_at_fork(after_in_child=self.forked)
         self.beat.start()
         channel.send(self.sock, {"op": "ready", "isolated": isolated})
         while True:
@@ -232,10 +261,12 @@ class Worker:
                     answer = self.segment(message, fds)
             except BaseException as error:
                 answer = self.fault(error, -1)
+            if os.getpid() != self.pid:
+                os._exit(0)  # a child of the function, which returned from it too: its parent answers
             self.beat.segment = -1
             channel.close_all(fds)
             for stream in (sys.stdout, sys.stderr):
-                with contextlib.suppress(OSError, ValueError):
+                with contextlib.suppress(Exception):  # the function may have put anything in their places
                     stream.flush()
             channel.send(self.sock, answer)
 

@@ -138,6 +138,62 @@ class WorkerTests(TestCase):
             )
             self.assertEqual(fault.fault.code, "udf_type", repr(bad))
 
+    async def test_errors_with_texts_of_any_kind_are_told(self) -> None:
+        def emoji(data: Any, ctx: Any) -> None:
+            raise ValueError("\N{GRINNING FACE}" * 100_000)
+
+        def undecodable(data: Any, ctx: Any) -> None:
+            raise ValueError(b"caf\xe9.fits".decode("utf-8", "surrogateescape"))
+
+        fault = await self.run_task(self.task(emoji))
+        self.assertEqual((fault.fault.type, fault.fault.message), ("ValueError", "\N{GRINNING FACE}" * 8000))
+        self.assertIn("in emoji", fault.fault.traceback)
+        fault = await self.run_task(self.task(undecodable))
+        self.assertEqual((fault.fault.type, fault.fault.message), ("ValueError", "caf\\udce9.fits"))
+
+    async def test_a_child_that_returns_too_adds_nothing_to_the_result(self) -> None:
+        """It goes on behind the fork as its parent does, and would answer, too, for it and for others."""
+
+        def both(record: bytes, ctx: Any) -> bytes:
+            if record == b"bb" and os.fork() == 0:
+                time.sleep(0.5)
+            return record * 300_000
+
+        def both_scatter(data: Any, ctx: Any) -> None:
+            for number in range(200):
+                ctx.emit(number % 2, b"%03d" % number * 300_000)
+                if number == 80 and os.fork() == 0:
+                    time.sleep(0.05)
+
+        def later(data: Any, ctx: Any) -> bytes:
+            time.sleep(1.5)
+            return b"later"
+
+        for _ in range(2):
+            task = self.task(both, b"aabbccdd", granularity="record", record_size=2)
+            done = await self.run_task(task)
+            expected = b"".join(record * 300_000 for record in (b"aa", b"bb", b"cc", b"dd"))
+            self.assertEqual(self.output(task, done), expected)
+            after = self.task(later)
+            done = await self.run_task(after)  # the child returns meanwhile
+            self.assertEqual(self.output(after, done), b"later")
+            self.assertEqual(os.fstat(task.output_fd).st_size, len(expected))
+        task = self.task(both_scatter, buckets=2)
+        done = await self.run_task(task)
+        digest = hashlib.sha256()
+        for number in [*range(0, 200, 2), *range(1, 200, 2)]:
+            digest.update(b"%03d" % number * 300_000)
+        self.assertEqual(hashlib.sha256(os.pread(task.output_fd, done.bytes, 0)).digest(), digest.digest())
+
+    async def test_a_function_may_take_its_streams_away(self) -> None:
+        def close(data: Any, ctx: Any) -> bytes:
+            sys.stdout = sys.stderr = None  # type: ignore[assignment]
+            return b"done"
+
+        task = self.task(close)
+        done = await self.run_task(task)
+        self.assertEqual(self.output(task, done), b"done")
+
     async def test_sys_exit_and_os_exit(self) -> None:
         fault = await self.run_task(self.task(lambda data, ctx: sys.exit(4)))
         self.assertEqual((fault.fault.type, fault.fault.code), ("SystemExit", "udf_error"))
