@@ -157,7 +157,7 @@ def dtype_from(text: str) -> np.dtype[Any]:
 
     try:
         kind = _made(ast.literal_eval(text) if text.startswith(("[", "{")) else text)
-    except (TypeError, SyntaxError, KeyError, RecursionError) as error:
+    except (TypeError, SyntaxError, KeyError, RecursionError, MemoryError) as error:
         raise ValueError(f"bad dtype {text[:100]!r}: {error}") from None
     if kind.hasobject:
         raise ValueError("a dtype with objects is not allowed")

@@ -178,6 +178,12 @@ def test_bad_dtypes(text: str) -> None:
         udf.dtype_from(text)
 
 
+@pytest.mark.parametrize("text", ["[" + "-" * 60000 + "1]", "{" * 30000, "[(" * 20000, "{'names': []}", "[()]"])
+def test_a_type_that_a_slave_made_up_is_one_error(text: str) -> None:
+    with pytest.raises(ValueError, match="bad dtype"):
+        udf.dtype_from(text)
+
+
 # -- record indexes ----------------------------------------------------------------------------------
 @given(
     data=st.binary(max_size=300), cut=st.integers(1, 20), delimiter=st.sampled_from([b"\n", b"ab", b"\0\0\0"])
