@@ -116,7 +116,7 @@ def test_a_slave_takes_forwarded_requests_from_masters_only(sim: SphereSim) -> N
     hub = sim.up().hub
     ask = RangeFetch("0" * 16, "/in/f0", Version(1, 1), 0, 1)
     for method, body, wanted in (
-        (RangeFetch.NUMBER, encode(ask), errors.NotFound),
+        (RangeFetch.NUMBER, encode(ask), errors.Unavailable),
         (RangeFetch.NUMBER, b"\xc1", errors.Protocol),
         (Delete.NUMBER, b"", errors.Denied),
     ):

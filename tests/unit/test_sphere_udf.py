@@ -178,7 +178,9 @@ def test_bad_dtypes(text: str) -> None:
         udf.dtype_from(text)
 
 
-@pytest.mark.parametrize("text", ["[" + "-" * 60000 + "1]", "{" * 30000, "[(" * 20000, "{'names': []}", "[()]"])
+@pytest.mark.parametrize(
+    "text", ["[" + "-" * 60000 + "1]", "{" * 30000, "[(" * 20000, "{'names': []}", "[()]"]
+)
 def test_a_type_that_a_slave_made_up_is_one_error(text: str) -> None:
     with pytest.raises(ValueError, match="bad dtype"):
         udf.dtype_from(text)
