@@ -12,13 +12,13 @@ from cumulus.index.api import Reservation
 from cumulus.model import Bucket, ObjectMeta, Versioning
 from cumulus.ops.conditions import Conditions
 from cumulus.ops.digest import CHUNK, digest_stream
-from cumulus.ops.find import Found, adopt_alone, find
+from cumulus.ops.find import Found, adopt_alone
 from cumulus.ops.incoming import Incoming
 from cumulus.ops.publish import Plan, publish
 from cumulus.ops.rows import OPAQUE
 from cumulus.ops.site import Site
 from cumulus.ops.told import Owed
-from cumulus.storage.api import Changed, ObjectStream
+from cumulus.storage.api import Changed, Missing, ObjectStream
 
 TRIES: Final = 32
 
@@ -81,10 +81,11 @@ def replace_record(
     found: Found,
     meta: ObjectMeta,
     conditions: Conditions,
-    check: Callable[[ObjectMeta], None],
+    again: Callable[[], tuple[Found, ObjectMeta]],
 ) -> ObjectMeta:
-    """A copy of an object onto itself: other metadata for the same bytes, in one step. `check` is asked of
-    another object that has come in its place: it may be one that the copier must not read."""
+    """A copy of an object onto itself: other metadata for the same bytes, in one step. Where another object
+    has come in its place, or it has gone, `again` looks: it gives what is there now and what the copy of that
+    is to be, and raises `S3Error` if there is nothing, or what the copier must not read."""
     for _ in range(TRIES):
         conditions.check_write(found.facts)
         fresh = msgspec.structs.replace(
@@ -92,17 +93,8 @@ def replace_record(
         )
         try:
             return adopt_alone(site, bucket, found, fresh).meta
-        except Changed:
-            found = find(site, bucket, found.meta.key)
-            check(found.meta)
-            meta = msgspec.structs.replace(
-                meta,
-                etag=found.meta.etag,
-                parts=found.meta.parts,
-                upload=found.meta.upload,
-                checksums=found.meta.checksums,
-                checksum_type=found.meta.checksum_type,
-            )
+        except (Changed, Missing):
+            found, meta = again()
     raise S3Error("ConditionalRequestConflict")
 
 

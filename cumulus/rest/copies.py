@@ -71,11 +71,16 @@ def copy_object(request: Request) -> Reply:
     tagging = _directive(request, "x-amz-tagging-directive")
     asked = request.header("x-amz-checksum-algorithm")
     algorithm = parse_algorithm(asked) if asked else ""
-    source_bucket, found, stream = open_source(request)
-    try:
+
+    def made_of(found: Found, stream: ObjectStream) -> ObjectMeta:
+        """What the copy of that object is to be."""
         if found.meta.tags and tagging == "COPY":
             _authorize_tags(request, source_bucket, found.meta)
         meta = _new_meta(request, found.meta, replace=directive == "REPLACE", retag=tagging == "REPLACE")
+        return copies.complete_meta(stream, meta, algorithm)
+
+    source_bucket, found, stream = open_source(request)
+    try:
         source = copy_source(request.header("x-amz-copy-source"))
         itself = copies.in_place(request.bucket, source, request.key)
         kept = directive == "COPY" and tagging == "COPY" and not request.header("x-amz-storage-class")
@@ -86,15 +91,19 @@ def copy_object(request: Request) -> Reply:
                 "changing the object's metadata, storage class, website redirect location or encryption "
                 "attributes.",
             )
-        meta = copies.complete_meta(stream, meta, algorithm)
+        meta = made_of(found, stream)
         wanted = write_conditions(request.call.headers)
         check_early(request, wanted)
         if itself:
 
-            def check(other: ObjectMeta) -> None:
-                _check_source(request, source_bucket, other, None)
+            def again() -> tuple[Found, ObjectMeta]:
+                _, now, stream = open_source(request)
+                try:
+                    return now, made_of(now, stream)
+                finally:
+                    stream.close()
 
-            done = copies.replace_record(request.site, request.bucket, found, meta, wanted, check)
+            done = copies.replace_record(request.site, request.bucket, found, meta, wanted, again)
         else:
             done = copies.copy_whole(request.site, stream, request.bucket, meta, wanted)
     finally:

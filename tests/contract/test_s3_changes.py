@@ -3,6 +3,8 @@ what is new, nothing comes back, and nobody's change is lost. Two gateways over 
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -170,3 +172,26 @@ def test_a_version_that_went_meanwhile_does_not_come_back(pair: Pair) -> None:
     assert pair.two.ask("GET", "/bkt/k").body == b"one"
     assert pair.two.ask("GET", "/bkt/k", query={"versionId": first}).body == b"one"
     assert used(pair.one) == (3, 1)
+
+
+def test_a_copy_onto_itself_never_mixes_two_objects(pair: Pair) -> None:
+    """What is copied is one object, with all that belongs to it; of another one that came meanwhile neither
+    the bytes alone nor the rest. The checksum that was asked for is made of those bytes."""
+    put(pair.one, b"old", content_type="text/old", content_encoding="gzip", x_amz_meta_of="old")
+    pair.meet(lambda: put(pair.two, b"new", content_type="text/new", x_amz_meta_of="new"))
+    headers = {
+        "x-amz-copy-source": "/bkt/k",
+        "x-amz-tagging-directive": "REPLACE",
+        "x-amz-tagging": "t=1",
+        "x-amz-checksum-algorithm": "SHA256",
+    }
+    answer = pair.one.ask("PUT", "/bkt/k", headers=headers)
+    assert answer.status == 200, answer.body
+    sums = {base64.b64encode(hashlib.sha256(body).digest()).decode() for body in (b"old", b"new")}
+    assert answer.leaf("ChecksumSHA256") in sums
+    now = pair.two.ask("GET", "/bkt/k", headers={"x-amz-checksum-mode": "ENABLED"})
+    assert (now.body, now.headers["x-amz-meta-of"]) == (b"new", "new")
+    assert (now.headers["content-type"], now.headers.get("content-encoding")) == ("text/new", None)
+    if tagged(pair.two):  # the copy came last
+        assert now.headers["x-amz-checksum-sha256"] == answer.leaf("ChecksumSHA256")
+        assert now.headers["etag"].strip('"') == hashlib.md5(b"new").hexdigest()
