@@ -16,7 +16,7 @@ from cumulus.rest.headers import check_tags, version_headers
 from cumulus.rest.objects import find_allowed
 from cumulus.rest.request import Request
 from cumulus.rest.sinks import DocumentSink
-from cumulus.storage.api import Changed
+from cumulus.storage.api import Changed, Missing
 from cumulus.xml import Element, Writer, parse
 
 MAX_BUCKET_TAGS = 50
@@ -82,7 +82,7 @@ def change_meta(request: Request, what: str, change: Callable[[ObjectMeta], Obje
         found: Found = find_allowed(request, what)
         try:
             return adopt_alone(request.site, request.bucket, found, change(found.meta)).meta
-        except Changed:
+        except (Changed, Missing):  # what is there now, or that there is nothing, the next look tells
             continue
     raise S3Error("OperationAborted")
 

@@ -195,3 +195,21 @@ def test_a_copy_onto_itself_never_mixes_two_objects(pair: Pair) -> None:
     if tagged(pair.two):  # the copy came last
         assert now.headers["x-amz-checksum-sha256"] == answer.leaf("ChecksumSHA256")
         assert now.headers["etag"].strip('"') == hashlib.md5(b"new").hexdigest()
+
+
+@pytest.mark.parametrize("change", ["tag", "untag", "rights", "copy"])
+def test_who_changes_an_object_that_went_meanwhile_is_told_so(pair: Pair, change: str) -> None:
+    """And not that there is no such bucket, which clients take for the end of all of it."""
+    put(pair.one, b"old")
+    pair.meet(lambda: pair.two.ask("DELETE", "/bkt/k"))
+    if change == "tag":
+        body = b"<Tagging><TagSet/></Tagging>"
+        answer = pair.one.ask("PUT", "/bkt/k", body, query="tagging")
+    elif change == "untag":
+        answer = pair.one.ask("DELETE", "/bkt/k", query="tagging")
+    elif change == "rights":
+        answer = pair.one.ask("PUT", "/bkt/k", query="acl", headers=PUBLIC)
+    else:
+        headers = {"x-amz-copy-source": "/bkt/k", "x-amz-metadata-directive": "REPLACE"}
+        answer = pair.one.ask("PUT", "/bkt/k", headers=headers)
+    assert (answer.status == 404 and answer.code == "NoSuchKey") or answer.status in (200, 204), answer.body
