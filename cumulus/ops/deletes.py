@@ -240,7 +240,7 @@ def _remove_body(site: Site, bucket: Bucket, row: Row) -> int:
             try:
                 entry = site.store.stat(bucket.name, name)
                 meta = meta_of(bucket, entry)
-                if meta is not None and meta.version == row.version:
+                if meta is not None and meta.version == row.version and not meta.marker:
                     stamp = max(stamp, site.store.delete(bucket.name, name, entry.token))
             except NoBucket:
                 raise
@@ -281,6 +281,8 @@ def _promoted(site: Site, bucket: Bucket, key: str) -> bool:
     try:
         meta = meta_of(bucket, stream.entry)
         if meta is None or meta.version != row.version:  # removed, and a PUT just finds out that it is
+            return True
+        if meta.marker:  # another process deletes it just now, with versioning suspended
             return True
         name = name_for(key, None, mark=site.marks and not meta.size and not meta.parts)
         try:

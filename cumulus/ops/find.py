@@ -18,7 +18,7 @@ from cumulus.errors import S3Error
 from cumulus.index.api import Change, IndexFailure, NoSuch, Put, Remove, Row
 from cumulus.model import Bucket, ObjectMeta, Versioning, encode_meta
 from cumulus.ops.digest import digest_stream
-from cumulus.ops.names import VERSIONS, body_name, first_name, is_mark, is_plain
+from cumulus.ops.names import VERSIONS, body_name, first_name, is_mark, is_plain, version_name
 from cumulus.ops.rows import OPAQUE, body_names, is_moved, meta_of, row_of
 from cumulus.ops.site import Site
 from cumulus.storage.api import (
@@ -98,7 +98,8 @@ def _reach(
         headers = [("x-amz-delete-marker", "true"), ("x-amz-version-id", row.version), ("Allow", "DELETE")]
         headers.append(("Last-Modified", formatdate(row.modified_ns // 1_000_000_000, usegmt=True)))
         raise S3Error("MethodNotAllowed", "This version is a delete marker.", headers=headers)
-    if row is not None and not row.marker and row.latest and version is None:
+    gone = row is not None and not row.marker and row.latest and version is None
+    if row is not None and gone and not _is_marked(site, bucket, row):
         # removed by someone else: the index follows
         site.index.apply([Remove(bucket=bucket.name, key=key, stamp=row.stamp, version=row.version)])
     raise no_such_key(key, row) if version is None else _no_such_version(key, version)
@@ -114,7 +115,22 @@ def _attempt(
     except NOT_THERE:
         return None
     meta = meta_of(bucket, entry(there))
-    return None if meta is None else (there, meta)
+    # a marker under the name that the index has for a body: a deletion has not told the index yet
+    return None if meta is None or meta.marker else (there, meta)
+
+
+def _is_marked(site: Site, bucket: Bucket, row: Row) -> bool:
+    """Whether a delete marker has taken that body's place, of which whoever put it there tells the index, or,
+    after a crash, the next scan."""
+    if not site.atomic or bucket.versioning is not Versioning.SUSPENDED:
+        return False
+    try:
+        meta = meta_of(bucket, site.store.stat(bucket.name, version_name(row.key, row.version)))
+    except NoBucket:
+        raise
+    except NOT_THERE:
+        return False
+    return meta is not None and meta.marker
 
 
 def find(site: Site, bucket: Bucket, key: str, version: str | None = None) -> Found:

@@ -17,6 +17,7 @@ from cumulus.ops import deletes, expiring, jobs, multipart, publish
 from cumulus.ops.jobs import Jobs
 from cumulus.ops.names import version_name
 from cumulus.ops.rows import meta_of
+from cumulus.parts import take_in
 from cumulus.storage.api import Entry, Missing
 
 Pair = tuple[World, World]
@@ -279,3 +280,49 @@ def test_a_version_that_is_removed_while_it_becomes_current_again_is_gone(
     assert [entry.name for entry in one.store.names("bkt")] == ["k"]
     assert one.store.names("bkt", prefix=".cumulus/versions/") == []
     assert one.index.usage("bucket", "bkt").objects == 1
+
+
+def test_what_is_being_deleted_is_there_or_not_but_never_an_empty_object(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With versioning suspended the marker takes the name that a kept version "null" has. Somebody reads
+    before the index knows of it."""
+    one, two = pair
+    enable(one)
+    one.boto().put_bucket_versioning(Bucket="bkt", VersioningConfiguration={"Status": "Suspended"})
+    put(one, b"body")
+    real, seen = one.store.delete, list[tuple[bytes | str, ...]]()
+
+    def delete(*words: Any, **options: Any) -> Any:
+        seen.append((get(two), get(two, "null")))
+        stamp = real(*words, **options)
+        seen.append((get(two), get(two, "null")))
+        return stamp
+
+    monkeypatch.setattr(one.store, "delete", delete)
+    assert one.ask("DELETE", "/bkt/k").status == 204
+    assert seen == [(b"body", b"body"), ("NoSuchKey", "NoSuchVersion")]
+    assert (get(two), get(two, "null")) == ("NoSuchKey", "MethodNotAllowed")
+    listed = two.ask("GET", "/bkt", query="versions").body
+    assert listed.count(b"<DeleteMarker>") == 1 and b"<Version>" not in listed
+
+
+def test_a_deletion_that_a_crash_cuts_off_leaves_a_marker_and_no_empty_object(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With versioning suspended; the index had not heard of it."""
+    one, two = pair
+    enable(one)
+    one.boto().put_bucket_versioning(Bucket="bkt", VersioningConfiguration={"Status": "Suspended"})
+    put(one, b"body")
+
+    def crash(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(one.site.told, "apply", crash)
+    with pytest.raises(KeyboardInterrupt):
+        one.ask("DELETE", "/bkt/k")
+    take_in(two.store, two.index)
+    assert (get(two), get(two, "null")) == ("NoSuchKey", "NoSuchVersion")
+    jobs.rescan(two.site, two.site.bucket("bkt"), jobs.Done())
+    assert (get(two), get(two, "null")) == ("NoSuchKey", "MethodNotAllowed")
