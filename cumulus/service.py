@@ -36,6 +36,7 @@ from cumulus.heap import all_descriptors, connections_at_most, few_arenas
 from cumulus.http.admin_port import admin_site
 from cumulus.http.control import Control, adopt, read_line
 from cumulus.http.forward import Forwarder, ForwardingRequest
+from cumulus.http.listening import RestingPort
 from cumulus.http.load_poll import LoadPoller
 from cumulus.http.metrics import Sample
 from cumulus.http.settings import HttpSettings
@@ -287,7 +288,8 @@ class Server(Service):
         site = admin_site(self.samples, self.processes, self._reactor, self.page, away)
         try:
             factory = secured(site, self._tls, self._reactor)
-            self._admin = self._reactor.listenTCP(admin.port, factory, interface=admin.host)
+            self._admin = RestingPort(admin.port, factory, interface=admin.host, reactor=self._reactor)
+            self._admin.startListening()
         except error.CannotListenError as bad:
             raise _cannot_listen(admin.host, admin.port, bad.socketError) from bad
         host = self._admin.getHost()

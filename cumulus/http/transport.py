@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from twisted.internet import main, tcp
 
 from cumulus.http.door import LOOK_S, YIELD_S, Door
+from cumulus.http.listening import RestingPort
 from cumulus.http.pool import Failed
 from cumulus.http.settings import TURN
 
@@ -250,7 +251,7 @@ class S3Server(tcp.Server):
         super().connectionLost(reason)
 
 
-class S3Port(tcp.Port):
+class S3Port(RestingPort):
     """A listening port whose connections are `S3Server`s. With a `door` it takes connections in turn with the
     other processes that wait for the same socket."""
 
