@@ -22,9 +22,10 @@ from cumulus.admin.buckets import opened
 from cumulus.admin.options import Shared, shared_options
 from cumulus.backends.posix.unserved import unserved
 from cumulus.config import Config
+from cumulus.errors import S3Error
 from cumulus.index.api import Change, Directory, Index, IndexFailure, Put, Remove, Row
 from cumulus.model import Bucket, Versioning
-from cumulus.ops.names import BODIES, DOUBT, ODD, VERSIONS
+from cumulus.ops.names import BODIES, DOUBT, ODD, VERSIONS, check_bucket_name
 from cumulus.ops.rows import body_names, meta_of, row_of
 from cumulus.secrets import Keyring, check_private
 from cumulus.storage.api import Entry, FileStore, Missing, NoBucket, StorageError
@@ -39,6 +40,7 @@ _FREE: Final = 0.05
 _LOST: Final = "restore a backup, or cumulus init DIR --new-database"
 _REACH: Final = "run this as the account of the service, and check owner, mode and disk"
 _AWAY: Final = "mount it; or restore it; or cumulus bucket remove NAME --forget"
+_UNKNOWN: Final = "cumulus bucket add NAME --owner U makes one again, then doctor --rebuild; or move it away"
 _SOON_S: Final = 21 * 86400.0  # a certificate that ends before that is worth a warning
 State = Literal["ok", "warning", "failed"]
 
@@ -291,9 +293,37 @@ def _each_bucket(config: Config, index: Index) -> Iterator[Finding]:
         return
     for name, why in away:
         yield Finding("buckets", "failed", f"{name} is not served: {why}", _AWAY)
+    if strange := _strange(Path(config.store_url.removeprefix("posix:")), {one.name for one in known}):
+        text = f"the database does not know {', '.join(strange)}, of which there are files"
+        yield Finding("buckets", "warning", text, _UNKNOWN)
     if not away:
         there = "the directory of 1 is" if count == 1 else f"the directories of {count:,} are"
         yield Finding("buckets", "ok", f"{there} there" if count else "none yet")
+
+
+def _strange(path: Path, known: set[str]) -> list[str]:
+    """Names of buckets that a newer database may have had: there are files under them, or the word that a
+    directory elsewhere is theirs."""
+    found = {one.name for one in (path / "data").glob("*") if _has_something(one)}
+    found |= {one.name for one in (path / "adopted").glob("*")}
+    return sorted(name for name in found - known if _can_be_bucket(name))[:_NAMES]
+
+
+def _has_something(path: Path) -> bool:
+    try:
+        return next(path.iterdir(), None) is not None
+    except NotADirectoryError:
+        return False
+    except OSError:
+        return True
+
+
+def _can_be_bucket(name: str) -> bool:
+    try:
+        check_bucket_name(name)
+    except S3Error:
+        return False
+    return True
 
 
 def _failed(check: str, bad: Exception) -> Finding:

@@ -19,6 +19,7 @@ from cumulus.ops.site import Site
 from cumulus.storage.api import INTERNAL, Entry, Missing, NotEmptyStore
 
 MAX_BUCKETS = 1000
+FILES = "There are files under this name already. An administrator makes them a bucket: cumulus bucket add."
 MOST_BODIES = 10_000  # more stay in storage when their bucket goes; if it is made again, a sweep finds them
 
 
@@ -29,6 +30,9 @@ def create(site: Site, name: str, acl: Acl, region: str, tags: dict[str, str] | 
     _refuse_taken(site, name, acl.owner)
     if len(site.index.buckets(acl.owner)) >= MAX_BUCKETS:
         raise S3Error("TooManyBuckets")
+    if _has_files(site, name):
+        _refuse_taken(site, name, acl.owner)  # it was made meanwhile
+        raise S3Error("BucketAlreadyExists", FILES, fields={"BucketName": name})
     now = site.clock()
     bucket = Bucket(name=name, owner=acl.owner, created_ns=now, acl=acl, region=region, tags=tags or {})
     site.store.create_bucket(name)
@@ -39,6 +43,20 @@ def create(site: Site, name: str, acl: Acl, region: str, tags: dict[str, str] | 
         raise S3Error("BucketAlreadyExists") from error
     site.store.create_bucket(name)  # a removal that was about to end may have taken it
     return bucket
+
+
+def _has_files(site: Site, name: str) -> bool:
+    """Whether storage has objects under the name of a bucket that the index does not know: that is an older
+    one, which was restored, and they do not go to whoever makes the bucket first. (Where bodies have names of
+    their own some stay when their bucket goes; where a cloud knows the users, it protects what they have.)"""
+    can = site.store.capabilities
+    if not can.atomic_replace or can.users:
+        return False
+    for prefix in ("", ODD, VERSIONS):
+        with suppress(Missing):
+            if site.store.names(name, prefix=prefix, limit=1):
+                return True
+    return False
 
 
 def _refuse_taken(site: Site, name: str, owner: str) -> None:

@@ -43,7 +43,7 @@ BUCKETS: Final = [
         buckets.create_bucket,
         status="differs",
         note="The location constraint must be the server's region. No object lock; only ObjectWriter. "
-        "One's own again is a 409, in us-east-1 too.",
+        "One's own again is a 409, in us-east-1 too. So is a name under which files are already.",
     ),
     Op(
         "DeleteBucket",

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from s3_world import World
 
@@ -158,6 +159,46 @@ def test_an_odd_object_that_the_index_has_lost_keeps_the_bucket_and_is_listed(tm
     assert [one["Key"] for one in world.boto().list_objects_v2(Bucket="bkt")["Contents"]] == ["odd//key"]
     assert get(world, "odd//key") == b"body"
     world.close()
+
+
+@pytest.mark.parametrize("key", ["k", "deep/er/k", "odd//key", "version"])
+def test_what_an_older_database_does_not_know_goes_to_nobody(tmp_path: Path, key: str) -> None:
+    """Its bucket was made after the backup that was restored; an empty directory is anybody's."""
+    world = World(PosixStore(str(tmp_path / "store")))
+    assert world.ask("PUT", "/later").status == 200
+    if key == "version":
+        enable = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
+        assert world.ask("PUT", "/later", enable, query="versioning").status == 200
+    assert world.ask("PUT", f"/later/{key}", b"alice's").status == 200
+    if key == "version":
+        assert world.ask("DELETE", f"/later/{key}").status == 204
+    forget(world, "later")
+    for user in ("bob", "alice"):
+        refused = world.ask("PUT", "/later", user=user)
+        assert (refused.status, refused.code) == (409, "BucketAlreadyExists")
+        assert b"cumulus bucket add" in refused.body
+        assert world.ask("GET", "/later", user=user).code == "NoSuchBucket"
+    owner = world.ask("PUT", "/other") and world.index.bucket("other")
+    assert owner is not None
+    world.index.add_bucket(msgspec.structs.replace(owner, name="later"))  # as an administrator's command
+    if key.endswith("k"):  # the others come back when the index is made anew
+        assert world.ask("GET", f"/later/{key}").body == b"alice's"
+    (tmp_path / "store/data/empty/.cumulus").mkdir(parents=True)
+    assert world.ask("PUT", "/empty", user="bob").status == 200
+    world.close()
+
+
+def forget(world: World, bucket: str) -> None:
+    """As the database was before that was made."""
+    world.index.sync()
+    with world.index._readers.run() as run:  # type: ignore[attr-defined]
+        path = run("PRAGMA database_list").fetchone()[2]
+    with sqlite3.connect(path) as connection:
+        for table in ("objects", "versions", "ledger"):
+            connection.execute(f"DELETE FROM {table} WHERE bucket = ?", (bucket,))
+        connection.execute("DELETE FROM buckets WHERE name = ?", (bucket,))
+    connection.close()
+    world.index.forget()
 
 
 def lose(path: str) -> None:
