@@ -22,7 +22,7 @@ import copy
 import hashlib
 import struct
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -65,6 +65,7 @@ _SLOW: Final = 1e6  # bytes per second: a transfer below it is given up
 _TRIES: Final = 40
 _AT_ONCE: Final = 16
 _PATIENCE_S: Final = 5.0  # with who writes to a bucket that is to go
+_UNREAD: Final = 20  # records that cannot be read, of those looked at together: else nothing can be read
 _FORSAKEN_S: Final = 86400.0  # a sidecar without a body may be that of an upload which goes on for so long
 
 
@@ -190,26 +191,55 @@ class SectorStore(FileStore):
         self, client: CloudClient, bucket: str, after: str, prefix: str, limit: int
     ) -> list[Entry]:
         found: list[Entry] = []
-        root, start, more = f"{ROOT}/{bucket}", max(after, _before(prefix)), limit > 0
-        while more and len(found) < limit:
-            size = min(5000, max(100, limit - len(found) + 1))
-            page = await client.call(List(root, True, f"{root}/{start}" if start else "", size))
-            wanted: list[FileInfo] = []
-            more = page.more and bool(page.entries)
-            for info in page.entries:
-                start = info.path[len(root) + 1 :]
-                if start > prefix and not start.startswith(prefix):
-                    more = False
-                    break
-                if (skip := _hidden(start, prefix)) is not None:
-                    start, more = skip, True  # on behind what is internal
-                    break
-                if info.kind == "file" and start > after and start.startswith(prefix):
-                    wanted.append(info)
-                    if len(found) + len(wanted) == limit:
-                        break
-            works = [self._bind(client, bucket, info.path[len(root) + 1 :], info) for info in wanted]
+        while (left := limit - len(found)) > 0:
+            infos = await _files(client, bucket, after, prefix, left)
+            works = [self._bind(client, bucket, _name(bucket, info), info) for info in infos]
             found += [entry for entry in await bounded(_AT_ONCE, works) if entry is not None]
+            if len(infos) < left:
+                break
+            after = _name(bucket, infos[-1])
+        return found
+
+    def walk(self, bucket: str, limit: int = 1000) -> Iterator[list[str]]:
+        async def work(client: CloudClient) -> list[str]:
+            await self._check(client, bucket)
+            return [_name(bucket, info) for info in await _files(client, bucket, after, "", limit)]
+
+        after, more = "", True
+        while more:
+            found = self._link.call(work, bucket)
+            if found:
+                yield found
+                after = found[-1]
+            more = len(found) == limit
+
+    def look(self, bucket: str, names: Sequence[str], known: Mapping[str, Token]) -> dict[str, Entry | None]:
+        """Of some whose record cannot be read now (its replicas are on no slave) nothing is said."""
+        unread: list[errors.SectorError] = []
+        found: dict[str, Entry | None] = {}
+
+        def one(client: CloudClient, name: str) -> Callable[[], Coroutine[Any, Any, None]]:
+            async def work() -> None:
+                try:
+                    there = await self._look(client, bucket, name)
+                except errors.Unavailable as error:
+                    unread.append(error)
+                    if len(unread) > _UNREAD:
+                        raise
+                    return
+                if there is None:
+                    found[name] = None
+                elif known.get(name) != there[0].token:
+                    found[name] = there[0]
+
+            return work
+
+        async def work(client: CloudClient) -> None:
+            await bounded(_AT_ONCE, [one(client, name) for name in names])
+
+        for name in names:
+            self._place(bucket, name)
+        self._link.call(work, bucket, CALL_S + len(names) / 20)
         return found
 
     def _bind(
@@ -361,20 +391,30 @@ class SectorStore(FileStore):
     # upkeep
 
     def sweep(self, older_than_s: float) -> int:
-        """Sidecars whose body has been replaced or removed."""
+        """Sidecars whose body has been replaced or removed. Of some that cannot be read now nothing is
+        said."""
+        count, unread = 0, 0
+        for bucket in self._link.call(lambda client: _below(client, ROOT), ROOT):
+            after, more = "", True
+            while more:
+                page, more = self._link.call(partial(_page, f"{bucket.path}/{_META}", after), bucket.path)
+                for info in page:
+                    after = info.path
+                    if info.kind != "file" or info.mtime >= time.time() - older_than_s:
+                        continue
+                    try:
+                        count += self._sweep_one(bucket.path.rpartition("/")[2], info)
+                        unread = 0
+                    except Unavailable:
+                        unread += 1
+                        if unread > _UNREAD:
+                            raise
+        return count
 
-        async def work(client: CloudClient) -> int:
-            count = 0
-            for bucket in await _below(client, ROOT):
-                name = bucket.path.rpartition("/")[2]
-                for info in await _below(client, f"{bucket.path}/{_META}", recursive=True):
-                    if info.kind == "file" and info.mtime < time.time() - older_than_s:
-                        count += await self._sweep_one(client, name, info)
-            return count
+    def _sweep_one(self, bucket: str, info: FileInfo) -> int:
+        return self._link.call(lambda client: self._swept(client, bucket, info), info.path)
 
-        return self._link.call(work, "sweep", 3600.0)
-
-    async def _sweep_one(self, client: CloudClient, bucket: str, info: FileInfo) -> int:
+    async def _swept(self, client: CloudClient, bucket: str, info: FileInfo) -> int:
         """1 if the sidecar belonged to nothing and is gone."""
         try:
             sidecar = Sidecar.decode((await self._blob(client, info.path))[0])
@@ -423,9 +463,45 @@ async def _read(client: CloudClient, path: str, offset: int, size: int, version:
     raise trouble
 
 
-async def _below(client: CloudClient, path: str, recursive: bool = False) -> list[FileInfo]:
+def _name(bucket: str, info: FileInfo) -> str:
+    return info.path[len(f"{ROOT}/{bucket}/") :]
+
+
+async def _files(client: CloudClient, bucket: str, after: str, prefix: str, limit: int) -> list[FileInfo]:
+    """Those of a bucket whose names are greater than `after` and begin with `prefix`, in order."""
+    wanted: list[FileInfo] = []
+    root, start, more = f"{ROOT}/{bucket}", max(after, _before(prefix)), limit > 0
+    while more and len(wanted) < limit:
+        size = min(5000, max(100, limit - len(wanted) + 1))
+        page = await client.call(List(root, True, f"{root}/{start}" if start else "", size))
+        more = page.more and bool(page.entries)
+        for info in page.entries:
+            start = _name(bucket, info)
+            if start > prefix and not start.startswith(prefix):
+                more = False
+                break
+            if (skip := _hidden(start, prefix)) is not None:
+                start, more = skip, True  # on behind what is internal
+                break
+            if info.kind == "file" and start > after and start.startswith(prefix):
+                wanted.append(info)
+                if len(wanted) == limit:
+                    break
+    return wanted
+
+
+async def _page(path: str, after: str, client: CloudClient) -> tuple[list[FileInfo], bool]:
+    """Some of what is below a directory, and whether there is more."""
     try:
-        return await client.ls(path, recursive=recursive)
+        page = await client.call(List(path, True, after, 1000))
+    except (errors.NotFound, errors.NotDirectory):
+        return [], False
+    return list(page.entries), page.more and bool(page.entries)
+
+
+async def _below(client: CloudClient, path: str) -> list[FileInfo]:
+    try:
+        return await client.ls(path)
     except (errors.NotFound, errors.NotDirectory):
         return []
 

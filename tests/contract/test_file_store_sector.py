@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import sys
 import threading
@@ -106,6 +107,13 @@ def sidecars(store: SectorStore) -> list[str]:
     return [info.path for info in found if info.kind == "file"]
 
 
+def sidecar_of(store: SectorStore, name: str) -> str:
+    """The path of one."""
+    digest = hashlib.sha256(name.encode()).hexdigest()
+    (found,) = (path for path in sidecars(store) if digest in path)
+    return found
+
+
 def test_a_body_is_a_plain_file_for_users_of_sector(store: SectorStore, cluster: Cluster) -> None:
     """Byte for byte, without its meta; and what they put there is an object."""
     put(store, "dir/a", b"plain bytes", b"meta")
@@ -116,6 +124,36 @@ def test_a_body_is_a_plain_file_for_users_of_sector(store: SectorStore, cluster:
     assert listed(store) == ["dir/a", "new"]
     marked = store.set_meta("b", "new", b"now it has one", store.stat("b", "new").token)
     assert store.stat("b", "new") == marked
+
+
+def test_one_record_that_is_lost_keeps_nothing_else(store: SectorStore, cluster: Cluster) -> None:
+    """Its only replica is gone. What others did is found all the same, also by a store that remembers no
+    records, and what can be swept is; of the object itself nothing is said but that it is away."""
+    for name in ("a", "b", "c"):
+        put(store, name, b"body of " + name.encode())
+    (lost,) = (cluster.dir / "up/data").glob("*/files" + sidecar_of(store, "b"))
+    lost.unlink()
+    call(store, lambda client: client.write("/s3/b/new", b"theirs"))
+    beside = sidecar_of(store, "a")
+    record = call(store, lambda client: client.read(beside))
+    former = beside.rpartition(".")[0] + ".0"  # as of a version from before
+    call(store, lambda client: client.write(former, record))
+    other = make_store(f"sector:{cluster.dir}/client.toml")
+    for _ in range(2):  # the second time the master knows of the loss
+        assert list(other.walk("b", 2)) == [["a", "b"], ["c", "new"]]
+        known = {"a": other.stat("b", "a").token, "c": b"of before"}
+        looked = other.look("b", ["a", "b", "c", "gone", "new"], known)
+        assert {name: entry and entry.size for name, entry in looked.items()} == {
+            "c": 9,
+            "gone": None,
+            "new": 6,
+        }
+        with pytest.raises(Unavailable):
+            other.stat("b", "b")
+    assert len(sidecars(store)) == 4
+    assert other.sweep(-5) == 1
+    assert len(sidecars(store)) == 3
+    other.close()
 
 
 def test_a_large_object_is_read_in_windows(store: SectorStore) -> None:
