@@ -208,7 +208,9 @@ def make_cumulus(
         )
         site.pass_on(forwarder, ForwardingRequest)
     polled = balancer is not None and balancer.mode == "least-loaded"
-    poller = LoadPoller(reactor, balancer, trust_of(config)) if balancer is not None and polled else None
+    poller = None
+    if balancer is not None and polled:
+        poller = LoadPoller(reactor, balancer, trust_of(config), deferToThread)
     return S3Service(site, reactor, listener, tls, poller)
 
 

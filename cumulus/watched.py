@@ -58,11 +58,12 @@ class Watched(Generic[T]):
         return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
     def now(self) -> T:
-        """As it is, or was `look_s` seconds ago."""
+        """As it is, or was `look_s` seconds ago, or when the look began that another thread is having: of a
+        disk that does not answer only one hears."""
         now = self._clock()
-        if now - self._looked < self._look_s:
+        if now - self._looked < self._look_s or not self._lock.acquire(blocking=False):
             return self._value
-        with self._lock:
+        try:
             if now - self._looked >= self._look_s:
                 state = self._state()
                 if state != self._seen:
@@ -72,4 +73,6 @@ class Watched(Generic[T]):
                     except SectorError as bad:
                         self._complain(bad)
                 self._looked = now
-            return self._value
+        finally:
+            self._lock.release()
+        return self._value

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
-from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.defer import Deferred, ensureDeferred, maybeDeferred
 from twisted.internet.error import ConnectionDone
 from twisted.internet.protocol import Protocol
 from twisted.internet.task import LoopingCall
@@ -64,11 +65,21 @@ class _Body(Protocol):
 class LoadPoller:
     """Tells a balancer of least-loaded; a server that does not answer is asked again a second later."""
 
-    def __init__(self, reactor: Any, balancer: Balancer, trust: Trust | None = None) -> None:
-        """`trust` says whose certificates count at admin ports with https; None: the system's."""
+    def __init__(
+        self,
+        reactor: Any,
+        balancer: Balancer,
+        trust: Trust | None = None,
+        aside: Callable[[Callable[[], list[str]]], Deferred[list[str]]] = maybeDeferred,
+    ) -> None:
+        """`trust` says whose certificates count at admin ports with https; None: the system's. `aside` calls
+        what looks at the file of servers, which may take its time: in a thread, where that matters."""
         self._reactor = reactor
         self._balancer = balancer
         self._agent = Agent(reactor, trust or Trust(), connectTimeout=ANSWER_S)
+        self._aside = aside
+        self._looking = False
+        self._admins: list[str] = []
         self._asked: dict[str, Deferred[None]] = {}
         self._silent: set[str] = set()
         self._loop = LoopingCall(self._turn)
@@ -86,15 +97,31 @@ class LoadPoller:
             asked.cancel()
 
     def _turn(self) -> None:
-        admins = self._balancer.admins()
-        self._silent.intersection_update(admins)
-        for admin in admins:
+        """Ask those that are known, and look who is: no later turn waits for that."""
+        if not self._looking:
+            self._looking = True
+            self._aside(self._balancer.admins).addBoth(self._looked)
+        self._ask_all()
+
+    def _ask_all(self) -> None:
+        for admin in self._admins:
             if admin not in self._asked:
                 asked: Deferred[None] = ensureDeferred(self._ask(admin))
                 self._asked[admin] = asked
                 asked.addTimeout(ANSWER_S, self._reactor)
                 asked.addErrback(self._failed, admin)
                 asked.addBoth(self._over, admin)
+
+    def _looked(self, admins: list[str] | Failure) -> None:
+        self._looking = False
+        if isinstance(admins, Failure):
+            log.error("who is to be asked stays as it was: {why}", why=admins.getErrorMessage())
+            return
+        first = not self._admins
+        self._admins = admins
+        self._silent.intersection_update(admins)
+        if first and self._loop.running:
+            self._ask_all()
 
     async def _ask(self, admin: str) -> None:
         url = admin if admin.startswith("https://") else f"http://{admin}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import urllib.error
@@ -187,3 +188,29 @@ def test_server_that_does_not_answer_is_left_out(site: Site) -> None:
     hosts.write_text("http://127.0.0.1:x\n")
     until(lambda: "is no port" in point.log(), "the bad version is told")
     assert where(point)[1].startswith(servers[0].url), "the version before stays"
+
+
+def test_a_file_of_servers_on_a_disk_that_does_not_answer(site: Site) -> None:
+    """Whoever reads it waits; requests are redirected as before, until it answers."""
+    point, servers, hosts = site
+    only(hosts, point, servers[0])
+    os.mkfifo(pipe := hosts.with_name("pipe"))
+    pipe.rename(hosts)
+    wires: list[int] = []
+    until(lambda: wires or _has_reader(hosts, wires), "nobody reads the file")
+    for _ in range(40):
+        assert where(point)[1].startswith(servers[0].url)
+    with open(wires[0], "w") as file:
+        file.write(line(servers[1]))
+    hosts.unlink()
+    hosts.write_text(line(servers[1]))
+    all_go_to(point, servers[1])
+
+
+def _has_reader(pipe: Path, wires: list[int]) -> bool:
+    """Also a writer then, among `wires`."""
+    try:
+        wires.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+    except OSError:
+        return False
+    return True

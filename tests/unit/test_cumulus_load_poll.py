@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionRefusedError, TimeoutError
 from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.logger import globalLogPublisher
@@ -164,3 +165,32 @@ def test_a_server_taken_from_the_list_is_forgotten(polled: Polled) -> None:
     assert not polled.known and polled.reactor.tcpClients[-1][1] == 10
     polled.answer(GOOD)
     assert polled.known and not polled.said
+
+
+def test_nobody_waits_for_the_file_of_servers() -> None:
+    """Who was known is asked while somebody looks at it, once at a time; what he finds counts."""
+    polled, looks = Polled(), list[tuple[Callable[[], list[str]], Deferred[list[str]]]]()
+
+    def aside(look: Callable[[], list[str]]) -> Deferred[list[str]]:
+        looks.append((look, Deferred()))
+        return looks[-1][1]
+
+    def looked() -> None:
+        look, told = looks[-1]
+        told.callback(look())
+
+    polled.poller = LoadPoller(polled.reactor, polled.balancer, aside=aside)
+    polled.poller.start()
+    assert len(looks) == 1 and not polled.reactor.tcpClients
+    looked()
+    polled.answer(GOOD)
+    polled.servers = (Server(False, "s1:80", "127.0.0.1:9"), Server(False, "s2:80", "127.0.0.1:10"))
+    for _ in range(3):
+        polled.next()
+        polled.answer(GOOD)
+    assert len(looks) == 2
+    assert [client[1] for client in polled.reactor.tcpClients] == [9] * 4
+    looked()
+    polled.next()
+    assert [client[1] for client in polled.reactor.tcpClients[4:]] == [9, 10]
+    polled.poller.stop()

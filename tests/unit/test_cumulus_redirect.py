@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
+import threading
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
@@ -108,6 +110,32 @@ def balancer(mode: Mode, servers: tuple[Server, ...] = SERVERS, *, point: bool =
 def chosen(ask: Balancer, times: int) -> list[Server | None]:
     """The servers for so many requests to the common name."""
     return [ask.choose("s3.test", secure=False) for _ in range(times)]
+
+
+def test_only_one_waits_for_a_file(tmp_path: Path) -> None:
+    """On a disk that does not answer. The others have what was in it before."""
+    path, now, reads = tmp_path / "hosts", [0.0], threading.Semaphore(0)
+    path.write_text("http://s1.test\n")
+    hosts = HostsFile(path, pytest.fail, lambda: now[0])
+    path.unlink()
+    os.mkfifo(path)
+    now[0] = 5.0
+    found: list[tuple[Server, ...]] = []
+
+    def wait() -> None:
+        found.append(hosts.servers())
+        reads.release()
+
+    threading.Thread(target=wait, daemon=True).start()
+    with path.open("w") as wire:  # opened when somebody reads
+        for _ in range(3):
+            threading.Thread(target=wait, daemon=True).start()
+        for _ in range(3):
+            assert reads.acquire(timeout=20)
+        assert [servers[0].netloc for servers in found] == ["s1.test"] * 3
+        wire.write("http://s2.test\n")
+    assert reads.acquire(timeout=20)
+    assert hosts.servers()[0].netloc == "s2.test"
 
 
 def test_round_robin_is_exact() -> None:
