@@ -39,9 +39,10 @@ typedef struct udt_cc_ack {
 
 typedef struct udt_cc_loss {
     udt_time now;
-    int64_t first;     /* smallest packet reported */
-    int64_t lost_pkts; /* newly known to be lost */
-    int64_t next;      /* next new index to send */
+    int64_t first;       /* smallest packet reported */
+    int64_t lost_pkts;   /* newly known to be lost */
+    int64_t marked_pkts; /* of these, sent when udt_cc.mark or more had arrived; or all of them */
+    int64_t next;        /* next new index to send */
     int64_t srtt_us;
     bool startup; /* among the first packets after the handshake: no congestion (spec 2.2) */
 } udt_cc_loss;
@@ -123,6 +124,8 @@ typedef struct udt_cc_bbr {
     double proved;                /* as much of it did not go away when we slowed down */
     double slow_lost, slow_total; /* of packets that were sent slowly to prove it */
     bool slow_now, slow_before;   /* such are those of this whole round, of the round before */
+    bool disproved;               /* the last proof has shown that it does go away */
+    bool fine;                    /* and so well that small bursts are kept to */
     int64_t min_rtt_us;
     udt_time min_rtt_at;        /* when a round trip near it was last seen */
     udt_time acked_at;          /* last acknowledgement, 0 = none */
@@ -139,12 +142,14 @@ typedef struct udt_cc_bbr {
     bool rerouted, jumped;      /* PROBE_RTT because of that; because of a jump */
     int64_t srtt_us, up_rtt_us; /* up: when UP began */
     bool yielded;
+    int yield_rounds;  /* since then */
     udt_time yield_at; /* last time */
     bool queued;       /* the last round's smallest was well above min_rtt */
     udt_time probe_rtt_end;
     int64_t round_end; /* the running round ends with a packet sent when so many had arrived */
     udt_time round_at;
     int64_t round_lost, round_acked, round_rtt_us, round_in_flight;
+    int64_t round_marked; /* of round_lost, those behind the mark */
     bool round_limited;
     double full_bw; /* startup: best rate so far */
     int full_rounds;
@@ -190,6 +195,8 @@ struct udt_cc {
     const udt_cc_ops *ops;
     int64_t period_ns; /* time between packets, >= 0 */
     int64_t cwnd_pkts; /* packets in flight, >= 2 */
+    int64_t mark;      /* losses are asked for from here on: see udt_cc_loss */
+    int burst_pkts;    /* to send at once, at most; 0 = as many as cost least */
     uint32_t mss, rand;
     int64_t min_period_ns; /* from the bandwidth limit */
     union {

@@ -15,8 +15,8 @@
  *   UP       5/4 of the rate, then a round trip of waiting for what that has done
  *   PROBE_RTT  half of what is in flight, when 10 s brought no round trip near the smallest
  *
- * Loss is judged by the round, against the loss that does not go away when we slow down (chance):
- * only 2 % beyond it mean anything, and chance is made up for. */
+ * Loss is judged by the round, against the loss that does not go away when we slow down and send
+ * in small bursts (chance): only 2 % beyond it mean anything, and chance is made up for. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,6 +51,7 @@
 #define BETA 0.7
 #define COLLAPSE_LEAST 64
 #define HEADROOM 0.85
+#define PROVED_KEEPS 0.75   /* of what was proved, in a cycle: paths change */
 #define MIN_RTT_US 10000000 /* how long a smallest round trip is believed */
 #define PROBE_RTT_US 200000
 #define CRUISE_US 2000000
@@ -143,6 +144,7 @@ static void enter(udt_cc *cc, int state, udt_time now)
         b->bw_cycle[0] = 0;
         b->cycle_at = now;
         b->cycle_rounds = 0;
+        b->proved *= PROVED_KEEPS;
         b->cruise_us = CRUISE_US + udt_cc_rand(cc) % CRUISE_RAND_US;
     } else if (state == REFILL) {
         b->lo = INT64_MAX;
@@ -212,6 +214,7 @@ static void yield(udt_cc *cc, const udt_cc_ack *a)
         if (part >= 1 && b->round_in_flight - b->round_lost < b->hi)
             bound_at(b, (double)(b->round_in_flight - b->round_lost));
         b->yielded = true;
+        b->yield_rounds = 0;
         b->yield_at = a->now;
     }
 }
@@ -304,6 +307,7 @@ static void end_round(udt_cc *cc, const udt_cc_ack *a)
     b->cycle_rounds++;
     b->phase_rounds++;
     b->up_rounds++;
+    b->yield_rounds++;
     if (b->fell && b->bw_latest > 0 && !b->round_limited) {
         b->bw = b->bw_cycle[0] = b->bw_cycle[1] = fmin(b->bw, b->bw_latest);
         b->fell = udt__bbr_lost_much(b);
@@ -317,7 +321,7 @@ static void end_round(udt_cc *cc, const udt_cc_ack *a)
         b->yielded = false;
     }
     udt__bbr_learn_chance(b);
-    udt__bbr_prove_chance(b);
+    udt__bbr_prove_chance(cc);
     watch_jumps(cc, a);
     if (++b->agg_rounds >= AGG_ROUNDS / 2) {
         b->agg[1] = b->agg[0];
@@ -329,7 +333,7 @@ static void end_round(udt_cc *cc, const udt_cc_ack *a)
         b->collapses = 0;
     b->round_end = a->delivered;
     b->round_at = a->now;
-    b->round_lost = b->round_acked = b->round_rtt_us = b->round_in_flight = 0;
+    b->round_lost = b->round_acked = b->round_rtt_us = b->round_in_flight = b->round_marked = 0;
     b->round_limited = false;
     b->bw_latest = 0;
 }
@@ -516,6 +520,10 @@ static void apply(udt_cc *cc, const udt_cc_ack *a)
     if (cap < INT64_MAX && (b->state == CRUISE || b->state == DOWN))
         cap = (int64_t)(HEADROOM * (double)cap);
     cap = b->lo < cap ? b->lo : cap;
+    /* Room for what is acknowledged in one lump: a window as small as the way makes lumps of what
+     * pacing would spread. */
+    if (cap < INT64_MAX && !b->queued)
+        cap += (int64_t)fmax(b->agg[0], b->agg[1]);
     if (b->state == PROBE_RTT && cap > b->probe_pkts)
         cap = b->probe_pkts;
     if (cc->cwnd_pkts > cap)
@@ -548,12 +556,15 @@ static void bbr_on_ack(udt_cc *cc, const udt_cc_ack *a)
         end_round(cc, a);
     step(cc, a);
     apply(cc, a);
+    cc->burst_pkts = udt__bbr_burst(b);
 }
 
 static void bbr_on_loss(udt_cc *cc, const udt_cc_loss *l)
 {
-    if (!l->startup)
+    if (!l->startup) {
         cc->u.bbr.round_lost += l->lost_pkts;
+        cc->u.bbr.round_marked += l->marked_pkts;
+    }
 }
 
 static void bbr_on_undo(udt_cc *cc, int64_t pkts, udt_time now)
@@ -561,6 +572,7 @@ static void bbr_on_undo(udt_cc *cc, int64_t pkts, udt_time now)
     (void)now;
     udt_cc_bbr *b = &cc->u.bbr;
     b->round_lost = b->round_lost > pkts ? b->round_lost - pkts : 0;
+    b->round_marked = b->round_marked > pkts ? b->round_marked - pkts : 0;
 }
 
 static void bbr_on_timeout(udt_cc *cc, int times, udt_time now)

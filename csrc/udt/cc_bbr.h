@@ -30,9 +30,11 @@ void udt__bbr_learn_share(udt_cc_bbr *b, udt_time now);
 bool udt__bbr_lost_much(const udt_cc_bbr *b);
 /* Loss that stays in the slow phases is chance: the smallest of a cycle. */
 void udt__bbr_learn_chance(udt_cc_bbr *b);
-/* What was sent slowly has come or is lost: chance takes its share whatever the rate, a policer or
- * a short queue does not. */
-void udt__bbr_prove_chance(udt_cc_bbr *b);
+/* What was sent slowly, in small bursts, has come or is lost: chance takes its share whatever the
+ * rate, a policer or a short queue does not. */
+void udt__bbr_prove_chance(udt_cc *cc);
+/* Packets to send at once, 0 = any number. */
+int udt__bbr_burst(const udt_cc_bbr *b);
 /* A proof takes a whole round. */
 bool udt__bbr_proving(const udt_cc_bbr *b);
 /* A standing queue, and more lost than chance explains: somebody has overflowed it. */

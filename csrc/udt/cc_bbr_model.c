@@ -7,8 +7,11 @@
 #define LOSS_THRESH 0.02
 #define COLLAPSE 0.2
 #define CHANCE_MAX 0.4
-#define CHANCE_TRUST 0.005 /* so much is believed without a proof */
-#define CHANCE_PROOF 8     /* losses to be expected of it, to prove it by */
+#define CHANCE_TRUST 0.005  /* so much is believed without a proof */
+#define CHANCE_PROOF 8      /* losses to be expected of it, to prove it by */
+#define CHANCE_UNCLEAR 0.75 /* less than so much of it takes four times as many */
+#define FINE_PKTS 2
+#define YIELD_SETTLES 3 /* rounds after which losses are not those of the queue that overflowed */
 #define DEEP_US 15000
 #define SHARE_LEAST_PUSH 1.08 /* times what was delivered before: smaller ones show nothing */
 #define SHARE_PART 0.4        /* of a new sample in the mean */
@@ -20,10 +23,17 @@ static bool in_doubt(const udt_cc_bbr *b)
     return b->chance > 2 * b->proved + CHANCE_TRUST;
 }
 
+/* What is sent now will show it. */
+static bool proves(const udt_cc_bbr *b)
+{
+    return (b->state == DRAIN || b->state == DOWN) && in_doubt(b);
+}
+
 double udt__bbr_make_up(const udt_cc_bbr *b)
 {
-    bool proof = (b->state == DRAIN || b->state == DOWN) && in_doubt(b);
-    return proof ? 1 : 1 / (1 - b->chance);
+    /* What went away the last time is not made up for before it is proved. */
+    double share = b->disproved && in_doubt(b) ? b->proved : b->chance;
+    return proves(b) ? 1 : 1 / (1 - share);
 }
 
 double udt__bbr_bw_now(const udt_cc_bbr *b)
@@ -146,25 +156,39 @@ void udt__bbr_learn_chance(udt_cc_bbr *b)
     if (total < 4 * LOSS_LEAST || b->state == UP || b->state == STARTUP)
         return;
     double loss = (double)b->round_lost / (double)total;
-    if (!udt__bbr_queue_stands(b) || loss < b->chance)
+    /* Round trips that vary look like a queue that stands; what is lost when we have made room for
+     * a while is still no overflow. */
+    bool settled = b->yielded && b->yield_rounds >= YIELD_SETTLES;
+    if (!udt__bbr_queue_stands(b) || loss < b->chance || settled)
         b->chance += (fmin(loss, CHANCE_MAX) - b->chance) / 8;
 }
 
-void udt__bbr_prove_chance(udt_cc_bbr *b)
+void udt__bbr_prove_chance(udt_cc *cc)
 {
+    udt_cc_bbr *b = &cc->u.bbr;
     if (b->slow_before && in_doubt(b)) {
-        b->slow_lost += (double)b->round_lost;
+        b->slow_lost += (double)b->round_marked;
         b->slow_total += (double)(b->round_lost + b->round_acked);
-        double expected = b->chance * b->slow_total;
-        if (expected >= CHANCE_PROOF) {
-            if (b->slow_lost < expected / 2)
+        double expected = b->chance * b->slow_total, lost = b->slow_lost;
+        bool unclear = lost >= expected / 2 && lost < CHANCE_UNCLEAR * expected;
+        if (expected >= (unclear ? 4 : 1) * CHANCE_PROOF) {
+            b->fine = lost < expected / 4 || (b->fine && lost < expected / 2);
+            b->disproved = lost < expected / 2;
+            if (b->disproved)
                 b->chance = b->slow_lost / b->slow_total;
             b->proved = b->chance;
             b->slow_lost = b->slow_total = 0;
         }
     }
     b->slow_before = b->slow_now;
-    b->slow_now = (b->state == DRAIN || b->state == DOWN) && in_doubt(b);
+    b->slow_now = proves(b);
+    if (b->slow_now && !b->slow_before)
+        cc->mark = b->delivered;
+}
+
+int udt__bbr_burst(const udt_cc_bbr *b)
+{
+    return b->fine || proves(b) ? FINE_PKTS : 0;
 }
 
 bool udt__bbr_proving(const udt_cc_bbr *b)

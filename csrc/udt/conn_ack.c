@@ -301,6 +301,7 @@ static int64_t mark_reported(udt_conn *c, int64_t a, int64_t b, udt_time now)
 void udt__conn_lost(udt_conn *c, udt_cc_loss *l)
 {
     l->startup = l->first < STARTUP_PKTS && l->lost_pkts < STARTUP_PKTS;
+    l->marked_pkts = l->lost_pkts;
     c->cc.ops->on_loss(&c->cc, l);
     udt__foreign_lost(c, l->first);
     c->st.pkts_lost += l->lost_pkts;

@@ -329,6 +329,8 @@ static int burst_most(const udt_conn *c)
     /* On a path as short as a room nothing stands in anybody's way for long; a turn goes whole. */
     if (c->own.is_near && !c->cc.min_period_ns)
         least = most = c->turn > most ? c->turn : most;
+    else if (c->cc.burst_pkts && most > c->cc.burst_pkts)
+        most = c->cc.burst_pkts;
     if (c->cc.period_ns * most > BURST_NS)
         most = (int)(BURST_NS / c->cc.period_ns);
     return most > least ? most : least;
@@ -337,10 +339,12 @@ static int burst_most(const udt_conn *c)
 /* The thread was away, and pacing is late. A millisecond of it is made up for at once, the rest at
  * 5/4 of the rate: what is on the way is then as much as before, and the next time that the thread
  * is away the path's queue holds what goes out meanwhile. Not for an allowed rate, and not when it
- * was the window or the application that let us wait. */
+ * was the window or the application that let us wait. Where bursts are small, what is made up for
+ * at once is one of them. */
 static void note_late(udt_conn *c, int64_t now_ns)
 {
-    int64_t late = now_ns - PACE_SLACK_NS - c->next_ns;
+    int64_t slack = c->cc.burst_pkts ? c->cc.burst_pkts * c->cc.period_ns : PACE_SLACK_NS;
+    int64_t late = now_ns - (slack < PACE_SLACK_NS ? slack : PACE_SLACK_NS) - c->next_ns;
     if (late <= 0)
         return;
     c->next_ns += late;

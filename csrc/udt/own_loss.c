@@ -237,6 +237,7 @@ static void find_lost(udt_conn *c, udt_time now)
         unlink_flying(c, idx, s);
         s->flags |= SND_LOST;
         l.lost_pkts++;
+        l.marked_pkts += s->delivered >= c->cc.mark;
         l.first = idx < l.first ? idx : l.first;
     }
     if (l.lost_pkts > 0) {
