@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from sqlalchemy import (
     LargeBinary,
@@ -256,26 +257,26 @@ class SqlTx(WorkTx):
         self.connection.execute(row.on_conflict_do_update(index_elements=[T.c.path], set_=changes))
 
     def _throw(self, path: str, version: Version, at: float, where: Sequence[ColumnElement[bool]]) -> None:
-        """Queue the content of replicas at or below `path` for deletion, by every name it may have."""
+        """Queue the content of replicas at or below `path` for deletion, by every name it may have. By a name
+        that its slave knows it by still, only what is as old as that: the name may have other content now."""
         columns = ["node", "path", "surplus", "epoch", "counter", "at"]
-        for name, more in ((E.c.path, []), (R.c.old_path, [R.c.old_path.is_not(None)])):
+        known: list[tuple[ColumnElement[str], ColumnElement[int], ColumnElement[int], Sequence[Any]]] = [
+            (E.c.path, literal(version.epoch), literal(version.counter), []),
+            (R.c.old_path, R.c.old_epoch, R.c.old_counter, [R.c.old_path.is_not(None)]),
+        ]
+        for name, epoch, counter, more in known:
             source = (
-                select(
-                    R.c.node,
-                    name,
-                    literal(False),
-                    literal(version.epoch),
-                    literal(version.counter),
-                    literal(at),
-                )
+                select(R.c.node, name, literal(False), epoch, counter, literal(at))
                 .join(E, E.c.id == R.c.entry_id)
                 .where(at_or_below(E.c.path, path), *where, *more)
             )
             row = upsert(X).from_select(columns, source)
+            older = tuple_(X.c.epoch, X.c.counter) < tuple_(row.excluded.epoch, row.excluded.counter)
             self.connection.execute(
                 row.on_conflict_do_update(
                     index_elements=[X.c.node, X.c.path, X.c.surplus],
                     set_={key: row.excluded[key] for key in ("epoch", "counter", "at")},
+                    where=older,
                 )
             )
 

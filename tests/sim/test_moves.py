@@ -103,3 +103,26 @@ def test_a_slave_tells_what_it_could_not_rename(tmp_path: Path) -> None:
         sim.advance(60)
         assert sim.slaves["s1"].native("/b").read_bytes() == b"x"
         assert sorted(sim.wait(cloud.stat("/b")).replicas) == ["s1", "s2"]
+
+
+def test_a_former_name_that_has_new_content_is_not_buried(tmp_path: Path) -> None:
+    """A log is rotated and the rotated one removed while a slave is away: it takes a copy of the new log
+    when it is back, and nothing that it remembers costs that log when the database has to be rebuilt."""
+    with SimCluster(tmp_path / "sim", slaves=3, copies=3) as sim:
+        cloud = sim.client()
+        sim.wait(cloud.write("/log", b"old"))
+        sim.advance(30)
+        sim.kill_slave("s1")
+        sim.advance(90)
+        sim.wait(cloud.mv("/log", "/log.1"))
+        sim.wait(cloud.write("/log", b"new"))
+        sim.wait(cloud.rm("/log.1"))
+        sim.start_slave("s1")
+        sim.advance(60)
+        assert sim.slaves["s1"].native("/log").read_bytes() == b"new"
+        sim.kill_master()
+        (tmp_path / "sim" / "master").rename(tmp_path / "lost")
+        sim.start_master(rebuild=True)
+        sim.advance(60)
+        assert sim.wait(sim.client().read("/log")) == b"new"
+        assert sim.serving("/log") == ["s1", "s2", "s3"] and not sim.serving("/log.1")

@@ -244,6 +244,16 @@ def test_removed_content_is_queued_by_every_name(space: Space) -> None:
     assert not space.do(lambda tx: tx.trash("s1", 10))
 
 
+def test_a_removal_by_a_former_name_spares_what_has_it_now(space: Space) -> None:
+    """A slave that has not heard of the rename yet is told to drop what it knew, not what came after."""
+    first = space.put("/f")
+    space.do(lambda tx: ns.move(tx, "/f", "/g", False, NOW))
+    later = space.put("/f", node="s2")
+    space.do(lambda tx: ns.remove(tx, "/g", False, NOW))
+    trash = {t.path: t.version for t in space.do(lambda tx: tx.trash("s1", 10))}
+    assert trash["/f"] == first < later < trash["/g"]
+
+
 NAMES = st.sampled_from(["a", "b", "é", "a b", "a0", "a-"])
 PATHS = st.lists(NAMES, min_size=1, max_size=3).map(lambda names: "/" + "/".join(names))
 NODES = st.sampled_from(["s1", "s2"])
