@@ -12,7 +12,6 @@ import errno
 import fcntl
 import json
 import os
-import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 import msgspec
 
 from sector import errors
+from sector.clear import clear_thd
 from sector.model import check_path
 from sector.slave import beneath
 from sector.slave.catalog import FORMAT, Found, Record, record_name
@@ -61,7 +61,7 @@ class Area:
         self._tmp = os.open(self._inner("tmp"), flags)
         self._meta = os.open(self._inner("meta"), flags)
         for entry in os.scandir(self._inner("scratch")):
-            shutil.rmtree(entry.path, ignore_errors=True)
+            clear_thd(entry.path)
 
     def _identify(self) -> None:
         identity = self._inner("slave.json")
@@ -101,13 +101,42 @@ class Area:
         )
 
     def _walk(self) -> Iterator[Found]:
-        """All regular files. Raises OSError for a directory that cannot be read: its files are not gone."""
-        tree = os.fwalk(".", dir_fd=self._files, follow_symlinks=False, onerror=_unless_gone)
-        for folder, _dirs, names, fd in tree:
-            for name in names:
-                raw = f"{folder[1:]}/{name}"
+        """All regular files. Raises OSError for a directory that cannot be read: its files are not gone.
+
+        One directory is open at a time, and none is inside another on the stack: trees may be 2,000 deep."""
+        folders = [""]
+        while folders:
+            folder = folders.pop()
+            try:
+                fd = self._open_folder(folder)
+            except OSError as error:
+                if error.errno == errno.ENAMETOOLONG:
+                    self.warnings.append(f"ignored: a directory below {folder[:80]!r} has too long a path")
+                elif error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):  # replaced meanwhile
+                    error.filename = f"files{folder}"
+                    raise
+                continue
+            try:
+                yield from self._look(folder, fd, folders)
+            finally:
+                os.close(fd)
+
+    def _open_folder(self, folder: str) -> int:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        above, name = beneath.split(folder or "/.")
+        with beneath.directory(self._files, above) as fd:
+            return os.open(name, flags, dir_fd=fd)
+
+    def _look(self, folder: str, fd: int, folders: list[str]) -> Iterator[Found]:
+        """The regular files of one directory; those that are in it are added to `folders`."""
+        with os.scandir(fd) as entries:
+            for entry in entries:
+                raw = f"{folder}/{entry.name}"
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(raw)
+                    continue
                 try:
-                    info = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                    info = os.stat(entry.name, dir_fd=fd, follow_symlinks=False)
                 except FileNotFoundError:  # removed or renamed meanwhile
                     continue
                 try:
@@ -234,8 +263,3 @@ class Area:
         if not more:
             self.warnings.append(f"{path} was moved to the attic: {why}")
         return box
-
-
-def _unless_gone(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError):
-        raise error

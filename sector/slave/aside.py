@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Callable
 
 import msgspec
 
+from sector.clear import clear_thd
 from sector.model import Version
 from sector.slave.catalog import Record
 
@@ -70,7 +70,7 @@ class Aside:
         boxes = self._boxes.get(path, {})
         gone = [known for known in boxes if chosen(known)]
         for known in gone:
-            shutil.rmtree(boxes.pop(known), ignore_errors=True)
+            clear_thd(boxes.pop(known))
         if not boxes:
             self._boxes.pop(path, None)
         return bool(gone)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ from twisted.internet.defer import Deferred, ensureDeferred
 
 from sector import errors
 from sector._udt import checksum
+from sector.clear import clear_thd
 from sector.model import BLOCK_BYTES, FileInfo, SliceMeta, Version, check_path, digest_text
 from sector.slave.disk import Disk
 from sector.slave.pool import Pool
@@ -61,7 +61,7 @@ class LocalDisk:
         inside = os.path.join(self._disk.root, ".sector", "scratch")
         if os.path.dirname(os.path.abspath(path)) != inside:
             raise ValueError(f"{path} is no scratch directory")
-        return self._pool.run(shutil.rmtree, path, ignore_errors=True)
+        return self._pool.run(clear_thd, path)
 
     def run(self, function: Callable[..., Any], *args: Any) -> Deferred[Any]:
         return self._pool.run(function, *args)

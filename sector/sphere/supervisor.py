@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
 from collections import deque
@@ -21,6 +20,7 @@ from twisted.internet.defer import Deferred, fail
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from sector.clear import clear_thd
 from sector.clock import Timer
 from sector.errors import Busy, Cancelled, SectorError, Unavailable
 from sector.sphere import channel
@@ -88,7 +88,7 @@ class Supervisor:
         self._timer: Timer | None = None
         self._watchers: list[Callable[[str], None]] = []
         self._keeper = SpawnerKeeper(reactor, spawner, self._from_spawner, self._break, self._mend)
-        shutil.rmtree(scratch, ignore_errors=True)
+        clear_thd(scratch)
         os.makedirs(scratch, mode=0o711)
         os.chmod(scratch, 0o711)
 
@@ -158,7 +158,7 @@ class Supervisor:
             self._timer.cancel()
         self.queues.clear()
         self._keeper.stop()
-        shutil.rmtree(self.scratch, ignore_errors=True)
+        clear_thd(self.scratch)
 
     # -- choosing --------------------------------------------------------------------------------
     def _current(self, job: str) -> list[_Waiting]:
@@ -476,7 +476,7 @@ class Supervisor:
         os.close(worker.out)
         worker.out = -1
         # a function may have left a million files
-        self.reactor.callInThread(shutil.rmtree, worker.scratch, ignore_errors=True)
+        self.reactor.callInThread(clear_thd, worker.scratch)
 
     def _refuse(self, job: str, why: str) -> None:
         """What waits of a job goes elsewhere."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -505,3 +506,29 @@ def test_a_full_disk_is_said_so_when_files_are_adopted_or_looked_into(
     for found, record in seen.verify:
         with pytest.raises(errors.NoSpace):
             here.verify_thd(found, record)
+
+
+def test_a_tree_as_deep_as_paths_may_be(here: Disk) -> None:
+    """A user may make 2,000 directories in one another; no slave that has a file there may fail to start."""
+    path = "/a" * 2000 + "/f"
+    again = here
+    try:
+        store(here, path, b"deep", V1)
+        assert here.rescan_thd().gone == []
+        inner = here.scratch_thd("udf")
+        fd = os.open(inner, os.O_RDONLY)
+        for _ in range(1500):  # deeper than paths of the system may be, and than Python's own stack
+            os.mkdir("0123456789", dir_fd=fd)
+            below = os.open("0123456789", os.O_RDONLY, dir_fd=fd)
+            os.close(fd)
+            fd = below
+        os.close(os.open("left", os.O_CREAT | os.O_WRONLY, dir_fd=fd))
+        os.close(fd)
+        here.close_thd()
+        again = opened(Path(here.root))
+        assert content_of(again, path, V1) == b"deep"
+        assert not os.listdir(os.path.join(here.root, ".sector", "scratch"))
+        assert again.delete_thd(path, V1) and os.listdir(os.path.join(here.root, "files")) == []
+    finally:
+        again.close_thd()
+        subprocess.run(["rm", "-rf", here.root], check=True)  # whatever failed: pytest could not remove it
