@@ -131,14 +131,15 @@ class _Server:
             _kill_group(child.pid)
 
     def reap(self) -> None:
-        """Report the ended workers; what they left running is killed."""
+        """Report the ended workers; what they left running is killed, in sessions of its own too: we adopt it
+        when its worker ends (a worker adopts what its own children leave)."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             if pid == 0:
-                return
+                break
             number = self.ids.pop(pid, None)
             if number is None:
                 continue  # left behind by a worker, adopted by us
@@ -146,6 +147,9 @@ class _Server:
             child.returncode = os.waitstatus_to_exitcode(status)
             _kill_group(pid)
             channel.send(self.sock, {"op": "exited", "id": number, "status": child.returncode, "why": ""})
+        for stray in _children():
+            if stray not in self.ids:
+                _kill_group(stray)
 
     def end(self) -> None:
         """Kill and wait for everything."""

@@ -22,7 +22,7 @@ import numpy as np
 
 from sector.sphere import channel, records, udf
 from sector.sphere.output import BucketOutput, PlainOutput
-from sector.sphere.worker_os import close_doors, die_with_parent, leave_network
+from sector.sphere.worker_os import become_subreaper, close_doors, die_with_parent, leave_network
 
 TEXT_MAX = 8000
 TRACE_MAX = 48000
@@ -274,6 +274,7 @@ class Worker:
 def main(parent: int, fd: int) -> None:
     """Entry after exec: `parent` = pid of the spawner, `fd` = the channel."""
     die_with_parent(parent)
+    become_subreaper()
     faulthandler.enable()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]

@@ -306,6 +306,30 @@ class WorkerTests(TestCase):
         self.spawner = spawner.start()
         self.build(WorkerLimits())
 
+    async def test_children_in_sessions_of_their_own_end_with_their_worker(self) -> None:
+        """Not only with the slave; those of another worker, and of one that goes on, live."""
+
+        def leave(data: Any, ctx: Any) -> bytes:
+            import subprocess
+
+            script = "setsid sh -c 'setsid sleep 300 >/dev/null & echo $!; exec sleep 300 >/dev/null' & sleep 0.3"
+            lines = subprocess.run(["sh", "-c", script], stdout=subprocess.PIPE, check=True).stdout.split()
+            child = subprocess.Popen(["sleep", "300"], start_new_session=True)
+            return b" ".join([*lines, str(child.pid).encode()])
+
+        pids: dict[str, list[int]] = {}
+        for job in ("aa" * 8, "bb" * 8):
+            task = self.task(leave, job=job)
+            done = await self.run_task(task)
+            pids[job] = [int(pid) for pid in self.output(task, done).split()]
+            self.assertEqual(len(pids[job]), 2)
+        self.assertFalse(any(gone(pid) for each in pids.values() for pid in each))
+        self.pool.end_job("aa" * 8)
+        await self.until(lambda: all(gone(pid) for pid in pids["aa" * 8]))
+        self.assertFalse(any(gone(pid) for pid in pids["bb" * 8]))
+        self.pool.end_job("bb" * 8)
+        await self.until(lambda: all(gone(pid) for pid in pids["bb" * 8]))
+
     async def test_worker_keeps_objects_between_segments(self) -> None:
         def count(data: Any, ctx: Any) -> bytes:
             ctx.objects["n"] = ctx.objects.get("n", 0) + 1
