@@ -167,6 +167,8 @@ class SphereProcess:
             raise UsageError("buckets cannot be negative")
         if detach and not output:
             raise UsageError("a detached job needs output files", hint="give run(..., output=PREFIX)")
+        if detach and on_log is not None:
+            raise UsageError("on_log hears nothing of a detached job", hint="run it without detach")
         options = Options(
             output=output or "",
             buckets=buckets,

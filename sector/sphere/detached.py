@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -61,6 +62,7 @@ def _stream_from(facts: dict[str, Any]) -> SphereStream:
 def start_detached(cloud: Cloud, stream: SphereStream, blob: bytes, options: Options) -> DetachedJob:
     """Start the driver's process and wait until its job runs. Raises what `JobDriver.start` raises."""
     session = cloud.client.session
+    before = {file.path: file.version for file in _files(cloud, options.output)}
     facts = {
         "client": msgspec.structs.asdict(session.section),
         "path": str(client_path()),
@@ -94,16 +96,33 @@ def start_detached(cloud: Cloud, stream: SphereStream, blob: bytes, options: Opt
         raise errors.SectorError("the process that drives the job ended at its start") from None
     if "error" in told:
         raise errors.from_wire(**told["error"])
-    return DetachedJob(cloud, str(told["job"]), options)
+    return DetachedJob(cloud, str(told["job"]), options, before)
+
+
+def _files(cloud: Cloud, output: str) -> list[KnownFile]:
+    """The files PREFIX.0, PREFIX.1, … that are there now."""
+    prefix = output + "."
+    try:
+        listed = cloud.ls(parent(output))
+    except errors.NotFound:
+        return []
+    found = [
+        KnownFile(info.path, info.size, info.version, tuple(info.replicas))
+        for info in listed
+        if info.path.startswith(prefix) and re.fullmatch("[0-9]+", info.path[len(prefix) :])
+    ]
+    return sorted(found, key=lambda file: natural_key(file.path))
 
 
 class DetachedJob(Job):
-    """A job that another process drives; the same face as `Job`."""
+    """A job that another process drives; the same face as `Job`. `before` = versions of the files that had
+    the names of its output when it began: what an earlier job left is no result of this one."""
 
-    def __init__(self, cloud: Cloud, job_id: str, options: Options) -> None:
+    def __init__(self, cloud: Cloud, job_id: str, options: Options, before: dict[str, Version]) -> None:
         self._cloud = cloud
         self._id = job_id
         self._options = options
+        self._before = before
 
     @property
     def id(self) -> str:
@@ -137,6 +156,12 @@ class DetachedJob(Job):
     def cancel(self) -> None:
         self._cloud.call(JobCancel(self._id))
 
+    def logs(self) -> list[tuple[int, str]]:
+        """Raises UsageError: what the function printed stays in the process that drives the job."""
+        raise errors.UsageError(
+            "what the functions of a detached job print is not kept", hint="run it without detach"
+        )
+
     def results(self) -> Iterator[Part]:
         self.wait()
         for number, file in enumerate(self._files()):
@@ -153,13 +178,8 @@ class DetachedJob(Job):
             )
 
     def _files(self) -> list[KnownFile]:
-        prefix = self._options.output + "."
-        found = [
-            KnownFile(info.path, info.size, info.version, tuple(info.replicas))
-            for info in self._cloud.ls(parent(self._options.output))
-            if info.path.startswith(prefix) and info.path[len(prefix) :].isdigit()
-        ]
-        return sorted(found, key=lambda file: natural_key(file.path))
+        found = _files(self._cloud, self._options.output)
+        return [file for file in found if file.version != self._before.get(file.path)]
 
     @property
     def output(self) -> SphereStream:

@@ -222,6 +222,38 @@ def test_detached_job_goes_on(grid: Cluster) -> None:
     assert len(grid.json("ls", "/out")) >= 12
 
 
+def test_results_of_a_detached_job_are_its_own(grid: Cluster) -> None:
+    """Not what an earlier job left under the same prefix; none are no error."""
+    told = python(
+        grid,
+        """
+        def split(record, ctx):
+            ctx.emit(record[0] % ctx.buckets, record[:4])
+        def nothing(data, ctx):
+            return None
+        stream = sector.SphereStream(cloud, "/in/f00", record_size=1000)
+        run = sector.SphereProcess(cloud).run
+        found = []
+        for buckets in (6, 2):
+            job = run(stream, split, output="/own/d", buckets=buckets, detach=True)
+            found.append([[part.path, part.index, part.size] for part in job.results()])
+        found.append([file.path for file in job.output.files])
+        job = run(stream, nothing, output="/own/not/there/d", detach=True)
+        found.append([len(list(job.results())), len(job.output.files)])
+        try:
+            job.logs()
+        except sector.SectorError as error:
+            found.append(str(error))
+        print(json.dumps(found))
+        """,
+    )
+    assert [path for path, _, _ in told[0]] == [f"/own/d.{number}" for number in range(6)]
+    assert [path for path, _, _ in told[1]] == told[2] == ["/own/d.0", "/own/d.1"]
+    assert sum(size for _, _, size in told[0]) == sum(size for _, _, size in told[1]) == 1600
+    assert told[3] == [0, 0]
+    assert "detached job" in told[4]
+
+
 def test_a_slave_is_killed_in_the_middle_of_a_bucket_job(tmp_path: Path) -> None:
     """Output is complete and exact; the slave's workers and spawner are gone with it."""
     with running(tmp_path / "c") as cluster:

@@ -312,7 +312,9 @@ class WorkerTests(TestCase):
         def leave(data: Any, ctx: Any) -> bytes:
             import subprocess
 
-            script = "setsid sh -c 'setsid sleep 300 >/dev/null & echo $!; exec sleep 300 >/dev/null' & sleep 0.3"
+            script = (
+                "setsid sh -c 'setsid sleep 300 >/dev/null & echo $!; exec sleep 300 >/dev/null' & sleep 0.3"
+            )
             lines = subprocess.run(["sh", "-c", script], stdout=subprocess.PIPE, check=True).stdout.split()
             child = subprocess.Popen(["sleep", "300"], start_new_session=True)
             return b" ".join([*lines, str(child.pid).encode()])
