@@ -113,15 +113,20 @@ class JobDriver:
         self._report_s = started.report_s
         self.nodes = Nodes(self.client, self.id, {self.udf: self.blob})
         self.box = ResultBox(self.client, self.id, self.nodes, self.fetch)
+        reporting = self.spawn(self._report_loop())  # cutting may take long: each record index is read
         try:
             await self.nodes.take(started.nodes)
             slots = sum(node.spes for node in started.nodes)
             segments = await make_segments(self.client, self.stream, found, slots, self.options.segment_bytes)
             check_reach(segments, started.refused)
+            if self.error is not None:
+                raise self.error
         except BaseException as error:
             await self._tell_master("failed", error)
             self.nodes.close()
             raise
+        finally:
+            reporting.cancel()
         for node, why in started.refused.items():
             log.info("slave {node} takes no part: {why}", node=node, why=why)
         limits = Limits(silence_s=SILENCE_S)
