@@ -62,6 +62,8 @@ KEEP_JOBS = 1000
 PER_USER = 100
 START_TRIES = 6
 TOKENS_MAX = 256
+ERRORS_KEPT = 128 << 10
+"""Characters of errors kept of a job, at least one whole error."""
 END_S = 2.0
 """How long the end of a job waits for its slaves. One that is gone hears of it when it can."""
 
@@ -291,7 +293,7 @@ class Jobs:
                 return JobOrder(False)
             return JobOrder(True, job.why or f"job {job.id} has ended")
         live.heard = self.context.clock.seconds()
-        job.counts, job.stage, job.errors = request.counts, request.stage, list(request.errors)
+        job.counts, job.stage, job.errors = request.counts, request.stage, _kept(request.errors)
         job.left_out = dict(request.left_out)
         if request.state != "running":
             why = job.errors[0].message[:200] if job.errors else ""
@@ -314,7 +316,7 @@ class Jobs:
         view = self.context.sessions.user_of(caller.principal)
         seen = [job for job in self.jobs.values() if view.is_admin or job.user == view.user]
         seen.sort(key=lambda job: -job.started)
-        return JobTable([_info(job) for job in seen[: request.limit]])
+        return JobTable([_line(job) for job in seen[: request.limit]])
 
     async def show(self, request: JobShow, caller: Caller) -> JobInfo:
         """One job with what its workers do now."""
@@ -431,6 +433,24 @@ def _info(job: JobState, spes: list[SpeState] | None = None) -> JobInfo:
         job.errors,
         job.left_out,
     )
+
+
+def _line(job: JobState) -> JobInfo:
+    """A job in a list. What failed, and which slaves it did without, stands in `show`: a thousand of those
+    would not fit into a message."""
+    return msgspec.structs.replace(_info(job), errors=[], left_out={})
+
+
+def _kept(faults: list[UdfFault]) -> list[UdfFault]:
+    """Errors as they are kept: of a job whose many workers failed with long texts the first in full."""
+    room, kept = ERRORS_KEPT, []
+    for fault in faults:
+        size = len(fault.message) + len(fault.traceback)
+        if size > room:
+            fault = msgspec.structs.replace(fault, message=fault.message[:200], traceback="")
+        room -= min(room, size)
+        kept.append(fault)
+    return kept
 
 
 def _no_introduction(failure: Failure, node: str) -> None:

@@ -184,6 +184,8 @@ class JobInfo(Message, frozen=True, array_like=True):
 
 
 class JobTable(Message, frozen=True, array_like=True):
+    """Jobs without their `errors` and `left_out`: JobShow has those."""
+
     jobs: Annotated[list[JobInfo], Meta(max_length=10000)]
 
 
