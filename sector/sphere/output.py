@@ -7,11 +7,12 @@ bounded: bucket output beyond `limit` bytes goes to runs in a temporary file and
 
 from __future__ import annotations
 
+import io
 import os
 import tempfile
 from array import array
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,37 @@ class Summary:
     shape: list[int] = field(default_factory=list)
 
 
+class _Raw(io.FileIO):
+    """A descriptor to write to; keeps the first error of its disk."""
+
+    trouble: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.trouble = self.trouble or error
+            raise
+
+
+class _Sink:
+    """What both kinds of output have: `trouble` = an error of the slave's disk, whatever the function made of
+    it."""
+
+    def __init__(self) -> None:
+        self._raws: list[_Raw] = []
+
+    def _open(self, fd: int) -> io.BufferedWriter:
+        """A buffered file over a descriptor, which it owns."""
+        raw = _Raw(fd, "wb")
+        self._raws.append(raw)
+        return io.BufferedWriter(raw, BUFFER)
+
+    @property
+    def trouble(self) -> OSError | None:
+        return next((raw.trouble for raw in self._raws if raw.trouble is not None), None)
+
+
 class _Widths:
     """Whether all records have the same length."""
 
@@ -55,11 +87,12 @@ class _Widths:
         return max(0, self.width)
 
 
-class PlainOutput:
+class PlainOutput(_Sink):
     """Results without buckets, written as they come."""
 
     def __init__(self, fd: int) -> None:
-        self.file = os.fdopen(os.dup(fd), "wb", BUFFER)
+        super().__init__()
+        self.file = self._open(os.dup(fd))
         self.bytes = 0
         self.lengths = array("q")
         self.count = 0
@@ -124,10 +157,11 @@ class PlainOutput:
         self.count += 1
 
 
-class BucketOutput:
+class BucketOutput(_Sink):
     """Results for buckets, grouped in memory, spilled in runs, merged in order of buckets."""
 
     def __init__(self, fd: int, buckets: int, scratch: str, limit: int = 64 << 20) -> None:
+        super().__init__()
         self.fd = fd
         self.buckets = buckets
         self.scratch = scratch
@@ -138,7 +172,7 @@ class BucketOutput:
         self.records = 0
         self.widths = _Widths()
         self.runs: list[NDArray[np.int64]] = []
-        self.spill: BinaryIO | None = None
+        self.spill: io.BufferedWriter | None = None
 
     def descriptors(self) -> list[int]:
         """What it writes to."""
@@ -179,7 +213,7 @@ class BucketOutput:
 
     def finish(self) -> Summary:
         """Merge and write the table; the output is complete."""
-        with os.fdopen(os.dup(self.fd), "wb", BUFFER) as out:
+        with self._open(os.dup(self.fd)) as out:
             if self.runs:
                 self._run()
                 total = self._merge(out)
@@ -213,10 +247,12 @@ class BucketOutput:
 
     def _run(self) -> None:
         if self.spill is None:
-            self.spill = cast(BinaryIO, tempfile.TemporaryFile(dir=self.scratch or None))  # noqa: SIM115
+            fd, name = tempfile.mkstemp(dir=self.scratch or None)
+            os.unlink(name)
+            self.spill = self._open(fd)
         self.runs.append(self._flush(self.spill))
 
-    def _merge(self, out: BinaryIO) -> NDArray[np.int64]:
+    def _merge(self, out: io.BufferedWriter) -> NDArray[np.int64]:
         assert self.spill is not None
         self.spill.flush()
         base = np.cumsum([0] + [int(run.sum()) for run in self.runs[:-1]])

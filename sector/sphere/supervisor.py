@@ -104,7 +104,8 @@ class Supervisor:
 
     def run(self, task: Task, progress: Progress) -> Deferred[Outcome]:
         """Run a segment when its turn comes. `progress(fraction, pid)` about once a second, also while it
-        waits (pid 0). Errbacks with `Unavailable`, `Busy`, `Cancelled`; cancelling kills the worker."""
+        waits (pid 0). Errbacks with `Unavailable`, `Busy`, `Cancelled`, OSError (the disk does not take the
+        results); cancelling kills the worker."""
         if self.broken:
             return fail(Unavailable(self.broken))
         if self.waiting(task.job) > 4 * self.slots + 8:
@@ -343,6 +344,11 @@ class Supervisor:
             )
             self._free(worker)
             current.result.callback(done)
+            self._schedule()
+        elif kind == "unfit" and current is not None:
+            code = int(message["errno"])
+            self._free(worker)
+            current.result.errback(Failure(OSError(code, os.strerror(code))))
             self._schedule()
         elif kind == "fault" and current is not None:
             self._drain(worker)

@@ -7,6 +7,7 @@ descriptors) comes through that channel. Pickles are read here and nowhere else 
 from __future__ import annotations
 
 import contextlib
+import errno
 import faulthandler
 import mmap
 import os
@@ -24,6 +25,8 @@ from sector.sphere import channel, records, udf
 from sector.sphere.output import BucketOutput, PlainOutput
 from sector.sphere.worker_os import become_subreaper, close_doors, die_with_parent, leave_network
 
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
+"""What the slave's disk says to results: no fault of the function, another slave may have room."""
 TEXT_MAX = 8000
 TRACE_MAX = 48000
 
@@ -169,7 +172,11 @@ class Worker:
             if os.getpid() != self.pid:
                 os._exit(0)
             done = sink.finish()
+            if sink.trouble is not None:
+                raise sink.trouble
         except BaseException as error:
+            if sink.trouble is not None and sink.trouble.errno in DISK_ERRORS:
+                return {"op": "unfit", "errno": sink.trouble.errno}
             return self.fault(error, ctx.record)
         return {
             "op": "done",

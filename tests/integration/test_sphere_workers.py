@@ -3,6 +3,8 @@ and nothing is left behind."""
 
 from __future__ import annotations
 
+import dataclasses
+import errno
 import hashlib
 import os
 import shutil
@@ -150,6 +152,36 @@ class WorkerTests(TestCase):
         self.assertIn("in emoji", fault.fault.traceback)
         fault = await self.run_task(self.task(undecodable))
         self.assertEqual((fault.fault.type, fault.fault.message), ("ValueError", "caf\\udce9.fits"))
+
+    async def test_a_full_disk_is_not_the_functions_fault(self) -> None:
+        """It does not take the results; the slave is left out then. Also when the function goes on."""
+
+        def returns(data: Any, ctx: Any) -> bytes:
+            return bytes(3_000_000)
+
+        def goes_on(data: Any, ctx: Any) -> None:
+            for number in range(40):
+                try:
+                    ctx.emit(number % 2, bytes(2_000_000))
+                except OSError:
+                    return
+
+        full = os.open("/dev/full", os.O_RDWR)
+        self.addCleanup(os.close, full)
+        for function, buckets in ((returns, 0), (goes_on, 2)):
+            task = dataclasses.replace(self.task(function, buckets=buckets), output_fd=full)
+            error = await self.assertFailure(self.run_task(task), OSError)
+            self.assertEqual(error.errno, errno.ENOSPC)
+        task = self.task(returns)
+        self.assertEqual((await self.run_task(task)).bytes, 3_000_000)
+
+    async def test_the_functions_own_disk_errors_stay_its_own(self) -> None:
+        def fills(data: Any, ctx: Any) -> None:
+            with open("/dev/full", "w") as file:
+                file.write("x")
+
+        fault = await self.run_task(self.task(fills))
+        self.assertEqual((fault.fault.type, fault.fault.code), ("OSError", "udf_error"))
 
     async def test_a_child_that_returns_too_adds_nothing_to_the_result(self) -> None:
         """It goes on behind the fork as its parent does, and would answer, too, for it and for others."""
