@@ -253,6 +253,17 @@ def test_parts_are_read_by_their_numbers(world: World) -> None:
                 assert answer.code == "InvalidPartNumber"
 
 
+def test_a_last_part_without_bytes_is_read_as_that(world: World) -> None:
+    """Without a range that ends before it begins."""
+    upload = begin(world)
+    finish(world, upload, [(n, part(world, upload, n, body)) for n, body in ((1, b"one"), (2, b""))])
+    for method in ("GET", "HEAD"):
+        answer = world.ask(method, "/bkt/k", query={"partNumber": "2"})
+        assert (answer.status, answer.headers["content-length"], answer.body) == (200, "0", b"")
+        assert answer.headers["x-amz-mp-parts-count"] == "2"
+        assert "content-range" not in answer.headers
+
+
 def test_parts_can_be_copied_from_objects(world: World) -> None:
     client = world.boto()
     client.put_object(Bucket="bkt", Key="from", Body=b"0123456789")
