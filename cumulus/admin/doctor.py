@@ -393,6 +393,26 @@ def rebuild(index: Index, store: FileStore, bucket: Bucket) -> tuple[int, int]:
     return taken, gone
 
 
+def _versioned(shared: Shared, index: Index, store: FileStore, bucket: Bucket) -> Bucket:
+    """A bucket that has older versions has had versioning, which only its database knew: it is on again, or
+    nobody could see them, and the next ones would replace one another."""
+    if bucket.versioning is not Versioning.OFF:
+        return bucket
+    try:
+        if not store.names(bucket.name, prefix=VERSIONS, limit=1):
+            return bucket
+    except NoBucket:
+        raise
+    except Missing:
+        return bucket
+    bucket = msgspec.structs.replace(bucket, versioning=Versioning.ENABLED)
+    index.set_bucket(bucket, ["versioning"])
+    what = f"bucket {bucket.name}: versioning is enabled again, since it has older versions"
+    shared.audit(shared.config(), what)
+    render.say(what)
+    return bucket
+
+
 def _has_body(store: FileStore, bucket: Bucket, row: Row) -> bool:
     """Whether there is what a row speaks of. A server may be at work: what was replaced or deleted since the
     directory was read has its body under its version's name, though its row says another."""
@@ -415,7 +435,7 @@ def _rebuild_all(shared: Shared) -> bool:
     with opened(shared) as (index, _, store):
         for bucket in index.buckets():
             try:
-                taken, gone = rebuild(index, store, bucket)
+                taken, gone = rebuild(index, store, _versioned(shared, index, store, bucket))
             except StorageError as bad:
                 left_out[bucket.name] = str(bad)
                 report.append({"name": bucket.name, "objects": None, "removed": None, "left_out": str(bad)})

@@ -7,6 +7,28 @@ from pathlib import Path
 
 from cumulus_commands import Commands
 
+from cumulus.config import load_config
+from cumulus.model import Acl, ObjectMeta, encode_meta
+from cumulus.opening import open_store
+from cumulus.ops.names import version_name
+
+
+def store_versions(run: Commands, bucket: str, key: str, count: int) -> None:
+    """As a server stores them, one after the other; no database hears of it."""
+    store = open_store(load_config(run.dir / "cumulus.toml"))
+    owner = run.json("user", "show", "alice")["id"]
+    for number in range(count):
+        if number:
+            store.link(bucket, key, version_name(key, f"v{number - 1}"))
+        meta = ObjectMeta(
+            key=key, size=2, etag="e", modified_ns=number + 1, acl=Acl(owner=owner), version=f"v{number}"
+        )
+        stream = store.open_write(bucket, key)
+        stream.write(memoryview(b"v%d" % number))
+        stream.commit(encode_meta(meta))
+        stream.close()
+    store.close()
+
 
 def test_doctor_names_what_an_older_database_does_not_know(cloud: Commands, tmp_path: Path) -> None:
     """A backup was restored: buckets that were made since are made again by hand, with what is in them."""
@@ -42,3 +64,26 @@ def test_doctor_names_what_an_older_database_does_not_know(cloud: Commands, tmp_
     assert [one["state"] for one in run.json("doctor") if one["check"] == "buckets"] == ["ok"]
     found = {one["name"]: (one["owner"], one["bytes"]) for one in run.json("bucket", "list")}
     assert found == {"data": ("alice", 0), "later": ("alice", 5), "elsewhere": ("bob", 2)}
+
+
+def test_older_versions_are_there_again_after_the_database_was_lost(cloud: Commands) -> None:
+    """Only it knew that the bucket has versioning: what has older versions has it, and all of them count."""
+    cloud("user", "add", "alice")
+    for name in ("plain", "versioned"):
+        cloud("bucket", "add", name, "--owner", "alice")
+    store_versions(cloud, "versioned", "k", 3)
+    (cloud.dir / "data/plain/k").write_bytes(b"12345")
+    for left in cloud.dir.glob("cumulus.db*"):
+        left.unlink()
+    cloud("init", str(cloud.dir), "--new-database")
+    cloud("user", "add", "alice")
+    for name in ("plain", "versioned"):
+        cloud("bucket", "add", name, "--owner", "alice")
+    for _ in range(2):
+        assert cloud.json("doctor", "--rebuild")
+        found = {one["name"]: one for one in cloud.json("bucket", "list")}
+        assert (found["plain"]["versioning"], found["plain"]["bytes"]) == ("", 5)
+        assert (found["versioned"]["versioning"], found["versioned"]["bytes"]) == ("Enabled", 6)
+        assert found["versioned"]["objects"] == 3
+    told = [line for line in (cloud.dir / "audit.log").read_text().splitlines() if "enabled again" in line]
+    assert len(told) == 1 and "versioned" in told[0]
