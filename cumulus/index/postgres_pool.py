@@ -16,6 +16,8 @@ from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.errors import LockNotAvailable, QueryCanceled
+from psycopg.errors import ReadOnlySqlTransaction as ReadOnly
 
 from cumulus.index.api import Away, IndexFailure
 from cumulus.index.readers import Run
@@ -162,8 +164,9 @@ class Target:
 
 
 def failure(bad: psycopg.Error, where: str) -> IndexFailure:
-    """PostgreSQL's error as ours: what may pass is `Away`."""
-    passing = isinstance(bad, psycopg.OperationalError | psycopg.InterfaceError)
+    """PostgreSQL's error as ours: what may pass is `Away`, also a server that only reads (another one has
+    taken over, or will)."""
+    passing = isinstance(bad, psycopg.OperationalError | psycopg.InterfaceError | ReadOnly)
     return (Away if passing else IndexFailure)(f"{where}: {one_line(bad)}")
 
 
@@ -260,6 +263,9 @@ class Pool:
             connection = self._take() or self._connect()
             yield connection
         except psycopg.Error as bad:
+            if isinstance(bad, ReadOnly) and connection is not None:
+                connection.close()
+                self._let_go()  # a new connection finds the server that writes, if the URL names several
             raise failure(bad, self.target.where) from None
         finally:
             if connection is not None:
@@ -308,16 +314,23 @@ class Pool:
             return run(sql, values).fetchone()
 
     def repeat(self, work: Callable[[Run], T]) -> T:
-        """Work that may be done twice: once more when the server went away in the middle."""
+        """Work that may be done twice: once more when the server went away in the middle, not when it was
+        there and took too long."""
         try:
             with self.run() as run:
                 return work(run)
-        except Away:
+        except Away as bad:
+            if isinstance(bad.__context__, LockNotAvailable | QueryCanceled):
+                raise
             with self.run() as run:
                 return work(run)
 
     def close(self) -> None:
         """Close those that are idle; those at work close when they are done."""
         self._closed = True
-        while self._idle:
-            self._idle.pop().close()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        with suppress(IndexError):  # another thread has taken the last
+            while self._idle:
+                self._idle.pop().close()

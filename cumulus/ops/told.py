@@ -12,12 +12,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NoReturn
 
 from cumulus.index.api import Away, Change, Index, IndexFailure
 
 log: Final = logging.getLogger(__name__)
 PATIENCE_S: Final = 5.0  # for which a request waits
+STUCK_S: Final = 5.0  # an attempt that takes so long, in a database that answers, was the only one
 PAUSE_S: Final = 0.1
 MOST: Final = 10_000  # removals that are kept
 
@@ -57,10 +58,13 @@ class Told:
     def tell(self, call: Callable[[], None], changes: Sequence[Change]) -> None:
         """`call`, which makes the index know of `changes`, is done until it succeeds. Raises as `apply`, and
         what it raises else."""
+        began = time.monotonic()
         try:
             call()
             return
-        except Away:
+        except Away as bad:
+            if time.monotonic() - began >= STUCK_S:
+                self._owe(changes, bad)
             with self._lock:
                 self._waiting += 1
         try:
@@ -68,6 +72,11 @@ class Told:
         finally:
             with self._lock:
                 self._waiting -= 1
+
+    def _owe(self, changes: Sequence[Change], why: Away) -> NoReturn:
+        with self._lock:
+            self._owed.append(changes)
+        raise Owed(str(why)) from why
 
     def _again(self, call: Callable[[], None], changes: Sequence[Change]) -> None:
         end = time.monotonic() + PATIENCE_S
@@ -78,9 +87,7 @@ class Told:
                 return
             except Away as bad:
                 if last:
-                    with self._lock:
-                        self._owed.append(changes)
-                    raise Owed(str(bad)) from bad
+                    self._owe(changes, bad)
 
     def settle(self) -> None:
         """Tell what is owed. Raises `Away`, also when something is just being told again."""

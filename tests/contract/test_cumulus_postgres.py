@@ -450,6 +450,62 @@ def test_a_connection_cut_in_the_middle_of_a_change(bench: Bench) -> None:
     assert (usage.bytes, usage.objects) == (7, 1)
 
 
+def test_a_server_that_has_become_one_that_only_reads(bench: Bench) -> None:
+    """As the former primary does while another one takes over: what is written is away, not refused, is told
+    when that is over, and reads go on. Connections from before are not used any more."""
+    index = bench.index
+    assert isinstance(index, PostgresIndex)
+    put(index, "k", size=1)
+    pool = index._pool
+    with pool.run() as run, pool.run() as other:  # a new connection would find the server that writes
+        for each in (run, other):
+            each("SET default_transaction_read_only = on")
+    put(index, "new", size=2)
+    with pool.run() as run:
+        assert run("SHOW transaction_read_only").fetchone() == ("off",)
+    shared().execute(f'ALTER DATABASE "{bench.database}" SET default_transaction_read_only = on')
+    pool._let_go()
+    try:
+        for call in (
+            lambda: put(index, "late", size=10),
+            lambda: index.add_upload(upload("u")),
+            lambda: index.set_bucket(bucket("b"), ["acl"]),
+        ):
+            with pytest.raises(Away, match="read-only"):
+                call()
+        assert index.lookup("b", "new") and len(index.page("b").rows) == 2
+    finally:
+        shared().execute(f'ALTER DATABASE "{bench.database}" RESET default_transaction_read_only')
+    until(lambda: index.lookup("b", "late"), "what was owed is told")
+
+
+def test_what_waits_for_a_lock_is_tried_once(bench: Bench) -> None:
+    """An administrator's lock on a table, for example: who waits hears of it after one `lock_timeout`, while
+    one whose connection ended is tried again at once."""
+    assert isinstance(bench.index, PostgresIndex)
+    pool, tried = bench.index._pool, list[int]()
+
+    def stuck(run: Any) -> None:
+        tried.append(1)
+        run("SET lock_timeout = '50ms'")
+        run("SELECT * FROM ledger FOR UPDATE")
+
+    def cut_off(run: Any) -> Any:
+        tried.append(1)
+        return run(
+            "SELECT 2" if len(tried) > 1 else "SELECT pg_terminate_backend(pg_backend_pid())"
+        ).fetchone()
+
+    with psycopg.connect(bench.url) as locker:
+        locker.execute("LOCK TABLE ledger IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(Away, match="lock timeout"):
+            pool.repeat(stuck)
+        locker.rollback()
+    assert len(tried) == 1
+    tried.clear()
+    assert pool.repeat(cut_off) == (2,) and len(tried) == 2
+
+
 def test_closed_index_says_so(bench: Bench) -> None:
     """Reads and writes."""
     other = Beside(bench)

@@ -190,3 +190,16 @@ def test_what_the_database_refuses_for_good_does_not_stop_the_rest(
     monkeypatch.setattr(world.index, "apply", real)
     assert isinstance(world.site.bucket("bkt"), Bucket)
     assert world.ask("PUT", "/bkt/k", b"y").status == 200
+
+
+def test_nobody_waits_for_a_database_that_is_stuck(
+    world: World, outage: Outage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where one attempt has taken all the time that a request waits (a lock in the database), it is answered
+    after that; the change is told later."""
+    monkeypatch.setattr(told, "STUCK_S", 0.0)
+    outage.calls = 1
+    assert world.ask("PUT", "/bkt/k", b"body").status == 503
+    assert (outage.calls, len(world.site.told)) == (0, 1)
+    hash_waiting(world.site)
+    assert len(world.site.told) == 0 and world.index.lookup("bkt", "k")
