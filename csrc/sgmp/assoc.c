@@ -44,6 +44,11 @@ bool sg_assoc_crowd(sgmp_node *n, const udt_addr *addr, const struct principal *
     return there >= SG_AT_ADDRESS;
 }
 
+bool sg_assoc_share(const sgmp_node *n, const struct principal *who)
+{
+    return who && who->assocs >= SG_AT_ADDRESS && who->assocs >= n->cfg.max_assoc - n->assoc_n;
+}
+
 struct assoc *sg_assoc_hello(sgmp_node *n, const udt_addr *addr, const struct principal *who,
                              uint64_t nonce)
 {
@@ -111,6 +116,8 @@ struct assoc *sg_assoc_new(sgmp_node *n, const udt_addr *addr, struct key *key, 
     sg_hadd(&n->by_dest, &a->by_dest, sg_dest_key(addr));
     n->assoc_n++;
     n->unauth_n += !key;
+    if (key)
+        key->who->assocs++;
     return a;
 }
 
@@ -240,6 +247,8 @@ void sg_assoc_free(sgmp_node *n, struct assoc *a)
     sg_heap_unreserve(&n->heap, &a->timer);
     n->assoc_n--;
     n->unauth_n -= !a->who;
+    if (a->who)
+        a->who->assocs--;
     principal_unref(&n->keys, a->who);
     free(a);
 }

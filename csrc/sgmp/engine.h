@@ -402,6 +402,9 @@ uint64_t sg_dest_key(const udt_addr *addr);
 /* No further instance of `who` is taken at this address: each that comes is looked for among those
  * that are there. */
 bool sg_assoc_crowd(sgmp_node *n, const udt_addr *addr, const struct principal *who);
+/* `who` has as many as are left for all others, wherever they are: one with a key leaves half of
+ * the table, two leave a third. */
+bool sg_assoc_share(const sgmp_node *n, const struct principal *who);
 /* The one at this address that said HELLO with this nonce. */
 struct assoc *sg_assoc_hello(sgmp_node *n, const udt_addr *addr, const struct principal *who,
                              uint64_t nonce);

@@ -15,6 +15,7 @@ struct principal {
     struct sg_hnode node; /* by hash of the name */
     struct sg_link keys;  /* newest last */
     uint32_t refs;
+    uint32_t assocs; /* with instances of this name */
     char name[128];
 };
 

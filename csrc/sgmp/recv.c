@@ -231,7 +231,7 @@ static struct assoc *make_assoc(sgmp_node *n, const struct rx *rx, struct key *k
     const struct principal *who = key ? key->who : NULL;
     sg_assoc_proved(n, NULL, rx->from, rx->now);
     sg_suspect_restart(n, rx->from, who, rx->h->src, 0, rx->now);
-    bool crowd = sg_assoc_crowd(n, rx->from, who);
+    bool crowd = sg_assoc_crowd(n, rx->from, who) || sg_assoc_share(n, who);
     struct assoc *a = crowd ? NULL : sg_assoc_new(n, rx->from, key, rx->now);
     if (!a)
         sg_reset_reply(n, rx->h, rx->len, rx->from, key, RESET_FULL, rx->now);
