@@ -1,8 +1,10 @@
 /* The linker puts these around what the core and the tests call (--wrap in the Makefile). */
 #include "test_alloc.h"
 
+#include <malloc.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 
 void *__real_malloc(size_t n);
 void *__real_calloc(size_t n, size_t each);
@@ -19,6 +21,9 @@ static atomic_int_least64_t held;
 static _Thread_local int64_t left; /* allocations until one fails, < 0 = it has */
 static _Thread_local bool all;
 static atomic_bool everywhere;
+static const void *watch;
+static size_t watch_len;
+static int64_t watched;
 
 void alloc_fail(int64_t n)
 {
@@ -43,6 +48,18 @@ void alloc_fail_all(bool on)
 void alloc_fail_everywhere(bool on)
 {
     atomic_store(&everywhere, on);
+}
+
+void alloc_watch(const void *bytes, size_t len)
+{
+    watch = bytes;
+    watch_len = len;
+    watched = 0;
+}
+
+int64_t alloc_watched(void)
+{
+    return watched;
 }
 
 int64_t alloc_held(void)
@@ -93,5 +110,7 @@ void __wrap_free(void *p)
 {
     if (p)
         atomic_fetch_sub(&held, 1);
+    if (p && watch_len)
+        watched += memmem(p, malloc_usable_size(p), watch, watch_len) != NULL;
     __real_free(p);
 }

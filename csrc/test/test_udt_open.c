@@ -1,6 +1,7 @@
 /* How own mode begins: offers in handshakes, behind them, and by key. */
 #include "test_udt_util.h"
 
+#include "test_alloc.h"
 #include "udt/conn.h"
 
 static const sim_link path = {.rate_bps = 100000000, .delay_us = 10000};
@@ -184,6 +185,31 @@ TEST(udt_open_refuses_without_the_key)
                     }
                     world_fini(&w);
                 }
+}
+
+/* Whatever becomes of a connection, its key does not stay in memory that is given back. */
+TEST(udt_open_wipes_the_key)
+{
+    static uint8_t secret[UDT_KEY_BYTES];
+    memset(secret, 7, sizeof secret);
+    for (int theirs = 0; theirs < 4; theirs++) { /* the same, another, none, nobody there */
+        world w;
+        udt_opts a, b;
+        options(&a, 7);
+        options(&b, theirs == 0 ? 7 : theirs == 1 ? 8 : 0);
+        world_init(&w, 1, &path, &path);
+        alloc_watch(secret, sizeof secret);
+        if (theirs < 3)
+            CHECK(udt_mux_listen(w.m[1], &b, 4) > 0);
+        CHECK(udt_mux_connect(w.m[0], &w.addr[1], &a, 0) > 0);
+        sim_net_kick(w.net, 0);
+        world_run(&w, 6000000);
+        udt_mux_free(w.m[0]);
+        udt_mux_free(w.m[1]);
+        CHECK_INT(alloc_watched(), 0);
+        alloc_watch(NULL, 0);
+        sim_net_free(w.net);
+    }
 }
 
 /* ---- by key ---- */

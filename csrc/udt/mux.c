@@ -7,6 +7,7 @@
 #include "base/addr.h"
 #include "base/bytes.h"
 #include "base/seq.h"
+#include "crypto/aead.h"
 #include "udt/conn.h"
 
 #define DEFAULT_MSS 1500
@@ -194,6 +195,7 @@ void udt__mux_free_conn(udt_conn *c)
     udt__conn_free_buffers(c);
     udt__own_fini(c);
     udt_trace_free(c->trace);
+    secure_wipe(c->opts.key, sizeof c->opts.key); /* of a listener, or it was never used */
     m->sockets--;
     free(c);
 }
