@@ -4,6 +4,8 @@
  * or the rate that was allowed if that is reached. */
 #include "io/tls_priv.h"
 
+#include "base/rate.h"
+
 #include <linux/tcp.h>
 #include <netinet/in.h>
 
@@ -94,8 +96,8 @@ static void rates(stripe *s, struct udt_stats *out)
     int64_t span = now - t->meter[0].at;
     if (span <= 0)
         return;
-    out->send_Bps = acked > t->meter[0].acked ? (acked - t->meter[0].acked) * 1000000 / span : 0;
-    out->recv_Bps = (out->bytes_recv - t->meter[0].got) * 1000000 / span;
+    out->send_Bps = acked > t->meter[0].acked ? rate_per_s(acked - t->meter[0].acked, span) : 0;
+    out->recv_Bps = rate_per_s(out->bytes_recv - t->meter[0].got, span);
 }
 
 static void limits(const stripe *s, struct udt_stats *out)

@@ -107,6 +107,27 @@ static snapshot take(world *w, const pair *p)
     return s;
 }
 
+/* Nobody has looked for three hours of 10 Gb/s: more bytes than fit into 64 bits a million times.
+ */
+TEST(udt_conn_rates_over_long_times)
+{
+    world w;
+    udt_opts o;
+    udt_stats st;
+    udt_opts_init(&o);
+    pair p = open_pair(&w, PAIR_CLIENT, &o, NULL);
+    udt_conn *c = udt__mux_find(w.m[0], p.s[0]);
+    CHECK(c);
+    const int64_t hours = 3ll * 3600, rate = 1250000000;
+    for (size_t i = 0; i < sizeof c->meter / sizeof *c->meter; i++)
+        c->meter[i].at = c->mux->now - hours * 1000000;
+    c->st.bytes_sent = c->st.bytes_recv = rate * hours;
+    CHECK_INT(udt_mux_stats(w.m[0], p.s[0], &st), 0);
+    CHECK(st.send_Bps > rate - 1000 && st.send_Bps <= rate);
+    CHECK(st.recv_Bps > rate - 1000 && st.recv_Bps <= rate);
+    world_fini(&w);
+}
+
 TEST(udt_conn_garbage_and_forgery_change_nothing)
 {
     world w;

@@ -6,6 +6,7 @@
 
 #include "base/addr.h"
 #include "base/bytes.h"
+#include "base/rate.h"
 #include "base/seq.h"
 
 #define RTT_GUESS_MAX_US 1000000 /* first guess */
@@ -121,8 +122,8 @@ static void rates(udt_conn *c, udt_stats *out)
     int64_t span = now - c->meter[0].at;
     if (span <= 0)
         return;
-    out->send_Bps = (c->st.bytes_sent - c->meter[0].sent) * 1000000 / span;
-    out->recv_Bps = (c->st.bytes_recv - c->meter[0].recv) * 1000000 / span;
+    out->send_Bps = rate_per_s(c->st.bytes_sent - c->meter[0].sent, span);
+    out->recv_Bps = rate_per_s(c->st.bytes_recv - c->meter[0].recv, span);
 }
 
 static void limits(const udt_conn *c, udt_stats *out)
