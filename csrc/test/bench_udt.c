@@ -211,6 +211,10 @@ static void add_stats(udt_sock_stats *to, const udt_sock_stats *s)
     to->lim_app_us += s->lim_app_us;
     to->lim_cwnd_us += s->lim_cwnd_us;
     to->lim_flow_us += s->lim_flow_us;
+    to->lim_pace_us += s->lim_pace_us;
+    to->lim_cap_us += s->lim_cap_us;
+    to->lim_handshake_us += s->lim_handshake_us;
+    to->lim_none_us += s->lim_none_us;
     if (s->rtt_us > to->rtt_us)
         to->rtt_us = s->rtt_us;
     if (to->min_rtt_us == 0 || (s->min_rtt_us && s->min_rtt_us < to->min_rtt_us))
@@ -250,12 +254,15 @@ static void report(const char *role)
     printf(", \"pkts_sent\": %lld, \"pkts_retrans\": %lld, \"naks_recv\": %lld, \"acks_sent\": "
            "%lld, \"acks_recv\": %lld, \"send_calls\": %lld, \"recv_calls\": %lld, \"rtt_us\": "
            "%lld, \"min_rtt_us\": %lld, \"lim_app_us\": %lld, \"lim_cwnd_us\": %lld, "
-           "\"lim_flow_us\": %lld, \"rcvbuf_bytes\": %lld, \"max_rss_bytes\": %lld",
+           "\"lim_flow_us\": %lld, \"lim_pace_us\": %lld, \"lim_cap_us\": %lld, "
+           "\"lim_handshake_us\": %lld, \"lim_none_us\": %lld, \"rcvbuf_bytes\": %lld, "
+           "\"max_rss_bytes\": %lld",
            (long long)st.pkts_sent, (long long)st.pkts_retrans, (long long)st.naks_recv,
            (long long)st.acks_sent, (long long)st.acks_recv, (long long)ps.send_calls,
            (long long)ps.recv_calls, (long long)st.rtt_us, (long long)st.min_rtt_us,
            (long long)st.lim_app_us, (long long)st.lim_cwnd_us, (long long)st.lim_flow_us,
-           (long long)ps.rcvbuf_bytes, (long long)peak_rss());
+           (long long)st.lim_pace_us, (long long)st.lim_cap_us, (long long)st.lim_handshake_us,
+           (long long)st.lim_none_us, (long long)ps.rcvbuf_bytes, (long long)peak_rss());
     if (b.flows > 1) {
         printf(", \"jain\": %.5f, \"flow_bytes\": [", jain());
         for (int i = 0; i < b.flows; i++)

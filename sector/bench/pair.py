@@ -84,8 +84,8 @@ def measures(rx: dict[str, Any], tx: dict[str, Any], seconds: float, limit_bps: 
     if "jain" in rx:
         row["jain"] = rx["jain"]
         row["max_rss_mb"] = round(max(rx["max_rss_bytes"], tx["max_rss_bytes"]) / 1e6, 1)
-    ours = ("rtt_us", "min_rtt_us", "naks_recv", "acks_recv", "lim_app_us", "lim_cwnd_us", "lim_flow_us")
     if "lim_app_us" in tx:  # what our own sender waited for
+        ours = ["rtt_us", "min_rtt_us", "naks_recv", "acks_recv", *(x for x in tx if x.startswith("lim_"))]
         row["sender"] = {name: tx[name] for name in ours}
     if limit_bps:
         row["share_of_limit"] = round(row["steady_gbps"] * 1e9 / limit_bps, 4)

@@ -57,6 +57,15 @@ def test_turns_are_not_for_calls_from_python() -> None:
     assert done.returncode == 2 and "--turn is not for --python" in done.stderr
 
 
+def test_what_our_sender_waited_for_is_named_with_nothing_left_out() -> None:
+    """Its reasons add up to its life: pacing, rate caps and the processors are among them."""
+    said = bench("--only", "--peer", "sector", "--no-wait", "--seconds", "1", "--runs", "1", "--json")
+    (run,) = said["results"]
+    limits = {name: us for name, us in run["sender"].items() if name.startswith("lim_")}
+    assert {"lim_app_us", "lim_cwnd_us", "lim_flow_us", "lim_pace_us", "lim_cap_us"} < limits.keys()
+    assert sum(limits.values()) >= 900_000
+
+
 def test_a_picture_without_a_place_is_told_before_the_series() -> None:
     said = bench("--link", "rate=1g,rtt=1ms", "--picture", "/dev/null/x.svg", status=1)
     assert said.startswith("sector: the picture cannot be written to /dev/null/x.svg")
