@@ -128,6 +128,48 @@ TEST(udt_conn_rates_over_long_times)
     world_fini(&w);
 }
 
+/* A server that closes at once, far away: the client has repeated its request before it hears of
+ * that, and is one client all the same. */
+static void close_at_once(int32_t rtt_us, bool offer, uint64_t lost, int last)
+{
+    sim_link there = {.delay_us = rtt_us / 2}, back = {.delay_us = rtt_us / 2, .loss_mask = lost};
+    world w;
+    udt_opts o;
+    struct udt_ev ev;
+    int accepted = 0;
+    udt_opts_init(&o);
+    o.offer = offer;
+    world_init(&w, test_seed, &there, &back);
+    CHECK(udt_mux_listen(w.m[1], &o, 16) > 0);
+    int32_t s = udt_mux_connect(w.m[0], &w.addr[1], &o, 0);
+    CHECK(s > 0);
+    sim_net_kick(w.net, 0);
+    for (udt_time t = 0; t < 5000000; t += 1000) {
+        world_run(&w, t);
+        while (world_take(&w, 1, UDT_EV_ACCEPTED, 0, &ev)) {
+            accepted++;
+            CHECK_INT(udt_mux_close(w.m[1], ev.sock, 0, sim_net_now(w.net)), 0);
+            sim_net_kick(w.net, 1);
+        }
+    }
+    CHECK_INT(accepted, 1);
+    CHECK_INT(world_take(&w, 0, UDT_EV_CONNECTED, s, &ev), last == 0);
+    CHECK(world_take(&w, 0, last ? UDT_EV_FAILED : UDT_EV_PEER_CLOSED, s, &ev));
+    CHECK_INT(ev.err, last);
+    world_fini(&w);
+}
+
+TEST(udt_conn_closed_at_once_is_one_connection)
+{
+    for (int offer = 0; offer < 2; offer++) {
+        close_at_once(100000, offer, 0, 0);
+        close_at_once(300000, offer, 0, 0);
+        close_at_once(1200000, offer, 0, 0);
+    }
+    /* Neither the answer nor a farewell arrives. */
+    close_at_once(200000, true, 30, UDT_E_REJECTED);
+}
+
 TEST(udt_conn_garbage_and_forgery_change_nothing)
 {
     world w;

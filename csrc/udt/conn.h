@@ -232,8 +232,9 @@ typedef struct udt_conn {
 } udt_conn;
 
 typedef struct udt_tombstone {
-    table_node node;
+    table_node node, by_peer; /* the second if the peer was the client */
     int32_t id, peer_id;
+    uint32_t isn; /* ours */
     udt_addr peer;
     udt_time until, reply_at;
     uint8_t bye_len; /* own mode: a sealed shutdown to answer with, 0 = a plain one */
@@ -264,6 +265,7 @@ struct udt_mux {
     timerq timers;
     list_node ready, touched, events, all;
     table ids, peers, rdv, tombs;
+    table gone; /* tombs by peer */
     udt_conn *listener;
     bool listened; /* there was one: who comes now is refused, not left waiting */
     uint32_t sockets;

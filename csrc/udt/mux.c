@@ -60,8 +60,8 @@ udt_mux *udt_mux_new(const udt_mux_config *cfg)
     udt_cookies_init(&m->cookies);
     m->replies = calloc(REPLIES, sizeof *m->replies);
     m->tomb = calloc(TOMBSTONES, sizeof *m->tomb);
-    bool tables =
-        table_init(&m->ids) & table_init(&m->peers) & table_init(&m->rdv) & table_init(&m->tombs);
+    bool tables = table_init(&m->ids) & table_init(&m->peers) & table_init(&m->rdv) &
+                  table_init(&m->tombs) & table_init(&m->gone);
     if (!tables || !m->replies || !m->tomb) {
         udt_mux_free(m);
         return NULL;
@@ -80,6 +80,7 @@ void udt_mux_free(udt_mux *m)
     table_fini(&m->peers);
     table_fini(&m->rdv);
     table_fini(&m->tombs);
+    table_fini(&m->gone);
     udt_linkcaps_fini(&m->caps);
     timerq_fini(&m->timers);
     udt_mem_fini(&m->mem);

@@ -23,6 +23,22 @@ void udt__reply_shutdown(udt_mux *m, const udt_addr *to, int32_t dst)
     udt__reply(m, to, buf, udt_pkt_put_ctrl(buf, UDT_CTRL_SHUTDOWN, 0, dst, NULL, 0));
 }
 
+/* Clients choose ids and sequence numbers: without a secret they could choose those that end up in
+ * one chain, which each later handshake would have to walk along. */
+static uint32_t peer_hash(udt_mux *m, const udt_addr *from, int32_t id, uint32_t isn)
+{
+    uint8_t buf[32];
+    bytes_wr w = bytes_writer(buf, sizeof buf);
+    if (!m->drew_peer_key)
+        m->cfg.rand(m->cfg.rand_arg, m->peer_key, sizeof m->peer_key);
+    m->drew_peer_key = true;
+    bytes_put_u32(&w, addr_hash(from));
+    bytes_put(&w, from->ip, from->family == 4 ? 4 : 16);
+    bytes_put_u32(&w, (uint32_t)id);
+    bytes_put_u32(&w, isn);
+    return (uint32_t)udt_siphash(m->peer_key, buf, sizeof buf - w.left);
+}
+
 void udt__tombstone_add(udt_mux *m, udt_conn *c, udt_time now)
 {
     udt_tombstone *t = &m->tomb[m->tomb_next];
@@ -36,6 +52,24 @@ void udt__tombstone_add(udt_mux *m, udt_conn *c, udt_time now)
     /* The keys go with the connection: its last word is kept ready, always the same bytes. */
     t->bye_len = c->own.on ? (uint8_t)udt__own_farewell(c, t->bye) : 0;
     table_add(&m->tombs, &t->node, (uint32_t)c->id);
+    table_del(&m->gone, &t->by_peer);
+    t->isn = c->isn;
+    if (c->server_side)
+        table_add(&m->gone, &t->by_peer, peer_hash(m, &c->peer, c->peer_id, c->isn));
+}
+
+/* A connection that this handshake asks for was made and is gone: on a long way the client has
+ * repeated it before it could hear of either. */
+static bool was_child(udt_mux *m, const udt_addr *from, const udt_hs *h, udt_time now)
+{
+    uint32_t isn = h->isn & SEQ_MASK;
+    table_node *n = table_chain(&m->gone, peer_hash(m, from, h->id, isn));
+    for (; n; n = n->next) {
+        const udt_tombstone *t = list_entry(n, udt_tombstone, by_peer);
+        if (t->peer_id == h->id && t->isn == isn && addr_eq(&t->peer, from) && now < t->until)
+            return true;
+    }
+    return false;
 }
 
 void udt__tombstone_input(udt_mux *m, const udt_addr *from, const udt_pkt *p, size_t len,
@@ -60,22 +94,6 @@ void udt__tombstone_input(udt_mux *m, const udt_addr *from, const udt_pkt *p, si
     /* Ids of keyed connections have bit 30: a ticket that is over, or that nobody here knows. */
     if (p->control && p->type == OWN_PARAMS && p->dst >> 30 & 1)
         refused_note(&m->refused, from, UDT_REFUSED_TICKET, now);
-}
-
-/* Clients choose ids and sequence numbers: without a secret they could choose those that end up in
- * one chain, which each later handshake would have to walk along. */
-static uint32_t peer_hash(udt_mux *m, const udt_addr *from, int32_t id, uint32_t isn)
-{
-    uint8_t buf[32];
-    bytes_wr w = bytes_writer(buf, sizeof buf);
-    if (!m->drew_peer_key)
-        m->cfg.rand(m->cfg.rand_arg, m->peer_key, sizeof m->peer_key);
-    m->drew_peer_key = true;
-    bytes_put_u32(&w, addr_hash(from));
-    bytes_put(&w, from->ip, from->family == 4 ? 4 : 16);
-    bytes_put_u32(&w, (uint32_t)id);
-    bytes_put_u32(&w, isn);
-    return (uint32_t)udt_siphash(m->peer_key, buf, sizeof buf - w.left);
 }
 
 static udt_conn *find_child(udt_mux *m, const udt_addr *from, const udt_hs *h)
@@ -161,7 +179,7 @@ void udt__listener_input(udt_mux *m, const udt_addr *from, const udt_pkt *p, udt
     int32_t refusal = UDT_HS_REJECTED;
     udt_conn *c = find_child(m, from, &h);
     if (!c && l && h.version == UDT_HS_VERSION && h.type == l->opts.type && h.mss >= UDT_MSS_MIN &&
-        l->unaccepted < l->backlog) {
+        l->unaccepted < l->backlog && !was_child(m, from, &h, now)) {
         int own = from->family == 4 ? udt__own_judge(&l->opts, &h) : UDT_E_STATE;
         if (own == UDT_E_AUTH)
             refusal = UDT_HS_NO_KEY;
