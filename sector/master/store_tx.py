@@ -404,11 +404,8 @@ class SqlTx(WorkTx):
 
     def mark(self, node: str, path: str, number: int) -> None:
         entry_id = select(E.c.id).where(E.c.path == path).scalar_subquery()
-        self.connection.execute(
-            update(R)
-            .where(R.c.node == node, or_(R.c.entry_id == entry_id, R.c.old_path == path))
-            .values(seen=number)
-        )
+        for one in (R.c.entry_id == entry_id, R.c.old_path == path):  # either by its index
+            self.connection.execute(update(R).where(R.c.node == node, one).values(seen=number))
 
     def unseen(self, node: str, number: int, before: float) -> int:
         gone = self.connection.execute(

@@ -20,6 +20,7 @@ from sqlalchemy import (
     or_,
     select,
     tuple_,
+    union,
     update,
 )
 from sqlalchemy.dialects.sqlite import Insert
@@ -154,12 +155,18 @@ class WorkTx:
     def renames(self, node: str, limit: int, path: str = "") -> list[PendingRename]:
         """Renames that the node has not confirmed, of one path or of any."""
         query = select(E, R.c.old_path, R.c.old_epoch, R.c.old_counter).join(R, R.c.entry_id == E.c.id)
-        query = query.where(R.c.node == node, R.c.old_path.is_not(None))
-        if path:
-            query = query.where(or_(E.c.path == path, R.c.old_path == path))
+        if path:  # this is asked at each open, and a million others may be waiting: none of them is looked at
+            known = select(R.c.entry_id).where(R.c.node == node, R.c.old_path == path)
+            ids = (
+                self.connection.execute(union(select(E.c.id).where(E.c.path == path), known)).scalars().all()
+            )
+            query = query.where(R.c.entry_id.in_(ids), R.c.node == node)
+        else:
+            query = query.where(R.c.node == node, R.c.old_path.is_not(None))
         return [
             PendingRename(row.old_path, Version(row.old_epoch, row.old_counter), meta_of(entry_of(row)))
             for row in self.connection.execute(query.limit(limit))
+            if row.old_path is not None
         ]
 
     def renames_done(self, node: str, done: Sequence[PendingRename], now: float) -> None:
@@ -179,8 +186,9 @@ class WorkTx:
             )
 
     def trash(self, node: str, limit: int) -> list[Trash]:
-        """Content the node is to remove, oldest first."""
-        query = select(X).where(X.c.node == node).order_by(X.c.surplus, X.c.at, X.c.path).limit(limit)
+        """Content the node is to remove, in the order of the primary key: nothing is sorted, however much
+        waits."""
+        query = select(X).where(X.c.node == node).order_by(X.c.path, X.c.surplus).limit(limit)
         return [
             Trash(row.path, Version(row.epoch, row.counter), row.at, row.surplus)
             for row in self.connection.execute(query)
