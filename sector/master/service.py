@@ -219,7 +219,10 @@ class MasterService(MultiService):
         )
 
     async def _expire_leases(self) -> None:
-        lost = await self.hub.store.write(lambda tx: tx.expire_leases(self.hub.wall()))
+        asked = (
+            self.hub.wall()
+        )  # renewals that come while the database is busy wait behind this, in its queue
+        lost = await self.hub.store.write(lambda tx: tx.expire_leases(asked))
         if lost:
             log.info("{count} write leases expired", count=lost)
 

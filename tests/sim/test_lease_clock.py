@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred
 
 from sector import errors
 from sector.testing.cluster import SimCluster
@@ -56,3 +58,27 @@ def test_a_lease_ends_in_its_time_when_the_clock_was_set_back_between_two_master
     sim.start_master()
     sim.advance(lease_s + 6)
     sim.wait(sim.client().write("/a", b"other"))
+
+
+def test_a_lease_outlives_a_database_that_is_busy_for_longer(
+    sim: SimCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its writer renews it all the time; what he asks waits, as a directory with a million files is moved."""
+    grant = begin(sim, "/a")
+    store, client = sim.up().hub.store, sim.client()
+    real, waiting = store.write, []
+
+    def busy(rule: Any) -> Deferred[Any]:
+        done: Deferred[Any] = Deferred()
+        waiting.append((rule, done))
+        return done
+
+    monkeypatch.setattr(store, "write", busy)
+    for _ in range(9):
+        sim.advance(15)
+        client.call(files.LeaseKeep("/a", grant.lease), deadline_s=300.0).addErrback(lambda _: None)
+    monkeypatch.setattr(store, "write", real)
+    for rule, done in waiting:
+        real(rule).addBoth(done.callback)
+    kept = sim.wait(client.call(files.LeaseKeep("/a", grant.lease)))
+    assert kept.state == "open"
