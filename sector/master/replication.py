@@ -15,7 +15,7 @@ from sector.config import parse_toml
 from sector.errors import BadConfig
 from sector.master import placement
 from sector.master.membership import LOST, UP, Membership, Node
-from sector.master.namespace import Replica, meta_of
+from sector.master.namespace import meta_of
 from sector.master.values import FileState
 from sector.model import SliceMeta, Version, is_below
 
@@ -184,10 +184,22 @@ class Replicator:
                 return False
             self.urgent[path] = None
         elif path not in self.urgent:
-            if path not in self.queue and len(self.queue) >= QUEUE_LIMIT:
+            if path not in self.queue and len(self.queue) >= QUEUE_LIMIT and not self._give_way():
                 return False
             self.queue[path] = None
         return True
+
+    def _give_way(self) -> bool:
+        """Take a path that waits after a failure out of the full queue: a later round finds it again. Else
+        some thousand files that fail again and again would keep all others from their copies."""
+        for path in list(self._waits):
+            if path in self._loading or path in self.urgent:
+                continue
+            del self._waits[path]
+            if path in self.queue:
+                del self.queue[path]
+                return True
+        return False
 
     def room(self) -> int:
         """How many more paths may wait."""
@@ -245,12 +257,40 @@ class Replicator:
         return Standing(min(asked, max(1, len(self.members.alive()))), good)
 
     def needs_look(self, file: FileState, now: float) -> bool:
-        """Whether a round over all files should queue this one."""
+        """Whether a round over all files should queue this one: not if nothing can be done for it now."""
         standing = self.standing(file, now)
-        rest = [r for r in file.replicas if r.node not in standing.good and self._here(r.node, now)]
-        if standing.lacking or rest or len(standing.good) > self._most(file):
+        if standing.lacking and self._possible(file, standing):
+            return True
+        if len(standing.good) > self._most(file) or self._useless(file, standing):
             return True
         return self._better_host(file, standing)
+
+    def _possible(self, file: FileState, standing: Standing) -> bool:
+        """Whether a copy has a source and a target."""
+        return bool(self._sources(file, standing)) and bool(
+            placement.for_copy(
+                self.members.candidates(),
+                path=file.entry.path,
+                size=file.entry.size,
+                holders=(),
+                exclude=self._taken(file),
+            )
+        )
+
+    def _sources(self, file: FileState, standing: Standing) -> list[Node]:
+        """Slaves that can give a copy."""
+        return [
+            node
+            for r in file.replicas
+            if r.node in standing.good
+            and not r.old_path
+            and (node := self._node(r.node)) is not None
+            and node.state == UP
+        ]
+
+    def _taken(self, file: FileState) -> set[str]:
+        """Slaves that can take none, because of what they have."""
+        return {r.node for r in file.replicas if r.bad or r.version == file.entry.version} | set(file.doomed)
 
     def _most(self, file: FileState) -> int:
         rule = self.rules.of(file.entry.path)
@@ -287,11 +327,10 @@ class Replicator:
             if started is not None:
                 return list(started)
         drops = self._drops(file, standing, bool(arriving), now)
-        if need <= 0:
-            self.urgent.pop(path, None)
-            self.queue.pop(path, None)
-            if not arriving:
-                self._waits.pop(path, None)
+        self.urgent.pop(path, None)  # if a copy was impossible, a round asks again when it no longer is
+        self.queue.pop(path, None)
+        if not arriving:
+            self._waits.pop(path, None)
         return list(drops)
 
     def _better_host(self, file: FileState, standing: Standing) -> bool:
@@ -329,16 +368,8 @@ class Replicator:
         path = entry.path
         wait = self._waits.get(path)
         avoid = wait.avoid if wait else set()
-        sources = [
-            node
-            for r in file.replicas
-            if r.node in standing.good
-            and not r.old_path
-            and (node := self._node(r.node)) is not None
-            and node.state == UP
-        ]
-        taken = {r.node for r in file.replicas if r.version == entry.version} | set(file.doomed)
-        taken |= {r.node for r in file.replicas if r.bad}
+        sources = self._sources(file, standing)
+        taken = self._taken(file)
         taken |= {task.target for task in self.tasks.values() if task.path == path}
         taken |= {node for p, node in self._dropping if p == path}
         holders = [node.place for name in standing.good if (node := self._node(name)) is not None]
@@ -351,7 +382,6 @@ class Replicator:
             )
             if not sources or not found:
                 if not started and not arriving:
-                    self._pause(path, now)
                     return None
                 break
             target = self._pick_target(found, avoid, {place.host for place in holders})
@@ -385,28 +415,31 @@ class Replicator:
         return next((name for name in best if self._free(name)), None)
 
     def _drops(self, file: FileState, standing: Standing, arriving: bool, now: float) -> list[DropCopy]:
-        entry = file.entry
-        path = entry.path
-        rest: list[Replica] = [r for r in file.replicas if r.node not in standing.good]
-        drops = []
-        if not arriving:
-            for row in rest:
-                node = self._node(row.node)
-                if node is None or node.state != UP or row.version > entry.version:
-                    continue
-                if row.version == entry.version and standing.good:
-                    drops.append(DropCopy(path, row.node, row.version, "damaged"))
-                elif row.version < entry.version and row.bad:
-                    # Of no use, and its slave gets no copy while it is there. Epoch 0 was found on a disk
-                    # and may be somebody's only copy: its slave's next report sends it to the attic.
-                    if standing.good and row.version.epoch > 0:
-                        drops.append(DropCopy(path, row.node, row.version, "a damaged older version"))
-                elif row.version < entry.version and not standing.lacking:
-                    drops.append(DropCopy(path, row.node, row.version, "an older version"))
-            drops += self._surplus(file, standing, now)
+        path = file.entry.path
+        drops = [] if arriving else self._useless(file, standing) + self._surplus(file, standing, now)
         fresh = [drop for drop in drops if (path, drop.node) not in self._dropping]
         self._dropping.update((path, drop.node) for drop in fresh)
         return fresh
+
+    def _useless(self, file: FileState, standing: Standing) -> list[DropCopy]:
+        """Replicas that are damaged or of older versions and are no longer needed."""
+        entry = file.entry
+        path = entry.path
+        drops: list[DropCopy] = []
+        for row in file.replicas:
+            node = self._node(row.node)
+            if row.node in standing.good or node is None or node.state != UP or row.version > entry.version:
+                continue
+            if row.version == entry.version and standing.good:
+                drops.append(DropCopy(path, row.node, row.version, "damaged"))
+            elif row.version < entry.version and row.bad:
+                # Of no use, and its slave gets no copy while it is there. Epoch 0 was found on a disk
+                # and may be somebody's only copy: its slave's next report sends it to the attic.
+                if standing.good and row.version.epoch > 0:
+                    drops.append(DropCopy(path, row.node, row.version, "a damaged older version"))
+            elif row.version < entry.version and not standing.lacking:
+                drops.append(DropCopy(path, row.node, row.version, "an older version"))
+        return drops
 
     def _surplus(self, file: FileState, standing: Standing, now: float) -> list[DropCopy]:
         """One replica too many, if all holders are up and have told what they hold."""

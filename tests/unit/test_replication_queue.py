@@ -1,0 +1,88 @@
+"""Files that nothing can be done for do not keep others from their copies, however many they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from test_replication import V2, World, distinct
+
+from sector.master import replication
+from sector.master.namespace import Replica
+from sector.master.replication import CopyRule, CopyRules
+
+LIMIT = 8
+
+
+@pytest.fixture(autouse=True)
+def short_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """10,000 paths wait in earnest."""
+    monkeypatch.setattr(replication, "QUEUE_LIMIT", LIMIT)
+
+
+def two_of_three(lost: int) -> World:
+    """Three slaves and two copies wanted; of so many files in /a the only copy is on a slave that is lost."""
+    world = World(distinct(3), rules=CopyRules(CopyRule(minimum=2)))
+    world.core.paused = True
+    for number in range(lost):
+        world.add(f"/a/{number:03d}", "s0")
+    world.core.paused = False
+    world.alive.discard("s0")
+    world.sleep(15)
+    return world
+
+
+def test_files_whose_copies_are_all_lost() -> None:
+    """What is written now, and what lost one of two copies, is copied."""
+    world = two_of_three(5 * LIMIT)
+    world.add("/new", "s1")
+    world.files["/z"] = replace(world.files["/new"], path="/z")
+    world.replicas["/z"] = {node: Replica(node, world.files["/z"].version, 0.0) for node in ("s0", "s1")}
+    world.sleep(30)
+    assert len(world.good("/new")) == 2 and len(world.good("/z")) == 2
+    world.join("s0")
+    world.sleep(120)
+    assert all(len(world.good(path)) >= 2 for path in world.files)
+
+
+def test_files_of_which_only_older_copies_can_be_reached() -> None:
+    world = two_of_three(0)
+    for number in range(5 * LIMIT):
+        path = f"/a/{number:03d}"
+        world.add(path, "s1")
+        world.files[path] = replace(world.files[path], version=V2)
+        world.replicas[path]["s0"] = Replica("s0", V2, 0.0)
+    world.sleep(30)
+    world.add("/new", "s1")
+    world.sleep(30)
+    assert len(world.good("/new")) == 2
+
+
+def test_files_that_no_slave_has_room_for() -> None:
+    world = World(distinct(3))
+    world.free = dict.fromkeys(world.alive, 100)
+    world.sleep(2)
+    for number in range(5 * LIMIT):
+        world.add(f"/a/{number:03d}", "s0", size=1000)
+    world.add("/z", "s0", size=10)
+    world.sleep(30)
+    assert len(world.good("/z")) == 3
+    world.free = {}
+    world.sleep(180)
+    assert all(len(world.good(path)) == 3 for path in world.files)
+
+
+def test_files_that_a_slave_always_fails_to_take() -> None:
+    """The third copy of many files can only go to a slave with a broken disk; the second of a new one to a
+    slave that works."""
+    world = World(distinct(3))
+    world.fail_targets = {"s2"}
+    for number in range(5 * LIMIT):
+        world.add(f"/a/{number:03d}", "s0", "s1")
+    world.sleep(60)
+    world.add("/new", "s0")
+    world.sleep(60)
+    assert sorted(world.good("/new")) == ["s0", "s1"]
+    world.fail_targets = set()
+    world.sleep(600)
+    assert all(len(world.good(path)) == 3 for path in world.files)
