@@ -82,6 +82,8 @@ class JobDriver:
         self.on_log: Callable[[int, str], None] | None = None
         self.parts: list[Part] = []
         self.by_segment: dict[int, Part] = {}
+        self._order: list[int] = []
+        self._ordered_to = 0
         self.faults: list[UdfFault] = []
         self.error: SectorError | None = None
         self.bytes_in = self.bytes_out = self.bytes_moved = 0
@@ -206,15 +208,11 @@ class JobDriver:
     def _ordered(self, number: int) -> Part | None:
         """Part `number` by segment; segments without output do not count."""
         assert self.plan is not None
-        seen = 0
-        for segment in range(len(self.plan.segments)):
-            if segment in self.by_segment:
-                if seen == number:
-                    return self.by_segment[segment]
-                seen += 1
-            elif segment not in self.plan.done:
-                return None
-        return None
+        while self._ordered_to in self.by_segment or self._ordered_to in self.plan.done:
+            if self._ordered_to in self.by_segment:
+                self._order.append(self._ordered_to)
+            self._ordered_to += 1
+        return self.by_segment[self._order[number]] if number < len(self._order) else None
 
     async def cancel(self, why: str = "") -> None:
         """End the job; fires when the master knows."""
