@@ -62,7 +62,7 @@ class Job:
 
     def logs(self) -> list[tuple[int, str]]:
         """(segment, text) of what the function printed or gave to `ctx.log`, as segments ended; of each the
-        last 64 KiB at most, and of a long job the last 1,000."""
+        last 8,000 bytes at most, and of a long job the last 1,000."""
         return list(self._driver.logs)
 
     def cancel(self) -> None:

@@ -32,7 +32,7 @@ from sector.wire.sphere import SpeState, UdfFault
 
 log = Logger()
 LOG_KEEP = 64 << 10
-LOG_SHOWN = 4000
+LOG_SHOWN = 8000
 DUMP_HEAD = "Fatal Python error: "
 START_S = 60.0
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")

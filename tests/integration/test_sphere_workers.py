@@ -12,6 +12,7 @@ import signal
 import sys
 import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -261,6 +262,15 @@ class WorkerTests(TestCase):
         self.assertLess(len(done.log), 8193)
         for worker in self.pool.workers.values():
             self.assertLessEqual(len(worker.tail), supervisor.LOG_KEEP)
+
+    async def test_as_much_is_shown_as_the_guide_says(self) -> None:
+        def talk(data: Any, ctx: Any) -> None:
+            print("x" * 20_000 + "y" * 7_999)
+
+        done = await self.run_task(self.task(talk))
+        self.assertEqual(done.log, "y" * 7_999 + "\n")
+        guide = Path(__file__).resolve().parents[2] / "docs" / "guide" / "sphere.md"
+        self.assertIn("last 8,000 bytes", guide.read_text())
 
     async def test_endless_loop_ends_at_its_time_limit(self) -> None:
         def loop(data: Any, ctx: Any) -> None:
