@@ -17,6 +17,7 @@ from sector.sphere.job_request import Options
 from sector.sphere.pack import pack
 from sector.sphere.result import Part, Status
 from sector.sphere.stream import SphereStream
+from sector.sphere.talk import Talk
 from sector.threads import start_deaf
 
 __all__ = ["Job", "Part", "SphereProcess", "SphereStream", "Status"]
@@ -31,6 +32,7 @@ class Job:
     def __init__(self, cloud: Cloud, driver: JobDriver) -> None:
         self._cloud = cloud
         self._driver = driver
+        self._talk: Talk | None = None
         self._bar: threading.Thread | None = None
         self._bar_ends = threading.Event()
 
@@ -97,10 +99,12 @@ class Job:
         start_deaf(self._bar)
 
     def _clear(self) -> None:
-        """The bar goes before anything else is printed."""
+        """The bar goes before anything else is printed; what functions printed is told to its end."""
         self._bar_ends.set()
         if self._bar is not None:
             self._bar.join(2.0)
+        if self._talk is not None:
+            self._talk.finish()
 
     @property
     def output(self) -> SphereStream:
@@ -160,7 +164,7 @@ class SphereProcess:
         Returns as soon as the job runs; on a terminal a progress bar is drawn meanwhile. With `detach`
         (and `output`) the job is driven by a process of its own on this machine and goes on when this one
         ends. `segment_bytes` = about how large segments are (default: by the amount of data, 8 to 128 MB).
-        `on_log(segment, text)` hears what the function printed, in another thread (see `Job.logs`).
+        `on_log(segment, text)` hears what the function printed, in a thread of its own (see `Job.logs`).
         Raises Denied (no execute right), NotFound (no input), UsageError, Unavailable.
         """
         if buckets < 0:
@@ -185,9 +189,18 @@ class SphereProcess:
             return start_detached(self._cloud, stream, blob, options)
         driver = JobDriver(self._cloud.client, stream, blob, options)
         driver.fetch = self._cloud.read
-        driver.on_log = on_log
-        self._cloud.wait(driver.start)
+        talk = Talk(on_log) if on_log is not None else None
+        if talk is not None:
+            driver.on_log = talk.put
+            driver.watchers.append(lambda: talk.close() if driver.ended else None)
+        try:
+            self._cloud.wait(driver.start)
+        except BaseException:
+            if talk is not None:
+                talk.close()
+            raise
         job = Job(self._cloud, driver)
+        job._talk = talk
         if wanted() if progress is None else progress:
             job.draw()
         return job

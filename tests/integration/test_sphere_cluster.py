@@ -42,6 +42,10 @@ def bad(data, ctx):
 
 def big(data, ctx):
     return bytes(data) * 3
+
+def chatty(data, ctx):
+    print("x" * 7_900)
+    return b"."
 """
 
 
@@ -206,6 +210,18 @@ def test_interrupt_cancels(grid: Cluster) -> None:
     assert process.returncode == 130
     wait_for("their end", lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
     assert grid.json("job", "show", job)["state"] == "cancelled"
+
+
+def test_a_job_does_not_wait_for_who_reads_its_talk(grid: Cluster) -> None:
+    """As in `sphere run ... 2>&1 | less`: the driver stood still, and the master ended its job as silent."""
+    process, job = start(grid, f"{grid.dir}/udfs.py:chatty", "/in", "--output", "/out/talk")
+    wait_for("its end", lambda: grid.json("job", "show", job)["state"] == "done")
+    assert process.poll() is None  # its talk does not fit into the pipe
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0 and json.loads(out)["segments"] == 12
+    assert sorted(line.split(":")[0] for line in err.splitlines() if "xxx" in line) == sorted(
+        f"segment {number}" for number in range(12)
+    )
 
 
 def test_detached_job_goes_on(grid: Cluster) -> None:
