@@ -64,10 +64,13 @@ def pack(function: Callable[..., Any], params: Any, files: tuple[str | os.PathLi
     directory. Raises `UsageError` for what cannot be called as f(data, ctx), cannot be pickled or is too
     large, `LocalIO`."""
     _check_call(function)
-    contents = {}
+    contents: dict[str, bytes] = {}
     for name in files:
+        base = os.path.basename(os.fspath(name))
+        if base in contents:
+            raise UsageError(f"two files are named {base}; in ctx.scratch there is room for one of them")
         try:
-            contents[os.path.basename(os.fspath(name))] = Path(name).read_bytes()
+            contents[base] = Path(name).read_bytes()
         except OSError as error:
             raise LocalIO(f"{name}: {error.strerror}") from None
     try:
@@ -132,12 +135,20 @@ def _load_file(path: Path) -> ModuleType:
     sys.path.insert(0, str(path.resolve().parent))
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[name]
-        raise UsageError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from None
+    except (Exception, SystemExit) as error:
+        sys.modules.pop(name, None)
+        raise _unloadable(str(path), error) from None
     finally:
         sys.path.pop(0)
     return module
+
+
+def _unloadable(what: str, error: BaseException) -> UsageError:
+    """The error of a program that ends in another one while it is loaded."""
+    hint = ""
+    if isinstance(error, SystemExit):
+        hint = "a program is loaded without being run: put its main part behind if __name__ == '__main__'"
+    return UsageError(f"{what} cannot be loaded: {type(error).__name__}: {error}", hint=hint)
 
 
 def _load_module(name: str) -> ModuleType:
@@ -146,5 +157,7 @@ def _load_module(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ImportError as error:
         raise UsageError(f"module {name} cannot be loaded: {error}") from None
+    except (Exception, SystemExit) as error:
+        raise _unloadable(f"module {name}", error) from None
     finally:
         sys.path.pop(0)

@@ -62,6 +62,15 @@ def confine(hello: dict[str, Any], parent: int) -> bool:
     return isolated
 
 
+class NotHere(Exception):
+    """The slave lacks a module that the function needs, or has another version of it; `kind` is told as the
+    type of the error."""
+
+    def __init__(self, text: str, kind: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
 class Beat(threading.Thread):
     """Tells the supervisor four times a second at most how far the function is, and once a second that the
     process lives."""
@@ -135,7 +144,16 @@ class Worker:
         import cloudpickle
 
         with os.fdopen(fd, "rb") as file:
-            blob = cloudpickle.load(file)
+            try:
+                blob = cloudpickle.load(file)
+            except ImportError as error:
+                remedy = "install it there, or give its files to run(..., files=…)"
+                raise NotHere(f"{error} on the slave: {remedy}", "ModuleNotFoundError") from None
+            except AttributeError as error:
+                if not str(error).startswith("Can't get attribute"):
+                    raise
+                remedy = "install the version there that the job was made with"
+                raise NotHere(f"{error} on the slave: {remedy}", "AttributeError") from None
         for name, data in blob.get("files", {}).items():
             with open(os.path.join(self.scratch, os.path.basename(name)), "wb") as out:
                 out.write(data)
@@ -225,6 +243,10 @@ class Worker:
     def fault(error: BaseException, record: int) -> dict[str, Any]:
         """An error of the function as text: type, message, traceback; never a pickle."""
         code = "udf_type" if isinstance(error, udf.UdfTypeError) else "udf_error"
+        if isinstance(error, NotHere):  # the traceback is ours
+            text = sendable(str(error), TEXT_MAX)
+            told = {"type": error.kind, "message": text, "traceback": "", "record": -1}
+            return {"op": "fault", "code": code, **told}
         try:
             text = str(error)
         except BaseException as broken:

@@ -3,6 +3,7 @@ and nothing is left behind."""
 
 from __future__ import annotations
 
+import colorsys  # noqa: F401
 import dataclasses
 import errno
 import hashlib
@@ -12,6 +13,7 @@ import signal
 import sys
 import tempfile
 import time
+import types
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +155,22 @@ class WorkerTests(TestCase):
         self.assertIn("in emoji", fault.fault.traceback)
         fault = await self.run_task(self.task(undecodable))
         self.assertEqual((fault.fault.type, fault.fault.message), ("ValueError", "caf\\udce9.fits"))
+
+    async def test_a_module_that_the_slave_lacks_is_named_without_our_insides(self) -> None:
+        module = types.ModuleType("astro_of_mine")
+        exec("def gauge(data, ctx): return b'x'", module.__dict__)
+        sys.modules["astro_of_mine"] = module
+        self.addCleanup(sys.modules.pop, "astro_of_mine")
+        module.gauge.__module__ = "astro_of_mine"
+        fault = (await self.run_task(self.task(module.gauge))).fault
+        self.assertEqual((fault.type, fault.code, fault.traceback), ("ModuleNotFoundError", "udf_error", ""))
+        self.assertIn("No module named 'astro_of_mine' on the slave: install it", fault.message)
+        module.gauge.__module__ = "colorsys"
+        sys.modules["colorsys"].gauge = module.gauge  # type: ignore[attr-defined]
+        self.addCleanup(delattr, sys.modules["colorsys"], "gauge")
+        fault = (await self.run_task(self.task(module.gauge))).fault
+        self.assertEqual((fault.type, fault.traceback), ("AttributeError", ""))
+        self.assertIn("gauge", fault.message)
 
     async def test_a_full_disk_is_not_the_functions_fault(self) -> None:
         """It does not take the results; the slave is left out then. Also when the function goes on."""
