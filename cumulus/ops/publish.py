@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -24,7 +25,7 @@ from cumulus.ops.find import Found, adopt, find_or_none, is_foreign, name_for
 from cumulus.ops.names import VERSIONS, body_name, first_name, is_mark, odd_name, version_name
 from cumulus.ops.rows import meta_of, row_of
 from cumulus.ops.site import Site
-from cumulus.storage.api import ABSENT, Changed, Entry, IfToken, Missing, StorageError, Taken
+from cumulus.storage.api import ABSENT, Changed, Entry, IfToken, Missing, NoBucket, StorageError, Taken
 
 TRIES: Final = 32
 PATIENCE: Final = 20  # tries with conditions until what another has begun counts as left by a crash
@@ -87,7 +88,8 @@ def _publish_over(site: Site, bucket: Bucket, plan: Plan, meta: ObjectMeta, *, w
                 name = found.entry.name
             else:
                 token = ABSENT  # a directory becomes a file of another name
-        entry = _place(plan, meta, name, token)
+        patient = wait and bool(plan.conditions)
+        entry = _place(plan, meta, name, token, partial(_in_the_way, site, bucket, patient=patient))
         if found is not None and keep and is_mark(found.entry.name) and entry.name != found.entry.name:
             site.remove(bucket.name, found.entry.name)
     else:
@@ -170,15 +172,45 @@ def drop_null(site: Site, bucket: Bucket, key: str, current: Row | None) -> None
     site.told.apply([Remove(bucket=bucket.name, key=key, stamp=old.stamp, version="null")])
 
 
-def _place(plan: Plan, meta: ObjectMeta, name: str, token: IfToken) -> Entry:
+def _place(
+    plan: Plan, meta: ObjectMeta, name: str, token: IfToken, absent: Callable[[str], IfToken] | None = None
+) -> Entry:
+    """Under that name, or, where it is taken, the key's other one. `absent` tells what may be under an odd
+    name where nothing is known to be."""
     data = encode_meta(meta)
+    other = odd_name(meta.key)
+
+    def place(name: str) -> Entry:
+        expected = absent(name) if absent is not None and token is ABSENT and name == other else token
+        return plan.place(name, data, expected)
+
     try:
-        return plan.place(name, data, token)
+        return place(name)
     except Taken:
-        other = odd_name(meta.key)
         if name == other:
             raise
-        return plan.place(other, data, token)
+        return place(other)
+
+
+def _in_the_way(site: Site, bucket: Bucket, name: str, *, patient: bool) -> IfToken:
+    """What is under a key's odd name though the key was not found there: another process has just put it and
+    not yet told the index, or it is a version that two put at once, one under each name. It is kept or
+    replaced as if it were current. `patient`: there are conditions to be held against it, so the other gets a
+    moment to end. Raises as `keep_version`."""
+    try:
+        entry = site.store.stat(bucket.name, name)
+    except NoBucket:
+        raise
+    except Missing:
+        return ABSENT
+    if patient:
+        time.sleep(PAUSE_S)
+        raise Changed(f"{name!r} is being put")
+    meta = meta_of(bucket, entry)
+    if meta is None:
+        return entry.token
+    there = Found(entry, meta)
+    return keep_version(site, bucket, there) if keeps(bucket, there) else entry.token
 
 
 def _follow(site: Site, put: Put, stays: bool, mark: int) -> None:

@@ -326,3 +326,40 @@ def test_a_deletion_that_a_crash_cuts_off_leaves_a_marker_and_no_empty_object(
     assert (get(two), get(two, "null")) == ("NoSuchKey", "NoSuchVersion")
     jobs.rescan(two.site, two.site.bucket("bkt"), jobs.Done())
     assert (get(two), get(two, "null")) == ("NoSuchKey", "MethodNotAllowed")
+
+
+@pytest.mark.parametrize("state", ["Enabled", "Suspended"])
+def test_a_key_below_another_that_two_put_at_once_can_be_put_again(
+    pair: Pair, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One finds "k" and puts "k/m" under its other name; when the second does, "k" has just gone. Neither
+    knows of the other. In a bucket with versions both are kept."""
+    one, two = pair
+    enable(one)
+    if state == "Suspended":
+        one.boto().put_bucket_versioning(Bucket="bkt", VersioningConfiguration={"Status": state})
+    bodies = dict[str, bytes]()
+
+    def put_below(world: World, body: bytes) -> None:
+        answer = world.ask("PUT", "/bkt/k/m", body)
+        assert answer.status == 200, answer.body
+        bodies[answer.headers["x-amz-version-id"]] = body
+
+    def meanwhile() -> None:
+        assert two.ask("DELETE", "/bkt/k").status == 204
+        put_below(two, b"second")
+
+    put(one, b"in the way")
+    with monkeypatch.context() as patch:
+        once(patch, publish, "_settle", meanwhile, after=False)
+        put_below(one, b"first")
+    assert one.ask("GET", "/bkt/k/m").body == b"second"
+    assert one.ask("DELETE", "/bkt/k/m").status == 204
+    put(one, b"in the way again")
+    put_below(two, b"third")
+    assert one.ask("GET", "/bkt/k/m").body == b"third"
+    assert len(bodies) == (3 if state == "Enabled" else 1)
+    for version, body in bodies.items():
+        assert two.ask("GET", "/bkt/k/m", query={"versionId": version}).body == body
+    assert two.ask("DELETE", "/bkt/k/m").status == 204
+    assert one.ask("GET", "/bkt/k/m").code == "NoSuchKey"
