@@ -52,10 +52,11 @@ class IndexServer:
             self._listener.bind(str(path))  # nobody can connect before listen()
             path.chmod(0o600)
             self._listener.listen(256)
-        except OSError as bad:
+            self.pool.submit(int)  # one thread is there from now on, so that what waits is done by and by
+        except (OSError, RuntimeError) as bad:
             self._listener.close()
             self.pool.shutdown()
-            raise Away(f"{path}: {bad.strerror or bad}") from None
+            raise Away(f"{path}: {getattr(bad, 'strerror', None) or bad}") from None
         self._thread = threading.Thread(target=self._accept, name="cumulus-index", daemon=True)
         self._thread.start()
 
@@ -258,7 +259,8 @@ class _Session:
         if method.how == "commit":
             self._apply(number, *arguments)
         else:
-            self._server.pool.submit(self._run_in_pool, number, name, arguments)
+            with contextlib.suppress(RuntimeError):  # no further thread; it waits for those there are
+                self._server.pool.submit(self._run_in_pool, number, name, arguments)
 
     def _tell(self, puts: list[Put]) -> None:
         """Have them taken in, in this order; nobody is told. Raises `Away`."""

@@ -8,6 +8,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from cumulus.index.registry import sqlite_path
 from cumulus.index.remote import connect_index
 from cumulus.index.server import IndexServer
 from cumulus.index.sqlite import SqliteIndex
+from cumulus.model import Bucket
 
 
 @pytest.fixture
@@ -187,6 +189,37 @@ def test_a_head_without_threads_lets_workers_in_again(bench: Bench, monkeypatch:
         with pytest.raises(Away):
             connect_index(bench.server.path, sqlite_path(bench.url))[0].bucket("b")
     assert asked(bench.server.path, bench.url) == "b"
+
+
+def test_a_head_answers_all_with_the_threads_that_it_has(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls take turns where the system gives no more."""
+    real, refused, names = threading.Thread.start, list[str](), list[list[str]]()
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name.startswith("cumulus-index_"):
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        real(thread)
+
+    def ask() -> None:
+        names.append([one.name for one in bench.index.buckets()])
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    look = head(bench).buckets
+
+    def slowly(owner: str | None = None) -> list[Bucket]:
+        time.sleep(0.02)  # the others come meanwhile
+        return look(owner)
+
+    monkeypatch.setattr(head(bench), "buckets", slowly)
+    asking = [threading.Thread(target=ask, daemon=True) for _ in range(40)]
+    for one in asking:
+        one.start()
+    for one in asking:
+        one.join(30)
+    assert names == [["b"]] * 40 and refused
 
 
 def test_calls_at_the_same_time_share_transactions(bench: Bench) -> None:

@@ -63,8 +63,12 @@ class Freeing:
         with self._lock:
             later = not self._closed
             if later and self._thread is None:
-                self._thread = threading.Thread(target=self._run_thd, name="cumulus-free", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run_thd, name="cumulus-free", daemon=True)
+                try:
+                    thread.start()
+                    self._thread = thread
+                except RuntimeError:  # there are too many
+                    later = False
             if later:
                 try:
                     self._queue.put_nowait(fd)

@@ -15,6 +15,7 @@ meanwhile others add; then it writes and syncs the whole batch, and wakes them.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import logging
 import math
@@ -234,6 +235,7 @@ class Journal:
         return frozenset(name for name in names_in(self._fd) if name.endswith(SUFFIX)) - own
 
     def _open(self) -> Generation:
+        self._have_keeper()
         name = f"{os.getpid():x}-{secrets.token_hex(8)}{SUFFIX}"
         draft = name + DRAFT  # a recovery must not see it before it is locked
         fd = self._files.create(self._fd, draft, FILE_MODE)
@@ -258,11 +260,18 @@ class Journal:
         with self._lock:
             made.doubtful, self._doubt_next = self._doubt_next, False
             self._generation = made
-            if not self._keeper:
-                self._keeper = threading.Thread(target=self._keep, name="cumulus-journal", daemon=True)
-                self._keeper.start()
             self._wake.notify_all()
         return made
+
+    def _have_keeper(self) -> None:
+        """Without the thread no journal would ever go. Raises `OSError` when the system gives none now."""
+        if self._keeper is None:
+            keeper = threading.Thread(target=self._keep, name="cumulus-journal", daemon=True)
+            try:
+                keeper.start()
+            except RuntimeError as bad:
+                raise OSError(errno.EAGAIN, "no thread can be had") from bad
+            self._keeper = keeper
 
     # checkpoints
 
