@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
 
 from cumulus.admin.unfinished import part_done
-from cumulus.index.api import Change, Index, IndexFailure, Put, Remove, Row
+from cumulus.index.api import Change, Index, IndexFailure, Put, Remove, Row, StillUsed
 from cumulus.model import Acl, Bucket, Grant, User, decode_meta, encode_meta
 from cumulus.ops.names import BODIES, DOUBT, ODD, PARTS, VERSIONS, version_name
 from cumulus.storage.api import Changed, Entry, FileStore, Missing
@@ -17,6 +18,8 @@ from cumulus.words import count_text
 from sector.errors import NotEmpty
 
 _PAGE: Final = 1000
+_LATE: Final = 20  # times that the index may hear of something after its storage has gone
+_LATE_S: Final = 0.05
 
 
 def rows_of(index: Index, bucket: str) -> Iterator[list[Row]]:
@@ -156,18 +159,28 @@ def _delete_rest(index: Index, store: FileStore, bucket: str) -> None:
     with contextlib.suppress(Missing):
         store.remove_hollow(bucket)
         store.delete_bucket(bucket)
+    for _ in range(_LATE):
+        with contextlib.suppress(StillUsed):
+            index.drop_bucket(bucket)
+            return
+        _forget_rows(index, bucket)  # a server has told of what went with its storage
+        time.sleep(_LATE_S)
     index.drop_bucket(bucket)
 
 
 def forget(index: Index, store: FileStore, bucket: str) -> None:
     """Take a bucket with an adopted directory out of the index, without a look at the directory. Raises
     `NoSuch`, `StorageError`; again goes on where it ended."""
+    _forget_rows(index, bucket)
+    store.forget_bucket(bucket)
+    index.drop_bucket(bucket)
+
+
+def _forget_rows(index: Index, bucket: str) -> None:
     _drop_uploads(index, bucket)
     for rows in rows_of(index, bucket):
         gone = [Remove(bucket=row.bucket, key=row.key, version=row.version, stamp=row.stamp) for row in rows]
         index.apply(gone)
-    store.forget_bucket(bucket)
-    index.drop_bucket(bucket)
 
 
 def _drop_uploads(index: Index, bucket: str) -> None:
