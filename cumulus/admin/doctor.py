@@ -353,19 +353,12 @@ def findings(config: Config, storage: Path | None) -> list[Finding]:
 def entries_of(store: FileStore, bucket: str) -> Iterator[list[Entry]]:
     """All that may be an object or an older version, page by page."""
     for prefix in ("", ODD, BODIES, VERSIONS):
-        after = ""
-        while True:
-            try:
-                page = store.names(bucket, after, prefix, _PAGE)
-            except NoBucket:
-                raise
-            except Missing:
-                break
-            if page:
-                yield page
-            if len(page) < _PAGE:
-                break
-            after = page[-1].name
+        try:
+            yield from store.entries(bucket, prefix, _PAGE)
+        except NoBucket:
+            raise
+        except Missing:
+            continue
 
 
 def rebuild(index: Index, store: FileStore, bucket: Bucket) -> tuple[int, int]:

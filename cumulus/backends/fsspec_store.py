@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import re
 import secrets
@@ -312,18 +313,18 @@ class FsspecStore(FileStore):
                     break
         return found
 
+    def entries(self, bucket: str, prefix: str = "", limit: int = 1000) -> Iterator[list[Entry]]:
+        self._check(bucket)
+        found = self._walk(bucket, "", "", prefix)
+        while page := list(itertools.islice(found, limit)):
+            yield page
+
     def _walk(self, bucket: str, above: str, after: str, prefix: str) -> Iterator[Entry]:
         """Entries below the directory `above` ("" or ending in "/"), in order."""
-        path = self.path(bucket, above.rstrip("/"))
-        with asked(path):
-            try:
-                infos = self.fs.ls(path, detail=True)
-            except FileNotFoundError:
-                return
         names = sorted(
-            str(info["name"]).rstrip("/").rpartition("/")[2] + ("/" if info["type"] == "directory" else "")
-            for info in infos
-            if info["type"] in ("file", "directory")
+            path.rpartition("/")[2] + ("/" if kind == "directory" else "")
+            for path, kind in self._ls(self.path(bucket, above.rstrip("/")))
+            if kind in ("file", "directory")
         )
         for name in names:
             full = above + name

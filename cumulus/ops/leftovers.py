@@ -9,6 +9,7 @@ stretch of time is noted beside the bodies: nothing of it is cleared away, and t
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterator
 from typing import Final
@@ -52,16 +53,9 @@ def sweep(site: Site, bucket: Bucket, stale_s: float) -> int:
 
 
 def _entries(site: Site, bucket: Bucket, prefix: str) -> Iterator[Entry]:
-    after = ""
-    while True:
-        try:
-            entries = site.store.names(bucket.name, after, prefix, PAGE)
-        except Missing:
-            return
-        yield from entries
-        if len(entries) < PAGE:
-            return
-        after = entries[-1].name
+    with contextlib.suppress(Missing):
+        for entries in site.store.entries(bucket.name, prefix, PAGE):
+            yield from entries
 
 
 def _part_needed(site: Site, bucket: Bucket, entry: Entry) -> bool:

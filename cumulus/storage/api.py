@@ -286,18 +286,23 @@ class FileStore(ABC):
         `limit`; internal names (first segment `INTERNAL`) only where `prefix` names them. Memory is bounded
         by `limit` and the largest directory's names."""
 
-    def walk(self, bucket: str, limit: int = 1000) -> Iterator[list[str]]:
-        """All names that `names` gives without a prefix, in order, at most `limit` at a time. What comes and
-        goes meanwhile may be among them or not. Raises `Missing`, also while it is read. Here page by page;
-        a store whose files others change should do it in one pass."""
+    def entries(self, bucket: str, prefix: str = "", limit: int = 1000) -> Iterator[list[Entry]]:
+        """All that `names` gives, in order, at most `limit` at a time. What comes and goes meanwhile may be
+        among them or not. Raises `Missing`, also while it is read. Here page by page; a store that lists
+        whole directories should list each once."""
         after = ""
         while True:
-            found = [entry.name for entry in self.names(bucket, after, limit=limit)]
+            found = self.names(bucket, after, prefix, limit)
             if found:
                 yield found
             if len(found) < limit:
                 return
-            after = found[-1]
+            after = found[-1].name
+
+    def walk(self, bucket: str, limit: int = 1000) -> Iterator[list[str]]:
+        """The names of all `entries`. A store whose files others change should do it in one pass."""
+        for found in self.entries(bucket, limit=limit):
+            yield [entry.name for entry in found]
 
     def look(self, bucket: str, names: Sequence[str], known: Mapping[str, Token]) -> dict[str, Entry | None]:
         """Of these names those whose token is not the one in `known`, None for what is not there (any

@@ -15,6 +15,7 @@ from cumulus.storage.api import (
     FileStore,
     IfToken,
     Missing,
+    NoBucket,
     Taken,
 )
 
@@ -304,3 +305,22 @@ def test_only_what_has_changed_is_looked_at(store: FileStore) -> None:
     found = store.look("b", ["a", "d/b", "d/c", "gone", "none/x"], known)
     assert found == {"d/b": entry, "gone": None, "none/x": None}
     assert store.look("b", ["a"], {}) == {"a": store.stat("b", "a")}
+
+
+@pytest.mark.parametrize("limit", [1, 2, 100])
+def test_entries_are_what_names_gives(store: FileStore, limit: int) -> None:
+    """With a prefix and without one, also internal ones, while some go."""
+    for name in ("a", "b/1", "b/2", "b0", ".cumulus/parts/u/1", ".cumulus/parts/u/2"):
+        put(store, name)
+    for prefix in ("", "b", "b/", ".cumulus/parts/", "nothing"):
+        pages = list(store.entries("b", prefix, limit))
+        assert all(0 < len(page) <= limit for page in pages)
+        assert [entry for page in pages for entry in page] == store.names("b", prefix=prefix)
+    seen = []
+    for page in store.entries("b", limit=limit):
+        seen += [entry.name for entry in page]
+        for entry in page:
+            store.delete("b", entry.name)
+    assert seen == ["a", "b/1", "b/2", "b0"] and store.names("b") == []
+    with pytest.raises(NoBucket):
+        list(store.entries("none"))

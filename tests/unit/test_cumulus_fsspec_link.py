@@ -18,6 +18,7 @@ from s3_world import World
 
 from cumulus.backends import fsspec_link
 from cumulus.backends.fsspec_store import FsspecStore
+from cumulus.ops import leftovers
 from cumulus.storage.api import StorageError, Unavailable
 from cumulus.storage.names import without_secret
 
@@ -228,3 +229,20 @@ def test_what_others_put_beside_drafts_keeps_nothing(tmp_path: Path) -> None:
     assert store.sweep(900) == 2
     assert not any(draft.exists() for draft in drafts)
     assert len(list((tmp_path / "a/.cumulus/tmp").iterdir())) == 3
+
+
+def test_clearing_up_lists_each_directory_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many names are in it: a page more was the whole list once more."""
+    store = FsspecStore(url)
+    world = World(store)
+    world.boto().create_bucket(Bucket="bkt")
+    for key in "abcdefg":
+        assert world.ask("PUT", f"/bkt/{key}", b"body").status == 200
+    monkeypatch.setattr(leftovers, "PAGE", 2)
+    listed: list[str] = []
+    ask = Talking.ls
+    monkeypatch.setattr(Talking, "ls", lambda fs, path, **more: listed.append(path) or ask(fs, path, **more))
+    assert leftovers.sweep(world.site, world.site.bucket("bkt"), 0.0) == 0
+    bodies = [path for path in listed if path.endswith("/bodies")]
+    assert len(bodies) == 1
+    world.close()
