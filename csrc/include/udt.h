@@ -240,7 +240,8 @@ enum udt_path_why {
     UDT_PATH_WHY_SILENCE,    /* no answer within udp_wait_ms */
     UDT_PATH_WHY_PROHIBITED, /* a router on the way said "administratively prohibited" */
     UDT_PATH_WHY_ASKED,      /* udp_wait_ms < 0 */
-    UDT_PATH_WHY_STALLED     /* they met, but no data came through: large datagrams are dropped */
+    UDT_PATH_WHY_STALLED,    /* they met, but no data came through: large datagrams are dropped */
+    UDT_PATH_WHY_REFUSED     /* ICMP "port unreachable" */
 };
 
 #define UDT_BLOCK_BYTES (1 << 20) /* one CRC32C per block, counted from the transfer's offset */

@@ -17,6 +17,8 @@ void xfer_port_closing(io_port *p);
 
 /* On the loop thread: a router said that datagrams to this peer are not let through. */
 void xfer_prohibited(io_port *p, const udt_addr *to);
+/* Or the peer's machine, or a firewall, that its port is closed. */
+void xfer_refused(io_port *p, const udt_addr *to);
 
 /* io_handle_on_free of IO_KIND_XFER: the handle's reference is gone. */
 void xfer_on_free(void *obj);

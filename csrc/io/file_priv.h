@@ -72,6 +72,8 @@ struct xfer {
     io_stream s;           /* [loop] the connection */
     enum udt_path_why why; /* [loop] initiator: why it is not over UDP */
     bool tls_failed;       /* [loop] initiator: TLS led nowhere; UDP until the deadline */
+    bool no_tcp;           /* [loop] because nobody listens there */
+    bool no_udp;           /* [loop] initiator: ICMP says that the port is closed */
     bool early;            /* [loop] data is on its way before the peer's OPEN */
     bool tls_waits;        /* [loop] TLS stands; the disk job of the early data runs still */
     io_timer fall;         /* [loop] initiator: time to try TLS, or to call it a stall */

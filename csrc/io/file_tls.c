@@ -37,16 +37,18 @@ static bool may_fall(const xfer *x)
 /* Initiator: nobody takes TLS. The peer may still be on its way, so UDP gets the rest of the time.
  * But only another ticket helps where it listens and does not wait for this one: it has heard us
  * over UDP, and we do not hear it (REJECTED); or the ticket is over, which says nothing about UDP
- * (AUTH). */
+ * (AUTH). And where neither of its ports is open it is not there (UNREACHABLE): ICMP alone, which
+ * anybody may forge who guesses a port, ends nothing. */
 static void no_tls(xfer *x, int err)
 {
     bool over = err == UDT_E_AUTH, heard = err == UDT_E_REJECTED;
     stream_no_tls(&x->s);
     x->tls_waits = false;
     x->tls_failed = true;
+    x->no_tcp = err == UDT_E_UNREACHABLE;
     if (over)
         x->why = UDT_PATH_WHY_NONE;
-    if (over || heard || x->why == UDT_PATH_WHY_ASKED)
+    if (over || heard || x->why == UDT_PATH_WHY_ASKED || (x->no_tcp && x->no_udp))
         xfer_fail(x, err, 0, 0, 0);
     else
         x->why = UDT_PATH_WHY_NONE;
@@ -142,6 +144,25 @@ void xfer_prohibited(io_port *p, const udt_addr *to)
     xfer *x;
     while (d && (x = disk_xfer_that(d, p, meeting, to)))
         fall_back(x, UDT_PATH_WHY_PROHIBITED);
+}
+
+static bool not_refused(const xfer *x, const void *arg)
+{
+    return x->phase == XFER_MEET && x->initiator && x->o.tcp_stripes > 0 && !x->no_udp &&
+           !x->s.tls && addr_eq(&x->to, arg);
+}
+
+void xfer_refused(io_port *p, const udt_addr *to)
+{
+    disk_pool *d = io_ctx_disk(io_port_ctx(p));
+    xfer *x;
+    while (d && (x = disk_xfer_that(d, p, not_refused, to))) {
+        x->no_udp = true;
+        if (x->no_tcp)
+            xfer_fail(x, UDT_E_UNREACHABLE, 0, 0, 0);
+        else
+            fall_back(x, UDT_PATH_WHY_REFUSED);
+    }
 }
 
 /* ---- what file_conn.c asks ---- */

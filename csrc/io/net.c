@@ -163,8 +163,8 @@ static bool prohibited(const struct sock_extended_err *e)
     return e->ee_origin == SO_EE_ORIGIN_ICMP6 && e->ee_type == 1 && e->ee_code == 1;
 }
 
-/* ICMP errors. Port unreachable ends a connect at once, as TCP would; the rest is left to the
- * engines' timers, for a route may come back. */
+/* ICMP errors. Port unreachable ends a connect at once, as TCP would, and lets a transfer try TCP;
+ * the rest is left to the engines' timers, for a route may come back. */
 void io_net_errors(io_port *p, int fd)
 {
     for (int i = 0; i < 64; i++) {
@@ -193,6 +193,7 @@ void io_net_errors(io_port *p, int fd)
                 continue;
             io_sock_unreachable(p, &a);
             io_bulk_unreachable(p, &a);
+            xfer_refused(p, &a);
         }
     }
 }

@@ -159,6 +159,49 @@ TEST(tls_is_not_used_where_udp_works)
     tio_free(b);
 }
 
+/* The machine of the peer, or a firewall, says that the port is closed. */
+static udt_addr closed_port(void)
+{
+    uint16_t port;
+    close(tio_udp(&port));
+    return tio_loopback(4, port);
+}
+
+TEST(tls_takes_over_when_udp_is_refused)
+{
+    tio *a, *b;
+    udt_addr to = closed_port();
+    pair(&a, &b, 4);
+    struct tls_case c = {
+        .encrypt = true, .size = 5000000, .stripes = 4, .udp_wait_ms = 6000, .to = &to};
+    int64_t began = tio_now_us();
+    udt_xfer_result r = whole(a, b, &c, 5);
+    CHECK(tio_now_us() - began < 4000000);
+    CHECK_INT(r.path, UDT_PATH_TLS);
+    CHECK_INT(r.path_why, UDT_PATH_WHY_REFUSED);
+    tio_free(a);
+    tio_free(b);
+}
+
+/* A peer that is gone, its process ended: neither of its ports is open. */
+TEST(tls_peer_that_is_gone_is_told_at_once)
+{
+    tio *a = tio_open(4, 0);
+    udt_addr to = closed_port();
+    for (int wait = 0; wait < 2; wait++) { /* TLS is asked because of it, or soon anyway */
+        udt_ticket k = xf_ticket(true);
+        int src = xf_file(100000, 1);
+        struct tls_case c = {.size = 100000, .stripes = 4, .udp_wait_ms = wait ? 1 : 6000};
+        int64_t began = tio_now_us();
+        int32_t x = start(a, &to, &k, src, UDT_XFER_SEND | UDT_XFER_INITIATOR, &c, to.port);
+        CHECK_INT(tio_wait(a, UDT_IO_XFER_DONE, x, 20000).err, UDT_E_UNREACHABLE);
+        CHECK(tio_now_us() - began < 4000000);
+        CHECK_INT(udt_xfer_free(a->ctx, x), 0);
+        close(src);
+    }
+    tio_free(a);
+}
+
 /* Nobody listens for TLS: UDP has the rest of the time, for the peer may be late. */
 TEST(tls_refused_gives_udp_the_rest_of_the_time)
 {

@@ -15,6 +15,7 @@ REASONS = (
     "ICMP administratively prohibited",
     "blocked a moment ago",
     "large datagrams are lost",
+    "ICMP port unreachable",
 )
 """Texts of enum udt_path_why (csrc/include/udt.h)."""
 ASKED = 3
@@ -144,7 +145,7 @@ class Paths:
         return [
             (host, port, block.until - now, block.why, block.deep)
             for (host, port), block in self._blocked.items()
-            if block.until > now and block.why != REASONS[2]
+            if block.until > now and block.why not in (REASONS[2], REASONS[5])
         ]
 
     def learn(self, host: str, port: int, left_s: float, why: str, deep: bool) -> None:

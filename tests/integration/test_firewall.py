@@ -25,6 +25,7 @@ DROP_MOST = (
     "o udp dport {{ {data} }} meta length > 500 drop",
 )
 PROHIBITED = ("o udp dport {{ {data} }} reject with icmpx type admin-prohibited",)
+REFUSED = ("o udp dport {{ {data} }} reject with icmpx type port-unreachable",)
 
 
 def run(*words: str, check: bool = True, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -118,6 +119,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         ("large", DROP_LARGE, "udp", False, ""),
         ("most", DROP_MOST, "tls", False, ""),
         ("prohibited", PROHIBITED, "tls", False, "administratively prohibited"),
+        ("refused", REFUSED, "tls", False, "port unreachable"),
         ("open_again", (), "udp", False, ""),
     ],
 )
