@@ -1,6 +1,6 @@
 /* Paths that carry less than both ends believe: full packets vanish without a word. Transfers go on
  * with smaller ones, whatever was under way arrives as it was sent, and sizes rise again. */
-#include "test_udt_util.h"
+#include "test_udt_side.h"
 
 #include "base/bytes.h"
 #include "udt/conn.h"
@@ -272,6 +272,40 @@ TEST(udt_pmtu_told)
     CHECK_INT(c->pmtu.now, 1280);
     udt_mux_path_mtu(b.w.m[0], &b.w.addr[1], 1400, sim_net_now(b.w.net)); /* no rise */
     CHECK_INT(c->pmtu.now, 1280);
+    world_fini(&b.w);
+}
+
+/* Each is looked up among all connections: a flood of them, which anybody can forge, costs little,
+ * and one that is true is heeded right after. */
+TEST(udt_pmtu_told_too_often)
+{
+    enum { CONNS = 2000, FLOOD = 5000, CALM = 64 };
+    bed b;
+    udt_opts o;
+    udt_opts_init(&o);
+    o.own_peer = true;
+    bed_init(&b, test_seed, 1500, 0, 0);
+    pair p = meet(&b, BY_KEY, &o, 0);
+    world_run(&b.w, sim_net_now(b.w.net) + SEC_(1));
+    udt_time now = sim_net_now(b.w.net);
+    for (unsigned i = 0; i < CONNS; i++) {
+        udt_addr far = test_addr((uint8_t)(100 + i % 100), (uint16_t)(1000 + i));
+        CHECK(udt_mux_connect(b.w.m[0], &far, &o, now) > 0);
+    }
+    udt_addr other = test_addr(99, 9);
+    int64_t ns = cpu_ns();
+    for (int i = 0; i < CALM; i++)
+        udt_mux_path_mtu(b.w.m[0], &other, 1300, now += MS_(20));
+    int64_t each = (cpu_ns() - ns) / CALM;
+    now += MS_(20);
+    ns = cpu_ns();
+    for (int i = 0; i < FLOOD; i++)
+        udt_mux_path_mtu(b.w.m[0], &other, 1300, now);
+    ns = cpu_ns() - ns;
+    printf("# one %.1f us, %d at once %.1f us\n", (double)each / 1e3, FLOOD, (double)ns / 1e3);
+    CHECK(ns < FLOOD * each / 10);
+    udt_mux_path_mtu(b.w.m[0], &b.w.addr[1], 1450, now + MS_(10));
+    CHECK_INT(udt__mux_find(b.w.m[0], p.s[0])->pmtu.now, 1450);
     world_fini(&b.w);
 }
 

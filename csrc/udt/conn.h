@@ -271,7 +271,9 @@ struct udt_mux {
     uint32_t sockets;
     int32_t next_id;
     bool drew_id;
-    udt_time now; /* of the last call that had one */
+    udt_time now;        /* of the last call that had one */
+    udt_time told_until; /* ICMP: see pmtu.c */
+    uint32_t told;
     udt_cookies cookies;
     bool drew_peer_key;
     uint8_t peer_key[16]; /* of the table of peers */

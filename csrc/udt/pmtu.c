@@ -6,9 +6,11 @@
 #include "base/seq.h"
 #include "udt/conn.h"
 
-#define ROUNDS 4         /* of a search */
-#define USUAL 1500       /* larger packets are tried before they are used */
-#define TOLD_MIN 1280    /* ICMP can be forged: it is believed down to here */
+#define ROUNDS 4      /* of a search */
+#define USUAL 1500    /* larger packets are tried before they are used */
+#define TOLD_MIN 1280 /* ICMP can be forged: it is believed down to here */
+#define TOLD_MOST 16  /* and so often in */
+#define TOLD_EVERY_US 10000
 #define AGAIN_US 1000000 /* between searches that found nothing, doubling */
 #define AGAIN_MOST_US 64000000
 #define LONG_PROBES 5 /* while nothing is known of the round trip: 0.6 s */
@@ -332,7 +334,18 @@ bool udt_mux_fragments(const udt_mux *m)
     return m->fragments;
 }
 
-void udt_mux_path_mtu(udt_mux *m, const udt_addr *to, uint32_t mtu, udt_time now)
+/* All connections are gone through for each, and anybody who guesses a port may forge them; what is
+ * not heeded is told again with the next packet that is too large. */
+static bool heeds(udt_mux *m, udt_time now)
+{
+    if (now >= m->told_until) {
+        m->told_until = now + TOLD_EVERY_US;
+        m->told = 0;
+    }
+    return m->told++ < TOLD_MOST;
+}
+
+static void path_mtu(udt_mux *m, const udt_addr *to, uint32_t mtu, udt_time now)
 {
     uint32_t mss = (mtu < TOLD_MIN ? TOLD_MIN : mtu) - less(to);
     m->now = now;
@@ -343,6 +356,12 @@ void udt_mux_path_mtu(udt_mux *m, const udt_addr *to, uint32_t mtu, udt_time now
     }
 }
 
+void udt_mux_path_mtu(udt_mux *m, const udt_addr *to, uint32_t mtu, udt_time now)
+{
+    if (heeds(m, now))
+        path_mtu(m, to, mtu, now);
+}
+
 void udt_mux_too_big(udt_mux *m, const udt_addr *to, size_t len, udt_time now)
 {
     uint32_t ip = (uint32_t)len + UDT_IP_OVERHEAD + less(to), mtu = 0;
@@ -350,5 +369,5 @@ void udt_mux_too_big(udt_mux *m, const udt_addr *to, size_t len, udt_time now)
         if (rungs[i] < ip)
             mtu = rungs[i];
     if (mtu > 0)
-        udt_mux_path_mtu(m, to, mtu, now);
+        path_mtu(m, to, mtu, now);
 }
