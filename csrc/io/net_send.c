@@ -94,11 +94,17 @@ static bool join_single(io_port *p, const udt_addr *to, const uint8_t *b, size_t
     return true;
 }
 
+/* This machine itself knows no way there, as where IPv6 is switched off. */
+static bool no_way(int err)
+{
+    return err == ENETUNREACH || err == EADDRNOTAVAIL || err == EAFNOSUPPORT;
+}
+
 /* One datagram at a time: what cannot be sent is lost, and the engines repeat it. False: the first
  * hop does not take such large ones. */
 static bool send_split(io_port *p, uint32_t i)
 {
-    bool whole = true;
+    bool whole = true, nowhere = false;
     struct mmsghdr m[IO_SEGMENTS];
     struct iovec iov[IO_SEGMENTS];
     uint8_t *b = p->tx.iov[i].iov_base;
@@ -121,6 +127,7 @@ static bool send_split(io_port *p, uint32_t i)
         if (n < 0 && errno == EAGAIN)
             return whole;
         whole = whole && (n >= 0 || errno != EMSGSIZE);
+        nowhere = nowhere || (n < 0 && no_way(errno));
         for (int j = 0; j < n; j++)
             p->st.bytes_out += (int64_t)iov[at + (unsigned)j].iov_len;
         p->st.dgrams_out += n > 0 ? n : 0;
@@ -128,6 +135,10 @@ static bool send_split(io_port *p, uint32_t i)
     }
     if (!whole)
         udt_mux_too_big(p->mux, &p->tx.to[i], iov[0].iov_len, p->now);
+    if (nowhere) { /* twice: the first time it may have been about another datagram */
+        io_sock_unreachable(p, &p->tx.to[i]);
+        io_bulk_unreachable(p, &p->tx.to[i]);
+    }
     return whole;
 }
 
