@@ -13,6 +13,8 @@ from sector.master.replication import CopyRules, CopyTask, DropCopy, Limits, Rep
 from sector.master.values import FileState
 
 PAGE = 500
+REST = 4.0
+"""A round over all files is followed by a rest of so many times its length, unless something happens."""
 
 
 # events -------------------------------------------------------------------------------------------------
@@ -178,6 +180,7 @@ class MasterCore:
         self.replicator = Replicator(rules, settings.limits, self.members, new_id, now)
         self.paused = False
         self._round_at = now + settings.check_s
+        self._began = now
         self._again = False
         self._scanning: str | None = None
 
@@ -245,6 +248,7 @@ class MasterCore:
         if self._scanning is None and not self.paused and (self._again or now >= self._round_at):
             self._again = False
             self._scanning = ""
+            self._began = now
             self._round_at = now + self.settings.check_s
             effects.append(ScanPage(""))
 
@@ -258,6 +262,7 @@ class MasterCore:
             effects.append(ScanPage(following))
         else:
             self._scanning = None
+            self._round_at = max(self._round_at, now + REST * (now - self._began))
 
     def _act(
         self, asked: Sequence[str], files: Sequence[FileState], now: float, effects: list[Effect]

@@ -8,6 +8,7 @@ import pytest
 from test_replication import V2, World, distinct
 
 from sector.master import replication
+from sector.master.core import CoreSettings, MasterCore, PageSeen, ReportEnded, ScanPage, Tick
 from sector.master.namespace import Replica
 from sector.master.replication import CopyRule, CopyRules
 
@@ -86,3 +87,35 @@ def test_files_that_a_slave_always_fails_to_take() -> None:
     world.fail_targets = set()
     world.sleep(600)
     assert all(len(world.good(path)) == 3 for path in world.files)
+
+
+def test_a_round_over_many_files_is_followed_by_a_rest() -> None:
+    """An idle master with a million files does not read them all the time; what happens
+    begins the next round at once."""
+    world = World(distinct(1))
+    core: MasterCore = world.core
+    now = 100.0
+
+    def rounds(seconds: float) -> list[float]:
+        """When rounds begin, each of which takes 30 s."""
+        nonlocal now
+        begun: list[float] = []
+        end = now + seconds
+        while now < end:
+            now += 1.0
+            world.now = now
+            world.beat("s0")
+            if any(isinstance(effect, ScanPage) for effect in core.handle(Tick(), now)):
+                begun.append(now)
+            elif begun and now == begun[-1] + 30:
+                core.handle(PageSeen([], ""), now)
+        return begun
+
+    begun = rounds(1500)
+    assert len(begun) <= 1500 / 150 + 1
+    assert CoreSettings().check_s < 30
+    while core.handle(Tick(), now) == []:
+        now += 1.0
+    core.handle(PageSeen([], ""), now + 30)
+    core.handle(ReportEnded("s0"), now + 31)
+    assert any(isinstance(effect, ScanPage) for effect in core.handle(Tick(), now + 31.5))
