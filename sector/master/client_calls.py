@@ -125,12 +125,12 @@ class ClientCalls:
 
     # names ----------------------------------------------------------------------------------------------
     def info(self, entry: Entry, replicas: Sequence[Replica]) -> FileInfo:
-        """What the user sees; replicas on lost slaves do not count."""
+        """What the user sees; replicas on lost slaves, and on those that are no more, do not count."""
         return self._without_lost(namespace.info_of(entry, replicas))
 
     def _without_lost(self, info: FileInfo) -> FileInfo:
-        nodes = self._hub.core.members.nodes
-        here = [n for n in info.replicas if n not in nodes or nodes[n].state != LOST]
+        counts, now = self._hub.core.replicator.here, self._hub.clock.seconds()
+        here = [node for node in info.replicas if counts(node, now)]
         return info if len(here) == len(info.replicas) else msgspec.structs.replace(info, replicas=here)
 
     async def locate(self, paths: Sequence[str]) -> list[FileInfo]:

@@ -237,7 +237,9 @@ class Replicator:
         )
 
     # judging ------------------------------------------------------------------------------------------
-    def _here(self, node_id: str, now: float) -> bool:
+    def here(self, node_id: str, now: float) -> bool:
+        """Whether what a slave holds counts: it is not lost, or has had no time yet to come back after a
+        restart of the master."""
         node = self.members.nodes.get(node_id)
         return now < self._settled_at if node is None else node.state != LOST
 
@@ -252,7 +254,7 @@ class Replicator:
         good = tuple(
             r.node
             for r in file.replicas
-            if r.version == entry.version and not r.bad and self._here(r.node, now)
+            if r.version == entry.version and not r.bad and self.here(r.node, now)
         )
         return Standing(min(asked, max(1, len(self.members.alive()))), good)
 
@@ -488,7 +490,7 @@ class Replicator:
         over = [
             task
             for task in self.tasks.values()
-            if task.deadline <= now or not self._here(task.source, now) or not self._here(task.target, now)
+            if task.deadline <= now or not self.here(task.source, now) or not self.here(task.target, now)
         ]
         for task in over:
             self.failed(task.id, now)

@@ -341,15 +341,18 @@ class MasterService(MultiService):
         )
 
     def remove_node(self, principal: str) -> None:
-        """A slave ("slave:ID") was taken from the allow-list: it is heard no longer."""
+        """A slave ("slave:ID") was taken from the allow-list: it is heard no longer, and what it held and had
+        to do is forgotten, also if it has not been here since the master's start. (A master that starts hears
+        of all that were ever taken from the list.)"""
         role, _, node_id = principal.partition(":")
-        node = self.hub.core.members.nodes.get(node_id)
-        if role != "slave" or node is None:
+        if role != "slave":
             return
-        self.hub.gmp.remove_key(node.key_id)
-        self.hub.core.forget(node_id)
-        self.hub.scrubs.pop(node_id, None)
-        self.hub.audit("master", "slave removed", node_id)
+        node = self.hub.core.members.nodes.get(node_id)
+        if node is not None:
+            self.hub.gmp.remove_key(node.key_id)
+            self.hub.core.forget(node_id)
+            self.hub.scrubs.pop(node_id, None)
+            self.hub.audit("master", "slave removed", node_id)
         self.spawn(self._forget_node(node_id))
 
     async def _forget_node(self, node_id: str) -> None:
