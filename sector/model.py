@@ -125,6 +125,9 @@ class Key(msgspec.Struct, frozen=True, array_like=True):
 
 
 BLOCK_BYTES = 1 << 20
+CHECKED_BYTES = 16 * BLOCK_BYTES
+"""A slave compares a range of at most so many bytes with its checksums before it sends any of it; who reads
+more of a file than that, and not all of it (which has a digest), asks for it in parts."""
 DIGEST_PREFIX = "crc32c-1m:"
 
 

@@ -21,7 +21,7 @@ from sector.client.session import ClientSession
 from sector.client.transfer import Get, Granted, Link, Put, Run, open_local_thd
 from sector.client.tree import plan_tree_thd
 from sector.clock import pause
-from sector.model import FileInfo, Version, check_path
+from sector.model import CHECKED_BYTES, FileInfo, Version, check_path
 from sector.wire.admin import NodeInfo, NodeList, Status, StatusInfo
 from sector.wire.base import Request
 from sector.wire.files import (
@@ -29,6 +29,7 @@ from sector.wire.files import (
     Listing,
     Mkdir,
     Move,
+    ReadGrant,
     Remove,
     Removed,
     RemoveHollow,
@@ -479,7 +480,7 @@ class CloudClient:
         if length <= 0:
             return (await get.open(0, 1, version)).info, b""
         try:
-            grant = await get.open(offset, length, version)
+            grant = await get.open(offset, min(length, _part_at(offset)), version)
         except errors.BadPath:  # so the master says that `offset` is beyond the end
             info = (await get.open(0, 1, version)).info
             if offset < info.size:
@@ -490,10 +491,23 @@ class CloudClient:
             return grant.info, b""
         fd = os.memfd_create("sector-read", os.MFD_CLOEXEC)
         try:
-            await get.range(fd, grant, offset, size, at=0)
-            return grant.info, await self.run(os.pread, fd, size, 0)
+            await self._read_parts(get, grant, fd, offset, size)
+            return grant.info, await self.run(_read_all_thd, fd, size)
         finally:
             os.close(fd)
+
+    async def _read_parts(self, get: Get, grant: ReadGrant, fd: int, offset: int, size: int) -> None:
+        """A range into `fd`, in parts that slaves check before they send them; `grant` is for the first."""
+        first = min(size, _part_at(offset))
+        await get.range(fd, grant, offset, first, at=0)
+
+        async def part(start: int, length: int) -> None:
+            more = await get.open(start, length, grant.info.version)
+            await get.range(fd, more, start, length, at=start - offset)
+
+        end, slots = offset + size, DeferredSemaphore(PARALLEL)
+        starts = range(offset + first, end, CHECKED_BYTES)
+        await bounded_by((slots, _bind(part, at, min(CHECKED_BYTES, end - at))) for at in starts)
 
     @deferred
     async def read(self, path: str) -> bytes:
@@ -539,6 +553,11 @@ class CloudClient:
 
 def _name_of(source: str) -> str:
     return os.path.basename(os.path.abspath(source))
+
+
+def _part_at(offset: int) -> int:
+    """Bytes from `offset` to the end of the part that it is in."""
+    return CHECKED_BYTES - offset % CHECKED_BYTES
 
 
 def _bind(function: Callable[..., Any], *args: Any) -> Callable[[], Any]:

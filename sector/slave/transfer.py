@@ -17,7 +17,7 @@ from sector import errors
 from sector._udt.data_api import Data, DataTicket, Receiving, Sending, TransferError, TransferResult
 from sector._udt.paths import Way
 from sector.clock import Clock
-from sector.model import BLOCK_BYTES, SliceMeta, Ticket, Version, digest_text
+from sector.model import BLOCK_BYTES, CHECKED_BYTES, SliceMeta, Ticket, Version, digest_text
 from sector.slave.catalog import Record
 from sector.slave.core import START_S, Open, SlaveCore, is_final, retry_delay
 from sector.slave.disk import Disk
@@ -29,7 +29,6 @@ from sector.wire.outcome import number_of
 from sector.wire.slave import Adopted, PrepareReplica, PrepareWrite, Publish, Published, Replicated
 
 log = Logger()
-_CHECK_AHEAD_BYTES = 16 * BLOCK_BYTES
 _PUBLISH_S = 10.0
 _VERIFY_BYTES = 64 * BLOCK_BYTES
 _VERIFY_MOST = 16
@@ -179,7 +178,7 @@ class Transfers:
             await self.settled([ticket.path])
             fd, record = await self._pool.run(self._disk.open_read_thd, ticket.path, ticket.version)
             length = min(ticket.length, max(0, record.size - ticket.offset))
-            if 0 < length <= _CHECK_AHEAD_BYTES:
+            if 0 < length <= CHECKED_BYTES:
                 bad = await self._pool.run(self._disk.bad_blocks_thd, record, fd, ticket.offset, length)
                 if bad:
                     self._spawn(self.damaged(record, bad), "report of a damaged file")
@@ -238,7 +237,7 @@ class Transfers:
         if doubted:  # another slave got other bytes than were published: whose disk was it?
             with suppress(errors.Busy, errors.NotFound):
                 self.verify(ticket.path, ticket.version)
-        if good and ticket.offset % BLOCK_BYTES == 0 and moved > _CHECK_AHEAD_BYTES:
+        if good and ticket.offset % BLOCK_BYTES == 0 and moved > CHECKED_BYTES:
             first = ticket.offset // BLOCK_BYTES
             rest = await self._pool.run(self._disk.crcs_thd, record)
             whole = moved // BLOCK_BYTES if ticket.offset + moved < record.size else len(crcs)

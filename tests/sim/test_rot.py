@@ -72,3 +72,24 @@ def test_who_finds_a_bad_replica_at_the_same_time_counts_it_once(
         assert sim.wait(ensureDeferred(service.transfers.condemn("/a", version, "rot"))) is False
         assert counted == ["/a"]
         assert len(os.listdir(sim.slaves["s1"].root / ".sector" / "attic")) == 1
+
+
+@pytest.mark.parametrize("offset", [0, 1, (5 << 20) + 7])
+def test_a_long_range_is_never_read_with_rot_in_it(tmp_path: Path, offset: int) -> None:
+    """More than a slave checks before it sends it, and not the whole file, whose digest tells."""
+    with SimCluster(tmp_path / "sim", slaves=2, copies=2, scrub_days=0) as sim:
+        cloud = sim.client()
+        content = os.urandom(1 << 20) * 40
+        sim.wait(cloud.write("/a", content))
+        sim.advance(30)
+        native = sim.slaves["s1"].native("/a")
+        stamp = native.stat()
+        with native.open("r+b") as file:
+            file.seek(20 << 20)
+            file.write(b"rot")
+        os.utime(native, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+        length = (34 << 20) + 5
+        for _ in range(4):
+            assert sim.wait(cloud.read_at("/a", offset, length)) == content[offset : offset + length]
+        sim.advance(30)
+        assert native.read_bytes() == content  # it was found, and copied anew
