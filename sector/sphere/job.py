@@ -340,7 +340,8 @@ class JobDriver:
                 self.node_trouble(node)
             else:
                 self.spawn(self.rejoin())
-            self.do(plan.lost(segment, attempt, node, error.message, self.clock.seconds()))
+            why = f"{error.message} ({error.hint})" if error.hint else error.message
+            self.do(plan.lost(segment, attempt, node, why, self.clock.seconds()))
         except errors.NotFound as error:
             if "does not know job" in error.message:
                 self.node_trouble(node)

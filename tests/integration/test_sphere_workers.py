@@ -324,6 +324,17 @@ class WorkerTests(TestCase):
         fault = await self.run_task(self.task(lambda data, ctx: bytes(1 << 30)))
         self.assertEqual(fault.fault.type, "MemoryError")
 
+    async def test_a_machine_without_memory_ends_functions_before_its_slave(self) -> None:
+        def look(data: Any, ctx: Any) -> bytes:
+            import subprocess
+
+            own = Path("/proc/self/oom_score_adj").read_bytes()
+            return own + subprocess.run(["cat", "/proc/self/oom_score_adj"], capture_output=True).stdout
+
+        task = self.task(look)
+        done = await self.run_task(task)
+        self.assertEqual(self.output(task, done).split(), [b"1000", b"1000"])
+
     async def test_worker_has_no_secrets_no_descriptors_and_own_scratch(self) -> None:
         os.environ["SECTOR_TEST_SECRET"] = "do not tell"
         self.addCleanup(os.environ.pop, "SECTOR_TEST_SECRET")
