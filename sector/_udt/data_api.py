@@ -43,6 +43,10 @@ class TransferResult:
     way: Way = Way()
 
 
+OWN_DISK = ("DISKFULL", "DISKWRITE", "DISKSYNC")
+"""Codes of a `TransferError` at a receiver whose own disk does not take what comes."""
+
+
 class TransferError(Exception):
     """A transfer failed. `code` is the core's error name without prefix, such as "TIMEOUT", "BROKEN",
     "DISKFULL", "DIGEST", "REMOTE" (then `remote` has the peer's code), "CANCELLED"; `bytes` moved."""

@@ -5,6 +5,7 @@ Everything goes through the data channel with one-use tickets; messages carry on
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from sector._udt.data_api import DataTicket, TransferError, TransferResult
+from sector._udt.data_api import OWN_DISK, DataTicket, TransferError, TransferResult
 from sector.errors import Busy, Cancelled, Damaged, NotFound, SectorError, Unavailable
 from sector.gmp.api import Peer
 from sector.model import Ticket, Version
@@ -117,6 +118,8 @@ class SpeData:
                     missing = error
                 except (SectorError, TransferError) as error:
                     os.close(fd)
+                    if isinstance(error, TransferError) and error.code in OWN_DISK:
+                        raise OSError(error.errno or errno.ENOSPC, str(error)) from None
                     away = f"slave {node} has it: {error}"
                 except BaseException:
                     os.close(fd)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.defer import Deferred, DeferredSemaphore
 
-from sector._udt.data_api import TransferError
+from sector._udt.data_api import OWN_DISK, TransferError
 from sector.client.cloud import CloudClient
-from sector.client.transfer import channel
+from sector.client.transfer import channel, local_error
 from sector.clock import pause
-from sector.errors import Damaged, Protocol, Unavailable
+from sector.errors import Damaged, LocalIO, Protocol, Unavailable
 from sector.model import Version
 from sector.resolve import literal_host
 from sector.sphere.job_nodes import Nodes
@@ -89,6 +90,11 @@ class ResultBox:
             try:
                 moved = await self._receive(node, pickup, at)
             except TransferError as error:
+                if error.code in OWN_DISK:  # ours: no other slave helps
+                    what = f"a result in {tempfile.gettempdir()}"
+                    raise local_error(error, what, self.spool.fd, size) or LocalIO(
+                        f"{what}: {error}"
+                    ) from None
                 trouble = str(error)
                 continue
             if moved != size:
