@@ -12,7 +12,7 @@ from sector.clock import pause
 from sector.errors import Conflict, LeaseHeld, SectorError, Unavailable
 from sector.sphere.job_buckets import BucketBook
 from sector.sphere.job_nodes import SILENCE, UNFIT, is_silence
-from sector.wire.sphere import BucketSeal, Deliver, DeliverDone, Route, SealDone
+from sector.wire.sphere import BucketSeal, Deliver, DeliverDone, Route, SealDone, Sealed
 
 if TYPE_CHECKING:
     from sector.sphere.job import JobDriver
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 log = Logger()
 ROUNDS = 200
 DELIVER_S = 3600.0
+SEAL_MAX = 8192
 SEAL_S = 7 * 24 * 3600.0
 AT_ONCE = 8
 
@@ -109,16 +110,20 @@ class BucketStage:
         return True
 
     async def _seal_one(self, route: Route) -> SealDone:
-        request = BucketSeal(
-            self.driver.id,
-            self.driver.stage,
-            len(self.plan.segments),
-            route.first,
-            route.last,
-            self.driver.options.output,
-        )
-        done: SealDone = await self.nodes.call(route.node, request, deadline_s=SEAL_S)
-        return done
+        """Have one node's buckets sealed, some thousands a request: an answer is limited."""
+        sealed: list[Sealed] = []
+        for first in range(route.first, route.last + 1, SEAL_MAX):
+            request = BucketSeal(
+                self.driver.id,
+                self.driver.stage,
+                len(self.plan.segments),
+                first,
+                min(route.last, first + SEAL_MAX - 1),
+                self.driver.options.output,
+            )
+            done: SealDone = await self.nodes.call(route.node, request, deadline_s=SEAL_S)
+            sealed += done.sealed
+        return SealDone(sealed)
 
     async def _not_sealed(self, route: Route, error: BaseException) -> None:
         """What to do about buckets that are not sealed; raises what cannot be helped."""
