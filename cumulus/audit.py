@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from cumulus.common_file import locked
+from cumulus.common_file import json_line, locked
 from sector.errors import LocalIO
 
 COMMAND = "command"
@@ -42,8 +42,9 @@ def note(path: Path, who: str, at: str, what: str) -> None:
     """Add a line, also behind one that a full disk has cut; the file is made with mode 0600. Raises
     `LocalIO`."""
     now = datetime.now(UTC)
-    line = Line(f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03d}Z", who, at, what)
-    data = msgspec.json.encode(line) + b"\n"
+    text = [one.encode(errors="backslashreplace").decode() for one in (who, at, what)]  # who: of any locale
+    line = Line(f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03d}Z", *text)
+    data = json_line(line)
     try:
         fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:

@@ -9,12 +9,28 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import stat
 import time
 from collections.abc import Iterator
 from typing import Final
 
+import msgspec
+
+# what commands a terminal, ends a line for some programs, or turns the reading direction: strangers choose
+# keys and names of clients, and administrators look at logs with tail(1)
+_COMMANDS: Final = re.compile("[\x80-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_encoder: Final = msgspec.json.Encoder()
 LOCK_S: Final = 0.5  # a stranger who holds the lock for longer is not waited for
+
+
+def json_line(record: object) -> bytes:
+    """A record as a line of JSON without anything that commands a terminal (JSON alone escapes the first 32
+    characters)."""
+    data = _encoder.encode(record)
+    if not data.isascii():
+        data = _COMMANDS.sub(lambda found: f"\\u{ord(found[0]):04x}", data.decode()).encode()
+    return data + b"\n"
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 from twisted.logger import Logger
 
-from cumulus.common_file import Cut, append
+from cumulus.common_file import Cut, append, json_line
 from cumulus.http.metrics import Metrics
 from cumulus.http.pool import Failed, Pool
 
@@ -56,7 +56,6 @@ class AccessLog:
         self._timer: Any = None
         self._fd = -1
         self._complained = False
-        self._encoder = msgspec.json.Encoder()
         if path:
             self._fd = self._open()
 
@@ -83,7 +82,7 @@ class AccessLog:
 
     def _write_thd(self, fd: int, batch: list[Record]) -> tuple[int, str]:
         """How many lines could not be written, and why."""
-        lines = b"".join(self._encoder.encode(record) + b"\n" for record in batch)
+        lines = b"".join(json_line(record) for record in batch)
         try:
             append(fd, lines)
         except OSError as bad:

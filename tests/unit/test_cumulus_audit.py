@@ -66,6 +66,15 @@ def test_a_change_that_cannot_be_recorded_is_made_and_told(run: Commands) -> Non
     assert not run.err
 
 
+def test_a_name_of_whoever_is_recorded(run: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that is not UTF-8; and nothing in a line commands the terminal of who looks at it."""
+    monkeypatch.setenv("SUDO_USER", "eva\udcff\x9b31m")
+    run("group", "add", "lab")
+    line = (run.dir / "audit.log").read_bytes().splitlines()[-1]
+    assert line.isascii() and b"\\u009b31m" in line
+    assert json.loads(line)["who"].endswith("(sudo by eva\\udcff\x9b31m)")
+
+
 def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "other")
     with pytest.raises(LocalIO):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import threading
 import time
@@ -11,9 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from twisted.internet.task import Clock
 
 from cumulus import common_file
 from cumulus.common_file import Cut, append
+from cumulus.http.access_log import AccessLog, Record
+from cumulus.http.metrics import Metrics
+from cumulus.http.pool import Pool
 
 
 @pytest.fixture
@@ -122,3 +127,27 @@ def test_a_pipe_takes_lines_too() -> None:
     assert os.read(read, 100) == b"line\n"
     os.close(read)
     os.close(write)
+
+
+@pytest.mark.parametrize("text", ["a\x9b31m", "a\x85b", "a\u2028b", "\u202etxt.exe", "a\u2066b", "\x1b[2J\n"])
+def test_no_line_of_a_log_commands_a_terminal(text: str) -> None:
+    """Nor ends before it is over, nor reads from right to left; what programs read is what it was."""
+    line = common_file.json_line({"key": text, "name": "Zoë 中"})
+    assert line.endswith(b"\n") and len(line.decode().splitlines()) == 1
+    assert all(one.isprintable() for one in line.decode()[:-1]) and "Zoë 中" in line.decode()
+    assert json.loads(line) == {"key": text, "name": "Zoë 中"}
+
+
+def test_no_stranger_commands_the_terminal_of_who_reads_the_access_log(file: Path) -> None:
+    """By a key that is not there, or the name of a client."""
+    clock = Clock()
+    log = AccessLog(str(file), Pool(clock, 1, 1), clock, Metrics())
+    record = Record(
+        time="", id="", peer="", method="GET", status=404, bytes_in=0, bytes_out=0, total_ms=0.0,
+        turn_ms=0.0, key="k\x9b2J", agent="\x9b31m",
+    )  # fmt: skip
+    log.add(record)
+    log.close()
+    line = file.read_bytes().splitlines()[-1]
+    assert line.isascii()
+    assert (json.loads(line)["key"], json.loads(line)["agent"]) == ("k\x9b2J", "\x9b31m")
