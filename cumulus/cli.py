@@ -11,7 +11,7 @@ from cumulus.index.api import AddressTaken, Away, IndexFailure, NameTaken, NoSuc
 from cumulus.storage.api import StorageError
 from sector import __version__
 from sector.cli import program
-from sector.errors import Exists, NotFound, SectorError, Unavailable
+from sector.errors import Exists, NotFound, SectorError, Unavailable, UsageError
 
 # command -> "module:attribute", and the help line, so that --help imports none of them
 COMMANDS: program.Commands = {
@@ -56,6 +56,9 @@ def cli(ctx: click.Context, version: bool, check_config: bool) -> None:
 
 def as_ours(error: Exception) -> SectorError | None:
     """An error of the floors below as one that has a code and a hint."""
+    if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
+        hint = "names, and directories of buckets and settings, are UTF-8; see the locale of your terminal"
+        return UsageError("what was given is not UTF-8 text", hint=hint)
     if not isinstance(error, IndexFailure | StorageError):
         return None
     text = str(error)

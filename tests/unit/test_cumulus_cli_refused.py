@@ -330,3 +330,31 @@ def test_a_port_that_is_any_free_one_is_no_endpoint(bare: Commands) -> None:
 def test_rebuild_is_of_the_storage_in_the_settings(run: Commands, tmp_path: Path) -> None:
     error = run.refused("doctor", "--rebuild", "--storage", str(tmp_path), status=2)
     assert error["code"] == "usage" and "--rebuild works on the storage of the settings" in error["message"]
+
+
+# bytes that are no text ---------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("user", "show", "\udcff"),
+        ("key", "list", "\udcff"),
+        ("key", "remove", "\udcff"),
+        ("bucket", "show", "\udcff"),
+        ("bucket", "add", "box", "--owner", "\udcff"),
+        ("quota", "show", "--bucket", "\udcff"),
+    ],
+)
+def test_what_is_not_utf_8_is_wrong_use(run: Commands, words: tuple[str, ...]) -> None:
+    """As Python has bytes of the command line that are none; it was called a fault of the program."""
+    error = run.refused(*words, status=2)
+    assert error["code"] == "usage" and "not UTF-8" in error["message"]
+
+
+def test_a_directory_whose_name_is_not_utf_8_is_no_bucket(run: Commands, tmp_path: Path) -> None:
+    """Nothing of it is left."""
+    there = tmp_path / "climate-\udcff"
+    there.mkdir()
+    error = run.refused("bucket", "add", "climate", "--owner", "alice", "--path", str(there), status=2)
+    assert "not UTF-8" in error["message"]
+    assert run.json("bucket", "list") == [] and list(there.iterdir()) == []
+    assert not list((run.dir / "adopted").iterdir())
