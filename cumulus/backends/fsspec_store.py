@@ -500,12 +500,15 @@ class FsspecStore(FileStore):
             return self._next_stamp(old)
 
     def _prune(self, bucket: str, name: str) -> None:
-        """Remove directories that are empty now; all below a bucket are ours."""
-        while "/" in name:
+        """Remove directories that are empty now; all below a bucket are ours. Those with names of ours stay,
+        and none is listed for it where `rmdir` is known to spare one that is not empty: it may be large."""
+        while "/" in name and self._spared is not False:
             name = name.rpartition("/")[0]
             path = self.path(bucket, name)
             try:
-                if name == INTERNAL or self.fs.ls(path, detail=False) or not self._rmdir_spares():
+                if name == INTERNAL or name.rpartition("/")[0] == INTERNAL:
+                    return
+                if (self._spared is None and self.fs.ls(path, detail=False)) or not self._rmdir_spares():
                     return
                 self.fs.rmdir(path)
             except Exception:  # not empty any more, or no such thing as a directory here

@@ -246,3 +246,24 @@ def test_clearing_up_lists_each_directory_once(url: str, monkeypatch: pytest.Mon
     bodies = [path for path in listed if path.endswith("/bodies")]
     assert len(bodies) == 1
     world.close()
+
+
+def test_a_removal_lists_no_directory(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bodies of all objects may be beside what goes; of names of people the directories go all the same
+    when nothing is left in them."""
+    store = FsspecStore(url)
+    store.create_bucket("b")
+    for name in ("dir/sub/a", "dir/b", ".cumulus/bodies/1", ".cumulus/bodies/2"):
+        put(store, name, b"body")
+    listed: list[str] = []
+    ask = Talking.ls
+    monkeypatch.setattr(Talking, "ls", lambda fs, path, **more: listed.append(path) or ask(fs, path, **more))
+    store.delete("b", ".cumulus/bodies/1")
+    assert not [path for path in listed if path.endswith("/bodies")]
+    store.delete("b", "dir/sub/a")
+    assert not store._is_dir(store.path("b", "dir/sub")) and get(store, "dir/b") == b"body"
+    store.delete("b", "dir/b")
+    store.delete("b", ".cumulus/bodies/2")
+    assert not store._is_dir(store.path("b", "dir"))
+    store.delete_bucket("b")
+    assert not store._is_dir(store.path("b"))
