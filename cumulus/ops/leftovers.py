@@ -33,21 +33,30 @@ _stretches: Final = msgspec.json.Decoder(list[Stretch])
 
 def sweep(site: Site, bucket: Bucket, stale_s: float) -> int:
     """Remove leftovers that are older than that; how many. A body may have been replaced just now, however
-    old it is: it stays for its readers (`Site.discard`), and counts now."""
+    old it is: it stays for its readers (`Site.discard`), and counts now. What was in doubt is so no longer
+    where nothing is left of it (another server had just removed it)."""
     count, doubt, failed = 0, doubts(site.store, bucket.name), Failed(FAILURES)
+    left: set[Stretch] = set()
     for prefix, needed in ((PARTS, _part_needed), (BODIES, _body_needed)):
         for entry in _entries(site, bucket, prefix):
             if site.stopping:
                 return count
+            doubtful = [one for one in doubt if _within(entry, [one])]
             old = site.clock() - entry.mtime_ns > stale_s * SECOND
-            if not old or _within(entry, doubt) or needed(site, bucket, entry):
+            if not (old or doubtful) or needed(site, bucket, entry):
                 continue
-            if prefix == BODIES:
+            if doubtful:
+                left.update(doubtful)
+            elif prefix == BODIES:
                 count += site.discard(bucket.name, entry.name, entry.size)
-                continue
-            with failed.noted():
-                site.remove(bucket.name, entry.name)
-                count += 1
+            else:
+                with failed.noted():
+                    site.remove(bucket.name, entry.name)
+                    count += 1
+    if left and len(left) < len(doubt):
+        _write(site.store, bucket.name, [one for one in doubt if one in left])
+    elif doubt and not left:
+        site.remove(bucket.name, DOUBT)
     failed.check()
     return count
 

@@ -251,6 +251,27 @@ def test_what_goes_before_the_first_look_is_in_no_doubt(store: FsspecStore) -> N
     world.close()
 
 
+def test_what_another_server_has_just_removed_is_not_in_doubt_for_good(store: FsspecStore) -> None:
+    """It waits for its readers there. A server that starts meanwhile, or takes over the work in the
+    background, cannot know that; when it has gone, the bucket can go."""
+    other = World(store)
+    s3 = other.boto()
+    s3.create_bucket(Bucket="bkt")
+    s3.put_object(Bucket="bkt", Key="k", Body=b"the newest")
+    world = World(store, other.index)
+    jobs = Jobs(world.site, lifecycle)
+    s3.delete_object(Bucket="bkt", Key="k")
+    jobs.run()
+    with pytest.raises(ClientError, match="doctor --rebuild"):
+        s3.delete_bucket(Bucket="bkt")
+    assert other.site.empty_bin(all_of_it=True) == 1
+    world.skew_ns = 3601 * 10**9
+    jobs.run()
+    s3.delete_bucket(Bucket="bkt")
+    world.gateway.close()
+    other.close()
+
+
 def test_what_a_crash_left_goes_after_a_day(store: FsspecStore) -> None:
     """A body that was stored while the service ran, and of which the index never heard."""
     world = World(store)
