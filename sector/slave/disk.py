@@ -222,7 +222,11 @@ class Disk(Room):
         except OSError as error:
             raise beneath.explain(error, meta.path, self.where) from None
         if lease:
+            before = self.prepared.get(lease)
             self.prepared[lease] = record.lean()
+            if before is not None and before.version != record.version:  # nobody will publish that any more
+                self._forget(before)
+                self._unlink_temp(before.temp)
         return record.lean()
 
     def publish_thd(self, record: Record, version: Version | None = None) -> Record:

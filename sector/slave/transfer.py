@@ -34,6 +34,8 @@ _VERIFY_BYTES = 64 * BLOCK_BYTES
 _VERIFY_MOST = 16
 _BAD_AT_ONCE = 500
 _BAD_AGAIN_S = 5.0
+_SETTLE_S = 150.0
+"""Seconds after which the master is asked about content that waited for its writer when it heard of it."""
 _TELL_S = 300.0
 """Seconds between two warnings that transfers with a peer go over TLS."""
 
@@ -86,6 +88,7 @@ class Transfers:
         self._publishing: set[bytes] = set()
         self._commits: dict[str, list[Deferred[None]]] = {}
         self._discard: set[bytes] = set()
+        self._settling: set[bytes] = set()
         self._stopping = False
         self._wake: set[Deferred[None]] = set()
         self._waits: set[Deferred[Any]] = set()
@@ -555,6 +558,23 @@ class Transfers:
             record = self._disk.prepared.get(lease)
             if record is not None and lease not in self._publishing:
                 self._spawn(self._publish_again(lease, record), f"publishing {record.path}")
+        rest = set(self._disk.prepared) - self._publishing - self._settling - set(publish) - set(discard)
+        for lease in rest:
+            self._settling.add(lease)
+            self._spawn(self._settle(lease), "prepared content of an earlier start")
+
+    async def _settle(self, lease: bytes) -> None:
+        """Content of before a restart, whose lease was open when the master heard of it: nobody publishes it.
+        Its writer begins anew; if he is gone, the lease ends, and the master says so when it is asked."""
+        try:
+            await self._pause(_SETTLE_S)
+            record = self._disk.prepared.get(lease)
+            if record is not None and lease not in self._publishing:
+                await self.publish(lease, record)
+        except errors.SectorError as error:
+            log.info("content of before the restart is dropped: {why}", why=error.message)
+        finally:
+            self._settling.discard(lease)
 
     async def _drop_prepared(self, lease: bytes) -> None:
         record = self._disk.prepared.get(lease)

@@ -107,3 +107,38 @@ def test_a_full_disk_gets_room_by_what_is_removed(sim: SimCluster, monkeypatch: 
     sim.advance(5)
     assert sim.serving("/a") == []
     assert "/a" in disk.mirror.tombstones
+
+
+@pytest.mark.parametrize("writer", ["waits", "is gone"])
+def test_what_was_complete_when_everything_ended_takes_no_room_for_ever(
+    sim: SimCluster, monkeypatch: pytest.MonkeyPatch, writer: str
+) -> None:
+    """The power fails while a slave with complete content waits for its master: it goes once its writer has
+    begun anew, or has not come back."""
+    transfers = only(sim).transfers
+    real = transfers._master_call
+
+    async def call(request: Any, **options: Any) -> Any:
+        if isinstance(request, Publish):
+            raise errors.Unreachable("the master is away")
+        return await real(request, **options)
+
+    monkeypatch.setattr(transfers, "_master_call", call)
+    client = sim.client()
+    writing = client.write("/a", b"x" * 1000)
+    writing.addErrback(lambda _: None)
+    sim.until(lambda: only(sim).disk.prepared)
+    sim.kill_master()
+    sim.advance(2)
+    sim.kill_slave("s1")
+    if writer == "is gone":
+        sim.wait(client.gmp.stop())
+    sim.advance(1)
+    sim.start_master()
+    sim.start_slave("s1")
+    sim.advance(300)
+    assert sim.serving("/a") == (["s1"] if writer == "waits" else [])
+    assert only(sim).disk.prepared == {}
+    assert os.listdir(sim.slaves["s1"].root / ".sector" / "tmp") == []
+    kept = [name for _, _, names in os.walk(sim.slaves["s1"].root / ".sector" / "meta") for name in names]
+    assert len(kept) == len(sim.serving("/a"))
