@@ -1,5 +1,4 @@
-"""Objects on any file system that fsspec knows: `fsspec:hdfs://...`, `fsspec:sftp://...`,
-`fsspec:memory://...`.
+"""Objects on any file system that fsspec knows: `fsspec:hdfs://...`, `fsspec:sftp://...`.
 
 One object is one file, ROOT/BUCKET/NAME: the body, then its meta, then a fixed footer. So body and meta
 appear in one step wherever a rename or an upload is one. Only the local file system is known to replace
@@ -562,7 +561,6 @@ class FsspecStore(FileStore):
         return Writer(self, bucket, name)
 
     # upkeep
-
     def sweep(self, older_than_s: float) -> int:
         """What others have put there stays, and keeps nothing else."""
         before = time.time_ns() - int(older_than_s * 1e9)

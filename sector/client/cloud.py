@@ -16,6 +16,7 @@ from twisted.internet.defer import Deferred, DeferredSemaphore, ensureDeferred
 from sector import errors
 from sector._udt.data_api import Data
 from sector.client.deferred import Work, bounded_by, deferred
+from sector.client.local import make_folders_thd, read_all_thd, write_all_thd
 from sector.client.progress import Moved, Progress, Summary
 from sector.client.session import ClientSession
 from sector.client.transfer import Get, Granted, Link, Put, Run, open_local_thd
@@ -426,7 +427,7 @@ class CloudClient:
                 else:
                     plan.append((entry, os.path.join(base, inner)))
         _check_distinct([(info.path, place) for info, place in plan])
-        await self.run(_make_folders_thd, folders)
+        await self.run(make_folders_thd, folders)
         progress.files_total += len(plan)
         progress.bytes_total += sum(info.size for info, _ in plan)
         progress.tell()
@@ -453,7 +454,7 @@ class CloudClient:
             grant = await getting.open()
         except errors.IsDirectory:
             raise _needs_r(path) from None
-        await self.run(_make_folders_thd, [target] if target.endswith(os.sep) else [])
+        await self.run(make_folders_thd, [target] if target.endswith(os.sep) else [])
         progress.files_total += 1
         progress.bytes_total += grant.info.size
         progress.tell()
@@ -492,7 +493,7 @@ class CloudClient:
         fd = os.memfd_create("sector-read", os.MFD_CLOEXEC)
         try:
             await self._read_parts(get, grant, fd, offset, size)
-            return grant.info, await self.run(_read_all_thd, fd, size)
+            return grant.info, await self.run(read_all_thd, fd, size)
         finally:
             os.close(fd)
 
@@ -519,7 +520,7 @@ class CloudClient:
         fd = os.memfd_create("sector-read", os.MFD_CLOEXEC)
         try:
             await get.whole(fd, grant)
-            body: bytes = await self.run(_read_all_thd, fd, grant.info.size)
+            body: bytes = await self.run(read_all_thd, fd, grant.info.size)
             return body
         finally:
             os.close(fd)
@@ -529,7 +530,7 @@ class CloudClient:
         """Store bytes as a whole file. `create` "new" = never replace (Exists)."""
         fd = os.memfd_create("sector-write", os.MFD_CLOEXEC)
         try:
-            await self.run(_write_all_thd, fd, content)
+            await self.run(write_all_thd, fd, content)
             return await self.put_fd(fd, len(content), path, create=create)
         finally:
             os.close(fd)
@@ -579,30 +580,6 @@ def _check_distinct(moves: list[tuple[str, str]]) -> None:
                 f"{taken[place]} and {source} would both become {place}", hint="name a place for each"
             )
         taken[place] = source
-
-
-def _make_folders_thd(folders: list[str]) -> None:
-    for folder in folders:
-        try:
-            os.makedirs(folder, exist_ok=True)
-        except OSError as error:
-            raise errors.LocalIO(f"{folder}: {error.strerror}") from None
-
-
-def _write_all_thd(fd: int, content: bytes) -> None:
-    view = memoryview(content)
-    done = 0
-    while done < len(view):
-        done += os.pwrite(fd, view[done : done + (64 << 20)], done)
-
-
-def _read_all_thd(fd: int, size: int) -> bytes:
-    parts = []
-    done = 0
-    while done < size:
-        parts.append(os.pread(fd, min(64 << 20, size - done), done))
-        done += len(parts[-1])
-    return b"".join(parts)
 
 
 def _needs_r(path: str) -> errors.IsDirectory:

@@ -456,15 +456,17 @@ def test_a_server_that_has_become_one_that_only_reads(bench: Bench) -> None:
     index = bench.index
     assert isinstance(index, PostgresIndex)
     put(index, "k", size=1)
-    pool = index._pool
-    with pool.run() as run, pool.run() as other:  # a new connection would find the server that writes
+    with (
+        index._pool.run() as run,
+        index._pool.run() as other,
+    ):  # a new connection would find the server that writes
         for each in (run, other):
             each("SET default_transaction_read_only = on")
     put(index, "new", size=2)
-    with pool.run() as run:
+    with index._pool.run() as run:
         assert run("SHOW transaction_read_only").fetchone() == ("off",)
     shared().execute(f'ALTER DATABASE "{bench.database}" SET default_transaction_read_only = on')
-    pool._let_go()
+    index._pool._let_go()
     try:
         for call in (
             lambda: put(index, "late", size=10),
@@ -480,8 +482,7 @@ def test_a_server_that_has_become_one_that_only_reads(bench: Bench) -> None:
 
 
 def test_what_waits_for_a_lock_is_tried_once(bench: Bench) -> None:
-    """An administrator's lock on a table, for example: who waits hears of it after one `lock_timeout`, while
-    one whose connection ended is tried again at once."""
+    """An administrator's, say: hears of it after one `lock_timeout`; a cut connection is tried again."""
     assert isinstance(bench.index, PostgresIndex)
     pool, tried = bench.index._pool, list[int]()
 
@@ -492,9 +493,8 @@ def test_what_waits_for_a_lock_is_tried_once(bench: Bench) -> None:
 
     def cut_off(run: Any) -> Any:
         tried.append(1)
-        return run(
-            "SELECT 2" if len(tried) > 1 else "SELECT pg_terminate_backend(pg_backend_pid())"
-        ).fetchone()
+        text = "SELECT 2" if len(tried) > 1 else "SELECT pg_terminate_backend(pg_backend_pid())"
+        return run(text).fetchone()
 
     with psycopg.connect(bench.url) as locker:
         locker.execute("LOCK TABLE ledger IN ACCESS EXCLUSIVE MODE")
