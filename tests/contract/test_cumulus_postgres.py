@@ -451,7 +451,7 @@ def test_a_connection_cut_in_the_middle_of_a_change(bench: Bench) -> None:
 
 
 def test_a_server_that_has_become_one_that_only_reads(bench: Bench) -> None:
-    """As a former primary does: writes are away, not refused, and told later; reads go on, by new connections."""
+    """As a former primary does: writes are away, not refused, and told later; reads go on."""
     index = bench.index
     assert isinstance(index, PostgresIndex)
     put(index, "k", size=1)
