@@ -102,12 +102,10 @@ udt_conn *udt__mux_find(const udt_mux *m, int32_t id)
 
 bool udt__mux_id_in_use(const udt_mux *m, int32_t id)
 {
-    if (udt__mux_find(m, id))
-        return true;
     for (table_node *n = table_chain(&m->tombs, (uint32_t)id); n; n = n->next)
         if (list_entry(n, udt_tombstone, node)->id == id)
             return true;
-    return false;
+    return udt__mux_find(m, id) != NULL;
 }
 
 static int32_t id_below(int32_t id, uint32_t n)
