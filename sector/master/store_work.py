@@ -17,6 +17,7 @@ from sqlalchemy import (
     exists,
     func,
     literal,
+    literal_column,
     or_,
     select,
     tuple_,
@@ -217,17 +218,13 @@ class WorkTx:
         `position` (part 0-2, serial, key) on."""
         part, serial, key = position
         if part == 0:
-            query = select(T).where(T.c.serial > since, T.c.serial <= until)
-            query = query.where(tuple_(T.c.serial, T.c.path) > tuple_(literal(serial), literal(key)))
-            rows = self.connection.execute(query.order_by(T.c.serial, T.c.path).limit(limit)).all()
-            after = (0, rows[-1].serial, rows[-1].path) if len(rows) == limit else (1, 0, "")
+            rows = self._changed(T, literal_column("tombstone.rowid"), since, until, serial, key, limit)
+            after = (0, rows[-1].serial, str(rows[-1].place)) if len(rows) == limit else (1, 0, "")
             dead = tuple(Tombstone(r.path, Version(r.epoch, r.counter), r.at) for r in rows)
             return MirrorPage(dead, (), tuple(r.path for r in rows if r.directory), (), after)
         if part == 1:
-            query = select(E).where(E.c.serial > 0, E.c.serial > since, E.c.serial <= until)
-            query = query.where(tuple_(E.c.serial, E.c.path) > tuple_(literal(serial), literal(key)))
-            rows = self.connection.execute(query.order_by(E.c.serial, E.c.path).limit(limit)).all()
-            after = (1, rows[-1].serial, rows[-1].path) if len(rows) == limit else (2, 0, "")
+            rows = self._changed(E, E.c.id, since, until, serial, key, limit)
+            after = (1, rows[-1].serial, str(rows[-1].place)) if len(rows) == limit else (2, 0, "")
             return MirrorPage((), tuple(meta_of(entry_of(r)) for r in rows), (), (), after)
         name = G.c.user + "\n" + G.c.path
         query = select(G).where(G.c.serial > since, G.c.serial <= until)
@@ -235,6 +232,29 @@ class WorkTx:
         rows = self.connection.execute(query.order_by(G.c.serial, name).limit(limit)).all()
         end = (2, rows[-1].serial, f"{rows[-1].user}\n{rows[-1].path}") if len(rows) == limit else None
         return MirrorPage((), (), (), tuple(Right(r.user, r.path, r.what) for r in rows), end)
+
+    def _changed(
+        self,
+        table: Table,
+        place: ColumnElement[int],
+        since: int,
+        until: int,
+        serial: int,
+        key: str,
+        limit: int,
+    ) -> Sequence[Row[Any]]:
+        """Rows in order of serial and `place`, which is that of the index: a directory with a million files
+        leaves as many tombstones of one serial, and no page looks at those before it."""
+        column = table.c.serial
+        query = select(table, place.label("place")).where(column > 0)
+        rows: list[Row[Any]] = []
+        if key:
+            same = query.where(column == serial, place > int(key)).order_by(place)
+            rows.extend(self.connection.execute(same.limit(limit)))
+        if len(rows) < limit:
+            later = query.where(column > max(since, serial), column <= until).order_by(column, place)
+            rows.extend(self.connection.execute(later.limit(limit - len(rows))))
+        return rows
 
     def mirror_rights(self, rights: Mapping[str, Sequence[Right]]) -> bool:
         """Take all directory rights of some users (none = the user is gone); True when something changed."""

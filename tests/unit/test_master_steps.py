@@ -69,10 +69,19 @@ def removed(tx: SqlTx) -> None:
     ns.remove(tx, "/d", True, 2.0)
 
 
+def mirrored(tx: SqlTx) -> None:
+    """Two pages of the tombstones of one removed directory."""
+    first = tx.mirror(0, 10**9, (0, 0, ""), 20)
+    assert first.next is not None
+    second = tx.mirror(0, 10**9, first.next, 20)
+    assert len({stone.path for stone in (*first.tombstones, *second.tombstones)}) == 40
+
+
 ASKED: dict[str, tuple[Callable[[SqlTx], Any], Callable[[SqlTx], Any]]] = {
     "a rename of one path": (moved, lambda tx: tx.renames("s1", 500, "/e/00007")),
     "a rename by the former name": (moved, lambda tx: tx.renames("s1", 500, "/d/00007")),
     "the next deletions": (removed, lambda tx: tx.trash("s1", 10)),
+    "pages of tombstones": (removed, mirrored),
     "a new file in a report": (
         lambda tx: None,
         lambda tx: reconcile.merge_part(tx, "s1", 9, [meta("/d/new", 10**5)], 1.0, True),
