@@ -19,7 +19,7 @@ class Kept(Generic[R]):
     several threads."""
 
     def __init__(self, read: Callable[..., R], most: int = MOST) -> None:
-        self._read = read
+        self.__wrapped__ = read
         self._most = most
         self._answers: OrderedDict[tuple[str, ...], R] = OrderedDict()
         self._size = 0
@@ -31,7 +31,7 @@ class Kept(Generic[R]):
             if texts in self._answers:
                 self._answers.move_to_end(texts)
                 return self._answers[texts]
-        answer = self._read(*texts)
+        answer = self.__wrapped__(*texts)
         with self._lock:
             if texts not in self._answers:
                 self._answers[texts] = answer
