@@ -1,10 +1,10 @@
 """Everything that `./dev test` runs, side by side where the parts do not disturb each other.
 
 Five lanes: the tests of live services, which mostly wait, in three of them; behind them in priority two with
-what computes: lint, the C cases and the fuzz targets, and Python tests without services. What measures time
-(`@pytest.mark.alone`, TEST_ALONE in C) runs afterwards, one after the other. Each part writes a log of its
-own; at the end come one line a part, the failed tests of all parts, and the log of the first part that
-failed. Exit status: 0 all passed, 1 something failed, 130 on Ctrl-C.
+what computes: lint, the C cases, the fuzz targets and simulated clusters, and other Python tests. What
+measures time (`@pytest.mark.alone`, TEST_ALONE in C) runs afterwards, one after the other. Each part writes a
+log of its own; at the end come one line a part, the failed tests of all parts, and the log of the first part
+that failed. Exit status: 0 all passed, 1 something failed, 130 on Ctrl-C.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ HANGS_S = 600  # a test that takes longer hangs, beside other load too; twice wh
 STUCK_S = HANGS_S + 60  # until pytest itself is ended, for a test that the exception at HANGS_S did not end
 SILENT_S = STUCK_S + 240.0  # until a part is killed that writes nothing
 LIVE = ("tests/integration", "tests/interop")
+SIMULATED = "tests/sim"
 LIVE_LANES = 3
 USUAL_S = 3  # what a file of LIVE counts for if it is not in LONG
 LONG = {
@@ -184,20 +185,21 @@ def dealt(files: list[Path], count: int) -> list[list[str]]:
 def lanes() -> list[list[Part]]:
     """What runs side by side, lane by lane."""
     all_ports = candidates(*ephemeral_range())
-    each = len(all_ports) // (LIVE_LANES + 1)
-    ports = [all_ports[number * each :][:each] for number in range(LIVE_LANES + 1)]
+    each = len(all_ports) // (LIVE_LANES + 2)
+    ports = [all_ports[number * each :][:each] for number in range(LIVE_LANES + 2)]
     files = [path for folder in LIVE for path in (ROOT / folder).glob("test_*.py")]
     live = [
         [python_tests(f"live-{number + 1}", "not alone", ports[number], *lot)]
         for number, lot in enumerate(dealt(files, LIVE_LANES))
     ]
-    others = ["tests", *(f"--ignore={folder}" for folder in LIVE)]
+    others = ["tests", *(f"--ignore={folder}" for folder in (*LIVE, SIMULATED))]
     return [
         *live,
         [
             Part("lint", ["./dev", "lint"], nice=5),
             Part("c-tests", ["csrc/build/test", "--together"], nice=7),
             Part("fuzz", ["./dev", "_fuzz_beside", "10"], nice=12),
+            python_tests("simulated", "not alone", ports[-2], SIMULATED, nice=5),
         ],
         [python_tests("tests", "not alone", ports[-1], *others, nice=2)],
     ]

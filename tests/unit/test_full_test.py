@@ -58,7 +58,7 @@ def test_each_part_has_its_ports_and_every_file_of_a_live_test_is_in_one_lane() 
         for one in lane
         if one.environment
     ]
-    assert len(ports) == 4 and not any(set(a) & set(b) for a in ports for b in ports if a is not b)
+    assert len(ports) == 5 and not any(set(a) & set(b) for a in ports for b in ports if a is not b)
     given = [word for lane in work[:3] for word in lane[0].command if word.endswith(".py")]
     files = [str(path.relative_to(ROOT)) for path in (ROOT / "tests").glob("int*/test_*.py")]
     assert sorted(given) == sorted(files)
