@@ -219,9 +219,7 @@ class MasterService(MultiService):
         )
 
     async def _expire_leases(self) -> None:
-        asked = (
-            self.hub.wall()
-        )  # renewals that come while the database is busy wait behind this, in its queue
+        asked = self.hub.wall()  # renewals wait behind this in the queue of a database that is busy
         lost = await self.hub.store.write(lambda tx: tx.expire_leases(asked))
         if lost:
             log.info("{count} write leases expired", count=lost)
