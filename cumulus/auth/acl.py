@@ -84,9 +84,14 @@ def from_headers(headers: Headers, directory: Directory, owner: str, bucket_owne
 def checked(acl: Acl) -> Acl:
     """The list without repetitions. Raises `S3Error` MalformedACLError when it is too long."""
     grants = tuple(dict.fromkeys(acl.grants))
-    if len(grants) > MAX_GRANTS:
-        raise S3Error("MalformedACLError", f"An ACL has at most {MAX_GRANTS} grants.")
+    check_number(len(grants))
     return Acl(owner=acl.owner, grants=grants)
+
+
+def check_number(grants: int) -> None:
+    """Before somebody is looked up for each. Raises `S3Error` MalformedACLError for too many."""
+    if grants > MAX_GRANTS:
+        raise S3Error("MalformedACLError", f"An ACL has at most {MAX_GRANTS} grants.")
 
 
 def _invalid(name: str, value: str, message: str = "") -> S3Error:
@@ -95,11 +100,13 @@ def _invalid(name: str, value: str, message: str = "") -> S3Error:
 
 def _grantees(header: str, text: str, directory: Directory) -> list[str]:
     """Of one header: id="…", uri="…", emailAddress="…", separated by commas."""
-    found, at = [], 0
+    found: list[str] = []
+    at = 0
     while at < len(text):
         match = _GRANTEE.match(text, at)
         if match is None:
             raise _invalid(header, text, f'{header} must be a list of id="…", uri="…" or emailAddress="…".')
+        check_number(len(found) + 1)
         kind, value = match[1].lower(), match[2] if match[2] is not None else match[3]
         found.append(_GRANTEES[kind](value, directory))
         at = match.end()

@@ -11,12 +11,18 @@ K = TypeVar("K")
 V = TypeVar("V")
 MOST: Final = 4096
 MOST_WEIGHT: Final = 16 * 1024 * 1024
+LONGEST: Final = 512  # characters of a question whose answer is kept: clients ask for what they please
+
+
+def _length(key: object) -> int:
+    return sum(map(_length, key)) if isinstance(key, tuple) else len(str(key))
 
 
 class Fresh(Generic[K, V]):
     """At most 4,096 answers, each at most `seconds` old; None ("there is none") is not kept, so that what is
-    new is there at once, unless `keep_none`. Where answers may be long, `weigh` gives the characters of one;
-    they are kept as long as all together are no more than 16 MiB. Safe for several threads."""
+    new is there at once, unless `keep_none`; nor is the answer to more than `LONGEST` characters. Where
+    answers may be long, `weigh` gives the characters of one; they are kept as long as all together are no
+    more than 16 MiB. Safe for several threads."""
 
     def __init__(
         self,
@@ -56,6 +62,8 @@ class Fresh(Generic[K, V]):
 
     def _keep(self, key: K, now: float, answer: V) -> None:
         self._forget(key)
+        if _length(key) > LONGEST:
+            return
         weight = self._weigh(answer)
         if len(self._kept) >= MOST or self._weight + weight > MOST_WEIGHT:
             self._clear()

@@ -63,7 +63,9 @@ def _parse(request: Request, body: bytes, owner: str) -> Acl:
         raise S3Error("MalformedACLError")
     if given is not None and given.value("ID") not in ("", owner):
         raise S3Error("AccessDenied", "The owner in the ACL is not the owner of the resource.")
-    grants = [_grant(request, element) for element in listed.all("Grant")]
+    asked = list(listed.all("Grant"))
+    rules.check_number(len(asked))
+    grants = [_grant(request, element) for element in asked]
     return rules.checked(Acl(owner=owner, grants=tuple(grants)))
 
 

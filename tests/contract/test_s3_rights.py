@@ -118,6 +118,22 @@ def test_wrong_acl_documents(world: World, body: bytes, code: str) -> None:
     assert readers(world) == {"alice"}
 
 
+def test_too_many_grantees_are_not_looked_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An ACL of 1 MB has 15,000; workers ask the head for each, which all others wait for."""
+    asked: list[str] = []
+    user = world.people.user
+    monkeypatch.setattr(world.people, "user", lambda name: (asked.append(name), user(name))[1])
+    bob = world.people.users["bob"].id
+    grant = f"<Grant><Grantee><ID>{bob}</ID></Grantee><Permission>READ</Permission></Grant>"
+    acl = "<AccessControlPolicy><AccessControlList>{}</AccessControlList></AccessControlPolicy>"
+    body = acl.format(grant * 5000).encode()
+    assert world.ask("PUT", "/bkt", body, query="acl").code == "MalformedACLError"
+    header = {"x-amz-grant-read": ",".join([f"id={bob}"] * 800)}
+    assert world.ask("PUT", "/bkt", query="acl", headers=header).code == "MalformedACLError"
+    assert len(asked) <= 100
+    assert world.ask("PUT", "/bkt", acl.format(grant * 100).encode(), query="acl").status == 200
+
+
 def statement(**fields: Any) -> str:
     """A policy of one statement about everything in the bucket."""
     base = {"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::bkt/*"}

@@ -4,6 +4,7 @@ and a long one is never read in the thread of the HTTP floor."""
 from __future__ import annotations
 
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -93,6 +94,23 @@ def test_buckets_with_long_documents_do_not_fill_memory(monkeypatch: pytest.Monk
     assert [name for name in "abcd" if fresh.peek(name)] == ["a", "c", "d"]
     fresh.get("e", ask)  # there is none
     assert [name for name in "abcde" if fresh.peek(name)] == ["e"]
+
+
+def test_long_questions_do_not_fill_memory() -> None:
+    """The name of a grantee in an ACL may be a million characters long."""
+    fresh: Fresh[str | tuple[str, str], None] = Fresh(60, keep_none=True)
+    asked = []
+    tracemalloc.start()
+    try:
+        for number in range(64):
+            for long in (f"{number}" * 100_000, ("id", f"{number}" * 100_000)):
+                fresh.get(long, lambda key: asked.append(len(key)))
+        assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    finally:
+        tracemalloc.stop()
+    for short in ("x" * 500, "x" * 500):
+        fresh.get(short, lambda key: asked.append(len(key)))
+    assert len(asked) == 2 * 64 + 1
 
 
 RULE = (
