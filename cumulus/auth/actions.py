@@ -76,6 +76,8 @@ OF_POLICIES: Final = frozenset({"s3:GetBucketPolicy", "s3:PutBucketPolicy", "s3:
 
 _LISTING: Final = "ListBucket ListBucketVersions"
 _OF_ACLS: Final = "PutObject PutObjectAcl PutObjectVersionAcl PutBucketAcl"
+TAG: Final = "s3:existingobjecttag/"  # begins the keys that are tags of the object itself
+_WITH_TAGS: Final = f"{_OF_OBJECTS['READ']} {_OF_OBJECTS['READ_ACP']} {_OF_OBJECTS['WRITE_ACP']}"
 # condition keys that belong to the requests of some actions only: a client may send the same parameter or
 # header with others, where nothing looks at it and it would say what pleases him
 _KEYS: Final[dict[str, str]] = {
@@ -92,10 +94,13 @@ _KEYS: Final[dict[str, str]] = {
     "s3:x-amz-grant-read-acp": _OF_ACLS,
     "s3:x-amz-grant-write-acp": _OF_ACLS,
     "s3:x-amz-grant-full-control": _OF_ACLS,
+    # nothing can be kept by its tags from being replaced or deleted
+    TAG: f"{_WITH_TAGS} {' '.join(name for name in _OF_EITHER.split() if name.endswith('Tagging'))}",
 }
 KEYS_OF: Final = {key: frozenset(f"s3:{name}" for name in names.split()) for key, names in _KEYS.items()}
 
 
 def has_key(action: str, key: str) -> bool:
     """Whether requests for that action have the condition key (lower case), as far as they say it."""
-    return key not in KEYS_OF or action in KEYS_OF[key]
+    kind = TAG if key.startswith(TAG) else key
+    return kind not in KEYS_OF or action in KEYS_OF[kind]

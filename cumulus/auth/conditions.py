@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_to_bytes
 
 from cumulus.auth import times
-from cumulus.auth.actions import has_key
+from cumulus.auth.actions import TAG, has_key
 from cumulus.model import Identity, ObjectMeta
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ _HEADERS: Final = {
 _OWN: Final = ("aws:sourceip", "aws:securetransport", "aws:currenttime", "aws:epochtime", "aws:username",
                "aws:userid")  # fmt: skip
 KEYS: Final = frozenset((*_PARAMETERS.values(), *_HEADERS.values(), *_OWN))
-_TAG: Final = "s3:existingobjecttag/"
 _SOURCE: Final = "s3:x-amz-copy-source"
 _LONGEST: Final = 2048  # of a value that the client sends: longer than any key or its source
 _SHORT: Final = 128  # patterns that are kept as expressions
@@ -103,7 +102,7 @@ def values_of(context: RequestContext, identity: Identity, meta: ObjectMeta | No
     if identity.user is not None:
         values["aws:username"], values["aws:userid"] = identity.user.name, identity.user.id
     if meta is not None:
-        values |= {_TAG + name: value for name, value in meta.tags.items()}
+        values |= {TAG + name: value for name, value in meta.tags.items()}
     return values
 
 
@@ -321,10 +320,10 @@ def make(name: str, key: str, values: tuple[str, ...]) -> Condition:
     if base not in _OPERATORS and name != "Null":
         raise ValueError(f"unknown operator {name[:64]!r}")
     lower = key.lower()
-    if lower not in KEYS and not (lower.startswith(_TAG) and len(key) > len(_TAG)):
+    if lower not in KEYS and not (lower.startswith(TAG) and len(key) > len(TAG)):
         raise ValueError(f"unknown key {key[:128]!r}")
-    if lower.startswith(_TAG):
-        lower = _TAG + key[len(_TAG) :]  # names of tags have case
+    if lower.startswith(TAG):
+        lower = TAG + key[len(TAG) :]  # names of tags have case
     check = _truth if name == "Null" else _OPERATORS[base][1]
     for value in values:
         try:

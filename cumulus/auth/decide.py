@@ -10,7 +10,7 @@ Source: Amazon S3 user guide, "How Amazon S3 authorizes a request".
 from __future__ import annotations
 
 from cumulus.auth.acl import acl_allows, granted, is_owner
-from cumulus.auth.actions import ACTIONS, OF_POLICIES, Action
+from cumulus.auth.actions import ACTIONS, OF_POLICIES, TAG, Action, has_key
 from cumulus.auth.conditions import RequestContext, values_of
 from cumulus.auth.policy import Verdict, parse_policy
 from cumulus.errors import S3Error
@@ -61,7 +61,8 @@ def _policy_says(
         policy = parse_policy(bucket.policy, bucket.name)
     except S3Error:
         return "deny"  # it was valid for another version of this program; nobody comes in by accident
-    return policy.evaluate(identity, action, resource, values_of(context, identity, meta), bucket.principals)
+    values = values_of(context, identity, meta if has_key(action, TAG) else None)
+    return policy.evaluate(identity, action, resource, values, bucket.principals)
 
 
 def _ownership_allows(identity: Identity, rule: Action, bucket: Bucket, meta: ObjectMeta | None) -> bool:

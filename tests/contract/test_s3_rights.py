@@ -365,6 +365,8 @@ def test_a_header_of_an_upload_opens_nothing_else(world: World) -> None:
         ("s3:GetObject", "s3:VersionId"),
         (["s3:ListBucket", "s3:GetObject*"], "s3:x-amz-acl"),
         ("s3:DeleteObject", "s3:x-amz-copy-source"),
+        ("s3:DeleteObject", "s3:ExistingObjectTag/keep"),
+        (["s3:PutObject", "s3:DeleteObjectVersion", "s3:ListBucket"], "s3:ExistingObjectTag/keep"),
     ],
 )
 def test_a_condition_on_what_no_such_request_has_is_refused(world: World, action: Any, key: str) -> None:
