@@ -21,7 +21,7 @@ from cumulus.rest.headers import (
     version_headers,
     write_conditions,
 )
-from cumulus.rest.objects import check_early, copy_document, expiry
+from cumulus.rest.objects import check_early, copy_document, expiry, see_marker
 from cumulus.rest.request import Request
 from cumulus.rest.target import copy_source
 from cumulus.storage.api import ObjectStream
@@ -43,6 +43,7 @@ def open_source(request: Request) -> tuple[Bucket, Found, ObjectStream]:
         if error.code in ("NoSuchKey", "NoSuchVersion"):
             request.authorize("s3:ListBucket", at=(bucket, key), version=version)
         if error.code == "MethodNotAllowed":
+            see_marker(request, (bucket, key), version)
             raise S3Error("InvalidRequest", "The source of a copy may not be a delete marker.") from error
         raise
     try:

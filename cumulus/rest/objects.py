@@ -11,7 +11,7 @@ import msgspec
 from cumulus.auth import lifecycle
 from cumulus.checksums import Hasher
 from cumulus.errors import S3Error
-from cumulus.model import ObjectMeta
+from cumulus.model import Acl, Bucket, ObjectMeta
 from cumulus.ops.conditions import SECOND_NS, Conditions
 from cumulus.ops.deletes import delete_current, delete_version
 from cumulus.ops.find import Found, find, find_open, find_or_none
@@ -51,13 +51,23 @@ _KEPT_304 = ("cache-control", "expires")  # RFC 9110, 15.4.5
 # reading -----------------------------------------------------------------------------------------------
 def reach(request: Request, get: Callable[[], T]) -> T:
     """What `get` finds. Who may not list the bucket is not told that a key is not there: `S3Error`
-    AccessDenied instead of NoSuchKey."""
+    AccessDenied instead of NoSuchKey; nor that a version is a delete marker, unless he might read it."""
     try:
         return get()
     except S3Error as error:
         if error.code in ("NoSuchKey", "NoSuchVersion") and not request.allowed("s3:ListBucket"):
             raise S3Error("AccessDenied") from error
+        if error.code == "MethodNotAllowed":
+            see_marker(request, (request.bucket, request.key), request.version)
         raise
+
+
+def see_marker(request: Request, at: tuple[Bucket, str], version: str | None) -> None:
+    """Whether it may be told that a version of that key is a delete marker. Raises `S3Error` AccessDenied."""
+    bucket, key = at
+    if not request.allowed("s3:ListBucket", at=at, version=version):
+        as_object = ObjectMeta(key=key, size=0, etag="", modified_ns=0, acl=Acl(owner=bucket.owner))
+        request.authorize("s3:GetObjectVersion", as_object, at=at, version=version)
 
 
 def read_action(request: Request, what: str = "GetObject") -> str:

@@ -138,10 +138,17 @@ class Request:
             context = about(context_of(self.call, query, key), action)
         decide(self.identity, action, bucket, meta, context)
 
-    def allowed(self, action: str, meta: ObjectMeta | None = None) -> bool:
+    def allowed(
+        self,
+        action: str,
+        meta: ObjectMeta | None = None,
+        *,
+        at: tuple[Bucket, str] | None = None,
+        version: str | None = None,
+    ) -> bool:
         """Whether `authorize` would let it pass."""
         try:
-            self.authorize(action, meta)
+            self.authorize(action, meta, at=at, version=version)
         except S3Error:
             return False
         return True

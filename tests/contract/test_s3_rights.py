@@ -237,6 +237,29 @@ def test_who_may_not_read_an_object_gets_none_of_its_attributes_or_tags(world: W
     assert world.ask("PUT", "/bobs/k", user="bob", headers=replaced).status == 200
 
 
+def test_who_may_not_read_a_version_is_not_told_that_it_is_a_delete_marker(world: World) -> None:
+    """ "null" is a version whose name everybody knows: what was deleted would be told from what never was."""
+    suspended = b"<VersioningConfiguration><Status>Suspended</Status></VersioningConfiguration>"
+    assert world.ask("PUT", "/bkt", suspended, query="versioning").status == 200
+    world.ask("PUT", "/bkt/gone", b"x")
+    assert world.ask("DELETE", "/bkt/gone").headers["x-amz-delete-marker"] == "true"
+    for user in ("bob", ""):
+        for method, query in (("GET", ""), ("HEAD", ""), ("GET", "acl&"), ("GET", "tagging&")):
+            for key in ("gone", "never"):
+                answer = world.ask(method, f"/bkt/{key}", user=user, query=f"{query}versionId=null")
+                assert (answer.status, answer.headers.get("x-amz-delete-marker")) == (403, None), (key, query)
+    assert world.ask("PUT", "/bobs", user="bob").status == 200
+    for key in ("gone", "never"):
+        copy = {"x-amz-copy-source": f"/bkt/{key}?versionId=null"}
+        assert world.ask("PUT", "/bobs/k", user="bob", headers=copy).status == 403, key
+    assert world.ask("GET", "/bkt/gone", query="versionId=null").status == 405
+    world.boto().put_bucket_policy(Bucket="bkt", Policy=statement(Action="s3:GetObjectVersion"))
+    assert world.ask("GET", "/bkt/gone", user="bob", query="versionId=null").status == 405
+    assert world.ask("PUT", "/bobs/k", user="bob", headers=copy).status == 403
+    copy = {"x-amz-copy-source": "/bkt/gone?versionId=null"}
+    assert world.ask("PUT", "/bobs/k", user="bob", headers=copy).code == "InvalidRequest"
+
+
 def test_a_copy_onto_itself_takes_no_private_object_that_came_meanwhile(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
