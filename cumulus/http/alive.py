@@ -17,6 +17,7 @@ from cumulus.http.reply import HeadWriter
 from cumulus.rest.call import Reply
 
 END: Final = b"0\r\n\r\n"
+_SOURCE: Final = "x-amz-copy-source"
 _FIRST_LINE: Final = b'<?xml version="1.0" encoding="UTF-8"?>\n'
 
 
@@ -27,9 +28,20 @@ def may_last(head: Head) -> bool:
     if not head.continues or "origin" in headers or hop.HEADER in headers:
         return False
     if head.method == "PUT":
-        return "x-amz-copy-source" in headers
+        return _SOURCE in headers
     query = head.target.partition("?")[2]
     return head.method == "POST" and any(part.startswith("uploadId=") for part in query.split("&"))
+
+
+def takes_long(head: Head) -> bool:
+    """Whether it may keep a thread for as long as its client likes: a copy, a completion, a deletion of many,
+    with signs or without."""
+    if head.method not in ("PUT", "POST"):
+        return False
+    names = {part.partition("=")[0].lower() for part in head.target.partition("?")[2].split("&")}
+    if head.method == "PUT":
+        return _SOURCE in head.headers or _SOURCE in names
+    return "uploadid" in names or "delete" in names
 
 
 def _chunk(data: bytes) -> bytes:

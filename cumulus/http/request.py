@@ -16,7 +16,7 @@ from twisted.logger import Logger
 
 from cumulus.errors import S3Error
 from cumulus.http.access_log import Record
-from cumulus.http.alive import END, Signs, may_last
+from cumulus.http.alive import END, Signs, may_last, takes_long
 from cumulus.http.body import Intake
 from cumulus.http.download import BlockSending, FileSending, Sending, whole_thd
 from cumulus.http.head import Head
@@ -115,6 +115,7 @@ class S3Request:
         self._logged = False
         self._window = [0.0, 0]  # of the body: seconds waited, bytes at its start
         self._signs = Signs() if may_last(head) else None
+        self._pool = site.long_pool if takes_long(head) else site.pool
 
     # the head -------------------------------------------------------------------------------------------
     def head_complete(self) -> None:
@@ -135,7 +136,7 @@ class S3Request:
             self._answer_early(Ready(self._limited))
         elif self._whole:
             self.intake.open()
-        elif not self.site.pool.submit(self._start_thd, self._started):
+        elif not self._pool.submit(self._start_thd, self._started):
             self.site.metrics.plain["refused_total"] += 1
             self._answer_early(Ready(self._slow_down()))
 
@@ -174,7 +175,7 @@ class S3Request:
         if isinstance(found, Joint):
             taken = self.site.batches.submit(found, self._all_done)
         else:
-            taken = self.site.pool.submit(partial(self._whole_thd, body, found), self._answered)
+            taken = self._pool.submit(partial(self._whole_thd, body, found), self._answered)
         if not taken:
             if isinstance(found, _Opened):
                 found.download.stream.close()
@@ -343,7 +344,7 @@ class S3Request:
         work: Callable[[], Ready | None] = partial(self._write_thd, self._sink, data, last)
         if not last and pause == 0 and self.channel.lends:
             work = self._stretch(self._sink) or work
-        self.site.pool.must(work, partial(self._written, pause))
+        self._pool.must(work, partial(self._written, pause))
 
     def _stretch(self, sink: Sink) -> Callable[[], Ready | None] | None:
         """What writes the buffer and goes on without this thread, if that may be now."""

@@ -56,6 +56,8 @@ class Site(ServerFactory):
         self.reactor = reactor
         self.metrics = Metrics(settings.metrics_users)
         self.pool = Pool(reactor, settings.threads, settings.queue)
+        # what takes minutes has threads of its own: all others would wait for it
+        self.long_pool = Pool(reactor, max(1, settings.threads // 2), settings.queue, "cumulus-long")
         self.batches = Batches(reactor, self.pool, gateway.finish_all)
         self.access_log = AccessLog(access_log, self.pool, reactor, self.metrics)
         self.request_factory: type[S3Request] = S3Request
@@ -144,8 +146,10 @@ class Site(ServerFactory):
                 self._sweep.stop()
             if self.forwarder is not None:
                 self.forwarder.stop()
-            await self.pool.when_idle()
-            self.pool.stop()
+            for pool in (self.long_pool, self.pool):
+                await pool.when_idle()
+            for pool in (self.long_pool, self.pool):
+                pool.stop()
             self.access_log.close()
 
         return Deferred.fromCoroutine(finish())
@@ -202,7 +206,7 @@ class Site(ServerFactory):
         """The counters now."""
         self.metrics.plain["connections"] = len(self.channels)
         self.metrics.plain["requests_in_flight"] = len(self._in_flight)
-        self.metrics.plain["jobs_waiting"] = self.pool.outstanding
+        self.metrics.plain["jobs_waiting"] = self.pool.outstanding + self.long_pool.outstanding
         for name, value in self.pacer.figures().items():
             self.metrics.plain[name] = value
         return self.metrics.sample()

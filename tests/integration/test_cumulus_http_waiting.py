@@ -107,6 +107,37 @@ def test_signs_are_for_copies_and_completions(lines: str, lasts: bool) -> None:
     assert may_last(parse(lines.encode())) is lasts
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        COPY,
+        request("/b/copy?X-Amz-Copy-Source=%2Fb%2Fk", "PUT", "Content-Length: 0"),
+        request("/b/copy?uploadId=1", "POST", body=b"<CompleteMultipartUpload/>"),
+        request("/b/copy?uploadId=1", "POST", body=b"<!--" + b" " * 100_000),
+        request("/b/copy?delete", "POST", body=b"<Delete/>"),
+    ],
+)
+def test_nobody_waits_for_the_copies_of_others(asked: bytes) -> None:
+    """One user's copies of large objects, or completions that wait for one another, kept all threads busy."""
+    with floor(threads=4) as running:
+        over = threading.Event()
+
+        def slow(_call: Call) -> Reply:
+            over.wait(20)
+            return Reply(200, [], DOCUMENT)
+
+        running.gateway.replies["/b/copy"] = slow
+        wires = [running.connect().send(asked) for _ in range(8)]
+        until(lambda: len(running.site._in_flight) == 8 and len(running.gateway.calls) >= 2)
+        wire = running.connect().send(request("/x") + request("/y", "PUT", body=b"abc"))
+        assert [wire.answer().body, wire.answer().body] == [b"/x", b"stored 3"]
+        over.set()
+        for one in (*wires, wire):
+            if one is not wire:
+                assert one.answer().status == 200
+            one.close()
+
+
 # a direction that has ended -------------------------------------------------------------------------------
 def ended(running: Floor) -> bool:
     """Whether the server knows that its client sends no more."""
