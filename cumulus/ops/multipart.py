@@ -12,7 +12,8 @@ import hashlib
 import itertools
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -31,7 +32,7 @@ from cumulus.ops.parts import MAX_PARTS, IncomingPart, join, own_name
 from cumulus.ops.publish import Plan, publish
 from cumulus.ops.site import Site
 from cumulus.ops.told import Owed
-from cumulus.storage.api import Entry, IfToken, Missing
+from cumulus.storage.api import Entry, IfToken, Missing, NoBucket
 
 Type = Literal["", "FULL_OBJECT", "COMPOSITE"]
 _ID: Final = re.compile(r"[0-9a-f]{32}")
@@ -92,9 +93,24 @@ def get(site: Site, bucket: Bucket, key: str, id: str) -> Upload:
     return upload
 
 
+@contextmanager
+def beside_its_end(site: Site, upload: Upload) -> Iterator[None]:
+    """While a part is made: the upload may end meanwhile, and storage then misses where its parts lie. Raises
+    `S3Error` NoSuchUpload."""
+    try:
+        yield
+    except NoBucket:
+        raise
+    except Missing as error:
+        if site.index.upload(upload.bucket, upload.key, upload.id) is not None:
+            raise
+        raise no_such_upload(upload.id) from error
+
+
 def add_part(site: Site, upload: Upload, incoming: IncomingPart, part: Part) -> Part:
     """Record a part that came whole: its ETag and checksums. Raises `S3Error` NoSuchUpload."""
-    part = incoming.keep(msgspec.structs.replace(part, modified_ns=site.clock()))
+    with beside_its_end(site, upload):
+        part = incoming.keep(msgspec.structs.replace(part, modified_ns=site.clock()))
     former = site.index.parts(upload.id, after=part.number - 1, limit=1)
     try:
         site.index.put_part(upload.id, part, incoming.reservation)

@@ -92,7 +92,8 @@ def _incoming(
     request: Request, upload: Upload, number: int, size: int | None, names: list[str]
 ) -> IncomingPart:
     limit = request.settings.max_part
-    return IncomingPart(request.site, upload, number, size=size, limit=limit, algorithms=names)
+    with multipart.beside_its_end(request.site, upload):
+        return IncomingPart(request.site, upload, number, size=size, limit=limit, algorithms=names)
 
 
 def upload_part(request: Request) -> Sink:

@@ -175,6 +175,21 @@ def test_a_part_under_way_when_the_upload_ends_reaches_nobody(world: World, tmp_
         assert stored(tmp_path) == {}
 
 
+@pytest.mark.parametrize("there", [0, 1])
+def test_who_sends_a_part_while_the_upload_is_aborted_is_told_that(world: World, there: int) -> None:
+    """As when a program that sends parts side by side is interrupted: nobody is to believe that the bucket
+    has gone."""
+    upload = begin(world)
+    for number in range(1, there + 1):
+        part(world, upload, number, body(number))
+    call, sink = world.open("PUT", "/bkt/k", body(9), query={"partNumber": 2, "uploadId": upload})
+    sink.write(memoryview(body(9)))  # type: ignore[union-attr]
+    assert world.ask("DELETE", "/bkt/k", query={"uploadId": upload}).status == 204
+    reply = sink.finish()  # type: ignore[union-attr]
+    assert (reply.status, call.notes["error"]) == (404, "NoSuchUpload")
+    assert b"<Code>NoSuchUpload</Code>" in reply.body
+
+
 def test_parts_through_two_servers_meet_in_one_file(world: World, tmp_path: Path) -> None:
     """Each with a store of its own on the same tree, and one index."""
     other = World(make_store(f"posix:{tmp_path}/store"), world.index)
