@@ -434,6 +434,8 @@ def _rebuild_all(shared: Shared) -> bool:
                 report.append({"name": bucket.name, "objects": None, "removed": None, "left_out": str(bad)})
                 continue
             index.recount(bucket.name)
+            what = f"bucket {bucket.name}: index made anew, {taken} found, {gone} removed from it"
+            shared.audit(shared.config(), what)
             report.append({"name": bucket.name, "objects": taken, "removed": gone})
     rows = [(one["name"], one["objects"], one["removed"]) for one in report if one["name"] not in left_out]
     shared.listed(report, ["BUCKET", "FOUND", "REMOVED FROM THE INDEX"], rows, right=[1, 2])

@@ -54,6 +54,15 @@ def test_commands_that_change_something_are_recorded(run: Commands, monkeypatch:
     assert key["secret_key"] not in text and second["secret_key"] not in text
 
 
+def test_an_index_that_is_made_anew_is_recorded(run: Commands) -> None:
+    """With what came and went, for each bucket: rows of objects may have gone."""
+    run("bucket", "add", "lab", "--owner", "admin")
+    (run.dir / "data" / "lab" / "a").write_bytes(b"x")
+    run("doctor", "--rebuild")
+    lines = (run.dir / "audit.log").read_text().splitlines()
+    assert json.loads(lines[-1])["what"] == "bucket lab: index made anew, 1 found, 0 removed from it"
+
+
 def test_a_change_that_cannot_be_recorded_is_made_and_told(run: Commands) -> None:
     """And where no file is named, nothing is said."""
     (run.dir / "audit.log").unlink()
