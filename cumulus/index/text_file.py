@@ -182,11 +182,17 @@ class TextFile(Directory):
     ) -> None:
         """Raises `BadConfig` (line and what to do, or a mode other than 0600), `LocalIO`."""
         self._path = path
+        self._had_users = False
         self._file = Watched(path, self._read, complain, clock, LOOK_S)
 
     def _read(self) -> _Lines:
         check_private(self._path)
-        return _Lines(self._path, read_text(self._path, _MOST, "use a database"))
+        lines = _Lines(self._path, read_text(self._path, _MOST, "use a database"))
+        if self._had_users and not lines.users:  # a shell empties a file before it begins to write it
+            hint = "write a new file beside it and rename that; to begin without users, restart the service"
+            raise BadConfig(f"{self._path}: has no users any more", hint=hint)
+        self._had_users = bool(lines.users)
+        return lines
 
     def credential(self, access_key: str) -> Credential | None:
         return self._file.now().credentials.get(access_key)

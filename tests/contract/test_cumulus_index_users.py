@@ -224,6 +224,24 @@ def test_bad_change_of_the_file_leaves_what_was_read(tmp_path: Path) -> None:
     assert directory.credential("AKX") is None and directory.credential("AKC") is not None
 
 
+def test_file_that_was_emptied_leaves_the_users(tmp_path: Path) -> None:
+    """`generate > users` empties it before the first line is written: all clients would be strangers until
+    then. One that begins without users may get some."""
+    now, told = [0.0], list[SectorError]()
+    path = tmp_path / "users"
+    write(path, "# none yet\n")
+    directory = TextFile(path, told.append, lambda: now[0])
+    for text in ("alice AKX longsecret\n", "", "\n# nobody\n"):
+        write(path, text)
+        now[0] += 1
+        assert directory.credential("AKX") is not None
+    assert [one.message for one in told] == [f"{path}: has no users any more"] * 2
+    assert "rename" in told[0].hint
+    write(path, "bob AKB longsecret\n")
+    now[0] += 1
+    assert [one.name for one in directory.users()] == ["bob"]
+
+
 # administration ---------------------------------------------------------------------------------------
 def test_names_ids_and_addresses_are_given_once(bench: Bench) -> None:
     """A name may not be another's id either."""
