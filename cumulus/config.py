@@ -19,6 +19,7 @@ from msgspec import Meta
 
 from cumulus.fair.limits import Limits
 from cumulus.fair.weights import By, Sharing, parse_weights
+from cumulus.proxies import Networks, parse_networks
 from cumulus.redirect import Mode
 from cumulus.unix import ACCOUNT
 from sector.config import Port, Section, parse_rate, parse_toml, to_toml, unknown_name, wrong_value
@@ -46,6 +47,13 @@ class Server(Section, frozen=True, kw_only=True):
     region: Annotated[
         str, Meta(min_length=1, max_length=64, description="The region that clients sign for.")
     ] = "us-east-1"
+    trusted_proxies: Annotated[
+        str,
+        Meta(
+            description='Addresses and networks, as "127.0.0.1, 10.0.0.0/24", of nginx or HAProxy in front: '
+            "their X-Forwarded-For and X-Forwarded-Proto count."
+        ),
+    ] = ""
     max_connections: Annotated[int, Meta(ge=1, le=1_000_000, description="In each worker.")] = 10_000
     header_timeout_s: Annotated[
         float, Meta(gt=0, le=3600, description="A request's head must be complete by then.")
@@ -294,6 +302,11 @@ class Config(Section, frozen=True, kw_only=True):
         return Sharing(self.fair.by, self.fair.weights, parse_weights(self.fair.group_weights))
 
     @property
+    def proxies(self) -> Networks:
+        """`[server] trusted_proxies`."""
+        return parse_networks(self.server.trusted_proxies)
+
+    @property
     def user_limits(self) -> Limits:
         """`[limits]` of a user."""
         limits = self.limits
@@ -369,6 +382,10 @@ def _check(config: Config) -> None:
         parse_weights(config.fair.group_weights)
     except ValueError as wrong:
         raise bad("[fair] group_weights", str(wrong)) from None
+    try:
+        parse_networks(config.server.trusted_proxies)
+    except ValueError as wrong:
+        raise bad("[server] trusted_proxies", str(wrong), 'write "127.0.0.1, 10.0.0.0/24"') from None
     for section, host in (("server", config.server.host), ("admin", config.admin.host)):
         if not host:
             raise bad(f"[{section}] host", "is empty", 'write an address, or "0.0.0.0" for all')

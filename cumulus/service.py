@@ -77,6 +77,7 @@ def http_settings(config: Config) -> HttpSettings:
         user_limits=config.user_limits,
         address_limits=config.address_limits,
         metrics_users=config.admin.metrics_users,
+        proxies=config.proxies,
     )
 
 

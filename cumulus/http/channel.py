@@ -23,6 +23,7 @@ from cumulus.http.refuse import refusal, slow_down
 from cumulus.http.request import S3Request
 from cumulus.http.settings import AT_ONCE, EAGER, HEAD_BYTES, LINGER_S
 from cumulus.http.transport import S3Server, Taker
+from cumulus.proxies import is_among
 
 if TYPE_CHECKING:
     from cumulus.http.site import Site
@@ -42,6 +43,7 @@ class S3Channel(Protocol):
         self.flows: dict[int, Flow] = {}
         self.peer = ""
         self.secure = False
+        self.is_proxy = False  # one that is believed whom it speaks for
         self.head_began = 0.0
         self.persistent = True  # whether another request may follow
         self.requests: list[S3Request] = []  # the one under way
@@ -66,6 +68,7 @@ class S3Channel(Protocol):
         """Learn who it is."""
         transport = self.transport
         self.peer = str(getattr(transport.getPeer(), "host", ""))
+        self.is_proxy = is_among(self.peer, self.site.settings.proxies)
         self.secure = ISSLTransport.providedBy(transport)
         below = getattr(transport, "transport", None) if self.secure else transport
         if isinstance(below, S3Server):

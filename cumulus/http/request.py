@@ -25,6 +25,7 @@ from cumulus.http.pool import Failed
 from cumulus.http.refuse import refusal, slow_down
 from cumulus.http.settings import BODILESS, DRAINED, FIRST_BUFFER, SMALL_BODY, SMALL_DOWNLOAD, STRETCH
 from cumulus.http.transport import S3Server
+from cumulus.proxies import behind
 from cumulus.rest.call import Call, Download, Joint, Reply, Sink
 from cumulus.storage.api import StorageError
 
@@ -79,13 +80,16 @@ class S3Request:
         self.channel = channel
         self.site = site
         self.head = head
+        peer, secure = channel.peer, channel.secure
+        if channel.is_proxy:
+            peer, secure = behind(peer, secure, head.headers.get, site.settings.proxies)
         self.call = Call(
             id=site.next_id(),
             method=head.method,
             target=head.target,
             headers=head.headers,
-            peer=channel.peer,
-            secure=channel.secure,
+            peer=peer,
+            secure=secure,
             at_ns=time.time_ns(),
             length=head.length if "content-length" in head.headers else None,
             chunked=head.length is None,
@@ -270,7 +274,7 @@ class S3Request:
             body.stream.close()
             return Ready(reply, length=body.length if reply.length is None else reply.length)
         if body.length > SMALL_DOWNLOAD:
-            where = None if self.call.secure else body.stream.sendable()
+            where = None if self.channel.secure else body.stream.sendable()
             return Ready(reply, download=body, where=where, length=body.length)
         try:
             data, true = whole_thd(body)

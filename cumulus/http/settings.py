@@ -7,6 +7,7 @@ from typing import Final
 
 from cumulus.fair.limits import Limits
 from cumulus.fair.weights import Sharing
+from cumulus.proxies import Networks
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -35,7 +36,8 @@ class HttpSettings:
     `write_timeout_s` one whose client takes nothing; `silence_s` is how long a client waits for the answer
     to a copy or a completion without a sign (`cumulus.http.alive`). `total_rate` (bytes/s both ways together,
     0 = no limit) is for all processes of the server, as are the limits of each user and each address;
-    `sharing` says among whom bandwidth is shared. `metrics_users` have counters of their own."""
+    `sharing` says among whom bandwidth is shared. `metrics_users` have counters of their own.
+    Of connections from `proxies` headers say who the client is."""
 
     threads: int = 32
     queue: int = 1024
@@ -50,3 +52,4 @@ class HttpSettings:
     user_limits: Limits = Limits()
     address_limits: Limits = Limits()
     metrics_users: int = 100
+    proxies: Networks = ()

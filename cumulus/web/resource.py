@@ -20,6 +20,7 @@ from cumulus.config import Config
 from cumulus.http.pool import Failed, Pool
 from cumulus.opening import open_admin
 from cumulus.ops.site import Site
+from cumulus.proxies import Networks, behind
 from cumulus.web.app import App
 from cumulus.web.messages import BODY_MOST, HEADERS, Answer, Asked, cookie_name
 from cumulus.web.view import Held
@@ -101,9 +102,11 @@ class AdminPage(Resource):
 
     isLeaf = True
 
-    def __init__(self, app: Answers, reactor: Any, close: Callable[[], None]) -> None:
+    def __init__(self, app: Answers, reactor: Any, close: Callable[[], None], proxies: Networks = ()) -> None:
+        """Of what comes from `proxies` headers say who the browser is."""
         super().__init__()
         self._app = app
+        self._proxies = proxies
         self._pool = Pool(reactor, THREADS, QUEUE, "cumulus-page")
         self._close = close
 
@@ -112,7 +115,7 @@ class AdminPage(Resource):
         gone: list[Any] = []
         request.notifyFinish().addErrback(gone.append)
         try:
-            asked = _asked(request)
+            asked = _asked(request, self._proxies)
         except ValueError:
             _send(request, Answer(400, b"The URL is not UTF-8.\n", "text/plain"), gone)
             return NOT_DONE_YET
@@ -136,7 +139,7 @@ class AdminPage(Resource):
         await deferToThread(self._close)
 
 
-def _asked(request: Request) -> Asked:
+def _asked(request: Request, proxies: Networks) -> Asked:
     def header(name: str) -> str:
         return (request.getHeader(name.encode()) or b"").decode("latin-1")
 
@@ -144,7 +147,8 @@ def _asked(request: Request) -> Asked:
     path, _, query = url.partition("?")
     parts = [unquote(part, errors="strict") for part in path.split("/")[2:]]
     host = header("host")
-    client = request.getClientAddress()
+    client = str(getattr(request.getClientAddress(), "host", ""))
+    peer, secure = behind(client, bool(request.isSecure()), header, proxies)
     content: Any = request.content
     content.seek(0)
     return Asked(
@@ -156,8 +160,8 @@ def _asked(request: Request) -> Asked:
         fetch_site=header("sec-fetch-site"),
         content_type=header("content-type"),
         token=(request.getCookie(cookie_name(host).encode()) or b"").decode("latin-1"),
-        peer=str(getattr(client, "host", "")),
-        secure=bool(request.isSecure()),
+        peer=peer,
+        secure=secure,
         body=content.read(BODY_MOST),
     )
 
@@ -194,4 +198,4 @@ def make_page(
         return App(held), admin.close
 
     late = LateApp(make)
-    return AdminPage(late, reactor, late.close)
+    return AdminPage(late, reactor, late.close, config.proxies)

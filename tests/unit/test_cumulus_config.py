@@ -73,6 +73,7 @@ def test_rates_are_numbers() -> None:
         ('[server]\ndomain = "*.s3.test"', "[server] domain: '*.s3.test' is no host name", "BUCKET"),
         ('[server]\nregion = "eu/1"', "[server] region: 'eu/1' cannot stand in a signature", "letters"),
         ('[server]\nregion = "eu 1"', "[server] region: 'eu 1' cannot stand in a signature", "letters"),
+        ('[server]\ntrusted_proxies = "lb1"', "trusted_proxies: 'lb1' is no address or network", "10.0.0.0"),
         ('[server]\ntotal_rate = "fast"', "[server] total_rate: 'fast' is not a rate", ""),
         ('[tls]\ncert = "x"', "[tls]: cert and key go together", "both"),
         ('[admin]\nkey = "x"', "[admin]: cert and key go together", "both"),
