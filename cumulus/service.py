@@ -288,7 +288,7 @@ class Server(Service):
     async def _start(self) -> None:
         admin = self._config.admin
         away = self._parts.gateway.site.index.away
-        site = admin_site(self.samples, self.processes, self._reactor, self.page, away)
+        site = admin_site(self.samples, self.processes, self._reactor, self.page, away, self.counted)
         try:
             factory = secured(site, self._tls, self._reactor)
             self._admin = RestingPort(admin.port, factory, interface=admin.host, reactor=self._reactor)
@@ -316,6 +316,10 @@ class Server(Service):
         """The counters of each process that serves."""
         found = [self._s3.site.sample()] if self._s3 is not None else []
         return found + (await self._pool.samples() if self._pool is not None else [])
+
+    async def counted(self) -> list[Sample]:
+        """The same, with what processes have counted that do not answer or have ended."""
+        return await (self.samples() if self._pool is None else self._pool.counted())
 
     def processes(self) -> tuple[int, int]:
         """How many serve, and how many should."""
@@ -404,7 +408,10 @@ async def make_server(config: Config, reactor: Any) -> Server:
                 clear(number)
                 parts.worker_ended()
 
-            pool = WorkerPool(reactor, command, listener, told, count, fds={SHARES_FD: shares}, gone=gone)
+            fds, users = {SHARES_FD: shares}, config.admin.metrics_users
+            pool = WorkerPool(
+                reactor, command, listener, told, count, fds=fds, gone=gone, metrics_users=users
+            )
             server = Server(config, reactor, parts, pool=pool)
         if is_wanted(config):
             site = parts.gateway.site

@@ -8,7 +8,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from twisted.internet.defer import ensureDeferred
+from twisted.internet.protocol import connectionDone
 from twisted.logger import Logger
+from twisted.web.http import HTTPChannel
 from twisted.web.pages import notFound
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request, Site
@@ -20,6 +22,7 @@ log = Logger()
 
 PAGE: Final = b"ui"  # below it is the admin page
 BODY_MOST: Final = 64 * 1024
+OPEN_MOST: Final = 256  # connections
 _LOAD: Final = (
     "connections",
     "requests_in_flight",
@@ -61,8 +64,47 @@ class _Page(Resource):
         return NOT_DONE_YET
 
 
+class _Channel(HTTPChannel):
+    """A connection to the admin port, known to its site."""
+
+    site: _Quiet
+
+    @property
+    def at_work(self) -> bool:
+        """Whether a whole request has come that is not answered."""
+        return bool(self._handlingRequest)
+
+    def connectionMade(self) -> None:
+        """It takes its place."""
+        super().connectionMade()
+        self.site.opened(self)
+
+    def connectionLost(self, reason: Any = connectionDone) -> None:
+        """And gives it back."""
+        self.site.closed(self)
+        super().connectionLost(reason)
+
+
 class _Quiet(Site):
     noisy = False
+    protocol: Any = _Channel
+
+    def __init__(self, *words: Any, **options: Any) -> None:
+        super().__init__(*words, **options)
+        self._open: dict[Any, None] = {}  # in the order in which they came
+
+    def opened(self, channel: Any) -> None:
+        """Beyond OPEN_MOST the one goes that has been there for the longest time without a whole request:
+        descriptors of the process are for others, too."""
+        self._open[channel] = None
+        if len(self._open) > OPEN_MOST:
+            idle = next((one for one in self._open if not one.at_work), channel)
+            self.closed(idle)
+            idle.transport.abortConnection()
+
+    def closed(self, channel: Any) -> None:
+        """It is gone."""
+        self._open.pop(channel, None)
 
     def log(self, request: Any) -> None:
         """Those who look every second do not fill the log."""
@@ -106,13 +148,16 @@ def admin_site(
     reactor: Any,
     page: Resource | None = None,
     away: Callable[[], bool] = lambda: False,
+    counted: Samples | None = None,
 ) -> Site:
-    """The pages over `samples` of all processes; `expected()` is (processes that serve, that should) and
-    `away()` whether the database does not answer. `page` is what is below PAGE."""
+    """The pages over `samples` of all processes that answer; `counted` gives also what those have counted
+    that do not, or have ended. `expected()` is (processes that serve, that should) and `away()` whether the
+    database does not answer. `page` is what is below PAGE."""
+    counted = counted or samples
 
     async def metrics() -> tuple[int, str, str]:
         up, _all = expected()
-        text = prometheus(total(await samples()))
+        text = prometheus(total(await counted()))
         text += "# HELP cumulus_workers Processes that serve.\n# TYPE cumulus_workers gauge\n"
         text += f"cumulus_workers {up}\n"
         return 200, "text/plain; version=0.0.4; charset=utf-8", text
@@ -126,7 +171,7 @@ def admin_site(
         return 503 if status == "down" else 200, "application/json", json.dumps(body) + "\n"
 
     async def load() -> tuple[int, str, str]:
-        plain = total(await samples()).plain
+        plain = total(await counted()).plain
         body = {name: int(plain.get(name, 0)) for name in _LOAD}
         # who refuses all at once has little to do: other servers would send him everything
         return 503 if away() else 200, "application/json", json.dumps(body) + "\n"

@@ -106,6 +106,23 @@ def total(samples: Iterable[Sample]) -> Sample:
     return result
 
 
+def lasting(sample: Sample) -> Sample:
+    """Of what a process has counted what stays true when it has ended: not what is open or waits."""
+    plain = {name: value for name, value in sample.plain.items() if _HELP.get(name, ("",))[0] != "gauge"}
+    return msgspec.structs.replace(sample, plain=plain)
+
+
+def fewer_users(sample: Sample, most: int) -> Sample:
+    """The same with the first `most` users; what the others have counted is together, under OTHERS."""
+    named = [name for name in sample.users if name != OTHERS]
+    if len(named) <= most:
+        return sample
+    users = {name: sample.users[name] for name in named[:most]}
+    rest = [sample.users.get(OTHERS, (0, 0, 0)), *(sample.users[name] for name in named[most:])]
+    users[OTHERS] = (sum(one[0] for one in rest), sum(one[1] for one in rest), sum(one[2] for one in rest))
+    return msgspec.structs.replace(sample, users=users)
+
+
 def _label(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
 

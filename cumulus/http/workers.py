@@ -17,7 +17,7 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from cumulus.http.control import Control, adopt
-from cumulus.http.metrics import Sample
+from cumulus.http.metrics import Sample, fewer_users, lasting, total
 from sector.errors import SectorError
 
 log = Logger()
@@ -55,6 +55,8 @@ class Worker:
         self._control: Control | None = None
         self._timer: Any = None
         self._killer: Any = None
+        self._last: Sample | None = None  # what the process that is in it has said last
+        self._before: Sample | None = None  # what those before it have counted, as far as it is known
         self.ready = False
         self.ended: Deferred[None] | None = None
 
@@ -112,7 +114,8 @@ class Worker:
         elif "failed" in message:
             self._pool.one_failed(str(message["failed"]))
         elif "sample" in message and self._questions:
-            self._questions.pop(0).callback(msgspec.convert(message["sample"], Sample, str_keys=True))
+            self._last = msgspec.convert(message["sample"], Sample, str_keys=True)
+            self._questions.pop(0).callback(self._last)
 
     def _lost(self, control: Control) -> None:
         if control is self._control:  # not that of the process before, whose end is heard late
@@ -128,6 +131,7 @@ class Worker:
         pool, pid = self._pool, self._last_pid
         self._process, self.ready = None, False
         self._silent()  # what it has said before may still be read
+        self._keep()
         if self._killer is not None:
             self._killer.cancel()
             self._killer = None
@@ -145,6 +149,17 @@ class Worker:
             pause=self._pause_s,
         )
         self._start_later()
+
+    def _keep(self) -> None:
+        """What the process that has ended had counted is not to be taken back."""
+        last, self._last = self._last, None
+        if last is not None:
+            known = [self._before] if self._before is not None else []
+            self._before = fewer_users(total([*known, lasting(last)]), self._pool.metrics_users)
+
+    def counted(self) -> list[Sample]:
+        """What the processes in this place have counted, the one that runs as it said last."""
+        return [one for one in (self._before, self._last) if one is not None]
 
     def ask(self, patience_s: float = 0.0) -> Deferred[Sample | None]:
         """Its counters; None when it does not answer in `patience_s`, or `answer_s` of the pool."""
@@ -188,7 +203,7 @@ class Worker:
 
     def reload(self) -> None:
         """Have it read again what can be read again."""
-        if self._control is not None and self.ready:
+        if self._control is not None:  # one that has not begun hears it when it does
             self._control.say(do="reload")
 
     def signal(self, number: signal.Signals) -> None:
@@ -213,7 +228,8 @@ class WorkerPool:
     """`count` processes of `command`, which find the listening socket and the control socket at the
     descriptors named here. `settings` is what each is told first (plain JSON). One that
     does not answer a question for `answer_s` is ended and replaced. They inherit `fds` too (theirs -> ours);
-    `gone(number)` is called when one has ended."""
+    `gone(number)` is called when one has ended. Of users of processes that have ended `metrics_users` keep
+    counters of their own."""
 
     def __init__(
         self,
@@ -225,7 +241,9 @@ class WorkerPool:
         answer_s: float = 2.0,
         fds: Mapping[int, int] | None = None,
         gone: Callable[[int], None] = lambda number: None,
+        metrics_users: int = 100,
     ) -> None:
+        self.metrics_users = metrics_users
         self.fds = dict(fds or {})
         self.gone = gone
         self.reactor = reactor
@@ -268,6 +286,12 @@ class WorkerPool:
         """The counters of all that answer."""
         answers = await DeferredList([worker.ask() for worker in self.workers])
         return [sample for _fine, sample in answers if isinstance(sample, Sample)]
+
+    async def counted(self) -> list[Sample]:
+        """What all processes have counted since the service began, also those that have ended (as they said
+        last) and those that do not answer now: who reads counters takes one that falls for a new one."""
+        await self.samples()
+        return [sample for worker in self.workers for sample in worker.counted()]
 
     def reload(self) -> None:
         """Tell all."""

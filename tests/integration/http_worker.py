@@ -38,6 +38,7 @@ def main() -> None:
     if manner == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     control.sendall(b'{"ready": true}\n')
+    asked = 0
     while True:
         ready, _, _ = select.select([control, listener], [], [])
         if listener in ready:
@@ -47,6 +48,9 @@ def main() -> None:
             if not line:
                 return
             if json.loads(line)["do"] == "sample" and manner != "mute":
+                asked += 1
+                if manner == "once" and asked > 1:
+                    continue
                 control.sendall(json.dumps({"sample": SAMPLE}).encode() + b"\n")
 
 

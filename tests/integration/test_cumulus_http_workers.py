@@ -18,7 +18,7 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.threads import deferToThread
 from twisted.trial import unittest
 
-from cumulus.http import workers
+from cumulus.http import admin_port, workers
 from cumulus.http.admin_port import admin_site
 from cumulus.http.metrics import Sample
 from cumulus.http.workers import WorkerPool
@@ -61,7 +61,7 @@ class Workers(unittest.TestCase):
         return pool
 
     def admin(self, pool: WorkerPool) -> int:
-        site = admin_site(pool.samples, lambda: (pool.up, len(pool.workers)), reactor)
+        site = admin_site(pool.samples, lambda: (pool.up, len(pool.workers)), reactor, counted=pool.counted)
         port = reactor.listenTCP(0, site, interface="127.0.0.1")
         self.addCleanup(port.stopListening)
         return int(port.getHost().port)
@@ -99,6 +99,72 @@ class Workers(unittest.TestCase):
         after = {worker.pid for worker in pool.workers}
         assert len(after & before) == 1
         assert (await self.get("/"))[0] == 200
+
+    async def figure(self, admin: int, name: str) -> float:
+        """A figure of /metrics."""
+        _, text = await self.get("/metrics", admin)
+        return next(float(line.split()[-1]) for line in text.decode().splitlines() if line.startswith(name))
+
+    async def test_counters_do_not_fall_when_workers_die(self) -> None:
+        """What reads them would take all that is left for new. What was open is not open any more."""
+        pool = self.start()
+        await pool.ready
+        admin = self.admin(pool)
+        assert await self.figure(admin, "cumulus_requests_total") == 10
+        for died in (1, 2, 3):
+            assert await self.get("/die") == (0, b"")
+            await until(lambda: pool.up == 1)
+            assert await self.figure(admin, "cumulus_requests_total") >= 10
+            await until(lambda: pool.up == 2)
+            assert await self.figure(admin, "cumulus_requests_total") == 10 + 5 * died
+        assert await self.figure(admin, "cumulus_request_seconds_sum") == 2.5
+        assert await self.figure(admin, "cumulus_connections") == 2
+
+    async def test_counters_of_a_worker_that_does_not_answer_stay(self) -> None:
+        """As it said them last; it counts as missing all the same."""
+        pool = self.start("once", count=1)
+        await pool.ready
+        admin = self.admin(pool)
+        assert await self.figure(admin, "cumulus_requests_total") == 5
+        assert await self.figure(admin, "cumulus_requests_total") == 5
+        status, _ = await self.get("/health", admin)
+        assert status == 503
+
+    async def test_a_worker_that_is_only_starting_is_told_to_read_again(self) -> None:
+        """A log that is rotated then has its new file from it, too."""
+        pool = self.start(count=1)
+        worker = pool.workers[0]
+        assert worker._control is not None and not worker.ready
+        said: list[dict[str, Any]] = []
+        self.patch(worker._control, "say", lambda **message: said.append(message))
+        pool.reload()
+        assert said == [{"do": "reload"}]
+        await pool.ready
+
+    async def test_strangers_cannot_take_all_descriptors_by_the_admin_port(self) -> None:
+        """Beyond so many connections the oldest that has asked for nothing goes; who asks is answered."""
+        self.patch(admin_port, "OPEN_MOST", 5)
+        pool = self.start(count=1)
+        await pool.ready
+        admin = self.admin(pool)
+        silent = [await deferToThread(socket.create_connection, ("127.0.0.1", admin), 10) for _ in range(5)]
+        try:
+            for one in silent:
+                await deferToThread(one.sendall, b"GET /metrics HTTP/1.1\r\nX-Slow: ")
+            assert (await self.get("/metrics", admin))[0] == 200
+            ended = 0
+            for one in silent:
+                one.settimeout(1 if not ended else 0.05)
+                try:
+                    ended += not await deferToThread(one.recv, 1)
+                except ConnectionError:
+                    ended += 1
+                except TimeoutError:
+                    pass
+            assert ended == 1
+        finally:
+            for one in silent:
+                one.close()
 
     async def test_a_worker_that_cannot_start_says_why(self) -> None:
         pool = self.start("fail")

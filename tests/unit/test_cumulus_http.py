@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cumulus.http.body import Intake
 from cumulus.http.chunked import ChunkedDecoder, MalformedChunk
 from cumulus.http.limits import Throttle
-from cumulus.http.metrics import Metrics, Sample, prometheus, total
+from cumulus.http.metrics import Metrics, Sample, fewer_users, lasting, prometheus, total
 from cumulus.http.settings import BUFFER
 
 
@@ -178,3 +178,17 @@ def test_users_have_metrics_of_their_own_up_to_a_number() -> None:
     assert 'cumulus_user_requests_total{user="alice"} 2\n' in text
     assert 'cumulus_user_received_bytes_total{user="carol"} 5\n' in text
     assert 'cumulus_user_sent_bytes_total{user="/others"} 2\n' in text
+
+
+def test_what_a_process_leaves_behind() -> None:
+    """What it has counted, not what was open; of users as many as have counters, the rest together."""
+    metrics = Metrics(9)
+    metrics.request("GetObject", 200, 0.1)
+    metrics.plain["connections"] = 3
+    metrics.plain["timeouts_total"] = 2
+    for name in ("alice", "bob", "/others", "carol"):
+        metrics.of_user(name, 10, 1)
+    left = lasting(metrics.sample())
+    assert left.plain == {"timeouts_total": 2} and left.requests == {"GetObject": {200: 1}}
+    assert sum(left.durations) == 1 and fewer_users(left, 3) == left
+    assert fewer_users(left, 1).users == {"alice": (1, 10, 1), "/others": (3, 30, 3)}
