@@ -262,6 +262,10 @@ class Config(Section, frozen=True, kw_only=True):
         """A path of the file as an absolute one."""
         return (Path(self.path).parent / Path(name).expanduser()).absolute()
 
+    def on_port(self, port: int) -> Config:
+        """The same with the S3 port that was found where the file says any free one."""
+        return msgspec.structs.replace(self, server=msgspec.structs.replace(self.server, port=port))
+
     @property
     def store_url(self) -> str:
         """What `cumulus.backends.registry.make_store` takes, with an absolute path."""
@@ -297,14 +301,14 @@ class Config(Section, frozen=True, kw_only=True):
         return parse_rate(self.server.min_body_rate) if self.server.min_body_rate else 0
 
     @property
-    def sharing(self) -> Sharing:
-        """`[fair]`."""
-        return Sharing(self.fair.by, self.fair.weights, parse_weights(self.fair.group_weights))
-
-    @property
     def proxies(self) -> Networks:
         """`[server] trusted_proxies`."""
         return parse_networks(self.server.trusted_proxies)
+
+    @property
+    def sharing(self) -> Sharing:
+        """`[fair]`."""
+        return Sharing(self.fair.by, self.fair.weights, parse_weights(self.fair.group_weights))
 
     @property
     def user_limits(self) -> Limits:

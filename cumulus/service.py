@@ -415,7 +415,7 @@ async def make_server(config: Config, reactor: Any) -> Server:
             server = Server(config, reactor, parts, pool=pool)
         if is_wanted(config):
             site = parts.gateway.site
-            server.page = make_page(config, site, server.processes, reactor)
+            server.page = make_page(config.on_port(address[1]), site, server.processes, reactor)
     except SectorError:
         await deferToThread(parts.close)
         raise

@@ -65,6 +65,18 @@ def log_in(browser: Browser, server: Server) -> None:
     assert browser.press("Log in") == 200 and "What it holds" in browser.text
 
 
+def test_the_port_that_clients_use_is_shown(server: Server) -> None:
+    """Where the settings say any free one; the settings of clients have it, too."""
+    with chromium() as browser:
+        log_in(browser, server)
+        assert f"http://127.0.0.1:{server.port}" in browser.text
+        browser.goto(f"http://127.0.0.1:{server.admin_port}/ui/users")
+        browser.unfold("Add a user")
+        browser.fill("Name", "portia")
+        browser.press("Add user")
+        assert f"endpoint_url = http://127.0.0.1:{server.port}\n" in browser.js("document.body.textContent")
+
+
 def new_key(browser: Browser) -> tuple[str, str]:
     """What the page shows once."""
     found = browser.js('["access", "secret"].map(x => document.getElementById(`new-${x}-key`).textContent)')
