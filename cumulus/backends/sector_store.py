@@ -27,9 +27,11 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from cumulus.backends.sector_link import CALL_S, Link, UserLink
+from cumulus.backends.sector_listing import META, ROOT, below, files, name_of, page_of
 from cumulus.backends.sector_sidecar import Cache, Names, Sidecar
 from cumulus.backends.sector_streams import KEEP, Reader, Writer
 from cumulus.storage.api import (
+    ABSENT,
     INTERNAL,
     BadName,
     Capabilities,
@@ -53,14 +55,12 @@ from sector.client.deferred import bounded
 from sector.clock import pause
 from sector.config import Config
 from sector.model import FileInfo, Version
-from sector.wire.files import LeaseDrop, List, OpenWrite
+from sector.wire.files import LeaseDrop, OpenWrite
 
 T = TypeVar("T")
 
-ROOT: Final = "/s3"
 _PIECE: Final = 1 << 20
 _TOKEN: Final = struct.Struct(">QQQQ")
-_META: Final = f"{INTERNAL}/meta"
 _SLOW: Final = 1e6  # bytes per second: a transfer below it is given up
 _TRIES: Final = 40
 _AT_ONCE: Final = 16
@@ -136,13 +136,17 @@ class SectorStore(FileStore):
     async def _found(self, client: CloudClient, bucket: str, name: str) -> tuple[Entry, FileInfo]:
         found = await self._look(client, bucket, name)
         if found is None:
-            await self._check(client, bucket)  # where all of it is away nothing is known of the object
-            raise Missing(f"no {name!r} in bucket {bucket!r}")
+            raise await self._missing(client, bucket, name)
         return found
+
+    async def _missing(self, client: CloudClient, bucket: str, name: str) -> Missing:
+        """What to raise. Raises `NoBucket`: where all of it is away nothing is known of the object."""
+        await self._check(client, bucket)
+        return Missing(f"no {name!r} in bucket {bucket!r}")
 
     async def _check(self, client: CloudClient, bucket: str) -> None:
         try:
-            await client.stat(f"{ROOT}/{check_bucket(bucket)}/{_META}")
+            await client.stat(f"{ROOT}/{check_bucket(bucket)}/{META}")
         except (errors.NotFound, errors.NotDirectory):
             raise NoBucket(f"no bucket {bucket!r}") from None
 
@@ -154,7 +158,7 @@ class SectorStore(FileStore):
             raise BadName(f"a bucket in Sector is {ROOT}/{bucket}: move the directory there")
         if isinstance(self._link, UserLink):  # the root of all buckets is no user's
             self._link.link.call(lambda client: client.mkdir(ROOT, parents=True), ROOT)
-        self._link.call(lambda client: client.mkdir(f"{ROOT}/{bucket}/{_META}", parents=True), bucket)
+        self._link.call(lambda client: client.mkdir(f"{ROOT}/{bucket}/{META}", parents=True), bucket)
 
     def delete_bucket(self, bucket: str) -> None:
         async def work(client: CloudClient) -> None:
@@ -165,7 +169,7 @@ class SectorStore(FileStore):
                     if await self._list(client, bucket, "", prefix, 1):
                         raise NotEmptyStore(f"bucket {bucket!r} has objects")
                 try:
-                    await client.rm_hollow(f"{ROOT}/{bucket}", _META)
+                    await client.rm_hollow(f"{ROOT}/{bucket}", META)
                     return
                 except errors.NotEmpty:  # also files that our account may not read
                     raise NotEmptyStore(f"bucket {bucket!r} has objects") from None
@@ -176,7 +180,7 @@ class SectorStore(FileStore):
         self._link.call(work, bucket)
 
     def has_buckets(self) -> bool:
-        return any(info.kind == "dir" for info in self._link.call(lambda client: _below(client, ROOT), ROOT))
+        return any(info.kind == "dir" for info in self._link.call(lambda client: below(client, ROOT), ROOT))
 
     # names
 
@@ -192,18 +196,18 @@ class SectorStore(FileStore):
     ) -> list[Entry]:
         found: list[Entry] = []
         while (left := limit - len(found)) > 0:
-            infos = await _files(client, bucket, after, prefix, left)
-            works = [self._bind(client, bucket, _name(bucket, info), info) for info in infos]
+            infos = await files(client, bucket, after, prefix, left)
+            works = [self._bind(client, bucket, name_of(bucket, info), info) for info in infos]
             found += [entry for entry in await bounded(_AT_ONCE, works) if entry is not None]
             if len(infos) < left:
                 break
-            after = _name(bucket, infos[-1])
+            after = name_of(bucket, infos[-1])
         return found
 
     def walk(self, bucket: str, limit: int = 1000) -> Iterator[list[str]]:
         async def work(client: CloudClient) -> list[str]:
             await self._check(client, bucket)
-            return [_name(bucket, info) for info in await _files(client, bucket, after, "", limit)]
+            return [name_of(bucket, info) for info in await files(client, bucket, after, "", limit)]
 
         after, more = "", True
         while more:
@@ -268,9 +272,8 @@ class SectorStore(FileStore):
 
         async def granted(version: Version) -> None:
             await self._check(client_of[0], bucket)
-            old = await self._look(client_of[0], bucket, name)
-            check_token(name, old[0].token if old else None, if_token)
-            before[:] = [old[1].version] if old else []
+            old = await self._replaced(client_of[0], bucket, name, if_token)
+            before[:] = [old.version] if old else []
             beside = _sidecar_path(bucket, name, version)
             written.append((beside, await self._keep(client_of[0], beside, sidecar)))
 
@@ -294,6 +297,19 @@ class SectorStore(FileStore):
         with self._names.lock(path):
             return self._link.call(work, name, CALL_S + size / _SLOW)
 
+    async def _replaced(
+        self, client: CloudClient, bucket: str, name: str, if_token: IfToken
+    ) -> FileInfo | None:
+        """The body that goes, if there is one. Its record is read only where that may keep it: it may be on
+        no slave, and then this is how people get rid of it. Raises `Changed`."""
+        if if_token is None or if_token is ABSENT:
+            info = await _file(client, f"{ROOT}/{bucket}/{name}")
+            check_token(name, None if info is None else b"", if_token)
+            return info
+        found = await self._look(client, bucket, name)
+        check_token(name, None if found is None else found[0].token, if_token)
+        return None if found is None else found[1]
+
     async def _keep(self, client: CloudClient, path: str, sidecar: Sidecar) -> Version:
         """Write a sidecar; its version."""
         blob = sidecar.encode()
@@ -312,13 +328,21 @@ class SectorStore(FileStore):
     def delete(self, bucket: str, name: str, if_token: Token | None = None) -> int:
         path = self._place(bucket, name)
 
+        async def there(client: CloudClient) -> FileInfo:
+            if if_token is None:  # as in `_replaced`
+                info = await _file(client, path)
+                if info is None:
+                    raise await self._missing(client, bucket, name)
+                return info
+            entry, info = await self._found(client, bucket, name)
+            check_token(name, entry.token, if_token)
+            return info
+
         async def work(client: CloudClient) -> int:
-            await self._found(client, bucket, name)
+            await there(client)
 
             async def check() -> tuple[FileInfo, Version]:
-                entry, info = await self._found(client, bucket, name)
-                check_token(name, entry.token, if_token)
-                return info, held[0]
+                return await there(client), held[0]
 
             held: list[Version] = []
             while True:
@@ -394,10 +418,10 @@ class SectorStore(FileStore):
         """Sidecars whose body has been replaced or removed. Of some that cannot be read now nothing is
         said."""
         count, unread = 0, 0
-        for bucket in self._link.call(lambda client: _below(client, ROOT), ROOT):
+        for bucket in self._link.call(lambda client: below(client, ROOT), ROOT):
             after, more = "", True
             while more:
-                page, more = self._link.call(partial(_page, f"{bucket.path}/{_META}", after), bucket.path)
+                page, more = self._link.call(partial(page_of, f"{bucket.path}/{META}", after), bucket.path)
                 for info in page:
                     after = info.path
                     if info.kind != "file" or info.mtime >= time.time() - older_than_s:
@@ -463,49 +487,6 @@ async def _read(client: CloudClient, path: str, offset: int, size: int, version:
     raise trouble
 
 
-def _name(bucket: str, info: FileInfo) -> str:
-    return info.path[len(f"{ROOT}/{bucket}/") :]
-
-
-async def _files(client: CloudClient, bucket: str, after: str, prefix: str, limit: int) -> list[FileInfo]:
-    """Those of a bucket whose names are greater than `after` and begin with `prefix`, in order."""
-    wanted: list[FileInfo] = []
-    root, start, more = f"{ROOT}/{bucket}", max(after, _before(prefix)), limit > 0
-    while more and len(wanted) < limit:
-        size = min(5000, max(100, limit - len(wanted) + 1))
-        page = await client.call(List(root, True, f"{root}/{start}" if start else "", size))
-        more = page.more and bool(page.entries)
-        for info in page.entries:
-            start = _name(bucket, info)
-            if start > prefix and not start.startswith(prefix):
-                more = False
-                break
-            if (skip := _hidden(start, prefix)) is not None:
-                start, more = skip, True  # on behind what is internal
-                break
-            if info.kind == "file" and start > after and start.startswith(prefix):
-                wanted.append(info)
-                if len(wanted) == limit:
-                    break
-    return wanted
-
-
-async def _page(path: str, after: str, client: CloudClient) -> tuple[list[FileInfo], bool]:
-    """Some of what is below a directory, and whether there is more."""
-    try:
-        page = await client.call(List(path, True, after, 1000))
-    except (errors.NotFound, errors.NotDirectory):
-        return [], False
-    return list(page.entries), page.more and bool(page.entries)
-
-
-async def _below(client: CloudClient, path: str) -> list[FileInfo]:
-    try:
-        return await client.ls(path)
-    except (errors.NotFound, errors.NotDirectory):
-        return []
-
-
 async def _patiently(client: CloudClient, ask: Callable[[], Awaitable[T]]) -> T:
     """Again while another writer holds the path, or a removal took the directory that was just made; the
     caller's deadline ends it."""
@@ -556,7 +537,7 @@ async def _prune(client: CloudClient, root: str, path: str) -> None:
 
 def _sidecar_path(bucket: str, name: str, version: Version) -> str:
     digest = hashlib.sha256(name.encode()).hexdigest()
-    return f"{ROOT}/{bucket}/{_META}/{digest[:2]}/{digest}.{version.epoch}.{version.counter}"
+    return f"{ROOT}/{bucket}/{META}/{digest[:2]}/{digest}.{version.epoch}.{version.counter}"
 
 
 def _stamp(version: Version) -> int:
@@ -573,20 +554,3 @@ def _entry_of(name: str, info: FileInfo, sidecar: Sidecar | None, beside: Versio
         stamp=_stamp(max(info.version, beside)),
         meta=None if sidecar is None else sidecar.meta,
     )
-
-
-def _before(prefix: str) -> str:
-    """A name less than all that begin with `prefix`, with few between."""
-    if not prefix or prefix[-1] == "\0":
-        return prefix[:-1]
-    last = ord(prefix[-1]) - 1
-    return prefix[:-1] + chr(0xD7FF if last == 0xDFFF else last) + "\U0010ffff"
-
-
-def _hidden(name: str, prefix: str) -> str | None:
-    """Where to go on when the name is not to be listed ("0" follows "/")."""
-    if name.startswith(f"{_META}/"):
-        return f"{_META}0"
-    if name.startswith(f"{INTERNAL}/") and not prefix.startswith(f"{INTERNAL}/"):
-        return f"{INTERNAL}0"
-    return None

@@ -21,7 +21,9 @@ from twisted.internet.threads import deferToThread
 
 from cumulus.backends.registry import make_store
 from cumulus.backends.sector_link import storage_error
+from cumulus.backends.sector_sidecar import Cache
 from cumulus.backends.sector_store import SectorStore
+from cumulus.model import Acl, Bucket
 from cumulus.storage.api import (
     BadName,
     Changed,
@@ -154,6 +156,38 @@ def test_one_record_that_is_lost_keeps_nothing_else(store: SectorStore, cluster:
     assert other.sweep(-5) == 1
     assert len(sidecars(store)) == 3
     other.close()
+
+
+def test_an_object_whose_record_is_lost_can_be_replaced_and_removed(
+    store: SectorStore, cluster: Cluster
+) -> None:
+    """By who uses S3 alone: what depends on the record is away, an upload over it and its removal need
+    none."""
+
+    def lose() -> None:
+        (lost,) = (cluster.dir / "up/data").glob("*/files" + sidecar_of(store, "a"))
+        lost.unlink()
+        store._cache = Cache()
+
+    world = World(store)
+    try:
+        alice = world.people.users["alice"].id
+        world.index.add_bucket(Bucket(name="b", owner=alice, created_ns=1, acl=Acl(owner=alice)))
+        assert world.ask("PUT", "/b/a", b"first").status == 200
+        lose()
+        for method, headers in (("GET", {}), ("PUT", {"If-Match": '"x"'}), ("DELETE", {"If-Match": '"x"'})):
+            assert world.ask(method, "/b/a", headers=headers).status == 503, method
+        assert world.ask("PUT", "/b/a", b"again", headers={"If-None-Match": "*"}).status in (412, 503)
+        assert world.ask("PUT", "/b/a", b"second", headers={"x-amz-meta-n": "2"}).status == 200
+        found = world.ask("GET", "/b/a")
+        assert (found.body, found.headers["x-amz-meta-n"]) == (b"second", "2")
+        lose()
+        assert world.ask("DELETE", "/b/a").status == 204
+        assert world.ask("GET", "/b/a").status == 404
+        assert world.ask("DELETE", "/b").status == 204
+    finally:
+        world.gateway.close()
+        world.index.close()
 
 
 def test_a_large_object_is_read_in_windows(store: SectorStore) -> None:
