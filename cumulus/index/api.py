@@ -255,6 +255,11 @@ class Index(ABC):
     def lookup(self, bucket: str, key: str, version: str | None = None) -> Row | None:
         """The current version (a delete marker too), or that one."""
 
+    def gone_at(self, bucket: str, key: str, version: str) -> int:
+        """The latest stamp at which that version was removed, or something under the key of which it is not
+        known what, as far as that is remembered (a minute); 0: nothing is. What is older is not taken in."""
+        return 0
+
     @abstractmethod
     def apply(self, changes: Sequence[Change]) -> None:
         """Take in what happened in storage, in one transaction, with the ledger of bucket, owner and the

@@ -63,6 +63,7 @@ _STATE: Final = (
     "EXISTS (SELECT 1 FROM ledger WHERE bucket = ?1) "
     "FROM (SELECT 1) LEFT JOIN objects ON objects.bucket = ?1 AND objects.key = ?2"
 )
+_GONE: Final = "SELECT MAX(stamp) FROM removed WHERE bucket = ? AND key = ? AND version IN (?, '')"
 _REMEMBER: Final = (
     "INSERT INTO removed (bucket, key, version, stamp, at_ns) VALUES (?, ?, ?, ?, ?) "
     "ON CONFLICT (bucket, key, version) DO UPDATE SET at_ns = excluded.at_ns, "
@@ -117,6 +118,12 @@ def find(run: Run, bucket: str, key: str, version: str | None) -> Row | None:
         return to_row(bucket, newest, True) if newest is not None else None
     found = run(_THAT, (*where, version)).fetchone()
     return to_row(bucket, found[:-1], bool(found[-1])) if found is not None else None
+
+
+def gone_at(run: Run, bucket: str, key: str, version: str) -> int:
+    """As `Index.gone_at`."""
+    found = run(_GONE, (bucket, key.encode(), version)).fetchone()
+    return int(found[0] or 0)
 
 
 def put(tx: Tx, change: Put) -> None:

@@ -289,6 +289,9 @@ class PostgresIndex(Index):
     def lookup(self, bucket: str, key: str, version: str | None = None) -> Row | None:
         return self._pool.repeat(lambda run: objects.find(run, bucket, key, version))
 
+    def gone_at(self, bucket: str, key: str, version: str) -> int:
+        return self._pool.repeat(lambda run: objects.gone_at(run, bucket, key, version))
+
     def apply(self, changes: Sequence[Change]) -> None:
         encoded = [_encode(change) for change in changes]
         ending = [

@@ -38,6 +38,11 @@ class RowReader:
         with self._readers.run() as run:
             return objects.find(run, bucket, key, version)
 
+    def gone_at(self, bucket: str, key: str, version: str) -> int:
+        """When it was removed."""
+        with self._readers.run() as run:
+            return objects.gone_at(run, bucket, key, version)
+
     def current(self, bucket: str, keys: Sequence[str]) -> list[Row | None]:
         """The current object of each key, in their order, by one look into the database for `AT_ONCE` of
         them."""
@@ -109,6 +114,9 @@ class RowsIndex(Index):
     def lookup(self, bucket: str, key: str, version: str | None = None) -> Row | None:
         self.catch_up()
         return self._rows.lookup(bucket, key, version)
+
+    def gone_at(self, bucket: str, key: str, version: str) -> int:
+        return self._rows.gone_at(bucket, key, version)
 
     def committed(self, bucket: str, key: str) -> Row | None:
         return self._rows.lookup(bucket, key)

@@ -121,6 +121,8 @@ def _remove_plain(site: Site, bucket: Bucket, key: str, found: Found | None) -> 
         if row is None:
             return
         stamp = row.stamp
+    if row is not None and not site.compares:  # its stamp may be by another server's clock
+        stamp = max(stamp, row.stamp)
     site.told.apply([Remove(bucket=bucket.name, key=key, stamp=stamp)])
 
 

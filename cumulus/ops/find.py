@@ -241,6 +241,8 @@ def adopt(site: Site, bucket: Bucket, found: Found, meta: ObjectMeta | None = No
         row = site.index.lookup(bucket.name, meta.key, meta.version)
         if row is not None and not row.latest:
             return Found(entry, meta)  # an older version; the index knows nothing of it that has changed
+        if row is not None and not site.compares:  # its stamp may be by another server's clock
+            entry = msgspec.structs.replace(entry, stamp=max(entry.stamp, row.stamp + 1))
     keep = bucket.versioning is not Versioning.OFF
     site.index.apply([*changes, Put(row=row_of(bucket, entry, meta), keep=keep)])
     return Found(entry, meta)
