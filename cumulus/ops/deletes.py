@@ -7,7 +7,7 @@ removes it for good, and what is then the newest becomes current again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -53,7 +53,8 @@ def delete_current(
     """Delete without a version id; no error when there is nothing. `owner` becomes a marker's. Raises
     `S3Error` PreconditionFailed, ConditionalRequestConflict, and storage errors."""
     if bucket.versioning is Versioning.OFF and not conditions and site.compares:
-        _remove_plain(site, bucket, key, None)
+        with site.lock(bucket.name, key) if site.has_two_names(key) else nullcontext():
+            _remove_plain(site, bucket, key, None)
         return Deleted()
     return _with_room(site, lambda: _delete_locked(site, bucket, key, owner, conditions))
 

@@ -53,12 +53,11 @@ def publish(site: Site, bucket: Bucket, plan: Plan) -> ObjectMeta:
         plan.meta, modified_ns=site.clock(), version=site.new_version(bucket), marker=False
     )
     if bucket.versioning is Versioning.OFF and not plan.conditions and site.compares:
-        # "a/" is a directory or, with bytes, an odd name: what was told of it may be under the other one
-        look = site.index.lookup if is_mark(meta.key) else site.index.committed
-        row = look(bucket.name, meta.key)
-        mark = site.store.mark()
-        entry = _place(plan, meta, name_for(meta.key, row, mark=_may_mark(site, meta)), None)
-        _settle(site, plan, bucket, meta, entry, row, mark=mark)
+        if site.has_two_names(meta.key):
+            with site.lock(bucket.name, meta.key):
+                _publish_at_once(site, bucket, plan, meta, site.index.lookup(bucket.name, meta.key))
+        else:
+            _publish_at_once(site, bucket, plan, meta, site.index.committed(bucket.name, meta.key))
         return meta
     with site.lock(bucket.name, meta.key):
         for number in range(TRIES):
@@ -68,6 +67,13 @@ def publish(site: Site, bucket: Bucket, plan: Plan) -> ObjectMeta:
                 continue
             return meta
     raise S3Error("ConditionalRequestConflict")
+
+
+def _publish_at_once(site: Site, bucket: Bucket, plan: Plan, meta: ObjectMeta, row: Row | None) -> None:
+    """Replace whatever is there; `row` tells under which name it is."""
+    mark = site.store.mark()
+    entry = _place(plan, meta, name_for(meta.key, row, mark=_may_mark(site, meta)), None)
+    _settle(site, plan, bucket, meta, entry, row, mark=mark)
 
 
 def _publish_over(site: Site, bucket: Bucket, plan: Plan, meta: ObjectMeta, *, wait: bool) -> None:

@@ -16,6 +16,7 @@ from cumulus.index.api import Directory, Index, IndexFailure, OverQuota, Reserva
 from cumulus.model import Bucket, Versioning
 from cumulus.ops.bin import Bin
 from cumulus.ops.hashing import Hashing
+from cumulus.ops.names import is_mark
 from cumulus.ops.quota import quota_error
 from cumulus.ops.told import Told
 from cumulus.ops.unhashed import Unhashed
@@ -89,11 +90,16 @@ class Site:
 
     def lock(self, bucket: str, key: str) -> AbstractContextManager[object]:
         """One lock for changes of a key that take several steps. Between processes if_token decides, or where
-        that does not hold there the lock is one between processes."""
-        if not self.compares:
+        that does not hold there, or the key may have one of two names, the lock is one between processes."""
+        if not self.compares or self.has_two_names(key):
             return self.index.alone(bucket, key)
         digest = hashlib.blake2b(f"{bucket}/{key}".encode(), digest_size=4).digest()
         return self._locks[int.from_bytes(digest) % STRIPES]
+
+    def has_two_names(self, key: str) -> bool:
+        """Whether what an object holds decides under which name it is stored: "a/" is a directory, or, with
+        bytes, an odd name. No condition on the one says what is under the other."""
+        return self.marks and is_mark(key)
 
     def bucket(self, name: str) -> Bucket:
         """Raises `S3Error` NoSuchBucket."""
