@@ -239,7 +239,9 @@ def open_parts(config: Config) -> Parts:
     """Everything in this process; what a crash left is put right first. Raises `SectorError`. Blocks."""
     stack = ExitStack()
     with _errors(stack):
-        return _open_all(config, stack)[0]
+        parts = _open_all(config, stack)[0]
+        parts.gateway.site.alone = not config.several_servers
+        return parts
     raise AssertionError("not reached: the errors are raised")
 
 

@@ -12,7 +12,7 @@ import msgspec
 from cumulus.admin.unfinished import part_done
 from cumulus.index.api import Change, Index, IndexFailure, Put, Remove, Row, StillUsed
 from cumulus.model import Acl, Bucket, Grant, User, decode_meta, encode_meta
-from cumulus.ops.names import BODIES, DOUBT, ODD, PARTS, VERSIONS, version_name
+from cumulus.ops.names import BODIES, DOUBT, LEFT, ODD, PARTS, VERSIONS, version_name
 from cumulus.storage.api import Changed, Entry, FileStore, Missing
 from cumulus.words import count_text
 from sector.errors import NotEmpty
@@ -151,7 +151,7 @@ def _delete_objects(index: Index, store: FileStore, bucket: str) -> Iterator[int
 def _delete_rest(index: Index, store: FileStore, bucket: str) -> None:
     """What has no key, and the bucket."""
     with contextlib.suppress(Missing):
-        for prefix in (ODD, PARTS, VERSIONS, BODIES, DOUBT):
+        for prefix in (ODD, PARTS, VERSIONS, BODIES, LEFT, DOUBT):
             after = ""
             while names := [entry.name for entry in store.names(bucket, after, prefix, _PAGE)]:
                 _delete_names(store, bucket, names)

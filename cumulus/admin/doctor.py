@@ -25,6 +25,7 @@ from cumulus.config import Config
 from cumulus.errors import S3Error
 from cumulus.index.api import Change, Directory, Index, IndexFailure, Put, Remove, Row
 from cumulus.model import Bucket, Versioning
+from cumulus.ops.left import discarded
 from cumulus.ops.names import BODIES, DOUBT, ODD, VERSIONS, check_bucket_name
 from cumulus.ops.rows import body_names, meta_of, row_of
 from cumulus.secrets import Keyring, check_private
@@ -364,12 +365,13 @@ def entries_of(store: FileStore, bucket: str) -> Iterator[list[Entry]]:
 def rebuild(index: Index, store: FileStore, bucket: Bucket) -> tuple[int, int]:
     """Make the rows of a bucket fit what storage has. Returns (rows taken in, rows removed)."""
     keep = bucket.versioning is not Versioning.OFF
+    over = set() if store.capabilities.atomic_replace else discarded(store, bucket.name)
     taken = gone = 0
     for entries in entries_of(store, bucket.name):
         changes: list[Change] = []
         for entry in entries:
             meta = meta_of(bucket, entry)
-            if meta is not None:
+            if meta is not None and entry.name not in over:
                 changes.append(Put(row=row_of(bucket, entry, meta), keep=keep))
         index.apply(changes)
         taken += len(changes)

@@ -42,6 +42,13 @@ class Bin:
             heapq.heappush(self._due, (self._clock() + time_to_read(size), bucket, name))
             return True
 
+    def leave(self) -> list[tuple[str, str, float]]:
+        """Bucket, name and the seconds that are left of all of them, which are not here any more then."""
+        with self._lock:
+            now, due = self._clock(), self._due
+            self._due, self._names = [], set()
+            return [(bucket, name, max(0.0, at - now)) for at, bucket, name in due]
+
     def take(self, *, all_of_it: bool = False) -> tuple[str, str] | None:
         """Bucket and name of one whose time has come, which is not here any more then."""
         with self._lock:

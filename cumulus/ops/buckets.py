@@ -12,6 +12,7 @@ import msgspec
 from cumulus.errors import S3Error
 from cumulus.index.api import NameTaken, NoSuch, Put, StillUsed, Upload
 from cumulus.model import Acl, Bucket, Versioning
+from cumulus.ops.left import notes
 from cumulus.ops.leftovers import doubts
 from cumulus.ops.names import BODIES, ODD, PARTS, VERSIONS, check_bucket_name, part_prefix
 from cumulus.ops.rows import meta_of, row_of
@@ -86,6 +87,7 @@ def remove(site: Site, bucket: Bucket) -> None:
         raise S3Error("BucketNotEmpty", "It has objects that the index has lost: cumulus doctor --rebuild.")
     # there the index says what is: what comes late is refused by it, and takes its body away again
     bodies = [entry.name for entry in islice(_internal(site, bucket, BODIES), MOST_BODIES)]
+    bodies += notes(site.store, bucket.name)
     _remove_row(site, bucket)
     for name in bodies:
         site.remove(bucket.name, name)

@@ -18,6 +18,7 @@ import msgspec
 
 from cumulus.model import Bucket
 from cumulus.ops.failed import Failed
+from cumulus.ops.left import clear, discarded, is_named
 from cumulus.ops.names import BODIES, DOUBT, PARTS, slots_name
 from cumulus.ops.rows import meta_of
 from cumulus.ops.site import Site
@@ -35,12 +36,15 @@ def sweep(site: Site, bucket: Bucket, stale_s: float) -> int:
     """Remove leftovers that are older than that; how many. A body may have been replaced just now, however
     old it is: it stays for its readers (`Site.discard`), and counts now. What was in doubt is so no longer
     where nothing is left of it (another server had just removed it)."""
-    count, doubt, failed = 0, doubts(site.store, bucket.name), Failed(FAILURES)
+    doubt, failed = doubts(site.store, bucket.name), Failed(FAILURES)
     left: set[Stretch] = set()
-    for prefix, needed in ((PARTS, _part_needed), (BODIES, _body_needed)):
+    count, waiting = _clear_left(site, bucket)
+    for prefix, needed in ((PARTS, _part_needed), (BODIES, is_named)):
         for entry in _entries(site, bucket, prefix):
             if site.stopping:
                 return count
+            if entry.name in waiting:
+                continue
             doubtful = [one for one in doubt if _within(entry, [one])]
             old = site.clock() - entry.mtime_ns > stale_s * SECOND
             if not (old or doubtful) or needed(site, bucket, entry):
@@ -61,6 +65,10 @@ def sweep(site: Site, bucket: Bucket, stale_s: float) -> int:
     return count
 
 
+def _clear_left(site: Site, bucket: Bucket) -> tuple[int, set[str]]:
+    return (0, set()) if site.atomic else clear(site, bucket)
+
+
 def _entries(site: Site, bucket: Bucket, prefix: str) -> Iterator[Entry]:
     with contextlib.suppress(Missing):
         for entries in site.store.entries(bucket.name, prefix, PAGE):
@@ -73,12 +81,6 @@ def _part_needed(site: Site, bucket: Bucket, entry: Entry) -> bool:
         return bool(site.index.parts(id, limit=1))
     meta = meta_of(bucket, entry)
     return meta is not None and site.index.upload(bucket.name, meta.key, id) is not None
-
-
-def _body_needed(site: Site, bucket: Bucket, entry: Entry) -> bool:
-    meta = meta_of(bucket, entry)
-    row = None if meta is None else site.index.lookup(bucket.name, meta.key, meta.version)
-    return row is not None and row.name == entry.name
 
 
 # what is in doubt ----------------------------------------------------------------------------------------
@@ -100,10 +102,11 @@ def note_doubt(site: Site, bucket: Bucket, began_ns: int) -> None:
     `StorageError`."""
     known = doubts(site.store, bucket.name)
     left = newest = -1  # of bodies that no row names, and of those that one does
+    waiting = discarded(site.store, bucket.name)
     for entry in _entries(site, bucket, BODIES):
-        if entry.mtime_ns >= began_ns or _within(entry, known):
+        if entry.mtime_ns >= began_ns or entry.name in waiting or _within(entry, known):
             continue
-        if _body_needed(site, bucket, entry):
+        if is_named(site, bucket, entry):
             newest = max(newest, entry.mtime_ns)
         else:
             left = max(left, entry.mtime_ns)

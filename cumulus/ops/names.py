@@ -18,6 +18,7 @@ from cumulus.storage.names import MAX_NAME, MAX_SEGMENT
 MAX_KEY: Final = MAX_NAME  # bytes of UTF-8
 ODD: Final = f"{INTERNAL}/odd/"
 BODIES: Final = f"{INTERNAL}/bodies/"
+LEFT: Final = f"{INTERNAL}/left/"  # files: see `cumulus.ops.left`
 DOUBT: Final = f"{INTERNAL}/doubt"  # a file: see `cumulus.ops.leftovers`
 PARTS: Final = f"{INTERNAL}/parts/"
 VERSIONS: Final = f"{INTERNAL}/versions/"

@@ -16,6 +16,7 @@ from cumulus.index.api import Directory, Index, IndexFailure, OverQuota, Reserva
 from cumulus.model import Bucket, Versioning
 from cumulus.ops.bin import Bin
 from cumulus.ops.hashing import Hashing
+from cumulus.ops.left import leave
 from cumulus.ops.names import is_mark
 from cumulus.ops.quota import quota_error
 from cumulus.ops.told import Told
@@ -55,6 +56,7 @@ class Site:
         self._locks = [threading.Lock() for _ in range(STRIPES)]
         self._stop = threading.Event()
         self.bin = Bin()
+        self.alone = False  # no other process reads from the storage
         self.unhashed = Unhashed(lambda: self.stopping)
 
     @property
@@ -79,14 +81,18 @@ class Site:
         return site
 
     def close(self) -> None:
-        """End the hashing threads and remove bodies that wait to be discarded."""
+        """End the hashing threads, and remove bodies that wait to be discarded; where others may be at them,
+        leave word of them instead."""
         self.stopping = True
         self.unhashed.close()
         self.told.close()
         self.hashing.shutdown()
         with contextlib.suppress(IndexFailure):  # else storage still knows of it
             self.told.settle()
-        self.empty_bin(all_of_it=True)
+        if self.alone:
+            self.empty_bin(all_of_it=True)
+        else:
+            leave(self)
 
     def lock(self, bucket: str, key: str) -> AbstractContextManager[object]:
         """One lock for changes of a key that take several steps. Between processes if_token decides, or where
