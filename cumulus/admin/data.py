@@ -12,7 +12,9 @@ import msgspec
 from cumulus.admin.unfinished import part_done
 from cumulus.index.api import Change, Index, IndexFailure, Put, Remove, Row, StillUsed
 from cumulus.model import Acl, Bucket, Grant, User, decode_meta, encode_meta
-from cumulus.ops.names import BODIES, DOUBT, LEFT, ODD, PARTS, VERSIONS, version_name
+from cumulus.ops.bin import time_to_read
+from cumulus.ops.left import note
+from cumulus.ops.names import BODIES, DOUBT, LEFT, ODD, PARTS, VERSIONS, body_name, version_name
 from cumulus.storage.api import Changed, Entry, FileStore, Missing
 from cumulus.words import count_text
 from sector.errors import NotEmpty
@@ -66,13 +68,63 @@ def give(index: Index, store: FileStore, bucket: Bucket, to: User) -> int:
 
 def _give_objects(index: Index, store: FileStore, bucket: str, former: str, to: User) -> Iterator[int]:
     """How many have changed hands by now, page by page."""
-    count = 0
+    count, can = 0, store.capabilities
     for rows in rows_of(index, bucket):
-        changes = [change for row in rows if row.owner == former for change in _given(store, row, to)]
-        if changes:
-            index.apply(changes)
-        count += len(changes)
+        theirs = [row for row in rows if row.owner == former]
+        if can.atomic_replace and can.compares:
+            changes = [change for row in theirs for change in _given(store, row, to)]
+            if changes:
+                index.apply(changes)
+            count += len(changes)
+        else:
+            count += _give_alone(index, store, bucket, theirs, to)
         yield count
+
+
+def _give_alone(index: Index, store: FileStore, bucket: str, rows: Sequence[Row], to: User) -> int:
+    """The same where storage does not see to it that nothing else has come in an object's place: one by one,
+    while no server changes the key. How many."""
+    count, over = 0, list[tuple[str, int]]()
+    try:
+        for row in rows:
+            with index.alone(bucket, row.key):
+                now = index.lookup(bucket, row.key, row.version)
+                if now is None or now.name != row.name or now.owner != row.owner:
+                    continue
+                replaces = not row.marker and not store.capabilities.atomic_replace
+                changes = _given_anew(store, now, to) if replaces else _given(store, now, to)
+                if not changes:
+                    continue
+                index.apply(changes)
+                count += 1
+                if replaces:
+                    over.append((row.name, time.time_ns() + int(time_to_read(row.size) * 1e9)))
+    finally:
+        if over:
+            note(store, bucket, over)
+    return count
+
+
+def _given_anew(store: FileStore, row: Row, to: User) -> list[Change]:
+    """The row with its new owner and a body of its own: the former one is not written over, somebody may read
+    it. Nothing when it has gone."""
+    try:
+        source = store.open_read(row.bucket, row.name)
+    except Missing:
+        return []
+    try:
+        meta = source.entry.meta
+        if meta is None:
+            return []
+        entry = store.copy(source, row.bucket, body_name(), _handed_meta(meta, row, to))
+    finally:
+        source.close()
+    return [Put(row=msgspec.structs.replace(row, owner=to.id, name=entry.name, token=entry.token), keep=True)]
+
+
+def _handed_meta(meta: bytes, row: Row, to: User) -> bytes:
+    known = decode_meta(meta)
+    return encode_meta(msgspec.structs.replace(known, acl=_handed(known.acl, row.owner, to.id)))
 
 
 def _handed(acl: Acl, former: str, to: str) -> Acl:
@@ -93,10 +145,7 @@ def _given(store: FileStore, row: Row, to: User) -> list[Change]:
     with contextlib.suppress(Missing, Changed):
         name, entry = _stored(store, row)
         if entry.meta is not None:
-            meta = decode_meta(entry.meta)
-            acl = _handed(meta.acl, row.owner, to.id)
-            changed = encode_meta(msgspec.structs.replace(meta, acl=acl))
-            entry = store.set_meta(row.bucket, name, changed, entry.token)
+            entry = store.set_meta(row.bucket, name, _handed_meta(entry.meta, row, to), entry.token)
         stamp = max(row.stamp, entry.stamp) if row.latest else row.stamp
         new = msgspec.structs.replace(row, owner=to.id, token=entry.token, stamp=stamp)
         return [Put(row=new, keep=True)]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from s3_world import World
 
+from cumulus.admin import data
 from cumulus.admin.doctor import rebuild
 from cumulus.auth import lifecycle
 from cumulus.backends.registry import make_store
@@ -118,3 +119,21 @@ def test_the_only_server_removes_them_when_it_ends(store: FileStore, other: Worl
     alone.ask("DELETE", "/bkt/k")
     alone.gateway.close()
     assert store.names("bkt", prefix=".cumulus/") == []
+
+
+def test_objects_that_change_hands_leave_their_readers_in_peace(store: FileStore, other: World) -> None:
+    """`bucket give`, `user remove --give-to`: the body is not written over."""
+    other.ask("PUT", "/bkt/k", b"body", headers={"x-amz-meta-a": "1"})
+    call, reply = reading(other)
+    bob = other.people.users["bob"]
+    assert data.give(other.index, store, other.site.bucket("bkt"), bob) == 1
+    assert other.read(call, reply).body == b"body"  # type: ignore[arg-type]
+    found = other.ask("GET", "/bkt/k", user="bob")
+    assert (found.body, found.headers["x-amz-meta-a"]) == (b"body", "1")
+    assert bob.id.encode() in other.ask("GET", "/bkt/k", user="bob", query="acl").body
+    assert other.index.usage("bucket", "bkt").bytes == 4
+    jobs = Jobs(other.site, lifecycle)
+    other.skew_ns = HOUR_NS
+    assert jobs.run().swept == 1
+    other.skew_ns = 0
+    assert len(store.names("bkt", prefix=BODIES)) == 1
