@@ -231,7 +231,10 @@ def _open_all(config: Config, stack: ExitStack) -> tuple[Parts, Index, Directory
         else:
             hash_waiting(gateway.site)
 
-    again = partial(recover, "after the end of a worker", beside=True)
+    def again() -> None:
+        recover("after the end of a worker", beside=True)
+        jobs.process_died()
+
     return Parts(gateway, work, stack.close, again), index, directory
 
 

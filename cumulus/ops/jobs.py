@@ -31,7 +31,7 @@ from cumulus.ops.find import (
     stored_names,
 )
 from cumulus.ops.leftovers import note_doubt, sweep
-from cumulus.ops.names import version_name
+from cumulus.ops.names import ODD, version_name
 from cumulus.ops.resting import Resting
 from cumulus.ops.rows import OPAQUE, marker_row, meta_of, outside_row, row_of
 from cumulus.ops.site import Site
@@ -122,6 +122,8 @@ class Jobs:
         resting = Resting(pause)
         if self._is_due("expire", self.expire_s):
             self._each(failed, lambda bucket: self.expire(bucket, done, resting))
+        if self.site.atomic and self._is_due("follow", self.sweep_s):
+            self._each(failed, lambda bucket: self._follow(bucket, done, resting))
         if self._is_due("sweep", self.sweep_s):
             with failed.noted():
                 done.swept += self.site.store.sweep(STALE_S)
@@ -129,6 +131,18 @@ class Jobs:
             self._each(failed, lambda bucket: forget_versions(self.site, bucket, done, resting))
         failed.check()
         return done
+
+    def process_died(self) -> None:
+        """One that wrote in the same storage: what it had stored and not told is looked for soon. Called by
+        any thread."""
+        self._due.pop("follow", None)
+
+    def _follow(self, bucket: Bucket, done: Done, resting: Resting) -> None:
+        """What a process that was killed between storage and index has left: where nobody else changes files
+        no scan would find it, nor under names of ours."""
+        if not self.site.store.capabilities.outside:
+            rescan(self.site, bucket, done, resting)
+        take_in_odd(self.site, bucket, done)
 
     def _rescan(self, done: Done, failed: Failed) -> None:
         """If it is due, also in the middle of work that takes hours."""
@@ -244,7 +258,7 @@ def _match(site: Site, bucket: Bucket, rows: list[Row], names: list[str], done: 
     missing: list[Row] = []
     for row in rows:
         if row.name != row.key:  # its body is not where others can change it
-            changes += _lost(site, bucket, row, done)
+            changes += _aside(site, bucket, row, at, done)
         elif row.key not in there:
             missing.append(row)
         elif row.key in found:
@@ -365,6 +379,39 @@ def _is_there(site: Site, bucket: Bucket, name: str, version: str | None = None)
         return True
     meta = None if version is None else meta_of(bucket, entry)
     return version is None or (meta is not None and meta.version == version)
+
+
+def _aside(site: Site, bucket: Bucket, row: Row, at: int, done: Done) -> list[Change]:
+    """Of a row whose body has a name of ours: what a crash has kept the index from hearing."""
+    if row.name.startswith(ODD):
+        try:
+            entry = site.store.stat(bucket.name, row.name)
+        except NoBucket:
+            raise
+        except (Forbidden, Unavailable):
+            return []
+        except Missing:
+            pass
+        else:
+            return _changed(site, bucket, row, entry, at, done) if entry.token != row.token else []
+    return _lost(site, bucket, row, done)
+
+
+def take_in_odd(site: Site, bucket: Bucket, done: Done) -> None:
+    """Objects under names of ours of whose keys the index knows nothing: whoever put them was killed before
+    he could tell."""
+    keep = bucket.versioning is not Versioning.OFF
+    with contextlib.suppress(Missing):
+        for entries in site.store.entries(bucket.name, ODD, PAGE):
+            if site.stopping:
+                return
+            for entry in entries:
+                meta = meta_of(bucket, entry)
+                if meta is None or meta.marker or site.index.lookup(bucket.name, meta.key) is not None:
+                    continue
+                if _is_there(site, bucket, entry.name):  # else it was just removed
+                    site.index.apply([Put(row=row_of(bucket, entry, meta), keep=keep)])
+                    done.renewed += 1
 
 
 def _lost(site: Site, bucket: Bucket, row: Row, done: Done) -> list[Change]:
