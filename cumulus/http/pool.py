@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -18,7 +18,8 @@ log = Logger()
 
 Work = Callable[[], Any]
 Done = Callable[[Any], None]
-_Job = tuple[Work, Done]
+_Job = tuple[Work, Done, bool]
+_SPARE: Final = 8  # one of so many threads is for reading alone
 
 
 class _Hand:
@@ -46,6 +47,9 @@ class Pool:
 
     One thread is woken at a time, the one that has been idle for the shortest time; it wakes the next if
     there is more than it takes. So jobs that are done at once are done by one thread after the other.
+
+    Jobs that change something never have all threads: what all of them may have to wait for (a database that
+    somebody has locked, a disk) keeps nobody from reading.
     """
 
     def __init__(self, reactor: Any, size: int, queue: int, name: str = "cumulus") -> None:
@@ -54,6 +58,9 @@ class Pool:
         self._bound = size + queue
         self._name = name
         self._jobs: deque[_Job] = deque()
+        self._held: deque[_Job] = deque()  # those that change something and have to wait for others
+        self._changing = 0  # threads at such jobs
+        self._changers = max(1, size - max(1, size // _SPARE))  # at most
         self._hands: list[_Hand] = []  # of the idle threads
         self._coming = False  # a thread was woken and has not taken a job yet
         self._threads: list[threading.Thread] = []
@@ -64,12 +71,12 @@ class Pool:
         self._stopped = False
         self.outstanding = 0
 
-    def submit(self, work: Work, done: Done) -> bool:
-        """Run `work()` in a thread and `done(outcome)` in the reactor. False, and nothing happens, when too
-        much waits already."""
+    def submit(self, work: Work, done: Done, *, changes: bool = False) -> bool:
+        """Run `work()` in a thread and `done(outcome)` in the reactor; `changes`: it may change something.
+        False, and nothing happens, when too much waits already."""
         if self.outstanding >= self._bound or self._stopped:
             return False
-        self.must(work, done)
+        self.must(work, done, changes=changes)
         return True
 
     def take(self) -> bool:
@@ -85,12 +92,12 @@ class Pool:
         self.outstanding -= 1
         self._tell_idle()
 
-    def must(self, work: Work, done: Done) -> None:
+    def must(self, work: Work, done: Done, *, changes: bool = False) -> None:
         """The same for what follows from a job that was accepted (the next buffer, giving back). When
         there is no thread and the system gives none, the outcome is `Failed`."""
         self.outstanding += 1
         with self._lock:
-            self._jobs.append((work, done))
+            self._jobs.append((work, done, changes))
             hand = self._another()
         try:
             self._wake(hand)
@@ -100,7 +107,8 @@ class Pool:
     def _another(self) -> _Hand | None:
         """Who is to come for what waits; None: somebody is on his way, and sees to it that others follow, or
         all are at work. The lock is held."""
-        if self._coming or not self._jobs or self._stopped:
+        waits = bool(self._jobs) or (bool(self._held) and self._changing < self._changers)
+        if self._coming or not waits or self._stopped:
             return None
         if self._hands:
             self._coming = True
@@ -113,6 +121,23 @@ class Pool:
         self._threads.append(threading.Thread(target=self._run_thd, args=(hand,), name=name, daemon=True))
         hand.thread = self._threads[-1]
         return hand
+
+    def _next(self) -> _Job | None:
+        """What a thread is to do. The lock is held."""
+        while self._held or self._jobs:
+            free = self._changing < self._changers
+            if self._held and free:
+                job = self._held.popleft()
+            elif self._jobs:
+                job = self._jobs.popleft()
+            else:
+                return None
+            if job[2] and not free:
+                self._held.append(job)
+                continue
+            self._changing += job[2]
+            return job
+        return None
 
     def _wake(self, hand: _Hand | None) -> None:
         """Raises `RuntimeError` when it is the first thread and cannot be had."""
@@ -134,12 +159,13 @@ class Pool:
 
     def _run_thd(self, hand: _Hand) -> None:
         hand.wake.acquire()
-        coming = True
+        coming, changed = True, False
         while True:
             with self._lock:
                 if coming:
                     self._coming = coming = False
-                job = self._jobs.popleft() if self._jobs else None
+                self._changing -= changed
+                job, changed = self._next(), False
                 other = self._another()
                 if job is None:
                     if self._stopped:
@@ -150,7 +176,7 @@ class Pool:
                 hand.wake.acquire()
                 coming = True
                 continue
-            work, done = job
+            work, done, changed = job
             outcome: Any
             try:
                 outcome = work()

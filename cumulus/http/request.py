@@ -140,7 +140,7 @@ class S3Request:
             self._answer_early(Ready(self._limited))
         elif self._whole:
             self.intake.open()
-        elif not self._pool.submit(self._start_thd, self._started):
+        elif not self._pool.submit(self._start_thd, self._started, changes=True):
             self.site.metrics.plain["refused_total"] += 1
             self._answer_early(Ready(self._slow_down()))
 
@@ -179,7 +179,8 @@ class S3Request:
         if isinstance(found, Joint):
             taken = self.site.batches.submit(found, self._all_done)
         else:
-            taken = self._pool.submit(partial(self._whole_thd, body, found), self._answered)
+            work, changes = partial(self._whole_thd, body, found), self.call.method not in ("GET", "HEAD")
+            taken = self._pool.submit(work, self._answered, changes=changes)
         if not taken:
             if isinstance(found, _Opened):
                 found.download.stream.close()
@@ -348,7 +349,7 @@ class S3Request:
         work: Callable[[], Ready | None] = partial(self._write_thd, self._sink, data, last)
         if not last and pause == 0 and self.channel.lends:
             work = self._stretch(self._sink) or work
-        self._pool.must(work, partial(self._written, pause))
+        self._pool.must(work, partial(self._written, pause), changes=True)
 
     def _stretch(self, sink: Sink) -> Callable[[], Ready | None] | None:
         """What writes the buffer and goes on without this thread, if that may be now."""
@@ -430,7 +431,7 @@ class S3Request:
     def _abort_sink(self) -> None:
         sink, self._sink = self._sink, None
         if sink is not None:
-            self.site.pool.must(sink.abort, self._aborted)
+            self.site.pool.must(sink.abort, self._aborted, changes=True)
 
     def _aborted(self, outcome: Any) -> None:
         if isinstance(outcome, Failed):

@@ -185,3 +185,32 @@ def test_a_system_without_threads_is_told_and_those_there_are_go_on(monkeypatch:
         assert sorted(loop.wait(2)) == [0, 1]
     finally:
         pool.stop()
+
+
+def test_jobs_that_change_something_never_have_all_threads() -> None:
+    """Though all of them stand still; they are done in their order when that is over."""
+    loop = Outcomes()
+    pool = Pool(loop, size=8, queue=64)
+    go = threading.Event()
+    try:
+        for number in range(20):
+            assert pool.submit(
+                lambda number=number: go.wait(WAIT_S) and number, loop.came.append, changes=True
+            )
+        for number in range(100, 110):
+            assert pool.submit(lambda number=number: number, loop.came.append)
+            assert loop.wait(number - 99)[-1] == number
+        go.set()
+        assert sorted(loop.wait(30)[10:]) == list(range(20))
+    finally:
+        go.set()
+        pool.stop()
+
+
+def test_a_pool_of_one_thread_does_everything() -> None:
+    loop = Outcomes()
+    pool = Pool(loop, size=1, queue=8)
+    for number in range(6):
+        assert pool.submit(lambda number=number: number, loop.came.append, changes=number % 2 == 0)
+    assert sorted(loop.wait(6)) == list(range(6))
+    pool.stop()
