@@ -48,11 +48,13 @@ class Pool:
     One thread is woken at a time, the one that has been idle for the shortest time; it wakes the next if
     there is more than it takes. So jobs that are done at once are done by one thread after the other.
 
-    Jobs that change something never have all threads: what all of them may have to wait for (a database that
-    somebody has locked, a disk) keeps nobody from reading.
+    Jobs that change something never have all threads of a pool that `reads`: what all of them may have to
+    wait for (a database that somebody has locked, a disk) keeps nobody from reading.
     """
 
-    def __init__(self, reactor: Any, size: int, queue: int, name: str = "cumulus") -> None:
+    def __init__(
+        self, reactor: Any, size: int, queue: int, name: str = "cumulus", *, reads: bool = True
+    ) -> None:
         self._reactor = reactor
         self._size = size
         self._bound = size + queue
@@ -60,7 +62,7 @@ class Pool:
         self._jobs: deque[_Job] = deque()
         self._held: deque[_Job] = deque()  # those that change something and have to wait for others
         self._changing = 0  # threads at such jobs
-        self._changers = max(1, size - max(1, size // _SPARE))  # at most
+        self._changers = max(1, size - max(1, size // _SPARE)) if reads else size  # at most
         self._hands: list[_Hand] = []  # of the idle threads
         self._coming = False  # a thread was woken and has not taken a job yet
         self._threads: list[threading.Thread] = []

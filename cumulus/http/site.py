@@ -57,7 +57,9 @@ class Site(ServerFactory):
         self.metrics = Metrics(settings.metrics_users)
         self.pool = Pool(reactor, settings.threads, settings.queue)
         # what takes minutes has threads of its own: all others would wait for it
-        self.long_pool = Pool(reactor, max(1, settings.threads // 2), settings.queue, "cumulus-long")
+        self.long_pool = Pool(
+            reactor, max(1, settings.threads // 2), settings.queue, "cumulus-long", reads=False
+        )
         self.batches = Batches(reactor, self.pool, gateway.finish_all)
         self.access_log = AccessLog(access_log, self.pool, reactor, self.metrics)
         self.request_factory: type[S3Request] = S3Request
