@@ -85,13 +85,14 @@ COMPAT_CLIENTS = """## Clients
 Unmodified clients that put, get, list, copy, upload in parts, sign in advance (where they can) and delete:
 those of `./dev test` on plain files, fsspec and a Sector cluster, those of `./dev interop`, which fetches
 them, on plain files and a Sector cluster; Hadoop also runs a MapReduce job. Without `s3v4` botocore signs
-URLs by version 2. Which of them follow a redirection: `guide/cumulus-redirect.md`.
+URLs by version 2. `cumulus key add USER --as aws`, `s3cmd` or `rclone` writes all of it. Which of them follow
+a redirection: `guide/cumulus-redirect.md`.
 
 | client | in | what it is told beside address and key |
 | --- | --- | --- |
 | boto3, awscli | `./dev test` | path style; `signature_version = "s3v4"` for URLs signed in advance |
-| s3cmd | `./dev test` | `host_bucket` the same as `host_base` |
-| rclone | `./dev test` | `provider = Other` |
+| s3cmd | `./dev test` | `host_bucket` the same as `host_base`; its `signurl` needs `allow_sigv2` |
+| rclone | `./dev test` | `provider = Other`, `list_url_encode = true` |
 | restic | `./dev test` | `s3:http://HOST:PORT/BUCKET/PATH` |
 | s3fs | `./dev test` | `config_kwargs={"signature_version": "s3v4"}` for `sign` |
 | curl `--aws-sigv4` | `./dev test` | with a body `-H "x-amz-content-sha256: UNSIGNED-PAYLOAD"` or its hash |

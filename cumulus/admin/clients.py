@@ -40,6 +40,7 @@ def _aws(config: Config, key: Credential) -> str:
         "[default]\n"
         f"aws_access_key_id = {key.access_key}\naws_secret_access_key = {key.secret}\n"
         f"region = {config.server.region}\nendpoint_url = {url(config)}\n"
+        "s3 =\n  signature_version = s3v4\n"  # else it signs URLs in advance by version 2
     )
 
 
@@ -49,6 +50,7 @@ def _rclone(config: Config, key: Credential) -> str:
         f"access_key_id = {key.access_key}\nsecret_access_key = {key.secret}\n"
         f"region = {config.server.region}\nendpoint = {url(config)}\n"
         f"force_path_style = {str(not config.server.domain).lower()}\n"
+        "list_url_encode = true\n"  # else names with control characters have it ask again for a minute
     )
 
 
