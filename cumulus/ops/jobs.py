@@ -31,7 +31,7 @@ from cumulus.ops.find import (
     stored_names,
 )
 from cumulus.ops.leftovers import note_doubt, sweep
-from cumulus.ops.names import ODD, version_name
+from cumulus.ops.names import ODD, is_plain, version_name
 from cumulus.ops.resting import Resting
 from cumulus.ops.rows import OPAQUE, marker_row, meta_of, outside_row, row_of
 from cumulus.ops.site import Site
@@ -407,7 +407,10 @@ def take_in_odd(site: Site, bucket: Bucket, done: Done) -> None:
                 return
             for entry in entries:
                 meta = meta_of(bucket, entry)
-                if meta is None or meta.marker or site.index.lookup(bucket.name, meta.key) is not None:
+                # a key that can be its own name may have lost this one to that, in another process
+                if meta is None or meta.marker or is_plain(meta.key):
+                    continue
+                if site.index.lookup(bucket.name, meta.key) is not None:
                     continue
                 if _is_there(site, bucket, entry.name):  # else it was just removed
                     site.index.apply([Put(row=row_of(bucket, entry, meta), keep=keep)])

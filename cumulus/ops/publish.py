@@ -21,8 +21,8 @@ from cumulus.errors import S3Error
 from cumulus.index.api import NoSuch, Put, Remove, Reservation, Row
 from cumulus.model import Bucket, ObjectMeta, Versioning, encode_meta
 from cumulus.ops.conditions import NONE, Conditions
-from cumulus.ops.find import Found, adopt, find_or_none, is_foreign, name_for
-from cumulus.ops.names import VERSIONS, body_name, first_name, is_mark, odd_name, version_name
+from cumulus.ops.find import NOT_THERE, Found, adopt, find_or_none, is_foreign, name_for
+from cumulus.ops.names import VERSIONS, body_name, first_name, is_mark, is_plain, odd_name, version_name
 from cumulus.ops.rows import meta_of, row_of
 from cumulus.ops.site import Site
 from cumulus.storage.api import ABSENT, Changed, Entry, IfToken, Missing, NoBucket, StorageError, Taken
@@ -31,6 +31,7 @@ TRIES: Final = 32
 PATIENCE: Final = 20  # tries with conditions until what another has begun counts as left by a crash
 PAUSE_S: Final = 0.01
 Place = Callable[[str, bytes, IfToken], Entry]
+_NOT_THAT: Final[tuple[type[StorageError], ...]] = (*NOT_THERE, Changed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ def _publish_at_once(site: Site, bucket: Bucket, plan: Plan, meta: ObjectMeta, r
     """Replace whatever is there; `row` tells under which name it is."""
     mark = site.store.mark()
     entry = _place(plan, meta, name_for(meta.key, row, mark=_may_mark(site, meta)), None)
+    entry = only(site, bucket, meta.key, entry)
     _settle(site, plan, bucket, meta, entry, row, mark=mark)
 
 
@@ -96,6 +98,7 @@ def _publish_over(site: Site, bucket: Bucket, plan: Plan, meta: ObjectMeta, *, w
                 token = ABSENT  # a directory becomes a file of another name
         patient = wait and bool(plan.conditions)
         entry = _place(plan, meta, name, token, partial(_in_the_way, site, bucket, patient=patient))
+        entry = only(site, bucket, meta.key, entry)
         if found is not None and keep and is_mark(found.entry.name) and entry.name != found.entry.name:
             site.remove(bucket.name, found.entry.name)
     else:
@@ -104,6 +107,26 @@ def _publish_over(site: Site, bucket: Bucket, plan: Plan, meta: ObjectMeta, *, w
         entry = later(site, bucket, entry, meta, row)
     drop_null(site, bucket, meta.key, row)
     _settle(site, plan, bucket, meta, entry, row)
+
+
+def only(site: Site, bucket: Bucket, key: str, entry: Entry) -> Entry:
+    """An object that was given an odd name, since something was in the way of its key's own: what has that by
+    now is another process's, which came while we were at it. It is replaced as well, or readers, who look
+    there first, would find it for ever. Where there are versions that is `_in_the_way`'s."""
+    if entry.name == key or bucket.versioning is not Versioning.OFF or not is_plain(key):
+        return entry
+    gone = remove_other(site, bucket, key)
+    return msgspec.structs.replace(entry, stamp=max(entry.stamp, gone + 1)) if gone else entry
+
+
+def remove_other(site: Site, bucket: Bucket, name: str) -> int:
+    """What has the key's own name though the object has an odd one; the stamp of the removal, 0: nothing."""
+    try:
+        return site.store.delete(bucket.name, name, site.store.stat(bucket.name, name).token)
+    except NoBucket:
+        raise
+    except _NOT_THAT:
+        return 0
 
 
 def later(site: Site, bucket: Bucket, entry: Entry, meta: ObjectMeta, row: Row | None) -> Entry:

@@ -17,6 +17,7 @@ from cumulus.index.api import IndexFailure, OverQuota, Put, Reservation, Row
 from cumulus.model import Bucket, ObjectMeta, Versioning, encode_meta
 from cumulus.ops.find import name_for
 from cumulus.ops.names import first_name, odd_name
+from cumulus.ops.publish import only
 from cumulus.ops.quota import quota_error
 from cumulus.ops.rows import row_of
 from cumulus.ops.site import Site
@@ -111,6 +112,9 @@ def _publish(site: Site, ones: Sequence[_One]) -> None:
         for one in taken:
             one.name, one.failed = odd_name(one.meta.key), None
         _place(site, taken)
+    for one in ones:
+        if one.entry is not None:
+            one.entry = only(site, one.bucket, one.meta.key, one.entry)
     placed = [(one, one.entry) for one in ones if one.entry is not None]
     if placed:
         _tell(site, placed, mark)
