@@ -10,12 +10,10 @@ this process.
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
 import os
 import re
 import secrets
-import stat
 import threading
 import time
 import zlib
@@ -27,6 +25,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.spec import AbstractFileSystem
 
 from cumulus.backends.fsspec_link import open_link
+from cumulus.backends.fsspec_local import TAIL, opened, sync_above
 from cumulus.backends.fsspec_reader import Reader
 from cumulus.backends.fsspec_record import FOOTER_SIZE, Footer, asked, plain_entry, whole_entry
 from cumulus.backends.fsspec_writer import Writer
@@ -50,7 +49,6 @@ from cumulus.storage.api import (
 )
 from cumulus.storage.names import below, check_bucket, check_name, without_secret
 
-_TAIL: Final = 4096  # bytes read at once for footer and, mostly, meta
 _PIECE: Final = 1 << 20
 _TRIES: Final = 5
 COPY_S: Final = 60.0  # for which a copy is waited for that the driver says is made (Azure copies by itself)
@@ -118,47 +116,19 @@ class FsspecStore(FileStore):
     def entry(self, name: str, path: str) -> Entry:
         """What is at `path`. Raises `Missing` also for a directory."""
         if self._local:
-            entry, fd = self._opened(name, path)
+            entry, fd = opened(name, path)
             os.close(fd)
             return entry
         info = self._info(path) or self._info_again(path)
         if info is None:
             raise Missing(f"no {name!r}")
         size = int(info["size"])
-        tail = self.read(path, max(0, size - _TAIL), size)
+        tail = self.read(path, max(0, size - TAIL), size)
         footer = self._footer(path, size, tail)
         if footer is None:
             self._check_beside(path)
             return plain_entry(name, size, info.get("mtime"), info.get("ETag"))
         return whole_entry(name, size, footer)
-
-    def _opened(self, name: str, path: str) -> tuple[Entry, int]:
-        """A local file and what it is, both by its descriptor: another process may put another in its place
-        at any moment. Raises as `entry`."""
-        with asked(path):
-            try:
-                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-            except OSError as error:
-                if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-                    raise Missing(f"no {name!r}") from error
-                raise
-        try:
-            with asked(path):
-                status = os.fstat(fd)
-                if not stat.S_ISREG(status.st_mode):
-                    raise Missing(f"no {name!r}")
-                size = status.st_size
-                tail = os.pread(fd, _TAIL, max(0, size - _TAIL))
-                footer = Footer.decode(size, tail, lambda start, end: os.pread(fd, end - start, start))
-            entry = (
-                plain_entry(name, size, status.st_mtime)
-                if footer is None
-                else whole_entry(name, size, footer)
-            )
-        except BaseException:
-            os.close(fd)
-            raise
-        return entry, fd
 
     def _info(self, path: str) -> dict[str, Any] | None:
         """Of a file; None for nothing, or a directory."""
@@ -209,6 +179,18 @@ class FsspecStore(FileStore):
     def _files(self, path: str) -> Iterator[str]:
         return (found for found, kind in self._below(path) if kind != "directory")
 
+    def _remove_file(self, path: str) -> None:
+        """Raises FileNotFoundError where there is none, whatever the driver calls that (FTP has one code for
+        all that cannot be done)."""
+        try:
+            self.fs.rm_file(path)
+        except FileNotFoundError:
+            raise
+        except Exception as error:
+            if self._what(path) is None:
+                raise FileNotFoundError(path) from error
+            raise
+
     def _info_again(self, path: str) -> dict[str, Any] | None:
         """Of a file that was not there. Raises `Unavailable` while it is aside: it is an object."""
         self._check_beside(path)
@@ -247,10 +229,7 @@ class FsspecStore(FileStore):
             self.fs.pipe_file(self.path(bucket, f"{INTERNAL}/bucket"), b"")
 
     def has_buckets(self) -> bool:
-        root = self._root or "/"
-        with asked(root):
-            found = (str(path).rstrip("/") for path in self.fs.ls(root, detail=False))
-            return any(self._what(f"{path}/{INTERNAL}/bucket") for path in found)
+        return any(self._what(f"{path}/{INTERNAL}/bucket") for path, _ in self._ls(self._root or "/"))
 
     def _check(self, bucket: str) -> None:
         with asked(bucket):
@@ -260,11 +239,10 @@ class FsspecStore(FileStore):
     def delete_bucket(self, bucket: str) -> None:
         self._check_empty(bucket)
         with asked(bucket):
-            self.fs.rm_file(self.path(bucket, f"{INTERNAL}/bucket"))  # no write begins any more
-            drafts = self.path(bucket, f"{INTERNAL}/tmp")
-            for draft in self.fs.ls(drafts, detail=False) if self._is_dir(drafts) else ():
+            self._remove_file(self.path(bucket, f"{INTERNAL}/bucket"))  # no write begins any more
+            for draft, _ in self._ls(self.path(bucket, f"{INTERNAL}/tmp")):
                 with contextlib.suppress(FileNotFoundError):
-                    self.fs.rm_file(draft)  # nor ends
+                    self._remove_file(draft)  # nor ends
             if self._rmdir_spares():
                 with contextlib.suppress(StorageError):
                     self._remove_dirs(self.path(bucket))
@@ -291,7 +269,7 @@ class FsspecStore(FileStore):
                     self.fs.rmdir(place)
                 self._spared = self._what(f"{place}/file") is not None
                 with contextlib.suppress(FileNotFoundError):
-                    self.fs.rm_file(f"{place}/file")
+                    self._remove_file(f"{place}/file")
                 with contextlib.suppress(Exception):  # no such thing as a directory here
                     self.fs.rmdir(place)
         return self._spared
@@ -404,7 +382,7 @@ class FsspecStore(FileStore):
     def _rename(self, draft: str, path: str) -> None:
         if self._local:
             os.replace(draft, path)
-            self._sync_above(path)
+            sync_above(path, self._root)
         elif self._what(path):
             self._exchange(draft, path)
         else:
@@ -416,7 +394,7 @@ class FsspecStore(FileStore):
         beside = self._beside(path)
         self._make_dirs(beside.rpartition("/")[0])
         if self._what(beside):
-            self.fs.rm_file(beside)
+            self._remove_file(beside)
         if self._renames:
             self.fs.mv(path, beside)
         else:
@@ -427,24 +405,24 @@ class FsspecStore(FileStore):
             self._put_back(beside, path)
             raise
         with contextlib.suppress(FileNotFoundError):
-            self.fs.rm_file(beside)
+            self._remove_file(beside)
 
     def _copy_aside(self, path: str, beside: str) -> None:
         try:
             self._copy(path, beside)
         except Exception:
             with contextlib.suppress(Exception):  # the object is where it was
-                self.fs.rm_file(beside)
+                self._remove_file(beside)
             raise
 
     def _put_back(self, beside: str, path: str) -> None:
         with asked(path):
             if self._tail(path):  # it is the new one, or still the old one
-                self.fs.rm_file(beside)
+                self._remove_file(beside)
                 return
             self._make_dirs(path.rpartition("/")[0])
             if self._renames and self._what(path):
-                self.fs.rm_file(path)
+                self._remove_file(path)
             self._shift(beside, path)
 
     def _shift(self, source: str, to: str) -> None:
@@ -452,7 +430,7 @@ class FsspecStore(FileStore):
         it is whole under this one."""
         if not self._renames:
             self._copy(source, to)
-            self.fs.rm_file(source)
+            self._remove_file(source)
             return
         self.fs.mv(source, to)
         if self._what(source):
@@ -473,18 +451,8 @@ class FsspecStore(FileStore):
         is not there."""
         info = self._info(path)
         size = int(info["size"]) if info else 0
-        tail = self.read(path, max(0, size - _TAIL), size) if info else b""
+        tail = self.read(path, max(0, size - TAIL), size) if info else b""
         return (size, tail[-FOOTER_SIZE:]) if self._footer(path, size, tail) else None
-
-    def _sync_above(self, path: str) -> None:
-        """Sync the directories of a local file, up to the root."""
-        while len(path) > len(self._root):
-            path = os.path.dirname(path)
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
 
     def delete(self, bucket: str, name: str, if_token: Token | None = None) -> int:
         path = self._place(bucket, name)
@@ -492,9 +460,9 @@ class FsspecStore(FileStore):
             old = self._found(bucket, name, path)
             check_token(name, old.token, if_token)
             with asked(path):
-                self.fs.rm_file(path)
+                self._remove_file(path)
                 if self._local:
-                    self._sync_above(path)
+                    sync_above(path, self._root)
             self._prune(bucket, name)
             return self._next_stamp(old)
 
@@ -540,7 +508,7 @@ class FsspecStore(FileStore):
         path = self._place(bucket, name)
         if self._local:
             try:
-                entry, fd = self._opened(name, path)
+                entry, fd = opened(name, path)
             except Missing:
                 self._check(bucket)
                 raise
@@ -571,7 +539,7 @@ class FsspecStore(FileStore):
                     made = _DRAFT.fullmatch(draft.rpartition("/")[2])
                     if made and kind == "file" and int(made[1], 16) < before:
                         with asked(draft), contextlib.suppress(FileNotFoundError):
-                            self.fs.rm_file(draft)
+                            self._remove_file(draft)
                             count += 1
             except StorageError as error:
                 failed = failed or error

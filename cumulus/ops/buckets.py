@@ -17,7 +17,7 @@ from cumulus.ops.leftovers import doubts
 from cumulus.ops.names import BODIES, ODD, PARTS, VERSIONS, check_bucket_name, part_prefix
 from cumulus.ops.rows import meta_of, row_of
 from cumulus.ops.site import Site
-from cumulus.storage.api import INTERNAL, Entry, Missing, NotEmptyStore
+from cumulus.storage.api import INTERNAL, Entry, Missing, NotEmptyStore, StorageError
 
 MAX_BUCKETS = 1000
 FILES = "There are files under this name already. An administrator makes them a bucket: cumulus bucket add."
@@ -91,7 +91,7 @@ def remove(site: Site, bucket: Bucket) -> None:
     _remove_row(site, bucket)
     for name in bodies:
         site.remove(bucket.name, name)
-    with suppress(S3Error):
+    with suppress(S3Error, StorageError):  # what stays there is found by a sweep, if it is made again
         _remove_stored(site, bucket)
 
 

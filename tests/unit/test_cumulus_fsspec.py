@@ -341,3 +341,57 @@ def test_what_a_change_of_tags_has_replaced_is_not_in_doubt(store: FsspecStore) 
     s3.delete_bucket(Bucket="bkt")
     world.gateway.close()
     former.close()
+
+
+class TerseFileSystem(MemoryFileSystem):
+    """Short listings have bare names, and one error is all that is told of what cannot be done, as with the
+    driver of FTP."""
+
+    protocol = "tersefs"
+    store: dict[str, Any] = {}
+    pseudo_dirs = [""]
+
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
+        found = super().ls(path, detail=True, **kwargs)
+        return found if detail else sorted(one["name"].rpartition("/")[2] for one in found)
+
+    def _rm(self, path: str) -> None:
+        if not self.isfile(path):
+            raise RuntimeError("550 No such file or directory.")
+        super()._rm(path)
+
+
+fsspec.register_implementation("tersefs", TerseFileSystem, clobber=True)
+
+
+def test_a_driver_that_tells_little(tmp_path: Path) -> None:
+    """A bucket goes with what a dead server had begun in it; what somebody else has removed is gone, not
+    away; and a lost database is not made anew beside its buckets."""
+    store = FsspecStore(f"tersefs://{tmp_path}")
+    world = World(store)
+    s3 = world.boto()
+    s3.create_bucket(Bucket="bkt")
+    assert store.has_buckets()
+    dead = store.open_write("bkt", f"{BODIES}left")
+    dead.write(memoryview(b"half"))
+    dead.file.close()  # type: ignore[attr-defined]
+    s3.put_object(Bucket="bkt", Key="k", Body=b"1")
+    s3.delete_object(Bucket="bkt", Key="k")
+    store.create_bucket("b")
+    entry = put(store, "gone", b"1")
+    other = FsspecStore(f"tersefs://{tmp_path}")
+    real = store._found
+
+    def found(*words: Any) -> Any:
+        there = real(*words)
+        other.delete("b", "gone")
+        return there
+
+    store._found = found  # type: ignore[method-assign]
+    with pytest.raises(Missing):
+        store.delete("b", "gone", entry.token)
+    del store._found  # type: ignore[method-assign]
+    s3.delete_bucket(Bucket="bkt")
+    with pytest.raises(Missing):
+        store.names("bkt")
+    world.close()
