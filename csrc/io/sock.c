@@ -358,10 +358,8 @@ static void on_event(io_port *p, void *arg, const struct udt_ev *ev)
     case UDT_EV_PEER_CLOSED:
         pump_rx(s);
         say(s, UDT_IO_PEER_CLOSED, 0, 0);
-        if (s->closing) { /* what lies in the outbox goes nowhere: there is nothing to wait for */
-            s->tx_blocked = false;
-            io_sock_pump_tx(s);
-        }
+        s->tx_blocked = false; /* what lies in the outbox goes nowhere: there is nothing to wait */
+        io_sock_pump_tx(s);    /* for, neither for who closes nor for who met AGAIN */
         break;
     case UDT_EV_FAILED:
         io_sock_fail(s, ev->err);

@@ -55,6 +55,39 @@ TEST(io_a_close_after_the_peer_s_does_not_wait)
     }
 }
 
+/* Who met AGAIN hears WRITABLE, also when no room will ever come because the peer has closed: the
+ * next try says so, what came before can still be read, and the end says that something is lost. */
+TEST(io_a_writer_that_waits_hears_that_its_peer_has_closed)
+{
+    for (int how = 0; how < 4; how++) {
+        static uint8_t buf[65536];
+        tio *a = tio_open(4, 0), *b = tio_open(4, 0);
+        int32_t sa, sb;
+        ssize_t n;
+        udt_sock_opts o = {.type = 1, .own_peer = how < 2, .rcv_buf_bytes = 100000};
+        tio_pair(a, b, &o, &sa, &sb);
+        CHECK_INT(udt_send(b->ctx, sb, (const uint8_t *)"left to read", 12), 12);
+        tio_wait(a, UDT_IO_READABLE, sa, 5000);
+        for (int again = 0; again < 20;) {
+            again = udt_send(a->ctx, sa, buf, sizeof buf) == UDT_E_AGAIN ? again + 1 : 0;
+            usleep(1000);
+        }
+        tio_drop(a, UDT_IO_WRITABLE, sa);
+        CHECK_INT(udt_close(b->ctx, sb, how % 2 ? -1 : 0), 0);
+        tio_wait(a, UDT_IO_PEER_CLOSED, sa, 5000);
+        tio_wait(a, UDT_IO_WRITABLE, sa, 5000);
+        CHECK_INT(udt_send(a->ctx, sa, buf, sizeof buf), UDT_E_PEERCLOSED);
+        CHECK_INT(udt_recv(a->ctx, sa, buf, sizeof buf), 12);
+        for (int i = 0; (n = udt_recv(a->ctx, sa, buf, sizeof buf)) == UDT_E_AGAIN && i < 5000; i++)
+            usleep(1000);
+        CHECK_INT(n, UDT_E_PEERCLOSED);
+        CHECK_INT(udt_close(a->ctx, sa, -1), 0);
+        CHECK(tio_wait(a, UDT_IO_CLOSED, sa, 5000).err != 0);
+        tio_free(a);
+        tio_free(b);
+    }
+}
+
 /* What came and was not read when this side closed is counted: in the engine and in the inbox. */
 TEST(io_what_went_unread_is_counted)
 {
