@@ -248,6 +248,7 @@ struct io_port {
     struct io_divert *diverted; /* [loop] peers that are reached another way */
     bool diverts;               /* [loop] there are some, or were */
     io_map map;                 /* [loop] */
+    struct io_sock *meeting;    /* [loop] clients that have had no answer yet, for ICMP */
     io_timers timers;           /* [loop] */
     bool in_turn;               /* [loop] not asleep: its events are told when it sleeps */
     udt_time now;               /* [loop] */

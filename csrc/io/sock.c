@@ -274,8 +274,29 @@ void io_sock_tx_run(io_port *p, void *arg)
 }
 
 /* ---- life ---------------------------------------------------------------------------------- */
+void io_sock_meets(io_sock *s)
+{
+    s->meet_next = s->p->meeting;
+    s->meet_at = &s->p->meeting;
+    if (s->meet_next)
+        s->meet_next->meet_at = &s->meet_next;
+    s->p->meeting = s;
+}
+
+/* It was answered, or waits no longer. */
+static void met(io_sock *s)
+{
+    if (!s->meet_at)
+        return;
+    *s->meet_at = s->meet_next;
+    if (s->meet_next)
+        s->meet_next->meet_at = s->meet_at;
+    s->meet_at = NULL;
+}
+
 static void finish(io_sock *s)
 {
+    met(s);
     io_timer_stop(s->p, &s->linger);
     say(s, UDT_IO_CLOSED, s->end_err, 0);
     io_handle_free(s->p->ctx, s->h);
@@ -284,6 +305,7 @@ static void finish(io_sock *s)
 static void end(io_sock *s, int err)
 {
     int none = 0;
+    met(s);
     atomic_store(&s->state, IO_ENDED);
     atomic_compare_exchange_strong(&s->tx_err, &none, err);
     drop_outbox(s);
@@ -333,6 +355,7 @@ static void on_event(io_port *p, void *arg, const struct udt_ev *ev)
     io_sock *s = arg;
     switch (ev->kind) {
     case UDT_EV_CONNECTED:
+        met(s);
         if (atomic_load(&s->state) != IO_CONNECTED) { /* a keyed initiator knew it all along */
             (void)udt_mux_peer(p->mux, s->es, &s->peer);
             atomic_store(&s->state, IO_CONNECTED);
@@ -429,14 +452,13 @@ void io_sock_cut_run(io_port *p, void *arg)
 }
 
 /* ICMP says that nobody listens: a client's connect ends at once. A rendezvous goes on, for there
- * the peer may simply be late. */
+ * the peer may simply be late. Anybody who guesses a port may forge this, as often as he likes, so
+ * only those are gone through whom it may concern. */
 void io_sock_unreachable(io_port *p, const udt_addr *to)
 {
-    for (uint32_t i = 0; i < p->map.cap; i++) {
-        io_bind *b = &p->map.slot[i];
-        io_sock *s = b->arg;
-        if (b->sock <= 0 || b->fn != on_event || s->role != IO_CLIENT || s->shut ||
-            atomic_load(&s->state) != IO_CONNECTING || !addr_eq(&s->to, to))
+    for (io_sock *s = p->meeting, *next; s; s = next) {
+        next = s->meet_next;
+        if (s->shut || !addr_eq(&s->to, to))
             continue;
         shut(s, 0);
         io_sock_fail(s, UDT_E_UNREACHABLE);

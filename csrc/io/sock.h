@@ -38,10 +38,11 @@ typedef struct io_sock {
     _Atomic int abort; /* closed with more to say: enum io_sock_abort, else 0 */
     io_cmd start_cmd, tx_cmd, rx_cmd, close_cmd, cut_cmd;
 
-    bool tx_blocked; /* [loop] the engine's buffer is full */
-    bool closing;    /* [loop] udt_close was called */
-    bool shut;       /* [loop] udt_mux_close was called */
-    int end_err;     /* [loop] why what was sent is not known to have arrived, for CLOSED */
+    bool tx_blocked;                      /* [loop] the engine's buffer is full */
+    bool closing;                         /* [loop] udt_close was called */
+    bool shut;                            /* [loop] udt_mux_close was called */
+    struct io_sock *meet_next, **meet_at; /* [loop] in the port's list `meeting`, or NULL */
+    int end_err; /* [loop] why what was sent is not known to have arrived, for CLOSED */
     _Atomic int32_t linger_ms; /* set by udt_close */
     udt_time linger_at;        /* [loop] */
     io_timer linger;           /* [loop] */
@@ -50,9 +51,10 @@ typedef struct io_sock {
 /* A socket with a handle; the loop's reference. NULL with *err. */
 io_sock *io_sock_new(io_port *p, enum io_sock_kind role, const udt_opts *o, int *err);
 bool io_sock_attach(io_sock *s, int32_t es); /* false without memory: it has no engine socket */
-int io_sock_end(const io_sock *s, int err);  /* [loop] what a reader is told at the end */
-void io_sock_pump_tx(io_sock *s);            /* [loop] sends what the outbox holds */
-void io_sock_fail(io_sock *s, int err);      /* [loop] says FAILED */
+void io_sock_meets(io_sock *s); /* [loop] a client asks its peer; it may hear that nobody listens */
+int io_sock_end(const io_sock *s, int err); /* [loop] what a reader is told at the end */
+void io_sock_pump_tx(io_sock *s);           /* [loop] sends what the outbox holds */
+void io_sock_fail(io_sock *s, int err);     /* [loop] says FAILED */
 void io_sock_close_run(io_port *p, void *arg);
 void io_sock_cut_run(io_port *p, void *arg); /* ends what lingers; unpins */
 void io_sock_tx_run(io_port *p, void *arg);  /* unpins */

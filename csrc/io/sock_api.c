@@ -76,6 +76,8 @@ static void start_run(io_port *p, void *arg)
     if (es > 0 && !io_sock_attach(s, es))
         es = UDT_E_NOMEM;
     if (es > 0) {
+        if (s->role == IO_CLIENT)
+            io_sock_meets(s);
         io_sock_pump_tx(s); /* a keyed initiator may have written already */
     } else {
         io_sock_fail(s, es);

@@ -235,3 +235,65 @@ TEST(io_net_unheard_for_a_second)
         tio_free(b);
     }
 }
+
+static int64_t cpu_us(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
+    return (int64_t)ts.tv_sec * 1000000 + ts.tv_nsec / 1000;
+}
+
+/* What a thousand times "nobody listens there" of an address that nobody asks cost, at best. */
+static int64_t told_us(io_port *p, const udt_addr *who)
+{
+    int64_t best = INT64_MAX;
+    for (int i = 0; i < 20; i++) {
+        int64_t us = cpu_us();
+        for (int k = 0; k < 1000; k++)
+            io_sock_unreachable(p, who);
+        best = io_least(best, cpu_us() - us);
+    }
+    return best;
+}
+
+/* ICMP can be forged by whoever guesses a port: however many connections it has, what concerns none
+ * of them costs nothing, and a client that it does concern hears it among all the others. */
+TEST(io_net_icmp_looks_at_clients_that_wait_alone)
+{
+    enum { CONNS = 4000 };
+    tio *t = tio_open(4, UDT_PORT_MANUAL);
+    udt_sock_opts o = {.type = 1};
+    udt_addr peer = tio_loopback(4, 9), nobody = tio_loopback(4, 8), gone = tio_loopback(4, 7);
+    io_port *p = inside(t);
+    int64_t none = told_us(p, &nobody);
+    for (uint32_t i = 1; i <= CONNS; i++) {
+        o.tag = i;
+        CHECK(udt_rendezvous(t->ctx, t->port, &peer, &o) > 0);
+    }
+    int64_t many = told_us(p, &nobody);
+    printf("# a thousand: %lld us without connections, %lld us with %d\n", (long long)none,
+           (long long)many, CONNS);
+    CHECK(many < 20 * none + 500);
+    int32_t first = udt_connect(t->ctx, t->port, &gone, NULL);
+    int32_t other = udt_connect(t->ctx, t->port, &peer, NULL);
+    int32_t last = udt_connect(t->ctx, t->port, &gone, NULL);
+    CHECK(first > 0 && other > 0 && last > 0);
+    io_manual_enter(p);
+    io_sock_unreachable(p, &gone);
+    io_manual_leave(p);
+    udt_event ev;
+    tio_pull(t, 0);
+    CHECK(tio_take(t, UDT_IO_FAILED, first, &ev) && ev.err == UDT_E_UNREACHABLE);
+    CHECK(tio_take(t, UDT_IO_FAILED, last, &ev) && ev.err == UDT_E_UNREACHABLE);
+    CHECK(!tio_take(t, UDT_IO_FAILED, other, &ev));
+    CHECK_INT(udt_close(t->ctx, first, 0), 0); /* not twice */
+    io_manual_enter(p);
+    io_sock_unreachable(p, &gone);
+    io_sock_unreachable(p, &peer);
+    io_manual_leave(p);
+    tio_pull(t, 0);
+    CHECK(!tio_take(t, UDT_IO_FAILED, last, &ev));
+    CHECK(tio_take(t, UDT_IO_FAILED, other, &ev) && ev.err == UDT_E_UNREACHABLE);
+    io_handle_put(t->ctx, t->port);
+    tio_free(t);
+}
