@@ -41,10 +41,9 @@ typedef struct sgmp_opts {
 
 enum sgmp_event_kind {
     SGMP_EV_MESSAGE = 64, /* data; `from`, `channel`, `key_id` */
-    SGMP_EV_OUTCOME,      /* of message `id`: status 0 = delivered, else enum udt_err. After
-                             REFUSED (`ms` says why: 1 no such channel, 2 too large, 3 not
-                             permitted, 4 shutting down, 5 ttl over) and NOTSENT it certainly was
-                             not delivered, after all others it may have been */
+    SGMP_EV_OUTCOME,      /* of message `id`: status 0 = delivered, else enum udt_err; of REFUSED
+                             `ms` says why: 1 no such channel, 2 too large, 3 not permitted, 4
+                             shutting down, 5 ttl over */
     SGMP_EV_REQUEST,      /* data; answer with `id`; `method`; `ms` = budget left */
     SGMP_EV_RESPONSE, /* of call `id`: status 0 = data is the answer; < 0 error, data = detail */
     SGMP_EV_PROGRESS, /* of call `id`: status = percent */
@@ -84,6 +83,9 @@ struct sgmp_ev {
     uint32_t len;        /* bytes at data */
     const uint8_t *data; /* owned by the core until released */
     void *buf;           /* what to release; NULL when there is no data */
+    /* OUTCOME, RESPONSE, GROUP_MEMBER that are no success: it is certain that the peer's program
+     * got nothing. Else it may have, as whenever it answered. */
+    bool not_delivered;
 };
 
 typedef struct sgmp_stats {

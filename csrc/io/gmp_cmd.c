@@ -191,6 +191,7 @@ static bool refuse(io_port *p, const gmp_cmd *c, int err)
     ev.g.from = c->to.addr;
     ev.g.key_id = c->to.key_id;
     ev.g.status = call ? rpc_status(err) : err;
+    ev.g.not_delivered = true;
     return io_emit_gmp(p, &ev);
 }
 

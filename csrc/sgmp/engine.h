@@ -262,7 +262,8 @@ struct call {
     uint32_t method;
     uint16_t channel;
     uint16_t refused; /* reason of a REFUSE */
-    bool sent;        /* the request left at least once */
+    bool sent;        /* the request left at least once, */
+    bool elsewhere;   /* and not only for the present instance */
 };
 
 struct request {
@@ -358,6 +359,13 @@ struct rx {
     size_t len; /* of the whole datagram */
     udt_time now;
 };
+
+/* What a message ends with that certainly was not delivered. */
+static inline bool sg_undelivered(int status)
+{
+    return status == UDT_E_NOTSENT || status == UDT_E_REFUSED || status == UDT_E_DIGEST ||
+           status == UDT_E_LIMIT;
+}
 
 /* Addresses are compared bytewise: unused bytes are zero. */
 static inline udt_addr sg_addr(const udt_addr *a)
@@ -527,7 +535,9 @@ void sg_request_timer(sgmp_node *n, struct request *r, udt_time now);
 /* group.c */
 void sg_group_timer(sgmp_node *n, struct sg_timer *t, udt_time now);
 /* The end of a member. `e`: the event that carries a call's answer, or NULL. */
-void sg_group_ended(sgmp_node *n, struct member *gm, struct assoc *a, int status, struct evt *e);
+/* `sure`: nothing can have arrived there. */
+void sg_group_ended(sgmp_node *n, struct member *gm, struct assoc *a, int status, bool sure,
+                    struct evt *e);
 int sg_group_cancel(sgmp_node *n, uint64_t id, udt_time now);
 void sg_group_free_all(sgmp_node *n);
 

@@ -76,7 +76,8 @@ static void finish(sgmp_node *n, struct group *g)
     group_free(n, g);
 }
 
-void sg_group_ended(sgmp_node *n, struct member *gm, struct assoc *a, int status, struct evt *e)
+void sg_group_ended(sgmp_node *n, struct member *gm, struct assoc *a, int status, bool sure,
+                    struct evt *e)
 {
     struct group *g = gm->g;
     if (!e)
@@ -88,6 +89,7 @@ void sg_group_ended(sgmp_node *n, struct member *gm, struct assoc *a, int status
     e->ev.ms = a && a->srtt > 0 ? (uint32_t)a->srtt : 0;
     e->ev.from = gm->to.addr;
     e->ev.key_id = gm->to.key_id;
+    e->ev.not_delivered = sure;
     sg_event_push(n, e);
     sg_unlink(&gm->wait);
     gm->msg = NULL;
@@ -139,7 +141,7 @@ static bool start(sgmp_node *n, struct group *g, struct member *gm, udt_time now
         return false;
     sg_unlink(&gm->wait);
     if (err)
-        sg_group_ended(n, gm, NULL, why(g, err), NULL);
+        sg_group_ended(n, gm, NULL, why(g, err), true, NULL);
     return true;
 }
 
@@ -166,7 +168,7 @@ static udt_time pump(sgmp_node *n, struct group *g, udt_time now)
         struct member *gm = sg_of(g->wait.next, struct member, wait);
         if (now >= g->until) {
             sg_unlink(&gm->wait);
-            sg_group_ended(n, gm, NULL, g->o.call ? SGMP_RPC_TIMEOUT : UDT_E_NOTSENT, NULL);
+            sg_group_ended(n, gm, NULL, g->o.call ? SGMP_RPC_TIMEOUT : UDT_E_NOTSENT, true, NULL);
             continue;
         }
         if (now < gm->at)
@@ -193,7 +195,7 @@ static void cancel_member(sgmp_node *n, struct member *gm, udt_time now)
     else if (gm->msg)
         sg_settle(n, gm->msg, gm->msg->attempt ? UDT_E_CANCELLED : UDT_E_NOTSENT, now);
     else
-        sg_group_ended(n, gm, NULL, gm->g->o.call ? SGMP_RPC_CANCELLED : UDT_E_NOTSENT, NULL);
+        sg_group_ended(n, gm, NULL, gm->g->o.call ? SGMP_RPC_CANCELLED : UDT_E_NOTSENT, true, NULL);
     if (a)
         sg_assoc_kick(n, a, now);
 }

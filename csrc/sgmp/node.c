@@ -261,6 +261,7 @@ void sg_event_outcome(sgmp_node *n, struct msg *m, int status)
     e->ev.id = m->id;
     e->ev.status = status;
     e->ev.ms = m->reason; /* of REFUSED */
+    e->ev.not_delivered = sg_undelivered(status);
     if (status == 0)
         n->st.delivered++;
     else if (status == UDT_E_TIMEOUT)

@@ -42,6 +42,7 @@ static void drop_request_msg(sgmp_node *n, struct call *c, int status, udt_time 
     if (!m)
         return;
     c->sent |= m->attempt > 0;
+    c->elsewhere |= m->elsewhere;
     c->msg = NULL;
     m->call = NULL;
     m->id = 0;
@@ -55,14 +56,16 @@ void sg_call_end(sgmp_node *n, struct call *c, int status, udt_time now)
     struct rpc_head h = {.op = RPC_CANCEL, .method = c->method, .id = c->id};
     uint16_t channel = c->channel;
     drop_request_msg(n, c, UDT_E_CANCELLED, now);
+    bool sure = !c->elsewhere && (!c->sent || c->refused);
     bool tell = c->sent && (status == SGMP_RPC_TIMEOUT || status == SGMP_RPC_CANCELLED);
     if (c->member)
-        sg_group_ended(n, c->member, a, status, NULL);
+        sg_group_ended(n, c->member, a, status, sure, NULL);
     else {
         struct evt *e = sg_event_last(&c->last, a, SGMP_EV_RESPONSE);
         e->ev.id = c->id;
         e->ev.status = status;
         e->ev.method = c->method;
+        e->ev.not_delivered = sure;
         sg_event_push(n, e);
     }
     call_free(n, c);
@@ -219,7 +222,7 @@ static int on_answer(sgmp_node *n, struct assoc *a, const struct rpc_head *h, ui
     e->ev.ms = h->ms;
     e->ev.status = h->op == RPC_RESPONSE || h->status < 0 ? h->status : SGMP_RPC_UNKNOWN;
     if (c->member)
-        sg_group_ended(n, c->member, a, e->ev.status, e);
+        sg_group_ended(n, c->member, a, e->ev.status, false, e);
     else
         sg_event_push(n, e);
     drop_request_msg(n, c, 0, now); /* the answer proves that the request arrived */

@@ -67,7 +67,7 @@ void sg_settle(sgmp_node *n, struct msg *m, int status, udt_time now)
 {
     struct assoc *a = m->a;
     /* What the present instance says, or never got, is not all there is to say. */
-    if (m->elsewhere && !m->call && (status == UDT_E_NOTSENT || status == UDT_E_REFUSED))
+    if (m->elsewhere && !m->call && sg_undelivered(status))
         status = UDT_E_RESTARTED;
     sg_msg_leave(n, m);
     sg_heap_unreserve(&n->heap, &m->timer);
@@ -80,10 +80,11 @@ void sg_settle(sgmp_node *n, struct msg *m, int status, udt_time now)
     if (m->call) {
         m->call->msg = NULL;
         m->call->sent |= m->attempt > 0;
+        m->call->elsewhere |= m->elsewhere;
         m->call->refused = m->reason;
         sg_call_settled(n, m->call, status, now);
     } else if (m->member)
-        sg_group_ended(n, m->member, a, status, NULL);
+        sg_group_ended(n, m->member, a, status, sg_undelivered(status), NULL);
     else if (m->id)
         sg_event_outcome(n, m, status);
     sg_event_unkeep(n, &m->last);

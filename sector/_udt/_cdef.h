@@ -38,6 +38,7 @@ struct sgmp_ev {
     uint32_t len;
     const uint8_t *data;
     void *buf;
+    bool not_delivered;
 };
 typedef struct udt_event {
     uint16_t kind;

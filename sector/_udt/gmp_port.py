@@ -55,12 +55,13 @@ class GmpEvent:
     method: int
     ms: int
     data: bytes
+    not_delivered: bool
 
 
 # where each number lies in the tuple of an event
-_ID, _STATUS, _KEY, _INSTANCE, _CHANNEL, _METHOD, _MS = (
+_ID, _STATUS, _KEY, _INSTANCE, _CHANNEL, _METHOD, _MS, _NOT_DELIVERED = (
     EVENT_FIELDS.index(f"g.{name}")
-    for name in ("id", "status", "key_id", "instance", "channel", "method", "ms")
+    for name in ("id", "status", "key_id", "instance", "channel", "method", "ms", "not_delivered")
 )
 _RESPONSE, _REQUEST = int(Kind.RESPONSE), int(Kind.REQUEST)
 _source = itemgetter(*(EVENT_FIELDS.index(f"g.from.{name}") for name in ("family", "port", "ip", "scope")))
@@ -71,8 +72,8 @@ REMEMBERED = 4096  # addresses and destinations whose translation is kept
 
 class GmpPort:
     """One GMP endpoint of the core. Answers and requests, the two that matter for speed, have handlers of
-    their own: on_response(id, status, data) and on_request(id, host, port, key_id, instance, method, ms,
-    data); all else goes to on_event."""
+    their own: on_response(id, status, data, not_delivered) and on_request(id, host, port, key_id, instance,
+    method, ms, data); all else goes to on_event."""
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class GmpPort:
         *,
         require_auth: bool,
         on_event: Callable[[GmpEvent], None],
-        on_response: Callable[[int, int, bytes], None],
+        on_response: Callable[[int, int, bytes, bool], None],
         on_request: Callable[[int, str, int, int, int, int, int, bytes], None],
     ) -> None:
         self._core = core
@@ -104,7 +105,7 @@ class GmpPort:
     def _event(self, event: tuple[Any, ...], data: bytes) -> None:
         kind = event[0]
         if kind == _RESPONSE:
-            self._on_response(event[_ID], event[_STATUS], data)
+            self._on_response(event[_ID], event[_STATUS], data, bool(event[_NOT_DELIVERED]))
             return
         source = _source(event)
         host, port = self._sources.get(source) or self._remember(source)
@@ -126,6 +127,7 @@ class GmpPort:
                 event[_METHOD],
                 event[_MS],
                 data,
+                bool(event[_NOT_DELIVERED]),
             )
         )
 

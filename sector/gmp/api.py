@@ -62,8 +62,8 @@ class PeerEvent:
 class GmpError(Exception):
     """A call or message failed. `status` < 0: core status -1..-9 (spec/gmp.md section 9), <= -100 the peer
     application's own with `payload` as its detail; `queue_full` when nothing was sent for lack of room.
-    `not_delivered`: it is certain that the peer's program got nothing; else it may have. Its text says in
-    words what the status means."""
+    `not_delivered`: it is certain that the peer's program got nothing (it never left, or was refused); else
+    it may have, as whenever the peer answered. Its text says in words what the status means."""
 
     def __init__(
         self,

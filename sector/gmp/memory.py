@@ -170,9 +170,9 @@ class MemoryGmp:
             if on_progress is not None and answer in self._pending:
                 on_progress(min(100, max(0, percent)))
 
-        late = GmpError(STATUS_TIMEOUT, text="no answer in time")
-        answer, finish = self._begin(deadline_s, late, give_up)
         target = self._target(peer)
+        late = GmpError(STATUS_TIMEOUT, text="no answer in time", not_delivered=target is None)
+        answer, finish = self._begin(deadline_s, late, give_up)
         if target is not None:
             incoming = IncomingCall(
                 Peer(*self._address, peer.key_id),

@@ -61,7 +61,6 @@ _OUTCOME = {"TIMEOUT": STATUS_TIMEOUT, "UNREACHABLE": STATUS_PEER_LOST, "RESTART
 _OUTCOME |= {"CANCELLED": STATUS_CANCELLED, "AGAIN": STATUS_BUSY, "LIMIT": STATUS_BUSY}
 _OUTCOME |= {"TOOBIG": STATUS_TOO_LARGE, "NOTSENT": STATUS_TIMEOUT}  # it waited for its peer to the end
 _OUTCOME |= {"REFUSED": STATUS_DENIED, "NOKEY": STATUS_DENIED, "AUTHFAILED": STATUS_DENIED}
-_MAYBE = ("TIMEOUT", "UNREACHABLE", "RESTARTED", "CANCELLED", "AUTHFAILED")  # of outcomes: it may be there
 # why a peer refused a message (SGMP_EV_OUTCOME of sgmp.h)
 _REFUSALS = {
     1: (STATUS_DENIED, "the peer has no such channel"),
@@ -84,13 +83,13 @@ def _closed(not_delivered: bool = False) -> GmpError:
     return GmpError(STATUS_CANCELLED, text="the endpoint was closed", not_delivered=not_delivered)
 
 
-def _ended(code: int, why: int = 0) -> GmpError:
+def _ended(code: int, not_delivered: bool, why: int = 0) -> GmpError:
     """The end of a message, from its outcome in the core; `why` it was refused, where that is known."""
     error = CoreError(code)
     status, text = _OUTCOME.get(error.name, STATUS_UNKNOWN), str(error)
     if error.name == "REFUSED":
         status, text = _REFUSALS.get(why, (status, text))
-    return GmpError(status, text=text, not_delivered=error.name not in _MAYBE)
+    return GmpError(status, text=text, not_delivered=not_delivered)
 
 
 class GmpNode:
@@ -364,12 +363,14 @@ class GmpNode:
         if event.kind == Kind.GROUP_MEMBER:
             rtt_s = event.ms / 1e6 if event.ms else None
             if event.status and not is_call:
-                end = _ended(event.status)
+                end = _ended(event.status, event.not_delivered)
                 group.member_ended(
                     event.method, end.status, b"", rtt_s, text=str(end), not_delivered=end.not_delivered
                 )
             else:
-                group.member_ended(event.method, event.status, event.data, rtt_s)
+                group.member_ended(
+                    event.method, event.status, event.data, rtt_s, not_delivered=event.not_delivered
+                )
         elif event.kind == Kind.GROUP_DECIDED:
             group.group_decided(event.status == 0)
         else:
@@ -467,7 +468,7 @@ class GmpNode:
                 for listener in list(self._peer_handlers):
                     listener(PeerEvent(_PEER_EVENTS[Kind(kind)], peer, event.instance))
 
-    def _response(self, call_id: int, status: int, data: bytes) -> None:
+    def _response(self, call_id: int, status: int, data: bytes, not_delivered: bool) -> None:
         answer = self._calls.pop(call_id, None)
         if answer is None:
             return
@@ -476,7 +477,7 @@ class GmpNode:
         if status == 0:
             answer.callback(data)
         else:
-            answer.errback(GmpError(status, data))
+            answer.errback(GmpError(status, data, not_delivered=not_delivered))
 
     def _outcome(self, event: GmpEvent) -> None:
         outcome = self._sends.pop(event.id, None)
@@ -485,7 +486,7 @@ class GmpNode:
         if event.status == 0:
             outcome.callback(None)
         else:
-            outcome.errback(_ended(event.status, event.ms))
+            outcome.errback(_ended(event.status, event.not_delivered, event.ms))
 
     def _request(
         self,

@@ -123,6 +123,7 @@ class Rules:
         await self.fails(self.a.send(NOBODY, b"x", deadline_s=0.2), STATUS_TIMEOUT, True)
         await self.fails(self.a.send(self.to_b, bytes(257), control=True), STATUS_TOO_LARGE, True)
         await self.fails(self.a.send(self.to_b, bytes((1 << 26) + 1)), STATUS_TOO_LARGE, True)
+        await self.fails(self.a.call(self.to_b, 1, bytes(1 << 26)), STATUS_TOO_LARGE, True)
         heard: list[bytes] = []
         self.b.on_message(9, lambda peer, name, data: heard.append(data))
         await self.a.send(self.to_b, b"y", channel=9)
@@ -188,6 +189,15 @@ class Rules:
         await self.fails(self.a.writable(self.to_b), STATUS_CANCELLED)
         await self.a.stop()
 
+    async def test_a_call_that_never_left_was_not_delivered(self: Any) -> None:
+        """Whoever has a second peer may ask that one, even where the call must not be made twice."""
+        self.b.register(2, lambda call: Deferred())
+        await self.fails(self.a.call(NOBODY, 1, b"", deadline_s=0.3), STATUS_TIMEOUT, True)
+        await self.fails(self.a.call(self.to_b, 2, b"", deadline_s=0.3), STATUS_TIMEOUT, False)
+        group = self.a.group_call([NOBODY, self.to_b], 2, b"", deadline_s=0.3)
+        outcomes = [(one.value.status, one.value.not_delivered) for _, one in await group.done]
+        self.assertEqual(outcomes, [(STATUS_TIMEOUT, True), (STATUS_TIMEOUT, False)])
+
 
 class CoreTests(Rules, unittest.TestCase):
     """Over the core."""
@@ -203,6 +213,12 @@ class CoreTests(Rules, unittest.TestCase):
             await self.core.stop()
 
         return defer.ensureDeferred(over())
+
+    async def test_a_call_under_a_key_that_is_unknown_here_was_not_delivered(self) -> None:
+        host, port = self.b.address
+        await self.fails(self.a.call(Peer(host, port, KEY + 1), 1, b""), STATUS_DENIED, True)
+        ((_, failure),) = await self.a.group_call([Peer(host, port, KEY + 1)], 1, b"").done
+        self.assertEqual((failure.value.status, failure.value.not_delivered), (STATUS_DENIED, True))
 
     async def test_what_a_handler_tells_before_it_first_waits_reaches_the_caller(self) -> None:
         """The core sends the newest every quarter of the deadline: one early word, then only waiting."""
