@@ -4,7 +4,7 @@ or BufferedProtocol.
 The core's one eventfd is a reader of the event loop; nothing else is needed. `open_udt` and `serve_udt` give
 (StreamReader, StreamWriter) as `asyncio.open_connection` does, with its back-pressure: `await writer.drain()`
 waits while the send buffer is full, and a reader that is not read closes the peer's window. UDT has no
-half-close: `writer.can_write_eof()` is False.
+half-close: `writer.can_write_eof()` is False. `writer.start_tls` and `loop.start_tls` put TLS inside.
 """
 
 from __future__ import annotations
@@ -122,6 +122,7 @@ class UdtAsyncioTransport(asyncio.Transport):
     """An asyncio transport over a UDT connection, for any asyncio.Protocol or BufferedProtocol."""
 
     _extra: dict[str, Any]  # asyncio.BaseTransport's
+    _start_tls_compatible = True  # what loop.start_tls looks for
 
     def __init__(self, protocol: asyncio.BaseProtocol) -> None:
         super().__init__()
@@ -274,6 +275,15 @@ class UdtAsyncioTransport(asyncio.Transport):
         self._closing = True
         self._udt.unregisterProducer()
         self._udt.abortConnection()
+
+    def _force_close(self, exc: BaseException | None) -> None:
+        """What asyncio's TLS calls when it fails: the end, and this is why."""
+        if not self._closing and exc is not None:
+            self._closing = True
+            self._udt.unregisterProducer()
+            self._udt._break(Failure(exc))
+        else:
+            self.abort()
 
     def is_closing(self) -> bool:
         """Closed, or about to be."""

@@ -138,6 +138,7 @@ class _Connecting:
     def _connected(self) -> None:
         local = self._core.port_address(self._port)
         transport = make_transport(self._options, self._core, self._sock, local, self.close)
+        transport.is_client = True
         try:
             protocol = self._factory.buildProtocol(udt_address(*self._to))
         except Exception:

@@ -156,6 +156,8 @@ class UdtTransport:
         self._read_due = self._pull_due = False  # the reactor will call: once, however often it was asked to
         self._written_through = False
         self._peer: IPv4Address | IPv6Address | None = None
+        self._tls: Any = None  # the layer that startTLS has put below the protocol
+        self.is_client = False  # this end has connected: with startTLS it is the client there too
         self.connected = True
         self.final_stats: dict[str, int] = {}
         self.discarded = 0  # bytes that came after loseConnection
@@ -368,9 +370,16 @@ class UdtTransport:
             self._closing, self._lingering = True, linger_ms != 0
             lib.udt_close(self._core.ctx, self._sock, linger_ms)
 
-    # ITransport
+    # ITransport; after startTLS by way of its layer, which writes below
     def write(self, data: bytes) -> None:
         """Queue bytes (copied). After loseConnection only a producer that is still registered may write."""
+        if self._tls is None:
+            self.write_below(data)
+        elif self.connected:
+            self._tls.write(data)
+
+    def write_below(self, data: bytes) -> None:
+        """Queue bytes as they go to the peer."""
         if not isinstance(data, (bytes, bytearray, memoryview)):
             raise TypeError(f"data must be bytes, not {type(data).__name__}")
         if not data or self._closing or not self.connected:
@@ -389,6 +398,13 @@ class UdtTransport:
 
     def loseConnection(self) -> None:
         """Close when all written bytes are acknowledged."""
+        if self._tls is None:
+            self.lose_below()
+        elif self.connected and not self.disconnecting:
+            self._tls.loseConnection()
+
+    def lose_below(self) -> None:
+        """Close when all that was queued is acknowledged."""
         self.disconnecting = True
         if not self._out and self._producer is None:
             self._close(-1)
@@ -433,6 +449,13 @@ class UdtTransport:
     # IConsumer
     def registerProducer(self, producer: Any, streaming: bool) -> None:
         """Attach a producer that is paused when the send buffer is full."""
+        if self._tls is None:
+            self.register_below(producer, streaming)
+        else:
+            self._tls.registerProducer(producer, streaming)
+
+    def register_below(self, producer: Any, streaming: bool) -> None:
+        """Attach whoever writes as it goes to the peer."""
         if self._producer is not None:
             raise RuntimeError("a producer is registered already")
         if not self.connected or self._closing:
@@ -446,9 +469,51 @@ class UdtTransport:
 
     def unregisterProducer(self) -> None:
         """The producer is done."""
+        if self._tls is None:
+            self.unregister_below()
+        else:
+            self._tls.unregisterProducer()
+
+    def unregister_below(self) -> None:
+        """Who wrote as it goes to the peer is done."""
         self._producer = None
         if self.disconnecting and not self._out:
             self._close(-1)
+
+    # what TCP's transports have for protocols that are written for them
+    def startTLS(self, contextFactory: Any, normal: bool = True) -> None:
+        """TLS from here on, as over TCP: what the protocol writes and gets is unencrypted, what goes to the
+        peer is. The end that has connected is TLS's client (`normal` False: its server); of a rendezvous both
+        have, so one of them says False."""
+        from sector._udt import starttls
+
+        producer, streaming = self._producer, self._streaming
+        if producer is not None:
+            self.unregisterProducer()
+        self._tls = self._protocol = starttls.begin(
+            self, self._protocol, contextFactory, self.is_client == normal
+        )
+        if producer is not None:
+            self.registerProducer(producer, streaming)
+
+    @property
+    def TLS(self) -> bool:
+        """Whether startTLS was called."""
+        return self._tls is not None
+
+    def getTcpNoDelay(self) -> bool:
+        """UDT sends at once what it may send."""
+        return True
+
+    def setTcpNoDelay(self, enabled: bool) -> None:
+        """Nothing to set."""
+
+    def getTcpKeepAlive(self) -> bool:
+        """UDT looks after a peer that is silent."""
+        return True
+
+    def setTcpKeepAlive(self, enabled: bool) -> None:
+        """Nothing to set; `UdtOptions.idle_timeout_s` says how long a silent peer is waited for."""
 
     # IPushProducer
     def pauseProducing(self) -> None:
@@ -484,6 +549,10 @@ class UdtMessageTransport(UdtTransport):
         if isinstance(data, (bytes, bytearray, memoryview)) and memoryview(data).nbytes > self.max_message:
             raise ValueError(f"a message has at most {self.max_message} bytes, not {memoryview(data).nbytes}")
         super().write(data)
+
+    def startTLS(self, contextFactory: Any, normal: bool = True) -> None:
+        """Raises NotImplementedError: TLS needs a stream."""
+        raise NotImplementedError("TLS needs a stream; messages are sealed with UdtOptions(key=...)")
 
     def _take(self) -> int:
         self._buffer = self._core.scratch(MAX_MESSAGE)
