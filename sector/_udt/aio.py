@@ -431,17 +431,52 @@ async def open_udt(
 
 
 class UdtServer:
-    """A listener of `serve_udt`; an async context manager that closes it."""
+    """A listener of `serve_udt`, used as asyncio's; an async context manager that closes it. `address` is
+    (host, port); there are no `sockets`."""
 
     def __init__(self, listening: UdtListeningPort) -> None:
         self._listening = listening
+        self._loop = asyncio.get_running_loop()
+        self._serving: asyncio.Future[None] | None = None
+        self._closed: asyncio.Task[None] | None = None
         address = listening.getHost()
         self.address = (address.host, address.port)
 
-    async def close(self) -> None:
-        """No new connections; those that are open go on."""
-        await self._listening.stopListening().asFuture(asyncio.get_running_loop())
+    def close(self) -> asyncio.Future[None]:
+        """No new connections from now on; those that are open go on. Who wants to know when the listener is
+        gone awaits what this returns."""
+        if self._closed is None:
+            self._closed = self._loop.create_task(self._stop(self._listening.stopListening()))
+            if self._serving is not None and not self._serving.done():
+                self._serving.cancel()
+        return asyncio.shield(self._closed)
+
+    async def _stop(self, stopping: Any) -> None:
+        await stopping.asFuture(self._loop)
         await _settle()
+
+    def is_serving(self) -> bool:
+        """Not closed."""
+        return self._closed is None
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop that it belongs to."""
+        return self._loop
+
+    async def start_serving(self) -> None:
+        """It serves from the beginning."""
+
+    async def serve_forever(self) -> None:
+        """Until this is cancelled, which closes the server, or the server is closed: ends with
+        CancelledError. Raises RuntimeError when it is closed already, or somebody else waits here."""
+        if self._serving is not None or self._closed is not None:
+            raise RuntimeError("the server is closed" if self._closed else "serve_forever() runs already")
+        self._serving = self._loop.create_future()
+        try:
+            await self._serving
+        finally:
+            self._serving = None
+            await self.close()
 
     async def wait_closed(self) -> None:
         """After close: until the last connection has ended."""

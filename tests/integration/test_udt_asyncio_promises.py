@@ -7,6 +7,8 @@ import asyncio
 import os
 from typing import Any
 
+import pytest
+
 from sector.udt import create_udt_connection, create_udt_server, open_udt, serve_udt
 
 
@@ -198,3 +200,50 @@ def test_who_aborts_hears_of_no_error() -> None:
         return end, ring.saw_eof
 
     assert asyncio.run(run()) == (None, False)
+
+
+def test_a_server_is_used_as_asyncio_s_own() -> None:
+    """The lines of every tutorial: serve_forever until it is cancelled, close() without await, and then
+    wait_closed()."""
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.read(100))
+        writer.close()
+
+    async def forever(server: Any) -> None:
+        async with server:
+            await server.serve_forever()
+
+    async def ask(port: int) -> bytes:
+        async with open_udt("127.0.0.1", port) as (reader, writer):
+            writer.write(b"x")
+            return await reader.read(100)
+
+    async def run() -> None:
+        server = await serve_udt(echo, 0, "127.0.0.1")
+        assert server.is_serving() and server.get_loop() is asyncio.get_running_loop()
+        await server.start_serving()
+        work = asyncio.ensure_future(forever(server))
+        assert await ask(server.address[1]) == b"x"
+        with pytest.raises(RuntimeError, match="already"):
+            await server.serve_forever()
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        assert not server.is_serving()
+        await server.wait_closed()
+
+        again = await serve_udt(echo, server.address[1], "127.0.0.1")  # the port is free
+        work = asyncio.ensure_future(again.serve_forever())
+        await asyncio.sleep(0)
+        again.close()
+        again.close()
+        with pytest.raises(ConnectionRefusedError):
+            await ask(again.address[1])
+        await again.wait_closed()
+        await asyncio.wait([work])
+        assert work.cancelled()
+        with pytest.raises(RuntimeError, match="closed"):
+            await again.serve_forever()
+
+    asyncio.run(asyncio.wait_for(run(), 30))
