@@ -325,7 +325,7 @@ def main() -> None:
 if __name__ == "__main__":
     ends.install()
     try:
-        main()
+        sys.exit(ends.printed(main))
     except KeyboardInterrupt:
         say("stopped; the same command goes on")
         sys.exit(ends.status())

@@ -263,7 +263,7 @@ def main() -> int:
 if __name__ == "__main__":
     ends.install()  # the servers must not stay behind
     try:
-        sys.exit(main())
+        sys.exit(ends.printed(main))
     except KeyboardInterrupt:
         say("stopped; the same command goes on")
         sys.exit(ends.status())

@@ -5,7 +5,9 @@ that the caller has us ignore, as nohup(1) does, stays ignored. Services have ha
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -42,6 +44,18 @@ def by() -> signal.Signals | None:
 def status() -> int:
     """Exit status of a command that was interrupted: 128 + the number of the signal."""
     return 128 + (by() or signal.SIGINT)
+
+
+def printed(main: Callable[[], int | None]) -> int:
+    """The exit status of a program that prints a list: `main()`'s, or 1 without a word where the reader of
+    standard output has gone, as head(1) does."""
+    try:
+        status = main() or 0
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return status
 
 
 @contextmanager
