@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,12 +16,14 @@ from sector.cli.main import Shared, shared_options
 from sector.cli.render import print_json, print_table, say, size_text
 from sector.cli.transfer_live import Live
 from sector.client.bars import bar
-from sector.client.blocking import Cloud, connected
 from sector.client.progress import Progress, Summary
 from sector.config import parse_rate
 from sector.errors import LocalIO, UsageError, printable
 from sector.model import FileInfo, Version
 from sector.wire.files import Replicas
+
+if TYPE_CHECKING:
+    from sector.client.blocking import Cloud
 
 CAT_BYTES = 8 << 20
 
@@ -46,7 +48,10 @@ NEVER = Version(0, 0)
 
 
 def connection(shared: Shared) -> Any:
-    """The cloud of the user's settings, for a `with` block."""
+    """The cloud of the user's settings, for a `with` block. The client is loaded here: --help and completion
+    need not wait for it."""
+    from sector.client.blocking import connected
+
     return connected(shared.client_config(), on_note=say)
 
 

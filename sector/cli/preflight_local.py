@@ -24,7 +24,6 @@ from sector import __version__, space
 from sector.cli.render import size_text
 from sector.config import Config, Role
 from sector.errors import BadConfig, SectorError
-from sector.sphere.tasks import why_root
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
 OPEN_FILES = 4096
@@ -178,6 +177,8 @@ def sandbox(user: str) -> Iterator[Check]:
 
 def workers_as_root(user: str) -> Iterator[Check]:
     """Whether users' functions would have all rights on this machine. `user` as in [sphere] user."""
+    from sector.sphere.tasks import why_root  # it loads Twisted, and --help need not wait for that
+
     try:
         why = why_root(user)
     except BadConfig as bad:

@@ -13,7 +13,6 @@ import click
 from sector.cli import render
 from sector.cli.calls import Ask, converse
 from sector.cli.main import Shared, shared_options
-from sector.clock import pause
 from sector.errors import UsageError
 from sector.wire.admin import NodeScrub, NodeScrubbed, NodeScrubs
 from sector.wire.slave import ScrubState
@@ -54,6 +53,8 @@ async def watch(
 ) -> tuple[NodeScrubs, bool]:
     """Begin a scrub on the slaves and follow it to its end and that of the repairs; False = not all came to
     an end. Passes that a restart of a slave forgot are begun again."""
+    from sector.clock import pause  # it loads Twisted, and --help need not wait for that
+
     begun: NodeScrubs = await ask(NodeScrub(list(names), True))
     wanted = {node.id: node.state.number for node in begun.nodes if not node.error}
     heard = dict.fromkeys(wanted, clock.seconds())

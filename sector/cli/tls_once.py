@@ -1,4 +1,7 @@
-"""One login over TLS from a command: a reactor of its own, run until the answer is there."""
+"""One login over TLS from a command: a reactor of its own, run until the answer is there.
+
+The reactor and TLS are loaded where they are used, so that --help need not wait for them.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +10,28 @@ import os
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar, cast
-
-from twisted.internet.defer import Deferred, ensureDeferred
-from twisted.internet.epollreactor import EPollReactor
-from twisted.python.failure import Failure
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from sector.cli import ends
-from sector.clock import steady
 from sector.config import ClientSection, save_client
 from sector.errors import LocalIO, UsageError
 from sector.model import Address
-from sector.pki import fingerprint
-from sector.tls import Trust, open_tls
 from sector.wire.login import Login, Session
+
+if TYPE_CHECKING:
+    from sector.pki import Trust
 
 T = TypeVar("T")
 
 
 def run_once(work: Callable[[Any], Awaitable[T]]) -> T:
     """Run `work(reactor)` to its end in a reactor of its own. Ctrl-C and what ends a command cancel it."""
+    from twisted.internet.defer import Deferred, ensureDeferred
+    from twisted.internet.epollreactor import EPollReactor
+    from twisted.python.failure import Failure
+
+    from sector.clock import steady
+
     reactor = steady(EPollReactor())
     outcome: list[Any] = []
     interrupted: list[int] = []
@@ -93,6 +98,8 @@ def read_password(
 def log_in(master: Address, trust: Trust, user: str, password: str, password_file: str = "") -> ClientSection:
     """Log in at a master and keep the session in the client's settings. Raises `LoginRefused`, `Busy`,
     `Unreachable`, `NotAllowed`."""
+    from sector.pki import fingerprint
+    from sector.tls import open_tls
 
     async def work(reactor: Any) -> Session:
         caller = await open_tls(reactor, master.host, master.port, trust)
