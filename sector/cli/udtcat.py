@@ -117,6 +117,8 @@ class Stdout:
         self._ended = False
         self.transport: Any = None
         self.waits = False  # for the reader of what we write
+        self._waits_since = 0.0
+        self.waited_s = 0.0
         self.failed: str = ""
         self.done: defer.Deferred[None] = defer.Deferred()
         start_deaf(threading.Thread(target=self._run_thd, name="stdout", daemon=True))
@@ -129,7 +131,8 @@ class Stdout:
             full = self._bytes > OUT_BOUND
             self._ready.notify()
         if full and self.transport is not None:
-            self.waits = True
+            if not self.waits:
+                self.waits, self._waits_since = True, self._reactor.seconds()
             self.transport.pauseProducing()
 
     def end(self) -> None:
@@ -161,7 +164,9 @@ class Stdout:
         self._reactor.callFromThread(self._finish)
 
     def _resume(self) -> None:
-        self.waits = False
+        if self.waits:
+            self.waits = False
+            self.waited_s += self._reactor.seconds() - self._waits_since
         if self.transport is not None:
             self.transport.resumeProducing()
 
@@ -184,10 +189,12 @@ class Cat(Protocol):
         self._more: defer.Deferred[bytes] = defer.Deferred()  # the first input after the end
         self.closed: defer.Deferred[Any] = defer.Deferred()
         self.stats: dict[str, int] = {}
+        self._since = self._lasted_s = 0.0
 
     def connectionMade(self) -> None:
         transport: Any = self.transport
         self._sink.transport = transport
+        self._since = self._reactor.seconds()
         transport.registerProducer(self, True)
         if self._show:
             self._live = LiveLine(self._reactor, transport.stats, lambda: self._sink.waits)
@@ -252,6 +259,15 @@ class Cat(Protocol):
             timer.cancel()
         return bool(data)
 
+    def limited(self) -> dict[str, float]:
+        """What kept this end from being faster, in shares of the time. Of an end that only received the core
+        knows but that it had nothing to send: either its output took nothing, or more did not come."""
+        if self.sent or not self.received:
+            return sending(self.stats)
+        output = min(1.0, self._sink.waited_s / self._lasted_s) if self._lasted_s > 0 else 0.0
+        shares = {"output": output, "peer": 1.0 - output}
+        return {name: share for name, share in shares.items() if share >= 0.005}
+
     def break_off(self) -> None:
         """Ends without having said all."""
         transport: Any = self.transport
@@ -261,6 +277,7 @@ class Cat(Protocol):
     def connectionLost(self, reason: Any = None) -> None:
         transport: Any = self.transport
         self.stats = transport.final_stats
+        self._lasted_s = self._reactor.seconds() - self._since
         self.dropped = transport.discarded + self.stats.get("bytes_unread", 0)
         if self._live is not None:
             self._live.stop()
@@ -425,6 +442,6 @@ def udtcat_main(
             raise _not_connected(result.value, options)
         result.raiseException()
     if stats and isinstance(result, Cat):
-        shares = {name: round(share, 4) for name, share in sending(result.stats).items()}
+        shares = {name: round(share, 4) for name, share in result.limited().items()}
         line = {"sent": result.sent, "received": result.received, **result.stats, "limited": shares}
         os.write(2, json.dumps(line).encode() + b"\n")

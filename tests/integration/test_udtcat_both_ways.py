@@ -5,8 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import select
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 from running import running, wait_listening
@@ -83,3 +87,34 @@ async def _rest(cat: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
     out, err = await asyncio.gather(cat.stdout.read(), cat.stderr.read())
     await cat.wait()
     return out, err
+
+
+@pytest.mark.parametrize("slow", [False, True], ids=["waits for its peer", "waits for its reader"])
+def test_an_end_that_only_receives_says_who_was_slow(slow: bool) -> None:
+    """It had nothing to send all the time; that is no answer to the question."""
+    (port,) = free_ports(1, "0.0.0.0")
+    size = 30_000_000
+    with running([*COMMAND, "-l", str(port), "--stats"], stdin=subprocess.DEVNULL, **PIPES) as listener:
+        wait_listening("listening", listener, port)
+        assert listener.stdout is not None and listener.stderr is not None
+        with running([*COMMAND, "127.0.0.1", str(port)], stdin=subprocess.PIPE, **PIPES) as client:
+            assert client.stdin is not None
+            sends = threading.Thread(target=lambda: (client.stdin.write(bytes(size)), client.stdin.close()))
+            if slow:
+                sends.start()
+                assert select.select([listener.stdout], [], [], 30)[0]
+                time.sleep(4)  # its pipe and its own buffer are full soon
+            else:
+                time.sleep(2)
+                sends.start()
+            got = 0
+            while data := listener.stdout.read(1 << 20):
+                got += len(data)
+            sends.join()
+            assert client.wait(30) == 0
+        told = json.loads(listener.stderr.read())
+        assert listener.wait(30) == 0
+    assert got == told["received"] == size
+    limited = told["limited"]
+    assert set(limited) <= {"output", "peer"} and abs(sum(limited.values()) - 1) < 0.01
+    assert (limited.get("output", 0) > 0.3) == slow, limited
