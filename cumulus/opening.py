@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from cumulus.backends.registry import make_sector, make_store
 from cumulus.config import Config
@@ -26,6 +26,9 @@ from cumulus.secrets import Keyring
 from cumulus.storage.api import FileStore, StorageError
 from cumulus.words import count_text
 from sector.errors import BadConfig, LocalIO, SectorError
+
+COPIED: Final = "the files were copied there, and headers, owners and versions of objects are not theirs yet"
+TAKE_OVER: Final = "cumulus doctor --copied takes them over, before the service runs"
 
 if TYPE_CHECKING:  # what TLS needs takes every admin command a tenth of a second to load
     from cumulus.http.tls import TlsFiles
@@ -148,6 +151,21 @@ def check_storage(config: Config, index: Index) -> None:
         what = f"{path} has no directory data, though the database has {count_text(len(buckets), 'bucket')}"
         hint = "is its disk mounted? else restore it, or make the directory to begin without objects"
         raise LocalIO(f"{config.path}: [storage] path: {what}", hint=hint)
+
+
+def check_records(config: Config) -> list[str]:
+    """That the files of objects are those that their records were made for: the service would take copies for
+    files of others, and overwrite what belongs to them. Returns buckets that were copied where others were
+    not. Raises `LocalIO`."""
+    kind, _, path = config.store_url.partition(":")
+    if kind != "posix":
+        return []
+    from cumulus.backends.posix.copied import look
+
+    found = look(path)
+    if found.copied and not found.any_fits:
+        raise LocalIO(f"{config.path}: [storage] path: {path}: {COPIED}", hint=TAKE_OVER)
+    return found.copied
 
 
 def buckets_away(store: FileStore, buckets: Iterable[Bucket]) -> Iterator[tuple[str, str]]:

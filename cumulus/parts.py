@@ -24,7 +24,15 @@ from cumulus.index.remote import connect_index
 from cumulus.index.server import IndexServer
 from cumulus.index.sqlite import SqliteIndex
 from cumulus.model import Versioning
-from cumulus.opening import buckets_away, check_storage, open_index, open_store
+from cumulus.opening import (
+    COPIED,
+    TAKE_OVER,
+    buckets_away,
+    check_records,
+    check_storage,
+    open_index,
+    open_store,
+)
 from cumulus.ops.jobs import Jobs, hash_waiting
 from cumulus.ops.names import ODD, is_mark, is_plain
 from cumulus.ops.owners import Owners
@@ -207,6 +215,8 @@ def _open_all(config: Config, stack: ExitStack) -> tuple[Parts, Index, Directory
     for key in directory.check_secrets():
         log.error("{file} does not open the secret of {key}", file=str(config.secret_key), key=key)
     check_storage(config, index)
+    for name in check_records(config):
+        log.error("bucket {bucket}: {what}; {hint}", bucket=name, what=COPIED, hint=TAKE_OVER)
     store = open_store(config)
     stack.callback(store.close)
     for name, why in buckets_away(store, index.buckets()):

@@ -20,12 +20,15 @@ import msgspec
 from cumulus.admin import data
 from cumulus.admin.buckets import opened
 from cumulus.admin.options import Shared, shared_options
+from cumulus.backends.posix.copied import look
+from cumulus.backends.posix.store import PosixStore
 from cumulus.backends.posix.unserved import unserved
 from cumulus.config import Config
 from cumulus.errors import S3Error
 from cumulus.index.api import Change, Directory, Index, IndexFailure, Put, Remove, Row
 from cumulus.model import Bucket, Versioning
 from cumulus.ops.left import discarded
+from cumulus.opening import COPIED, TAKE_OVER
 from cumulus.ops.names import BODIES, DOUBT, ODD, VERSIONS, check_bucket_name
 from cumulus.ops.rows import body_names, meta_of, row_of
 from cumulus.secrets import Keyring, check_private
@@ -240,6 +243,12 @@ def check_names(path: Path) -> Finding:
     return Finding("names", "warning", text, "rename them: keys are UTF-8, 1,024 bytes at most")
 
 
+def check_records(path: Path) -> Iterator[Finding]:
+    """Whether the records of objects are of the files that are there."""
+    if names := look(str(path)).copied:
+        yield Finding("records", "failed", f"{', '.join(names[:_NAMES])}: {COPIED}", TAKE_OVER)
+
+
 def check_clock(now_ns: int) -> Finding:
     """Signatures hold for a quarter of an hour: a clock far off refuses all."""
     newest = Path(__file__).stat().st_mtime_ns
@@ -346,6 +355,7 @@ def findings(config: Config, storage: Path | None) -> list[Finding]:
         found += check_directory(where)
         if where.is_dir():
             found.append(check_names(where))
+            found += check_records(where)
     found.append(check_clock(time.time_ns()))
     return found
 
@@ -423,13 +433,22 @@ def _has_body(store: FileStore, bucket: Bucket, row: Row) -> bool:
     return False
 
 
-def _rebuild_all(shared: Shared) -> bool:
-    """All buckets that can be reached; false if some were left out, which are told."""
+def _rebuild_all(shared: Shared, *, copied: bool = False) -> bool:
+    """All buckets that can be reached; false if some were left out, which are told. `copied`: their records
+    are given to the copies of their files first."""
     report: list[dict[str, object]] = []
     left_out: dict[str, str] = {}
+    if copied and not shared.config().store_url.startswith("posix:"):
+        raise UsageError("--copied is for plain files", hint="records of other storage name no inodes")
     with opened(shared) as (index, _, store):
         for bucket in index.buckets():
+            more: dict[str, object] = {}
             try:
+                if copied and isinstance(store, PosixStore):
+                    given = store.take_over(bucket.name)
+                    more = {"taken_over": given.given, "fitting": given.kept, "changed": given.left}
+                    what = f"bucket {bucket.name}: {count_text(given.given, 'record')} taken over by copies"
+                    shared.audit(shared.config(), what)
                 taken, gone = rebuild(index, store, _versioned(shared, index, store, bucket))
             except StorageError as bad:
                 left_out[bucket.name] = str(bad)
@@ -438,9 +457,11 @@ def _rebuild_all(shared: Shared) -> bool:
             index.recount(bucket.name)
             what = f"bucket {bucket.name}: index made anew, {taken} found, {gone} removed from it"
             shared.audit(shared.config(), what)
-            report.append({"name": bucket.name, "objects": taken, "removed": gone})
-    rows = [(one["name"], one["objects"], one["removed"]) for one in report if one["name"] not in left_out]
-    shared.listed(report, ["BUCKET", "FOUND", "REMOVED FROM THE INDEX"], rows, right=[1, 2])
+            report.append({"name": bucket.name, "objects": taken, "removed": gone, **more})
+    columns = ["name", "objects", "removed"] + ["taken_over", "changed"] * copied
+    heads = ["BUCKET", "FOUND", "REMOVED FROM THE INDEX"] + ["TAKEN OVER", "CHANGED SINCE"] * copied
+    rows = [[one[name] for name in columns] for one in report if one["name"] not in left_out]
+    shared.listed(report, heads, rows, right=range(1, len(heads)))
     for name, why in left_out.items():
         render.say(f"bucket {name} is left out: {why} ({_AWAY})")
     return not left_out
@@ -449,23 +470,26 @@ def _rebuild_all(shared: Shared) -> bool:
 @click.command("doctor")
 @click.option("--storage", metavar="PATH", help="Look at this directory instead of the one in the settings.")
 @click.option("--rebuild", "anew", is_flag=True, help="Make the index of all buckets fit what storage has.")
+@click.option("--copied", is_flag=True, help="The tree is a copy: take its records over, then as --rebuild.")
 @shared_options
 @click.pass_obj
-def doctor(shared: Shared, storage: str | None, anew: bool) -> int:
+def doctor(shared: Shared, storage: str | None, anew: bool, copied: bool) -> int:
     """Check settings, database, secrets, certificates, the directory for objects, names in it that can be no
-    keys, and the clock. Exit status 1 when something failed, and when --rebuild left out a bucket that cannot
-    be reached.
+    keys, whether objects were copied there, and the clock. Exit status 1 when something failed, and when
+    --rebuild or --copied left out a bucket that cannot be reached.
 
     \b
     Examples:
       cumulus --dir D doctor
       cumulus --dir D doctor --rebuild
+      cumulus --dir D doctor --copied      after cp -a to another disk, or from a backup
     """
-    if anew and storage is not None:
+    if (anew or copied) and storage is not None:
         hint = "leave it out, or change [storage] path first"
-        raise UsageError("--rebuild works on the storage of the settings, not on --storage", hint=hint)
-    if anew:
-        return int(not _rebuild_all(shared))
+        flag = "--copied" if copied else "--rebuild"
+        raise UsageError(f"{flag} works on the storage of the settings, not on --storage", hint=hint)
+    if anew or copied:
+        return int(not _rebuild_all(shared, copied=copied))
     if storage == "":
         raise UsageError("--storage is empty", hint="name a directory, or leave it out")
     found = findings(shared.config(), Path(storage).absolute() if storage else None)

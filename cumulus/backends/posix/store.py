@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from cumulus.backends.posix import bodies, marks, now, paths, removal, scan, sidecar
+from cumulus.backends.posix import bodies, copied, marks, now, paths, removal, scan, sidecar
 from cumulus.backends.posix.ahead import Ahead
 from cumulus.backends.posix.errors import translated
 from cumulus.backends.posix.files import Files
@@ -124,6 +124,12 @@ class PosixStore(FileStore):
 
     def check_bucket(self, bucket: str) -> None:
         self._buckets.root(bucket)
+
+    def take_over(self, bucket: str) -> copied.Taken:
+        """Records of a bucket that was copied here hold for the copies. Raises `StorageError`."""
+        root = self._buckets.root(bucket)
+        with translated(f"records of {bucket}"):
+            return copied.take_over(root)
 
     def obstacle(self, bucket: str) -> str:
         root = self._buckets.root(bucket)
