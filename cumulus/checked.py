@@ -81,6 +81,8 @@ def can_append(path: Path) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     where = path if path.exists() else path.parent
     os.stat(where)
+    if where != path and not where.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(where))
     if not os.access(where, os.W_OK):
         raise PermissionError(errno.EACCES, "cannot be written", str(where))
 

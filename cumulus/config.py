@@ -409,6 +409,7 @@ def _check(config: Config) -> None:
         hint = 'write [storage] backend = "sector:CLIENT.TOML"'
         raise bad("[sector] map_users", "needs a Sector cloud", hint)
     _check_database(config, bad)
+    _check_logs(config, bad)
     if config.auth.source == "file" and not config.auth.file:
         raise bad("[auth] file", "is missing", 'source = "file" needs the file of users')
     redirect = config.redirect
@@ -418,6 +419,29 @@ def _check(config: Config) -> None:
         )
     if redirect.mode == "none" and redirect.point:
         raise bad("[redirect] point", "needs a mode", 'write mode = "round-robin", or another one')
+
+
+def _check_logs(config: Config, bad: Callable[[str, str, str], BadConfig]) -> None:
+    """Lines are added to a log: what else the settings name would be damaged by them."""
+    database = config.database_url.removeprefix(_SQLITE)
+    named = [
+        ("[database] url", database),
+        ("[database] url", f"{database}-wal"),
+        ("[database] url", f"{database}-shm"),
+        ("[auth] secret_key_file", config.auth.secret_key_file),
+        ("[auth] file", config.auth.file),
+        ("[database] password_file", config.database.password_file),
+        ("[redirect] hosts_file", config.redirect.hosts_file),
+        ("[redirect] ca_file", config.redirect.ca_file),
+        *((f"[{section}] {key}", getattr(getattr(config, section), key))
+          for section in ("tls", "admin") for key in ("cert", "key")),
+    ]  # fmt: skip
+    taken = {config.file(file): setting for setting, file in named if file}
+    taken[Path(config.path).absolute()] = "this file"
+    for key in ("access", "audit"):
+        file = getattr(config.log, key)
+        if file and (of := taken.get(Path(os.path.normpath(config.file(file))))):
+            raise bad(f"[log] {key}", f"{file!r} is {of}", "name a file of its own, as access.log")
 
 
 def _same_address(config: Config) -> bool:

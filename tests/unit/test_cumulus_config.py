@@ -85,6 +85,10 @@ def test_rates_are_numbers() -> None:
         ('[admin]\npage = "yes"', "[admin] page: 'yes' is not one of: auto, on, off", ""),
         ("[sector]\nmap_users = true", "[sector] map_users: needs a Sector cloud", "sector:CLIENT.TOML"),
         ("[sector]\nmax_users = 0", "[sector] max_users: expected int >= 1", ""),
+        ('[log]\naccess = "cumulus.db"', "[log] access: 'cumulus.db' is [database] url", "of its own"),
+        ('[log]\naudit = "./x/../secret.key"', "is [auth] secret_key_file", "of its own"),
+        ('[log]\naccess = "c.toml"', "[log] access: 'c.toml' is this file", "of its own"),
+        ('[log]\naccess = "k"\n[tls]\ncert = "c"\nkey = "k"', "[log] access: 'k' is [tls] key", "own"),
         ("[server", "not valid TOML", ""),
     ],
 )
