@@ -71,15 +71,18 @@ def migrate(engine: Engine, path: Path | None = None, where: str = "") -> None:
             fresh = current is None and not inspect(connection).get_table_names()
         if current == HEAD:
             return
-        if path is not None and current is not None:
-            _back_up(path, current)
         with engine.begin() as connection:
             if fresh:
                 _create(connection)
-            else:
-                if path is None and current is not None and current < HEAD:
-                    _check_alone(connection, where)
-                upgrade(connection, Path(__file__).with_name("migrations"))
+                return
+            current = revision_of(connection)
+            if current == HEAD:  # another program was faster; its copy of what was before is not replaced
+                return
+            if path is not None and current is not None:
+                _back_up(path, current)
+            if path is None and current is not None and current < HEAD:
+                _check_alone(connection, where)
+            upgrade(connection, Path(__file__).with_name("migrations"))
     except UnknownRevision as bad:
         raise IndexFailure(f"{where}: was written by another version: {bad}") from None
     except DBAPIError as bad:
@@ -120,7 +123,9 @@ def _create(connection: Any) -> None:
 
 
 def _back_up(path: Path, revision: str) -> None:
+    """As it is now, while who calls keeps others from changing it."""
     target = path.with_name(f"{path.name}.{revision}.bak")
+    _create_file(target)
     with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(target)) as copy:
         source.backup(copy)
     target.chmod(0o600)

@@ -3,9 +3,11 @@ that need no migration do not load what runs them."""
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -141,6 +143,34 @@ def test_an_upload_of_before_is_nobodys(tmp_path: Path) -> None:
     assert made.drop_upload("u", None, "one")
     made.close()
     assert (tmp_path / "c.db.0003.bak").exists()
+
+
+def test_of_two_who_upgrade_at_once_the_copy_is_of_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service and a command, say, after a new version was installed. Who came second copied what the first
+    had upgraded already over the copy of what was before."""
+    path = tmp_path / "c.db"
+    engine = create_engine(f"sqlite:///{path}")
+    settings = AlembicConfig()
+    settings.set_main_option("script_location", str(KINDS["cumulus"].migrations))
+    with engine.begin() as connection:
+        settings.attributes["connection"] = connection
+        alembic.command.upgrade(settings, "0003")
+    engine.dispose()
+    keyring = Keyring.create(tmp_path / "key")
+
+    def slow(connection: Any) -> str | None:
+        found = revision_of(connection)
+        monkeypatch.setattr(cumulus.index.schema, "revision_of", revision_of)
+        make_index(f"sqlite:///{path}", keyring)[0].close()  # meanwhile
+        return found
+
+    monkeypatch.setattr(cumulus.index.schema, "revision_of", slow)
+    make_index(f"sqlite:///{path}", keyring)[0].close()
+    with closing(sqlite3.connect(tmp_path / "c.db.0003.bak")) as copy:
+        assert copy.execute("SELECT version_num FROM alembic_version").fetchall() == [("0003",)]
+    assert (tmp_path / "c.db.0003.bak").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_master_refuses_the_database_of_a_newer_program_and_lets_go_of_it(tmp_path: Path) -> None:
