@@ -20,6 +20,7 @@ import msgspec
 from cumulus.admin import data
 from cumulus.admin.buckets import opened
 from cumulus.admin.options import Shared, shared_options
+from cumulus.admin.verifying import verify
 from cumulus.backends.posix.copied import look
 from cumulus.backends.posix.store import PosixStore
 from cumulus.backends.posix.unserved import unserved
@@ -45,6 +46,7 @@ _LOST: Final = "restore a backup, or cumulus init DIR --new-database"
 _REACH: Final = "run this as the account of the service, and check owner, mode and disk"
 _AWAY: Final = "mount it; or restore it; or cumulus bucket remove NAME --forget"
 _UNKNOWN: Final = "cumulus bucket add NAME --owner U makes one again, then doctor --rebuild; or move it away"
+_DAMAGED: Final = "put what is damaged again from a backup, or delete it, and have the disk looked at"
 _SOON_S: Final = 21 * 86400.0  # a certificate that ends before that is worth a warning
 State = Literal["ok", "warning", "failed"]
 
@@ -467,29 +469,68 @@ def _rebuild_all(shared: Shared, *, copied: bool = False) -> bool:
     return not left_out
 
 
+def _verify_all(shared: Shared) -> bool:
+    """Read the objects of all buckets; whether all are right and could be looked at."""
+    report: list[dict[str, object]] = []
+    well = True
+    with opened(shared) as (index, _, store):
+        for bucket in index.buckets():
+            try:
+                done = verify(store, bucket)
+            except StorageError as bad:
+                well = False
+                render.say(f"bucket {bucket.name} is left out: {bad} ({_AWAY})")
+                report.append({"name": bucket.name, "left_out": str(bad)})
+                continue
+            well = well and not done.damaged
+            for one in done.damaged:
+                render.say(printable(f"damaged: {bucket.name}/{one.key} (version {one.version}): {one.why}"))
+            if done.more:
+                render.say(f"and {done.more:,} more in bucket {bucket.name}")
+            if done.damaged:
+                render.say(f"bucket {bucket.name}: {_DAMAGED}")
+            found = {"right": done.right, "without_sum": done.without, "bytes": done.bytes}
+            damaged = [one._asdict() for one in done.damaged]
+            report.append({"name": bucket.name, **found, "damaged": damaged, "more_damaged": done.more})
+    rows = [
+        (one["name"], one["right"], one["without_sum"], render.size_text(int(str(one["bytes"]))),
+         len(damages) + int(str(one["more_damaged"])))
+        for one in report
+        if isinstance(damages := one.get("damaged"), list)
+    ]  # fmt: skip
+    shared.listed(report, ["BUCKET", "RIGHT", "WITHOUT A SUM", "READ", "DAMAGED"], rows, right=range(1, 5))
+    return well
+
+
 @click.command("doctor")
 @click.option("--storage", metavar="PATH", help="Look at this directory instead of the one in the settings.")
 @click.option("--rebuild", "anew", is_flag=True, help="Make the index of all buckets fit what storage has.")
 @click.option("--copied", is_flag=True, help="The tree is a copy: take its records over, then as --rebuild.")
+@click.option("--verify", "read", is_flag=True, help="Read all objects, and compare them with their sums.")
 @shared_options
 @click.pass_obj
-def doctor(shared: Shared, storage: str | None, anew: bool, copied: bool) -> int:
+def doctor(shared: Shared, storage: str | None, anew: bool, copied: bool, read: bool) -> int:
     """Check settings, database, secrets, certificates, the directory for objects, names in it that can be no
-    keys, whether objects were copied there, and the clock. Exit status 1 when something failed, and when
-    --rebuild or --copied left out a bucket that cannot be reached.
+    keys, whether objects were copied there, and the clock. Exit status 1 when something failed, when an
+    object is damaged, and when --rebuild, --copied or --verify left out a bucket that cannot be reached.
 
     \b
     Examples:
       cumulus --dir D doctor
       cumulus --dir D doctor --rebuild
       cumulus --dir D doctor --copied      after cp -a to another disk, or from a backup
+      cumulus --dir D doctor --verify
     """
-    if (anew or copied) and storage is not None:
+    if (anew or copied) and read:
+        raise UsageError("--verify changes nothing", hint="give it alone, before or after")
+    if (anew or copied or read) and storage is not None:
         hint = "leave it out, or change [storage] path first"
-        flag = "--copied" if copied else "--rebuild"
+        flag = "--copied" if copied else "--verify" if read else "--rebuild"
         raise UsageError(f"{flag} works on the storage of the settings, not on --storage", hint=hint)
     if anew or copied:
         return int(not _rebuild_all(shared, copied=copied))
+    if read:
+        return int(not _verify_all(shared))
     if storage == "":
         raise UsageError("--storage is empty", hint="name a directory, or leave it out")
     found = findings(shared.config(), Path(storage).absolute() if storage else None)
