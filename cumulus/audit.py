@@ -6,6 +6,7 @@ Fields: `time` (UTC), `who` (the user of the page, or the account of the machine
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from cumulus.common_file import json_line, locked
+from cumulus.unix import keep_owner
 from sector.errors import LocalIO
 
 COMMAND = "command"
@@ -38,6 +40,20 @@ def account() -> str:
     return f"{name} (sudo by {behind})" if behind and behind != name else name
 
 
+def _open(path: Path) -> int:
+    """One that root makes, by a command, is the service's to add to as well."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    with contextlib.suppress(FileExistsError):
+        fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            keep_owner(fd, os.stat(path.parent))
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+    return os.open(path, flags | os.O_CREAT, 0o600)
+
+
 def note(path: Path, who: str, at: str, what: str) -> None:
     """Add a line, also behind one that a full disk has cut; the file is made with mode 0600. Raises
     `LocalIO`."""
@@ -46,7 +62,7 @@ def note(path: Path, who: str, at: str, what: str) -> None:
     line = Line(f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03d}Z", *text)
     data = json_line(line)
     try:
-        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        fd = _open(path)
         try:
             with locked(fd):
                 size = os.fstat(fd).st_size

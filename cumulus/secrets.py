@@ -22,7 +22,7 @@ from typing import Final
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from cumulus.unix import ACCOUNT
+from cumulus.unix import ACCOUNT, keep_owner
 from sector.errors import BadConfig, LocalIO
 
 _FORMAT: Final = b"\x01"
@@ -50,13 +50,16 @@ def new_group_id(name: str) -> str:
     return f"{name}#{secrets.token_hex(8)}"
 
 
-def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner reads (0600), whole or not at all. Raises `LocalIO`."""
+def write_private(path: Path, text: str, *, service: bool = False) -> None:
+    """Write a file that only its owner reads (0600), whole or not at all. One for the `service` is its
+    account's, also where root makes it. Raises `LocalIO`."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         fd = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         try:
             with os.fdopen(fd, "w") as file:
+                if service:
+                    keep_owner(fd, os.stat(path if path.exists() else path.parent))
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
@@ -103,7 +106,7 @@ class Keyring:
         """A new file with one key. Raises `LocalIO`, `BadConfig` when there is a file already."""
         if path.exists():
             raise BadConfig(f"{path}: is there already", hint="secrets in the database need it; keep it")
-        write_private(path, secrets.token_hex(32) + "\n")
+        write_private(path, secrets.token_hex(32) + "\n", service=True)
         return cls(path)
 
     def load(self) -> None:
@@ -196,13 +199,13 @@ class Keyring:
         """Put a new key first; the others still open. Raises `LocalIO`."""
         self.load()
         lines = self.path.read_text(encoding="ascii").split()[: _MOST - 1]
-        write_private(self.path, "\n".join([secrets.token_hex(32), *lines]) + "\n")
+        write_private(self.path, "\n".join([secrets.token_hex(32), *lines]) + "\n", service=True)
         self.load()
 
     def drop_older(self) -> None:
         """Keep only the first key. Raises `LocalIO`."""
         lines = self.path.read_text(encoding="ascii").split()
-        write_private(self.path, lines[0] + "\n")
+        write_private(self.path, lines[0] + "\n", service=True)
         self.load()
 
 

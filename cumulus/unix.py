@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pwd
 import re
 from pathlib import Path
@@ -35,3 +36,26 @@ def may_give_files() -> bool:
     found = _EFFECTIVE.search(Path("/proc/self/status").read_text())
     held = int(found[1], 16) if found else 0
     return all(held >> bit & 1 for bit in _NEEDED.values())
+
+
+def keep_owner(fd: int, of: os.stat_result) -> None:
+    """What root makes in a directory of a service's account, or in place of a file of that account, is that
+    account's: the service has to read it. Nothing happens for others. Raises `OSError`."""
+    if os.geteuid() == 0 and of.st_uid != 0:
+        os.fchown(fd, of.st_uid, of.st_gid)
+
+
+def owned_by_another(path: str) -> str:
+    """The name of the account that owns it, if this process is root and that is not root's; else ""."""
+    if os.geteuid() != 0:
+        return ""
+    try:
+        uid = os.stat(path).st_uid
+    except OSError:
+        return ""
+    if uid == 0:
+        return ""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"#{uid}"

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from cumulus_commands import Commands
 from posix_disk import Faulty
 from s3_world import World
 from twisted.logger import formatEvent, globalLogPublisher
@@ -232,3 +233,33 @@ def test_what_the_kernel_says_of_this_process() -> None:
     assert unix.may_give_files() == (os.geteuid() == 0)
     assert unix.account("nobody") == (THEIRS.pw_uid, THEIRS.pw_gid)
     assert unix.account("no-such-account") is unix.account("\0") is None
+
+
+def test_what_root_makes_is_of_the_service(cloud: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service of an account of its own could not read `secret.key` after root had rotated it, so nobody got
+    in any more; nor add to an audit log that root had begun, nor write in a bucket's directory of root's."""
+    run = cloud
+    if os.geteuid() == 0:
+        for path in (run.dir, *run.dir.rglob("*")):
+            os.chown(path, THEIRS.pw_uid, THEIRS.pw_gid)
+    theirs = run.dir.stat()
+    given: dict[str, tuple[int, int]] = {}
+
+    is_root, chown = os.geteuid() == 0, os.fchown
+
+    def fchown(fd: int, uid: int, gid: int) -> None:
+        if is_root:
+            chown(fd, uid, gid)
+        given[Path(os.readlink(f"/proc/self/fd/{fd}")).name.split(".")[-2]] = (uid, gid)
+
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "fchown", fchown)
+    (run.dir / "audit.log").unlink()
+    run("key", "rotate")
+    assert given == {"key": (theirs.st_uid, theirs.st_gid), "audit": (theirs.st_uid, theirs.st_gid)}
+    account = pwd.getpwuid(theirs.st_uid).pw_name
+    told = run.refused("bucket", "add", "lab", "--owner", "admin")
+    assert f"belongs to {account}" in told["message"] and f"sudo -u {account} cumulus" in told["hint"]
+    assert not (run.dir / "data").exists() and run.json("bucket", "list") == []
+    run("key", "add", "admin", "--secret-to", str(run.dir / "mine"))
+    assert len(given) == 2  # a secret that was asked for is of who asked
