@@ -11,20 +11,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Literal, NoReturn
 
 from cumulus.auth.acl import group_name
 from cumulus.auth.actions import ACTIONS, has_key
-from cumulus.auth.conditions import KEYS, Condition, Values, fill, like, make, protect, variables
+from cumulus.auth.conditions import KEYS, Condition, Values, fill, light, like, make, protect, variables
 from cumulus.errors import S3Error
 from cumulus.index.api import Directory
 from cumulus.kept import Kept
 from cumulus.model import Identity
 
 MAX_SIZE: Final = 20 * 1024
+_FEW: Final = 64  # comparisons
 _ARN: Final = "arn:aws:s3:::"
 _VERSIONS: Final = ("2012-10-17", "2008-10-17")
 _PRINCIPAL: Final = re.compile(r"arn:aws:iam::[^:]*:(user|group)/(?:[^/]*/)*([^/*]+)")
@@ -86,6 +87,7 @@ class Policy:
     """A bucket's policy."""
 
     statements: tuple[Statement, ...]
+    light: bool = False  # evaluated within about a millisecond, whatever a client sends
 
     def evaluate(
         self, identity: Identity, action: str, resource: str, values: Values, ids: Mapping[str, str] = _NOBODY
@@ -253,7 +255,17 @@ def parse_policy(text: str, bucket: str) -> Policy:
         statements = [statements]
     if not isinstance(statements, list) or not statements:
         _refuse("Statement", "Missing required field")
-    return Policy(tuple(_statement(each, f"Statement[{i}]", bucket) for i, each in enumerate(statements)))
+    made = tuple(_statement(each, f"Statement[{i}]", bucket) for i, each in enumerate(statements))
+    return Policy(made, _light(made))
+
+
+def _light(statements: Sequence[Statement]) -> bool:
+    """Few comparisons, and none that takes long."""
+    conditions = [condition for one in statements for condition in one.conditions]
+    resources = [resource for one in statements for resource in one.resources]
+    count = len(resources) + sum(len(one.actions) + len(one.principals) for one in statements)
+    count += sum(len(condition.values) for condition in conditions)
+    return count <= _FEW and all(map(light, resources)) and all(condition.light for condition in conditions)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

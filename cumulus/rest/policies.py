@@ -27,12 +27,22 @@ Put = Callable[[Request], Sink]
 
 
 def quick(bucket: Bucket) -> bool:
-    """Whether all that the bucket's documents say has been read lately, or is quickly read."""
+    """Whether all that the bucket's documents say has been read lately, or is quickly read, and its policy
+    is quickly evaluated."""
     return (
-        (bucket.policy is None or parse_policy.quick(bucket.policy, bucket.name))
+        (bucket.policy is None or _quick_policy(bucket.policy, bucket.name))
         and (bucket.cors is None or parse_cors.quick(bucket.cors))
         and (bucket.lifecycle is None or parse_lifecycle.quick(bucket.lifecycle))
     )
+
+
+def _quick_policy(text: str, bucket: str) -> bool:
+    if not parse_policy.quick(text, bucket):
+        return False
+    try:
+        return parse_policy(text, bucket).light
+    except S3Error:  # it was valid for another version of this program, and shuts the bucket
+        return True
 
 
 def _decoded(body: bytes, malformed: str) -> str:

@@ -3,6 +3,7 @@ and a long one is never read in the thread of the HTTP floor."""
 
 from __future__ import annotations
 
+import json
 import threading
 import tracemalloc
 from collections.abc import Iterator
@@ -156,3 +157,31 @@ def test_a_long_lifecycle_is_read_in_a_thread_before_an_object_is_given_at_once(
         assert answer.status == 200
         assert 'rule-id="17"' in dict(answer.headers)["x-amz-expiration"]
         assert len(threaded) == 1
+
+
+@pytest.mark.parametrize(
+    ("resources", "at_once"),
+    [
+        (["arn:aws:s3:::bucket/17/*"], True),
+        ([f"arn:aws:s3:::bucket/{i}/*" for i in range(40)], True),
+        ([f"arn:aws:s3:::bucket/{i}/*" for i in range(200)], False),
+        (["arn:aws:s3:::bucket/17/*", "arn:aws:s3:::bucket/*${aws:Referer}*"], False),
+        (["arn:aws:s3:::bucket/17/*", "arn:aws:s3:::bucket/" + "*k" * 80], False),
+    ],
+)
+def test_a_policy_that_takes_long_is_evaluated_in_a_thread(
+    world: World, resources: list[str], at_once: bool
+) -> None:
+    """However often it has been read: all connections of a process wait for its one other thread."""
+    one = {"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": resources}
+    document = json.dumps({"Statement": [one]}).encode()
+    assert world.ask("PUT", "/bucket", document, query="policy").status == 204
+    for _ in range(2):
+        assert world.ask("GET", "/bucket/17/object", user="").status == 200
+    headers = Headers(world.signed("", "GET", "/bucket/17/object", b"", {}))
+    call = Call("R", "GET", "/bucket/17/object", headers, "192.0.2.1", False, world.clock())
+    answer = world.gateway.start_now(call)
+    assert isinstance(answer, Reply) is at_once
+    answer = answer() if callable(answer) else answer
+    assert isinstance(answer, Reply) and isinstance(answer.body, Download) and answer.status == 200
+    answer.body.stream.close()

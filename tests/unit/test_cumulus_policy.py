@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cumulus_signing import MAY, call
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from test_cumulus_acl import ALICE, BOB, OWEN, bucket, thing, who
 
@@ -353,6 +355,41 @@ def test_patterns(pattern: str, text: str) -> None:
     long, tail = "*" + "yz?" * 50, "yz*" * 50  # such patterns are compared in another way
     assert like(long + pattern, "x" + tail + text) is naive(pattern, text)
     assert like(pattern + long, text + tail) is naive(pattern + "*", text)
+
+
+PIECES = ["a", "b", "ab" * 70, "a" * 140, "aab" * 50]
+
+
+@given(
+    st.lists(st.sampled_from([*PIECES, "*", "*", "?", "a?" * 70, "ab" * 70 + "?a", "?" * 130]), max_size=7),
+    st.lists(st.sampled_from(PIECES), max_size=6),
+)
+@example(["*", "ab" * 70 + "?a", "b"], ["b", "ab" * 70, "ab"])
+@example(["*", "a?" * 70, "b"], ["b", "ab" * 70, "ab", "b"])
+def test_long_patterns(pattern: list[str], text: list[str]) -> None:
+    """As an expression says."""
+    whole, against = "".join(pattern), "".join(text)
+    expression = re.escape(whole).replace(r"\*", ".*").replace(r"\?", ".")
+    assert like(whole, against) is (re.fullmatch(expression, against) is not None)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"Resource": [f"arn:aws:s3:::b/*${{aws:Referer}}*{i}" for i in range(490)]},
+        {"Resource": [f"arn:aws:s3:::b/{'*k' * 65}*x{i}" for i in range(110)]},
+        {"Condition": {"StringLike": {"aws:UserAgent": [f"{'*a' * 66}b{i}" for i in range(120)]}}},
+    ],
+)
+def test_no_policy_takes_long_to_evaluate(changes: dict[str, Any]) -> None:
+    """Any user may set one for a bucket of his own; more than a second of the server went to each request."""
+    text = policy(changes)
+    values = {"aws:referer": "k" * 900, "aws:useragent": "a" * 2000}
+    assert not may(text, ALICE, key="k" * 1000, values=values)
+    began_s = time.process_time()
+    for _ in range(10):
+        assert not may(text, BOB, key="k" * 1000, values=values)
+    assert time.process_time() - began_s < 0.15
 
 
 def test_patterns_take_no_exponential_time() -> None:
