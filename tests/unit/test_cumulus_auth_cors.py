@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from cumulus.auth.cors import VARY, CorsRule, parse_cors, preflight, reply_headers
@@ -86,6 +88,28 @@ def test_preflights_that_are_refused(origin: str, method: str, asked: str, code:
     with pytest.raises(S3Error) as caught:
         preflight(rules, origin, method, asked)
     assert caught.value.code == code
+
+
+def test_a_page_may_ask_for_some_headers_only() -> None:
+    """A browser names those of one request; a stranger 9,000, and each was compared with each pattern."""
+    rules = parse_cors(config(rule(more="<AllowedHeader>*</AllowedHeader>")))
+    names = [f"x-amz-meta-{number}" for number in range(100)]
+    answer = dict(preflight(rules, PAGE, "GET", ",".join([*names, *names])))
+    assert answer["Access-Control-Allow-Headers"] == ", ".join(names)
+    with pytest.raises(S3Error, match="more than 100 headers") as caught:
+        preflight(rules, PAGE, "GET", ",".join([*names, "x-one-more"]))
+    assert caught.value.code == "BadRequest"
+
+
+def test_many_patterns_take_no_time() -> None:
+    """Any user may set them, for some buckets of his own: each reply to a page took 0.1 s."""
+    patterns = ["".join(f"<AllowedOrigin>*x{j}y{i}</AllowedOrigin>" for j in range(15)) for i in range(90)]
+    rules = parse_cors(config(*(f"{many}<AllowedMethod>GET</AllowedMethod>" for many in patterns)))
+    began_s = time.process_time()
+    for _ in range(3):
+        assert reply_headers(rules, "https://x14y89", "GET") != []
+        assert reply_headers(rules, "y89" * 20_000, "GET") == []
+    assert time.process_time() - began_s < 0.1
 
 
 def test_a_bucket_without_rules() -> None:
