@@ -14,7 +14,7 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
@@ -33,11 +33,8 @@ from cumulus.checked import can_append
 from cumulus.config import Config
 from cumulus.fair.board import Board, make_shared, open_shared
 from cumulus.heap import all_descriptors, connections_at_most, few_arenas
-from cumulus.http.admin_port import admin_site
 from cumulus.http.control import Control, adopt, read_line
-from cumulus.http.forward import Forwarder, ForwardingRequest
 from cumulus.http.listening import RestingPort
-from cumulus.http.load_poll import LoadPoller
 from cumulus.http.metrics import Sample
 from cumulus.http.settings import HttpSettings
 from cumulus.http.site import Site
@@ -50,10 +47,13 @@ from cumulus.redirect import Balancer
 from cumulus.rest.call import Gateway
 from cumulus.rest.hops import Hops
 from cumulus.storage.api import StorageError
-from cumulus.web.resource import AdminPage, is_wanted, make_page, page_url
 from sector.config import Config as DaemonConfig
 from sector.config import LogSection
 from sector.errors import LocalIO, PortInUse, SectorError
+
+if TYPE_CHECKING:  # imported where they are made: not every process has them, and each takes a while to load
+    from cumulus.http.load_poll import LoadPoller
+    from cumulus.web.resource import AdminPage
 
 log = Logger()
 
@@ -199,6 +199,8 @@ def make_cumulus(
     except OSError as bad:
         raise _no_access_log(access, bad) from bad
     if config.redirect.mode == "proxy" and hops is not None:
+        from cumulus.http.forward import Forwarder, ForwardingRequest
+
         forwarder = Forwarder(
             reactor,
             hosts_of(config),
@@ -211,6 +213,8 @@ def make_cumulus(
     polled = balancer is not None and balancer.mode == "least-loaded"
     poller = None
     if balancer is not None and polled:
+        from cumulus.http.load_poll import LoadPoller
+
         poller = LoadPoller(reactor, balancer, trust_of(config), deferToThread)
     return S3Service(site, reactor, listener, tls, poller)
 
@@ -286,6 +290,8 @@ class Server(Service):
         started.addCallbacks(self.ready.callback, self.ready.errback)
 
     async def _start(self) -> None:
+        from cumulus.http.admin_port import admin_site
+
         admin = self._config.admin
         away = self._parts.gateway.site.index.away
         site = admin_site(self.samples, self.processes, self._reactor, self.page, away, self.counted)
@@ -387,6 +393,8 @@ def _check_for_workers(config: Config) -> None:
 
 async def make_server(config: Config, reactor: Any) -> Server:
     """All that `cumulus serve` runs, with the storage recovered. Raises `SectorError`."""
+    from cumulus.web.resource import is_wanted, make_page
+
     listener = listen_on(config.server.host, config.server.port)
     address, count = listener.getsockname()[:2], config.server.workers
     parts = await deferToThread(open_parts if count == 1 else open_head, config)
@@ -499,6 +507,8 @@ def serve_command(
 
 
 def _detach(shared: Shared, config: Config, workers: int | None, log_format: str | None) -> None:
+    from cumulus.web.resource import is_wanted, page_url
+
     options = [f"--workers={workers}"] if workers else []
     options += [f"--log-format={log_format}"] if log_format else []
     pid, log_file = detached.start(config, options)

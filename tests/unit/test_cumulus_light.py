@@ -29,6 +29,16 @@ def test_what_serves_loads_no_library_for_databases_of_other_kinds() -> None:
     assert done.stdout.strip() == ""
 
 
+def test_a_worker_loads_nothing_of_the_admin_port_or_of_a_proxy() -> None:
+    """Together they took a quarter of its start."""
+    others = ("twisted.web.server", "twisted.web.client", "cumulus.http.forward", "cumulus.web.resource")
+    code = f"import cumulus.service, sys; print(*[one for one in {others} if one in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == ""
+
+
 class App:
     """Answers, and notes that it was closed."""
 
