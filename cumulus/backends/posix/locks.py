@@ -102,7 +102,7 @@ class Locks:
 
     def __init__(self, path: str) -> None:
         self._fd = open_locks(path)
-        self._stripes = [Stripe(self._fd, number) for number in range(STRIPES)]
+        self._stripes: list[Stripe | None] = [None] * STRIPES  # each is made when it is first needed
         self._gates: WeakValueDictionary[int, Gate] = WeakValueDictionary()
         self._lock = threading.Lock()
 
@@ -117,7 +117,15 @@ class Locks:
 
     def of(self, bucket: str, name: str) -> Stripe:
         """The lock of a name; two names may share one, so hold one at a time."""
-        return self._stripes[zlib.crc32(f"{bucket}/{name}".encode()) % STRIPES]
+        number = zlib.crc32(f"{bucket}/{name}".encode()) % STRIPES
+        return self._stripes[number] or self._made(number)
+
+    def _made(self, number: int) -> Stripe:
+        with self._lock:
+            found = self._stripes[number]
+            if found is None:
+                found = self._stripes[number] = Stripe(self._fd, number)
+        return found
 
     def close(self) -> None:
         """Give back the descriptor."""
