@@ -28,8 +28,8 @@ from cumulus.config import Config
 from cumulus.errors import S3Error
 from cumulus.index.api import Change, Directory, Index, IndexFailure, Put, Remove, Row
 from cumulus.model import Bucket, Versioning
-from cumulus.ops.left import discarded
 from cumulus.opening import COPIED, TAKE_OVER
+from cumulus.ops.left import discarded
 from cumulus.ops.names import BODIES, DOUBT, ODD, VERSIONS, check_bucket_name
 from cumulus.ops.rows import body_names, meta_of, row_of
 from cumulus.secrets import Keyring, check_private
