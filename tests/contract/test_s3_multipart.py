@@ -236,6 +236,23 @@ def test_checksums_of_the_whole(world: World, kind: str) -> None:
     assert found["Parts"][0]["ChecksumCRC32"] == base64.b64encode(sums[0]).decode()
 
 
+@pytest.mark.parametrize("end", ["", "-2"])
+def test_a_sum_of_sums_is_promised_with_or_without_the_number_of_parts(world: World, end: str) -> None:
+    """As minio-go does it (mc, Thanos, Loki), and as the SDKs do; another number of parts is no such sum."""
+    upload = begin(world, ChecksumAlgorithm="CRC32")
+    parts = [(n, part(world, upload, n, body)) for n, body in enumerate((b"A" * 3000, b"B" * 500), 1)]
+    listed = world.ask("GET", "/bkt/k", query={"uploadId": upload}).leaves("ChecksumCRC32")
+    named = {n: f"<ChecksumCRC32>{one}</ChecksumCRC32>" for n, one in enumerate(listed, 1)}
+    sum_of_sums = base64.b64encode(
+        zlib.crc32(b"".join(map(base64.b64decode, listed))).to_bytes(4, "big")
+    ).decode()
+    for wrong in (f"{sum_of_sums}-3", f"{sum_of_sums}-", listed[0]):
+        refused = finish(world, upload, parts, sums=named, **{"x-amz-checksum-crc32": wrong})
+        assert refused.code == "BadDigest", wrong
+    done = finish(world, upload, parts, sums=named, **{"x-amz-checksum-crc32": sum_of_sums + end})
+    assert (done.status, done.leaf("ChecksumCRC32")) == (200, f"{sum_of_sums}-2")
+
+
 def test_parts_are_read_by_their_numbers(world: World) -> None:
     """Not by their places among those that there are."""
     upload = begin(world)
