@@ -74,7 +74,8 @@ What holds for all operations:
 - An object without a checksum of its own gets none; S3 would add CRC-64/NVME.
 - What is put anonymously belongs to the bucket's owner.
 - A sub-resource of buckets (`?cors`, `?policy` …) asked of a key is a 400; S3 asks the bucket for some.
-- Errors beyond S3's: 403 `QuotaExceeded`, 507 `StorageFull`, 405 `ReadOnlyStorage`.
+- Errors beyond S3's: 403 `QuotaExceeded`, 507 `StorageFull`, 405 `ReadOnlyStorage`. An answer to HEAD has no
+  document: code and text of an error are in `x-minio-error-code` and `-desc`, where some clients look.
 - A signed request without a body may leave out `x-amz-content-sha256`; S3 refuses it.
 - A copy or a completion that takes more than 15 s begins its answer with 200 and blanks, as in S3; an error
   is then in the document, and headers of the object are missing (decision 0236).

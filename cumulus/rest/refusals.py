@@ -48,12 +48,22 @@ def to_s3(error: BaseException, request_id: str) -> S3Error:
     return S3Error("InternalError")
 
 
+def _reason(error: S3Error) -> list[tuple[str, str]]:
+    """What the document would say, which an answer to HEAD has not: programs with minio-go (mc, Thanos, newer
+    restic) look for it there, and without call every 403 "Access Denied". A message may repeat what the
+    client sent: of it only what is harmless in a header is left."""
+    message = "".join(c if " " <= c <= "~" and c != '"' else "?" for c in error.message)
+    return [("x-minio-error-code", error.code), ("x-minio-error-desc", f'"{message}"')]
+
+
 def reply(error: S3Error, call: Call, resource: str) -> Reply:
     """The reply that refuses; HEAD and 304 have no document. Notes the code for the access log."""
     call.notes["error"] = error.code
     headers = list(error.headers)
-    if error.status == 304 or call.method == "HEAD":
+    if error.status == 304:
         return Reply(error.status, headers)
+    if call.method == "HEAD":
+        return Reply(error.status, [*headers, *_reason(error)])
     document = Writer("Error", namespace="")
     document.leaves(("Code", error.code), ("Message", error.message))
     for name, value in error.fields.items():
