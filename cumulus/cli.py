@@ -24,6 +24,7 @@ COMMANDS: program.Commands = {
     "bucket": ("cumulus.admin.buckets:bucket", "Add, list, show, rescan, give away and remove buckets."),
     "quota": ("cumulus.admin.quotas:quota", "Set, show and clear quotas."),
     "usage": ("cumulus.admin.quotas:usage", "Show what users, groups and buckets hold."),
+    "traffic": ("cumulus.admin.traffic:traffic", "Sum up the access log by day, user, bucket or operation."),
     "doctor": ("cumulus.admin.doctor:doctor", "Check a Cumulus, or make its index anew."),
 }
 
