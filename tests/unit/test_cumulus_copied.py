@@ -82,8 +82,7 @@ def test_records_are_given_to_the_copies_of_their_files(tmp_path: Path, files: t
         edited.write(b"B")
     store = PosixStore(str(tmp_path / "copy"), files=files())
     assert set(metas(store, NAMES).values()) == {None}
-    if files is Files:
-        assert look(str(tmp_path / "copy")) == (["lab"], False)
+    assert look(str(tmp_path / "copy")) == (["lab"], False)
     assert look(str(tmp_path / "store")).copied == []
     assert store.take_over("lab").given == len(NAMES) - 1
     assert store.take_over("lab").given == 0

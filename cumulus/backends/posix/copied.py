@@ -16,7 +16,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -99,6 +99,17 @@ def look(store: str) -> Look:
 def _is_copied(top: str) -> bool | None:
     """None where no record says anything."""
     copied = 0
+    for record, status in chain(_in_files(top), _beside(top)):
+        if record.fits(status):
+            return False
+        copied += _is_copy(record, status)
+        if copied >= _ENOUGH:
+            break
+    return copied > 0 or None
+
+
+def _in_files(top: str) -> Iterator[tuple[Record, os.stat_result]]:
+    """Records in attributes of some files."""
     for fd, status in _some(top):
         try:
             record = _record(fd, XATTR)
@@ -106,14 +117,18 @@ def _is_copied(top: str) -> bool | None:
             continue
         finally:
             os.close(fd)
-        if record is None:
-            continue
-        if record.fits(status):
-            return False
-        copied += _is_copy(record, status)
-        if copied >= _ENOUGH:
-            break
-    return copied > 0 or None
+        if record is not None and not record.aside:
+            yield record, status
+
+
+def _beside(top: str) -> Iterator[tuple[Record, os.stat_result]]:
+    """Some sidecars whose files are there."""
+    with contextlib.suppress(OSError), os.scandir(os.path.join(top, INTERNAL, "meta")) as entries:
+        for entry in islice(entries, _NAMES):
+            with contextlib.suppress(OSError, ValueError):
+                found = sidecar.parse(Path(entry.path).read_bytes())
+                if found is not None and not found[0].endswith("/"):
+                    yield found[1], os.stat(os.path.join(top, found[0]), follow_symlinks=False)
 
 
 def _some(top: str) -> Iterator[tuple[int, os.stat_result]]:
