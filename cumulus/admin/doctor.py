@@ -207,6 +207,10 @@ def check_directory(path: Path) -> Iterator[Finding]:
     text = f"{render.size_text(usage.free)} of {render.size_text(usage.total)} are free"
     short = usage.free < _FREE * usage.total
     yield Finding("space", "warning" if short else "ok", text, "make room" if short else "")
+    files = os.statvfs(path)
+    if files.f_files and files.f_favail < _FREE * files.f_files:  # 0: a file system that makes them as needed
+        text = f"the file system has inodes for {files.f_favail:,} more files, of {files.f_files:,}"
+        yield Finding("files", "warning", text, "uploads are refused without: remove files, or make more")
 
 
 def _try_out(path: Path) -> Iterator[Finding]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cumulus_commands import Commands
@@ -124,3 +126,20 @@ def test_rebuild_goes_on_where_a_bucket_is_away(run: Commands, tmp_path: Path) -
     for name in ("a-disk", "c-disk"):
         (tmp_path / f"{name}-unplugged").rename(tmp_path / name)
     assert len(run.json("doctor", "--rebuild")) == 3
+
+
+def test_a_file_system_almost_without_inodes_is_told(run: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be room for terabytes, and for no file. Some file systems have no such number."""
+    real = os.statvfs(run.dir)
+    found = {"f_files": 1_000_000, "f_favail": 40_000}
+
+    def statvfs(_path: object) -> SimpleNamespace:
+        names = (name for name in dir(real) if name.startswith("f_"))
+        return SimpleNamespace(**{name: getattr(real, name) for name in names} | found)
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    told = [one for one in run.json("doctor") if one["check"] == "files"]
+    assert [one["state"] for one in told] == ["warning"] and "40,000 more files" in told[0]["text"]
+    for enough in ({"f_favail": 60_000}, {"f_files": 0, "f_favail": 0}):
+        found.update(enough)
+        assert not [one for one in run.json("doctor") if one["check"] == "files"]
