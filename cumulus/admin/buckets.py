@@ -14,7 +14,6 @@ from cumulus.admin import data
 from cumulus.admin.options import InUse, Shared, shared_options
 from cumulus.admin.unfinished import recorded
 from cumulus.admin.values import time_text
-from cumulus.config import Config
 from cumulus.errors import S3Error
 from cumulus.index.api import Directory, Index, NoSuch
 from cumulus.model import Acl, Bucket, User
@@ -25,10 +24,9 @@ from cumulus.ops.jobs import rescan
 from cumulus.ops.names import check_bucket_name
 from cumulus.ops.site import Site
 from cumulus.storage.api import FileStore, StorageError
-from cumulus.unix import owned_by_another
 from cumulus.words import count_text
 from sector.cli import render
-from sector.errors import LocalIO, SectorError, UsageError, printable
+from sector.errors import SectorError, UsageError, printable
 
 
 @contextmanager
@@ -97,7 +95,7 @@ def bucket_add(shared: Shared, name: str, owner: str, path: str | None) -> None:
     if path == "":
         raise UsageError("--path is empty", hint="name a directory, or leave it out")
     path = "" if path is None else os.path.abspath(path)
-    _check_account(shared.config())
+    shared.check_account()
     with opened(shared) as (index, directory, store):
         user = find_user(directory, owner)
         made = Bucket(name=name, owner=user.id, created_ns=time.time_ns(), acl=Acl(owner=user.id), path=path)
@@ -116,16 +114,6 @@ def bucket_add(shared: Shared, name: str, owner: str, path: str | None) -> None:
         path=path,
         files=done.renewed,
     )
-
-
-def _check_account(config: Config) -> None:
-    """That directories which are made are the service's: only its account may read its secrets, so whose
-    these are says which it is. Raises `LocalIO`."""
-    private = config.file(config.auth.file) if config.auth.source == "file" else config.secret_key
-    account = owned_by_another(str(private)) if config.store_url.startswith("posix:") else ""
-    if account:
-        what = f"{private} belongs to {account}, which could not write in a directory that root makes"
-        raise LocalIO(what, hint=f"run this as {account}: sudo -u {account} cumulus bucket add ...")
 
 
 def why_away(shared: Shared, index: Index, found: Sequence[Bucket]) -> dict[str, str]:
@@ -265,6 +253,7 @@ def bucket_chown(shared: Shared, name: str, user: str) -> None:
     Example:
       cumulus --dir D bucket chown climate bob
     """
+    shared.check_account()
     with recorded(shared), opened(shared) as (index, directory, store):
         to = find_user(directory, user)
         count = data.give(index, store, find(index, name), to)

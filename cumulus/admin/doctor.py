@@ -446,6 +446,8 @@ def _rebuild_all(shared: Shared, *, copied: bool = False) -> bool:
     left_out: dict[str, str] = {}
     if copied and not shared.config().store_url.startswith("posix:"):
         raise UsageError("--copied is for plain files", hint="records of other storage name no inodes")
+    if copied:
+        shared.check_account()
     with opened(shared) as (index, _, store):
         for bucket in index.buckets():
             more: dict[str, object] = {}

@@ -12,6 +12,7 @@ import click
 
 from cumulus import audit
 from cumulus.config import Config, environment, find_config
+from cumulus.unix import owned_by_another
 from sector.cli import render
 from sector.cli.program import json_option, with_options
 from sector.errors import LocalIO, SectorError, UsageError
@@ -111,6 +112,16 @@ class Shared:
             yield made
         finally:
             made.close()
+
+    def check_account(self) -> None:
+        """For commands that make files or directories in storage: that they are the service's. Only its
+        account may read its secrets, so whose these are says which it is. Raises `LocalIO`."""
+        config = self.config()
+        private = config.file(config.auth.file) if config.auth.source == "file" else config.secret_key
+        account = owned_by_another(str(private)) if config.store_url.startswith("posix:") else ""
+        if account:
+            what = f"{private} belongs to {account}, which could not use what root makes in storage"
+            raise LocalIO(what, hint=f"run this as that account: sudo -u {account} cumulus ...")
 
     def audit(self, config: Config, what: str) -> None:
         """A line in the audit log, if the settings name one; that it cannot be written is told, the change

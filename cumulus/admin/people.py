@@ -247,6 +247,8 @@ def user_remove(shared: Shared, name: str, give_to: str | None, delete_data: boo
         with shared.index() as (index, _), shared.store(index) as store:
             yield index, store
 
+    if give_to:
+        shared.check_account()
     with recorded(shared), shared.admin() as admin:
         gone = accounts.remove_user(admin, name, opened, give_to=give_to or "", delete_data=delete_data)
         _warn_of_none(admin, gone.user)

@@ -237,7 +237,7 @@ def test_what_the_kernel_says_of_this_process() -> None:
 
 def test_what_root_makes_is_of_the_service(cloud: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     """A service of an account of its own could not read `secret.key` after root had rotated it, so nobody got
-    in any more; nor add to an audit log that root had begun, nor write in a bucket's directory of root's."""
+    in any more; nor add to an audit log that root had begun, nor use what root made in storage."""
     run = cloud
     if os.geteuid() == 0:
         for path in (run.dir, *run.dir.rglob("*")):
@@ -258,8 +258,15 @@ def test_what_root_makes_is_of_the_service(cloud: Commands, monkeypatch: pytest.
     run("key", "rotate")
     assert given == {"key": (theirs.st_uid, theirs.st_gid), "audit": (theirs.st_uid, theirs.st_gid)}
     account = pwd.getpwuid(theirs.st_uid).pw_name
-    told = run.refused("bucket", "add", "lab", "--owner", "admin")
-    assert f"belongs to {account}" in told["message"] and f"sudo -u {account} cumulus" in told["hint"]
+    run("user", "add", "bob")
+    for words in (
+        ("bucket", "add", "lab", "--owner", "admin"),
+        ("bucket", "chown", "lab", "bob"),
+        ("user", "remove", "bob", "--give-to", "admin"),
+        ("doctor", "--copied"),
+    ):
+        told = run.refused(*words)
+        assert f"belongs to {account}" in told["message"] and f"sudo -u {account} cumulus" in told["hint"]
     assert not (run.dir / "data").exists() and run.json("bucket", "list") == []
     run("key", "add", "admin", "--secret-to", str(run.dir / "mine"))
     assert len(given) == 2  # a secret that was asked for is of who asked
