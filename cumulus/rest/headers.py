@@ -32,6 +32,7 @@ STORED: Final = (
 )
 OVERRIDES: Final = {f"response-{name}": name for name in STORED}
 MAX_USER: Final = 2048  # bytes of names and values together
+MAX_STORED: Final = 8192  # the same of the standard headers; all headers of a request in S3
 CLASSES: Final = {  # those of S3 that are read at once
     "STANDARD",
     "REDUCED_REDUNDANCY",
@@ -179,8 +180,13 @@ def refuse_keys(headers: Headers) -> None:
 
 
 def stored_headers(headers: Headers) -> dict[str, str]:
-    """The standard headers that belong to an object."""
+    """The standard headers that belong to an object. No quota counts them, and a page of uploads has a
+    thousand times as much. Raises `S3Error` RequestHeaderSectionTooLarge."""
     kept = {name: headers.get(name) for name in STORED if headers.get(name)}
+    if sum(len(name) + len(value) for name, value in kept.items()) > MAX_STORED:
+        what = f"The headers that belong to an object are longer than {MAX_STORED} bytes."
+        fields = {"MaxSizeAllowed": str(MAX_STORED)}
+        raise S3Error("RequestHeaderSectionTooLarge", what, fields=fields)
     coding = ",".join(
         part.strip()
         for part in kept.pop("content-encoding", "").split(",")

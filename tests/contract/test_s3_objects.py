@@ -271,11 +271,25 @@ REFUSED: list[tuple[dict[str, str], str]] = [
     ({"x-amz-sdk-checksum-algorithm": "CRC32"}, "InvalidRequest"),
     ({"x-amz-content-sha256": "0" * 64}, "XAmzContentSHA256Mismatch"),
     ({"x-amz-meta-big": "x" * 2100}, "MetadataTooLarge"),
+    ({"Content-Disposition": "x" * 8192}, "RequestHeaderSectionTooLarge"),
     ({"x-amz-storage-class": "ICE"}, "InvalidStorageClass"),
     ({"x-amz-server-side-encryption": "AES256"}, "NotImplemented"),
     ({"x-amz-tagging": "a=1&a=2"}, "InvalidTag"),
     ({"x-amz-acl": "nobody"}, "InvalidArgument"),
 ]
+
+
+def test_headers_that_belong_to_an_object_are_bounded(world: World) -> None:
+    """No quota counts them: 1,000 uploads with 60 KB each made a list of uploads that was too long for the
+    head to give to a worker, so that nobody could see them any more."""
+    most = {"Content-Type": "a/b", "Content-Disposition": "x" * (8192 - 12 - 3 - 19)}
+    assert world.ask("PUT", "/bkt/k", b"x", headers=most).status == 200
+    assert world.ask("HEAD", "/bkt/k").headers["content-disposition"] == most["Content-Disposition"]
+    more = {**most, "Content-Type": "a/bc"}
+    assert world.ask("POST", "/bkt/m", query="uploads", headers=more).code == "RequestHeaderSectionTooLarge"
+    copy = {**more, "x-amz-copy-source": "/bkt/k", "x-amz-metadata-directive": "REPLACE"}
+    assert world.ask("PUT", "/bkt/c", headers=copy).code == "RequestHeaderSectionTooLarge"
+    assert keys(world) == ["k"]
 
 
 def test_a_put_that_is_refused_leaves_the_old_object(world: World) -> None:
