@@ -112,6 +112,11 @@ class Bucket(Value, frozen=True):
     tags: dict[str, str] = {}
     path: str = ""
 
+    @property
+    def brief(self) -> Bucket:
+        """The same without the documents of its owner. Nobody is to be judged by it."""
+        return msgspec.structs.replace(self, policy=None, principals={}, cors=None, lifecycle=None)
+
     def taking(self, other: Bucket, fields: Iterable[str]) -> Bucket:
         """The same with those settings of the other one."""
         return msgspec.structs.replace(self, **{field: getattr(other, field) for field in fields})

@@ -146,7 +146,7 @@ def check_storage(config: Config, index: Index) -> None:
     kind, _, path = config.store_url.partition(":")
     if kind != "posix" or os.path.isdir(os.path.join(path, "data")):
         return
-    buckets = index.buckets()
+    buckets = index.brief_buckets()
     if buckets:
         what = f"{path} has no directory data, though the database has {count_text(len(buckets), 'bucket')}"
         hint = "is its disk mounted? else restore it, or make the directory to begin without objects"

@@ -219,7 +219,7 @@ def _open_all(config: Config, stack: ExitStack) -> tuple[Parts, Index, Directory
         log.error("bucket {bucket}: {what}; {hint}", bucket=name, what=COPIED, hint=TAKE_OVER)
     store = open_store(config)
     stack.callback(store.close)
-    for name, why in buckets_away(store, index.buckets()):
+    for name, why in buckets_away(store, index.brief_buckets()):
         log.error("bucket {bucket} is not served: {why}", bucket=name, why=why)
     give_files(store, directory)
 

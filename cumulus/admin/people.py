@@ -131,7 +131,7 @@ def user_show(shared: Shared, name: str) -> None:
         found, keys = admin.user(name), admin.keys(name)
     with shared.index() as (index, _):
         usage = index.usage("user", found.id)
-        owned = [one.name for one in index.buckets(found.id)]
+        owned = [one.name for one in index.brief_buckets(found.id)]
     fields = user_fields(found) | {
         "keys": [key_fields(one) for one in keys],
         "buckets": owned,

@@ -190,5 +190,5 @@ def usage(shared: Shared, user: str | None, group: str | None, bucket: str | Non
         wanted += [("user", one.name) for one in admin.users()]
         wanted += [("group", one.name) for one in admin.groups()]
     with shared.index() as (index, _):
-        wanted += [("bucket", one.name) for one in index.buckets()]
+        wanted += [("bucket", one.name) for one in index.brief_buckets()]
     _list(shared, wanted)

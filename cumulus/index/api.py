@@ -235,7 +235,11 @@ class Index(ABC):
 
     @abstractmethod
     def buckets(self, owner: str | None = None) -> list[Bucket]:
-        """In order of their names."""
+        """In order of their names, with all that their owners have set: megabytes each, maybe."""
+
+    @abstractmethod
+    def brief_buckets(self, owner: str | None = None) -> list[Bucket]:
+        """The same as `Bucket.brief`, for lists; no more than a few documents are in memory at a time."""
 
     @abstractmethod
     def add_bucket(self, bucket: Bucket) -> None:

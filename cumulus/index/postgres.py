@@ -35,6 +35,7 @@ from cumulus.index.api import (
     Upload,
     Usage,
 )
+from cumulus.index.brief import AT_A_TIME, briefly
 from cumulus.index.cache import Fresh
 from cumulus.index.combine import Combiner
 from cumulus.index.leader import Leader
@@ -239,6 +240,14 @@ class PostgresIndex(Index):
         query = "SELECT record FROM buckets WHERE ?1::text IS NULL OR owner = ?1 ORDER BY name"
         with self._pool.run() as run:
             return [_bucket.decode(row[0]) for row in run(query, (owner,)).fetchall()]
+
+    def brief_buckets(self, owner: str | None = None) -> list[Bucket]:
+        query = (
+            "SELECT record FROM buckets WHERE (?1::text IS NULL OR owner = ?1) AND name > ?2 "
+            "ORDER BY name LIMIT ?3"
+        )
+        with self._pool.run() as run:
+            return briefly(lambda after: run(query, (owner, after, AT_A_TIME)).fetchall())
 
     def _change_bucket(self, name: str, work: Callable[[Run], T]) -> T:
         try:

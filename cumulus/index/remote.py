@@ -142,6 +142,10 @@ class RemoteIndex(RowsIndex):
         found: list[Bucket] = self._link.call("buckets", owner)
         return found
 
+    def brief_buckets(self, owner: str | None = None) -> list[Bucket]:
+        found: list[Bucket] = self._link.call("brief_buckets", owner)
+        return found
+
     def add_bucket(self, bucket: Bucket) -> None:
         self._change("add_bucket", bucket.name, bucket)
 

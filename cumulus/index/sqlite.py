@@ -31,6 +31,7 @@ from cumulus.index.api import (
     Upload,
     Usage,
 )
+from cumulus.index.brief import AT_A_TIME, briefly
 from cumulus.index.cache import Fresh
 from cumulus.index.ledger import Charge, Ledger
 from cumulus.index.readers import Readers, Run
@@ -210,6 +211,13 @@ class SqliteIndex(RowsIndex):
             else:
                 found = run(f"{query} WHERE owner = ? ORDER BY name", (owner,)).fetchall()
         return [_bucket.decode(row[0]) for row in found]
+
+    def brief_buckets(self, owner: str | None = None) -> list[Bucket]:
+        query = (
+            "SELECT record FROM buckets WHERE (?1 IS NULL OR owner = ?1) AND name > ?2 ORDER BY name LIMIT ?3"
+        )
+        with self._readers.run() as run:
+            return briefly(lambda after: run(query, (owner, after, AT_A_TIME)).fetchall())
 
     def add_bucket(self, bucket: Bucket) -> None:
         def work(tx: Tx) -> None:

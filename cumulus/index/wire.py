@@ -70,6 +70,7 @@ METHODS: Final[dict[str, Method]] = {
     "group_id": Method("now", tuple[str], str | None, True),
     "bucket": Method("now", tuple[str], Bucket | None),
     "buckets": Method("pool", tuple[str | None], list[Bucket]),
+    "brief_buckets": Method("pool", tuple[str | None], list[Bucket]),
     "add_bucket": Method("pool", tuple[Bucket], None),
     "set_bucket": Method("pool", tuple[Bucket, list[str]], None),
     "drop_bucket": Method("pool", tuple[str], None),

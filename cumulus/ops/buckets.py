@@ -29,7 +29,7 @@ def create(site: Site, name: str, acl: Acl, region: str, tags: dict[str, str] | 
     BucketAlreadyOwnedByYou, BucketAlreadyExists."""
     check_bucket_name(name)
     _refuse_taken(site, name, acl.owner)
-    if len(site.index.buckets(acl.owner)) >= MAX_BUCKETS:
+    if len(site.index.brief_buckets(acl.owner)) >= MAX_BUCKETS:
         raise S3Error("TooManyBuckets")
     if _has_files(site, name):
         _refuse_taken(site, name, acl.owner)  # it was made meanwhile

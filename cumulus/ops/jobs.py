@@ -175,7 +175,7 @@ class Jobs:
 
     def _each(self, failed: Failed, work: Callable[[Bucket], None]) -> None:
         """For each bucket, also when the storage of one has an error."""
-        for bucket in self.site.index.buckets():
+        for bucket in self.site.index.brief_buckets():
             if self.site.stopping:
                 return
             with failed.noted(), contextlib.suppress(NoSuch):  # it went meanwhile

@@ -211,7 +211,7 @@ def list_buckets(request: Request) -> Reply:
     region = request.query.get("bucket-region", "")
     mine = [
         bucket
-        for bucket in request.site.index.buckets(user.id)
+        for bucket in request.site.index.brief_buckets(user.id)
         if bucket.name > after and bucket.name.startswith(prefix) and region in ("", request.settings.region)
     ]
     document = Writer("ListAllMyBucketsResult")

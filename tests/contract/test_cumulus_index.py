@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import random
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -80,6 +81,23 @@ def test_settings_changed_at_the_same_time_are_all_kept(index: Index) -> None:
     assert index.buckets(old.owner) == [new]
     index.set_bucket(msgspec.structs.replace(old, owner=BOB), ["owner"])
     assert [one.cors for one in index.buckets(BOB)] == ["<x/>"]
+
+
+def test_a_list_of_buckets_without_what_their_owners_have_set(index: Index) -> None:
+    """Any user may set megabytes for each of a thousand: a list of his took a gigabyte of the head."""
+    documents = {"policy": "{}", "principals": {"user:x": "y"}, "lifecycle": "x" * 1_000_000}
+    names = [f"n{number:02}" for number in range(20)]
+    for name in names:
+        index.add_bucket(bucket(name, BOB, region="r", tags={"a": "b"}, cors="<x/>", **documents))
+    tracemalloc.start()
+    try:
+        found = index.brief_buckets(BOB)
+        assert tracemalloc.get_traced_memory()[1] < 19_000_000
+    finally:
+        tracemalloc.stop()
+    assert found == [bucket(name, BOB, region="r", tags={"a": "b"}) for name in names]
+    assert [one.name for one in index.brief_buckets()] == ["b", *names]
+    assert index.brief_buckets("nobody") == []
 
 
 def test_bucket_in_use_does_not_go(index: Index) -> None:

@@ -296,6 +296,7 @@ def test_message_that_is_too_long_is_refused(bench: Bench, monkeypatch: pytest.M
         bench.index.buckets()
     found = bench.index.bucket("two")
     assert found is not None and found.name == "two"
+    assert [one.name for one in bench.index.brief_buckets()] == ["b", "one", "three", "two"]
 
 
 def test_answers_that_are_not_taken_at_once_come_whole(bench: Bench) -> None:
