@@ -6,6 +6,7 @@ from cumulus.auth import cors as rules
 from cumulus.model import Bucket
 from cumulus.rest.call import Call, Reply
 from cumulus.rest.request import Request
+from cumulus.rest.target import SERVER
 
 
 def _rules(bucket: Bucket | None) -> tuple[rules.CorsRule, ...]:
@@ -13,7 +14,10 @@ def _rules(bucket: Bucket | None) -> tuple[rules.CorsRule, ...]:
 
 
 def preflight(request: Request) -> Reply:
-    """Whether a page may send the request that it announces; nobody has to sign that question."""
+    """Whether a page may send the request that it announces; nobody has to sign that question. Load balancers
+    ask of the server as such, to see whether it is alive."""
+    if request.call.target == SERVER:
+        return Reply(200, [("Allow", ", ".join((*rules.METHODS, "OPTIONS")))])
     name = request.target.bucket
     bucket = request.site.bucket(name) if name else None
     asked = request.header("access-control-request-headers")

@@ -130,7 +130,7 @@ class S3Gateway:
     def _request(self, call: Call, site: Site) -> Request:
         if self.hops is not None:
             self.hops.accept(call, self.site.clock() // times.SECOND)
-        where = target.parse(call.target, call.headers.get("host"), self.settings.domain)
+        where = target.parse(call.target, call.headers.get("host"), self.settings.domain, call.method)
         call.notes.update(bucket=where.bucket, key=where.key)
         more = lifted(call, where.query)
         full = with_headers(call, more)

@@ -315,6 +315,7 @@ LACKING: Final = [
     _no("DeleteBucketEncryption", "DELETE", "bucket", "encryption", "Encrypt the file system."),
     _no("PutBucketLogging", "PUT", "bucket", "logging", "The server has an access log."),
     _no("PutBucketNotificationConfiguration", "PUT", "bucket", "notification", "No events."),
+    _no("ListenBucketNotification", "GET", "bucket", "events", "No events. (MinIO's, not S3's.)"),
     _no("PutBucketAccelerateConfiguration", "PUT", "bucket", "accelerate", _NEVER),
     _no("PutObjectLockConfiguration", "PUT", "bucket", "object-lock", _LOCK),
     _no("PutBucketWebsite", "PUT", "bucket", "website", "No web sites."),

@@ -16,6 +16,7 @@ from cumulus.ops.names import check_key
 
 _BROKEN: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 MAX_PARAMETERS: Final = 100
+SERVER: Final = "*"  # of OPTIONS: the server as such (RFC 9110, section 9.3.7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +52,11 @@ def parse_query(text: str) -> dict[str, str]:
     return query
 
 
-def parse(target: str, host: str, domain: str) -> Target:
+def parse(target: str, host: str, domain: str, method: str = "GET") -> Target:
     """`host` is the Host header, `domain` the name below which buckets are host names ("" = path style
     only). Raises `S3Error` InvalidURI, KeyTooLongError."""
+    if target == SERVER and method == "OPTIONS":
+        return Target("", "", {})
     if target.startswith(("http://", "https://")):
         target = "/" + target.split("/", 3)[3] if target.count("/") > 2 else "/"
     path, _, query = target.partition("?")

@@ -391,3 +391,19 @@ def test_a_refused_head_repeats_nothing_that_ends_a_line(world: World) -> None:
     }
     answer = world.ask("HEAD", "/bkt/k", user="", query=query)
     assert "the region 'x??Set-Cookie: a=b????' is wrong" in answer.headers["x-minio-error-desc"]
+
+
+def test_the_server_as_such_is_asked_what_it_takes(world: World) -> None:
+    """As load balancers do (RFC 9110, section 9.3.7); nobody has to sign it, and nothing else has that
+    name."""
+    answer = world.ask("OPTIONS", "*", user="", raw=True, headers={"Host": "balancer"})
+    assert (answer.status, answer.body) == (200, b"")
+    assert {"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS"} == set(answer.headers["allow"].split(", "))
+    assert world.ask("GET", "*", user="", raw=True).code == "InvalidURI"
+    assert world.ask("OPTIONS", "/", user="").code == "BadRequest"
+
+
+def test_who_listens_for_events_is_told_that_there_are_none(world: World) -> None:
+    """A listing in its place is no answer to MinIO's clients: they ask again at once, for ever."""
+    answer = world.ask("GET", "/bkt", query={"prefix": "", "suffix": "", "events": "s3:ObjectCreated:*"})
+    assert (answer.status, answer.code) == (501, "NotImplemented")
