@@ -380,9 +380,10 @@ class ForwardingRequest(S3Request):
 
     def _prepare(self) -> None:
         length = self.head.length
-        if length == 0:
-            return
         self._expects = self.call.headers.get("expect").lower() == "100-continue" and self.head.continues
+        if length == 0:
+            self._continue()
+            return
         self.intake = Intake(self, length, min(length or FIRST_BUFFER, FIRST_BUFFER))
 
     def request_received(self) -> None:

@@ -130,9 +130,10 @@ class S3Request:
 
     def _begin(self) -> None:
         length = self.head.length
-        if length == 0:
-            return
         self._expects = self.call.headers.get("expect").lower() == "100-continue" and self.head.continues
+        if length == 0:
+            self._continue()
+            return
         self._whole = not self._expects and length is not None and length <= SMALL_BODY
         first = length if self._whole and length else FIRST_BUFFER
         self.intake = Intake(self, length, first)
@@ -314,9 +315,7 @@ class S3Request:
 
     def _take_body(self) -> None:
         assert self.intake is not None
-        if self._expects:
-            self._continued = True
-            self.channel.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._continue()
         if self.intake.direct:
             self.channel.set_taker(self.intake)
         self._upload = Transfer(self.site.pacer, IN, self._seat, self.channel.flows)
@@ -326,6 +325,12 @@ class S3Request:
             self._upload.after(pause, self._open)
         else:
             self.intake.open()
+
+    def _continue(self) -> None:
+        """Also where nothing is to come: boto3 keeps an answer without this for its next upload as well."""
+        if self._expects:
+            self._continued = True
+            self.channel.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _open(self) -> None:
         if self.intake is not None and not self._lost and not self._answering:

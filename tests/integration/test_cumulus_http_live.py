@@ -242,6 +242,13 @@ def test_continue_is_said_when_the_body_is_wanted(shared: Floor) -> None:
     wire.close()
 
 
+def test_continue_is_said_of_an_empty_body_too(shared: Floor) -> None:
+    """Who asks is answered, whatever he asks for."""
+    wire = shared.connect().send(request("/b/k", "PUT", "Expect: 100-continue", "Content-Length: 0"))
+    assert [wire.answer().status for _ in range(2)] == [100, 200]
+    wire.close()
+
+
 def test_continue_is_not_said_to_a_refused_request(shared: Floor) -> None:
     shared.gateway.replies["/no"] = lambda call: Reply(403, [], b"<Error/>")
     wire = shared.connect().send(request("/no", "PUT", "Expect: 100-continue", "Content-Length: 10"))
