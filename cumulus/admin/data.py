@@ -15,13 +15,14 @@ from cumulus.model import Acl, Bucket, Grant, User, decode_meta, encode_meta
 from cumulus.ops.bin import time_to_read
 from cumulus.ops.left import note
 from cumulus.ops.names import BODIES, DOUBT, LEFT, ODD, PARTS, VERSIONS, body_name, version_name
-from cumulus.storage.api import Changed, Entry, FileStore, Missing
+from cumulus.storage.api import Changed, Entry, FileStore, Missing, NotEmptyStore, Unavailable
 from cumulus.words import count_text
 from sector.errors import NotEmpty
 
 _PAGE: Final = 1000
 _LATE: Final = 20  # times that the index may hear of something after its storage has gone
 _LATE_S: Final = 0.05
+_HEEDED_S: Final = 2.0  # until every process heeds a policy, and small uploads under way have ended
 
 
 def rows_of(index: Index, bucket: str) -> Iterator[list[Row]]:
@@ -176,11 +177,51 @@ def delete(index: Index, store: FileStore, bucket: str) -> int:
     `NoSuch`, `StorageError`, and `Unfinished` if some were deleted; again goes on where it ended."""
     check_deletable(store, bucket)
     count = 0
-    with part_done(lambda: f"{count_text(count, 'object')} of bucket {bucket} deleted" if count else ""):
+
+    def all_of_it() -> None:
+        nonlocal count
+        begun = count
         for deleted in _delete_objects(index, store, bucket):
-            count = deleted
+            count = begun + deleted
         _delete_rest(index, store, bucket)
+
+    with part_done(lambda: f"{count_text(count, 'object')} of bucket {bucket} deleted" if count else ""):
+        try:
+            all_of_it()
+        except (NotEmptyStore, StillUsed, Unavailable):  # somebody puts more and more
+            with _closed(index, bucket):
+                all_of_it()
     return count
+
+
+@contextlib.contextmanager
+def _closed(index: Index, bucket: str) -> Iterator[None]:
+    """Inside nobody but administrators may do anything in the bucket, which is about to go; where it does not
+    go it has its policy again."""
+    before = index.bucket(bucket)
+    if before is None:
+        yield
+        return
+    policy = msgspec.json.encode({"Version": "2012-10-17", "Statement": [_nothing(bucket)]}).decode()
+    index.set_bucket(msgspec.structs.replace(before, policy=policy, principals={}), ["policy", "principals"])
+    try:
+        time.sleep(_HEEDED_S)
+        yield
+    except BaseException:
+        with contextlib.suppress(IndexFailure):
+            index.set_bucket(before, ["policy", "principals"])
+        raise
+
+
+def _nothing(bucket: str) -> dict[str, object]:
+    arn = f"arn:aws:s3:::{bucket}"
+    return {
+        "Sid": "BucketIsBeingRemoved",
+        "Effect": "Deny",
+        "Principal": "*",
+        "Action": "s3:*",
+        "Resource": [arn, f"{arn}/*"],
+    }
 
 
 def _delete_objects(index: Index, store: FileStore, bucket: str) -> Iterator[int]:

@@ -3,12 +3,15 @@ acknowledged, or it goes and everything was refused."""
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 import time
 from pathlib import Path
 
-from s3_server import serving
+import pytest
+from botocore.exceptions import ClientError
+from s3_server import boto, cumulus, serving
 from s3_wire import Answer, Wire
 
 SETTINGS = "[server]\nport = 0\nworkers = 2\n[admin]\nport = 0\n"
@@ -68,3 +71,46 @@ def test_a_bucket_goes_or_keeps_what_was_acknowledged(tmp_path: Path, seed: int)
         assert "ERROR" not in server.log()
         for wire in wires:
             wire.close()
+
+
+@pytest.mark.parametrize("versions", [False, True])
+def test_an_administrator_removes_a_bucket_that_is_written_to_all_the_time(
+    versions: bool, tmp_path: Path
+) -> None:
+    """Its owner goes on putting objects; nothing of him is left."""
+    with serving(tmp_path / "D", SETTINGS) as server:
+        alice = cumulus("--dir", str(server.directory), "user", "add", "alice")
+        s3 = boto(server, alice["access_key"], alice["secret_key"], max_pool_connections=WRITERS)
+        s3.create_bucket(Bucket="bkt")
+        if versions:
+            status = {"Status": "Enabled"}
+            s3.put_bucket_versioning(Bucket="bkt", VersioningConfiguration=status)
+        answers: set[str] = set()
+        over = threading.Event()
+
+        def write(number: int) -> None:
+            for count in itertools.count():
+                if over.is_set():
+                    return
+                try:
+                    s3.put_object(
+                        Bucket="bkt", Key=f"dir{number}/{count % 9}", Body=b"x" * (count % 3 * 40_000)
+                    )
+                except ClientError as refused:
+                    answers.add(refused.response["Error"]["Code"])
+
+        threads = [threading.Thread(target=write, args=(number,)) for number in range(WRITERS)]
+        for thread in threads:
+            thread.start()
+        time.sleep(1)
+        try:
+            cumulus("--dir", str(server.directory), "bucket", "remove", "bkt", "--delete-data")
+            time.sleep(1)
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+        assert answers <= {"AccessDenied", "NoSuchBucket", "ServiceUnavailable"}
+        assert not (server.directory / "data/bkt").exists()
+        s3.create_bucket(Bucket="bkt")
+        assert s3.list_object_versions(Bucket="bkt").get("Versions", []) == []

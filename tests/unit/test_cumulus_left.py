@@ -122,7 +122,7 @@ def test_the_only_server_removes_them_when_it_ends(store: FileStore, other: Worl
 
 
 def test_objects_that_change_hands_leave_their_readers_in_peace(store: FileStore, other: World) -> None:
-    """`bucket give`, `user remove --give-to`: the body is not written over."""
+    """`bucket chown`, `user remove --give-to`: the body is not written over."""
     other.ask("PUT", "/bkt/k", b"body", headers={"x-amz-meta-a": "1"})
     call, reply = reading(other)
     bob = other.people.users["bob"]
