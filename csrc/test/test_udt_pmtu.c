@@ -190,6 +190,43 @@ TEST(udt_pmtu_falls_under_way)
     }
 }
 
+/* It becomes smaller in the middle, and fragments are dropped too: what has its number already
+ * never arrives, though the peer answers everything that is small. That is an end, in the time in
+ * which silence is one, and who connects again is through. */
+TEST(udt_pmtu_falls_under_way_without_fragments)
+{
+    for (int how = 0; how < 3; how++) {
+        bed b;
+        udt_opts o;
+        udt_opts_init(&o);
+        o.offer = how == 1;
+        o.own_peer = how == 0;
+        bed_init(&b, test_seed + (uint64_t)how, 1500, 0, 0);
+        int kind = how == 0 ? BY_KEY : PAIR_CLIENT;
+        pair p = meet(&b, kind, &o, SEC_(5));
+        flow f = {.from = 0, .seed = 3, .size = 12000000};
+        CHECK(!world_move(&b.w, &p, &f, 1, sim_net_now(b.w.net) + MS_(400)));
+        CHECK(f.got > 100000);
+        b.h[0].most = b.h[1].most = 1172;
+        b.h[0].no_fragments = b.h[1].no_fragments = true;
+        udt_time then = sim_net_now(b.w.net);
+        struct udt_ev ev = world_wait(&b.w, 0, UDT_EV_FAILED, p.s[0], then + SEC_(30));
+        double took = (double)(sim_net_now(b.w.net) - then) / 1e6;
+        printf("# how %d: ended after %.1f s\n", how, took);
+        CHECK_INT(ev.err, UDT_E_BROKEN);
+        CHECK(took > 9 && took < 20);
+        CHECK_INT(udt_mux_close(b.w.m[0], p.s[0], 0, sim_net_now(b.w.net)), 0);
+        world_run(&b.w, sim_net_now(b.w.net) + SEC_(1));
+        CHECK_INT(udt_mux_close(b.w.m[1], p.s[1], 0, sim_net_now(b.w.net)), 0);
+        world_run(&b.w, sim_net_now(b.w.net) + SEC_(1));
+        flow_fini(&f);
+        udt_opts_init(&o);
+        o.own_peer = true;
+        CHECK(transfer(&b, BY_KEY, &o, false, 1000000) < 5);
+        world_fini(&b.w);
+    }
+}
+
 /* A larger path is used when both ends can: from 1500 upwards, only after it was tried. */
 TEST(udt_pmtu_rises)
 {

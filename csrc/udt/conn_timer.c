@@ -112,6 +112,10 @@ static void probe_timer(udt_conn *c, udt_time now)
     udt__foreign_stalled(c);
     if (c->probes >= 2)
         udt__pmtu_suspect(c, c->snd.head, now);
+    if (udt__pmtu_stuck(c, now)) {
+        udt__conn_fail(c, UDT_E_BROKEN, now);
+        return;
+    }
     if (c->probes <= (c->rtt_known ? PROBE_ROUNDS : PROBES_UNKNOWN))
         c->due |= DUE_PROBE;
     else

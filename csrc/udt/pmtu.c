@@ -163,6 +163,7 @@ void udt__pmtu_open(udt_conn *c, udt_time now)
 {
     udt_pmtu *p = &c->pmtu;
     p->top = p->now = c->mss;
+    p->stuck_at = UDT_NEVER;
     uint32_t known = udt__pmtu_known(c->mux, &c->peer, p->top);
     if (known < p->top) {
         use(c, known > lowest(c) ? known : lowest(c));
@@ -201,6 +202,21 @@ void udt__pmtu_suspect(udt_conn *c, int64_t idx, udt_time now)
         c->open.phase != OPEN_PLAIN || now - p->full_at < 2 * patience(c))
         return;
     search(c, PMTU_FALL);
+}
+
+bool udt__pmtu_stuck(udt_conn *c, udt_time now)
+{
+    udt_pmtu *p = &c->pmtu;
+    const snd_slot *s = udt_sndbuf_slot(&c->snd, c->snd.head);
+    if (s->len + (c->mss - c->payload) <= p->now) {
+        p->stuck_at = UDT_NEVER;
+        return false;
+    }
+    if (p->stuck_at == UDT_NEVER || p->stuck != c->snd.head) {
+        p->stuck = c->snd.head;
+        p->stuck_at = now;
+    }
+    return now - p->stuck_at >= (int64_t)c->opts.idle_timeout_ms * 1000 && s->ntx > LOST_TIMES;
 }
 
 void udt__pmtu_moved(udt_conn *c, udt_time now)
