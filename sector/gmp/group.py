@@ -161,14 +161,16 @@ class GroupResult:
                 self.decided.callback(met)
             self._wake()
 
-    def group_done(self) -> None:
-        """Every member has its outcome."""
+    def group_done(self, refused: GmpError | None = None) -> None:
+        """Every member has its outcome; those that have none end as the group was `refused`, or with the
+        endpoint."""
         if self._ended:
             return
         self._ended = True
         for peer, index in self._first.items():
-            if index not in self._members:  # the endpoint was closed
-                error = GmpError(STATUS_CANCELLED, text="the endpoint was closed")
+            if index not in self._members:
+                failed = refused or GmpError(STATUS_CANCELLED, text="the endpoint was closed")
+                error = self._convert_error(peer, failed) if refused and self._convert_error else failed
                 self._members[index] = Member(index, peer, None, error, None)
                 self._order.append(self._members[index])
         self.group_decided(False)

@@ -58,7 +58,12 @@ _PEER_EVENTS = {
 }
 # outcomes of plain messages (udt_err.h) as call statuses
 _OUTCOME = {"TIMEOUT": STATUS_TIMEOUT, "UNREACHABLE": STATUS_PEER_LOST, "RESTARTED": STATUS_PEER_RESTARTED}
-_OUTCOME |= {"CANCELLED": STATUS_CANCELLED, "AGAIN": STATUS_BUSY, "LIMIT": STATUS_BUSY}
+_OUTCOME |= {
+    "CANCELLED": STATUS_CANCELLED,
+    "CLOSED": STATUS_CANCELLED,
+    "AGAIN": STATUS_BUSY,
+    "LIMIT": STATUS_BUSY,
+}
 _OUTCOME |= {"TOOBIG": STATUS_TOO_LARGE, "NOTSENT": STATUS_TIMEOUT}  # it waited for its peer to the end
 _OUTCOME |= {"REFUSED": STATUS_DENIED, "NOKEY": STATUS_DENIED, "AUTHFAILED": STATUS_DENIED}
 # why a peer refused a message (SGMP_EV_OUTCOME of sgmp.h)
@@ -375,7 +380,7 @@ class GmpNode:
             group.group_decided(event.status == 0)
         else:
             del self._groups[event.id]
-            group.group_done()
+            group.group_done(_ended(event.status, True) if event.status else None)
 
     def register(self, method: int, handler: Handler) -> None:
         self._handlers[method] = handler

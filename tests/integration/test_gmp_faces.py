@@ -124,6 +124,8 @@ class Rules:
         await self.fails(self.a.send(self.to_b, bytes(257), control=True), STATUS_TOO_LARGE, True)
         await self.fails(self.a.send(self.to_b, bytes((1 << 26) + 1)), STATUS_TOO_LARGE, True)
         await self.fails(self.a.call(self.to_b, 1, bytes(1 << 26)), STATUS_TOO_LARGE, True)
+        ((ok, failure),) = await self.a.group_call([self.to_b], 1, bytes(1 << 26)).done
+        self.assertEqual((failure.value.status, failure.value.not_delivered), (STATUS_TOO_LARGE, True))
         heard: list[bytes] = []
         self.b.on_message(9, lambda peer, name, data: heard.append(data))
         await self.a.send(self.to_b, b"y", channel=9)
