@@ -109,11 +109,11 @@ def overview(view: View) -> bytes:
 
 
 def _free(view: View) -> str:
-    config = view.held.config
-    if config.storage.backend != "posix":
+    kind, _, path = view.held.config.store_url.partition(":")
+    if kind != "posix":
         return "not known"
     try:
-        disk = shutil.disk_usage(config.file(config.storage.path))
+        disk = shutil.disk_usage(path)
     except OSError as bad:
         return f"not known: {bad.strerror}"
     return f"{size_text(disk.free)} of {size_text(disk.total)}"

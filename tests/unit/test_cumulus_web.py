@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -443,3 +444,16 @@ def test_the_password_of_a_storage_is_not_shown(page: Page, boss: Visitor) -> No
     page.app._held = replace(page.held, config=msgspec.structs.replace(page.config, storage=storage))
     text = boss.get("")
     assert "fsspec:sftp://nas/s3" in text and "secret@" not in text
+
+
+@pytest.mark.parametrize("form", ["", '[storage]\npath = "store"\n', '[storage]\nbackend = "posix:{}"\n'])
+def test_the_free_space_is_that_of_the_directory_of_objects(tmp_path: Path, form: str) -> None:
+    """However the settings name it; with the directory in `backend` it was not known."""
+    (tmp_path / "store").mkdir()
+    page = Page(tmp_path, form.format(tmp_path / "store"))
+    try:
+        visitor = page.visitor()
+        visitor.log_in()
+        assert re.search(r"Free space</dt><dd>[\d.]+ [kMGT]?B of [\d.]+ [kMGT]?B<", visitor.get())
+    finally:
+        page.close()
