@@ -12,6 +12,7 @@ from cumulus.http.settings import BUFFER, FIRST_BUFFER
 from cumulus.http.stretch import Stretch
 
 _NOWHERE = memoryview(b"")
+_MANY = 8  # small parts that are put together before they are copied
 
 
 class Owner(Protocol):
@@ -86,6 +87,8 @@ class Intake:
         view = memoryview(data)
         if self._decoder is not None:
             parts = self._decoder.feed(view)
+            if len(parts) > _MANY:
+                parts = [memoryview(b"".join(parts))]
             rest = self._decoder.rest
             self.over = self._decoder.finished
         else:
