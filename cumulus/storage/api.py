@@ -165,7 +165,8 @@ class RangeStream(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let the range go. What was not synced may or may not be there. May be called twice."""
+        """Let the range go. What was not synced may or may not be there, but should take no room. May be
+        called twice."""
 
 
 class ObjectStream(ABC):

@@ -175,6 +175,24 @@ def test_a_part_under_way_when_the_upload_ends_reaches_nobody(world: World, tmp_
         assert stored(tmp_path) == {}
 
 
+def test_a_part_that_is_cut_off_takes_no_room(world: World, tmp_path: Path) -> None:
+    """What a client announces is set aside before it comes. Nothing counts it when the client goes: with a
+    quota of 100 MB one could fill any disk, part by part, for a few bytes each."""
+    upload, size = begin(world), 4_000_000
+    first = part(world, upload, 1, body(1, size))
+    used = sum(stored(tmp_path).values())
+    for number in (2, 3, 4):
+        for sent in (0, 1_000_000):
+            query = {"partNumber": number, "uploadId": upload}
+            _, sink = world.open("PUT", "/bkt/k", body(9, size), query=query)
+            sink.write(memoryview(body(9, sent)))  # type: ignore[union-attr]
+            sink.abort()  # type: ignore[union-attr]
+    assert sum(stored(tmp_path).values()) < used + 1_000_000
+    second = part(world, upload, 2, body(2, size))
+    assert finish(world, upload, [(1, first), (2, second)]).status == 200
+    assert world.ask("GET", "/bkt/k").body == body(1, size) + body(2, size)
+
+
 @pytest.mark.parametrize("there", [0, 1])
 def test_who_sends_a_part_while_the_upload_is_aborted_is_told_that(world: World, there: int) -> None:
     """As when a program that sends parts side by side is interrupted: nobody is to believe that the bucket

@@ -12,6 +12,7 @@ from typing import Final
 XATTR: Final = "user.cumulus"
 MARK_XATTR: Final = "user.cumulus.mark"  # of a directory that is an object
 _KEEP_SIZE: Final = 1  # fallocate(2): FALLOC_FL_KEEP_SIZE
+_PUNCH_HOLE: Final = 2  # FALLOC_FL_PUNCH_HOLE
 _START_WRITE: Final = 2  # sync_file_range(2): SYNC_FILE_RANGE_WRITE
 _NOT_HERE: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EXDEV, errno.EPERM)
 _PIECE: Final = 64 << 20  # bytes asked of one copy_file_range; smaller ones let other threads in
@@ -57,6 +58,16 @@ class Files:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         try:
             _call("fallocate64", ctypes.c_int(fd), ctypes.c_int(_KEEP_SIZE), *_range(offset, size))
+        except OSError as error:
+            if error.errno not in _NOT_HERE:
+                raise
+
+    def free(self, fd: int, offset: int, size: int) -> None:
+        """Give the blocks of a range back, where the file system can; the size stays, and it reads as
+        zeros."""
+        how = ctypes.c_int(_PUNCH_HOLE | _KEEP_SIZE)
+        try:
+            _call("fallocate64", ctypes.c_int(fd), how, *_range(offset, size))
         except OSError as error:
             if error.errno not in _NOT_HERE:
                 raise

@@ -87,6 +87,14 @@ class Ranges:
         """At the descriptor's position. Raises `OSError`."""
         self._files.write(fd, data)
 
+    def free(self, fd: int, offset: int, size: int) -> None:
+        """The range has nothing that counts: what was reserved for it and written in it takes no room."""
+        with contextlib.suppress(OSError):  # then the file's end gives it back
+            if os.fstat(fd).st_size < offset + size:  # ext4 frees nothing behind the end of a file
+                os.lseek(fd, offset + size - 1, os.SEEK_SET)
+                self._files.write(fd, b"\0")
+            self._files.free(fd, offset, size)
+
     def settle(self, root: Root, name: str, fd: int) -> None:
         """Sync the file, and once for each file the directories above it. Raises `OSError`."""
         if not self._sync:
@@ -131,8 +139,9 @@ class Range(RangeStream):
         self._root = root
         self._name = name
         self._fd = fd
-        self._at = offset
+        self._begin = self._at = offset
         self._end = offset + size
+        self._kept = False
         self._body = ranges.ahead.body(fd, offset, self._end)
 
     def _opened(self) -> int:
@@ -154,11 +163,17 @@ class Range(RangeStream):
             fd = self._opened()
             self._body.settled()
             self._ranges.settle(self._root, self._name, fd)
+        self._kept = True
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        fd, self._fd = self._fd, -1
+        if fd < 0:
+            return
+        try:
+            if not self._kept:  # no quota counts it any more
+                self._ranges.free(fd, self._begin, self._end - self._begin)
+        finally:
+            os.close(fd)
 
 
 class Filled(Draft):
