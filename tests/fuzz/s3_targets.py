@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from urllib.parse import quote_from_bytes
 
 from cumulus.auth import sigv4
@@ -139,3 +140,11 @@ def _shape(element: Element) -> object:
 
 def _fields(text: str) -> list[tuple[str, str]]:
     return [(name.lower(), value) for name, _, value in (line.partition("=") for line in text.split("\n"))]
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    "py_s3_head": head,
+    "py_s3_body": body,
+    "py_s3_docs": documents,
+    "py_s3_xml": xml,
+}
