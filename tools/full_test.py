@@ -1,10 +1,11 @@
 """Everything that `./dev test` runs, side by side where the parts do not disturb each other.
 
-Five lanes: the tests of live services, which mostly wait, in three of them; behind them in priority two with
-what computes: lint, the C cases, the fuzz targets and simulated clusters, and other Python tests. What
-measures time (`@pytest.mark.alone`, TEST_ALONE in C) runs afterwards, one after the other. Each part writes a
-log of its own; at the end come one line a part, the failed tests of all parts, and the log of the first part
-that failed. Exit status: 0 all passed, 1 something failed, 130 on Ctrl-C.
+Six lanes: the tests of live services, which mostly wait, in three of them; behind them in priority three with
+what computes: lint, the C cases and the fuzz targets; simulated clusters; and other Python tests. What
+measures time (`@pytest.mark.alone`, TEST_ALONE in C) runs afterwards, one after the other; beside that only
+what waits for emulated links. Each part writes a log of its own; at the end come one line a part, the failed
+tests of all parts, and the log of the first part that failed. Exit status: 0 all passed, 1 something failed,
+130 on Ctrl-C.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ STUCK_S = HANGS_S + 60  # until pytest itself is ended, for a test that the exce
 SILENT_S = STUCK_S + 240.0  # until a part is killed that writes nothing
 LIVE = ("tests/integration", "tests/interop")
 SIMULATED = "tests/sim"
+# behind emulated links, a fifth of one processor: they pass on a machine with four times the work it can do
+WAITING = ("tests/integration/test_round_trips.py", "tests/integration/test_udt_statistics.py")
 LIVE_LANES = 3
 USUAL_S = 3  # what a file of LIVE counts for if it is not in LONG
 LONG = {
@@ -199,17 +202,31 @@ def lanes() -> list[list[Part]]:
             Part("lint", ["./dev", "lint"], nice=5),
             Part("c-tests", ["csrc/build/test", "--together"], nice=7),
             Part("fuzz", ["./dev", "_fuzz_beside", "10"], nice=12),
-            python_tests("simulated", "not alone", ports[-2], SIMULATED, nice=5),
         ],
+        [python_tests("simulated", "not alone", ports[-2], SIMULATED, nice=9)],
         [python_tests("tests", "not alone", ports[-1], *others, nice=2)],
     ]
 
 
-def alone() -> list[Part]:
-    """What wants the machine for itself."""
+def marked() -> list[str]:
+    """Files with tests that want the machine for themselves: the others need not be imported for that."""
+    found = [
+        path for path in (ROOT / "tests").rglob("test_*.py") if re.search(r"\.alone\b", path.read_text())
+    ]
+    return sorted(str(path.relative_to(ROOT)) for path in found)
+
+
+def alone() -> list[list[Part]]:
+    """What wants the machine for itself; of that, beside the rest, what only waits for links."""
+    all_ports = candidates(*ephemeral_range())
+    half = len(all_ports) // 2
+    others = [path for path in marked() if path not in WAITING]
     return [
-        Part("c-tests-alone", ["csrc/build/test", "--alone"]),
-        python_tests("tests-alone", "alone", candidates(*ephemeral_range()), "tests"),
+        [
+            Part("c-tests-alone", ["csrc/build/test", "--alone"]),
+            python_tests("tests-alone", "alone", all_ports[:half], *others),
+        ],
+        [python_tests("tests-waiting", "alone", all_ports[half:], *WAITING)],
     ]
 
 
@@ -284,12 +301,12 @@ def main() -> int:
     LOGS.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     beside, after = lanes(), alone()
-    parts = [*(part for lane in beside for part in lane), *after]
+    parts = [part for lane in (*beside, *after) for part in lane]
     for part in parts:
         part.log.unlink(missing_ok=True)
     try:
         run(beside)
-        run([after])
+        run(after)
     except KeyboardInterrupt:
         stop(parts)
         return INTERRUPTED

@@ -64,6 +64,17 @@ def test_each_part_has_its_ports_and_every_file_of_a_live_test_is_in_one_lane() 
     assert sorted(given) == sorted(files)
 
 
+def test_what_wants_the_machine_for_itself_is_looked_for_where_it_is() -> None:
+    """Each file of Python tests with the mark, and few others: all take half a minute to import."""
+    full_test.ROOT = ROOT
+    given = full_test.marked()
+    marked = [path for path in (ROOT / "tests").rglob("*.py") if "pytest.mark.alone" in path.read_text()]
+    assert {str(path.relative_to(ROOT)) for path in marked} <= set(given) and len(marked) > 3
+    assert len(given) < 20
+    after = [word for lane in full_test.alone() for part in lane for word in part.command]
+    assert sorted(word for word in after if word.endswith(".py")) == given
+
+
 def test_all_that_failed_is_told_with_the_log_of_the_first(capsys: pytest.CaptureFixture[str]) -> None:
     """And the parts after a failed one run all the same."""
     text = "noise;= FAILURES =;why it failed;FAILED tests/x.py::test_y - no"
