@@ -78,6 +78,13 @@ LONG = {
     "test_transport_examples": 10,
 }
 INTERRUPTED = 130
+# C cases in virtual time take and drop memory all the time: it stays in the process (csrc/test/keep_maps.c)
+KEEP = {
+    "LD_PRELOAD": str(ROOT / "csrc/build/keep_maps.so"),
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
+    "MALLOC_TOP_PAD_": str(1 << 26),
+}
 # how parts name what failed: pytest, the C runner, the fuzz targets, a test that hangs
 FAILED_LINE = re.compile(r"^(FAILED |ERROR |FAIL |MISSED |dev: |make: \*\*\*|.*Timeout \([\d:]+\)!$)")
 
@@ -195,12 +202,13 @@ def lanes() -> list[list[Part]]:
         [python_tests(f"live-{number + 1}", "not alone", ports[number], *lot)]
         for number, lot in enumerate(dealt(files, LIVE_LANES))
     ]
+    keeping = ["env", *(f"{name}={value}" for name, value in KEEP.items())]
     others = ["tests", *(f"--ignore={folder}" for folder in (*LIVE, SIMULATED))]
     return [
         *live,
         [
             Part("lint", ["./dev", "lint"], nice=5),
-            Part("c-tests", ["csrc/build/test", "--together"], nice=7),
+            Part("c-tests", [*keeping, "csrc/build/test", "--together"], nice=7),
             Part("fuzz", ["./dev", "_fuzz_beside", "10"], nice=12),
         ],
         [python_tests("simulated", "not alone", ports[-2], SIMULATED, nice=9)],

@@ -23,6 +23,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
+from full_test import KEEP
+
 from sector.cli import ends
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -54,21 +56,12 @@ class Group:
     side_by_side: bool = False  # each slice is one program that needs a core and nothing else
 
 
-# Scenarios in virtual time take and drop memory all the time: it stays in the process.
-_KEEP = {
-    "LD_PRELOAD": str(ROOT / "csrc/build/keep_maps.so"),
-    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
-    "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
-    "MALLOC_TOP_PAD_": str(1 << 26),
-}
-
-
 def _c_cases(unit: str, amount: int, scale: int, *names: str, counted: str = "") -> Slice:
     return Slice(
         unit,
         amount,
         lambda seed: [TEST, f"--seed={seed}", f"--scale={scale}", *names],
-        environment=lambda seed: _KEEP,
+        environment=lambda seed: KEEP,
         counted=counted,
     )
 

@@ -1,7 +1,7 @@
-/* Preloaded below `test` by ./dev soak: the slabs of send and receive buffers (udt/mem.c) that are
- * given back to the kernel are kept for the next one, with whatever they hold. A scenario in
- * virtual time takes and drops tens of megabytes within some milliseconds, and half of its time
- * would go into zeroed pages. Bounded; every other map goes to the kernel as it is. */
+/* Preloaded below `test` by ./dev soak and ./dev test: the slabs of send and receive buffers
+ * (udt/mem.c) that are given back to the kernel are kept for the next one, with whatever they hold.
+ * A scenario in virtual time takes and drops tens of megabytes within some milliseconds, and half
+ * of its time would go into zeroed pages. Bounded; every other map goes to the kernel as it is. */
 #include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>

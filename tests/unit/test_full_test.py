@@ -75,6 +75,15 @@ def test_what_wants_the_machine_for_itself_is_looked_for_where_it_is() -> None:
     assert sorted(word for word in after if word.endswith(".py")) == given
 
 
+def test_cases_in_virtual_time_keep_their_memory() -> None:
+    """The library that does it is one that is built."""
+    (cases,) = [one for lane in full_test.lanes() for one in lane if one.name == "c-tests"]
+    assert cases.command[0] == "env" and cases.command[-2:] == ["csrc/build/test", "--together"]
+    (library,) = [word for word in cases.command if word.startswith("LD_PRELOAD=")]
+    made = "$(BUILD)/" + Path(library.partition("=")[2]).name
+    assert made in (ROOT / "csrc" / "Makefile").read_text().partition("\nall:")[2].partition("\n")[0]
+
+
 def test_all_that_failed_is_told_with_the_log_of_the_first(capsys: pytest.CaptureFixture[str]) -> None:
     """And the parts after a failed one run all the same."""
     text = "noise;= FAILURES =;why it failed;FAILED tests/x.py::test_y - no"
