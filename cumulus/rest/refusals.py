@@ -49,9 +49,9 @@ def to_s3(error: BaseException, request_id: str) -> S3Error:
 
 
 def _reason(error: S3Error) -> list[tuple[str, str]]:
-    """What the document would say, which an answer to HEAD has not: programs with minio-go (mc, Thanos, newer
-    restic) look for it there, and without call every 403 "Access Denied". A message may repeat what the
-    client sent: of it only what is harmless in a header is left."""
+    """What the document would say, which an answer to HEAD has not: programs with minio-go look for it
+    there, and without call every 403 "Access Denied". A message may repeat what the client sent: of it only
+    what is harmless in a header is left."""
     message = "".join(c if " " <= c <= "~" and c != '"' else "?" for c in error.message)
     return [("x-minio-error-code", error.code), ("x-minio-error-desc", f'"{message}"')]
 

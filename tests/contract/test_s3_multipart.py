@@ -238,7 +238,7 @@ def test_checksums_of_the_whole(world: World, kind: str) -> None:
 
 @pytest.mark.parametrize("end", ["", "-2"])
 def test_a_sum_of_sums_is_promised_with_or_without_the_number_of_parts(world: World, end: str) -> None:
-    """As minio-go does it (mc, Thanos, Loki), and as the SDKs do; another number of parts is no such sum."""
+    """As minio-go does it, and as the SDKs do; another number of parts is no such sum."""
     upload = begin(world, ChecksumAlgorithm="CRC32")
     parts = [(n, part(world, upload, n, body)) for n, body in enumerate((b"A" * 3000, b"B" * 500), 1)]
     listed = world.ask("GET", "/bkt/k", query={"uploadId": upload}).leaves("ChecksumCRC32")
