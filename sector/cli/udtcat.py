@@ -411,7 +411,6 @@ def udtcat_main(
     outcome: list[Any] = []
     message = options.kind == MESSAGE
     source = Stdin(reactor, 0, message_size if message else READ_BYTES, message)
-    work = defer.ensureDeferred(_run(reactor, source, listen, peer, options, stats))
 
     def end(result: Any) -> None:
         outcome.append(result)
@@ -423,11 +422,12 @@ def udtcat_main(
         if told:
             os._exit(128 + told[0])
         told.append(number)
-        reactor.callFromThread(work.cancel)
+        reactor.callFromThread(lambda: work.cancel())
         reactor.callFromThread(reactor.callLater, GOING_S, reactor.stop)
 
-    reactor.callWhenRunning(work.addBoth, end)
-    with ends.handled(interrupt):
+    with ends.handled(interrupt):  # before it listens: who sees that may end it at once
+        work = defer.ensureDeferred(_run(reactor, source, listen, peer, options, stats))
+        reactor.callWhenRunning(work.addBoth, end)
         reactor.run(installSignalHandlers=False)
     result = outcome[0] if outcome else None
     if trace is not None and options.trace is not None:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from running import running, wait_listening
@@ -65,3 +66,17 @@ def test_an_interrupted_one_that_is_not_connected_just_ends(words: list[str]) ->
         assert alone.wait(20) == 128 + signal.SIGINT
         assert time.monotonic() - begin < 2
         assert alone.stderr is not None and alone.stderr.read() == b""
+
+
+def test_one_that_is_interrupted_when_it_has_just_begun_to_listen_ends_without_a_word() -> None:
+    """In the moment in which its port is there."""
+    (port,) = free_ports(1, "0.0.0.0")
+    mine = f":{port:04X} ".encode()
+    for _ in range(5):
+        with running([*COMMAND, "-l", str(port)], **PIPES) as alone:
+            until = time.monotonic() + 30
+            while not any(mine in Path(f"/proc/net/{kind}").read_bytes() for kind in ("udp", "udp6")):
+                assert alone.poll() is None and time.monotonic() < until
+            alone.send_signal(signal.SIGINT)
+            assert alone.wait(20) == 128 + signal.SIGINT
+            assert alone.stderr is not None and alone.stderr.read() == b""
