@@ -125,7 +125,8 @@ typedef struct sgmp_group_opts {
     bool cancel_rest;     /* when the rule is decided, cancel who is still open */
 } sgmp_group_opts;
 
-/* Attach a GMP node to an open port; one per port. */
+/* Attach a GMP node to an open port; one per port. It takes the place of the listener, for
+ * over-size messages: INUSE where the port has one. */
 int sgmp_open(struct udt_ctx *ctx, int32_t port, bool require_auth);
 int sgmp_key_add(struct udt_ctx *ctx, int32_t port, const sgmp_key *key);
 int sgmp_key_remove(struct udt_ctx *ctx, int32_t port, uint32_t key_id);
