@@ -210,9 +210,8 @@ def make_cumulus(
             trust=trust_of(config),
         )
         site.pass_on(forwarder, ForwardingRequest)
-    polled = balancer is not None and balancer.mode == "least-loaded"
     poller = None
-    if balancer is not None and polled:
+    if balancer is not None and balancer.mode == "least-loaded":
         from cumulus.http.load_poll import LoadPoller
 
         poller = LoadPoller(reactor, balancer, trust_of(config), deferToThread)
@@ -422,8 +421,8 @@ async def make_server(config: Config, reactor: Any) -> Server:
             )
             server = Server(config, reactor, parts, pool=pool)
         if is_wanted(config):
-            site = parts.gateway.site
-            server.page = make_page(config.on_port(address[1]), site, server.processes, reactor)
+            page_config = config.on_port(address[1])
+            server.page = make_page(page_config, parts.gateway.site, server.processes, reactor)
     except SectorError:
         await deferToThread(parts.close)
         raise
