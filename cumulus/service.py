@@ -6,7 +6,6 @@ database and the admin port, and workers serve S3 (decision 0121). `python -m cu
 
 from __future__ import annotations
 
-import errno
 import gc
 import os
 import signal
@@ -34,7 +33,7 @@ from cumulus.config import Config
 from cumulus.fair.board import Board, make_shared, open_shared
 from cumulus.heap import all_descriptors, connections_at_most, few_arenas
 from cumulus.http.control import Control, adopt, read_line
-from cumulus.http.listening import RestingPort
+from cumulus.http.listening import RestingPort, cannot_listen, listen_on
 from cumulus.http.metrics import Sample
 from cumulus.http.settings import HttpSettings
 from cumulus.http.site import Site
@@ -49,7 +48,7 @@ from cumulus.rest.hops import Hops
 from cumulus.storage.api import StorageError
 from sector.config import Config as DaemonConfig
 from sector.config import LogSection
-from sector.errors import LocalIO, PortInUse, SectorError
+from sector.errors import LocalIO, SectorError
 
 if TYPE_CHECKING:  # imported where they are made: not every process has them, and each takes a while to load
     from cumulus.http.load_poll import LoadPoller
@@ -59,7 +58,6 @@ log = Logger()
 
 FINISH_S: Final = 10.0  # for requests under way at the end
 WORKER_END_S: Final = 15.0
-BACKLOG: Final = 1024
 BACKGROUND_S: Final = 1.0
 
 
@@ -79,28 +77,6 @@ def http_settings(config: Config) -> HttpSettings:
         metrics_users=config.admin.metrics_users,
         proxies=config.proxies,
     )
-
-
-def listen_on(host: str, port: int) -> socket.socket:
-    """A listening socket; "::" takes IPv4 too. Raises `PortInUse`, `LocalIO`."""
-    try:
-        if ":" in host:
-            return socket.create_server(
-                (host, port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=host == "::"
-            )
-        return socket.create_server((host, port), backlog=BACKLOG)
-    except OSError as bad:
-        raise _cannot_listen(host, port, bad) from bad
-
-
-def _cannot_listen(host: str, port: int, bad: OSError) -> SectorError:
-    kind = PortInUse if bad.errno == errno.EADDRINUSE else LocalIO
-    named = (bad.errno or 0) > 0  # otherwise the name was not found
-    why = os.strerror(bad.errno or 0) if named else "there is no such host"
-    hint = "give a name or an address of this machine as host"
-    if bad.errno == errno.EACCES:
-        hint = "ports below 1024 are for root: choose a higher one"
-    return kind(f"cannot listen on {host} port {port}: {why}", hint=None if kind is PortInUse else hint)
 
 
 def secured(site: Any, tls: TlsFiles | None, reactor: Any) -> Any:
@@ -299,7 +275,7 @@ class Server(Service):
             self._admin = RestingPort(admin.port, factory, interface=admin.host, reactor=self._reactor)
             self._admin.startListening()
         except error.CannotListenError as bad:
-            raise _cannot_listen(admin.host, admin.port, bad.socketError) from bad
+            raise cannot_listen(admin.host, admin.port, bad.socketError) from bad
         host = self._admin.getHost()
         self.admin_address = (host.host, host.port)
         if self._s3 is not None:

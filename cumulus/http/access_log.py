@@ -6,6 +6,8 @@ All workers add to one file (`cumulus.common_file`).
 from __future__ import annotations
 
 import os
+import time
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -123,3 +125,14 @@ class AccessLog:
             os.close(self._fd)
             self._fd = -1
         self._waiting = []
+
+
+def stamp(seconds: float) -> str:
+    """UTC with milliseconds, as in RFC 3339."""
+    whole = int(seconds)
+    return f"{_second(whole)}.{int((seconds - whole) * 1000):03d}Z"
+
+
+@lru_cache(maxsize=64)
+def _second(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))

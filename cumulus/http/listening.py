@@ -16,8 +16,11 @@ from typing import Any, Final
 from twisted.internet import tcp
 from twisted.logger import Logger
 
+from sector.errors import LocalIO, PortInUse, SectorError
+
 log = Logger()
 
+BACKLOG: Final = 1024
 REST_S: Final = 0.1
 TELL_S: Final = 60.0  # a line of the log at most so often
 _LACKING: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -77,3 +80,26 @@ class RestingPort(tcp.Port):
             self._resting.cancel()
             self._resting = None
         super().connectionLost(reason)
+
+
+def listen_on(host: str, port: int) -> socket.socket:
+    """A listening socket; "::" takes IPv4 too. Raises `PortInUse`, `LocalIO`."""
+    try:
+        if ":" in host:
+            return socket.create_server(
+                (host, port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=host == "::"
+            )
+        return socket.create_server((host, port), backlog=BACKLOG)
+    except OSError as bad:
+        raise cannot_listen(host, port, bad) from bad
+
+
+def cannot_listen(host: str, port: int, bad: OSError) -> SectorError:
+    """What is told of it."""
+    kind = PortInUse if bad.errno == errno.EADDRINUSE else LocalIO
+    named = (bad.errno or 0) > 0  # otherwise the name was not found
+    why = os.strerror(bad.errno or 0) if named else "there is no such host"
+    hint = "give a name or an address of this machine as host"
+    if bad.errno == errno.EACCES:
+        hint = "ports below 1024 are for root: choose a higher one"
+    return kind(f"cannot listen on {host} port {port}: {why}", hint=None if kind is PortInUse else hint)

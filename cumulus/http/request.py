@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from twisted.logger import Logger
 
 from cumulus.errors import S3Error
-from cumulus.http.access_log import Record
+from cumulus.http.access_log import Record, stamp
 from cumulus.http.alive import END, Signs, may_last, takes_long
 from cumulus.http.body import Intake
 from cumulus.http.download import BlockSending, FileSending, Sending, whole_thd
@@ -592,14 +592,3 @@ class S3Request:
                 agent=call.headers.get("user-agent")[:200],
             )
         )
-
-
-def stamp(seconds: float) -> str:
-    """UTC with milliseconds, as in RFC 3339."""
-    whole = int(seconds)
-    return f"{_second(whole)}.{int((seconds - whole) * 1000):03d}Z"
-
-
-@lru_cache(maxsize=64)
-def _second(seconds: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
