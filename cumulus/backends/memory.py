@@ -122,7 +122,9 @@ class _Writer(WriteStream):
 class MemoryStore(FileStore):
     """`limit`: bytes it may hold in all, uploads in progress counted; None: as many as there are."""
 
-    capabilities = Capabilities(atomic_replace=True, plain_names=False, hardlink=True, concat=True)
+    capabilities = Capabilities(
+        atomic_replace=True, plain_names=False, hardlink=True, concat=True, lasts=False
+    )
 
     def __init__(self, limit: int | None = None) -> None:
         self._limit = limit

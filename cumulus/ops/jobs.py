@@ -122,7 +122,7 @@ class Jobs:
         resting = Resting(pause)
         if self._is_due("expire", self.expire_s):
             self._each(failed, lambda bucket: self.expire(bucket, done, resting))
-        if self.site.atomic and self._is_due("follow", self.sweep_s):
+        if self._left_behind and self._is_due("follow", self.sweep_s):
             self._each(failed, lambda bucket: self._follow(bucket, done, resting))
         if self._is_due("sweep", self.sweep_s):
             with failed.noted():
@@ -131,6 +131,11 @@ class Jobs:
             self._each(failed, lambda bucket: forget_versions(self.site, bucket, done, resting))
         failed.check()
         return done
+
+    @property
+    def _left_behind(self) -> bool:
+        """Whether a process that is killed may leave what the index has not heard of, in names that count."""
+        return self.site.atomic and self.site.store.capabilities.lasts
 
     def process_died(self) -> None:
         """One that wrote in the same storage: what it had stored and not told is looked for soon. Called by

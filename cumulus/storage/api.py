@@ -117,7 +117,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     there; `owners`, that `own_by` is; `together`, that `put_all` costs less than one by one; `directories`,
     that a name like "a/" is the directory below, with a record, beside names in it; `users`, that `for_user`
     matters. Without `compares` an `if_token` holds within one process only, and the floor above sees to it
-    that one at a time changes a name."""
+    that one at a time changes a name; without `lasts` nothing outlives the process."""
 
     atomic_replace: bool
     plain_names: bool
@@ -132,6 +132,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     directories: bool = False
     users: bool = False
     compares: bool = True
+    lasts: bool = True
 
 
 class Whole(NamedTuple):

@@ -12,13 +12,13 @@ import stat
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
 import pytest
-from cluster import running
+from cluster import running, wait_for
 from s3_server import CUMULUS, PORTS, Server, boto, cumulus, make, serving, started
 from s3_wire import Wire
 
@@ -51,9 +51,9 @@ def make_files(top: Path, keys: list[str]) -> None:
         os.close(fd)
 
 
-def make_rows(server: Server, bucket: str, keys: list[str]) -> None:
+def make_rows(where: Path, bucket: str, keys: list[str]) -> None:
     """In the index alone, as the storage's own floor above makes them: listings look no further."""
-    index, directory = open_index(load_config(server.directory / "cumulus.toml"), lambda bad: None)
+    index, directory = open_index(load_config(where / "cumulus.toml"), lambda bad: None)
     found = index.bucket(bucket)
     assert found is not None
     for at in range(0, len(keys), 5000):
@@ -158,6 +158,21 @@ def check_listings(server: Server, keys: list[str]) -> None:
     print(f"{len(keys)} keys listed twice, the server has grown by {memory.look()} kB")
 
 
+@contextmanager
+def compared(directory: Path, settings: str) -> Iterator[Server]:
+    """A server with a bucket `many` that has been compared with its storage, as at each start; that comes
+    again in an hour, and would find rows without objects."""
+    key, secret = make(directory, settings)
+    (owner,) = cumulus("user", "list", "--dir", str(directory))
+    cumulus("bucket", "add", "many", "--owner", owner["name"], "--dir", str(directory))
+    make_rows(directory, "many", ["lost"])
+    with started(directory, key, secret) as server:
+        wire = Wire(server.port, (key, secret))
+        wait_for("the row without an object is gone", lambda: not wire.ask("GET", "/many").leaves("Key"))
+        wire.close()
+        yield server
+
+
 @pytest.mark.parametrize("kind", ["posix", "memory", "fsspec", "sector"])
 def test_keys_are_listed_in_order_with_flat_memory(
     kind: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
@@ -169,15 +184,18 @@ def test_keys_are_listed_in_order_with_flat_memory(
             cloud = stack.enter_context(running(tmp_path_factory.mktemp("cloud"), slaves=1))
             backend = f"sector:{cloud.dir}/client.toml"
         settings = f'{PORTS}[storage]\nbackend = "{backend}"\n'
-        server = stack.enter_context(serving(tmp_path / "D", settings))
-        wire = Wire(server.port, (server.key, server.secret))
-        assert wire.ask("PUT", "/many").status == 200
-        wire.close()
+        if kind == "fsspec":
+            server = stack.enter_context(compared(tmp_path / "D", settings))
+        else:
+            server = stack.enter_context(serving(tmp_path / "D", settings))
+            wire = Wire(server.port, (server.key, server.secret))
+            assert wire.ask("PUT", "/many").status == 200
+            wire.close()
         if kind == "posix":
             make_files(server.directory / "data/many", keys)
             rescan(server.directory, "many")
         else:
-            make_rows(server, "many", keys)
+            make_rows(server.directory, "many", keys)
         check_listings(server, keys)
 
 
