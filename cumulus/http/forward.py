@@ -25,7 +25,8 @@ from cumulus.http.body import Intake
 from cumulus.http.pace import OUT, Transfer
 from cumulus.http.pool import Failed
 from cumulus.http.refuse import refusal
-from cumulus.http.request import Ready, S3Request
+from cumulus.http.reply import Ready
+from cumulus.http.request import S3Request
 from cumulus.http.settings import BODILESS, DRAINED, FIRST_BUFFER
 from cumulus.http.trust import Trust
 from cumulus.http.upstream import Pairs, Upstream, Upstreams
@@ -382,7 +383,6 @@ class ForwardingRequest(S3Request):
         length = self.head.length
         self._expects = self.call.headers.get("expect").lower() == "100-continue" and self.head.continues
         if length == 0:
-            self._continue()
             return
         self.intake = Intake(self, length, min(length or FIRST_BUFFER, FIRST_BUFFER))
 
@@ -397,8 +397,11 @@ class ForwardingRequest(S3Request):
             self._end_if_done()
 
     def take_body(self) -> None:
-        """The server takes the body."""
-        if self._lost or self._answering or self.intake is None or self._whole:
+        """The server takes the body, or has nothing against an empty one."""
+        if self._lost or self._answering or self._whole:
+            return
+        if self.intake is None:
+            self._continue()
             return
         self._whole = True  # from now on the client has to send it
         self._take_body()
@@ -449,6 +452,7 @@ class ForwardingRequest(S3Request):
                 intake.discard()
         self._answering = True
         self._end_upload()
+        self._word_for_nothing(reply)
         channel = self.channel
         close = reply.close or not channel.persistent or self.site.stopping
         if close:

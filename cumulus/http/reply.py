@@ -1,4 +1,4 @@
-"""The head of a reply as it goes over the wire."""
+"""A reply on its way: with what is still to be read of it, and its head as it goes over the wire."""
 
 from __future__ import annotations
 
@@ -10,10 +10,45 @@ from typing import Final
 from twisted.web.http import RESPONSES
 
 from cumulus.http.settings import BODILESS, SERVER
-from cumulus.rest.call import Reply
+from cumulus.rest.call import Download, Reply
 
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _PHRASES: Final = {507: b"Insufficient Storage", **RESPONSES}
+
+
+class Ready:
+    """A reply with all that needs no thread any more: `data`, or a download that is still to be sent, by
+    sendfile from `where` if that is not None."""
+
+    __slots__ = ("data", "download", "length", "reply", "where")
+
+    def __init__(
+        self,
+        reply: Reply,
+        data: bytes | None = None,
+        download: Download | None = None,
+        where: tuple[int, int] | None = None,
+        length: int | None = None,
+    ) -> None:
+        self.reply = reply
+        if data is None:
+            data = reply.body if isinstance(reply.body, bytes) else b""
+        self.data = data
+        self.download = download
+        self.where = where
+        self.length = len(data) if length is None else length
+
+
+class Opened:
+    """A reply whose file is open already, for a thread to read; whoever does not run it closes the stream."""
+
+    def __init__(self, reply: Reply, download: Download) -> None:
+        self._reply = reply
+        self.download = download
+
+    def __call__(self) -> Reply:
+        """The reply."""
+        return self._reply
 
 
 class HeadWriter:

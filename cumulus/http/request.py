@@ -23,6 +23,7 @@ from cumulus.http.head import Head
 from cumulus.http.pace import IN, OUT, Transfer
 from cumulus.http.pool import Failed
 from cumulus.http.refuse import refusal, slow_down
+from cumulus.http.reply import Opened, Ready
 from cumulus.http.settings import BODILESS, DRAINED, FIRST_BUFFER, SMALL_BODY, SMALL_DOWNLOAD, STRETCH
 from cumulus.http.transport import S3Server
 from cumulus.proxies import behind
@@ -36,40 +37,7 @@ log = Logger()
 Result = TypeVar("Result")
 
 GONE = 499  # in the log: the client went before the reply was sent
-
-
-class Ready:
-    """A reply with all that needs no thread any more: `data`, or a download that is still to be sent, by
-    sendfile from `where` if that is not None."""
-
-    __slots__ = ("data", "download", "length", "reply", "where")
-
-    def __init__(
-        self,
-        reply: Reply,
-        data: bytes | None = None,
-        download: Download | None = None,
-        where: tuple[int, int] | None = None,
-        length: int | None = None,
-    ) -> None:
-        self.reply = reply
-        if data is None:
-            data = reply.body if isinstance(reply.body, bytes) else b""
-        self.data = data
-        self.download = download
-        self.where = where
-        self.length = len(data) if length is None else length
-
-
-class _Opened:
-    """A reply whose file is open already, for a thread to read; whoever does not run it closes the stream."""
-
-    def __init__(self, reply: Reply, download: Download) -> None:
-        self._reply = reply
-        self.download = download
-
-    def __call__(self) -> Reply:
-        return self._reply
+REFUSED = 300  # statuses from this on
 
 
 class S3Request:
@@ -132,7 +100,6 @@ class S3Request:
         length = self.head.length
         self._expects = self.call.headers.get("expect").lower() == "100-continue" and self.head.continues
         if length == 0:
-            self._continue()
             return
         self._whole = not self._expects and length is not None and length <= SMALL_BODY
         first = length if self._whole and length else FIRST_BUFFER
@@ -183,7 +150,7 @@ class S3Request:
             work, changes = partial(self._whole_thd, body, found), self.call.method not in ("GET", "HEAD")
             taken = self._pool.submit(work, self._answered, changes=changes)
         if not taken:
-            if isinstance(found, _Opened):
+            if isinstance(found, Opened):
                 found.download.stream.close()
             self.site.metrics.plain["refused_total"] += 1
             self._answer(Ready(self._slow_down()))
@@ -205,7 +172,7 @@ class S3Request:
         except Exception:
             return Ready(self._failed_thd())
 
-    def _sent_now(self, reply: Reply, sent: Download) -> Ready | _Opened:
+    def _sent_now(self, reply: Reply, sent: Download) -> Ready | Opened:
         """What is in memory is read here, and the stream closed; the rest is for a thread."""
         try:
             data = sent.stream.read_now(sent.offset, sent.length) if sent.length else b""
@@ -213,7 +180,7 @@ class S3Request:
             sent.stream.close()
             raise
         if data is None:
-            return _Opened(reply, sent)
+            return Opened(reply, sent)
         sent.stream.close()
         return Ready(reply, data)
 
@@ -327,10 +294,19 @@ class S3Request:
             self.intake.open()
 
     def _continue(self) -> None:
-        """Also where nothing is to come: boto3 keeps an answer without this for its next upload as well."""
         if self._expects:
             self._continued = True
             self.channel.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _word_for_nothing(self, reply: Reply) -> None:
+        """Of an empty body that was asked about: boto3 keeps an answer without 100 Continue for its next
+        upload over the connection, so what was done has one, and a refusal ends the connection."""
+        if self.intake is not None or not self._expects or self._continued:
+            return
+        if reply.status < REFUSED and not (self._signs is not None and self._signs.begun):
+            self._continue()
+        else:
+            reply.close = True
 
     def _open(self) -> None:
         if self.intake is not None and not self._lost and not self._answering:
@@ -480,6 +456,7 @@ class S3Request:
         self._answering = True
         self._end_upload()
         channel, reply = self.channel, ready.reply
+        self._word_for_nothing(reply)
         close = reply.close or not channel.persistent or self.site.stopping
         if close:
             channel.persistent = False

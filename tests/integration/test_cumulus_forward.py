@@ -137,10 +137,15 @@ def test_the_body_is_asked_for_when_the_server_asks(pair: tuple[Floor, Floor]) -
     wire.send(request("/b/k", "PUT", "Content-Length: 100000", "Expect: 100-continue"))
     assert wire.answer().status == 100
     assert wire.send(bytes(100_000)).answer().body == b"stored 100000"
+    wire.send(request("/b/k", "PUT", "Content-Length: 0", "Expect: 100-continue"))
+    assert [wire.answer().status for _ in range(2)] == [100, 200]
     server.gateway.replies["/b/no"] = lambda _call: Reply(403, [], b"<Error/>")
-    wire.send(request("/b/no", "PUT", "Content-Length: 100000", "Expect: 100-continue"))
-    assert wire.answer().status == 403
-    assert wire.ended()
+    for size in (100_000, 0):
+        wire.send(request("/b/no", "PUT", f"Content-Length: {size}", "Expect: 100-continue"))
+        assert wire.answer().status == 403
+        assert wire.ended()
+        wire.close()
+        wire = front.connect()
     wire.close()
     server.gateway.replies.clear()
 

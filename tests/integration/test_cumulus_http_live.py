@@ -249,6 +249,15 @@ def test_continue_is_said_of_an_empty_body_too(shared: Floor) -> None:
     wire.close()
 
 
+def test_continue_is_not_said_of_an_empty_body_that_is_refused(shared: Floor) -> None:
+    """Only who may is told to go on; who keeps the answer for his next upload has to connect anew."""
+    shared.gateway.replies["/no"] = lambda call: Reply(403, [], b"<Error/>")
+    wire = shared.connect().send(request("/no", "PUT", "Expect: 100-continue", "Content-Length: 0"))
+    answer = wire.answer()
+    assert (answer.status, answer.headers["connection"]) == (403, "close")
+    assert wire.ended()
+
+
 def test_continue_is_not_said_to_a_refused_request(shared: Floor) -> None:
     shared.gateway.replies["/no"] = lambda call: Reply(403, [], b"<Error/>")
     wire = shared.connect().send(request("/no", "PUT", "Expect: 100-continue", "Content-Length: 10"))
