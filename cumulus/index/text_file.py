@@ -187,10 +187,13 @@ class TextFile(Directory):
 
     def _read(self) -> _Lines:
         check_private(self._path)
-        lines = _Lines(self._path, read_text(self._path, _MOST, "use a database"))
-        if self._had_users and not lines.users:  # a shell empties a file before it begins to write it
-            hint = "write a new file beside it and rename that; to begin without users, restart the service"
-            raise BadConfig(f"{self._path}: has no users any more", hint=hint)
+        text = read_text(self._path, _MOST, "use a database")
+        lines = _Lines(self._path, text)
+        if self._had_users and not text.strip():  # a shell empties a file before it begins to write it
+            hint = (
+                "write a new file beside it and rename that; if nobody is to come in any more, leave a line #"
+            )
+            raise BadConfig(f"{self._path}: is empty", hint=hint)
         self._had_users = bool(lines.users)
         return lines
 

@@ -226,20 +226,23 @@ def test_bad_change_of_the_file_leaves_what_was_read(tmp_path: Path) -> None:
 
 def test_file_that_was_emptied_leaves_the_users(tmp_path: Path) -> None:
     """`generate > users` empties it before the first line is written: all clients would be strangers until
-    then. One that begins without users may get some."""
+    then. One that begins without users may get some; the last one who is taken away is refused."""
     now, told = [0.0], list[SectorError]()
     path = tmp_path / "users"
     write(path, "# none yet\n")
     directory = TextFile(path, told.append, lambda: now[0])
-    for text in ("alice AKX longsecret\n", "", "\n# nobody\n"):
+    for text in ("alice AKX longsecret\n", "", "\n \n"):
         write(path, text)
         now[0] += 1
         assert directory.credential("AKX") is not None
-    assert [one.message for one in told] == [f"{path}: has no users any more"] * 2
+    assert [one.message for one in told] == [f"{path}: is empty"] * 2
     assert "rename" in told[0].hint
     write(path, "bob AKB longsecret\n")
     now[0] += 1
     assert [one.name for one in directory.users()] == ["bob"]
+    write(path, "# nobody\n")
+    now[0] += 1
+    assert directory.credential("AKB") is None
 
 
 # administration ---------------------------------------------------------------------------------------
@@ -398,11 +401,11 @@ def test_two_rotations_at_once_lose_nothing(bench: Bench, monkeypatch: pytest.Mo
     write_private = secrets.write_private
     bench.admin.add_key("bob", "AKBOB", SECRET)
 
-    def slowly(path: Path, text: str) -> None:
+    def slowly(path: Path, text: str, **how: bool) -> None:
         if not second.ident:
             second.start()
             second.join(1.0)
-        write_private(path, text)
+        write_private(path, text, **how)
 
     monkeypatch.setattr(secrets, "write_private", slowly)
     bench.admin.rotate()
