@@ -190,8 +190,9 @@ def write(folder: Path, effort: Effort, results: dict[str, cells.Results]) -> st
     name = "s3" if effort.name == "full" else "s3-quick"
     (folder / f"{name}.md").write_text(text)
     (folder / f"{name}.json").write_text(json.dumps({"machine": machine(), "results": rows}) + "\n")
-    for line in s3pictures.draw(s3judge.Found(rows), folder, effort.sizes, SIZES):
-        say(line)
+    if rows:  # of nothing there are no pictures, nor is there a word about what they need
+        for line in s3pictures.draw(s3judge.Found(rows), folder, effort.sizes, SIZES):
+            say(line)
     return text
 
 
