@@ -8,7 +8,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.defer import TimeoutError as Late
-from twisted.internet.endpoints import HostnameEndpoint
+from twisted.internet.endpoints import HostnameEndpoint, TCP4ClientEndpoint, TCP6ClientEndpoint
 from twisted.internet.error import ConnectError, ConnectionRefusedError, DNSLookupError
 from twisted.internet.interfaces import IAddress, IHostResolution, IResolutionReceiver
 from twisted.internet.protocol import Factory, Protocol
@@ -50,12 +50,23 @@ async def literal_host(reactor: Any, host: str) -> str:
     return await receiver.done
 
 
+def tcp_endpoint(reactor: Any, host: str, port: int, timeout_s: float) -> Any:
+    """Where to connect to. An IP literal waits for no thread of the resolver, which may be busy with a name
+    server that does not answer; a name is tried at all of its addresses (RFC 8305)."""
+    try:
+        version = ipaddress.ip_address(host).version
+    except ValueError:
+        return HostnameEndpoint(reactor, host, port, timeout=timeout_s)
+    endpoint = TCP6ClientEndpoint if version == 6 else TCP4ClientEndpoint
+    return endpoint(reactor, host, port, timeout=timeout_s)
+
+
 async def is_refused(reactor: Any, host: str, port: int, timeout_s: float = 5.0) -> bool:
     """Whether the host itself says that nothing listens there; False when it listens or is only silent."""
     plain: Any = Factory.forProtocol(Protocol)
     plain.noisy = False
     try:
-        connected: Any = await HostnameEndpoint(reactor, host, port, timeout=timeout_s).connect(plain)
+        connected: Any = await tcp_endpoint(reactor, host, port, timeout_s).connect(plain)
     except (ConnectError, DNSLookupError, Late) as bad:
         return isinstance(bad, ConnectionRefusedError)
     connected.transport.abortConnection()

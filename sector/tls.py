@@ -19,7 +19,6 @@ from cryptography import x509
 from OpenSSL import SSL
 from OpenSSL.crypto import X509
 from twisted.internet import defer, error
-from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.interfaces import (
     IHandshakeListener,
     IOpenSSLClientConnectionCreator,
@@ -34,6 +33,7 @@ from zope.interface import implementer
 from sector import errors, keys, pki
 from sector.frames import FrameBuffer, Refusal, frame, parse_frame
 from sector.pki import Credentials, Identity, Trust, load_node
+from sector.resolve import tcp_endpoint
 from sector.wire.base import REGISTRY, Message, Request, decode, encode
 from sector.wire.login import Resume
 
@@ -519,7 +519,7 @@ async def open_tls(
     plain.noisy = False
     factory: Any = TLSMemoryBIOFactory(cast(Any, tls), True, plain, clock=reactor)
     factory.noisy = False
-    endpoint = HostnameEndpoint(reactor, host, port, timeout=timeout_s)
+    endpoint = tcp_endpoint(reactor, host, port, timeout_s)
     try:
         await endpoint.connect(factory)
     except (error.ConnectError, error.DNSLookupError, defer.TimeoutError, defer.CancelledError) as bad:

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import HostnameEndpoint, TCP4ClientEndpoint, TCP6ClientEndpoint, wrapClientTLS
+from twisted.internet.endpoints import wrapClientTLS
 from twisted.internet.interfaces import IHandshakeListener, IPushProducer
 from twisted.internet.protocol import Factory
 from twisted.internet.protocol import Protocol as Connection
@@ -25,6 +25,7 @@ from zope.interface import implementer
 from cumulus.http.settings import HEAD_BYTES
 from cumulus.http.trust import Trust
 from cumulus.redirect import Server
+from sector.resolve import tcp_endpoint
 
 CONNECT_S: Final = 3.0
 KEPT_S: Final = 15.0  # an idle connection; well below the time after which a server ends one
@@ -292,12 +293,7 @@ class _Fullness:
 def _endpoint(reactor: Any, server: Server, trust: Trust) -> Any:
     parts = urlsplit(server.url)
     host, port = parts.hostname or "", parts.port or (443 if server.secure else 80)
-    if ":" in host:
-        plain: Any = TCP6ClientEndpoint(reactor, host, port, timeout=CONNECT_S)
-    elif re.fullmatch(r"[0-9.]+", host):
-        plain = TCP4ClientEndpoint(reactor, host, port, timeout=CONNECT_S)
-    else:
-        plain = HostnameEndpoint(reactor, host.encode(), port, timeout=CONNECT_S)
+    plain = tcp_endpoint(reactor, host, port, CONNECT_S)
     return wrapClientTLS(trust.options(host), plain) if server.secure else plain
 
 
