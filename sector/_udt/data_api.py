@@ -88,6 +88,15 @@ class Receiving(Protocol):
         """Stop; the peer hears ERROR(code)."""
 
 
+def arrival(receiving: Receiving) -> Deferred[TransferResult]:
+    """Fires when all bytes are in the file, as `fin`; errbacks with what ends the transfer before. What comes
+    after the bytes is for who watches `done`; its failure is no unhandled one."""
+    arrived: Deferred[TransferResult] = Deferred()
+    receiving.done.addErrback(lambda bad: None if arrived.called else arrived.errback(bad))
+    receiving.fin.addCallback(lambda good: None if arrived.called else arrived.callback(good))
+    return arrived
+
+
 Progress = Callable[[int], None]
 OnWay = Callable[[Way, str], None]
 """Told when the peer was met: the way, and a line for the user if it is not UDP (else "")."""

@@ -18,7 +18,7 @@ from twisted.internet.defer import Deferred, ensureDeferred
 
 from sector import errors, space
 from sector._udt import checksum
-from sector._udt.data_api import Data, DataTicket, OnWay, TransferError, TransferResult
+from sector._udt.data_api import Data, DataTicket, OnWay, TransferError, TransferResult, arrival
 from sector._udt.paths import Way
 from sector.client.deferred import uncut
 from sector.client.progress import FileProgress, Moved, Progress, size_text
@@ -434,11 +434,8 @@ class Get:
             progress=None if part is None else lambda moved: part.at(here + moved),
             on_way=self.link.on_way(self.progress),
         )
-        arrived: Deferred[TransferResult] = Deferred()
-        receiving.done.addErrback(lambda bad: None if arrived.called else arrived.errback(bad))
-        receiving.fin.addCallback(lambda good: None if arrived.called else arrived.callback(good))
         try:
-            result = await arrived
+            result = await arrival(receiving)
         except TransferError:
             raise
         except BaseException:

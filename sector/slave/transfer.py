@@ -14,7 +14,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from sector import errors
-from sector._udt.data_api import Data, DataTicket, Receiving, Sending, TransferError, TransferResult
+from sector._udt.data_api import Data, DataTicket, Receiving, Sending, TransferError, TransferResult, arrival
 from sector._udt.paths import Way
 from sector.clock import Clock
 from sector.model import BLOCK_BYTES, CHECKED_BYTES, SliceMeta, Ticket, Version, digest_text
@@ -384,9 +384,7 @@ class Transfers:
 
     async def _take(self, receiving: Receiving, temp: Temp, meta: SliceMeta, lease: bytes) -> Record:
         """Wait for the bytes, check them, seal them. Whatever fails, the temporary file is gone."""
-        arrived: Deferred[TransferResult] = Deferred()
-        receiving.done.addErrback(lambda bad: None if arrived.called else arrived.errback(bad))
-        receiving.fin.addCallback(lambda good: None if arrived.called else arrived.callback(good))
+        arrived = arrival(receiving)
         try:
             result = await self._until(arrived)
             digest = digest_text(result.digest)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from typing import Any
 
-from twisted.internet.defer import Deferred, DeferredSemaphore
+from twisted.internet.defer import DeferredSemaphore
 
-from sector._udt.data_api import OWN_DISK, TransferError
+from sector._udt.data_api import OWN_DISK, TransferError, arrival
 from sector.client.cloud import CloudClient
 from sector.client.transfer import channel, local_error
 from sector.clock import pause
@@ -113,11 +112,8 @@ class ResultBox:
             to=(host, address.port),
             fsync=False,
         )
-        arrived: Deferred[Any] = Deferred()
-        receiving.done.addErrback(lambda bad: None if arrived.called else arrived.errback(bad))
-        receiving.fin.addCallback(lambda good: None if arrived.called else arrived.callback(good))
         try:
-            result = await arrived
+            result = await arrival(receiving)
         except TransferError:
             raise
         except BaseException:
