@@ -73,10 +73,13 @@ static int64_t make_group(made *m)
 
 static int64_t make_tls(made *m)
 {
+    const int64_t left = alloc_left();
     int err;
     while ((err = udt_port_listen_tls(m->ctx, m->port, 0)) == UDT_E_INUSE) {
+        alloc_fail(0); /* another number of a port is not what is tried here */
         CHECK_INT(udt_port_close(m->ctx, m->port), 0);
         CHECK_INT(make_port(m), 0);
+        alloc_fail(left);
     }
     return err;
 }
