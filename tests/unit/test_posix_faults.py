@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -11,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from posix_disk import Faulty
+from posix_disk import Faulty, NoXattr
 
 from cumulus.backends.posix import journal
 from cumulus.backends.posix.errors import TABLE, storage_error
@@ -23,6 +24,7 @@ from cumulus.storage.api import (
     Forbidden,
     Missing,
     NoSpace,
+    Piece,
     ReadOnly,
     StorageError,
     Taken,
@@ -140,6 +142,42 @@ def test_a_put_that_fails_anywhere_has_not_happened(
                 assert get(store, "a") == b"old"
                 assert sorted(os.listdir(tmp_path / "store/data/b")) == [".cumulus", "a"]
             put(store, name, b"x" * size)
+
+
+@pytest.mark.parametrize("kind", [Faulty, NoXattr])
+@pytest.mark.parametrize("joined", [False, True])
+def test_an_object_whose_directory_cannot_be_synced_has_its_record(
+    tmp_path: Path, kind: type[Faulty], joined: bool
+) -> None:
+    """It has its name by then, so readers find it, and it must be whole; whoever put it gets the error."""
+    disk = kind()
+    store = PosixStore(str(tmp_path / "store"), files=disk)
+    store.create_bucket("b")
+    seen = 0
+    for nth in range(1, 9):
+        name, part = f"d{nth}/x", f".cumulus/parts/{nth}/slots.2000000"
+        ranged = store.open_range("b", part, 0, 2_000_000) if joined else None
+        if ranged is not None:
+            ranged.write(memoryview(b"y" * 2_000_000))
+            ranged.sync()
+            ranged.close()
+        renames = disk.calls.get("rename", 0)
+        disk.fail("sync", errno.EIO, nth)
+        with contextlib.suppress(Unavailable):
+            if joined:
+                store.join("b", [Piece(part, 0, 2_000_000)], name, b"meta", base=part)
+            else:
+                put(store, name, b"y" * 2_000_000)
+            disk.heal()
+            continue
+        disk.heal()
+        if name in [entry.name for entry in store.names("b")]:
+            assert disk.calls["rename"] > renames
+            assert store.stat("b", name).meta == b"meta"
+            assert get(store, name) == b"y" * 2_000_000
+            seen += 1
+    assert seen
+    store.close()
 
 
 def test_of_a_batch_that_cannot_be_synced_nothing_is_acknowledged(

@@ -164,7 +164,8 @@ class Draft:
     knows it from what a dead process left."""
 
     __slots__ = (
-        "_beside", "_files", "aside", "directory", "fd", "inode", "record", "root", "size", "temporary",
+        "_beside", "_files", "aside", "directory", "fd", "inode", "named", "record", "root", "size",
+        "temporary",
     )  # fmt: skip
 
     def __init__(self, root: Root, files: Files) -> None:
@@ -191,6 +192,7 @@ class Draft:
         self.inode = status.st_ino
         self.size = 0
         self.record: Record | None = None
+        self.named = False  # it has got its name, and is no draft any more
         self.aside = ""  # the name under which a sidecar may have been written
         self._beside = False  # it was the last time
         if status.st_mode & 0o777 != FILE_MODE:
@@ -252,7 +254,11 @@ class Draft:
             sidecar.drop(self.root, self.aside, self.inode, self._files)
 
     def drop(self) -> None:
-        """Remove it; for one that got its name, `close` is enough."""
+        """Remove it; for one that got its name, `close` is enough. What failed after that (a directory could
+        not be synced) leaves readers an object that is whole, with its record."""
+        if self.named:
+            self.close()
+            return
         with contextlib.suppress(OSError):
             self._files.unlink(self.directory, self.temporary)
         if self.aside:

@@ -149,12 +149,14 @@ class Publisher:
         for _ in range(_TRIES):
             try:
                 self._files.rename(draft.directory, draft.temporary, parent.fd, segments[-1])
+                draft.named = True
                 return
             except FileNotFoundError:  # a removal took the empty directory, or a sweep the draft
                 os.stat(draft.temporary, dir_fd=draft.directory, follow_symlinks=False)
             with paths.make_parent(root, segments, self._files) as again:
                 with contextlib.suppress(FileNotFoundError):
                     self._files.rename(draft.directory, draft.temporary, again.fd, segments[-1])
+                    draft.named = True
                     return
         raise Taken(f"the directory of {'/'.join(segments)!r} is removed again and again")
 

@@ -206,8 +206,9 @@ class Filled(Draft):
             os.close(fd)
 
     def drop(self) -> None:
-        """Let it go on as a file of ranges."""
-        self.unstamp()
+        """Let it go on as a file of ranges, unless it has got its name as an object."""
+        if not self.named:
+            self.unstamp()
         self.close()
 
     def close(self) -> None:
