@@ -27,10 +27,11 @@ from cumulus.backends.posix.unserved import unserved
 from cumulus.config import Config
 from cumulus.errors import S3Error
 from cumulus.index.api import Change, Directory, Index, IndexFailure, Put, Remove, Row
-from cumulus.model import Bucket, Versioning
+from cumulus.model import Bucket, ObjectMeta, Versioning
 from cumulus.opening import COPIED, TAKE_OVER
+from cumulus.ops.find import NOT_THERE
 from cumulus.ops.left import discarded
-from cumulus.ops.names import BODIES, DOUBT, ODD, VERSIONS, check_bucket_name
+from cumulus.ops.names import BODIES, DOUBT, ODD, VERSIONS, check_bucket_name, first_name, odd_name
 from cumulus.ops.rows import body_names, meta_of, row_of
 from cumulus.secrets import Keyring, check_private
 from cumulus.storage.api import Entry, FileStore, Missing, NoBucket, StorageError
@@ -387,7 +388,7 @@ def rebuild(index: Index, store: FileStore, bucket: Bucket) -> tuple[int, int]:
         changes: list[Change] = []
         for entry in entries:
             meta = meta_of(bucket, entry)
-            if meta is not None and entry.name not in over:
+            if meta is not None and entry.name not in over and not _interrupted(index, store, bucket, meta):
                 changes.append(Put(row=row_of(bucket, entry, meta), keep=keep))
         index.apply(changes)
         taken += len(changes)
@@ -402,6 +403,27 @@ def rebuild(index: Index, store: FileStore, bucket: Bucket) -> tuple[int, int]:
             index.apply(lost)
         gone += len(lost)
     return taken, gone
+
+
+def _interrupted(index: Index, store: FileStore, bucket: Bucket, marker: ObjectMeta) -> bool:
+    """Whether that is a delete marker of which the index knows nothing, beside the older object that it should
+    have hidden: a crash has interrupted the deletion, or the disk has refused it, and nobody was told that it
+    was done. The object is served, so it stays listed."""
+    if not marker.marker or not store.capabilities.atomic_replace:
+        return False
+    row = index.lookup(bucket.name, marker.key, marker.version)
+    if row is not None and row.marker:
+        return False
+    for name in (first_name(marker.key), odd_name(marker.key)):
+        try:
+            meta = meta_of(bucket, store.stat(bucket.name, name))
+        except NoBucket:
+            raise
+        except NOT_THERE:
+            continue
+        if meta is not None and meta.key == marker.key and meta.modified_ns <= marker.modified_ns:
+            return not meta.marker
+    return False
 
 
 def _versioned(shared: Shared, index: Index, store: FileStore, bucket: Bucket) -> Bucket:

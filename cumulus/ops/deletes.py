@@ -31,6 +31,7 @@ from cumulus.storage.api import (
     NoBucket,
     NoSpace,
     ObjectStream,
+    StorageError,
     Taken,
 )
 
@@ -155,6 +156,10 @@ def _mark(site: Site, bucket: Bucket, key: str, owner: str, found: Found | None)
         except (Missing, Changed) as error:
             site.remove(bucket.name, version_name(key, version))
             raise Changed(str(error)) from error
+        except StorageError:  # the object stays, so nothing may say that it is deleted
+            with suppress(StorageError):
+                _with_room(site, lambda: site.remove(bucket.name, version_name(key, version)))
+            raise
     if row is not None:
         stamp = max(stamp, row.stamp + 1)
     site.told.apply([Put(row=marker_row(bucket, key, version, stamp, now, owner), keep=True)])

@@ -12,6 +12,8 @@ from s3_world import World
 
 from cumulus.admin import data as admin_data
 from cumulus.admin.doctor import rebuild
+from cumulus.index.registry import make_index
+from cumulus.ops.deletes import _store_marker
 
 
 @pytest.fixture(params=["posix"])
@@ -60,3 +62,33 @@ def test_a_rebuild_takes_out_a_version_whose_body_is_lost(world: World, tmp_path
     assert rebuild(world.index, world.store, bucket) == (1, 1)
     assert len(client.list_object_versions(Bucket="bkt")["Versions"]) == 1
     assert world.ask("GET", "/bkt/k").body == b"2"
+
+
+@pytest.mark.parametrize("key", ["k", "odd//key"])
+@pytest.mark.parametrize("status", ["Enabled", "Suspended"])
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_rebuild_believes_no_marker_of_a_deletion_that_was_interrupted(
+    world: World, key: str, status: str, lost: bool
+) -> None:
+    """A server was killed after it had written the marker and before the object had gone: the object is
+    served, so it is listed, also when all of the index is lost. One that did hide an object still does."""
+    client = world.boto()
+    client.put_object(Bucket="bkt", Key="gone", Body=b"1")
+    client.delete_object(Bucket="bkt", Key="gone")
+    client.put_bucket_versioning(Bucket="bkt", VersioningConfiguration={"Status": status})
+    client.put_object(Bucket="bkt", Key=key, Body=b"kept")
+    bucket = world.index.bucket("bkt")
+    assert bucket is not None
+    _store_marker(world.site, bucket, key, world.site.new_version(bucket), bucket.owner, world.clock())
+    index = make_index("sqlite://", directory=world.people)[0] if lost else world.index
+    if lost:
+        index.add_bucket(bucket)
+    rebuild(index, world.store, bucket)
+    assert [row.key for row in index.page("bkt").rows] == [key]
+    rows = index.page_versions("bkt").rows
+    assert [row.key for row in rows if row.marker and row.latest] == ["gone"]
+    assert [row.key for row in rows if not row.marker and row.latest] == [key]
+    if lost:
+        index.close()
+    else:
+        assert client.get_object(Bucket="bkt", Key=key)["Body"].read() == b"kept"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from s3_stores import STORES
@@ -12,7 +13,8 @@ from s3_world import World
 from cumulus.admin import data
 from cumulus.ops.find import stored_names
 from cumulus.ops.jobs import Done, forget_versions, rescan
-from cumulus.ops.names import version_name
+from cumulus.ops.names import VERSIONS, version_name
+from cumulus.storage.api import Forbidden, NoSpace, StorageError, Unavailable
 
 
 @pytest.fixture(params=list(STORES))
@@ -134,6 +136,31 @@ def test_a_deletion_that_a_crash_interrupts_takes_no_version_along(tmp_path: Pat
     world.ask("DELETE", "/bkt/k", query={"versionId": version})
     assert get(world, version) == "NoSuchVersion" and [row[3] for row in history(world)] == ["marker"]
     world.close()
+
+
+@pytest.mark.parametrize("key", ["k", "odd//key"])
+@pytest.mark.parametrize("kind", [Unavailable, Forbidden, NoSpace])
+@pytest.mark.parametrize("world", ["posix"], indirect=True)
+def test_a_deletion_that_storage_refuses_leaves_no_marker(
+    world: World, monkeypatch: pytest.MonkeyPatch, kind: type[StorageError], key: str
+) -> None:
+    """The first time, that is: what comes after it works again."""
+    switch(world, "Enabled")
+    version = put(world, b"kept", key)
+    real, refused = world.store.delete, []
+
+    def delete(bucket: str, name: str, *more: Any) -> int:
+        if not refused:
+            refused.append(name)
+            raise kind("the disk")
+        return real(bucket, name, *more)
+
+    monkeypatch.setattr(world.store, "delete", delete)
+    monkeypatch.setattr(world.store, "make_room", lambda: False)
+    assert world.ask("DELETE", f"/bkt/{key}").status in (403, 503, 507) and refused
+    assert get(world, key=key) == b"kept"
+    left = [entry.name for entry in world.store.names("bkt", prefix=VERSIONS)]
+    assert left in ([], [version_name(key, version)])
 
 
 def test_bodies_that_an_interrupted_deletion_removed_are_not_listed_for_ever(world: World) -> None:
