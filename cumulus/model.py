@@ -53,7 +53,8 @@ class ObjectMeta(Value, frozen=True):
     content-disposition, content-encoding, content-language, expires), `user` those of x-amz-meta- without
     the prefix. `version` is "null" in a bucket without versioning. `checksum_type` is FULL_OBJECT or
     COMPOSITE where `checksums` is not empty. `parts` is not empty for a multipart object, `upload` then the
-    id of its upload, so that a repeated completion is known. `marker`: this is a delete marker.
+    id of its upload, so that a repeated completion is known, and `asked` the condition keys of policies that
+    its beginning had, by which its parts and its completion are judged. `marker`: this is a delete marker.
     """
 
     key: str
@@ -69,6 +70,7 @@ class ObjectMeta(Value, frozen=True):
     version: str = "null"
     parts: tuple[Part, ...] = ()
     upload: str = ""
+    asked: dict[str, str] = {}
     marker: bool = False
 
 

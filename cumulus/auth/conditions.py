@@ -41,6 +41,12 @@ _HEADERS: Final = {
     "x-amz-grant-write-acp": "s3:x-amz-grant-write-acp",
     "x-amz-grant-full-control": "s3:x-amz-grant-full-control",
 }
+# what an upload's beginning says of the object; its parts and its completion are about the same object
+_OF_BEGINNING: Final = tuple(
+    name
+    for name in _HEADERS.values()
+    if name.startswith(("s3:x-amz-acl", "s3:x-amz-grant-", "s3:x-amz-storage-class"))
+)
 _OWN: Final = ("aws:sourceip", "aws:securetransport", "aws:currenttime", "aws:epochtime", "aws:username",
                "aws:userid")  # fmt: skip
 KEYS: Final = frozenset((*_PARAMETERS.values(), *_HEADERS.values(), *_OWN))
@@ -87,6 +93,19 @@ def about(context: RequestContext, action: str) -> RequestContext:
     if context.key:
         values = {name: value for name, value in values.items() if name not in _OF_LISTINGS}
     return replace(context, values=values)
+
+
+def begun_with(call: Call) -> dict[str, str]:
+    """What the parts and the completion of an upload that this request begins are judged by too."""
+    values = context_of(call, {}).values
+    return {name: values[name] for name in _OF_BEGINNING if name in values}
+
+
+def as_begun(context: RequestContext, asked: Mapping[str, str]) -> RequestContext:
+    """Of a part or a completion of an upload that began with that: what its own headers say of the object
+    counts for nothing."""
+    values = {name: value for name, value in context.values.items() if name not in _OF_BEGINNING}
+    return replace(context, values={**values, **asked})
 
 
 Values = Mapping[str, str]

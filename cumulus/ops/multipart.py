@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import re
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -153,6 +153,13 @@ def completed(site: Site, bucket: Bucket, key: str, id: str) -> ObjectMeta | Non
     """The object that this upload has become, if that is still the current one."""
     found = find_or_none(site, bucket, key)
     return found.meta if found is not None and found.meta.upload == id else None
+
+
+def asked(site: Site, bucket: Bucket, key: str, id: str) -> Mapping[str, str]:
+    """What the beginning of an upload said that policies look at, also when it has just become an object."""
+    upload = site.index.upload(bucket.name, key, id)
+    meta = completed(site, bucket, key, id) if upload is None else upload.meta
+    return {} if meta is None else meta.asked
 
 
 def complete(

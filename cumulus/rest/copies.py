@@ -148,4 +148,5 @@ def _new_meta(request: Request, source: ObjectMeta, *, replace: bool, retag: boo
         user=user_metadata(headers) if replace else source.user,
         tags=header_tags(request.header("x-amz-tagging")) if retag else source.tags,
         upload="",
+        asked={},
     )

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+import msgspec
+
 from cumulus.auth import lifecycle
+from cumulus.auth.conditions import begun_with
 from cumulus.checksums import ALGORITHMS, combines, header, parse_algorithm
 from cumulus.errors import S3Error
 from cumulus.index.api import Upload
@@ -55,6 +58,7 @@ def create_upload(request: Request) -> Reply:
         raise S3Error("InvalidRequest", "The COMPOSITE checksum type cannot be used with CRC64NVME.")
     if algorithm and not kind:
         kind = "FULL_OBJECT" if algorithm == "crc64nvme" else "COMPOSITE"
+    meta = msgspec.structs.replace(meta, asked=begun_with(request.call))
     upload = multipart.create(request.site, request.bucket, meta, request.owner, algorithm, kind)
     document = Writer("InitiateMultipartUploadResult")
     document.leaves(("Bucket", request.bucket.name), ("Key", request.key), ("UploadId", upload.id))

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from cumulus.auth.conditions import RequestContext, about, context_of
+from cumulus.auth.conditions import RequestContext, about, as_begun, context_of
 from cumulus.auth.decide import decide
 from cumulus.auth.verify import Authenticated, AuthSettings
 from cumulus.errors import S3Error
 from cumulus.model import Bucket, Identity, ObjectMeta
+from cumulus.ops import multipart
 from cumulus.ops.names import check_version
 from cumulus.ops.site import Site
 from cumulus.rest.call import Call, Joint, Reply, Sink
@@ -136,6 +137,8 @@ class Request:
                 query = {name: value for name, value in query.items() if name != "versionId"}
                 query |= {} if version is None else {"versionId": version}
             context = about(context_of(self.call, query, key), action)
+            if self.operation.query == "uploadId" and at is None and action == "s3:PutObject":
+                context = as_begun(context, multipart.asked(self.site, bucket, key, query["uploadId"]))
         decide(self.identity, action, bucket, meta, context)
 
     def allowed(

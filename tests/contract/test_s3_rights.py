@@ -17,6 +17,7 @@ from s3_stores import STORES
 from s3_world import World
 
 from cumulus.admin import data
+from cumulus.ops.find import find
 
 
 @pytest.fixture
@@ -286,6 +287,42 @@ def set_policy(world: World, *statements: dict[str, Any]) -> None:
     whole = [{"Principal": "*", "Resource": "arn:aws:s3:::bkt/*", **one} for one in statements]
     policy = json.dumps({"Version": "2012-10-17", "Statement": whole}).encode()
     assert world.ask("PUT", "/bkt", policy, query="policy").status == 204
+
+
+@pytest.mark.parametrize("effect", ["Allow", "Deny"])
+def test_a_policy_judges_parts_and_completion_by_what_began_the_upload(world: World, effect: str) -> None:
+    """Only that request says which ACL and class the object gets; no client sends it again with the parts."""
+    world.ask("PUT", "/bkt/public", b"y", headers={"x-amz-acl": "public-read"})
+    acl = {"s3:x-amz-acl": "bucket-owner-full-control"}
+    if effect == "Allow":
+        set_policy(world, {"Effect": "Allow", "Action": "s3:PutObject", "Condition": {"StringEquals": acl}})
+    else:
+        deny = {"Effect": "Deny", "Action": "s3:PutObject", "Condition": {"StringNotEquals": acl}}
+        set_policy(world, {"Effect": "Allow", "Action": ["s3:PutObject", "s3:GetObject"]}, deny)
+    bob = world.boto("bob")
+    with pytest.raises(ClientError, match="AccessDenied"):
+        bob.create_multipart_upload(Bucket="bkt", Key="k")
+    made = bob.create_multipart_upload(Bucket="bkt", Key="k", ACL="bucket-owner-full-control")
+    whose = {"Bucket": "bkt", "Key": "k", "UploadId": made["UploadId"]}
+    part = bob.upload_part(**whose, PartNumber=1, Body=b"x")
+    bob.upload_part_copy(**whose, PartNumber=2, CopySource="bkt/public")
+    parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
+    done = bob.complete_multipart_upload(**whose, MultipartUpload=parts)
+    assert bob.complete_multipart_upload(**whose, MultipartUpload=parts)["ETag"] == done["ETag"]
+    assert world.boto().get_object(Bucket="bkt", Key="k")["Body"].read() == b"x"
+    # nothing of that is the copy's
+    world.ask("PUT", "/bkt/copy", user="root", headers={"x-amz-copy-source": "/bkt/k"})
+    assert find(world.site, world.site.bucket("bkt"), "copy").meta.asked == {}
+
+
+def test_a_part_says_nothing_of_the_object_to_a_policy(world: World) -> None:
+    """A header that nothing looks at there would say what pleases the client."""
+    begun = world.ask("POST", "/bkt/k", query="uploads", headers={"x-amz-acl": "public-read"})
+    allowed = {"StringEquals": {"s3:x-amz-acl": "private"}}
+    set_policy(world, {"Effect": "Allow", "Action": "s3:PutObject", "Condition": allowed})
+    query, headers = f"partNumber=1&uploadId={begun.leaf('UploadId')}", {"x-amz-acl": "private"}
+    assert world.ask("PUT", "/bkt/k", b"x", user="bob", query=query, headers=headers).status == 403
+    assert world.ask("PUT", "/bkt/k", b"x", query=query, headers=headers).status == 200
 
 
 @pytest.mark.parametrize(
