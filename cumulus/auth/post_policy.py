@@ -63,7 +63,8 @@ class PostPolicy:
             if not condition.holds(values.get(condition.name, "")):
                 raise _denied(f"Policy Condition failed: {condition}")
         named = {condition.name for condition in self.conditions}
-        extra = sorted(name for name in fields if name not in named | _FREE and not name.startswith(_IGNORED))
+        # the bucket is no field of the form, but is to be named as one: else it could go into any other
+        extra = sorted(name for name in values if name not in named | _FREE and not name.startswith(_IGNORED))
         if extra:
             raise _denied(f"Extra input fields: {', '.join(extra)[:256]}")
 
