@@ -15,6 +15,7 @@ from cumulus.errors import S3Error
 from cumulus.index.api import Directory, Index, IndexFailure, OverQuota, Reservation
 from cumulus.model import Bucket, Versioning
 from cumulus.ops.bin import Bin
+from cumulus.ops.hands import Hands
 from cumulus.ops.hashing import Hashing
 from cumulus.ops.left import leave
 from cumulus.ops.names import is_mark
@@ -24,12 +25,13 @@ from cumulus.ops.unhashed import Unhashed
 from cumulus.storage.api import FileStore, Missing
 
 STRIPES: Final = 512
+HANDS: Final = 7  # beside the thread that a request has: so many steps may share a sync
 
 
 class Site:
     """The collaborators of all operations. `opaque_etags`: ETags are random instead of MD5 sums, which
-    saves the hashing (setting `etag`). `hashing` hashes large buffers while they are written. `stopping`:
-    work in the background ends soon."""
+    saves the hashing (setting `etag`). `hashing` hashes large buffers while they are written, `hands` do
+    steps of a request beside each other. `stopping`: work in the background ends soon."""
 
     def __init__(
         self,
@@ -53,6 +55,7 @@ class Site:
         self.compares = self.atomic and store.capabilities.compares
         self.marks = self.atomic and store.capabilities.directories
         self.hashing = Hashing(hash_threads)
+        self.hands = Hands(HANDS)
         self._locks = [threading.Lock() for _ in range(STRIPES)]
         self._stop = threading.Event()
         self.bin = Bin()
@@ -87,6 +90,7 @@ class Site:
         self.unhashed.close()
         self.told.close()
         self.hashing.shutdown()
+        self.hands.close()
         with contextlib.suppress(IndexFailure):  # else storage still knows of it
             self.told.settle()
         if self.alone:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from cumulus.checksums import from_header
@@ -22,6 +25,7 @@ from cumulus.xml import Element, Writer
 from cumulus.xml import parse as parse_xml
 
 MAX_DELETES: Final = 1000
+STUCK_S: Final = 2.0  # a key that takes so long and then finds storage or database away was the last one
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +53,43 @@ def _run(request: Request, body: bytes) -> Reply:
         raise S3Error("MalformedXML", f"A deletion names 1 to {MAX_DELETES} objects.")
     quiet = root.value("Quiet").lower() == "true"
     document = Writer("DeleteResult")
-    for one in wanted:
-        try:
-            done = _delete(request, one)
-        except Exception as error:
-            _failed(document, one, to_s3(error, request.call.id))
-        else:
-            if not quiet:
-                _deleted(document, one, done)
+    for one, outcome in zip(wanted, _outcomes(request, wanted), strict=True):
+        if isinstance(outcome, S3Error):
+            _failed(document, one, outcome)
+        elif not quiet:
+            _deleted(document, one, outcome)
     return documents.reply(document)
+
+
+def _outcomes(request: Request, wanted: list[_Wanted]) -> list[Deleted | S3Error]:
+    """What became of each. Different keys are deleted beside each other, since most of the time goes into
+    waiting for a disk; what is to be done to one key is done in its order."""
+    found: dict[int, Deleted | S3Error] = {}
+    places: dict[str, list[int]] = {}
+    for at, one in enumerate(wanted):
+        places.setdefault(one.key, []).append(at)
+    away = threading.Event()
+
+    def of_key(ats: list[int]) -> None:
+        for at in ats:
+            found[at] = _outcome(request, wanted[at], away)
+
+    request.site.hands.each([partial(of_key, ats) for ats in places.values()])
+    return [found[at] for at in range(len(wanted))]
+
+
+def _outcome(request: Request, wanted: _Wanted, away: threading.Event) -> Deleted | S3Error:
+    """`away`: what is needed does not answer; each key would wait for it anew, a thousand for hours."""
+    if away.is_set():
+        return S3Error("ServiceUnavailable")
+    began = time.monotonic()
+    try:
+        return _delete(request, wanted)
+    except Exception as error:
+        refused = to_s3(error, request.call.id)
+        if refused.code == "ServiceUnavailable" and time.monotonic() - began >= STUCK_S:
+            away.set()
+        return refused
 
 
 def _wanted(element: Element) -> _Wanted:
