@@ -71,8 +71,11 @@ What holds for all operations:
 - Canned ACLs are S3's without `aws-exec-read` and `log-delivery-write`: nobody is there whom they mean.
 - The ETag of an object in one piece is its MD5 sum (`etag = "md5"`). A file that was made in the directory
   has an ETag ending in `-0` until it was hashed.
-- An object without a checksum of its own gets none; S3 would add CRC-64/NVME.
-- What is put anonymously belongs to the bucket's owner.
+- Checksums are CRC-32, CRC-32C, CRC-64/NVME, SHA-1 and SHA-256; S3's later ones (SHA-512, MD5 beside
+  `Content-MD5`, XXHash) are refused, not ignored. An object without a checksum of its own gets none; S3 would
+  add CRC-64/NVME.
+- What is put anonymously belongs to the bucket's owner, and gets no ACL but `private` unless a policy gives
+  everybody `s3:PutObjectAcl`; in S3 it belongs to nobody, who may give it any.
 - A sub-resource of buckets (`?cors`, `?policy` …) asked of a key is a 400; S3 asks the bucket for some.
 - Errors beyond S3's: 403 `QuotaExceeded`, 507 `StorageFull`, 405 `ReadOnlyStorage`. An answer to HEAD has no
   document: code and text of an error are in `x-minio-error-code` and `-desc`, where some clients look.

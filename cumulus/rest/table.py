@@ -78,7 +78,18 @@ BUCKETS: Final = [
     Op("PutBucketTagging", "PUT", "bucket", tags.put_bucket_tags, "s3:PutBucketTagging", "tagging"),
     Op("DeleteBucketTagging", "DELETE", "bucket", tags.delete_bucket_tags, "s3:PutBucketTagging", "tagging"),
     Op("GetBucketPolicy", "GET", "bucket", policies.get_policy, "s3:GetBucketPolicy", "policy"),
-    Op("PutBucketPolicy", "PUT", "bucket", policies.put_policy, "s3:PutBucketPolicy", "policy"),
+    Op(
+        "PutBucketPolicy",
+        "PUT",
+        "bucket",
+        policies.put_policy,
+        "s3:PutBucketPolicy",
+        "policy",
+        status="differs",
+        note="Principals are users and groups of this server. Operators and keys are those that "
+        "`guide/cumulus-security.md` lists, without `ForAllValues` and `ForAnyValue`, operators for ARNs, and "
+        "keys of tags that a request sets; a policy with others is refused, not half obeyed.",
+    ),
     Op("DeleteBucketPolicy", "DELETE", "bucket", policies.delete_policy, "s3:DeleteBucketPolicy", "policy"),
     Op(
         "GetBucketPolicyStatus",
