@@ -87,8 +87,8 @@ BUCKETS: Final = [
         "policy",
         status="differs",
         note="Principals are users and groups of this server. Operators and keys are those that "
-        "`guide/cumulus-security.md` lists, without `ForAllValues` and `ForAnyValue`, operators for ARNs, and "
-        "keys of tags that a request sets; a policy with others is refused, not half obeyed.",
+        "`guide/cumulus-security.md` lists, without `ForAllValues` and `ForAnyValue`, operators for ARNs, "
+        "and keys of tags that a request sets; a policy with others is refused, not half obeyed.",
     ),
     Op("DeleteBucketPolicy", "DELETE", "bucket", policies.delete_policy, "s3:DeleteBucketPolicy", "policy"),
     Op(
