@@ -405,3 +405,49 @@ TEST(udt_pmtu_acknowledgements_pass_a_narrow_way_back)
         world_fini(&b.w);
     }
 }
+
+/* A cap is bytes of IP packets a second: smaller packets are more of them. */
+static void capped(size_t mtu, uint16_t mss, const char *cc, bool shared)
+{
+    bed b;
+    udt_opts o;
+    udt_stats s;
+    udt_opts_init(&o);
+    o.own_peer = true;
+    o.mss = mss;
+    o.cc = cc;
+    o.tag = 5;
+    bed_init(&b, test_seed, mtu, 0, mss);
+    if (shared)
+        CHECK_INT(udt_mux_link_cap(b.w.m[0], NULL, 0, 1000000), 0);
+    else
+        o.max_bw_Bps = 1000000;
+    pair p = meet(&b, BY_KEY, &o, SEC_(5));
+    flow f[2] = {{.from = 0, .seed = 3, .size = 1000000}, {.from = 0, .seed = 4, .size = 3000000}};
+    CHECK(world_move(&b.w, &p, f, 1, SEC_(60))); /* what the path carries is known then */
+    udt_time start = sim_net_now(b.w.net);
+    CHECK(world_move(&b.w, &p, f + 1, 1, start + SEC_(60)));
+    double took = (double)(sim_net_now(b.w.net) - start) / 1e6;
+    udt_conn *c = udt__mux_find(b.w.m[0], p.s[0]);
+    double want = 3.0 * (c->snd.fill + c->mss - c->payload) / c->snd.fill;
+    printf("mss %d, mtu %zu, %s%s: %.2f of %.2f s\n", mss, mtu, cc, shared ? ", shared" : "", took,
+           want);
+    CHECK(took > 0.97 * want && took < 1.1 * want);
+    CHECK_INT(udt_mux_stats(b.w.m[0], p.s[0], &s), 0);
+    CHECK(shared || s.pacing_Bps < 1020000);
+    CHECK(shared || s.pacing_Bps > 1000000 * 0.98 * 3.0 / want);
+    flow_fini(&f[0]);
+    flow_fini(&f[1]);
+    world_fini(&b.w);
+}
+
+TEST(udt_pmtu_caps)
+{
+    static const char *const laws[] = {"bbr", "udt", "cubic", "fixed"};
+    for (int i = 0; i < 4; i++) {
+        capped(1500, 9000, laws[i], false);
+        capped(1024, 1500, laws[i], false);
+    }
+    capped(1500, 9000, "bbr", true);
+    capped(1024, 1500, "bbr", true);
+}

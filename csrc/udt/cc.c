@@ -34,3 +34,12 @@ int64_t udt_cc_cap_ns(const udt_cc_params *p)
 {
     return p->max_bw_Bps > 0 ? (int64_t)(1e9 * p->mss / (double)p->max_bw_Bps) : 0;
 }
+
+void udt_cc_set_mss(udt_cc *cc, const udt_cc_params *p)
+{
+    bool capped = cc->period_ns <= cc->min_period_ns;
+    cc->mss = p->mss;
+    cc->min_period_ns = udt_cc_cap_ns(p);
+    if (capped || cc->period_ns < cc->min_period_ns)
+        cc->period_ns = cc->min_period_ns;
+}

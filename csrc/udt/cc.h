@@ -220,5 +220,7 @@ uint32_t udt_cc_rand(udt_cc *cc);
 void udt_cc_set_rate(udt_cc *cc, double pps);
 /* The period that max_bw_Bps allows, ns; 0 = no limit. */
 int64_t udt_cc_cap_ns(const udt_cc_params *p);
+/* Packets have p->mss bytes from now on: the same limit is another number of them. */
+void udt_cc_set_mss(udt_cc *cc, const udt_cc_params *p);
 
 #endif

@@ -143,7 +143,7 @@ static void path(const udt_conn *c, udt_stats *out)
     if (rate == 0 || (out->send_Bps > 0 && out->send_Bps < rate))
         rate = out->send_Bps;
     out->loss_ppm = sent > 0 ? c->st.pkts_lost * 1000000 / sent : 0;
-    out->in_flight_bytes = udt__conn_flight(c) * (int64_t)c->payload;
+    out->in_flight_bytes = udt__conn_flight(c) * (int64_t)c->snd.fill;
     int64_t queued = c->rtt_known ? (c->rtt_us - c->min_rtt_us) * rate / 1000000 : 0;
     out->queue_bytes = queued < out->in_flight_bytes ? queued : out->in_flight_bytes;
     out->snd_buf_bytes = (int64_t)c->snd.max_bytes;

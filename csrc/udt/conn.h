@@ -370,7 +370,7 @@ static inline int64_t udt__conn_flight(const udt_conn *c)
 /* Payload bytes a second that pacing allows, 0 = it sets no bound. */
 static inline int64_t udt__conn_pace_Bps(const udt_conn *c)
 {
-    return c->cc.period_ns > 0 ? c->payload * INT64_C(1000000000) / c->cc.period_ns : 0;
+    return c->cc.period_ns > 0 ? c->snd.fill * INT64_C(1000000000) / c->cc.period_ns : 0;
 }
 static inline int64_t udt__conn_rto(const udt_conn *c)
 {

@@ -324,8 +324,8 @@ static size_t put_packet(udt_conn *c, uint8_t *buf, int64_t idx, snd_slot *s, ud
 static int burst_most(const udt_conn *c)
 {
     int most = c->foreign ? BURST_FOREIGN : BURST_OWN, least = 1;
-    if (!c->foreign && (uint32_t)most * c->mss > BURST_BYTES)
-        most = (int)(BURST_BYTES / c->mss);
+    if (!c->foreign && (uint32_t)most * c->pmtu.now > BURST_BYTES)
+        most = (int)(BURST_BYTES / c->pmtu.now);
     /* On a path as short as a room nothing stands in anybody's way for long; a turn goes whole. */
     if (c->own.is_near && !c->cc.min_period_ns)
         least = most = c->turn > most ? c->turn : most;
@@ -383,7 +383,7 @@ static int allowance(udt_conn *c, udt_time now)
     }
     most = burst_most(c);
     if (c->mux->caps.used > 0) {
-        at = udt_linkcaps_book(&c->mux->caps, &c->peer, &most, c->mss, now_ns);
+        at = udt_linkcaps_book(&c->mux->caps, &c->peer, &most, c->pmtu.now, now_ns);
         if (at > now_ns) {
             c->booked = most;
             c->booked_ns = at;

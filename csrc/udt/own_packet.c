@@ -113,7 +113,7 @@ bool udt__own_start(udt_conn *c, const own_cfg *cfg, udt_time now)
         return false;
     }
     udt__pmtu_again(c);
-    const udt_cc_params p = {c->mss, udt__rand32(m), c->opts.max_bw_Bps};
+    const udt_cc_params p = {c->pmtu.now, udt__rand32(m), c->opts.max_bw_Bps};
     c->cc.ops = udt_cc_find(c->opts.cc, false);
     c->cc.ops->init(&c->cc, &p);
     return true;

@@ -80,7 +80,7 @@ static void move(udt_conn *c, udt_time now)
     c->mux->n.moves++;
     if (old.family != c->peer.family || memcmp(old.ip, c->peer.ip, n) != 0) {
         /* Another host or network: nothing learned of the old path holds. */
-        const udt_cc_params p = {c->mss, udt__rand32(c->mux), c->opts.max_bw_Bps};
+        const udt_cc_params p = {c->pmtu.now, udt__rand32(c->mux), c->opts.max_bw_Bps};
         c->cc.ops->init(&c->cc, &p);
         c->rtt_known = c->own.is_near = false;
         c->min_rtt_us = 0;

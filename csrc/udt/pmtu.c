@@ -74,6 +74,8 @@ static void use(udt_conn *c, uint32_t mss)
     uint32_t head = c->mss - c->payload;
     c->pmtu.now = mss < c->pmtu.top ? mss : c->pmtu.top;
     c->snd.fill = c->pmtu.now - head < c->payload ? c->pmtu.now - head : c->payload;
+    const udt_cc_params cc = {c->pmtu.now, 0, c->opts.max_bw_Bps};
+    udt_cc_set_mss(&c->cc, &cc);
 }
 
 /* Everything on its way that is too large is given up and goes again at once. */
@@ -105,7 +107,7 @@ static void fall(udt_conn *c, uint32_t mss, udt_time now)
     if (c->next == c->snd.head || c->open.phase == OPEN_ASKING)
         return;
     /* What was lost says nothing of the rate. */
-    const udt_cc_params cc = {c->mss, udt__rand32(c->mux), c->opts.max_bw_Bps};
+    const udt_cc_params cc = {p->now, udt__rand32(c->mux), c->opts.max_bw_Bps};
     if (c->probes > 0)
         c->cc.ops->init(&c->cc, &cc);
     c->backoff = 0;
