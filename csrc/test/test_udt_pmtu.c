@@ -451,3 +451,71 @@ TEST(udt_pmtu_caps)
     capped(1500, 9000, "bbr", true);
     capped(1024, 1500, "bbr", true);
 }
+
+/* From now on something on the way takes away all data and lets pass what is small, whatever size
+ * is tried: the peer answers, and would be waited for for ever. */
+TEST(udt_pmtu_data_vanishes_under_way)
+{
+    for (int how = 0; how < 2; how++) {
+        bed b;
+        udt_opts o;
+        udt_opts_init(&o);
+        o.offer = how == 1;
+        o.own_peer = how == 0;
+        bed_init(&b, test_seed + (uint64_t)how, 1500, 0, 0);
+        pair p = meet(&b, how == 0 ? BY_KEY : PAIR_CLIENT, &o, SEC_(5));
+        flow f = {.from = 0, .seed = 3, .size = 60000000};
+        CHECK(!world_move(&b.w, &p, &f, 1, sim_net_now(b.w.net) + MS_(2500)));
+        CHECK(f.got > 10000000);
+        b.h[0].most = 272;
+        b.h[0].no_fragments = true;
+        udt_time then = sim_net_now(b.w.net);
+        struct udt_ev ev = world_wait(&b.w, 0, UDT_EV_FAILED, p.s[0], then + SEC_(30));
+        double took = (double)(sim_net_now(b.w.net) - then) / 1e6;
+        printf("# how %d: ended after %.1f s\n", how, took);
+        CHECK_INT(ev.err, UDT_E_BROKEN);
+        CHECK(took > 9 && took < 20);
+        flow_fini(&f);
+        world_fini(&b.w);
+    }
+}
+
+/* A reader that rests looks no different, but says that it has no room: it is waited for. */
+TEST(udt_pmtu_a_reader_rests)
+{
+    static uint8_t buf[65536];
+    for (int how = 0; how < 4; how++) {
+        bed b;
+        udt_opts o;
+        udt_opts_init(&o);
+        o.type = how & 1 ? UDT_DGRAM : UDT_STREAM;
+        o.own_peer = true;
+        o.rcv_buf_bytes = how & 2 ? 100000 : 0;
+        bed_init(&b, test_seed + (uint64_t)how, 1500, 20000, 0);
+        pair p = meet(&b, BY_KEY, &o, SEC_(5));
+        udt_time now = sim_net_now(b.w.net), end = now + SEC_(60);
+        int64_t sent = 0, got = 0;
+        ssize_t n;
+        for (; now < end; now = sim_net_now(b.w.net)) {
+            if (how & 1)
+                while (udt_mux_sendmsg(b.w.m[0], p.s[0], buf, 5000, -1, true, now) == 0)
+                    sent += 5000;
+            else
+                while ((n = udt_mux_send(b.w.m[0], p.s[0], buf, sizeof buf, now)) > 0)
+                    sent += n;
+            sim_net_kick(b.w.net, 0);
+            world_run(&b.w, now + MS_(100));
+        }
+        udt_conn *c = udt__mux_find(b.w.m[0], p.s[0]);
+        CHECK(c && c->state == CONN_OPEN && c->next < c->snd.tail);
+        for (end = now + SEC_(60); now < end && got < sent; now = sim_net_now(b.w.net)) {
+            while ((n = how & 1 ? udt_mux_recvmsg(b.w.m[1], p.s[1], buf, sizeof buf, now)
+                                : udt_mux_recv(b.w.m[1], p.s[1], buf, sizeof buf, now)) > 0)
+                got += n;
+            sim_net_kick(b.w.net, 1);
+            world_run(&b.w, now + MS_(5));
+        }
+        CHECK_INT(got, sent);
+        world_fini(&b.w);
+    }
+}

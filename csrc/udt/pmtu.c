@@ -206,11 +206,17 @@ void udt__pmtu_suspect(udt_conn *c, int64_t idx, udt_time now)
     search(c, PMTU_FALL);
 }
 
+/* The last that our own peer has said of its room leaves some for this packet, its next one. */
+static bool granted(const udt_conn *c, const snd_slot *s)
+{
+    return c->own.on && s->len <= c->own.edge_bytes;
+}
+
 bool udt__pmtu_stuck(udt_conn *c, udt_time now)
 {
     udt_pmtu *p = &c->pmtu;
     const snd_slot *s = udt_sndbuf_slot(&c->snd, c->snd.head);
-    if (s->len + (c->mss - c->payload) <= p->now) {
+    if (s->len + (c->mss - c->payload) <= p->now && !granted(c, s)) {
         p->stuck_at = UDT_NEVER;
         return false;
     }

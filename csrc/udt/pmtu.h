@@ -32,7 +32,7 @@ typedef struct udt_pmtu {
     udt_time again_at;         /* no search for a fall before */
     udt_time full_at;          /* when a packet of about `now` was known to have arrived */
     udt_time since;            /* of the search */
-    int64_t stuck;             /* a packet too large for the path is the next the peer waits for: */
+    int64_t stuck;             /* the next packet that the peer waits for, and has room for: */
     udt_time stuck_at;         /* which, and since when; UDT_NEVER = none was seen to be */
 } udt_pmtu;
 
@@ -51,9 +51,10 @@ void udt__pmtu_again(struct udt_conn *c);
 void udt__pmtu_peer(struct udt_conn *c, uint32_t mss, uint32_t proved, udt_time now);
 /* Packet `idx` goes out again, or the tail is probed once more: is it because of its size? */
 void udt__pmtu_suspect(struct udt_conn *c, int64_t idx, udt_time now);
-/* The peer is there and answers, but a packet that was numbered too large for the path has not
- * arrived for the time in which a silent peer counts as dead, in pieces neither: nothing behind it
- * ever will. Asked when the tail is probed. */
+/* The peer is there and answers, but the packet that it waits for has not arrived for the time in
+ * which a silent peer counts as dead: it was numbered too large for the path, which drops the
+ * pieces too, or something on the way takes away data and lets pass what is small. Asked when the
+ * tail is probed. */
 bool udt__pmtu_stuck(struct udt_conn *c, udt_time now);
 /* A packet with `len` bytes of payload has arrived. */
 static inline bool udt__pmtu_is_full(uint32_t len, uint32_t fill)
