@@ -207,25 +207,6 @@ static bool fits(const io_tx *t, size_t cap)
     return t->n < IO_TX_MSGS && IO_TX_BYTES - t->used >= cap;
 }
 
-static void take_gmp(io_port *p)
-{
-    io_tx *t = &p->tx;
-    udt_addr to;
-    while (fits(t, GMP_OUT_CAP)) {
-        size_t n = sgmp_node_output(p->node, t->buf + t->used, GMP_OUT_CAP, &to, p->now);
-        if (n == 0)
-            return;
-        if (p->diverts && io_divert(p, &to, t->buf + t->used, n, 0))
-            continue;
-        if ((to.family == 4 && p->only6) || (to.family == 6 && p->only4))
-            continue;
-        if (!join_single(p, &to, t->buf + t->used, n))
-            add_message(p, &to, t->buf + t->used, n, 0, p->fd);
-        t->used += n;
-    }
-    p->tx_more = true;
-}
-
 /* Larger than the path's MTU, and it must stay as it is: in fragments. */
 static void send_fragments(io_port *p, const udt_addr *to, const uint8_t *b, size_t n)
 {
@@ -239,6 +220,29 @@ static void send_fragments(io_port *p, const udt_addr *to, const uint8_t *b, siz
         p->st.dgrams_out++;
         p->st.bytes_out += put;
     }
+}
+
+static void take_gmp(io_port *p)
+{
+    io_tx *t = &p->tx;
+    udt_addr to;
+    while (fits(t, GMP_OUT_CAP)) {
+        size_t n = sgmp_node_output(p->node, t->buf + t->used, GMP_OUT_CAP, &to, p->now);
+        if (n == 0)
+            return;
+        if (p->diverts && io_divert(p, &to, t->buf + t->used, n, 0))
+            continue;
+        if ((to.family == 4 && p->only6) || (to.family == 6 && p->only4))
+            continue;
+        if (sgmp_node_fragments(p->node)) {
+            send_fragments(p, &to, t->buf + t->used, n);
+            continue;
+        }
+        if (!join_single(p, &to, t->buf + t->used, n))
+            add_message(p, &to, t->buf + t->used, n, 0, p->fd);
+        t->used += n;
+    }
+    p->tx_more = true;
 }
 
 /* n bytes in datagrams of seg that the kernel does not cut: runs of one peer, so that one call

@@ -177,6 +177,7 @@ static uint32_t ack_one(sgmp_node *n, struct assoc *a, uint64_t seq, udt_time no
         return 0;
     if (m->len > PKT_INLINE && m->last_pkt > x->big_mark)
         x->big_lost = 0;
+    sg_size_arrived(a, m, now);
     if (m->bulk)
         sg_bulk_acked(n, m, now);
     else

@@ -190,6 +190,7 @@ struct active {
     bool size_want, size_due, size_fall;
     uint8_t size_n;   /* probes of that size */
     uint8_t big_lost; /* large datagrams lost since one arrived */
+    udt_time cut_until; /* the path carries less than 1232 bytes whole: routers may cut them */
     struct refused *refused;
     uint32_t refused_n;
     bool refuse_due;
@@ -348,6 +349,7 @@ struct sgmp_node {
     udt_time reset_at;
     uint64_t channels[65536 / 64];
     sgmp_stats st;
+    bool fragments; /* the datagram that is being given out may be cut on its way */
     refused_log refused;
     uint8_t in[65536]; /* plain text of the datagram at hand */
 };
@@ -547,6 +549,10 @@ bool sg_size_pong(sgmp_node *n, struct assoc *a, uint64_t nonce);
 udt_time sg_size_watch(sgmp_node *n, struct assoc *a, udt_time now);
 void sg_size_lost(struct assoc *a, uint64_t pkt);
 void sg_size_down(sgmp_node *n, struct assoc *a, udt_time now);
+/* Datagram of `len` bytes with `m` goes out; and it has arrived. */
+void sg_size_give(sgmp_node *n, const struct assoc *a, const struct msg *m, size_t len,
+                  udt_time now);
+void sg_size_arrived(struct assoc *a, const struct msg *m, udt_time now);
 void sg_size_told(sgmp_node *n, struct assoc *a, uint16_t max_dgram);
 
 /* bulk.c, bulk_out.c, bulk_in.c */

@@ -378,6 +378,7 @@ size_t sgmp_node_output(sgmp_node *n, uint8_t *buf, size_t cap, udt_addr *to, ud
 {
     size_t len = 0;
     n->now = now;
+    n->fragments = false;
     if (cap < n->cfg.max_dgram)
         return 0;
     if (n->reply_n)

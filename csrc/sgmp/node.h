@@ -32,6 +32,8 @@ void sgmp_node_input(sgmp_node *n, const udt_addr *from, const uint8_t *pkt, siz
                      udt_time now);
 /* One datagram at a time into buf (cap >= max_dgram); 0 when nothing is due. */
 size_t sgmp_node_output(sgmp_node *n, uint8_t *buf, size_t cap, udt_addr *to, udt_time now);
+/* The last one may be cut on its way: the path does not seem to carry it whole. */
+bool sgmp_node_fragments(const sgmp_node *n);
 udt_time sgmp_node_deadline(const sgmp_node *n);
 void sgmp_node_tick(sgmp_node *n, udt_time now);
 /* Next event; data stays owned by the engine until sgmp_node_release(ev.buf). */

@@ -393,7 +393,9 @@ static size_t build_data(sgmp_node *n, struct assoc *a, struct draft *d, struct 
     bytes_put(&d->w, m->data, m->own);
     if (m->share)
         bytes_put(&d->w, m->share->data, m->share->len);
-    return draft_end(n, a, d, now);
+    size_t len = draft_end(n, a, d, now);
+    sg_size_give(n, a, m, len, now);
+    return len;
 }
 
 static size_t build_ping(sgmp_node *n, struct assoc *a, struct draft *d, udt_time now)

@@ -1,4 +1,5 @@
-/* How large datagrams to a peer may be. 1232 bytes always pass; more only when both ends announced
+/* How large datagrams to a peer may be. 1232 bytes always pass, over IPv4 perhaps in pieces: routers
+ * may cut what was lost twice, or refused by the first hop. More only when both ends announced
  * it in HELLO and a padded PING of that size was answered. Probing starts when a message would
  * profit from it. A path that loses large datagrams in three rounds in a row, or whose first hop
  * refuses one, is back at 1232: what was on its way as one large datagram then goes as an over-size
@@ -6,7 +7,11 @@
 #include "sgmp/engine.h"
 
 static const uint16_t rungs[] = {4052, 1452}; /* tried below what both ends would take */
-enum { PROBES = 2 };                          /* of one size */
+enum {
+    PROBES = 2,      /* of one size */
+    CUT_MIN = 548,   /* every path carries so much whole */
+    CUT_ATTEMPT = 3, /* what was lost so often may be too large for the path */
+};
 
 static uint16_t top_of(const sgmp_node *n, const struct assoc *a)
 {
@@ -117,17 +122,36 @@ void sg_size_down(sgmp_node *n, struct assoc *a, udt_time now)
     convert(n, &x->flight, now);
 }
 
+void sg_size_give(sgmp_node *n, const struct assoc *a, const struct msg *m, size_t len,
+                  udt_time now)
+{
+    n->fragments = len > CUT_MIN && len <= PKT_LIMIT &&
+                   (m->attempt >= CUT_ATTEMPT || now < a->x->cut_until);
+}
+
+void sg_size_arrived(struct assoc *a, const struct msg *m, udt_time now)
+{
+    size_t least = m->len + PKT_HEADER + PKT_DATA + PKT_TAG;
+    if (m->attempt >= CUT_ATTEMPT && least > CUT_MIN && m->len <= PKT_INLINE)
+        a->x->cut_until = now + SG_T_REPROBE;
+}
+
+bool sgmp_node_fragments(const sgmp_node *n)
+{
+    return n->fragments;
+}
+
 void sgmp_node_too_big(sgmp_node *n, const udt_addr *to, size_t len, udt_time now)
 {
     udt_addr addr = sg_addr(to);
     n->now = now;
-    if (len <= PKT_LIMIT)
-        return;
     for (struct sg_hnode *h = sg_hget(&n->by_dest, sg_dest_key(&addr)); h; h = sg_hnext(h)) {
         struct assoc *a = sg_of(h, struct assoc, by_dest);
         if (!a->x || !addr_eq(&a->addr, &addr))
             continue;
-        if (a->x->size_try && len == a->x->size_try)
+        if (len <= PKT_LIMIT)
+            a->x->cut_until = now + SG_T_REPROBE;
+        else if (a->x->size_try && len == a->x->size_try)
             a->x->size_at = now; /* that probe will not be answered */
         else if (len <= a->dgram)
             a->x->size_fall = true;
