@@ -317,6 +317,51 @@ TEST(udt_own_an_end_that_is_none_is_told)
     CHECK(read_to_end(-1, 300000, 60000, &cut) < 300000 && !cut); /* UDT has no word for it */
 }
 
+/* End 0 writes, end 1 reads that, or not, and closes, and its acknowledgement is lost: what end 0 is
+ * told of what it wrote. */
+static int32_t word_of_the_last(int own, bool reads, bool lingers)
+{
+    static uint8_t data[700];
+    sim_link l = {.rate_bps = 10000000, .delay_us = 10000}, broken = l;
+    world w;
+    udt_opts o;
+    world_init(&w, 13, &l, &l);
+    options(&o);
+    pair p = world_connect(&w, PAIR_RDV_TAG, &o, 5000000);
+    own_pair(&w, &p, (enum own_kind)own, 0);
+    broken.loss_ppm = 1000000;
+    sim_net_link(w.net, 1, 0, &broken);
+    CHECK_INT(udt_mux_send(w.m[0], p.s[0], data, sizeof data, sim_net_now(w.net)), sizeof data);
+    if (lingers)
+        CHECK_INT(udt_mux_close(w.m[0], p.s[0], 5000, sim_net_now(w.net)), 0);
+    sim_net_kick(w.net, 0);
+    udt_time now = sim_net_now(w.net);
+    world_wait(&w, 1, UDT_EV_READABLE, p.s[1], now + 5000000);
+    now = sim_net_now(w.net);
+    if (reads)
+        CHECK_INT(udt_mux_recv(w.m[1], p.s[1], data, sizeof data, now), sizeof data);
+    world_run(&w, now + 5000);
+    sim_net_link(w.net, 1, 0, &l);
+    CHECK_INT(udt_mux_close(w.m[1], p.s[1], 0, now + 5000), 0);
+    sim_net_kick(w.net, 1);
+    if (!lingers) {
+        world_wait(&w, 0, UDT_EV_PEER_CLOSED, p.s[0], now + 5000000);
+        CHECK_INT(udt_mux_close(w.m[0], p.s[0], 5000, sim_net_now(w.net)), 0);
+    }
+    struct udt_ev ev = world_wait(&w, 0, UDT_EV_CLOSED, p.s[0], now + 10000000);
+    world_fini(&w);
+    return ev.err;
+}
+
+TEST(udt_own_a_peer_that_read_all_and_closed_says_so)
+{
+    for (int kind = OWN_PLAIN; kind <= OWN_SEALED; kind++)
+        for (int lingers = 0; lingers < 2; lingers++) {
+            CHECK_INT(word_of_the_last(kind, true, lingers), 0);
+            CHECK_INT(word_of_the_last(kind, false, lingers), UDT_E_PEERCLOSED);
+        }
+}
+
 /* A short queue and, for a round trip, a sender ten times as fast as the link with a huge window:
  * most of that is lost. In the ten round trips after it the goodput is more than half of the rate.
  */

@@ -242,6 +242,8 @@ void udt__conn_shut(udt_conn *c, udt_time now)
     udt__conn_fetched(c);
     if (c->own.on && (c->gave_up || c->snd.bytes > 0))
         c->last_word = UDT_SHUTDOWN_CUT | seq_add(c->isn, c->snd.tail + (c->gave_up ? 1 : 0));
+    else if (c->own.on && c->rcv.mem && c->rcv.bytes == 0)
+        c->last_word = seq_add(c->peer_isn, udt_rcvloss_first(&c->missing, c->largest + 1));
     set_key_free(c);
     stop_timers(c);
     if (c->peer_id && !c->mute)
@@ -386,6 +388,8 @@ static void control_input(udt_conn *c, const udt_addr *from, const udt_pkt *p, u
         break;
     case UDT_CTRL_SHUTDOWN:
         c->short_end = c->own.on && p->word1 & UDT_SHUTDOWN_CUT && !has_all(c, p->word1);
+        if (c->own.on)
+            udt__own_shutdown_input(c, p->word1);
         udt__conn_peer_closed(c, now);
         break;
     case UDT_CTRL_ACK2:

@@ -178,6 +178,7 @@ size_t udt__own_eack_bytes(const struct udt_conn *c);
 bool udt__own_may_send(struct udt_conn *c, int64_t idx);
 void udt__own_sent(struct udt_conn *c, int64_t idx, snd_slot *s, uint64_t pn, udt_time now);
 void udt__own_eack_input(struct udt_conn *c, const udt_pkt *p, uint64_t pn, udt_time now);
+void udt__own_shutdown_input(struct udt_conn *c, uint32_t word);
 size_t udt__own_emit_ackfreq(struct udt_conn *c, uint8_t *buf);
 /* Presume lost what is older than a round trip, at most so many packets. */
 void udt__own_timeout(struct udt_conn *c, int64_t most, udt_time now);

@@ -450,3 +450,18 @@ void udt__own_eack_input(udt_conn *c, const udt_pkt *p, uint64_t pn, udt_time no
             udt__near_wait(c); /* it may have been granted more */
     }
 }
+
+/* A shutdown may be the first to say that our last packets have arrived: what acknowledged them was
+ * lost, overtaken, or not said any more. */
+void udt__own_shutdown_input(udt_conn *c, uint32_t word)
+{
+    int64_t ack = seq_index(c->isn, c->snd.head, word & SEQ_MASK);
+    if (word == 0 || word & UDT_SHUTDOWN_CUT || ack <= c->snd.head || ack > c->next)
+        return;
+    advance(c, ack);
+    if (c->snd.head < c->snd.tail)
+        return;
+    if (!c->drained && c->state == CONN_OPEN)
+        udt__conn_event(c, UDT_EV_DRAINED);
+    c->drained = true;
+}

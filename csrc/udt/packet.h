@@ -33,7 +33,8 @@ enum udt_ctrl {
 
 /* Word 1 of a shutdown between our own peers: some of what was written was not acknowledged, or
  * given up. Below it the sequence number behind all of it: who has all before that misses nothing.
- * Libudt and older ones of ours send 0. */
+ * Without that bit it is the sequence number of the first packet that has not come, if all that
+ * came was read, else 0. Libudt and older ones of ours send 0. */
 #define UDT_SHUTDOWN_CUT 0x80000000u
 
 /* Word 1 of a data packet. */
