@@ -474,10 +474,11 @@ class MasterService(MultiService):
         if self._sums is not None and now < self._sums[0]:
             return self._sums[1], self._sums[2]
         live = [node.id for node in self.hub.core.members.nodes.values() if node.state != LOST]
-        minimum = self.hub.core.replicator.rules.default.minimum
+        wanted = self.hub.core.replicator.rules
+        rules = [(rule.path, rule.minimum) for rule in wanted.rules]
 
         def run(tx: SqlTx) -> tuple[Any, int]:
-            return tx.sums(), tx.lacking(live, minimum) if live else tx.sums().files
+            return tx.sums(), tx.lacking(live, wanted.default.minimum, rules) if live else tx.sums().files
 
         sums, lacking = await self.hub.store.read(run)
         took = self.hub.clock.seconds() - now

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fnmatch import translate
 from typing import Any
 
 from sqlalchemy import (
@@ -10,6 +11,7 @@ from sqlalchemy import (
     Table,
     and_,
     bindparam,
+    case,
     cast,
     delete,
     exists,
@@ -157,11 +159,20 @@ class SqlTx(WorkTx):
                 replicas[row.entry_id].append(replica_of(row))
         return [FileState(entry_of(row), tuple(replicas[row.id])) for row in rows]
 
-    def lacking(self, live: Sequence[str], copies: int) -> int:
+    def lacking(self, live: Sequence[str], copies: int, rules: Sequence[tuple[str, int]] = ()) -> int:
         """Number of files with fewer good replicas on the `live` nodes than min(copies or what the user
-        asked for, number of live nodes)."""
+        asked for, number of live nodes). `rules`: other copies for a directory or pattern, as in `CopyRules`;
+        the last that fits counts."""
         good = func.count(R.c.node)
-        wanted = func.min(func.max(E.c.copies, copies), len(live))
+        cases = [
+            (
+                or_(at_or_below(E.c.path, path), E.c.path.regexp_match(r"\A" + translate(path))),
+                literal(number),
+            )
+            for path, number in reversed(rules)
+        ]
+        asked = case(*cases, else_=literal(copies)) if cases else literal(copies)
+        wanted = func.min(func.max(E.c.copies, asked), len(live))
         of_entry = and_(
             R.c.entry_id == E.c.id,
             R.c.epoch == E.c.epoch,

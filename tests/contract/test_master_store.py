@@ -24,9 +24,10 @@ from sector import errors
 from sector.master import namespace as ns
 from sector.master import store as store_module
 from sector.master.models import Base
+from sector.master.replication import CopyRule, CopyRules
 from sector.master.sessions import SessionRow
 from sector.master.store import SqlStore, SqlTx, Store, is_empty, make_engine
-from sector.model import Right, SliceMeta, Tombstone, Version
+from sector.model import Right, SliceMeta, Tombstone, Version, parent
 from sector.revisions import upgrade
 
 Wait = Callable[[Deferred[Any]], Any]
@@ -293,6 +294,33 @@ def test_lacking_counts_what_users_would_count(bench: Bench) -> None:
     assert bench.read(lambda tx: tx.lacking(["s1", "s2", "s3"], 1)) == 1
     sums = bench.read(lambda tx: tx.sums())
     assert (sums.files, sums.bytes) == (4, 40)
+
+
+def test_lacking_counts_by_the_rules_of_each_path(bench: Bench) -> None:
+    """As `CopyRules.of` decides: a directory or a pattern, the last that fits, and never less than users
+    asked for."""
+    paths = ("/a", "/scratch/b", "/scratch/a", "/scratch/keep/a", "/scratchy", "/x/a.raw", "/x/[a]", "/x/!")
+
+    def fill(tx: SqlTx) -> None:
+        for path in paths:
+            ns.make_directory(tx, parent(path), True, "u", 1.0)
+            put(tx, path)
+
+    bench.write(fill)
+    live = ["s1", "s2", "s3"]
+    for default in (1, 2):
+        for rules in (
+            [("/scratch", 1)],
+            [("/scratch", 1), ("/scratch/keep", 2)],
+            [("/scratch/keep", 2), ("/scratch", 1)],
+            [("/*.raw", 3), ("/x/[[]a]", 1)],
+            [("/x/[!a-z[]", 3), ("/", 1), ("/?", 2)],
+        ):
+            known = CopyRules(CopyRule("/", default), tuple(CopyRule(*rule) for rule in rules))
+            wanted = sum(known.of(path).minimum > 1 for path in paths)
+            assert bench.read(lambda tx, d=default, r=rules: tx.lacking(live, d, r)) == wanted, rules
+    bench.write(lambda tx: tx.set_copies("/scratch/a", 2))
+    assert bench.read(lambda tx: tx.lacking(live, 1, [("/scratch", 1)])) == 1
 
 
 def test_report_confirms_marks_and_forgets(bench: Bench) -> None:
