@@ -135,6 +135,7 @@ class Exit:
             self._reactor.removeReader(self)
             self._mine.close()
             self._gmp.divert(self._peer, -1)
+            self._transport.unregisterProducer()  # else TLS would wait for it before it closes
 
     # reactor
     def fileno(self) -> int:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any, cast
 
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from twisted.internet import defer, reactor, task
 from twisted.trial import unittest
 
+from sector import pki
 from sector._udt.context import Core
 from sector.gmp.api import GmpError, GmpKey, IncomingCall, Peer
 from sector.gmp.node import GmpNode, open_gmp
+from sector.tls import Switch, TlsPeer, TlsServer, open_tls
 from sector.tunnel import SPACE, Aliases, ClientTunnel, Gmp, MasterTunnel
+from sector.wire.base import Ok
+from sector.wire.login import SlaveTunnel
 
 HOST = "127.0.0.1"
 KEYS = {name: GmpKey(number, bytes([number]) * 32, name) for number, name in enumerate(("", "a", "b", "s"))}
@@ -32,6 +39,9 @@ class Pipe:
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
         """Never full."""
+
+    def unregisterProducer(self) -> None:
+        """Nobody is asked to pause."""
 
     def loseConnection(self) -> None:
         """Both ends hear of it."""
@@ -151,6 +161,63 @@ class SlaveTests(TunnelCase):
         self.assertEqual(await self.ask(slave, "s"), b"s")
         self.assertEqual(await self.master.call(to_slave, 2, b"", deadline_s=20.0), b"here")
         self.assertGreater(down2.frames, 0)
+
+
+class ClosedTests(TunnelCase):
+    """Over real TLS, whose close waits for a producer that is still registered."""
+
+    async def through(self) -> tuple[ClientTunnel, MasterTunnel, list[defer.Deferred[None]]]:
+        """The two ends of a slave's tunnel, and what fires when each heard of the end."""
+        now = datetime.now(UTC)
+        ca_pem, ca_key = pki.make_ca("test", now)
+
+        def node(role: str, name: str) -> pki.Credentials:
+            cert, key = pki.make_node(ca_pem, ca_key, pki.Identity("test", role, name), now)
+            private: Any = load_pem_private_key(key, None)
+            ca = pki.load_certificate(ca_pem, "ca")
+            return pki.Credentials(x509.load_pem_x509_certificate(cert), private, ca)
+
+        trust = pki.Trust(pki.load_certificate(ca_pem, "ca"))
+        over: list[defer.Deferred[None]] = [defer.Deferred(), defer.Deferred()]
+        ends: list[MasterTunnel] = []
+        slave = self.node("s")
+
+        def begin(transport: Any) -> MasterTunnel:
+            gmp = cast(Gmp, self.master)
+            ends.append(
+                MasterTunnel(
+                    reactor,
+                    gmp,
+                    slave.address,
+                    transport,
+                    lambda where: where[1] == self.master.address[1],
+                    lambda: self.slaves,
+                    lambda: over[0].callback(None),
+                )
+            )
+            return ends[0]
+
+        async def serve(request: Any, peer: TlsPeer) -> Any:
+            return Switch(Ok(), begin, 60.0)
+
+        server = TlsServer(cast(Any, reactor), node("master", "m1"), trust, {SlaveTunnel: serve})
+        port = cast(Any, reactor).listenTCP(0, server.listener(), interface=HOST)
+        self.addCleanup(port.stopListening)
+        caller = await open_tls(reactor, HOST, port.getHost().port, trust, node("slave", "s1"))
+        await caller.call(SlaveTunnel("s1"))
+        gmp = cast(Gmp, slave)
+        client = caller.switch(
+            lambda transport: ClientTunnel(reactor, gmp, transport, lambda: over[1].callback(None))
+        )
+        self.assertEqual(await self.ask(slave, "s"), b"s")
+        return cast(ClientTunnel, client), ends[0], over
+
+    async def test_both_ends_hear_at_once_when_either_closes(self) -> None:
+        for who in (0, 1):
+            client, master, over = await self.through()
+            (client, master)[who].close()
+            for end in over:
+                await end.addTimeout(10, cast(Any, reactor))
 
 
 class RelayTests(TunnelCase):
