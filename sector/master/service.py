@@ -21,7 +21,7 @@ from sector import __version__
 from sector._udt.traffic import NAMES as TRAFFIC
 from sector.clock import Steps
 from sector.config import Config
-from sector.errors import BadConfig, Busy, SectorError
+from sector.errors import BadConfig, Busy, Conflict, SectorError
 from sector.gmp.api import Gmp, GmpKey, PeerEvent
 from sector.master import core, namespace
 from sector.master.client_calls import ClientCalls
@@ -116,6 +116,7 @@ class MasterService(MultiService):
         self._running: set[Deferred[Any]] = set()
         self._loops: list[LoopingCall] = []
         self._sums: tuple[float, Any, int] | None = None
+        self._doubles: dict[str, int] = {}
         self._rules_text = ""
         self.hub.rpc.serve(admin.NodeList, self.node_list)
         self.hub.rpc.serve(admin.Status, self.status)
@@ -301,7 +302,8 @@ class MasterService(MultiService):
     async def on_join(self, join: login.Join, address: str) -> login.Joined:
         """A slave that the security server allows, seen at `address`: it gets a key of its own.
 
-        The security of this call is the caller's: the id is the one in the certificate."""
+        The security of this call is the caller's: the id is the one in the certificate. Raises `Busy`,
+        `Conflict` (another process has that name)."""
         hub = self.hub
         if hub.state == STARTING:
             raise Busy("the master is starting")
@@ -309,6 +311,7 @@ class MasterService(MultiService):
         data_host = join.data.host if join.data.host not in ("0.0.0.0", "::", "") else address
         before = hub.core.members.nodes.get(join.slave_id)
         if before is not None:
+            self._check_double(before, join, host)
             hub.gmp.remove_key(before.key_id)
             hub.sessions.key_ids.free(before.key_id)
         key_id, secret = hub.sessions.key_ids.new(), secrets.token_bytes(32)
@@ -336,6 +339,33 @@ class MasterService(MultiService):
             hub.epoch,
             hub.config.master.heartbeat_s,
             hub.config.master.encrypt,
+        )
+
+    def _check_double(self, running: Node, join: login.Join, host: str) -> None:
+        """Raises `Conflict` for a second process under the name of one that is heard (0251). It is the next
+        life of that one where it has its port or its data directory: both are one process's at a time."""
+        where = Address(host, join.gmp.port)
+        if running.instance == join.instance or running.state != UP or running.gmp == where:
+            return
+        if (running.gmp.host, running.data_dir) == (host, join.data_dir):
+            return
+        if self._doubles.get(join.slave_id) != join.instance:
+            self._doubles[join.slave_id] = join.instance
+            log.warn(
+                "a second process is refused as slave {slave_id}: {pid} at {second} with {second_dir}; "
+                "{first_pid} at {first} with {first_dir} is heard",
+                slave_id=join.slave_id,
+                pid=join.pid,
+                second=str(where),
+                second_dir=join.data_dir,
+                first_pid=running.pid,
+                first=str(running.gmp),
+                first_dir=running.data_dir,
+            )
+        raise Conflict(
+            f"slave {join.slave_id} runs already, as process {running.pid} at {running.gmp} with "
+            f"{running.data_dir}: stop one of the two, or give each a name and a certificate of its own",
+            hint="",
         )
 
     def remove_node(self, principal: str) -> None:
