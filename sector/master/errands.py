@@ -1,4 +1,5 @@
-"""Work that each slave has to catch up with: renames, then deletions, then the mirror, in this order.
+"""Work that each slave has to catch up with: renames, then deletions, then the mirror, in this order (a slave
+on a full disk: first the deletions that no rename has to come before).
 
 Nothing is kept in memory but what the slave confirmed: the work is in the database, so that a restart of
 either side loses none of it. A tombstone in the mirror never overtakes the rename that moves content away.
@@ -14,7 +15,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
 from sector.clock import Timer
-from sector.errors import SectorError
+from sector.errors import NoSpace, SectorError
 from sector.master import namespace
 from sector.master.hub import Hub
 from sector.master.membership import LOST
@@ -170,7 +171,11 @@ class Errands:
         if state.renames:
             renames = await self._hub.store.read(lambda tx: tx.renames(node_id, BATCH))
             if renames:
-                await self._send_renames(node_id, renames)
+                try:
+                    await self._send_renames(node_id, renames)
+                except NoSpace:
+                    if not await self._make_room(node_id):
+                        raise
                 return True
             state.renames = state.again
         trash = await self._hub.store.read(lambda tx: tx.trash(node_id, BATCH))
@@ -181,6 +186,14 @@ class Errands:
         if state.acked < self._hub.serial and state.acked >= 0:
             return await self._send_mirror(node_id, state)
         return False
+
+    async def _make_room(self, node_id: str) -> bool:
+        """A slave that has no room for the records of its renames removes first what is to go under other
+        names; else nothing that users remove would ever free its disk. False when nothing is."""
+        trash = await self._hub.store.read(lambda tx: tx.trash(node_id, BATCH, settled=True))
+        if trash and not await self._spare(node_id, trash):
+            await self._send_trash(node_id, trash)
+        return bool(trash)
 
     async def _send_renames(self, node_id: str, renames: Sequence[PendingRename]) -> None:
         moves = [Rename(r.old_path, r.old_version, r.meta) for r in renames]

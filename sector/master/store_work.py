@@ -186,10 +186,12 @@ class WorkTx:
                 .values(old_path=None, old_epoch=ZERO.epoch, old_counter=ZERO.counter, confirmed=now)
             )
 
-    def trash(self, node: str, limit: int) -> list[Trash]:
+    def trash(self, node: str, limit: int, *, settled: bool = False) -> list[Trash]:
         """Content the node is to remove, in the order of the primary key: nothing is sorted, however much
-        waits."""
+        waits. `settled`: only under names that no rename to come is to move away."""
         query = select(X).where(X.c.node == node).order_by(X.c.path, X.c.surplus).limit(limit)
+        if settled:
+            query = query.where(~exists().where(R.c.node == node, R.c.old_path == X.c.path))
         return [
             Trash(row.path, Version(row.epoch, row.counter), row.at, row.surplus)
             for row in self.connection.execute(query)

@@ -109,6 +109,34 @@ def test_a_full_disk_gets_room_by_what_is_removed(sim: SimCluster, monkeypatch: 
     assert "/a" in disk.mirror.tombstones
 
 
+def test_a_full_disk_gets_room_although_a_rename_waits_for_it(
+    sim: SimCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No byte is left for the record under the new name: what is removed goes first, but nothing under a name
+    whose content is to move away."""
+    cloud = sim.client()
+    sim.wait(cloud.write("/a", b"a"))
+    sim.wait(cloud.write("/b", b"b"))
+    sim.wait(cloud.write("/large", bytes(1 << 20)))
+    disk = only(sim).disk
+    real = disk._write_record
+
+    def write(record: Any) -> None:
+        if sim.serving("/large"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(record)
+
+    monkeypatch.setattr(disk, "_write_record", write)
+    sim.wait(cloud.mv("/b", "/c"))
+    sim.wait(cloud.mv("/a", "/b"))
+    sim.advance(40)
+    assert sim.serving("/c") == []
+    sim.wait(cloud.rm("/large"))
+    sim.advance(40)
+    assert sim.serving("/large") == []
+    assert [sim.wait(cloud.read(path)) for path in ("/b", "/c")] == [b"a", b"b"]
+
+
 @pytest.mark.parametrize("writer", ["waits", "is gone"])
 def test_what_was_complete_when_everything_ended_takes_no_room_for_ever(
     sim: SimCluster, monkeypatch: pytest.MonkeyPatch, writer: str
