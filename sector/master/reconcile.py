@@ -1,8 +1,10 @@
 """What a slave says it holds against what the namespace knows: reports, adoption, rebuild (design section 5).
 
-Pure rules over a `Tx`, like `namespace.py`. In normal service the namespace is right: older or deleted
-content is dropped to the slave's attic, newer or unknown content is adopted. While a master rebuilds, the
-newest version wins whatever comes first, and nothing is dropped; full reports afterwards clean up.
+Pure rules over a `Tx`, like `namespace.py`. In normal service the namespace is right: newer or unknown
+content is adopted, older or deleted content is dropped to the slave's attic. What the namespace knows to be
+on the slave it removes by its own orders instead: nothing that users deleted or replaced while the slave was
+away takes room for ever. While a master rebuilds, the newest version wins whatever comes first, and nothing
+is dropped; full reports afterwards clean up.
 """
 
 from __future__ import annotations
@@ -53,6 +55,7 @@ class Verdict(Enum):
     ADOPTED = "adopted"
     NEWER = "newer"
     RECENT = "recent"
+    STALE = "stale"
     OLD = "old"
     DELETED = "deleted"
     BLOCKED = "blocked"
@@ -157,6 +160,8 @@ def _older(tx: Tx, node: str, entry: Entry, meta: SliceMeta, since: float, rebui
         return Verdict.RECENT
     if row is not None and row.version == entry.version and row.confirmed > since:
         return Verdict.RECENT
+    if row is not None and row.version == meta.version and not row.bad and meta.version.epoch > 0:
+        return Verdict.STALE
     if row is not None:
         tx.drop_replica(entry.path, node)
     return Verdict.OLD
@@ -214,7 +219,9 @@ def merge_part(
         verdict = merge_file(tx, node, meta, now, rebuild)
         if verdict.keep:
             tx.mark(node, meta.path, number)
-        elif not rebuild:
+        elif not rebuild and not tx.doomed(
+            meta.path, node, meta.version
+        ):  # else it is removed, not set aside
             drop.append((meta.path, meta.version))
         if verdict not in (Verdict.DELETED, Verdict.BLOCKED):
             look.append(meta.path)

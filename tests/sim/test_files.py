@@ -12,8 +12,10 @@ import pytest
 
 from sector import errors
 from sector.client.progress import Progress
+from sector.clock import pause
 from sector.model import Right
 from sector.testing.cluster import SimCluster, write_random
+from sector.wire.slave import Delete
 
 MB = 1_000_000
 
@@ -180,7 +182,7 @@ def test_master_dies_around_the_publish(sim: SimCluster, tmp_path: Path, delay: 
 
 
 def test_a_deleted_file_is_not_brought_back(sim: SimCluster, tmp_path: Path) -> None:
-    """A slave that was away while a file was deleted moves its copy to the attic."""
+    """A slave that was away while a file was deleted removes its copy."""
     cloud = sim.client()
     write_random(tmp_path / "a", MB)
     sim.wait(cloud.put(tmp_path / "a", "/a"))
@@ -210,6 +212,37 @@ def test_old_content_is_not_brought_back(sim: SimCluster, tmp_path: Path) -> Non
     )
     sim.wait(cloud.replicate("/a", wait=True))
     assert len(sim.serving("/a")) == 3
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.2])
+def test_what_was_deleted_or_replaced_while_a_slave_was_away_takes_no_room_there(
+    sim: SimCluster, pause_s: float
+) -> None:
+    """The slave removes it, whether it hears of that before its report or after: nothing goes to its attic,
+    which is never emptied."""
+    cloud = sim.client()
+    names = ["/gone", "/new"]
+    for name in names:
+        sim.wait(cloud.write(name, b"old"))
+        sim.wait(cloud.replicate(name, wait=True))
+    sim.advance(90)
+    away = sim.slaves[sim.serving("/new")[0]]
+    sim.kill_slave(away.name)
+    sim.advance(15)
+    sim.wait(cloud.rm("/gone"))
+    sim.wait(cloud.write("/new", b"new"))
+    call = sim.up().hub.call_slave
+
+    async def slow(node: str, request: Any, *limits: Any, **options: Any) -> Any:
+        await pause(sim.clock, pause_s if isinstance(request, Delete) else 0.0)
+        return await call(node, request, *limits, **options)
+
+    sim.up().hub.call_slave = slow  # type: ignore[method-assign]
+    sim.start_slave(away.name)
+    sim.advance(90)
+    assert not away.native("/gone").exists()
+    assert not away.native("/new").exists() or away.native("/new").read_bytes() == b"new"
+    assert list((away.root / ".sector" / "attic").iterdir()) == []
 
 
 def test_rebuild_from_the_slaves(sim: SimCluster, tmp_path: Path) -> None:
