@@ -1,4 +1,4 @@
-"""What pyproject.toml has no key for: the cffi module, and Twisted's plugin folder."""
+"""What pyproject.toml has no key for: the cffi module, the wheel's tag, and Twisted's plugin folder."""
 
 import os
 import sys
@@ -23,11 +23,17 @@ class WithData(Distribution):
         return bool(self.data_files)
 
 
+# The module keeps to the stable ABI (sector/_udt/_build.py): one wheel serves every Python from 3.11 on, and
+# where there is no compiler it does not matter with which of them it was built. A free-threaded Python has no
+# such ABI; cffi builds for that one alone.
+FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+
 # A wheel carries the plugin as a module. An editable install links no modules into packages of others: there
 # the file itself is put beside Twisted's own plugins.
 editable = "editable_wheel" in sys.argv
 setup(
     distclass=WithData,
+    options={} if FREE_THREADED else {"bdist_wheel": {"py_limited_api": "cp311"}},
     cffi_modules=["sector/_udt/_build.py:ffi"],
     package_dir={"twisted.plugins": PLUGINS},
     py_modules=[] if editable else ["twisted.plugins.sector_udt"],
