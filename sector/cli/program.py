@@ -171,6 +171,8 @@ class Program:
     def main(self) -> NoReturn:
         """Run the process's command line and end the process."""
         fill_descriptors()
+        if (told := names_in_utf8()) is not None:
+            sys.exit(self.report(told, wants_json(sys.argv[1:])))
         ends.install()
         status = 0
         try:
@@ -187,6 +189,22 @@ class Program:
 def _system(error: OSError) -> SectorError:
     name = f"{error.filename}: " if error.filename else ""
     return SectorError(f"{name}{error.strerror or error}")
+
+
+def names_in_utf8() -> SectorError | None:
+    """Begin the program again in Python's UTF-8 mode where the locale would name files in another encoding:
+    the names in a store are UTF-8, whoever starts the service (decision 0253). What hinders it is returned."""
+    encoding = sys.getfilesystemencoding()
+    if encoding == "utf-8":
+        return None
+    if sys.executable and not sys.flags.isolated and not sys.flags.ignore_environment:
+        if os.environ.get("PYTHONUTF8") != "1":
+            command = [sys.executable, *sys.orig_argv[1:]]
+            os.execve(sys.executable, command, {**os.environ, "PYTHONUTF8": "1"})
+    return BadConfig(
+        f"names of files are {encoding} here, and have to be UTF-8",
+        hint="set LC_ALL=C.UTF-8, or start Python with -X utf8",
+    )
 
 
 def fill_descriptors() -> None:
