@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -488,7 +489,7 @@ def _unread(path: Path, why: OSError) -> BadConfig:
     elif isinstance(why, PermissionError):
         hint = ACCOUNT
     elif isinstance(why, IsADirectoryError):
-        hint = f"give a file with --config, or --dir {path}"
+        hint = f"give a file with --config, or --dir {shlex.quote(str(path))}"
     return BadConfig(f"{path}: {why.strerror}", hint=hint)
 
 
@@ -510,11 +511,13 @@ def find_config(directory: str | None, file: str | None) -> Config:
         if where.parent.is_dir():
             return Config(path=str(where))
         if where.parent.exists():
-            hint = f"give its directory, or --config {directory} if it has the settings"
+            hint = f"give its directory, or --config {shlex.quote(directory)} if it has the settings"
             raise BadConfig(f"{where.parent}: is a file, not a directory", hint=hint)
     except OSError as error:
         raise _unread(where, error) from None
-    raise BadConfig(f"{where.parent}: there is no such directory", hint=f"cumulus init {directory}")
+    raise BadConfig(
+        f"{where.parent}: there is no such directory", hint=f"cumulus init {shlex.quote(directory)}"
+    )
 
 
 def commented(changes: dict[str, dict[str, Any]] | None = None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -104,7 +105,7 @@ def init(
                 raise LocalIO(
                     f"{file}: {bad.strerror}", hint="see that the directory can be written"
                 ) from None
-            text = f"{where} is made; start it with: cumulus serve {directory}"
+            text = f"{where} is made; start it with: cumulus serve {shlex.quote(directory)}"
             tell_key(shared, config, made, told, text, name=name, id=made.user.id, **fields)
 
 

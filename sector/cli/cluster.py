@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import shlex
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -89,7 +90,7 @@ def init(
         return
     click.echo(f"cluster {cluster} is in {place.path}: {len(files)} files")
     click.echo(f"user {ADMIN}, password in {place.password_file}")
-    click.echo(f"start it here: sector up --dir {directory}")
+    click.echo(f"start it here: sector up --dir {shlex.quote(directory)}")
 
 
 # up and down ------------------------------------------------------------------------------------------
@@ -271,7 +272,7 @@ def _print_up(shared: Shared, summary: dict[str, object], detach: bool) -> None:
     if why:
         render.say(f"functions run as root here, with all its rights: {why} (a user of your own is better)")
     here = "" if detach else "  (or Ctrl-C here)"
-    click.echo(f"stop it: sector down --dir {summary['dir']}{here}")
+    click.echo(f"stop it: sector down --dir {shlex.quote(str(summary['dir']))}{here}")
 
 
 def _stay(place: ClusterDir, run: _Up, pids: dict[str, int]) -> int:

@@ -8,13 +8,14 @@ Errors are one line, never a traceback; with --json a refusal is one JSON object
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import os
 import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TextIO, TypeVar
 
 import click
 
@@ -24,6 +25,7 @@ from sector.errors import BadConfig, SectorError, UdfError, UsageError, printabl
 
 F = TypeVar("F", bound=Callable[..., Any])
 Commands = dict[str, tuple[str, str]]
+OUTPUT = "standard output"
 HELP: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 
 
@@ -141,6 +143,8 @@ class Program:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
         except OSError as error:
+            if error.filename == OUTPUT:
+                return self.unwritten(error, 0)
             return self.report(_system(error), as_json)
         except Exception as error:
             return self.report(self.translate(error) or self._fault(error), as_json)
@@ -165,7 +169,7 @@ class Program:
         if ends.by() is not None:  # a terminal that has closed takes no last words either
             return ends.status()
         if not status and not isinstance(error, BrokenPipeError):
-            click.echo(f"{self.name}: standard output: {error.strerror}", err=True)
+            click.echo(f"{self.name}: {OUTPUT}: {error.strerror}", err=True)
         return status or 1
 
     def main(self) -> NoReturn:
@@ -191,16 +195,40 @@ def _system(error: OSError) -> SectorError:
     return SectorError(f"{name}{error.strerror or error}")
 
 
+class Output(io.FileIO):
+    """Standard output, which says in its errors that it is this."""
+
+    def write(self, data: Any, /) -> int:
+        """As that of a file."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            error.filename = OUTPUT
+            raise
+
+
+def named_output(told: TextIO) -> TextIO:
+    """Standard output as it is, but for the name in its errors."""
+    raw = Output(1, "wb", closefd=False)
+    at_once = bool(getattr(told, "write_through", False))  # python -u
+    return io.TextIOWrapper(
+        raw if at_once else io.BufferedWriter(raw),
+        told.encoding,
+        told.errors,
+        line_buffering=told.isatty(),
+        write_through=at_once,
+    )
+
+
 def names_in_utf8() -> SectorError | None:
     """Begin the program again in Python's UTF-8 mode where the locale would name files in another encoding:
-    the names in a store are UTF-8, whoever starts the service (decision 0253). What hinders it is returned."""
+    names in a store are UTF-8, whoever starts the service (decision 0253). What hinders it is returned."""
     encoding = sys.getfilesystemencoding()
     if encoding == "utf-8":
         return None
-    if sys.executable and not sys.flags.isolated and not sys.flags.ignore_environment:
-        if os.environ.get("PYTHONUTF8") != "1":
-            command = [sys.executable, *sys.orig_argv[1:]]
-            os.execve(sys.executable, command, {**os.environ, "PYTHONUTF8": "1"})
+    again = os.environ.get("PYTHONUTF8") != "1" and not sys.flags.ignore_environment
+    if sys.executable and again:
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PYTHONUTF8": "1"})
     return BadConfig(
         f"names of files are {encoding} here, and have to be UTF-8",
         hint="set LC_ALL=C.UTF-8, or start Python with -X utf8",
@@ -220,5 +248,5 @@ def fill_descriptors() -> None:
                 os.close(opened)
             os.set_inheritable(number, True)
     sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
-    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stdout = named_output(sys.stdout or os.fdopen(1, "w", closefd=False))
     sys.stderr = sys.stderr or os.fdopen(2, "w", 1, closefd=False)
