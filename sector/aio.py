@@ -20,7 +20,7 @@ from twisted.python.failure import Failure
 
 from sector import errors
 from sector.client.bars import bar
-from sector.client.blocking import ReactorThread
+from sector.client.blocking import ReactorThread, when_forgotten
 from sector.client.cloud import CloudClient
 from sector.client.connect import open_client, settings
 from sector.client.file import Ranges
@@ -98,6 +98,10 @@ class Cloud:
         self.client = client
         self._thread = thread
         self._closed = False
+        self._forgotten = when_forgotten(self, client, thread)
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a connection to a cloud cannot be pickled: connect where it is used")
 
     def __repr__(self) -> str:
         state = ", closed" if self._closed else ""
@@ -128,6 +132,7 @@ class Cloud:
         if not self._closed and self._thread.pid == os.getpid():
             await self.wait(self.client.close)
         self._closed = True
+        self._forgotten.detach()
 
     @property
     def user(self) -> str:

@@ -11,6 +11,7 @@ import io
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future
@@ -71,6 +72,8 @@ class ReactorThread:
         coroutine). KeyboardInterrupt cancels it first."""
         if threading.get_ident() == self.thread.ident:
             raise RuntimeError("a blocking call inside the reactor thread would wait for itself")
+        if sys.is_finalizing():  # the thread has ended, and nobody would answer
+            raise errors.UsageError("Python is ending: no call is answered any more", hint="call it before")
         outcome: Future[Any] = Future()
         running: list[Deferred[Any]] = []
 
@@ -145,6 +148,19 @@ def connect(
     return Cloud(client, thread)
 
 
+def when_forgotten(cloud: Any, client: CloudClient, thread: ReactorThread) -> weakref.finalize[Any, Any]:
+    """Closes the ports of a connection that was dropped without `close`, as in a notebook's cell that runs
+    again; `detach()` when it was closed."""
+    forgotten = weakref.finalize(cloud, _drop, client, thread, os.getpid())
+    forgotten.atexit = False
+    return forgotten
+
+
+def _drop(client: CloudClient, thread: ReactorThread, pid: int) -> None:
+    if pid == os.getpid() and not sys.is_finalizing():
+        thread.reactor.callFromThread(lambda: maybeDeferred(client.close).addErrback(lambda _: None))
+
+
 class Cloud:
     """A connection to a cloud as one user. Made by `sector.connect`; use it in a `with` block or close it.
 
@@ -155,6 +171,10 @@ class Cloud:
         self.client = client
         self._thread = thread
         self._closed = False
+        self._forgotten = when_forgotten(self, client, thread)
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a connection to a cloud cannot be pickled: call sector.connect() where it is used")
 
     def __repr__(self) -> str:
         state = ", closed" if self._closed else ""
@@ -194,9 +214,10 @@ class Cloud:
 
     def close(self) -> None:
         """Close the connection; idempotent. The session stays valid."""
-        if not self._closed and self._thread.pid == os.getpid():
+        if not self._closed and self._thread.pid == os.getpid() and not sys.is_finalizing():
             self.wait(self.client.close)
         self._closed = True
+        self._forgotten.detach()
 
     @property
     def user(self) -> str:
