@@ -23,7 +23,7 @@ from cumulus.fair.weights import By, Sharing, parse_weights
 from cumulus.proxies import Networks, parse_networks
 from cumulus.redirect import Mode
 from cumulus.unix import ACCOUNT
-from sector.config import Port, Section, parse_rate, parse_toml, to_toml, unknown_name, wrong_value
+from sector.config import Port, Section, expanded, parse_rate, parse_toml, to_toml, unknown_name, wrong_value
 from sector.errors import BadConfig, UsageError
 
 FILE: Final = "cumulus.toml"
@@ -261,7 +261,7 @@ class Config(Section, frozen=True, kw_only=True):
 
     def file(self, name: str) -> Path:
         """A path of the file as an absolute one."""
-        return (Path(self.path).parent / Path(name).expanduser()).absolute()
+        return (Path(self.path).parent / expanded(name)).absolute()
 
     def on_port(self, port: int) -> Config:
         """The same with the S3 port that was found where the file says any free one."""

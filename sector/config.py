@@ -213,7 +213,7 @@ class Config(Section, frozen=True, kw_only=True):
 
     def file(self, name: str) -> Path:
         """`name` from the file as a path, relative to the directory of the file."""
-        return (Path(self.path).parent / Path(name).expanduser()).resolve() if name else Path()
+        return (Path(self.path).parent / expanded(name)).resolve() if name else Path()
 
     @property
     def data_dir(self) -> Path:
@@ -483,15 +483,25 @@ def load_config(path: str | os.PathLike[str], role: Role) -> Config:
     return parse_config(_read(where), role, str(where))
 
 
+def expanded(name: str | os.PathLike[str]) -> Path:
+    """A path that may begin with ~ or ~USER. Raises `BadConfig`: an account without an entry in the password
+    database, as containers have it, has a home directory only by HOME."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        hint = "set HOME, or give the place in full: --dir DIR, SECTOR_CONFIG=FILE"
+        raise BadConfig(f"{name}: no such home directory is known", hint=hint) from None
+
+
 # the client's own file ------------------------------------------------------------------------------
 def client_path() -> Path:
     """Where the client's settings are: SECTOR_CONFIG, else XDG_CONFIG_HOME/sector/client.toml, else
     ~/.config/sector/client.toml."""
     explicit = os.environ.get("SECTOR_CONFIG")
     if explicit:
-        return Path(explicit).expanduser().absolute()
+        return expanded(explicit).absolute()
     base = os.environ.get("XDG_CONFIG_HOME")
-    root = Path(base) if base else Path.home() / ".config"
+    root = Path(base) if base else expanded("~/.config")
     return (root / "sector" / "client.toml").absolute()
 
 
@@ -532,7 +542,7 @@ def override_client(
     if changes:
         changes.update(session="", secret="", expires=0.0, master_id="", gmp="", key_id=0, password_file="")
     if password_file:
-        changes["password_file"] = str(Path(password_file).expanduser().absolute())
+        changes["password_file"] = str(expanded(password_file).absolute())
     if not changes:
         return config
     return msgspec.structs.replace(config, client=msgspec.structs.replace(client, **changes))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from cumulus.storage.api import FileStore
@@ -83,12 +82,15 @@ def make_sector(argument: str, max_users: int = 0) -> FileStore:
 
 
 def _sector_client(argument: str) -> Config:
-    from sector.config import load_client
+    from sector.config import expanded, load_client
     from sector.errors import BadConfig
 
     if not argument:
         raise ValueError("sector: give the path of a client.toml, as in sector:/etc/cumulus/client.toml")
-    path = Path(argument).expanduser()
+    try:
+        path = expanded(argument)
+    except BadConfig as bad:
+        raise ValueError(f"sector:{bad.message}") from None
     if not path.is_file():
         raise ValueError(f"sector:{argument}: there is no such file; sector login writes one")
     try:

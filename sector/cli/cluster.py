@@ -8,7 +8,6 @@ import shlex
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import click
@@ -19,7 +18,7 @@ from sector.cli.cluster_dir import ADMIN, DEFAULT_PORT_BASE, ClusterDir, ports_o
 from sector.cli.cluster_run import Process, Readiness
 from sector.cli.main import Shared, json_option, shared_options
 from sector.cli.tls_once import log_in, read_password
-from sector.config import Config, Role, SphereSection, client_path, load_config, parse_address
+from sector.config import Config, Role, SphereSection, client_path, expanded, load_config, parse_address
 from sector.errors import NotFound, SectorError, UsageError
 from sector.model import Address
 from sector.pki import Trust
@@ -491,7 +490,7 @@ def traffic_row(name: str, counters: Mapping[str, int]) -> tuple[object, ...]:
 
 # services -------------------------------------------------------------------------------------------------
 def _settings(config_file: str, role: Role) -> Config:
-    return load_config(Path(config_file).expanduser(), role)
+    return load_config(expanded(config_file), role)
 
 
 @click.command()

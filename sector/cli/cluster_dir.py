@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sector import pki
-from sector.config import Role, SecuritySection, check_literal, load_config, to_toml, write_private
+from sector.config import Role, SecuritySection, check_literal, expanded, load_config, to_toml, write_private
 from sector.errors import BadConfig, Exists, LocalIO, UsageError
 from sector.model import Right
 from sector.pki import Identity
@@ -126,7 +126,7 @@ class ClusterDir:
     """One such directory."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path).expanduser().absolute()
+        self.path = expanded(path).absolute()
 
     @property
     def exists(self) -> bool:

@@ -9,11 +9,10 @@ import getpass
 import os
 import sys
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from sector.cli import ends
-from sector.config import ClientSection, save_client
+from sector.config import ClientSection, expanded, save_client
 from sector.errors import LocalIO, UsageError
 from sector.model import Address
 from sector.wire.login import Login, Session
@@ -82,7 +81,7 @@ def read_password(
         return sys.stdin.readline().rstrip("\r\n")
     if name:
         try:
-            return Path(name).expanduser().read_text(encoding="utf-8").rstrip("\r\n")
+            return expanded(name).read_text(encoding="utf-8").rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as bad:
             why = getattr(bad, "strerror", None) or "it is not UTF-8 text"
             raise LocalIO(f"password file {name}: {why}") from None

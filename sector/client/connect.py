@@ -6,7 +6,6 @@ import ipaddress
 import re
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -18,7 +17,7 @@ from sector import errors
 from sector.client.cloud import CloudClient
 from sector.client.session import Begin, ClientSession, Door, TlsDoor, read_password, saver
 from sector.client.ways import Ways
-from sector.config import Config, load_client, override_client, parse_address
+from sector.config import Config, expanded, load_client, override_client, parse_address
 
 _URL = re.compile(r"sector://(?:(?P<user>[^@/:]*)@)?(?P<where>[^/]*)/?")
 
@@ -44,7 +43,7 @@ def settings(
     if ca:
         # a CA that is named wins over the pinned one, which may be of another cluster; it lies where the
         # caller is, not beside the settings
-        where = str(Path(ca).expanduser().absolute())
+        where = str(expanded(ca).absolute())
         client = msgspec.structs.replace(config.client, ca=where, ca_sha256="")
         config = msgspec.structs.replace(config, client=client)
     return config
