@@ -25,7 +25,7 @@ def test_a_home_that_nobody_knows_is_told() -> None:
 def test_where_a_home_is_asked_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The client's settings, directories of clusters and files of settings: one line, never a fault of ours."""
+    """Settings of clients, directories of clusters, files of settings: one line, never a fault of ours."""
     monkeypatch.setenv("SECTOR_CONFIG", NOBODYS)
     with pytest.raises(BadConfig):
         client_path()
