@@ -73,10 +73,10 @@ class IncomingPart(Incoming):
             there = self._site.index.parts(self._upload.id, after=self.number - 1, limit=1)
             taken = bool(there) and (there[0].number, there[0].slot) == (self.number, slot)
         except BaseException:
-            claimed.close()
+            claimed.leave()
             raise
-        if taken:
-            claimed.close()
+        if taken:  # the part that counts until this one does
+            claimed.leave()
             return None
         self.slot = slot
         return claimed

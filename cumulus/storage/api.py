@@ -166,8 +166,12 @@ class RangeStream(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let the range go. What was not synced may or may not be there, but should take no room. May be
-        called twice."""
+        """Let the range go. What was not synced may or may not be there, but should take no room: nor is
+        anything of the range that was there before. May be called twice."""
+
+    @abstractmethod
+    def leave(self) -> None:
+        """Let the range go, in which nothing was written, with what is there. May be called twice."""
 
 
 class ObjectStream(ABC):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import threading
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from s3_stores import STORES
 from s3_world import World
 
 from cumulus.backends.registry import make_store
+from cumulus.index.api import Away
 from cumulus.ops import parts
 from cumulus.ops.jobs import STALE_S
 from cumulus.ops.leftovers import sweep
@@ -312,6 +314,39 @@ def test_ranges_of_objects_can_be_parts(world: World) -> None:
         etags[number] = answer["CopyPartResult"]["ETag"]
     assert finish(world, upload, sorted(etags.items())).status == 200
     assert world.ask("GET", "/bkt/k").body == body(3) + body(2) + body(4)
+
+
+@pytest.mark.parametrize("how", ["refused", "cut", "no database"])
+def test_a_part_that_is_sent_again_in_vain_leaves_the_one_that_counts(
+    world: World, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Its bytes are in the object, not zeros, whatever becomes of the second try."""
+    upload = begin(world)
+    etags = [part(world, upload, number, body(number)) for number in (1, 2, 3)]
+    query = {"partNumber": 2, "uploadId": upload}
+    if how == "refused":
+        wrong = {"Content-MD5": base64.b64encode(bytes(16)).decode()}
+        assert world.ask("PUT", "/bkt/k", body(9), query=query, headers=wrong).code == "BadDigest"
+    elif how == "cut":
+        there = world.index.upload("bkt", "k", upload)
+        assert there is not None
+        sent = parts.IncomingPart(world.site, there, 2, size=SIZE, limit=SIZE, algorithms=["md5"])
+        sent.write(memoryview(body(9)[:1000]))
+        sent.abort()
+    else:
+        real = world.index.parts
+
+        def away(*arguments: Any, after: int = 0, **options: Any) -> Any:
+            if after:
+                raise Away("the database")
+            return real(*arguments, after=after, **options)
+
+        monkeypatch.setattr(world.site.index, "parts", away)
+        assert world.ask("PUT", "/bkt/k", body(9), query=query).status == 503
+        monkeypatch.undo()
+    answer = finish(world, upload, list(enumerate(etags, 1)))
+    assert answer.status == 200, answer.body
+    assert world.ask("GET", "/bkt/k").body == body(1) + body(2) + body(3)
 
 
 def test_racing_uploads_of_one_part_and_completions_are_never_mixed(world: World) -> None:

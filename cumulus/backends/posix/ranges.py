@@ -165,6 +165,10 @@ class Range(RangeStream):
             self._ranges.settle(self._root, self._name, fd)
         self._kept = True
 
+    def leave(self) -> None:
+        self._kept = True
+        self.close()
+
     def close(self) -> None:
         fd, self._fd = self._fd, -1
         if fd < 0:
