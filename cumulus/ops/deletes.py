@@ -147,7 +147,7 @@ def _mark(site: Site, bucket: Bucket, key: str, owner: str, found: Found | None)
     row = site.index.lookup(bucket.name, key)
     token = None
     if found is not None and site.atomic:
-        token = keep_version(site, bucket, found) if keep else found.entry.token
+        token = keep_version(site, bucket, found, row) if keep else found.entry.token
     drop_null(site, bucket, key, row)
     stamp = _store_marker(site, bucket, key, version, owner, now)
     if found is not None and site.atomic and not found.entry.name.startswith(VERSIONS):

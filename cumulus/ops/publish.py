@@ -91,7 +91,7 @@ def _publish_over(site: Site, bucket: Bucket, plan: Plan, meta: ObjectMeta, *, w
         mark = _may_mark(site, meta)
         name = name_for(meta.key, row, mark=mark)
         if found is not None and not found.entry.name.startswith(VERSIONS):
-            token = keep_version(site, bucket, found) if keep else found.entry.token
+            token = keep_version(site, bucket, found, row) if keep else found.entry.token
             if mark or not is_mark(found.entry.name):
                 name = found.entry.name
             else:
@@ -168,9 +168,11 @@ def replaces(bucket: Bucket, row: Row) -> bool:
     return bucket.versioning is Versioning.OFF or row.version == "null"
 
 
-def keep_version(site: Site, bucket: Bucket, found: Found) -> bytes:
-    """A second name for the current object, before the first is replaced. Gives its token after that. Raises
-    `Changed` when that is another object by now (other processes hold none of our locks)."""
+def keep_version(site: Site, bucket: Bucket, found: Found, row: Row | None) -> bytes:
+    """A second name for the current object, before the first is replaced. Gives its token after that. `row`
+    is what the index has for the key: if that is another version it hears of this one, or nobody would ever
+    (who put it was killed, or got an error, before he could tell). Raises `Changed` when that is another
+    object by now (other processes hold none of our locks)."""
     name = found.entry.name
     try:
         if is_foreign(found.entry):
@@ -193,6 +195,9 @@ def keep_version(site: Site, bucket: Bucket, found: Found) -> bytes:
                 if site.store.stat(bucket.name, name).token == entry.token:
                     site.store.delete(bucket.name, to, there)
                 raise Changed(f"{to!r} was another file")
+        known = row is not None and row.version == found.meta.version and not row.marker
+        if not known and site.index.lookup(bucket.name, found.meta.key, found.meta.version) is None:
+            site.index.apply([Put(row=row_of(bucket, entry, now), keep=True)])
         return entry.token
     except Missing as error:
         raise Changed(str(error)) from error
@@ -249,7 +254,8 @@ def _in_the_way(site: Site, bucket: Bucket, name: str, *, patient: bool) -> IfTo
     if meta is None:
         return entry.token
     there = Found(entry, meta)
-    return keep_version(site, bucket, there) if keeps(bucket, there) else entry.token
+    row = site.index.lookup(bucket.name, meta.key)
+    return keep_version(site, bucket, there, row) if keeps(bucket, there) else entry.token
 
 
 def _follow(site: Site, put: Put, stays: bool, mark: int) -> None:

@@ -163,6 +163,30 @@ def test_a_deletion_that_storage_refuses_leaves_no_marker(
     assert left in ([], [version_name(key, version)])
 
 
+@pytest.mark.parametrize("key", ["k", "odd//key"])
+@pytest.mark.parametrize("act", ["PUT", "DELETE"])
+@pytest.mark.parametrize("world", ["posix"], indirect=True)
+def test_a_version_of_which_nobody_told_is_known_when_it_is_replaced(
+    world: World, monkeypatch: pytest.MonkeyPatch, key: str, act: str
+) -> None:
+    """Its server got an error, or was killed, when it was in its place. It counts, and can be removed."""
+    switch(world, "Enabled")
+    put(world, b"1", key)
+    real = world.site.told.apply
+    monkeypatch.setattr(world.site.told, "apply", lambda changes: None)
+    put(world, b"22", key)
+    monkeypatch.setattr(world.site.told, "apply", real)
+    assert world.ask(act, f"/bkt/{key}", b"333" if act == "PUT" else b"").status in (200, 204)
+    bodies = [get(world, version, key) for _, version, _, what in history(world) if what == "object"]
+    assert bodies == [b"333", b"22", b"1"][act == "DELETE" :]
+    assert [row[2] for row in history(world)] == [True, False, False]
+    assert world.index.usage("bucket", "bkt").bytes == sum(map(len, bodies))
+    for _, version, _, _ in history(world):
+        assert world.ask("DELETE", f"/bkt/{key}", query={"versionId": version}).status == 204
+    assert world.store.names("bkt", prefix=".cumulus/") == []
+    assert world.index.usage("bucket", "bkt").bytes == 0
+
+
 def test_bodies_that_an_interrupted_deletion_removed_are_not_listed_for_ever(world: World) -> None:
     """Older versions and keys with names of their own: the index had not heard of it."""
     assert world.ask("PUT", "/bkt/odd//key", b"1234").status == 200
