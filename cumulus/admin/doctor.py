@@ -406,9 +406,9 @@ def rebuild(index: Index, store: FileStore, bucket: Bucket) -> tuple[int, int]:
 
 
 def _interrupted(index: Index, store: FileStore, bucket: Bucket, marker: ObjectMeta) -> bool:
-    """Whether that is a delete marker of which the index knows nothing, beside the older object that it should
-    have hidden: a crash has interrupted the deletion, or the disk has refused it, and nobody was told that it
-    was done. The object is served, so it stays listed."""
+    """Whether that is a delete marker of which the index knows nothing, beside the older object that it
+    should have hidden: a crash has interrupted the deletion, or the disk has refused it, and nobody was told
+    that it was done. The object is served, so it stays listed."""
     if not marker.marker or not store.capabilities.atomic_replace:
         return False
     row = index.lookup(bucket.name, marker.key, marker.version)

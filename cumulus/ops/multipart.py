@@ -22,7 +22,7 @@ import msgspec
 from cumulus import checksums
 from cumulus.errors import S3Error
 from cumulus.index.api import NoSuch, Put, Reservation, StillUsed, Upload
-from cumulus.model import Bucket, ObjectMeta, Part
+from cumulus.model import Bucket, ObjectMeta, Part, Versioning
 from cumulus.ops.buckets import end_upload, remove_parts
 from cumulus.ops.completion import Completion, refusal
 from cumulus.ops.conditions import Conditions
@@ -30,6 +30,7 @@ from cumulus.ops.find import find_or_none
 from cumulus.ops.names import slots_name
 from cumulus.ops.parts import MAX_PARTS, IncomingPart, join, own_name
 from cumulus.ops.publish import Plan, publish
+from cumulus.ops.rows import row_of
 from cumulus.ops.site import Site
 from cumulus.ops.told import Owed
 from cumulus.storage.api import Entry, IfToken, Missing, NoBucket
@@ -205,16 +206,27 @@ def _complete(
         if not site.index.drop_upload(upload.id, put, completion.claimant):  # told before, as it turns out
             site.index.apply([put])
 
+    def told() -> ObjectMeta | None:
+        """What a completion before this one has put in place without coming to its end. The index has not
+        heard of it either, and as a version it might be replaced before a scan finds it."""
+        there = find_or_none(site, bucket, upload.key)
+        if there is None or (there.meta.upload, there.meta.etag) != (upload.id, meta.etag):
+            return None
+        put = Put(row=row_of(bucket, there.entry, there.meta), keep=bucket.versioning is not Versioning.OFF)
+        site.told.tell(lambda: settle(put), [put])
+        remove_parts(site, bucket.name, upload.id)
+        return there.meta
+
+    if (done := told()) is not None:
+        return done
     reservation: Reservation | None = site.reserve(bucket.name, 0)
     try:
         done = publish(site, bucket, Plan(meta, place, conditions, reservation, settle))
         reservation = None  # settled; nothing that fails from here on makes the object undone
-    except Missing as error:  # its parts are gone: a completion before did not come to its end
-        there = completed(site, bucket, upload.key, upload.id)
-        if there is None:
+    except Missing as error:  # its parts are gone
+        if (done := told()) is None:
             raise _gone(site, upload, parts) from error
-        site.index.drop_upload(upload.id, None, completion.claimant)
-        return there
+        return done
     except Owed:
         reservation = None  # it ends when the database is told
         raise

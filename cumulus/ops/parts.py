@@ -65,7 +65,10 @@ class IncomingPart(Incoming):
         start = (self.number - 1) * slot
         if not slot or start + size > MOST:
             return None
-        claimed = self._site.store.open_range(bucket, slots_name(self._upload.id, slot), start, size)
+        new = not self._is_used(slot)
+        claimed = self._site.store.open_range(
+            bucket, slots_name(self._upload.id, slot), start, size, create=new
+        )
         if claimed is None:
             return None
         try:
@@ -80,6 +83,14 @@ class IncomingPart(Incoming):
             return None
         self.slot = slot
         return claimed
+
+    def _is_used(self, slot: int) -> bool:
+        """Whether the index has parts in the file of that slot. If that is gone it has become an object, by a
+        completion that did not come to its end: a new one would have holes where they were."""
+        first = self._site.index.parts(self._upload.id, limit=2)
+        if len(first) < 2 or any(part.slot == slot for part in first):
+            return any(part.slot == slot for part in first)
+        return any(part.slot == slot for part in self._site.index.parts(self._upload.id, limit=MAX_PARTS))
 
     def _slot(self, bucket: str, size: int) -> int:
         """The slot for a part of this size; 0: none."""

@@ -378,10 +378,12 @@ class FileStore(ABC):
                 self.delete(bucket, part)
         return entry
 
-    def open_range(self, bucket: str, name: str, offset: int, size: int) -> RangeStream | None:
-        """Write bytes of a file at their place; it is made when it is not there. It is no object, and what
-        is outside the ranges that were synced is undefined. None: somebody else writes there, or the file is
-        being published, or the store has no `offsets`."""
+    def open_range(
+        self, bucket: str, name: str, offset: int, size: int, *, create: bool = True
+    ) -> RangeStream | None:
+        """Write bytes of a file at their place; `create`: it is made when it is not there. It is no object,
+        and what is outside the ranges that were synced is undefined. None: somebody else writes there, or the
+        file is being published, or is not there and not to be made, or the store has no `offsets`."""
         return None
 
     def join(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 from s3_stores import STORES
 from s3_world import People, World
 
@@ -19,6 +20,7 @@ from cumulus.index.registry import make_admin, make_index
 from cumulus.ops import completion, multipart
 from cumulus.ops.jobs import Jobs
 from cumulus.secrets import Keyring
+from cumulus.storage.api import Unavailable
 
 SIZE = 60_000
 LIMIT = 100_000  # bytes that the bucket may have
@@ -227,3 +229,73 @@ def test_an_upload_is_ended_by_who_claims_it_alone(world: World) -> None:
     with pytest.raises(S3Error, match="being completed"):
         multipart.abort(world.site, multipart.get(world.site, world.site.bucket("bkt"), "k", upload.id))
     assert world.index.drop_upload(upload.id, None, "one")
+
+
+@pytest.mark.parametrize("versions", [False, True])
+@pytest.mark.parametrize("world", ["posix"], indirect=True)
+def test_a_completion_that_ended_between_storage_and_index_is_told_by_the_next(
+    world: World, monkeypatch: pytest.MonkeyPatch, versions: bool
+) -> None:
+    """The disk fails when the object has its name. Who asks again is told that it is done: then it is listed
+    and counted at once, and is still there as a version when another takes its place."""
+    client = world.boto()
+    if versions:
+        client.put_bucket_versioning(Bucket="bkt", VersioningConfiguration={"Status": "Enabled"})
+        client.put_object(Bucket="bkt", Key="k", Body=b"first")
+    started = Started(world)
+    for name in ("join", "concat"):
+        real = getattr(world.store, name)
+
+        def fail(*arguments: Any, real: Any = real, **options: Any) -> Any:
+            real(*arguments, **options)
+            raise Unavailable("the directory cannot be synced")
+
+        monkeypatch.setattr(world.site.store, name, fail)
+    assert started.complete().status == 503
+    monkeypatch.undo()
+    answer = started.complete()
+    assert answer.status == 200, answer.body
+    assert [one["Size"] for one in client.list_objects_v2(Bucket="bkt")["Contents"]] == [SIZE]
+    assert world.index.usage("bucket", "bkt").bytes == SIZE + 5 * versions
+    assert client.list_multipart_uploads(Bucket="bkt").get("Uploads", []) == []
+    if versions:
+        client.put_object(Bucket="bkt", Key="k", Body=b"last")
+        sizes = [one["Size"] for one in client.list_object_versions(Bucket="bkt")["Versions"]]
+        assert sizes == [4, SIZE, 5]
+
+
+@pytest.mark.parametrize("again", [1, 2])
+@pytest.mark.parametrize("world", ["posix"], indirect=True)
+def test_a_part_sent_after_the_others_have_become_an_object_makes_none_with_holes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: World, again: int
+) -> None:
+    """The parts lay in a file that has the object's name now, though its completion failed: a part that is
+    sent again lies in a new file, which has nothing of the others."""
+    world.index.drop_bucket("bkt")
+    world.ask("PUT", "/free")
+    client = world.boto()
+    id = client.create_multipart_upload(Bucket="free", Key="k")["UploadId"]
+    size = 2 << 20
+
+    def send(number: int, mark: bytes) -> dict[str, Any]:
+        made = client.upload_part(Bucket="free", Key="k", UploadId=id, PartNumber=number, Body=mark * size)
+        return {"PartNumber": number, "ETag": made["ETag"]}
+
+    parts = [send(1, b"a"), send(2, b"b")]
+    real = world.site.store.join
+
+    def fail(*arguments: Any, **options: Any) -> Any:
+        real(*arguments, **options)
+        raise Unavailable("the directory cannot be synced")
+
+    monkeypatch.setattr(world.site.store, "join", fail)
+    told = {"Bucket": "free", "Key": "k", "UploadId": id}
+    with pytest.raises(ClientError):
+        client.complete_multipart_upload(**told, MultipartUpload={"Parts": parts})
+    monkeypatch.undo()
+    parts[again - 1] = send(again, b"c")
+    with pytest.raises(ClientError) as refused:
+        client.complete_multipart_upload(**told, MultipartUpload={"Parts": parts})
+    assert refused.value.response["Error"]["Code"] in ("InvalidPart", "NoSuchUpload")
+    body = client.get_object(Bucket="free", Key="k")["Body"].read()
+    assert body == b"a" * size + b"b" * size

@@ -38,31 +38,39 @@ class Ranges:
         self._lock = threading.Lock()
         self._durable: OrderedDict[tuple[tuple[int, int], str], None] = OrderedDict()
 
-    def open(self, root: Root, name: str, offset: int, size: int) -> Range | None:
+    def open(self, root: Root, name: str, offset: int, size: int, *, create: bool) -> Range | None:
         """As `FileStore.open_range`."""
         segments = paths.split(name)
         with translated(f"{root.bucket}/{name}"), root.gate:
             root.check()
-            fd = self._open_range(root, segments, offset, size)
+            try:
+                make = paths.make_parent(root, segments, self._files) if create else None
+                with make or paths.open_parent(root, segments) as parent:
+                    fd = self._open_range(parent, segments[-1], offset, size, create)
+            except (Missing, FileNotFoundError):
+                if create:
+                    raise
+                return None
         return None if fd is None else Range(self, root, name, fd, offset, size)
 
-    def _open_range(self, root: Root, segments: list[str], offset: int, size: int) -> int | None:
+    def _open_range(self, parent: Directory, last: str, offset: int, size: int, create: bool) -> int | None:
         """A descriptor at the range, which is locked; None: somebody else is at it. Raises `OSError`."""
-        with paths.make_parent(root, segments, self._files) as parent:
-            try:
-                fd = self._files.create(parent.fd, segments[-1], FILE_MODE)
-            except FileExistsError:
-                fd = os.open(segments[-1], _OPEN, dir_fd=parent.fd)
-            try:
-                if not _take(fd, parent, segments[-1], offset, size):
-                    os.close(fd)
-                    return None
-                if size >= RESERVE:
-                    self._files.reserve(fd, size, offset)
-                os.lseek(fd, offset, os.SEEK_SET)
-            except BaseException:
+        try:
+            fd = self._files.create(parent.fd, last, FILE_MODE) if create else -1
+        except FileExistsError:
+            fd = -1
+        if fd < 0:
+            fd = os.open(last, _OPEN, dir_fd=parent.fd)
+        try:
+            if not _take(fd, parent, last, offset, size):
                 os.close(fd)
-                raise
+                return None
+            if size >= RESERVE:
+                self._files.reserve(fd, size, offset)
+            os.lseek(fd, offset, os.SEEK_SET)
+        except BaseException:
+            os.close(fd)
+            raise
         return fd
 
     def hold(self, root: Root, name: str) -> Filled | None:

@@ -244,8 +244,10 @@ class PosixStore(FileStore):
                 self._publisher.remove(root, part, None)
         return entry
 
-    def open_range(self, bucket: str, name: str, offset: int, size: int) -> RangeStream | None:
-        return self._ranges.open(self._buckets.root(bucket), name, offset, size)
+    def open_range(
+        self, bucket: str, name: str, offset: int, size: int, *, create: bool = True
+    ) -> RangeStream | None:
+        return self._ranges.open(self._buckets.root(bucket), name, offset, size, create=create)
 
     def join(
         self,
