@@ -17,6 +17,7 @@ from cumulus.storage.api import (
     StorageError,
     Taken,
     Unavailable,
+    kept_time,
 )
 
 _FOOTER: Final = struct.Struct("<qqI8sI8s")  # mtime_ns, stamp, length of meta, nonce, CRC-32, magic
@@ -87,8 +88,8 @@ def plain_entry(name: str, size: int, mtime: object, etag: object = None) -> Ent
     if isinstance(mtime, datetime):  # of SFTP
         mtime = mtime.timestamp()
     try:
-        mtime_ns = int(float(str(mtime or 0)) * 1e9)
-    except ValueError:
+        mtime_ns = kept_time(int(float(str(mtime or 0)) * 1e9))
+    except (ValueError, OverflowError):
         mtime_ns = 0
     token = f"{size} {mtime} {etag}".encode()
     return Entry(name=name, size=size, mtime_ns=mtime_ns, token=token, stamp=mtime_ns)

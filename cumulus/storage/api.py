@@ -24,6 +24,12 @@ import msgspec
 INTERNAL: Final = ".cumulus"  # first segment of names that are ours; never listed as keys
 TOGETHER_MOST: Final = 64 << 10  # bytes of an object that is published with others
 PIECE: Final = 1 << 20  # bytes that are held while one object is read into another
+LATEST_NS: Final = (1 << 63) - (1 << 55)  # in 2261: indexes keep 64 bits, and later stamps are to be larger
+
+
+def kept_time(ns: int) -> int:
+    """A time of a file that others made, as entries have it: anybody may set it to the year 2446."""
+    return min(max(ns, -LATEST_NS), LATEST_NS)
 
 
 class StorageError(Exception):

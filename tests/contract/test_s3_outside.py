@@ -438,3 +438,47 @@ def test_the_error_of_one_bucket_keeps_no_other_from_its_scan(
     monkeypatch.undo()
     work(world, days=1)
     assert keys(world) == ["new"]
+
+
+def test_a_file_whose_time_no_index_can_keep_is_an_object(world: World, data: Path) -> None:
+    """Instruments with a broken clock make them: ext4 keeps times to 2446, 64 bits of ns end in 2262."""
+    for name, seconds in (("2446", 15_000_000_000), ("1902", -2_145_000_000), ("beside", 10**9)):
+        (data / name).write_bytes(name.encode())
+        os.utime(data / name, (seconds, seconds))
+    for name in ("2446", "1902", "beside"):
+        got = world.ask("GET", f"/bkt/{name}")
+        assert (got.body, got.headers["etag"]) == (name.encode(), md5(name.encode()))
+    (data / "2446").write_bytes(b"again")
+    os.utime(data / "2446", (15_000_000_000, 15_000_000_000))
+    work(world)
+    assert keys(world) == ["1902", "2446", "beside"]
+    assert world.ask("GET", "/bkt/2446").headers["last-modified"] == "Mon, 18 Feb 2261 23:47:19 GMT"
+    copied = world.ask("PUT", "/bkt/copy", headers={"x-amz-copy-source": "/bkt/2446"})
+    assert copied.leaf("ETag").replace("&quot;", '"') == md5(b"again")
+    for body in (b"ours", b"the second"):
+        assert world.ask("PUT", "/bkt/2446", body, headers={"x-amz-meta-a": "b"}).status == 200
+        got = world.ask("GET", "/bkt/2446")
+        assert (got.body, got.headers["x-amz-meta-a"]) == (body, "b")
+    work(world)
+    assert world.ask("HEAD", "/bkt/2446").headers["x-amz-meta-a"] == "b"
+    assert world.ask("DELETE", "/bkt/2446").status == 204
+    assert keys(world) == ["1902", "beside", "copy"]
+
+
+def test_what_nobody_expected_in_one_bucket_keeps_no_other_from_its_turn(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes again each time; listings, lifecycles and sweeps of all others would stand still for good."""
+    assert world.ask("PUT", "/other").status == 200
+    (data.parent / "other" / "new").write_bytes(b"x")
+    real = world.store.walk
+
+    def walk(bucket: str, *words: Any) -> Any:
+        if bucket == "bkt":
+            raise OverflowError("a fault of the program")
+        return real(bucket, *words)
+
+    monkeypatch.setattr(world.store, "walk", walk)
+    with pytest.raises(OverflowError, match="a fault of the program"):
+        work(world)
+    assert world.ask("GET", "/other").leaves("Key") == ["new"]

@@ -14,13 +14,14 @@ from s3_world import World
 
 from cumulus.admin.doctor import rebuild
 from cumulus.auth import lifecycle
+from cumulus.backends.fsspec_record import plain_entry
 from cumulus.backends.fsspec_store import FsspecStore
 from cumulus.model import Acl, ObjectMeta, encode_meta
 from cumulus.ops.bin import Bin
 from cumulus.ops.jobs import Jobs
 from cumulus.ops.names import BODIES
 from cumulus.rest.call import Sink
-from cumulus.storage.api import Entry, Missing, StorageError, Unavailable
+from cumulus.storage.api import LATEST_NS, Entry, Missing, StorageError, Unavailable
 
 
 class OddFileSystem(MemoryFileSystem):
@@ -395,3 +396,10 @@ def test_a_driver_that_tells_little(tmp_path: Path) -> None:
     with pytest.raises(Missing):
         store.names("bkt")
     world.close()
+
+
+@pytest.mark.parametrize(("mtime", "kept"), [(15e9, LATEST_NS), (-15e9, -LATEST_NS), (1.5, 15 * 10**8)])
+def test_times_of_files_are_those_that_an_index_keeps(mtime: float, kept: int) -> None:
+    entry = plain_entry("k", 1, mtime)
+    assert (entry.mtime_ns, entry.stamp) == (kept, kept)
+    assert plain_entry("k", 1, float("inf")).mtime_ns == 0

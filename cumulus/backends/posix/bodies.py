@@ -224,7 +224,7 @@ class Draft:
     def _set_mtime(self, wanted: int) -> int:
         for step in (0, 1_000, 1_000_000, 1_000_000_000, 2_000_000_000):
             self._files.set_times(self.fd, wanted + step)
-            found = os.fstat(self.fd).st_mtime_ns
+            found = metas.mtime_of(os.fstat(self.fd))
             if found >= wanted:
                 break
         return found  # less only where no later time can be kept; the record's stamp grows all the same

@@ -45,13 +45,13 @@ class Taken(NamedTuple):
 
 
 def _same_time(record: Record, status: os.stat_result) -> bool:
-    return any(record.mtime_ns // unit * unit == status.st_mtime_ns for unit in _UNITS)
+    return any(record.mtime_ns // unit * unit == metas.mtime_of(status) for unit in _UNITS)
 
 
 def _is_copy(record: Record, status: os.stat_result) -> bool:
     """Whether the file may be a copy of the one that the record was made for."""
     same = record.size == status.st_size and _same_time(record, status)
-    return same and (record.inode != status.st_ino or record.mtime_ns != status.st_mtime_ns)
+    return same and (record.inode != status.st_ino or record.mtime_ns != metas.mtime_of(status))
 
 
 def places(store: str) -> Iterator[tuple[str, str]]:
@@ -238,7 +238,7 @@ def _file(sides: _Sides, name: str, fd: int, files: Files) -> int:
 
 
 def _for(record: Record, status: os.stat_result) -> Record:
-    return record._replace(inode=status.st_ino, mtime_ns=status.st_mtime_ns)
+    return record._replace(inode=status.st_ino, mtime_ns=metas.mtime_of(status))
 
 
 def _directory(sides: _Sides, name: str, fd: int, files: Files) -> int:

@@ -11,7 +11,7 @@ import os
 import struct
 from typing import Final, NamedTuple
 
-from cumulus.storage.api import Entry, Token
+from cumulus.storage.api import Entry, Token, kept_time
 
 _RECORD: Final = struct.Struct("<BBQqqq")
 _TOKEN: Final = struct.Struct("<QQqqq")
@@ -32,9 +32,7 @@ class Record(NamedTuple):
     def fits(self, status: os.stat_result) -> bool:
         """Whether it was made for this file as it is now."""
         return (
-            self.inode == status.st_ino
-            and self.mtime_ns == status.st_mtime_ns
-            and self.size == status.st_size
+            self.inode == status.st_ino and self.mtime_ns == mtime_of(status) and self.size == status.st_size
         )
 
 
@@ -54,9 +52,14 @@ def decode(data: bytes) -> Record | None:
     return Record(inode, size, mtime_ns, stamp, data[_RECORD.size :], bool(aside))
 
 
+def mtime_of(status: os.stat_result) -> int:
+    """In ns, as records and entries have it."""
+    return kept_time(status.st_mtime_ns)
+
+
 def token_of(status: os.stat_result) -> Token:
     """Device, inode, size, mtime, ctime: whatever others do to a file changes one of them."""
-    return _TOKEN.pack(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return _TOKEN.pack(status.st_dev, status.st_ino, status.st_size, mtime_of(status), status.st_ctime_ns)
 
 
 def inode_of(token: Token) -> int:
@@ -66,7 +69,7 @@ def inode_of(token: Token) -> int:
 
 def last_change(status: os.stat_result) -> int:
     """When a file got its bytes or its name, in ns: whoever moves an old file keeps its mtime."""
-    return max(status.st_mtime_ns, status.st_ctime_ns)
+    return max(mtime_of(status), status.st_ctime_ns)
 
 
 def entry_of(name: str, status: os.stat_result, record: Record | None) -> Entry:
@@ -74,7 +77,7 @@ def entry_of(name: str, status: os.stat_result, record: Record | None) -> Entry:
     return Entry(
         name=name,
         size=status.st_size,
-        mtime_ns=status.st_mtime_ns,
+        mtime_ns=mtime_of(status),
         token=token_of(status),
         stamp=record.stamp if record else last_change(status),
         meta=record.meta if record else None,

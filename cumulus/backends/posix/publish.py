@@ -24,7 +24,7 @@ from cumulus.backends.posix.freeing import Freeing
 from cumulus.backends.posix.journal import Generation, Journal
 from cumulus.backends.posix.locks import Locks, Stripe
 from cumulus.backends.posix.marks import Marks
-from cumulus.backends.posix.meta import Record, entry_of, last_change, token_of
+from cumulus.backends.posix.meta import Record, entry_of, last_change, mtime_of, token_of
 from cumulus.backends.posix.paths import Directory, Root
 from cumulus.backends.posix.records import PUT, REMOVAL, VOID, Change
 from cumulus.storage.api import Entry, IfToken, Missing, StorageError, Taken, Token, check_token
@@ -210,7 +210,7 @@ class Publisher:
                 check_token(name, token_of(status), if_token)
                 stamp = next_stamp(status, stripe)
                 self._journal.note(root.bucket, name, root)
-                record = Record(status.st_ino, status.st_size, status.st_mtime_ns, stamp, meta)
+                record = Record(status.st_ino, status.st_size, mtime_of(status), stamp, meta)
                 bodies.put_record(root, name, fd, record, self._files, self._sync)
                 self._renew_token(fd, status)
                 stripe.raise_floor(stamp)

@@ -24,7 +24,7 @@ from cumulus.backends.posix.errors import translated
 from cumulus.backends.posix.files import Files
 from cumulus.backends.posix.journal import DRAFT, SUFFIX, oldest
 from cumulus.backends.posix.locks import Locks
-from cumulus.backends.posix.meta import inode_of, token_of
+from cumulus.backends.posix.meta import inode_of, mtime_of, token_of
 from cumulus.backends.posix.mounts import NotMounted
 from cumulus.backends.posix.paths import Buckets, Root
 from cumulus.backends.posix.records import HEAD, PUT, REMOVAL, VOID, Change
@@ -60,7 +60,7 @@ class Past(NamedTuple):
         by its inode if it is not younger than the change (an inode may have gone to a new file of others)."""
         if token_of(there)[:-8] in self.tokens:
             return True
-        return there.st_ino in self.inodes and there.st_mtime_ns <= change.stamp
+        return there.st_ino in self.inodes and mtime_of(there) <= change.stamp
 
 
 class Recovery:

@@ -11,6 +11,7 @@ from cumulus.backends.posix.ahead import Ahead, Body
 from cumulus.backends.posix.bodies import Draft
 from cumulus.backends.posix.errors import translated
 from cumulus.backends.posix.files import Files
+from cumulus.backends.posix.meta import mtime_of
 from cumulus.backends.posix.paths import Root
 from cumulus.backends.posix.publish import SMALL, Publisher
 from cumulus.storage.api import (
@@ -62,7 +63,7 @@ class Reader(ReadStream):
 
     def unchanged(self) -> bool:
         status = os.fstat(self.fd)
-        return (status.st_size, status.st_mtime_ns) == (self.entry.size, self.entry.mtime_ns)
+        return (status.st_size, mtime_of(status)) == (self.entry.size, self.entry.mtime_ns)
 
     def close(self) -> None:
         if self._fd >= 0:
