@@ -18,7 +18,7 @@ from cumulus.index.api import Put, Remove, Row
 from cumulus.model import Acl, Bucket, ObjectMeta, Versioning, encode_meta
 from cumulus.ops.conditions import NONE, Conditions
 from cumulus.ops.find import Found, find, find_or_none, name_for, stored_names
-from cumulus.ops.names import VERSIONS, is_plain, odd_name, version_name
+from cumulus.ops.names import VERSIONS, is_mark, is_plain, odd_name, version_name
 from cumulus.ops.publish import PATIENCE, await_others, drop_null, keep_version, keeps, remove_other, replaces
 from cumulus.ops.rows import marker_row, meta_of, row_of
 from cumulus.ops.site import Site
@@ -123,11 +123,19 @@ def _remove_plain(site: Site, bucket: Bucket, key: str, found: Found | None) -> 
         if row is None:
             return
         stamp = row.stamp
-    if name != key and is_plain(key):  # its own name may be another process's, as in `publish.only`
-        stamp = max(stamp, remove_other(site, bucket, key))
+    # two uploads at once may have left one body under each of its names: only one of them is in the index
+    if (other := _other_name(key, name)) is not None:
+        stamp = max(stamp, remove_other(site, bucket, other))
     if row is not None and not site.compares:  # its stamp may be by another server's clock
         stamp = max(stamp, row.stamp)
     site.told.apply([Remove(bucket=bucket.name, key=key, stamp=stamp)])
+
+
+def _other_name(key: str, name: str) -> str | None:
+    """What the key may be called besides. A directory's two names are changed by one at a time."""
+    if name != key:
+        return key if is_plain(key) else None
+    return None if is_mark(key) else odd_name(key)
 
 
 def _remove_flipped(site: Site, bucket: Bucket, key: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from s3_processes import processes
 from s3_world import World
 
-from cumulus.ops.jobs import Done, rescan
+from cumulus.ops.jobs import Done, rescan, take_in_odd
 from cumulus.storage.api import Taken
 
 
@@ -80,4 +80,34 @@ def test_what_came_last_counts(
         rescan(three.site, three.site.bucket("bkt"), Done())
         for world in worlds:
             assert world.ask("GET", f"/bkt/{key}").status == 404
+        assert three.ask("DELETE", "/bkt").status == 204
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_what_lost_does_not_come_back_when_the_key_is_deleted(
+    size: int, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One has its body under the odd name and has not told the index; until it does another puts the key
+    under its own name, which is free again. Only the latter is known then."""
+    with processes("posix", database, tmp_path) as worlds:
+        one, two, three = worlds
+        assert two.ask("PUT", "/bkt/n/m", b"in the way").status == 200
+        real, done = one.site.told.tell, list[int]()
+
+        def late(*words: Any) -> None:
+            if not done:
+                done.append(two.ask("DELETE", "/bkt/n/m").status)
+                done.append(two.ask("PUT", "/bkt/n", b"b" * size).status)
+            real(*words)
+
+        monkeypatch.setattr(one.site.told, "tell", late)
+        assert one.ask("PUT", "/bkt/n", b"a" * size).status == 200
+        assert done == [204, 200]
+        for world in worlds:
+            assert world.ask("GET", "/bkt/n").body == b"b" * size
+        assert three.ask("DELETE", "/bkt/n").status == 204
+        for world in worlds:
+            take_in_odd(world.site, world.site.bucket("bkt"), Done())
+            assert world.ask("GET", "/bkt/n").status == 404
+            assert not world.ask("GET", "/bkt").leaves("Key")
         assert three.ask("DELETE", "/bkt").status == 204
