@@ -2,6 +2,7 @@
  * for its linger, and who has lost something is told. */
 #include "test_io.h"
 
+#include <sys/socket.h>
 #include <unistd.h>
 
 static size_t fill(tio *t, int32_t sock, int pieces)
@@ -117,4 +118,43 @@ TEST(io_what_went_unread_is_counted)
     CHECK_INT(st.bytes_unread, 0);
     tio_free(a);
     tio_free(b);
+}
+
+/* How many shutdowns are in what was diverted to `fd`: an address of 19 bytes, then the datagram. */
+static int shutdowns(int fd)
+{
+    uint8_t buf[2048];
+    ssize_t n;
+    int count = 0;
+    while ((n = recv(fd, buf, sizeof buf, MSG_DONTWAIT)) > 0)
+        count += n >= 19 + 16 && buf[19] == 0x80 && buf[20] == 5;
+    return count;
+}
+
+/* A client is done when all that it sent is acknowledged; its port, and perhaps its process, goes at
+ * once. Of the shutdown only one datagram went out then, and where that was lost the server had all
+ * data and, 10 s later, an error. */
+TEST(io_a_port_that_goes_repeats_its_last_words)
+{
+    for (int own = 0; own < 2; own++) {
+        tio *a = tio_open(4, 0), *b = tio_open(4, 0);
+        int32_t sa, sb;
+        int fd[2];
+        udt_addr at;
+        udt_sock_opts o = {.type = 1, .own_peer = own};
+        tio_pair(a, b, &o, &sa, &sb);
+        CHECK_INT(udt_port_addr(b->ctx, b->port, &at), 0);
+        CHECK_INT(socketpair(AF_UNIX, SOCK_DGRAM, 0, fd), 0);
+        CHECK_INT(udt_port_divert(a->ctx, a->port, NULL, fd[0]), 0);
+        usleep(20000);
+        CHECK_INT(udt_close(a->ctx, sa, 0), 0);
+        CHECK_INT(udt_port_close(a->ctx, a->port), 0);
+        int times = shutdowns(fd[1]);
+        printf("# %d shutdowns\n", times);
+        CHECK(times >= 3);
+        close(fd[0]);
+        close(fd[1]);
+        tio_free(a);
+        tio_free(b);
+    }
 }

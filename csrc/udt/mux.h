@@ -77,6 +77,8 @@ struct udt_ev {
 
 udt_mux *udt_mux_new(const udt_mux_config *cfg);
 void udt_mux_free(udt_mux *m);
+/* The port is about to go: shutdowns that were to be repeated later are due now. False: none are. */
+bool udt_mux_shut_again(udt_mux *m);
 
 /* One received datagram; `from` is its source. Invalid datagrams are counted and dropped. */
 void udt_mux_input(udt_mux *m, const udt_addr *from, const uint8_t *pkt, size_t len, udt_time now);

@@ -172,3 +172,16 @@ size_t udt_mux_output_gaps(udt_mux *m, uint8_t *buf, size_t cap, size_t max_segs
     }
     return 0;
 }
+
+bool udt_mux_shut_again(udt_mux *m)
+{
+    bool any = false;
+    for (list_node *n = m->all.next; n != &m->all; n = n->next) {
+        udt_conn *c = list_entry(n, udt_conn, all);
+        if (c->state != CONN_SHUT || c->shutdowns_left == 0)
+            continue;
+        udt__conn_say_shut(c);
+        any = true;
+    }
+    return any;
+}
