@@ -188,8 +188,8 @@ struct active {
     udt_time size_at;  /* when the answer to a size probe is given up; next probe not before */
     uint16_t size_try; /* bytes of the probe under way, 0 = none */
     bool size_want, size_due, size_fall;
-    uint8_t size_n;   /* probes of that size */
-    uint8_t big_lost; /* large datagrams lost since one arrived */
+    uint8_t size_n;     /* probes of that size */
+    uint8_t big_lost;   /* large datagrams lost since one arrived */
     udt_time cut_until; /* the path carries less than 1232 bytes whole: routers may cut them */
     struct refused *refused;
     uint32_t refused_n;

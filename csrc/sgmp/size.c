@@ -1,9 +1,9 @@
-/* How large datagrams to a peer may be. 1232 bytes always pass, over IPv4 perhaps in pieces: routers
- * may cut what was lost twice, or refused by the first hop. More only when both ends announced
- * it in HELLO and a padded PING of that size was answered. Probing starts when a message would
- * profit from it. A path that loses large datagrams in three rounds in a row, or whose first hop
- * refuses one, is back at 1232: what was on its way as one large datagram then goes as an over-size
- * message under the same sequence number, so that it still arrives once (bulk.c). */
+/* How large datagrams to a peer may be. 1232 bytes always pass, over IPv4 perhaps in pieces:
+ * routers may cut what was lost twice, or refused by the first hop. More only when both ends
+ * announced it in HELLO and a padded PING of that size was answered. Probing starts when a message
+ * would profit from it. A path that loses large datagrams in three rounds in a row, or whose first
+ * hop refuses one, is back at 1232: what was on its way as one large datagram then goes as an
+ * over-size message under the same sequence number, so that it still arrives once (bulk.c). */
 #include "sgmp/engine.h"
 
 static const uint16_t rungs[] = {4052, 1452}; /* tried below what both ends would take */
@@ -125,8 +125,8 @@ void sg_size_down(sgmp_node *n, struct assoc *a, udt_time now)
 void sg_size_give(sgmp_node *n, const struct assoc *a, const struct msg *m, size_t len,
                   udt_time now)
 {
-    n->fragments = len > CUT_MIN && len <= PKT_LIMIT &&
-                   (m->attempt >= CUT_ATTEMPT || now < a->x->cut_until);
+    n->fragments =
+        len > CUT_MIN && len <= PKT_LIMIT && (m->attempt >= CUT_ATTEMPT || now < a->x->cut_until);
 }
 
 void sg_size_arrived(struct assoc *a, const struct msg *m, udt_time now)

@@ -120,7 +120,8 @@ TEST(io_what_went_unread_is_counted)
     tio_free(b);
 }
 
-/* How many shutdowns are in what was diverted to `fd`: an address of 19 bytes, then the datagram. */
+/* How many shutdowns are in what was diverted to `fd`: an address of 19 bytes, then the datagram.
+ */
 static int shutdowns(int fd)
 {
     uint8_t buf[2048];
@@ -131,9 +132,9 @@ static int shutdowns(int fd)
     return count;
 }
 
-/* A client is done when all that it sent is acknowledged; its port, and perhaps its process, goes at
- * once. Of the shutdown only one datagram went out then, and where that was lost the server had all
- * data and, 10 s later, an error. */
+/* A client is done when all that it sent is acknowledged; its port, and perhaps its process, goes
+ * at once. Of the shutdown only one datagram went out then, and where that was lost the server had
+ * all data and, 10 s later, an error. */
 TEST(io_a_port_that_goes_repeats_its_last_words)
 {
     for (int own = 0; own < 2; own++) {

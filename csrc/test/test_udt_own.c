@@ -317,8 +317,8 @@ TEST(udt_own_an_end_that_is_none_is_told)
     CHECK(read_to_end(-1, 300000, 60000, &cut) < 300000 && !cut); /* UDT has no word for it */
 }
 
-/* End 0 writes, end 1 reads that, or not, and closes, and its acknowledgement is lost: what end 0 is
- * told of what it wrote. */
+/* End 0 writes, end 1 reads that, or not, and closes, and its acknowledgement is lost: what end 0
+ * is told of what it wrote. */
 static int32_t word_of_the_last(int own, bool reads, bool lingers)
 {
     static uint8_t data[700];

@@ -77,7 +77,8 @@ struct udt_ev {
 
 udt_mux *udt_mux_new(const udt_mux_config *cfg);
 void udt_mux_free(udt_mux *m);
-/* The port is about to go: shutdowns that were to be repeated later are due now. False: none are. */
+/* The port is about to go: shutdowns that were to be repeated later are due now. False: none are.
+ */
 bool udt_mux_shut_again(udt_mux *m);
 
 /* One received datagram; `from` is its source. Invalid datagrams are counted and dropped. */
