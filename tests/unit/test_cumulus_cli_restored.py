@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
+import threading
+import time
+from contextlib import closing
 from pathlib import Path
 
 from cumulus_commands import Commands
@@ -64,6 +68,43 @@ def test_doctor_names_what_an_older_database_does_not_know(cloud: Commands, tmp_
     assert [one["state"] for one in run.json("doctor") if one["check"] == "buckets"] == ["ok"]
     found = {one["name"]: (one["owner"], one["bytes"]) for one in run.json("bucket", "list")}
     assert found == {"data": ("alice", 0), "later": ("alice", 5), "elsewhere": ("bob", 2)}
+
+
+def test_the_backup_of_the_guide_ends_while_the_database_changes(cloud: Commands, tmp_path: Path) -> None:
+    """The statement that docs/guide/cumulus-admin.md has, beside a program that changes the file all the time
+    (with sqlite3_backup_step() it begins anew each time); what it makes is restored as the guide says."""
+    guide = (Path(__file__).parents[2] / "docs/guide/cumulus-admin.md").read_text()
+    found = re.search(r'`sqlite3 cumulus.db "([^"]+)"', guide)
+    assert found is not None
+    backup, database = tmp_path / "backup", cloud.dir / "cumulus.db"
+    cloud("user", "add", "alice")
+    with closing(sqlite3.connect(database)) as made:
+        made.execute("CREATE TABLE filler (a TEXT)")
+        made.executemany("INSERT INTO filler VALUES (?)", [("x" * 1000,)] * 20_000)
+        made.commit()
+    over = threading.Event()
+
+    def change() -> None:
+        with closing(sqlite3.connect(database, timeout=20, isolation_level=None)) as connection:
+            while not over.is_set():
+                connection.execute("UPDATE filler SET a = 'y' WHERE rowid = 1")
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        with closing(sqlite3.connect(database, timeout=20, isolation_level=None)) as source:
+            source.set_progress_handler(lambda end=time.monotonic() + 60: time.monotonic() > end, 1_000_000)
+            source.execute(found[1].replace("FILE", str(backup)))
+    finally:
+        over.set()
+        thread.join()
+    cloud("user", "add", "bob")
+    for left in cloud.dir.glob("cumulus.db*"):
+        left.unlink()
+    backup.rename(database)
+    database.chmod(0o600)
+    assert [one["name"] for one in cloud.json("user", "list")] == ["admin", "alice"]
+    assert all(one["state"] != "error" for one in cloud.json("doctor"))
 
 
 def test_older_versions_are_there_again_after_the_database_was_lost(cloud: Commands) -> None:
