@@ -172,8 +172,8 @@ class RangeStream(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let the range go. What was not synced may or may not be there, but should take no room: nor is
-        anything of the range that was there before. May be called twice."""
+        """Let the range go. What was not synced may or may not be there, but should take no room; then what
+        the range had before is gone, too. May be called twice."""
 
     @abstractmethod
     def leave(self) -> None:
