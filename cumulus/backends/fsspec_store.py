@@ -326,9 +326,7 @@ class FsspecStore(FileStore):
 
     # changes
 
-    def publish(
-        self, bucket: str, name: str, draft: str, file: Any, size: int, meta: bytes, if_token: IfToken
-    ) -> Entry:
+    def publish(self, bucket: str, name: str, writer: Writer, meta: bytes, if_token: IfToken) -> Entry:
         """Finish the draft and give it its name. Raises as `ObjectStream.commit`."""
         path = self._place(bucket, name)
         with self._lock(path):
@@ -337,8 +335,9 @@ class FsspecStore(FileStore):
             self._check_free(bucket, name, path)
             stamp = self._next_stamp(old)
             footer = Footer(stamp, stamp, secrets.token_bytes(8), meta)
-            self._finish(file, footer)
-            self._move(draft, path)
+            writer.finish(footer)
+            self._move(writer.draft, path)
+            size = writer.size
             return Entry(
                 name=name,
                 size=size,
@@ -348,7 +347,8 @@ class FsspecStore(FileStore):
                 meta=meta,
             )
 
-    def _finish(self, file: Any, footer: Footer) -> None:
+    def finish(self, file: Any, footer: Footer) -> None:
+        """Write the record at its end and close it, on disk where that can be."""
         with asked("draft"):
             file.write(footer.encode())
             if self._local:
@@ -490,7 +490,7 @@ class FsspecStore(FileStore):
                 check_token(name, old.token, if_token)
                 self._pour(writer, path, old)
                 footer = Footer(old.mtime_ns, self._next_stamp(old), secrets.token_bytes(8), bytes(meta))
-                self._finish(writer.opened(), footer)
+                self.finish(writer.opened(), footer)
                 self._move(writer.draft, path)
                 writer.file = None
                 return self.entry(name, path)

@@ -6,8 +6,8 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
-from cumulus.backends.fsspec_record import asked
-from cumulus.storage.api import INTERNAL, Entry, IfToken, StorageError, WriteStream
+from cumulus.backends.fsspec_record import Footer, asked
+from cumulus.storage.api import INTERNAL, PIECE, Entry, IfToken, StorageError, WriteStream
 from cumulus.storage.names import check_name
 
 if TYPE_CHECKING:
@@ -21,10 +21,15 @@ class Writer(WriteStream):
         self._store = store
         self._bucket = bucket
         self._name = name
-        self.draft = store.path(bucket, f"{INTERNAL}/tmp/{time.time_ns():x}-{secrets.token_hex(6)}")
-        self._size = 0
-        with asked(self.draft):
-            self.file: Any = store.fs.open(self.draft, "wb")
+        self.size = 0
+        self._whole = False
+        self.draft, self.file = self._begun()
+
+    def _begun(self) -> tuple[str, Any]:
+        name = f"{INTERNAL}/tmp/{time.time_ns():x}-{secrets.token_hex(6)}"
+        draft = self._store.path(self._bucket, name)
+        with asked(draft):
+            return draft, self._store.fs.open(draft, "wb")
 
     def opened(self) -> Any:
         if self.file is None:
@@ -35,15 +40,27 @@ class Writer(WriteStream):
         file = self.opened()
         with asked(self._name):
             file.write(bytes(data))
-        self._size += len(data)
+        self.size += len(data)
 
     def commit(self, meta: bytes, if_token: IfToken = None, name: str = "") -> Entry:
-        file = self.opened()
+        self.opened()
         name = name or self._name
         check_name(name)
-        entry = self._store.publish(self._bucket, name, self.draft, file, self._size, bytes(meta), if_token)
+        entry = self._store.publish(self._bucket, name, self, bytes(meta), if_token)
         self.file = None
         return entry
+
+    def finish(self, footer: Footer) -> None:
+        """Put the record behind the body. Once more, since the name was taken meanwhile: behind a copy of the
+        body, since drivers cut nothing off."""
+        if self._whole:
+            former, (self.draft, self.file) = self.draft, self._begun()
+            with asked(self.draft):
+                for start in range(0, self.size, PIECE):
+                    self.file.write(self._store.read(former, start, min(start + PIECE, self.size)))
+                self._store.fs.rm_file(former)
+        self._store.finish(self.opened(), footer)
+        self._whole = True
 
     def abort(self) -> None:
         if self.file is None:

@@ -403,3 +403,20 @@ def test_times_of_files_are_those_that_an_index_keeps(mtime: float, kept: int) -
     entry = plain_entry("k", 1, mtime)
     assert (entry.mtime_ns, entry.stamp) == (kept, kept)
     assert plain_entry("k", 1, float("inf")).mtime_ns == 0
+
+
+@pytest.mark.parametrize("size", [0, 3, 70_000])
+def test_a_name_that_is_taken_at_the_last_moment_costs_no_upload(
+    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process puts n/m between the look whether n is free and the rename."""
+    world = World(FsspecStore(f"file://{tmp_path}/s"))
+    assert world.ask("PUT", "/bkt").status == 200
+    assert world.ask("PUT", "/bkt/n/m", b"in the way").status == 200
+    monkeypatch.setattr(world.store, "_check_free", lambda *_: None)
+    body, headers = bytes(range(256)) * 300, {"x-amz-meta-a": "b"}
+    assert world.ask("PUT", "/bkt/n", body[:size], headers=headers).status == 200
+    got = world.ask("GET", "/bkt/n")
+    assert (got.body, got.headers["x-amz-meta-a"]) == (body[:size], "b")
+    assert not list((tmp_path / "s").rglob(".cumulus/tmp/*"))
+    world.close()
