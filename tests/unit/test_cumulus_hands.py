@@ -45,6 +45,25 @@ def test_a_request_ends_while_others_keep_all_hands_busy() -> None:
     assert done[5:] == [5, 6]
 
 
+def test_all_is_done_where_no_more_threads_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was asked of a thread before may begin at any later moment, and then finds nothing."""
+    hands, done = Hands(3), list[int]()
+    real, started = threading.Thread.start, list[threading.Thread]()
+
+    def start(thread: threading.Thread) -> None:
+        if started:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        real(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    for _ in range(50):
+        done.clear()
+        hands.each([partial(done.append, number) for number in range(20)])
+        assert sorted(done) == list(range(20))
+    hands.close()
+
+
 @pytest.mark.parametrize("where", ["caller", "hand"])
 def test_what_a_step_raises_ends_the_others(where: str) -> None:
     hands, both, ran = Hands(1), threading.Barrier(2), list[int]()
