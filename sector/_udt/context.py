@@ -305,10 +305,14 @@ class Core:
             lib.udt_port_close(ctx, handle)
 
         def closed(_: object) -> None:
-            for waiting in self._closing.pop(handle):
+            for waiting in self._closing.pop(handle, ()):
                 waiting.callback(None)
 
-        deferToThreadPool(self.reactor, self.reactor.getThreadPool(), close_thd).addBoth(closed)
+        try:
+            deferToThreadPool(self.reactor, self.reactor.getThreadPool(), close_thd).addBoth(closed)
+        except (OSError, RuntimeError):  # no descriptor or thread is left, and this gives some back
+            close_thd()
+            closed(None)
         return done
 
     def closing_ports(self) -> list[int]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -247,3 +249,51 @@ def test_a_server_is_used_as_asyncio_s_own() -> None:
             await again.serve_forever()
 
     asyncio.run(asyncio.wait_for(run(), 30))
+
+
+MANY = """
+import asyncio, resource, sys
+from sector.udt import open_udt
+
+async def main():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+    held, refused = [], ""
+    while not refused:
+        one = open_udt("127.0.0.1", int(sys.argv[1]))
+        try:
+            _, writer = await one.__aenter__()
+            held.append((one, writer))
+        except OSError as error:
+            refused = str(error)
+    assert held and "Too many open files" in refused, refused
+    for _, writer in held:
+        writer.close()
+        await asyncio.wait_for(writer.wait_closed(), 10)
+    await asyncio.sleep(0.5)
+    for _ in held:
+        async with open_udt("127.0.0.1", int(sys.argv[1])) as (reader, writer):
+            writer.write(b"again")
+            assert await reader.readexactly(5) == b"again"
+
+asyncio.run(asyncio.wait_for(main(), 40))
+"""
+
+
+def test_a_program_without_descriptors_gets_them_back() -> None:
+    """The first port that closed needed a thread, and Python a file to make it: no port was closed again, and
+    each later connection failed."""
+
+    async def run() -> None:
+        async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(await reader.read(5))
+            writer.close()
+
+        async with await serve_udt(echo, 0, "127.0.0.1") as server:
+            program = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", MANY, str(server.address[1]), stderr=subprocess.PIPE
+            )
+            _, err = await asyncio.wait_for(program.communicate(), 60)
+            assert program.returncode == 0, err.decode()[-1000:]
+        await server.wait_closed()
+
+    asyncio.run(run())
