@@ -117,6 +117,7 @@ class MasterService(MultiService):
         self._loops: list[LoopingCall] = []
         self._sums: tuple[float, Any, int] | None = None
         self._doubles: dict[str, int] = {}
+        self._release_at = 0.0
         self._rules_text = ""
         self.hub.rpc.serve(admin.NodeList, self.node_list)
         self.hub.rpc.serve(admin.Status, self.status)
@@ -211,6 +212,21 @@ class MasterService(MultiService):
     def _leases(self) -> None:
         if self.hub.state == RUNNING:
             self.spawn(self._expire_leases())
+            if self.hub.clock.seconds() >= self._release_at:
+                self.spawn(self._release_stones())
+
+    async def _release_stones(self) -> None:
+        """Tell the slaves of former names whose content has its new name on one of them (0252)."""
+        began, self._release_at = self.hub.clock.seconds(), float("inf")
+        try:
+            if not await self.hub.store.read(lambda tx: tx.stones_free()):
+                return
+            serial = await self.hub.store.write(lambda tx: (tx.release_stones(), tx.mirror_serial())[1])
+        finally:
+            now = self.hub.clock.seconds()
+            self._release_at = now + 20 * (now - began)
+        self.hub.serial = max(self.hub.serial, serial)
+        self.errands.poke_all()
 
     async def _rebase_leases(self) -> None:
         now = self.hub.wall()

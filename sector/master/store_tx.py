@@ -29,6 +29,7 @@ from sqlalchemy.sql.elements import BindParameter, ColumnElement
 
 from sector.master.namespace import DIR, FILE, OPEN, Entry, Lease, Replica, Totals
 from sector.master.store_work import (
+    HELD,
     E,
     L,
     R,
@@ -252,8 +253,10 @@ class SqlTx(WorkTx):
             row.on_conflict_do_update(index_elements=[T.c.path], set_=changes, where=older)
         )
 
-    def _bury(self, path: str, version: Version, at: float) -> None:
-        """Tombstones for an entry and all below."""
+    def _bury(self, path: str, version: Version, at: float, *, held: bool = False) -> None:
+        """Tombstones for an entry and all below. `held`: those of files are mirrored when `release_stones`
+        finds that they may."""
+        serial: ColumnElement[int] = literal(self.serial())
         columns = ["path", "epoch", "counter", "at", "directory", "serial"]
         source = select(
             E.c.path,
@@ -261,7 +264,7 @@ class SqlTx(WorkTx):
             literal(version.counter),
             literal(at),
             E.c.kind == DIR,
-            literal(self.serial()),
+            case((E.c.kind == FILE, literal(HELD)), else_=serial) if held else serial,
         ).where(at_or_below(E.c.path, path))
         row = upsert(T).from_select(columns, source)
         changes = {name: row.excluded[name] for name in columns[1:]}
@@ -317,7 +320,7 @@ class SqlTx(WorkTx):
             .where(R.c.entry_id.in_(ids))
             .values(epoch=version.epoch, counter=version.counter, confirmed=at)
         )
-        self._bury(source, version, at)
+        self._bury(source, version, at, held=True)
         self.connection.execute(delete(L).where(L.c.state == OPEN, at_or_below(L.c.path, source)))
         self._rename_rows(source, target, version)
         moved = select(E.c.path).where(at_or_below(E.c.path, target))

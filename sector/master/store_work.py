@@ -96,6 +96,26 @@ def replacing(table: Table, key: list[str], keep: Sequence[str] = ()) -> Insert:
     return row.on_conflict_do_update(index_elements=key, set_={n: row.excluded[n] for n in names})
 
 
+HELD = 0
+"""Mirror serial of a tombstone that no slave is told of yet."""
+
+
+def _free() -> ColumnElement[bool]:
+    """Held tombstones whose path is not the one name of present content."""
+    other = R.alias()
+    renamed = exists().where(
+        other.c.entry_id == E.c.id,
+        other.c.epoch == E.c.epoch,
+        other.c.counter == E.c.counter,
+        other.c.old_path.is_(None),
+        other.c.bad.is_(False),
+    )
+    same = and_(R.c.entry_id == E.c.id, R.c.epoch == E.c.epoch, R.c.counter == E.c.counter)
+    only = select(R.c.old_path).join(E, same).where(R.c.old_path.is_not(None), ~renamed)
+    return and_(T.c.serial == HELD, T.c.path.not_in(only))
+
+
+_FREE = _free()
 GET_SETTING = select(S.c.value).where(S.c.key == bindparam("name"))
 PUT_SETTING = replacing(S, ["key"])
 
@@ -185,6 +205,17 @@ class WorkTx:
                 )
                 .values(old_path=None, old_epoch=ZERO.epoch, old_counter=ZERO.counter, confirmed=now)
             )
+
+    def stones_free(self) -> bool:
+        """Whether `release_stones` would mirror some; much faster where none are held."""
+        held = self.connection.execute(select(exists().where(T.c.serial == HELD))).scalar()
+        return bool(held and self.connection.execute(select(exists().where(_FREE))).scalar())
+
+    def release_stones(self) -> int:
+        """Mirror the tombstones of moved files from now on, but for names under which alone a file's present
+        content is still known: were this database lost, the slaves would come back with it under that name,
+        and a tombstone there would take the file from its users. Returns how many."""
+        return self.connection.execute(update(T).where(_FREE).values(serial=self.serial())).rowcount
 
     def trash(self, node: str, limit: int, *, settled: bool = False) -> list[Trash]:
         """Content the node is to remove, in the order of the primary key: nothing is sorted, however much

@@ -364,6 +364,16 @@ def test_big_directory_is_renamed_in_one_transaction(bench: Bench) -> None:
     renames = bench.read(lambda tx: tx.renames("s1", 5000))
     assert len(renames) == 2000 and renames[0].old_path.startswith("/big/")
     page = bench.read(lambda tx: tx.mirror(0, 10**9, (0, 0, ""), 5000))
+    assert [stone.path for stone in page.tombstones] == ["/big"]
+    assert not bench.read(lambda tx: tx.stones_free()), "no slave has any of it under its new name"
+    assert bench.write(lambda tx: tx.release_stones()) == 0
+    bench.write(lambda tx: tx.renames_done("s1", renames[:500], 2.0))
+    assert bench.read(lambda tx: tx.stones_free())
+    assert bench.write(lambda tx: tx.release_stones()) == 500
+    bench.write(lambda tx: tx.renames_done("s1", renames[500:], 2.0))
+    assert bench.write(lambda tx: tx.release_stones()) == 1500
+    assert not bench.read(lambda tx: tx.stones_free())
+    page = bench.read(lambda tx: tx.mirror(0, 10**9, (0, 0, ""), 5000))
     assert len(page.tombstones) == 2001
     assert Tombstone("/big/f00000", renames[0].meta.version, 1.0) in page.tombstones
 

@@ -126,3 +126,60 @@ def test_a_former_name_that_has_new_content_is_not_buried(tmp_path: Path) -> Non
         sim.advance(60)
         assert sim.wait(sim.client().read("/log")) == b"new"
         assert sim.serving("/log") == ["s1", "s2", "s3"] and not sim.serving("/log.1")
+
+
+def rebuilt(sim: SimCluster, away: list[str]) -> dict[str, bytes]:
+    """The database is lost and made anew while slaves are away; what users read when these are back."""
+    sim.advance(30)
+    sim.kill_master()
+    for file in (sim.root / "master").glob("master.db*"):
+        file.unlink()
+    sim.start_master(rebuild=True, rebuild_wait_s=5.0)
+    sim.advance(30)
+    for name in away:
+        sim.start_slave(name)
+    sim.advance(60)
+    cloud = sim.client()
+    found = [entry.path for entry in sim.wait(cloud.ls("/", recursive=True)) if entry.kind == "file"]
+    return {path: sim.wait(cloud.read(path)) for path in found}
+
+
+@pytest.mark.parametrize("moves", [[("/d/a", "/d/b")], [("/d", "/e")], [("/d/a", "/x"), ("/x", "/y")]])
+def test_a_move_that_no_holder_heard_of_costs_no_content(
+    tmp_path: Path, moves: list[tuple[str, str]]
+) -> None:
+    """The slaves that do not have the file know of its former name's end, those that have it do not know
+    its new name, and the database is lost: it is there, as it was before."""
+    with SimCluster(tmp_path / "sim", slaves=4, copies=2) as sim:
+        cloud = sim.client()
+        sim.wait(cloud.mkdir("/d"))
+        sim.wait(cloud.write("/d/a", b"precious"))
+        sim.advance(60)
+        away = sim.serving("/d/a")
+        for name in away:
+            sim.kill_slave(name)
+        sim.advance(15)
+        for source, target in moves:
+            sim.wait(cloud.mv(source, target))
+        assert rebuilt(sim, away) == {"/d/a": b"precious"}
+
+
+@pytest.mark.parametrize("then", ["removed", "replaced", "heard by one"])
+def test_nothing_returns_under_a_name_that_it_had(tmp_path: Path, then: str) -> None:
+    """Where the moved file was removed or replaced, or a slave has it under its new name, the former name's
+    end is known to others."""
+    with SimCluster(tmp_path / "sim", slaves=4, copies=2) as sim:
+        cloud = sim.client()
+        sim.wait(cloud.write("/a", b"old"))
+        sim.advance(60)
+        away = sim.serving("/a")[: 1 if then == "heard by one" else 2]
+        for name in away:
+            sim.kill_slave(name)
+        sim.advance(15)
+        sim.wait(cloud.mv("/a", "/b"))
+        if then == "removed":
+            sim.wait(cloud.rm("/b"))
+        elif then == "replaced":
+            sim.wait(cloud.write("/b", b"new"))
+        wanted = {"removed": {}, "replaced": {"/b": b"new"}, "heard by one": {"/b": b"old"}}
+        assert rebuilt(sim, away) == wanted[then]
