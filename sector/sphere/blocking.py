@@ -19,6 +19,7 @@ from sector.sphere.result import Part, Status
 from sector.sphere.stream import SphereStream
 from sector.sphere.talk import Talk
 from sector.threads import start_deaf
+from sector.wire.sphere import BUCKETS_MAX
 
 __all__ = ["Job", "Part", "SphereProcess", "SphereStream", "Status"]
 
@@ -167,8 +168,8 @@ class SphereProcess:
         `on_log(segment, text)` hears what the function printed, in a thread of its own (see `Job.logs`).
         Raises Denied (no execute right), NotFound (no input), UsageError, Unavailable.
         """
-        if buckets < 0:
-            raise UsageError("buckets cannot be negative")
+        if not 0 <= buckets <= BUCKETS_MAX:
+            raise UsageError(f"a job has 0 to {BUCKETS_MAX} buckets, not {buckets}")
         if detach and not output:
             raise UsageError("a detached job needs output files", hint="give run(..., output=PREFIX)")
         if detach and on_log is not None:

@@ -68,7 +68,9 @@ class SphereStream:
             raise UsageError(
                 f"granularity {self.granularity!r} is not known", hint=f"use {', '.join(GRANULARITIES)}"
             )
-        if self.record_size < 0 or (self.record_size and self.index):
+        if self.record_size < 0:
+            raise UsageError(f"record_size cannot be {self.record_size}", hint="give the bytes of one record")
+        if self.record_size and self.index:
             raise UsageError("give either record_size or index, not both")
         if self.granularity == "batch" and not self.record_size:
             raise UsageError("granularity batch needs record_size")

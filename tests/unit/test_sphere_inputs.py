@@ -7,8 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from sector.errors import NotFound
+from sector.errors import NotFound, UsageError
 from sector.model import FileInfo, Version
+from sector.sphere.blocking import SphereProcess
 from sector.sphere.inputs import find_files
 from sector.sphere.stream import SphereStream
 
@@ -42,3 +43,14 @@ def test_a_pattern_that_fits_nothing_may_be_a_name() -> None:
     assert found("/e[x]/", "/e[x]/f", "/e[x]/g", "/ey") == ["/e[x]/f", "/e[x]/g"]
     with pytest.raises(NotFound):
         found("/d/a[1]", "/d/b")
+
+
+def test_numbers_that_no_job_can_have_are_refused_by_name() -> None:
+    """Before anything is sent: a slave would call the request malformed."""
+    cloud = cast(Any, None)
+    with pytest.raises(UsageError, match="record_size cannot be -1"):
+        SphereStream(cloud, "/a", record_size=-1)
+    stream = SphereStream(cloud, "/a")
+    for number in (-1, 10**9):
+        with pytest.raises(UsageError, match=f"a job has 0 to 1048576 buckets, not {number}"):
+            SphereProcess(cloud).run(stream, lambda data, ctx: b"", buckets=number)
