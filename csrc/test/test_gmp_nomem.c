@@ -8,7 +8,7 @@ enum { IDS = 2048, GROUP = 40, CALLS = 20 };
 
 /* Allocations of the engines fail, those of the network and of the tests do not. */
 static int64_t left;
-static bool none;
+static bool none, lasting; /* lasting: when one has failed, all that follow fail */
 
 static void enter(void)
 {
@@ -20,6 +20,7 @@ static void leave(void)
 {
     if (left > 0)
         left = alloc_left();
+    none |= lasting && left < 0;
     alloc_fail(0);
     alloc_fail_all(false);
 }
@@ -226,4 +227,28 @@ TEST(gmp_writable_is_told_without_any_memory)
     none = false;
     CHECK_INT(b.writable, 1);
     book_close(&b, 0);
+}
+
+/* What cannot be sealed is tried again in time, not at once and for ever; it goes when there is
+ * memory. From each allocation on that is made for one message, none succeeds for a second. */
+TEST(gmp_what_has_no_memory_for_its_key_waits)
+{
+    bool reached = true;
+    for (int64_t n = 1; reached; n++) {
+        struct book b;
+        left = 0;
+        none = false;
+        book_open(&b);
+        int err = sgmp_node_send(b.p.a.n, &b.p.to_b, NULL, 0, &(sgmp_opts){.deadline_ms = 3000}, 1,
+                                 sim_net_now(b.p.net));
+        left = n; /* before anything leaves */
+        lasting = true;
+        accepted(&b, 1, err, 1);
+        run(&b, SEC_(1));
+        reached = none;
+        lasting = none = false;
+        left = 0;
+        run(&b, SEC_(5));
+        book_close(&b, n);
+    }
 }
