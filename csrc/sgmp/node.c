@@ -391,8 +391,8 @@ size_t sgmp_node_output(sgmp_node *n, uint8_t *buf, size_t cap, udt_addr *to, ud
             *to = a->addr;
         sg_assoc_kick(n, a, now); /* puts it back at the end if it has more */
         if (!len && n->ready.prev == &a->ready) {
-            /* it has something that cannot be built now, as without memory for its key: later, since
-             * this loop would try for ever */
+            /* it has something that cannot be built now, as without memory for its key: later,
+             * since this loop would try for ever */
             sg_unlink(&a->ready);
             sg_heap_set(&n->heap, &a->timer, now + MS(10));
         }
