@@ -144,7 +144,8 @@ class MasterService(MultiService):
             if rebuilding:
                 begin_rebuild(tx, hub.wall())
             else:
-                tx.set("epoch", tx.setting("epoch") + 1)
+                # the clock is above the epochs of starts that an older database, put back, knows nothing of
+                tx.set("epoch", max(tx.setting("epoch") + 1, int(hub.wall())))
             tx.rebase_leases(hub.wall() + lease_s)
             hub.epoch = tx.setting("epoch")
             hub.serial = tx.setting("serial")
