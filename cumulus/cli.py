@@ -7,7 +7,7 @@ from typing import Final
 import click
 
 from cumulus.admin.options import InUse, Shared, shared_options
-from cumulus.index.api import AddressTaken, Away, IndexFailure, NameTaken, NoSuch, StillUsed
+from cumulus.index.api import AddressTaken, Away, Damaged, IndexFailure, NameTaken, NoSuch, StillUsed
 from cumulus.storage.api import StorageError
 from sector import __version__
 from sector.cli import program
@@ -72,6 +72,8 @@ def as_ours(error: Exception) -> SectorError | None:
         return Exists(text, hint="choose another one")
     if isinstance(error, StillUsed):
         return InUse(text, hint="--give-to USER or --delete-data says what becomes of it")
+    if isinstance(error, Damaged):
+        return Unavailable(text, hint="check its disk; cumulus doctor says what else to do")
     if isinstance(error, Away):
         return Unavailable(text, hint="check that the database answers, its disk and who holds it; try again")
     return SectorError(text)

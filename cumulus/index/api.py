@@ -26,6 +26,10 @@ class Away(IndexFailure):
     """The database does not answer; trying again may help."""
 
 
+class Damaged(Away):
+    """The database is damaged, or is read wrongly from its disk, which may pass."""
+
+
 class NameTaken(IndexFailure):
     """There is one of that name already."""
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
-from cumulus.index.api import Away, IndexFailure
+from cumulus.index.api import Away, Damaged, IndexFailure
 
 T = TypeVar("T")
 Deltas = dict[str, list[int]]  # bucket -> [bytes, objects, held bytes] to add
@@ -26,11 +26,15 @@ WAITING = 10_000  # pieces of work that may wait; beyond it callers wait to hand
 BATCH = 512  # pieces of work in one transaction
 GATHER_S = 0.01  # for which work gathers that nobody waits for
 RETRY_S = 0.5  # after which it is tried again when the database has failed
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_CANTOPEN)
 
 
 def failure(bad: sqlite3.Error, path: str) -> IndexFailure:
-    """SQLite's error as ours: what may pass (locked, disk full, I/O) is `Away`."""
+    """SQLite's error as ours: `Away` where the file or its disk is to blame (locked, full, I/O; a disk that
+    fails may also look like a damaged file), and not a statement."""
+    if getattr(bad, "sqlite_errorcode", 0) & 0xFF in _DAMAGED:
+        return Damaged(f"{path}: {bad}")
     kind = Away if isinstance(bad, sqlite3.OperationalError) else IndexFailure
     return kind(f"{path}: {bad}")
 
@@ -331,10 +335,11 @@ class Writer:
     def _attempt(self, job: _Job[Any], tx: Tx) -> bool:
         try:
             job.result = job.work(tx)
-        except sqlite3.OperationalError:
-            raise  # all that wait get it: locked, disk full, I/O
         except sqlite3.Error as bad:
-            job.error = failure(bad, self._path)
+            ours = failure(bad, self._path)
+            if isinstance(ours, Away):
+                raise  # all that wait get it
+            job.error = ours
         except Exception as bad:
             job.error = bad
         return job.error is None

@@ -459,7 +459,8 @@ def test_missing_key_file_and_broken_database_are_told(run: Commands) -> None:
     for path in run.dir.glob("cumulus.db*"):
         path.unlink()
     (run.dir / "cumulus.db").write_text("this is not a database at all, " * 40)
-    assert "not a database" in run.refused("user", "list")["message"]
+    refused = run.refused("user", "list")
+    assert "not a database" in refused["message"] and "cumulus doctor" in refused["hint"]
 
 
 def test_commands_work_while_another_process_writes(run: Commands) -> None:

@@ -17,7 +17,7 @@ from s3_world import People, World
 
 from cumulus.backends.posix.store import PosixStore
 from cumulus.index import registry, schema
-from cumulus.index.api import Away
+from cumulus.index.api import Away, Damaged
 from cumulus.index.registry import make_index
 from cumulus.index.writer import BATCH, WAITING, Writer
 from cumulus.reserve import PIECE, SIZE, Reserve
@@ -196,6 +196,21 @@ class Database:
 def insert(value: int) -> object:
     """Work that writes a row."""
     return lambda tx: tx.run("INSERT INTO t VALUES (?)", (value,))
+
+
+def test_a_file_that_looks_damaged_for_a_while_is_away_for_a_while(tmp_path: Path) -> None:
+    """A disk with errors: who asks is to come again, as with any other disk that is away, and what was stored
+    meanwhile is told later."""
+    made = Database(tmp_path / "db")
+    made.writer.do(insert(1))  # type: ignore[arg-type]
+    right = (tmp_path / "db").read_bytes()
+    (tmp_path / "db").write_bytes(b"x" * len(right))
+    with pytest.raises(Damaged, match="not a database"):
+        made.writer.do(insert(2))  # type: ignore[arg-type]
+    (tmp_path / "db").write_bytes(right)
+    made.writer.do(insert(3))  # type: ignore[arg-type]
+    assert made.writer.do(lambda tx: tx.run("SELECT x FROM t").fetchall()) == [(1,), (3,)]
+    made.writer.close()
 
 
 def test_removals_reach_a_full_database_and_nothing_else(tmp_path: Path) -> None:
