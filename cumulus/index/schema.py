@@ -17,6 +17,7 @@ from cumulus.index.api import Away, IndexFailure
 from cumulus.index.functions import FUNCTIONS
 from cumulus.index.revision import BUSY_MS, HEAD, PROGRAM
 from cumulus.index.tables import metadata, tables_of
+from cumulus.index.writer import failure
 from sector.revisions import UnknownRevision, make_tables, revision_of, upgrade
 
 _ADMIN_LOCK = 0x43756D756C7574  # an advisory lock: "Cumulut"
@@ -86,6 +87,8 @@ def migrate(engine: Engine, path: Path | None = None, where: str = "") -> None:
     except UnknownRevision as bad:
         raise IndexFailure(f"{where}: was written by another version: {bad}") from None
     except DBAPIError as bad:
+        if isinstance(bad.orig, sqlite3.Error):
+            raise failure(bad.orig, where) from None
         raise Away(f"{where}: {' '.join(str(bad.orig).split())}") from None
     except OSError as bad:
         raise Away(f"{where}: {bad.strerror}") from None

@@ -16,6 +16,7 @@ import msgspec
 from cumulus.index.api import (
     Away,
     Change,
+    Damaged,
     IndexFailure,
     NameTaken,
     NoSuch,
@@ -97,7 +98,7 @@ RESULTS: Final = {name: msgspec.msgpack.Decoder(method.result) for name, method 
 TOLD: Final = msgspec.msgpack.Decoder(tuple[Put])  # the arguments of TELL
 _HEAD: Final = msgspec.msgpack.Decoder(tuple[int, str, msgspec.Raw])
 _ERRORS: Final[dict[str, type[IndexFailure]]] = {
-    kind.__name__: kind for kind in (IndexFailure, Away, NameTaken, NoSuch, StillUsed)
+    kind.__name__: kind for kind in (IndexFailure, Away, Damaged, NameTaken, NoSuch, StillUsed)
 }
 _quota = msgspec.msgpack.Decoder(tuple[str, str, Literal["bytes", "objects"], int, int, int])
 

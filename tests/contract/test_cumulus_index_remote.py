@@ -19,7 +19,7 @@ from cumulus_bench import ALICE, Bench, bucket, held, put, row, run_all
 
 from cumulus.index import wire
 from cumulus.index.admin_api import Quota
-from cumulus.index.api import Away, IndexFailure, OverQuota, Put
+from cumulus.index.api import Away, Damaged, IndexFailure, OverQuota, Put
 from cumulus.index.registry import sqlite_path
 from cumulus.index.remote import connect_index
 from cumulus.index.server import IndexServer
@@ -269,7 +269,7 @@ def test_what_is_no_message_ends_its_connection_only(bench: Bench) -> None:
 
 def test_errors_arrive_as_they_were(bench: Bench) -> None:
     """Also those that are not the index's own."""
-    for bad in (Away("a"), OverQuota("user", "alice", "objects", 1, 2, 3)):
+    for bad in (Away("a"), Damaged("d"), OverQuota("user", "alice", "objects", 1, 2, 3)):
         kind, value = wire.error_value(bad)
         again = wire.error(kind, msgspec.Raw(msgspec.msgpack.encode(value)))
         assert type(again) is type(bad) and again.args == bad.args and vars(again) == vars(bad)
