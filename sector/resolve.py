@@ -6,12 +6,18 @@ from __future__ import annotations
 import ipaddress
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.defer import TimeoutError as Late
 from twisted.internet.endpoints import HostnameEndpoint, TCP4ClientEndpoint, TCP6ClientEndpoint
-from twisted.internet.error import ConnectError, ConnectionRefusedError, DNSLookupError
+from twisted.internet.error import (
+    ConnectError,
+    ConnectingCancelledError,
+    ConnectionRefusedError,
+    DNSLookupError,
+)
 from twisted.internet.interfaces import IAddress, IHostResolution, IResolutionReceiver
 from twisted.internet.protocol import Factory, Protocol
+from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from sector.errors import Unreachable
@@ -50,15 +56,31 @@ async def literal_host(reactor: Any, host: str) -> str:
     return await receiver.done
 
 
+class _Tcp:
+    """Whoever cancels a connection on its way meets one kind of error, whatever is under way."""
+
+    def __init__(self, plain: Any) -> None:
+        self._plain = plain
+
+    def connect(self, factory: Any) -> Deferred[Any]:
+        """As of the endpoint inside; errbacks with `CancelledError` when it is cancelled."""
+        connected: Deferred[Any] = self._plain.connect(factory)
+        return connected.addErrback(_cancelled)
+
+
+def _cancelled(failure: Failure) -> Failure:
+    return Failure(CancelledError()) if failure.check(ConnectingCancelledError) else failure
+
+
 def tcp_endpoint(reactor: Any, host: str, port: int, timeout_s: float) -> Any:
     """Where to connect to. An IP literal waits for no thread of the resolver, which may be busy with a name
     server that does not answer; a name is tried at all of its addresses (RFC 8305)."""
     try:
         version = ipaddress.ip_address(host).version
     except ValueError:
-        return HostnameEndpoint(reactor, host, port, timeout=timeout_s)
+        return _Tcp(HostnameEndpoint(reactor, host, port, timeout=timeout_s))
     endpoint = TCP6ClientEndpoint if version == 6 else TCP4ClientEndpoint
-    return endpoint(reactor, host, port, timeout=timeout_s)
+    return _Tcp(endpoint(reactor, host, port, timeout=timeout_s))
 
 
 async def is_refused(reactor: Any, host: str, port: int, timeout_s: float = 5.0) -> bool:
