@@ -87,10 +87,13 @@ class IncomingPart(Incoming):
     def _is_used(self, slot: int) -> bool:
         """Whether the index has parts in the file of that slot. If that is gone it has become an object, by a
         completion that did not come to its end: a new one would have holes where they were."""
-        first = self._site.index.parts(self._upload.id, limit=2)
-        if len(first) < 2 or any(part.slot == slot for part in first):
-            return any(part.slot == slot for part in first)
-        return any(part.slot == slot for part in self._site.index.parts(self._upload.id, limit=MAX_PARTS))
+        for limit in (2, 100, MAX_PARTS):  # the first ones are there mostly
+            first = self._site.index.parts(self._upload.id, limit=limit)
+            if any(part.slot == slot for part in first):
+                return True
+            if len(first) < limit:
+                break
+        return False
 
     def _slot(self, bucket: str, size: int) -> int:
         """The slot for a part of this size; 0: none."""
