@@ -61,6 +61,7 @@ T = TypeVar("T")
 
 _PIECE: Final = 1 << 20
 _TOKEN: Final = struct.Struct(">QQQQ")
+_COUNTED: Final = 1 << 16  # epochs below are no times
 _SLOW: Final = 1e6  # bytes per second: a transfer below it is given up
 _TRIES: Final = 40
 _AT_ONCE: Final = 16
@@ -541,7 +542,12 @@ def _sidecar_path(bucket: str, name: str, version: Version) -> str:
 
 
 def _stamp(version: Version) -> int:
-    return version.epoch << 42 | version.counter
+    """In the order of versions, in 63 bits. Epochs are seconds of the clock (until 2106), and a counter of
+    more than 31 bits is no matter, since it grows with them; small ones are of masters that counted their
+    starts."""
+    if version.epoch < _COUNTED:
+        return version.epoch << 42 | version.counter
+    return (version.epoch << 31) + version.counter
 
 
 def _entry_of(name: str, info: FileInfo, sidecar: Sidecar | None, beside: Version) -> Entry:

@@ -22,7 +22,7 @@ from twisted.internet.threads import deferToThread
 from cumulus.backends.registry import make_store
 from cumulus.backends.sector_link import storage_error
 from cumulus.backends.sector_sidecar import Cache
-from cumulus.backends.sector_store import SectorStore
+from cumulus.backends.sector_store import SectorStore, _stamp
 from cumulus.model import Acl, Bucket
 from cumulus.storage.api import (
     BadName,
@@ -38,6 +38,7 @@ from cumulus.storage.api import (
 )
 from sector import errors
 from sector.client.cloud import CloudClient
+from sector.model import Version
 from sector.wire.files import LeaseDrop, OpenWrite
 
 pytestmark = pytest.mark.reactor_thread
@@ -413,3 +414,11 @@ def test_boto3_over_sector(store: SectorStore) -> None:
     finally:
         world.gateway.close()
         world.index.close()
+
+
+def test_stamps_have_the_order_of_versions_and_fit_an_index() -> None:
+    """Whatever number of writes there were, and whether the master's epoch is a count or a time."""
+    ways = [(1, 1), (1, 1 << 41), (2, 5), (65_535, 1 << 40), (1_300_000_000, 0), (1_764_000_000, 7)]
+    ways += [(1_764_000_000, 1 << 31), (1_764_000_000, 1 << 33), (1_764_000_100, 3), ((1 << 32) - 1, 1 << 30)]
+    stamps = [_stamp(Version(*way)) for way in ways]
+    assert stamps == sorted(set(stamps)) and stamps[-1] < 1 << 63

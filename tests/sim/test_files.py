@@ -512,14 +512,15 @@ def test_stale_epoch_is_refused(sim: SimCluster) -> None:
     node = sim.serving("/a")[0]
     slave = sim.slaves[node].service
     assert slave is not None
-    slave.core.command(99)
     master = sim.up()
+    seen = master.hub.epoch + 2
+    slave.core.command(seen)
     member = master.hub.core.members.nodes[node]
     from sector.gmp.api import Peer
 
     peer = Peer(member.gmp.host, member.gmp.port, member.key_id)
     with pytest.raises(errors.Conflict, match="epoch"):
-        sim.wait(master.hub.rpc.call(peer, Delete(98, [Tombstone("/a", Version(9, 9), 0.0)])))
+        sim.wait(master.hub.rpc.call(peer, Delete(seen - 1, [Tombstone("/a", Version(9, 9), 0.0)])))
     assert sim.slaves[node].native("/a").exists()
 
 
