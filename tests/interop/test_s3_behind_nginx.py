@@ -45,8 +45,14 @@ def ask(server: Server, path: str, headers: dict[str, str]) -> int:
 
 def peers_of(log: Path) -> dict[str, str]:
     """Of each operation the address that the log has for the last request, once it has all."""
-    wait_until(lambda: '"HeadBucket"' in log.read_text(), "not all is logged", 20)
+
+    def whole() -> bool:
+        text = log.read_text()
+        return '"HeadBucket"' in text and text.count('"GetObject"') == 4
+
+    wait_until(whole, "not all is logged", 20)
     lines = [json.loads(line) for line in log.read_text().splitlines()]
+    lines.sort(key=lambda line: line["time"])  # each worker writes its own
     return {line["operation"]: line["peer"] for line in lines}
 
 
