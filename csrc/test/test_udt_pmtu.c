@@ -164,17 +164,34 @@ TEST(udt_pmtu_black_hole_and_loss)
     black_hole(PAIR_CLIENT, false, true, true, 20000, 1400);
 }
 
+/* A pair over 1500 bytes: by key, by an offer, as any client. */
+static pair met(bed *b, udt_opts *o, int how)
+{
+    udt_opts_init(o);
+    o->offer = how == 1;
+    o->own_peer = how == 0;
+    bed_init(b, test_seed + (uint64_t)how, 1500, 0, 0);
+    return meet(b, how == 0 ? BY_KEY : PAIR_CLIENT, o, SEC_(5));
+}
+
+/* From now on nothing gets on: the sender is told in the time in which silence is an end. */
+static void check_ends(bed *b, const pair *p, int how)
+{
+    udt_time then = sim_net_now(b->w.net);
+    struct udt_ev ev = world_wait(&b->w, 0, UDT_EV_FAILED, p->s[0], then + SEC_(30));
+    double took = (double)(sim_net_now(b->w.net) - then) / 1e6;
+    printf("# how %d: ended after %.1f s\n", how, took);
+    CHECK_INT(ev.err, UDT_E_BROKEN);
+    CHECK(took > 9 && took < 20);
+}
+
 /* The path becomes smaller in the middle: thousands of packets have their numbers already. */
 TEST(udt_pmtu_falls_under_way)
 {
     for (int how = 0; how < 3; how++) {
         bed b;
         udt_opts o;
-        udt_opts_init(&o);
-        o.offer = how == 1;
-        o.own_peer = how == 0;
-        bed_init(&b, test_seed + (uint64_t)how, 1500, 0, 0);
-        pair p = meet(&b, how == 0 ? BY_KEY : PAIR_CLIENT, &o, SEC_(5));
+        pair p = met(&b, &o, how);
         flow f = {.from = 0, .seed = 3, .size = 12000000};
         CHECK(!world_move(&b.w, &p, &f, 1, sim_net_now(b.w.net) + MS_(400)));
         CHECK(f.got > 100000);
@@ -198,23 +215,13 @@ TEST(udt_pmtu_falls_under_way_without_fragments)
     for (int how = 0; how < 3; how++) {
         bed b;
         udt_opts o;
-        udt_opts_init(&o);
-        o.offer = how == 1;
-        o.own_peer = how == 0;
-        bed_init(&b, test_seed + (uint64_t)how, 1500, 0, 0);
-        int kind = how == 0 ? BY_KEY : PAIR_CLIENT;
-        pair p = meet(&b, kind, &o, SEC_(5));
+        pair p = met(&b, &o, how);
         flow f = {.from = 0, .seed = 3, .size = 12000000};
         CHECK(!world_move(&b.w, &p, &f, 1, sim_net_now(b.w.net) + MS_(400)));
         CHECK(f.got > 100000);
         b.h[0].most = b.h[1].most = 1172;
         b.h[0].no_fragments = b.h[1].no_fragments = true;
-        udt_time then = sim_net_now(b.w.net);
-        struct udt_ev ev = world_wait(&b.w, 0, UDT_EV_FAILED, p.s[0], then + SEC_(30));
-        double took = (double)(sim_net_now(b.w.net) - then) / 1e6;
-        printf("# how %d: ended after %.1f s\n", how, took);
-        CHECK_INT(ev.err, UDT_E_BROKEN);
-        CHECK(took > 9 && took < 20);
+        check_ends(&b, &p, how);
         CHECK_INT(udt_mux_close(b.w.m[0], p.s[0], 0, sim_net_now(b.w.net)), 0);
         world_run(&b.w, sim_net_now(b.w.net) + SEC_(1));
         CHECK_INT(udt_mux_close(b.w.m[1], p.s[1], 0, sim_net_now(b.w.net)), 0);
@@ -459,22 +466,13 @@ TEST(udt_pmtu_data_vanishes_under_way)
     for (int how = 0; how < 2; how++) {
         bed b;
         udt_opts o;
-        udt_opts_init(&o);
-        o.offer = how == 1;
-        o.own_peer = how == 0;
-        bed_init(&b, test_seed + (uint64_t)how, 1500, 0, 0);
-        pair p = meet(&b, how == 0 ? BY_KEY : PAIR_CLIENT, &o, SEC_(5));
+        pair p = met(&b, &o, how);
         flow f = {.from = 0, .seed = 3, .size = 60000000};
         CHECK(!world_move(&b.w, &p, &f, 1, sim_net_now(b.w.net) + MS_(2500)));
         CHECK(f.got > 10000000);
         b.h[0].most = 272;
         b.h[0].no_fragments = true;
-        udt_time then = sim_net_now(b.w.net);
-        struct udt_ev ev = world_wait(&b.w, 0, UDT_EV_FAILED, p.s[0], then + SEC_(30));
-        double took = (double)(sim_net_now(b.w.net) - then) / 1e6;
-        printf("# how %d: ended after %.1f s\n", how, took);
-        CHECK_INT(ev.err, UDT_E_BROKEN);
-        CHECK(took > 9 && took < 20);
+        check_ends(&b, &p, how);
         flow_fini(&f);
         world_fini(&b.w);
     }
