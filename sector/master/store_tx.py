@@ -64,6 +64,15 @@ CLEAR_TOMBSTONE = delete(T).where(
 )
 
 
+def _ruled(path: str) -> ColumnElement[bool]:
+    """Entries that a rule for that directory or pattern is about, as `CopyRules` has it. Only a pattern is
+    asked of Python, once for each entry."""
+    below: ColumnElement[bool] = at_or_below(E.c.path, path)
+    if not set(path) & set("*?["):
+        return below
+    return or_(below, E.c.path.regexp_match(r"\A" + translate(path)))
+
+
 class SqlTx(WorkTx):
     """Implements `ReportTx`. Lives as long as one rule runs; `flush` writes the counters back."""
 
@@ -165,13 +174,7 @@ class SqlTx(WorkTx):
         asked for, number of live nodes). `rules`: other copies for a directory or pattern, as in `CopyRules`;
         the last that fits counts."""
         good = func.count(R.c.node)
-        cases = [
-            (
-                or_(at_or_below(E.c.path, path), E.c.path.regexp_match(r"\A" + translate(path))),
-                literal(number),
-            )
-            for path, number in reversed(rules)
-        ]
+        cases = [(_ruled(path), literal(number)) for path, number in reversed(rules)]
         asked = case(*cases, else_=literal(copies)) if cases else literal(copies)
         wanted = func.min(func.max(E.c.copies, asked), len(live))
         of_entry = and_(
