@@ -1,5 +1,5 @@
-"""What can be known of a host without talking to it: its address (GMP and the data channel need one), and
-whether anything listens there."""
+"""How a host is found: its address (GMP and the data channel need one), where TCP connects to, and whether
+anything listens there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ from twisted.internet.error import (
     ConnectionRefusedError,
     DNSLookupError,
 )
-from twisted.internet.interfaces import IAddress, IHostResolution, IResolutionReceiver
+from twisted.internet.interfaces import (
+    IAddress,
+    IHostResolution,
+    IResolutionReceiver,
+    IStreamClientEndpoint,
+)
 from twisted.internet.protocol import Factory, Protocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -56,6 +61,7 @@ async def literal_host(reactor: Any, host: str) -> str:
     return await receiver.done
 
 
+@implementer(IStreamClientEndpoint)
 class _Tcp:
     """Whoever cancels a connection on its way meets one kind of error, whatever is under way."""
 
