@@ -6,7 +6,7 @@ removes it for good, and what is then the newest becomes current again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -20,7 +20,7 @@ from cumulus.ops.conditions import NONE, Conditions
 from cumulus.ops.find import Found, find, find_or_none, name_for, stored_names
 from cumulus.ops.names import VERSIONS, is_mark, is_plain, odd_name, version_name
 from cumulus.ops.publish import PATIENCE, await_others, drop_null, keep_version, keeps, remove_other, replaces
-from cumulus.ops.rows import marker_row, meta_of, row_of
+from cumulus.ops.rows import OPAQUE, marker_row, meta_of, row_of
 from cumulus.ops.site import Site
 from cumulus.storage.api import (
     ABSENT,
@@ -58,6 +58,39 @@ def delete_current(
             _remove_plain(site, bucket, key, None)
         return Deleted()
     return _with_room(site, lambda: _delete_locked(site, bucket, key, owner, conditions))
+
+
+def fits_together(site: Site, bucket: Bucket, row: Row) -> bool:
+    """Whether `delete_together` can delete the current object of that row. Files that others made are looked
+    at first, each by itself."""
+    single = bucket.versioning is Versioning.OFF and site.compares and not site.has_two_names(row.key)
+    return single and bool(row.token) and (site.opaque_etags or not row.etag.endswith(OPAQUE))
+
+
+def delete_together(site: Site, bucket: Bucket, rows: Sequence[Row]) -> list[bool | StorageError]:
+    """Delete objects of different keys, each only if it is still just what its row says: one sync of storage
+    and one change of the index for all of them. For each, in their order, whether it is deleted, or why
+    storage has it still. Raises what the index raises, and the error of storage that is everybody's."""
+    site.told.check_removal()
+    found = site.store.delete_all(bucket.name, [(row.name, row.token) for row in rows])
+    outcomes: list[bool | StorageError] = []
+    gone: list[Remove] = []
+    for row, stamp in zip(rows, found, strict=True):
+        if isinstance(stamp, StorageError):
+            changed = isinstance(stamp, (Changed, Missing, Taken)) and not isinstance(stamp, NoBucket)
+            outcomes.append(False if changed else stamp)
+            continue
+        outcome: bool | StorageError = True
+        try:
+            if (other := _other_name(row.key, row.name)) is not None:
+                stamp = max(stamp, remove_other(site, bucket, other))
+        except StorageError as bad:  # the index hears of what has gone all the same
+            outcome = bad
+        outcomes.append(outcome)
+        gone.append(Remove(bucket=bucket.name, key=row.key, stamp=stamp))
+    if gone:
+        site.told.apply(gone)
+    return outcomes
 
 
 def _with_room(site: Site, act: Callable[[], T]) -> T:

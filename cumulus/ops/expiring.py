@@ -1,15 +1,17 @@
 """Lifecycle rules of one bucket, carried out once.
 
 A pass over many objects takes hours, and what it does cannot be undone. So settings are looked at anew
-before each step: rules that were taken back end it, and versions are kept from when that was asked for. A
-version goes only if it is still an older one. An object that cannot be read or removed stays, and those
+before each few steps: rules that were taken back end it, and versions are kept from when that was asked for.
+A version goes only if it is still an older one. An object that cannot be read or removed stays, and those
 behind it have their turn.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
@@ -19,15 +21,16 @@ from cumulus.index.api import NoSuch, Row, StillUsed
 from cumulus.model import Bucket
 from cumulus.ops.buckets import end_upload
 from cumulus.ops.conditions import Conditions
-from cumulus.ops.deletes import delete_current, delete_version
+from cumulus.ops.deletes import delete_current, delete_together, delete_version, fits_together
 from cumulus.ops.failed import Failed
 from cumulus.ops.find import find_or_none, stored_names
-from cumulus.ops.resting import Resting
+from cumulus.ops.resting import RESTS, Resting
 from cumulus.ops.rows import meta_of
 from cumulus.ops.site import Site
-from cumulus.storage.api import Missing, NoBucket
+from cumulus.storage.api import Missing, NoBucket, StorageError
 
 FAILURES: Final = 20  # of storage, one after another, that may pass
+LOT: Final = 20  # steps at a time: they share what is waited for, and no request waits for many of them
 _OTHERS: Final = ("PreconditionFailed", "NoSuchKey", "ConditionalRequestConflict")  # somebody was faster
 
 
@@ -76,6 +79,27 @@ class _NoRules(Exception):
     """There are none any more, or the bucket has gone."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A version to be looked at: the current one; one that is older since `since_ns`, with so many `newer`
+    ones that are not current either; or a delete marker that is all there is of its key (`lone`)."""
+
+    row: Row
+    since_ns: int | None = None
+    newer: int = 0
+    lone: bool = False
+
+    @property
+    def current(self) -> bool:
+        """Whether it is that."""
+        return self.since_ns is None and not self.lone
+
+
+def _lone(row: Row | None, newer: int) -> list[_Step]:
+    """`row` is the last version of a key, with so many older ones before it."""
+    return [_Step(row, lone=True)] if row is not None and row.marker and not newer else []
+
+
 class Expiring:
     """One pass over the bucket `name`, `page` rows at a time. What was done is added to `done`."""
 
@@ -108,85 +132,131 @@ class Expiring:
             raise _NoRules
         return bucket, rules
 
-    def _attempt(self, work: Callable[[Bucket, Sequence[Any]], int]) -> None:
-        """One step; what cannot be done is left for the next time."""
-        bucket, rules = self._rules()
-        with self._failed.noted():
-            try:
-                self._done.expired += work(bucket, rules)
-            except S3Error as error:
-                if error.code not in _OTHERS:
-                    raise
-
-    def _is_due(self, due: tuple[int, str] | None) -> bool:
-        return due is not None and due[0] <= self._site.clock()
-
     # objects and their versions
     def _versions(self, resting: Resting) -> None:
+        """All versions, of each key the newest first, some at a time."""
         before: Row | None = None  # the row before, of the same key
         newer = 0  # older versions of the key that came so far
-        for row in self._rows(resting):
-            if row is None:
-                return
-            if before is None or before.key != row.key:
-                self._lone(before, newer)
-                before, newer = row, 0
-                if not row.marker:
-                    self._attempt(partial(self._current, row=row))
-                continue
-            self._attempt(partial(self._older, row=row, since_ns=before.modified_ns, newer=newer))
-            before, newer = row, newer + 1
-        self._lone(before, newer)
-
-    def _rows(self, resting: Resting) -> Iterator[Row | None]:
-        """All versions, of each key the newest first; None at the end if it is not all."""
         after = version = ""
         while True:
             page = self._site.index.page_versions(
                 self._name, after=after, after_version=version, limit=self._page
             )
+            steps: list[_Step] = []
             for row in page.rows:
-                if self._site.stopping:
-                    yield None
-                    return
-                yield row
+                if before is None or before.key != row.key:
+                    steps += _lone(before, newer)
+                    before, newer = row, 0
+                    if not row.marker:
+                        steps.append(_Step(row))
+                else:
+                    steps.append(_Step(row, before.modified_ns, newer))
+                    before, newer = row, newer + 1
+                if len(steps) >= LOT:
+                    if not self._take(steps, resting):
+                        return
+                    steps = []
             if not page.truncated:
+                self._take(steps + _lone(before, newer), resting)
                 return
-            if resting.rest():
-                yield None
+            if not self._take(steps, resting) or resting.rest():
                 return
             after, version = page.next, page.next_version
 
-    def _lone(self, row: Row | None, newer: int) -> None:
-        """A delete marker that is all there is of its key; `row` is the last version of one."""
-        if row is not None and row.marker and not newer:
-            self._attempt(partial(self._marker, row=row))
+    def _take(self, steps: Sequence[_Step], resting: Resting) -> bool:
+        """Do what is due of some steps; False where the rest is left, since the process ends."""
+        if self._site.stopping:
+            return False
+        bucket, rules = self._rules()
+        together: list[_Step] = []
+        alone: list[_Step] = []
+        for step in steps:
+            try:
+                due = self._due(bucket, rules, step)
+            except StorageError as bad:  # of its tags
+                self._note(bad)
+                continue
+            if due is not None and due[0] <= self._site.clock():
+                fits = step.current and fits_together(self._site, bucket, step.row)
+                (together if fits else alone).append(step)
+        if not together and not alone:
+            return True
+        if together:
+            alone += self._all_at_once(bucket, together)
+        return not self._beside_each_other(bucket, alone) and not resting.rest()
 
-    def _marker(self, bucket: Bucket, rules: Sequence[Any], row: Row) -> int:
-        if not self._is_due(self._expiry.marker_expiration(rules, row.key, row.modified_ns)):
-            return 0
-        delete_version(self._site, bucket, row.key, row.version)
-        return 1
+    def _note(self, outcome: int | Exception) -> None:
+        """What became of one step: how much it has deleted, or an error. Raises as `Failed.noted`."""
+        with self._failed.noted():
+            if isinstance(outcome, Exception):
+                raise outcome
+            self._done.expired += outcome
 
-    def _current(self, bucket: Bucket, rules: Sequence[Any], row: Row) -> int:
-        """Delete the current object if it is still the one of the row, whoever puts another meanwhile."""
+    def _all_at_once(self, bucket: Bucket, steps: Sequence[_Step]) -> list[_Step]:
+        """Delete current objects as they were when the rows were read; those that somebody has touched since
+        are left, and may be due or not."""
+        try:
+            outcomes = delete_together(self._site, bucket, [step.row for step in steps])
+        except StorageError as bad:
+            outcomes = [bad] * len(steps)
+        for outcome in outcomes:
+            if outcome is not False:
+                self._note(outcome)
+        return [step for step, outcome in zip(steps, outcomes, strict=True) if outcome is False]
+
+    def _beside_each_other(self, bucket: Bucket, steps: Sequence[_Step]) -> bool:
+        """Steps that mostly wait for a disk or a database, those of a key in their order; then a rest for
+        what other threads have used of the processor. Whether the process ends."""
+        keys: dict[str, list[_Step]] = {}
+        for step in steps:
+            keys.setdefault(step.row.key, []).append(step)
+        outcomes: list[int | Exception] = []
+        used: list[float] = []
+        mine = threading.get_ident()
+
+        def of_key(some: Sequence[_Step]) -> None:
+            began = time.thread_time()
+            for step in some:
+                outcomes.append(self._outcome(bucket, step))
+            if threading.get_ident() != mine:
+                used.append(time.thread_time() - began)
+
+        if keys:
+            self._site.hands.each([partial(of_key, some) for some in keys.values()])
+        for outcome in outcomes:
+            self._note(outcome)
+        return self._site.pause(RESTS * sum(used)) if used else False
+
+    def _outcome(self, bucket: Bucket, step: _Step) -> int | Exception:
+        try:
+            return self._expire(bucket, step)
+        except S3Error as error:
+            return 0 if error.code in _OTHERS else error
+        except Exception as error:
+            return error
+
+    def _due(self, bucket: Bucket, rules: Sequence[Any], step: _Step) -> tuple[int, str] | None:
+        """Raises `StorageError`."""
+        row = step.row
+        if step.lone:
+            return self._expiry.marker_expiration(rules, row.key, row.modified_ns)
         tags = self._tags(bucket, row)
-        if not self._is_due(self._expiry.expiration(rules, row.key, row.size, tags, row.modified_ns)):
-            return 0
-        found = find_or_none(self._site, bucket, row.key)
+        if step.since_ns is None:
+            return self._expiry.expiration(rules, row.key, row.size, tags, row.modified_ns)
+        return self._expiry.noncurrent_expiration(rules, row.key, row.size, tags, step.since_ns, step.newer)
+
+    def _expire(self, bucket: Bucket, step: _Step) -> int:
+        """How many have gone: a version only if it is still an older one, the current object only if it is
+        still the one of the row, whoever puts another meanwhile."""
+        site, row = self._site, step.row
+        if not step.current:
+            delete_version(site, bucket, row.key, row.version, older=not step.lone)
+            return 1
+        found = find_or_none(site, bucket, row.key)
         if found is None or found.meta.modified_ns != row.modified_ns:
             return 0
         same = Conditions(match=(found.meta.etag,), exact_modified_ns=found.meta.modified_ns)
-        delete_current(self._site, bucket, row.key, bucket.owner, same)
-        return 1
-
-    def _older(self, bucket: Bucket, rules: Sequence[Any], row: Row, since_ns: int, newer: int) -> int:
-        """Delete an older version, which was current until `since_ns`."""
-        tags = self._tags(bucket, row)
-        due = self._expiry.noncurrent_expiration(rules, row.key, row.size, tags, since_ns, newer)
-        if not self._is_due(due):
-            return 0
-        delete_version(self._site, bucket, row.key, row.version, older=True)
+        delete_current(site, bucket, row.key, bucket.owner, same)
         return 1
 
     def _tags(self, bucket: Bucket, row: Row) -> Mapping[str, str]:
@@ -211,7 +281,8 @@ class Expiring:
             page = self._site.index.uploads(self._name, after=after, after_id=after_id, limit=self._page)
             for upload in page:
                 _, rules = self._rules()
-                if self._is_due(self._expiry.upload_expiration(rules, upload.key, upload.created_ns)):
+                due = self._expiry.upload_expiration(rules, upload.key, upload.created_ns)
+                if due is not None and due[0] <= self._site.clock():
                     # the latter: it is being completed
                     with self._failed.noted(), contextlib.suppress(NoSuch, StillUsed):
                         self._done.aborted += end_upload(self._site, upload)

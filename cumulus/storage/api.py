@@ -340,6 +340,18 @@ class FileStore(ABC):
         room, by what `keep_room` has set aside. Returns the stamp of the removal (larger than that of what
         was there). Raises `Missing`, `Changed`."""
 
+    def delete_all(self, bucket: str, names: Sequence[tuple[str, Token]]) -> list[int | StorageError]:
+        """Remove different names, each only if it is still that: as `delete`, for each, in their order, the
+        stamp of its removal or why it is there (nothing has changed then). Here one by one; a store that
+        syncs should do it once for all. Raises `StorageError` where it is that of all of them."""
+        found: list[int | StorageError] = []
+        for name, token in names:
+            try:
+                found.append(self.delete(bucket, name, token))
+            except StorageError as bad:
+                found.append(bad)
+        return found
+
     @abstractmethod
     def set_meta(self, bucket: str, name: str, meta: bytes, if_token: Token) -> Entry:
         """Replace the record alone, durably. Raises `Missing`, `Changed`."""

@@ -1,10 +1,11 @@
-"""What every backend of Cumulus promises of small objects that are published together (`put_all`)."""
+"""What every backend of Cumulus promises of small objects that are published together (`put_all`), and of names
+that are removed together (`delete_all`)."""
 
 from __future__ import annotations
 
 from file_stores import ease, get, listed, put, store
 
-from cumulus.storage.api import BadName, Entry, FileStore, Missing, Whole
+from cumulus.storage.api import BadName, Changed, Entry, FileStore, Missing, Whole
 
 __all__ = ["ease", "store"]  # the fixtures
 
@@ -50,3 +51,20 @@ def test_stamps_grow_under_a_name(store: FileStore) -> None:
 
 def test_nothing_is_nothing(store: FileStore) -> None:
     assert store.put_all([]) == []
+
+
+def test_what_is_removed_together_is_what_it_was(store: FileStore) -> None:
+    """What was replaced meanwhile stays, what is not there or cannot be is said of that one; later stamps are
+    those of what comes later."""
+    tokens = {name: put(store, name).token for name in ("a", "dir/b", "dir/c", "kept")}
+    replaced = put(store, "dir/c", b"newer")
+    names = [("a", tokens["a"]), ("dir/b", tokens["dir/b"]), ("dir/c", tokens["dir/c"])]
+    first, second, changed, absent, bad = store.delete_all(
+        "b", [*names, ("none", tokens["a"]), ("../x", tokens["a"])]
+    )
+    assert isinstance(first, int) and isinstance(second, int)
+    assert isinstance(changed, Changed) and isinstance(absent, Missing) and isinstance(bad, BadName)
+    assert listed(store) == ["dir/c", "kept"]
+    assert get(store, "dir/c") == b"newer" and store.stat("b", "dir/c") == replaced
+    assert put(store, "a").stamp > first
+    assert store.delete_all("b", []) == []

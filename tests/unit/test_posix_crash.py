@@ -102,6 +102,20 @@ def slots(store: PosixStore, book: Book) -> None:
     remove(store, book, LATE)
 
 
+def together(store: PosixStore, book: Book) -> None:
+    """Objects that go at once, and some that come again."""
+    names = ["d/a", "d/b", "d/e/c", "x"]
+    for mark, name in enumerate(names, 1):
+        put(store, book, name, mark, LARGE if name == "d/b" else SMALL)
+    with contextlib.ExitStack() as changes:
+        for name in names:
+            changes.enter_context(book.change(name, None))
+        found = store.delete_all("b", [(name, store.stat("b", name).token) for name in names])
+        assert all(isinstance(one, int) for one in found)
+    put(store, book, "d/a", 9, SMALL)
+    put(store, book, "d/b", 10, SMALL)
+
+
 def content(store: PosixStore, name: str) -> Content:
     """What a reader gets."""
     try:
@@ -233,3 +247,12 @@ def test_a_crash_that_keeps_some_bytes_of_slots_loses_nothing(tmp_path: Path, se
     rng = random.Random(seed)
     for step in range(1, last_step(tmp_path / "count", slots), 2):
         check(tmp_path / str(step), step, rng, slots, parts_or_object)
+
+
+def test_a_crash_while_objects_go_together_brings_none_back(tmp_path: Path, seed: int) -> None:
+    """Before any call: before the removal was acknowledged each is whole or gone."""
+    rng = random.Random(seed)
+    steps = last_step(tmp_path / "count", together)
+    assert steps > 30
+    for step in range(1, steps):
+        check(tmp_path / str(step), step, rng if step % 2 else None, together)

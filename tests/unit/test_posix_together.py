@@ -1,4 +1,5 @@
-"""Small objects that are published together on plain files: one sync, and what fails is one object's own."""
+"""Small objects that are published, or removed, together on plain files: one sync, and what fails is one
+object's own."""
 
 from __future__ import annotations
 
@@ -13,7 +14,17 @@ from posix_disk import Faulty
 
 from cumulus.backends.posix import records
 from cumulus.backends.posix.store import PosixStore
-from cumulus.storage.api import Entry, NoSpace, StorageError, Taken, Unavailable, Whole
+from cumulus.storage.api import (
+    Changed,
+    Entry,
+    Forbidden,
+    NoSpace,
+    StorageError,
+    Taken,
+    Token,
+    Unavailable,
+    Whole,
+)
 
 NAMES = ["a", "b", "dir/c", "d"]
 
@@ -169,3 +180,91 @@ def test_what_was_recorded_is_done_after_a_crash(store: PosixStore, disk: Faulty
     assert set(found.values()) <= {b"old", b"new"}
     assert found["a"] == b"new"
     again.close()
+
+
+# removal -----------------------------------------------------------------------------------------------
+def stored(store: PosixStore) -> list[tuple[str, Token]]:
+    """All of `NAMES`, as they are to be removed."""
+    return [(entry.name, entry.token) for entry in new(store) if isinstance(entry, Entry)]
+
+
+def test_one_sync_is_for_all_that_goes(store: PosixStore, disk: Faulty, tmp_path: Path) -> None:
+    names = stored(store)
+    before = disk.calls.get("sync", 0) + disk.calls["sync_data"]
+    assert all(isinstance(one, int) for one in store.delete_all("b", names))
+    assert disk.calls.get("sync", 0) + disk.calls["sync_data"] == before + 1
+    assert bodies(tmp_path) == {}
+    assert not (tmp_path / "store/data/b/dir").exists()
+
+
+@pytest.mark.parametrize(("call", "number"), [("sync_data", errno.EIO), ("write", errno.EDQUOT)])
+def test_without_the_journal_nothing_has_gone(
+    store: PosixStore, disk: Faulty, tmp_path: Path, call: str, number: int
+) -> None:
+    names = stored(store)
+    disk.fail(call, number)
+    found = store.delete_all("b", names)
+    assert [type(one) for one in found] == [Unavailable if call == "sync_data" else NoSpace] * len(NAMES)
+    disk.heal()
+    assert bodies(tmp_path) == dict.fromkeys(NAMES, b"new")
+    assert all(isinstance(one, int) for one in store.delete_all("b", names))
+
+
+def test_room_that_was_set_aside_is_for_removals_together_too(store: PosixStore, disk: Faulty) -> None:
+    names = stored(store)
+    store.keep_room()
+    first = disk.calls["write"] + 1
+
+    def full_once(name: str) -> None:
+        if name == "write" and disk.calls["write"] == first:
+            raise OSError(errno.ENOSPC, "full")
+
+    disk.before = full_once
+    assert all(isinstance(one, int) for one in store.delete_all("b", names))
+
+
+def test_one_that_cannot_go_is_alone(store: PosixStore, disk: Faulty, tmp_path: Path) -> None:
+    """One was replaced, and one is in a directory that may not be written: what was recorded of it is taken
+    back."""
+    names = stored(store)
+    (tmp_path / "store/data/b/d").write_bytes(b"by others")
+    first = disk.calls["unlink"] + 1
+
+    def fail(name: str) -> None:
+        if name == "unlink" and disk.calls["unlink"] == first:
+            raise OSError(errno.EACCES, "denied")
+
+    disk.before = fail
+    found = store.delete_all("b", names)
+    disk.before = lambda _: None
+    assert [type(one) for one in found] == [Forbidden, int, int, Changed]
+    assert bodies(tmp_path) == {"a": b"new", "d": b"by others"}
+    (journal,) = (tmp_path / "store/journal").glob("*.journal")
+    with journal.open("rb") as file:
+        assert [change.kind for _, change in records.read(file.fileno())].count(records.VOID) == 1
+
+
+def test_removals_together_do_not_wait_in_a_circle(store: PosixStore) -> None:
+    """Beside publications of the same names, each in another order."""
+    names = [f"k{number}" for number in range(12)]
+    failed: list[object] = []
+
+    def remove(order: list[str]) -> None:
+        for _ in range(10):
+            there = [(name, entry.token) for name in order for entry in store.names("b", prefix=name, limit=1)]
+            found = store.delete_all("b", list(dict(there).items()))
+            failed.extend(one for one in found if isinstance(one, Unavailable | NoSpace | Taken))
+
+    def publish() -> None:
+        for _ in range(10):
+            found = store.put_all([Whole("b", name, b"x", b"m") for name in names[::-1]])
+            failed.extend(one for one in found if not isinstance(one, Entry))
+
+    threads = [threading.Thread(target=publish, daemon=True)]
+    threads += [threading.Thread(target=remove, args=(some,), daemon=True) for some in (names, names[::-1])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    assert failed == []

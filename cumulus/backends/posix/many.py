@@ -1,4 +1,5 @@
-"""Small objects that are published together: a record in the journal for each, one sync for all of them.
+"""Small objects that are published together, and names that are removed together: a record in the journal
+for each, one sync for all of them.
 
 As `publish` has it for one: drafts written -> locks, conditions, stamps -> journal synced -> renames. Gates,
 then locks are taken in the order of their numbers, so that two who do this never wait for one another.
@@ -7,11 +8,12 @@ then locks are taken in the order of their numbers, so that two who do this neve
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import cast
 
-from cumulus.backends.posix import bodies, paths
+from cumulus.backends.posix import bodies, paths, sidecar
 from cumulus.backends.posix.bodies import Draft
 from cumulus.backends.posix.errors import translated
 from cumulus.backends.posix.freeing import Held
@@ -20,8 +22,8 @@ from cumulus.backends.posix.locks import Stripe
 from cumulus.backends.posix.meta import token_of
 from cumulus.backends.posix.paths import Directory, Root
 from cumulus.backends.posix.publish import Publisher, next_stamp
-from cumulus.backends.posix.records import PUT, Change
-from cumulus.storage.api import Entry, StorageError, Whole
+from cumulus.backends.posix.records import PUT, REMOVAL, Change
+from cumulus.storage.api import Entry, Missing, StorageError, Token, Whole, check_token
 
 
 class One:
@@ -55,8 +57,28 @@ class One:
                 self.draft.drop()
 
 
+class Gone:
+    """A name on its way out; in the end `outcome` is the stamp of its removal, or why it stays."""
+
+    __slots__ = ("change", "name", "old", "outcome", "parent", "segments", "stripe", "token")
+
+    def __init__(self, name: str, token: Token, segments: Sequence[str], stripe: Stripe) -> None:
+        self.name = name
+        self.token = token
+        self.segments = segments
+        self.stripe = stripe
+        self.parent: Directory | None = None
+        self.old: os.stat_result | None = None
+        self.change: Change | None = None
+        self.outcome: int | StorageError | None = None
+
+    def result(self) -> int | StorageError:
+        """In the end."""
+        return StorageError(f"{self.name!r} was not removed") if self.outcome is None else self.outcome
+
+
 class BatchPublisher(Publisher):
-    """A publisher of many at a time, too."""
+    """A publisher, and remover, of many at a time, too."""
 
     def one(self, root: Root, whole: Whole) -> One:
         """Raises `BadName`."""
@@ -143,3 +165,79 @@ class BatchPublisher(Publisher):
             raise
         self._journal.done(generation)
         one.outcome = self._published(one.root, one.whole.name, one.draft, one.old)
+
+    # removal
+
+    def gone(self, root: Root, name: str, token: Token) -> Gone:
+        """Raises `BadName`."""
+        return Gone(name, token, paths.split(name), self._locks.of(root.bucket, name))
+
+    def remove_all(self, root: Root, ones: Sequence[Gone]) -> None:
+        """Set the outcome of each; their names differ. Raises nothing that is one name's fault."""
+        with self._freeing.after() as held, ExitStack() as locks:
+            try:
+                with translated("locks"):
+                    for stripe in sorted({one.stripe for one in ones}, key=lambda stripe: stripe.number):
+                        locks.enter_context(stripe)
+            except StorageError as bad:
+                for one in ones:
+                    one.outcome = bad
+                return
+            try:
+                for one in ones:
+                    self._leave(root, one, lambda one: self._look(root, one))
+                if ready := [one for one in ones if one.outcome is None]:
+                    self._record_removals(root, ready, held)
+                left = {tuple(one.segments[:-1]): one.segments for one in ready}
+                for segments in left.values():  # each directory once
+                    paths.prune(root, segments, self._files)
+            finally:
+                for one in ones:
+                    if one.parent is not None:
+                        one.parent.close()
+
+    def _leave(self, root: Root, one: Gone, work: Callable[[Gone], None]) -> None:
+        try:
+            with translated(f"{root.bucket}/{one.name}"):
+                work(one)
+        except StorageError as bad:
+            one.outcome = bad
+
+    def _look(self, root: Root, one: Gone) -> None:
+        parent = one.parent = paths.open_parent(root, one.segments)
+        old = one.old = bodies.look(parent, one.segments[-1])
+        if old is None or not stat.S_ISREG(old.st_mode):
+            raise Missing(f"no {one.name!r} in bucket {root.bucket!r}")
+        there = token_of(old)
+        check_token(one.name, there, one.token)
+        stamp = next_stamp(old, one.stripe)
+        one.stripe.raise_floor(stamp)
+        one.change = Change(REMOVAL, root.bucket, one.name, stamp, 0, there)
+
+    def _record_removals(self, root: Root, ones: Sequence[Gone], held: Held) -> None:
+        try:
+            generation = self._journal.add_all([(one.change, root) for one in ones if one.change])
+        except StorageError as bad:
+            for one in ones:
+                one.outcome = bad
+            return
+        left = len(ones)
+        try:
+            for one in ones:
+                left -= 1
+                self._leave(root, one, lambda one: self._unlink(root, one, generation, held))
+        finally:
+            if left:
+                self._journal.done(generation, left)
+
+    def _unlink(self, root: Root, one: Gone, generation: Generation, held: Held) -> None:
+        assert one.parent is not None and one.change is not None and one.old is not None
+        held.hold(one.parent.fd, one.segments[-1], one.old)
+        try:
+            self._files.unlink(one.parent.fd, one.segments[-1])
+        except BaseException:
+            self._void(one.change, root, generation)
+            raise
+        self._journal.done(generation)
+        one.outcome = one.change.stamp
+        sidecar.drop(root, one.name, one.old.st_ino, self._files)

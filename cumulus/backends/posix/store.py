@@ -18,7 +18,7 @@ from cumulus.backends.posix.folders import names_in
 from cumulus.backends.posix.journal import Journal
 from cumulus.backends.posix.listing import Listing
 from cumulus.backends.posix.locks import Locks
-from cumulus.backends.posix.many import BatchPublisher, One
+from cumulus.backends.posix.many import BatchPublisher, Gone, One
 from cumulus.backends.posix.meta import Record
 from cumulus.backends.posix.mounts import NotMounted
 from cumulus.backends.posix.paths import Buckets, Root
@@ -186,6 +186,25 @@ class PosixStore(FileStore):
             except NoSpace:  # nothing has changed; its record and its stamp need a block
                 if not self._reserve.give():
                     raise
+
+    def delete_all(self, bucket: str, names: Sequence[tuple[str, Token]]) -> list[int | StorageError]:
+        root = self._buckets.root(bucket)
+        found: list[int | StorageError | Gone] = []
+        for name, token in names:
+            try:
+                if marks.is_directory(name):
+                    found.append(self._publisher.marks.remove(root, name, token))
+                else:
+                    found.append(self._publisher.gone(root, name, token))
+            except StorageError as bad:
+                found.append(bad)
+        while ones := [one for one in found if isinstance(one, Gone) and one.outcome is None]:
+            self._publisher.remove_all(root, ones)
+            full = [one for one in ones if isinstance(one.outcome, NoSpace)]
+            if full and self._reserve.give():  # as `delete`
+                for one in full:
+                    one.outcome = None
+        return [one.result() if isinstance(one, Gone) else one for one in found]
 
     def keep_room(self) -> None:
         self._reserve.keep()
