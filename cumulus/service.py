@@ -35,6 +35,7 @@ from cumulus.heap import all_descriptors, connections_at_most, few_arenas
 from cumulus.http.control import Control, adopt, read_line
 from cumulus.http.listening import RestingPort, cannot_listen, listen_on
 from cumulus.http.metrics import Sample
+from cumulus.http.renewal import Renewal
 from cumulus.http.settings import HttpSettings
 from cumulus.http.site import Site
 from cumulus.http.tls import TlsFactory, TlsFiles
@@ -84,18 +85,6 @@ def secured(site: Any, tls: TlsFiles | None, reactor: Any) -> Any:
     return site if tls is None else TlsFactory(tls, site, reactor)
 
 
-def _read_again(tls: TlsFiles | None, of: str) -> None:
-    """The certificate as it is now, or one line in the log."""
-    if tls is None:
-        return
-    try:
-        tls.reload()
-    except SectorError as bad:
-        log.error("the certificate of {of} stays as it was: {why}", of=of, why=bad.message)
-    else:
-        log.info("the certificate of {of} was read again", of=of)
-
-
 class S3Service(Service):
     """The S3 port of one process over a gateway. `listener` becomes its own; `poller` runs as long."""
 
@@ -110,7 +99,7 @@ class S3Service(Service):
         self.site = site
         self._poller = poller
         self._reactor = reactor
-        self._tls = tls
+        self._renewal = Renewal(tls, "S3", reactor) if tls is not None else None
         listener.setblocking(False)
         self.address: tuple[str, int] = listener.getsockname()[:2]
         factory = secured(site, tls, reactor)
@@ -124,8 +113,9 @@ class S3Service(Service):
         """Serve."""
         super().startService()
         self.site.start()
-        if self._poller is not None:
-            self._poller.start()
+        for one in (self._poller, self._renewal):
+            if one is not None:
+                one.start()
         self._port.startListening()
 
     def stopService(self) -> Deferred[None]:
@@ -134,8 +124,9 @@ class S3Service(Service):
         return ensureDeferred(self._stop())
 
     async def _stop(self) -> None:
-        if self._poller is not None:
-            self._poller.stop()
+        for one in (self._poller, self._renewal):
+            if one is not None:
+                one.stop()
         closed = self._port.stopListening()
         if closed is not None:
             await closed
@@ -144,7 +135,8 @@ class S3Service(Service):
     def reload(self) -> None:
         """Go on in new log files, with the certificate as it is now."""
         self.site.access_log.reopen()
-        _read_again(self._tls, "S3")
+        if self._renewal is not None:
+            self._renewal.read_again()
 
 
 def _no_access_log(path: str | Path, why: OSError) -> LocalIO:
@@ -246,6 +238,7 @@ class Server(Service):
     ) -> None:
         self.page: AdminPage | None = None
         self._tls = tls_of(config, "admin")
+        self._renewal = Renewal(self._tls, "the admin port", reactor) if self._tls is not None else None
         self._config = config
         self._reactor = reactor
         self._s3 = s3
@@ -274,6 +267,8 @@ class Server(Service):
             factory = secured(site, self._tls, self._reactor)
             self._admin = RestingPort(admin.port, factory, interface=admin.host, reactor=self._reactor)
             self._admin.startListening()
+            if self._renewal is not None:
+                self._renewal.start()
         except error.CannotListenError as bad:
             raise cannot_listen(admin.host, admin.port, bad.socketError) from bad
         host = self._admin.getHost()
@@ -310,7 +305,8 @@ class Server(Service):
 
     def reload(self) -> None:
         """On SIGHUP."""
-        _read_again(self._tls, "the admin port")
+        if self._renewal is not None:
+            self._renewal.read_again()
         if self._s3 is not None:
             self._s3.reload()
         if self._pool is not None:
@@ -322,6 +318,8 @@ class Server(Service):
         return ensureDeferred(self._stop())
 
     async def _stop(self) -> None:
+        if self._renewal is not None:
+            self._renewal.stop()
         if self._admin is not None:
             closed = self._admin.stopListening()
             if closed is not None:

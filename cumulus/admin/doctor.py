@@ -170,7 +170,7 @@ def _dates(name: str, path: Path, now_ns: int) -> Finding:
     left = (ends - now).total_seconds()
     text = f"{path}: good from {begins:%Y-%m-%d} to {ends:%Y-%m-%d %H:%M}Z"
     if left <= 0:
-        return Finding(name, "failed", text, "clients refuse it: put a new one there and send SIGHUP")
+        return Finding(name, "failed", text, "clients refuse it: put a new one there")
     if now < begins:
         return Finding(name, "failed", text, "it is not valid yet: is the clock right?")
     if left < _SOON_S:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
+from cryptography import x509
 from OpenSSL import SSL
 from twisted.internet.interfaces import IOpenSSLServerConnectionCreator
 from twisted.protocols.tls import TLSMemoryBIOFactory
@@ -14,6 +16,7 @@ from sector.errors import BadConfig
 
 
 def _context(cert: Path, key: Path, section: str) -> SSL.Context:
+    """Raises `BadConfig`."""
     context = SSL.Context(SSL.TLS_SERVER_METHOD)
     context.set_min_proto_version(SSL.TLS1_2_VERSION)
     context.set_options(SSL.OP_NO_COMPRESSION | SSL.OP_NO_RENEGOTIATION)
@@ -36,19 +39,54 @@ def _context(cert: Path, key: Path, section: str) -> SSL.Context:
     return context
 
 
+def _dates(cert: Path) -> tuple[float, float]:
+    """Of the first certificate in the file, which is the server's."""
+    try:
+        first = x509.load_pem_x509_certificate(cert.read_bytes())
+    except (OSError, ValueError):  # it was replaced just now
+        return 0.0, float("inf")
+    return first.not_valid_before_utc.timestamp(), first.not_valid_after_utc.timestamp()
+
+
 @implementer(IOpenSSLServerConnectionCreator)
 class TlsFiles:
     """Makes the server's side of connections from those files. Raises `BadConfig` when they cannot be used;
-    `reload` then keeps what was."""
+    `reload` and `renew` then keep what was. `dates`: from when to when the certificate is good, in seconds
+    since 1970."""
 
     def __init__(self, cert: Path, key: Path, section: str = "tls") -> None:
         """`section` of the settings names them."""
         self._files = cert, key, section
-        self._context = _context(cert, key, section)
+        self._read = self._seen = self._state()
+        self._context, self.dates = _context(*self._files), _dates(cert)
+
+    def _state(self) -> list[tuple[int, ...]]:
+        """By which files are known that have been replaced or changed, also behind symbolic links."""
+        found: list[tuple[int, ...]] = []
+        for path in self._files[:2]:
+            try:
+                status = os.stat(path)
+            except OSError:
+                found.append(())
+            else:
+                found.append(
+                    (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+                )
+        return found
 
     def reload(self) -> None:
         """Use the files as they are now for new connections. Raises `BadConfig`."""
-        self._context = _context(*self._files)
+        self._read = self._seen = self._state()
+        self._context, self.dates = _context(*self._files), _dates(self._files[0])
+
+    def renew(self) -> bool:
+        """The same, where they are others than those that were read last, and were already when this was
+        asked before; whether it is so. Raises `BadConfig`, once for what cannot be used."""
+        before, self._seen = self._seen, self._state()
+        if self._seen == self._read or self._seen != before:
+            return False
+        self.reload()
+        return True
 
     def serverConnectionForTLS(self, tlsProtocol: Any) -> SSL.Connection:
         """For Twisted."""

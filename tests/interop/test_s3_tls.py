@@ -105,6 +105,25 @@ def test_a_new_certificate_counts_after_sighup(site: Site, tmp_path: Path) -> No
         until(lambda: shown() == before, "the first certificate does not come back")
 
 
+def test_a_new_certificate_counts_without_a_signal(site: Site) -> None:
+    """As programs leave it that renew certificates."""
+    server, _, cert = site
+    old = cert.read_bytes(), cert.with_suffix(".key").read_bytes()
+
+    def shown() -> set[str]:
+        return {ssl.get_server_certificate(("127.0.0.1", port)) for port in (server.port, server.admin_port)}
+
+    before = shown()
+    try:
+        write_certificate(cert.parent)
+        until(lambda: not shown() & before, "the old certificate is still used")
+    finally:
+        cert.write_bytes(old[0])
+        cert.with_suffix(".key").write_bytes(old[1])
+        server.process.send_signal(signal.SIGHUP)
+        until(lambda: shown() == before, "the first certificate does not come back")
+
+
 def test_a_proxy_passes_on_over_tls(site: Site) -> None:
     """Bodies both ways; the server's certificate is checked by the file that the settings name."""
     server, fronts, cert = site
