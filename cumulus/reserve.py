@@ -7,6 +7,7 @@ done again; it is made whole again when there is room.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from typing import Final
 
@@ -45,9 +46,20 @@ class Reserve:
         return size > 0
 
     def give_if_full(self) -> bool:
-        """The same, where the disk has less than such a piece; False where it has more."""
+        """The same, where there is no room for such a piece; False where there is."""
+        return self._lacks_room() and self.give()
+
+    def _lacks_room(self) -> bool:
+        """On the disk, or in a quota of the file system, of which only who writes hears."""
+        where = os.path.dirname(self._path) or "."
         try:
-            status = os.statvfs(os.path.dirname(self._path) or ".")
-        except OSError:
-            return False
-        return status.f_bavail * status.f_frsize < PIECE and self.give()
+            status = os.statvfs(where)
+            if status.f_bavail * status.f_frsize < PIECE:
+                return True
+            fd = os.open(where, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+            try:
+                return os.pwrite(fd, os.urandom(PIECE), 0) < PIECE
+            finally:
+                os.close(fd)
+        except OSError as bad:
+            return bad.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -27,7 +27,13 @@ BATCH = 512  # pieces of work in one transaction
 GATHER_S = 0.01  # for which work gathers that nobody waits for
 RETRY_S = 0.5  # after which it is tried again when the database has failed
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-_FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_CANTOPEN)
+# of a quota of the file system that is used up (EDQUOT) SQLite says that it cannot write
+_FULL = (
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR_WRITE,
+    sqlite3.SQLITE_IOERR_SHMSIZE,
+    sqlite3.SQLITE_CANTOPEN,
+)
 
 
 def failure(bad: sqlite3.Error, path: str) -> IndexFailure:

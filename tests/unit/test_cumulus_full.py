@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import resource
 import sqlite3
 import threading
 import time
@@ -228,6 +229,46 @@ def test_removals_reach_a_full_database_and_nothing_else(tmp_path: Path) -> None
     made.full = False
     assert made.writer.do(lambda tx: tx.run("SELECT x FROM t").fetchall()) == [(2,)]
     made.writer.close()
+
+
+def test_removals_reach_a_database_whose_quota_is_used_up(tmp_path: Path) -> None:
+    """Of which SQLite says that it cannot write, not that the disk is full; as of any limit that is not the
+    disk's, here that of the size of a file."""
+    made = Database(tmp_path / "db")
+    made.writer.do(lambda tx: tx.run("PRAGMA wal_autocheckpoint = 0"), reads=True)
+    made.writer.do(lambda tx: tx.run("PRAGMA journal_mode = WAL").fetchall(), reads=True)
+    made.writer.do(lambda tx: tx.run("INSERT INTO t VALUES (zeroblob(4000000))"))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = os.stat(tmp_path / "db-wal").st_size
+
+    def room() -> bool:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        return True
+
+    made.writer._make_room = room
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        with pytest.raises(Away, match="I/O error"):
+            made.writer.do(insert(1))  # type: ignore[arg-type]
+        made.writer.do(insert(2), frees=True)  # type: ignore[arg-type]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert made.writer.do(lambda tx: tx.run("SELECT x FROM t WHERE x < 9").fetchall()) == [(2,)]
+    made.writer.close()
+
+
+def test_a_quota_of_the_file_system_is_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though there is room on it, for others."""
+    made = Reserve(str(tmp_path / "r"))
+    made.keep()
+    assert not made.give_if_full()
+
+    def used_up(*_: object) -> int:
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    monkeypatch.setattr(os, "pwrite", used_up)
+    assert made.give_if_full()
+    assert (tmp_path / "r").stat().st_size == SIZE - PIECE
 
 
 @pytest.mark.parametrize("waiting", [3 * BATCH, WAITING])
