@@ -531,24 +531,28 @@ def _verify_all(shared: Shared) -> bool:
 
 
 @click.command("doctor")
+@click.argument("directory", metavar="[DIR]", required=False)
 @click.option("--storage", metavar="PATH", help="Look at this directory instead of the one in the settings.")
 @click.option("--rebuild", "anew", is_flag=True, help="Make the index of all buckets fit what storage has.")
 @click.option("--copied", is_flag=True, help="The tree is a copy: take its records over, then as --rebuild.")
 @click.option("--verify", "read", is_flag=True, help="Read all objects, and compare them with their sums.")
 @shared_options
 @click.pass_obj
-def doctor(shared: Shared, storage: str | None, anew: bool, copied: bool, read: bool) -> int:
+def doctor(
+    shared: Shared, directory: str | None, storage: str | None, anew: bool, copied: bool, read: bool
+) -> int:
     """Check settings, database, secrets, certificates, the directory for objects, names in it that can be no
     keys, whether objects were copied there, and the clock. Exit status 1 when something failed, when an
     object is damaged, and when --rebuild, --copied or --verify left out a bucket that cannot be reached.
 
     \b
     Examples:
-      cumulus --dir D doctor
+      cumulus doctor /srv/cumulus
       cumulus --dir D doctor --rebuild
       cumulus --dir D doctor --copied      after cp -a to another disk, or from a backup
       cumulus --dir D doctor --verify
     """
+    shared.take_directory(directory)
     if (anew or copied) and read:
         raise UsageError("--verify changes nothing", hint="give it alone, before or after")
     if (anew or copied or read) and storage is not None:

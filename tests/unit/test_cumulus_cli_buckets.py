@@ -402,6 +402,14 @@ def test_doctor_finds_a_sound_service_sound(run: Commands) -> None:
     assert len(run("doctor").splitlines()) == len(found)
 
 
+def test_doctor_takes_the_directory_as_serve_does(run: Commands, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["doctor", str(run.dir)]) == 0
+    out, err = capsys.readouterr()
+    assert err == "" and len(out.splitlines()) == len(run("doctor").splitlines())
+    refused = run.refused("doctor", "/another", status=2)
+    assert refused["message"] == f"/another and --dir {run.dir} are two directories"
+
+
 def test_doctor_on_a_full_disk_says_so_beside_all_else(
     run: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
