@@ -86,7 +86,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 class Page(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """One page of a listing. `prefixes` are common prefixes; `next` is where the following page begins (to be
-    given as `after`, with `after_version`), "" at the end."""
+    given as `after`, with `next_version` as `after_version`), "" at the end. `next_version` is a version's id
+    and more, and holds also when that version has gone."""
 
     rows: list[Row]
     prefixes: list[str]
@@ -337,7 +338,8 @@ class Index(ABC):
         delimiter: str = "",
         limit: int = 1000,
     ) -> Page:
-        """All versions and markers: keys in order, of each key the newest first."""
+        """All versions and markers: keys in order, of each key the newest first. `after_version`: the
+        `next_version` of a page, or the id of a version; where that is not there the key begins anew."""
 
     # the ledger
     @abstractmethod

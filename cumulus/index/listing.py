@@ -7,11 +7,12 @@ common prefix a handful are read, then the search goes on behind it.
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from cumulus.index.api import Line, Lines, Page, Row
-from cumulus.index.objects import FIELDS, STAMP, to_row
+from cumulus.index.objects import FIELDS, MODIFIED, STAMP, VERSION, to_row
 from cumulus.index.readers import Run
 
 Values = tuple[Any, ...]
@@ -22,6 +23,8 @@ _TABLES: Final = ("objects", "versions")
 _MOST: Final = 1000  # rows that are read at once
 _NEAR: Final = 8  # rows of one common prefix that are read before the search jumps behind it
 _END: Final = b"\xff"  # above all of UTF-8
+_ID: Final = re.compile(r"[0-9a-f]{32}")
+_LATEST: Final = (1 << 64) - 1  # from which the times of versions are counted back in their ids
 _OBJECTS: Final = f"SELECT {FIELDS} FROM objects WHERE bucket = ? AND key >= ? AND key < ? ORDER BY key"
 _SHOWN: Final = "etag, size, modified_ns, owner, checksum, checksum_type"  # of `Line`, behind the key
 _FROM: Final = "FROM objects WHERE bucket = ? AND key >= ? AND key < ? ORDER BY key"
@@ -224,19 +227,22 @@ def page_versions(
 ) -> Page:
     """All versions and markers (`Index.page_versions`)."""
     cut = Cut(prefix, delimiter)
-    start, older_than = cut.start(after), None
+    start, end = cut.start(after), None
     if after and after_version and start == after.encode() + b"\0":
         start = after.encode()
-        older_than = _stamp(run, bucket, start, after_version)
+        end = _ended_at(run, bucket, start, after_version)
     if limit <= 0:
         return Page(rows=[], prefixes=[], truncated=False)
-    resumed = start if older_than is not None else b""
+    resumed = start if end is not None else b""
     made: list[Row] = []
-    before = resumed  # the key of the row before: a key's first row is its newest
+    before = b""  # the key of the row before: a key's first row is its newest
 
     def scan(position: bytes) -> Iterator[Values]:
+        nonlocal before
         for values in rows(run, bucket, position, cut.end):
-            if older_than is None or values[0] != resumed or values[STAMP] < older_than:
+            if end is not None and values[0] == resumed and end.covers(values):
+                before = resumed
+            else:
                 yield values
 
     def take(values: Values) -> None:
@@ -246,11 +252,47 @@ def page_versions(
 
     prefixes, last = _collect(scan, start, cut, limit, take)
     ends_in_row = made and last == before
-    return _ended(made, prefixes, last, made[-1].version if ends_in_row else "")
+    return _ended(made, prefixes, last, _place(made[-1]) if ends_in_row else "")
+
+
+def _place(row: Row) -> str:
+    """Where a page ended within a key: a version, and its place among the others, which it keeps when it is
+    removed."""
+    return f"{row.version}-{row.stamp:x}"
+
+
+class _End:
+    """Where a page ended within a key: at a version of that stamp. If it has gone since, what had been older
+    may have become current again, with a later stamp: `version` is its id, by which that is seen."""
+
+    def __init__(self, stamp: int, version: str = "") -> None:
+        self._stamp = stamp
+        self._time = _time(version, stamp) if version else 0
+
+    def covers(self, values: Values) -> bool:
+        """Whether that row of the key was on the page, or would have been before it."""
+        if values[STAMP] < self._stamp:
+            return False
+        return not self._time or _time(values[VERSION], values[MODIFIED]) >= self._time
+
+
+def _time(version: str, other: int) -> int:
+    """When a version was made, by its id (those of later ones sort first), or `other` where that says
+    nothing."""
+    return _LATEST - int(version[:16], 16) if _ID.fullmatch(version) else other
+
+
+def _ended_at(run: Run, bucket: str, key: bytes, place: str) -> _End | None:
+    """From what `_place` made, or the id of a version; None: that is not there, and the key begins anew."""
+    version, _, then = place.partition("-")
+    stamp = _stamp(run, bucket, key, version)
+    if stamp is not None:
+        return _End(stamp)
+    return _End(int(then, 16), version) if then else None
 
 
 def _stamp(run: Run, bucket: str, key: bytes, version: str) -> int | None:
-    """The stamp of the version where a page ended; None when it has gone since: then the key begins anew."""
+    """The stamp of a version; None when there is none."""
     tables = (
         f"SELECT stamp FROM {table} WHERE bucket = ?1 AND key = ?2 AND version = ?3" for table in _TABLES
     )

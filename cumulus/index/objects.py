@@ -69,7 +69,7 @@ _REMEMBER: Final = (
     "ON CONFLICT (bucket, key, version) DO UPDATE SET at_ns = excluded.at_ns, "
     "stamp = CASE WHEN excluded.stamp > removed.stamp THEN excluded.stamp ELSE removed.stamp END"
 )
-VERSION, STAMP, SIZE, MARKER = 1, 2, 5, 11  # places in what is read
+VERSION, STAMP, SIZE, MODIFIED, MARKER = 1, 2, 5, 7, 11  # places in what is read
 
 
 def to_row(bucket: str, values: tuple[Any, ...], latest: bool) -> Row:

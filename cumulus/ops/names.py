@@ -28,6 +28,7 @@ _ADDRESS: Final = re.compile(r"\d+\.\d+\.\d+\.\d+")
 # ends of names by which clients tell other kinds of buckets and talk to them otherwise
 _KINDS: Final = ("-s3alias", "--ol-s3", ".mrap", "--x-s3", "--table-s3")
 _VERSION: Final = re.compile(r"[0-9a-f]{32}|null")
+_PLACE: Final = re.compile(r"[0-9a-f]{1,16}")
 
 
 def check_bucket_name(name: str) -> None:
@@ -64,6 +65,16 @@ def check_version(version: str) -> None:
     if not is_version(version):
         fields = {"ArgumentName": "versionId", "ArgumentValue": version[:100]}
         raise S3Error("InvalidArgument", "Invalid version id specified", fields=fields)
+
+
+def check_version_marker(marker: str) -> None:
+    """Raises `S3Error` InvalidArgument for what cannot be where a page of versions ended: a version's id, or
+    the index's `Page.next_version`."""
+    version, dash, place = marker.partition("-")
+    check_version(version)
+    if dash and not _PLACE.fullmatch(place):
+        fields = {"ArgumentName": "version-id-marker", "ArgumentValue": marker[:100]}
+        raise S3Error("InvalidArgument", "Invalid version id marker specified", fields=fields)
 
 
 def is_plain(key: str) -> bool:

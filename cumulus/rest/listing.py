@@ -10,7 +10,7 @@ from typing import Final
 from cumulus.errors import S3Error
 from cumulus.index.api import Line, Lines, Page, Row
 from cumulus.ops.conditions import SECOND_NS
-from cumulus.ops.names import check_version
+from cumulus.ops.names import check_version_marker
 from cumulus.rest import documents
 from cumulus.rest.call import Reply
 from cumulus.rest.documents import encode
@@ -173,7 +173,7 @@ def list_versions(request: Request) -> Reply:
     if version and not after:
         raise S3Error("InvalidArgument", "A version-id marker cannot be specified without a key marker.")
     if version:
-        check_version(version)
+        check_version_marker(version)
     request.site.store.check_bucket(request.bucket.name)
     page = Page(rows=[], prefixes=[], truncated=False)
     if limit:
