@@ -228,6 +228,9 @@ def _open_all(config: Config, stack: ExitStack) -> tuple[Parts, Index, Directory
             log.info("{count} objects were looked at again {when}", count=count, when=when)
 
     recover("after the last stop")
+    if not config.several_servers:
+        with suppress(IndexFailure):  # on a full disk, say: they end by themselves
+            index.free_uploads()
     gateway = _gateway(config, store, index, directory)
     stack.callback(gateway.close)
     remember_until_synced(gateway.site)

@@ -402,6 +402,10 @@ class Index(ABC):
         """For so long only `claimant` may end or claim it; his next claim replaces this one (0: it is free
         again). False: another has claimed it. Raises `NoSuch`."""
 
+    def free_uploads(self) -> None:
+        """At the start of the only process that completes uploads: claims of those before it end."""
+        return None
+
     @abstractmethod
     def drop_upload(self, upload_id: str, put: Put | None = None, claimant: str = "") -> bool:
         """End it, complete (`put`, applied in the same transaction) or aborted; its held bytes go. False:

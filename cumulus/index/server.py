@@ -123,6 +123,7 @@ class _Session:
         self._index = server.index
         self._connection = connection
         self._reserved: dict[int, Reservation] = {}
+        self._claimed: dict[str, str] = {}  # upload -> claimant
         self._slot: int | None = None  # of the counters
         self._taken = 0  # changes that were told and taken in
         self._slots = threading.Semaphore(_WAITING)
@@ -176,6 +177,9 @@ class _Session:
             self._slots.acquire()
         for reservation in list(self._reserved.values()):
             self._index.release(reservation)
+        for upload, claimant in list(self._claimed.items()):
+            with contextlib.suppress(IndexFailure):  # it has ended, or its claim ends by itself
+                self._index.claim_upload(upload, claimant, 0.0)
         if self._slot is not None:
             self._index.tide.leave(self._slot)
         self._connection.close()
@@ -339,7 +343,18 @@ class _Session:
             return index.parts(arguments[0], after=arguments[1], limit=arguments[2])
         if name in ("reserve", "reserve_all", "grow", "release", "put_part", "drop_upload"):
             return self._ledger(name, arguments)
+        if name == "claim_upload":
+            return self._claim(*arguments)
         return getattr(index, name)(*arguments)
+
+    def _claim(self, upload: str, claimant: str, life_s: float) -> bool:
+        """A claim ends with the worker that has it."""
+        done = self._index.claim_upload(upload, claimant, life_s)
+        if done and life_s:
+            self._claimed[upload] = claimant
+        elif self._claimed.get(upload) == claimant:
+            del self._claimed[upload]
+        return done
 
     def _ledger(self, name: str, arguments: tuple[Any, ...]) -> Any:
         """Calls after which a reservation begins or ends."""
@@ -360,8 +375,9 @@ class _Session:
             self._settled(arguments[0])
         elif name == "put_part":
             self._settled(arguments[2])
-        elif result and isinstance(arguments[1], Put):
-            self._settled(arguments[1].reservation)
+        elif name == "drop_upload" and result:
+            self._claimed.pop(arguments[0], None)
+            self._settled(arguments[1].reservation if arguments[1] is not None else None)
         return result
 
     def _settled(self, reservation: Reservation | None) -> None:

@@ -430,6 +430,9 @@ class SqliteIndex(RowsIndex):
     def claim_upload(self, upload_id: str, claimant: str, life_s: float) -> bool:
         return self._writer.do(lambda tx: uploads.claim(tx, upload_id, claimant, life_s), soon=True)
 
+    def free_uploads(self) -> None:
+        self._writer.do(uploads.free_all)
+
     def drop_upload(self, upload_id: str, put: Put | None = None, claimant: str = "") -> bool:
         def work(tx: Tx) -> bool:
             if not uploads.drop(tx, upload_id, claimant):

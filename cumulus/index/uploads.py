@@ -97,6 +97,11 @@ def claim(tx: Tx, id: str, claimant: str, life_s: float) -> bool:
     return not other
 
 
+def free_all(tx: Tx) -> None:
+    """As `Index.free_uploads`."""
+    tx.run("UPDATE uploads SET claimed_until_ns = 0 WHERE claimed_until_ns > 0")
+
+
 def _claimed(tx: Tx, id: str, claimant: str) -> tuple[str, bool]:
     """The bucket of an upload, and whether another has claimed it. Raises `NoSuch`."""
     query = "SELECT bucket, claimant <> ? AND claimed_until_ns > ? FROM uploads WHERE id = ?"

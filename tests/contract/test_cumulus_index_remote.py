@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from cumulus_bench import ALICE, Bench, bucket, held, put, row, run_all
+from cumulus_bench import ALICE, Bench, bucket, held, put, row, run_all, upload
 
 from cumulus.index import wire
 from cumulus.index.admin_api import Quota
@@ -77,6 +77,23 @@ def test_what_a_worker_reserved_ends_with_it(bench: Bench) -> None:
     mine = bench.index.reserve("b", 70)
     assert bench.index.usage("bucket", "b").reserved_bytes == 70
     bench.index.release(mine)
+
+
+def test_a_worker_that_dies_while_it_completes_an_upload_leaves_it_free(bench: Bench) -> None:
+    """Clients who ask again at once had 409 for a minute. What another has claimed since stays his."""
+    assert bench.server is not None
+    for id in ("u1", "u2", "u3", "u4"):
+        bench.index.add_upload(upload(id, key=id))
+    other, _ = connect_index(bench.server.path, sqlite_path(bench.url))
+    for id in ("u1", "u2", "u3", "u4"):
+        assert other.claim_upload(id, "who dies", 60.0)
+    assert other.claim_upload("u2", "who dies", 0.0) and bench.index.claim_upload("u2", "mine", 60.0)
+    assert other.drop_upload("u3", None, "who dies")
+    assert not bench.index.claim_upload("u1", "mine", 60.0)
+    other.close()
+    until(lambda: bench.index.claim_upload("u1", "mine", 60.0))
+    assert not bench.index.claim_upload("u2", "another", 60.0)
+    assert bench.index.drop_upload("u4")
 
 
 def test_head_that_goes_is_away_and_that_comes_back_is_found(bench: Bench) -> None:
