@@ -17,8 +17,9 @@ from cumulus.index.readers import Run
 
 Values = tuple[Any, ...]
 Scan = Callable[[bytes], Iterator[Values]]  # rows of keys from there on, in order
-# rows of `objects` or `versions` (True) of a bucket from a key to another, in order
-Versions = Callable[[Run, str, bytes, bytes], Iterator[Values]]  # the newest of each key first
+# rows of a bucket from a key to another in order, the newest of each key first; of the first key only what is
+# older than a stamp, if one is given
+Versions = Callable[[Run, str, bytes, bytes, int | None], Iterator[Values]]
 _TABLES: Final = ("objects", "versions")
 _MOST: Final = 1000  # rows that are read at once
 _NEAR: Final = 8  # rows of one common prefix that are read before the search jumps behind it
@@ -33,6 +34,10 @@ _MIXED_LINES: Final = f"SELECT key, {_SHOWN} {_FROM}"
 _VERSIONS: Final = (
     f"SELECT {FIELDS}, marker FROM versions WHERE bucket = ? AND key >= ? AND key < ? "
     "ORDER BY key, stamp DESC"
+)
+# of one key what is older than a version that is there: only the newest one is in `objects`
+_OLDER: Final = (
+    f"SELECT {FIELDS}, marker FROM versions WHERE bucket = ? AND key = ? AND stamp < ? ORDER BY stamp DESC"
 )
 # both tables in one statement, so that none is missed or doubled on its way from one to the other
 _BOTH: Final = (
@@ -176,30 +181,41 @@ def from_items(bucket: str, items: Sequence[Values], limit: int) -> Page:
 
 def _rows(run: Run, query: str, bucket: str, start: bytes, end: bytes) -> Iterator[Values]:
     """As they are read: for a database in this process."""
-    if start >= end:
-        return
-    cursor = run(query, (bucket, start, end))
+    if start < end:
+        yield from _read(run, query, (bucket, start, end))
+
+
+def _read(run: Run, query: str, values: Values) -> Iterator[Values]:
+    cursor = run(query, values)
     try:
         yield from cursor
     finally:
         cursor.close()
 
 
-def _as_read(run: Run, bucket: str, start: bytes, end: bytes) -> Iterator[Values]:
+def _as_read(
+    run: Run, bucket: str, start: bytes, end: bytes, older_than: int | None = None
+) -> Iterator[Values]:
     """For a connection on which all statements see the same moment."""
+    if older_than is not None:
+        yield from _read(run, _OLDER, (bucket, start, older_than))
+        start += b"\0"
     rows = (_rows(run, query, bucket, start, end) for query in (_OBJECTS, _VERSIONS))
-    return heapq.merge(*rows, key=_order)
+    yield from heapq.merge(*rows, key=_order)
 
 
 def in_pieces(first: int) -> Versions:
     """`first` rows, then more and more: for a database at the other end of a connection. The rows of a piece
     are of one moment."""
 
-    def rows(run: Run, bucket: str, start: bytes, end: bytes) -> Iterator[Values]:
+    def rows(
+        run: Run, bucket: str, start: bytes, end: bytes, older_than: int | None = None
+    ) -> Iterator[Values]:
         if start >= end:
             return
-        size = first
-        found = run(_FIRST, (bucket, start, end, size)).fetchall()
+        size, where = first, (bucket, start, end, first)
+        query, values = (_FIRST, where) if older_than is None else (_NEXT, (*where, older_than))
+        found = run(query, values).fetchall()
         while found:
             yield from found
             if len(found) < size:
@@ -227,21 +243,24 @@ def page_versions(
 ) -> Page:
     """All versions and markers (`Index.page_versions`)."""
     cut = Cut(prefix, delimiter)
-    start, end = cut.start(after), None
+    start = cut.start(after)
+    there: int | None = None  # the stamp of the version where the page before ended,
+    gone: _Gone | None = None  # or what is known of it
     if after and after_version and start == after.encode() + b"\0":
         start = after.encode()
-        end = _ended_at(run, bucket, start, after_version)
+        version, _, then = after_version.partition("-")
+        there = _stamp(run, bucket, start, version)
+        gone = _Gone(start, version, int(then, 16)) if then and there is None else None
     if limit <= 0:
         return Page(rows=[], prefixes=[], truncated=False)
-    resumed = start if end is not None else b""
     made: list[Row] = []
-    before = b""  # the key of the row before: a key's first row is its newest
+    before = b"" if there is None else start  # the key of the row before: a key's first row is its newest
 
     def scan(position: bytes) -> Iterator[Values]:
         nonlocal before
-        for values in rows(run, bucket, position, cut.end):
-            if end is not None and values[0] == resumed and end.covers(values):
-                before = resumed
+        for values in rows(run, bucket, position, cut.end, there if position == start else None):
+            if gone is not None and gone.covers(values):
+                before = start
             else:
                 yield values
 
@@ -261,34 +280,26 @@ def _place(row: Row) -> str:
     return f"{row.version}-{row.stamp:x}"
 
 
-class _End:
-    """Where a page ended within a key: at a version of that stamp. If it has gone since, what had been older
-    may have become current again, with a later stamp: `version` is its id, by which that is seen."""
+class _Gone:
+    """The version of a key where a page ended. Since then what had been older may have become current, with a
+    later stamp than it had: that is seen by its id."""
 
-    def __init__(self, stamp: int, version: str = "") -> None:
+    def __init__(self, key: bytes, version: str, stamp: int) -> None:
+        self._key = key
         self._stamp = stamp
-        self._time = _time(version, stamp) if version else 0
+        self._time = _time(version, stamp)
 
     def covers(self, values: Values) -> bool:
-        """Whether that row of the key was on the page, or would have been before it."""
-        if values[STAMP] < self._stamp:
+        """Whether that row was on the page, or would have been before it."""
+        if values[0] != self._key or values[STAMP] < self._stamp:
             return False
-        return not self._time or _time(values[VERSION], values[MODIFIED]) >= self._time
+        return _time(values[VERSION], values[MODIFIED]) >= self._time
 
 
 def _time(version: str, other: int) -> int:
     """When a version was made, by its id (those of later ones sort first), or `other` where that says
     nothing."""
     return _LATEST - int(version[:16], 16) if _ID.fullmatch(version) else other
-
-
-def _ended_at(run: Run, bucket: str, key: bytes, place: str) -> _End | None:
-    """From what `_place` made, or the id of a version; None: that is not there, and the key begins anew."""
-    version, _, then = place.partition("-")
-    stamp = _stamp(run, bucket, key, version)
-    if stamp is not None:
-        return _End(stamp)
-    return _End(int(then, 16), version) if then else None
 
 
 def _stamp(run: Run, bucket: str, key: bytes, version: str) -> int | None:
