@@ -40,6 +40,8 @@ _HEADERS: Final = {
     "x-amz-grant-read-acp": "s3:x-amz-grant-read-acp",
     "x-amz-grant-write-acp": "s3:x-amz-grant-write-acp",
     "x-amz-grant-full-control": "s3:x-amz-grant-full-control",
+    "if-match": "s3:if-match",
+    "if-none-match": "s3:if-none-match",
 }
 # what an upload's beginning says of the object; its parts and its completion are about the same object
 _OF_BEGINNING: Final = tuple(
@@ -49,7 +51,8 @@ _OF_BEGINNING: Final = tuple(
 )
 _OWN: Final = ("aws:sourceip", "aws:securetransport", "aws:currenttime", "aws:epochtime", "aws:username",
                "aws:userid")  # fmt: skip
-KEYS: Final = frozenset((*_PARAMETERS.values(), *_HEADERS.values(), *_OWN))
+_CREATES: Final = "s3:objectcreationoperation"
+KEYS: Final = frozenset((*_PARAMETERS.values(), *_HEADERS.values(), *_OWN, _CREATES))
 _SOURCE: Final = "s3:x-amz-copy-source"
 _LONGEST: Final = 2048  # of a value that the client sends: longer than any key or its source
 _SHORT: Final = 128  # patterns that are kept as expressions
@@ -75,13 +78,18 @@ def _bucket_and_key(source: str) -> str:
     return unquote_to_bytes(path).decode("utf-8", "replace").lstrip("/")
 
 
-def context_of(call: Call, query: Mapping[str, str], key: str = "") -> RequestContext:
-    """Of a request; `query` are its parameters, decoded. Of what the client says the beginning counts."""
+def context_of(
+    call: Call, query: Mapping[str, str], key: str = "", *, creates: bool | None = None
+) -> RequestContext:
+    """Of a request; `query` are its parameters, decoded. `creates`: whether what it makes is an object, and
+    not a part of one. Of what the client says the beginning counts."""
     values = {name: query[parameter] for parameter, name in _PARAMETERS.items() if parameter in query}
     values |= {name: call.headers.get(header) for header, name in _HEADERS.items() if header in call.headers}
     if _SOURCE in values:
         values[_SOURCE] = _bucket_and_key(values[_SOURCE])
     values = {name: value[:_LONGEST] for name, value in values.items()}
+    if creates is not None:
+        values[_CREATES] = "true" if creates else "false"
     return RequestContext(call.peer, call.secure, call.at_ns, key, values)
 
 

@@ -21,6 +21,8 @@ from cumulus.rest.target import Target
 Level = Literal["service", "bucket", "object"]
 Status = Literal["yes", "differs", "no"]
 GIB: Final = 1 << 30
+# what needs the right to put an object and makes none
+_OF_UPLOADS: Final = ("CreateMultipartUpload", "UploadPart", "UploadPartCopy")
 MAX_INTEGER: Final = (1 << 31) - 1  # a number that S3 takes
 _INTEGER: Final = re.compile(r"-?[0-9]{1,18}")
 
@@ -136,7 +138,8 @@ class Request:
             if at is not None:
                 query = {name: value for name, value in query.items() if name != "versionId"}
                 query |= {} if version is None else {"versionId": version}
-            context = about(context_of(self.call, query, key), action)
+            creates = self.operation.name not in _OF_UPLOADS
+            context = about(context_of(self.call, query, key, creates=creates), action)
             if self.operation.query == "uploadId" and at is None and action == "s3:PutObject":
                 context = as_begun(context, multipart.asked(self.site, bucket, key, query["uploadId"]))
         decide(self.identity, action, bucket, meta, context)

@@ -315,6 +315,36 @@ def test_a_policy_judges_parts_and_completion_by_what_began_the_upload(world: Wo
     assert find(world.site, world.site.bucket("bkt"), "copy").meta.asked == {}
 
 
+def test_a_policy_has_objects_written_once(world: World) -> None:
+    """Whoever uploads has to ask that nothing be replaced, in whatever way he does; parts need not. What a
+    form or a part says of it counts for nothing."""
+    once = {"Null": {"s3:if-none-match": "true"}, "Bool": {"s3:ObjectCreationOperation": "true"}}
+    deny = {"Effect": "Deny", "Action": "s3:PutObject", "Condition": once}
+    set_policy(world, {"Effect": "Allow", "Action": ["s3:PutObject", "s3:GetObject"]}, deny)
+    for user in ("alice", "bob"):
+        client, key = world.boto(user), f"of {user}"
+        with pytest.raises(ClientError, match="AccessDenied"):
+            client.put_object(Bucket="bkt", Key=key, Body=b"x")
+        client.put_object(Bucket="bkt", Key=key, Body=b"x", IfNoneMatch="*")
+        copy = {"Bucket": "bkt", "CopySource": f"bkt/{key}"}
+        with pytest.raises(ClientError, match="AccessDenied"):
+            client.copy_object(**copy, Key=f"copy {key}")
+        whose = {"Bucket": "bkt", "Key": f"large {key}"}
+        whose["UploadId"] = client.create_multipart_upload(**whose)["UploadId"]
+        part = client.upload_part(**whose, PartNumber=1, Body=b"y" * 10)
+        client.upload_part_copy(**whose, PartNumber=2, CopySource=f"bkt/{key}")
+        parts = {"MultipartUpload": {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}}
+        with pytest.raises(ClientError, match="AccessDenied"):
+            client.complete_multipart_upload(**whose, **parts)
+        client.complete_multipart_upload(**whose, **parts, IfNoneMatch="*")
+        for again in (key, f"large {key}"):
+            with pytest.raises(ClientError, match="PreconditionFailed"):
+                client.put_object(Bucket="bkt", Key=again, Body=b"z", IfNoneMatch="*")
+        assert client.get_object(Bucket="bkt", Key=key)["Body"].read() == b"x"
+    empty = world.ask("PUT", "/bkt/k", b"x", user="bob", headers={"If-None-Match": ""})
+    assert (empty.status, world.ask("HEAD", "/bkt/k").status) == (501, 404)
+
+
 def test_a_part_says_nothing_of_the_object_to_a_policy(world: World) -> None:
     """A header that nothing looks at there would say what pleases the client."""
     begun = world.ask("POST", "/bkt/k", query="uploads", headers={"x-amz-acl": "public-read"})
