@@ -48,6 +48,7 @@ from sector.errors import BadConfig, LocalIO, SectorError
 log = Logger()
 
 BATCH: Final = 500
+SETTLE_S: Final = 600.0  # for which the clock has to be as it is before lifecycle rules delete by it
 
 
 class Parts:
@@ -236,7 +237,7 @@ def _open_all(config: Config, stack: ExitStack) -> tuple[Parts, Index, Directory
     remember_until_synced(gateway.site)
     store.keep_room()
     index.keep_room()
-    jobs = Jobs(gateway.site, lifecycle, rescan_s=config.storage.rescan_s)
+    jobs = Jobs(gateway.site, lifecycle, rescan_s=config.storage.rescan_s, settle_s=SETTLE_S)
 
     def work() -> None:
         if index.leads():

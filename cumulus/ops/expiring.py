@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
@@ -101,14 +101,24 @@ def _lone(row: Row | None, newer: int) -> list[_Step]:
 
 
 class Expiring:
-    """One pass over the bucket `name`, `page` rows at a time. What was done is added to `done`."""
+    """One pass over the bucket `name`, `page` rows at a time. What was done is added to `done`. It ends where
+    the clock is not `believed` any more."""
 
-    def __init__(self, site: Site, expiry: Expiry, name: str, done: Done, page: int) -> None:
+    def __init__(
+        self,
+        site: Site,
+        expiry: Expiry,
+        name: str,
+        done: Done,
+        page: int,
+        believed: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._site = site
         self._expiry = expiry
         self._name = name
         self._done = done
         self._page = page
+        self._believed = believed
         self._failed = Failed(FAILURES)
 
     def run(self, resting: Resting) -> None:
@@ -164,8 +174,8 @@ class Expiring:
             after, version = page.next, page.next_version
 
     def _take(self, steps: Sequence[_Step], resting: Resting) -> bool:
-        """Do what is due of some steps; False where the rest is left, since the process ends."""
-        if self._site.stopping:
+        """Do what is due of some steps; False where the rest is left, since the process ends, say."""
+        if self._site.stopping or not self._believed():
             return False
         bucket, rules = self._rules()
         together: list[_Step] = []
@@ -280,6 +290,8 @@ class Expiring:
         while True:
             page = self._site.index.uploads(self._name, after=after, after_id=after_id, limit=self._page)
             for upload in page:
+                if not self._believed():
+                    return
                 _, rules = self._rules()
                 due = self._expiry.upload_expiration(rules, upload.key, upload.created_ns)
                 if due is not None and due[0] <= self._site.clock():

@@ -8,6 +8,7 @@ one thread of one process; `hash_waiting` belongs to each process that answers r
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -56,6 +57,8 @@ STALE_S: Final = 24 * 3600  # what broken writes left goes after this
 MOST_AT_ONCE: Final = 100  # files hashed in one go,
 HASH_S: Final = 2.0  # and for how long other work waits for these; large ones take hours
 BETWEEN_S: Final = 1.0  # after so long they have their turn, whatever else goes on
+STEP_S: Final = 60.0  # by which a clock differs that was set, and did not only go wrong a little
+_log: Final = logging.getLogger(__name__)
 
 
 def hash_waiting(site: Site) -> int:
@@ -88,10 +91,11 @@ def _hash(site: Site, name: str, key: str) -> bool:
 
 @dataclass
 class Jobs:
-    """`rescan_s`, `expire_s`, `sweep_s`: how often each kind of work is done, in seconds. To be made before
-    requests are answered. `run` does what is due at its time. What goes through all rows takes a fifth of a
-    core at most, and scans half of the time at most, so that requests are answered as quickly meanwhile
-    (decision 0207). `seconds` is a clock that nobody sets."""
+    """`rescan_s`, `expire_s`, `sweep_s`: how often each kind of work is done, in seconds. Lifecycle rules
+    wait for `settle_s` after a start, and after the clock was set (decision 0256). To be made before requests
+    are answered. `run` does what is due at its time. What goes through all rows takes a fifth of a core at
+    most, and scans half of the time at most, so that requests are answered as quickly meanwhile (decision
+    0207). `seconds` is a clock that nobody sets."""
 
     site: Site
     expiry: Expiry
@@ -99,6 +103,7 @@ class Jobs:
     expire_s: float = 3600.0
     sweep_s: float = 3600.0
     seconds: Callable[[], float] = time.monotonic
+    settle_s: float = 0.0
     _due: dict[str, int] = field(default_factory=dict)
     _scan_s: float = 0.0  # that the last scan took
     _waited: float = -BETWEEN_S  # when what waits was done last
@@ -107,6 +112,8 @@ class Jobs:
     def __post_init__(self) -> None:
         """What is older than this is from before the service began (`ops.leftovers`)."""
         self._began_ns = self.site.clock()
+        self._ahead_s = self._ahead()  # of the time of day before a clock that nobody sets
+        self._settled_at = self.seconds() + self.settle_s
 
     def run(self) -> Done:
         """Do what is due. Raises what the index raises (the rest is done next time), and, after all is done
@@ -120,7 +127,7 @@ class Jobs:
         self._hash_waiting()
         self._rescan(done, failed)
         resting = Resting(pause)
-        if self._is_due("expire", self.expire_s):
+        if self._is_settled() and self._is_due("expire", self.expire_s):
             self._each(failed, lambda bucket: self.expire(bucket, done, resting))
         if self._left_behind and self._is_due("follow", self.sweep_s):
             self._each(failed, lambda bucket: self._follow(bucket, done, resting))
@@ -131,6 +138,22 @@ class Jobs:
             self._each(failed, lambda bucket: forget_versions(self.site, bucket, done, resting))
         failed.check()
         return done
+
+    def _ahead(self) -> float:
+        return self.site.clock() / SECOND - self.seconds()
+
+    def _is_settled(self) -> bool:
+        """Whether the time of day may be believed, by which objects are deleted for good: it has not been set
+        for some time. A machine that starts, or comes back, may have a wrong one until somebody sets it."""
+        ahead = self._ahead()
+        step = ahead - self._ahead_s
+        if abs(step) > STEP_S:
+            self._settled_at = self.seconds() + self.settle_s
+            if self.settle_s:
+                text = "the clock was set by %(step).0f s: lifecycle rules wait for %(wait).0f minutes"
+                _log.warning(text, {"step": step, "wait": self.settle_s / 60})
+        self._ahead_s = ahead
+        return self.seconds() >= self._settled_at
 
     @property
     def _left_behind(self) -> bool:
@@ -194,7 +217,7 @@ class Jobs:
 
     def expire(self, bucket: Bucket, done: Done, resting: Resting) -> None:
         """Carry out a bucket's lifecycle rules."""
-        Expiring(self.site, self.expiry, bucket.name, done, PAGE).run(resting)
+        Expiring(self.site, self.expiry, bucket.name, done, PAGE, self._is_settled).run(resting)
 
 
 # what others did -----------------------------------------------------------------------------------------
