@@ -380,6 +380,36 @@ def test_versions_go_on_where_a_page_ended(index: Index) -> None:
     assert [(one.key, one.stamp, one.latest) for one in rest.rows] == [("a", 3, True), ("a", 2, False)]
 
 
+def timed(stamp: int, of: int = 0) -> Put:
+    """A version of "k" with the id of that made at `of`."""
+    made = row("k", stamp, version=f"{(1 << 64) - 1 - (of or stamp):016x}{'0' * 16}")
+    return Put(row=made, keep=True)
+
+
+@pytest.mark.parametrize("gone", [[4], [5, 4], [4, 3]])
+def test_versions_go_on_behind_one_that_is_gone(index: Index, gone: list[int]) -> None:
+    """None of those before it comes again."""
+    index.apply([timed(stamp) for stamp in range(1, 6)])
+    first = index.page_versions("b", limit=2)
+    for stamp in gone:
+        index.apply([Remove(bucket="b", key="k", version=timed(stamp).row.version, stamp=9)])
+    rest = index.page_versions("b", after=first.next, after_version=first.next_version)
+    left = [stamp for stamp in (3, 2, 1) if stamp not in gone]
+    assert [one.stamp for one in rest.rows] == left
+    assert [one.latest for one in rest.rows] == [5 in gone, *[False] * (len(left) - 1)]
+
+
+def test_a_version_that_has_become_current_again_is_not_missed(index: Index) -> None:
+    """It has a later stamp than those that are gone, by which it would be one of them."""
+    index.apply([timed(stamp) for stamp in range(1, 6)])
+    first = index.page_versions("b", limit=2)
+    for stamp in (5, 4):
+        index.apply([Remove(bucket="b", key="k", version=timed(stamp).row.version, stamp=9)])
+    index.apply([timed(10, of=3)])
+    rest = index.page_versions("b", after=first.next, after_version=first.next_version)
+    assert [(one.stamp, one.latest) for one in rest.rows] == [(10, True), (2, False), (1, False)]
+
+
 def test_after_a_key_in_the_middle(index: Index) -> None:
     """`after` need not exist, may lie before the prefix or behind it; limit 0 is an empty page."""
     put(index, "a/1", "a/2", "b/1", "c")
