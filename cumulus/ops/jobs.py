@@ -53,7 +53,8 @@ PAGE: Final = 1000
 SCANNED: Final = 2000  # names that are compared at a time,
 LOT: Final = 500  # and in the background, with a rest after each
 SETTLE_S: Final = 2.0  # a removal under way has ended after this
-STALE_S: Final = 24 * 3600  # what broken writes left goes after this
+STALE_S: Final = 24 * 3600.0  # what broken writes left goes after this
+NEVER_S: Final = 1e9  # nothing is as old as that
 MOST_AT_ONCE: Final = 100  # files hashed in one go,
 HASH_S: Final = 2.0  # and for how long other work waits for these; large ones take hours
 BETWEEN_S: Final = 1.0  # after so long they have their turn, whatever else goes on
@@ -132,9 +133,10 @@ class Jobs:
         if self._left_behind and self._is_due("follow", self.sweep_s):
             self._each(failed, lambda bucket: self._follow(bucket, done, resting))
         if self._is_due("sweep", self.sweep_s):
+            stale_s = STALE_S if self._is_settled() else NEVER_S
             with failed.noted():
-                done.swept += self.site.store.sweep(STALE_S)
-            self._each(failed, lambda bucket: self._sweep(bucket, done))
+                done.swept += self.site.store.sweep(stale_s)
+            self._each(failed, lambda bucket: self._sweep(bucket, done, stale_s))
             self._each(failed, lambda bucket: forget_versions(self.site, bucket, done, resting))
         failed.check()
         return done
@@ -209,11 +211,11 @@ class Jobs:
             with failed.noted(), contextlib.suppress(NoSuch):  # it went meanwhile
                 work(bucket)
 
-    def _sweep(self, bucket: Bucket, done: Done) -> None:
+    def _sweep(self, bucket: Bucket, done: Done, stale_s: float) -> None:
         if bucket.name not in self._asked and not self.site.atomic:
             note_doubt(self.site, bucket, self._began_ns)
             self._asked.add(bucket.name)
-        done.swept += sweep(self.site, bucket, STALE_S)
+        done.swept += sweep(self.site, bucket, stale_s)
 
     def expire(self, bucket: Bucket, done: Done, resting: Resting) -> None:
         """Carry out a bucket's lifecycle rules."""

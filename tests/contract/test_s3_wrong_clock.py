@@ -126,3 +126,17 @@ def test_a_clock_that_is_slewed_holds_nothing_up(machine: Machine) -> None:
         jobs.run()
     machine.up += 2 * 86_400
     assert jobs.run().expired == 10
+
+
+def test_what_is_under_way_is_no_leftover_by_a_clock_that_was_just_set(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By which it is a year old."""
+    swept: list[float] = []
+    monkeypatch.setattr(machine.world.store, "sweep", lambda older_than_s: swept.append(older_than_s) or 0)
+    jobs = machine.start()
+    machine.set_clock(YEAR)
+    jobs.run()
+    machine.up += 3601
+    jobs.run()
+    assert swept[0] > 2 * YEAR and swept[1:] == [86_400]
