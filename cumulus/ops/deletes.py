@@ -61,10 +61,11 @@ def delete_current(
 
 
 def fits_together(site: Site, bucket: Bucket, row: Row) -> bool:
-    """Whether `delete_together` can delete the current object of that row. Files that others made are looked
-    at first, each by itself."""
+    """Whether `delete_together` can delete the current object of that row. Keys that may have another object
+    under another name, and files that others made, are looked at first, each by itself."""
     single = bucket.versioning is Versioning.OFF and site.compares and not site.has_two_names(row.key)
-    return single and bool(row.token) and (site.opaque_etags or not row.etag.endswith(OPAQUE))
+    ours = bool(row.token) and (site.opaque_etags or not row.etag.endswith(OPAQUE))
+    return single and ours and row.name == row.key
 
 
 def delete_together(site: Site, bucket: Bucket, rows: Sequence[Row]) -> list[bool | StorageError]:
