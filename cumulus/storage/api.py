@@ -120,10 +120,10 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """What a backend can do. Without `atomic_replace` the floor above gives each body a name of its own;
     without `plain_names` people do not see keys as names below; `outside` says that others may change
     files behind our back (then listings are renewed by scans); `offsets`, that `open_range` and `join` are
-    there; `owners`, that `own_by` is; `together`, that `put_all` costs less than one by one; `directories`,
-    that a name like "a/" is the directory below, with a record, beside names in it; `users`, that `for_user`
-    matters. Without `compares` an `if_token` holds within one process only, and the floor above sees to it
-    that one at a time changes a name; without `lasts` nothing outlives the process."""
+    there; `owners`, that `own_by` is; `together`, that `put_all` and `delete_all` cost less than one by one;
+    `directories`, that a name like "a/" is the directory below, with a record, beside names in it; `users`,
+    that `for_user` matters. Without `compares` an `if_token` holds within one process only, and the floor
+    above sees to it that one at a time changes a name; without `lasts` nothing outlives the process."""
 
     atomic_replace: bool
     plain_names: bool
