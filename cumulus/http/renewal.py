@@ -23,7 +23,7 @@ from sector.errors import SectorError
 
 log = Logger()
 
-LOOK_S: Final = 5.0
+LOOK_S: Final = 4.0
 TELL_S: Final = 24 * 3600.0  # how often a certificate that ends is told of
 SOON_S: Final = 7 * 24 * 3600.0  # what ends before that
 
