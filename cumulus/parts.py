@@ -43,6 +43,7 @@ from cumulus.rest.gateway import S3Gateway, make_gateway
 from cumulus.rest.hops import Hops
 from cumulus.rest.request import RestSettings
 from cumulus.storage.api import FileStore, StorageError, Unavailable
+from cumulus.words import count_text
 from sector.errors import BadConfig, LocalIO, SectorError
 
 log = Logger()
@@ -109,6 +110,15 @@ def _complain(bad: SectorError) -> None:
 
 def _keep(bad: SectorError) -> None:
     log.error("the servers to redirect to stay as they were: {why}", why=bad.message)
+
+
+def _tell_expired(bucket: str, expired: int, aborted: int) -> None:
+    log.info(
+        "bucket {bucket}: by its lifecycle {versions} deleted, {uploads} ended",
+        bucket=bucket,
+        versions=count_text(expired, "object"),
+        uploads=count_text(aborted, "upload"),
+    )
 
 
 def _balancer(config: Config) -> Balancer | None:
@@ -237,7 +247,9 @@ def _open_all(config: Config, stack: ExitStack) -> tuple[Parts, Index, Directory
     remember_until_synced(gateway.site)
     store.keep_room()
     index.keep_room()
-    jobs = Jobs(gateway.site, lifecycle, rescan_s=config.storage.rescan_s, settle_s=SETTLE_S)
+    jobs = Jobs(
+        gateway.site, lifecycle, rescan_s=config.storage.rescan_s, settle_s=SETTLE_S, told=_tell_expired
+    )
 
     def work() -> None:
         if index.leads():

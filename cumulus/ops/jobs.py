@@ -96,7 +96,8 @@ class Jobs:
     wait for `settle_s` after a start, and after the clock was set (decision 0256). To be made before requests
     are answered. `run` does what is due at its time. What goes through all rows takes a fifth of a core at
     most, and scans half of the time at most, so that requests are answered as quickly meanwhile (decision
-    0207). `seconds` is a clock that nobody sets."""
+    0207). `seconds` is a clock that nobody sets. `told` hears how many objects and versions of a bucket its
+    rules have deleted, and how many uploads they have ended."""
 
     site: Site
     expiry: Expiry
@@ -105,6 +106,7 @@ class Jobs:
     sweep_s: float = 3600.0
     seconds: Callable[[], float] = time.monotonic
     settle_s: float = 0.0
+    told: Callable[[str, int, int], None] = lambda bucket, expired, aborted: None
     _due: dict[str, int] = field(default_factory=dict)
     _scan_s: float = 0.0  # that the last scan took
     _waited: float = -BETWEEN_S  # when what waits was done last
@@ -218,8 +220,13 @@ class Jobs:
         done.swept += sweep(self.site, bucket, stale_s)
 
     def expire(self, bucket: Bucket, done: Done, resting: Resting) -> None:
-        """Carry out a bucket's lifecycle rules."""
-        Expiring(self.site, self.expiry, bucket.name, done, PAGE, self._is_settled).run(resting)
+        """Carry out a bucket's lifecycle rules, and tell what has gone by them."""
+        expired, aborted = done.expired, done.aborted
+        try:
+            Expiring(self.site, self.expiry, bucket.name, done, PAGE, self._is_settled).run(resting)
+        finally:
+            if (done.expired, done.aborted) != (expired, aborted):
+                self.told(bucket.name, done.expired - expired, done.aborted - aborted)
 
 
 # what others did -----------------------------------------------------------------------------------------

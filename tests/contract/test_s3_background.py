@@ -221,7 +221,9 @@ def test_many_objects_go_with_few_syncs_and_transactions(
     commits, syncs = world.index.commits, []  # type: ignore[attr-defined]
     fdatasync = os.fdatasync
     monkeypatch.setattr(os, "fdatasync", lambda fd: (syncs.append(fd), fdatasync(fd))[1])
-    monkeypatch.setattr(world.store, "delete_all", lambda *told: at_its_time(world, lambda: delete_all(*told)))
+    monkeypatch.setattr(
+        world.store, "delete_all", lambda *told: at_its_time(world, lambda: delete_all(*told))
+    )
     assert work(world, 3).expired == 98
     assert list(etags(world)) == ["run/41"]
     assert client.get_object(Bucket="bkt", Key="run/41")["Body"].read() == b"new"
@@ -247,6 +249,21 @@ def test_versions_that_go_beside_each_other_leave_what_they_should(world: World)
         found.setdefault(one["Key"], []).append(one["VersionId"])
     assert found == kept
     assert world.index.usage("bucket", "bkt").objects == 6
+
+
+def test_what_rules_have_deleted_is_told(world: World) -> None:
+    """Of each bucket that lost something; whose objects are gone wants to know why."""
+    rules(world, {"Expiration": {"Days": 1}}, {"AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1}})
+    world.boto().create_bucket(Bucket="other")
+    for key in ("bkt/a", "bkt/b//c", "other/a"):
+        world.ask("PUT", f"/{key}", b"x")
+    world.boto().create_multipart_upload(Bucket="bkt", Key="up")
+    heard: list[tuple[str, int, int]] = []
+    world.skew_ns = 3 * DAY
+    Jobs(world.site, lifecycle, told=lambda *one: heard.append(one)).run()
+    Jobs(world.site, lifecycle, told=lambda *one: heard.append(one)).run()
+    world.skew_ns = 0
+    assert heard == [("bkt", 2, 1)]
 
 
 def resting_never() -> Any:
