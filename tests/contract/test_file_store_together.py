@@ -1,5 +1,5 @@
-"""What every backend of Cumulus promises of small objects that are published together (`put_all`), and of names
-that are removed together (`delete_all`)."""
+"""What every backend of Cumulus promises of small objects that are published together (`put_all`), and of
+names that are removed together (`delete_all`)."""
 
 from __future__ import annotations
 

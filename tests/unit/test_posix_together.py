@@ -251,7 +251,9 @@ def test_removals_together_do_not_wait_in_a_circle(store: PosixStore) -> None:
 
     def remove(order: list[str]) -> None:
         for _ in range(10):
-            there = [(name, entry.token) for name in order for entry in store.names("b", prefix=name, limit=1)]
+            there = [
+                (name, entry.token) for name in order for entry in store.names("b", prefix=name, limit=1)
+            ]
             found = store.delete_all("b", list(dict(there).items()))
             failed.extend(one for one in found if isinstance(one, Unavailable | NoSpace | Taken))
 
