@@ -17,7 +17,7 @@ from cumulus.errors import S3Error
 from cumulus.index.api import Put, Remove, Row
 from cumulus.model import Acl, Bucket, ObjectMeta, Versioning, encode_meta
 from cumulus.ops.conditions import NONE, Conditions
-from cumulus.ops.find import Found, find, find_or_none, name_for, stored_names
+from cumulus.ops.find import NOT_THERE, Found, find, find_or_none, name_for, stored_names
 from cumulus.ops.names import VERSIONS, is_mark, is_plain, odd_name, version_name
 from cumulus.ops.publish import PATIENCE, await_others, drop_null, keep_version, keeps, remove_other, replaces
 from cumulus.ops.rows import OPAQUE, marker_row, meta_of, row_of
@@ -233,8 +233,8 @@ def delete_version(
     older: bool = False,
 ) -> Deleted:
     """Remove one version for good; no error when there is none. The conditions are about that version;
-    `older`: only if it is not the current one. Raises `S3Error` NoSuchKey, PreconditionFailed, and storage
-    errors."""
+    `older`: only if it is not the current one, nor what reads find. Raises `S3Error` NoSuchKey,
+    PreconditionFailed, and storage errors."""
     site.told.check_removal()
     with site.lock(bucket.name, key):
         if conditions:
@@ -244,7 +244,7 @@ def delete_version(
             if version == "null":
                 _remove_outside(site, bucket, key)
             return Deleted(version)
-        if older and row.latest:
+        if older and (row.latest or _is_read(site, bucket, row)):
             raise S3Error("PreconditionFailed", fields={"Condition": "older"})
         gone = Remove(bucket=bucket.name, key=key, stamp=row.stamp, version=version)
         if site.atomic and not row.marker:
@@ -258,6 +258,20 @@ def delete_version(
         if row.latest:
             _promote(site, bucket, key)
         return Deleted(version, marker=row.marker)
+
+
+def _is_read(site: Site, bucket: Bucket, row: Row) -> bool:
+    """Whether reads of the key find this version, though the index has a newer one: others took the file away
+    and put it back, and no scan has seen it yet."""
+    if not (site.atomic and is_plain(row.key)) or row.marker:
+        return False
+    try:
+        meta = meta_of(bucket, site.store.stat(bucket.name, row.key))
+    except NoBucket:
+        raise
+    except NOT_THERE:
+        return False
+    return meta is not None and meta.version == row.version
 
 
 def _version_or_none(site: Site, bucket: Bucket, key: str, version: str) -> Found | None:

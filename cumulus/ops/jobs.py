@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from cumulus.index.api import Away, Change, NoSuch, Put, Remove, Row
-from cumulus.model import Bucket, Versioning
+from cumulus.model import Bucket, ObjectMeta, Versioning
 from cumulus.ops.expiring import Done, Expiring, Expiry
 from cumulus.ops.failed import Failed
 from cumulus.ops.find import (
@@ -366,6 +366,8 @@ def _changed(site: Site, bucket: Bucket, row: Row | None, entry: Entry, at: int,
         entry = msgspec.structs.replace(entry, stamp=max(entry.stamp, row.stamp + 1))
     elif is_foreign(entry):
         entry = msgspec.structs.replace(entry, stamp=max(entry.stamp, at))
+    elif bucket.versioning is not Versioning.OFF:
+        entry = _come_back(site, bucket, entry, meta, at)
     new = row_of(bucket, entry, meta)
     if row is None or row.version == new.version or bucket.versioning is Versioning.OFF:
         return [Put(row=new, keep=bucket.versioning is not Versioning.OFF)]
@@ -373,6 +375,20 @@ def _changed(site: Site, bucket: Bucket, row: Row | None, entry: Entry, at: int,
         return [Put(row=new, keep=True)]  # replaced by one of ours, which the index may not have heard of yet
     gone = Remove(bucket=bucket.name, key=row.key, stamp=row.stamp, version=row.version)
     return [gone, Put(row=new, keep=True)]
+
+
+def _come_back(site: Site, bucket: Bucket, entry: Entry, meta: ObjectMeta, at: int) -> Entry:
+    """What others took away (with a directory, or the disk below one), so that it has a delete marker, and
+    put back: it is what reads find, so it is newer than the marker. A deletion takes the file before the
+    index has its marker; a file that is still there when the index has one was not meant."""
+    newest = site.index.lookup(bucket.name, meta.key)
+    if newest is None or not newest.marker or newest.stamp < entry.stamp:
+        return entry
+    if not _is_there(site, bucket, entry.name, meta.version):
+        return entry
+    if newest.version == meta.version:  # "null": there is one of that name
+        site.remove(bucket.name, version_name(meta.key, newest.version))
+    return msgspec.structs.replace(entry, stamp=max(at, newest.stamp + 1))
 
 
 def _really_missing(site: Site, bucket: Bucket, rows: list[Row]) -> list[Row]:

@@ -197,10 +197,28 @@ def keep_version(site: Site, bucket: Bucket, found: Found, row: Row | None) -> b
                 raise Changed(f"{to!r} was another file")
         known = row is not None and row.version == found.meta.version and not row.marker
         if not known and site.index.lookup(bucket.name, found.meta.key, found.meta.version) is None:
-            site.index.apply([Put(row=row_of(bucket, entry, now), keep=True)])
+            _tell_kept(site, bucket, entry, now)
         return entry.token
     except Missing as error:
         raise Changed(str(error)) from error
+
+
+def _tell_kept(site: Site, bucket: Bucket, entry: Entry, meta: ObjectMeta) -> None:
+    """The index hears of a version that it lacks; also of one that a scan has just taken out, since others
+    had taken the file away. Raises `Changed` where it was removed by its id: whoever does that looks for the
+    body again when the row is gone, so one of us sees the other."""
+    gone = site.index.gone_at(bucket.name, meta.key, meta.version)
+    row = row_of(bucket, msgspec.structs.replace(entry, stamp=max(entry.stamp, gone + 1)), meta)
+    site.index.apply([Put(row=row, keep=True)])
+    if not gone:
+        return
+    try:
+        site.store.stat(bucket.name, version_name(meta.key, meta.version))
+    except NoBucket:
+        raise
+    except Missing as removed:
+        site.index.apply([Remove(bucket=row.bucket, key=row.key, stamp=row.stamp, version=row.version)])
+        raise Changed(str(removed)) from removed
 
 
 def drop_null(site: Site, bucket: Bucket, key: str, current: Row | None) -> None:

@@ -19,6 +19,7 @@ from cumulus.auth import lifecycle
 from cumulus.backends.posix import bodies
 from cumulus.ops import jobs
 from cumulus.ops.jobs import Done, Jobs
+from cumulus.ops.resting import Resting
 from cumulus.storage.api import Forbidden, StorageError, Unavailable
 
 DAY = 24 * 3600 * SECOND
@@ -445,3 +446,20 @@ def test_an_error_of_one_sweep_leaves_the_others_to_be_done(
     with pytest.raises(StorageError, match="a disk has an error"):
         work(world)
     assert not (data / ".cumulus/parts/0123/slots.131072").exists()
+
+
+def test_rules_remove_nothing_that_is_read(world: World, data: Path, tmp_path: Path) -> None:
+    """A directory was away for a month: its delete markers are that old, when it is back."""
+    versions_on(world)
+    rules(world, {"NoncurrentVersionExpiration": {"NoncurrentDays": 1}})
+    world.ask("PUT", "/bkt/d/a", b"bytes")
+    (data / "d").rename(tmp_path / "away")
+    work(world)
+    (tmp_path / "away").rename(data / "d")
+    world.skew_ns = 3 * DAY
+    done = Done()
+    Jobs(world.site, lifecycle).expire(world.index.bucket("bkt"), done, Resting(world.site.pause))  # type: ignore[arg-type]
+    world.skew_ns = 0
+    assert done.expired == 0 and world.ask("GET", "/bkt/d/a").body == b"bytes"
+    work(world, 3)  # the marker is an older version now, and goes
+    assert list(etags(world)) == ["d/a"] and world.ask("GET", "/bkt/d/a").body == b"bytes"

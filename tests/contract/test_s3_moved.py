@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from s3_world import World
 from cumulus.admin.doctor import rebuild
 from cumulus.index.registry import make_index
 from cumulus.ops.jobs import Done, rescan
+from cumulus.storage.api import Entry
 
 OLD_NS = 1_000_000_000_000_000_000  # the year 2001
 
@@ -48,8 +49,8 @@ def served(world: World, key: str, bucket: str = "bkt") -> tuple[int, str]:
     return int(head.headers["content-length"]), head.headers["etag"]
 
 
-def versioned(world: World, bucket: str = "bkt") -> None:
-    world.boto().put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+def versioned(world: World, status: str = "Enabled") -> None:
+    world.boto().put_bucket_versioning(Bucket="bkt", VersioningConfiguration={"Status": status})
 
 
 def test_a_moved_file_keeps_all_but_its_key(world: World, data: Path) -> None:
@@ -191,6 +192,76 @@ def test_a_file_moved_to_where_one_was_deleted(world: World, data: Path) -> None
     (data / "a").rename(data / "b")
     scan(world)
     assert list(listed(world)) == ["b"] and world.ask("GET", "/bkt/b").body == b"bytes of a"
+
+
+def test_a_directory_that_comes_back_is_listed_again(world: World, data: Path, tmp_path: Path) -> None:
+    """With the rows of before, though a scan has made delete markers meanwhile: it is what reads find. (So it
+    is with a disk below the bucket that was away for a while.)"""
+    versioned(world)
+    put = world.ask("PUT", "/bkt/d/a", b"bytes").headers
+    (data / "d").rename(tmp_path / "away")
+    assert scan(world) == (0, 1) and not listed(world)
+    (tmp_path / "away").rename(data / "d")
+    scan(world)
+    assert listed(world) == {"d/a": served(world, "d/a")} == {"d/a": (5, put["etag"])}
+    found = world.boto().list_object_versions(Bucket="bkt")
+    ids = [(one["VersionId"], one["IsLatest"]) for one in found["Versions"]]
+    assert ids == [(put["x-amz-version-id"], True)]
+    assert [one["IsLatest"] for one in found["DeleteMarkers"]] == [False]
+    assert world.index.usage("bucket", "bkt").bytes == 5
+    assert scan(world) == (0, 0)
+
+
+def test_a_file_that_comes_back_takes_its_delete_markers_place(
+    world: World, data: Path, tmp_path: Path
+) -> None:
+    """Where versions are suspended both are the version "null", also in a rebuilt index."""
+    versioned(world, "Suspended")
+    world.ask("PUT", "/bkt/a", b"bytes")
+    (data / "a").rename(tmp_path / "away")
+    assert world.ask("DELETE", "/bkt/a").headers["x-amz-version-id"] == "null"
+    (tmp_path / "away").rename(data / "a")
+    scan(world)
+    assert listed(world) == {"a": served(world, "a")}
+    found = world.boto().list_object_versions(Bucket="bkt")
+    assert [one["VersionId"] for one in found["Versions"]] == ["null"] and "DeleteMarkers" not in found
+    other, _ = make_index("sqlite://", directory=world.people)
+    try:
+        bucket = world.index.bucket("bkt")
+        assert bucket is not None
+        other.add_bucket(bucket)
+        rebuild(other, world.store, bucket)
+        rows = other.page_versions("bkt", limit=10).rows
+        assert [(row.key, row.marker, row.latest) for row in rows] == [("a", False, True)]
+    finally:
+        other.close()
+
+
+def test_what_comes_back_and_is_deleted_beside_a_scan_stays_deleted(
+    world: World, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scan has seen the file, and then the delete marker: that is newer."""
+    versioned(world)
+    world.ask("PUT", "/bkt/a", b"bytes")
+    (data / "a").rename(tmp_path / "away")
+    scan(world)
+    (tmp_path / "away").rename(data / "a")
+    look = world.store.look
+
+    def before(bucket: str, names: Sequence[str], known: Mapping[str, bytes]) -> dict[str, Entry | None]:
+        found = look(bucket, names, known)
+        if names:
+            assert world.ask("DELETE", "/bkt/a").status == 204
+        return found
+
+    monkeypatch.setattr(world.store, "look", before)
+    scan(world)
+    monkeypatch.undo()
+    for _ in range(2):
+        assert not listed(world) and world.ask("GET", "/bkt/a").code == "NoSuchKey"
+        found = world.boto().list_object_versions(Bucket="bkt")
+        assert (len(found["Versions"]), len(found["DeleteMarkers"])) == (1, 2)
+        assert scan(world) == (0, 0)
 
 
 def test_a_file_moved_over_a_version_replaces_it(world: World, data: Path) -> None:
