@@ -17,7 +17,7 @@ from cumulus.errors import S3Error
 from cumulus.index.api import Put, Remove, Row
 from cumulus.model import Acl, Bucket, ObjectMeta, Versioning, encode_meta
 from cumulus.ops.conditions import NONE, Conditions
-from cumulus.ops.find import NOT_THERE, Found, find, find_or_none, name_for, stored_names
+from cumulus.ops.find import NOT_THERE, Found, find, find_or_none, name_for, stored_names, was_removed
 from cumulus.ops.names import VERSIONS, is_mark, is_plain, odd_name, version_name
 from cumulus.ops.publish import PATIENCE, await_others, drop_null, keep_version, keeps, remove_other, replaces
 from cumulus.ops.rows import OPAQUE, marker_row, meta_of, row_of
@@ -192,7 +192,8 @@ def _mark(site: Site, bucket: Bucket, key: str, owner: str, found: Found | None)
     token = None
     if found is not None and site.atomic:
         token = keep_version(site, bucket, found, row) if keep else found.entry.token
-    drop_null(site, bucket, key, row)
+    if gone := drop_null(site, bucket, key, row):
+        site.told.apply(gone)
     stamp = _store_marker(site, bucket, key, version, owner, now)
     if found is not None and site.atomic and not found.entry.name.startswith(VERSIONS):
         try:
@@ -206,7 +207,8 @@ def _mark(site: Site, bucket: Bucket, key: str, owner: str, found: Found | None)
             raise
     if row is not None:
         stamp = max(stamp, row.stamp + 1)
-    site.told.apply([Put(row=marker_row(bucket, key, version, stamp, now, owner), keep=True)])
+    marker = Put(row=marker_row(bucket, key, version, stamp, now, owner), keep=True)
+    site.told.apply([*was_removed(site, bucket, row, found), marker])
     if row is not None and replaces(bucket, row) and not site.atomic:
         site.discard(bucket.name, row.name, row.size)
     return Deleted(version, marker=True)

@@ -99,7 +99,7 @@ def _reach(
         headers.append(("Last-Modified", formatdate(row.modified_ns // 1_000_000_000, usegmt=True)))
         raise S3Error("MethodNotAllowed", "This version is a delete marker.", headers=headers)
     gone = row is not None and not row.marker and row.latest and version is None
-    if row is not None and gone and not _is_marked(site, bucket, row):
+    if row is not None and gone and not _is_for_scans(site, bucket) and not _is_marked(site, bucket, row):
         # removed by someone else: the index follows
         site.index.apply([Remove(bucket=bucket.name, key=key, stamp=row.stamp, version=row.version)])
     raise no_such_key(key, row) if version is None else _no_such_version(key, version)
@@ -117,6 +117,24 @@ def _attempt(
     meta = meta_of(bucket, entry(there))
     # a marker under the name that the index has for a body: a deletion has not told the index yet
     return None if meta is None or meta.marker else (there, meta)
+
+
+def _is_for_scans(site: Site, bucket: Bucket) -> bool:
+    """Whether a scan sees to what others removed: it gets a delete marker. Its row alone must not go, or an
+    older version would be current again; and a removal of ours may be under way."""
+    return bucket.versioning is Versioning.ENABLED and site.store.capabilities.outside
+
+
+def was_removed(site: Site, bucket: Bucket, row: Row | None, found: Found | None) -> list[Change]:
+    """What the index has to hear besides of the row of a key when something takes its place; `found` is what
+    was found to be there. What others removed is no older version."""
+    if found is not None or row is None or row.marker or not row.latest or not _is_for_scans(site, bucket):
+        return []
+    for name in stored_names(site, row):  # it may have come since
+        there = _attempt(bucket, name, lambda name: site.store.stat(bucket.name, name), lambda entry: entry)
+        if there is not None and there[1].version == row.version:
+            return []
+    return [Remove(bucket=bucket.name, key=row.key, stamp=row.stamp, version=row.version)]
 
 
 def _is_marked(site: Site, bucket: Bucket, row: Row) -> bool:

@@ -9,7 +9,7 @@ only if it is still that one; if not, all is looked at again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -18,10 +18,10 @@ from typing import Final
 import msgspec
 
 from cumulus.errors import S3Error
-from cumulus.index.api import NoSuch, Put, Remove, Reservation, Row
+from cumulus.index.api import Change, NoSuch, Put, Remove, Reservation, Row
 from cumulus.model import Bucket, ObjectMeta, Versioning, encode_meta
 from cumulus.ops.conditions import NONE, Conditions
-from cumulus.ops.find import NOT_THERE, Found, adopt, find_or_none, is_foreign, name_for
+from cumulus.ops.find import NOT_THERE, Found, adopt, find_or_none, is_foreign, name_for, was_removed
 from cumulus.ops.names import VERSIONS, body_name, first_name, is_mark, is_plain, odd_name, version_name
 from cumulus.ops.rows import meta_of, row_of
 from cumulus.ops.site import Site
@@ -105,8 +105,8 @@ def _publish_over(site: Site, bucket: Bucket, plan: Plan, meta: ObjectMeta, *, w
         entry = plan.place(body_name(), encode_meta(meta), None)
     if not site.compares:
         entry = later(site, bucket, entry, meta, row)
-    drop_null(site, bucket, meta.key, row)
-    _settle(site, plan, bucket, meta, entry, row)
+    gone = [*drop_null(site, bucket, meta.key, row), *was_removed(site, bucket, row, found)]
+    _settle(site, plan, bucket, meta, entry, row, gone)
 
 
 def only(site: Site, bucket: Bucket, key: str, entry: Entry) -> Entry:
@@ -221,17 +221,18 @@ def _tell_kept(site: Site, bucket: Bucket, entry: Entry, meta: ObjectMeta) -> No
         raise Changed(str(removed)) from removed
 
 
-def drop_null(site: Site, bucket: Bucket, key: str, current: Row | None) -> None:
-    """With versioning suspended a new object replaces the version "null", wherever that is."""
+def drop_null(site: Site, bucket: Bucket, key: str, current: Row | None) -> list[Change]:
+    """With versioning suspended a new object replaces the version "null", wherever that is. Returns what the
+    index has to hear."""
     if bucket.versioning is not Versioning.SUSPENDED:
-        return
+        return []
     old = site.index.lookup(bucket.name, key, "null")
     if old is None or (current is not None and current.version == "null" and not current.marker):
-        return
+        return []
     # where files are replaced, its row may still have the name that is the new object's by now
     kept = old.marker or site.atomic
     site.remove(bucket.name, version_name(key, "null") if kept else old.name)
-    site.told.apply([Remove(bucket=bucket.name, key=key, stamp=old.stamp, version="null")])
+    return [Remove(bucket=bucket.name, key=key, stamp=old.stamp, version="null")]
 
 
 def _place(
@@ -292,15 +293,21 @@ def _settle(
     meta: ObjectMeta,
     entry: Entry,
     row: Row | None,
+    gone: Sequence[Change] = (),
     *,
     mark: int | None = None,
 ) -> None:
-    """`mark`: as long as storage remembers what was published since, the index need not have it on disk, nor
-    be waited for while the key has the name that it would have anyway."""
+    """`gone` is what the index has to hear first. `mark`: as long as storage remembers what was published
+    since, the index need not have it on disk, nor be waited for while the key has the name that it would have
+    anyway."""
     versions = bucket.versioning is not Versioning.OFF  # then only what is removed by its version goes
     put = Put(row=row_of(bucket, entry, meta), keep=versions, reservation=plan.reservation)
     try:
-        _tell(site, plan, put, meta, entry, row, mark)
+        if mark is None or plan.settle is not None:
+            _tell(site, plan, put, gone)
+        else:
+            stays = entry.name == first_name(meta.key) and (row is None or row.name == entry.name)
+            site.told.tell(lambda: _follow(site, put, stays, mark), [put])
     except NoSuch:  # the bucket went in between
         with suppress(StorageError):
             site.store.delete(bucket.name, entry.name, entry.token)
@@ -312,14 +319,13 @@ def _settle(
             site.discard(bucket.name, row.name, row.size)
 
 
-def _tell(
-    site: Site, plan: Plan, put: Put, meta: ObjectMeta, entry: Entry, row: Row | None, mark: int | None
-) -> None:
-    settle = plan.settle
-    if settle is not None:
-        site.told.tell(lambda: settle(put), [put])
-    elif mark is None:
-        site.told.apply([put])
-    else:
-        stays = entry.name == first_name(meta.key) and (row is None or row.name == entry.name)
-        site.told.tell(lambda: _follow(site, put, stays, mark), [put])
+def _tell(site: Site, plan: Plan, put: Put, gone: Sequence[Change]) -> None:
+    def call() -> None:
+        if gone:
+            site.index.apply(gone)
+        if plan.settle is not None:
+            plan.settle(put)
+        else:
+            site.index.apply([put])
+
+    site.told.tell(call, [*gone, put])

@@ -137,6 +137,38 @@ def test_files_from_outside_and_versions(world: World, data: Path) -> None:
     assert [row["VersionId"] for row in found["Versions"]] == [rows[1]["VersionId"]]
 
 
+def test_a_read_of_what_others_removed_brings_no_older_version_back(world: World, data: Path) -> None:
+    """Whether somebody asks for it or not before the scan, it gets a delete marker, as by DELETE."""
+    client = world.boto()
+    client.put_bucket_versioning(Bucket="bkt", VersioningConfiguration={"Status": "Enabled"})
+    for body in (b"old", b"new"):
+        client.put_object(Bucket="bkt", Key="k", Body=body)
+    (data / "k").unlink()
+    for method in ("GET", "HEAD", "GET"):
+        assert world.ask(method, "/bkt/k").status == 404
+    assert work(world).gone == 1
+    assert world.ask("GET", "/bkt/k").headers["x-amz-delete-marker"] == "true" and keys(world) == []
+    found = client.list_object_versions(Bucket="bkt")
+    assert [one["IsLatest"] for one in found["Versions"]] == [False]
+    assert [one["IsLatest"] for one in found["DeleteMarkers"]] == [True]
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE"])
+def test_what_others_removed_is_no_older_version_of_what_comes_next(
+    world: World, data: Path, method: str
+) -> None:
+    """Nor does it count in the quota."""
+    client = world.boto()
+    client.put_bucket_versioning(Bucket="bkt", VersioningConfiguration={"Status": "Enabled"})
+    for body in (b"old", b"new one"):
+        client.put_object(Bucket="bkt", Key="k", Body=body)
+    (data / "k").unlink()
+    assert world.ask(method, "/bkt/k", b"x" if method == "PUT" else b"").status in (200, 204)
+    sizes = [one["Size"] for one in client.list_object_versions(Bucket="bkt")["Versions"]]
+    assert sizes == ([1, 3] if method == "PUT" else [3])
+    assert world.index.usage("bucket", "bkt").bytes == sum(sizes)
+
+
 def test_owner_and_mode_are_kept_by_an_overwrite(world: World, data: Path) -> None:
     world.ask("PUT", "/bkt/k", b"old")
     (data / "k").chmod(0o604)

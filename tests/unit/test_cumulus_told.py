@@ -112,6 +112,27 @@ def test_what_the_database_did_not_hear_is_told_later(world: World, outage: Outa
 
 
 @pytest.mark.usefixtures("impatient")
+def test_what_replaces_an_older_version_is_told_with_it(world: World, outage: Outage) -> None:
+    """With versioning suspended: the version "null", which goes, and the object that has its place."""
+
+    def versioning(status: str) -> None:
+        world.boto().put_bucket_versioning(Bucket="bkt", VersioningConfiguration={"Status": status})
+
+    assert world.ask("PUT", "/bkt/odd//k", b"first").status == 200
+    versioning("Enabled")
+    assert world.ask("PUT", "/bkt/odd//k", b"second").status == 200
+    versioning("Suspended")
+    outage.calls = 1000
+    assert world.ask("PUT", "/bkt/odd//k", b"x" * 10).status == 503
+    outage.calls = 0
+    hash_waiting(world.site)
+    rows = world.boto().list_object_versions(Bucket="bkt")["Versions"]
+    assert [(row["Size"], row["IsLatest"]) for row in rows] == [(10, True), (6, False)]
+    usage = world.index.usage("bucket", "bkt")
+    assert (usage.bytes, usage.objects, usage.reserved_bytes, usage.reserved_objects) == (16, 2, 0, 0)
+
+
+@pytest.mark.usefixtures("impatient")
 def test_a_deletion_that_the_database_did_not_hear_is_told_later(
     world: World, outage: Outage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
