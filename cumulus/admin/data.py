@@ -15,6 +15,7 @@ from cumulus.model import Acl, Bucket, Grant, User, decode_meta, encode_meta
 from cumulus.ops.bin import time_to_read
 from cumulus.ops.left import note
 from cumulus.ops.names import BODIES, DOUBT, LEFT, ODD, PARTS, VERSIONS, body_name, version_name
+from cumulus.ops.rows import meta_of, row_of
 from cumulus.storage.api import Changed, Entry, FileStore, Missing, NotEmptyStore, Unavailable
 from cumulus.words import count_text
 from sector.errors import NotEmpty
@@ -53,12 +54,12 @@ def give(index: Index, store: FileStore, bucket: Bucket, to: User) -> int:
         return f"{count_text(count, 'object')} of bucket {bucket.name} given to {to.name}" if count else ""
 
     with part_done(done):
-        for moved in _give_objects(index, store, bucket.name, former, to):
+        for moved in _give_objects(index, store, bucket, former, to):
             count = moved
         index.set_bucket(msgspec.structs.replace(bucket, owner=to.id, acl=acl), ["owner", "acl"])
         begun = count  # and what its former owner put until then
         try:
-            for moved in _give_objects(index, store, bucket.name, former, to):
+            for moved in _give_objects(index, store, bucket, former, to):
                 count = begun + moved
         except BaseException:
             with contextlib.suppress(IndexFailure):  # or once more would not find the rest
@@ -67,13 +68,13 @@ def give(index: Index, store: FileStore, bucket: Bucket, to: User) -> int:
     return count
 
 
-def _give_objects(index: Index, store: FileStore, bucket: str, former: str, to: User) -> Iterator[int]:
+def _give_objects(index: Index, store: FileStore, bucket: Bucket, former: str, to: User) -> Iterator[int]:
     """How many have changed hands by now, page by page."""
     count, can = 0, store.capabilities
-    for rows in rows_of(index, bucket):
+    for rows in rows_of(index, bucket.name):
         theirs = [row for row in rows if row.owner == former]
         if can.atomic_replace and can.compares:
-            changes = [change for row in theirs for change in _given(store, row, to)]
+            changes = [change for row in theirs for change in _given(store, bucket, row, to)]
             if changes:
                 index.apply(changes)
             count += len(changes)
@@ -82,18 +83,18 @@ def _give_objects(index: Index, store: FileStore, bucket: str, former: str, to: 
         yield count
 
 
-def _give_alone(index: Index, store: FileStore, bucket: str, rows: Sequence[Row], to: User) -> int:
+def _give_alone(index: Index, store: FileStore, bucket: Bucket, rows: Sequence[Row], to: User) -> int:
     """The same where storage does not see to it that nothing else has come in an object's place: one by one,
     while no server changes the key. How many."""
     count, over = 0, list[tuple[str, int]]()
     try:
         for row in rows:
-            with index.alone(bucket, row.key):
-                now = index.lookup(bucket, row.key, row.version)
+            with index.alone(bucket.name, row.key):
+                now = index.lookup(bucket.name, row.key, row.version)
                 if now is None or now.name != row.name or now.owner != row.owner:
                     continue
                 replaces = not row.marker and not store.capabilities.atomic_replace
-                changes = _given_anew(store, now, to) if replaces else _given(store, now, to)
+                changes = _given_anew(store, now, to) if replaces else _given(store, bucket, now, to)
                 if not changes:
                     continue
                 index.apply(changes)
@@ -102,7 +103,7 @@ def _give_alone(index: Index, store: FileStore, bucket: str, rows: Sequence[Row]
                     over.append((row.name, time.time_ns() + int(time_to_read(row.size) * 1e9)))
     finally:
         if over:
-            note(store, bucket, over)
+            note(store, bucket.name, over)
     return count
 
 
@@ -139,16 +140,26 @@ def _handed(acl: Acl, former: str, to: str) -> Acl:
     return Acl(owner=to, grants=tuple(dict.fromkeys(grants)))
 
 
-def _given(store: FileStore, row: Row, to: User) -> list[Change]:
-    """The row with its new owner, in storage first; nothing when it has gone or changed."""
+def _given(store: FileStore, bucket: Bucket, row: Row, to: User) -> list[Change]:
+    """The row with its new owner, in storage first; nothing when it has gone, or is another's by now."""
     if row.marker:
         return [Put(row=msgspec.structs.replace(row, owner=to.id), keep=True)]
     with contextlib.suppress(Missing, Changed):
         name, entry = _stored(store, row)
-        if entry.meta is not None:
-            entry = store.set_meta(row.bucket, name, _handed_meta(entry.meta, row, to), entry.token)
-        stamp = max(row.stamp, entry.stamp) if row.latest else row.stamp
-        new = msgspec.structs.replace(row, owner=to.id, token=entry.token, stamp=stamp)
+        meta = meta_of(bucket, entry)
+        if entry.meta is None or meta is None:  # of others, who may have changed it: a scan says what it is
+            return [Put(row=msgspec.structs.replace(row, owner=to.id), keep=True)]
+        if (meta.acl.owner, meta.version) != (row.owner, row.version):
+            return []
+        given = store.set_meta(row.bucket, name, _handed_meta(entry.meta, row, to), entry.token)
+        new = msgspec.structs.replace(row, owner=to.id, token=given.token)
+        if row.latest:
+            new = msgspec.structs.replace(new, stamp=max(row.stamp, given.stamp))
+            if entry.token != row.token and (meta := meta_of(bucket, given)) is not None:
+                # one of which the index has not heard yet, or that others have moved there
+                new = msgspec.structs.replace(
+                    row_of(bucket, given, meta), stamp=max(row.stamp + 1, given.stamp)
+                )
         return [Put(row=new, keep=True)]
     return []
 

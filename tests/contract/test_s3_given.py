@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 from s3_processes import processes
+from s3_world import World
 
 from cumulus.admin import data
 from cumulus.backends.fsspec_store import FsspecStore
+from cumulus.index.api import Put
+from cumulus.ops.jobs import Done, rescan
 
 WAIT_S = 0.5  # for the server, which is to wait for the command
 
@@ -42,3 +45,64 @@ def test_an_upload_is_not_lost_to_a_bucket_that_is_given(
             assert world.ask("GET", "/bkt/k", user="root").body == b"new"
             page = world.boto("root").list_objects_v2(Bucket="bkt")["Contents"]
             assert [(one["Key"], one["Size"]) for one in page] == [("k", 3)]
+
+
+def give(world: World) -> int:
+    """The bucket to bob."""
+    bucket = world.index.bucket("bkt")
+    assert bucket is not None
+    return data.give(world.index, world.store, bucket, world.people.users["bob"])
+
+
+def listed(world: World) -> dict[str, int]:
+    """Sizes by key, after a scan."""
+    bucket = world.index.bucket("bkt")
+    assert bucket is not None
+    rescan(world.site, bucket, Done())
+    page = world.boto("bob").list_objects_v2(Bucket="bkt")["Contents"]
+    return {one["Key"]: one["Size"] for one in page}
+
+
+def test_a_file_that_others_changed_is_listed_as_it_is_when_its_bucket_is_given(
+    world: World, data: Path
+) -> None:
+    """The scan that follows sees that it is another one."""
+    (data / "k").write_bytes(b"short")
+    bucket = world.index.bucket("bkt")
+    assert bucket is not None
+    rescan(world.site, bucket, Done())
+    (data / "k").write_bytes(b"longer by now")
+    assert give(world) == 1
+    assert listed(world) == {"k": 13} and world.ask("GET", "/bkt/k", user="bob").body == b"longer by now"
+    assert world.index.usage("bucket", "bkt").bytes == 13
+
+
+def test_an_upload_of_which_the_database_has_not_heard_yet_counts_when_its_bucket_is_given(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its row comes a moment later, and must not give way to the former one's."""
+    assert world.ask("PUT", "/bkt/k", b"former").status == 200
+    late: list[Put] = []
+    monkeypatch.setattr(world.index, "tell", late.append)
+    assert world.ask("PUT", "/bkt/k", b"newer").status == 200
+    monkeypatch.undo()
+    assert len(late) == 1 and give(world) == 1
+    world.index.apply(late)
+    assert listed(world) == {"k": 5} and world.index.usage("bucket", "bkt").bytes == 5
+    assert world.ask("GET", "/bkt/k", query="acl", user="bob").status == 200
+
+
+def test_what_another_user_has_just_put_stays_his_when_a_bucket_is_given(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the database has not heard of it yet."""
+    assert world.ask("PUT", "/bkt", query="acl", headers={"x-amz-acl": "public-read-write"}).status == 200
+    assert world.ask("PUT", "/bkt/k", b"alice's").status == 200
+    late: list[Put] = []
+    monkeypatch.setattr(world.index, "tell", late.append)
+    assert world.ask("PUT", "/bkt/k", b"carol's", user="carol").status == 200
+    monkeypatch.undo()
+    assert len(late) == 1 and give(world) == 0
+    world.index.apply(late)
+    assert world.ask("GET", "/bkt/k", user="carol").body == b"carol's"
+    assert world.ask("GET", "/bkt/k", user="bob").status == 403
