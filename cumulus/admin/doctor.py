@@ -32,7 +32,7 @@ from cumulus.opening import COPIED, TAKE_OVER
 from cumulus.ops.find import NOT_THERE
 from cumulus.ops.left import discarded
 from cumulus.ops.names import BODIES, DOUBT, ODD, VERSIONS, check_bucket_name, first_name, odd_name
-from cumulus.ops.rows import body_names, meta_of, row_of
+from cumulus.ops.rows import as_made, body_names, meta_of, row_of
 from cumulus.secrets import Keyring, check_private
 from cumulus.storage.api import Entry, FileStore, Missing, NoBucket, StorageError
 from cumulus.words import count_text
@@ -389,7 +389,8 @@ def rebuild(index: Index, store: FileStore, bucket: Bucket) -> tuple[int, int]:
         for entry in entries:
             meta = meta_of(bucket, entry)
             if meta is not None and entry.name not in over and not _interrupted(index, store, bucket, meta):
-                changes.append(Put(row=row_of(bucket, entry, meta), keep=keep))
+                made = as_made(bucket, entry, meta, atomic=store.capabilities.atomic_replace)
+                changes.append(Put(row=row_of(bucket, made, meta), keep=keep))
         index.apply(changes)
         taken += len(changes)
     with contextlib.suppress(Missing):  # all is known again

@@ -15,7 +15,7 @@ from cumulus.model import Acl, Bucket, Versioning
 from cumulus.ops.left import notes
 from cumulus.ops.leftovers import doubts
 from cumulus.ops.names import BODIES, ODD, PARTS, VERSIONS, check_bucket_name, part_prefix
-from cumulus.ops.rows import meta_of, row_of
+from cumulus.ops.rows import as_made, meta_of, row_of
 from cumulus.ops.site import Site
 from cumulus.storage.api import INTERNAL, Entry, Missing, NotEmptyStore, StorageError
 
@@ -131,7 +131,8 @@ def _show(site: Site, bucket: Bucket) -> None:
         for entry in _internal(site, bucket, prefix):
             meta = meta_of(bucket, entry)
             if meta is not None and site.index.lookup(bucket.name, meta.key, meta.version) is None:
-                site.index.apply([Put(row=row_of(bucket, entry, meta), keep=keep)])
+                made = as_made(bucket, entry, meta, atomic=site.atomic)
+                site.index.apply([Put(row=row_of(bucket, made, meta), keep=keep)])
 
 
 def _internal(site: Site, bucket: Bucket, prefix: str) -> Iterator[Entry]:

@@ -54,7 +54,7 @@ def check_key(key: str) -> None:
 
 
 def is_version(text: str) -> bool:
-    """Whether a version's id can look like that (`Site.new_version`)."""
+    """Whether a version's id can look like that (`new_version_id`)."""
     return _VERSION.fullmatch(text) is not None
 
 
@@ -75,6 +75,16 @@ def check_version_marker(marker: str) -> None:
     if dash and not _PLACE.fullmatch(place):
         fields = {"ArgumentName": "version-id-marker", "ArgumentValue": marker[:100]}
         raise S3Error("InvalidArgument", "Invalid version id marker specified", fields=fields)
+
+
+def new_version_id(at_ns: int) -> str:
+    """Of a version that is made then. Ids of later ones sort first."""
+    return f"{(1 << 64) - 1 - at_ns:016x}{uuid.uuid4().hex[:16]}"
+
+
+def version_time(version: str) -> int:
+    """When a version of that id was made, in ns; 0 for "null", and what is no id of ours."""
+    return (1 << 64) - 1 - int(version[:16], 16) if version != "null" and is_version(version) else 0
 
 
 def is_plain(key: str) -> bool:

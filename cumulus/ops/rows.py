@@ -12,10 +12,11 @@ import msgspec
 
 from cumulus.index.api import Row
 from cumulus.model import Acl, Bucket, ObjectMeta, Versioning, decode_meta
-from cumulus.ops.names import VERSIONS, is_mark, is_plain, version_name
+from cumulus.ops.names import VERSIONS, is_mark, is_plain, version_name, version_time
 from cumulus.storage.api import Entry
 
 OPAQUE: Final = "-0"  # end of an ETag that is no MD5 and of no multipart object
+NEAR_NS: Final = 5 * 10**9  # by which clocks differ, and publishing takes
 DEFAULT_TYPE: Final = "binary/octet-stream"
 
 
@@ -65,6 +66,23 @@ def is_moved(entry: Entry) -> bool:
         return decode_meta(entry.meta).key != entry.name
     except msgspec.MsgspecError:
         return False
+
+
+def as_made(bucket: Bucket, entry: Entry, meta: ObjectMeta, *, atomic: bool) -> Entry:
+    """An entry with the stamp that it had when it was made, for who has nothing but storage to tell in which
+    order the versions of a key came. Each change of a record (tags, ACL, owner) gives a later stamp, and an
+    older version would come after what replaced it, or after the delete marker that hides it. What has its
+    key's own name is current in any case."""
+    if bucket.versioning is Versioning.OFF or (atomic and not entry.name.startswith(VERSIONS)):
+        return entry
+    made = version_time(meta.version)
+    if atomic:  # a file keeps its time; one of others was made when it got its version
+        made = max(made, entry.mtime_ns)
+    else:  # the record was changed in a body of its own
+        made = made or meta.modified_ns
+        if entry.stamp - made < NEAR_NS:
+            return entry
+    return msgspec.structs.replace(entry, stamp=min(entry.stamp, made))
 
 
 def row_of(bucket: Bucket, entry: Entry, meta: ObjectMeta, latest: bool = True) -> Row:

@@ -6,7 +6,6 @@ import contextlib
 import copy
 import hashlib
 import threading
-import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Final
@@ -18,7 +17,7 @@ from cumulus.ops.bin import Bin
 from cumulus.ops.hands import Hands
 from cumulus.ops.hashing import Hashing
 from cumulus.ops.left import leave
-from cumulus.ops.names import is_mark
+from cumulus.ops.names import is_mark, new_version_id
 from cumulus.ops.quota import quota_error
 from cumulus.ops.told import Told
 from cumulus.ops.unhashed import Unhashed
@@ -123,11 +122,8 @@ class Site:
         return self.store.capabilities.hardlink or not self.atomic
 
     def new_version(self, bucket: Bucket) -> str:
-        """The version id of what is published in a bucket now. Ids of later versions sort first;
-        `cumulus.ops.names.is_version` knows what they look like."""
-        if bucket.versioning is not Versioning.ENABLED:
-            return "null"
-        return f"{(1 << 64) - 1 - self.clock():016x}{uuid.uuid4().hex[:16]}"
+        """The version id of what is published in a bucket now."""
+        return new_version_id(self.clock()) if bucket.versioning is Versioning.ENABLED else "null"
 
     def reserve(self, bucket: str, size: int, objects: int = 1) -> Reservation:
         """Room in the quotas, before something is written. Raises `S3Error` QuotaExceeded, and `Away` while

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from s3_stores import STORES
-from s3_world import World
+from s3_world import SECOND, World
 
 from cumulus.admin import data as admin_data
 from cumulus.admin.doctor import rebuild
@@ -62,6 +62,51 @@ def test_a_rebuild_takes_out_a_version_whose_body_is_lost(world: World, tmp_path
     assert rebuild(world.index, world.store, bucket) == (1, 1)
     assert len(client.list_object_versions(Bucket="bkt")["Versions"]) == 1
     assert world.ask("GET", "/bkt/k").body == b"2"
+
+
+@pytest.mark.parametrize("how", ["tags", "acl", "owner"])
+@pytest.mark.parametrize("world", ["posix", "memory", "fsspec"], indirect=True)
+def test_a_changed_record_of_an_older_version_does_not_make_it_current_in_a_rebuilt_index(
+    world: World, how: str
+) -> None:
+    """Neither before what replaced it nor before the delete marker that hides it."""
+    client = world.boto("root" if how == "owner" else "alice")
+    bucket = world.index.bucket("bkt")
+    assert bucket is not None
+    world.skew_ns = -60 * SECOND  # a while ago
+    ids = {}
+    for key in ("k", "gone"):
+        for body in (b"1", b"2", b"3"):
+            answer = world.ask("PUT", f"/bkt/{key}", body)
+            ids[key, answer.headers["x-amz-version-id"]] = body
+    world.ask("DELETE", "/bkt/gone")
+    world.skew_ns = 0
+    for (key, version), body in ids.items():
+        where = {"Bucket": "bkt", "Key": key, "VersionId": version}
+        if how == "tags" and body == b"1":
+            client.put_object_tagging(**where, Tagging={"TagSet": [{"Key": "a", "Value": "b"}]})
+        elif how == "acl" and body == b"1":
+            client.put_object_acl(**where, ACL="public-read")
+    if how == "owner":
+        bob = world.people.users["bob"]
+        assert admin_data.give(world.index, world.store, bucket, bob) == 7
+    index = make_index("sqlite://", directory=world.people)[0]
+    try:
+        index.add_bucket(bucket)
+        rebuild(index, world.store, bucket)
+        rows = index.page_versions("bkt").rows
+        found = [(row.key, ids.get((row.key, row.version)), row.latest) for row in rows]
+    finally:
+        index.close()
+    assert found == [
+        ("gone", None, True),
+        ("gone", b"3", False),
+        ("gone", b"2", False),
+        ("gone", b"1", False),
+        ("k", b"3", True),
+        ("k", b"2", False),
+        ("k", b"1", False),
+    ]
 
 
 @pytest.mark.parametrize("key", ["k", "odd//key"])
