@@ -261,9 +261,27 @@ def adopt(site: Site, bucket: Bucket, found: Found, meta: ObjectMeta | None = No
             return Found(entry, meta)  # an older version; the index knows nothing of it that has changed
         if row is not None and not site.compares:  # its stamp may be by another server's clock
             entry = msgspec.structs.replace(entry, stamp=max(entry.stamp, row.stamp + 1))
+    if is_foreign(found.entry) and _is_new(site, bucket, found.meta, meta):
+        # a scan that has seen it before it had this version comes too late with its row
+        former = found.meta.version
+        gone = Remove(bucket=bucket.name, key=meta.key, stamp=entry.stamp - 1, version=former)
+        changes.append(gone)
     keep = bucket.versioning is not Versioning.OFF
     site.index.apply([*changes, Put(row=row_of(bucket, entry, meta), keep=keep)])
     return Found(entry, meta)
+
+
+def _is_new(site: Site, bucket: Bucket, former: ObjectMeta, meta: ObjectMeta) -> bool:
+    """Whether bytes have another version now, and the former one is not an older version besides."""
+    if former.version == meta.version:
+        return False
+    try:
+        kept = meta_of(bucket, site.store.stat(bucket.name, version_name(meta.key, former.version)))
+    except NoBucket:
+        raise
+    except NOT_THERE:
+        return True
+    return kept is None or kept.version != former.version
 
 
 def adopt_alone(site: Site, bucket: Bucket, found: Found, meta: ObjectMeta) -> Found:

@@ -105,7 +105,7 @@ def _publish_over(site: Site, bucket: Bucket, plan: Plan, meta: ObjectMeta, *, w
         entry = plan.place(body_name(), encode_meta(meta), None)
     if not site.compares:
         entry = later(site, bucket, entry, meta, row)
-    gone = [*drop_null(site, bucket, meta.key, row), *was_removed(site, bucket, row, found)]
+    gone = [*drop_null(site, bucket, meta.key, row, entry.stamp), *was_removed(site, bucket, row, found)]
     _settle(site, plan, bucket, meta, entry, row, gone)
 
 
@@ -221,13 +221,17 @@ def _tell_kept(site: Site, bucket: Bucket, entry: Entry, meta: ObjectMeta) -> No
         raise Changed(str(removed)) from removed
 
 
-def drop_null(site: Site, bucket: Bucket, key: str, current: Row | None) -> list[Change]:
-    """With versioning suspended a new object replaces the version "null", wherever that is. Returns what the
-    index has to hear."""
+def drop_null(
+    site: Site, bucket: Bucket, key: str, current: Row | None, stamp: int | None = None
+) -> list[Change]:
+    """With versioning suspended a new object, of that stamp, replaces the version "null", wherever that is.
+    Returns what the index has to hear."""
     if bucket.versioning is not Versioning.SUSPENDED:
         return []
     old = site.index.lookup(bucket.name, key, "null")
     if old is None or (current is not None and current.version == "null" and not current.marker):
+        return []
+    if stamp is not None and old.stamp >= stamp:  # a scan has told of the new one already
         return []
     # where files are replaced, its row may still have the name that is the new object's by now
     kept = old.marker or site.atomic
