@@ -250,7 +250,9 @@ def adopt(site: Site, bucket: Bucket, found: Found, meta: ObjectMeta | None = No
         meta = msgspec.structs.replace(found.meta, version=site.new_version(bucket))
     if is_foreign(found.entry):
         row = site.index.lookup(bucket.name, meta.key)
-        if row is not None and not row.marker and row.version != meta.version:  # overwritten from outside
+        other = row is not None and not row.marker and row.version != meta.version
+        if row is not None and other and not _is_kept(site, bucket, meta.key, row.version):
+            # overwritten from outside
             changes.append(Remove(bucket=bucket.name, key=meta.key, stamp=row.stamp, version=row.version))
     if not site.atomic:
         return _flip(site, bucket, found, meta)
@@ -261,9 +263,9 @@ def adopt(site: Site, bucket: Bucket, found: Found, meta: ObjectMeta | None = No
             return Found(entry, meta)  # an older version; the index knows nothing of it that has changed
         if row is not None and not site.compares:  # its stamp may be by another server's clock
             entry = msgspec.structs.replace(entry, stamp=max(entry.stamp, row.stamp + 1))
-    if is_foreign(found.entry) and _is_new(site, bucket, found.meta, meta):
+    former = found.meta.version
+    if is_foreign(found.entry) and former != meta.version and not _is_kept(site, bucket, meta.key, former):
         # a scan that has seen it before it had this version comes too late with its row
-        former = found.meta.version
         gone = Remove(bucket=bucket.name, key=meta.key, stamp=entry.stamp - 1, version=former)
         changes.append(gone)
     keep = bucket.versioning is not Versioning.OFF
@@ -271,17 +273,15 @@ def adopt(site: Site, bucket: Bucket, found: Found, meta: ObjectMeta | None = No
     return Found(entry, meta)
 
 
-def _is_new(site: Site, bucket: Bucket, former: ObjectMeta, meta: ObjectMeta) -> bool:
-    """Whether bytes have another version now, and the former one is not an older version besides."""
-    if former.version == meta.version:
-        return False
+def _is_kept(site: Site, bucket: Bucket, key: str, version: str) -> bool:
+    """Whether there is a body of that version under its own name."""
     try:
-        kept = meta_of(bucket, site.store.stat(bucket.name, version_name(meta.key, former.version)))
+        kept = meta_of(bucket, site.store.stat(bucket.name, version_name(key, version)))
     except NoBucket:
         raise
     except NOT_THERE:
-        return True
-    return kept is None or kept.version != former.version
+        return False
+    return kept is not None and kept.version == version
 
 
 def adopt_alone(site: Site, bucket: Bucket, found: Found, meta: ObjectMeta) -> Found:

@@ -12,6 +12,7 @@ from s3_world import World
 from cumulus.index.api import Change
 from cumulus.ops import publish
 from cumulus.ops.jobs import Done, rescan
+from cumulus.storage.api import Entry
 
 
 def scan(world: World) -> None:
@@ -100,3 +101,24 @@ def test_an_upload_that_a_scan_has_told_of_first_stays_listed(
     assert [(one["Key"], one["Size"]) for one in page] == [(key, 9)]
     assert versions(world) == [(key, 9, True), (key, 6, False)]
     assert world.index.usage("bucket", "bkt").bytes == 15
+
+
+def test_a_version_that_is_kept_while_others_write_over_it_has_its_row(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has its own name by then: it is no longer what they have written over."""
+    versioning(world, "Enabled")
+    assert world.ask("PUT", "/bkt/k", b"first").status == 200
+    link = world.store.link
+
+    def beside(*words: str) -> Entry:
+        monkeypatch.undo()
+        kept = link(*words)
+        (data / "others").write_bytes(b"by others")
+        (data / "others").replace(data / "k")
+        return kept
+
+    monkeypatch.setattr(world.store, "link", beside)
+    assert world.ask("DELETE", "/bkt/k").status == 204
+    assert versions(world) == [("k", 9, False), ("k", 5, False)]
+    assert world.index.usage("bucket", "bkt").bytes == 14
