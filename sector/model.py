@@ -125,6 +125,8 @@ class Key(msgspec.Struct, frozen=True, array_like=True):
 
 
 BLOCK_BYTES = 1 << 20
+BLOCKS_MAX = 4 << 20
+"""Bytes of block checksums that a message carries: those of 1 TiB."""
 CHECKED_BYTES = 16 * BLOCK_BYTES
 """A slave compares a range of at most so many bytes with its checksums before it sends any of it; who reads
 more of a file than that, and not all of it (which has a digest), asks for it in parts."""

@@ -18,8 +18,9 @@ from sector._udt.data_api import Data
 from sector.client.deferred import Work, bounded_by, deferred
 from sector.client.local import make_folders_thd, read_all_thd, write_all_thd
 from sector.client.progress import Moved, Progress, Summary
+from sector.client.sending import Put
 from sector.client.session import ClientSession
-from sector.client.transfer import Get, Granted, Link, Put, Run, open_local_thd
+from sector.client.transfer import Get, Granted, Link, Run, open_local_thd
 from sector.client.tree import plan_tree_thd
 from sector.clock import pause
 from sector.model import CHECKED_BYTES, FileInfo, Version, check_path

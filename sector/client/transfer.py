@@ -1,4 +1,4 @@
-"""Putting and getting files: leases, tickets, failures of slaves and masters, verification.
+"""Getting files, and what puts need too: tickets, failures of slaves and masters, verification.
 
 The bytes go between file descriptors and the data channel; this module only decides what moves where, and
 what to do when something stops. Source: design.md, section 5.
@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.defer import Deferred
 
 from sector import errors, space
 from sector._udt import checksum
@@ -24,24 +24,14 @@ from sector.client.deferred import uncut
 from sector.client.progress import FileProgress, Moved, Progress, size_text
 from sector.client.session import ClientSession
 from sector.clock import pause
-from sector.model import BLOCK_BYTES, FileInfo, Ticket, Version, digest_text, parent
+from sector.model import BLOCK_BYTES, FileInfo, Ticket, Version, digest_text
 from sector.resolve import literal_host
-from sector.wire.files import (
-    LeaseDrop,
-    LeaseKeep,
-    LeaseState,
-    Mkdir,
-    OpenRead,
-    OpenWrite,
-    ReadGrant,
-    ReportBad,
-    WriteGrant,
-)
+from sector.wire.files import OpenRead, ReadGrant, ReportBad
 from sector.wire.outcome import error_of
 
 START_S = 15.0
 PATIENCE_S = 180.0
-_ATTEMPTS = 8
+ATTEMPTS = 8
 
 Run = Callable[..., Deferred[Any]]
 Granted = Callable[[Version], Awaitable[None]]
@@ -111,175 +101,6 @@ def local_error(
             return None
 
 
-# --------------------------------------------------------------------------------------------------- put
-class Put:
-    """One file on its way into the cloud: one lease, as many attempts as needed."""
-
-    def __init__(
-        self, link: Link, local: str, path: str, progress: Progress, granted: Granted | None = None
-    ) -> None:
-        self.link = link
-        self.local = local
-        self.path = path
-        self.progress = progress
-        self._granted = granted
-        self._waiting = ""
-
-    async def run(self, fd: int, size: int, create: str = "any", near: str = "") -> Moved:
-        """Send `size` bytes of `fd`; returns when a version is published and durable.
-
-        Raises what the master refuses (Exists, LeaseHeld, NoSpace, Denied, ...), LeaseLost, LocalIO,
-        Unreachable. Nothing half-written ever becomes visible.
-        """
-        clock = self.link.session.clock
-        begin = clock.seconds()
-        grant = await self._open(OpenWrite(self.path, size, create, near))
-        part = FileProgress(self.progress, self.path, size)
-        keeper = ensureDeferred(self._keep(grant))
-        keeper.addErrback(lambda _: None)
-        result: TransferResult | None = None
-        try:
-            version, result, node = await self._send(fd, size, grant, part, near)
-        except BaseException:
-            keeper.cancel()
-            self._drop(grant.lease)
-            raise
-        keeper.cancel()
-        part.finish()
-        digest = digest_text(result.digest) if result is not None else ""
-        stats = dict(result.stats, us=result.us) if result is not None else {}
-        return Moved(self.path, self.local, size, version, digest, node, clock.seconds() - begin, stats)
-
-    async def _open(self, request: OpenWrite) -> WriteGrant:
-        """Ask for a lease; missing directories are made. When an answer was lost the lease may be held by
-        nobody but ourselves: then wait until it has ended."""
-        clock = self.link.session.clock
-        until = clock.seconds() + PATIENCE_S
-        made = False
-        while True:
-            try:
-                grant: WriteGrant = await self.link.session.call(
-                    request, patience_s=PATIENCE_S, on_wait=self._wait, repeat=True
-                )
-                return grant
-            except errors.NotFound:
-                if made or parent(self.path) == "/":
-                    raise
-                made = True
-                with contextlib.suppress(errors.Exists):
-                    await self.link.session.call(Mkdir(parent(self.path), True), repeat=True)
-                continue
-            except errors.LeaseHeld:
-                if not self._waiting or clock.seconds() > until:
-                    raise
-            await pause(clock, 2.0)
-
-    async def _send(
-        self, fd: int, size: int, grant: WriteGrant, part: FileProgress, near: str
-    ) -> tuple[Version, TransferResult | None, str]:
-        failed: list[str] = []
-        for attempt in range(_ATTEMPTS):
-            if self._granted is not None:
-                await self._granted(grant.version)
-            try:
-                result = await self._once(fd, size, grant, part)
-                return Version(*result.version), result, grant.node
-            except TransferError as error:
-                trouble = self._trouble(error, grant.node)
-                at = size_text(error.bytes)
-            state = await self._state(grant)
-            if state.state == "published":
-                self.progress.note(f"{trouble.message}; the file is published all the same")
-                return state.version, None, grant.node
-            if state.state != "open":
-                raise errors.LeaseLost(f"{self.path}: {trouble.message}, and the write lease has ended")
-            if attempt == _ATTEMPTS - 1:
-                raise trouble
-            failed.append(grant.node)
-            part.at(0)
-            grant = await self._reopen(size, near, failed, grant, trouble)
-            self.progress.note(f"{trouble.message} at {at} of {self.path}; began anew on {grant.node}")
-        raise errors.Unavailable(f"{self.path} could not be written")
-
-    def _trouble(self, error: TransferError, node: str) -> errors.SectorError:
-        """Why an attempt failed; raises what no other attempt can cure."""
-        ours = local_error(error, self.local)
-        if ours is not None:
-            raise ours from None
-        told = error_of(error.remote, f"slave {node}") if error.code == "REMOTE" else None
-        if isinstance(
-            told, errors.LeaseLost | errors.Conflict | errors.Denied | errors.SessionExpired | errors.Exists
-        ):
-            raise told from None
-        return told or errors.Unavailable(explain(error, node))
-
-    async def _once(self, fd: int, size: int, grant: WriteGrant, part: FileProgress) -> TransferResult:
-        host = await literal_host(self.link.session.clock, grant.data.host)
-        sending = self.link.data.send_file(
-            channel(grant.ticket),
-            fd,
-            length=size,
-            to=(host, grant.data.port),
-            start_s=START_S,
-            progress=part.at,
-            on_way=self.link.on_way(self.progress),
-        )
-        try:
-            return await sending.done
-        except TransferError:
-            raise
-        except BaseException:
-            sending.cancel()
-            raise
-
-    async def _state(self, grant: WriteGrant) -> LeaseState:
-        state: LeaseState = await self.link.session.call(
-            LeaseKeep(self.path, grant.lease), patience_s=PATIENCE_S, on_wait=self._wait
-        )
-        return state
-
-    async def _reopen(
-        self, size: int, near: str, failed: list[str], grant: WriteGrant, trouble: errors.SectorError
-    ) -> WriteGrant:
-        """The same lease with a new ticket, on another slave if there is one."""
-        for exclude in (failed[-64:], []):
-            try:
-                return await self._open(OpenWrite(self.path, size, "any", near, exclude, grant.lease))
-            except (errors.Unavailable, errors.NoSpace) as error:
-                if isinstance(trouble, errors.NoSpace):  # says more than that nobody else is there
-                    raise trouble from None
-                if not exclude:
-                    raise error from None
-        raise trouble
-
-    async def _keep(self, grant: WriteGrant) -> None:
-        """Renew the lease for as long as the transfer runs."""
-        every = max(1.0, grant.lease_s / 3)
-        while True:
-            await pause(self.link.session.clock, every)
-            try:
-                await self.link.session.call(
-                    LeaseKeep(self.path, grant.lease),
-                    deadline_s=every,
-                    patience_s=PATIENCE_S,
-                    on_wait=self._wait,
-                )
-            except errors.SectorError:
-                continue
-
-    def _wait(self, why: str) -> None:
-        if why != self._waiting:
-            self._waiting = why
-            self.progress.note(f"{why} ({self.path})")
-
-    def _drop(self, lease: bytes) -> None:
-        """Give the lease up in the background, so that the path is free at once."""
-        dropping = ensureDeferred(self.link.session.call(LeaseDrop(self.path, lease), deadline_s=3.0))
-        self.link.ending.add(dropping)
-        dropping.addErrback(lambda _: None)
-        dropping.addCallback(lambda _: self.link.ending.discard(dropping))
-
-
 # --------------------------------------------------------------------------------------------------- get
 class Get:
     """A byte range of one version on its way to a local descriptor, from one replica after another."""
@@ -323,7 +144,7 @@ class Get:
         info = grant.info
         part = FileProgress(self.progress, self.path, info.size)
         exclude: list[str] = []
-        for _ in range(_ATTEMPTS):
+        for _ in range(ATTEMPTS):
             first = len(self.nodes)
             crcs = await self.range(fd, grant, 0, info.size, part, exclude)
             if not info.digest or digest_text(checksum.content_digest(crcs, info.size)) == info.digest:
@@ -392,7 +213,7 @@ class Get:
                 part.at(here)
             failed.append(grant.node)
             attempt = 1 if kept else attempt + 1  # what gets on is never given up
-            if attempt >= _ATTEMPTS:
+            if attempt >= ATTEMPTS:
                 raise trouble
             grant = await self._next(grant, here, end, failed, trouble, attempt)
             self.progress.note(f"{trouble.message} at {size_text(here)}; continued from {grant.node}")

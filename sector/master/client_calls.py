@@ -37,7 +37,7 @@ from sector.model import FileInfo, SliceMeta, check_path, is_below
 from sector.rpc import Caller
 from sector.wire import files
 from sector.wire.base import Message, Ok, Request
-from sector.wire.slave import PrepareRead, PrepareWrite, Verify
+from sector.wire.slave import PrepareRead, PrepareWrite, Ready, Verify
 
 log = Logger()
 WRITE_TRIES = 4
@@ -316,6 +316,8 @@ class ClientCalls:
         """Take the lease and introduce the client to a slave with room."""
         view = self._hub.writer(caller)
         path = check(view, request.path, "w")
+        if request.lease and request.blocks:
+            return await self._go_on(request, path, view, caller)
 
         def choose() -> list[str]:
             return placement.for_write(
@@ -354,6 +356,19 @@ class ClientCalls:
             raise Busy(f"no slave takes {path} now: {failure.message}")
         raise Unavailable(f"no slave takes {path} now: {failure}")
 
+    async def _go_on(
+        self, request: files.OpenWrite, path: str, view: View, caller: Caller
+    ) -> files.WriteGrant:
+        """The same slave again, which has kept what arrived. Raises `Unavailable`, `Busy` (it may be back
+        soon), `LeaseLost`, `Conflict`."""
+        lease_s = self._hub.config.master.lease_s
+        want = WriteRequest(path, request.size, view.user, "", new_id(), lease_s, resume=request.lease)
+        lease = await self._hub.store.write(lambda tx: namespace.open_write(tx, want, self._hub.wall()))
+        node = self._hub.core.members.nodes.get(lease.node)
+        if node is None or not node.candidate().usable:
+            raise Unavailable(f"slave {lease.node} is away")
+        return await self._prepare_write(lease.node, lease, caller, request.blocks)
+
     def _no_room(self, request: files.OpenWrite) -> SectorError:
         up = self._hub.core.members.up()
         if not up:
@@ -364,18 +379,21 @@ class ClientCalls:
         most = max(node.candidate().free for node in left)
         return NoSpace(f"no slave has room for {request.size} bytes; the emptiest has {most}")
 
-    async def _prepare_write(self, node_id: str, lease: Lease, caller: Caller) -> files.WriteGrant:
+    async def _prepare_write(
+        self, node_id: str, lease: Lease, caller: Caller, blocks: bytes = b""
+    ) -> files.WriteGrant:
         if node_id != lease.node:
             await self._hub.store.write(lambda tx: namespace.move_lease(tx, lease.id, node_id))
         ticket = self._hub.ticket("write", lease.path, lease.version, 0, lease.size)
         meta = SliceMeta(lease.path, lease.version, lease.size, lease.owner, lease.mode, self._hub.wall(), "")
         await self._errands.ensure_renamed(node_id, lease.path)
-        command = PrepareWrite(self._hub.epoch, ticket, caller.principal, lease.id, meta)
-        await self._hub.call_slave(node_id, command, PREPARE_S)
-        self._hub.core.members.grant(node_id, lease.size)
+        command = PrepareWrite(self._hub.epoch, ticket, caller.principal, lease.id, meta, blocks)
+        limit_s = max(PREPARE_S, caller.budget_s - 1.0) if blocks else PREPARE_S  # the slave reads them
+        ready: Ready = await self._hub.call_slave(node_id, command, limit_s)
+        self._hub.core.members.grant(node_id, lease.size - ready.offset)
         node = self._hub.core.members.get(node_id)
         lease_s = max(0.0, lease.expires - self._hub.wall())
-        return files.WriteGrant(lease.id, lease_s, lease.version, node_id, node.data, ticket)
+        return files.WriteGrant(lease.id, lease_s, lease.version, node_id, node.data, ticket, ready.offset)
 
     async def lease_keep(self, request: files.LeaseKeep, caller: Caller) -> files.LeaseState:
         """Renew a lease, or tell what became of it."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import msgspec
 from twisted.logger import Logger
 
 from sector.errors import NotFound, SectorError
 from sector.master import namespace
 from sector.master.core import CopyEnded
 from sector.master.errands import Errands
-from sector.master.hub import Hub
+from sector.master.hub import COMMAND_S, Hub
 from sector.master.replication import CopyTask
-from sector.wire.slave import Copy, PrepareReplica
+from sector.wire.slave import Copy, PrepareReplica, Ready
 
 log = Logger()
+READ_BYTES_PER_S = 2e8
+"""A target that goes on with an earlier copy reads what it has of it first."""
 
 
 class Copier:
@@ -30,10 +33,13 @@ class Copier:
         try:
             await self._errands.ensure_renamed(task.target, task.path)
             await self._errands.ensure_renamed(task.source, task.path)
-            await hub.call_slave(task.target, PrepareReplica(hub.epoch, task.id, ticket, task.meta))
+            prepare = PrepareReplica(hub.epoch, task.id, ticket, task.meta, True)
+            limit_s = COMMAND_S + task.meta.size / READ_BYTES_PER_S
+            ready: Ready = await hub.call_slave(task.target, prepare, limit_s)
             at_target = False
+            rest = msgspec.structs.replace(ticket, offset=ready.offset, length=task.meta.size - ready.offset)
             address = hub.core.members.get(task.target).data
-            await hub.call_slave(task.source, Copy(hub.epoch, task.id, ticket, address))
+            await hub.call_slave(task.source, Copy(hub.epoch, task.id, rest, address))
         except SectorError as error:
             log.info(
                 "copy of {path} from {source} to {target} did not start: {error}",

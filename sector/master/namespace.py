@@ -281,7 +281,7 @@ def make_directory(tx: Tx, path: str, parents: bool, owner: str, now: float) -> 
 @dataclass(frozen=True, slots=True)
 class WriteRequest:
     """What open_write needs: `id` the lease to make; `resume` b"" or the lease to continue; `version`
-    is drawn here, the slave `node` was chosen before."""
+    is drawn here, the slave `node` was chosen before ("" = that of the lease to continue)."""
 
     path: str
     size: int
@@ -316,9 +316,10 @@ def open_write(tx: Tx, want: WriteRequest, now: float) -> Lease:
     entry = find(tx, path)
     if entry is not None and entry.is_dir:
         raise IsDirectory(f"{path} is a directory")
-    lease_id = want.id
+    lease_id, node = want.id, want.node
     if want.resume:
-        lease_id = _resumed(tx, want, path).id
+        known = _resumed(tx, want, path)
+        lease_id, node = known.id, node or known.node
     elif entry is not None and want.create == "new":
         raise Exists(f"{path} exists")
     other = tx.lease_on(path)
@@ -331,7 +332,7 @@ def open_write(tx: Tx, want: WriteRequest, now: float) -> Lease:
         tx.drop_lease(other.id)
     _make(tx, missing, want.user, now)
     owner, mode = (entry.owner, entry.mode) if entry else (want.user, want.mode)
-    lease = Lease(lease_id, path, want.node, tx.draw(), want.size, want.user, owner, mode, now + want.lease_s)
+    lease = Lease(lease_id, path, node, tx.draw(), want.size, want.user, owner, mode, now + want.lease_s)
     tx.put_lease(lease)
     return lease
 

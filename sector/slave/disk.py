@@ -77,12 +77,13 @@ class Disk(Room):
             raise
 
     def _recover(self) -> Catalogue:
-        result = reconcile(self._walk(), self._records(), self._temps(), self.mirror.tombstones)
+        temps = self._temps()
+        result = reconcile(self._walk(), self._records(), temps, self.mirror.tombstones)
         for record in result.doubles:
             self.warnings.append(f"{record.path} has more than one record of {record.version}; one is used")
         for record in result.stale:
             self._forget(record)
-        for name in result.temps:
+        for name in self._sort_parts({name: temps[name].mtime_ns for name in result.temps}):
             os.unlink(name, dir_fd=self._tmp)
         for path, why in result.attic:
             self._to_attic(path, why, None)

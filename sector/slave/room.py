@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ from sector.slave import beneath
 from sector.slave.area import Area
 
 _MARGIN_BYTES = 256 << 10
+PART_S = 300.0
+"""How long a part of a content is kept for a sender that may go on with it."""
+_PART = re.compile("[0-9a-f]{32}-[0-9a-f]{8}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +40,19 @@ class Room(Area):
         super().__init__(root, slave_id, now)
         self.where = f"slave {slave_id}"
         self._keep_free = keep_free_bytes
+        self.parts: dict[str, str] = {}
+        """Temporary files that an earlier process left for who goes on with them: key -> name."""
 
     def _free(self, info: os.statvfs_result) -> int:
         keep = min(self._keep_free, info.f_blocks * info.f_frsize // 20)
         return max(0, info.f_bavail * info.f_frsize - keep)
 
-    def reserve_thd(self, path: str, size: int) -> Temp:
-        """A temporary file with room for `size` bytes of `path`. Raises NoSpace, Conflict (a symbolic
-        link is in the way), LocalIO."""
+    def reserve_thd(self, path: str, size: int, key: str = "") -> Temp:
+        """A temporary file with room for `size` bytes of `path`; with a `key` (32 hex digits) a later process
+        finds it (`parts`). Raises NoSpace, Conflict (a symbolic link is in the way), LocalIO."""
         self._check_way(path)
         need = _MARGIN_BYTES + 6 * (size // BLOCK_BYTES + 1)
-        name = os.urandom(12).hex()
+        name = f"{key}-{os.urandom(4).hex()}" if key else os.urandom(12).hex()
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         fd = -1
         try:
@@ -86,6 +92,39 @@ class Room(Area):
         """Give a temporary file up."""
         os.close(temp.fd)
         self._unlink_temp(temp.name)
+
+    def leave_temp_thd(self, temp: Temp) -> None:
+        """Close a temporary file for the next process."""
+        os.close(temp.fd)
+
+    def reopen_thd(self, name: str) -> Temp:
+        """Take over what an earlier process left. Raises LocalIO."""
+        try:
+            return Temp(name, os.open(name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self._tmp))
+        except OSError as error:
+            raise beneath.explain(error, "what an earlier process left", self.where) from None
+
+    def whole_blocks_thd(self, temp: Temp) -> int:
+        """How many whole blocks have been written: transfers write from the beginning on."""
+        return os.fstat(temp.fd).st_size // BLOCK_BYTES
+
+    def _sort_parts(self, temps: dict[str, int]) -> list[str]:
+        """Keep what is young of these files (name -> time of its last change in ns) in `parts`; returns the
+        names of the others."""
+        old = []
+        self.parts = {}
+        for name, changed in sorted(temps.items(), key=lambda item: -item[1]):
+            key = name[:32]
+            young = self._now() - changed / 1e9 < PART_S
+            if _PART.fullmatch(name) and young and key not in self.parts:
+                self.parts[key] = name
+            else:
+                old.append(name)
+        return old
+
+    def unlink_part_thd(self, name: str) -> None:
+        """Remove what an earlier process left."""
+        self._unlink_temp(name)
 
     def _unlink_temp(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):

@@ -51,6 +51,7 @@ from sector.wire.slave import (
     PrepareRead,
     PrepareReplica,
     PrepareWrite,
+    Ready,
     Refused,
     RenameFiles,
     Report,
@@ -256,6 +257,7 @@ class Slave(Service):
         self._attach_sphere()
         self._spawn(self.tree.run(later), "scanning the data directory")
         self._spawn(self.scrub.run(), "scrubbing")
+        self._spawn(self.transfers.parts.forget_old(), "removing parts of contents")
         attempt = 0
         while not self._stopping:
             try:
@@ -491,8 +493,8 @@ class Slave(Service):
     def _serve(self) -> None:
         serve = self.rpc.serve
         serve(PrepareRead, self._prepare_read)
-        serve(PrepareWrite, self._prepare_write)
-        serve(PrepareReplica, self._prepare_replica)
+        serve(PrepareWrite, self._prepare)
+        serve(PrepareReplica, self._prepare)
         serve(Copy, self._copy)
         serve(Delete, self._delete)
         serve(RenameFiles, self._rename)
@@ -506,15 +508,9 @@ class Slave(Service):
         await self.transfers.send("read", request.ticket, None, request.principal)
         return Ok()
 
-    async def _prepare_write(self, request: PrepareWrite, caller: Caller) -> Ok:
+    async def _prepare(self, request: PrepareWrite | PrepareReplica, caller: Caller) -> Ready:
         self.check_master(caller, request)
-        await self.transfers.receive(request)
-        return Ok()
-
-    async def _prepare_replica(self, request: PrepareReplica, caller: Caller) -> Ok:
-        self.check_master(caller, request)
-        await self.transfers.receive(request)
-        return Ok()
+        return Ready(await self.transfers.receive(request))
 
     async def _copy(self, request: Copy, caller: Caller) -> Ok:
         self.check_master(caller, request)

@@ -15,15 +15,15 @@ from twisted.python.failure import Failure
 
 from sector import errors
 from sector._udt.data_api import Data, DataTicket, Receiving, Sending, TransferError, TransferResult, arrival
-from sector._udt.paths import Way
 from sector.clock import Clock
-from sector.model import BLOCK_BYTES, CHECKED_BYTES, SliceMeta, Ticket, Version, digest_text
+from sector.model import BLOCK_BYTES, CHECKED_BYTES, SliceMeta, Ticket, Version
 from sector.slave.catalog import Record
 from sector.slave.core import START_S, Open, SlaveCore, is_final, retry_delay
 from sector.slave.disk import Disk
 from sector.slave.gate import Gate
+from sector.slave.parts import Part, Parts, asked_of
 from sector.slave.pool import Pool
-from sector.slave.room import Temp
+from sector.slave.told import TlsTold
 from sector.wire.base import Request
 from sector.wire.outcome import number_of
 from sector.wire.slave import Adopted, PrepareReplica, PrepareWrite, Publish, Published, Replicated
@@ -36,8 +36,6 @@ _BAD_AT_ONCE = 500
 _BAD_AGAIN_S = 5.0
 _SETTLE_S = 150.0
 """Seconds after which the master is asked about content that waited for its writer when it heard of it."""
-_TELL_S = 300.0
-"""Seconds between two warnings that transfers with a peer go over TLS."""
 
 T = TypeVar("T")
 MasterCall = Callable[..., Coroutine[Any, Any, Any]]
@@ -77,6 +75,7 @@ class Transfers:
         self._now = now
         self._random = random
         self.gate = Gate()
+        self.parts = Parts(disk, pool, clock)
         self._bad: dict[tuple[str, Version], str] = {}
         """Bad replicas that the master has yet to hear of, and why they are."""
         self._telling = False
@@ -96,7 +95,7 @@ class Transfers:
         self._guests: dict[bytes, tuple[str, Callable[[int], None]]] = {}
         self._revoked: dict[str, float] = {}
         self._verifying: set[str] = set()
-        self._told: dict[str, float] = {}
+        self._on_way = TlsTold(clock)
 
     # --------------------------------------------------------------------------------------- tasks
     def _spawn(self, work: Coroutine[Any, Any, None], what: str) -> None:
@@ -123,6 +122,7 @@ class Transfers:
         if self._tasks:
             self._idle = Deferred()
             await self._idle
+        await self.parts.stop()
 
     async def _until(self, event: Deferred[T]) -> T:
         """Wait for `event`; the only waits that `stop` cuts short (with CancelledError)."""
@@ -207,18 +207,6 @@ class Transfers:
                 os.close(fd)
         self._guests[ticket.id] = (principal, sending.cancel)
         self._spawn(self._watch_sending(transfer, ticket, record, sending), f"sending {ticket.path}")
-
-    def _on_way(self, way: Way, line: str) -> None:
-        if not way.tls:
-            return
-        line = line or "a peer came over TLS: its UDP does not get through"
-        now = self._clock.seconds()
-        fresh = now >= self._told.get(line, now)
-        if fresh:  # one a peer and reason, however many files go that way
-            self._told = {text: end for text, end in self._told.items() if now < end}
-            self._told[line] = now + _TELL_S
-        level = log.warn if fresh else log.debug
-        level("{line}", line=line, path="tls")
 
     async def _watch_sending(self, transfer: Open, ticket: Ticket, record: Record, sending: Sending) -> None:
         moved, good, doubted = 0, False, False
@@ -350,21 +338,22 @@ class Transfers:
             log.info("{path} was said to be damaged, but is as it was written", path=path)
 
     # ----------------------------------------------------------------------------------- receiving
-    async def receive(self, request: PrepareWrite | PrepareReplica) -> None:
-        """Reserve space and begin to wait for the sender. Raises NoSpace, Busy, Conflict, LocalIO,
-        SessionExpired."""
+    async def receive(self, request: PrepareWrite | PrepareReplica) -> int:
+        """Reserve space and wait for the sender; returns the byte that he begins at. Raises NoSpace, Busy,
+        Conflict, LocalIO, SessionExpired."""
         ticket, meta = request.ticket, request.meta
         kind = "write" if isinstance(request, PrepareWrite) else "replica"
         transfer = self._core.begin(ticket.id, kind, meta.path, meta.size, self._clock.seconds())
-        temp: Temp | None = None
+        part: Part | None = None
         try:
-            temp = await self._pool.run(self._disk.reserve_thd, meta.path, meta.size)
+            part = await self.parts.begin(*asked_of(request), meta.path, meta.size)
             self._check_guest(request.principal if isinstance(request, PrepareWrite) else "")
             try:
                 receiving = self._data.receive_file(
                     channel_ticket(ticket),
-                    temp.fd,
-                    limit=meta.size,
+                    part.temp.fd,
+                    offset=part.offset,
+                    limit=meta.size - part.offset,
                     start_s=self._core.start_s,
                     on_way=self._on_way,
                 )
@@ -372,37 +361,44 @@ class Transfers:
                 raise errors.Busy(f"{self._disk.where} cannot start a transfer: {error}") from None
         except Exception:
             self._core.end(transfer, self._clock.seconds(), 0, False)
-            if temp is not None:
-                await self._pool.run(self._disk.drop_temp_thd, temp)
+            if part is not None:
+                self.parts.done(part)
+                await self.parts.drop(part)
             raise
+        part.stop = receiving.cancel
+        if part.offset:
+            log.info("{path} goes on at byte {at}", path=meta.path, at=part.offset)
         if isinstance(request, PrepareWrite):
             self._guests[ticket.id] = (request.principal, receiving.cancel)
-            work = self._take_write(transfer, request, temp, receiving)
+            work = self._take_write(transfer, request, part, receiving)
         else:
-            work = self._take_replica(transfer, request, temp, receiving)
+            work = self._take_replica(transfer, request, part, receiving)
         self._spawn(work, f"receiving {meta.path}")
+        return part.offset
 
-    async def _take(self, receiving: Receiving, temp: Temp, meta: SliceMeta, lease: bytes) -> Record:
-        """Wait for the bytes, check them, seal them. Whatever fails, the temporary file is gone."""
+    async def _take(self, receiving: Receiving, part: Part, meta: SliceMeta, lease: bytes) -> Record:
+        """Wait for the bytes, check them, seal them. If that fails the temporary file is gone, or kept for
+        who goes on with it."""
         arrived = arrival(receiving)
         try:
             result = await self._until(arrived)
-            digest = digest_text(result.digest)
-            if result.moved != meta.size:
-                raise errors.Damaged(f"{meta.path}: {result.moved} bytes came, {meta.size} were announced")
+            size, crcs, digest = part.whole(result)
+            if size != meta.size:
+                raise errors.Damaged(f"{meta.path}: {size} bytes came, {meta.size} were announced")
             if meta.digest and digest != meta.digest:
                 raise errors.Damaged(f"the copy of {meta.path} differs from the published content")
             if not meta.digest:
                 meta = msgspec.structs.replace(meta, digest=digest, mtime=round(self._now(), 6))
-            sealed = await self._pool.run(self._disk.seal_thd, temp, meta, result.crcs, lease)
-        except Exception:
-            await self._pool.run(self._disk.drop_temp_thd, temp)
+            sealed = await self._pool.run(self._disk.seal_thd, part.temp, meta, crcs, lease)
+        except Exception as error:
+            await self.parts.give_up(part, error)
             raise
-        os.close(temp.fd)
+        self.parts.done(part)
+        os.close(part.temp.fd)
         return sealed
 
     async def _take_write(
-        self, transfer: Open, request: PrepareWrite, temp: Temp, receiving: Receiving
+        self, transfer: Open, request: PrepareWrite, part: Part, receiving: Receiving
     ) -> None:
         good = False
 
@@ -412,7 +408,7 @@ class Transfers:
 
         receiving.fin.addCallback(complete)
         try:
-            record = await self._take(receiving, temp, request.meta, request.lease)
+            record = await self._take(receiving, part, request.meta, request.lease)
             final = await self.publish(request.lease, record)
             receiving.finish(version=(final.epoch, final.counter), durable=1)
             good = True
@@ -429,11 +425,11 @@ class Transfers:
             self._core.end(transfer, self._clock.seconds(), transfer.size if good else 0, good)
 
     async def _take_replica(
-        self, transfer: Open, request: PrepareReplica, temp: Temp, receiving: Receiving
+        self, transfer: Open, request: PrepareReplica, part: Part, receiving: Receiving
     ) -> None:
         why = ""
         try:
-            record = await self._take(receiving, temp, request.meta, b"")
+            record = await self._take(receiving, part, request.meta, b"")
             async with self.gate.shared():
                 await self._pool.run(self._disk.publish_thd, record)
             receiving.finish(version=(record.epoch, record.counter), durable=1)

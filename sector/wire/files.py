@@ -7,7 +7,19 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from sector.model import U32, U64, Address, Bytes16, FileInfo, Name, Path, Text, Ticket, Version
+from sector.model import (
+    BLOCKS_MAX,
+    U32,
+    U64,
+    Address,
+    Bytes16,
+    FileInfo,
+    Name,
+    Path,
+    Text,
+    Ticket,
+    Version,
+)
 from sector.wire.base import Message, Ok, Request, request
 
 
@@ -111,7 +123,8 @@ class OpenRead(Request, frozen=True, array_like=True):
 
 class WriteGrant(Message, frozen=True, array_like=True):
     """An exclusive lease on the path and where to send. The slave publishes with the master when all has
-    arrived; DONE on the data channel means published and durable. Renew before `lease_s` passes."""
+    arrived; DONE on the data channel means published and durable. Renew before `lease_s` passes. What is
+    before `offset` is there already (see OpenWrite)."""
 
     lease: Bytes16
     lease_s: float
@@ -119,13 +132,16 @@ class WriteGrant(Message, frozen=True, array_like=True):
     node: Name
     data: Address
     ticket: Ticket
+    offset: U64 = 0
 
 
 @request(0x0211, reply=WriteGrant)
 class OpenWrite(Request, frozen=True, array_like=True):
     """Write a whole new version of `size` bytes. `create` "any" = replace or create, "new" = only create.
     `near` = preferred node. With `lease` of an earlier grant: continue it (same lease, new ticket) after
-    a failure; if that write was published meanwhile, Conflict names the version.
+    a failure; if that write was published meanwhile, Conflict names the version. With `blocks` too, the
+    CRC32C of each 1 MiB block from the beginning as little-endian u32: on the same slave, from `offset` of
+    the grant on, which is behind what has arrived there of these blocks.
     Errors: exists, is_directory, not_found (parent), lease_held, lease_lost, no_space, unavailable."""
 
     path: Path
@@ -134,6 +150,7 @@ class OpenWrite(Request, frozen=True, array_like=True):
     near: str = ""
     exclude: Annotated[list[Name], Meta(max_length=64)] = []
     lease: bytes = b""
+    blocks: Annotated[bytes, Meta(max_length=BLOCKS_MAX)] = b""
 
 
 class LeaseState(Message, frozen=True, array_like=True):

@@ -8,6 +8,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from sector.model import (
+    BLOCKS_MAX,
     U32,
     U64,
     Address,
@@ -38,22 +39,31 @@ class PrepareRead(Request, frozen=True, array_like=True):
     principal: Name
 
 
-@request(0x0302)
+class Ready(Message, frozen=True, array_like=True):
+    """A receiver is ready for the bytes from `offset` on; what is before it arrived earlier."""
+
+    offset: U64 = 0
+
+
+@request(0x0302, reply=Ready)
 class PrepareWrite(Request, frozen=True, array_like=True):
     """Expect a writer with this ticket; space for meta.size is reserved (fallocate) before the answer.
-    On completion the slave calls Publish with `lease`. Errors: no_space, busy."""
+    On completion the slave calls Publish with `lease`. `blocks` as in OpenWrite: go on with what an attempt
+    under this lease has brought, as far as it has these checksums. Errors: no_space, busy."""
 
     epoch: U64
     ticket: Ticket
     principal: Name
     lease: Bytes16
     meta: SliceMeta
+    blocks: Annotated[bytes, Meta(max_length=BLOCKS_MAX)] = b""
 
 
 @request(0x0303)
 class Copy(Request, frozen=True, array_like=True):
-    """Replication, to the source slave: send ticket.path at ticket.version to `target` (the target got
-    PrepareReplica with the same ticket). Answer = started; the target reports Replicated."""
+    """Replication, to the source slave: send ticket.path at ticket.version, ticket.length bytes from
+    ticket.offset on, to `target` (the target got PrepareReplica with the same ticket). Answer = started; the
+    target reports Replicated."""
 
     epoch: U64
     task: Bytes16
@@ -61,14 +71,16 @@ class Copy(Request, frozen=True, array_like=True):
     target: Address
 
 
-@request(0x0304)
+@request(0x0304, reply=Ready)
 class PrepareReplica(Request, frozen=True, array_like=True):
-    """Replication, to the target slave: receive this published version. Errors: no_space, busy."""
+    """Replication, to the target slave: receive this published version, from where an earlier copy of it
+    broke off if `go_on`. Errors: no_space, busy."""
 
     epoch: U64
     task: Bytes16
     ticket: Ticket
     meta: SliceMeta
+    go_on: bool = False
 
 
 @request(0x0305, safe=True)

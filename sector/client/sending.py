@@ -1,0 +1,282 @@
+"""Putting files: one lease, as many attempts as needed, each from where the last one broke off.
+
+What a slave has of an attempt that broke it keeps for some minutes. The client names the checksums of what it
+has sent, the slave compares them with what lies there, and the rest is sent (docs/decisions/0257).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+
+from twisted.internet.defer import ensureDeferred
+
+from sector import errors
+from sector._udt import checksum
+from sector._udt.data_api import TransferError, TransferResult
+from sector.client.deferred import uncut
+from sector.client.progress import FileProgress, Moved, Progress, size_text
+from sector.client.transfer import (
+    ATTEMPTS,
+    PATIENCE_S,
+    START_S,
+    Granted,
+    Link,
+    channel,
+    explain,
+    local_error,
+)
+from sector.clock import pause
+from sector.model import BLOCK_BYTES, BLOCKS_MAX, Version, digest_text, parent
+from sector.resolve import literal_host
+from sector.wire.files import LeaseDrop, LeaseKeep, LeaseState, Mkdir, OpenWrite, WriteGrant
+from sector.wire.outcome import error_of
+
+AHEAD_BLOCKS = 64
+"""So many blocks behind what is known to have arrived may have arrived too."""
+BACK_S = 60.0
+"""How long, at most, a slave is waited for that has a part; never longer than sending that part took."""
+READ_S = 0.01
+"""Time that a slave is given to read a block of it."""
+CALL_S = 10.0
+
+
+class Put:
+    """One file on its way into the cloud: one lease, as many attempts as needed."""
+
+    def __init__(
+        self, link: Link, local: str, path: str, progress: Progress, granted: Granted | None = None
+    ) -> None:
+        self.link = link
+        self.local = local
+        self.path = path
+        self.progress = progress
+        self._granted = granted
+        self._waiting = ""
+        self._crcs: list[int] = []
+        """Checksums of the first blocks, as far as they were needed."""
+        self._moved_at = 0.0
+
+    async def run(self, fd: int, size: int, create: str = "any", near: str = "") -> Moved:
+        """Send `size` bytes of `fd`; returns when a version is published and durable.
+
+        Raises what the master refuses (Exists, LeaseHeld, NoSpace, Denied, ...), LeaseLost, LocalIO,
+        Unreachable. Nothing half-written ever becomes visible.
+        """
+        clock = self.link.session.clock
+        begin = clock.seconds()
+        grant = await self._open(OpenWrite(self.path, size, create, near))
+        part = FileProgress(self.progress, self.path, size)
+        keeper = ensureDeferred(self._keep(grant))
+        keeper.addErrback(lambda _: None)
+        result: TransferResult | None = None
+        try:
+            version, result, node, digest = await self._send(fd, size, grant, part, near)
+        except BaseException:
+            keeper.cancel()
+            self._drop(grant.lease)
+            raise
+        keeper.cancel()
+        part.finish()
+        stats = dict(result.stats, us=result.us) if result is not None else {}
+        return Moved(self.path, self.local, size, version, digest, node, clock.seconds() - begin, stats)
+
+    async def _open(self, request: OpenWrite) -> WriteGrant:
+        """Ask for a lease; missing directories are made. When an answer was lost the lease may be held by
+        nobody but ourselves: then wait until it has ended."""
+        clock = self.link.session.clock
+        until = clock.seconds() + PATIENCE_S
+        made = False
+        while True:
+            try:
+                grant: WriteGrant = await self.link.session.call(
+                    request, patience_s=PATIENCE_S, on_wait=self._wait, repeat=True
+                )
+                return grant
+            except errors.NotFound:
+                if made or parent(self.path) == "/":
+                    raise
+                made = True
+                with contextlib.suppress(errors.Exists):
+                    await self.link.session.call(Mkdir(parent(self.path), True), repeat=True)
+                continue
+            except errors.LeaseHeld:
+                if not self._waiting or clock.seconds() > until:
+                    raise
+            await pause(clock, 2.0)
+
+    async def _send(
+        self, fd: int, size: int, grant: WriteGrant, part: FileProgress, near: str
+    ) -> tuple[Version, TransferResult | None, str, str]:
+        """(version, what the last attempt moved, where, digest of the whole)."""
+        failed: list[str] = []
+        attempt = 0
+        while True:
+            if self._granted is not None:
+                await self._granted(grant.version)
+            began = self._moved_at = self.link.session.clock.seconds()
+            try:
+                result = await self._once(fd, size, grant, part)
+                return Version(*result.version), result, grant.node, self._digest(grant.offset, size, result)
+            except TransferError as error:
+                trouble = self._trouble(error, grant.node)
+                got = min(size, grant.offset + error.bytes)
+            state = await self._state(grant)
+            if state.state == "published":
+                self.progress.note(f"{trouble.message}; the file is published all the same")
+                return state.version, None, grant.node, ""
+            if state.state != "open":
+                raise errors.LeaseLost(f"{self.path}: {trouble.message}, and the write lease has ended")
+            attempt += 1
+            if attempt >= ATTEMPTS:
+                raise trouble
+            failed.append(grant.node)
+            again = None
+            if not isinstance(trouble, errors.NoSpace):
+                again = await self._go_on(fd, size, grant, got, self._moved_at - began)
+            if again is None:
+                part.at(0)
+                again = await self._reopen(size, near, failed, grant, trouble)
+            if again.offset > grant.offset:  # what gets on is never given up
+                attempt = 0
+            done = "began anew" if not again.offset else f"continued at {size_text(again.offset)}"
+            part.at(again.offset)
+            grant = again
+            self.progress.note(
+                f"{trouble.message} at {size_text(got)} of {self.path}; {done} on {grant.node}"
+            )
+
+    def _digest(self, offset: int, size: int, result: TransferResult) -> str:
+        """Of the whole, when its last attempt began at `offset`."""
+        if not offset:
+            return digest_text(result.digest)
+        head = self._crcs[: offset // BLOCK_BYTES]
+        return digest_text(checksum.content_digest([*head, *result.crcs], size))
+
+    def _trouble(self, error: TransferError, node: str) -> errors.SectorError:
+        """Why an attempt failed; raises what no other attempt can cure."""
+        ours = local_error(error, self.local)
+        if ours is not None:
+            raise ours from None
+        told = error_of(error.remote, f"slave {node}") if error.code == "REMOTE" else None
+        if isinstance(
+            told, errors.LeaseLost | errors.Conflict | errors.Denied | errors.SessionExpired | errors.Exists
+        ):
+            raise told from None
+        return told or errors.Unavailable(explain(error, node))
+
+    async def _once(self, fd: int, size: int, grant: WriteGrant, part: FileProgress) -> TransferResult:
+        clock = self.link.session.clock
+        host = await literal_host(clock, grant.data.host)
+
+        def moved(count: int) -> None:
+            self._moved_at = clock.seconds()
+            part.at(grant.offset + count)
+
+        sending = self.link.data.send_file(
+            channel(grant.ticket),
+            fd,
+            offset=grant.offset,
+            length=size - grant.offset,
+            to=(host, grant.data.port),
+            start_s=START_S,
+            progress=moved,
+            on_way=self.link.on_way(self.progress),
+        )
+        try:
+            return await sending.done
+        except TransferError:
+            raise
+        except BaseException:
+            sending.cancel()
+            raise
+
+    async def _state(self, grant: WriteGrant) -> LeaseState:
+        state: LeaseState = await self.link.session.call(
+            LeaseKeep(self.path, grant.lease), patience_s=PATIENCE_S, on_wait=self._wait
+        )
+        return state
+
+    async def _go_on(self, fd: int, size: int, grant: WriteGrant, got: int, took: float) -> WriteGrant | None:
+        """The same slave from where it has got to; None if too little has arrived, or if it is not back
+        before sending that anew elsewhere would be as good. Raises LeaseLost, Conflict, Denied,
+        SessionExpired."""
+        clock = self.link.session.clock
+        if got < BLOCK_BYTES:
+            return None
+        count = min(min(size, got + AHEAD_BLOCKS * BLOCK_BYTES) // BLOCK_BYTES, BLOCKS_MAX // 4)
+        if not await self._read(fd, count):
+            return None
+        blocks = struct.pack(f"<{count}I", *self._crcs[:count])
+        request = OpenWrite(self.path, size, "any", "", [], grant.lease, blocks)
+        until = clock.seconds() + min(BACK_S, took)
+        while True:
+            try:
+                again: WriteGrant = await self.link.session.call(
+                    request, deadline_s=CALL_S + READ_S * count, repeat=True
+                )
+                return again
+            except (
+                errors.Unavailable,
+                errors.Unreachable,
+                errors.TimedOut,
+                errors.Busy,
+                errors.NoSpace,
+                errors.LocalIO,
+            ):
+                if clock.seconds() >= until:
+                    return None
+            await pause(clock, 1.0)
+
+    async def _read(self, fd: int, count: int) -> bool:
+        """Know the checksums of the first `count` blocks; False if the file no longer has them."""
+        while len(self._crcs) < count:
+            at, more = len(self._crcs), min(AHEAD_BLOCKS, count - len(self._crcs))
+            try:
+                self._crcs += await uncut(
+                    self.link.run(checksum.block_crcs, fd, at * BLOCK_BYTES, more * BLOCK_BYTES)
+                )
+            except (EOFError, OSError):
+                return False
+        return True
+
+    async def _reopen(
+        self, size: int, near: str, failed: list[str], grant: WriteGrant, trouble: errors.SectorError
+    ) -> WriteGrant:
+        """The same lease with a new ticket, on another slave if there is one."""
+        for exclude in (failed[-64:], []):
+            try:
+                return await self._open(OpenWrite(self.path, size, "any", near, exclude, grant.lease))
+            except (errors.Unavailable, errors.NoSpace) as error:
+                if isinstance(trouble, errors.NoSpace):  # says more than that nobody else is there
+                    raise trouble from None
+                if not exclude:
+                    raise error from None
+        raise trouble
+
+    async def _keep(self, grant: WriteGrant) -> None:
+        """Renew the lease for as long as the transfer runs."""
+        every = max(1.0, grant.lease_s / 3)
+        while True:
+            await pause(self.link.session.clock, every)
+            try:
+                await self.link.session.call(
+                    LeaseKeep(self.path, grant.lease),
+                    deadline_s=every,
+                    patience_s=PATIENCE_S,
+                    on_wait=self._wait,
+                )
+            except errors.SectorError:
+                continue
+
+    def _wait(self, why: str) -> None:
+        if why != self._waiting:
+            self._waiting = why
+            self.progress.note(f"{why} ({self.path})")
+
+    def _drop(self, lease: bytes) -> None:
+        """Give the lease up in the background, so that the path is free at once."""
+        dropping = ensureDeferred(self.link.session.call(LeaseDrop(self.path, lease), deadline_s=3.0))
+        self.link.ending.add(dropping)
+        dropping.addErrback(lambda _: None)
+        dropping.addCallback(lambda _: self.link.ending.discard(dropping))
