@@ -18,7 +18,9 @@ from sector.client.deferred import uncut
 from sector.client.progress import FileProgress, Moved, Progress, size_text
 from sector.client.transfer import (
     ATTEMPTS,
+    BACK_S,
     PATIENCE_S,
+    READ_BLOCKS,
     START_S,
     Granted,
     Link,
@@ -34,8 +36,6 @@ from sector.wire.outcome import error_of
 
 AHEAD_BLOCKS = 64
 """So many blocks behind what is known to have arrived may have arrived too."""
-BACK_S = 60.0
-"""How long, at most, a slave is waited for that has a part; never longer than sending that part took."""
 READ_S = 0.01
 """Time that a slave is given to read a block of it."""
 CALL_S = 10.0
@@ -199,8 +199,8 @@ class Put:
 
     async def _go_on(self, fd: int, size: int, grant: WriteGrant, got: int, took: float) -> WriteGrant | None:
         """The same slave from where it has got to; None if too little has arrived, or if it is not back
-        before sending that anew elsewhere would be as good. Raises LeaseLost, Conflict, Denied,
-        SessionExpired."""
+        before sending that anew elsewhere would be as good (`BACK_S` at most). Raises LeaseLost, Conflict,
+        Denied, SessionExpired."""
         clock = self.link.session.clock
         if got < BLOCK_BYTES:
             return None
@@ -231,7 +231,7 @@ class Put:
     async def _read(self, fd: int, count: int) -> bool:
         """Know the checksums of the first `count` blocks; False if the file no longer has them."""
         while len(self._crcs) < count:
-            at, more = len(self._crcs), min(AHEAD_BLOCKS, count - len(self._crcs))
+            at, more = len(self._crcs), min(READ_BLOCKS, count - len(self._crcs))
             try:
                 self._crcs += await uncut(
                     self.link.run(checksum.block_crcs, fd, at * BLOCK_BYTES, more * BLOCK_BYTES)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
 from collections.abc import Awaitable, Callable
@@ -32,6 +33,9 @@ from sector.wire.outcome import error_of
 START_S = 15.0
 PATIENCE_S = 180.0
 ATTEMPTS = 8
+BACK_S = 60.0
+"""How long, at most, slaves are waited for that have what is needed; never longer than it took so far."""
+READ_BLOCKS = 64
 
 Run = Callable[..., Deferred[Any]]
 Granted = Callable[[Version], Awaitable[None]]
@@ -114,6 +118,7 @@ class Get:
         self.nodes: list[str] = []
         self.stats: dict[str, int] = {}
         self._waiting = False
+        self._began = link.session.clock.seconds()
 
     async def open(
         self,
@@ -136,7 +141,8 @@ class Get:
             self.progress.note(f"{why} ({self.path})")
 
     async def whole(self, fd: int, grant: ReadGrant) -> None:
-        """All bytes of the version of `grant` into `fd`, with the whole digest verified.
+        """All bytes of the version of `grant` into `fd`, behind the whole blocks that are in it, with the
+        whole digest verified.
 
         A replica whose content is damaged is reported and another one is read from the beginning.
         Raises Damaged when no good replica is left, Unavailable, NoSpace, LocalIO.
@@ -144,14 +150,21 @@ class Get:
         info = grant.info
         part = FileProgress(self.progress, self.path, info.size)
         exclude: list[str] = []
+        crcs = await self._left(fd, info.size) if info.digest else []
         for _ in range(ATTEMPTS):
-            first = len(self.nodes)
-            crcs = await self.range(fd, grant, 0, info.size, part, exclude)
+            first, head = len(self.nodes), len(crcs) * BLOCK_BYTES
+            if head:
+                part.at(head)
+                grant = await self.open(head, 0, info.version)
+                self.progress.note(f"{self.path}: continued at {size_text(head)}, where an earlier get ended")
+            crcs += await self.range(fd, grant, head, info.size - head, part, exclude)
             if not info.digest or digest_text(checksum.content_digest(crcs, info.size)) == info.digest:
                 part.finish()
                 return
-            served = self.nodes[first:]
-            if len(set(served)) == 1:
+            crcs, served = [], self.nodes[first:]
+            if head:
+                self.progress.note(f"what an earlier get left of {self.path} is damaged; read again")
+            elif len(set(served)) == 1:
                 node = served[0]
                 exclude.append(node)
                 self.progress.note(f"the replica of {self.path} on slave {node} is damaged; reported")
@@ -167,6 +180,18 @@ class Get:
                     hint="sector stat shows them",
                 ) from None
         raise errors.Damaged(f"{self.path} could not be read without damage")
+
+    async def _left(self, fd: int, size: int) -> list[int]:
+        """The checksums of the whole blocks that an earlier get of this version left in `fd`."""
+        crcs: list[int] = []
+        whole = min(size, os.fstat(fd).st_size) // BLOCK_BYTES
+        while len(crcs) < whole:
+            at, more = len(crcs) * BLOCK_BYTES, min(READ_BLOCKS, whole - len(crcs)) * BLOCK_BYTES
+            try:
+                crcs += await uncut(self.link.run(checksum.block_crcs, fd, at, more))
+            except (EOFError, OSError):
+                break
+        return crcs
 
     async def range(
         self,
@@ -227,18 +252,23 @@ class Get:
         trouble: errors.SectorError,
         attempt: int,
     ) -> ReadGrant:
-        """Another replica of the same version; if none is left, those that failed once more, later."""
-        version = last.info.version
+        """Another replica of the same version; if none is left, those that failed once more, later: they
+        are waited for as long as the transfer has run, `BACK_S` at most."""
+        version, clock = last.info.version, self.link.session.clock
+        until = clock.seconds() + min(BACK_S, clock.seconds() - self._began)
         try:
             return await self.open(here, end - here, version, failed[-64:])
         except errors.Unavailable:
-            await pause(self.link.session.clock, min(5.0, 0.5 * attempt))
-        try:
-            return await self.open(here, end - here, version)
-        except errors.Unavailable:
-            raise errors.Unavailable(
-                f"{self.path}: {trouble.message}, and no other replica is left"
-            ) from None
+            await pause(clock, min(5.0, 0.5 * attempt))
+        while True:
+            try:
+                return await self.open(here, end - here, version)
+            except errors.Unavailable:
+                if clock.seconds() >= until:
+                    raise errors.Unavailable(
+                        f"{self.path}: {trouble.message}, and no other replica is left"
+                    ) from None
+            await pause(clock, 1.0)
 
     async def _once(
         self, fd: int, grant: ReadGrant, at: int, length: int, here: int, part: FileProgress | None
@@ -274,8 +304,8 @@ class Get:
             )
 
     async def to_file(self, target: str, *, overwrite: bool = True, grant: ReadGrant | None = None) -> Moved:
-        """Fetch the whole file to the local path `target`: a temporary file beside it, then a rename. `grant`
-        = what `open` gave a moment ago.
+        """Fetch the whole file to the local path `target`: a temporary file beside it, then a rename. One
+        that a killed get of the same version left is gone on with. `grant` = what `open` gave a moment ago.
 
         Raises what `open` and `whole` raise, Exists, LocalIO, NoSpace (also before the first byte).
         """
@@ -284,7 +314,7 @@ class Get:
         grant = grant or await self.open()
         info = grant.info
         place = await self.link.run(_place_thd, target)
-        making = self.link.run(_make_temp_thd, place, info.size, overwrite)
+        making = self.link.run(_make_temp_thd, place, info.size, overwrite, info.version)
         temp, fd = await uncut(making, _drop_temp)
         try:
             await self.whole(fd, grant)
@@ -294,7 +324,7 @@ class Get:
             raise
         os.close(fd)
         seconds = clock.seconds() - begin
-        node = self.nodes[-1]
+        node = self.nodes[-1] if self.nodes else grant.node
         return Moved(self.path, target, info.size, info.version, info.digest, node, seconds, self.stats)
 
 
@@ -313,25 +343,66 @@ def _place_thd(target: str) -> str:
     return place
 
 
-def _make_temp_thd(target: str, size: int, overwrite: bool) -> tuple[str, int]:
+def _make_temp_thd(
+    target: str, size: int, overwrite: bool, version: Version = Version(0, 0)
+) -> tuple[str, int]:
     if not overwrite and os.path.lexists(target):
         raise _exists(target)
     folder, name = os.path.split(os.path.abspath(target))
     short = os.fsencode(name)[:200].decode(errors="ignore")  # a name has at most 255 bytes
-    temp = os.path.join(folder, f".{short}.{os.urandom(4).hex()}.part")
-    fd = -1
+    temp = os.path.join(folder, f".{short}.{version.epoch}-{version.counter}.part")
+    fd = left = -1
     try:
-        fd = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        free = space.free_bytes(fd)
+        fd = _take_over(temp)
+        if fd < 0:
+            temp = os.path.join(folder, f".{short}.{os.urandom(4).hex()}.part")
+            fd = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        info = os.fstat(fd)
+        left = info.st_size
+        free, need = space.free_bytes(fd), size - 512 * info.st_blocks
         # more than is free is not asked for: the kernel would take all there is before it refuses
-        if 0 < free < size or (not space.fallocate(fd, size) and free < size):
+        if 0 < free < need or (not space.fallocate(fd, size) and free < need):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if left > size:
+            os.ftruncate(fd, 0)
     except OSError as error:
         if fd < 0:
             raise _refused(error, target, size, _folder_fd(folder)) from None
-        os.unlink(temp)
+        if left <= 0:
+            os.unlink(temp)
         raise _refused(error, target, size, fd) from None
     return temp, fd
+
+
+def _take_over(temp: str) -> int:
+    """A descriptor of the part `temp`, made if it is not there; -1 if another get has it, or if it is not
+    ours alone. Raises OSError if it cannot be made."""
+    for _ in range(4):
+        try:
+            fd = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EACCES, errno.EISDIR, errno.ENXIO) and os.path.lexists(
+                temp
+            ):
+                return -1
+            raise
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            info, there = os.fstat(fd), os.lstat(temp)
+        except FileNotFoundError:  # another get has just finished it
+            os.close(fd)
+            continue
+        except OSError:
+            os.close(fd)
+            return -1
+        mine = stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid() and info.st_nlink == 1
+        if (info.st_dev, info.st_ino) == (there.st_dev, there.st_ino):
+            if mine:
+                return fd
+            os.close(fd)
+            return -1
+        os.close(fd)
+    return -1
 
 
 def _drop_temp(made: tuple[str, int]) -> None:

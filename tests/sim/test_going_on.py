@@ -197,3 +197,72 @@ def test_copies_go_on_where_they_broke(tmp_path: Path, seed: int) -> None:
         for slave in sim.slaves.values():
             assert slave.native("/a").read_bytes() == content
         assert temps(sim) == []
+
+
+def test_a_killed_get_is_gone_on_with(sim: SimCluster, tmp_path: Path) -> None:
+    """The next get of the same version to the same place takes over what is there; what was changed in
+    between is noticed by the digest, and costs the whole file."""
+    cloud = sim.client()
+    content = write_random(tmp_path / "a", 30 * MB)
+    sim.wait(cloud.put(tmp_path / "a", "/a"))
+    here = tmp_path / "here"
+    here.mkdir()
+    for damaged in (False, True):
+        version = sim.wait(cloud.stat("/a")).version
+        part = here / f".b.{version.epoch}-{version.counter}.part"
+        part.write_bytes(content[: 20 * MB])
+        if damaged:
+            with part.open("r+b") as file:
+                file.write(b"other bytes")
+        sim.net.moved.clear()
+        summary = sim.wait(cloud.get("/a", here / "b"))
+        assert (here / "b").read_bytes() == content
+        assert [p.name for p in here.iterdir()] == ["b"]
+        assert "continued at 19.9 MB" in summary.notes[0]
+        rest = 30 * MB - 19 * BLOCK_BYTES
+        assert sum(sim.net.moved.values()) == (rest + 30 * MB if damaged else rest)
+        (here / "b").unlink()
+
+
+def test_two_gets_to_one_place_do_not_share_a_part(sim: SimCluster, tmp_path: Path) -> None:
+    """Each has its own; a link or a file of two names under that name is left alone."""
+    cloud = sim.client()
+    content = write_random(tmp_path / "a", 30 * MB)
+    sim.wait(cloud.put(tmp_path / "a", "/a"))
+    here = tmp_path / "here"
+    here.mkdir()
+    both = [cloud.get("/a", here / "b"), cloud.get("/a", here / "b")]
+    sim.until(lambda: len(list(here.glob(".b.*.part"))) == 2)
+    for getting in both:
+        sim.wait(getting)
+    assert (here / "b").read_bytes() == content
+    assert [p.name for p in here.iterdir()] == ["b"]
+    version = sim.wait(cloud.stat("/a")).version
+    part = here / f".b.{version.epoch}-{version.counter}.part"
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"mine")
+    for plant in (part.symlink_to, part.hardlink_to):
+        plant(victim)
+        sim.wait(cloud.get("/a", here / "b"))
+        assert victim.read_bytes() == b"mine"
+        assert (here / "b").read_bytes() == content
+        part.unlink()
+
+
+def test_get_waits_for_the_only_slave_that_has_the_file(sim: SimCluster, tmp_path: Path) -> None:
+    """Restarted in the middle: the get goes on with it when it is back, not longer away than it took."""
+    cloud = sim.client()
+    content = write_random(tmp_path / "a", 40 * MB)
+    sim.wait(cloud.put(tmp_path / "a", "/a"))
+    name = sim.serving("/a")[0]
+    sim.net.bytes_per_s = 1e6
+    sim.net.moved.clear()
+    progress = Progress()
+    getting = cloud.get("/a", tmp_path / "b", progress=progress)
+    sim.until(lambda: progress.bytes_done > 30 * MB)
+    sim.kill_slave(name)
+    sim.advance(25)
+    sim.start_slave(name)
+    sim.wait(getting)
+    assert (tmp_path / "b").read_bytes() == content
+    assert sum(sim.net.moved.values()) < 40 * MB + 2 * BLOCK_BYTES
