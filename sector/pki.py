@@ -6,6 +6,7 @@ do not count. Keys are on curve P-256. Time is an argument.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -19,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
     PrivateFormat,
+    PublicFormat,
     load_pem_private_key,
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -68,6 +70,12 @@ def parse_identity(uri: str) -> Identity:
 def fingerprint(certificate: x509.Certificate) -> str:
     """SHA-256 over the DER form, as hex: what `ca_sha256` pins."""
     return certificate.fingerprint(SHA256()).hex()
+
+
+def cluster_mark(ca: x509.Certificate) -> str:
+    """What tells a cluster from all others, whatever they are called: SHA-256 of its CA's public key, hex."""
+    public = ca.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return hashlib.sha256(public).hexdigest()
 
 
 def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:

@@ -34,6 +34,8 @@ class Area:
     def __init__(self, root: str, slave_id: str, now: Callable[[], float]) -> None:
         self.root = os.path.abspath(root)
         self.slave_id = slave_id
+        self.cluster = ""
+        """Mark of the cluster whose slave this is; "" = not known."""
         self.warnings: list[str] = []
         self._now = now
         self._lock_fd = self._files = self._tmp = self._meta = -1
@@ -69,10 +71,11 @@ class Area:
             with open(identity, encoding="utf-8") as source:
                 known = json.load(source)
             name, form = str(known["slave_id"]), int(known["format"])
+            cluster = str(known.get("cluster", ""))
         except FileNotFoundError:
-            self._write_file(identity, json.dumps({"slave_id": self.slave_id, "format": FORMAT}).encode())
+            self._write_identity(identity, FORMAT)
             return
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise errors.BadConfig(f"{identity} is damaged", hint="restore the file or remove it") from None
         if name != self.slave_id:
             raise errors.BadConfig(
@@ -83,6 +86,20 @@ class Area:
             raise errors.BadConfig(
                 f"data directory {self.root} was written by a newer version (format {form})"
             )
+        if cluster and self.cluster and cluster != self.cluster:
+            raise errors.BadConfig(
+                f"data directory {self.root} belongs to a slave {name} of another cluster: its files would "
+                "replace those of this one",
+                hint=f'check data_dir; if this cluster only has a new CA, remove "cluster" from {identity}',
+            )
+        if not cluster and self.cluster:
+            self._write_identity(identity, form)
+
+    def _write_identity(self, file: str, form: int) -> None:
+        known = {"slave_id": self.slave_id, "format": form}
+        if self.cluster:
+            known["cluster"] = self.cluster
+        self._write_file(file, json.dumps(known).encode())
 
     def close_thd(self) -> None:
         """Give the directory up."""

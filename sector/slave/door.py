@@ -12,6 +12,7 @@ from sector.config import Config
 from sector.detour import Blocked, Detour, Way, ask_for_way, delivered, no_probe
 from sector.gmp.api import Gmp, GmpKey, Peer
 from sector.model import Address
+from sector.pki import cluster_mark
 from sector.tls import TlsCaller, first_that_answers, load_node, open_tls, tls_request
 from sector.tunnel import ClientTunnel
 from sector.tunnel import Gmp as TunnelGmp
@@ -29,6 +30,7 @@ class MasterDoor:
         self._reactor = reactor
         self._gmp = gmp
         self._mine, self._trust = load_node(config, "slave")
+        self.cluster = cluster_mark(self._mine.ca)
 
     async def join(self, request: Join) -> Joined:
         """The first master that answers. Raises Unreachable, NotAllowed, Busy."""
@@ -70,6 +72,7 @@ class Link:
         self._key: GmpKey | None = None
         self._door = door
         self._probe = probe
+        self.cluster = door.cluster if door is not None else ""
         self.detour = Detour(
             clock,
             self._open,

@@ -124,6 +124,7 @@ class Slave(Service):
         self.disk = ScrubbedDisk(
             str(config.data_dir), self.slave_id, keep_free_bytes=config.slave.reserve_mib << 20, now=now
         )
+        self.disk.cluster = link.cluster
         self.pool = pool
         self.ready: Deferred[None] = Deferred()
         self.fatal: Deferred[None] = Deferred()
