@@ -24,7 +24,6 @@ from sector._udt.traffic import packed
 from sector.config import Config
 from sector.gmp.api import Gmp, GmpKey, Peer, PeerEvent
 from sector.model import Address, Tombstone, Version
-from sector.refusals import Counts, Watch
 from sector.resolve import literal_host
 from sector.rpc import Caller, RpcNode
 from sector.slave.catalog import Record
@@ -37,6 +36,7 @@ from sector.slave.pool import Pool, Threads
 from sector.slave.rot import ScrubbedDisk
 from sector.slave.scan import TreeWatch
 from sector.slave.scrub import Pace, Scrubber
+from sector.slave.told import RefusedTold
 from sector.slave.transfer import Transfers
 from sector.wire.base import Ok, Request
 from sector.wire.login import Join, Joined
@@ -52,7 +52,6 @@ from sector.wire.slave import (
     PrepareReplica,
     PrepareWrite,
     Ready,
-    Refused,
     RenameFiles,
     Report,
     ReportReply,
@@ -134,8 +133,10 @@ class Slave(Service):
         self._spawner = spawner
         self._link = link
         self._beat_s = 1.0
-        self._refused, self._refused_told = Watch(), (0, 0, 0)
+        self._refused = RefusedTold(self.slave_id, reactor)
         self._reporting = False
+        self._report_refused = 0
+        self._report_at = 0.0
         self._stopping = False
         self._running: Deferred[None] | None = None
         self._sleeper: Deferred[bool] | None = None
@@ -313,23 +314,22 @@ class Slave(Service):
         try:
             await self._beat()  # the master knows our free space before it sends writers
             await self._report()
+        except errors.Conflict as error:  # it is told from time to time; what it has here may be read
+            self._not_taken(error)
         except errors.SectorError as error:
             log.warn("the report did not reach the master: {why}", why=error.message)
             await self._link.detour.consider()
             await self._sleep(0.5 + 0.5 * self._rng.random())
             return
-        if not self.ready.called:
-            self.ready.callback(None)
-        self.transfers.master_is_back()
-        for hook in self.context.on_join:
-            hook()
+        else:
+            self._taken()
         misses = 0
         while misses < _MISSES and not self._stopping:
             if not await self._sleep(self._beat_s):
                 return
             try:
                 wanted = (await self._beat()).want_report or self.tree.untold
-                if wanted and not self._reporting:
+                if wanted and not self._reporting and self.clock.seconds() >= self._report_at:
                     self._reporting = True
                     self._spawn(self._report_again(), "report")
                 misses = 0
@@ -341,6 +341,23 @@ class Slave(Service):
             except errors.SectorError as error:
                 log.warn("heartbeat was refused: {why}", why=error.message)
                 return
+
+    def _taken(self) -> None:
+        """The master has heard what is here."""
+        self._report_refused, self._report_at = 0, 0.0
+        if not self.ready.called:
+            self.ready.callback(None)
+        self.transfers.master_is_back()
+        for hook in self.context.on_join:
+            hook()
+
+    def _not_taken(self, error: errors.SectorError) -> None:
+        """The master knows less than we do, and waits for its administrator: it is told again at times."""
+        if self._report_refused == 0:
+            log.warn("the master does not take the report: {why}; {hint}", why=error.message, hint=error.hint)
+        pause_s = retry_delay(self._report_refused, self._rng.random(), first_s=1.0, most_s=30.0)
+        self._report_refused += 1
+        self._report_at = self.clock.seconds() + pause_s
 
     async def _beat(self) -> HeartbeatReply:
         free, used = await self.pool.run(self.disk.space_thd)
@@ -360,30 +377,18 @@ class Slave(Service):
         wait = max(2.0, 2 * self._beat_s)
         reply: HeartbeatReply = await self.master_call(beat, deadline_s=wait, control=True)
         self.core.epoch = max(self.core.epoch, reply.epoch)
-        await self._tell_refused()
+        await self._refused.tell([*self.gmp.refused(), *self.data.refused()], self.master_call)
         await self.scrub.tell_state(self.master_call)
         return reply
-
-    async def _tell_refused(self) -> None:
-        """The master has the audit log; it hears of counts that changed and of sources worth a line."""
-        found = [*self.gmp.refused(), *self.data.refused()]
-        sums = [counts for host, counts in found if not host]
-        counts: Counts = (sum(c[0] for c in sums), sum(c[1] for c in sums), sum(c[2] for c in sums))
-        lines = self._refused.look(((host, c) for host, c in found if host), self.clock.seconds())
-        for line in lines:
-            log.warn("refused: {line}", line=line)
-        if counts == self._refused_told and not lines:
-            return
-        try:
-            await self.master_call(Refused(self.slave_id, counts, lines))
-            self._refused_told = counts
-        except errors.SectorError as error:
-            log.debug("the master was not told of refused datagrams: {why}", why=error.message)
 
     async def _report_again(self) -> None:
         untold, self.tree.untold = self.tree.untold, False
         try:
             await self._report()
+            self._taken()
+        except errors.Conflict as error:
+            self.tree.untold |= untold
+            self._not_taken(error)
         except errors.SectorError:
             self.tree.untold |= untold
             raise

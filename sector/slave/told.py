@@ -1,11 +1,17 @@
-"""What a slave logs of transfers that go over TLS: a line for each reason now and then, not for each file."""
+"""What a slave tells now and then, not each time: transfers that go over TLS, datagrams that it refused."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
 from twisted.logger import Logger
 
+from sector import errors
 from sector._udt.paths import Way
 from sector.clock import Clock
+from sector.refusals import Counts, Watch
+from sector.wire.slave import Refused
 
 log = Logger()
 _TELL_S = 300.0
@@ -30,3 +36,30 @@ class TlsTold:
             self._told[line] = now + _TELL_S
         level = log.warn if fresh else log.debug
         level("{line}", line=line, path="tls")
+
+
+class RefusedTold:
+    """The master has the audit log; it hears of counts that changed and of sources worth a line."""
+
+    def __init__(self, slave_id: str, clock: Clock) -> None:
+        self._slave_id = slave_id
+        self._clock = clock
+        self._watch = Watch()
+        self._told: Counts = (0, 0, 0)
+
+    async def tell(
+        self, found: Sequence[tuple[str, Counts]], master_call: Callable[..., Coroutine[Any, Any, Any]]
+    ) -> None:
+        """`found`: (source, counts) of all ports; the sums have the source ""."""
+        sums = [counts for host, counts in found if not host]
+        counts: Counts = (sum(c[0] for c in sums), sum(c[1] for c in sums), sum(c[2] for c in sums))
+        lines = self._watch.look(((host, c) for host, c in found if host), self._clock.seconds())
+        for line in lines:
+            log.warn("refused: {line}", line=line)
+        if counts == self._told and not lines:
+            return
+        try:
+            await master_call(Refused(self._slave_id, counts, lines))
+            self._told = counts
+        except errors.SectorError as error:
+            log.debug("the master was not told of refused datagrams: {why}", why=error.message)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sector.testing.cluster import SimCluster
+from sector.wire.login import Join, Joined
 
 
 @pytest.fixture
@@ -58,3 +59,49 @@ def test_a_clock_that_was_set_back_does_not_take_the_epoch_with_it(sim: SimClust
     sim.wall_ahead -= 86400.0
     sim.start_master()
     assert sim.up().hub.epoch == epoch + 1
+
+
+def test_slaves_wait_quietly_for_who_starts_a_rebuild(sim: SimCluster, tmp_path: Path) -> None:
+    """They know more than the database: they stay joined, so that what it does know can be read, ask less and
+    less often whether their report is taken, and are there at once when the rebuild begins."""
+    cloud = sim.client()
+    sim.wait(cloud.write("/a", b"one"))
+    sim.until(lambda: len(sim.serving("/a")) == 3)
+    sim.kill_master()
+    database = tmp_path / "master" / "master.db"
+    copy = tmp_path / "copy.db"
+    shutil.copy(database, copy)
+    sim.start_master()
+    sim.wait(cloud.write("/b", b"two"))
+    sim.wait(cloud.rm("/b"))
+    sim.advance(5)
+    sim.kill_master()
+    for file in database.parent.glob("master.db*"):
+        if not file.name.endswith(".lock"):
+            file.unlink()
+    shutil.copy(copy, database)
+    joins: list[float] = []
+    join = SimCluster._join
+
+    async def counted(self: SimCluster, request: Join) -> Joined:
+        joined = await join(self, request)
+        joins.append(sim.clock.seconds())
+        return joined
+
+    for slave in sim.slaves.values():
+        assert slave.service is not None
+        slave.service._join = lambda request: counted(sim, request)
+    sim.start_master()
+    sim.advance(120, step=0.1)
+    assert sim.up().hub.state == "rebuild_needed"
+    assert len(joins) == 3
+    cloud = sim.client()
+    assert sim.wait(cloud.read("/a")) == b"one"
+    sim.kill_master()
+    for file in database.parent.glob("master.db*"):
+        if not file.name.endswith(".lock"):
+            file.unlink()
+    sim.start_master(rebuild=True)
+    sim.until(lambda: sim.up().hub.state == "running", limit_s=20)
+    cloud = sim.client()
+    assert [entry.path for entry in sim.wait(cloud.ls("/"))] == ["/a"]
