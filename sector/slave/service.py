@@ -483,7 +483,10 @@ class Slave(Service):
             deadline_s=60.0,
         )
         for path, version in reply.drop:
-            await self.pool.run(self.disk.set_aside_thd, path, version, "old or deleted, said the master")
+            try:
+                await self.pool.run(self.disk.set_aside_thd, path, version, "old or deleted, said the master")
+            except errors.SectorError as error:  # the others, and the rest of the report, do not wait for it
+                log.warn("{path} cannot be set aside: {why}", path=path, why=error.message)
         self.transfers.resume(reply.publish, reply.discard)
         self.tree.tell_warnings()
 
