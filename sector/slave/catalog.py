@@ -121,7 +121,8 @@ class Catalogue:
 
     `current` path -> record of the visible content; `prepared` lease -> complete, unpublished content;
     `verify` files whose stamp changed while the size did not: equal digest = keep, else attic; `adopt`
-    files nobody knows; `attic` (path, why) to be set aside; `stale` records and `temps` to be removed;
+    files nobody knows; `attic` (path, why) to be set aside, `buried` records of those that have a tombstone;
+    `stale` records and `temps` to be removed;
     `gone` contents whose file disappeared; `doubles` further records of a content that is kept, under
     whose name in `.sector/meta` only one can lie: they are told of, and nothing is removed for them.
     """
@@ -131,6 +132,7 @@ class Catalogue:
     verify: list[tuple[Found, Record]] = field(default_factory=list)
     adopt: list[Found] = field(default_factory=list)
     attic: list[tuple[str, str]] = field(default_factory=list)
+    buried: dict[str, Record] = field(default_factory=dict)
     stale: list[Record] = field(default_factory=list)
     temps: list[str] = field(default_factory=list)
     gone: list[tuple[str, Version]] = field(default_factory=list)
@@ -205,6 +207,7 @@ def _place(result: Catalogue, found: Found, known: list[Record], tombstone: Tomb
         if tombstone is not None and best.version <= tombstone.version:
             result.stale.append(best)
             result.attic.append((found.path, "deleted while this slave was away"))
+            result.buried[found.path] = best
         else:
             result.current[found.path] = best
         return

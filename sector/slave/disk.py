@@ -81,15 +81,26 @@ class Disk(Room):
         result = reconcile(self._walk(), self._records(), temps, self.mirror.tombstones)
         for record in result.doubles:
             self.warnings.append(f"{record.path} has more than one record of {record.version}; one is used")
+        buried = {path: self._body(record) for path, record in result.buried.items()}
         for record in result.stale:
             self._forget(record)
         for name in self._sort_parts({name: temps[name].mtime_ns for name in result.temps}):
             os.unlink(name, dir_fd=self._tmp)
         for path, why in result.attic:
-            self._to_attic(path, why, None)
+            body = buried.get(path)
+            box = self._to_attic(path, why, None, {RECORD: body} if body else {})
+            if body:  # its deletion, or a rename that comes after its tombstone, fetches it from there
+                self._aside.add(result.buried[path], box)
         self.entries = {path: record.lean() for path, record in result.current.items()}
         self.prepared = {lease: record.lean() for lease, record in result.prepared.items()}
         return result
+
+    def _body(self, record: Record) -> bytes:
+        """A record as it is kept; b"" if it cannot be read."""
+        try:
+            return msgspec.json.encode(self._read_record(record))
+        except OSError:
+            return b""
 
     def rescan_thd(self) -> Catalogue:
         """What changed in the visible tree behind our back; nothing is touched. Raises LocalIO when a part
