@@ -104,6 +104,8 @@ class SpeData:
                 return Opened(await self.context.disk.run(temporary_thd, job.folder), 0, 0)
             away = ""
             for node in holders:
+                if node == self.context.slave_id:  # it has just said that it has it no more
+                    continue
                 peer = job.peer(node)
                 if peer is None:  # it may well have the content: it was only away when the job began
                     away = f"slave {node} has it and is not in this job"

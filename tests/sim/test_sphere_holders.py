@@ -10,7 +10,7 @@ import pytest
 from test_sphere import SphereSim, parts, store
 
 from sector import errors
-from sector.sphere.stream import SphereStream
+from sector.sphere.stream import KnownFile, SphereStream
 
 
 @pytest.fixture
@@ -75,3 +75,23 @@ def test_a_holder_that_stays_away_is_named(lone: SphereSim) -> None:
         lone.wait(driver.wait(), 1200)
     up = [link.info.node for link in driver.nodes.up]  # type: ignore[union-attr]
     assert len(up) == 3 and victim not in up
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced", "moved"])
+def test_input_that_vanishes_is_told_at_once(lone: SphereSim, how: str) -> None:
+    """Between the look-up and the run, as the output of a first stage may: the slave that had it says that it
+    has it no more, and nothing is waited for."""
+    cloud = lone.client()
+    store(lone, cloud, 8)
+    seen = [KnownFile(i.path, i.size, i.version, tuple(i.replicas)) for i in lone.wait(cloud.ls("/in"))]
+    work = {
+        "removed": lambda: cloud.rm("/in/f7"),
+        "replaced": lambda: cloud.write("/in/f7", b"other content"),
+        "moved": lambda: cloud.mv("/in/f7", "/elsewhere"),
+    }
+    lone.wait(work[how]())
+    driver = lone.job(cloud, SphereStream.of_files(cloud, seen), lambda data, ctx: bytes(data))
+    began = lone.clock.seconds()
+    with pytest.raises(errors.NotFound, match="/in/f7 changed or was removed"):
+        lone.wait(driver.wait(), 1200)
+    assert lone.clock.seconds() - began < 10
