@@ -27,6 +27,8 @@ class BucketStore:
         self.ledger = Ledger()
         self._lock = threading.Lock()
         self._fd = -1
+        self._end = 0
+        """Where the next line of the ledger begins."""
 
     def open_thd(self) -> None:
         """Make the folder or read the ledger that is there; idempotent."""
@@ -48,7 +50,7 @@ class BucketStore:
             raw += part
         entries, good = decode_entries(raw)
         os.ftruncate(fd, good)
-        os.lseek(fd, good, os.SEEK_SET)
+        self._end = good
         ledger, files = Ledger(), {"ledger"}
         for entry in entries:
             path = os.path.join(self.folder, os.path.basename(entry.file))
@@ -101,25 +103,37 @@ class BucketStore:
         return name
 
     def commit_thd(self, entry: Entry) -> bool:
-        """Count a run (its bytes are durable). False: it was counted before and is removed now."""
+        """Count a run (its bytes are durable), but for what of it was counted before. False: all of it was,
+        and it is removed now."""
         self.open_thd()
         with self._lock:
-            fresh = self.ledger.commit(entry)
-            if fresh:
-                try:
-                    folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-                    try:
-                        os.fsync(folder)
-                    finally:
-                        os.close(folder)
-                    os.write(self._fd, encode_entry(entry))
-                    os.fdatasync(self._fd)
-                except OSError:
-                    self.ledger.by_segment[entry.segment].remove(entry)
-                    raise
-        if not fresh and entry.file:
+            gaps = self.ledger.missing(entry.segment, entry.first, entry.last)
+            if gaps:
+                self._append([entry.part(first, last) for first, last in gaps])
+        if not gaps and entry.file:
             self.drop_run_thd(entry.file)
-        return fresh
+        return bool(gaps)
+
+    def _append(self, entries: list[Entry]) -> None:
+        """Write lines to the ledger, whole and durable, or none: a torn one would hide those behind it."""
+        folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        raw = memoryview(b"".join(encode_entry(entry) for entry in entries))
+        done = 0
+        try:
+            while done < len(raw):
+                done += os.pwrite(self._fd, raw[done:], self._end + done)
+            os.fdatasync(self._fd)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, self._end)
+            raise
+        self._end += done
+        for entry in entries:
+            self.ledger.commit(entry)
 
     def missing_thd(self, segment: int, first: int, last: int) -> list[tuple[int, int]]:
         """Ranges of buckets of a segment that are not counted yet."""

@@ -84,6 +84,12 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
         """The last bucket of the set."""
         return self.first + len(self.lengths) - 1
 
+    def part(self, first: int, last: int) -> Entry:
+        """The set of some of its buckets."""
+        low, high = first - self.first, last - self.first + 1
+        base = self.base + sum(self.lengths[:low])
+        return Entry(self.segment, first, self.lengths[low:high], self.file, base)
+
 
 @dataclass(slots=True)
 class Ledger:
