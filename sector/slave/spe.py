@@ -23,12 +23,13 @@ from sector.errors import (
     Unavailable,
 )
 from sector.gmp.api import GmpError, GmpKey
-from sector.model import Address, Key, Version
+from sector.model import Address, Key
 from sector.rpc import Caller, RpcNode
 from sector.slave import spe_job
 from sector.slave.context import SlaveContext
 from sector.slave.spe_data import Opened, SpeData
 from sector.slave.spe_job import Result, SpeJob
+from sector.slave.spe_seal import Sealing
 from sector.sphere.runtime import mismatch
 from sector.sphere.tasks import Fault, Outcome, Task, TaskInput, WorkerLimits, Workers
 from sector.wire.base import Message, Ok, Request
@@ -57,7 +58,6 @@ from sector.wire.sphere import (
     ResultFetch,
     Route,
     SealDone,
-    Sealed,
     SegmentCancel,
     SegmentDone,
     SegmentRun,
@@ -549,27 +549,9 @@ class Spe:
         job.check_stage(request.stage)
         if not request.first <= request.last < BUCKETS_MAX:
             raise Conflict(f"there are no buckets {request.first} to {request.last}")
-        turn = job.sealing.run(lambda: Deferred.fromCoroutine(self._seal(job, request)))
+        sealing = Sealing(self.context.disk, job, request)
+        turn = job.sealing.run(lambda: Deferred.fromCoroutine(sealing.run()))
         return SealDone(await self.alive(caller, job, turn, [0]))
-
-    async def _seal(self, job: SpeJob, request: BucketSeal) -> list[Sealed]:
-        if job.ended:
-            raise Cancelled(job.ended)
-        store = job.store(request.stage)
-        sealed = []
-        for bucket in range(request.first, request.last + 1):
-            target = os.path.join(job.folder, f"bucket{bucket}")
-            size = await self._run_thd(store.seal_thd, bucket, request.segments, target)
-            if not request.output:
-                job.sealed[bucket] = (target, size)
-                sealed.append(Sealed(bucket, "", Version(0, 0), size))
-                continue
-            path = f"{request.output}.{bucket}"
-            info = await self.publishing.run(self.context.disk.publish_file, target, path, job.principal)
-            sealed.append(Sealed(bucket, info.path, info.version, size))
-            if job.ended:
-                raise Cancelled(job.ended)
-        return sealed
 
     # -- other slaves ----------------------------------------------------------------------------
     async def range_fetch(self, request: RangeFetch, caller: Caller) -> Pickup:
