@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from sector.cli.main import Shared
 from sector.cli.render import say
 from sector.cli.tls_once import run_once
-from sector.errors import BadConfig, PortInUse
+from sector.errors import BadConfig
 from sector.wire.base import Request
 
 DEADLINE_S = 20.0
@@ -34,6 +34,7 @@ def converse(shared: Shared, work: Callable[[Ask, Any], Awaitable[T]]) -> T:
     return what it does. Raises as `call` does."""
     from sector._udt.context import Core
     from sector._udt.errors import CoreError
+    from sector.client.connect import no_port
     from sector.client.session import ClientSession, TlsDoor, read_password, saver
     from sector.gmp.node import open_gmp
 
@@ -43,8 +44,9 @@ def converse(shared: Shared, work: Callable[[Ask, Any], Awaitable[T]]) -> T:
 
     async def run(reactor: Any) -> T:
         door = TlsDoor(reactor, config)
-        core = Core(reactor)
+        core = None
         try:
+            core = Core(reactor)
             host = "::" if ":" in config.client.gmp.rpartition(":")[0].strip("[]") else "0.0.0.0"
             gmp = open_gmp(core, host, 0)
             session = ClientSession(
@@ -63,8 +65,9 @@ def converse(shared: Shared, work: Callable[[Ask, Any], Awaitable[T]]) -> T:
                 session.close()
                 await gmp.stop()
         except CoreError as bad:
-            raise PortInUse(f"no UDP port can be opened: {bad}") from None
+            raise no_port(bad) from None
         finally:
-            await core.stop()
+            if core is not None:
+                await core.stop()
 
     return run_once(run)

@@ -147,7 +147,7 @@ class Program:
                 return self.unwritten(error, 0)
             return self.report(_system(error), as_json)
         except Exception as error:
-            return self.report(self.translate(error) or self._fault(error), as_json)
+            return self.report(_scarce(error) or self.translate(error) or self._fault(error), as_json)
 
     def _click(self, error: click.ClickException) -> SectorError:
         if not isinstance(error, click.UsageError):
@@ -188,6 +188,15 @@ class Program:
             status = ends.status()
         ends.release()
         sys.exit(status)
+
+
+def _scarce(error: Exception) -> SectorError | None:
+    """What Python raises where a process gets no more memory or threads."""
+    if isinstance(error, MemoryError):
+        return SectorError("this process gets no more memory", hint="free some, or see ulimit -v")
+    if isinstance(error, RuntimeError) and "start new thread" in str(error):
+        return SectorError("this process gets no more threads", hint="see ulimit -u and ulimit -v")
+    return None
 
 
 def _system(error: OSError) -> SectorError:

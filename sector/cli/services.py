@@ -56,12 +56,13 @@ class WithCore:
 def _open(what: Callable[..., Any], core: Any, host: str, port: int, *more: Any) -> Any:
     """A port of the core. Raises `PortInUse`, `LocalIO`."""
     from sector._udt.errors import CoreError
+    from sector.client.connect import no_port
 
     try:
         return what(core, host, port, *more)
     except CoreError as bad:
         text = f"cannot listen at {host}:{port}/udp: {bad}"
-        raise (PortInUse(text) if bad.name == "INUSE" else LocalIO(text)) from None
+        raise (PortInUse(text) if bad.name == "INUSE" else LocalIO(text, hint=no_port(bad).hint)) from None
 
 
 async def open_data_port(opening: Callable[[], Any], *, any_number: bool) -> Any:

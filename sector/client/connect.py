@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
+import os
 import re
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import msgspec
@@ -18,6 +20,9 @@ from sector.client.cloud import CloudClient
 from sector.client.session import Begin, ClientSession, Door, TlsDoor, read_password, saver
 from sector.client.ways import Ways
 from sector.config import Config, expanded, load_client, override_client, parse_address
+
+if TYPE_CHECKING:
+    from sector._udt.errors import CoreError
 
 _URL = re.compile(r"sector://(?:(?P<user>[^@/:]*)@)?(?P<where>[^/]*)/?")
 
@@ -49,6 +54,18 @@ def settings(
     return config
 
 
+def no_port(bad: CoreError) -> errors.SectorError:
+    """Why the core could not be started, or its ports not be opened, as the user hears it."""
+    text = str(bad)
+    if os.strerror(errno.EMFILE) in text or os.strerror(errno.ENFILE) in text:
+        hint = "raise the limit of open files: ulimit -n 1024"
+    elif bad.name == "NOMEM" or any(os.strerror(code) in text for code in (errno.ENOMEM, errno.EAGAIN)):
+        hint = "raise the limits of memory and processes: see ulimit -v and ulimit -u"
+    else:
+        hint = ""
+    return errors.PortInUse(text) if bad.name == "INUSE" else errors.LocalIO(text, hint=hint)
+
+
 def bind_host(config: Config) -> str:
     """The wildcard address to bind to: of the master's family where it is an IP literal."""
     where = config.client.gmp or (config.client.masters[0] if config.client.masters else "")
@@ -74,6 +91,7 @@ async def open_client(
     """
     from sector._udt.context import Core
     from sector._udt.data import open_data
+    from sector._udt.errors import CoreError
     from sector._udt.paths import paths_of
     from sector._udt.rates import rates_of
     from sector.gmp.api import GmpKey, Peer
@@ -87,7 +105,10 @@ async def open_client(
         section = msgspec.structs.replace(section, session="", secret="", gmp="", key_id=0)
     if not section.user:
         raise errors.BadConfig("no user name is known", hint="run sector login, or set SECTOR_USER")
-    core = Core(reactor)
+    try:
+        core = Core(reactor)
+    except CoreError as bad:
+        raise no_port(bad) from None
     pool = ThreadPool(minthreads=0, maxthreads=4, name="sector-files")
     try:
         host = bind_host(config)
@@ -114,6 +135,9 @@ async def open_client(
             retry_s=paths.retry_s,
         )
         await session.open()
+    except CoreError as bad:
+        await core.stop()
+        raise no_port(bad) from None
     except BaseException:
         await core.stop()
         raise
