@@ -8,9 +8,10 @@ user function ends the job and is not retried; every segment counts exactly once
 
 from __future__ import annotations
 
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 import numpy as np
 
@@ -224,19 +225,22 @@ class Plan:
         self.segments = tuple(segments)
         self.limits = limits or Limits()
         self.nodes: dict[str, _Node] = {}
-        self.waiting: dict[int, None] = dict.fromkeys(range(len(self.segments)))
+        self.waiting = OrderedDict[int, None].fromkeys(range(len(self.segments)))
         self.done: set[int] = set()
         self.losses: dict[int, int] = {}
         self.avoid: dict[int, set[str]] = {}
         self.busy_files: dict[str, int] = {}
-        self.local: dict[str, dict[int, None]] = {}
+        self.local: dict[str, OrderedDict[str, deque[int]]] = {}
+        """Segments that may wait, by the file of those that lie on a node. What is not waiting any more is
+        taken out when it is met: whatever is chosen costs the same in a job of any size."""
         self.attempts = 0
         self.retries = 0
         self.duplicates = 0
         self.ended = False
         for segment in self.segments:
             for node in segment.holders:
-                self.local.setdefault(node, {})[segment.index] = None
+                files = self.local.setdefault(node, OrderedDict())
+                files.setdefault(self._file(segment.index), deque()).append(segment.index)
 
     # events ------------------------------------------------------------------------------------
     def node_up(self, node: str, slots: int, now: float) -> list[Effect]:
@@ -378,7 +382,7 @@ class Plan:
             assert len(state.running) <= state.slots + self.limits.ahead
         files: dict[str, int] = {}
         for attempt in running:
-            path = self.segments[attempt.segment].spans[0].source.path
+            path = self._file(attempt.segment)
             files[path] = files.get(path, 0) + 1
         assert {p: n for p, n in self.busy_files.items() if n} == files
 
@@ -391,16 +395,24 @@ class Plan:
     def _running(self, segment: int) -> list[_Attempt]:
         return [s.running[segment] for s in self.nodes.values() if segment in s.running]
 
+    def _file(self, segment: int) -> str:
+        return self.segments[segment].spans[0].source.path
+
     def _wait(self, segment: int) -> None:
         """It waits for a slot, in input order."""
+        before = list(takewhile(lambda number: number < segment, self.waiting))
         self.waiting[segment] = None
-        self.waiting = dict.fromkeys(sorted(self.waiting))
+        for number in (segment, *reversed(before)):
+            self.waiting.move_to_end(number, last=False)
+        for node in self.segments[segment].holders:
+            files = self.local[node]
+            files.setdefault(self._file(segment), deque()).appendleft(segment)
 
     def _release(self, attempt: _Attempt) -> None:
         state = self.nodes.get(attempt.node)
         if state is not None:
             state.running.pop(attempt.segment, None)
-        path = self.segments[attempt.segment].spans[0].source.path
+        path = self._file(attempt.segment)
         self.busy_files[path] -= 1
         if not self.busy_files[path]:
             del self.busy_files[path]
@@ -463,31 +475,34 @@ class Plan:
         self.attempts += 1
         attempt = _Attempt(segment, self.attempts, node, now)
         self.nodes[node].running[segment] = attempt
-        path = self.segments[segment].spans[0].source.path
+        path = self._file(segment)
         self.busy_files[path] = self.busy_files.get(path, 0) + 1
         return Start(segment, attempt.number, node)
 
     def _choose(self, node: str, *, local_only: bool) -> int | None:
         found: int | None = None
         load = 0
-        local = self.local.get(node, {})
-        for number in list(local):
-            if number in self.done:
-                del local[number]
+        local = self.local.get(node, OrderedDict())
+        empty = []
+        for path, numbers in local.items():
+            users = self.busy_files.get(path, 0)
+            if found is not None and users >= load:
                 continue
-            if number not in self.waiting or self._avoided(number, node):
+            while numbers and numbers[0] not in self.waiting:
+                numbers.popleft()
+            if not numbers:
+                empty.append(path)
                 continue
-            users = self.busy_files.get(self.segments[number].spans[0].source.path, 0)
-            if found is None or users < load:
-                found, load = number, users
-            if load == 0:
-                break
+            first = next((n for n in numbers if n in self.waiting and not self._avoided(n, node)), None)
+            if first is not None:
+                found, load = first, users
+                if load == 0:
+                    break
+        for path in empty:
+            del local[path]
         if found is not None or local_only:
             return found
-        for number in self.waiting:
-            if not self._avoided(number, node):
-                return number
-        return None
+        return next((number for number in self.waiting if not self._avoided(number, node)), None)
 
     def _avoided(self, segment: int, node: str) -> bool:
         """A segment lost on a node goes to another one, unless all living nodes have lost it."""

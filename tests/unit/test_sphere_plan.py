@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 
 import numpy as np
 import pytest
@@ -343,3 +344,48 @@ def test_a_node_that_cannot_serve_counts_no_attempt_as_lost() -> None:
 def node_of_stops(effects: list[object]) -> set[str]:
     """The nodes whose attempts are cancelled."""
     return {effect.node for effect in effects if isinstance(effect, Stop)}
+
+
+def calls_of_a_run(count: int, files: int) -> int:
+    """Calls of functions that a job of so many segments costs its scheduler."""
+    cut = [Segment(n, cut_whole([source(f"/f{n * files // count}", 100, ("a",))])) for n in range(count)]
+    plan = Plan(cut)
+    calls = 0
+
+    def counted(_frame: object, event: str, _arg: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(counted)
+    try:
+        started = [*plan.node_up("a", 2, 0.0), *plan.node_up("b", 2, 0.0)]
+        while started:
+            effect = started.pop(0)
+            if isinstance(effect, Start):
+                started += plan.finished(effect.segment, effect.attempt, effect.node, 1.0)
+    finally:
+        sys.setprofile(None)
+    assert plan.ended and len(plan.done) == count
+    return calls
+
+
+@pytest.mark.parametrize("share", [1, 1000])
+def test_a_segment_costs_the_same_in_a_large_job(share: int) -> None:
+    """Each choice looked at all segments that were left of a file: the driver of a job of 20,000 segments of
+    one file computed for minutes, and heard nothing of its slaves meanwhile."""
+    small = calls_of_a_run(300, max(1, 300 // share))
+    large = calls_of_a_run(3000, max(1, 3000 // share))
+    assert large < 13 * small
+
+
+def test_what_was_lost_waits_in_its_place(seed: int) -> None:
+    """Input order, whatever comes back when."""
+    plan = build(50, [("a",)])
+    plan.node_up("a", 20, 0.0)
+    lost = plan.running()
+    random.Random(seed).shuffle(lost)
+    plan.nodes["a"].slots = 1
+    for segment, attempt, node, _ in lost:
+        plan.refused(segment, attempt, node, 100.0, 1.0)
+    assert list(plan.waiting) == list(range(50))
+    plan.check_invariants()
