@@ -22,6 +22,7 @@ from sector.client.sending import Put
 from sector.client.session import ClientSession
 from sector.client.transfer import Get, Granted, Link, Run, open_local_thd
 from sector.client.tree import plan_tree_thd
+from sector.client.unfinished import Unfinished
 from sector.clock import pause
 from sector.model import CHECKED_BYTES, FileInfo, Version, check_path
 from sector.wire.admin import NodeInfo, NodeList, Status, StatusInfo
@@ -69,17 +70,20 @@ class CloudClient:
     """Operations on the cloud over an open session.
 
     `session` calls the master, `data` is the data port, `run(function, *args)` runs a blocking function in
-    a thread pool, `clock` the reactor. Sphere and the command line build on these.
+    a thread pool, `clock` the reactor; `unfinished` remembers puts that are killed. Sphere and the command
+    line build on these.
     """
 
-    def __init__(self, session: ClientSession, data: Data, run: Run) -> None:
+    def __init__(
+        self, session: ClientSession, data: Data, run: Run, unfinished: Unfinished | None = None
+    ) -> None:
         self.session = session
         self.data = data
         self.run = run
         self.clock = session.clock
         self.rpc = session.rpc
         self.gmp = session.gmp
-        self.link = Link(session, data, run)
+        self.link = Link(session, data, run, unfinished=unfinished)
         self._on_close: list[Callable[[], Deferred[Any] | None]] = []
         self._after_close: list[Callable[[], Coroutine[Any, Any, None]]] = []
 
@@ -367,7 +371,7 @@ class CloudClient:
         fd, size = await self.run(open_local_thd, source)
         try:
             before = await self.run(os.fstat, fd)
-            moved = await Put(self.link, source, path, progress).run(fd, size, create)
+            moved = await Put(self.link, source, path, progress, resumable=True).run(fd, size, create)
             after = await self.run(os.fstat, fd)
             if (size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns):
                 return moved

@@ -8,6 +8,7 @@ import os
 import re
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -18,6 +19,7 @@ from twisted.python.threadpool import ThreadPool
 from sector import errors
 from sector.client.cloud import CloudClient
 from sector.client.session import Begin, ClientSession, Door, TlsDoor, read_password, saver
+from sector.client.unfinished import Unfinished
 from sector.client.ways import Ways
 from sector.config import Config, expanded, load_client, override_client, parse_address
 
@@ -146,7 +148,7 @@ async def open_client(
     def run(function: Callable[..., Any], *args: Any) -> Any:
         return deferToThreadPool(reactor, pool, function, *args)
 
-    client = CloudClient(session, data, run)
+    client = CloudClient(session, data, run, Unfinished(Path(f"{config.path}.puts")) if keep else None)
 
     async def stop() -> None:
         pool.stop()

@@ -28,6 +28,7 @@ from sector.client.transfer import (
     explain,
     local_error,
 )
+from sector.client.unfinished import FROM_BYTES, NOTE_S, Left, Note
 from sector.clock import pause
 from sector.model import BLOCK_BYTES, BLOCKS_MAX, Version, digest_text, parent
 from sector.resolve import literal_host
@@ -36,6 +37,7 @@ from sector.wire.outcome import error_of
 
 AHEAD_BLOCKS = 64
 """So many blocks behind what is known to have arrived may have arrived too."""
+BEHIND_BLOCKS = 1024
 READ_S = 0.01
 """Time that a slave is given to read a block of it."""
 CALL_S = 10.0
@@ -45,17 +47,28 @@ class Put:
     """One file on its way into the cloud: one lease, as many attempts as needed."""
 
     def __init__(
-        self, link: Link, local: str, path: str, progress: Progress, granted: Granted | None = None
+        self,
+        link: Link,
+        local: str,
+        path: str,
+        progress: Progress,
+        granted: Granted | None = None,
+        *,
+        resumable: bool = False,
     ) -> None:
+        """`resumable`: `local` is a file that the next put can read again, if this process is killed."""
         self.link = link
         self.local = local
         self.path = path
         self.progress = progress
         self._granted = granted
+        self._resumable = resumable
         self._waiting = ""
         self._crcs: list[int] = []
         """Checksums of the first blocks, as far as they were needed."""
         self._moved_at = 0.0
+        self._note: Note | None = None
+        self._note_at = 0.0
 
     async def run(self, fd: int, size: int, create: str = "any", near: str = "") -> Moved:
         """Send `size` bytes of `fd`; returns when a version is published and durable.
@@ -65,23 +78,61 @@ class Put:
         """
         clock = self.link.session.clock
         begin = clock.seconds()
-        grant = await self._open(OpenWrite(self.path, size, create, near))
+        try:
+            grant = await self._begin(fd, size, create, near)
+        except BaseException as error:
+            self._forget(keep=isinstance(error, errors.Unavailable | errors.Unreachable))
+            raise
         part = FileProgress(self.progress, self.path, size)
         keeper = ensureDeferred(self._keep(grant))
         keeper.addErrback(lambda _: None)
         result: TransferResult | None = None
         try:
             version, result, node, digest = await self._send(fd, size, grant, part, near)
-        except BaseException:
+        except BaseException as error:
             keeper.cancel()
             self._drop(grant.lease)
+            self._forget(keep=isinstance(error, errors.Unavailable | errors.Unreachable))
             raise
         keeper.cancel()
+        self._forget()
         part.finish()
         stats = dict(result.stats, us=result.us) if result is not None else {}
         return Moved(self.path, self.local, size, version, digest, node, clock.seconds() - begin, stats)
 
-    async def _open(self, request: OpenWrite) -> WriteGrant:
+    async def _begin(self, fd: int, size: int, create: str, near: str) -> WriteGrant:
+        """A lease; one that a killed put of the same file has left is given up, and its part gone on with."""
+        notes = self.link.unfinished if self._resumable else None
+        if notes is not None and size >= FROM_BYTES:
+            self._note = await self.link.run(notes.open_thd, self.local, self.link.session.user, self.path)
+        left = self._note.left if self._note is not None else None
+        if left is None:
+            return await self._open(OpenWrite(self.path, size, create, near))
+        await self.link.session.call(LeaseDrop(self.path, left.lease), patience_s=PATIENCE_S, repeat=True)
+        behind = max(left.got // 4, BEHIND_BLOCKS * BLOCK_BYTES)  # it was noted some seconds before the end
+        count = min(min(size, left.got + behind) // BLOCK_BYTES, BLOCKS_MAX // 4)
+        blocks = self._blocks(count) if await self._read(fd, count) else b""
+        request = OpenWrite(self.path, size, create, near or left.node, [], b"", blocks, left.lease)
+        grant = await self._open(request, CALL_S + READ_S * count)
+        if grant.offset:
+            at = size_text(grant.offset)
+            self.progress.note(f"{self.path}: continued at {at} on {grant.node}, where an earlier put ended")
+        return grant
+
+    def _remember(self, grant: WriteGrant, got: int) -> None:
+        """For the next put, if this process should be killed."""
+        now = self.link.session.clock.seconds()
+        if self._note is not None and now >= self._note_at:
+            self._note_at = now + NOTE_S
+            writing = self.link.run(self._note.write_thd, Left(grant.lease, grant.node, got))
+            writing.addErrback(lambda _: None)
+
+    def _forget(self, keep: bool = False) -> None:
+        note, self._note = self._note, None
+        if note is not None:
+            self.link.run(note.close_thd, keep).addErrback(lambda _: None)
+
+    async def _open(self, request: OpenWrite, deadline_s: float = CALL_S) -> WriteGrant:
         """Ask for a lease; missing directories are made. When an answer was lost the lease may be held by
         nobody but ourselves: then wait until it has ended."""
         clock = self.link.session.clock
@@ -90,7 +141,7 @@ class Put:
         while True:
             try:
                 grant: WriteGrant = await self.link.session.call(
-                    request, patience_s=PATIENCE_S, on_wait=self._wait, repeat=True
+                    request, deadline_s=deadline_s, patience_s=PATIENCE_S, on_wait=self._wait, repeat=True
                 )
                 return grant
             except errors.NotFound:
@@ -142,6 +193,7 @@ class Put:
             done = "began anew" if not again.offset else f"continued at {size_text(again.offset)}"
             part.at(again.offset)
             grant = again
+            self._note_at = 0.0
             self.progress.note(
                 f"{trouble.message} at {size_text(got)} of {self.path}; {done} on {grant.node}"
             )
@@ -172,6 +224,7 @@ class Put:
         def moved(count: int) -> None:
             self._moved_at = clock.seconds()
             part.at(grant.offset + count)
+            self._remember(grant, grant.offset + count)
 
         sending = self.link.data.send_file(
             channel(grant.ticket),
@@ -207,8 +260,7 @@ class Put:
         count = min(min(size, got + AHEAD_BLOCKS * BLOCK_BYTES) // BLOCK_BYTES, BLOCKS_MAX // 4)
         if not await self._read(fd, count):
             return None
-        blocks = struct.pack(f"<{count}I", *self._crcs[:count])
-        request = OpenWrite(self.path, size, "any", "", [], grant.lease, blocks)
+        request = OpenWrite(self.path, size, "any", "", [], grant.lease, self._blocks(count))
         until = clock.seconds() + min(BACK_S, took)
         while True:
             try:
@@ -227,6 +279,9 @@ class Put:
                 if clock.seconds() >= until:
                     return None
             await pause(clock, 1.0)
+
+    def _blocks(self, count: int) -> bytes:
+        return struct.pack(f"<{count}I", *self._crcs[:count])
 
     async def _read(self, fd: int, count: int) -> bool:
         """Know the checksums of the first `count` blocks; False if the file no longer has them."""

@@ -24,6 +24,7 @@ from sector._udt.paths import Way
 from sector.client.deferred import uncut
 from sector.client.progress import FileProgress, Moved, Progress, size_text
 from sector.client.session import ClientSession
+from sector.client.unfinished import Unfinished
 from sector.clock import pause
 from sector.model import BLOCK_BYTES, FileInfo, Ticket, Version, digest_text
 from sector.resolve import literal_host
@@ -52,6 +53,7 @@ class Link:
     run: Run
     ending: set[Deferred[Any]] = field(default_factory=set)
     told: set[str] = field(default_factory=set)
+    unfinished: Unfinished | None = None
 
     def on_way(self, progress: Progress) -> OnWay:
         """Tells `progress` once for each peer that UDP to it is blocked, and remembers the way."""

@@ -341,7 +341,7 @@ class ClientCalls:
         failure: SectorError | None = None
         for node_id in order[:WRITE_TRIES]:
             try:
-                return await self._prepare_write(node_id, lease, caller)
+                return await self._prepare_write(node_id, lease, caller, request)
             except (LeaseLost, SessionExpired) as error:
                 failure = error
                 break
@@ -367,7 +367,7 @@ class ClientCalls:
         node = self._hub.core.members.nodes.get(lease.node)
         if node is None or not node.candidate().usable:
             raise Unavailable(f"slave {lease.node} is away")
-        return await self._prepare_write(lease.node, lease, caller, request.blocks)
+        return await self._prepare_write(lease.node, lease, caller, request)
 
     def _no_room(self, request: files.OpenWrite) -> SectorError:
         up = self._hub.core.members.up()
@@ -380,15 +380,18 @@ class ClientCalls:
         return NoSpace(f"no slave has room for {request.size} bytes; the emptiest has {most}")
 
     async def _prepare_write(
-        self, node_id: str, lease: Lease, caller: Caller, blocks: bytes = b""
+        self, node_id: str, lease: Lease, caller: Caller, request: files.OpenWrite
     ) -> files.WriteGrant:
         if node_id != lease.node:
             await self._hub.store.write(lambda tx: namespace.move_lease(tx, lease.id, node_id))
         ticket = self._hub.ticket("write", lease.path, lease.version, 0, lease.size)
         meta = SliceMeta(lease.path, lease.version, lease.size, lease.owner, lease.mode, self._hub.wall(), "")
         await self._errands.ensure_renamed(node_id, lease.path)
-        command = PrepareWrite(self._hub.epoch, ticket, caller.principal, lease.id, meta, blocks)
-        limit_s = max(PREPARE_S, caller.budget_s - 1.0) if blocks else PREPARE_S  # the slave reads them
+        command = PrepareWrite(
+            self._hub.epoch, ticket, caller.principal, lease.id, meta, request.blocks, request.part
+        )
+        reading = request.blocks and node_id in (request.near, lease.node)  # the slave reads what it has
+        limit_s = max(PREPARE_S, caller.budget_s - 1.0) if reading else PREPARE_S
         ready: Ready = await self._hub.call_slave(node_id, command, limit_s)
         self._hub.core.members.grant(node_id, lease.size - ready.offset)
         node = self._hub.core.members.get(node_id)

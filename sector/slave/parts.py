@@ -30,12 +30,13 @@ _YIELD_S = 5.0
 _BROKEN = ("BROKEN", "PEERCLOSED", "TIMEOUT", "UNREACHABLE", "CLOSED")
 
 
-def asked_of(request: PrepareWrite | PrepareReplica) -> tuple[str, bytes | None]:
-    """(key of the part that the request may go on with, checksums that it must have; None = any)."""
+def asked_of(request: PrepareWrite | PrepareReplica) -> tuple[str, str, bytes | None]:
+    """(key of what comes, key of what it may go on with, checksums that this must have; None = any)."""
     if isinstance(request, PrepareWrite):
-        return request.lease.hex(), request.blocks
+        return request.lease.hex(), (request.part or request.lease).hex(), request.blocks
     name = f"{request.meta.path}\0{request.meta.version.epoch}.{request.meta.version.counter}"
-    return hashlib.sha256(name.encode()).hexdigest()[:32], None if request.go_on else b""
+    key = hashlib.sha256(name.encode()).hexdigest()[:32]
+    return key, key, None if request.go_on else b""
 
 
 def _unpack(blocks: bytes) -> tuple[int, ...]:
@@ -78,10 +79,13 @@ class Parts:
         self._kept: dict[str, Part] = {}
         self._running: dict[str, Part] = {}
 
-    async def begin(self, key: str, blocks: bytes | None, path: str, size: int) -> Part:
-        """Room for `size` bytes of `path`: the part with this key as far as it has the checksums `blocks`
-        (None: whatever they are), else a new one. Raises NoSpace, Conflict, LocalIO."""
-        part = await self._take(key, blocks)
+    async def begin(self, key: str, old: str, blocks: bytes | None, path: str, size: int) -> Part:
+        """Room for `size` bytes of `path`: the part with the key `old` as far as it has the checksums
+        `blocks` (None: whatever they are), else a new one. Raises NoSpace, Conflict, LocalIO."""
+        part = await self._take(old, blocks)
+        if part is not None and key != old:
+            part.key = key
+            part.temp = await self._pool.run(self._disk.name_part_thd, part.temp, key)
         if part is not None and size < part.offset:
             await self.drop(part)
             part = None

@@ -20,7 +20,7 @@ from sector.slave import beneath
 from sector.slave.area import Area
 
 _MARGIN_BYTES = 256 << 10
-PART_S = 300.0
+PART_S = 900.0
 """How long a part of a content is kept for a sender that may go on with it."""
 _PART = re.compile("[0-9a-f]{32}-[0-9a-f]{8}")
 
@@ -103,6 +103,15 @@ class Room(Area):
             return Temp(name, os.open(name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self._tmp))
         except OSError as error:
             raise beneath.explain(error, "what an earlier process left", self.where) from None
+
+    def name_part_thd(self, temp: Temp, key: str) -> Temp:
+        """Have a later process find it under another key."""
+        name = f"{key}-{os.urandom(4).hex()}"
+        try:
+            os.rename(temp.name, name, src_dir_fd=self._tmp, dst_dir_fd=self._tmp)
+        except OSError:
+            return temp
+        return Temp(name, temp.fd)
 
     def whole_blocks_thd(self, temp: Temp) -> int:
         """How many whole blocks have been written: transfers write from the beginning on."""

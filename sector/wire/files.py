@@ -141,7 +141,8 @@ class OpenWrite(Request, frozen=True, array_like=True):
     `near` = preferred node. With `lease` of an earlier grant: continue it (same lease, new ticket) after
     a failure; if that write was published meanwhile, Conflict names the version. With `blocks` too, the
     CRC32C of each 1 MiB block from the beginning as little-endian u32: on the same slave, from `offset` of
-    the grant on, which is behind what has arrived there of these blocks.
+    the grant on, which is behind what has arrived there of these blocks. `part` = another lease under which
+    they were sent, by a client that was killed.
     Errors: exists, is_directory, not_found (parent), lease_held, lease_lost, no_space, unavailable."""
 
     path: Path
@@ -151,6 +152,7 @@ class OpenWrite(Request, frozen=True, array_like=True):
     exclude: Annotated[list[Name], Meta(max_length=64)] = []
     lease: bytes = b""
     blocks: Annotated[bytes, Meta(max_length=BLOCKS_MAX)] = b""
+    part: Annotated[bytes, Meta(max_length=16)] = b""
 
 
 class LeaseState(Message, frozen=True, array_like=True):

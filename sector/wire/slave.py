@@ -48,8 +48,9 @@ class Ready(Message, frozen=True, array_like=True):
 @request(0x0302, reply=Ready)
 class PrepareWrite(Request, frozen=True, array_like=True):
     """Expect a writer with this ticket; space for meta.size is reserved (fallocate) before the answer.
-    On completion the slave calls Publish with `lease`. `blocks` as in OpenWrite: go on with what an attempt
-    under this lease has brought, as far as it has these checksums. Errors: no_space, busy."""
+    On completion the slave calls Publish with `lease`. `blocks`, `part` as in OpenWrite: go on with what an
+    attempt under this lease (or `part`) has brought, as far as it has these checksums. Errors: no_space,
+    busy."""
 
     epoch: U64
     ticket: Ticket
@@ -57,6 +58,7 @@ class PrepareWrite(Request, frozen=True, array_like=True):
     lease: Bytes16
     meta: SliceMeta
     blocks: Annotated[bytes, Meta(max_length=BLOCKS_MAX)] = b""
+    part: Annotated[bytes, Meta(max_length=16)] = b""
 
 
 @request(0x0303)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from twisted.internet.defer import Deferred
 
+from sector import errors
 from sector.client.cloud import CloudClient
 from sector.client.progress import Progress
+from sector.client.unfinished import Unfinished
 from sector.model import BLOCK_BYTES
+from sector.slave.room import PART_S
 from sector.testing.cluster import SimCluster, SimSlave, write_random
 
 MB = 1_000_000
@@ -40,10 +44,14 @@ def writer_of(sim: SimCluster) -> SimSlave:
     return next(s for s in sim.slaves.values() if s.service and s.service.core.open)
 
 
-def die(sim: SimCluster, cloud: CloudClient) -> None:
-    """The client's process is killed."""
+def die(sim: SimCluster, cloud: CloudClient, folder: Path | None = None) -> None:
+    """The client's process is killed; the locks of the dead are freed."""
     sim.net.broken.add(cloud.data.address[1])
     cloud.session.call = lambda *args, **options: Deferred()  # type: ignore[method-assign,assignment]
+    for note in (folder / "puts").iterdir() if folder is not None else ():
+        body = note.read_bytes()
+        note.unlink()
+        note.write_bytes(body)
 
 
 def temps(sim: SimCluster) -> list[str]:
@@ -148,7 +156,7 @@ def test_a_part_that_nobody_comes_for_goes(sim: SimCluster, tmp_path: Path) -> N
             sim.start_slave(slave.name)
             sim.advance(15)
             assert len(temps(sim)) == 1
-        sim.advance(320, step=0.1)
+        sim.advance(PART_S + 20, step=0.2)
         assert temps(sim) == []
         sim.net.broken.clear()
 
@@ -266,3 +274,55 @@ def test_get_waits_for_the_only_slave_that_has_the_file(sim: SimCluster, tmp_pat
     sim.wait(getting)
     assert (tmp_path / "b").read_bytes() == content
     assert sum(sim.net.moved.values()) < 40 * MB + 2 * BLOCK_BYTES
+
+
+def remembering(sim: SimCluster, folder: Path) -> CloudClient:
+    """A client that knows of puts that were killed."""
+    client = sim.client()
+    client.link = replace(client.link, unfinished=Unfinished(folder / "puts"))
+    return client
+
+
+@pytest.mark.parametrize("changed_at", [None, 0, 20 * MB])
+def test_a_killed_put_is_gone_on_with(sim: SimCluster, tmp_path: Path, changed_at: int | None) -> None:
+    """The same file to the same place, by another process: neither the lease of the dead one nor what has
+    arrived stands in its way. A file that was changed since is sent from there."""
+    content = write_random(tmp_path / "a", 40 * MB)
+    first = remembering(sim, tmp_path)
+    progress = Progress()
+    putting = first.put(tmp_path / "a", "/a", progress=progress)
+    putting.addErrback(lambda _: None)
+    sim.until(lambda: progress.bytes_done > 30 * MB)
+    node = writer_of(sim).name
+    die(sim, first, tmp_path)
+    sim.advance(3)
+    if changed_at is not None:
+        content = content[:changed_at] + b"changed" + content[changed_at + 7 :]
+        (tmp_path / "a").write_bytes(content)
+    sim.net.moved.clear()
+    second = remembering(sim, tmp_path)
+    began = sim.clock.seconds()
+    summary = sim.wait(second.put(tmp_path / "a", "/a"))
+    assert sim.clock.seconds() - began < 10
+    assert sim.wait(second.read("/a")) == content
+    same = 30 * MB if changed_at is None else changed_at
+    assert sim.net.moved[second.data.address[1]] < 40 * MB - same + 2 * BLOCK_BYTES
+    if same:
+        assert summary.files[0].node == node
+        assert "where an earlier put ended" in summary.notes[0]
+    assert summary.files[0].digest == sim.wait(second.stat("/a")).digest
+    assert list((tmp_path / "puts").iterdir()) == []
+
+
+def test_a_put_that_lives_is_not_disturbed_by_a_second_one(sim: SimCluster, tmp_path: Path) -> None:
+    """The second is refused as ever, and the first ends well."""
+    content = write_random(tmp_path / "a", 40 * MB)
+    first, second = remembering(sim, tmp_path), remembering(sim, tmp_path)
+    progress = Progress()
+    putting = first.put(tmp_path / "a", "/a", progress=progress)
+    sim.until(lambda: progress.bytes_done > 20 * MB)
+    with pytest.raises(errors.LeaseHeld):
+        sim.wait(second.put(tmp_path / "a", "/a"))
+    assert not sim.wait(putting).notes
+    assert sim.wait(second.read("/a")) == content
+    assert list((tmp_path / "puts").iterdir()) == []
