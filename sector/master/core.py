@@ -78,11 +78,12 @@ class PageSeen:
 
 @dataclass(frozen=True, slots=True)
 class CopyEnded:
-    """A copy task ended; `error` "" = the replica is there."""
+    """A copy task ended; `error` "" = the replica is there; `kept` = the target has a part of it."""
 
     task: bytes
     error: str = ""
     blame_target: bool = True
+    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,9 +214,9 @@ class MasterCore:
                 return effects
             case PageSeen(files, following):
                 self._seen(files, following, now, effects)
-            case CopyEnded(task, error, blame):
+            case CopyEnded(task, error, blame, kept):
                 if error:
-                    self.replicator.failed(task, now, blame_target=blame)
+                    self.replicator.failed(task, now, blame_target=blame, kept=kept)
                 else:
                     self.replicator.done(task)
             case DropStored(path, node):

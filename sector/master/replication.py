@@ -135,11 +135,12 @@ Action = CopyTask | DropCopy
 
 @dataclass(slots=True)
 class _Wait:
-    """Back-off of one path."""
+    """Back-off of one path; `begun` = a slave that has a part of a copy."""
 
     failures: int = 0
     until: float = 0.0
     avoid: set[str] = field(default_factory=set)
+    begun: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +179,9 @@ class Replicator:
     def want(self, path: str, urgent: bool = False) -> bool:
         """Look at a path soon; False when too many wait (a later round finds it again)."""
         if urgent:
-            self._waits.pop(path, None)
+            wait = self._waits.pop(path, None)
+            if wait is not None and wait.begun:
+                self._waits[path] = _Wait(begun=wait.begun)
             self.queue.pop(path, None)
             if path not in self.urgent and len(self.urgent) >= QUEUE_LIMIT:
                 return False
@@ -386,6 +389,8 @@ class Replicator:
                 if not started and not arriving:
                     return None
                 break
+            if wait is not None and wait.begun in found:
+                found = [wait.begun]
             target = self._pick_target(found, avoid, {place.host for place in holders})
             if target is None or len(self.tasks) >= self.limits.copies:
                 break
@@ -454,11 +459,12 @@ class Replicator:
         name = placement.for_drop([n.candidate() for n in sure], path=file.entry.path)
         return [DropCopy(file.entry.path, name, file.entry.version, f"{len(sure)} copies")]
 
-    def _pause(self, path: str, now: float, avoid: str = "") -> None:
+    def _pause(self, path: str, now: float, avoid: str = "", begun: str = "") -> None:
         wait = self._waits.setdefault(path, _Wait())
         pause = min(self.limits.retry_most_s, self.limits.retry_s * float(2 ** min(wait.failures, 16)))
         wait.failures += 1
         wait.until = now + pause
+        wait.begun = begun
         if avoid:
             wait.avoid.add(avoid)
 
@@ -472,13 +478,17 @@ class Replicator:
             self.want(task.path, task.urgent)
         return task
 
-    def failed(self, task_id: bytes, now: float, *, blame_target: bool = True) -> CopyTask | None:
-        """A copy failed: try again later, rather with another target."""
+    def failed(
+        self, task_id: bytes, now: float, *, blame_target: bool = True, kept: bool = False
+    ) -> CopyTask | None:
+        """A copy failed: try again later, rather with another target, or with this one if it has `kept` what
+        came."""
         task = self.tasks.pop(task_id, None)
         if task is not None:
             self.failures += 1
             self.want(task.path, task.urgent)
-            self._pause(task.path, now, task.target if blame_target else "")
+            target = task.target
+            self._pause(task.path, now, target if blame_target else "", target if kept else "")
         return task
 
     def dropped(self, path: str, node: str) -> None:

@@ -216,7 +216,7 @@ class SlaveCalls:
                 error=request.error,
             )
             self._ask_report(node, FAILED_PAUSE_S)
-            self._hub.feed(CopyEnded(request.task, request.error))
+            self._hub.feed(CopyEnded(request.task, request.error, not request.kept, request.kept))
             return Ok()
         path = check_path(request.path)
         await self._hub.store.write(

@@ -182,6 +182,10 @@ class Parts:
         while len(self._kept) > _MOST:
             await self.drop(self._kept.pop(next(iter(self._kept))))
 
+    def has(self, part: Part) -> bool:
+        """Whether it waits here."""
+        return self._kept.get(part.key) is part
+
     @staticmethod
     def _useful(part: Part, why: Exception) -> bool:
         if not isinstance(why, TransferError):

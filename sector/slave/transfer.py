@@ -444,8 +444,9 @@ class Transfers:
             raise
         finally:
             self._core.end(transfer, self._clock.seconds(), 0 if why else transfer.size, not why)
+        version, kept = request.meta.version, self.parts.has(part)
         await self._tell(
-            Replicated(self._core.slave_id, request.task, transfer.path, request.meta.version, why[:8000])
+            Replicated(self._core.slave_id, request.task, transfer.path, version, why[:8000], kept)
         )
 
     async def _tell(self, report: Request) -> None:

@@ -301,13 +301,15 @@ class Publish(Request, frozen=True, array_like=True):
 
 @request(0x0324, safe=True)
 class Replicated(Request, frozen=True, array_like=True):
-    """A copy task ended at the target: error "" = published here."""
+    """A copy task ended at the target: error "" = published here; `kept` = what has come waits here for the
+    next one of that version."""
 
     slave_id: Name
     task: Bytes16
     path: Path
     version: Version
     error: Text = ""
+    kept: bool = False
 
 
 @request(0x0325, safe=True)
