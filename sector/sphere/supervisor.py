@@ -34,6 +34,8 @@ log = Logger()
 LOG_KEEP = 64 << 10
 LOG_SHOWN = 8000
 DUMP_HEAD = "Fatal Python error: "
+FLOOD_BYTES, FLOOD_S = 256 << 10, 0.05
+"""A function that prints more at a time waits for so long: nobody sees more than the end of it."""
 START_S = 60.0
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 OUTSIDE_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
@@ -53,6 +55,9 @@ class _Worker:
     scratch: str
     sock: socket.socket
     out: int
+    printed: int = 0
+    printed_at: float = 0.0
+    pause: Timer | None = None
     readers: list[Reader] = field(default_factory=list)
     pid: int = 0
     ready: bool = False
@@ -230,7 +235,7 @@ class Supervisor:
         self.workers[number] = worker
         worker.readers = [
             Reader(ours.fileno(), lambda: self._from_worker(worker), "worker"),
-            Reader(read, lambda: self._drain(worker), "worker output"),
+            Reader(read, lambda: self._printed(worker), "worker output"),
         ]
         for reader in worker.readers:
             self.reactor.addReader(reader)
@@ -372,22 +377,40 @@ class Supervisor:
         worker.current = None
         worker.idle_since = self.reactor.seconds()
 
-    def _drain(self, worker: _Worker) -> None:
-        """Take what the function printed; keep the last `LOG_KEEP` bytes."""
-        for _ in range(16):
+    def _printed(self, worker: _Worker) -> None:
+        """The function has printed something. One that does nothing else must not keep the slave from its
+        work."""
+        now = self.reactor.seconds()
+        if now - worker.printed_at >= FLOOD_S:
+            worker.printed, worker.printed_at = 0, now
+        worker.printed += self._drain(worker, 1)
+        if worker.printed >= FLOOD_BYTES and worker.pause is None:
+            self._remove(worker, worker.readers[1])
+            worker.pause = self.reactor.callLater(FLOOD_S, self._listen, worker)
+
+    def _listen(self, worker: _Worker) -> None:
+        worker.pause = None
+        self.reactor.addReader(worker.readers[1])
+
+    def _drain(self, worker: _Worker, times: int = 16) -> int:
+        """Take what the function printed; keep the last `LOG_KEEP` bytes. How much it was."""
+        took = 0
+        for _ in range(times):
             try:
                 data = os.read(worker.out, 65536)
             except BlockingIOError:
-                return
+                return took
             except OSError:
                 data = b""
             if not data:
                 if len(worker.readers) > 1:
                     self._remove(worker, worker.readers[1])
-                return
+                return took
+            took += len(data)
             worker.tail += data
             if len(worker.tail) > LOG_KEEP:
                 del worker.tail[: len(worker.tail) - LOG_KEEP]
+        return took
 
     @staticmethod
     def _log_of(worker: _Worker) -> str:
@@ -478,6 +501,8 @@ class Supervisor:
             return
         for reader in worker.readers:
             self._remove(worker, reader)
+        if worker.pause is not None and worker.pause.active():
+            worker.pause.cancel()
         worker.sock.close()
         os.close(worker.out)
         worker.out = -1

@@ -281,6 +281,20 @@ class WorkerTests(TestCase):
         for worker in self.pool.workers.values():
             self.assertLessEqual(len(worker.tail), supervisor.LOG_KEEP)
 
+    async def test_printing_without_end_leaves_the_slave_its_processor(self) -> None:
+        """The function waits, not the slave: it spent half a core on reading what nobody sees."""
+
+        def chatter(data: Any, ctx: Any) -> None:
+            while True:
+                print("x" * 10_000)
+
+        began = time.process_time()
+        fault = await self.run_task(self.task(chatter, timeout_s=3.0))
+        used = time.process_time() - began
+        self.assertEqual(fault.fault.code, "udf_timeout")
+        self.assertIn("x" * 1000, fault.log)
+        self.assertLess(used, 0.8)
+
     async def test_as_much_is_shown_as_the_guide_says(self) -> None:
         def talk(data: Any, ctx: Any) -> None:
             print("x" * 20_000 + "y" * 7_999)
