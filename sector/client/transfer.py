@@ -394,7 +394,11 @@ def _take_over(temp: str) -> int:
         except FileNotFoundError:  # another get has just finished it
             os.close(fd)
             continue
-        except OSError:
+        except BlockingIOError:
+            os.close(fd)
+            return -1
+        except OSError:  # no locks here
+            os.unlink(temp)
             os.close(fd)
             return -1
         mine = stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid() and info.st_nlink == 1
@@ -409,9 +413,9 @@ def _take_over(temp: str) -> int:
 
 def _drop_temp(made: tuple[str, int]) -> None:
     temp, fd = made
-    os.close(fd)
     with contextlib.suppress(OSError):
-        os.unlink(temp)
+        os.unlink(temp)  # before its lock ends: nobody takes over what goes
+    os.close(fd)
 
 
 def _folder_fd(folder: str) -> int:

@@ -79,7 +79,11 @@ class Unfinished:
             return None
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        except OSError:  # no locks here
+            os.unlink(self._folder / key)
             os.close(fd)
             return None
         return Note(self._folder / key, fd)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import socket
 from pathlib import Path
@@ -10,8 +12,9 @@ import pytest
 
 from sector import errors
 from sector.client.cloud import _check_distinct
-from sector.client.transfer import _make_temp_thd, open_local_thd
+from sector.client.transfer import _drop_temp, _make_temp_thd, open_local_thd
 from sector.client.tree import Tree, plan_tree_thd
+from sector.model import Version
 
 
 @pytest.fixture
@@ -108,3 +111,18 @@ def test_a_place_whose_directory_is_not_there_says_what_to_do(tmp_path: Path) ->
         _make_temp_thd(str(tmp_path / "none" / "x"), 1, True)
     assert told.value.message.startswith(f"{tmp_path}/none/x: No such file")
     assert told.value.hint == "make its directory first, or choose another"
+
+
+def test_a_file_system_without_locks_keeps_no_empty_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each get has a part of its own there, and leaves nothing else."""
+
+    def refuse(fd: int, what: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    temp, fd = _make_temp_thd(str(tmp_path / "x"), 5, True, Version(1, 2))
+    assert [str(one) for one in tmp_path.iterdir()] == [temp]
+    _drop_temp((temp, fd))
+    assert list(tmp_path.iterdir()) == []
