@@ -348,6 +348,14 @@ def keep_lease(tx: Tx, path: str, lease_id: bytes, user: str, now: float, lease_
     return lease
 
 
+def keep_at_work(tx: Tx, node: str, leases: Sequence[bytes], until: float) -> None:
+    """Content is coming in on `node` under these leases: those that are open and its own hold until then."""
+    for lease_id in leases:
+        lease = tx.lease(lease_id)
+        if lease is not None and lease.state == OPEN and lease.node == node and lease.expires < until:
+            tx.put_lease(replace(lease, expires=until))
+
+
 def move_lease(tx: Tx, lease_id: bytes, node: str) -> None:
     """Another slave than first chosen will publish. Raises `LeaseLost`."""
     lease = tx.lease(lease_id)

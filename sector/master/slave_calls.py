@@ -57,6 +57,7 @@ class SlaveCalls:
         serve(slave.Forward, self.forward)
         serve(slave.Report, self.report)
         serve(slave.Publish, self.publish)
+        serve(slave.LeasesAlive, self.leases_alive)
         serve(slave.Replicated, self.replicated)
         serve(slave.Adopted, self.adopted)
         serve(slave.LocalPublish, self.local_publish)
@@ -200,6 +201,14 @@ class SlaveCalls:
         )
         self._hub.look(request.meta.path)
         return slave.Published(version)
+
+    async def leases_alive(self, request: slave.LeasesAlive, caller: Caller) -> Ok:
+        """Writers are at work on the slave."""
+        node = self._hub.slave(caller, request.slave_id)
+        self._hub.check_writable()
+        until = self._hub.wall() + self._hub.config.master.lease_s
+        await self._hub.store.write(lambda tx: namespace.keep_at_work(tx, node.id, request.leases, until))
+        return Ok()
 
     async def replicated(self, request: slave.Replicated, caller: Caller) -> Ok:
         """The end of a copy at its target."""

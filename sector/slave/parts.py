@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
 
@@ -22,11 +24,14 @@ from sector.slave.disk import Disk
 from sector.slave.pool import Pool
 from sector.slave.room import PART_S, Temp
 from sector.wire.outcome import number_of
-from sector.wire.slave import PrepareReplica, PrepareWrite
+from sector.wire.slave import LeasesAlive, PrepareReplica, PrepareWrite
+
+MasterCall = Callable[..., Coroutine[Any, Any, Any]]
 
 _MOST = 64
 _READ_BLOCKS = 64
 _YIELD_S = 5.0
+_KEEP_S = 10.0
 _BROKEN = ("BROKEN", "PEERCLOSED", "TIMEOUT", "UNREACHABLE", "CLOSED")
 
 
@@ -51,6 +56,7 @@ class Part:
     key: str
     temp: Temp
     head: tuple[int, ...] = ()
+    lease: bytes = b""
     stop: Callable[[], object] = lambda: None
     wanted: bool = False
     """Another attempt takes over."""
@@ -217,12 +223,20 @@ class Parts:
             part.timer.cancel()
         await self._pool.run(self._disk.drop_temp_thd, part.temp)
 
-    async def forget_old(self) -> None:
-        """Remove, after a while, what an earlier process left and nobody has gone on with."""
-        await pause(self._clock, PART_S)
-        names, self._disk.parts = list(self._disk.parts.values()), {}
-        for name in names:
-            await self._pool.run(self._disk.unlink_part_thd, name)
+    async def run(self, slave_id: str, master_call: MasterCall) -> None:
+        """Tell the master of the writers that are at work here: many a file takes longer than a session.
+        Remove, after a while, what an earlier process left and nobody has gone on with."""
+        began = self._clock.seconds()
+        while True:
+            await pause(self._clock, _KEEP_S)
+            leases = [part.lease for part in self._running.values() if part.lease]
+            if leases:
+                with suppress(errors.SectorError):
+                    await master_call(LeasesAlive(slave_id, leases))
+            if self._disk.parts and self._clock.seconds() - began >= PART_S:
+                names, self._disk.parts = list(self._disk.parts.values()), {}
+                for name in names:
+                    await self._pool.run(self._disk.unlink_part_thd, name)
 
     async def stop(self) -> None:
         """The slave stops: the files stay for its next start."""

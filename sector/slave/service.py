@@ -259,7 +259,7 @@ class Slave(Service):
         self._attach_sphere()
         self._spawn(self.tree.run(later), "scanning the data directory")
         self._spawn(self.scrub.run(), "scrubbing")
-        self._spawn(self.transfers.parts.forget_old(), "removing parts of contents")
+        self._spawn(self.transfers.parts.run(self.slave_id, self.master_call), "keeping leases")
         attempt = 0
         while not self._stopping:
             try:

@@ -369,6 +369,7 @@ class Transfers:
         if part.offset:
             log.info("{path} goes on at byte {at}", path=meta.path, at=part.offset)
         if isinstance(request, PrepareWrite):
+            part.lease = request.lease
             self._guests[ticket.id] = (request.principal, receiving.cancel)
             work = self._take_write(transfer, request, part, receiving)
         else:

@@ -324,6 +324,15 @@ class Adopted(Request, frozen=True, array_like=True):
     why: Annotated[list[Text], Meta(max_length=1000)] = []
 
 
+@request(0x032A, safe=True)
+class LeasesAlive(Request, frozen=True, array_like=True):
+    """Content comes in on this slave under these leases: they hold on, whether their writers reach the master
+    or not, and after the end of their sessions."""
+
+    slave_id: Name
+    leases: Annotated[list[Bytes16], Meta(max_length=5000)]
+
+
 @request(0x0329, safe=True)
 class Scrubbed(Request, frozen=True, array_like=True):
     """How the scrub of this slave stands, when that has changed, at most every few seconds."""

@@ -10,7 +10,7 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from sector import errors
-from sector.testing.cluster import SimCluster
+from sector.testing.cluster import SimCluster, write_random
 from sector.wire import files
 
 HOUR_S = 3600.0
@@ -82,3 +82,34 @@ def test_a_lease_outlives_a_database_that_is_busy_for_longer(
         real(rule).addBoth(done.callback)
     kept = sim.wait(client.call(files.LeaseKeep("/a", grant.lease)))
     assert kept.state == "open"
+
+
+def test_a_put_that_outlasts_its_session_is_published(sim: SimCluster, tmp_path: Path) -> None:
+    """Nobody renews the session (there is no password file): what was begun under it, and has not been taken
+    back, is brought to its end; the lease of a put that has ended so is not kept."""
+    cloud = sim.client()
+    cloud.session._begin = None
+    content = write_random(tmp_path / "a", 30_000_000)
+    sim.net.bytes_per_s = 100e3
+    putting = cloud.put(tmp_path / "a", "/a")
+    sim.advance(20, step=0.1)
+    over = [row.id for row in sim.up().hub.sessions.rows()]
+    sim.up().hub.sessions.close(over)
+    sim.up().hub.gmp.remove_key(cloud.session.peer.key_id)
+    sim.wait(putting)
+    assert sim.wait(sim.client().read("/a")) == content
+
+
+def test_the_lease_of_a_writer_whose_line_is_dead_ends(sim: SimCluster, tmp_path: Path) -> None:
+    """The slave keeps it as long as bytes may come, no longer."""
+    cloud = sim.client()
+    write_random(tmp_path / "a", 30_000_000)
+    sim.net.bytes_per_s = 100e3
+    putting = cloud.put(tmp_path / "a", "/a")
+    putting.addErrback(lambda _: None)
+    sim.advance(100, step=0.1)
+    sim.net.broken.add(cloud.data.address[1])  # type: ignore[attr-defined]
+    cloud.session.call = lambda *args, **options: Deferred()  # type: ignore[method-assign,assignment]
+    sim.advance(15 + 2 * sim.up().hub.config.master.lease_s, step=0.1)
+    sim.net.bytes_per_s = 100e6
+    sim.wait(sim.client().write("/a", b"other"))
