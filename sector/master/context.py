@@ -43,8 +43,8 @@ class MasterContext:
     """Parts of a running master. `resolvers` says who stands behind a principal that is not a client's:
     kind ("job") -> function(principal, slave id, path) -> View, which raises `Denied` or
     `SessionExpired`; LocalPublish uses it. Functions in `on_slave` hear (slave id, state before, state
-    now); those in `on_session_end` hear the principal of a client whose session ended; `on_stop` run at
-    the end."""
+    now); those in `on_session_end` hear the principal of a client whose session ended, and whether it was
+    closed before its time; `on_stop` run at the end."""
 
     master_id: str
     sessions: Sessions
@@ -62,7 +62,7 @@ class MasterContext:
     audit: AuditLine
     resolvers: dict[str, Callable[[str, str, str], View]] = field(default_factory=dict)
     on_slave: list[Callable[[str, str, str], None]] = field(default_factory=list)
-    on_session_end: list[Callable[[str], None]] = field(default_factory=list)
+    on_session_end: list[Callable[[str, bool], None]] = field(default_factory=list)
     on_stop: list[Callable[[], Deferred[None] | None]] = field(default_factory=list)
 
 

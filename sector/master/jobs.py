@@ -93,9 +93,12 @@ class JobState(msgspec.Struct, array_like=True):
 
 @dataclass
 class _Live:
-    """What lives only while a job runs: when its driver was heard, the keys of pairs of slaves."""
+    """What lives only while a job runs: when its driver was heard, the keys of pairs of slaves. `view`: who
+    its user is; after the end of his session, at `over`, his driver has some time to come with another."""
 
     heard: float
+    view: View | None = None
+    over: float = 0.0
     pairs: dict[tuple[int, int], tuple[int, bytes]] = field(default_factory=dict)
     ending: bool = False
 
@@ -193,15 +196,23 @@ class Jobs:
         if job.id not in self.live:
             raise Cancelled(f"job {job.id} has ended: {job.why or job.state}")
         self.live[job.id].heard = self.context.clock.seconds()
+        self._adopt(job, caller)
         started = await self._introduce(job, self.context.sessions.user_of(caller.principal), caller)
         await self._save(job)
         return started
+
+    def _adopt(self, job: JobState, caller: Caller) -> None:
+        """The driver is at work, perhaps under a newer session of its user."""
+        live = self.live[job.id]
+        live.view, live.over = self.context.sessions.user_of(caller.principal), 0.0
+        job.client = caller.principal
 
     async def _introduce(self, job: JobState, view: View, caller: Caller) -> JobStarted:
         """Send the record with keys and peers to all slaves that are up; answer with those that took it, and
         their tokens for the caller, whose first message to a slave then needs no HELLO. Their tokens for each
         other follow in the background."""
         live = self.live[job.id]
+        live.view = view
         up = self._ready()
         for _ in range(START_TRIES):
             if up:
@@ -293,6 +304,7 @@ class Jobs:
                 return JobOrder(False)
             return JobOrder(True, job.why or f"job {job.id} has ended")
         live.heard = self.context.clock.seconds()
+        self._adopt(job, caller)
         job.counts, job.stage, job.errors = request.counts, request.stage, _kept(request.errors)
         job.left_out = dict(request.left_out)
         if request.state != "running":
@@ -308,6 +320,9 @@ class Jobs:
             raise Denied(f"slave {slave_id} does not work for job {name}")
         if not job.output or not path.startswith(f"{check_path(job.output)}."):
             raise Denied(f"{path} is no output of job {name}")
+        live = self.live[name]
+        if live.over and live.view is not None:
+            return live.view
         return self.context.sessions.user_of(job.client)
 
     async def list(self, request: JobList, caller: Caller) -> JobTable:
@@ -343,11 +358,14 @@ class Jobs:
             await self._end(job, "cancelled", f"job {job.id} was cancelled by {user}")
         return Ok()
 
-    def session_ended(self, principal: str) -> None:
-        """All jobs of a session end with it."""
-        for name in list(self.live):
-            if self.jobs[name].client == principal:
+    def session_ended(self, principal: str, closed: bool) -> None:
+        """All jobs of a session end with it; when its time is over, unless their drivers go on under another
+        one soon."""
+        for name, live in list(self.live.items()):
+            if self.jobs[name].client == principal and closed:
                 self._end_soon(self.jobs[name], "cancelled", "the session has ended")
+            elif self.jobs[name].client == principal:
+                live.over = live.over or self.context.clock.seconds()
         for key in [key for key in self.client_keys if key[0] == principal]:
             self.context.sessions.key_ids.free(self.client_keys.pop(key))
 
@@ -362,7 +380,9 @@ class Jobs:
             try:
                 self.context.sessions.user_of(job.client)
             except SectorError as error:
-                self._end_soon(job, "cancelled", error.message)
+                live.over = live.over or now
+                if now - live.over > SILENCE_S:
+                    self._end_soon(job, "cancelled", error.message)
 
     def _end_soon(self, job: JobState, state: str, why: str) -> None:
         ending = Deferred.fromCoroutine(self._end(job, state, why))

@@ -421,7 +421,7 @@ class MasterService(MultiService):
         """Sessions are over; see `revocation.py`."""
         for row in rows:
             for listener in self.context.on_session_end:
-                listener(principal_of(row.user, row.id))
+                listener(principal_of(row.user, row.id), row.expires > self.hub.wall())
         self.spawn(self.revocation.closed([row for row in rows if row.expires > self.hub.wall()]))
 
     def rights_changed(self, rights: dict[str, tuple[Right, ...]]) -> None:

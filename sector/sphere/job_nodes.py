@@ -84,6 +84,7 @@ class Nodes:
         self.links: dict[str, NodeLink] = {}
         self.left_out: dict[str, str] = {}
         self._keys: set[int] = set()
+        self._session = client.session.section.session
 
     def __getitem__(self, node: str) -> NodeLink:
         return self.links[node]
@@ -97,6 +98,7 @@ class Nodes:
         """What the master says now: (node, whether it is new or restarted) for each that is not left out.
         Others stay."""
         news = []
+        self._session = self.client.session.section.session
         for info in infos:
             if info.node in self.left_out:
                 continue
@@ -158,7 +160,9 @@ class Nodes:
 
     @property
     def missed(self) -> bool:
-        """Whether one does not answer that is not left out."""
+        """Whether one does not answer that is not left out, or all know this client by a former session."""
+        if self._session != self.client.session.section.session:
+            return True
         return any(not link.up for name, link in self.links.items() if name not in self.left_out)
 
     def call(self, node: str, request: Request, *, deadline_s: float = 30.0, on_progress: Any = None) -> Any:
