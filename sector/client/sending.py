@@ -18,6 +18,7 @@ from sector.client.deferred import uncut
 from sector.client.progress import FileProgress, Moved, Progress, size_text
 from sector.client.transfer import (
     ATTEMPTS,
+    AWAY,
     BACK_S,
     PATIENCE_S,
     READ_BLOCKS,
@@ -81,7 +82,7 @@ class Put:
         try:
             grant = await self._begin(fd, size, create, near)
         except BaseException as error:
-            self._forget(keep=isinstance(error, errors.Unavailable | errors.Unreachable))
+            self._forget(keep=isinstance(error, AWAY))
             raise
         part = FileProgress(self.progress, self.path, size)
         keeper = ensureDeferred(self._keep(grant))
@@ -92,7 +93,7 @@ class Put:
         except BaseException as error:
             keeper.cancel()
             self._drop(grant.lease)
-            self._forget(keep=isinstance(error, errors.Unavailable | errors.Unreachable))
+            self._forget(keep=isinstance(error, AWAY))
             raise
         keeper.cancel()
         self._forget()

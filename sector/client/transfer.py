@@ -37,6 +37,8 @@ ATTEMPTS = 8
 BACK_S = 60.0
 """How long, at most, slaves are waited for that have what is needed; never longer than it took so far."""
 READ_BLOCKS = 64
+AWAY = (errors.Unavailable, errors.Unreachable, errors.TimedOut, errors.SessionExpired)
+"""What ends a transfer that may go on later."""
 
 Run = Callable[..., Deferred[Any]]
 Granted = Callable[[Version], Awaitable[None]]
@@ -305,6 +307,11 @@ class Get:
                 ReportBad(self.path, info.version, node, "wrong digest of the whole")
             )
 
+    @staticmethod
+    def _worth_keeping(temp: str, fd: int, version: Version) -> bool:
+        """Whether the next get of this version finds a part with something in it."""
+        return temp.endswith(_part_of(version)) and os.fstat(fd).st_size >= BLOCK_BYTES
+
     async def to_file(self, target: str, *, overwrite: bool = True, grant: ReadGrant | None = None) -> Moved:
         """Fetch the whole file to the local path `target`: a temporary file beside it, then a rename. One
         that a killed get of the same version left is gone on with. `grant` = what `open` gave a moment ago.
@@ -321,8 +328,13 @@ class Get:
         try:
             await self.whole(fd, grant)
             await uncut(self.link.run(_keep_temp_thd, temp, fd, place, overwrite))
-        except BaseException:
-            _drop_temp((temp, fd))
+        except BaseException as error:
+            if isinstance(error, AWAY) and self._worth_keeping(temp, fd, info.version):
+                kept = "what has arrived is kept, the same command goes on with it"
+                error.hint = f"{error.hint}; {kept}" if error.hint else kept
+                os.close(fd)
+            else:
+                _drop_temp((temp, fd))
             raise
         os.close(fd)
         seconds = clock.seconds() - begin
@@ -345,6 +357,11 @@ def _place_thd(target: str) -> str:
     return place
 
 
+def _part_of(version: Version) -> str:
+    """How the name of a part of this version ends."""
+    return f".{version.epoch}-{version.counter}.part"
+
+
 def _make_temp_thd(
     target: str, size: int, overwrite: bool, version: Version = Version(0, 0)
 ) -> tuple[str, int]:
@@ -352,7 +369,7 @@ def _make_temp_thd(
         raise _exists(target)
     folder, name = os.path.split(os.path.abspath(target))
     short = os.fsencode(name)[:200].decode(errors="ignore")  # a name has at most 255 bytes
-    temp = os.path.join(folder, f".{short}.{version.epoch}-{version.counter}.part")
+    temp = os.path.join(folder, f".{short}{_part_of(version)}")
     fd = left = -1
     try:
         fd = _take_over(temp)

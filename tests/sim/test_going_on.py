@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 
 from sector import errors
 from sector.client.cloud import CloudClient
@@ -328,3 +328,34 @@ def test_a_put_that_lives_is_not_disturbed_by_a_second_one(sim: SimCluster, tmp_
     assert not sim.wait(putting).notes
     assert sim.wait(second.read("/a")) == content
     assert list((tmp_path / "puts").iterdir()) == []
+
+
+def test_a_get_that_fails_for_want_of_slaves_keeps_what_has_come(sim: SimCluster, tmp_path: Path) -> None:
+    """The error says so, and the same get goes on with it when they are back; what is cancelled leaves
+    nothing."""
+    cloud = sim.client()
+    content = write_random(tmp_path / "a", 40 * MB)
+    sim.wait(cloud.put(tmp_path / "a", "/a"))
+    name = sim.serving("/a")[0]
+    here = tmp_path / "here"
+    here.mkdir()
+    progress = Progress()
+    getting = cloud.get("/a", here / "b", progress=progress)
+    sim.until(lambda: progress.bytes_done > 30 * MB)
+    sim.kill_slave(name)
+    with pytest.raises(errors.Unavailable) as told:
+        sim.wait(getting)
+    assert "the same command goes on with it" in told.value.hint
+    sim.start_slave(name)
+    sim.advance(5)
+    sim.net.moved.clear()
+    sim.wait(cloud.get("/a", here / "b"))
+    assert (here / "b").read_bytes() == content
+    assert sum(sim.net.moved.values()) < 10 * MB + 2 * BLOCK_BYTES
+    assert [p.name for p in here.iterdir()] == ["b"]
+    again = cloud.get("/a", here / "c")
+    sim.until(lambda: any(p.stat().st_size > 10 * MB for p in here.glob(".c.*.part")))
+    again.cancel()
+    with pytest.raises((errors.Cancelled, CancelledError)):
+        sim.wait(again)
+    assert [p.name for p in here.iterdir()] == ["b"]
