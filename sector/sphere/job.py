@@ -343,7 +343,7 @@ class JobDriver:
             why = f"{error.message} ({error.hint})" if error.hint else error.message
             self.do(plan.lost(segment, attempt, node, why, self.clock.seconds()))
         except errors.NotFound as error:
-            if "does not know job" in error.message:
+            if self.nodes.forgot(node, error):
                 self.node_trouble(node)
                 self.do(plan.lost(segment, attempt, node, error.message, self.clock.seconds()))
             else:
@@ -490,6 +490,7 @@ class JobDriver:
         assert self.plan is not None and self.nodes is not None
         while True:
             await pause(self.clock, 1.0)
+            self.nodes.keep()
             now = self.clock.seconds()
             for segment, attempt, node in self._local:  # the slave is not what we wait for
                 self.plan.progress(segment, attempt, node, 0.0, now)

@@ -7,21 +7,23 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from sector.client.cloud import CloudClient
 from sector.clock import pause
-from sector.errors import Busy, LocalIO, NoSpace, SectorError, TimedOut, Unreachable
+from sector.errors import Busy, LocalIO, NoSpace, NotFound, SectorError, TimedOut, Unreachable
 from sector.gmp.api import TOKEN_BYTES, GmpKey, Peer
 from sector.keys import client_slave_key
 from sector.resolve import literal_host
 from sector.wire.base import Request
-from sector.wire.sphere import BlobHave, BlobPut, BlobsMissing, SpeNode
+from sector.wire.sphere import BlobHave, BlobPut, BlobsMissing, ResultDrop, SpeNode
 
 log = Logger()
 BLOB_S = 120.0
+KEEP_S = 60.0
 SILENCE = (Unreachable, TimedOut)
 """A call failed because the slave, or the way to it, is gone; not for what it said."""
 UNFIT = (NoSpace, LocalIO)
@@ -85,6 +87,7 @@ class Nodes:
         self.left_out: dict[str, str] = {}
         self._keys: set[int] = set()
         self._session = client.session.section.session
+        self._kept_at = client.clock.seconds()
 
     def __getitem__(self, node: str) -> NodeLink:
         return self.links[node]
@@ -151,6 +154,24 @@ class Nodes:
         link.up = False
         link.lost_at = self.client.clock.seconds()
         return True
+
+    def forgot(self, node: str, error: SectorError) -> bool:
+        """Whether a slave says that it does not know the job (any more): what it had of it, code too, is
+        gone, and the next `take` finds it new."""
+        if not isinstance(error, NotFound) or "does not know job" not in error.message:
+            return False
+        link = self.links[node]
+        link.info = msgspec.structs.replace(link.info, instance=0)
+        return True
+
+    def keep(self) -> None:
+        """Tell the slaves now and then that the job goes on: those that have nothing to do for it would take
+        its driver for dead, and forget it."""
+        now = self.client.clock.seconds()
+        if now - self._kept_at >= KEEP_S:
+            self._kept_at = now
+            for link in self.up:
+                self.call(link.info.node, ResultDrop(self.job, [])).addErrback(lambda _: None)
 
     def leave_out(self, node: str, why: str) -> bool:
         """The job does without this slave from now on; whether any is left, though it may be away now."""

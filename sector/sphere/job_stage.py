@@ -9,7 +9,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from sector.clock import pause
-from sector.errors import Conflict, LeaseHeld, SectorError, Unavailable
+from sector.errors import Conflict, LeaseHeld, NotFound, SectorError, Unavailable
 from sector.sphere.job_buckets import BucketBook
 from sector.sphere.job_nodes import SILENCE, UNFIT, is_silence
 from sector.wire.sphere import BucketSeal, Deliver, DeliverDone, Route, SealDone, Sealed
@@ -77,7 +77,7 @@ class BucketStage:
             request = Deliver(self.driver.id, segment, routes)
             done: DeliverDone = await self.nodes.call(home, request, deadline_s=DELIVER_S)
         except SectorError as error:
-            if is_silence(error):
+            if is_silence(error) or self.nodes.forgot(home, error):
                 self.driver.node_trouble(home)
             elif isinstance(error, UNFIT):
                 self.driver.leave_out(home, error)
@@ -127,7 +127,8 @@ class BucketStage:
 
     async def _not_sealed(self, route: Route, error: BaseException) -> None:
         """What to do about buckets that are not sealed; raises what cannot be helped."""
-        if not isinstance(error, (Conflict, LeaseHeld, Unavailable, *UNFIT, *SILENCE)):
+        forgot = isinstance(error, NotFound) and self.nodes.forgot(route.node, error)
+        if not forgot and not isinstance(error, (Conflict, LeaseHeld, Unavailable, *UNFIT, *SILENCE)):
             raise error
         log.info("buckets on {node} are not sealed: {why}", node=route.node, why=str(error))
         if isinstance(error, LeaseHeld):  # of an attempt that was cut short; it ends by itself
