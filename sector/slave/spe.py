@@ -105,7 +105,7 @@ class Spe:
         self.stopped = False
         self._began = context.clock.seconds()
         self._watch = context.clock.callLater(60.0, self._sweep)
-        self._clean(spe_job.FORGET_S)
+        self._clean(float("inf"))  # nothing yet: jobs that go on are introduced again, however old they are
         for cls, handler in self._handlers():
             rpc.serve(cls, handler)
 

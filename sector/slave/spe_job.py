@@ -27,8 +27,6 @@ from sector.slave.spe_buckets import BucketStore
 from sector.sphere.tasks import Done
 from sector.wire.sphere import JobRecord, SpePeer
 
-FORGET_S = 24 * 3600.0
-
 
 @dataclass(slots=True)
 class Result:

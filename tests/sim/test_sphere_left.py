@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from test_sphere import KB, SphereSim, scatter, sim, store  # noqa: F401 - a fixture
+from test_sphere import KB, SphereSim, expected_buckets, scatter, sim, store  # noqa: F401 - a fixture
 
 from sector.sphere.stream import SphereStream
 from sector.wire.sphere import JobCancel
@@ -61,3 +61,22 @@ def test_the_end_of_a_job_does_not_wait_for_a_slave_that_is_gone(sim: SphereSim)
     assert sim.clock.seconds() - began < 4
     sim.wait(driver.finished())
     assert sim.clock.seconds() - began < 6 and driver.status().state == "cancelled"
+
+
+def test_a_restart_keeps_what_a_job_of_several_days_has(sim: SphereSim) -> None:  # noqa: F811
+    """Its runs of buckets count on: only segments that the slave was at, or had to hand over, run again."""
+    cloud = sim.client()
+    contents = store(sim, cloud, 8)
+    stream = SphereStream(cloud, "/in", record_size=10, granularity="batch")
+    driver = sim.job(cloud, stream, scatter, output="/out/b", buckets=9, segment_bytes=25 * KB)
+    sim.until(lambda: len(driver.plan.done) > 20)  # type: ignore[union-attr]
+    sim.kill_slave("s2")
+    left = folder_of(sim, "s2", driver.id)
+    before = {path.name for path in left.rglob("*-*-*")}
+    days_before = time.time() - 3 * 86400
+    os.utime(left, (days_before, days_before))
+    sim.start_slave("s2")
+    sim.advance(1)
+    assert before and before <= {path.name for path in left.rglob("*-*-*")}
+    sim.wait(driver.wait(), 900)
+    assert [sim.wait(cloud.read(f"/out/b.{b}")) for b in range(9)] == expected_buckets(contents, 9)
