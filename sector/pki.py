@@ -7,7 +7,9 @@ do not count. Keys are on curve P-256. Time is an argument.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -35,6 +37,8 @@ ROLES = ("security", "master", "slave")
 CA_DAYS = 3650
 NODE_DAYS = 90
 RENEW_DAYS = 30
+LOOK_S = 60.0
+WARN_S = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +300,55 @@ def load_node(config: Config, role: str) -> tuple[Credentials, Trust]:
     if left < RENEW_DAYS:
         log.warn("certificate {file} ends in {days} days", file=str(cert_file), days=round(left))
     return mine, trust
+
+
+class NodeFiles:
+    """Certificate, key and CA of a service, which uses new ones without a restart: it may run for longer than
+    they last. `seconds()` is a monotonic clock."""
+
+    def __init__(self, config: Config, role: str, seconds: Callable[[], float]) -> None:
+        """Raises `BadConfig`."""
+        self._config = config
+        self._role = role
+        self._seconds = seconds
+        self.mine, self.trust = load_node(config, role)
+        self._stamps = self._look()
+        self._looked = self._loaded = seconds()
+
+    def _look(self) -> list[tuple[int, int]]:
+        tls = self._config.tls
+        found = []
+        for name in (tls.cert, tls.key):
+            try:
+                info = os.stat(self._config.file(name))
+                found.append((info.st_ino, info.st_mtime_ns))
+            except OSError:
+                found.append((0, 0))
+        return found
+
+    def renewed(self) -> Credentials | None:
+        """Another certificate, if the files have one since the last call; looked for once a minute. Files
+        that cannot be used (half of them copied) are told of, and what was good is used on. Each day the
+        files are read again in any case, which warns when the certificate will end soon."""
+        now = self._seconds()
+        if now - self._looked < LOOK_S:
+            return None
+        self._looked = now
+        stamps = self._look()
+        if stamps == self._stamps and now - self._loaded < WARN_S:
+            return None
+        try:
+            mine, self.trust = load_node(self._config, self._role)
+        except BadConfig as bad:
+            log.warn("the certificate is not renewed: {why}", why=bad.message)
+            return None
+        self._stamps, self._loaded = stamps, now
+        before, self.mine = self.mine, mine
+        if mine.certificate == before.certificate:
+            return None
+        end = mine.certificate.not_valid_after_utc
+        log.info("a new certificate is in use, until {end}", end=end.isoformat())
+        return mine
 
 
 def _read(path: Path) -> bytes:

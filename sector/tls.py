@@ -15,14 +15,10 @@ from typing import Any, cast
 from typing import Protocol as Protocols
 
 import msgspec
-from cryptography import x509
 from OpenSSL import SSL
-from OpenSSL.crypto import X509
 from twisted.internet import defer, error
 from twisted.internet.interfaces import (
     IHandshakeListener,
-    IOpenSSLClientConnectionCreator,
-    IOpenSSLServerConnectionCreator,
 )
 from twisted.internet.protocol import Factory, Protocol
 from twisted.logger import Logger
@@ -34,6 +30,7 @@ from sector import errors, keys, pki
 from sector.frames import FrameBuffer, Refusal, frame, parse_frame
 from sector.pki import Credentials, Identity, Trust, load_node
 from sector.resolve import tcp_endpoint
+from sector.tls_contexts import ClientTls, ServerTls
 from sector.wire.base import REGISTRY, Message, Request, decode, encode
 from sector.wire.login import Resume
 
@@ -52,71 +49,6 @@ log = Logger()
 DEADLINE_S = 10.0
 IDLE_S = 60.0
 MAX_CONNECTIONS = 1024
-
-
-# TLS contexts ---------------------------------------------------------------------------------------
-_PROBLEMS = {
-    9: "is not valid yet",
-    10: "has expired",
-    18: "is not from this cluster's CA",
-    19: "is not from this cluster's CA",
-    20: "is not from this cluster's CA",
-    21: "is not from this cluster's CA",
-    7: "has a wrong signature",
-}
-
-
-def _context(mine: Credentials | None, ca: x509.Certificate | None, *, server: bool) -> SSL.Context:
-    context = SSL.Context(SSL.TLS_SERVER_METHOD if server else SSL.TLS_CLIENT_METHOD)
-    context.set_min_proto_version(SSL.TLS1_3_VERSION)
-    context.set_max_proto_version(SSL.TLS1_3_VERSION)
-    context.set_options(SSL.OP_NO_COMPRESSION | SSL.OP_NO_TICKET | SSL.OP_NO_RENEGOTIATION)
-    context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
-    if mine is not None:
-        context.use_certificate(mine.certificate)
-        context.use_privatekey(mine.key)
-        context.add_extra_chain_cert(mine.ca)
-        context.check_privatekey()
-    if ca is not None:
-        store = context.get_cert_store()
-        assert store is not None
-        store.add_cert(X509.from_cryptography(ca))
-    return context
-
-
-@implementer(IOpenSSLServerConnectionCreator)
-class _ServerTls:
-    """Server side: `need_cert` refuses peers without a certificate of our CA during the handshake."""
-
-    def __init__(self, mine: Credentials, trust: Trust, *, need_cert: bool) -> None:
-        self._context = _context(mine, trust.ca or mine.ca, server=True)
-        mode = SSL.VERIFY_PEER | (SSL.VERIFY_FAIL_IF_NO_PEER_CERT if need_cert else 0)
-        self._context.set_verify(mode, lambda conn, cert, errnum, depth, good: bool(good))
-
-    def serverConnectionForTLS(self, tlsProtocol: Any) -> SSL.Connection:
-        return SSL.Connection(self._context, None)
-
-
-@implementer(IOpenSSLClientConnectionCreator)
-class _ClientTls:
-    """Client side of one connection; `problem` says why the server's certificate was refused."""
-
-    def __init__(self, mine: Credentials | None, trust: Trust) -> None:
-        self.problem = ""
-        self._trust = trust
-        self._context = _context(mine, trust.ca, server=False)
-        self._context.set_verify(SSL.VERIFY_PEER, self._verify)
-
-    def _verify(self, _conn: Any, certificate: Any, errnum: int, _depth: int, good: int) -> bool:
-        # 19 = the chain ends in a CA that is in no store: right if it is the one pinned by hash
-        if errnum == 19 and self._trust.is_ca(certificate.to_cryptography()):
-            return True
-        if not good:
-            self.problem = _PROBLEMS.get(errnum, "was refused")
-        return bool(good)
-
-    def clientConnectionForTLS(self, tlsProtocol: Any) -> SSL.Connection:
-        return SSL.Connection(self._context, None)
 
 
 def _peer_identity(connection: SSL.Connection, trust: Trust) -> Identity | None:
@@ -204,7 +136,9 @@ class TlsServer(Factory):
         *,
         roles: tuple[str, ...] = (),
         idle_s: float = IDLE_S,
+        renewed: Callable[[], Credentials | None] = lambda: None,
     ) -> None:
+        """`renewed()` gives another certificate when there is one."""
         self.clock = clock
         self.trust = trust
         self.cluster = mine.identity.cluster
@@ -212,7 +146,7 @@ class TlsServer(Factory):
         self.idle_s = idle_s
         self.handlers = {cls.NUMBER: (cls, handler) for cls, handler in handlers.items()}
         self.open: set[ServerProtocol] = set()
-        self._tls = _ServerTls(mine, trust, need_cert=bool(roles))
+        self._tls = ServerTls(mine, trust, need_cert=bool(roles), renewed=renewed)
 
     def listener(self) -> TLSMemoryBIOFactory:
         """The factory to give to listenTCP."""
@@ -414,7 +348,7 @@ def refusal(body: bytes) -> errors.SectorError:
 class _ClientProtocol(Protocol):
     transport: Any
 
-    def __init__(self, clock: Any, where: str, tls: _ClientTls, shows_cert: bool) -> None:
+    def __init__(self, clock: Any, where: str, tls: ClientTls, shows_cert: bool) -> None:
         self.clock = clock
         self.where = where
         self.tls = tls
@@ -513,7 +447,7 @@ async def open_tls(
 ) -> TlsCaller:
     """Connect to a server of `role` and check that it is one. Raises `Unreachable`, `NotAllowed`."""
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    tls = _ClientTls(cert, trust)
+    tls = ClientTls(cert, trust)
     protocol = _ClientProtocol(reactor, where, tls, cert is not None)
     plain: Any = Factory.forProtocol(lambda: protocol)
     plain.noisy = False

@@ -35,7 +35,8 @@ from sector.keys import SECRET_BYTES
 from sector.master.security_link import SecurityLink
 from sector.master.sessions import SessionRow, Sessions
 from sector.model import Address, Right
-from sector.tls import Raw, Switch, TlsPeer, TlsServer, literal, load_node
+from sector.pki import NodeFiles
+from sector.tls import Raw, Switch, TlsPeer, TlsServer, literal
 from sector.tunnel import Aliases, MasterTunnel
 from sector.tunnel import Gmp as TunnelGmp
 from sector.wire import login
@@ -181,7 +182,7 @@ class LoginService(MultiService):
         self._reloaded = float("-inf")
         self._port: Any = None
         self._starting: Deferred[None] | None = None
-        mine, trust = load_node(config, "master")
+        files = NodeFiles(config, "master", reactor.seconds)
         handlers: dict[type[Request], Any] = {
             login.Login: self.serve_login,
             login.Resume: self.serve_resume,
@@ -192,7 +193,9 @@ class LoginService(MultiService):
             login.Preflight: self.serve_preflight,
             login.SlaveTunnel: self.serve_slave_tunnel,
         }
-        self.server = TlsServer(reactor, mine, trust, handlers, idle_s=10.0)
+        self.server = TlsServer(
+            reactor, files.mine, files.trust, handlers, idle_s=10.0, renewed=files.renewed
+        )
 
     # life -------------------------------------------------------------------------------------------
     @property

@@ -15,7 +15,8 @@ from twisted.logger import Logger
 
 from sector.config import Config
 from sector.errors import Busy, Cancelled, SectorError, SecurityAway, Unreachable
-from sector.tls import TlsCaller, load_node, open_tls
+from sector.pki import NodeFiles
+from sector.tls import TlsCaller, open_tls
 from sector.wire.base import Request
 from sector.wire.login import Audit, AuditEntry
 
@@ -35,7 +36,7 @@ class SecurityLink:
     def __init__(self, config: Config, reactor: Any) -> None:
         self._reactor = reactor
         self._peer = config.security_peer
-        self._mine, self._trust = load_node(config, "master")
+        self._files = NodeFiles(config, "master", reactor.seconds)
         self._idle: list[tuple[float, TlsCaller]] = []
         self._slots = DeferredSemaphore(CONNECTIONS)
         self._asking: set[Deferred[Any]] = set()
@@ -97,7 +98,9 @@ class SecurityLink:
                 return caller, True
             caller.close()
         peer = self._peer
-        opened = await open_tls(self._reactor, peer.host, peer.port, self._trust, self._mine, "security")
+        self._files.renewed()
+        mine, trust = self._files.mine, self._files.trust
+        opened = await open_tls(self._reactor, peer.host, peer.port, trust, mine, "security")
         return opened, False
 
     def changed(self, delay_s: float = 0.3) -> None:

@@ -14,11 +14,12 @@ from twisted.logger import Logger
 
 from sector.config import Config, cannot_listen
 from sector.errors import Busy, Denied, LoginRefused, NotAllowed, NotFound
+from sector.pki import NodeFiles
 from sector.security import core
 from sector.security.core import Backoff, BackoffRule, NodeRecord, UserRecord
 from sector.security.sources.database import HashPool, Passwords
 from sector.security.store import SecurityStore
-from sector.tls import TlsPeer, TlsServer, load_node
+from sector.tls import TlsPeer, TlsServer
 from sector.wire import admin, login
 from sector.wire.base import Message, Ok, Request
 
@@ -256,7 +257,7 @@ class SecurityService(MultiService):
         self._config = config
         self._reactor = reactor
         self._store = store
-        self._mine, self._trust = load_node(config, "security")
+        files = NodeFiles(config, "security", reactor.seconds)
         self._pool = HashPool(reactor, config.security.hashers, config.security.hash_queue)
         passwords = Passwords(
             self._pool, mib=config.security.argon2_mib, passes=config.security.argon2_passes
@@ -265,10 +266,11 @@ class SecurityService(MultiService):
         self.decisions = Decisions(store, passwords, reactor.seconds, now)
         self._server = TlsServer(
             reactor,
-            self._mine,
-            self._trust,
+            files.mine,
+            files.trust,
             {cls: self._guarded(method) for cls, method in self.decisions.handlers().items()},
             roles=("master",),
+            renewed=files.renewed,
         )
         self._port: Any = None
         self._starting: Deferred[None] | None = None

@@ -12,8 +12,8 @@ from sector.config import Config
 from sector.detour import Blocked, Detour, Way, ask_for_way, delivered, no_probe
 from sector.gmp.api import Gmp, GmpKey, Peer
 from sector.model import Address
-from sector.pki import cluster_mark
-from sector.tls import TlsCaller, first_that_answers, load_node, open_tls, tls_request
+from sector.pki import NodeFiles, cluster_mark
+from sector.tls import TlsCaller, first_that_answers, open_tls, tls_request
 from sector.tunnel import ClientTunnel
 from sector.tunnel import Gmp as TunnelGmp
 from sector.wire.login import Join, Joined, SlaveTunnel
@@ -29,15 +29,17 @@ class MasterDoor:
         self._config = config
         self._reactor = reactor
         self._gmp = gmp
-        self._mine, self._trust = load_node(config, "slave")
-        self.cluster = cluster_mark(self._mine.ca)
+        self._files = NodeFiles(config, "slave", reactor.seconds)
+        self.cluster = cluster_mark(self._files.mine.ca)
 
     async def join(self, request: Join) -> Joined:
         """The first master that answers. Raises Unreachable, NotAllowed, Busy."""
 
         def ask(address: Address) -> Awaitable[Joined]:
-            return tls_request(self._reactor, address.host, address.port, self._trust, request, self._mine)
+            mine, trust = self._files.mine, self._files.trust
+            return tls_request(self._reactor, address.host, address.port, trust, request, mine)
 
+        self._files.renewed()
         joined: Joined = await first_that_answers(self._config.master_peers, ask)
         return joined
 
@@ -47,11 +49,14 @@ class MasterDoor:
 
         def ask(address: Address) -> Awaitable[TlsCaller | None]:
             return ask_for_way(
-                lambda: open_tls(self._reactor, address.host, address.port, self._trust, self._mine),
+                lambda: open_tls(
+                    self._reactor, address.host, address.port, self._files.trust, self._files.mine
+                ),
                 blocked,
                 lambda caller: SlaveTunnel(self._config.slave.id),
             )
 
+        self._files.renewed()
         caller: TlsCaller | None = await first_that_answers(self._config.master_peers, ask)
         if caller is None:
             return None

@@ -22,7 +22,7 @@ from twisted.internet.tcp import Client
 from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import TestCase
 
-from sector import errors, keys, pki, tls
+from sector import errors, keys, pki, tls, tls_contexts
 from sector.cli import udtcat
 from sector.frames import MAX_FRAME, FrameBuffer, Refusal, frame, parse_frame
 from sector.model import Address
@@ -274,9 +274,11 @@ class TestChannel(ChannelCase):
         old = SSL.Context(SSL.TLS_CLIENT_METHOD)
         old.set_max_proto_version(SSL.TLS1_2_VERSION)
         old.set_verify(SSL.VERIFY_NONE, lambda *_: True)
-        original = tls._context
+        original = tls_contexts._context
         self.patch(
-            tls, "_context", lambda *a, server, **k: old if not server else original(*a, server=server, **k)
+            tls_contexts,
+            "_context",
+            lambda *a, server, **k: old if not server else original(*a, server=server, **k),
         )
         await self.refused(errors.SectorError, tls_request(reactor, "127.0.0.1", port, TRUST, ASK))
         assert self.seen == []
