@@ -72,8 +72,9 @@ def fits_together(site: Site, bucket: Bucket, row: Row) -> bool:
 
 def delete_together(site: Site, bucket: Bucket, rows: Sequence[Row]) -> list[bool | StorageError]:
     """Delete objects of different keys, each only if it is still just what its row says: one sync of storage
-    and one change of the index for all of them. For each, in their order, whether it is deleted, or why
-    storage has it still. Raises what the index raises, and the error of storage that is everybody's."""
+    and one change of the index for all of them, which a power cut may undo (then the next scan finds it).
+    For each, in their order, whether it is deleted, or why storage has it still. Raises what the index
+    raises, and the error of storage that is everybody's."""
     site.told.check_removal()
     found = site.store.delete_all(bucket.name, [(row.name, row.token) for row in rows])
     outcomes: list[bool | StorageError] = []
@@ -92,7 +93,7 @@ def delete_together(site: Site, bucket: Bucket, rows: Sequence[Row]) -> list[boo
         outcomes.append(outcome)
         gone.append(Remove(bucket=bucket.name, key=row.key, stamp=stamp))
     if gone:
-        site.told.apply(gone)
+        site.told.tell(lambda: site.index.apply_soon(gone), gone)
     return outcomes
 
 

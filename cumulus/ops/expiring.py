@@ -30,7 +30,8 @@ from cumulus.ops.site import Site
 from cumulus.storage.api import Missing, NoBucket, StorageError
 
 FAILURES: Final = 20  # of storage, one after another, that may pass
-LOT: Final = 20  # steps at a time: they share what is waited for, and no request waits for many of them
+LOT: Final = 20  # steps at a time: they share what is waited for, and no request waits for many of them;
+MOST: Final = 100  # up to so many while those before went together well
 _OTHERS: Final = ("PreconditionFailed", "NoSuchKey", "ConditionalRequestConflict")  # somebody was faster
 
 
@@ -120,6 +121,7 @@ class Expiring:
         self._page = page
         self._believed = believed
         self._failed = Failed(FAILURES)
+        self._lot = LOT
 
     def run(self, resting: Resting) -> None:
         """Do it. Raises the first error of storage, after the rest is done or cannot be done."""
@@ -162,7 +164,7 @@ class Expiring:
                 else:
                     steps.append(_Step(row, before.modified_ns, newer))
                     before, newer = row, newer + 1
-                if len(steps) >= LOT:
+                if len(steps) >= self._lot:
                     if not self._take(steps, resting):
                         return
                     steps = []
@@ -209,6 +211,7 @@ class Expiring:
             outcomes = delete_together(self._site, bucket, [step.row for step in steps])
         except StorageError as bad:
             outcomes = [bad] * len(steps)
+        self._lot = min(2 * self._lot, MOST) if all(one is True for one in outcomes) else LOT
         for outcome in outcomes:
             if outcome is not False:
                 self._note(outcome)

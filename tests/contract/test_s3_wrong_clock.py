@@ -104,6 +104,7 @@ def test_a_clock_that_goes_wrong_deletes_nothing_until_it_has_been_so_for_some_t
 def test_a_pass_ends_when_the_clock_is_set(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is due by the new time waits as all else."""
     monkeypatch.setattr(expiring, "LOT", 3)
+    monkeypatch.setattr(expiring, "MOST", 3)
     jobs = machine.start()
     machine.up += 2 * 86_400
     real = machine.world.store.delete_all
