@@ -205,15 +205,21 @@ def test_a_version_that_becomes_current_again_is_kept_beside_a_put(
     assert [get(one, version) for version in (first, second, made[0])] == [b"one", "NoSuchVersion", b"three"]
 
 
+@pytest.mark.parametrize("together", [False, True])
 def test_a_lifecycle_rule_leaves_what_was_put_after_it_looked(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, together: bool
 ) -> None:
+    """Whether the object goes with others or by itself."""
     one, two = pair
     put(one, b"old")
     rule = {"ID": "r", "Status": "Enabled", "Filter": {"Prefix": ""}, "Expiration": {"Days": 1}}
     one.boto().put_bucket_lifecycle_configuration(Bucket="bkt", LifecycleConfiguration={"Rules": [rule]})
     one.skew_ns = 3 * DAY_NS
-    once(monkeypatch, expiring, "find_or_none", lambda: put(two, b"new"), after=True)
+    if together:
+        once(monkeypatch, expiring, "delete_together", lambda: put(two, b"new"), after=False)
+    else:
+        monkeypatch.setattr(expiring, "fits_together", lambda *_: False)
+        once(monkeypatch, expiring, "find_or_none", lambda: put(two, b"new"), after=True)
     Jobs(one.gateway.site, lifecycle).run()
     assert get(two) == b"new"
 
