@@ -130,10 +130,8 @@ def was_removed(site: Site, bucket: Bucket, row: Row | None, found: Found | None
     was found to be there. What others removed is no older version."""
     if found is not None or row is None or row.marker or not row.latest or not _is_for_scans(site, bucket):
         return []
-    for name in stored_names(site, row):  # it may have come since
-        there = _attempt(bucket, name, lambda name: site.store.stat(bucket.name, name), lambda entry: entry)
-        if there is not None and there[1].version == row.version:
-            return []
+    if any(_has(site, bucket, name, row.version) for name in stored_names(site, row)):
+        return []  # it has come since
     return [Remove(bucket=bucket.name, key=row.key, stamp=row.stamp, version=row.version)]
 
 
@@ -251,7 +249,7 @@ def adopt(site: Site, bucket: Bucket, found: Found, meta: ObjectMeta | None = No
     if is_foreign(found.entry):
         row = site.index.lookup(bucket.name, meta.key)
         other = row is not None and not row.marker and row.version != meta.version
-        if row is not None and other and not _is_kept(site, bucket, meta.key, row.version):
+        if row is not None and other and not _is_beside(site, bucket, row, found.entry.name):
             # overwritten from outside
             changes.append(Remove(bucket=bucket.name, key=meta.key, stamp=row.stamp, version=row.version))
     if not site.atomic:
@@ -264,7 +262,8 @@ def adopt(site: Site, bucket: Bucket, found: Found, meta: ObjectMeta | None = No
         if row is not None and not site.compares:  # its stamp may be by another server's clock
             entry = msgspec.structs.replace(entry, stamp=max(entry.stamp, row.stamp + 1))
     former = found.meta.version
-    if is_foreign(found.entry) and former != meta.version and not _is_kept(site, bucket, meta.key, former):
+    kept = version_name(meta.key, former)
+    if is_foreign(found.entry) and former != meta.version and not _has(site, bucket, kept, former):
         # a scan that has seen it before it had this version comes too late with its row
         gone = Remove(bucket=bucket.name, key=meta.key, stamp=entry.stamp - 1, version=former)
         changes.append(gone)
@@ -273,15 +272,22 @@ def adopt(site: Site, bucket: Bucket, found: Found, meta: ObjectMeta | None = No
     return Found(entry, meta)
 
 
-def _is_kept(site: Site, bucket: Bucket, key: str, version: str) -> bool:
-    """Whether there is a body of that version under its own name."""
+def _is_beside(site: Site, bucket: Bucket, row: Row, name: str) -> bool:
+    """Whether the body of a row is elsewhere than under that name: as an older version, or under the key's
+    odd name, since there was a directory of that name."""
+    elsewhere = [one for one in (version_name(row.key, row.version), row.name) if one != name]
+    return any(_has(site, bucket, one, row.version) for one in elsewhere)
+
+
+def _has(site: Site, bucket: Bucket, name: str, version: str) -> bool:
+    """Whether that version, or its delete marker, is under that name."""
     try:
-        kept = meta_of(bucket, site.store.stat(bucket.name, version_name(key, version)))
+        meta = meta_of(bucket, site.store.stat(bucket.name, name))
     except NoBucket:
         raise
     except NOT_THERE:
         return False
-    return kept is not None and kept.version == version
+    return meta is not None and meta.version == version
 
 
 def adopt_alone(site: Site, bucket: Bucket, found: Found, meta: ObjectMeta) -> Found:

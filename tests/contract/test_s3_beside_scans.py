@@ -122,3 +122,16 @@ def test_a_version_that_is_kept_while_others_write_over_it_has_its_row(
     assert world.ask("DELETE", "/bkt/k").status == 204
     assert versions(world) == [("k", 9, False), ("k", 5, False)]
     assert world.index.usage("bucket", "bkt").bytes == 14
+
+
+def test_a_file_of_others_beside_a_key_with_an_odd_name_is_a_later_version(world: World, data: Path) -> None:
+    """The object got that name since there was a directory in its way, which has gone."""
+    versioning(world, "Enabled")
+    for key, body in (("d/k", b"x"), ("d", b"first")):
+        assert world.ask("PUT", f"/bkt/{key}", body).status == 200
+    assert world.ask("DELETE", "/bkt/d/k").status == 204 and not (data / "d").exists()
+    (data / "d").write_bytes(b"by others")
+    assert world.ask("GET", "/bkt/d").body == b"by others"
+    assert [one for one in versions(world) if one[0] == "d"] == [("d", 9, True), ("d", 5, False)]
+    scan(world)
+    assert [one for one in versions(world) if one[0] == "d"] == [("d", 9, True), ("d", 5, False)]
