@@ -24,6 +24,7 @@ from cumulus.backends.posix.errors import storage_error, translated
 from cumulus.backends.posix.files import MARK_XATTR, XATTR, Files
 from cumulus.backends.posix.locks import Gate, Locks
 from cumulus.backends.posix.mounts import IS_IT, Mounts, NotMounted
+from cumulus.backends.posix.trusted import makers, open_directory
 from cumulus.storage.api import (
     INTERNAL,
     BadName,
@@ -67,24 +68,25 @@ def split(name: str) -> list[str]:
 
 class Root:
     """An open bucket: descriptors of its directory, its `tmp` and its `meta`. Closed when the last user lets
-    go of it, so that a bucket removed meanwhile cannot lead anyone elsewhere. Raises `OSError`, and
-    `NotMounted` for an adopted directory that has nothing of what shows that it is the bucket's."""
+    go of it, so that a bucket removed meanwhile cannot lead anyone elsewhere. `adopted`: a descriptor of that
+    directory. Raises `OSError`, and `NotMounted` for one that does not show that it is the bucket's."""
 
     def __init__(
-        self, bucket: str, path: str, files: Files, gate: Gate, *, adopted: bool = False, bare: bool = False
+        self, bucket: str, path: str, files: Files, gate: Gate, *, adopted: int = -1, bare: bool = False
     ) -> None:
         self.bucket = bucket
         self.gate = gate
         self.path = path
         self._open: list[int] = []
-        self.fd = self._keep(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        self.fd = self._keep(os.open(path, flags) if adopted < 0 else adopted)
         status = os.fstat(self.fd)
         self.identity = (status.st_dev, status.st_ino)
         self.opened = self.seen = time.monotonic()
         self._inner: tuple[int, int] | None = None
         self._files = files
         self.bare_at = 0  # `meta` had no sidecars when this was its mtime, in ns
-        if adopted and not _is_whole(self.fd, bare):
+        if adopted >= 0 and not _is_whole(self.fd, bare):
             what = "is empty" if bare else f"has no {INTERNAL}"
             raise NotMounted(f"the directory {path} of bucket {bucket!r} {what}; {IS_IT}")
         with contextlib.suppress(PermissionError):
@@ -465,10 +467,11 @@ class Buckets:
     def _open(self, bucket: str, place: Place, gate: Gate) -> Root:
         if not place.adopted:
             self._mounts.check(bucket, place.path)
-        root = Root(bucket, place.path, self._files, gate, adopted=place.adopted, bare=place.bare)
-        if not place.adopted:
+            root = Root(bucket, place.path, self._files, gate)
             self._mounts.check(bucket, place.path)  # it may have gone just before that was opened
-        return root
+            return root
+        adopted = open_directory(bucket, place.path, makers(self._path))
+        return Root(bucket, place.path, self._files, gate, adopted=adopted, bare=place.bare)
 
     def _away(self, bucket: str, place: Place | None) -> StorageError:
         if place is not None and place.adopted:
