@@ -26,6 +26,7 @@ from cumulus.backends.posix.files import MARK_XATTR, XATTR, Files
 from cumulus.backends.posix.meta import Record
 from cumulus.backends.posix.paths import BARE, PRIVATE, Root
 from cumulus.storage.api import INTERNAL
+from cumulus.storage.names import MAX_NAME
 
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _UNITS: Final = (1, 100, 1_000, 1_000_000, 1_000_000_000)  # of time, in ns, that file systems and tar keep
@@ -135,14 +136,15 @@ def _some(top: str) -> Iterator[tuple[int, os.stat_result]]:
     """Open plain files of a bucket; the caller closes them. What is away or may not be read has none."""
     seen = 0
     with contextlib.suppress(OSError):
-        for _, directories, files, at in os.fwalk(top, follow_symlinks=False):
+        for path, directories, files, at in os.fwalk(top, follow_symlinks=False):
             for name in files:
                 seen += 1
                 with contextlib.suppress(OSError):
                     if stat.S_ISREG(os.stat(name, dir_fd=at, follow_symlinks=False).st_mode):
                         fd = os.open(name, _READ, dir_fd=at)
                         yield fd, os.fstat(fd)
-            directories[:] = [one for one in directories if one not in PRIVATE]
+            deep = len(path) - len(top) > MAX_NAME
+            directories[:] = [] if deep else [one for one in directories if one not in PRIVATE]
             if seen >= _NAMES:
                 return
 
@@ -156,6 +158,9 @@ def take_over(root: Root) -> Taken:
         if path == f"./{INTERNAL}":
             directories[:] = [one for one in directories if one not in PRIVATE]
         prefix = "" if path == "." else f"{path[2:]}/"
+        if len(prefix) > MAX_NAME:  # deeper than any key
+            directories.clear()
+            continue
         for name in names:
             with contextlib.suppress(FileNotFoundError), _opened(name, at) as fd:
                 if fd >= 0:

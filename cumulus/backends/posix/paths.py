@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 from cumulus.backends.posix import now
 from cumulus.backends.posix.errors import storage_error, translated
 from cumulus.backends.posix.files import MARK_XATTR, XATTR, Files
+from cumulus.backends.posix.folders import deepest_first
 from cumulus.backends.posix.locks import Gate, Locks
 from cumulus.backends.posix.mounts import IS_IT, Mounts, NotMounted
 from cumulus.backends.posix.trusted import makers, open_directory
@@ -375,10 +376,9 @@ def prune(root: Root, segments: Sequence[str], files: Files) -> None:
 def sweep(root: Root, files: Files) -> None:
     """Remove all directories of ours that are empty and no objects, in the whole bucket: what is left where
     somebody ended between making or emptying a directory and removing it."""
-    for where, names, _, fd in os.fwalk(".", topdown=False, dir_fd=root.fd):
-        above = where.split("/")[1:]  # "." is the bucket's own
+    for where, names, fd in deepest_first(root.fd):
         for name in names:
-            path = [*above, name]
+            path = f"{where}{name}".split("/")
             if path[0] == INTERNAL:
                 continue
             with contextlib.suppress(OSError, UnicodeEncodeError):  # not ours, or not to be removed

@@ -14,7 +14,7 @@ from typing import Final
 
 from cumulus.backends.posix import paths
 from cumulus.backends.posix.files import Files
-from cumulus.backends.posix.folders import READ, names_in
+from cumulus.backends.posix.folders import READ, deepest_first, names_in
 from cumulus.backends.posix.listing import Listing
 from cumulus.backends.posix.paths import PRIVATE, Root
 from cumulus.backends.posix.unserved import first_other
@@ -76,9 +76,13 @@ def _clear_internal(root: Root, files: Files) -> None:
 
 def _remove_empty(above: int, name: str, files: Files) -> None:
     """A directory that has nothing but directories in it. Raises `OSError` for another."""
-    for _, names, _, fd in os.fwalk(name, topdown=False, dir_fd=above):
-        for below in names:
-            files.remove_dir(fd, below)
+    top = os.open(name, READ, dir_fd=above)
+    try:
+        for _, names, fd in deepest_first(top):
+            for below in names:
+                files.remove_dir(fd, below)
+    finally:
+        os.close(top)
     files.remove_dir(above, name)
 
 
