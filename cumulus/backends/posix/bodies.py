@@ -18,7 +18,7 @@ from cumulus.backends.posix.meta import MAX_INLINE, Record
 from cumulus.backends.posix.paths import FILE_MODE, NO_XATTR, Directory, Root
 from cumulus.storage.api import Entry, Missing, Taken, Unavailable
 
-_OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NO_RECORD: Final = (errno.ENODATA, errno.EOPNOTSUPP, errno.ENOSYS)
 TRIES: Final = 1000  # against others who replace a file all the time
 _NOT_SERVED: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
@@ -50,7 +50,7 @@ def open_body(parent: Directory, last: str, name: str) -> int:
     try:
         found = look(parent, last)
         if found and stat.S_ISREG(found.st_mode):
-            return os.open(last, _OPEN, dir_fd=parent.fd)
+            return os.open(last, OPEN, dir_fd=parent.fd)
     except OSError as error:
         if error.errno not in _NOT_SERVED:
             raise storage_error(error, name) from error

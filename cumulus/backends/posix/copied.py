@@ -127,9 +127,17 @@ def _beside(top: str) -> Iterator[tuple[Record, os.stat_result]]:
     with contextlib.suppress(OSError), os.scandir(os.path.join(top, INTERNAL, "meta")) as entries:
         for entry in islice(entries, _NAMES):
             with contextlib.suppress(OSError, ValueError):
-                found = sidecar.parse(Path(entry.path).read_bytes())
+                found = _sidecar(entry.path)
                 if found is not None and not found[0].endswith("/"):
                     yield found[1], os.stat(os.path.join(top, found[0]), follow_symlinks=False)
+
+
+def _sidecar(path: str) -> tuple[str, Record] | None:
+    directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return sidecar.load_from(directory, os.path.basename(path))
+    finally:
+        os.close(directory)
 
 
 def _some(top: str) -> Iterator[tuple[int, os.stat_result]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import stat
 import struct
 import time
 import zlib
@@ -76,11 +77,17 @@ def load(root: Root, file: str) -> tuple[str, Record] | None:
     if not root.has_meta:
         return None
     try:
-        fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root.meta)
+        return load_from(root.meta, file)
     except FileNotFoundError:
         return None
+
+
+def load_from(directory: int, file: str) -> tuple[str, Record] | None:
+    """That of an open directory; None for what is no plain file: who owns the directory of a bucket may put
+    anything there. Raises `OSError`."""
+    fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
     try:
-        return parse(os.read(fd, _MAX))
+        return parse(os.read(fd, _MAX)) if stat.S_ISREG(os.fstat(fd).st_mode) else None
     finally:
         os.close(fd)
 

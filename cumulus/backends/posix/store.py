@@ -417,7 +417,7 @@ class PosixStore(FileStore):
         count = 0
         for name in names_in(root.tmp):
             with contextlib.suppress(FileNotFoundError, BlockingIOError, PermissionError):
-                fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root.tmp)
+                fd = os.open(name, bodies.OPEN, dir_fd=root.tmp)  # who owns the directory may put pipes there
                 try:
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     if os.fstat(fd).st_ctime < before:
