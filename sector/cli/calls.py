@@ -64,6 +64,7 @@ def converse(shared: Shared, work: Callable[[Ask, Any], Awaitable[T]]) -> T:
             finally:
                 session.close()
                 await gmp.stop()
+                await session.end()
         except CoreError as bad:
             raise no_port(bad) from None
         finally:

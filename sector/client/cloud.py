@@ -122,7 +122,7 @@ class CloudClient:
 
     @deferred
     async def close(self) -> None:
-        """End transfers and close both ports. The session stays valid for later connections."""
+        """End transfers and close both ports. A session that is kept stays valid for later connections."""
         for function in self._on_close:
             ended = function()
             if ended is not None:
@@ -134,6 +134,7 @@ class CloudClient:
         self.session.close()
         await self.data.stop()
         await self.gmp.stop()
+        await self.session.end()
         for finish in self._after_close:
             await finish()
 

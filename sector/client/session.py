@@ -253,6 +253,8 @@ class ClientSession:
         self.on_note: Callable[[str], None] | None = None
         """Told when messages leave UDP, and when they are back."""
         self._closed = False
+        self.loose = False
+        """Whether the session was begun here with a password and is kept nowhere: nobody can use it again."""
         gmp.on_peer_event(self._peer_event)
 
     def __repr__(self) -> str:
@@ -344,6 +346,7 @@ class ClientSession:
 
     async def _renew(self) -> None:
         granted: Granted | None = None
+        begun = False
         if self.section.session and self.section.secret:
             try:
                 granted = await self._door.resume(bytes.fromhex(self.section.session), self.secret)
@@ -356,7 +359,7 @@ class ClientSession:
                 raise errors.SessionExpired(
                     f"there is no session with {master}", hint=f"log in first: sector login {master}"
                 )
-            granted = await self._begin()
+            granted, begun = await self._begin(), True
         secret = granted.secret or self.secret
         old_key = self._peer.key_id if self._peer is not None else None
         fresh = section_of(granted, secret, self.section)
@@ -366,8 +369,15 @@ class ClientSession:
         if old_key is not None and old_key != granted.key_id:
             self.gmp.remove_key(old_key)
         await self._use()
+        kept = False
         if changed and self._save is not None:
-            self._save(fresh)
+            try:
+                self._save(fresh)
+                kept = True
+            except errors.LocalIO as error:  # a file that others made, or none may write, as in a container
+                log.debug("the session is not kept: {why}", why=error.message)
+        if begun:
+            self.loose = not kept and self._begin == self._log_in
 
     def _peer_event(self, event: PeerEvent) -> None:
         peer = self._peer
@@ -543,6 +553,20 @@ class ClientSession:
         except errors.NotAllowed as error:
             log.debug("session not renewed: {why}", why=error.message)
         return False
+
+    async def end(self) -> None:
+        """End a session that nobody could use again: a user may have a thousand, and each lasts for hours."""
+        door: Any = self._door
+        if self.loose and hasattr(door, "logout"):
+            self.loose = False
+            leaving: Deferred[None] = Deferred.fromCoroutine(
+                door.logout(bytes.fromhex(self.section.session), self.secret)
+            )
+            leaving.addTimeout(LOOK_S, self.clock)
+            try:
+                await leaving
+            except Exception as error:  # it ends by itself
+                log.debug("the session stays: {why}", why=str(error))
 
     def close(self) -> None:
         """End pending calls. The session itself stays valid."""

@@ -62,6 +62,7 @@ def _stream_from(facts: dict[str, Any]) -> SphereStream:
 def start_detached(cloud: Cloud, stream: SphereStream, blob: bytes, options: Options) -> DetachedJob:
     """Start the driver's process and wait until its job runs. Raises what `JobDriver.start` raises."""
     session = cloud.client.session
+    session.loose = False  # it is the driver's from now on
     before = {file.path: file.version for file in _files(cloud, options.output)}
     facts = {
         "client": msgspec.structs.asdict(session.section),

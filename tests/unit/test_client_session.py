@@ -416,3 +416,52 @@ def test_only_a_refusal_is_a_refusal() -> None:
         assert run_once(lambda reactor: is_refused(reactor, "127.0.0.1", port)) is False
     assert run_once(lambda reactor: is_refused(reactor, "127.0.0.1", port)) is True
     assert run_once(lambda reactor: is_refused(reactor, "no.such.host.invalid", 1)) is False
+
+
+class Polite(Master):
+    """A master that hears of logouts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended: list[bytes] = []
+
+    async def logout(self, session_id: bytes, secret: bytes) -> None:
+        assert secret == SECRET
+        self.ended.append(session_id)
+
+
+def refuse(section: ClientSection) -> None:
+    """Settings in a file that this user may not write."""
+    raise errors.LocalIO("/etc/sector/client.toml cannot be written: Read-only file system")
+
+
+@pytest.mark.parametrize(("save", "ended"), [(None, 1), (refuse, 1), (lambda section: None, 0)])
+def test_a_session_that_nobody_can_use_again_is_ended(save: Any, ended: int) -> None:
+    """One that is kept in no file: a program in a container that logged in each minute had a thousand after a
+    day, and was refused. That the file cannot be written hinders nothing."""
+    master = Polite()
+    session = master.session()
+    session._save = save
+    master.run(session.open())
+    assert master.run(session.call(Status())).master_id == "m1"
+    session.close()
+    master.run(session.end())
+    master.run(session.end())
+    assert len(master.ended) == ended
+
+
+def test_a_session_that_was_there_before_is_not_ended() -> None:
+    """Resumed from a file that cannot be written any more: others may use it."""
+    master = Polite()
+    first = master.session()
+    master.run(first.open())
+    stored = master.saved[-1]
+    master.restart_without_a_word()
+    master.expired = False
+    second = master.session(
+        "right", session=stored.session, secret=stored.secret, gmp=stored.gmp, key_id=1, master_id="m1"
+    )
+    second._save = refuse
+    master.run(second.renew())
+    master.run(second.end())
+    assert master.ended == []
