@@ -36,7 +36,7 @@ from sector.slave.pool import Pool, Threads
 from sector.slave.rot import ScrubbedDisk
 from sector.slave.scan import TreeWatch
 from sector.slave.scrub import Pace, Scrubber
-from sector.slave.told import RefusedTold
+from sector.slave.told import RefusedTold, fitting
 from sector.slave.transfer import Transfers
 from sector.wire.base import Ok, Request
 from sector.wire.login import Join, Joined
@@ -375,7 +375,7 @@ class Slave(Service):
             packed(self.data.traffic()),
         )
         wait = max(2.0, 2 * self._beat_s)
-        reply: HeartbeatReply = await self.master_call(beat, deadline_s=wait, control=True)
+        reply: HeartbeatReply = await self.master_call(fitting(beat), deadline_s=wait, control=True)
         self.core.epoch = max(self.core.epoch, reply.epoch)
         await self._refused.tell([*self.gmp.refused(), *self.data.refused()], self.master_call)
         await self.scrub.tell_state(self.master_call)

@@ -5,17 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+import msgspec
 from twisted.logger import Logger
 
 from sector import errors
 from sector._udt.paths import Way
 from sector.clock import Clock
 from sector.refusals import Counts, Watch
-from sector.wire.slave import Refused
+from sector.wire.base import encode
+from sector.wire.slave import Heartbeat, Refused
 
 log = Logger()
+BEAT_MAX = 256 - 24  # of a CONTROL message, without the head of a call
 _TELL_S = 300.0
 """Seconds between two warnings that transfers with a peer go over TLS."""
+
+
+def fitting(beat: Heartbeat) -> Heartbeat:
+    """A heartbeat that a CONTROL message holds: what is only for people is left out where a long name and the
+    large numbers of a slave that has moved much leave no room for it."""
+    if len(encode(beat)) <= BEAT_MAX:
+        return beat
+    return msgspec.structs.replace(beat, counters={}, traffic=[])
 
 
 class TlsTold:
