@@ -33,6 +33,7 @@ from sector.slave.door import Link, MasterDoor, Probe
 from sector.slave.local import LocalDisk
 from sector.slave.mirror import Part
 from sector.slave.pool import Pool, Threads
+from sector.slave.pulse import Pulse
 from sector.slave.rot import ScrubbedDisk
 from sector.slave.scan import TreeWatch
 from sector.slave.scrub import Pace, Scrubber
@@ -135,8 +136,8 @@ class Slave(Service):
         self._beat_s = 1.0
         self._refused = RefusedTold(self.slave_id, reactor)
         self._reporting = False
-        self._report_refused = 0
-        self._report_at = 0.0
+        self._pulse = Pulse(self.disk, pool, reactor)
+        self._report_refused, self._report_at = 0, 0.0
         self._stopping = False
         self._running: Deferred[None] | None = None
         self._sleeper: Deferred[bool] | None = None
@@ -360,7 +361,7 @@ class Slave(Service):
         self._report_at = self.clock.seconds() + pause_s
 
     async def _beat(self) -> HeartbeatReply:
-        free, used = await self.pool.run(self.disk.space_thd)
+        free, used = await self._pulse.space()
         beat = Heartbeat(
             self.slave_id,
             free,
