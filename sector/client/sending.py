@@ -33,7 +33,7 @@ from sector.client.unfinished import FROM_BYTES, NOTE_S, Left, Note
 from sector.clock import pause
 from sector.model import BLOCK_BYTES, BLOCKS_MAX, Version, digest_text, parent
 from sector.resolve import literal_host
-from sector.wire.files import LeaseDrop, LeaseKeep, LeaseState, Mkdir, OpenWrite, WriteGrant
+from sector.wire.files import LeaseDrop, LeaseKeep, LeaseState, Mkdir, OpenWrite, Stat, WriteGrant
 from sector.wire.outcome import error_of
 
 AHEAD_BLOCKS = 64
@@ -175,8 +175,7 @@ class Put:
                 got = min(size, grant.offset + error.bytes)
             state = await self._state(grant)
             if state.state == "published":
-                self.progress.note(f"{trouble.message}; the file is published all the same")
-                return state.version, None, grant.node, ""
+                return await self._published(state.version, grant.node, trouble)
             if state.state != "open":
                 raise errors.LeaseLost(f"{self.path}: {trouble.message}, and the write lease has ended")
             attempt += 1
@@ -184,11 +183,17 @@ class Put:
                 raise trouble
             failed.append(grant.node)
             again = None
-            if not isinstance(trouble, errors.NoSpace):
-                again = await self._go_on(fd, size, grant, got, self._moved_at - began)
-            if again is None:
-                part.at(0)
-                again = await self._reopen(size, near, failed, grant, trouble)
+            try:
+                if not isinstance(trouble, errors.NoSpace):
+                    again = await self._go_on(fd, size, grant, got, self._moved_at - began)
+                if again is None:
+                    part.at(0)
+                    again = await self._reopen(size, near, failed, grant, trouble)
+            except errors.Conflict:  # the slave may have had all of it, and published it just now
+                state = await self._state(grant)
+                if state.state != "published":
+                    raise
+                return await self._published(state.version, grant.node, trouble)
             if again.offset > grant.offset:  # what gets on is never given up
                 attempt = 0
             done = "began anew" if not again.offset else f"continued at {size_text(again.offset)}"
@@ -198,6 +203,17 @@ class Put:
             self.progress.note(
                 f"{trouble.message} at {size_text(got)} of {self.path}; {done} on {grant.node}"
             )
+
+    async def _published(
+        self, version: Version, node: str, trouble: errors.SectorError
+    ) -> tuple[Version, None, str, str]:
+        """The slave's last word was lost, and all is well."""
+        self.progress.note(f"{trouble.message}; the file is published all the same")
+        digest = ""
+        with contextlib.suppress(errors.SectorError):  # such as the want of a right to read
+            info = (await self.link.session.call(Stat(self.path), patience_s=PATIENCE_S)).info
+            digest = info.digest if info.version == version else ""
+        return version, None, node, digest
 
     def _digest(self, offset: int, size: int, result: TransferResult) -> str:
         """Of the whole, when its last attempt began at `offset`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from twisted.internet.defer import CancelledError, Deferred
@@ -16,6 +17,8 @@ from sector.client.unfinished import Unfinished
 from sector.model import BLOCK_BYTES
 from sector.slave.room import PART_S
 from sector.testing.cluster import SimCluster, SimSlave, write_random
+from sector.testing.data import SimTransfer
+from sector.wire.files import LeaseKeep, LeaseState
 
 MB = 1_000_000
 
@@ -359,3 +362,44 @@ def test_a_get_that_fails_for_want_of_slaves_keeps_what_has_come(sim: SimCluster
     with pytest.raises((errors.Cancelled, CancelledError)):
         sim.wait(again)
     assert [p.name for p in here.iterdir()] == ["b"]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_put_whose_confirmation_is_lost_has_succeeded(
+    sim: SimCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """The slave published it and the line died before its last word; `late`: between the question what became
+    of the lease and the next attempt."""
+    cloud = sim.client()
+    content = write_random(tmp_path / "a", 20 * MB)
+    monkeypatch.setattr(SimTransfer, "finish", silent(SimTransfer.finish))
+    if late:
+        real = cloud.session.call
+        first = [True]
+
+        async def call(request: Any, **options: Any) -> Any:
+            reply = await real(request, **options)
+            if isinstance(request, LeaseKeep) and first and reply.state == "published":
+                first.clear()
+                return LeaseState("open", 60.0, reply.version)
+            return reply
+
+        cloud.session.call = call  # type: ignore[method-assign]
+    summary = sim.wait(cloud.put(tmp_path / "a", "/a"))
+    assert "published all the same" in summary.notes[0]
+    assert summary.files[0].digest == sim.wait(cloud.stat("/a")).digest
+    monkeypatch.undo()
+    assert sim.wait(cloud.read("/a")) == content
+
+
+def silent(finish: Any) -> Any:
+    """The receiver's last word goes nowhere, and both ends hear of a broken line."""
+
+    def lost(self: SimTransfer, **what: Any) -> None:
+        peer = self.peer
+        if self.ended or peer is None:
+            return
+        for side in (self, peer):
+            side.fail("BROKEN", "connection broken: the peer fell silent")
+
+    return lost
