@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +17,7 @@ from sector.cli.main import Shared, shared_options
 from sector.cli.render import print_json, print_table, say, size_text
 from sector.cli.transfer_live import Live
 from sector.client.bars import bar
-from sector.client.progress import Progress, Summary
+from sector.client.progress import Moved, Progress, Summary
 from sector.config import parse_rate
 from sector.errors import LocalIO, UsageError, printable
 from sector.model import FileInfo, Version
@@ -346,17 +347,26 @@ def put(
     REMOTE that is a directory, or ends with /, takes the files by name; else it names the one file.
     Directories that are missing are made. A file is visible when all of it is safe on a slave's disk.
     Of a directory, symbolic links and what is no file are left out, and a line says so. If a file is
-    written to while it is read, a line says so, and the exit status is 1.
+    written to while it is read, a line says so, and the exit status is 1. LOCAL that is - stores standard
+    input, all of it at its end, as the file REMOTE.
 
     \b
     Examples:
       sector put sdss1.dat /sdss/
+      tar c pages | sector put - /backup/pages.tar
       sector put -r pages /web
       sector put big.dat /big.dat --stats
       sector put big.dat /big.dat --limit 50MB/s
     """
     if len(sources) < 2:
         raise UsageError("put needs a local file and a cloud path", hint="sector put FILE /path")
+    if "-" in sources[:-1]:
+        if len(sources) > 2 or recursive:
+            raise UsageError("put - stores standard input as one file", hint="sector put - /path")
+        with connection(shared) as cloud, traced(cloud, trace):
+            moved = _put_input(cloud, sources[-1], no_replace)
+        report(shared, "put", Summary([moved], moved.size, moved.seconds, []), stats)
+        return 0
     with connection(shared) as cloud:
         live = Live(cloud.running, sending=True) if stats and shared.bars else None
         with traced(cloud, trace), told(shared, "put", progress_kind, live) as progress:
@@ -372,6 +382,15 @@ def put(
             )
     report(shared, "put", summary, stats)
     return 1 if any(one.changed for one in summary.files) else 0
+
+
+def _put_input(cloud: Cloud, target: str, no_replace: bool) -> Moved:
+    """Standard input as a file; nothing of it when it cannot be read to its end."""
+    raw: Any = cloud.open(target, "xb" if no_replace else "wb")
+    with raw as place:
+        shutil.copyfileobj(sys.stdin.buffer, place, CAT_BYTES)
+    moved: Moved = raw.published
+    return moved
 
 
 @click.command()

@@ -253,6 +253,32 @@ def test_mkdir_mv_rm_replicate(cloud: FakeCloud) -> None:
     assert out("replicate", "--wait", "/a") == "/a: 2 replicas, 1 wanted (s1, s2)\n"
 
 
+class Written(io.BytesIO):
+    """A cloud file that is being written."""
+
+    published: Any = None
+
+    def close(self) -> None:
+        if not self.closed:
+            content = self.getvalue()
+            self.published = Moved("/d/a", "", len(content), Version(1, 9), "crc32c-1m:02", "s1", 0.5)
+            self.content = content
+        super().close()
+
+
+def test_put_stores_standard_input(cloud: FakeCloud) -> None:
+    """All of it as one file, also only if there is none; more than one source makes no sense with it."""
+    for flags, mode in (([], "wb"), (["--no-replace"], "xb")):
+        cloud.answers["open"] = place = Written()
+        done = CliRunner().invoke(cli, ["put", *flags, "-", "/d/a", "--json"], input=b"from a pipe")
+        assert done.exit_code == 0, done.output
+        assert place.content == b"from a pipe"
+        assert cloud.calls[-1][:3] == ("open", "/d/a", mode)
+        assert json.loads(done.stdout)["files"][0]["size"] == 11
+    for wrong in (["-", "x", "/d"], ["-r", "-", "/d"]):
+        assert run(["put", *wrong]) == 2
+
+
 @pytest.mark.parametrize("name", ["ls", "stat", "mkdir", "put", "get", "cat", "mv", "rm", "replicate"])
 def test_help_has_examples(name: str) -> None:
     text = out(name, "--help")
