@@ -51,6 +51,7 @@ LONG = {
     "test_libudt": 70,
     "test_s3bench_live": 70,
     "test_ended_by_signal": 60,
+    "test_killed_transfers": 60,
     "test_s3_clients": 50,
     "test_scrub_cluster": 45,
     "test_preflight": 40,
