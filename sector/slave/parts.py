@@ -57,6 +57,7 @@ class Part:
     temp: Temp
     head: tuple[int, ...] = ()
     lease: bytes = b""
+    moved_at: float = float("-inf")
     stop: Callable[[], object] = lambda: None
     wanted: bool = False
     """Another attempt takes over."""
@@ -179,6 +180,10 @@ class Parts:
             await self.drop(part)
         self.done(part)
 
+    def moved(self, part: Part) -> None:
+        """Bytes have come."""
+        part.moved_at = self._clock.seconds()
+
     async def _keep(self, part: Part) -> None:
         before, self._kept[part.key] = self._kept.pop(part.key, None), part
         part.head = ()
@@ -229,7 +234,9 @@ class Parts:
         began = self._clock.seconds()
         while True:
             await pause(self._clock, _KEEP_S)
-            leases = [part.lease for part in self._running.values() if part.lease]
+            since = self._clock.seconds() - 3 * _KEEP_S
+            at_work = [part for part in self._running.values() if part.lease and part.moved_at > since]
+            leases = [part.lease for part in at_work]
             if leases:
                 with suppress(errors.SectorError):
                     await master_call(LeasesAlive(slave_id, leases))

@@ -345,6 +345,11 @@ class Transfers:
         kind = "write" if isinstance(request, PrepareWrite) else "replica"
         transfer = self._core.begin(ticket.id, kind, meta.path, meta.size, self._clock.seconds())
         part: Part | None = None
+
+        def moved(_: int) -> None:
+            if part is not None:
+                self.parts.moved(part)
+
         try:
             part = await self.parts.begin(*asked_of(request), meta.path, meta.size)
             self._check_guest(request.principal if isinstance(request, PrepareWrite) else "")
@@ -355,6 +360,7 @@ class Transfers:
                     offset=part.offset,
                     limit=meta.size - part.offset,
                     start_s=self._core.start_s,
+                    progress=moved,
                     on_way=self._on_way,
                 )
             except Exception as error:
