@@ -334,7 +334,7 @@ class JobDriver:
         except (errors.Busy, errors.LeaseHeld):
             self.do(plan.refused(segment, attempt, node, 0.5, self.clock.seconds()))
         except (errors.Unavailable, errors.Cancelled, errors.Unreachable, errors.TimedOut) as error:
-            if self.error is not None or self.ended:
+            if self.error is not None or self.ended or not plan.runs(*here_now):
                 return
             if is_silence(error):
                 self.node_trouble(node)
@@ -450,13 +450,14 @@ class JobDriver:
         finally:
             self._joining = False
         before = {name for name, link in self.nodes.links.items() if link.up}
-        for node, fresh in await self.nodes.take(started.nodes):
+        for node, fresh, renewed in await self.nodes.take(started.nodes):
             if fresh and self.book is not None:
                 self.book.lose_results(node)
                 await self.ask_ledger(node)
-            if fresh or node not in before:
-                if fresh and node in before:
-                    self.do(self.plan.node_lost(node, self.clock.seconds()))
+            if fresh or renewed or node not in before:
+                leave = self.plan.node_lost if fresh else self.plan.node_out
+                if node in before:
+                    self.do(leave(node, self.clock.seconds()))
                 self.do(self.plan.node_up(node, self.nodes[node].info.spes, self.clock.seconds()))
         self._give_up(now, {info.node for info in started.nodes})
 

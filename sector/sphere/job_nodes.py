@@ -97,11 +97,12 @@ class Nodes:
         """Slaves in use, by name."""
         return [self.links[name] for name in sorted(self.links) if self.links[name].up]
 
-    async def take(self, infos: list[SpeNode]) -> list[tuple[str, bool]]:
-        """What the master says now: (node, whether it is new or restarted) for each that is not left out.
+    async def take(self, infos: list[SpeNode]) -> list[tuple[str, bool, bool]]:
+        """What the master says now: (node, whether it is new or restarted, whether it knows this client by
+        another session now, so that what it was asked before is not answered) for each that is not left out.
         Others stay."""
         news = []
-        self._session = self.client.session.section.session
+        before, self._session = self._session, self.client.session.section.session
         for info in infos:
             if info.node in self.left_out:
                 continue
@@ -118,7 +119,7 @@ class Nodes:
                 self.links[info.node] = link
             else:
                 known.up = True
-            news.append((info.node, fresh))
+            news.append((info.node, fresh, before != self._session))
         return news
 
     def _install(self, info: SpeNode) -> None:

@@ -359,6 +359,10 @@ class Plan:
                     effects += self._lose(attempt, now, f"the SPE on {node} was silent", state)
         return effects + self._fill(now)
 
+    def runs(self, segment: int, attempt: int, node: str) -> bool:
+        """Whether this attempt still counts: it has neither ended nor been given up."""
+        return self._find(segment, attempt, node) is not None
+
     # queries -----------------------------------------------------------------------------------
     def running(self) -> list[tuple[int, int, str, float]]:
         """(segment, attempt, node, progress) of all running attempts."""

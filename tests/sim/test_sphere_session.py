@@ -56,6 +56,22 @@ def test_a_job_with_buckets_goes_on_under_the_next_session(sim: SphereSim, after
     assert [sim.wait(cloud.read(f"/out/b.{b}")) for b in range(7)] == expected_buckets(contents, 7)
 
 
+def test_a_segment_that_meets_many_ends_of_sessions_is_not_lost(sim: SphereSim) -> None:
+    """That it runs again is nobody's fault: a segment that was lost five times would end the job."""
+    cloud = sim.client()
+    contents = store(sim, cloud, 6)
+    for spawner in sim.spawners.values():
+        assert spawner.made is not None
+        spawner.made.seconds = lambda task: 30.0
+    driver = sim.job(cloud, SphereStream(cloud, "/in"), lambda data, ctx: bytes(data), in_order=True)
+    for _ in range(8):
+        sim.advance(20, step=0.1)
+        assert not driver.ended
+        sessions_end(sim)
+    assert [part.data for part in parts(sim, driver)] == contents
+    assert driver.plan is not None and driver.plan.losses == {}
+
+
 def test_a_job_whose_client_cannot_begin_another_session_ends(sim: SphereSim) -> None:
     """And one whose session was closed before its time ends at once, as ever."""
     cloud = sim.client()
