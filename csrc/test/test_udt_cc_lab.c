@@ -15,6 +15,8 @@ struct lab_node {
     int64_t away_us; /* mean of such a time, 0 = never */
     sim_rng away_rng;
     udt_time away_at, back_at; /* the thread stands still from the one to the other */
+    int64_t grain_us;
+    udt_time due, wakes; /* a timer, and when the thread hears of it */
     struct kept *kept, **kept_end;
 };
 
@@ -107,10 +109,23 @@ static size_t ep_output(void *ep, uint8_t *buf, size_t cap, size_t max_segs, udt
     struct lab_node *d = ep;
     return is_away(d, now) ? 0 : udt_mux_output(d->m, buf, cap, max_segs, to, seg, now);
 }
+/* When the thread hears of its next timer: threads wake up late. */
+static udt_time heard_of(struct lab_node *d)
+{
+    udt_time due = udt_mux_deadline(d->m);
+    if (!d->grain_us || due == UDT_NEVER)
+        return due;
+    if (due != d->due) {
+        d->due = due;
+        d->wakes = due + (udt_time)sim_rng_below(&d->away_rng, (uint64_t)d->grain_us + 1);
+    }
+    return d->wakes;
+}
+
 static udt_time ep_deadline(const void *ep)
 {
-    const struct lab_node *d = ep;
-    udt_time due = udt_mux_deadline(d->m);
+    struct lab_node *d = (struct lab_node *)ep;
+    udt_time due = heard_of(d);
     bool waits = d->away_us && (d->kept || due >= d->away_at) && due < d->back_at;
     return waits ? d->back_at : due;
 }
@@ -274,6 +289,7 @@ void lab_go(lab *l)
         lab_flow *f = &l->f[i];
         for (int e = 0; e < 2 && !f->tcp; e++) {
             f->node[e]->away_us = l->away_us;
+            f->node[e]->grain_us = l->grain_us;
             plan_away(f->node[e], sim_net_now(l->net));
             udt_conn *c = udt__mux_find(f->node[e]->m, f->node[e]->sock);
             own_cfg cfg = {0};

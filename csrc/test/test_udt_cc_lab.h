@@ -33,6 +33,7 @@ typedef struct lab {
     /* A machine with other work, between lab_init() and lab_add(): threads that stand still every
      * 50 ms for so long in the mean, links with so much more delay at most. 0 = not. */
     int64_t away_us, jitter_us;
+    int64_t grain_us; /* timers wake a thread so much late at most */
     sim_counts before;
     udt_time start, marked;
 } lab;

@@ -53,6 +53,30 @@ TEST(udt_cc_short_queues)
     }
 }
 
+/* A queue that has room again: small bursts cost a wake-up for each two packets, and end. */
+TEST(udt_cc_short_queue_grows)
+{
+    lab *l = malloc(sizeof *l);
+    CHECK(l);
+    lab_link few = {100e6, 5 * 1538 + 100, 20000, 0, false}, room = {100e6, 0, 20000, 0, false};
+    lab_init(l, &few);
+    l->bdp = 1e6;
+    lab_add(l, &few, few.rtt_us, "bbr");
+    lab_go(l);
+    lab_run(l, 15);
+    int before = lab_conn(l, 0)->cc.burst_pkts;
+    lab_change(l, &room);
+    lab_run(l, 60);
+    lab_mark(l);
+    lab_run(l, 75);
+    int after = lab_conn(l, 0)->cc.burst_pkts;
+    printf("at once %d packets at most, then %d; %.1f Mb/s\n", before, after, lab_mbps(l, 0));
+    DEMAND(before == 2 && after == 0); /* 0 = any number */
+    DEMAND(lab_mbps(l, 0) >= 0.97 * lab_limit(&room));
+    lab_fini(l);
+    free(l);
+}
+
 /* Two that fill one: what is lost is not made up for by sending more of it. */
 TEST(udt_cc_short_queues_beside_tcp)
 {

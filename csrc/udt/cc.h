@@ -126,6 +126,8 @@ typedef struct udt_cc_bbr {
     bool slow_now, slow_before;   /* such are those of this whole round, of the round before */
     bool disproved;               /* the last proof has shown that it does go away */
     bool fine;                    /* and so well that small bursts are kept to */
+    udt_time fine_until, fine_us; /* that long: until then, for so long */
+    bool coarse;                  /* in this cycle they are left out, to see */
     int64_t min_rtt_us;
     udt_time min_rtt_at;        /* when a round trip near it was last seen */
     udt_time acked_at;          /* last acknowledgement, 0 = none */

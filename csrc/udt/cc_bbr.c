@@ -51,7 +51,6 @@
 #define BETA 0.7
 #define COLLAPSE_LEAST 64
 #define HEADROOM 0.85
-#define PROVED_KEEPS 0.75   /* of what was proved, in a cycle: paths change */
 #define MIN_RTT_US 10000000 /* how long a smallest round trip is believed */
 #define PROBE_RTT_US 200000
 #define CRUISE_US 2000000
@@ -144,7 +143,7 @@ static void enter(udt_cc *cc, int state, udt_time now)
         b->bw_cycle[0] = 0;
         b->cycle_at = now;
         b->cycle_rounds = 0;
-        b->proved *= PROVED_KEEPS;
+        udt__bbr_new_cycle(b, now);
         b->cruise_us = CRUISE_US + udt_cc_rand(cc) % CRUISE_RAND_US;
     } else if (state == REFILL) {
         b->lo = INT64_MAX;
@@ -321,7 +320,7 @@ static void end_round(udt_cc *cc, const udt_cc_ack *a)
         b->yielded = false;
     }
     udt__bbr_learn_chance(b);
-    udt__bbr_prove_chance(cc);
+    udt__bbr_prove_chance(cc, a->now);
     watch_jumps(cc, a);
     if (++b->agg_rounds >= AGG_ROUNDS / 2) {
         b->agg[1] = b->agg[0];

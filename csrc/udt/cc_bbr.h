@@ -32,7 +32,10 @@ bool udt__bbr_lost_much(const udt_cc_bbr *b);
 void udt__bbr_learn_chance(udt_cc_bbr *b);
 /* What was sent slowly, in small bursts, has come or is lost: chance takes its share whatever the
  * rate, a policer or a short queue does not. */
-void udt__bbr_prove_chance(udt_cc *cc);
+void udt__bbr_prove_chance(udt_cc *cc, udt_time now);
+/* Paths change: what was proved is forgotten little by little, and small bursts that have helped
+ * for a while are left out for a cycle, to see. */
+void udt__bbr_new_cycle(udt_cc_bbr *b, udt_time now);
 /* Packets to send at once, 0 = any number. */
 int udt__bbr_burst(const udt_cc_bbr *b);
 /* A proof takes a whole round. */

@@ -11,6 +11,9 @@
 #define CHANCE_PROOF 8      /* losses to be expected of it, to prove it by */
 #define CHANCE_UNCLEAR 0.75 /* less than so much of it takes four times as many */
 #define FINE_PKTS 2
+#define FINE_US 20000000       /* small bursts are kept for so long at first */
+#define FINE_MOST_US 320000000 /* and at most, having been needed each time */
+#define PROVED_KEEPS 0.75      /* of what was proved, in a cycle */
 #define YIELD_SETTLES 3 /* rounds after which losses are not those of the queue that overflowed */
 #define DEEP_US 15000
 #define SHARE_LEAST_PUSH 1.08 /* times what was delivered before: smaller ones show nothing */
@@ -163,16 +166,43 @@ void udt__bbr_learn_chance(udt_cc_bbr *b)
         b->chance += (fmin(loss, CHANCE_MAX) - b->chance) / 8;
 }
 
-void udt__bbr_prove_chance(udt_cc *cc)
+/* Small bursts help; the longer, the oftener they were left out in vain. */
+static void keep_fine(udt_cc_bbr *b, udt_time now)
+{
+    udt_time twice = 2 * b->fine_us;
+    b->fine_us = twice < FINE_US ? FINE_US : twice < FINE_MOST_US ? twice : FINE_MOST_US;
+    b->fine_until = now + b->fine_us;
+    b->fine = true;
+    b->coarse = false;
+}
+
+void udt__bbr_new_cycle(udt_cc_bbr *b, udt_time now)
+{
+    b->proved *= PROVED_KEEPS;
+    if (b->coarse) { /* a cycle without them, and little was lost */
+        b->coarse = false;
+        b->fine_us = 0;
+    } else if (b->fine && now >= b->fine_until) {
+        b->fine = false;
+        b->coarse = true;
+    }
+}
+
+void udt__bbr_prove_chance(udt_cc *cc, udt_time now)
 {
     udt_cc_bbr *b = &cc->u.bbr;
+    if (b->coarse && b->state == CRUISE && udt__bbr_lost_much(b))
+        keep_fine(b, now);
     if (b->slow_before && in_doubt(b)) {
         b->slow_lost += (double)b->round_marked;
         b->slow_total += (double)(b->round_lost + b->round_acked);
         double expected = b->chance * b->slow_total, lost = b->slow_lost;
         bool unclear = lost >= expected / 2 && lost < CHANCE_UNCLEAR * expected;
         if (expected >= (unclear ? 4 : 1) * CHANCE_PROOF) {
-            b->fine = lost < expected / 4 || (b->fine && lost < expected / 2);
+            bool fine = lost < expected / 4 || (b->fine && lost < expected / 2);
+            if (fine && !b->fine)
+                keep_fine(b, now);
+            b->fine = fine;
             b->disproved = lost < expected / 2;
             if (b->disproved)
                 b->chance = b->slow_lost / b->slow_total;

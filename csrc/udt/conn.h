@@ -136,6 +136,7 @@ typedef struct udt_conn {
     int64_t edge;       /* first index beyond the peer's window */
     int64_t next_ns;    /* pacing: when the next packet may go */
     int64_t late_ns;    /* so much of it is still to be made up for */
+    int64_t wakes_ns;   /* so late its timer wakes us, in the mean */
     int burst_left;     /* packets of the running burst */
     int64_t head_tried; /* the first packets up to it were sent again unasked, 0 = none */
     udt_time head_tried_at;

@@ -344,6 +344,8 @@ static int burst_most(const udt_conn *c)
 static void note_late(udt_conn *c, int64_t now_ns)
 {
     int64_t slack = c->cc.burst_pkts ? c->cc.burst_pkts * c->cc.period_ns : PACE_SLACK_NS;
+    if (slack < 2 * c->wakes_ns)
+        slack = 2 * c->wakes_ns;
     int64_t late = now_ns - (slack < PACE_SLACK_NS ? slack : PACE_SLACK_NS) - c->next_ns;
     if (late <= 0)
         return;

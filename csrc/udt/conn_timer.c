@@ -3,6 +3,7 @@
 
 #define PROBE_FIRST_US 20000   /* before any RTT is known (spec 2.2) */
 #define PROBE_GUESS_US 1000000 /* at most, while the RTT is only guessed */
+#define WAKES_MOST_US 200      /* of a timer's lateness counts so much; more is no habit */
 #define PROBE_ROUNDS 2         /* probes before a timeout marks everything lost */
 #define PROBES_UNKNOWN 6       /* while the RTT is not known: 1.3 s with the doubling */
 #define EXP_MIN_US 300000
@@ -267,6 +268,8 @@ static void open_timers(udt_conn *c, udt_time now)
         udt__conn_ready(c);
     }
     if (now >= c->t_pace) {
+        udt_time late = now - c->t_pace;
+        c->wakes_ns += ((late < WAKES_MOST_US ? late : WAKES_MOST_US) * 1000 - c->wakes_ns) / 16;
         c->t_pace = UDT_NEVER;
         udt__conn_ready(c);
     }
