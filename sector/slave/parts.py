@@ -90,16 +90,23 @@ class Parts:
         """Room for `size` bytes of `path`: the part with the key `old` as far as it has the checksums
         `blocks` (None: whatever they are), else a new one. Raises NoSpace, Conflict, LocalIO."""
         part = await self._take(old, blocks)
+        if part is not None and not await self._fits(part, size):
+            await self.drop(part)
+            part = None
         if part is not None and key != old:
             part.key = key
             part.temp = await self._pool.run(self._disk.name_part_thd, part.temp, key)
-        if part is not None and size < part.offset:
-            await self.drop(part)
-            part = None
         if part is None:
             part = Part(key, await self._reserve(key, path, size))
         self._running[key] = part
         return part
+
+    async def _fits(self, part: Part, size: int) -> bool:
+        """Whether the file can have this size now: what was put may have become shorter or longer since."""
+        if size < part.offset:
+            return False
+        fitting: bool = await self._pool.run(self._disk.fit_temp_thd, part.temp, size)
+        return fitting
 
     async def _reserve(self, key: str, path: str, size: int) -> Temp:
         while True:
@@ -118,7 +125,8 @@ class Parts:
             await self._take_over(running)
         part = self._kept.pop(key, None)
         if part is None and blocks != b"" and (name := self._disk.parts.pop(key, "")):
-            part = Part(key, await self._pool.run(self._disk.reopen_thd, name))
+            with suppress(errors.LocalIO):
+                part = Part(key, await self._pool.run(self._disk.reopen_thd, name))
         if part is None:
             return None
         if part.timer is not None and part.timer.active():

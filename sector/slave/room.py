@@ -104,6 +104,20 @@ class Room(Area):
         except OSError as error:
             raise beneath.explain(error, "what an earlier process left", self.where) from None
 
+    def fit_temp_thd(self, temp: Temp, size: int) -> bool:
+        """Reserve `size` bytes for a file that has some already, and cut off what is behind; False where
+        there is no room for it."""
+        try:
+            info = os.fstat(temp.fd)
+            if self._free(os.fstatvfs(temp.fd)) < size - 512 * info.st_blocks:
+                return False
+            space.fallocate(temp.fd, size)
+            if info.st_size > size:
+                os.ftruncate(temp.fd, size)
+        except OSError:
+            return False
+        return True
+
     def name_part_thd(self, temp: Temp, key: str) -> Temp:
         """Have a later process find it under another key."""
         name = f"{key}-{os.urandom(4).hex()}"

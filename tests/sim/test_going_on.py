@@ -319,6 +319,29 @@ def test_a_killed_put_is_gone_on_with(sim: SimCluster, tmp_path: Path, changed_a
     assert list((tmp_path / "puts").iterdir()) == []
 
 
+@pytest.mark.parametrize("size", [18 * MB + 5, 20 * BLOCK_BYTES, 60 * MB])
+def test_a_file_that_became_shorter_or_longer_is_gone_on_with(
+    sim: SimCluster, tmp_path: Path, size: int
+) -> None:
+    """Between a put that was killed at 30 of 40 MB and the next one."""
+    content = write_random(tmp_path / "a", 40 * MB)
+    first = remembering(sim, tmp_path)
+    progress = Progress()
+    putting = first.put(tmp_path / "a", "/a", progress=progress)
+    putting.addErrback(lambda _: None)
+    sim.until(lambda: progress.bytes_done > 30 * MB)
+    die(sim, first, tmp_path)
+    content = (content * 2)[:size]
+    (tmp_path / "a").write_bytes(content)
+    sim.net.moved.clear()
+    second = remembering(sim, tmp_path)
+    summary = sim.wait(second.put(tmp_path / "a", "/a"))
+    assert [note for note in summary.notes if "ended" not in note] == []
+    assert sim.wait(second.read("/a")) == content
+    assert sim.net.moved.get(second.data.address[1], 0) <= max(0, size - 30 * MB) + BLOCK_BYTES
+    assert temps(sim) == []
+
+
 def test_a_put_that_lives_is_not_disturbed_by_a_second_one(sim: SimCluster, tmp_path: Path) -> None:
     """The second is refused as ever, and the first ends well."""
     content = write_random(tmp_path / "a", 40 * MB)
