@@ -13,6 +13,8 @@ from cumulus.http.settings import BODILESS, SERVER
 from cumulus.rest.call import Download, Reply
 
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_KNOWN_NAMES: Final = 1024
 _PHRASES: Final = {507: b"Insufficient Storage", **RESPONSES}
 
 
@@ -59,10 +61,12 @@ class HeadWriter:
         self._constant = b"Server: " + SERVER + b"\r\nx-amz-id-2: " + host_id.encode() + b"\r\n"
         self._second = 0
         self._date = b""
+        self._names: set[str] = set()
 
     def head(self, reply: Reply, request_id: str, length: int | None, *, close: bool) -> bytes:
         """Status line and headers; `length` becomes Content-Length, None is for chunks. Header values lose
-        control characters."""
+        control characters, and what can be no name of a header is left out: others may have written what
+        belongs to an object, and must not begin a line of their own by it, or another reply."""
         now = int(time.time())
         if now != self._second:
             self._second = now
@@ -75,6 +79,8 @@ class HeadWriter:
             b"x-amz-request-id: " + request_id.encode() + b"\r\n",
         ]
         for name, value in reply.headers:
+            if name not in self._names and not self._is_name(name):
+                continue
             if _CONTROL.search(value):
                 value = _CONTROL.sub(" ", value)
             parts.append(f"{name}: {value}\r\n".encode("latin-1", "replace"))
@@ -84,3 +90,13 @@ class HeadWriter:
             parts.append(b"Content-Length: %d\r\n" % length)
         parts.append(b"Connection: close\r\n\r\n" if close else b"\r\n")
         return b"".join(parts)
+
+    def _is_name(self, name: str) -> bool:
+        """Whether it can be that of a header; the last are kept."""
+        if not _NAME.fullmatch(name):
+            return False
+        if len(name) <= 64:
+            if len(self._names) >= _KNOWN_NAMES:
+                self._names.clear()
+            self._names.add(name)
+        return True

@@ -46,7 +46,10 @@ def meta_of(bucket: Bucket, entry: Entry) -> ObjectMeta | None:
 
 
 def _here(bucket: Bucket, entry: Entry, meta: ObjectMeta) -> ObjectMeta:
-    """What a record says, under this name and in this bucket."""
+    """What a record says, under this name and in this bucket. Whoever may write in storage may have made it:
+    how much there is storage says."""
+    if meta.size != entry.size:
+        meta = msgspec.structs.replace(meta, size=entry.size)
     if meta.key != entry.name and _names_itself(entry.name):
         meta = msgspec.structs.replace(meta, key=entry.name)
     if meta.version != "null" and bucket.versioning is Versioning.OFF:  # from a bucket that has versions

@@ -209,10 +209,9 @@ def mail_safe(value: str) -> str:
     it came, its bytes as latin-1."""
     if value.isascii():
         return value
-    data = value.encode("latin-1")
     try:
-        text = data.decode()
-    except UnicodeDecodeError:
+        text = value.encode("latin-1").decode()
+    except UnicodeError:
         text = value
     words = [""]
     for character in text:
@@ -268,7 +267,7 @@ def object_headers(
         ("ETag", f'"{meta.etag}"'),
         ("Last-Modified", http_date(meta.modified_ns)),
         ("Accept-Ranges", "bytes"),
-        *((_TITLES[name], value) for name, value in stored.items()),
+        *((_TITLES[name], value) for name, value in stored.items() if name in _TITLES),
         *((_USER + name, mail_safe(value)) for name, value in meta.user.items()),
         *version_headers(bucket, meta.version),
     ]
