@@ -370,7 +370,7 @@ def test_meta_changes_alone(store: FileStore) -> None:
     assert put(store, "a", b"body", b"4").stamp > new.stamp
 
 
-@pytest.mark.parametrize("size", [0, 100, 3_000, 60_000])
+@pytest.mark.parametrize("size", [0, 100, 3_000, 60_000, 1_500_000])
 def test_meta_of_any_size_is_kept(store: FileStore, size: int) -> None:
     """At commit and when replaced, longer by shorter and the other way round."""
     first = put(store, "a", b"body", b"m" * size)

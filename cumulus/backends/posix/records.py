@@ -16,7 +16,7 @@ import msgspec
 from cumulus.storage.api import Token
 
 _FRAME: Final = struct.Struct("<II")
-MAX_RECORD: Final = 1 << 20  # a longer one is damage
+MAX_RECORD: Final = 8 << 20  # a longer one is damage: a small body, and the meta of an object of many parts
 PUT, REMOVAL, VOID, NOTE, HEAD = range(5)
 
 
