@@ -23,6 +23,7 @@ from cumulus.storage.api import (
 _FOOTER: Final = struct.Struct("<qqI8sI8s")  # mtime_ns, stamp, length of meta, nonce, CRC-32, magic
 FOOTER_SIZE: Final = _FOOTER.size
 _MAGIC: Final = b"cumulus1"
+_MOST: Final = 4 << 20  # bytes of meta: 10,000 parts with their sums take 1.5 MB
 _KINDS: Final[tuple[tuple[type[BaseException], type[StorageError]], ...]] = (
     (FileNotFoundError, Missing),
     (PermissionError, Forbidden),
@@ -74,7 +75,7 @@ class Footer(NamedTuple):
             return None
         mtime_ns, stamp, length, nonce, check, _ = _FOOTER.unpack(tail[-FOOTER_SIZE:])
         end = size - FOOTER_SIZE
-        if length > end:
+        if length > min(end, _MOST):  # somebody else may have written it
             return None
         within = len(tail) - FOOTER_SIZE
         meta = tail[within - length : within] if length <= within else read(end - length, end)

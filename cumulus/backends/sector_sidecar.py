@@ -15,6 +15,7 @@ from sector.model import Version
 
 _HEAD: Final = struct.Struct("<8sqI")  # of a sidecar: magic, mtime_ns, length of the name
 _MAGIC: Final = b"cumulus1"
+MOST: Final = 4 << 20  # bytes of one: 10,000 parts with their sums take 1.5 MB
 _CACHED: Final = 16 << 20  # bytes of sidecars
 
 

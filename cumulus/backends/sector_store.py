@@ -28,7 +28,7 @@ from typing import Any, Final, TypeVar
 
 from cumulus.backends.sector_link import CALL_S, Link, UserLink
 from cumulus.backends.sector_listing import META, ROOT, below, files, name_of, page_of
-from cumulus.backends.sector_sidecar import Cache, Names, Sidecar
+from cumulus.backends.sector_sidecar import MOST, Cache, Names, Sidecar
 from cumulus.backends.sector_streams import KEEP, Reader, Writer
 from cumulus.storage.api import (
     ABSENT,
@@ -101,8 +101,11 @@ class SectorStore(FileStore):
     # what is there (coroutines for the reactor)
 
     async def _blob(self, client: CloudClient, path: str) -> tuple[bytes, Version]:
-        """A sidecar, and its version. Raises NotFound, Conflict."""
+        """A sidecar, and its version; nothing of one that is too long to be ours: users of the cloud may
+        write there. Raises NotFound, Conflict."""
         info = await client.stat(path)
+        if info.size > MOST:
+            return b"", info.version
         blob = self._cache.get((path, info.version))
         if blob is None:
             blob = await _read(client, path, 0, info.size, info.version)

@@ -21,7 +21,7 @@ from twisted.internet.threads import deferToThread
 
 from cumulus.backends.registry import make_store
 from cumulus.backends.sector_link import storage_error
-from cumulus.backends.sector_sidecar import Cache
+from cumulus.backends.sector_sidecar import MOST, Cache, Sidecar
 from cumulus.backends.sector_store import SectorStore, _stamp
 from cumulus.model import Acl, Bucket
 from cumulus.storage.api import (
@@ -127,6 +127,17 @@ def test_a_body_is_a_plain_file_for_users_of_sector(store: SectorStore, cluster:
     assert listed(store) == ["dir/a", "new"]
     marked = store.set_meta("b", "new", b"now it has one", store.stat("b", "new").token)
     assert store.stat("b", "new") == marked
+
+
+def test_a_record_that_others_made_too_long_is_not_taken_in(store: SectorStore) -> None:
+    """It would have to lie in memory, for each request and each scan. The object is as one of others."""
+    put(store, "a", b"body", b"meta")
+    beside, long = sidecar_of(store, "a"), Sidecar("a", 1, b"m" * MOST).encode()
+    call(store, lambda client: client.write(beside, long))
+    assert (get(store, "a"), store.stat("b", "a").meta) == (b"body", None)
+    assert store.sweep(-5) == 0
+    put(store, "a", b"next", b"meta")
+    assert (get(store, "a"), store.stat("b", "a").meta) == (b"next", b"meta")
 
 
 def test_one_record_that_is_lost_keeps_nothing_else(store: SectorStore, cluster: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""Records of objects of very many parts: 10,000 with their checksums are more than a megabyte."""
+"""Records of objects of very many parts: 10,000 with their sums are more than a megabyte. And longer ones."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cumulus.backends.fsspec_record import FOOTER_SIZE, Footer
 from cumulus.backends.posix.records import PUT, Change, encode, read
 from cumulus.backends.posix.store import PosixStore
 from cumulus.model import Acl, ObjectMeta, Part, decode_meta, encode_meta
@@ -65,3 +66,17 @@ def test_a_long_record_in_a_journal_hides_none_behind_it(tmp_path: Path) -> None
         assert [change for _, change in read(fd)] == changes
     finally:
         os.close(fd)
+
+
+@pytest.mark.parametrize(("size", "known"), [(1_500_000, True), (5 << 20, False)])
+def test_a_footer_with_more_than_any_record_is_none(size: int, known: bool) -> None:
+    """Who may write in the storage beside us would have us take all of it into memory."""
+    file = b"body" + Footer(1, 2, b"n" * 8, b"m" * size).encode()
+    asked: list[int] = []
+
+    def read(start: int, end: int) -> bytes:
+        asked.append(end - start)
+        return file[start:end]
+
+    found = Footer.decode(len(file), file[-FOOTER_SIZE:], read)
+    assert (found is not None, asked) == ((True, [size]) if known else (False, []))
