@@ -12,11 +12,14 @@ import os
 import stat
 from collections import deque
 from collections.abc import Container
+from typing import Final
 
 from cumulus.backends.posix.mounts import NotMounted
 
-_MOST_LINKS = 40  # as the kernel
-_STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_MOST_LINKS: Final = 40  # as the kernel
+_LINK: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_STEP: Final = _LINK | os.O_DIRECTORY  # has what is mounted on demand mounted
+_NO_DIRECTORY: Final = (errno.ENOTDIR, errno.ELOOP)
 
 
 def makers(store: str) -> frozenset[int]:
@@ -28,34 +31,46 @@ def open_directory(bucket: str, path: str, trusted: Container[int]) -> int:
     """A descriptor of the directory at a whole path. Raises `NotMounted` for a link that somebody else has
     made on the way, `OSError`."""
     names = deque(path.split("/"))
-    fd, links = os.open("/", _STEP | os.O_DIRECTORY), 0
+    fd, links = os.open("/", _STEP), 0
     try:
         while names:
             name = names.popleft()
             if not name:
                 continue
-            below = os.open(name, _STEP, dir_fd=fd)
-            status = os.fstat(below)
-            if not stat.S_ISLNK(status.st_mode):
+            try:
+                below = os.open(name, _STEP, dir_fd=fd)
+            except OSError as error:
+                if error.errno not in _NO_DIRECTORY:
+                    raise
+            else:
                 os.close(fd)
                 fd = below
                 continue
-            try:
-                if status.st_uid not in trusted:
-                    raise NotMounted(_refusal(bucket, path, name, status.st_uid))
-                links += 1
-                if links > _MOST_LINKS:
-                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-                target = os.readlink("", dir_fd=below)
-            finally:
-                os.close(below)
+            links += 1
+            if links > _MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            target = _target(bucket, path, name, fd, trusted)
             names.extendleft(reversed(target.split("/")))
             if target.startswith("/"):
                 os.close(fd)
-                fd = os.open("/", _STEP | os.O_DIRECTORY)
+                fd = os.open("/", _STEP)
         return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
     finally:
         os.close(fd)
+
+
+def _target(bucket: str, path: str, name: str, above: int, trusted: Container[int]) -> str:
+    """Where the link of that name leads. Raises as `open_directory`."""
+    link = os.open(name, _LINK, dir_fd=above)
+    try:
+        status = os.fstat(link)
+        if not stat.S_ISLNK(status.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if status.st_uid not in trusted:
+            raise NotMounted(_refusal(bucket, path, name, status.st_uid))
+        return os.readlink("", dir_fd=link)
+    finally:
+        os.close(link)
 
 
 def _refusal(bucket: str, path: str, name: str, uid: int) -> str:
