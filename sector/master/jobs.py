@@ -56,7 +56,9 @@ from sector.wire.sphere import (
 
 log = Logger()
 REPORT_S = 2.0
-SILENCE_S = 45.0
+SILENCE_S = 180.0
+"""As long as transfers wait for a master. A dead driver costs no slots: what runs ends, no more begins."""
+OVER_S = 45.0
 TICK_S = 2.0
 KEEP_JOBS = 1000
 PER_USER = 100
@@ -381,7 +383,7 @@ class Jobs:
                 self.context.sessions.user_of(job.client)
             except SectorError as error:
                 live.over = live.over or now
-                if now - live.over > SILENCE_S:
+                if now - live.over > OVER_S:
                     self._end_soon(job, "cancelled", error.message)
 
     def _end_soon(self, job: JobState, state: str, why: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from test_sphere import KB, SphereSim, expected_buckets, parts, scatter, store
 
 from sector import errors
-from sector.master.jobs import SILENCE_S
+from sector.master.jobs import OVER_S
 from sector.sphere.stream import SphereStream
 
 
@@ -82,6 +82,6 @@ def test_a_job_whose_client_cannot_begin_another_session_ends(sim: SphereSim) ->
     sessions_end(sim)
     with pytest.raises(errors.SessionExpired):
         sim.wait(driver.wait())
-    sim.advance(SILENCE_S + 5)
+    sim.advance(OVER_S + 5)
     jobs = sim.up().context.on_stop[0].__self__  # type: ignore[attr-defined]
     assert jobs.live == {}
