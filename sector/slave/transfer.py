@@ -360,7 +360,7 @@ class Transfers:
                     offset=part.offset,
                     limit=meta.size - part.offset,
                     start_s=self._core.start_s,
-                    progress=moved,
+                    progress=moved if kind == "write" else None,
                     on_way=self._on_way,
                 )
             except Exception as error:
