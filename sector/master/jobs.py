@@ -56,8 +56,8 @@ from sector.wire.sphere import (
 
 log = Logger()
 REPORT_S = 2.0
-SILENCE_S = 180.0
-"""As long as transfers wait for a master. A dead driver costs no slots: what runs ends, no more begins."""
+SILENCE_S = 100.0
+"""Outages of a minute and a half cost no job. A dead driver costs no slots: what runs ends, no more begin."""
 OVER_S = 45.0
 TICK_S = 2.0
 KEEP_JOBS = 1000

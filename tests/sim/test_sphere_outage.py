@@ -18,9 +18,9 @@ def cut_off(sim: SphereSim, port: int) -> None:
     sim.hub.blocked |= {(port, other) for other in others} | {(other, port) for other in others}
 
 
-@pytest.mark.parametrize("away_s", [20.0, 60.0, 150.0])
+@pytest.mark.parametrize("away_s", [20.0, 60.0, 85.0])
 def test_an_outage_costs_time_and_no_job(tmp_path: Path, seed: int, away_s: float) -> None:
-    """As long as `put` and `get` wait for a master: hours of work are not thrown away for a minute."""
+    """Hours of work are not thrown away for a minute in which nothing was heard."""
     with SphereSim(tmp_path / "sim", slaves=3, copies=1, seed=seed) as sim:
         sim.advance(3)
         cloud = sim.client()
