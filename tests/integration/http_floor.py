@@ -313,8 +313,10 @@ def floor(
             reactor.callFromThread(stop)
             thread.join(DEADLINE_S)
             assert not thread.is_alive(), "the floor did not stop"
-            for begun in reactor.removeAll():  # connections that were tried in its last moment
-                begun.connectionLost(Failure(ConnectionAborted()))
+            for _ in range(2):  # connections that were tried or given up in its last moment
+                reactor.runUntilCurrent()
+                for begun in reactor.removeAll():
+                    begun.connectionLost(Failure(ConnectionAborted()))
         for sink in gateway.sinks:
             assert sink.together <= 1, "two writes at a time"
             assert (sink.finished, sink.aborted) in {(1, 0), (0, 1), (0, 0)}, "ended twice"
