@@ -11,7 +11,7 @@ import os
 import stat
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import cast
+from typing import TypeVar, cast
 
 from cumulus.backends.posix import bodies, paths, sidecar
 from cumulus.backends.posix.bodies import Draft
@@ -29,10 +29,11 @@ from cumulus.storage.api import Entry, Missing, StorageError, Token, Whole, chec
 class One:
     """A small object on its way; `outcome` in the end."""
 
-    __slots__ = ("change", "draft", "old", "outcome", "parent", "root", "segments", "stripe", "whole")
+    __slots__ = ("change", "draft", "name", "old", "outcome", "parent", "root", "segments", "stripe", "whole")
 
     def __init__(self, root: Root, whole: Whole, segments: Sequence[str], stripe: Stripe) -> None:
         self.root = root
+        self.name = whole.name
         self.whole = whole
         self.segments = segments
         self.stripe = stripe
@@ -60,9 +61,10 @@ class One:
 class Gone:
     """A name on its way out; in the end `outcome` is the stamp of its removal, or why it stays."""
 
-    __slots__ = ("change", "name", "old", "outcome", "parent", "segments", "stripe", "token")
+    __slots__ = ("change", "name", "old", "outcome", "parent", "root", "segments", "stripe", "token")
 
-    def __init__(self, name: str, token: Token, segments: Sequence[str], stripe: Stripe) -> None:
+    def __init__(self, root: Root, name: str, token: Token, segments: Sequence[str], stripe: Stripe) -> None:
+        self.root = root
         self.name = name
         self.token = token
         self.segments = segments
@@ -75,6 +77,9 @@ class Gone:
     def result(self) -> int | StorageError:
         """In the end."""
         return StorageError(f"{self.name!r} was not removed") if self.outcome is None else self.outcome
+
+
+T = TypeVar("T", One, Gone)
 
 
 class BatchPublisher(Publisher):
@@ -98,9 +103,9 @@ class BatchPublisher(Publisher):
             if not isinstance(one.outcome, Entry):  # directories made for nothing
                 paths.prune(one.root, one.segments, self._files)
 
-    def _step(self, one: One, work: Callable[[One], None]) -> None:
+    def _step(self, one: T, work: Callable[[T], None]) -> None:
         try:
-            with translated(f"{one.root.bucket}/{one.whole.name}"):
+            with translated(f"{one.root.bucket}/{one.name}"):
                 work(one)
         except StorageError as bad:
             one.outcome = bad
@@ -125,7 +130,7 @@ class BatchPublisher(Publisher):
                 self._step(one, self._prepare)
             ready = [one for one in ones if one.outcome is None]
             if ready:
-                self._record(ready, held)
+                self._record(ready, held, self._finish)
 
     def _prepare(self, one: One) -> None:
         root, whole, draft = one.root, one.whole, one.draft
@@ -139,7 +144,8 @@ class BatchPublisher(Publisher):
         body = cast(bytes, whole.body)  # only encoded
         one.change = Change(PUT, root.bucket, whole.name, stamp, draft.inode, before, whole.meta, body)
 
-    def _record(self, ones: Sequence[One], held: Held) -> None:
+    def _record(self, ones: Sequence[T], held: Held, finish: Callable[[T, Generation, Held], None]) -> None:
+        """Their changes into the journal with one sync; then `finish` each."""
         try:
             generation = self._journal.add_all([(one.change, one.root) for one in ones if one.change])
         except StorageError as bad:
@@ -150,7 +156,7 @@ class BatchPublisher(Publisher):
         try:
             for one in ones:
                 left -= 1
-                self._step(one, lambda one: self._finish(one, generation, held))
+                self._step(one, lambda one: finish(one, generation, held))
         finally:
             if left:
                 self._journal.done(generation, left)
@@ -170,7 +176,7 @@ class BatchPublisher(Publisher):
 
     def gone(self, root: Root, name: str, token: Token) -> Gone:
         """Raises `BadName`."""
-        return Gone(name, token, paths.split(name), self._locks.of(root.bucket, name))
+        return Gone(root, name, token, paths.split(name), self._locks.of(root.bucket, name))
 
     def remove_all(self, root: Root, ones: Sequence[Gone]) -> None:
         """Set the outcome of each; their names differ. Raises nothing that is one name's fault."""
@@ -185,9 +191,9 @@ class BatchPublisher(Publisher):
                 return
             try:
                 for one in ones:
-                    self._leave(root, one, lambda one: self._look(root, one))
+                    self._step(one, self._look)
                 if ready := [one for one in ones if one.outcome is None]:
-                    self._record_removals(root, ready, held)
+                    self._record(ready, held, self._unlink)
                 left = {tuple(one.segments[:-1]): one.segments for one in ready}
                 for segments in left.values():  # each directory once
                     paths.prune(root, segments, self._files)
@@ -196,14 +202,8 @@ class BatchPublisher(Publisher):
                     if one.parent is not None:
                         one.parent.close()
 
-    def _leave(self, root: Root, one: Gone, work: Callable[[Gone], None]) -> None:
-        try:
-            with translated(f"{root.bucket}/{one.name}"):
-                work(one)
-        except StorageError as bad:
-            one.outcome = bad
-
-    def _look(self, root: Root, one: Gone) -> None:
+    def _look(self, one: Gone) -> None:
+        root = one.root
         parent = one.parent = paths.open_parent(root, one.segments)
         old = one.old = bodies.look(parent, one.segments[-1])
         if old is None or not stat.S_ISREG(old.st_mode):
@@ -214,23 +214,8 @@ class BatchPublisher(Publisher):
         one.stripe.raise_floor(stamp)
         one.change = Change(REMOVAL, root.bucket, one.name, stamp, 0, there)
 
-    def _record_removals(self, root: Root, ones: Sequence[Gone], held: Held) -> None:
-        try:
-            generation = self._journal.add_all([(one.change, root) for one in ones if one.change])
-        except StorageError as bad:
-            for one in ones:
-                one.outcome = bad
-            return
-        left = len(ones)
-        try:
-            for one in ones:
-                left -= 1
-                self._leave(root, one, lambda one: self._unlink(root, one, generation, held))
-        finally:
-            if left:
-                self._journal.done(generation, left)
-
-    def _unlink(self, root: Root, one: Gone, generation: Generation, held: Held) -> None:
+    def _unlink(self, one: Gone, generation: Generation, held: Held) -> None:
+        root = one.root
         assert one.parent is not None and one.change is not None and one.old is not None
         held.hold(one.parent.fd, one.segments[-1], one.old)
         try:
