@@ -3,7 +3,8 @@
 A journal belongs to a living process while that holds its lock. If the machine has run on since it was
 written, nothing is lost from memory and there is nothing to replay. Else, name by name, the latest change
 counts: a body that is missing, damaged or older is written again, a removed one is removed again. A file
-that others have put there since, or a later one of ours, stays. Where the sync of that fails, the next
+that others have put there since, or a later one of ours, stays; one that may be older or younger is put aside
+(`past`). Where the sync of that fails, the next
 attempt does not believe what it reads, which may be in memory only, and writes all again.
 """
 
@@ -24,9 +25,10 @@ from cumulus.backends.posix.errors import translated
 from cumulus.backends.posix.files import Files
 from cumulus.backends.posix.journal import DRAFT, SUFFIX, oldest
 from cumulus.backends.posix.locks import Locks
-from cumulus.backends.posix.meta import inode_of, mtime_of, token_of
+from cumulus.backends.posix.meta import Record, token_of
 from cumulus.backends.posix.mounts import NotMounted
-from cumulus.backends.posix.paths import Buckets, Root
+from cumulus.backends.posix.past import Past, Verdict, may_go_aside, put_aside
+from cumulus.backends.posix.paths import Buckets, Directory, Root
 from cumulus.backends.posix.records import HEAD, PUT, REMOVAL, VOID, Change
 from cumulus.storage.api import Entry, Missing, StorageError, Unavailable
 
@@ -48,21 +50,6 @@ class _Found(NamedTuple):
     changes: list[tuple[int, Change]]  # (offset, change without its body)
 
 
-class Past(NamedTuple):
-    """What the journals say was under a name before: inodes, ours or not, and tokens without their ctime
-    (which a lost rename may have changed)."""
-
-    inodes: set[int]
-    tokens: set[bytes]
-
-    def knows(self, there: os.stat_result, change: Change) -> bool:
-        """Whether the file is one that was replaced, or what the crash left of one of ours: by its token, or
-        by its inode if it is not younger than the change (an inode may have gone to a new file of others)."""
-        if token_of(there)[:-8] in self.tokens:
-            return True
-        return there.st_ino in self.inodes and mtime_of(there) <= change.stamp
-
-
 class Recovery:
     """One pass over the journals in `path`. `own` gives a draft its owner (`Publisher.own`)."""
 
@@ -74,6 +61,7 @@ class Recovery:
         self._own = own
         self._again = False  # an earlier attempt may have written what its sync did not bring to disk
         self._past: dict[Key, Past] = {}
+        self._aside: list[Key] = []  # names that were given to what may be of others
         self._done: list[str] = []  # journals that need not be read again
 
     def run(self) -> Iterator[tuple[str, Entry]]:
@@ -133,6 +121,7 @@ class Recovery:
             for _, journal, offset in due:
                 if not self._replay(_whole(journal.fd, offset)):
                     waiting.add(journal.name)
+            keys.update(self._aside)
             self._sync(keys)
             if due:
                 self._files.unlink(directory, UNSYNCED)
@@ -204,8 +193,10 @@ class Recovery:
                 record = bodies.record_of(root, change.name, fd, there)
             finally:
                 os.close(fd)
-            if record is None or (there.st_ino != change.inode and record.stamp != change.stamp):
-                return  # of others, or a later one
+            if record is None or record.mtime_ns > change.stamp:
+                return  # of others, or a later one, which may have the inode
+            if there.st_ino != change.inode and record.stamp != change.stamp:
+                return
             with self._draft(root, change, there, record.stamp, record.meta, sync=True) as draft:
                 self._files.sync(draft.fd)
                 now = bodies.look(parent, segments[-1])
@@ -275,48 +266,47 @@ class Recovery:
         segments = paths.split(change.name)
         with paths.make_parent(root, segments, self._files) as parent:
             there = bodies.look(parent, segments[-1])
-            if there and not self._may_replace(root, change, parent, segments[-1], there):
+            if there and not self._makes_way(root, change, parent, segments, there):
                 return
             with self._draft(root, change, there, change.stamp, change.meta, sync=False) as draft:
                 self._files.rename(root.tmp, draft.temporary, parent.fd, segments[-1])
-
-    def _may_replace(
-        self, root: Root, change: Change, parent: paths.Directory, last: str, there: os.stat_result
-    ) -> bool:
-        """Whether what is there is what the change replaced, or what a crash left of it."""
-        if not stat.S_ISREG(there.st_mode):
-            return False
-        fd = bodies.open_body(parent, last, change.name)
-        try:
-            record = bodies.record_of(root, change.name, fd, there)
-            if record is None:
-                return self._past[change.bucket, change.name].knows(there, change)
-            if record.stamp != change.stamp:
-                return record.stamp < change.stamp
-            same = os.pread(fd, len(change.body) + 1, 0) == change.body and record.meta == change.meta
-            return self._again or not same
-        finally:
-            os.close(fd)
 
     def _remove(self, root: Root, change: Change) -> None:
         segments = paths.split(change.name)
         with contextlib.suppress(Missing), paths.open_parent(root, segments) as parent:
             there = bodies.look(parent, segments[-1])
-            if not there or not stat.S_ISREG(there.st_mode):
+            if not there or not self._makes_way(root, change, parent, segments, there):
                 return
-            fd = bodies.open_body(parent, segments[-1], change.name)
-            try:
-                record = bodies.record_of(root, change.name, fd, there)
-            finally:
-                os.close(fd)
-            ours = record and record.stamp <= change.stamp
-            if not ours and not (
-                record is None and self._past[change.bucket, change.name].knows(there, change)
-            ):
-                return
-            self._files.unlink(parent.fd, segments[-1])
+            with contextlib.suppress(FileNotFoundError):
+                self._files.unlink(parent.fd, segments[-1])
             sidecar.drop(root, change.name, there.st_ino, self._files)
         paths.prune(root, segments, self._files)
+
+    def _makes_way(
+        self, root: Root, change: Change, parent: Directory, segments: list[str], there: os.stat_result
+    ) -> bool:
+        """Whether the change is to be done over what is there, which has a second name then where it may be
+        of others. Raises `OSError`."""
+        if not stat.S_ISREG(there.st_mode):
+            return False
+        fd = bodies.open_body(parent, segments[-1], change.name)
+        try:
+            record = bodies.record_of(root, change.name, fd, there)
+            if record is not None and record.stamp == change.stamp:
+                return change.kind == REMOVAL or self._again or not _is_done(fd, record, change)
+            verdict = self._past[change.bucket, change.name].judge(fd, there, record, change)
+            if verdict == Verdict.UNKNOWN and not may_go_aside(segments):
+                verdict = Verdict.LATER if record is None else Verdict.FORMER
+            if verdict == Verdict.UNKNOWN:
+                aside = put_aside(root, segments, parent, fd, self._files)
+                self._aside.append((change.bucket, aside))
+                _log.warning(
+                    "%s/%s: a file of others that was there may be older than the change of it that a crash "
+                    "interrupted, or younger: it is kept as %s", change.bucket, change.name, aside,
+                )  # fmt: skip
+            return verdict != Verdict.LATER
+        finally:
+            os.close(fd)
 
     # afterwards
 
@@ -366,13 +356,13 @@ def _past(found: list[_Found]) -> dict[Key, Past]:
     past: dict[Key, Past] = {}
     for journal in found:
         for _, change in journal.changes:
-            known = past.setdefault((change.bucket, change.name), Past(set(), set()))
-            if change.inode:
-                known.inodes.add(change.inode)
-            if change.before:
-                known.inodes.add(inode_of(change.before))
-                known.tokens.add(change.before[:-8])
+            past.setdefault((change.bucket, change.name), Past()).add(change)
     return past
+
+
+def _is_done(fd: int, record: Record, change: Change) -> bool:
+    """Whether the file, which is what was put, is whole."""
+    return os.pread(fd, len(change.body) + 1, 0) == change.body and record.meta == change.meta
 
 
 def _latest(found: list[_Found]) -> dict[Key, Change]:

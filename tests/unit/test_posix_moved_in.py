@@ -1,0 +1,185 @@
+"""What others move to a name after its change was acknowledged is there after a power cut, and so is what was
+acknowledged where nobody can tell which came later."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from posix_disk import NoXattr
+
+from cumulus.backends.posix.files import Files
+from cumulus.backends.posix.journal import Journal
+from cumulus.backends.posix.store import PosixStore
+from cumulus.storage.api import Missing
+
+
+class Boots(Files):
+    """A machine that can be started again."""
+
+    def __init__(self, run: str) -> None:
+        super().__init__()
+        self._run = run
+
+    def boot(self) -> str:
+        """Names this start of the machine."""
+        return self._run
+
+
+class BareBoots(NoXattr):
+    """The same, its file system without attributes."""
+
+    def __init__(self, run: str) -> None:
+        super().__init__()
+        self._run = run
+
+    def boot(self) -> str:
+        """Names this start of the machine."""
+        return self._run
+
+
+def put(store: PosixStore, name: str, body: bytes, meta: bytes = b"meta") -> None:
+    """One object."""
+    stream = store.open_write("b", name, len(body))
+    stream.write(memoryview(body))
+    stream.commit(meta)
+    stream.close()
+
+
+def get(store: PosixStore, name: str) -> tuple[bytes, bytes | None] | None:
+    """Body and meta, None for what is not there."""
+    try:
+        stream = store.open_read("b", name)
+    except Missing:
+        return None
+    try:
+        return stream.read_at(0, stream.entry.size), stream.entry.meta
+    finally:
+        stream.close()
+
+
+class Machine:
+    """A store with a bucket, and what happens to it."""
+
+    def __init__(self, path: Path, files: type[Boots | BareBoots]) -> None:
+        self.path, self.files = path / "store", files
+        self.store = self._opened("one")
+        self.store.create_bucket("b")
+        self.told: set[str] = set()
+        self._runs = 1
+
+    def _opened(self, run: str) -> PosixStore:
+        return PosixStore(str(self.path), files=self.files(run))
+
+    @property
+    def bucket(self) -> Path:
+        """Its directory."""
+        return self.path / "data/b"
+
+    def later(self) -> None:
+        """The clock of the file system goes on."""
+        time.sleep(0.05)
+
+    def power_cut(self) -> None:
+        """All of it was written already; only the journal does not know."""
+        journal = self.store._journal
+        if journal._generation:
+            os.close(journal._generation.fd)  # its lock ends with the process
+        self._runs += 1
+        self.store = self._opened(str(self._runs))
+        self.told = {entry.name for _, entry in self.store.recover()}
+        self.store.recovered()
+
+
+@pytest.fixture(autouse=True)
+def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread makes checkpoints."""
+    monkeypatch.setattr(Journal, "_keep", lambda _: None)
+
+
+@pytest.fixture(params=[Boots, BareBoots], ids=["attributes", "sidecars"])
+def machine(tmp_path: Path, request: pytest.FixtureRequest) -> Machine:
+    """With and without extended attributes."""
+    return Machine(tmp_path, request.param)
+
+
+def checkpoint(machine: Machine) -> None:
+    """What was put before is on the plain files, and in no journal."""
+    machine.store._journal.checkpoint()
+
+
+@pytest.mark.parametrize("removed", [False, True], ids=["put", "removed"])
+def test_an_object_that_others_move_to_a_changed_name_stays(machine: Machine, removed: bool) -> None:
+    """`mv b k` within a bucket: the record in the file is older than the change of `k`."""
+    put(machine.store, "b", b"moved", b"of b")
+    put(machine.store, "k", b"old")
+    checkpoint(machine)
+    if removed:
+        machine.store.delete("b", "k")
+    else:
+        put(machine.store, "k", b"new")
+    machine.later()
+    os.replace(machine.bucket / "b", machine.bucket / "k")
+    before = get(machine.store, "k")
+    machine.power_cut()
+    assert get(machine.store, "k") == before
+    assert before is not None and before[0] == b"moved"
+    assert machine.told == {"k"}
+
+
+@pytest.mark.parametrize("removed", [False, True], ids=["put", "removed"])
+def test_a_file_of_others_with_an_inode_that_was_ours_stays(machine: Machine, removed: bool) -> None:
+    """The file system has given it the inode of what it has replaced, and `cp -p` an old time."""
+    put(machine.store, "k", b"old")
+    inode = (machine.bucket / "k").stat().st_ino
+    if removed:
+        machine.store.delete("b", "k")
+    else:
+        put(machine.store, "k", b"new")
+    machine.later()
+    made: list[Path] = []
+    for number in range(2000):
+        path = machine.path / f"other{number}"
+        path.write_bytes(b"theirs")
+        made.append(path)
+        if path.stat().st_ino == inode:
+            break
+    else:
+        pytest.skip("this file system does not give inodes again")
+    os.utime(path, (1_000_000_000, 1_000_000_000))
+    os.replace(path, machine.bucket / "k")
+    machine.power_cut()
+    assert get(machine.store, "k") == (b"theirs", None)
+
+
+@pytest.mark.parametrize("removed", [False, True], ids=["put", "removed"])
+@pytest.mark.parametrize("ours", [False, True], ids=["theirs", "ours"])
+def test_what_may_be_older_or_younger_is_put_aside(machine: Machine, removed: bool, ours: bool) -> None:
+    """A directory that was moved there with all its files: nothing tells when they got their names. What was
+    acknowledged is there, and so are the bytes of the others, with their headers."""
+    put(machine.store, "d/k", b"old")
+    if ours:
+        put(machine.store, "other/k", b"their bytes", b"theirs")
+    else:
+        (machine.bucket / "other").mkdir()
+        (machine.bucket / "other/k").write_bytes(b"their bytes")
+    checkpoint(machine)
+    machine.later()
+    if removed:
+        machine.store.delete("b", "d/k")
+    else:
+        put(machine.store, "d/k", b"new")
+    if (machine.bucket / "d").exists():
+        os.rename(machine.bucket / "d", machine.path / "away")
+    os.rename(machine.bucket / "other", machine.bucket / "d")
+    machine.power_cut()
+    assert get(machine.store, "d/k") == (None if removed else (b"new", b"meta"))
+    found = get(machine.store, "d/k.aside-1")
+    assert found is not None and found[0] == b"their bytes"
+    if ours and machine.files is Boots:
+        assert found[1] == b"theirs"
+    assert "d/k.aside-1" in machine.told
+    listed = {entry.name for entry in machine.store.names("b")}
+    assert listed == ({"d/k.aside-1"} if removed else {"d/k", "d/k.aside-1"})
