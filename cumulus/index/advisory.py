@@ -16,6 +16,7 @@ from cumulus.index.postgres_pool import Connection, Target
 
 PATIENCE_S: Final = 30.0
 _FIRST_S, _LONGEST_S = 0.002, 0.05  # pauses between two tries
+_RETRY_S: Final = 0.5  # after the database was found away
 _KIND: Final = 0x4375  # of advisory locks; beside it is the stripe
 
 
@@ -29,6 +30,8 @@ class AdvisoryKeys:
         self._ours = [threading.Lock() for _ in range(STRIPES)]
         self._lock = threading.Lock()
         self._connection: Connection | None = None
+        self._down: Away | None = None
+        self._down_until = 0.0
 
     @contextlib.contextmanager
     def of(self, bucket: str, key: str) -> Iterator[None]:
@@ -45,12 +48,17 @@ class AdvisoryKeys:
         end, pause = time.monotonic() + PATIENCE_S, _FIRST_S
         while True:
             with self._lock:
-                connection = self._connected()
+                if self._down is not None and time.monotonic() < self._down_until:
+                    raise Away(str(self._down))  # each of those who wait here would try for seconds
                 try:
+                    connection = self._connected()
                     asked = connection.execute(f"SELECT pg_try_advisory_lock({_KIND}, {number})").fetchone()
-                except psycopg.Error as error:
+                except (psycopg.Error, Away) as error:
                     self._end()
-                    raise Away(f"the database is away: {error}") from error
+                    self._down = Away(f"the database is away: {error}")
+                    self._down_until = time.monotonic() + _RETRY_S
+                    raise self._down from error
+                self._down = None
             if asked is not None and asked[0]:
                 return connection
             if time.monotonic() >= end:

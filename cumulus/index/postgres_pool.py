@@ -20,6 +20,7 @@ from psycopg.errors import LockNotAvailable, QueryCanceled
 from psycopg.errors import ReadOnlySqlTransaction as ReadOnly
 
 from cumulus.index.api import Away, IndexFailure
+from cumulus.index.postgres_silence import Silence, Silent, Watched
 from cumulus.index.readers import Run
 from cumulus.index.revision import HEAD, PROGRAM
 from cumulus.secrets import check_private
@@ -31,6 +32,8 @@ CONNECTIONS: Final = 8
 OLDEST: Final = 130000  # the first version that is served: 13
 _RETRY_S: Final = 0.5  # after a failed attempt to connect
 _BUSY_S: Final = 15.0  # for a free connection
+_INSTEAD_S: Final = 2.0  # for one of ours, where the server gives no more
+_PAUSE_S: Final = 0.01
 _PATIENCE: Final = {
     "connect_timeout": "3",
     "keepalives_idle": "5",
@@ -90,6 +93,7 @@ class Target:
         self._given = {**_PATIENCE, "application_name": PROGRAM, **given}
         self._password_file = Path(password_file) if password_file else None
         self._sync = sync
+        self._silence = Silence(lambda: self._open())
         self.where = url.partition("?")[0]
         self._password()
 
@@ -130,10 +134,15 @@ class Target:
         made.autocommit = False
         return made
 
+    def _open(self, **options: Any) -> Watched:
+        """Raises `psycopg.Error`, `LocalIO`."""
+        given: dict[str, Any] = {**self._given, **self._password(), **options}
+        return Watched.connect(autocommit=True, **given)
+
     def _connect(self, **options: Any) -> Connection:
         try:
-            given: dict[str, Any] = {**self._given, **self._password(), **options}
-            connection: Connection = psycopg.connect(autocommit=True, **given)
+            connection = self._open(**options)
+            connection.is_silent = self._silence.is_silent
         except psycopg.Error as bad:
             raise Away(f"{self.where}: {one_line(bad)}") from None
         try:
@@ -226,6 +235,7 @@ class Pool:
     def __init__(self, target: Target, most: int = CONNECTIONS) -> None:
         self.target = target
         self._idle: list[Connection] = []
+        self._used: set[Connection] = set()
         self._room = threading.BoundedSemaphore(most)
         self._closed = False
         self._attempt = threading.Lock()
@@ -251,6 +261,19 @@ class Pool:
         self._down = None
         return made
 
+    def _connect_or_wait(self) -> Connection:
+        """A new connection; where none can be had, as others have all that the server gives, the next of ours
+        that is free. Raises as `_connect`."""
+        try:
+            return self._connect()
+        except Away as bad:
+            end = time.monotonic() + _INSTEAD_S
+            while self._used and time.monotonic() < end:
+                time.sleep(_PAUSE_S)
+                if found := self._take():
+                    return found
+            raise bad
+
     @contextmanager
     def connection(self) -> Iterator[Connection]:
         """A connection for the time of the `with`. Raises `Away`, `IndexFailure`."""
@@ -260,15 +283,20 @@ class Pool:
             raise Away(f"{self.target.where}: all connections are busy")
         connection: Connection | None = None
         try:
-            connection = self._take() or self._connect()
+            connection = self._take() or self._connect_or_wait()
+            self._used.add(connection)
             yield connection
         except psycopg.Error as bad:
-            if isinstance(bad, ReadOnly) and connection is not None:
+            away = failure(bad, self.target.where)
+            if isinstance(bad, ReadOnly | Silent) and connection is not None:
                 connection.close()
+                if isinstance(bad, Silent) and isinstance(away, Away):  # nobody else waits to find that out
+                    self._down, self._down_until = away, time.monotonic() + _RETRY_S
                 self._let_go()  # a new connection finds the server that writes, if the URL names several
-            raise failure(bad, self.target.where) from None
+            raise away from None
         finally:
             if connection is not None:
+                self._used.discard(connection)
                 self._give_back(connection)
             self._room.release()
 

@@ -18,9 +18,9 @@ from cumulus.errors import S3Error
 from cumulus.index.api import IndexFailure, NoSuch, Upload
 from cumulus.ops.site import Site
 
-LIFE_S: Final = 60.0
-RENEW_S: Final = 15.0
-SPARE_S: Final = 20.0  # that is left when the object is published
+LIFE_S: Final = 20.0  # who tries again after a server's death is refused for so long
+RENEW_S: Final = 4.0
+SPARE_S: Final = 8.0  # that is left when the object is published
 PATIENCE_S: Final = 5.0  # for which another completion of the same upload is waited for
 PAUSE_S: Final = 0.05
 
