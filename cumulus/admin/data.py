@@ -39,7 +39,8 @@ def rows_of(index: Index, bucket: str) -> Iterator[list[Row]]:
 
 
 def give(index: Index, store: FileStore, bucket: Bucket, to: User) -> int:
-    """Make `to` the owner of the bucket and of all objects in it that its owner owns. Grants to others stay,
+    """Make `to` the owner of the bucket and of all objects in it that its owner owns, those too that uploads
+    are to become. Grants to others stay,
     those to the former owner go: each list has one, made with it. Returns how many objects changed hands.
     Objects that change meanwhile keep their new owner. Raises `NoSuch`, `StorageError`, and `Unfinished` if
     some had changed hands: the bucket itself does so last, so again goes on where it ended."""
@@ -56,9 +57,11 @@ def give(index: Index, store: FileStore, bucket: Bucket, to: User) -> int:
     with part_done(done):
         for moved in _give_objects(index, store, bucket, former, to):
             count = moved
+        _give_uploads(index, bucket.name, former, to)
         index.set_bucket(msgspec.structs.replace(bucket, owner=to.id, acl=acl), ["owner", "acl"])
         begun = count  # and what its former owner put until then
         try:
+            _give_uploads(index, bucket.name, former, to)
             for moved in _give_objects(index, store, bucket, former, to):
                 count = begun + moved
         except BaseException:
@@ -66,6 +69,16 @@ def give(index: Index, store: FileStore, bucket: Bucket, to: User) -> int:
                 index.set_bucket(bucket, ["owner", "acl"])
             raise
     return count
+
+
+def _give_uploads(index: Index, bucket: str, former: str, to: User) -> None:
+    after = after_id = ""
+    while found := index.uploads(bucket, after=after, after_id=after_id, limit=_PAGE):
+        for one in found:
+            if one.owner == former:
+                meta = msgspec.structs.replace(one.meta, acl=_handed(one.meta.acl, former, to.id))
+                index.set_upload(msgspec.structs.replace(one, owner=to.id, meta=meta))
+        after, after_id = found[-1].key, found[-1].id
 
 
 def _give_objects(index: Index, store: FileStore, bucket: Bucket, former: str, to: User) -> Iterator[int]:

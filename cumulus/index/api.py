@@ -381,6 +381,10 @@ class Index(ABC):
     def add_upload(self, upload: Upload) -> None: ...
 
     @abstractmethod
+    def set_upload(self, upload: Upload) -> None:
+        """Its owner and the object's meta to be, if it is there still; its parts stay."""
+
+    @abstractmethod
     def upload(self, bucket: str, key: str, id: str) -> Upload | None: ...
 
     @abstractmethod

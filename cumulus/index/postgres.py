@@ -51,6 +51,7 @@ _OWED: Final = 10_000  # changes of storage of which the database could not be t
 _FORGET_S: Final = 10.0
 _SILENT_S: Final = 10.0  # after which a database that hangs is away
 _APPLY: Final = "SELECT cumulus_apply(?::json, ?::bigint[], ?::bigint)"
+_MARK_SOFT: Final = "SELECT cumulus_mark_soft(?::json, ?::bigint)"
 _NOW_S: Final = "extract(epoch FROM clock_timestamp())"
 _CLAIM: Final = (
     f"UPDATE uploads SET claimant = ?, claimed_until_ns = (({_NOW_S} + ?::float8) * 1000000000)::bigint "
@@ -274,9 +275,12 @@ class PostgresIndex(Index):
             found = run("SELECT record FROM buckets WHERE name = ? FOR UPDATE", (bucket.name,)).fetchone()
             if found is None:
                 raise NoSuch(f"there is no bucket {bucket.name}")
-            new = _bucket.decode(found[0]).taking(bucket, fields)
+            old = _bucket.decode(found[0])
+            new = old.taking(bucket, fields)
             values = (new.owner, _packer.encode(new), new.name)
             run("UPDATE buckets SET owner = ?, record = ? WHERE name = ?", values)
+            for owner in sorted({old.owner, new.owner}) if old.owner != new.owner else ():
+                run(_MARK_SOFT, (self._scopes.of_owner(owner).decode(), self._clock()))
 
         self._change_bucket(bucket.name, work)
 
@@ -341,7 +345,7 @@ class PostgresIndex(Index):
             with contextlib.suppress(NoSuch):
                 if self._scopes.soft(bucket):
                     scopes = self._scopes.charged(bucket).decode()
-                    self._pool.one("SELECT cumulus_mark_soft(?::json, ?::bigint)", (scopes, self._clock()))
+                    self._pool.one(_MARK_SOFT, (scopes, self._clock()))
 
     def page(
         self, bucket: str, *, prefix: str = "", after: str = "", delimiter: str = "", limit: int = 1000
@@ -445,6 +449,10 @@ class PostgresIndex(Index):
             )
             if not made.rowcount:
                 raise NameTaken(f"there is an upload {upload.id} already")
+
+    def set_upload(self, upload: Upload) -> None:
+        with self._pool.run() as run:
+            uploads.renew(run, upload)
 
     def upload(self, bucket: str, key: str, id: str) -> Upload | None:
         return self._pool.repeat(lambda run: uploads.get(run, bucket, key, id))

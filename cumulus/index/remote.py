@@ -260,6 +260,9 @@ class RemoteIndex(RowsIndex):
     def add_upload(self, upload: Upload) -> None:
         self._link.call("add_upload", upload)
 
+    def set_upload(self, upload: Upload) -> None:
+        self._link.call("set_upload", upload)
+
     def upload(self, bucket: str, key: str, id: str) -> Upload | None:
         found: Upload | None = self._link.call("upload", bucket, key, id)
         return found

@@ -63,14 +63,19 @@ class Scopes:
         return self._kept.get(bucket, self._load).soft
 
     def _load(self, bucket: str) -> _Charged:
-        owner = self._owner_of(bucket)
-        user = self._directory.user(owner)
-        scopes = [Scope("bucket", bucket, []), Scope("user", owner, [owner])]
-        for group in user.groups if user else ():
-            scopes.append(Scope("group", group, self._directory.members(group) or []))
-        data = _encoder.encode(scopes)
+        data = _encoder.encode([Scope("bucket", bucket, []), *self._of_owner(self._owner_of(bucket))])
         found = self._pool.one(_QUOTAS, (data.decode(),))
         return _Charged(data, found[0] > 0, found[1] > 0)
+
+    def of_owner(self, owner: str) -> bytes:
+        """Those of somebody who owns buckets, as JSON."""
+        return _encoder.encode(self._of_owner(owner))
+
+    def _of_owner(self, owner: str) -> list[Scope]:
+        user = self._directory.user(owner)
+        groups = user.groups if user else ()
+        members = [Scope("group", group, self._directory.members(group) or []) for group in groups]
+        return [Scope("user", owner, [owner]), *members]
 
     def named(self, scope: Literal["user", "group", "bucket"], name: str) -> Named:
         """A scope by the name that people type. Raises `NoSuch`."""

@@ -237,11 +237,14 @@ class SqliteIndex(RowsIndex):
             found = tx.run("SELECT record FROM buckets WHERE name = ?", (bucket.name,)).fetchone()
             if found is None:
                 raise NoSuch(f"there is no bucket {bucket.name}")
-            new = _bucket.decode(found[0]).taking(bucket, fields)
+            old = _bucket.decode(found[0])
+            new = old.taking(bucket, fields)
             tx.run(
                 "UPDATE buckets SET owner = ?, record = ? WHERE name = ?",
                 (new.owner, _encoder.encode(new), new.name),
             )
+            for owner in {old.owner, new.owner} if old.owner != new.owner else ():
+                sums.mark_soft(tx, sums.owner_charges(tx.run, self._directory, owner))
             self._bucket_changed(tx, bucket.name)
 
         self._writer.do(work)
@@ -405,6 +408,9 @@ class SqliteIndex(RowsIndex):
     # uploads
     def add_upload(self, upload: Upload) -> None:
         self._writer.do(lambda tx: uploads.add(tx, upload))
+
+    def set_upload(self, upload: Upload) -> None:
+        self._writer.do(lambda tx: uploads.renew(tx.run, upload))
 
     def upload(self, bucket: str, key: str, id: str) -> Upload | None:
         with self._readers.run() as run:

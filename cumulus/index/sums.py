@@ -46,10 +46,13 @@ def charges(run: Run, directory: Directory, bucket: str) -> list[Charge]:
     found = run("SELECT owner FROM buckets WHERE name = ?", (bucket,)).fetchone()
     if found is None:
         raise NoSuch(f"there is no bucket {bucket}")
-    owner = found[0]
+    return [bucket_charge(run, bucket), *owner_charges(run, directory, found[0])]
+
+
+def owner_charges(run: Run, directory: Directory, owner: str) -> list[Charge]:
+    """Of an owner and his groups."""
     user = directory.user(owner)
-    result = [bucket_charge(run, bucket)]
-    result.append(owners_charge(run, "user", owner, user.name if user else owner, [owner]))
+    result = [owners_charge(run, "user", owner, user.name if user else owner, [owner])]
     for group in user.groups if user else ():
         result.append(owners_charge(run, "group", group, group, directory.members(group) or []))
     return result

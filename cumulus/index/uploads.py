@@ -28,6 +28,11 @@ def add(tx: Tx, upload: Upload) -> None:
     )
 
 
+def renew(run: Run, upload: Upload) -> None:
+    """Another record of an upload that is there still."""
+    run("UPDATE uploads SET record = ? WHERE id = ?", (_encoder.encode(upload), upload.id))
+
+
 def get(run: Run, bucket: str, key: str, id: str) -> Upload | None:
     """The upload of that id, if it is one of that key."""
     found = run("SELECT record FROM uploads WHERE id = ?", (id,)).fetchone()

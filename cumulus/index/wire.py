@@ -86,6 +86,7 @@ METHODS: Final[dict[str, Method]] = {
     "usage": Method("pool", tuple[Scope, str], Usage),
     "recount": Method("pool", tuple[str], None),
     "add_upload": Method("pool", tuple[Upload], None),
+    "set_upload": Method("pool", tuple[Upload], None),
     "upload": Method("now", tuple[str, str, str], Upload | None),
     "uploads": Method("pool", tuple[str, str, str, str, int], list[Upload]),
     "put_part": Method("pool", tuple[str, Part, Reservation | None], int),

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from cumulus_bench import (
     ALICE,
@@ -186,6 +187,41 @@ def test_soft_limit_is_refused_after_its_grace(bench: Bench) -> None:
     index.apply([Remove(bucket="b", key="k", stamp=5)])
     assert index.usage("user", "alice").over_soft_since_ns == 0
     index.release(index.reserve("b", 10**9))
+
+
+def test_the_grace_follows_a_bucket_to_its_new_owner(bench: Bench) -> None:
+    """Who has given his bucket away is no longer over his limit: the next time its grace begins anew. That of
+    who has got it begins with that, not with his next write."""
+    index = bench.index
+    quota(bench, soft_bytes=50, grace_s=86400)
+    quota(bench, name="bob", soft_bytes=50, grace_s=86400)
+    put(index, "k", size=60)
+    bench.now_ns += 2 * DAY_NS
+    index.set_bucket(bucket("b", BOB), ["owner"])
+    bench.fresh()
+    assert index.usage("user", "alice").over_soft_since_ns == 0
+    assert index.usage("user", "bob").over_soft_since_ns == bench.now_ns
+    index.add_bucket(bucket("second"))
+    index.apply([Put(row=row("k", bucket="second", size=60))])
+    assert index.usage("user", "alice").over_soft_since_ns == bench.now_ns
+    index.release(index.reserve("second", 1))
+    bench.now_ns += 2 * DAY_NS
+    for name in ("b", "second"):
+        with pytest.raises(OverQuota):
+            index.reserve(name, 1)
+
+
+def test_an_upload_has_another_owner_and_keeps_its_parts(index: Index) -> None:
+    """One that has ended does not come back."""
+    index.add_upload(upload("u"))
+    index.put_part("u", part(1, 10), None)
+    given = msgspec.structs.replace(upload("u"), owner=BOB)
+    index.set_upload(given)
+    assert index.upload("b", "big", "u") == given and index.uploads("b") == [given]
+    assert [one.number for one in index.parts("u")] == [1]
+    index.drop_upload("u")
+    index.set_upload(given)
+    assert index.uploads("b") == []
 
 
 def test_unknown_names_have_no_usage(index: Index) -> None:

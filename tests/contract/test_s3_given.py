@@ -106,3 +106,31 @@ def test_what_another_user_has_just_put_stays_his_when_a_bucket_is_given(
     world.index.apply(late)
     assert world.ask("GET", "/bkt/k", user="carol").body == b"carol's"
     assert world.ask("GET", "/bkt/k", user="bob").status == 403
+
+
+def test_an_unfinished_upload_goes_with_its_bucket(world: World) -> None:
+    """What it becomes is the new owner's, in whose quota its parts count; that of somebody else stays his."""
+    assert world.ask("PUT", "/bkt", query="acl", headers={"x-amz-acl": "public-read-write"}).status == 200
+    clients = {user: world.boto(user) for user in ("alice", "bob", "carol")}
+    uploads = {}
+    for user in ("alice", "carol"):
+        where = {"Bucket": "bkt", "Key": f"of-{user}"}
+        where["UploadId"] = clients[user].create_multipart_upload(**where)["UploadId"]
+        tag = clients[user].upload_part(**where, PartNumber=1, Body=b"part")["ETag"]
+        uploads[user] = where | {"MultipartUpload": {"Parts": [{"PartNumber": 1, "ETag": tag}]}}
+    give(world)
+    page = clients["bob"].list_multipart_uploads(Bucket="bkt")["Uploads"]
+    ids = {name: user.id for name, user in world.people.users.items()}
+    assert {one["Key"]: one["Owner"]["ID"] for one in page} == {
+        "of-alice": ids["bob"],
+        "of-carol": ids["carol"],
+    }
+    for user, by in (("alice", "bob"), ("carol", "carol")):
+        clients[by].complete_multipart_upload(**uploads[user])
+    assert world.ask("GET", "/bkt/of-alice", user="bob").body == b"part"
+    assert world.ask("GET", "/bkt/of-alice", user="alice").status == 403
+    found = clients["bob"].list_objects(Bucket="bkt")["Contents"]
+    assert {one["Key"]: one["Owner"]["ID"] for one in found} == {
+        "of-alice": ids["bob"],
+        "of-carol": ids["carol"],
+    }
