@@ -43,12 +43,16 @@ def database_options(config: Config) -> Options:
     return Options(password_file=password, connections=database.connections)
 
 
-def tls_of(config: Config, section: Literal["tls", "admin"]) -> TlsFiles | None:
-    """Certificate and key of that section; None where it has none. Raises `BadConfig`."""
+def tls_of(
+    config: Config, section: Literal["tls", "admin"], spare: tuple[bytes, bytes] | None = None
+) -> TlsFiles | None:
+    """Certificate and key of that section; None where it has none. `spare` is used where they cannot be.
+    Raises `BadConfig`."""
     from cumulus.http.tls import TlsFiles
 
     named = config.tls if section == "tls" else config.admin
-    return TlsFiles(config.file(named.cert), config.file(named.key), section) if named.cert else None
+    files = config.file(named.cert), config.file(named.key)
+    return TlsFiles(*files, section, spare) if named.cert else None
 
 
 def trust_of(config: Config) -> Trust:

@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -152,11 +152,13 @@ def make_cumulus(
     balancer: Balancer | None = None,
     hops: Hops | None = None,
     board: Board | None = None,
+    spare: Sequence[str] = (),
 ) -> S3Service:
     """The S3 port of one process; several of a server share bandwidth by `board`. The loads that `balancer`
-    needs are asked for; `hops` has the keys with which a proxy passes requests on. Raises `SectorError` for
-    files it cannot use."""
-    tls = tls_of(config, "tls")
+    needs are asked for; `hops` has the keys with which a proxy passes requests on. `spare` are
+    certificate and key for as long as their files cannot be used. Raises `SectorError` for files it cannot
+    use."""
+    tls = tls_of(config, "tls", (spare[0].encode("latin-1"), spare[1].encode("latin-1")) if spare else None)
     access = str(config.file(config.log.access)) if config.log.access else ""
     settings = http_settings(config)
     most = settings.max_connections
@@ -238,7 +240,7 @@ class Server(Service):
     ) -> None:
         self.page: AdminPage | None = None
         self._tls = tls_of(config, "admin")
-        self._renewal = Renewal(self._tls, "the admin port", reactor) if self._tls is not None else None
+        self._renewals = [Renewal(self._tls, "the admin port", reactor)] if self._tls is not None else []
         self._config = config
         self._reactor = reactor
         self._s3 = s3
@@ -250,6 +252,10 @@ class Server(Service):
         self.ready: Deferred[None] = Deferred()
         self.address: tuple[str, int] = ("", 0)
         self.admin_address: tuple[str, int] = ("", 0)
+
+    def keep(self, tls: TlsFiles) -> None:
+        """Have ready for workers that start later what was last good."""
+        self._renewals.append(Renewal(tls, "new workers", self._reactor))
 
     def startService(self) -> None:
         """Start S3, then the admin port."""
@@ -267,8 +273,8 @@ class Server(Service):
             factory = secured(site, self._tls, self._reactor)
             self._admin = RestingPort(admin.port, factory, interface=admin.host, reactor=self._reactor)
             self._admin.startListening()
-            if self._renewal is not None:
-                self._renewal.start()
+            for one in self._renewals:
+                one.start()
         except error.CannotListenError as bad:
             raise cannot_listen(admin.host, admin.port, bad.socketError) from bad
         host = self._admin.getHost()
@@ -305,8 +311,8 @@ class Server(Service):
 
     def reload(self) -> None:
         """On SIGHUP."""
-        if self._renewal is not None:
-            self._renewal.read_again()
+        for one in self._renewals:
+            one.read_again()
         if self._s3 is not None:
             self._s3.reload()
         if self._pool is not None:
@@ -318,8 +324,8 @@ class Server(Service):
         return ensureDeferred(self._stop())
 
     async def _stop(self) -> None:
-        if self._renewal is not None:
-            self._renewal.stop()
+        for one in self._renewals:
+            one.stop()
         if self._admin is not None:
             closed = self._admin.stopListening()
             if closed is not None:
@@ -353,15 +359,17 @@ def on_hangup(reactor: Any, work: Callable[[], None]) -> None:
     signal.signal(signal.SIGHUP, lambda _number, _frame: reactor.callFromThread(work))
 
 
-def _check_for_workers(config: Config) -> None:
-    """What each of them would end with is told once, here. Raises `BadConfig`, `LocalIO`."""
-    tls_of(config, "tls")
+def _check_for_workers(config: Config) -> TlsFiles | None:
+    """What each of them would end with is told once, here; their certificate. Raises `BadConfig`,
+    `LocalIO`."""
+    tls = tls_of(config, "tls")
     if config.log.access:
         path = config.file(config.log.access)
         try:
             can_append(path)
         except OSError as bad:
             raise _no_access_log(path, bad) from bad
+    return tls
 
 
 async def make_server(config: Config, reactor: Any) -> Server:
@@ -379,7 +387,7 @@ async def make_server(config: Config, reactor: Any) -> Server:
             )
             server = Server(config, reactor, parts, s3=s3)
         else:
-            _check_for_workers(config)
+            tls = _check_for_workers(config)
             told = {"config": msgspec.to_builtins(config), "index": parts.socket}
             command = [sys.executable, "-P", "-m", "cumulus.service"]
             shares = make_shared(count)
@@ -390,10 +398,16 @@ async def make_server(config: Config, reactor: Any) -> Server:
                 parts.worker_ended()
 
             fds, users = {SHARES_FD: shares}, config.admin.metrics_users
+
+            def more() -> dict[str, object]:
+                return {} if tls is None else {"tls": [pem.decode("latin-1") for pem in tls.pems]}
+
             pool = WorkerPool(
-                reactor, command, listener, told, count, fds=fds, gone=gone, metrics_users=users
+                reactor, command, listener, told, count, fds=fds, gone=gone, metrics_users=users, more=more
             )
             server = Server(config, reactor, parts, pool=pool)
+            if tls is not None:
+                server.keep(tls)
         if is_wanted(config):
             page_config = config.on_port(address[1])
             server.page = make_page(page_config, parts.gateway.site, server.processes, reactor)
@@ -566,6 +580,7 @@ def worker_main() -> int:
             balancer=gateway.balancer,
             hops=gateway.hops,
             board=board,
+            spare=told.get("tls", ()),
         )
         settle()
         return WorkerService(s3, parts, control, reactor)

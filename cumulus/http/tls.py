@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +16,43 @@ from zope.interface import implementer
 
 from sector.errors import BadConfig
 
+Pems = tuple[bytes, bytes]  # the certificate with its chain, and the key
 
-def _context(cert: Path, key: Path, section: str) -> SSL.Context:
+
+def _pems(cert: Path, key: Path, section: str) -> Pems:
     """Raises `BadConfig`."""
-    context = SSL.Context(SSL.TLS_SERVER_METHOD)
-    context.set_min_proto_version(SSL.TLS1_2_VERSION)
-    context.set_options(SSL.OP_NO_COMPRESSION | SSL.OP_NO_RENEGOTIATION)
+    found: list[bytes] = []
     for path in (cert, key):
         try:
-            path.read_bytes()
+            found.append(path.read_bytes())
         except OSError as bad:
             raise BadConfig(
                 f"cannot read {path}: {bad.strerror}", hint=f"[{section}] cert and key are PEM files"
             ) from bad
+    return found[0], found[1]
+
+
+@contextmanager
+def _file(data: bytes) -> Iterator[str]:
+    """A file in memory, which OpenSSL can be told of: what was read is what is used."""
+    fd = os.memfd_create("pem", os.MFD_CLOEXEC)
     try:
-        context.use_certificate_chain_file(str(cert))
-        context.use_privatekey_file(str(key))
-        context.check_privatekey()
+        os.write(fd, data)
+        yield f"/proc/self/fd/{fd}"
+    finally:
+        os.close(fd)
+
+
+def _context(pems: Pems, cert: Path, key: Path) -> SSL.Context:
+    """Raises `BadConfig`."""
+    context = SSL.Context(SSL.TLS_SERVER_METHOD)
+    context.set_min_proto_version(SSL.TLS1_2_VERSION)
+    context.set_options(SSL.OP_NO_COMPRESSION | SSL.OP_NO_RENEGOTIATION)
+    try:
+        with _file(pems[0]) as chain, _file(pems[1]) as own:
+            context.use_certificate_chain_file(chain)
+            context.use_privatekey_file(own)
+            context.check_privatekey()
     except SSL.Error as bad:
         raise BadConfig(
             f"{cert} and {key} are not a certificate chain and its key in PEM",
@@ -39,11 +61,11 @@ def _context(cert: Path, key: Path, section: str) -> SSL.Context:
     return context
 
 
-def _dates(cert: Path) -> tuple[float, float]:
-    """Of the first certificate in the file, which is the server's."""
+def _dates(chain: bytes) -> tuple[float, float]:
+    """Of the first certificate, which is the server's."""
     try:
-        first = x509.load_pem_x509_certificate(cert.read_bytes())
-    except (OSError, ValueError):  # it was replaced just now
+        first = x509.load_pem_x509_certificate(chain)
+    except ValueError:  # OpenSSL takes more
         return 0.0, float("inf")
     return first.not_valid_before_utc.timestamp(), first.not_valid_after_utc.timestamp()
 
@@ -52,13 +74,23 @@ def _dates(cert: Path) -> tuple[float, float]:
 class TlsFiles:
     """Makes the server's side of connections from those files. Raises `BadConfig` when they cannot be used;
     `reload` and `renew` then keep what was. `dates`: from when to when the certificate is good, in seconds
-    since 1970."""
+    since 1970. `pems`: what is used."""
 
-    def __init__(self, cert: Path, key: Path, section: str = "tls") -> None:
-        """`section` of the settings names them."""
+    def __init__(self, cert: Path, key: Path, section: str = "tls", spare: Pems | None = None) -> None:
+        """`section` of the settings names them. `spare` is used while they cannot be, which `renew` says."""
         self._files = cert, key, section
-        self._read = self._seen = self._state()
-        self._context, self.dates = _context(*self._files), _dates(cert)
+        self._read: list[tuple[int, ...]]
+        try:
+            self.reload()
+        except BadConfig:
+            if spare is None:
+                raise
+            self._use(spare)
+            self._read = [()]  # so that they are looked at again
+
+    def _use(self, pems: Pems) -> None:
+        self._context, self.dates = _context(pems, *self._files[:2]), _dates(pems[0])
+        self.pems = pems
 
     def _state(self) -> list[tuple[int, ...]]:
         """By which files are known that have been replaced or changed, also behind symbolic links."""
@@ -77,7 +109,7 @@ class TlsFiles:
     def reload(self) -> None:
         """Use the files as they are now for new connections. Raises `BadConfig`."""
         self._read = self._seen = self._state()
-        self._context, self.dates = _context(*self._files), _dates(self._files[0])
+        self._use(_pems(*self._files))
 
     def renew(self) -> bool:
         """The same, where they are others than those that were read last, and were already when this was

@@ -105,7 +105,7 @@ class Worker:
         self._last_pid = self._process.pid
         control = Control(self._heard, lambda: self._lost(control))
         self._control = adopt(pool.reactor, ours, control)
-        self._control.say(settings=pool.settings, worker=self._number)
+        self._control.say(settings=pool.settings, worker=self._number, **pool.more())
 
     def _heard(self, message: dict[str, Any]) -> None:
         if "ready" in message:
@@ -226,10 +226,10 @@ class Worker:
 
 class WorkerPool:
     """`count` processes of `command`, which find the listening socket and the control socket at the
-    descriptors named here. `settings` is what each is told first (plain JSON). One that
-    does not answer a question for `answer_s` is ended and replaced. They inherit `fds` too (theirs -> ours);
-    `gone(number)` is called when one has ended. Of users of processes that have ended `metrics_users` keep
-    counters of their own."""
+    descriptors named here. `settings` is what each is told first (plain JSON), with what `more` gives when
+    it is started. One that does not answer a question for `answer_s` is ended and replaced. They inherit
+    `fds` too (theirs -> ours); `gone(number)` is called when one has ended. Of users of processes that
+    have ended `metrics_users` keep counters of their own."""
 
     def __init__(
         self,
@@ -242,10 +242,12 @@ class WorkerPool:
         fds: Mapping[int, int] | None = None,
         gone: Callable[[int], None] = lambda number: None,
         metrics_users: int = 100,
+        more: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         self.metrics_users = metrics_users
         self.fds = dict(fds or {})
         self.gone = gone
+        self.more = more
         self.reactor = reactor
         self.command = list(command)
         self.listener = listener
