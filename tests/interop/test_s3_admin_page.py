@@ -238,6 +238,26 @@ def test_a_full_name_without_a_space_keeps_to_its_cell(server: Server) -> None:
         assert set(browser.js(lines)) == {1} and max(browser.js(heights)) < 30
 
 
+def test_forms_keep_to_a_narrow_window(server: Server) -> None:
+    """All that is folded is open, in a window of 320 pixels, or of 640 at twice the size: nothing is to be
+    looked for beyond its right end but what is in a table, which moves by itself."""
+    with chromium() as browser:
+        log_in(browser, server)
+        base = f"http://127.0.0.1:{server.admin_port}/ui"
+        browser.goto(f"{base}/users")
+        user = browser.js('document.querySelector("td a").href')
+        for url in (f"{base}/users", user, f"{base}/groups", f"{base}/buckets"):
+            browser.goto(url)
+            size(browser, 320)
+            browser.js("document.querySelectorAll('details').forEach(e => { e.open = true; })")
+            wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+            out = (
+                "[...document.querySelectorAll('main input, main select, main button')].filter(e => "
+                "!e.closest('.wide') && e.getBoundingClientRect().right > innerWidth).map(e => e.name)"
+            )
+            assert (browser.js(wide), browser.js(out)) == (0, []), url
+
+
 def test_several_tabs_at_once(server: Server) -> None:
     """A tick is kept; what a form did not change is not undone; a form that comes after the logout or after
     its key has gone says so, and leads back."""
