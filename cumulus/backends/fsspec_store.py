@@ -530,14 +530,20 @@ class FsspecStore(FileStore):
 
     # upkeep
     def sweep(self, older_than_s: float) -> int:
-        """What others have put there stays, and keeps nothing else."""
+        """What others have put there stays, and keeps nothing else; so does a draft that is still written: it
+        is as old as its upload, which may take days, and its file is as young as the last bytes."""
         before = time.time_ns() - int(older_than_s * 1e9)
         count, failed = 0, None
         for bucket, _ in self._ls(self._root or "/"):
             try:
                 for draft, kind in self._ls(f"{bucket}/{INTERNAL}/tmp"):
                     made = _DRAFT.fullmatch(draft.rpartition("/")[2])
-                    if made and kind == "file" and int(made[1], 16) < before:
+                    if (
+                        made
+                        and kind == "file"
+                        and int(made[1], 16) < before
+                        and self._written_ns(draft) < before
+                    ):
                         with asked(draft), contextlib.suppress(FileNotFoundError):
                             self._remove_file(draft)
                             count += 1
@@ -546,6 +552,11 @@ class FsspecStore(FileStore):
         if failed is not None:
             raise failed
         return count
+
+    def _written_ns(self, path: str) -> int:
+        """When a file was written to, 0 where the storage does not tell."""
+        info = self._info(path) or {}
+        return plain_entry("", 0, info.get("mtime")).mtime_ns
 
     def recover(self) -> Iterator[tuple[str, Entry]]:
         """What was published has its name, or is aside; the floor above finds the rest by a scan."""

@@ -4,6 +4,7 @@ go away: nobody waits for ever, what is away is not said to be gone, and what co
 from __future__ import annotations
 
 import datetime
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -223,12 +224,27 @@ def test_what_others_put_beside_drafts_keeps_nothing(tmp_path: Path) -> None:
         place = tmp_path / bucket / ".cumulus" / "tmp"
         drafts.append(place / f"{time.time_ns() - 10**12:x}-0123456789ab")
         drafts[-1].write_bytes(b"left")
+        os.utime(drafts[-1], (time.time() - 1000,) * 2)
     (tmp_path / "a/.cumulus/tmp/.nfs0001").write_bytes(b"")
     (tmp_path / "a/.cumulus/tmp/0-dir").mkdir()
     (tmp_path / "a/.cumulus/tmp/0-0123456789ab").mkdir()
     assert store.sweep(900) == 2
     assert not any(draft.exists() for draft in drafts)
     assert len(list((tmp_path / "a/.cumulus/tmp").iterdir())) == 3
+
+
+def test_an_upload_that_takes_days_keeps_its_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sweep knows it by its last bytes, not by its name, which is as old as the upload."""
+    store = FsspecStore(f"file://{tmp_path}")
+    store.create_bucket("b")
+    began = time.time_ns() - 3 * 86400 * 10**9
+    with monkeypatch.context() as then:
+        then.setattr("cumulus.backends.fsspec_writer.time.time_ns", lambda: began)
+        stream = store.open_write("b", "k")
+    stream.write(memoryview(bytes(1 << 20)))
+    assert store.sweep(86400) == 0
+    stream.commit(b"")
+    assert store.stat("b", "k").size == 1 << 20
 
 
 def test_clearing_up_lists_each_directory_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
