@@ -31,6 +31,7 @@ from cumulus.ops.find import (
     is_foreign,
     stored_names,
 )
+from cumulus.ops.left import leave_fresh
 from cumulus.ops.leftovers import note_doubt, sweep
 from cumulus.ops.names import ODD, is_plain, version_name
 from cumulus.ops.resting import Resting
@@ -71,6 +72,7 @@ def hash_waiting(site: Site) -> int:
     site.store.keep_room()
     site.index.keep_room()
     site.empty_bin()
+    leave_fresh(site)
     return site.unhashed.work(lambda name, key: _hash(site, name, key), MOST_AT_ONCE, HASH_S)
 
 

@@ -1,8 +1,8 @@
-"""Discarded bodies of which a process that ends leaves word.
+"""Discarded bodies of which a process leaves word, some seconds after it has them and when it ends.
 
 They have no row and wait for their last readers, who may be at another server; it alone knows until when. So
 it notes them beside the bodies, and whoever clears up later removes them, and knows that they are no objects
-which the index has lost.
+which the index has lost. In the first minute the index itself refuses what was deleted.
 """
 
 from __future__ import annotations
@@ -31,9 +31,21 @@ _log: Final = logging.getLogger(__name__)
 
 
 def leave(site: Site) -> None:
-    """Note what is in the bin. What cannot be noted is found by a sweep, a day after it was stored."""
+    """Note what is in the bin, at the end. What cannot be noted is found by a sweep, a day after it was
+    stored."""
+    _note_all(site, site.bin.leave())
+
+
+def leave_fresh(site: Site) -> None:
+    """Note what has come into the bin some time ago and is in no note yet: who makes the index anew beside
+    this process, or after it was killed, would list again what was deleted."""
+    if not site.atomic:
+        _note_all(site, site.bin.fresh())
+
+
+def _note_all(site: Site, waiting: list[tuple[str, str, float]]) -> None:
     bodies: dict[str, _Bodies] = defaultdict(list)
-    for bucket, name, left_s in site.bin.leave():
+    for bucket, name, left_s in waiting:
         bodies[bucket].append((name, site.clock() + int(left_s * _SECOND)))
     for bucket, found in bodies.items():
         try:

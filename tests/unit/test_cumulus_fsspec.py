@@ -16,10 +16,11 @@ from cumulus.admin.doctor import rebuild
 from cumulus.auth import lifecycle
 from cumulus.backends.fsspec_record import plain_entry
 from cumulus.backends.fsspec_store import FsspecStore
+from cumulus.index import objects
 from cumulus.model import Acl, ObjectMeta, encode_meta
 from cumulus.ops.bin import Bin
-from cumulus.ops.jobs import Jobs
-from cumulus.ops.names import BODIES
+from cumulus.ops.jobs import Jobs, hash_waiting
+from cumulus.ops.names import BODIES, LEFT
 from cumulus.rest.call import Sink
 from cumulus.storage.api import LATEST_NS, Entry, Missing, StorageError, Unavailable
 
@@ -310,6 +311,29 @@ def test_a_sweep_leaves_old_bodies_to_their_readers(store: FsspecStore) -> None:
     world.skew_ns = 0
     assert len(store.names("bkt", prefix=BODIES)) == 1
     assert world.ask("GET", "/bkt/k").body == b"new"
+    world.close()
+
+
+def test_what_was_deleted_is_not_listed_again_by_a_rebuild_beside_a_server(store: FsspecStore) -> None:
+    """Its body waits for its last readers, with its record; only the server knows that nothing names it. So
+    it is also after the server was killed."""
+    world = World(store)
+    world.boto().create_bucket(Bucket="bkt")
+    now = [5.0]
+    world.site.bin = Bin(lambda: now[0])
+    for key in ("kept", "deleted"):
+        assert world.ask("PUT", f"/bkt/{key}", b"body").status == 200
+    assert world.ask("DELETE", "/bkt/deleted").status == 204
+    now[0] += 30
+    hash_waiting(world.site)
+    world.skew_ns += 600 * 10**9  # longer than the index remembers what was removed
+    world.index._writer.do(objects.forget)
+    assert rebuild(world.index, store, world.site.bucket("bkt")) == (1, 0)
+    page = world.boto().list_objects_v2(Bucket="bkt")["Contents"]
+    assert [one["Key"] for one in page] == ["kept"]
+    notes = store.names("bkt", prefix=LEFT)
+    hash_waiting(world.site)
+    assert len(notes) == 1 and store.names("bkt", prefix=LEFT) == notes, "one word of each"
     world.close()
 
 
