@@ -13,6 +13,7 @@ import psycopg
 from cumulus.index.api import Away
 from cumulus.index.keys import STRIPES, stripe_of
 from cumulus.index.postgres_pool import Connection, Target
+from cumulus.index.postgres_silence import Silent
 
 PATIENCE_S: Final = 30.0
 _FIRST_S, _LONGEST_S = 0.002, 0.05  # pauses between two tries
@@ -55,9 +56,10 @@ class AdvisoryKeys:
                     asked = connection.execute(f"SELECT pg_try_advisory_lock({_KIND}, {number})").fetchone()
                 except (psycopg.Error, Away) as error:
                     self._end()
-                    self._down = Away(f"the database is away: {error}")
-                    self._down_until = time.monotonic() + _RETRY_S
-                    raise self._down from error
+                    away = Away(f"the database is away: {error}")
+                    if isinstance(error, Away | Silent):  # and not a connection that was cut: the next holds
+                        self._down, self._down_until = away, time.monotonic() + _RETRY_S
+                    raise away from error
                 self._down = None
             if asked is not None and asked[0]:
                 return connection

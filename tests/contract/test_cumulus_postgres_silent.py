@@ -127,3 +127,20 @@ def test_who_gets_no_new_connection_waits_for_one_that_there_is(
     pool._let_go()
     assert refused_after(lambda: pool.one("SELECT 3")) < 1, "there is none to wait for"
     pool.close()
+
+
+def test_a_lock_whose_connection_was_cut_is_there_for_the_next(bench: Bench) -> None:
+    """Who was at it hears of it; nobody else has to wait until the database counts as back."""
+    index = cast(PostgresIndex, bench.index)
+    with index.alone("b", "k"):
+        pass
+    assert index._keys._connection is not None
+    pid = index._keys._connection.info.backend_pid
+    shared().execute(f"SELECT pg_terminate_backend({pid}, 5000)")
+
+    def changing() -> None:
+        with index.alone("b", "k"):
+            pass
+
+    assert refused_after(changing) < 5
+    changing()
