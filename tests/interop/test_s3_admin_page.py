@@ -181,6 +181,10 @@ def test_tab_leads_through_the_page(server: Server) -> None:
     with chromium() as browser:
         log_in(browser, server)
         browser.press("Users")
+        browser.unfold("Add a user")
+        browser.fill("Name", "tabitha")
+        browser.press("Add user")
+        browser.press("Users")
         seen = []
         for _ in range(13):
             browser.key("Tab")
