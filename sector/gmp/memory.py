@@ -167,7 +167,8 @@ class MemoryGmp:
                 work.cancel()
 
         def progress(percent: int) -> None:
-            if on_progress is not None and answer in self._pending:
+            back = (peer.port, self._address[1])
+            if on_progress is not None and answer in self._pending and back not in self._hub.blocked:
                 on_progress(min(100, max(0, percent)))
 
         target = self._target(peer)

@@ -44,7 +44,8 @@ class MasterContext:
     kind ("job") -> function(principal, slave id, path) -> View, which raises `Denied` or
     `SessionExpired`; LocalPublish uses it. Functions in `on_slave` hear (slave id, state before, state
     now); those in `on_session_end` hear the principal of a client whose session ended, and whether it was
-    closed before its time; `on_stop` run at the end."""
+    closed before its time; `on_stop` run at the end. `job_leases`: open leases of LocalPublish, with the
+    principal and path of each; what ends a job ends them."""
 
     master_id: str
     sessions: Sessions
@@ -61,6 +62,7 @@ class MasterContext:
     """call_slave(slave id, request, deadline_s=10.0) -> reply; errbacks with a SectorError."""
     audit: AuditLine
     resolvers: dict[str, Callable[[str, str, str], View]] = field(default_factory=dict)
+    job_leases: dict[bytes, tuple[str, str]] = field(default_factory=dict)
     on_slave: list[Callable[[str, str, str], None]] = field(default_factory=list)
     on_session_end: list[Callable[[str, bool], None]] = field(default_factory=list)
     on_stop: list[Callable[[], Deferred[None] | None]] = field(default_factory=list)

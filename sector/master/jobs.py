@@ -7,6 +7,7 @@ session, or after the driver has been silent (spec/sphere.md, spec/security.md "
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
@@ -21,8 +22,10 @@ from twisted.python.failure import Failure
 from sector.clock import Clock, pause
 from sector.errors import Busy, Cancelled, Denied, NotFound, SectorError, Unavailable
 from sector.master.context import MasterContext, SlaveView
+from sector.master.namespace import end_lease
 from sector.master.sessions import View
-from sector.master.store_jobs import job_forget, job_load, job_save
+from sector.master.store_jobs import job_forget, job_leases, job_load, job_save
+from sector.master.store_tx import SqlTx
 from sector.model import Address, Key, check_path, check_prefix
 from sector.rpc import Caller, RpcNode
 from sector.wire.base import Ok
@@ -137,6 +140,8 @@ class Jobs:
             self.jobs.setdefault(job.id, job)
             if job.state == "running":
                 self.live.setdefault(job.id, _Live(self.context.clock.seconds()))
+                for lease, path in await job_leases(self.context.store, job.user, job.output, job.slaves):
+                    self.context.job_leases[lease] = (f"job:{job.id}/{job.user}", path)
 
     def stop(self) -> None:
         """No more ticks. Jobs go on: their drivers find the master again."""
@@ -397,10 +402,27 @@ class Jobs:
         live.ending = True
         job.state, job.why, job.ended = state, why, self.context.wall()
         self._release(job.id)
+        await self._end_leases(job)
         end = JobEnd(self.context.epoch(), job.id, why[:8000])
         calls = [self.context.call_slave(name, end, deadline_s=10.0) for name in job.slaves]
         await self._save(job)
         await _patience(self.context.clock, DeferredList(calls, consumeErrors=True), END_S)
+
+    async def _end_leases(self, job: JobState) -> None:
+        """Whatever its slaves were about to publish is published no more: who hears that the job has ended
+        knows what its output is."""
+        leases, mine = self.context.job_leases, f"job:{job.id}/"
+        ended = [(path, lease) for lease, (principal, path) in leases.items() if principal.startswith(mine)]
+        for _, lease in ended:
+            leases.pop(lease, None)
+
+        def run(tx: SqlTx) -> None:
+            for path, lease in ended:
+                end_lease(tx, path, lease, job.user)
+
+        if ended:
+            with contextlib.suppress(SectorError):  # the master is stopping: the job goes on after it
+                await self.context.store.write(run)
 
     def _release(self, name: str) -> None:
         live = self.live.pop(name, None)

@@ -199,6 +199,7 @@ class SlaveCalls:
         version = await self._hub.store.write(
             lambda tx: namespace.publish(tx, node.id, request.lease, request.meta, self._hub.wall())
         )
+        self._hub.context.job_leases.pop(request.lease, None)
         self._hub.look(request.meta.path)
         return slave.Published(version)
 
@@ -301,9 +302,13 @@ class SlaveCalls:
         if serial > self._hub.serial:
             self._hub.serial = serial
             self._errands.poke_all()
+        leases = self._hub.context.job_leases
+        leases[lease.id] = (request.principal, path)
         try:
+            self._writer(request.principal, node.id, path)  # the job may have ended meanwhile
             await self._errands.ensure_renamed(node.id, path)
         except SectorError:
+            leases.pop(lease.id, None)
             await self._hub.store.write(lambda tx: namespace.end_lease(tx, path, lease.id, view.user))
             raise
         return slave.LocalGrant(lease.id, lease_s, lease.version)
@@ -318,4 +323,5 @@ class SlaveCalls:
                 namespace.end_lease(tx, lease.path, lease.id, lease.user)
 
         await self._hub.store.write(run)
+        self._hub.context.job_leases.pop(request.lease, None)
         return Ok()

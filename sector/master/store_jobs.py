@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from sqlalchemy import delete, insert, select
 from twisted.internet.defer import Deferred
@@ -41,3 +41,15 @@ def job_forget(store: Store, job_ids: Iterable[str]) -> Deferred[None]:
             tx.connection.execute(delete(JobRow).where(JobRow.id == job_id))
 
     return store.write(forget)
+
+
+def job_leases(
+    store: Store, user: str, output: str, nodes: Collection[str]
+) -> Deferred[list[tuple[bytes, str]]]:
+    """(id, path) of open leases on files `output`.… that slaves of `nodes` hold for a user."""
+
+    def find(tx: SqlTx) -> list[tuple[bytes, str]]:
+        held = tx.leases_of(user) if output else []
+        return [(row.id, row.path) for row in held if row.node in nodes and row.path.startswith(f"{output}.")]
+
+    return store.read(find)

@@ -23,14 +23,15 @@ from sector.errors import SectorError
 from sector.model import check_prefix
 from sector.sphere.inputs import find_files, make_segments
 from sector.sphere.job_buckets import BucketBook
-from sector.sphere.job_nodes import UNFIT, Nodes, is_silence
+from sector.sphere.job_nodes import LOST, UNFIT, Nodes, is_silence
+from sector.sphere.job_output import JobOutput
 from sector.sphere.job_request import Options, check_reach, failure_fault, fault_error, segment_request
-from sector.sphere.job_results import ResultBox
+from sector.sphere.job_results import ResultBox, no_fetch
 from sector.sphere.job_stage import BucketStage
 from sector.sphere.plan import Effect, Failed, Finished, Limits, Plan, Start, Stop
 from sector.sphere.result import Part, Status
 from sector.sphere.runtime import here
-from sector.sphere.stream import KnownFile, SphereStream
+from sector.sphere.stream import SphereStream
 from sector.wire.sphere import (
     Blob,
     BucketsHeld,
@@ -77,9 +78,10 @@ class JobDriver:
         self.nodes: Nodes | None = None
         self.book: BucketBook | None = None
         self.box: ResultBox | None = None
-        self.fetch: Callable[[str], bytes] = _no_fetch
+        self.fetch: Callable[[str], bytes] = no_fetch
         self.logs: deque[tuple[int, str]] = deque(maxlen=LOGS_KEPT)
         self.on_log: Callable[[int, str], None] | None = None
+        self.output = JobOutput(client, options.output)
         self.parts: list[Part] = []
         self.by_segment: dict[int, Part] = {}
         self._order: list[int] = []
@@ -257,6 +259,8 @@ class JobDriver:
             if self.error is not None:
                 state = "cancelled" if isinstance(self.error, errors.Cancelled) else "failed"
             await self._tell_master(state, self.error if state == "failed" else None)
+            if state == "done":
+                await self.output.look_again(self.parts)
             self.nodes.close()
             self.state = state
             self._notify()
@@ -296,6 +300,7 @@ class JobDriver:
         for effect in effects:
             match effect:
                 case Start():
+                    self.output.begun(effect.segment)
                     self.spawn(self._attempt(effect))
                 case Stop():
                     self.spawn(self._stop(effect))
@@ -333,7 +338,7 @@ class JobDriver:
             await self._take(done, node)
         except (errors.Busy, errors.LeaseHeld):
             self.do(plan.refused(segment, attempt, node, 0.5, self.clock.seconds()))
-        except (errors.Unavailable, errors.Cancelled, errors.Unreachable, errors.TimedOut) as error:
+        except LOST as error:
             if self.error is not None or self.ended or not plan.runs(*here_now):
                 return
             if is_silence(error):
@@ -346,9 +351,13 @@ class JobDriver:
             if self.nodes.forgot(node, error):
                 self.node_trouble(node)
                 self.do(plan.lost(segment, attempt, node, error.message, self.clock.seconds()))
-            else:
+            elif plan.runs(*here_now):
                 self._fail(error)
         except SectorError as error:
+            if not plan.runs(
+                *here_now
+            ):  # another attempt took its place: what becomes of this one is no matter
+                return
             if isinstance(error, UNFIT) and not answered:  # else it is our own disk
                 self.leave_out(node, error)
             else:
@@ -374,10 +383,10 @@ class JobDriver:
             self.logs.append((done.segment, done.log))
             if self.on_log is not None:
                 self.on_log(done.segment, done.log)
+        if done.segment in self.plan.done:
+            return
         if done.fault:
             self._fault(done.fault[0])
-            return
-        if done.segment in self.plan.done:
             return
         part: Part | None = None
         if self.book is not None:
@@ -584,17 +593,5 @@ class JobDriver:
             watcher()
 
     def output_stream(self) -> SphereStream:
-        """The output as input of the next stage, without a look-up. Raises `UsageError`."""
-        if not self.options.output:
-            raise errors.UsageError("the job has no output files", hint="give run(..., output=PREFIX)")
-        files = [
-            KnownFile(part.path, part.size, part.version, part.holders)
-            for part in sorted(self.parts, key=lambda part: part.index)
-            if part.path is not None
-        ]
-        return SphereStream.of_files(self.client, files, record_size=self.row_size(), stage=self.stage)
-
-
-def _no_fetch(path: str) -> bytes:
-    """Until a face sets its own way to read a cloud file."""
-    raise errors.UsageError(f"open {path} with the cloud")
+        """The output as input of the next stage. Raises `UsageError`."""
+        return self.output.stream(self.parts, self.row_size(), self.stage)

@@ -14,7 +14,19 @@ from twisted.python.failure import Failure
 
 from sector.client.cloud import CloudClient
 from sector.clock import pause
-from sector.errors import Busy, LocalIO, NoSpace, NotFound, SectorError, TimedOut, Unreachable
+from sector.errors import (
+    Busy,
+    Cancelled,
+    Conflict,
+    LeaseLost,
+    LocalIO,
+    NoSpace,
+    NotFound,
+    SectorError,
+    TimedOut,
+    Unavailable,
+    Unreachable,
+)
 from sector.gmp.api import TOKEN_BYTES, GmpKey, Peer
 from sector.keys import client_slave_key
 from sector.resolve import literal_host
@@ -28,6 +40,8 @@ SILENCE = (Unreachable, TimedOut)
 """A call failed because the slave, or the way to it, is gone; not for what it said."""
 UNFIT = (NoSpace, LocalIO)
 """What a slave says whose disk is full or fails: another can do the work."""
+LOST = (Unavailable, Cancelled, Unreachable, TimedOut, LeaseLost, Conflict)
+"""Ends of an attempt that another one may do better than."""
 _shared_keys: dict[int, dict[int, int]] = {}
 
 

@@ -92,6 +92,7 @@ class BucketStage:
     async def _seal(self) -> bool:
         """Have all buckets put together and published; False when something is missing after all."""
         routes = self.book.routes()
+        self.driver.output.seal_begun()
         calls = [Deferred.fromCoroutine(self._seal_one(route)) for route in routes]
         outcomes = await DeferredList(calls, consumeErrors=True)
         sealed: list[tuple[str, SealDone]] = []
