@@ -500,11 +500,11 @@ def replica_gone(tx: Tx, node: str, path: str, version: Version) -> None:
 
 
 def replica_bad(tx: Tx, node: str, path: str, version: Version) -> bool:
-    """The replica was found unreadable: it no longer counts. True when it was known."""
+    """The replica was found unreadable: it no longer counts. True when it did count."""
     for found in tx.replicas(path):
         if found.node == node and found.version == version:
             tx.put_replica(path, replace(found, bad=True))
-            return True
+            return not found.bad
     return False
 
 

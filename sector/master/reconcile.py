@@ -9,7 +9,8 @@ is dropped; full reports afterwards clean up.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
@@ -29,6 +30,8 @@ from sector.master.namespace import (
 from sector.model import SliceMeta, Tombstone, Version, check_path, parent
 
 GRACE_S = 60.0
+FARTHEST = 1 << 61
+"""No slave's word sets the clock of versions ahead beyond this: what is written later needs numbers too."""
 
 
 class ReportTx(Tx, Protocol):
@@ -54,6 +57,7 @@ class Verdict(Enum):
     MOVING = "moving"
     ADOPTED = "adopted"
     NEWER = "newer"
+    CONTESTED = "contested"
     RECENT = "recent"
     STALE = "stale"
     OLD = "old"
@@ -105,16 +109,32 @@ def _take(tx: Tx, node: str, path: str, meta: SliceMeta, now: float, copies: int
     tx.put_replica(path, Replica(node, version, now))
 
 
+def _far(version: Version) -> bool:
+    return max(version.epoch, version.counter) > FARTHEST
+
+
+def _counts(node: str) -> bool:
+    """Whether what a slave holds counts, where nothing is known of slaves."""
+    return True
+
+
 def merge_file(
-    tx: Tx, node: str, meta: SliceMeta, now: float, rebuild: bool, grace_s: float = GRACE_S
+    tx: Tx,
+    node: str,
+    meta: SliceMeta,
+    now: float,
+    rebuild: bool,
+    grace_s: float = GRACE_S,
+    here: Callable[[str], bool] = _counts,
 ) -> Verdict:
-    """One file that `node` says it holds. With several claims for one path the newest version wins.
-    What the node published less than `grace_s` ago is not given up for an older claim."""
+    """One file that `node` says it holds. With several claims for one path the newest version wins; in normal
+    service one slave alone cannot say so against others that are `here` (not lost) and hold what the
+    namespace has. What the node published less than `grace_s` ago is not given up for an older claim."""
     try:
         path = check_path(meta.path)
     except BadPath:
         return Verdict.BLOCKED
-    if path == "/" or path != meta.path or meta.version == ZERO:
+    if path == "/" or path != meta.path or meta.version == ZERO or _far(meta.version):
         return Verdict.BLOCKED
     entry = find(tx, path)
     if entry is not None and not entry.is_dir and entry.version == meta.version:
@@ -136,9 +156,23 @@ def merge_file(
         _take(tx, node, path, meta, now, 0, rebuild)
         return Verdict.ADOPTED
     if meta.version > entry.version:
+        if not rebuild and _contested(tx, node, entry, meta.version, here):
+            tx.advance(meta.version)  # what is written next is newer than that, too
+            tx.put_replica(path, Replica(node, meta.version, now))
+            return Verdict.CONTESTED
         _take(tx, node, path, meta, now, entry.copies, rebuild)
         return Verdict.NEWER
     return _older(tx, node, entry, meta, now - grace_s, rebuild)
+
+
+def _contested(tx: Tx, node: str, entry: Entry, version: Version, here: Callable[[str], bool]) -> bool:
+    """Whether a slave is alone with its newer content, and others have what the namespace has. Published
+    content is in the namespace before it is seen on a slave: either this database is an older copy that was
+    put back, or the slave lies. What it has stays where it is, and so does what the others have."""
+    others = [row for row in tx.replicas(entry.path) if row.node != node and not row.bad]
+    if any(row.version == version for row in others):
+        return False
+    return any(row.version == entry.version and here(row.node) for row in others)
 
 
 def _same(tx: Tx, node: str, entry: Entry, meta: SliceMeta, now: float) -> Verdict:
@@ -174,7 +208,7 @@ def merge_tombstone(tx: Tx, dead: Tombstone, rebuild: bool) -> None:
         path = check_path(dead.path)
     except BadPath:
         return
-    if path == "/" or path != dead.path:
+    if path == "/" or path != dead.path or _far(dead.version):
         return
     entry = find(tx, path)
     if entry is not None and rebuild and entry.version <= dead.version:
@@ -198,7 +232,7 @@ def merge_directory(tx: Tx, meta: SliceMeta, now: float) -> None:
         return
     dead = tx.tombstone(path)
     entry = find(tx, path)
-    if path == "/" or path != meta.path or (dead is not None and meta.version <= dead):
+    if path == "/" or path != meta.path or _far(meta.version) or (dead is not None and meta.version <= dead):
         return
     if entry is None or (entry.is_dir and entry.version < meta.version):
         if not _clear_way(tx, path, meta.version, True):
@@ -207,27 +241,43 @@ def merge_directory(tx: Tx, meta: SliceMeta, now: float) -> None:
         tx.put_entry(Entry(path, DIR, 0, meta.version, meta.owner, meta.mode or DIR_MODE, meta.mtime, ""))
 
 
+@dataclass(slots=True)
+class Merged:
+    """What became of some reported files: (path, version) that the slave is to `drop`, paths whose copies
+    need a `look`, how many were `adopted`, which claims are `contested`."""
+
+    drop: list[tuple[str, Version]]
+    look: list[str]
+    adopted: int
+    contested: list[SliceMeta]
+
+
 def merge_part(
-    tx: ReportTx, node: str, number: int, metas: Sequence[SliceMeta], now: float, rebuild: bool
-) -> tuple[list[tuple[str, Version]], list[str], int]:
-    """Files of one part of report `number`: (what the slave is to drop, paths whose copies need a look,
-    adopted files). While rebuilding nothing is to be dropped."""
-    drop: list[tuple[str, Version]] = []
-    look: list[str] = []
-    adopted = 0
+    tx: ReportTx,
+    node: str,
+    number: int,
+    metas: Sequence[SliceMeta],
+    now: float,
+    rebuild: bool,
+    here: Callable[[str], bool] = _counts,
+) -> Merged:
+    """Files of one part of report `number`. While rebuilding nothing is to be dropped."""
+    merged = Merged([], [], 0, [])
     for meta in tx.confirm(node, number, metas):
-        verdict = merge_file(tx, node, meta, now, rebuild)
+        verdict = merge_file(tx, node, meta, now, rebuild, here=here)
         if verdict.keep:
             tx.mark(node, meta.path, number)
         elif not rebuild and not tx.doomed(
             meta.path, node, meta.version
         ):  # else it is removed, not set aside
-            drop.append((meta.path, meta.version))
+            merged.drop.append((meta.path, meta.version))
         if verdict not in (Verdict.DELETED, Verdict.BLOCKED):
-            look.append(meta.path)
+            merged.look.append(meta.path)
         if verdict in (Verdict.ADOPTED, Verdict.NEWER):
-            adopted += 1
-    return drop, look, adopted
+            merged.adopted += 1
+        if verdict == Verdict.CONTESTED:
+            merged.contested.append(meta)
+    return merged
 
 
 def judge_prepared(tx: ReportTx, node: str, number: int, lease: bytes, meta: SliceMeta, now: float) -> str:
@@ -253,11 +303,13 @@ def finish_report(tx: ReportTx, node: str, number: int, started: float) -> int:
     return tx.unseen(node, number, started - GRACE_S)
 
 
-def adopt_found(tx: Tx, node: str, meta: SliceMeta, now: float) -> Verdict:
+def adopt_found(
+    tx: Tx, node: str, meta: SliceMeta, now: float, here: Callable[[str], bool] = _counts
+) -> Verdict:
     """A file that a scan found. Other content of a known path is a conflict: the node counts as holding
     something bad and gets no copy until its next report has sent that content to the attic."""
-    verdict = merge_file(tx, node, meta, now, False, grace_s=0.0)
+    verdict = merge_file(tx, node, meta, now, False, grace_s=0.0, here=here)
     entry = find(tx, meta.path)
-    if not verdict.keep and entry is not None and not entry.is_dir:
+    if not verdict.keep and not _far(meta.version) and entry is not None and not entry.is_dir:
         tx.put_replica(meta.path, Replica(node, meta.version, now, bad=True))
     return verdict

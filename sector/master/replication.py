@@ -295,7 +295,7 @@ class Replicator:
 
     def _taken(self, file: FileState) -> set[str]:
         """Slaves that can take none, because of what they have."""
-        return {r.node for r in file.replicas if r.bad or r.version == file.entry.version} | set(file.doomed)
+        return {r.node for r in file.replicas if r.bad or r.version >= file.entry.version} | set(file.doomed)
 
     def _most(self, file: FileState) -> int:
         rule = self.rules.of(file.entry.path)

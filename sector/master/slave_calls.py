@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -18,7 +18,7 @@ from sector.master.membership import Load, Node
 from sector.master.namespace import WriteRequest
 from sector.master.sessions import View
 from sector.master.store import SqlTx
-from sector.model import check_path
+from sector.model import SliceMeta, check_path
 from sector.rpc import Caller
 from sector.wire import slave
 from sector.wire.base import Ok
@@ -27,6 +27,9 @@ from sector.wire.sphere import BETWEEN_SLAVES
 log = Logger()
 REPORT_PAUSE_S = 30.0
 FAILED_PAUSE_S = 300.0
+CONTESTED_TOLD = 20
+"""Lines of the audit log about one part of a report."""
+WHY_MAX = 500
 
 
 @dataclass(slots=True)
@@ -139,13 +142,13 @@ class SlaveCalls:
     async def _part(self, request: slave.Report, current: _Report, rebuild: bool) -> slave.ReportReply:
         node_id, number, now = request.slave_id, current.number, self._hub.wall()
 
-        def merge(tx: SqlTx) -> tuple[slave.ReportReply, list[str], int, int]:
+        def merge(tx: SqlTx) -> tuple[slave.ReportReply, reconcile.Merged, int]:
             for dead in request.tombstones:
                 reconcile.merge_tombstone(tx, dead, rebuild)
             if rebuild:
                 for directory in request.directories:
                     reconcile.merge_directory(tx, directory, now)
-            drop, look, adopted = reconcile.merge_part(tx, node_id, number, request.files, now, rebuild)
+            merged = reconcile.merge_part(tx, node_id, number, request.files, now, rebuild, self._here)
             verdicts = (
                 {}
                 if rebuild
@@ -156,16 +159,29 @@ class SlaveCalls:
             )
             publish = [lease for lease, verdict in verdicts.items() if verdict == "publish"]
             discard = [lease for lease, verdict in verdicts.items() if verdict == "discard"]
-            return slave.ReportReply(drop, publish, discard), look, adopted, tx.mirror_serial()
+            return slave.ReportReply(merged.drop, publish, discard), merged, tx.mirror_serial()
 
-        reply, look, adopted, serial = await self._hub.store.write(merge)
+        reply, merged, serial = await self._hub.store.write(merge)
         current.touched = self._hub.clock.seconds()
-        current.adopted += adopted
+        current.adopted += merged.adopted
         current.dropped += len(reply.drop)
         self._hub.serial = max(self._hub.serial, serial)
         if not rebuild:
-            self._hub.look(*look)
+            self._hub.look(*merged.look)
+        self._tell_contested(node_id, merged.contested)
         return reply
+
+    def _here(self, node_id: str) -> bool:
+        return self._hub.core.replicator.here(node_id, self._hub.clock.seconds())
+
+    def _tell_contested(self, node_id: str, claims: Sequence[SliceMeta]) -> None:
+        """One slave says that it has newer content than the namespace and those that hold the file."""
+        for meta in claims[:CONTESTED_TOLD]:
+            said = f"{meta.path} version {meta.version.epoch}.{meta.version.counter}, which only it knows"
+            log.warn("slave {slave_id} says it has {what}: not taken", slave_id=node_id, what=said)
+            self._hub.audit(
+                f"slave:{node_id}", "newer content", f"{said}: not taken ({len(claims)} such files)"
+            )
 
     async def _end(self, request: slave.Report, current: _Report) -> None:
         node_id = request.slave_id
@@ -242,27 +258,30 @@ class SlaveCalls:
         self._hub.check_writable()
         now = self._hub.wall()
 
-        def run(tx: SqlTx) -> tuple[list[str], bool, int]:
+        def run(tx: SqlTx) -> tuple[list[bool], list[reconcile.Verdict], int]:
             for path, version in request.gone:
                 namespace.replica_gone(tx, node.id, path, version)
-            for path, version in request.damaged:
-                namespace.replica_bad(tx, node.id, path, version)
-            verdicts = [reconcile.adopt_found(tx, node.id, meta, now) for meta in request.found]
-            paths = [meta.path for meta in request.found]
-            paths += [path for path, _ in (*request.gone, *request.damaged)]
-            return paths, all(verdict.keep for verdict in verdicts), tx.mirror_serial()
+            news = [namespace.replica_bad(tx, node.id, path, version) for path, version in request.damaged]
+            verdicts = [reconcile.adopt_found(tx, node.id, meta, now, self._here) for meta in request.found]
+            return news, verdicts, tx.mirror_serial()
 
-        paths, clean, serial = await self._hub.store.write(run)
-        for (path, version), why in zip_longest(request.damaged, request.why[: len(request.damaged)]):
-            line = f"{path} version {version.epoch}.{version.counter}: {why or 'damaged'}"
+        news, verdicts, serial = await self._hub.store.write(run)
+        told = zip_longest(request.damaged, request.why[: len(request.damaged)])
+        for new, ((path, version), why) in zip(news, told, strict=True):
+            if not new:  # it did not count anyway, or was said before
+                continue
+            line = f"{path} version {version.epoch}.{version.counter}: {(why or 'damaged')[:WHY_MAX]}"
             log.warn("slave {slave_id} has a bad replica: {line}", slave_id=node.id, line=line)
             self._hub.audit(f"slave:{node.id}", "bad replica", line)
         if serial > self._hub.serial:
             self._hub.serial = serial
             self._errands.poke_all()
-        if not clean:
+        pairs = list(zip(request.found, verdicts, strict=True))
+        self._tell_contested(node.id, [meta for meta, said in pairs if said == reconcile.Verdict.CONTESTED])
+        if not all(verdict.keep for verdict in verdicts):
             self._ask_report(node, REPORT_PAUSE_S)
-        self._hub.look(*paths)
+        paths = [meta.path for meta in request.found]
+        self._hub.look(*paths, *(path for path, _ in (*request.gone, *request.damaged)))
         return Ok()
 
     # files that jobs wrote --------------------------------------------------------------------------------

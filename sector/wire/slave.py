@@ -20,6 +20,7 @@ from sector.model import (
     Stored,
     Text,
     Ticket,
+    Time,
     Tombstone,
     Version,
 )
@@ -174,8 +175,8 @@ class ScrubState(Message, frozen=True, array_like=True):
     number: Stored = 0
     running: bool = False
     asked: bool = False
-    began: float = 0.0
-    ended: float = 0.0
+    began: Time = 0.0
+    ended: Time = 0.0
     total_files: Stored = 0
     total_bytes: Stored = 0
     files: Stored = 0
@@ -195,7 +196,7 @@ class Rotten(Message, frozen=True, array_like=True):
     path: Path
     version: Version
     why: Text
-    at: float
+    at: Time
     mended: bool = False
 
 
@@ -235,7 +236,7 @@ class Heartbeat(Request, frozen=True, array_like=True):
     files: Stored
     transfers: Annotated[int, Meta(ge=0, le=1 << 31)]
     mirror_serial: Stored
-    load: float = 0.0
+    load: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
     spes: Annotated[int, Meta(ge=0, le=1 << 31)] = 0
     spes_busy: Annotated[int, Meta(ge=0, le=1 << 31)] = 0
     counters: Annotated[dict[Annotated[str, Meta(max_length=64)], int], Meta(max_length=64)] = {}
