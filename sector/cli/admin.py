@@ -19,6 +19,7 @@ from sector.rights import parse_letters
 from sector.wire.admin import (
     Acl,
     AclChange,
+    AclEntry,
     AclList,
     Grant,
     NodeList,
@@ -357,14 +358,23 @@ def _acl_group(role: str) -> click.Group:
     @shared_options
     @click.pass_obj
     def show(shared: Shared) -> None:
-        found: Acl = call(shared, AclList(role))
+        found = _nodes(shared, role)
         if shared.json:
-            render.print_json(found.entries)
+            render.print_json(found)
         else:
-            rows = [(entry.name, " ".join(entry.addresses) or "any") for entry in found.entries]
+            rows = [(entry.name, " ".join(entry.addresses) or "any") for entry in found]
             render.print_table(("name", "addresses"), rows)
 
     return group
+
+
+def _nodes(shared: Shared, role: str) -> list[AclEntry]:
+    found: list[AclEntry] = []
+    while True:
+        page: Acl = call(shared, AclList(role, after=found[-1].name if found else ""))
+        found.extend(page.entries)
+        if not page.more or not page.entries:
+            return found
 
 
 for _role in ("slave", "master"):

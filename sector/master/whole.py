@@ -104,8 +104,13 @@ def make_master(
     audit = AuditBuffer(link, reactor, time.time, f"master:{config.master.id}")
 
     async def allowed_slaves() -> list[str]:
-        acl: admin.Acl = await link.call(admin.AclList("slave", f"master:{config.master.id}"))
-        return [entry.name for entry in acl.entries]
+        names: list[str] = []
+        while True:
+            after = names[-1] if names else ""
+            acl: admin.Acl = await link.call(admin.AclList("slave", f"master:{config.master.id}", after))
+            names += [entry.name for entry in acl.entries]
+            if not acl.more or not acl.entries:
+                return names
 
     service = MasterService(
         config,

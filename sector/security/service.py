@@ -28,6 +28,9 @@ log = Logger()
 NAME_RULE = BackoffRule(free=5, first_s=0.5, most_s=8.0)
 ADDRESS_RULE = BackoffRule(free=20, first_s=0.5, most_s=60.0)
 PAGE = 100
+NODES_PAGE = 2000
+PAGE_BYTES = 40000
+"""Of an answer; a frame is 64 KiB."""
 
 
 def make_security(
@@ -151,7 +154,7 @@ class Decisions:
         size = 0
         for user in found[:PAGE]:
             size += 200 + sum(len(right.path.encode()) + 100 for right in user.rights)
-            if users and size > 40000:
+            if users and size > PAGE_BYTES:
                 break
             users.append(
                 admin.UserInfo(
@@ -217,9 +220,16 @@ class Decisions:
         return Ok()
 
     async def acl_list(self, request: admin.AclList) -> admin.Acl:
-        """Show an allow-list."""
-        found = await self.store.run(self.store.database.nodes, request.role)
-        return admin.Acl([admin.AclEntry(node.role, node.name, list(node.addresses)) for node in found])
+        """An allow-list behind a name, in parts that fit a frame."""
+        found = await self.store.run(self.store.database.nodes, request.role, request.after, NODES_PAGE + 1)
+        entries: list[admin.AclEntry] = []
+        size = 0
+        for node in found[:NODES_PAGE]:
+            size += 20 + len(node.role) + len(node.name) + sum(len(rule) + 5 for rule in node.addresses)
+            if entries and size > PAGE_BYTES:
+                break
+            entries.append(admin.AclEntry(node.role, node.name, list(node.addresses)))
+        return admin.Acl(entries, len(entries) < len(found))
 
     def handlers(self) -> dict[type[Request], Callable[[Any], Any]]:
         """Request class -> method."""

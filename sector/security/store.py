@@ -248,10 +248,11 @@ class Database:
             row = session.get(NodeRow, (role, name))
             return NodeRecord(row.role, row.name, _words(row.addresses)) if row is not None else None
 
-    def nodes(self, role: str) -> list[NodeRecord]:
-        """One allow-list in order of name."""
+    def nodes(self, role: str, after: str = "", limit: int | None = None) -> list[NodeRecord]:
+        """One allow-list in order of name, behind a name; all of it, or so many."""
         with self._session() as session:
-            query = select(NodeRow).where(NodeRow.role == role).order_by(NodeRow.name)
+            behind = select(NodeRow).where(NodeRow.role == role, NodeRow.name > after)
+            query = behind.order_by(NodeRow.name).limit(limit)
             return [NodeRecord(row.role, row.name, _words(row.addresses)) for row in session.scalars(query)]
 
     def node_set(self, node: NodeRecord, who: str, at: float) -> None:

@@ -112,13 +112,19 @@ class AclEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Acl(Message, frozen=True, array_like=True):
+    """`more` = ask again with after = last name."""
+
     entries: list[AclEntry]
+    more: bool = False
 
 
 @request(0x0108, reply=Acl, safe=True)
 class AclList(Request, frozen=True, array_like=True):
+    """An allow-list in order of name, behind `after`. Needs the admin role. Errors: denied."""
+
     role: Name
     by: str = ""
+    after: Annotated[str, Meta(max_length=128)] = ""
 
 
 class NodeInfo(msgspec.Struct, frozen=True, array_like=True):

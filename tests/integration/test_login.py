@@ -26,6 +26,7 @@ from sector.master.sessions import SessionRow, Sessions, principal_of
 from sector.model import Address, Key, Right
 from sector.rpc import RpcNode
 from sector.security.core import UserRecord
+from sector.security.models import NodeRow
 from sector.security.service import SecurityService, make_security
 from sector.security.sources.database import HashPool, Passwords
 from sector.security.store import Database, SecurityStore
@@ -364,6 +365,22 @@ class TestJoin(ClusterCase):
         await self.refused(errors.NotAllowed, self.ask(self.request("slave1"), self.slave("slave1")))
         listed = await rpc.call(peer, admin.AclList("slave"))
         assert [entry.addresses for entry in listed.entries] == [["10.0.0.0/8"], []]
+
+    async def test_an_allow_list_of_thousands_is_told_in_parts(self) -> None:
+        """One message has room for some 1,500 names; `acl slave list` and a rebuild need them all."""
+        boss = await self.admin_session()
+        rpc, peer = self.client(boss)
+        many = [f"node{number:05d}.example.org" for number in range(3000)]
+        with self.database()._session() as session, session.begin():
+            session.add_all(NodeRow(role="slave", name=name, addresses="10.1.0.0/16") for name in many)
+        names: list[str] = []
+        more = True
+        while more:
+            page = await rpc.call(peer, admin.AclList("slave", after=names[-1] if names else ""))
+            assert page.entries
+            names += [entry.name for entry in page.entries]
+            more = page.more
+        assert names == [*many, "slave1", "slave2"]
 
     async def test_a_master_taken_from_the_list_is_cut_off(self) -> None:
         self.database().node_remove("master", "master", "test", 1.0)
