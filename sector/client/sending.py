@@ -1,4 +1,4 @@
-"""Putting files: one lease, as many attempts as needed, each from where the last one broke off.
+"""Putting files: a lease, as many attempts as needed, each from where the last one broke off.
 
 What a slave has of an attempt that broke it keeps for some minutes. The client names the checksums of what it
 has sent, the slave compares them with what lies there, and the rest is sent (docs/decisions/0257).
@@ -45,7 +45,8 @@ CALL_S = 10.0
 
 
 class Put:
-    """One file on its way into the cloud: one lease, as many attempts as needed."""
+    """One file on its way into the cloud: one lease (another one, should it end while nobody is reached), as
+    many attempts as needed."""
 
     def __init__(
         self,
@@ -68,6 +69,7 @@ class Put:
         self._crcs: list[int] = []
         """Checksums of the first blocks, as far as they were needed."""
         self._moved_at = 0.0
+        self._lease = b""
         self._note: Note | None = None
         self._note_at = 0.0
 
@@ -85,14 +87,15 @@ class Put:
             self._forget(keep=isinstance(error, AWAY))
             raise
         part = FileProgress(self.progress, self.path, size)
-        keeper = ensureDeferred(self._keep(grant))
+        self._lease = grant.lease
+        keeper = ensureDeferred(self._keep(grant.lease_s))
         keeper.addErrback(lambda _: None)
         result: TransferResult | None = None
         try:
-            version, result, node, digest = await self._send(fd, size, grant, part, near)
+            version, result, node, digest = await self._send(fd, size, grant, part, create, near)
         except BaseException as error:
             keeper.cancel()
-            self._drop(grant.lease)
+            self._drop(self._lease)
             self._forget(keep=isinstance(error, AWAY))
             raise
         keeper.cancel()
@@ -133,9 +136,11 @@ class Put:
         if note is not None:
             self.link.run(note.close_thd, keep).addErrback(lambda _: None)
 
-    async def _open(self, request: OpenWrite, deadline_s: float = CALL_S) -> WriteGrant:
-        """Ask for a lease; missing directories are made. When an answer was lost the lease may be held by
-        nobody but ourselves: then wait until it has ended."""
+    async def _open(
+        self, request: OpenWrite, deadline_s: float = CALL_S, *, parents: bool = True
+    ) -> WriteGrant:
+        """Ask for a lease; missing directories are made if `parents`. When an answer was lost the lease may
+        be held by nobody but ourselves: then wait until it has ended."""
         clock = self.link.session.clock
         until = clock.seconds() + PATIENCE_S
         made = False
@@ -146,7 +151,7 @@ class Put:
                 )
                 return grant
             except errors.NotFound:
-                if made or parent(self.path) == "/":
+                if made or not parents or parent(self.path) == "/":
                     raise
                 made = True
                 with contextlib.suppress(errors.Exists):
@@ -158,7 +163,7 @@ class Put:
             await pause(clock, 2.0)
 
     async def _send(
-        self, fd: int, size: int, grant: WriteGrant, part: FileProgress, near: str
+        self, fd: int, size: int, grant: WriteGrant, part: FileProgress, create: str, near: str
     ) -> tuple[Version, TransferResult | None, str, str]:
         """(version, what the last attempt moved, where, digest of the whole)."""
         failed: list[str] = []
@@ -176,17 +181,17 @@ class Put:
             state = await self._state(grant)
             if state.state == "published":
                 return await self._published(state.version, grant.node, trouble)
-            if state.state != "open":
-                raise errors.LeaseLost(f"{self.path}: {trouble.message}, and the write lease has ended")
             attempt += 1
             if attempt >= ATTEMPTS:
                 raise trouble
             failed.append(grant.node)
             again = None
             try:
-                if not isinstance(trouble, errors.NoSpace):
+                if state.state != "open":
+                    again = await self._renew(fd, size, grant, got, create, trouble)
+                elif not isinstance(trouble, errors.NoSpace):
                     again = await self._go_on(fd, size, grant, got, self._moved_at - began)
-                if again is None:
+                if again is None:  # never when the lease has ended
                     part.at(0)
                     again = await self._reopen(size, near, failed, grant, trouble)
             except errors.Conflict:  # the slave may have had all of it, and published it just now
@@ -228,9 +233,7 @@ class Put:
         if ours is not None:
             raise ours from None
         told = error_of(error.remote, f"slave {node}") if error.code == "REMOTE" else None
-        if isinstance(
-            told, errors.LeaseLost | errors.Conflict | errors.Denied | errors.SessionExpired | errors.Exists
-        ):
+        if isinstance(told, errors.Conflict | errors.Denied | errors.SessionExpired | errors.Exists):
             raise told from None
         return told or errors.Unavailable(explain(error, node))
 
@@ -312,6 +315,27 @@ class Put:
                 return False
         return True
 
+    async def _renew(
+        self, fd: int, size: int, grant: WriteGrant, got: int, create: str, trouble: errors.SectorError
+    ) -> WriteGrant:
+        """A new lease in place of one that ended while the master heard nothing of us, if nobody has written
+        the path since; what the slave has is gone on with. Raises LeaseLost, LeaseHeld, Exists."""
+        lost = f"{self.path}: {trouble.message}, and the write lease has ended"
+        count = min(min(size, got + AHEAD_BLOCKS * BLOCK_BYTES) // BLOCK_BYTES, BLOCKS_MAX // 4)
+        known = got >= BLOCK_BYTES and await self._read(fd, count)
+        blocks = self._blocks(count) if known else b""
+        request = OpenWrite(self.path, size, create, grant.node, [], b"", blocks, grant.lease)
+        try:
+            again = await self._open(request, CALL_S + READ_S * count, parents=False)
+        except errors.NotFound:
+            raise errors.LeaseLost(f"{lost}; its directory was removed meanwhile") from None
+        self._lease = again.lease
+        with contextlib.suppress(errors.NotFound, errors.Denied):  # he may have no right to read
+            info = (await self.link.session.call(Stat(self.path), patience_s=PATIENCE_S)).info
+            if info.version > grant.version:
+                raise errors.LeaseLost(f"{lost}; it was written meanwhile by somebody else")
+        return again
+
     async def _reopen(
         self, size: int, near: str, failed: list[str], grant: WriteGrant, trouble: errors.SectorError
     ) -> WriteGrant:
@@ -326,14 +350,14 @@ class Put:
                     raise error from None
         raise trouble
 
-    async def _keep(self, grant: WriteGrant) -> None:
+    async def _keep(self, lease_s: float) -> None:
         """Renew the lease for as long as the transfer runs."""
-        every = max(1.0, grant.lease_s / 3)
+        every = max(1.0, lease_s / 3)
         while True:
             await pause(self.link.session.clock, every)
             try:
                 await self.link.session.call(
-                    LeaseKeep(self.path, grant.lease),
+                    LeaseKeep(self.path, self._lease),
                     deadline_s=every,
                     patience_s=PATIENCE_S,
                     on_wait=self._wait,
