@@ -6,13 +6,19 @@ what was measured last; when the pool has given no answer for long, the disk han
 
 from __future__ import annotations
 
-from twisted.internet.defer import Deferred
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from sector.clock import Clock
+from sector.clock import Clock, pause
+from sector.errors import SectorError
 from sector.slave.disk import Disk
 from sector.slave.pool import Pool
 
+log = Logger()
 WAIT_S = 1.0
 HUNG_S = 30.0
 
@@ -63,3 +69,26 @@ class Pulse:
     def _go_on(turn: Deferred[None]) -> None:
         if not turn.called:
             turn.callback(None)
+
+
+async def beating(
+    clock: Clock, every_s: float, beat: Callable[[], Awaitable[Any]], work: Awaitable[None]
+) -> None:
+    """Do `work`, with heartbeats meanwhile: a report of a million files takes minutes, and a slave that is
+    silent for ten seconds is taken for lost, with all that it holds. A heartbeat without an answer is no
+    matter: what `work` asks gets none either. Raises what `work` does."""
+
+    async def beats() -> None:
+        while True:
+            await pause(clock, every_s)
+            try:
+                await beat()
+            except SectorError as error:
+                log.debug("a heartbeat was lost: {why}", why=error.message)
+
+    going = ensureDeferred(beats())
+    going.addErrback(lambda failure: failure.trap(CancelledError))
+    try:
+        await work
+    finally:
+        going.cancel()

@@ -33,7 +33,7 @@ from sector.slave.door import Link, MasterDoor, Probe
 from sector.slave.local import LocalDisk
 from sector.slave.mirror import Part
 from sector.slave.pool import Pool, Threads
-from sector.slave.pulse import Pulse
+from sector.slave.pulse import Pulse, beating
 from sector.slave.rot import ScrubbedDisk
 from sector.slave.scan import TreeWatch
 from sector.slave.scrub import Pace, Scrubber
@@ -314,7 +314,7 @@ class Slave(Service):
         """One time with the master: report, then heartbeats until it is silent or forgot us."""
         try:
             await self._beat()  # the master knows our free space before it sends writers
-            await self._report()
+            await beating(self.clock, self._beat_s, self._beat, self._report())
         except errors.Conflict as error:  # it is told from time to time; what it has here may be read
             self._not_taken(error)
         except errors.SectorError as error:
