@@ -25,7 +25,14 @@ from sector.sphere.inputs import find_files, make_segments
 from sector.sphere.job_buckets import BucketBook
 from sector.sphere.job_nodes import LOST, UNFIT, Nodes, is_silence
 from sector.sphere.job_output import JobOutput
-from sector.sphere.job_request import Options, check_reach, failure_fault, fault_error, segment_request
+from sector.sphere.job_request import (
+    Options,
+    check_answer,
+    check_reach,
+    failure_fault,
+    fault_error,
+    segment_request,
+)
 from sector.sphere.job_results import ResultBox, no_fetch
 from sector.sphere.job_stage import BucketStage
 from sector.sphere.plan import Effect, Failed, Finished, Limits, Plan, Start, Stop
@@ -333,6 +340,7 @@ class JobDriver:
             heard(0)
             request = self._request(segment, attempt)
             done: SegmentDone = await self.nodes.call(node, request, deadline_s=RUN_S, on_progress=heard)
+            check_answer(request, done, node)
             answered = True
             self._local.add(here_now)
             await self._take(done, node)

@@ -10,7 +10,7 @@ from sector.errors import JobFailed, SectorError, UdfError, UdfTimeout, UdfType,
 from sector.model import Version
 from sector.sphere.plan import Segment
 from sector.sphere.stream import SphereStream
-from sector.wire.sphere import Input, Route, SegmentRun, UdfFault
+from sector.wire.sphere import BucketSeal, Input, Route, SealDone, SegmentDone, SegmentRun, UdfFault
 
 PROCESS_ENDS = ("signal", "exit")
 """Types of faults where the function took its worker process with it."""
@@ -84,6 +84,26 @@ def check_reach(segments: Sequence[Segment], refused: Mapping[str, str]) -> None
                 raise Unavailable(
                     f"{span.source.path} is on no slave that can run this job: {refused[holders[0]]}"
                 )
+
+
+def check_answer(request: SegmentRun, done: SegmentDone, node: str) -> None:
+    """Raises `Unavailable` when a slave answers for another segment or file than it was asked for: another
+    slave can do it. What it was asked for counts as done once, and no other does by its word."""
+    named = {done.segment, *(fault.segment for fault in done.fault)}
+    path = request.output if not done.fault and not request.buckets and done.kind != "none" else ""
+    if named != {request.segment} or done.path != path:
+        raise Unavailable(
+            f"slave {node} was asked for segment {request.segment} and answered for another one"
+        )
+
+
+def check_sealed(request: BucketSeal, done: SealDone, node: str) -> None:
+    """The same for buckets that were put together."""
+    asked = range(request.first, request.last + 1)
+    paths = [f"{request.output}.{bucket}" if request.output else "" for bucket in asked]
+    said = [(item.bucket, item.path) for item in done.sealed]
+    if said != list(zip(asked, paths, strict=True)):
+        raise Unavailable(f"slave {node} was asked for its buckets and answered for others")
 
 
 def fault_error(fault: UdfFault, segment: Segment, job: str, label: str) -> SectorError:

@@ -12,6 +12,7 @@ from sector.clock import pause
 from sector.errors import Conflict, LeaseHeld, NotFound, SectorError, Unavailable
 from sector.sphere.job_buckets import BucketBook
 from sector.sphere.job_nodes import SILENCE, UNFIT, is_silence
+from sector.sphere.job_request import check_sealed
 from sector.wire.sphere import BucketSeal, Deliver, DeliverDone, Route, SealDone, Sealed
 
 if TYPE_CHECKING:
@@ -123,6 +124,7 @@ class BucketStage:
                 self.driver.options.output,
             )
             done: SealDone = await self.nodes.call(route.node, request, deadline_s=SEAL_S)
+            check_sealed(request, done, route.node)
             sealed += done.sealed
         return SealDone(sealed)
 

@@ -13,6 +13,9 @@ from sector.wire.base import Message, Ok, Request, request
 from sector.wire.login import Password
 from sector.wire.slave import ScrubState
 
+By = Annotated[str, Meta(max_length=256)]
+"""Who asks, as a master tells the security server."""
+
 
 class UserInfo(msgspec.Struct, frozen=True, array_like=True):
     name: Name
@@ -33,7 +36,7 @@ class Users(Message, frozen=True, array_like=True):
 class UserList(Request, frozen=True, array_like=True):
     """Users in order of name, behind `after`. Needs the admin role. Errors: denied."""
 
-    by: str = ""
+    by: By = ""
     after: Annotated[str, Meta(max_length=128)] = ""
 
 
@@ -44,8 +47,8 @@ class UserAdd(Request, frozen=True, array_like=True):
     SECRET = ("password",)
     name: Name
     password: Password
-    roles: list[Name] = []
-    by: str = ""
+    roles: Annotated[list[Name], Meta(max_length=16)] = []
+    by: By = ""
 
 
 @request(0x0103)
@@ -53,7 +56,7 @@ class UserRemove(Request, frozen=True, array_like=True):
     """Ends the user's sessions within 5 s. Errors: denied, not_found."""
 
     name: Name
-    by: str = ""
+    by: By = ""
 
 
 @request(0x0104)
@@ -64,7 +67,7 @@ class UserPasswd(Request, frozen=True, array_like=True):
     name: Name
     password: Password
     old: Password = ""
-    by: str = ""
+    by: By = ""
 
 
 @request(0x0105)
@@ -72,7 +75,7 @@ class Grant(Request, frozen=True, array_like=True):
     """Set the right of a user on a directory and below (replaces the one on that path)."""
 
     right: Right
-    by: str = ""
+    by: By = ""
 
 
 @request(0x0106)
@@ -81,7 +84,7 @@ class Revoke(Request, frozen=True, array_like=True):
 
     user: Name
     path: Path
-    by: str = ""
+    by: By = ""
 
 
 @request(0x0107)
@@ -91,8 +94,8 @@ class AclChange(Request, frozen=True, array_like=True):
     role: Name
     name: Name
     add: bool
-    addresses: list[Name] = []
-    by: str = ""
+    addresses: Annotated[list[Name], Meta(max_length=256)] = []
+    by: By = ""
 
 
 @request(0x0109)
@@ -102,7 +105,7 @@ class UserRoles(Request, frozen=True, array_like=True):
 
     name: Name
     roles: Annotated[list[Name], Meta(max_length=16)] = []
-    by: str = ""
+    by: By = ""
 
 
 class AclEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -123,7 +126,7 @@ class AclList(Request, frozen=True, array_like=True):
     """An allow-list in order of name, behind `after`. Needs the admin role. Errors: denied."""
 
     role: Name
-    by: str = ""
+    by: By = ""
     after: Annotated[str, Meta(max_length=128)] = ""
 
 

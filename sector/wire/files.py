@@ -148,9 +148,9 @@ class OpenWrite(Request, frozen=True, array_like=True):
     path: Path
     size: U64
     create: Annotated[str, Meta(pattern="^(any|new)$")] = "any"
-    near: str = ""
+    near: Annotated[str, Meta(max_length=128)] = ""
     exclude: Annotated[list[Name], Meta(max_length=64)] = []
-    lease: bytes = b""
+    lease: Annotated[bytes, Meta(max_length=16)] = b""
     blocks: Annotated[bytes, Meta(max_length=BLOCKS_MAX)] = b""
     part: Annotated[bytes, Meta(max_length=16)] = b""
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from sector.model import U64, Address, Bytes16, Bytes32, Key, Name, Port, Right, Text
+from sector.model import U64, Address, Bytes16, Bytes32, Key, Name, Port, Right, Stored, Text, Time
 from sector.wire.base import Message, Ok, Request, request
 
 Password = Annotated[str, Meta(max_length=1024)]
@@ -91,7 +91,7 @@ class Join(Request, frozen=True, array_like=True):
     gmp: Address
     data: Address
     data_dir: Text
-    pid: int
+    pid: Stored
     version: Name
 
 
@@ -220,7 +220,7 @@ class WatchRights(Request, frozen=True, array_like=True):
 class AuditEntry(msgspec.Struct, frozen=True, array_like=True):
     """One line for the audit log; `at` seconds since 1970."""
 
-    at: float
+    at: Time
     who: Name
     what: Name
     detail: Text

@@ -111,7 +111,7 @@ class RenameFiles(Request, frozen=True, array_like=True):
 
     epoch: U64
     renames: Annotated[list[Rename], Meta(max_length=1000)]
-    at: float
+    at: Time
 
 
 @request(0x0307, safe=True)
@@ -239,7 +239,7 @@ class Heartbeat(Request, frozen=True, array_like=True):
     load: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
     spes: Annotated[int, Meta(ge=0, le=1 << 31)] = 0
     spes_busy: Annotated[int, Meta(ge=0, le=1 << 31)] = 0
-    counters: Annotated[dict[Annotated[str, Meta(max_length=64)], int], Meta(max_length=64)] = {}
+    counters: Annotated[dict[Annotated[str, Meta(max_length=64)], Stored], Meta(max_length=64)] = {}
     traffic: Annotated[list[Stored], Meta(max_length=32)] = []
 
 

@@ -22,6 +22,7 @@ from sector.model import (
     Name,
     Path,
     Right,
+    Stored,
     Text,
     Ticket,
     Version,
@@ -34,6 +35,8 @@ BLOB_MAX = 60 << 20
 INLINE_MAX = 256 << 10
 """Results up to this many bytes travel in the GMP answer, larger ones by ticket."""
 BUCKETS_MAX = 1 << 20
+Number = Annotated[int, Meta(ge=-1, le=1 << 62)]
+"""-1 = none, or not known."""
 
 
 class Blob(msgspec.Struct, frozen=True, array_like=True):
@@ -47,7 +50,10 @@ class Runtime(msgspec.Struct, frozen=True, array_like=True):
     """What a pickled function needs: "cpython-3.11" and package versions by name."""
 
     python: Name
-    packages: dict[Annotated[str, Meta(max_length=128)], Annotated[str, Meta(max_length=128)]] = {}
+    packages: Annotated[
+        dict[Annotated[str, Meta(max_length=128)], Annotated[str, Meta(max_length=128)]],
+        Meta(max_length=65536),
+    ] = {}
 
 
 class SpeNode(msgspec.Struct, frozen=True, array_like=True):
@@ -79,8 +85,8 @@ class UdfFault(msgspec.Struct, frozen=True, array_like=True):
     the record in its segment, -1 unknown; `type` = exception class or "exit", "signal"; `code` as in
     sector.errors."""
 
-    segment: int
-    record: int
+    segment: Number
+    record: Number
     type: Annotated[str, Meta(max_length=256)]
     message: Annotated[str, Meta(max_length=8192)]
     traceback: Annotated[str, Meta(max_length=65536)]
@@ -138,7 +144,7 @@ class JobCounts(msgspec.Struct, frozen=True, array_like=True):
     bytes_in: U64 = 0
     bytes_out: U64 = 0
     bytes_moved: U64 = 0
-    seconds: float = 0.0
+    seconds: Annotated[float, Meta(ge=0, le=1e12)] = 0.0
 
 
 LeftOut = Annotated[dict[Name, Text], Meta(max_length=4096)]
@@ -162,9 +168,9 @@ class SpeState(msgspec.Struct, frozen=True, array_like=True):
     """A worker process: `segment` -1 = idle; `progress` 0..1."""
 
     node: Name
-    pid: int
-    segment: int
-    progress: float
+    pid: Number
+    segment: Number
+    progress: Annotated[float, Meta(ge=0, le=1)]
 
 
 class JobInfo(Message, frozen=True, array_like=True):
@@ -243,7 +249,7 @@ class JobRecord(Request, frozen=True, array_like=True):
     rights: Annotated[list[Right], Meta(max_length=1024)]
     blobs: Annotated[list[Blob], Meta(max_length=64)]
     runtime: Runtime
-    timeout_s: float
+    timeout_s: Annotated[float, Meta(ge=0, le=10**7)]
     stage: U32
     peers: Annotated[list[SpePeer], Meta(max_length=4096)] = []
     client_at: Address | None = None
@@ -359,7 +365,7 @@ class SegmentDone(Message, frozen=True, array_like=True):
     inline: bool = False
     data: Annotated[bytes, Meta(max_length=2 * INLINE_MAX)] = b""
     dtype: Annotated[str, Meta(max_length=65536)] = ""
-    shape: Annotated[list[int], Meta(max_length=32)] = []
+    shape: Annotated[list[Stored], Meta(max_length=32)] = []
     table: U64 = 0
     pieces: U64 = 0
     row_bytes: U64 = 0
@@ -367,7 +373,7 @@ class SegmentDone(Message, frozen=True, array_like=True):
     version: Version = Version(0, 0)
     delivered: Annotated[list[Delivered], Meta(max_length=65536)] = []
     undelivered: Routes = []
-    pid: int = 0
+    pid: Number = 0
     log: Text = ""
     fault: Annotated[list[UdfFault], Meta(max_length=1)] = []
 
@@ -423,13 +429,13 @@ class ResultDrop(Request, frozen=True, array_like=True):
     """The results of these segments are no longer needed."""
 
     job: JobId
-    segments: Annotated[list[int], Meta(max_length=100000)]
+    segments: Annotated[list[U32], Meta(max_length=100000)]
 
 
 class BucketsHeld(Message, frozen=True, array_like=True):
     """Committed (segment, first bucket, last bucket) on this slave, from its ledger."""
 
-    held: Annotated[list[tuple[int, int, int]], Meta(max_length=4000000)]
+    held: Annotated[list[tuple[U32, U32, U32]], Meta(max_length=4000000)]
 
 
 @request(0x0446, reply=BucketsHeld, safe=True)
@@ -497,7 +503,7 @@ class BucketGrant(Message, frozen=True, array_like=True):
     """`have` = this set is committed already, send nothing; else send with `ticket` (absent when have)."""
 
     have: bool
-    ticket: list[Ticket] = []
+    ticket: Annotated[list[Ticket], Meta(max_length=1)] = []
 
 
 @request(0x0462, reply=BucketGrant, safe=True)
