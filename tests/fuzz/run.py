@@ -15,7 +15,7 @@ if __name__ == "__main__":
     module = (
         "s3_targets" if name.startswith("py_s3_") else "sector_targets"
     )  # both take twice as long to load
-    with atheris.instrument_imports(include=["sector", "cumulus", "tomllib", module]):
+    with atheris.instrument_imports(include=["sector", "cumulus", "tomllib", "message_shapes", module]):
         targets = importlib.import_module(module)
     atheris.Setup([sys.argv[0], *sys.argv[2:]], targets.TARGETS[name])
     atheris.Fuzz()

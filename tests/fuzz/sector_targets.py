@@ -7,6 +7,8 @@ import zlib
 from collections.abc import Callable
 from typing import get_args
 
+import message_shapes
+
 from sector import frames, tunnel
 from sector.config import Role, parse_address, parse_config, parse_rate
 from sector.errors import Damaged, Protocol, SectorError
@@ -15,24 +17,35 @@ from sector.master.topology import parse_topology
 from sector.pki import parse_identity
 from sector.rights import parse_letters
 from sector.sphere import records, shuffle
-from sector.wire import admin, base, files, login, slave, sphere
+from sector.wire import base
 
-_SPOKEN = (admin, files, login, slave, sphere)  # importing them fills the registry
-MESSAGES = [*base.REGISTRY.values(), *sorted({r.REPLY for r in base.REGISTRY.values()}, key=str)]
 ROLES = get_args(Role)
 
 
 def messages(data: bytes) -> None:
-    """Bodies of all requests and replies (wire.base.decode); the first byte says which."""
-    if not data:
-        return
-    cls = MESSAGES[data[0] % len(MESSAGES)]
+    """Bodies of all requests and replies (wire.base.decode); the first two bytes say which. The others are
+    the body, and choices by which one is made (message_shapes.py) that is known to be valid or not."""
     try:
-        value = base.decode(cls, data[1:])
+        value = base.decode(message_shapes.type_of(data), data[2:])
     except Protocol:
-        return
+        pass
+    else:
+        survives(value)
+    cls, body, valid = message_shapes.message(data)
+    try:
+        value = base.decode(cls, body)
+    except Protocol:
+        assert not valid, f"a valid {cls.__name__} was refused: {body[:200]!r}"
+    else:
+        assert valid, f"a {cls.__name__} out of its bounds was taken: {value!r}"
+        survives(value)
+
+
+def survives(value: base.Message) -> None:
+    """It is written and read again as it is."""
     written = base.encode(value)
-    assert base.encode(base.decode(cls, written)) == written
+    assert base.encode(base.decode(type(value), written)) == written
+    repr(value)
 
 
 def stream(data: bytes) -> None:
