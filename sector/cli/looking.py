@@ -155,16 +155,26 @@ def du(shared: Shared, paths: tuple[str, ...], depth: int) -> None:
     print_table(("files", "size", "with copies", "path"), rows, right=(0, 1, 2))
 
 
+def _free(nodes: Iterable[NodeInfo]) -> int:
+    """Free bytes of all; of slaves that share a disk once."""
+    disks: dict[tuple[str, str], int] = {}
+    for node in nodes:
+        disk = (node.host, node.disk) if node.disk else (node.id, "")
+        disks[disk] = max(disks.get(disk, 0), node.free_bytes)
+    return sum(disks.values())
+
+
 @click.command()
 @shared_options
 @click.pass_obj
 def df(shared: Shared) -> None:
-    """Show the room on the slaves' disks: used by files of the cloud, and free for them.
+    """Show the room on the slaves' disks: used by files of the cloud, and free for them. What slaves of one
+    host share counts once in the sum.
 
     \b
     Examples:
       sector df
-      sector df --json | jq '[.[].free_bytes] | add'
+      sector df --json | jq -r '.[] | select(.free_bytes < 1e12) | .id'
     """
     with files.connection(shared) as cloud:
         nodes: list[NodeInfo] = cloud.nodes()
@@ -178,6 +188,8 @@ def df(shared: Shared) -> None:
                     "files": node.files,
                     "used_bytes": node.used_bytes,
                     "free_bytes": node.free_bytes,
+                    "host": node.host,
+                    "disk": node.disk,
                 }
                 for node in nodes
             ]
@@ -185,6 +197,6 @@ def df(shared: Shared) -> None:
         return
     rows = [(n.id, n.state, n.files, size_text(n.used_bytes), size_text(n.free_bytes)) for n in nodes]
     up = [node for node in nodes if node.state != "lost"]
-    used, free = sum(node.used_bytes for node in up), sum(node.free_bytes for node in up)
+    used, free = sum(node.used_bytes for node in up), _free(up)
     rows.append(("all", f"{len(up)} here", sum(n.files for n in up), size_text(used), size_text(free)))
     print_table(("slave", "state", "files", "used", "free"), rows, right=(2, 3, 4))

@@ -45,7 +45,7 @@ class Load:
 class Node:
     """One slave. `reported` = its full report of this instance is complete; `granted` transfers and
     `promised` bytes given out since the last heartbeat counted them. Before its first heartbeat (`beats`) it
-    gets no work."""
+    gets no work. `disk` tells its file system from others of its host."""
 
     id: str
     place: Place
@@ -63,6 +63,7 @@ class Node:
     granted: int = 0
     promised: int = 0
     beats: int = 0
+    disk: str = ""
 
     def candidate(self) -> Candidate:
         """As placement sees it."""

@@ -343,6 +343,7 @@ class MasterService(MultiService):
             join.data_dir,
             join.pid,
             hub.clock.seconds(),
+            disk=join.disk,
         )
         if before is not None and before.instance == join.instance:
             node.load = before.load
@@ -455,6 +456,7 @@ class MasterService(MultiService):
                 node.load.spes,
                 {name: node.load.counters[name] for name in TRAFFIC if name in node.load.counters},
                 self.hub.scrubs.get(node.id, ScrubState()),
+                node.disk,
             )
             for _, node in sorted(self.hub.core.members.nodes.items())
         ]

@@ -40,6 +40,11 @@ class Area:
         self._now = now
         self._lock_fd = self._files = self._tmp = self._meta = -1
 
+    @property
+    def device(self) -> str:
+        """What tells the file system of the data from others of this host."""
+        return f"{os.fstat(self._tmp).st_dev:x}" if self._tmp >= 0 else ""
+
     def _inner(self, *names: str) -> str:
         return os.path.join(self.root, ".sector", *names)
 

@@ -285,15 +285,10 @@ class Slave(Service):
             importlib.import_module("sector.slave.spe").register_spe(self.rpc, self.context)
 
     def _join_request(self) -> Join:
-        host = self.config.advertised_host
+        host, disk = self.config.advertised_host, self.disk
+        gmp, data = Address(host, self.gmp.address[1]), Address(host, self.data.address[1])
         return Join(
-            self.slave_id,
-            self.gmp.instance,
-            Address(host, self.gmp.address[1]),
-            Address(host, self.data.address[1]),
-            self.disk.root,
-            os.getpid(),
-            __version__,
+            self.slave_id, self.gmp.instance, gmp, data, disk.root, os.getpid(), __version__, disk.device
         )
 
     async def _joined(self, joined: Joined) -> None:

@@ -133,7 +133,7 @@ class AclList(Request, frozen=True, array_like=True):
 class NodeInfo(msgspec.Struct, frozen=True, array_like=True):
     """`state`: "up", "suspect", "lost"; `topology` "/site/rack"; `traffic` what its transfers moved since it
     started and move now, `scrub` how the reading again of its replicas stands, both at most a few seconds old
-    (docs/guide/operations.md)."""
+    (docs/guide/operations.md). Slaves of one host with the same `disk` share its room."""
 
     id: Name
     host: Name
@@ -149,6 +149,7 @@ class NodeInfo(msgspec.Struct, frozen=True, array_like=True):
     spes: int
     traffic: Annotated[dict[Name, int], Meta(max_length=64)] = {}
     scrub: ScrubState = ScrubState()
+    disk: Annotated[str, Meta(max_length=64)] = ""
 
 
 class Nodes(Message, frozen=True, array_like=True):

@@ -84,7 +84,8 @@ class Joined(Message, frozen=True, array_like=True):
 @request(0x0003, reply=Joined)
 class Join(Request, frozen=True, array_like=True):
     """Slave to master, over mutual TLS; the id must be the one in the certificate and on the allow-list.
-    Errors: not_allowed. `instance` is that of its GMP endpoint."""
+    Errors: not_allowed. `instance` is that of its GMP endpoint; `disk` tells its file system from others of
+    the same host, "" = not known."""
 
     slave_id: Name
     instance: U64
@@ -93,6 +94,7 @@ class Join(Request, frozen=True, array_like=True):
     data_dir: Text
     pid: Stored
     version: Name
+    disk: Annotated[str, Meta(max_length=64)] = ""
 
 
 class Seen(Message, frozen=True, array_like=True):

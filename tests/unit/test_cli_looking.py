@@ -7,6 +7,7 @@ import time
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -127,6 +128,19 @@ def test_df_shows_each_slave_and_the_sum_of_those_that_are_here() -> None:
     assert [line.split()[0] for line in lines] == ["slave", "s1", "s2", "s3", "all"]
     assert lines[-1].split() == ["all", "2", "here", "14", "2.0", "GB", "6.0", "GB"]
     assert [row["free_bytes"] for row in json.loads(out("df", "--json"))] == [3 * 10**9] * 3
+
+
+def test_df_counts_the_room_of_a_disk_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slaves of one host on one disk, another disk there, the same number on another host, slaves that do not
+    say."""
+    disks = (("a", "fe01"), ("a", "fe01"), ("a", "fe02"), ("b", "fe01"), ("c", ""), ("c", ""))
+    nodes = [
+        msgspec.structs.replace(NODES[0], id=f"s{n}", host=host, disk=disk)
+        for n, (host, disk) in enumerate(disks)
+    ]
+    monkeypatch.setattr(Fake, "nodes", lambda self: nodes)
+    assert out("df").splitlines()[-1].split()[-2:] == ["15.0", "GB"]
+    assert [(row["host"], row["disk"]) for row in json.loads(out("df", "--json"))] == list(disks)
 
 
 @pytest.mark.parametrize("name", ["find", "du", "df"])
