@@ -43,6 +43,10 @@ class MasterDoor:
         joined: Joined = await first_that_answers(self._config.master_peers, ask)
         return joined
 
+    def look(self) -> None:
+        """Use the certificate of now, and warn when it will end soon; called often, looks once a minute."""
+        self._files.renewed()
+
     async def tunnel(self, blocked: Blocked, lost: Callable[[], None]) -> Way | None:
         """All messages of this slave go inside TLS from now on; None when a master is there and UDP is not
         `blocked()`. Raises Unreachable, NotFound."""
@@ -92,6 +96,11 @@ class Link:
         """A master was joined."""
         self.peer, self._key = peer, key
         self.detour.begin()
+
+    def look(self) -> None:
+        """The link holds: it may do so for months, in which nothing else looks at the certificate."""
+        if self._door is not None:
+            self._door.look()
 
     def event(self, kind: str) -> None:
         """What GMP says of the master: "ready", "suspect" or "lost"."""

@@ -329,6 +329,7 @@ class Slave(Service):
                     self._reporting = True
                     self._spawn(self._report_again(), "report")
                 misses = 0
+                self._link.look()
             except (errors.Unreachable, errors.TimedOut, errors.Busy) as error:
                 misses += 1
                 log.debug("heartbeat {count} was lost: {why}", count=misses, why=error.message)

@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 from cryptography import x509
 from OpenSSL import SSL
+from twisted.internet.task import Clock
 from twisted.logger import globalLogPublisher
 
 from sector.config import Config, SlaveSection, Tls
+from sector.gmp.memory import MemoryHub
 from sector.pki import Identity, NodeFiles, make_ca, make_node
+from sector.slave.door import Link, MasterDoor
+from sector.testing.cluster import SimCluster
 from sector.tls_contexts import ServerTls
 
 NOW = datetime.now(UTC)
@@ -107,3 +111,27 @@ def test_a_service_that_runs_on_warns_of_the_end(node: Node, warned: list[str]) 
         node.now = hour * 3600.0
         files.renewed()
     assert sum("ends in" in line for line in warned) == 2
+
+
+def test_a_slave_that_stays_joined_for_months_warns_of_the_end(node: Node, warned: list[str]) -> None:
+    """It needs its certificate at the next join only: after a restart of the master those whose end has
+    come would be refused all at once, and nothing had said so."""
+    node.write(70)
+    clock = Clock()
+    gmp = MemoryHub(clock).endpoint()
+    link = Link(clock, gmp, MasterDoor(node.config, clock, gmp), None, 60.0)
+    warned.clear()
+    for _ in range(3 * 24):
+        clock.advance(3600.0)
+        link.look()
+    assert sum("ends in" in line for line in warned) == 3
+
+
+def test_heartbeats_look_at_the_certificate(tmp_path: Path) -> None:
+    with SimCluster(tmp_path, slaves=1) as sim:
+        service = sim.slaves["s1"].service
+        assert service is not None
+        looked: list[float] = []
+        service._link.look = lambda: looked.append(sim.clock.seconds())  # type: ignore[method-assign]
+        sim.advance(20)
+        assert len(looked) > 15
