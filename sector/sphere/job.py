@@ -21,18 +21,12 @@ from sector.client.cloud import CloudClient
 from sector.clock import pause
 from sector.errors import SectorError
 from sector.model import check_prefix
+from sector.sphere import job_request
 from sector.sphere.inputs import find_files, make_segments
 from sector.sphere.job_buckets import BucketBook
 from sector.sphere.job_nodes import LOST, UNFIT, Nodes, is_silence
 from sector.sphere.job_output import JobOutput
-from sector.sphere.job_request import (
-    Options,
-    check_answer,
-    check_reach,
-    failure_fault,
-    fault_error,
-    segment_request,
-)
+from sector.sphere.job_request import Options
 from sector.sphere.job_results import ResultBox, no_fetch
 from sector.sphere.job_stage import BucketStage
 from sector.sphere.plan import Effect, Failed, Finished, Limits, Plan, Start, Stop
@@ -129,7 +123,7 @@ class JobDriver:
             await self.nodes.take(started.nodes)
             slots = sum(node.spes for node in started.nodes)
             segments = await make_segments(self.client, self.stream, found, slots, self.options.segment_bytes)
-            check_reach(segments, started.refused)
+            job_request.check_reach(segments, started.refused)
             if self.error is not None:
                 raise self.error
         except BaseException as error:
@@ -340,7 +334,7 @@ class JobDriver:
             heard(0)
             request = self._request(segment, attempt)
             done: SegmentDone = await self.nodes.call(node, request, deadline_s=RUN_S, on_progress=heard)
-            check_answer(request, done, node)
+            job_request.check_answer(request, done, node)
             answered = True
             self._local.add(here_now)
             await self._take(done, node)
@@ -382,7 +376,7 @@ class JobDriver:
         assert self.plan is not None
         routes = self.book.routes() if self.book is not None else []
         cut = self.plan.segments[segment]
-        return segment_request(self.id, self.udf, self.stream, self.options, cut, attempt, routes)
+        return job_request.segment_request(self.id, self.udf, self.stream, self.options, cut, attempt, routes)
 
     async def _take(self, done: SegmentDone, node: str) -> None:
         """Use the answer of a segment, if it is the first one of it."""
@@ -425,7 +419,7 @@ class JobDriver:
         assert self.plan is not None
         self.faults.append(fault)
         segment = self.plan.segments[fault.segment]
-        self._fail(fault_error(fault, segment, self.id, self.options.label))
+        self._fail(job_request.fault_error(fault, segment, self.id, self.options.label))
 
     async def _drop(self, node: str, segment: int) -> None:
         assert self.nodes is not None
@@ -547,7 +541,7 @@ class JobDriver:
 
     async def _report(self, state: str, why: BaseException | None = None) -> JobOrder:
         """`why` it failed is told when no function is to blame."""
-        faults = self.faults[:20] or ([failure_fault(why)] if why is not None else [])
+        faults = self.faults[:20] or ([job_request.failure_fault(why)] if why is not None else [])
         left_out = self.nodes.left_out if self.nodes is not None else {}
         request = JobReport(self.id, state, self.counts(), self.stage, faults, left_out)
         patience = 0.0 if self.hurry else 30.0
