@@ -155,6 +155,34 @@ def test_a_file_of_others_with_an_inode_that_was_ours_stays(machine: Machine, re
 
 
 @pytest.mark.parametrize("removed", [False, True], ids=["put", "removed"])
+@pytest.mark.parametrize("gone", [0, 1, 2], ids=["whole", "without a middle", "without an end"])
+def test_a_body_before_without_its_record_is_replaced(machine: Machine, removed: bool, gone: int) -> None:
+    """Both changes are in the journal alone. The crash has brought back the file of the first, perhaps in
+    parts, without its record, with another time, and with a ctime from when it lost its name."""
+    body = bytes(range(1, 251)) * 80
+    put(machine.store, "k", body)
+    plain = machine.bucket / "k"
+    os.link(plain, machine.path / "kept")
+    status = plain.stat()
+    if removed:
+        machine.store.delete("b", "k")
+    else:
+        put(machine.store, "k", b"new")
+    machine.later()
+    with open(machine.path / "kept", "r+b") as file:
+        start, end = (0, 0) if not gone else (8192, 12288) if gone == 1 else (8192, len(body))
+        file.seek(start)
+        file.write(bytes(end - start))
+    for name in os.listxattr(machine.path / "kept"):
+        os.removexattr(machine.path / "kept", name)
+    os.utime(machine.path / "kept", ns=(status.st_atime_ns, status.st_mtime_ns - 1_000_000))
+    os.replace(machine.path / "kept", plain)
+    machine.power_cut()
+    assert get(machine.store, "k") == (None if removed else (b"new", b"meta"))
+    assert not (machine.bucket / "k.aside-1").exists()
+
+
+@pytest.mark.parametrize("removed", [False, True], ids=["put", "removed"])
 @pytest.mark.parametrize("ours", [False, True], ids=["theirs", "ours"])
 def test_what_may_be_older_or_younger_is_put_aside(machine: Machine, removed: bool, ours: bool) -> None:
     """A directory that was moved there with all its files: nothing tells when they got their names. What was

@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 import errno
 import os
+from collections.abc import Callable
 from typing import Final
 
 from cumulus.backends.posix import meta as metas
@@ -42,11 +43,13 @@ class Past:
         self._until: dict[int, int] = {}  # inode: the last stamp at which it is known to have had the name
         self._tokens: set[bytes] = set()  # without their ctime, which a lost rename may have changed
         self._stamps: set[int] = set()  # of what was put
+        self._bodies: list[Callable[[], bytes]] = []  # the same
 
-    def add(self, change: Change) -> None:
-        """One change that a journal has."""
+    def add(self, change: Change, body: Callable[[], bytes]) -> None:
+        """One change that a journal has; `body` reads there what was put, and raises `OSError`."""
         if change.kind == PUT:
             self._stamps.add(change.stamp)
+            self._bodies.append(body)
         if change.inode:
             self._until[change.inode] = max(change.stamp, self._until.get(change.inode, 0))
         if change.before:
@@ -58,13 +61,13 @@ class Past:
         """Of an open file, whose `record` fits it if it has one. Raises `OSError`."""
         if record is not None and record.stamp >= change.stamp:
             return Verdict.LATER
-        if token_of(there)[:-8] in self._tokens or self._is_left(fd, there, record, change):
+        if token_of(there)[:-8] in self._tokens or self._is_left(fd, there, record):
             return Verdict.FORMER
         if last_change(there) > change.stamp:
             return Verdict.LATER
         return Verdict.UNKNOWN
 
-    def _is_left(self, fd: int, there: os.stat_result, record: Record | None, change: Change) -> bool:
+    def _is_left(self, fd: int, there: os.stat_result, record: Record | None) -> bool:
         """Whether something of ours has this inode, and not a file of others that got it afterwards."""
         if record is not None and record.stamp in self._stamps:
             return True
@@ -77,8 +80,8 @@ class Past:
             return True
         if there.st_size > _LONGEST:
             return False
-        body = os.pread(fd, _LONGEST + 1, 0).rstrip(b"\0")  # that was not written is zeros
-        return change.body.startswith(body)
+        found = os.pread(fd, _LONGEST + 1, 0)
+        return any(_is_part(found, body()) for body in self._bodies)
 
     def _has_attribute(self, fd: int, there: os.stat_result) -> bool:
         """It has our record, which does not fit what a crash has left of it."""
@@ -87,6 +90,16 @@ class Past:
         except OSError:
             return False
         return record is not None and record.inode == there.st_ino and record.stamp in self._stamps
+
+
+def _is_part(found: bytes, body: bytes) -> bool:
+    """Whether nothing but a body was written; what of it was not is zeros."""
+    written = found.rstrip(b"\0")
+    if body.startswith(written):
+        return True
+    return len(written) <= len(body) and all(
+        byte in (0, wanted) for byte, wanted in zip(written, body, strict=False)
+    )
 
 
 def may_go_aside(segments: list[str]) -> bool:

@@ -17,6 +17,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final, NamedTuple
 
 from cumulus.backends.posix import bodies, marks, paths, records, sidecar
@@ -355,9 +356,14 @@ def _past(found: list[_Found]) -> dict[Key, Past]:
     """Of all names in the journals."""
     past: dict[Key, Past] = {}
     for journal in found:
-        for _, change in journal.changes:
-            past.setdefault((change.bucket, change.name), Past()).add(change)
+        for offset, change in journal.changes:
+            known = past.setdefault((change.bucket, change.name), Past())
+            known.add(change, partial(_body, journal.fd, offset))
     return past
+
+
+def _body(fd: int, offset: int) -> bytes:
+    return _whole(fd, offset).body
 
 
 def _is_done(fd: int, record: Record, change: Change) -> bool:
