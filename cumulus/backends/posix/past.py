@@ -19,13 +19,13 @@ from cumulus.backends.posix import sidecar
 from cumulus.backends.posix.files import XATTR, Files
 from cumulus.backends.posix.meta import Record, inode_of, last_change, mtime_of, token_of
 from cumulus.backends.posix.paths import Directory, Root
+from cumulus.backends.posix.publish import SMALL
 from cumulus.backends.posix.records import PUT, Change
 from cumulus.storage.api import INTERNAL
 from cumulus.storage.names import MAX_SEGMENT
 
 _NO_LINKS: Final = (errno.EOPNOTSUPP, errno.EPERM, errno.ENOSYS, errno.EMLINK)
 _SUFFIX: Final = ".aside-"
-_LONGEST: Final = 64 << 10  # bytes of a body in a journal
 
 
 class Verdict(enum.Enum):
@@ -78,9 +78,9 @@ class Past:
             return False
         if last_change(there) <= until or self._has_attribute(fd, there):
             return True
-        if there.st_size > _LONGEST:
+        if there.st_size > SMALL:
             return False
-        found = os.pread(fd, _LONGEST + 1, 0)
+        found = os.pread(fd, SMALL + 1, 0)
         return any(_is_part(found, body()) for body in self._bodies)
 
     def _has_attribute(self, fd: int, there: os.stat_result) -> bool:
