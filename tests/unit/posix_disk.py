@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cumulus.backends.posix.files import XATTR, Files
+from cumulus.backends.posix.store import PosixStore
+from cumulus.storage.api import Missing
 
 
 class Faulty(Files):
@@ -222,3 +224,23 @@ class Lossy(Forgetful):
     def _sync_file(self, fd: int) -> None:
         if os.fstat(fd).st_ino not in self.lost:
             super()._sync_file(fd)
+
+
+def put(store: PosixStore, name: str, body: bytes, meta: bytes = b"meta") -> None:
+    """Write one object."""
+    stream = store.open_write("b", name, len(body))
+    stream.write(memoryview(body))
+    stream.commit(meta)
+    stream.close()
+
+
+def get(store: PosixStore, name: str) -> tuple[bytes, bytes | None] | None:
+    """Body and meta of one object."""
+    try:
+        stream = store.open_read("b", name)
+    except Missing:
+        return None
+    try:
+        return stream.read_at(0, stream.entry.size), stream.entry.meta
+    finally:
+        stream.close()

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from posix_disk import Lossy, NoXattr
+from posix_disk import Lossy, NoXattr, get, put
 
 from cumulus.backends.posix.files import Files
 from cumulus.backends.posix.journal import Journal
 from cumulus.backends.posix.recovery import Recovery
 from cumulus.backends.posix.store import PosixStore
-from cumulus.storage.api import Missing, Unavailable
+from cumulus.storage.api import Unavailable
 
 LONG = b"m" * 5000  # in a sidecar
 
@@ -43,26 +43,6 @@ def store(tmp_path: Path, disk: Lossy) -> Iterator[PosixStore]:
     yield made
     disk.heal()
     made.close()
-
-
-def put(store: PosixStore, name: str, body: bytes, meta: bytes = b"meta") -> None:
-    """Write one object."""
-    stream = store.open_write("b", name, len(body))
-    stream.write(memoryview(body))
-    stream.commit(meta)
-    stream.close()
-
-
-def get(store: PosixStore, name: str) -> tuple[bytes, bytes | None] | None:
-    """Body and meta of one object."""
-    try:
-        stream = store.open_read("b", name)
-    except Missing:
-        return None
-    try:
-        return stream.read_at(0, stream.entry.size), stream.entry.meta
-    finally:
-        stream.close()
 
 
 def journals(tmp_path: Path) -> list[str]:
