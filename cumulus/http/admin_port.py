@@ -135,6 +135,11 @@ class Bounded(Request):
         if not self.too_large:
             super().process()
 
+    def render(self, resrc: Any) -> None:
+        """The answer of a page. What software serves it, and of what age, is no matter of whoever asks."""
+        self.responseHeaders.removeHeader(b"server")
+        super().render(resrc)
+
 
 class _Root(Resource):
     def getChild(self, path: bytes, request: Request) -> Any:

@@ -170,7 +170,6 @@ def _send(request: Request, answer: Answer, gone: list[Any]) -> None:
     if gone:
         return
     request.setResponseCode(answer.status)
-    request.responseHeaders.removeHeader(b"server")
     kept = f"private, max-age={answer.keep_s}" if answer.keep_s else "no-store"
     for name, value in (
         *HEADERS,

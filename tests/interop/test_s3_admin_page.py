@@ -323,6 +323,9 @@ def test_what_http_alone_tries(server: Server) -> None:
     host = f"127.0.0.1:{server.admin_port}"
     answer, _ = ask(server, "GET", "/")
     assert answer.status == 302 and answer.headers["Location"] == "/ui/"
+    for path, status in (("/", 302), ("/metrics", 200), ("/health", 200), ("/load", 200), ("/none", 404)):
+        answer, _ = ask(server, "GET", path)
+        assert answer.status == status and "Server" not in answer.headers, path
     for method, path, status in (
         ("GET", "/ui/login", 200),
         ("HEAD", "/ui/login", 200),
