@@ -455,7 +455,7 @@ def _has_body(store: FileStore, bucket: Bucket, row: Row) -> bool:
             meta = meta_of(bucket, store.stat(bucket.name, name))
         except NoBucket:
             raise
-        except Missing:
+        except NOT_THERE:
             continue
         if row.latest or (meta is not None and meta.version == row.version):
             return True

@@ -23,11 +23,11 @@ from cumulus.ops.buckets import end_upload
 from cumulus.ops.conditions import Conditions
 from cumulus.ops.deletes import delete_current, delete_together, delete_version, fits_together
 from cumulus.ops.failed import Failed
-from cumulus.ops.find import find_or_none, stored_names
+from cumulus.ops.find import NOT_THERE, find_or_none, stored_names
 from cumulus.ops.resting import RESTS, Resting
 from cumulus.ops.rows import meta_of
 from cumulus.ops.site import Site
-from cumulus.storage.api import Missing, NoBucket, StorageError
+from cumulus.storage.api import NoBucket, StorageError
 
 FAILURES: Final = 20  # of storage, one after another, that may pass
 LOT: Final = 20  # steps at a time: they share what is waited for, and no request waits for many of them;
@@ -281,7 +281,7 @@ class Expiring:
                 meta = meta_of(bucket, self._site.store.stat(bucket.name, name))
             except NoBucket:
                 raise
-            except Missing:
+            except NOT_THERE:
                 continue
             if meta is not None and meta.version == row.version:
                 return meta.tags

@@ -24,6 +24,7 @@ from cumulus.ops.expiring import Done, Expiring, Expiry
 from cumulus.ops.failed import Failed
 from cumulus.ops.find import (
     HASH_AT_ONCE,
+    NOT_THERE,
     Found,
     adopt,
     find_or_none,
@@ -428,7 +429,7 @@ def _is_there(site: Site, bucket: Bucket, name: str, version: str | None = None)
         entry = site.store.stat(bucket.name, name)
     except NoBucket:
         raise
-    except Missing:
+    except NOT_THERE:
         return False
     except (Forbidden, Unavailable):
         return True

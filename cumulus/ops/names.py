@@ -119,6 +119,11 @@ def first_name(key: str) -> str:
     return key if is_plain(key) else odd_name(key)
 
 
+def own_names(key: str) -> list[str]:
+    """All names that an object of that key may have while it is current."""
+    return [key, odd_name(key)] if is_plain(key) or is_mark(key) else [odd_name(key)]
+
+
 def body_name() -> str:
     """A name of its own for one body, in storage that cannot replace in one step."""
     return BODIES + uuid.uuid4().hex

@@ -12,7 +12,7 @@ import msgspec
 
 from cumulus.index.api import Row
 from cumulus.model import Acl, Bucket, ObjectMeta, Versioning, decode_meta
-from cumulus.ops.names import VERSIONS, is_mark, is_plain, version_name, version_time
+from cumulus.ops.names import VERSIONS, is_mark, is_plain, own_names, version_name, version_time
 from cumulus.storage.api import Entry
 
 OPAQUE: Final = "-0"  # end of an ETag that is no MD5 and of no multipart object
@@ -110,11 +110,14 @@ def row_of(bucket: Bucket, entry: Entry, meta: ObjectMeta, latest: bool = True) 
 
 def body_names(row: Row, *, atomic: bool) -> list[str]:
     """Where a row's body is: under its name, or, once another object has taken that (where storage is
-    `atomic`), under its version's. The first of the two comes again at the end: a body that goes from one
-    name to the other while they are looked at in this order is not missed."""
-    if not atomic or row.name.startswith(VERSIONS):
+    `atomic`), under its version's; also where the row knows that name alone, for it may be the second one of
+    what is current, or be given the key's own again. The first comes again at the end: a body that goes from
+    one name to the other while they are looked at in this order is not missed."""
+    if not atomic:
         return [row.name]
     kept = version_name(row.key, row.version)
+    if row.name.startswith(VERSIONS):
+        return [row.name, *own_names(row.key), row.name]
     return [row.name, kept, row.name] if row.latest else [kept, row.name, kept]
 
 

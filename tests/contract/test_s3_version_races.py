@@ -6,18 +6,20 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from s3_processes import processes
 from s3_world import World
 
-from cumulus.index.api import Row
+from cumulus.index.api import Change, Put, Row
 from cumulus.ops.jobs import Done, forget_versions, rescan
-from cumulus.ops.names import BODIES, VERSIONS
+from cumulus.ops.names import BODIES, ODD, VERSIONS
 from cumulus.ops.rows import meta_of
+from cumulus.storage.api import Entry, ObjectStream
 
 KEYS = ("k", "l")
 STAYS = 9  # bytes of versions that nobody removes
@@ -100,7 +102,7 @@ def stored(world: World) -> list[str]:
     """Versions on disk, also those without a row: "KEY VERSION" each."""
     found: list[str] = []
     bucket = world.site.bucket("bkt")
-    for prefix in ("", VERSIONS, BODIES):
+    for prefix in ("", VERSIONS, BODIES, ODD):
         for entry in world.store.names("bkt", prefix=prefix, limit=100_000):
             meta = meta_of(bucket, entry)
             assert meta is not None
@@ -144,6 +146,79 @@ def test_versions_of_three_processes_are_as_they_were_told(worlds: list[World], 
             assert answer.status == 404
         else:
             assert answer.body == kept[key, newest.version]
+
+
+def nobody_tells(world: World, monkeypatch: pytest.MonkeyPatch, key: str, body: bytes) -> str:
+    """A version whose process stops for long, or is killed, when it is in its place; its id."""
+    with monkeypatch.context() as stopped:
+        stopped.setattr(world.site.told, "apply", lambda changes: None)
+        stopped.setattr(world.site.told, "tell", lambda call, changes: None)
+        return str(world.ask("PUT", f"/bkt/{key}", body).headers["x-amz-version-id"])
+
+
+def is_gone(worlds: list[World], key: str, version: str) -> None:
+    """For all processes, and after a scan; nothing is left on the disk but what rows name."""
+    world = worlds[2]
+    bucket = world.site.bucket("bkt")
+    forget_versions(world.site, bucket, Done())
+    rescan(world.site, bucket, Done())
+    for one in worlds:
+        one.site.empty_bin(all_of_it=True)
+        assert one.ask("GET", f"/bkt/{key}", query={"versionId": version}).status == 404
+    rows = rows_of(world)
+    assert (key, version) not in rows
+    assert stored(world) == sorted(f"{key} {version}" for key, version in rows)
+
+
+@pytest.mark.parametrize("worlds", ["posix"], indirect=True)
+@pytest.mark.parametrize("key", ["k", "odd//key"])
+@pytest.mark.parametrize("act", ["PUT", "DELETE"])
+def test_a_version_that_is_removed_while_it_is_replaced_stays_gone(
+    worlds: list[World], monkeypatch: pytest.MonkeyPatch, key: str, act: str
+) -> None:
+    """The index hears of it from who replaces it, under the name that it gets as an older version; it has
+    that of the key too until it is replaced. Removed between the two, it came back, and for good."""
+    one, two, three = worlds
+    assert one.ask("PUT", f"/bkt/{key}", b"0").status == 200
+    version = nobody_tells(one, monkeypatch, key, b"1")
+    removed: list[int] = []
+    real = two.index.apply
+
+    def apply(changes: Sequence[Change]) -> None:
+        real(changes)
+        if not removed and any(isinstance(put, Put) and put.row.version == version for put in changes):
+            removed.append(three.ask("DELETE", f"/bkt/{key}", query={"versionId": version}).status)
+
+    monkeypatch.setattr(two.index, "apply", apply)
+    answer = two.ask(act, f"/bkt/{key}", b"22" if act == "PUT" else b"")
+    assert answer.status in (200, 204) and removed == [204]
+    is_gone(worlds, key, version)
+    assert two.ask("GET", f"/bkt/{key}").status == (200 if act == "PUT" else 404)
+
+
+@pytest.mark.parametrize("worlds", ["posix"], indirect=True)
+@pytest.mark.parametrize("key", ["k", "odd//key"])
+def test_a_version_that_is_removed_while_it_becomes_current_stays_gone(
+    worlds: list[World], monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    """Of the names that it has then the index knows that of an older version alone."""
+    one, two, three = worlds
+    older = nobody_tells(one, monkeypatch, key, b"1")
+    newer = two.ask("PUT", f"/bkt/{key}", b"22").headers["x-amz-version-id"]
+    row = three.index.lookup("bkt", key, older)
+    assert row is not None and row.name.startswith(VERSIONS)
+    removed: list[int] = []
+    real = two.store.copy
+
+    def copy(source: ObjectStream, bucket: str, name: str, *rest: Any) -> Entry:
+        entry = real(source, bucket, name, *rest)
+        removed.append(three.ask("DELETE", f"/bkt/{key}", query={"versionId": older}).status)
+        return entry
+
+    monkeypatch.setattr(two.store, "copy", copy)
+    assert two.ask("DELETE", f"/bkt/{key}", query={"versionId": newer}).status == 204 and removed == [204]
+    is_gone(worlds, key, older)
+    assert two.ask("GET", f"/bkt/{key}").status == 404
 
 
 def test_of_writers_with_the_same_condition_one_wins(worlds: list[World]) -> None:
