@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
@@ -9,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cluster import Cluster, running
+from cluster import Cluster, running, wait_for
 
 UDFS = """
 import os, ctypes, time
@@ -192,6 +193,17 @@ def test_file_gone_between_listing_and_reading(cluster: Cluster, tmp_path: Path)
     cluster.ok("get", "/gone/b", str(tmp_path / "b"))
 
 
+def bound(sock: socket.socket, host: str, port: int) -> bool:
+    """Whether the port could be taken; who was killed may still have it for a moment."""
+    try:
+        sock.bind((host, port))
+    except OSError as bad:
+        if bad.errno != errno.EADDRINUSE:
+            raise
+        return False
+    return True
+
+
 def test_taken_udp_port(tmp_path: Path) -> None:
     """Another program has the slave's UDP port: `up` says which and leaves nothing running."""
     with running(tmp_path / "c", slaves=1) as cluster:
@@ -199,7 +211,7 @@ def test_taken_udp_port(tmp_path: Path) -> None:
         cluster.kill(slave["pid"])
         host, port = slave["gmp"].rsplit(":", 1)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
-            taken.bind((host, int(port)))
+            wait_for("the port of who was killed", lambda: bound(taken, host, int(port)))
             config = next((cluster.dir / "up").rglob(f"{slave['id']}*.toml"))
             done = cluster.refused("slave", "--config", str(config))
             assert port in done.err
