@@ -457,7 +457,7 @@ def _has_body(store: FileStore, bucket: Bucket, row: Row) -> bool:
             raise
         except NOT_THERE:
             continue
-        if row.latest or (meta is not None and meta.version == row.version):
+        if (row.latest and name == row.name) or (meta is not None and meta.version == row.version):
             return True
     return False
 
