@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from s3_stores import STORES
 from s3_world import SECOND, World
 
 from cumulus.admin import data as admin_data
-from cumulus.admin.doctor import rebuild
+from cumulus.admin.doctor import _has_body, rebuild
 from cumulus.index.registry import make_index
 from cumulus.ops.deletes import _store_marker
+from cumulus.ops.names import version_name
 
 
 @pytest.fixture(params=["posix"])
@@ -62,6 +64,23 @@ def test_a_rebuild_takes_out_a_version_whose_body_is_lost(world: World, tmp_path
     assert rebuild(world.index, world.store, bucket) == (1, 1)
     assert len(client.list_object_versions(Bucket="bkt")["Versions"]) == 1
     assert world.ask("GET", "/bkt/k").body == b"2"
+
+
+def test_another_version_under_the_keys_name_is_no_body_of_a_row(world: World) -> None:
+    """A row may know the name of its version alone, though it is the current one: what lies under the key's
+    name may then be an object of which the index has yet to hear."""
+    version = world.boto().put_object(Bucket="bkt", Key="k", Body=b"1")["VersionId"]
+    bucket, row = world.index.bucket("bkt"), world.index.lookup("bkt", "k", version)
+    assert bucket is not None and row is not None and row.latest
+    elsewhere = msgspec.structs.replace(row, name=version_name("k", version))
+    assert _has_body(world.store, bucket, row) and _has_body(world.store, bucket, elsewhere)
+    other = world.boto().put_object(Bucket="bkt", Key="k", Body=b"2")["VersionId"]
+    assert _has_body(world.store, bucket, elsewhere)
+    world.store.delete("bkt", version_name("k", version))
+    assert not _has_body(world.store, bucket, elsewhere)
+    assert not _has_body(world.store, bucket, msgspec.structs.replace(row, latest=False))
+    newer = world.index.lookup("bkt", "k", other)
+    assert newer is not None and _has_body(world.store, bucket, newer)
 
 
 @pytest.mark.parametrize("how", ["tags", "acl", "owner"])
