@@ -11,6 +11,7 @@ import hmac
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
+from cumulus.auth.host import host_bucket
 from cumulus.auth.sigv4 import Query
 
 if TYPE_CHECKING:
@@ -36,8 +37,7 @@ def forms(path: str) -> list[str]:
 def resource(path: str, query: Query, host: str, domain: str) -> str:
     """Bucket, path and the query parameters that count. `path` is as it stood on the wire; a bucket in the
     `host` is put before it when the host lies below `domain`."""
-    name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
-    bucket = name[: -len(domain) - 1] if domain and name.lower().endswith(f".{domain.lower()}") else ""
+    bucket = host_bucket(host, domain)
     chosen = sorted((pair for pair in query if pair[0] in RESOURCE), key=itemgetter(0))
     words = [name if not value else name + b"=" + value for name, value in chosen]
     return (

@@ -19,6 +19,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from cumulus.auth import hop
+from cumulus.auth.host import host_bucket
 from cumulus.errors import S3Error
 from cumulus.http.alive import END
 from cumulus.http.body import Intake
@@ -31,7 +32,6 @@ from cumulus.http.settings import BODILESS, DRAINED, FIRST_BUFFER
 from cumulus.http.trust import Trust
 from cumulus.http.upstream import Pairs, Upstream, Upstreams
 from cumulus.redirect import HostsFile, NoServer, Server, Spread
-from cumulus.rest import target
 from cumulus.rest.call import Call, Reply
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Forwarder:
         if hop.HEADER in call.headers:
             return None
         host = call.headers.get("host")
-        bucket = target.host_bucket(host, self._domain)
+        bucket = host_bucket(host, self._domain)
         host = host[len(bucket) + 1 :] if bucket else host
         return self._spread.choose(host, secure=call.secure, tried=tried, now_s=self._reactor.seconds())
 

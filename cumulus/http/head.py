@@ -14,6 +14,8 @@ _KNOWN_NAMES: Final = 1024
 _FIRST: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([\x21-\x7e]+) HTTP/1\.([01])")
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _ABSOLUTE: Final = re.compile(r"https?://([^/?#@]+)([/?].*)?", re.IGNORECASE)
+# host and port (RFC 9112, section 3.2): in what is neither another reader finds another bucket
+_HOST: Final = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*)(:[0-9]*)?")
 _BEGIN: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+( |\Z)")
 
 _names: dict[str, str] = {}  # as clients write them -> in lower case
@@ -60,8 +62,10 @@ def parse(data: bytes) -> Head:
         if not colon:
             raise MalformedHead("a header without a colon")
         value = value.strip(" \t")
-        if name == "host" and name in joined:
-            raise MalformedHead("two headers Host")
+        if name == "host":
+            if name in joined:
+                raise MalformedHead("two headers Host")
+            _check_host(value)
         pairs.append((name, value))
         joined[name] = f"{joined[name]},{value}" if name in joined else value
     method, target, minor = first.groups()
@@ -81,9 +85,15 @@ def _origin_form(target: str, pairs: list[tuple[str, str]], joined: dict[str, st
     if match is None:
         return target
     host, rest = match[1], match[2] or "/"
+    _check_host(host)
     pairs[:] = [("host", host), *(pair for pair in pairs if pair[0] != "host")]
     joined["host"] = host
     return rest if rest.startswith("/") else "/" + rest
+
+
+def _check_host(host: str) -> None:
+    if not _HOST.fullmatch(host):
+        raise MalformedHead("name and port in Host")
 
 
 def _name(title: str) -> str:

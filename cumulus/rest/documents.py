@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
+from cumulus.auth.host import host_bucket
 from cumulus.errors import S3Error
 from cumulus.model import User
 from cumulus.ops.site import Site
 from cumulus.rest.call import Reply
 from cumulus.rest.request import Request
-from cumulus.rest.target import host_bucket
 from cumulus.xml import Writer, element
 
 

@@ -7,11 +7,11 @@ from typing import Final
 from urllib.parse import quote
 
 from cumulus.auth import sigv4, times
+from cumulus.auth.host import host_bucket
 from cumulus.auth.presign import MARK, Presigner, marked, presign, unsigned_query
 from cumulus.auth.verify import WEEK_S
 from cumulus.errors import S3Error
 from cumulus.redirect import Balancer, NoServer, Server
-from cumulus.rest import target
 from cumulus.rest.call import Headers
 from cumulus.rest.request import Request
 
@@ -25,7 +25,7 @@ def send_on(request: Request, balancer: Balancer) -> None:
     if MARK.decode() in request.query:
         return
     host = call.headers.get("host")
-    bucket = target.host_bucket(host, domain)
+    bucket = host_bucket(host, domain)
     try:
         server = balancer.choose(host[len(bucket) + 1 :] if bucket else host, secure=call.secure)
     except NoServer:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
+from cumulus.auth.host import host_bucket
 from cumulus.errors import S3Error
 from cumulus.ops.names import check_key
 
@@ -72,15 +73,6 @@ def parse(target: str, host: str, domain: str, method: str = "GET") -> Target:
             raise S3Error("InvalidURI", "The path names no bucket.")
     check_key(key)
     return Target(bucket, key, parse_query(query))
-
-
-def host_bucket(host: str, domain: str) -> str:
-    """The bucket that a virtual-host name names, "" for none."""
-    if not domain:
-        return ""
-    name = re.sub(r":\d*$", "", host).lower()
-    suffix = "." + domain.lower()
-    return name[: -len(suffix)] if name.endswith(suffix) else ""
 
 
 def copy_source(text: str) -> tuple[str, str, str | None]:

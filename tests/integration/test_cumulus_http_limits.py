@@ -53,6 +53,8 @@ def quick() -> Iterator[Floor]:
         b"PUT /x HTTP/1.1\r\nHost: s3\r\nTransfer-Encoding: gzip\r\n\r\n",
         b"GET /x HTTP/1.1\r\n\r\n",
         b"GET /x HTTP/1.1\r\nHost: s3\r\nHost: s3\r\n\r\n",
+        b"GET /x HTTP/1.1\r\nHost: b.s3:x\r\n\r\n",
+        b"GET http://b.s3:x/k HTTP/1.1\r\nHost: s3\r\n\r\n",
     ],
 )
 def test_what_is_no_request_is_refused_in_s3s_words(

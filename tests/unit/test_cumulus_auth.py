@@ -15,7 +15,7 @@ from cumulus_signing import ALICE, KEY, MAY, SECOND, SECRET, People, call, signe
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cumulus.auth import times
+from cumulus.auth import sigv2, times
 from cumulus.auth.sigv4 import (
     EMPTY_SHA256,
     Scope,
@@ -28,6 +28,7 @@ from cumulus.auth.verify import Authenticated, AuthSettings, authenticate
 from cumulus.errors import S3Error
 from cumulus.model import Credential, User
 from cumulus.rest.call import Call, Headers
+from cumulus.rest.target import parse
 
 V2 = AuthSettings(allow_sigv2=True, domain="s3.example.org")
 URL = "http://s3.example.org"
@@ -440,6 +441,32 @@ def test_version_2_of_a_virtual_host() -> None:
     assert check(request, at_ns, rules=rules).identity.user == ALICE
     error = refusal(request, at_ns, rules=AuthSettings(allow_sigv2=True))
     assert error.fields["StringToSign"].endswith("\n/photos/puppy.jpg")
+
+
+@pytest.mark.parametrize("how", ["v2", "v2-query"])
+def test_version_2_of_one_bucket_opens_no_other(how: str) -> None:
+    """However the host is written. Who has a link to public/secret/report may ask for secret/report of the
+    bucket public, by its host; nothing makes that report of the bucket secret of it."""
+    request, now_ns = signed("GET", f"{URL}/public/secret/report", how=how)
+    check(request, now_ns)
+    moved = replace(request, target=request.target.removeprefix("/public"))
+    for port in ("", ":", ":80"):
+        for name in ("public.s3.example.org", "PUBLIC.S3.Example.org"):
+            assert check(header(moved, "Host", name + port), now_ns).identity.user == ALICE
+    for port in (":x", ":80x", ":8:8", ":80]", ":\xb2", ":80\n", "]", "."):
+        error = refusal(header(moved, "Host", f"public.s3.example.org{port}"), now_ns)
+        assert error.code == "SignatureDoesNotMatch", port
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["b.s3.test", "b.s3.test:80", "b.s3.test:", "b.s3.test:x", "b.s3.test:8:8", "b.s3.test:80]",
+     "b.s3.test:80\n", "B.S3.TEST", "s3.test", ".s3.test", "[::1]:80", "[::1]", ""],
+)  # fmt: skip
+def test_signatures_and_routing_find_the_same_bucket(host: str) -> None:
+    """In any Host, whether it is one or not."""
+    found = parse("/x/y", host, "s3.test")
+    assert sigv2.resource("/x/y", [], host, "s3.test") == f"/{found.bucket}/{found.key}"
 
 
 def test_version_2_signs_what_chooses_an_operation() -> None:

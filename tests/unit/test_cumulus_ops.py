@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cumulus.auth.host import host_bucket
 from cumulus.errors import S3Error
 from cumulus.index.api import OverQuota
 from cumulus.model import Acl, Bucket, ObjectMeta, Part, encode_meta
@@ -17,7 +18,7 @@ from cumulus.ops.ranges import copy_range, part_range, read_range
 from cumulus.ops.rows import meta_of, row_of
 from cumulus.rest import table
 from cumulus.rest.headers import mail_safe
-from cumulus.rest.target import copy_source, host_bucket, parse, parse_query
+from cumulus.rest.target import copy_source, parse, parse_query
 from cumulus.storage.api import Entry
 from cumulus.storage.names import check_name
 
