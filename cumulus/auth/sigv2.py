@@ -28,10 +28,11 @@ RESOURCE: Final = frozenset(
 )
 
 
-def forms(path: str) -> list[str]:
+def forms(path: str, host: str, domain: str) -> list[str]:
     """The path as it stood on the wire, and of a bucket alone with the slash that boto3 signs and does not
-    send."""
-    return [path, path + "/"] if path.count("/") == 1 and path != "/" else [path]
+    send. Of a bucket in the `host` it is a key: k/ is another one than k."""
+    alone = path.count("/") == 1 and path != "/" and not host_bucket(host, domain)
+    return [path, path + "/"] if alone else [path]
 
 
 def resource(path: str, query: Query, host: str, domain: str) -> str:

@@ -361,7 +361,7 @@ def _version2(
         sigv2.string_to_sign(
             call.method, call.headers, date, sigv2.resource(form, query, host, settings.domain)
         )
-        for form in sigv2.forms(path)
+        for form in sigv2.forms(path, host, settings.domain)
     ]
     if not any(sigv4.same(sigv2.sign(credential.secret, text), signature) for text in texts):
         raise mismatch(access_key, signature, texts[0])

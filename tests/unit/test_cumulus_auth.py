@@ -458,6 +458,19 @@ def test_version_2_of_one_bucket_opens_no_other(how: str) -> None:
         assert error.code == "SignatureDoesNotMatch", port
 
 
+@pytest.mark.parametrize("how", ["v2", "v2-query"])
+def test_version_2_of_a_key_with_a_slash_opens_no_other(how: str) -> None:
+    """The slash that may be missing is that of a bucket alone."""
+    request, now_ns = signed("GET", f"{URL}/b/k/", how=how)
+    moved = header(replace(request, target=request.target.removeprefix("/b")), "Host", "b.s3.example.org")
+    assert check(moved, now_ns).identity.user == ALICE
+    other = replace(moved, target=moved.target.replace("/k/", "/k", 1))
+    assert refusal(other, now_ns).code == "SignatureDoesNotMatch"
+    request, now_ns = signed("GET", f"{URL}/b/", how=how)
+    alone = replace(request, target=request.target.replace("/b/", "/b", 1))
+    assert check(alone, now_ns).identity.user == ALICE
+
+
 @pytest.mark.parametrize(
     "host",
     ["b.s3.test", "b.s3.test:80", "b.s3.test:", "b.s3.test:x", "b.s3.test:8:8", "b.s3.test:80]",
