@@ -10,7 +10,7 @@ from typing import Final
 
 from cumulus.auth import hop
 from cumulus.errors import S3Error
-from cumulus.rest.call import Call
+from cumulus.rest.call import Call, Headers
 from cumulus.secrets import Keyring
 from sector.errors import SectorError
 
@@ -33,8 +33,9 @@ class Hops:
         return self._ring.derived(hop.PURPOSE)
 
     def accept(self, call: Call, now_s: int) -> None:
-        """Give a call that has the header the id and the client's address of the server that passed it on.
-        Raises `S3Error` AccessDenied for a header that is not proven, ServiceUnavailable at a point."""
+        """Give a call that has the header the id and the client's address of the server that passed it on,
+        and take the header away: refusals show a client all that he names as signed. Raises `S3Error`
+        AccessDenied for a header that is not proven, ServiceUnavailable at a point."""
         if hop.HEADER not in call.headers:
             return
         found = hop.origin(call, self.keys(), now_s)
@@ -46,6 +47,7 @@ class Hops:
             message = "This server only passes requests on; it must not be among those to which others do."
             raise S3Error("ServiceUnavailable", message, headers=[("Retry-After", "5")])
         call.id, call.peer, call.secure = found.id, found.peer, found.secure
+        call.headers = Headers(pair for pair in call.headers.pairs if pair[0] != hop.HEADER)
 
     def _look_again(self) -> bool:
         """Read the file again, where a key may have been added; not too often."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from s3_world import World
 
-from cumulus.auth import hop
+from cumulus.auth import hop, sigv4, times
 from cumulus.backends.memory import MemoryStore
 from cumulus.errors import S3Error
 from cumulus.redirect import REST_S, NoServer, Server, Spread
@@ -80,10 +80,23 @@ def test_what_is_old_or_malformed_is_refused() -> None:
             hop.origin(passed(sent, wrong), [KEY], NOW_S)
 
 
+def claiming(name: str, at_ns: int) -> Call:
+    """A request of alice's key that claims to have signed a header; whoever sends it has not the key."""
+    stamp = times.basic(at_ns)
+    words = (
+        f"Credential=ALICE/{stamp[:8]}/us-east-1/s3/aws4_request",
+        f"SignedHeaders=host;x-amz-content-sha256;x-amz-date;{name}",
+        f"Signature={'0' * 64}",
+    )
+    headers = {"host": "s3.test", "x-amz-date": stamp, "x-amz-content-sha256": sigv4.EMPTY_SHA256}
+    headers["authorization"] = f"{sigv4.ALGORITHM} {','.join(words)}"
+    return call(target="/bkt/k", headers=Headers(headers.items()))
+
+
 # at the second server --------------------------------------------------------------------------------------
 def test_the_second_server_takes_the_clients_address(tmp_path: Path) -> None:
     """Policies and the log have it; a key that was added is known within a second; a forged header is
-    refused; a point serves nothing."""
+    refused; a point serves nothing. No answer shows the proof, whatever a client says it has signed."""
     ring = Keyring.create(tmp_path / "secret.key")
     world = World(MemoryStore())
     world.ask("PUT", "/bkt")
@@ -105,6 +118,13 @@ def test_the_second_server_takes_the_clients_address(tmp_path: Path) -> None:
         found, answer = ask(key)
         assert (answer.status, b"AccessDenied" in answer.body) == (403, True), "anonymous"
         assert (found.id, found.peer, found.secure) == ("AB01", "2001:db8::7", True)
+    asked = claiming(hop.HEADER, world.clock())
+    value = hop.header(asked, newest, world.clock() // 10**9)
+    shown = world.gateway.start(passed(asked, value))
+    assert isinstance(shown, Reply) and isinstance(shown.body, bytes)
+    assert (shown.status, b"<Code>SignatureDoesNotMatch</Code>" in shown.body) == (403, True)
+    for word in (value.rpartition(";")[2], "2001:db8::7"):
+        assert word.encode() not in shown.body and word.encode().hex(" ").encode() not in shown.body
     hops._looked -= 5
     (tmp_path / "secret.key").write_text("not a key")
     assert ask(OTHER)[1].status == 403, "the keys stay as they were"
