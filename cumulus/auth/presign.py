@@ -9,6 +9,7 @@ body is in the query. Signed chunks continue the first signature, which is the v
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from cumulus.rest.call import Headers
 
 MARK: Final = b"x-cumulus-redirected"
+OF_VERSION_2: Final = b"2"  # its value in what became of a link of version 2
 REPEATED: Final = ("x-amz-date", "x-amz-content-sha256")
 _V4: Final = frozenset(
     b"X-Amz-" + name
@@ -45,21 +47,32 @@ def unsigned_query(query: Query, *, version2: bool = False) -> Query:
     return [pair for pair in query if pair[0] not in drop and pair[0] != MARK]
 
 
-def marked(query: Query, seed: ChunkSigner | None = None) -> Query:
-    """With the mark; `seed` is the signature that signed chunks continue."""
+def marked(query: Query, seed: ChunkSigner | None = None, *, version2: bool = False) -> Query:
+    """With the mark; `seed` is the signature that signed chunks continue. `version2`: of such a link, whose
+    parameters carry all that version 2 signs as headers."""
+    if version2:
+        return [*query, (MARK, OF_VERSION_2)]
     value = b"1" if seed is None else f"{seed.timestamp}-{seed.seed}".encode()
     return [*query, (MARK, value)]
 
 
 def presign(
-    who: Presigner, method: str, netloc: str, path: str, query: Query, headers: Headers, payload: str
+    who: Presigner,
+    method: str,
+    netloc: str,
+    path: str,
+    query: Query,
+    headers: Headers,
+    payload: str,
+    bound: Iterable[str] = (),
 ) -> str:
     """The query, encoded and signed. `path` is canonical, `query` free of signatures, `headers` the client's
-    (its x-amz-* are signed), `payload` what x-amz-content-sha256 said, or ""."""
+    (its x-amz-* and those in `bound` are signed), `payload` what x-amz-content-sha256 said, or ""."""
     timestamp = times.basic(who.now_ns)
     scope = Scope(timestamp[:8], who.region)
     own = [(name, value) for name, value in headers.items() if name.startswith("x-amz-")]
-    signed = sorted([("host", netloc), *(pair for pair in own if pair[0] not in REPEATED)])
+    held = [(name, headers.get(name)) for name in bound]
+    signed = sorted([("host", netloc), *(pair for pair in own if pair[0] not in REPEATED), *held])
     values = {
         "Algorithm": sigv4.ALGORITHM,
         "Credential": f"{who.access_key}/{scope}",

@@ -27,6 +27,9 @@ RESOURCE: Final = frozenset(
     b" session storageClass tagging torrent uploadId uploads versionId versioning versions website".split()
 )
 
+# headers besides x-amz-* that are signed, as "" where they are not sent
+SIGNED: Final = ("content-md5", "content-type")
+
 
 def forms(path: str, host: str, domain: str) -> list[str]:
     """The path as it stood on the wire, and of a bucket alone with the slash that boto3 signs and does not
@@ -50,7 +53,8 @@ def string_to_sign(method: str, headers: Headers, date: str, resource: str) -> s
     """`date` is the header Date, "" beside an x-amz-date, or the query parameter Expires."""
     own = sorted((name, value) for name, value in headers.items() if name.startswith("x-amz-"))
     lines = "".join(f"{name}:{value.strip()}\n" for name, value in own)
-    return f"{method}\n{headers.get('content-md5')}\n{headers.get('content-type')}\n{date}\n{lines}{resource}"
+    signed = "\n".join(headers.get(name) for name in SIGNED)
+    return f"{method}\n{signed}\n{date}\n{lines}{resource}"
 
 
 def sign(secret: str, text: str) -> str:

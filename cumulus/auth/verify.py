@@ -49,11 +49,13 @@ __all__ = ["AuthSettings", "Authenticated", "Scheme", "authenticate"]
 @dataclass(frozen=True, slots=True)
 class Authenticated:
     """Who asks, what the body has to be, and how the request was signed ("" = not at all; "form": by the
-    policy of a POST form)."""
+    policy of a POST form). `bound`: headers but host and x-amz-* that a link was signed with, to which it
+    holds whoever has it."""
 
     identity: Identity
     body: BodyRule
     scheme: Scheme = ""
+    bound: tuple[str, ...] = ()
 
 
 def authenticate(call: Call, directory: Directory, settings: AuthSettings, now_ns: int) -> Authenticated:
@@ -248,7 +250,11 @@ def _verified(
     signer = ChunkSigner(key, claim.timestamp, claim.scope, claim.signature)
     if sent_on:
         signer = chunk_signer(query, credential.secret, signer)
-    return Authenticated(identity, _body_rule(call.headers, signer, payload), scheme)
+    rule = _body_rule(call.headers, signer, payload)
+    bound: tuple[str, ...] = ()
+    if scheme == "v4-query":
+        bound = tuple(name for name in claim.signed if name != "host" and not name.startswith("x-amz-"))
+    return Authenticated(identity, rule, scheme, bound)
 
 
 def _one_line(path: str) -> bool:
@@ -367,7 +373,10 @@ def _version2(
         raise mismatch(access_key, signature, texts[0])
     identity = allowed(credential, call.peer, now_ns)
     rule = _body_rule(call.headers, None, _payload(call.headers))
-    return Authenticated(identity, rule, "v2" if authorization else "v2-query")
+    if authorization:
+        return Authenticated(identity, rule, "v2")
+    bound = tuple(name for name in sigv2.SIGNED if name in call.headers)
+    return Authenticated(identity, rule, "v2-query", bound)
 
 
 def _check_date2(text: str, now_ns: int) -> None:

@@ -6,13 +6,15 @@ from contextlib import suppress
 from typing import Final
 from urllib.parse import quote
 
-from cumulus.auth import sigv4, times
+from cumulus.auth import sigv2, sigv4, times
 from cumulus.auth.host import host_bucket
 from cumulus.auth.presign import MARK, Presigner, marked, presign, unsigned_query
+from cumulus.auth.sigv4 import Query
 from cumulus.auth.verify import WEEK_S
 from cumulus.errors import S3Error
 from cumulus.redirect import Balancer, NoServer, Server
 from cumulus.rest.call import Headers
+from cumulus.rest.lifted import carried
 from cumulus.rest.request import Request
 
 LASTS_S: Final = 60
@@ -51,7 +53,8 @@ def location(request: Request, server: Server) -> str:
     keys = f"/{where.key}" if where.key else ""
     path = quote(f"/{where.bucket}{keys}", safe="/~") if where.bucket else "/"
     original = sigv4.split_query(call.target.partition("?")[2])
-    query = unsigned_query(original, version2=auth.scheme == "v2-query")
+    version2 = auth.scheme == "v2-query"
+    query = unsigned_query(original, version2=version2)
     if auth.identity.user is None:
         text = sigv4.canonical_query(marked(query))
         return f"{server.url}{_dots(path)}?{text}"
@@ -63,10 +66,20 @@ def location(request: Request, server: Server) -> str:
     region = request.settings.region or "us-east-1"
     who = Presigner(access_key, credential.secret, region, now_ns, _left_s(request, now_ns))
     payload = request.header("x-amz-content-sha256") or request.query.get("X-Amz-Content-Sha256", "")
-    query = marked(query, auth.body.signer)
+    query = marked(_once(request, query) if version2 else query, auth.body.signer, version2=version2)
     headers = Headers(pair for pair in call.headers.items() if pair[0] not in request.lifted)
-    text = presign(who, call.method, server.netloc, path, query, headers, payload)
+    bound = [name for name in auth.bound if name in headers]
+    text = presign(who, call.method, server.netloc, path, query, headers, payload, bound)
     return f"{server.url}{_dots(path)}?{text}"
+
+
+def _once(request: Request, query: Query) -> Query:
+    """Of a link of version 2: each header in it once, as it counted here, since its signature is over no
+    other one; and as "" what is signed as not being there."""
+    headers = request.call.headers
+    names = [*request.lifted, *(name for name in sigv2.SIGNED if name not in headers)]
+    rest = [pair for pair in query if not carried(pair[0].decode("latin-1"))]
+    return rest + [(name.encode(), sigv4.wire(headers.get(name))) for name in names]
 
 
 def _left_s(request: Request, now_ns: int) -> int:

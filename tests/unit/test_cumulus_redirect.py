@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
 import random
 import threading
+import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 import pytest
 from s3_world import HOST, SECOND, World
@@ -16,6 +19,7 @@ from s3_world import HOST, SECOND, World
 from cumulus.auth import sigv2
 from cumulus.auth.sigv4 import ChunkSigner, Scope, signing_key
 from cumulus.backends.memory import MemoryStore
+from cumulus.ops.rows import DEFAULT_TYPE
 from cumulus.redirect import Balancer, HostsFile, Mode, NoServer, Server, parse_hosts
 from cumulus.rest.call import Call, Headers, Reply
 from sector.errors import BadConfig, LocalIO, SectorError
@@ -349,13 +353,100 @@ def test_what_a_link_carries_goes_along(pair: Pair, version: str) -> None:
 
     if version == "s3v4":
         client.meta.events.register("before-sign.s3", in_query)
-    meta = {"Metadata": {"color": "red"}} if version == "s3" else {}
+    meta = {"Metadata": {"color": "red"}, "ContentType": "image/png"} if version == "s3" else {}
     url = client.generate_presigned_url("put_object", Params={"Bucket": "box", "Key": "k", **meta})
     assert "x-amz-meta-color=red" in url
     call, reply = pair.sent("PUT", url.removeprefix(f"http://{HOST}"), b"data", user="", raw=True)
     assert pair.follow(call, reply, b"data").status == 200
-    pair.server.gateway.balancer = None
-    assert pair.server.ask("GET", "/box/k").headers["x-amz-meta-color"] == "red"
+    found = stored(pair)
+    assert found.headers["x-amz-meta-color"] == "red"
+    assert found.headers["content-type"] == ("image/png" if version == "s3" else DEFAULT_TYPE)
+
+
+def stored(pair: Pair) -> Any:
+    """What is there now, without the balancer."""
+    own, pair.server.gateway.balancer = pair.server.gateway.balancer, None
+    found = pair.server.ask("GET", "/box/k")
+    pair.server.gateway.balancer = own
+    return found
+
+
+def other(call: Call, **headers: str) -> Call:
+    """The same request with other headers, "" for none."""
+    changed = {name.replace("_", "-"): value for name, value in headers.items()}
+    pairs = [pair for pair in call.headers.pairs if pair[0] not in changed]
+    return replace(call, headers=Headers([*pairs, *(pair for pair in changed.items() if pair[1])]))
+
+
+def test_a_link_holds_its_holder_to_the_same_where_it_is_sent(pair: Pair) -> None:
+    """All headers that it was signed with are those of what comes after it, too."""
+    params = {"Bucket": "box", "Key": "k", "ContentType": "text/plain", "IfNoneMatch": "*"}
+    url = pair.point.boto(signature_version="s3v4").generate_presigned_url("put_object", Params=params)
+    headers = {"Content-Type": "text/plain", "If-None-Match": "*"}
+    call, reply = pair.sent(
+        "PUT", url.removeprefix(f"http://{HOST}"), b"data", user="", raw=True, headers=headers
+    )
+    assert reply.status == 307
+    for drop in ("if-none-match", "content-type"):
+        assert pair.follow(call, reply, b"data", (drop,)).code == "SignatureDoesNotMatch"
+    for changed in (other(call, content_type="text/html"), other(call, if_none_match='"x"')):
+        assert pair.follow(changed, reply, b"data").code == "SignatureDoesNotMatch"
+    assert pair.follow(call, reply, b"data").status == 200
+    assert pair.follow(call, reply, b"more").status == 412
+    assert stored(pair).headers["content-type"] == "text/plain"
+
+
+def link2(pair: Pair, carried: dict[str, str], more: str = "", **headers: str) -> tuple[Call, Reply]:
+    """What the point says to a link of version 2 for a PUT that carries these headers in its query, and has
+    `more` there that was not signed; `headers` are signed and sent as such."""
+    expires = str(pair.point.clock() // SECOND + 1000)
+    sent = {name.replace("_", "-"): value for name, value in headers.items()}
+    text = sigv2.string_to_sign(
+        "PUT", Headers((carried | sent).items()), expires, sigv2.resource("/box/k", [], HOST, "")
+    )
+    signed = {"AWSAccessKeyId": "ALICE", "Expires": expires, "Signature": sigv2.sign("secret of alice", text)}
+    query = urlencode(carried | signed) + more
+    return pair.sent("PUT", "/box/k", b"data", user="", query=query, headers=sent)
+
+
+def test_a_link_of_version_2_is_no_wider_where_it_is_sent(pair: Pair) -> None:
+    """Its type, as a parameter, as a header, or none; MD5 and checksums of the body are checked."""
+    call, reply = link2(pair, {"content-type": "image/png"})
+    assert pair.follow(other(call, content_type="text/html"), reply, b"data").code == "AccessDenied"
+    assert pair.follow(other(call, content_type="image/png"), reply, b"data").status == 200
+    assert pair.follow(call, reply, b"data").status == 200
+    assert stored(pair).headers["content-type"] == "image/png"
+    call, reply = link2(pair, {})
+    assert pair.follow(other(call, content_type="text/html"), reply, b"data").code == "AccessDenied"
+    assert pair.follow(call, reply, b"data").status == 200
+    assert stored(pair).headers["content-type"] == DEFAULT_TYPE
+    call, reply = link2(pair, {}, content_type="text/plain\xe9", x_amz_meta_a="1")
+    for changed in (other(call, content_type="text/html"), other(call, content_type=""),
+                    other(call, x_amz_meta_a="2")):  # fmt: skip
+        assert pair.follow(changed, reply, b"data").code == "SignatureDoesNotMatch"
+    assert pair.follow(call, reply, b"data").status == 200
+    assert stored(pair).headers["content-type"] == "text/plain\xe9"
+    md5 = base64.b64encode(hashlib.md5(b"data").digest()).decode()
+    crc = base64.b64encode(zlib.crc32(b"data").to_bytes(4)).decode()
+    for carried in ({"Content-MD5": md5}, {"x-amz-checksum-crc32": crc}):
+        call, reply = link2(pair, carried)
+        assert pair.follow(call, reply, b"dato").code == "BadDigest"
+        assert pair.follow(call, reply, b"data").status == 200
+
+
+@pytest.mark.parametrize(
+    "more", ["&X-Amz-Meta-Color=blue&Content-Type=a/b", "&x-amz-meta-color=blue&content-type=a/b"]
+)
+def test_of_a_header_that_a_link_has_twice_the_one_that_was_signed_goes_along(pair: Pair, more: str) -> None:
+    """By version 2 the first one is, and others can be written behind it."""
+    call, reply = link2(pair, {"x-amz-meta-color": "red", "content-type": "image/png"}, more)
+    assert pair.follow(call, reply, b"data").status == 200
+    found = stored(pair).headers
+    assert (found["x-amz-meta-color"], found["content-type"]) == ("red", "image/png")
+    call, reply = link2(pair, {}, more, x_amz_meta_color="red", content_type="image/png")
+    assert pair.follow(call, reply, b"data").status == 200
+    found = stored(pair).headers
+    assert (found["x-amz-meta-color"], found["content-type"]) == ("red", "image/png")
 
 
 def test_version_2_is_signed_anew(pair: Pair) -> None:
