@@ -234,15 +234,19 @@ def delete_version(
     conditions: Conditions = NONE,
     *,
     older: bool = False,
+    judged: Row | None = None,
 ) -> Deleted:
     """Remove one version for good; no error when there is none. The conditions are about that version;
-    `older`: only if it is not the current one, nor what reads find. Raises `S3Error` NoSuchKey,
+    `older`: only if it is not the current one, nor what reads find; `judged`: only if it is still that one:
+    what is put without versions gets the id of what it replaces. Raises `S3Error` NoSuchKey,
     PreconditionFailed, and storage errors."""
     site.told.check_removal()
     with site.lock(bucket.name, key):
         if conditions:
             _check(conditions, _version_or_none(site, bucket, key, version))
         row = site.index.lookup(bucket.name, key, version)
+        if judged is not None and not _is_same(row, judged):
+            raise S3Error("PreconditionFailed", fields={"Condition": "judged"})
         if row is None:
             if version == "null":
                 _remove_outside(site, bucket, key)
@@ -251,7 +255,7 @@ def delete_version(
             raise S3Error("PreconditionFailed", fields={"Condition": "older"})
         gone = Remove(bucket=bucket.name, key=key, stamp=row.stamp, version=version)
         if site.atomic and not row.marker:
-            _remove_kept(site, bucket, row, gone)
+            _remove_kept(site, bucket, row, gone, exact=judged is not None)
         else:
             if row.marker:
                 site.remove(bucket.name, version_name(key, version))
@@ -261,6 +265,10 @@ def delete_version(
         if row.latest:
             _promote(site, bucket, key)
         return Deleted(version, marker=row.marker)
+
+
+def _is_same(row: Row | None, judged: Row) -> bool:
+    return row is not None and (row.marker, row.modified_ns) == (judged.marker, judged.modified_ns)
 
 
 def _is_read(site: Site, bucket: Bucket, row: Row) -> bool:
@@ -287,23 +295,25 @@ def _version_or_none(site: Site, bucket: Bucket, key: str, version: str) -> Foun
         raise
 
 
-def _remove_kept(site: Site, bucket: Bucket, row: Row, gone: Remove) -> None:
+def _remove_kept(site: Site, bucket: Bucket, row: Row, gone: Remove, *, exact: bool) -> None:
     """Body and row of a version where storage replaces files. Another process may just make it current
     (`_promote`): it looks for the row after it has copied the body, and we for the body after the row is
-    gone, so that one of us sees the other."""
-    stamp = max(gone.stamp, _remove_body(site, bucket, row))
+    gone, so that one of us sees the other. `exact`: what another process puts meanwhile under the same id
+    stays."""
+    stamp = max(gone.stamp, _remove_body(site, bucket, row, exact=exact))
     for _ in range(TRIES):
         site.told.apply([msgspec.structs.replace(gone, stamp=stamp)])
-        later = _remove_body(site, bucket, row)
+        later = _remove_body(site, bucket, row, exact=exact)
         if not later:
             return
         stamp = max(stamp, later)
     raise S3Error("ConditionalRequestConflict")
 
 
-def _remove_body(site: Site, bucket: Bucket, row: Row) -> int:
+def _remove_body(site: Site, bucket: Bucket, row: Row, *, exact: bool = False) -> int:
     """The body of just that version; its former name may be another version's by now. Gives the stamp of the
-    removal (0: there was nothing), later than a record that the index has not heard of yet."""
+    removal (0: there was nothing), later than a record that the index has not heard of yet. `exact`: what has
+    another time stays."""
     stamp = 0
     for _ in range(TRIES):
         again = False
@@ -311,6 +321,8 @@ def _remove_body(site: Site, bucket: Bucket, row: Row) -> int:
             try:
                 entry = site.store.stat(bucket.name, name)
                 meta = meta_of(bucket, entry)
+                if exact and meta is not None and meta.modified_ns != row.modified_ns:
+                    continue
                 if meta is not None and meta.version == row.version and not meta.marker:
                     stamp = max(stamp, site.store.delete(bucket.name, name, entry.token))
             except NoBucket:

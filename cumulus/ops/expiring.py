@@ -259,11 +259,11 @@ class Expiring:
         return self._expiry.noncurrent_expiration(rules, row.key, row.size, tags, step.since_ns, step.newer)
 
     def _expire(self, bucket: Bucket, step: _Step) -> int:
-        """How many have gone: a version only if it is still an older one, the current object only if it is
-        still the one of the row, whoever puts another meanwhile."""
+        """How many have gone: a version only if it is still that one, and an older one, the current object
+        only if it is still the one of the row, whoever puts another meanwhile."""
         site, row = self._site, step.row
         if not step.current:
-            delete_version(site, bucket, row.key, row.version, older=not step.lone)
+            delete_version(site, bucket, row.key, row.version, older=not step.lone, judged=row)
             return 1
         found = find_or_none(site, bucket, row.key)
         if found is None or found.meta.modified_ns != row.modified_ns:

@@ -396,6 +396,58 @@ def test_a_version_that_became_current_meanwhile_is_no_older_one(world: World) -
     assert (answer["Body"].read(), answer["VersionId"]) == (b"good", good["VersionId"])
 
 
+class Acting:
+    """What rules say; `act` happens once, when they are asked for `name`."""
+
+    def __init__(self, name: str, act: Callable[[], object]) -> None:
+        self._name = name
+        self._acts = [act]
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(lifecycle, name)
+
+        def asked(*words: Any) -> Any:
+            if self._acts:
+                self._acts.pop()()
+            return real(*words)
+
+        return asked if name == self._name else real
+
+
+@pytest.mark.parametrize("marker", [True, False])
+@pytest.mark.parametrize("world", ["posix", "memory", "fsspec"], indirect=True)
+def test_what_a_client_put_in_the_place_of_what_a_rule_looked_at_stays(world: World, marker: bool) -> None:
+    """With versioning suspended all that is put has the id "null", as the lone marker has that the rule was
+    asked of, or the older version."""
+    client = world.boto()
+    suspended = {"Bucket": "bkt", "VersioningConfiguration": {"Status": "Suspended"}}
+
+    def put() -> None:
+        client.put_bucket_versioning(**suspended)
+        client.put_object(Bucket="bkt", Key="k", Body=b"new")
+        if not marker:
+            versions_on(world)
+            client.put_object(Bucket="bkt", Key="k", Body=b"newer")
+
+    client.put_object(Bucket="bkt", Key="k", Body=b"old")
+    if marker:
+        client.put_bucket_versioning(**suspended)
+        client.delete_object(Bucket="bkt", Key="k")
+        rules(world, {"Expiration": {"ExpiredObjectDeleteMarker": True}})
+    else:
+        versions_on(world)
+        client.put_object(Bucket="bkt", Key="k", Body=b"over it")
+        rules(world, {"NoncurrentVersionExpiration": {"NoncurrentDays": 1}})
+    world.skew_ns = 3 * DAY
+    name = "marker_expiration" if marker else "noncurrent_expiration"
+    expiry: Any = Acting(name, lambda: at_its_time(world, put))
+    done = Jobs(world.site, expiry).run()
+    world.skew_ns = 0
+    assert client.get_object(Bucket="bkt", Key="k", VersionId="null")["Body"].read() == b"new"
+    assert client.get_object(Bucket="bkt", Key="k")["Body"].read() == (b"new" if marker else b"newer")
+    assert done.expired == 0
+
+
 # leftovers ---------------------------------------------------------------------------------------------
 def test_a_bucket_that_may_only_be_read_keeps_no_other_from_being_swept(
     world: World, data: Path, tmp_path: Path
