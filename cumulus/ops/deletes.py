@@ -37,6 +37,7 @@ from cumulus.storage.api import (
 
 TRIES: Final = 32
 T = TypeVar("T")
+Due = Callable[[ObjectMeta], bool]  # whether a rule still takes what has that record
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +50,20 @@ class Deleted:
 
 
 def delete_current(
-    site: Site, bucket: Bucket, key: str, owner: str, conditions: Conditions = NONE
+    site: Site,
+    bucket: Bucket,
+    key: str,
+    owner: str,
+    conditions: Conditions = NONE,
+    due: Due | None = None,
 ) -> Deleted:
-    """Delete without a version id; no error when there is nothing. `owner` becomes a marker's. Raises
-    `S3Error` PreconditionFailed, ConditionalRequestConflict, and storage errors."""
-    if bucket.versioning is Versioning.OFF and not conditions and site.compares:
+    """Delete without a version id; no error when there is nothing. `owner` becomes a marker's; `due`: only
+    what that says. Raises `S3Error` PreconditionFailed, ConditionalRequestConflict, and storage errors."""
+    if bucket.versioning is Versioning.OFF and not conditions and due is None and site.compares:
         with site.lock(bucket.name, key) if site.has_two_names(key) else nullcontext():
             _remove_plain(site, bucket, key, None)
         return Deleted()
-    return _with_room(site, lambda: _delete_locked(site, bucket, key, owner, conditions))
+    return _with_room(site, lambda: _delete_locked(site, bucket, key, owner, conditions, due))
 
 
 def fits_together(site: Site, bucket: Bucket, row: Row) -> bool:
@@ -108,24 +114,28 @@ def _with_room(site: Site, act: Callable[[], T]) -> T:
                 raise
 
 
-def _delete_locked(site: Site, bucket: Bucket, key: str, owner: str, conditions: Conditions) -> Deleted:
+def _delete_locked(
+    site: Site, bucket: Bucket, key: str, owner: str, conditions: Conditions, due: Due | None
+) -> Deleted:
     site.told.check_removal()
     with site.lock(bucket.name, key):
         for number in range(TRIES):
             try:
-                return _delete_checked(site, bucket, key, owner, conditions, wait=number < PATIENCE)
+                return _delete_checked(site, bucket, key, owner, conditions, due, wait=number < PATIENCE)
             except Changed:
                 continue
     raise S3Error("ConditionalRequestConflict")
 
 
 def _delete_checked(
-    site: Site, bucket: Bucket, key: str, owner: str, conditions: Conditions, *, wait: bool
+    site: Site, bucket: Bucket, key: str, owner: str, conditions: Conditions, due: Due | None, *, wait: bool
 ) -> Deleted:
     found = find_or_none(site, bucket, key)
     if wait and conditions:
         await_others(found)
     _check(conditions, found)
+    if found is not None:
+        _check_due(found.meta, due)
     if bucket.versioning is not Versioning.OFF:
         return _mark(site, bucket, key, owner, found)
     if not site.atomic:
@@ -141,6 +151,11 @@ def _check(conditions: Conditions, found: Found | None) -> None:
         conditions.check_write(found.facts)
     elif conditions.match:
         raise S3Error("NoSuchKey")
+
+
+def _check_due(meta: ObjectMeta, due: Due | None) -> None:
+    if due is not None and not due(meta):
+        raise S3Error("PreconditionFailed", fields={"Condition": "due"})
 
 
 def _remove_plain(site: Site, bucket: Bucket, key: str, found: Found | None) -> None:
@@ -235,11 +250,12 @@ def delete_version(
     *,
     older: bool = False,
     judged: Row | None = None,
+    due: Due | None = None,
 ) -> Deleted:
     """Remove one version for good; no error when there is none. The conditions are about that version;
     `older`: only if it is not the current one, nor what reads find; `judged`: only if it is still that one:
-    what is put without versions gets the id of what it replaces. Raises `S3Error` NoSuchKey,
-    PreconditionFailed, and storage errors."""
+    what is put without versions gets the id of what it replaces; `due`: only if that says so. Raises
+    `S3Error` NoSuchKey, PreconditionFailed, and storage errors."""
     site.told.check_removal()
     with site.lock(bucket.name, key):
         if conditions:
@@ -255,10 +271,12 @@ def delete_version(
             raise S3Error("PreconditionFailed", fields={"Condition": "older"})
         gone = Remove(bucket=bucket.name, key=key, stamp=row.stamp, version=version)
         if site.atomic and not row.marker:
-            _remove_kept(site, bucket, row, gone, exact=judged is not None)
+            _remove_kept(site, bucket, row, gone, due, exact=judged is not None)
         else:
             if row.marker:
                 site.remove(bucket.name, version_name(key, version))
+            elif due is not None:
+                _check_body(site, bucket, row, due)
             site.told.apply([gone])
             if not row.marker:
                 site.discard(bucket.name, row.name, row.size)
@@ -295,12 +313,24 @@ def _version_or_none(site: Site, bucket: Bucket, key: str, version: str) -> Foun
         raise
 
 
-def _remove_kept(site: Site, bucket: Bucket, row: Row, gone: Remove, *, exact: bool) -> None:
+def _check_body(site: Site, bucket: Bucket, row: Row, due: Due) -> None:
+    """For a body with a name of its own: its record is another body's once it has changed."""
+    try:
+        meta = meta_of(bucket, site.store.stat(bucket.name, row.name))
+    except NoBucket:
+        raise
+    except NOT_THERE:
+        return
+    if meta is not None:
+        _check_due(meta, due)
+
+
+def _remove_kept(site: Site, bucket: Bucket, row: Row, gone: Remove, due: Due | None, *, exact: bool) -> None:
     """Body and row of a version where storage replaces files. Another process may just make it current
     (`_promote`): it looks for the row after it has copied the body, and we for the body after the row is
     gone, so that one of us sees the other. `exact`: what another process puts meanwhile under the same id
     stays."""
-    stamp = max(gone.stamp, _remove_body(site, bucket, row, exact=exact))
+    stamp = max(gone.stamp, _remove_body(site, bucket, row, due, exact=exact))
     for _ in range(TRIES):
         site.told.apply([msgspec.structs.replace(gone, stamp=stamp)])
         later = _remove_body(site, bucket, row, exact=exact)
@@ -310,10 +340,10 @@ def _remove_kept(site: Site, bucket: Bucket, row: Row, gone: Remove, *, exact: b
     raise S3Error("ConditionalRequestConflict")
 
 
-def _remove_body(site: Site, bucket: Bucket, row: Row, *, exact: bool = False) -> int:
+def _remove_body(site: Site, bucket: Bucket, row: Row, due: Due | None = None, *, exact: bool = False) -> int:
     """The body of just that version; its former name may be another version's by now. Gives the stamp of the
     removal (0: there was nothing), later than a record that the index has not heard of yet. `exact`: what has
-    another time stays."""
+    another time stays. Raises `S3Error` PreconditionFailed for what is not `due`."""
     stamp = 0
     for _ in range(TRIES):
         again = False
@@ -324,6 +354,7 @@ def _remove_body(site: Site, bucket: Bucket, row: Row, *, exact: bool = False) -
                 if exact and meta is not None and meta.modified_ns != row.modified_ns:
                     continue
                 if meta is not None and meta.version == row.version and not meta.marker:
+                    _check_due(meta, due)
                     stamp = max(stamp, site.store.delete(bucket.name, name, entry.token))
             except NoBucket:
                 raise

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 
 from cumulus.errors import S3Error
 from cumulus.index.api import NoSuch, Row, StillUsed
-from cumulus.model import Bucket
+from cumulus.model import Bucket, ObjectMeta
 from cumulus.ops.buckets import end_upload
 from cumulus.ops.conditions import Conditions
 from cumulus.ops.deletes import delete_current, delete_together, delete_version, fits_together
@@ -99,6 +99,11 @@ class _Step:
 def _lone(row: Row | None, newer: int) -> list[_Step]:
     """`row` is the last version of a key, with so many older ones before it."""
     return [_Step(row, lone=True)] if row is not None and row.marker and not newer else []
+
+
+def _by_tags(bucket: Bucket) -> bool:
+    """Whether a rule looks at tags."""
+    return bucket.lifecycle is not None and "Tag>" in bucket.lifecycle
 
 
 class Expiring:
@@ -195,7 +200,7 @@ class Expiring:
             return True
         if together:
             alone += self._all_at_once(bucket, together)
-        return not self._beside_each_other(bucket, alone) and not resting.rest()
+        return not self._beside_each_other(bucket, rules, alone) and not resting.rest()
 
     def _note(self, outcome: int | Exception) -> None:
         """What became of one step: how much it has deleted, or an error. Raises as `Failed.noted`."""
@@ -217,7 +222,7 @@ class Expiring:
                 self._note(outcome)
         return [step for step, outcome in zip(steps, outcomes, strict=True) if outcome is False]
 
-    def _beside_each_other(self, bucket: Bucket, steps: Sequence[_Step]) -> bool:
+    def _beside_each_other(self, bucket: Bucket, rules: Sequence[Any], steps: Sequence[_Step]) -> bool:
         """Steps that mostly wait for a disk or a database, those of a key in their order; then a rest for
         what other threads have used of the processor. Whether the process ends."""
         keys: dict[str, list[_Step]] = {}
@@ -230,7 +235,7 @@ class Expiring:
         def of_key(some: Sequence[_Step]) -> None:
             began = time.thread_time()
             for step in some:
-                outcomes.append(self._outcome(bucket, step))
+                outcomes.append(self._outcome(bucket, rules, step))
             if threading.get_ident() != mine:
                 used.append(time.thread_time() - began)
 
@@ -240,9 +245,9 @@ class Expiring:
             self._note(outcome)
         return self._site.pause(RESTS * sum(used)) if used else False
 
-    def _outcome(self, bucket: Bucket, step: _Step) -> int | Exception:
+    def _outcome(self, bucket: Bucket, rules: Sequence[Any], step: _Step) -> int | Exception:
         try:
-            return self._expire(bucket, step)
+            return self._expire(bucket, rules, step)
         except S3Error as error:
             return 0 if error.code in _OTHERS else error
         except Exception as error:
@@ -253,28 +258,40 @@ class Expiring:
         row = step.row
         if step.lone:
             return self._expiry.marker_expiration(rules, row.key, row.modified_ns)
-        tags = self._tags(bucket, row)
-        if step.since_ns is None:
-            return self._expiry.expiration(rules, row.key, row.size, tags, row.modified_ns)
-        return self._expiry.noncurrent_expiration(rules, row.key, row.size, tags, step.since_ns, step.newer)
+        return self._when(rules, step, row.size, self._tags(bucket, row), row.modified_ns)
 
-    def _expire(self, bucket: Bucket, step: _Step) -> int:
+    def _when(
+        self, rules: Sequence[Any], step: _Step, size: int, tags: Mapping[str, str], modified_ns: int
+    ) -> tuple[int, str] | None:
+        key = step.row.key
+        if step.since_ns is None:
+            return self._expiry.expiration(rules, key, size, tags, modified_ns)
+        return self._expiry.noncurrent_expiration(rules, key, size, tags, step.since_ns, step.newer)
+
+    def _still(self, rules: Sequence[Any], step: _Step, meta: ObjectMeta) -> bool:
+        """Whether rules take what they took a moment ago: its tags may be others by now."""
+        due = self._when(rules, step, meta.size, meta.tags, meta.modified_ns)
+        return due is not None and due[0] <= self._site.clock()
+
+    def _expire(self, bucket: Bucket, rules: Sequence[Any], step: _Step) -> int:
         """How many have gone: a version only if it is still that one, and an older one, the current object
         only if it is still the one of the row, whoever puts another meanwhile."""
         site, row = self._site, step.row
+        due = partial(self._still, rules, step)
         if not step.current:
-            delete_version(site, bucket, row.key, row.version, older=not step.lone, judged=row)
+            asked = due if _by_tags(bucket) and not row.marker else None
+            delete_version(site, bucket, row.key, row.version, older=not step.lone, judged=row, due=asked)
             return 1
         found = find_or_none(site, bucket, row.key)
         if found is None or found.meta.modified_ns != row.modified_ns:
             return 0
         same = Conditions(match=(found.meta.etag,), exact_modified_ns=found.meta.modified_ns)
-        delete_current(site, bucket, row.key, bucket.owner, same)
+        delete_current(site, bucket, row.key, bucket.owner, same, due)
         return 1
 
     def _tags(self, bucket: Bucket, row: Row) -> Mapping[str, str]:
         """Tags are in the object's record; rules without tags do not need them, and it is not read then."""
-        if bucket.lifecycle is None or "Tag>" not in bucket.lifecycle or row.marker:
+        if row.marker or not _by_tags(bucket):
             return {}
         for name in stored_names(self._site, row):
             try:

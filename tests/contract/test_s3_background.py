@@ -448,6 +448,31 @@ def test_what_a_client_put_in_the_place_of_what_a_rule_looked_at_stays(world: Wo
     assert done.expired == 0
 
 
+@pytest.mark.parametrize("older", [False, True])
+@pytest.mark.parametrize("world", ["posix", "memory", "fsspec"], indirect=True)
+def test_what_lost_its_tag_while_rules_were_asked_stays(world: World, older: bool) -> None:
+    """A tag is taken off because the object is needed still."""
+    client = world.boto()
+    if older:
+        versions_on(world)
+    made = client.put_object(Bucket="bkt", Key="k", Body=b"tagged", Tagging="kind=scratch")
+    version = {"VersionId": made["VersionId"]} if older else {}
+    if older:
+        client.put_object(Bucket="bkt", Key="k", Body=b"over it")
+    action = {"NoncurrentVersionExpiration": {"NoncurrentDays": 1}} if older else {"Expiration": {"Days": 1}}
+    rules(world, action, Tag={"Key": "kind", "Value": "scratch"})
+
+    def untag() -> None:
+        client.delete_object_tagging(Bucket="bkt", Key="k", **version)
+
+    world.skew_ns = 3 * DAY
+    name = "noncurrent_expiration" if older else "expiration"
+    expiry: Any = Acting(name, lambda: at_its_time(world, untag))
+    assert Jobs(world.site, expiry).run().expired == 0
+    world.skew_ns = 0
+    assert client.get_object(Bucket="bkt", Key="k", **version)["Body"].read() == b"tagged"
+
+
 # leftovers ---------------------------------------------------------------------------------------------
 def test_a_bucket_that_may_only_be_read_keeps_no_other_from_being_swept(
     world: World, data: Path, tmp_path: Path

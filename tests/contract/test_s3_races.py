@@ -224,6 +224,44 @@ def test_a_lifecycle_rule_leaves_what_was_put_after_it_looked(
     assert get(two) == b"new"
 
 
+@pytest.mark.parametrize("moment", ["together", "alone", "found", "older", "body"])
+def test_a_lifecycle_rule_leaves_what_lost_its_tag_after_it_looked(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Whether the object goes with others or by itself, and lost it before it was looked at again or after;
+    likewise an older version."""
+    one, two = pair
+    rule: dict[str, Any] = {"ID": "r", "Status": "Enabled", "Filter": {"Tag": {"Key": "t", "Value": "v"}}}
+    older = moment in ("older", "body")
+    if older:
+        enable(one)
+        rule["NoncurrentVersionExpiration"] = {"NoncurrentDays": 1}
+    else:
+        rule["Expiration"] = {"Days": 1}
+    made = one.boto().put_object(Bucket="bkt", Key="k", Body=b"tagged", Tagging="t=v")
+    version = {"VersionId": made["VersionId"]} if older else {}
+    if older:
+        put(one, b"over it")
+    one.boto().put_bucket_lifecycle_configuration(Bucket="bkt", LifecycleConfiguration={"Rules": [rule]})
+    if moment != "together":
+        monkeypatch.setattr(expiring, "fits_together", lambda *_: False)
+    module, name, after = {
+        "together": (expiring, "delete_together", False),
+        "alone": (expiring, "find_or_none", False),
+        "found": (expiring, "find_or_none", True),
+        "older": (expiring, "delete_version", False),
+        "body": (deletes, "_remove_body", False),
+    }[moment]
+
+    def untag() -> None:
+        two.boto().delete_object_tagging(Bucket="bkt", Key="k", **version)
+
+    acted = once(monkeypatch, module, name, untag, after=after)
+    one.skew_ns = 3 * DAY_NS
+    assert Jobs(one.gateway.site, lifecycle).run().expired == 0
+    assert acted and get(two, version.get("VersionId", "")) == b"tagged"
+
+
 def test_a_part_sent_again_beside_other_content_keeps_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
