@@ -50,11 +50,11 @@ class Started:
         query = {"partNumber": 1, "uploadId": self.id}
         self.etag = world.ask("PUT", "/bkt/k", b"x" * SIZE, query=query).headers["etag"]
 
-    def complete(self) -> Any:
+    def complete(self, headers: dict[str, str] | None = None) -> Any:
         """CompleteMultipartUpload."""
         row = f"<Part><PartNumber>1</PartNumber><ETag>{self.etag}</ETag></Part>"
         body = f"<CompleteMultipartUpload>{row}</CompleteMultipartUpload>".encode()
-        return self.world.ask("POST", "/bkt/k", body, query={"uploadId": self.id})
+        return self.world.ask("POST", "/bkt/k", body, query={"uploadId": self.id}, headers=headers)
 
     def abort(self) -> Any:
         """AbortMultipartUpload."""
@@ -231,17 +231,22 @@ def test_an_upload_is_ended_by_who_claims_it_alone(world: World) -> None:
     assert world.index.drop_upload(upload.id, None, "one")
 
 
-@pytest.mark.parametrize("versions", [False, True])
+@pytest.mark.parametrize(
+    ("versions", "condition"), [(False, ""), (True, ""), (False, "If-None-Match"), (True, "If-Match")]
+)
 @pytest.mark.parametrize("world", ["posix"], indirect=True)
 def test_a_completion_that_ended_between_storage_and_index_is_told_by_the_next(
-    world: World, monkeypatch: pytest.MonkeyPatch, versions: bool
+    world: World, monkeypatch: pytest.MonkeyPatch, versions: bool, condition: str
 ) -> None:
-    """The disk fails when the object has its name. Who asks again is told that it is done: then it is listed
-    and counted at once, and is still there as a version when another takes its place."""
+    """The disk fails when the object has its name. Who asks again is told that it is done, on the condition
+    that held for the first time, too: then it is listed and counted at once, and is still there as a version
+    when another takes its place."""
     client = world.boto()
+    headers = {"If-None-Match": "*"} if condition == "If-None-Match" else {}
     if versions:
         client.put_bucket_versioning(Bucket="bkt", VersioningConfiguration={"Status": "Enabled"})
-        client.put_object(Bucket="bkt", Key="k", Body=b"first")
+        first = client.put_object(Bucket="bkt", Key="k", Body=b"first")
+        headers = {"If-Match": first["ETag"]} if condition else {}
     started = Started(world)
     for name in ("join", "concat"):
         real = getattr(world.store, name)
@@ -251,12 +256,12 @@ def test_a_completion_that_ended_between_storage_and_index_is_told_by_the_next(
             raise Unavailable("the directory cannot be synced")
 
         monkeypatch.setattr(world.site.store, name, fail)
-    assert started.complete().status == 503
+    assert started.complete(headers).status == 503
     monkeypatch.undo()
-    answer = started.complete()
+    answer = started.complete(headers)
     assert answer.status == 200, answer.body
     assert [one["Size"] for one in client.list_objects_v2(Bucket="bkt")["Contents"]] == [SIZE]
-    assert world.index.usage("bucket", "bkt").bytes == SIZE + 5 * versions
+    assert used(world) == (SIZE + 5 * versions, 0)
     assert client.list_multipart_uploads(Bucket="bkt").get("Uploads", []) == []
     if versions:
         client.put_object(Bucket="bkt", Key="k", Body=b"last")
