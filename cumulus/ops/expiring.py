@@ -24,6 +24,7 @@ from cumulus.ops.conditions import Conditions
 from cumulus.ops.deletes import delete_current, delete_together, delete_version, fits_together
 from cumulus.ops.failed import Failed
 from cumulus.ops.find import NOT_THERE, find_or_none, stored_names
+from cumulus.ops.names import version_time
 from cumulus.ops.resting import RESTS, Resting
 from cumulus.ops.rows import meta_of
 from cumulus.ops.site import Site
@@ -167,7 +168,7 @@ class Expiring:
                     if not row.marker:
                         steps.append(_Step(row))
                 else:
-                    steps.append(_Step(row, before.modified_ns, newer))
+                    steps.append(_Step(row, self._came(before), newer))
                     before, newer = row, newer + 1
                 if len(steps) >= self._lot:
                     if not self._take(steps, resting):
@@ -179,6 +180,16 @@ class Expiring:
             if not self._take(steps, resting) or resting.rest():
                 return
             after, version = page.next, page.next_version
+
+    def _came(self, row: Row) -> int:
+        """When what that row says took its place, and what was there became an older version: a file of
+        others may have been made long before. It gets a version of its own when it is hashed; until then, as
+        with what has none, its stamp tells, which a later change of its record raises. (Sector, whose stamps
+        are no times, keeps no versions.)"""
+        if row.version != "null":
+            return max(row.modified_ns, version_time(row.version))
+        outside = self._site.store.capabilities.outside
+        return max(row.modified_ns, row.stamp) if outside else row.modified_ns
 
     def _take(self, steps: Sequence[_Step], resting: Resting) -> bool:
         """Do what is due of some steps; False where the rest is left, since the process ends, say."""

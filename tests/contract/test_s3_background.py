@@ -396,6 +396,31 @@ def test_a_version_that_became_current_meanwhile_is_no_older_one(world: World) -
     assert (answer["Body"].read(), answer["VersionId"]) == (b"good", good["VersionId"])
 
 
+@pytest.mark.parametrize("hashed", [True, False])
+def test_a_version_counts_from_when_a_file_of_others_came_over_it(
+    world: World, data: Path, monkeypatch: pytest.MonkeyPatch, hashed: bool
+) -> None:
+    """However old that file is, whether it has a version of its own already or is still to be hashed."""
+    client = world.boto()
+    versions_on(world)
+    first, _ = (client.put_object(Bucket="bkt", Key="k", Body=body)["VersionId"] for body in (b"1", b"2"))
+    (data / "draft").write_bytes(b"of others")
+    a_year_ago = world.clock() - 365 * DAY
+    os.utime(data / "draft", ns=(a_year_ago, a_year_ago))
+    os.replace(data / "draft", data / "k")
+    if not hashed:
+        monkeypatch.setattr(world.site, "hash_later", lambda *_: None)
+    for _ in range(2):
+        work(world)
+    row = world.index.lookup("bkt", "k")
+    assert row is not None and row.modified_ns == a_year_ago and (row.version != "null") is hashed
+    rules(world, {"NoncurrentVersionExpiration": {"NoncurrentDays": 30}})
+    assert work(world, 3).expired == 0
+    assert client.get_object(Bucket="bkt", Key="k", VersionId=first)["Body"].read() == b"1"
+    assert work(world, 40).expired == 1
+    assert client.get_object(Bucket="bkt", Key="k")["Body"].read() == b"of others"
+
+
 class Acting:
     """What rules say; `act` happens once, when they are asked for `name`."""
 
