@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from inspect import signature
 from typing import Final
 
 import msgspec
@@ -18,7 +20,7 @@ from cumulus.ops.publish import Plan, publish
 from cumulus.ops.rows import OPAQUE
 from cumulus.ops.site import Site
 from cumulus.ops.told import Owed
-from cumulus.storage.api import Changed, Missing, ObjectStream
+from cumulus.storage.api import Changed, Entry, FileStore, IfToken, Missing, ObjectStream
 
 TRIES: Final = 32
 
@@ -43,15 +45,20 @@ def copy_whole(
     site: Site, stream: ObjectStream, bucket: Bucket, meta: ObjectMeta, conditions: Conditions
 ) -> ObjectMeta:
     """Publish the bytes of an open object as another one. Raises as `publish`, and QuotaExceeded."""
-    reservation: Reservation | None = site.reserve(bucket.name, stream.entry.size)
+    held = site.reserve(bucket.name, stream.entry.size)
+    reservation: Reservation | None = held
+
+    def check() -> None:
+        site.confirm(held, stream.entry.size)
+
+    def place(name: str, data: bytes, token: IfToken) -> Entry:
+        if _asks(type(site.store)):
+            return site.store.copy(stream, bucket.name, name, data, token, check=check)
+        check()
+        return site.store.copy(stream, bucket.name, name, data, token)
+
     try:
-        plan = Plan(
-            meta,
-            lambda name, data, token: site.store.copy(stream, bucket.name, name, data, token),
-            conditions,
-            reservation,
-        )
-        published = publish(site, bucket, plan)
+        published = publish(site, bucket, Plan(meta, place, conditions, held))
         reservation = None
         return published
     except Owed:
@@ -60,6 +67,12 @@ def copy_whole(
     finally:
         if reservation is not None:
             site.index.release(reservation)
+
+
+@cache
+def _asks(store: type[FileStore]) -> bool:
+    """Whether its `copy` has a `check`: that of a backend from before there was one has none."""
+    return "check" in signature(store.copy).parameters
 
 
 def copy_range(stream: ObjectStream, incoming: Incoming, offset: int, length: int) -> None:

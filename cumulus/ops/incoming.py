@@ -135,10 +135,7 @@ class Incoming:
     def confirm(self) -> None:
         """What was reserved is still held. Raises `S3Error` QuotaExceeded."""
         if self.reservation is not None:
-            try:
-                self._site.index.confirm(self.reservation)
-            except OverQuota as error:
-                raise quota_error(error, self.size) from error
+            self._site.confirm(self.reservation, self.size)
 
     def close(self) -> None:
         """It was published, and its reservation was settled with the index."""

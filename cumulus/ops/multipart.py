@@ -199,8 +199,12 @@ def _complete(
     parts = _choose(site, upload, wanted, min_part)
     meta = _whole(upload, parts, promise)
 
+    def confirm() -> None:
+        completion.confirm()
+        site.confirm(held, meta.size)
+
     def place(name: str, data: bytes, token: IfToken) -> Entry:
-        return join(site, upload, parts, name, data, token, completion.confirm)
+        return join(site, upload, parts, name, data, token, confirm)
 
     def settle(put: Put) -> None:
         if not site.index.drop_upload(upload.id, put, completion.claimant):  # told before, as it turns out
@@ -219,7 +223,8 @@ def _complete(
 
     if (done := told()) is not None:
         return done
-    reservation: Reservation | None = site.reserve(bucket.name, 0)
+    held = site.reserve(bucket.name, 0)
+    reservation: Reservation | None = held
     try:
         done = publish(site, bucket, Plan(meta, place, conditions, reservation, settle))
         reservation = None  # settled; nothing that fails from here on makes the object undone

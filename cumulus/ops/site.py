@@ -134,6 +134,13 @@ class Site:
         except OverQuota as error:
             raise quota_error(error, size) from error
 
+    def confirm(self, reservation: Reservation, size: int) -> None:
+        """What was reserved is still held, before it is published. Raises `S3Error` QuotaExceeded."""
+        try:
+            self.index.confirm(reservation)
+        except OverQuota as error:
+            raise quota_error(error, size) from error
+
     def hash_later(self, bucket: str, name: str) -> None:
         """Note a file made outside for background work; when too many wait, the next scan brings it again."""
         if not self.opaque_etags:

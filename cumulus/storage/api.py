@@ -357,14 +357,22 @@ class FileStore(ABC):
         """Replace the record alone, durably. Raises `Missing`, `Changed`."""
 
     def copy(
-        self, source: ObjectStream, bucket: str, name: str, meta: bytes, if_token: IfToken = None
+        self,
+        source: ObjectStream,
+        bucket: str,
+        name: str,
+        meta: bytes,
+        if_token: IfToken = None,
+        *,
+        check: Callable[[], None] = lambda: None,
     ) -> Entry:
         """Publish the bytes of an open stream of this store under another name, atomic and durable as
-        `ObjectStream.commit`. Here piece by piece; a store that shares blocks, or copies in the kernel, has
-        its own."""
+        `ObjectStream.commit`. `check` as in `join`. Here piece by piece; a store that shares blocks, or
+        copies in the kernel, has its own."""
         writer = self.open_write(bucket, name, source.entry.size)
         try:
             pour(source, writer)
+            check()
             return writer.commit(meta, if_token)
         finally:
             writer.close()

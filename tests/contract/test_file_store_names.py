@@ -53,6 +53,24 @@ def test_an_object_may_be_copied_over_itself(store: FileStore) -> None:
     assert new.meta == b"2"
 
 
+def test_a_copy_is_asked_for_before_anybody_sees_it(store: FileStore) -> None:
+    """And is none when that raises something."""
+    put(store, "a", b"bytes")
+    asked: list[list[str]] = []
+
+    def check() -> None:
+        asked.append(listed(store))
+        if len(asked) == 2:
+            raise BrokenPipeError
+
+    stream = store.open_read("b", "a")
+    store.copy(stream, "b", "one", b"", check=check)
+    with pytest.raises(BrokenPipeError):
+        store.copy(stream, "b", "two", b"", check=check)
+    stream.close()
+    assert asked == [["a"], ["a", "one"]] and listed(store) == ["a", "one"]
+
+
 @pytest.mark.parametrize("meta", [b"m", b"m" * 20_000])
 def test_a_second_name_outlives_the_first(store: FileStore, meta: bytes) -> None:
     """Link, then replace: the version stays whole under its own name."""

@@ -15,6 +15,10 @@ import pytest
 from s3_stores import STORES
 from s3_world import World
 
+from cumulus.backends.memory import MemoryStore
+from cumulus.index.api import OverQuota, Reservation
+from cumulus.storage.api import Entry, IfToken, ObjectStream
+
 ODD_KEYS = [
     "n",
     "n/m",
@@ -363,6 +367,47 @@ def test_copies(world: World) -> None:
         ({"If-None-Match": '"x"'}, "NotImplemented"),
     ):
         assert world.ask("PUT", "/bkt/to//odd", headers={**source, **more}).code == code, more
+
+
+def full(_reservation: Reservation) -> None:
+    """What was reserved was lost, and others have used the room."""
+    raise OverQuota("bucket", "bkt", "bytes", 100, 0, 100)
+
+
+@pytest.mark.parametrize(("source", "to"), [("k", "copy"), ("dir/", "copy/")])
+def test_a_copy_whose_room_was_lost_is_none(
+    world: World, monkeypatch: pytest.MonkeyPatch, source: str, to: str
+) -> None:
+    """As with what is uploaded, it is asked before anybody sees it."""
+    world.ask("PUT", f"/bkt/{source}", b"" if source.endswith("/") else b"x" * 100)
+    monkeypatch.setattr(world.index, "confirm", full)
+    answer = world.ask("PUT", f"/bkt/{to}", headers={"x-amz-copy-source": f"/bkt/{source}"})
+    assert (answer.status, answer.code) == (403, "QuotaExceeded")
+    assert world.ask("HEAD", f"/bkt/{to}").status == 404
+    assert keys(world) == [source]
+
+
+def test_a_backend_whose_copy_asks_nothing_is_asked_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was written when `copy` had no `check`."""
+
+    class Former(MemoryStore):
+        def copy(  # type: ignore[override]
+            self, source: ObjectStream, bucket: str, name: str, meta: bytes, if_token: IfToken = None
+        ) -> Entry:
+            return super().copy(source, bucket, name, meta, if_token)
+
+    made = World(Former())
+    made.ask("PUT", "/bkt")
+    made.ask("PUT", "/bkt/k", b"data")
+    headers = {"x-amz-copy-source": "/bkt/k"}
+    assert made.ask("PUT", "/bkt/copy", headers=headers).status == 200
+    assert made.ask("GET", "/bkt/copy").body == b"data"
+    monkeypatch.setattr(made.index, "confirm", full)
+    assert made.ask("PUT", "/bkt/more", headers=headers).code == "QuotaExceeded"
+    assert keys(made) == ["copy", "k"]
+    made.close()
 
 
 def test_listing_pages_delimiters_and_encodings(world: World) -> None:

@@ -236,17 +236,26 @@ class PosixStore(FileStore):
         return entry
 
     def copy(
-        self, source: ObjectStream, bucket: str, name: str, meta: bytes, if_token: IfToken = None
+        self,
+        source: ObjectStream,
+        bucket: str,
+        name: str,
+        meta: bytes,
+        if_token: IfToken = None,
+        *,
+        check: Callable[[], None] = lambda: None,
     ) -> Entry:
         if not isinstance(source, Reader | marks.Reader):
             raise StorageError("only an open object of this store can be copied")
         if marks.is_directory(name):
             root, size = self._buckets.root(bucket), source.entry.size
+            check()
             return self._publisher.marks.publish(root, name, size, bytes(meta), if_token)
         stream = self._writer(bucket, name, None)  # nothing reserved: blocks may be shared
         try:
             if isinstance(source, Reader) and source.entry.size:
                 _add(stream, source, 0, source.entry.size, source.entry.size <= SMALL)
+            check()
             return stream.commit(bytes(meta), if_token)
         finally:
             stream.close()
