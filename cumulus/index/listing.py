@@ -39,16 +39,25 @@ _VERSIONS: Final = (
 _OLDER: Final = (
     f"SELECT {FIELDS}, marker FROM versions WHERE bucket = ? AND key = ? AND stamp < ? ORDER BY stamp DESC"
 )
-# both tables in one statement, so that none is missed or doubled on its way from one to the other
-_BOTH: Final = (
-    f"(SELECT {FIELDS}, false AS marker FROM objects "
-    "WHERE bucket = ?1 AND key >= ?2 AND key < ?3{0} ORDER BY key LIMIT ?4) UNION ALL "
-    f"(SELECT {FIELDS}, marker FROM versions "
-    "WHERE bucket = ?1 AND key >= ?2 AND key < ?3{0} ORDER BY key, stamp DESC LIMIT ?4) "
-    "ORDER BY key, stamp DESC LIMIT ?4"
+
+
+def _both(current: str, *older: str) -> str:
+    """Rows of both tables in one statement, so that none is missed or doubled on its way from one to the
+    other: those for which `current` holds of `objects`, and one of `older` of `versions`, each of which ends
+    where a range of an index does."""
+    objects = f"SELECT {FIELDS}, false AS marker FROM objects WHERE bucket = ?1 AND {current} ORDER BY key"
+    versions = (
+        f"SELECT {FIELDS}, marker FROM versions WHERE bucket = ?1 AND {which} ORDER BY key, stamp DESC"
+        for which in older
+    )
+    tables = " UNION ALL ".join(f"({each} LIMIT ?4)" for each in (objects, *versions))
+    return f"{tables} ORDER BY key, stamp DESC LIMIT ?4"
+
+
+_FIRST: Final = _both("key >= ?2 AND key < ?3", "key >= ?2 AND key < ?3")
+_NEXT: Final = _both(
+    "key >= ?2 AND key < ?3 AND (key > ?2 OR stamp < ?5)", "key = ?2 AND stamp < ?5", "key > ?2 AND key < ?3"
 )
-_FIRST: Final = _BOTH.format("")
-_NEXT: Final = _BOTH.format(" AND (key > ?2 OR stamp < ?5)")
 
 
 def behind(prefix: bytes) -> bytes:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from cumulus.index.api import NameTaken, NoSuch, StillUsed, Upload
+from cumulus.index.listing import behind
 from cumulus.index.readers import Run
 from cumulus.index.writer import Tx
 from cumulus.model import Part
@@ -42,30 +43,26 @@ def get(run: Run, bucket: str, key: str, id: str) -> Upload | None:
 
 def page(run: Run, bucket: str, prefix: str, after: str, after_id: str, limit: int) -> list[Upload]:
     """In order of key, creation, id."""
-    where = "SELECT record FROM uploads WHERE bucket = ? AND key >= ?"
-    values: list[Any] = [bucket, prefix.encode()]
+    first, last = prefix.encode(), after.encode()
+    # one bound below: of two, a database may begin at the lower one
+    begin, values = _behind(run, bucket, last, after_id) if after and last >= first else ("key >= ?", [first])
+    where = f"SELECT record FROM uploads WHERE bucket = ? AND {begin}"
     if prefix:
         where += " AND key < ?"
-        last = prefix.encode()
-        values.append(last[:-1] + bytes([last[-1] + 1]))
-    if after:
-        where += _behind(run, bucket, after.encode(), after_id, values)
-    found = run(where + " ORDER BY key, created_ns, id LIMIT ?", (*values, limit)).fetchall()
+        values.append(behind(first))
+    found = run(where + " ORDER BY key, created_ns, id LIMIT ?", (bucket, *values, limit)).fetchall()
     return [_upload.decode(row[0]) for row in found]
 
 
-def _behind(run: Run, bucket: str, key: bytes, id: str, values: list[Any]) -> str:
+def _behind(run: Run, bucket: str, key: bytes, id: str) -> tuple[str, list[Any]]:
     if not id:
-        values.append(key)
-        return " AND key > ?"
+        return "key > ?", [key]
     found = run(
         "SELECT created_ns FROM uploads WHERE bucket = ? AND key = ? AND id = ?", (bucket, key, id)
     ).fetchone()
     if found is None:  # it has ended since; the key begins anew
-        values.append(key)
-        return " AND key >= ?"
-    values += [key, key, found[0], id]
-    return " AND (key > ? OR (key = ? AND (created_ns, id) > (?, ?)))"
+        return "key >= ?", [key]
+    return "(key, created_ns, id) > (?, ?, ?)", [key, found[0], id]
 
 
 def put_part(tx: Tx, id: str, part: Part) -> int:

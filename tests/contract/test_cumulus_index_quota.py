@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ from cumulus_bench import (
     upload,
 )
 
+from cumulus.index import uploads
 from cumulus.index.admin_api import Quota
 from cumulus.index.api import Index, NameTaken, NoSuch, OverQuota, Put, Remove, Reservation, StillUsed
 from cumulus.model import Part
@@ -378,5 +380,32 @@ def test_uploads_are_listed_by_key_and_age(index: Index) -> None:
     assert [one.id for one in index.uploads("b", limit=2)] == ["z", "y"]
     assert [one.id for one in index.uploads("b", after="b", after_id="y")] == ["x", "w", "v"]
     assert [one.id for one in index.uploads("b", after="b")] == ["w", "v"]
+    assert [one.id for one in index.uploads("b", prefix="b", after="a", after_id="none")] == ["y", "x", "w"]
+    assert [one.id for one in index.uploads("b", prefix="b", after="b", after_id="x")] == ["w"]
+    assert index.uploads("b", prefix="b", after="c") == []
     assert index.drop_upload("y")
     assert [one.id for one in index.uploads("b", after="b", after_id="y")] == ["x", "w", "v"]
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_page_of_uploads_costs_no_more_behind_many(tmp_path: Path, same: bool) -> None:
+    """Of one key or of many; in steps of SQLite's machine."""
+    bench = Bench(tmp_path)
+    for n in range(2000):
+        bench.index.add_upload(upload(f"u{n:04}", "k" if same else f"k{n:04}", n))
+    connection, steps = sqlite3.connect(tmp_path / "cumulus.db"), 0
+
+    def count() -> int:
+        nonlocal steps
+        steps += 10
+        return 0
+
+    connection.set_progress_handler(count, 10)
+    key = "k" if same else "k1900"
+    for prefix in ("", "k"):
+        for after_id in ("u1900",) if same else ("u1900", ""):
+            found = uploads.page(connection.execute, "b", prefix, key, after_id, 5)
+            assert [one.id for one in found] == [f"u{n}" for n in range(1901, 1906)]
+    connection.close()
+    bench.close()
+    assert steps < 1000
