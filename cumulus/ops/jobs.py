@@ -310,7 +310,7 @@ def _match(site: Site, bucket: Bucket, rows: list[Row], names: list[str], done: 
         elif row.etag.endswith(OPAQUE):
             site.hash_later(bucket.name, row.name)
     for row in _really_missing(site, bucket, missing):
-        changes += _removed(site, bucket, row, done)
+        changes += _removed(site, bucket, row, at, done)
     keep = bucket.versioning is not Versioning.OFF
     for entry in found.values():
         if entry is None:
@@ -407,9 +407,10 @@ def _really_missing(site: Site, bucket: Bucket, rows: list[Row]) -> list[Row]:
     return [row for row in same if not _is_there(site, bucket, row.name)]
 
 
-def _removed(site: Site, bucket: Bucket, row: Row, done: Done) -> list[Change]:
+def _removed(site: Site, bucket: Bucket, row: Row, at: int, done: Done) -> list[Change]:
     """Removed by others, or by a deletion that a crash has interrupted: with versions, a delete marker says
-    so, and what has its second name as an older version already stays one."""
+    so, and what has its second name as an older version already stays one. It counts from `at`, before the
+    file was looked for: what is put since then is newer."""
     done.gone += 1
     gone: list[Change] = [Remove(bucket=bucket.name, key=row.key, stamp=row.stamp, version=row.version)]
     if bucket.versioning is not Versioning.OFF and _is_there(
@@ -418,8 +419,7 @@ def _removed(site: Site, bucket: Bucket, row: Row, done: Done) -> list[Change]:
         gone = []
     elif bucket.versioning is not Versioning.ENABLED:
         return gone
-    now = site.clock()
-    marker = marker_row(bucket, row.key, site.new_version(bucket), max(now, row.stamp + 1), now, bucket.owner)
+    marker = marker_row(bucket, row.key, site.new_version(bucket), max(at, row.stamp + 1), at, bucket.owner)
     return [*gone, Put(row=marker, keep=True)]
 
 

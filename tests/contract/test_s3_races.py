@@ -185,6 +185,21 @@ def test_a_scan_leaves_the_version_that_is_replaced_while_it_looks(
     assert one.index.usage("bucket", "bkt").objects == 2
 
 
+def test_a_scan_covers_nothing_that_is_put_when_it_has_looked(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Others removed the file, and it gets a delete marker, which is older than what a client puts then."""
+    one, two = pair
+    enable(one)
+    put(one, b"one")
+    (tmp_path / "store/data/bkt/k").unlink()
+    monkeypatch.setattr(jobs, "SETTLE_S", 0.0)
+    made = once(monkeypatch, jobs, "_removed", lambda: put(two, b"two"), after=False)
+    jobs.rescan(one.site, one.site.bucket("bkt"), jobs.Done())
+    row = one.index.lookup("bkt", "k")
+    assert row is not None and (row.version, row.marker) == (made[0], False) and get(one) == b"two"
+
+
 def test_a_delete_marker_covers_what_was_put_just_before(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = pair
     enable(one)
