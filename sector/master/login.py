@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 
 from twisted.application.service import MultiService
 from twisted.internet import error
-from twisted.internet.defer import CancelledError, Deferred, ensureDeferred, maybeDeferred
+from twisted.internet.defer import CancelledError, Deferred, ensureDeferred, maybeDeferred, succeed
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -180,6 +180,10 @@ class LoginService(MultiService):
         self._watch_again = False
         self._timers: dict[str, Any] = {}
         self._reloaded = float("-inf")
+        self._reading = 0
+        self._ended: set[bytes] = set()  # sessions that may still be read from the database
+        self._dropped: set[bytes] = set()  # those of them that only a read that began before may bring
+        self._undropped: set[bytes] = set()  # those of them that are to be dropped again
         self._port: Any = None
         self._starting: Deferred[None] | None = None
         files = NodeFiles(config, "master", reactor.seconds)
@@ -252,10 +256,15 @@ class LoginService(MultiService):
             self._timers[name] = self._reactor.callLater(delay_s, function)
 
     async def reload(self) -> None:
-        """Take the sessions of the database; a restart of the master loses none."""
+        """Take the sessions of the database, but for those that ended here; a restart loses none."""
         self._reloaded = self._reactor.seconds()
+        self._reading += 1
+        try:
+            kept = await self._store.session_all()
+        finally:
+            self._reading -= 1
         before = {row.id for row in self._sessions.rows()}
-        over = self._sessions.load(await self._store.session_all())
+        over = self._sessions.load(row for row in kept if row.id not in self._ended)
         unusable = []
         for row in self._sessions.rows():
             if row.id in before:
@@ -269,7 +278,7 @@ class LoginService(MultiService):
             self._sessions.close([row.id for row in unusable])
         gone = [row.id for row in (*over, *unusable)]
         if gone:
-            await self._store.session_drop(gone)
+            await self._drop(gone)
 
     def counters(self) -> dict[str, int]:
         """For `status`: sessions, TLS connections, those still in their handshake."""
@@ -295,8 +304,10 @@ class LoginService(MultiService):
         """Store a new session, and know its key from then on."""
         try:
             await self._store.session_add(row)
-        except BaseException:
+        except BaseException as error:
             self._sessions.close([row.id])
+            if isinstance(error, CancelledError):  # it may be stored all the same
+                self._drop([row.id])
             raise
         self._gmp.add_key(self._sessions.gmp_key(row))
 
@@ -331,9 +342,9 @@ class LoginService(MultiService):
         return self._session(row, secret)
 
     async def serve_logout(self, request: login.Logout, peer: TlsPeer) -> Ok:
-        """End a session before its time."""
+        """End a session before its time; the answer waits for the database, so that no restart knows it."""
         row = await self._proved(request, peer)
-        self._end(self._sessions.close([row.id]))
+        await self._end(self._sessions.close([row.id]))
         return Ok()
 
     async def serve_tunnel(self, request: login.Tunnel, peer: TlsPeer) -> Switch:
@@ -449,18 +460,38 @@ class LoginService(MultiService):
 
     # ends of sessions -------------------------------------------------------------------------------
     def _expire(self) -> None:
+        if not self._reading:
+            self._ended -= self._dropped
+            self._dropped.clear()
+        again, self._undropped = list(self._undropped), set()
+        if again:
+            self._drop(again)
         self._end(self._sessions.expired())
         self._later("expire", EXPIRE_S, self._expire)
 
-    def _end(self, rows: list[SessionRow]) -> None:
+    def _end(self, rows: list[SessionRow]) -> Deferred[None]:
+        """Carry the end of these sessions everywhere; fires as `_drop` does."""
         if not rows:
-            return
+            return succeed(None)
         for row in rows:
             self._gmp.remove_key(row.key_id)
-        dropping = self._store.session_drop([row.id for row in rows])
-        dropping.addErrback(lambda failure: log.failure("ended sessions stay in the database", failure))
+        dropping = self._drop([row.id for row in rows])
         if self._on_closed is not None:
             self._on_closed(rows)
+        return dropping
+
+    def _drop(self, ids: list[bytes]) -> Deferred[None]:
+        """Have the database forget sessions; no reload takes them back. Fires when that was tried; what
+        failed is tried again by `_expire`."""
+
+        def failed(failure: Failure) -> None:
+            self._undropped.update(ids)
+            why = failure.getErrorMessage()
+            log.warn("{count} ended sessions stay in the database for now: {why}", count=len(ids), why=why)
+
+        self._ended.update(ids)
+        dropping = self._store.session_drop(ids)
+        return dropping.addCallbacks(lambda _: self._dropped.update(ids), failed)
 
     def watch(self) -> None:
         """Ask for changed rights now, and every 2 s from then on."""
