@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from ipaddress import ip_address
 from typing import Any, Protocol, cast
 
@@ -24,6 +25,7 @@ from sector.errors import (
     Busy,
     Damaged,
     Denied,
+    LoginRefused,
     NotAllowed,
     NotFound,
     SectorError,
@@ -33,7 +35,7 @@ from sector.errors import (
 from sector.gmp.api import Gmp, GmpKey, Peer
 from sector.keys import SECRET_BYTES
 from sector.master.security_link import SecurityLink
-from sector.master.sessions import SessionRow, Sessions
+from sector.master.sessions import SessionRow, Sessions, outdated
 from sector.model import Address, Right
 from sector.pki import NodeFiles
 from sector.tls import Raw, Switch, TlsPeer, TlsServer, literal
@@ -92,6 +94,13 @@ class Admission:
 def single_network(address: str) -> str:
     """The CIDR that holds exactly one address."""
     return f"{address}/{ip_address(address).max_prefixlen}"
+
+
+def _over(row: SessionRow) -> SectorError:
+    """What is said of a session that ended before it was given out."""
+    if row.via:
+        return SessionExpired("the session has ended")
+    return LoginRefused("user name or password is wrong, or this address may not log in")
 
 
 def load_cluster_key(config: Config) -> bytes:
@@ -184,6 +193,7 @@ class LoginService(MultiService):
         self._ended: set[bytes] = set()  # sessions that may still be read from the database
         self._dropped: set[bytes] = set()  # those of them that only a read that began before may bring
         self._undropped: set[bytes] = set()  # those of them that are to be dropped again
+        self._hearing: list[dict[str, int]] = []
         self._port: Any = None
         self._starting: Deferred[None] | None = None
         files = NodeFiles(config, "master", reactor.seconds)
@@ -294,22 +304,41 @@ class LoginService(MultiService):
     async def serve_login(self, request: login.Login, peer: TlsPeer) -> login.Session:
         """Name and password to the security server, a new session to the client."""
         self._admit()
-        verified = await self._link.call(login.Verify(request.user, request.password, peer.address))
+        with self._changes() as changed:
+            verified = await self._link.call(login.Verify(request.user, request.password, peer.address))
         row, secret = self._sessions.create(verified, single_network(peer.address))
-        await self._keep(row)
+        row = await self._keep(row, changed)
         log.info("{user} logged in from {address}", user=row.user, address=peer.address)
         return self._session(row, secret)
 
-    async def _keep(self, row: SessionRow) -> None:
-        """Store a new session, and know its key from then on."""
+    @contextmanager
+    def _changes(self) -> Iterator[dict[str, int]]:
+        """The changes (user -> rights_epoch) that come while the security server is asked: they end no
+        session that is begun with its answer, which may be older."""
+        changed: dict[str, int] = {}
+        self._hearing.append(changed)
         try:
+            yield changed
+        finally:
+            self._hearing = [one for one in self._hearing if one is not changed]
+
+    async def _keep(self, row: SessionRow, changed: dict[str, int]) -> SessionRow:
+        """Store a new session, and know its key from then on; the session as it is by then. Raises what
+        `_over` says when one of `changed`, or of those that come meanwhile, ended it."""
+        try:
+            if outdated(row, changed):
+                raise _over(row)
             await self._store.session_add(row)
         except BaseException as error:
             self._sessions.close([row.id])
             if isinstance(error, CancelledError):  # it may be stored all the same
                 self._drop([row.id])
             raise
-        self._gmp.add_key(self._sessions.gmp_key(row))
+        now = self._sessions.get(row.id)
+        if now is None:
+            raise _over(row)
+        self._gmp.add_key(self._sessions.gmp_key(now))
+        return now
 
     async def serve_resume(self, request: login.Resume, peer: TlsPeer) -> login.Session:
         """A client that proves its secret gets its session's data again, without a password."""
@@ -331,13 +360,15 @@ class LoginService(MultiService):
         mine = await self._proved(request, peer)
         if mine.via:
             raise Denied(f"this session is {mine.via}'s, for {mine.user}; it cannot act for others")
-        vouched: login.Vouched = await self._link.call(login.Vouch(mine.user, request.user, peer.address))
+        asked = login.Vouch(mine.user, request.user, peer.address)
+        with self._changes() as changed:
+            vouched: login.Vouched = await self._link.call(asked)
         if self._sessions.get(mine.id) is None:  # it ended while we asked
             raise SessionExpired("the session has ended")
         given = login.Verified(vouched.user, ["user"], vouched.rights, vouched.rights_epoch)
         cidr = single_network(peer.address)
         row, secret = self._sessions.create(given, cidr, mine.user, vouched.service_epoch)
-        await self._keep(row)
+        row = await self._keep(row, changed)
         log.info("{who} acts for {user} from {address}", who=mine.user, user=row.user, address=peer.address)
         return self._session(row, secret)
 
@@ -524,6 +555,8 @@ class LoginService(MultiService):
         self._later("watch", WATCH_S * random.uniform(0.9, 1.1), self.watch)
 
     async def _apply(self, news: login.Epochs) -> None:
+        for changed in self._hearing:
+            changed.update(news.changed)
         self._end(self._sessions.apply_epochs(news.changed))
         live = {row.user for row in self._sessions.rows() if not row.via}
         pairs: set[tuple[str, str]] = set()

@@ -65,6 +65,12 @@ def principal_of(user: str, session_id: bytes) -> str:
     return f"user:{user}#{session_id.hex()}"
 
 
+def outdated(row: SessionRow, epochs: dict[str, int]) -> bool:
+    """Whether a session has older rights than `epochs` (user -> rights_epoch, 0 = user removed)."""
+    ends = ((row.user, row.rights_epoch), (row.via, row.via_epoch))
+    return any(epochs[who] == 0 or epoch < epochs[who] for who, epoch in ends if who in epochs)
+
+
 def split_principal(principal: str) -> tuple[str, bytes]:
     """(user, session id) of a client's principal. Raises `SessionExpired` for any other kind."""
     kind, _, rest = principal.partition(":")
@@ -223,11 +229,8 @@ class Sessions:
         that such a user has for others."""
         over = []
         for user, epoch in epochs.items():
-            for session_id in self._of_user.get(user, ()):
-                if epoch == 0 or self._rows[session_id].rights_epoch < epoch:
-                    over.append(session_id)
-            for session_id in self._via.get(user, ()):
-                if epoch == 0 or self._rows[session_id].via_epoch < epoch:
+            for session_id in (*self._of_user.get(user, ()), *self._via.get(user, ())):
+                if outdated(self._rows[session_id], {user: epoch}):
                     over.append(session_id)
         return self.close(over)
 

@@ -122,6 +122,12 @@ def address_allowed(rules: Iterable[str], address: str) -> bool:
     return verdict if best >= 0 else not only_listed
 
 
+def same_password(checked: UserRecord, now: UserRecord) -> bool:
+    """Whether a password that is right for one record of a user is right for a later one. Another hash alone
+    is the same password under other costs; another epoch alone is a right that was taken."""
+    return checked.password_hash == now.password_hash or checked.rights_epoch == now.rights_epoch
+
+
 # directory rights -----------------------------------------------------------------------------------
 def with_right(user: UserRecord, right: Right) -> tuple[UserRecord, bool]:
     """`user` with `right` in place of the one on the same path, and whether that takes something away

@@ -66,10 +66,13 @@ class Decisions:
         """Check name, password and address; the answer to a refusal is the same for every reason."""
         self._check_backoff(request.user, request.address)
         store, now = self.store, self._now()
-        user = await store.run(store.database.user, request.user)
-        good, renewed = await self.passwords.check(user, request.password)
+        checked = await store.run(store.database.user, request.user)
+        good, renewed = await self.passwords.check(checked, request.password)
+        user = await store.run(store.database.user, request.user)  # by now: a check may wait for seconds
+        if user is None or checked is None or not core.same_password(checked, user):
+            good = False
         here = user is not None and core.address_allowed(user.addresses, request.address)
-        if user is None or not good or not here:
+        if user is None or checked is None or not good or not here:
             self._names.failed(request.user, self._clock())
             self._addresses.failed(request.address, self._clock())
             why = "unknown name" if user is None else "wrong password" if not good else "address not allowed"
@@ -78,7 +81,7 @@ class Decisions:
             raise LoginRefused("user name or password is wrong, or this address may not log in")
         self._names.worked(request.user)
         if renewed:
-            await store.run(store.database.user_rehash, user.name, user.password_hash, renewed)
+            await store.run(store.database.user_rehash, user.name, checked.password_hash, renewed)
         entry = (now, f"user:{request.user}", "login", f"from {request.address}")
         await store.run(store.database.audit_append, [entry])
         return verified(user)

@@ -23,6 +23,7 @@ from sector.master.sessions import SessionRow
 from sector.model import Right
 from sector.tls import TlsPeer
 from sector.wire.login import (
+    ActFor,
     Epochs,
     Login,
     Logout,
@@ -375,3 +376,59 @@ def test_who_goes_away_while_his_session_is_stored_leaves_no_row(busy: BusyWorld
     login.cancel()
     busy.disk.commit()
     assert list(busy.disk.rows) == [busy.alice.id] and busy.sessions.rows() == [busy.alice]
+
+
+# what is under way when something changes -----------------------------------------------------------
+@pytest.mark.parametrize("epoch", [0, 9])
+def test_a_login_that_was_verified_before_the_change_is_none(world: World, epoch: int) -> None:
+    world.run(3)
+    answers = world.login()
+    world.link.change("alice", epoch)
+    world.run(5)
+    before = dict(world.gmp._keys)
+    world.link.verifying[0].callback(Verified("alice", ["user"], [], 5))
+    with pytest.raises(errors.LoginRefused, match="user name or password is wrong"):
+        said(answers)
+    assert len(world.sessions) == 0 and world.gmp._keys == before and not world.service._hearing
+
+
+def test_a_login_that_was_verified_after_the_change_or_beside_a_gift_is_one(world: World) -> None:
+    world.run(3)
+    one, two = world.login(), world.login()
+    world.link.change("alice", 9)
+    world.run(5)
+    world.link.verifying[0].callback(Verified("alice", ["user"], [], 9))
+    world.link.change("alice", 9, Right("alice", "/a", "r"))
+    world.link.change("bob", 0)
+    world.run(5)
+    world.link.verifying[1].callback(Verified("alice", ["user"], [], 9))
+    assert {said(one).user, said(two).user} == {"alice"} and len(world.sessions) == 2
+
+
+@pytest.mark.parametrize(("name", "epoch"), [("alice", 0), ("alice", 9), ("svc", 9)])
+def test_no_session_for_another_begins_with_what_was_vouched_for_before(
+    world: World, name: str, epoch: int
+) -> None:
+    world.run(3)
+    mine, secret = world.sessions.create(Verified("svc", ["user", "service"], [], 5), "10.0.0.1/32")
+    proof = keys.resume_proof(secret, PEER.exporter)
+    answers = begun(world.service.serve_act_for(ActFor(mine.id, proof, "alice"), PEER))
+    world.link.change(name, epoch)
+    world.run(5)
+    world.link.verifying[0].callback(Vouched("alice", [], 5, 5))
+    with pytest.raises(errors.SessionExpired):
+        said(answers)
+    assert not any(row.via for row in world.sessions.rows())
+
+
+def test_a_session_that_ends_while_it_is_stored_is_not_given_out(busy: BusyWorld) -> None:
+    busy.run(3)
+    answers = busy.login()
+    busy.link.verifying[0].callback(Verified("alice", ["user"], [], 5))
+    assert len(busy.sessions) == 2 and answers == []
+    busy.end()
+    before = dict(busy.gmp._keys)
+    busy.disk.commit()
+    with pytest.raises(errors.LoginRefused):
+        said(answers)
+    assert len(busy.sessions) == 0 and busy.disk.rows == {} and busy.gmp._keys == before
