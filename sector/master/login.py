@@ -578,6 +578,7 @@ class LoginService(MultiService):
     async def _refresh(self, user: str) -> None:
         try:
             verified: login.Verified = await self._link.call(login.RightsOf(user))
+            self._end(self._sessions.apply_epochs({user: verified.rights_epoch}))  # taken since the news
             self._sessions.renew_rights(verified)
         except NotFound:
             self._end(self._sessions.apply_epochs({user: 0}))
@@ -589,8 +590,9 @@ class LoginService(MultiService):
             return
         try:
             address = rows[0].cidr.partition("/")[0]
-            self._sessions.renew_acting(
-                service, await self._link.call(login.Vouch(service, user, address, True))
-            )
+            now: login.Vouched = await self._link.call(login.Vouch(service, user, address, True))
+            epochs = {service: now.service_epoch, user: now.rights_epoch}
+            self._end(self._sessions.apply_epochs(epochs))
+            self._sessions.renew_acting(service, now)
         except (Denied, UsageError):  # also: more rights than a message holds
             self._end(self._sessions.close([row.id for row in rows]))

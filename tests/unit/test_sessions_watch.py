@@ -432,3 +432,22 @@ def test_a_session_that_ends_while_it_is_stored_is_not_given_out(busy: BusyWorld
     with pytest.raises(errors.LoginRefused):
         said(answers)
     assert len(busy.sessions) == 0 and busy.disk.rows == {} and busy.gmp._keys == before
+
+
+def test_rights_that_are_newer_than_the_news_end_the_session_too(world: World) -> None:
+    """A gift is told; until it is fetched the password is another: the answer has the new epoch."""
+    world.run(3)
+    world.link.overtaken["alice"] = 9
+    world.link.change("alice", 5, Right("alice", "/a", "r"))
+    world.run(5)
+    assert not world.alive and world.closed == [world.alice]
+
+
+@pytest.mark.parametrize("name", ["alice", "svc"])
+def test_so_do_those_of_either_one_in_a_session_for_another(world: World, name: str) -> None:
+    world.run(3)
+    acting, _ = world.sessions.create(Verified("alice", ["user"], [], 5), "10.0.0.1/32", "svc", 5)
+    world.link.overtaken[name] = 9
+    world.link.change("svc", 5)
+    world.run(5)
+    assert acting in world.closed and world.alive == (name == "svc")
