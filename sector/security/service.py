@@ -192,7 +192,8 @@ class Decisions:
                 self._names.failed(request.name, self._clock())
                 raise LoginRefused("the old password is wrong")
         hashed = await self.passwords.hash(request.password)
-        await self.store.run(self.store.database.user_password, request.name, hashed, request.by, self._now())
+        change, checked = self.store.database.user_password, user if request.old else None
+        await self.store.run(change, request.name, hashed, request.by, self._now(), checked)
         return Ok()
 
     async def user_roles(self, request: admin.UserRoles) -> Ok:

@@ -20,7 +20,7 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
 
-from sector.errors import BadConfig, Exists, LocalIO, NotFound
+from sector.errors import BadConfig, Exists, LocalIO, LoginRefused, NotFound
 from sector.model import Right
 from sector.revisions import UnknownRevision, make_tables, revision_of, upgrade
 from sector.security.core import (
@@ -30,6 +30,7 @@ from sector.security.core import (
     UserRecord,
     audit_hash,
     check_last_admin,
+    same_password,
     verify_chain,
     with_right,
     without_right,
@@ -186,10 +187,15 @@ class Database:
             self._changed(session, f"user:{name}", 0)
             self._log(session, who, at, "user remove", name)
 
-    def user_password(self, name: str, password_hash: str, who: str, at: float) -> None:
-        """Set another password; the user's sessions end. Raises `NotFound`."""
+    def user_password(
+        self, name: str, password_hash: str, who: str, at: float, checked: UserRecord | None = None
+    ) -> None:
+        """Set another password; the user's sessions end. Raises `NotFound`; `LoginRefused` when the password
+        of the record `checked` is no longer his."""
         with self._session() as session, session.begin():
-            self._need(session, name)
+            now = self._need(session, name)
+            if checked is not None and not same_password(checked, now):
+                raise LoginRefused("the old password is wrong")
             row = session.get_one(UserRow, name)
             row.password_hash = password_hash
             row.rights_epoch = self._changed(session, f"user:{name}", None)

@@ -16,7 +16,7 @@ from sector.model import Right
 from sector.security.core import UserRecord
 from sector.security.service import Decisions
 from sector.security.store import Database, SecurityStore
-from sector.wire import login
+from sector.wire import admin, login
 
 WHERE = "10.0.0.1"
 
@@ -135,3 +135,11 @@ def test_two_logins_at_once_may_both_renew_the_hash(bench: Bench) -> None:
     one, two = bench.verify(), bench.verify()
     assert bench.checked(one).user == "alice" and bench.alice().password_hash == bench.slow.costs
     assert bench.checked(two).user == "alice"
+
+
+def test_the_old_password_sets_no_new_one_over_that_of_an_administrator(bench: Bench) -> None:
+    mine = bench.ask(bench.decisions.user_passwd(admin.UserPasswd("alice", "mine", "hash", by="user:alice")))
+    bench.ask(bench.decisions.user_passwd(admin.UserPasswd("alice", "reset", by="user:root")))
+    with pytest.raises(LoginRefused, match="the old password is wrong"):
+        bench.checked(mine)
+    assert bench.alice().password_hash == "reset"
