@@ -241,7 +241,9 @@ class CloudClient:
         begin = self.clock.seconds()
         delay = 0.1
         while True:
-            state: Replicas = await self.session.call(request, patience_s=60.0 if wait else 0.0)
+            state: Replicas = await self.session.call(
+                request, deadline_s=TREE_S, patience_s=60.0 if wait else 0.0
+            )
             if progress is not None:
                 progress(state)
             if not wait or state.have >= state.wanted:

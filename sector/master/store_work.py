@@ -84,6 +84,13 @@ def below(column: ColumnElement[str], path: str) -> ColumnElement[bool]:
     return and_(column > path + "/", column < path + "0")
 
 
+def beyond(column: ColumnElement[str], path: str, after: str) -> ColumnElement[bool]:
+    """Strictly below a directory and after a path. There is one lower limit: SQLite begins at the
+    first of two, and each page of a listing would walk over all that was before it."""
+    later = column > max(after, "/" if path == "/" else path + "/")
+    return later if path == "/" else and_(later, column < path + "0")
+
+
 def at_or_below(column: ColumnElement[str], path: str) -> ColumnElement[bool]:
     return or_(column == path, below(column, path))
 

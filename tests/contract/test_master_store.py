@@ -16,7 +16,7 @@ import alembic.autogenerate
 import alembic.migration
 import pytest
 from running import running
-from sqlalchemy import inspect
+from sqlalchemy import event, inspect
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
@@ -336,6 +336,70 @@ def test_report_confirms_marks_and_forgets(bench: Bench) -> None:
     assert bench.write(lambda tx: tx.unseen("s1", 5, 2.0)) == 1
     assert bench.read(lambda tx: tx.replicas("/c")) == []
     assert len(bench.read(lambda tx: tx.replicas("/b"))) == 1
+
+
+def statements_of(tx: SqlTx, rule: Callable[[SqlTx], Any]) -> list[tuple[str, Any]]:
+    """The statements that a rule executes, with their parameters."""
+    seen: list[tuple[str, Any]] = []
+
+    def note(_c: Any, _cursor: Any, statement: str, parameters: Any, _context: Any, _many: bool) -> None:
+        seen.append((statement, parameters))
+
+    event.listen(tx.connection, "before_cursor_execute", note)
+    rule(tx)
+    event.remove(tx.connection, "before_cursor_execute", note)
+    return seen
+
+
+FOUND = [SliceMeta(f"/d/f{index}", Version(1, 1), 1, "u", 0o644, 1.0, "d") for index in range(400)]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        lambda tx: tx.confirm("s1", 5, FOUND),
+        lambda tx: tx.leased_below("/d", 1.0),
+        lambda tx: tx.page("/d", "", 500),
+        lambda tx: tx.page("/d", "/d/f1", 500),
+        lambda tx: tx.listing("/d", True, "/d/f1", 500),
+    ],
+    ids=["confirm", "leased_below", "page", "next page", "listing"],
+)
+def test_no_plan_walks_all_of_a_slave_or_a_day_or_sorts_a_directory(
+    bench: Bench, rule: Callable[[SqlTx], Any]
+) -> None:
+    """SQLite, which has no figures of the tables, does not take an index whose rows are all alike."""
+
+    def plans(tx: SqlTx) -> str:
+        seen = statements_of(tx, rule)
+        rows = [
+            tx.connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
+            for statement, parameters in seen
+        ]
+        return "\n".join(str(row[3]) for plan in rows for row in plan)
+
+    plan = bench.write(plans)
+    assert "USING" in plan
+    for bad in ("ix_replica_node", "ix_lease_expires", "TEMP B-TREE"):
+        assert bad not in plan, plan
+
+
+def test_pages_of_a_path_hold_it_and_what_is_below_once(bench: Bench) -> None:
+    bench.write(lambda tx: [ns.make_directory(tx, path, False, "u", 1.0) for path in ("/a", "/a/c")])
+    bench.write(lambda tx: [put(tx, p) for p in ("/a-", "/a/b", "/a/c/d", "/a/e", "/a0", "/b")])
+    wanted = {
+        "/a": ["/a/b", "/a/c/d", "/a/e"],
+        "/b": ["/b"],
+        "/": ["/a-", "/a/b", "/a/c/d", "/a/e", "/a0", "/b"],
+    }
+    for path, files in wanted.items():
+        for limit in (1, 2, 9):
+            found, after = [], ""
+            while page := bench.read(lambda tx, p=path, a=after, n=limit: tx.page(p, a, n)):
+                assert len(page) <= limit
+                found += [file.entry.path for file in page]
+                after = found[-1]
+            assert found == files, (path, limit)
 
 
 def test_names_that_sort_between_are_not_below(bench: Bench) -> None:

@@ -7,14 +7,19 @@ import fcntl
 import os
 import socket
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.task import Clock
 
 from sector import errors
-from sector.client.cloud import _check_distinct
+from sector.client.cloud import TREE_S, CloudClient, _check_distinct
+from sector.client.session import ClientSession
 from sector.client.transfer import _drop_temp, _make_temp_thd, open_local_thd
 from sector.client.tree import Tree, plan_tree_thd
 from sector.model import Version
+from sector.wire.files import Replicas
 
 
 @pytest.fixture
@@ -126,3 +131,27 @@ def test_a_file_system_without_locks_keeps_no_empty_parts(
     assert [str(one) for one in tmp_path.iterdir()] == [temp]
     _drop_temp((temp, fd))
     assert list(tmp_path.iterdir()) == []
+
+
+class Asked:
+    """A session that notes how long it is to wait for an answer."""
+
+    clock = Clock()
+    rpc = gmp = None
+
+    def __init__(self) -> None:
+        self.limits: list[float] = []
+
+    def call(self, _request: Any, *, deadline_s: float = 10.0, patience_s: float = 0.0) -> Deferred[Any]:
+        self.limits.append(deadline_s)
+        return succeed(Replicas(1, 1, ["s1"]))
+
+
+def test_replicate_has_the_time_that_a_directory_takes() -> None:
+    """The master looks at every file below."""
+    asked = Asked()
+    cloud = CloudClient(cast(ClientSession, asked), cast(Any, None), cast(Any, None))
+    done: list[Any] = []
+    cloud.replicate("/d").addCallback(done.append)
+    assert done == [Replicas(1, 1, ["s1"])]
+    assert asked.limits == [TREE_S]

@@ -78,6 +78,21 @@ def mirrored(tx: SqlTx) -> None:
     assert len({stone.path for stone in (*first.tombstones, *second.tombstones)}) == 40
 
 
+def last(tx: SqlTx) -> str:
+    """The last but 20 of the files."""
+    files = MANY if tx.entry(f"/d/{FEW:05d}") else FEW
+    return f"/d/{files - 21:05d}"
+
+
+def published(tx: SqlTx) -> None:
+    """Each file was written in the last hour, and its lease is remembered for a day."""
+    for number, file in enumerate(tx.listing("/d", False, "", MANY)):
+        lease = ns.Lease(
+            number.to_bytes(16), file.path, "s1", file.version, 3, "u", "u", 0o644, 9e9, ns.PUBLISHED
+        )
+        tx.put_lease(lease)
+
+
 ASKED: dict[str, tuple[Callable[[SqlTx], Any], Callable[[SqlTx], Any]]] = {
     "a rename of one path": (moved, lambda tx: tx.renames("s1", 500, "/e/00007")),
     "a rename by the former name": (moved, lambda tx: tx.renames("s1", 500, "/d/00007")),
@@ -87,6 +102,17 @@ ASKED: dict[str, tuple[Callable[[SqlTx], Any], Callable[[SqlTx], Any]]] = {
         lambda tx: None,
         lambda tx: reconcile.merge_part(tx, "s1", 9, [meta("/d/new", 10**5)], 1.0, True),
     ),
+    "known files in a report": (
+        lambda tx: None,
+        lambda tx: reconcile.merge_part(
+            tx, "s1", 9, [meta(f"/d/{n:05d}", n + 1) for n in range(9)], 1.0, True
+        ),
+    ),
+    "a lease below a directory": (published, lambda tx: tx.leased_below("/d", 5.0)),
+    "the first page of a directory": (lambda tx: None, lambda tx: tx.page("/d", "", 20)),
+    "a late page of a directory": (lambda tx: None, lambda tx: tx.page("/d", last(tx), 20)),
+    "a late page of all files": (lambda tx: None, lambda tx: tx.page("/", last(tx), 20)),
+    "a late page of a long list": (lambda tx: None, lambda tx: tx.listing("/d", True, last(tx), 20)),
     "a report before its rename": (
         moved,
         lambda tx: reconcile.merge_part(tx, "s1", 9, [meta("/d/00007", 8)], 1.0, False),
