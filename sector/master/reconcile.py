@@ -37,6 +37,15 @@ FARTHEST = 1 << 61
 class ReportTx(Tx, Protocol):
     """What reports need beyond the namespace."""
 
+    def news(self, stones: Sequence[Tombstone]) -> list[Tombstone]:
+        """Those that are newer than what is known to be deleted from their paths."""
+
+    def existing(self, paths: Sequence[str]) -> set[str]:
+        """Those paths that have an entry."""
+
+    def put_tombstones(self, stones: Sequence[Tombstone]) -> None:
+        """Keep those that are news. Where none is, the mirror's serial stays."""
+
     def confirm(self, node: str, number: int, metas: Sequence[SliceMeta]) -> list[SliceMeta]:
         """Mark the replicas that are exactly as the namespace knows them as seen in report `number`;
         returns the others."""
@@ -201,27 +210,43 @@ def _older(tx: Tx, node: str, entry: Entry, meta: SliceMeta, since: float, rebui
     return Verdict.OLD
 
 
-def merge_tombstone(tx: Tx, dead: Tombstone, rebuild: bool) -> None:
-    """A deletion that a slave remembers. While rebuilding it removes what is not newer; in normal service
-    it only counts where the namespace has nothing."""
+def _counts_as_stone(dead: Tombstone) -> bool:
     try:
         path = check_path(dead.path)
     except BadPath:
-        return
-    if path == "/" or path != dead.path or _far(dead.version):
-        return
-    entry = find(tx, path)
-    if entry is not None and rebuild and entry.version <= dead.version:
-        if entry.is_dir and tx.has_children(path):
-            # The directory stays, but should it empty, no file of that name may come back.
-            tx.put_tombstone(path, dead.version, dead.at, False)
-            return
-        tx.forget_entry(path)
-        entry = None
-    if entry is None:
-        if not rebuild:
+        return False
+    return path != "/" and path == dead.path and not _far(dead.version)
+
+
+def merge_tombstones(tx: ReportTx, stones: Sequence[Tombstone], rebuild: bool) -> None:
+    """Deletions that a slave remembers: it tells all of them with every report, so that those that are known
+    must cost next to nothing. While rebuilding they remove what is not newer; in normal service they only
+    count where the namespace has nothing."""
+    newest: dict[str, Tombstone] = {}
+    for dead in stones:
+        if _counts_as_stone(dead) and (dead.path not in newest or newest[dead.path].version < dead.version):
+            newest[dead.path] = dead
+    there = tx.existing(list(newest))
+    news = tx.news([dead for path, dead in newest.items() if path not in there])
+    if not rebuild:
+        for dead in news:
             tx.advance(dead.version)
-        tx.put_tombstone(path, dead.version, dead.at, False)
+    tx.put_tombstones(news)
+    if rebuild:
+        for path in newest:
+            if path in there:
+                _remove_older(tx, newest[path])
+
+
+def _remove_older(tx: Tx, dead: Tombstone) -> None:
+    """A deletion of what a slave reported, while the master rebuilds. A directory that has something in it
+    stays, but should it empty, no file of that name may come back."""
+    entry = tx.entry(dead.path)
+    if entry is None or entry.version > dead.version:
+        return
+    if not entry.is_dir or not tx.has_children(dead.path):
+        tx.forget_entry(dead.path)
+    tx.put_tombstone(dead.path, dead.version, dead.at, False)
 
 
 def merge_directory(tx: Tx, meta: SliceMeta, now: float) -> None:

@@ -143,8 +143,7 @@ class SlaveCalls:
         node_id, number, now = request.slave_id, current.number, self._hub.wall()
 
         def merge(tx: SqlTx) -> tuple[slave.ReportReply, reconcile.Merged, int]:
-            for dead in request.tombstones:
-                reconcile.merge_tombstone(tx, dead, rebuild)
+            reconcile.merge_tombstones(tx, request.tombstones, rebuild)
             if rebuild:
                 for directory in request.directories:
                     reconcile.merge_directory(tx, directory, now)

@@ -26,6 +26,7 @@ from sqlalchemy import (
     tuple_,
     update,
 )
+from sqlalchemy.dialects.sqlite import Insert
 from sqlalchemy.dialects.sqlite import insert as upsert
 from sqlalchemy.sql.elements import BindParameter, ColumnElement
 
@@ -47,9 +48,18 @@ from sector.master.store_work import (
     replica_of,
 )
 from sector.master.values import FileState, Sums
-from sector.model import SliceMeta, Version, parent
+from sector.model import SliceMeta, Tombstone, Version, parent
 
 IN_CHUNK = 400
+
+
+def _rising() -> Insert:
+    """INSERT of a tombstone that never replaces a newer one."""
+    row = upsert(T)
+    older = tuple_(T.c.epoch, T.c.counter) < tuple_(row.excluded.epoch, row.excluded.counter)
+    changes = {column.name: row.excluded[column.name] for column in T.columns if column is not T.c.path}
+    return row.on_conflict_do_update(index_elements=[T.c.path], set_=changes, where=older)
+
 
 # statements of every open, publish and read, built once
 _PATH: BindParameter[str] = bindparam("path")
@@ -62,6 +72,7 @@ GET_OPEN_LEASE = select(L).where(L.c.path == _PATH, L.c.state == OPEN)
 PUT_ENTRY = replacing(E, ["path"], keep=["id"])
 PUT_REPLICA = replacing(R, ["entry_id", "node"], keep=["seen"]).values(entry_id=_ID_OF_PATH)
 PUT_LEASE = replacing(L, ["id"])
+PUT_TOMBSTONE = _rising()
 CLEAR_TOMBSTONE = delete(T).where(
     T.c.path == _PATH, tuple_(T.c.epoch, T.c.counter) < tuple_(bindparam("epoch"), bindparam("counter"))
 )
@@ -93,6 +104,22 @@ class SqlTx(WorkTx):
     def tombstone(self, path: str) -> Version | None:
         row = self.connection.execute(GET_TOMBSTONE, {"path": path}).first()
         return Version(row.epoch, row.counter) if row else None
+
+    def news(self, stones: Sequence[Tombstone]) -> list[Tombstone]:
+        found: list[Tombstone] = []
+        for start in range(0, len(stones), IN_CHUNK):
+            chunk = stones[start : start + IN_CHUNK]
+            query = select(T.c.path, T.c.epoch, T.c.counter).where(T.c.path.in_([s.path for s in chunk]))
+            known = {row.path: Version(row.epoch, row.counter) for row in self.connection.execute(query)}
+            found.extend(s for s in chunk if s.path not in known or known[s.path] < s.version)
+        return found
+
+    def existing(self, paths: Sequence[str]) -> set[str]:
+        found: set[str] = set()
+        for start in range(0, len(paths), IN_CHUNK):
+            query = select(E.c.path).where(E.c.path.in_(paths[start : start + IN_CHUNK]))
+            found.update(self.connection.execute(query).scalars())
+        return found
 
     def replicas(self, path: str) -> list[Replica]:
         return [replica_of(row) for row in self.connection.execute(GET_REPLICAS, {"path": path})]
@@ -256,19 +283,24 @@ class SqlTx(WorkTx):
         )
 
     def put_tombstone(self, path: str, version: Version, at: float, directory: bool) -> None:
-        row = upsert(T).values(
-            path=path,
-            epoch=version.epoch,
-            counter=version.counter,
-            at=at,
-            directory=directory,
-            serial=self.serial(),
-        )
-        older = tuple_(T.c.epoch, T.c.counter) < tuple_(row.excluded.epoch, row.excluded.counter)
-        changes = {name: row.excluded[name] for name in ("epoch", "counter", "at", "directory", "serial")}
-        self.connection.execute(
-            row.on_conflict_do_update(index_elements=[T.c.path], set_=changes, where=older)
-        )
+        self.put_tombstones([Tombstone(path, version, at)], directory)
+
+    def put_tombstones(self, stones: Sequence[Tombstone], directory: bool = False) -> None:
+        news = self.news(stones)
+        if news:
+            serial = self.serial()
+            rows = [
+                {
+                    "path": stone.path,
+                    "epoch": stone.version.epoch,
+                    "counter": stone.version.counter,
+                    "at": stone.at,
+                    "directory": directory,
+                    "serial": serial,
+                }
+                for stone in news
+            ]
+            self.connection.execute(PUT_TOMBSTONE, rows)
 
     def _bury(self, path: str, version: Version, at: float, *, held: bool = False) -> None:
         """Tombstones for an entry and all below. `held`: those of files are mirrored when `release_stones`

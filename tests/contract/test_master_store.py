@@ -24,6 +24,7 @@ from sector import errors
 from sector.master import namespace as ns
 from sector.master import store as store_module
 from sector.master.models import Base
+from sector.master.reconcile import merge_tombstones
 from sector.master.replication import CopyRule, CopyRules
 from sector.master.sessions import SessionRow
 from sector.master.store import SqlStore, SqlTx, Store, is_empty, make_engine
@@ -382,6 +383,27 @@ def test_no_plan_walks_all_of_a_slave_or_a_day_or_sorts_a_directory(
     assert "USING" in plan
     for bad in ("ix_replica_node", "ix_lease_expires", "TEMP B-TREE"):
         assert bad not in plan, plan
+
+
+def test_known_tombstones_cost_next_to_nothing(bench: Bench) -> None:
+    """Slaves tell all of them with every report; nothing is mirrored anew for that."""
+    stones = [Tombstone(f"/gone/{index}", Version(1, index + 1), 1.0) for index in range(2000)]
+    bench.write(lambda tx: merge_tombstones(tx, stones, False))
+    before = bench.read(lambda tx: tx.setting("serial"))
+    older = [Tombstone(stone.path, Version(0, 1), 1.0) for stone in stones[:10]]
+    for told in (stones, older, []):
+        seen = bench.write(
+            lambda tx, s=told: statements_of(tx, lambda tx: (merge_tombstones(tx, s, False), tx.flush()))
+        )
+        assert len(seen) <= 20
+        assert bench.read(lambda tx: tx.setting("serial")) == before
+    assert bench.read(lambda tx: tx.sums()).tombstones == 2000
+    newer = Tombstone("/gone/7", Version(1, 5000), 1.0)
+    bench.write(lambda tx: merge_tombstones(tx, [*stones, newer], False))
+    assert bench.read(lambda tx: tx.tombstone("/gone/7")) == Version(1, 5000)
+    assert bench.read(lambda tx: tx.setting("serial")) == before + 1
+    page = bench.read(lambda tx: tx.mirror(before, before + 1, (0, 0, ""), 10))
+    assert list(page.tombstones) == [newer]
 
 
 def test_pages_of_a_path_hold_it_and_what_is_below_once(bench: Bench) -> None:

@@ -67,10 +67,29 @@ def test_found_conflict_counts_as_bad(space: Space) -> None:
 def test_normal_service_ignores_tombstones_of_living_files(space: Space) -> None:
     """A slave's tombstone does not remove what the namespace has; where there is nothing it counts."""
     space.put("/f")
-    space.do(lambda tx: reconcile.merge_tombstone(tx, Tombstone("/f", Version(9, 9), NOW), False))
-    space.do(lambda tx: reconcile.merge_tombstone(tx, Tombstone("/g", Version(9, 9), NOW), False))
+    space.do(lambda tx: reconcile.merge_tombstones(tx, [Tombstone("/f", Version(9, 9), NOW)], False))
+    space.do(lambda tx: reconcile.merge_tombstones(tx, [Tombstone("/g", Version(9, 9), NOW)], False))
     assert space.paths() == ["/f"]
     assert space.do(lambda tx: tx.tombstone("/g")) == Version(9, 9)
+
+
+@pytest.mark.parametrize("rebuild", [False, True])
+def test_the_newest_of_many_tombstones_counts(space: Space, rebuild: bool) -> None:
+    """Known ones, older ones and those that are none among them, however a slave orders them."""
+    space.put("/f")
+    stones = [Tombstone(f"/g{number:03d}", Version(1, number), NOW) for number in range(1, 900)]
+    bad = [Tombstone(path, Version(9, 9), NOW) for path in ("/", "relative", "/a/../b")]
+    far = Tombstone("/far", Version(1, reconcile.FARTHEST + 1), NOW)
+    twice = [Tombstone("/g007", Version(2, 1), NOW), Tombstone("/g007", Version(1, 900), NOW)]
+    space.do(lambda tx: reconcile.merge_tombstones(tx, stones[:500], rebuild))
+    told = [*twice, *bad, far, Tombstone("/f", ns.ZERO, NOW), *stones]
+    space.do(lambda tx: reconcile.merge_tombstones(tx, told, rebuild))
+    wanted = {stone.path: stone.version for stone in stones} | {"/g007": Version(2, 1)}
+    assert {path: space.do(lambda tx, p=path: tx.tombstone(p)) for path in wanted} == wanted
+    assert space.do(lambda tx: tx.sums()).tombstones == len(wanted)
+    assert space.paths() == ["/f"]
+    drawn = space.do(lambda tx: tx.draw())
+    assert (drawn > Version(2, 1)) is not rebuild, "in normal service what is written next is newer"
 
 
 def test_rebuild_prefers_what_is_newer(space: Space) -> None:
@@ -83,8 +102,8 @@ def test_rebuild_prefers_what_is_newer(space: Space) -> None:
     space.do(lambda tx: reconcile.merge_directory(tx, meta("/d", 7, "dir"), NOW))
     assert merge(space, "s1", meta("/d", 6), True) == Verdict.BLOCKED
     assert merge(space, "s1", meta("/d", 8), True) == Verdict.ADOPTED
-    space.do(lambda tx: reconcile.merge_tombstone(tx, Tombstone("/d", Version(1, 8), NOW), True))
-    space.do(lambda tx: reconcile.merge_tombstone(tx, Tombstone("/a", Version(1, 99), NOW), True))
+    space.do(lambda tx: reconcile.merge_tombstones(tx, [Tombstone("/d", Version(1, 8), NOW)], True))
+    space.do(lambda tx: reconcile.merge_tombstones(tx, [Tombstone("/a", Version(1, 99), NOW)], True))
     assert space.paths() == ["/a", "/a/b"]
 
 
@@ -123,7 +142,7 @@ def rebuilt(items: list[tuple[str, str, str, int]]) -> tuple[dict[str, ns.Entry]
                 merge(space, node, meta(path, counter, f"{path}{counter}"), True)
             elif kind == "dead":
                 dead = Tombstone(path, Version(1, counter), NOW)
-                space.do(lambda tx, d=dead: reconcile.merge_tombstone(tx, d, True))
+                space.do(lambda tx, d=dead: reconcile.merge_tombstones(tx, [d], True))
             else:
                 space.do(lambda tx, m=meta(path, counter, "dir"): reconcile.merge_directory(tx, m, NOW))
         entries = {p: space.do(lambda tx, p=p: tx.entry(p)) for p in space.paths()}
