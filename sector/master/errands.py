@@ -261,6 +261,7 @@ class Errands:
                 state.renames = True
                 return True
             until, page = found
+            self._hub.sends_mirror(node_id, until)
             last = page.next is None
             await self._hub.call_slave(
                 node_id,

@@ -70,6 +70,9 @@ class Hub:
         self.epoch = 0
         self.serial = 0
         self.serial_base = 0
+        self.vouched = 0
+        """The mirror serial of the database as it was at the start, or at the end of a rebuild."""
+        self._sent: dict[str, int] = {}
         self.state = STARTING
         self.tickets = 0
         self.refused: dict[str, Counts] = {}
@@ -168,6 +171,21 @@ class Hub:
         if node is None or node.state == LOST:
             return fail(Unreachable(f"slave {slave_id} is not there"))
         return self.rpc.call(self.peer_of(node), request, deadline_s=deadline_s)
+
+    def sends_mirror(self, slave_id: str, serial: int) -> None:
+        """A part of a mirror up to `serial` goes to a slave, which may name that serial from now on. Raises
+        `ReadOnly` while this database is in doubt or made anew, `Busy` before the slave's first heartbeat:
+        the mirror would take the place of what shows that the slave remembers more."""
+        self.check_writable()
+        if not self.core.members.get(slave_id).beats:
+            raise Busy(f"slave {slave_id} has not told yet what it remembers")
+        self._sent[slave_id] = max(self._sent.get(slave_id, 0), serial)
+        self.serial = max(self.serial, serial)
+
+    def knows_all(self, slave_id: str, serial: int) -> bool:
+        """Whether a slave whose mirror is of `serial` has it from this database. The serial as it is now
+        tells nothing: an older copy that was put back gives the same numbers again."""
+        return serial <= max(self.vouched, self._sent.get(slave_id, 0))
 
     def slaves(self) -> list[SlaveView]:
         """All slaves since the start, in order of name."""

@@ -93,7 +93,7 @@ class Rebuild:
             return tx.setting("epoch"), tx.setting("serial"), tx.sums()
 
         hub.epoch, hub.serial, sums = await hub.store.write(run)
-        hub.serial_base = hub.serial
+        hub.serial_base = hub.vouched = hub.serial
         if late:
             log.warn("rebuild ends without {missing}", missing=", ".join(self.missing) or "a list of slaves")
         log.info("rebuilt: {files} files in {dirs} directories", files=sums.files, dirs=sums.directories)

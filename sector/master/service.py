@@ -148,7 +148,7 @@ class MasterService(MultiService):
                 tx.set("epoch", max(tx.setting("epoch") + 1, int(hub.wall())))
             tx.rebase_leases(hub.wall() + lease_s)
             hub.epoch = tx.setting("epoch")
-            hub.serial = tx.setting("serial")
+            hub.serial = hub.vouched = tx.setting("serial")
             hub.serial_base = tx.setting("serial_base")
             return rebuilding
 

@@ -80,6 +80,7 @@ class SlaveCalls:
             request.spes_busy,
             {**request.counters, **unpacked(request.traffic)},
         )
+        self._remembers_more(node.id, request.mirror_serial)
         self._hub.feed(SlaveBeat(node.id, load))
         if self._hub.state == RUNNING:
             self._errands.heard(node.id, request.mirror_serial)
@@ -114,13 +115,7 @@ class SlaveCalls:
         """One part of a full report."""
         node = self._hub.slave(caller, request.slave_id)
         rebuild = self._hub.state == REBUILDING
-        if not rebuild and request.mirror_serial > self._hub.serial:
-            if self._hub.state != REBUILD_NEEDED:
-                log.error(
-                    "slave {slave_id} remembers more than this database; start with --rebuild",
-                    slave_id=node.id,
-                )
-                self._hub.state = REBUILD_NEEDED
+        if self._remembers_more(node.id, request.mirror_serial):
             raise Conflict(
                 f"slave {node.id} remembers more than the master's database",
                 hint="the database was lost or is an old copy: start the master with --rebuild",
@@ -138,6 +133,17 @@ class SlaveCalls:
         if request.last:
             await self._end(request, current)
         return reply
+
+    def _remembers_more(self, slave_id: str, mirror_serial: int) -> bool:
+        """Whether a slave knows of changes that this database never held; then all writing ends."""
+        if self._hub.state == REBUILDING or self._hub.knows_all(slave_id, mirror_serial):
+            return False
+        if self._hub.state != REBUILD_NEEDED:
+            log.error(
+                "slave {slave_id} remembers more than this database; start with --rebuild", slave_id=slave_id
+            )
+            self._hub.state = REBUILD_NEEDED
+        return True
 
     async def _part(self, request: slave.Report, current: _Report, rebuild: bool) -> slave.ReportReply:
         node_id, number, now = request.slave_id, current.number, self._hub.wall()

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from sector.errors import ReadOnly
+from sector.model import Right
 from sector.testing.cluster import SimCluster
 from sector.wire.login import Join, Joined
 
@@ -105,3 +107,83 @@ def test_slaves_wait_quietly_for_who_starts_a_rebuild(sim: SimCluster, tmp_path:
     sim.until(lambda: sim.up().hub.state == "running", limit_s=20)
     cloud = sim.client()
     assert [entry.path for entry in sim.wait(cloud.ls("/"))] == ["/a"]
+
+
+def lose_changes(sim: SimCluster, copy: Path) -> None:
+    """Content is written and removed after the copy was taken; then master and slaves go, and the copy is put
+    back. The master is up again, without slaves."""
+    database = copy.parent / "master" / "master.db"
+    sim.kill_master()
+    shutil.copy(database, copy)
+    sim.start_master()
+    cloud = sim.client()
+    sim.wait(cloud.write("/b", b"two"))
+    sim.wait(cloud.rm("/b"))
+    sim.advance(5)
+    for name in sim.slaves:
+        sim.kill_slave(name)
+    sim.kill_master()
+    for file in database.parent.glob("master.db*"):
+        if not file.name.endswith(".lock"):
+            file.unlink()
+    shutil.copy(copy, database)
+    sim.start_master()
+
+
+def test_an_older_copy_is_noticed_though_as_much_has_changed_since(sim: SimCluster, tmp_path: Path) -> None:
+    """What was done before the slaves came has the same numbers as what they remember."""
+    sim.wait(sim.client().write("/a", b"one"))
+    lose_changes(sim, tmp_path / "copy.db")
+    cloud = sim.client()
+    for number in range(50):
+        sim.wait(cloud.mkdir(f"/d{number}"))
+    sim.start_slave("s1")
+    sim.advance(30)
+    assert sim.up().hub.state == "rebuild_needed"
+    with pytest.raises(ReadOnly):
+        sim.wait(cloud.mkdir("/late"))
+    service = sim.slaves["s1"].service
+    assert service is not None and "/b" in service.disk.mirror.tombstones
+
+
+def test_a_slave_is_heard_before_it_is_told(sim: SimCluster, tmp_path: Path) -> None:
+    """A mirror that reached it before its first heartbeat would hide that it remembers more; while that is in
+    doubt none is sent, whatever changes."""
+    sim.wait(sim.client().mkdir("/old"))
+    lose_changes(sim, tmp_path / "copy.db")
+    cloud = sim.client()
+    for number in range(50):
+        sim.wait(cloud.mkdir(f"/d{number}"))
+    sim.start_slave("s1")
+    service = sim.slaves["s1"].service
+    assert service is not None
+    remembered = service.disk.mirror.serial
+    master = sim.up()
+    sim.until(lambda: "s1" in master.hub.core.members.nodes)
+    for number in range(50):
+        master.rights_changed({"bob": (Right("bob", f"/d{number}", "r"),)})
+        sim.advance(0.5)
+    assert master.hub.state == "rebuild_needed"
+    assert service.disk.mirror.serial == remembered
+    assert "/old" in service.disk.mirror.directories and "/d1" not in service.disk.mirror.directories
+
+
+def test_what_a_slave_was_sent_is_no_more_than_the_master_knows(sim: SimCluster) -> None:
+    """A mirror has a change whose answer from the database has not come yet, or went to nobody."""
+    cloud = sim.client()
+    sim.wait(cloud.mkdir("/d"))
+    sim.advance(5)
+    master = sim.up()
+    hub, service = master.hub, sim.slaves["s1"].service
+    assert service is not None and service.disk.mirror.serial == hub.serial == 1
+    for _ in range(2):
+        sim.wait(hub.store.write(lambda tx: tx.serial()))
+    hub.serial = 2
+    master.errands.poke("s1")
+    sim.until(lambda: service.disk.mirror.serial == 3)
+    hub.core.members.get("s1").want_report = True
+    sim.until(lambda: not hub.core.members.get("s1").want_report or hub.state != "running")
+    assert hub.state == "running"
+    sim.wait(cloud.mkdir("/late"))
+    for slave in sim.slaves.values():
+        sim.until(lambda one=slave: one.service is not None and one.service.disk.mirror.serial == 4)
