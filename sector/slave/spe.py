@@ -170,7 +170,6 @@ class Spe:
         def beat() -> None:
             if going and not self.stopped:
                 caller.progress(percent[0])
-                job.heard = self.context.clock.seconds()
                 self.context.clock.callLater(2.0, beat)
 
         self.context.clock.callLater(2.0, beat)
@@ -195,7 +194,7 @@ class Spe:
         known = self.jobs.get(request.job)
         if known is not None and not known.ended:
             self._forget_keys(known)
-            known.record = request
+            known.record, known.heard = request, self.context.clock.seconds()
             job = known
         else:
             folder = os.path.join(self.root, request.job)
@@ -278,11 +277,12 @@ class Spe:
         cleaning.addErrback(lambda failure: log.failure("cleaning the job folders", failure))
 
     def _sweep(self) -> None:
-        """End jobs whose client has been silent for long and that nobody ended for us. What jobs left
-        that were not introduced again since we restarted goes: they ended while we were away."""
+        """End jobs whose client has been silent for long and that nobody ended for us, whatever they run: a
+        living one says every minute that its job goes on. What jobs left that were not introduced again since
+        we restarted goes: they ended while we were away."""
         now = self.context.clock.seconds()
         for job in list(self.jobs.values()):
-            if not job.active and now - job.heard > SILENT_S:
+            if now - job.heard > SILENT_S:
                 ending = Deferred.fromCoroutine(self._end(job, "its client fell silent"))
                 ending.addErrback(lambda failure: log.failure("ending a job", failure))
         if now - self._began > SILENT_S:

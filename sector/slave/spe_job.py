@@ -44,8 +44,8 @@ class Result:
 
 @dataclass
 class SpeJob:
-    """State of a job. `heard` = when its client last asked (monotonic seconds); `sealing`: a client that lost
-    an answer asks again while the first request still writes the same files."""
+    """State of a job. `heard` = when its client last asked, here or the master for us (monotonic seconds);
+    `sealing`: a client that lost an answer asks again while the first request still writes the same files."""
 
     record: JobRecord
     folder: str

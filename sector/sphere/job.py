@@ -510,7 +510,7 @@ class JobDriver:
             self.do(given_up)
             silent = any(isinstance(effect, Stop) for effect in given_up)  # it may have restarted
             if silent or self.nodes.missed or (self._strangers() and now - self._joined_at >= SEEK_EVERY_S):
-                await self.rejoin()
+                self.spawn(self.rejoin())  # it may take long: slaves hear of us meanwhile
 
     def _strangers(self) -> bool:
         """Whether input lies on slaves that were not up when the job began, and have not come since."""

@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 from test_sphere import KB, SphereSim, expected_buckets, scatter, sim, store  # noqa: F401 - a fixture
+from test_sphere_outage import cut_off
 
+from sector import errors
+from sector.master.jobs import SILENCE_S
+from sector.slave.spe import SILENT_S
+from sector.sphere.plan import Limits
 from sector.sphere.stream import SphereStream
 from sector.wire.sphere import JobCancel
 
@@ -80,3 +85,30 @@ def test_a_restart_keeps_what_a_job_of_several_days_has(sim: SphereSim) -> None:
     assert before and before <= {path.name for path in left.rglob("*-*-*")}
     sim.wait(driver.wait(), 900)
     assert [sim.wait(cloud.read(f"/out/b.{b}")) for b in range(9)] == expected_buckets(contents, 9)
+
+
+def test_a_slave_that_never_hears_of_the_end_ends_the_job_itself(sim: SphereSim) -> None:  # noqa: F811
+    """The master did not reach it when the job ended, and nobody says it again: what runs there ends all the
+    same, and others get its workers."""
+    cloud = sim.client()
+    store(sim, cloud, 8)
+    workers, gmp = sim.spawners["s2"].made, sim.slaves["s2"].gmp
+    assert workers is not None and gmp is not None
+    workers.seconds = lambda task: 1e6
+    driver = sim.job(cloud, SphereStream(cloud, "/in"), lambda data, ctx: bytes(data))
+    assert driver.plan is not None
+    driver.plan.limits = Limits(attempts=10**6)  # what it gives up is cancelled, here even through a cut line
+    sim.until(lambda: workers.active)
+    cut_off(sim, cloud.gmp.address[1])
+    between = {(7002, gmp.address[1]), (gmp.address[1], 7002)}
+    sim.hub.blocked |= between
+    sim.advance(SILENCE_S + 15, step=0.25)
+    assert sim.up().context.on_stop[0].__self__.jobs[driver.id].state == "lost"  # type: ignore[attr-defined]
+    sim.hub.blocked -= between
+    sim.advance(60, step=0.25)
+    assert workers.active and folder_of(sim, "s2", driver.id).exists()
+    sim.advance(SILENT_S + 90, step=0.25)
+    assert workers.active == [] and not folder_of(sim, "s2", driver.id).exists()
+    sim.hub.blocked.clear()
+    with pytest.raises(errors.Cancelled, match="was silent for"):
+        sim.wait(driver.wait())

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from test_sphere import KB, SphereSim, expected_buckets, scatter, store
 
+from sector.clock import pause
 from sector.slave import spe
 from sector.slave.service import Slave
+from sector.sphere.job_nodes import Nodes
 from sector.sphere.stream import SphereStream
 from sector.sphere.tasks import Task
 
@@ -44,6 +46,32 @@ def test_idle_slaves_keep_what_they_hold_of_a_job(
         sim.wait(driver.wait(), 3000)
         assert [sim.wait(cloud.read(f"/out/b.{b}")) for b in range(7)] == expected_buckets(contents, 7)
         assert sorted(runs) == list(range(8))
+
+
+def test_idle_slaves_hear_of_a_driver_that_waits_for_the_master(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks for the slaves of now and gets no answer for longer than they keep a job without a word."""
+    monkeypatch.setattr(spe, "SILENT_S", 100.0)
+    with SphereSim(tmp_path / "sim", slaves=4, copies=1, seed=seed) as sim:
+        sim.advance(3)
+        cloud = sim.client()
+        contents = store(sim, cloud, 8)
+        runs = tail(sim)
+        stream = SphereStream(cloud, "/in", record_size=10, granularity="batch")
+        driver = sim.job(cloud, stream, scatter, output="/out/b", buckets=7, segment_bytes=100 * KB)
+        sim.until(lambda: len(driver.plan.done) == 7)  # type: ignore[union-attr]
+        monkeypatch.setattr(Nodes, "missed", True)
+        monkeypatch.setattr(driver, "rejoin", lambda: asks_for_long(sim))
+        sim.advance(390, step=0.25)
+        sim.wait(driver.wait(), 3000)
+        assert [sim.wait(cloud.read(f"/out/b.{b}")) for b in range(7)] == expected_buckets(contents, 7)
+        assert sorted(runs) == list(range(8))
+
+
+async def asks_for_long(sim: SphereSim) -> None:
+    """Stands for a question that nobody answers."""
+    await pause(sim.clock, 380.0)
 
 
 @pytest.mark.parametrize("buckets", [7, 0])
