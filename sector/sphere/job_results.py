@@ -23,7 +23,8 @@ AT_ONCE = 4
 
 
 class ResultBox:
-    """Results of one job in a local spool file. `fetch` reads a cloud file (for parts that are files)."""
+    """Results of one job in a local spool file. `fetch` reads a cloud file (for parts that are files);
+    `lost`: how often a bucket's slave was lost while it was fetched."""
 
     def __init__(self, client: CloudClient, job: str, nodes: Nodes, fetch: Callable[[str], bytes]) -> None:
         self.client = client
@@ -31,6 +32,7 @@ class ResultBox:
         self.nodes = nodes
         self.fetch = fetch
         self.spool = Spool()
+        self.lost: dict[int, int] = {}
         self._gate = DeferredSemaphore(AT_ONCE)
 
     async def of_segment(self, done: SegmentDone, node: str) -> Part | None:

@@ -9,9 +9,9 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from sector.clock import pause
-from sector.errors import Conflict, LeaseHeld, NotFound, SectorError, Unavailable
+from sector.errors import Conflict, JobFailed, LeaseHeld, NotFound, SectorError, Unavailable
 from sector.sphere.job_buckets import BucketBook
-from sector.sphere.job_nodes import SILENCE, UNFIT, is_silence
+from sector.sphere.job_nodes import LOST, SILENCE, UNFIT, is_silence
 from sector.sphere.job_request import check_sealed
 from sector.wire.sphere import BucketSeal, Deliver, DeliverDone, Route, SealDone, Sealed
 
@@ -24,6 +24,7 @@ DELIVER_S = 3600.0
 SEAL_MAX = 8192
 SEAL_S = 7 * 24 * 3600.0
 AT_ONCE = 8
+AWAY_S = 1.0
 
 
 class BucketStage:
@@ -93,6 +94,10 @@ class BucketStage:
     async def _seal(self) -> bool:
         """Have all buckets put together and published; False when something is missing after all."""
         routes = self.book.routes()
+        if not all(self._present(route.node) for route in routes):  # it comes back, or others take its place
+            await pause(self.driver.clock, AWAY_S)
+            await self.driver.rejoin()
+            return False
         self.driver.output.seal_begun()
         calls = [Deferred.fromCoroutine(self._seal_one(route)) for route in routes]
         outcomes = await DeferredList(calls, consumeErrors=True)
@@ -105,11 +110,39 @@ class BucketStage:
         if len(sealed) < len(routes):
             return False
         for node, done in sealed:
-            for item in done.sealed:
-                part = await self.box.of_bucket(item, node, self.driver.row_size())
-                self.driver.parts.append(part)
+            if not await self._fetch(node, done.sealed):
+                return False
         self.driver.parts.sort(key=lambda part: part.index)
         return True
+
+    async def _fetch(self, node: str, sealed: list[Sealed]) -> bool:
+        """Take the buckets of a node that are not here yet, in their order; False when it was lost meanwhile.
+        Raises `JobFailed` for a bucket that was lost too often."""
+        here = {part.index for part in self.driver.parts}
+        for item in sealed:
+            if item.bucket in here:
+                continue
+            try:
+                part = await self.box.of_bucket(item, node, self.driver.row_size())
+            except (NotFound, *LOST) as error:
+                if self.driver.error is not None:  # it is we who gave up
+                    raise
+                lost = self.box.lost[item.bucket] = self.box.lost.get(item.bucket, 0) + 1
+                if lost >= self.plan.limits.attempts:
+                    name = f"job {self.driver.id}: bucket {item.bucket}"
+                    raise JobFailed(f"{name} was lost {lost} times, last: {error.message}") from None
+                log.info("buckets of {node} do not arrive: {why}", node=node, why=error.message)
+                self.nodes.forgot(node, error)
+                await self._look_after(node)
+                return False
+            self.driver.parts.append(part)
+        return True
+
+    async def _look_after(self, node: str) -> None:
+        """A node is in trouble: it comes back with what it has, or others take its place."""
+        self.driver.node_trouble(node)
+        await self.driver.rejoin()
+        await self.driver.ask_ledger(node)
 
     async def _seal_one(self, route: Route) -> SealDone:
         """Have one node's buckets sealed, some thousands a request: an answer is limited."""
