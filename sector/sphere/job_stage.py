@@ -9,9 +9,9 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from sector.clock import pause
-from sector.errors import Conflict, JobFailed, LeaseHeld, NotFound, SectorError, Unavailable
+from sector.errors import Conflict, JobFailed, LeaseHeld, LeaseLost, NotFound, SectorError, Unavailable
 from sector.sphere.job_buckets import BucketBook
-from sector.sphere.job_nodes import LOST, SILENCE, UNFIT, is_silence
+from sector.sphere.job_nodes import LOST, UNFIT, is_silence
 from sector.sphere.job_request import check_sealed
 from sector.wire.sphere import BucketSeal, Deliver, DeliverDone, Route, SealDone, Sealed
 
@@ -164,16 +164,17 @@ class BucketStage:
     async def _not_sealed(self, route: Route, error: BaseException) -> None:
         """What to do about buckets that are not sealed; raises what cannot be helped."""
         forgot = isinstance(error, NotFound) and self.nodes.forgot(route.node, error)
-        if not forgot and not isinstance(error, (Conflict, LeaseHeld, Unavailable, *UNFIT, *SILENCE)):
+        if not forgot and not isinstance(error, (LeaseHeld, *LOST, *UNFIT)):
+            raise error
+        if self.driver.error is not None:  # it is we who gave up
             raise error
         log.info("buckets on {node} are not sealed: {why}", node=route.node, why=str(error))
-        if isinstance(error, LeaseHeld):  # of an attempt that was cut short; it ends by itself
+        if isinstance(error, (LeaseHeld, LeaseLost)):  # of an attempt that was cut short; it ends by itself
             await pause(self.driver.clock, 2.0)
-            return
-        if isinstance(error, UNFIT):
+        elif isinstance(error, UNFIT):
             self.driver.leave_out(route.node, error)
-            return
-        if not isinstance(error, Conflict):
-            self.driver.node_trouble(route.node)
-        await self.driver.rejoin()
-        await self.driver.ask_ledger(route.node)
+        elif isinstance(error, Conflict):
+            await self.driver.rejoin()
+            await self.driver.ask_ledger(route.node)
+        else:  # a slave that stops says Cancelled; of a job that a user ends the master tells
+            await self._look_after(route.node)

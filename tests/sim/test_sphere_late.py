@@ -6,18 +6,23 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from test_sphere import SphereSim, parts, sim, store  # noqa: F401 - a fixture
+from test_sphere import KB, SphereSim, expected_buckets, parts, scatter, sim, store  # noqa: F401 - a fixture
 from twisted.internet.defer import Deferred
 
+from sector import errors
+from sector.client.cloud import CloudClient
+from sector.sphere.job import JobDriver
 from sector.sphere.stream import SphereStream
 from sector.wire.slave import LocalPublish, Publish
+from sector.wire.sphere import JobCancel
 
 
 class Held:
-    """A slave whose first request of a kind to the master waits until `go`."""
+    """A slave whose first request of a kind to the master, for a path that begins so, waits until `go`."""
 
-    def __init__(self, sim: SphereSim, name: str, kind: type[Any]) -> None:  # noqa: F811
+    def __init__(self, sim: SphereSim, name: str, kind: type[Any], path: str = "/mid/a.0") -> None:  # noqa: F811
         self.waiting = False
+        self.path = path
         self.gate: Deferred[None] = Deferred()
         service = sim.slaves[name].service
         assert service is not None
@@ -26,7 +31,7 @@ class Held:
 
     def _wrap(self, owner: Any, ask: Callable[..., Any], kind: type[Any]) -> None:
         async def held(request: Any, **options: Any) -> Any:
-            if isinstance(request, kind) and not self.waiting and "path='/mid/a.0'" in repr(request):
+            if isinstance(request, kind) and not self.waiting and f"path='{self.path}" in repr(request):
                 self.waiting = True
                 await self.gate
             return await ask(request, **options)
@@ -80,3 +85,35 @@ def test_the_next_stage_reads_what_was_published_last(
     assert sorted(info.path for info in sim.wait(cloud.ls("/mid"))) == [f"/mid/a.{n}" for n in range(4)]
     sim.advance(30)
     assert [sim.wait(cloud.read(part.path)) for part in first.parts] != []
+
+
+def publishing(sim: SphereSim) -> tuple[CloudClient, JobDriver, list[bytes]]:  # noqa: F811
+    """A job whose slave s2 is about to publish a bucket, and its nine buckets."""
+    cloud = sim.client()
+    contents = store(sim, cloud)
+    sim.wait(cloud.replicate("/in", copies=2, wait=True))
+    held = Held(sim, "s2", Publish, "/out/b.")
+    stream = SphereStream(cloud, "/in", record_size=10, granularity="batch")
+    driver = sim.job(cloud, stream, scatter, output="/out/b", buckets=9, segment_bytes=30 * KB)
+    sim.until(lambda: held.waiting)
+    return cloud, driver, expected_buckets(contents, 9)
+
+
+def test_a_slave_that_stops_while_it_publishes_buckets_cancels_no_job(sim: SphereSim) -> None:  # noqa: F811
+    """It says Cancelled of what it was at; that was taken for a user's word."""
+    cloud, driver, expected = publishing(sim)
+    sim.stop_slave("s2")
+    sim.start_slave("s2")
+    sim.wait(driver.wait())
+    assert driver.status().state == "done"
+    assert [sim.wait(cloud.read(f"/out/b.{b}")) for b in range(9)] == expected
+
+
+def test_a_job_that_is_cancelled_while_buckets_are_published_is_cancelled(sim: SphereSim) -> None:  # noqa: F811
+    """Its slaves say the same then; the master's word is the user's."""
+    cloud, driver, _ = publishing(sim)
+    sim.wait(cloud.call(JobCancel(driver.id)))
+    with pytest.raises(errors.Cancelled, match="cancelled by alice"):
+        sim.wait(driver.wait(), 10)
+    sim.wait(driver.finished(), 10)
+    assert driver.status().state == "cancelled"
