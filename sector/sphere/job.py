@@ -434,8 +434,8 @@ class JobDriver:
         self.spawn(self.rejoin())
 
     def leave_out(self, node: str, error: SectorError) -> None:
-        """The slave's disk is full or fails: its segments and buckets go to others. The job fails with the
-        last one's error."""
+        """The slave's disk is full or fails, or we do not reach it: its segments and buckets go to others.
+        The job fails with the last one's error."""
         assert self.plan is not None and self.nodes is not None
         if self.error is not None or self.ended or node in self.nodes.left_out:
             return

@@ -40,6 +40,8 @@ SILENCE = (Unreachable, TimedOut)
 """A call failed because the slave, or the way to it, is gone; not for what it said."""
 UNFIT = (NoSpace, LocalIO)
 """What a slave says whose disk is full or fails: another can do the work."""
+SILENT_TIMES, SILENT_S = 3, 90.0
+"""A slave that we alone do not reach is left out after so many calls in a row, over so long."""
 LOST = (Unavailable, Cancelled, Unreachable, TimedOut, LeaseLost, Conflict)
 """Ends of an attempt that another one may do better than."""
 _shared_keys: dict[int, dict[int, int]] = {}
@@ -100,6 +102,7 @@ class Nodes:
         self.links: dict[str, NodeLink] = {}
         self.left_out: dict[str, str] = {}
         self._keys: set[int] = set()
+        self._silent: dict[str, tuple[int, float]] = {}
         self._session = client.session.section.session
         self._kept_at = client.clock.seconds()
 
@@ -193,6 +196,18 @@ class Nodes:
         self.left_out.setdefault(node, why[:500])
         self.links[node].up = False
         return any(name not in self.left_out for name in self.links)
+
+    def unanswered(self, node: str) -> bool:
+        """A slave that the master calls up did not answer; whether it never will, as far as can be told: an
+        outage of a minute and a half costs no slave."""
+        now = self.client.clock.seconds()
+        times, since = self._silent.get(node, (0, now))
+        self._silent[node] = (times + 1, since)
+        return times + 1 >= SILENT_TIMES and now - since >= SILENT_S
+
+    def answered(self, node: str) -> None:
+        """It is there."""
+        self._silent.pop(node, None)
 
     @property
     def missed(self) -> bool:

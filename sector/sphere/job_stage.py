@@ -102,11 +102,16 @@ class BucketStage:
         calls = [Deferred.fromCoroutine(self._seal_one(route)) for route in routes]
         outcomes = await DeferredList(calls, consumeErrors=True)
         sealed: list[tuple[str, SealDone]] = []
+        troubles = []
         for route, (good, answer) in zip(routes, outcomes, strict=True):
             if good and isinstance(answer, SealDone):
+                self.nodes.answered(route.node)
                 sealed.append((route.node, answer))
             elif isinstance(answer, Failure):
-                await self._not_sealed(route, cast(BaseException, answer.value))
+                troubles.append(Deferred.fromCoroutine(self._not_sealed(route, answer.value)))
+        for good, failure in await DeferredList(troubles, consumeErrors=True):
+            if not good:
+                cast(Failure, failure).raiseException()
         if len(sealed) < len(routes):
             return False
         for node, done in sealed:
@@ -171,7 +176,7 @@ class BucketStage:
         log.info("buckets on {node} are not sealed: {why}", node=route.node, why=str(error))
         if isinstance(error, (LeaseHeld, LeaseLost)):  # of an attempt that was cut short; it ends by itself
             await pause(self.driver.clock, 2.0)
-        elif isinstance(error, UNFIT):
+        elif isinstance(error, UNFIT) or (is_silence(error) and self.nodes.unanswered(route.node)):
             self.driver.leave_out(route.node, error)
         elif isinstance(error, Conflict):
             await self.driver.rejoin()

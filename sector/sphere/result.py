@@ -112,7 +112,7 @@ class Part:
 @dataclass(frozen=True)
 class Status:
     """How a job stands. `state` "starting", "running", "done", "failed", "cancelled". `left_out` = slaves
-    that it does without since their disk was full or failed, and why."""
+    that it does without since their disk was full or failed or its client did not reach them, and why."""
 
     job: str
     state: str

@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 from test_sphere import KB, SphereSim, expected_buckets, parts, scatter, sim, store  # noqa: F401 - a fixture
+from twisted.internet.defer import Deferred
 
 from sector import errors
+from sector.clock import pause
 from sector.sphere.job import JobDriver
 from sector.sphere.result import Part
 from sector.sphere.stream import SphereStream
+from sector.wire.sphere import BucketSeal, BucketState
 
 
 def bucket_job(sim: SphereSim, output: str = "") -> tuple[JobDriver, list[bytes]]:  # noqa: F811
@@ -67,3 +70,70 @@ def test_a_bucket_that_never_arrives_ends_the_job(
     monkeypatch.setattr(box, "of_bucket", of_bucket)
     with pytest.raises(errors.JobFailed, match="bucket 4 was lost 5 times, last: a result did not arrive"):
         sim.wait(driver.wait(), 300)
+
+
+def out_of_reach(
+    sim: SphereSim,  # noqa: F811
+    driver: JobDriver,
+    monkeypatch: pytest.MonkeyPatch,
+    slaves: tuple[str, ...],
+    until: float = 1e9,
+) -> list[str]:
+    """The driver does not reach these slaves when it has buckets put together; master and slaves do. Who was
+    asked to, call by call."""
+    nodes, asked = driver.nodes, []
+    assert nodes is not None
+    real = nodes.call
+
+    async def silence(node: str) -> None:
+        await pause(sim.clock, 15.0)
+        raise errors.Unreachable(f"slave {node} does not answer")
+
+    def call(node: str, request: Any, **options: Any) -> Any:
+        if isinstance(request, BucketSeal):
+            asked.append(node)
+        if isinstance(request, (BucketSeal, BucketState)) and node in slaves and sim.clock.seconds() < until:
+            return Deferred.fromCoroutine(silence(node))
+        return real(node, request, **options)
+
+    monkeypatch.setattr(nodes, "call", call)
+    return asked
+
+
+@pytest.mark.parametrize("output", ["", "/out/b"])
+def test_a_job_does_without_a_slave_that_its_client_does_not_reach(
+    sim: SphereSim,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    output: str,
+) -> None:
+    """Others put its buckets together; the job never ended, and all others did their work every 15 s."""
+    driver, expected = bucket_job(sim, output)
+    asked = out_of_reach(sim, driver, monkeypatch, ("s2",))
+    sim.wait(driver.wait(), 300)
+    read = driver.client.read
+    assert [sim.wait(read(part.path)) if part.path else part.data for part in driver.parts] == expected
+    assert driver.status().left_out == {"s2": "slave s2 does not answer"}
+    assert 3 <= asked.count("s2") <= 5
+
+
+def test_a_minute_without_any_slave_costs_none(
+    sim: SphereSim,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The way to a whole site is out: there is nobody who would be better."""
+    driver, expected = bucket_job(sim)
+    asked = out_of_reach(sim, driver, monkeypatch, ("s1", "s2", "s3", "s4"), sim.clock.seconds() + 85)
+    assert [part.data for part in parts(sim, driver)] == expected
+    assert driver.status().left_out == {} and len(asked) > 8
+
+
+def test_a_job_that_reaches_no_slave_fails(
+    sim: SphereSim,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In the end."""
+    driver, _ = bucket_job(sim)
+    out_of_reach(sim, driver, monkeypatch, ("s1", "s2", "s3", "s4"))
+    with pytest.raises(errors.Unreachable, match="does not answer"):
+        sim.wait(driver.wait(), 600)
+    assert sorted(driver.status().left_out) == ["s1", "s2", "s3", "s4"]
