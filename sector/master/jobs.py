@@ -63,6 +63,8 @@ SILENCE_S = 100.0
 """Outages of a minute and a half cost no job. A dead driver costs no slots: what runs ends, no more begin."""
 OVER_S = 45.0
 TICK_S = 2.0
+STOOD_S = 3.0
+"""A tick that is so late: this process stood still, and what drivers said meanwhile is still to be read."""
 KEEP_JOBS = 1000
 PER_USER = 100
 START_TRIES = 6
@@ -118,6 +120,7 @@ class Jobs:
         self.client_keys: dict[tuple[str, int], int] = {}
         self.loaded = Deferred.fromCoroutine(self._load())
         self.loaded.addErrback(lambda failure: log.failure("reading the list of jobs", failure))
+        self._ticked = context.clock.seconds()
         self._timer = context.clock.callLater(TICK_S, self._tick)
         context.resolvers["job"] = self.resolve
         context.on_session_end.append(self.session_ended)
@@ -379,8 +382,11 @@ class Jobs:
     def _tick(self) -> None:
         self._timer = self.context.clock.callLater(TICK_S, self._tick)
         now = self.context.clock.seconds()
+        stood, self._ticked = now - self._ticked - TICK_S, now
         for name, live in list(self.live.items()):
             job = self.jobs[name]
+            if stood > STOOD_S:
+                live.heard, live.over = live.heard + stood, live.over and live.over + stood
             if now - live.heard > SILENCE_S:
                 self._end_soon(job, "lost", f"the driver of job {name} was silent for {SILENCE_S:g} s")
                 continue

@@ -70,6 +70,7 @@ JOBS_MAX = 1000
 TOKENS_MAX = 256
 """Slaves of a job that are introduced to each other."""
 SILENT_S = 900.0
+SWEEP_S = 60.0
 ACTIVE_MAX = 4096
 R = TypeVar("R", bound=Request)
 
@@ -103,8 +104,8 @@ class Spe:
         self.supervisor.watch(self._workers_changed)
         context.on_stop.append(self.stop)
         self.stopped = False
-        self._began = context.clock.seconds()
-        self._watch = context.clock.callLater(60.0, self._sweep)
+        self._began = self._swept = context.clock.seconds()
+        self._watch = context.clock.callLater(SWEEP_S, self._sweep)
         self._clean(float("inf"))  # nothing yet: jobs that go on are introduced again, however old they are
         for cls, handler in self._handlers():
             rpc.serve(cls, handler)
@@ -281,13 +282,16 @@ class Spe:
         living one says every minute that its job goes on. What jobs left that were not introduced again since
         we restarted goes: they ended while we were away."""
         now = self.context.clock.seconds()
+        stood, self._swept = now - self._swept - SWEEP_S, now
         for job in list(self.jobs.values()):
+            if stood > SWEEP_S:  # nobody listened: what clients said meanwhile is still to be read
+                job.heard += stood
             if now - job.heard > SILENT_S:
                 ending = Deferred.fromCoroutine(self._end(job, "its client fell silent"))
                 ending.addErrback(lambda failure: log.failure("ending a job", failure))
         if now - self._began > SILENT_S:
             self._clean(SILENT_S)
-        self._watch = self.context.clock.callLater(60.0, self._sweep)
+        self._watch = self.context.clock.callLater(SWEEP_S, self._sweep)
 
     def stop(self) -> None:
         """The slave stops: no worker stays; folders stay, for the job may go on after a restart."""

@@ -54,6 +54,7 @@ log = Logger()
 LOGS_KEPT = 1000
 RUN_S = 7 * 24 * 3600.0
 SILENCE_S = 15.0
+TICK_S, STOOD_S = 1.0, 3.0  # a tick that is so late: we stood still, and have not read what we were told
 GONE_S = 20.0
 JOIN_EVERY_S = 2.0
 SEEK_EVERY_S = 10.0
@@ -500,23 +501,22 @@ class JobDriver:
     # -- time ------------------------------------------------------------------------------------
     async def _tick_loop(self) -> None:
         assert self.plan is not None and self.nodes is not None
+        now = self.clock.seconds()
         while True:
-            await pause(self.clock, 1.0)
+            before = now
+            await pause(self.clock, TICK_S)
             self.nodes.keep()
             now = self.clock.seconds()
+            if now - before - TICK_S > STOOD_S:
+                self.plan.stood(now - before - TICK_S)
             for segment, attempt, node in self._local:  # the slave is not what we wait for
                 self.plan.progress(segment, attempt, node, 0.0, now)
             given_up = self.plan.tick(now)
             self.do(given_up)
             silent = any(isinstance(effect, Stop) for effect in given_up)  # it may have restarted
-            if silent or self.nodes.missed or (self._strangers() and now - self._joined_at >= SEEK_EVERY_S):
+            strangers = self.nodes.strangers(self.plan.local)
+            if silent or self.nodes.missed or (strangers and now - self._joined_at >= SEEK_EVERY_S):
                 self.spawn(self.rejoin())  # it may take long: slaves hear of us meanwhile
-
-    def _strangers(self) -> bool:
-        """Whether input lies on slaves that were not up when the job began, and have not come since."""
-        assert self.plan is not None and self.nodes is not None
-        known = self.nodes.links.keys() | self.nodes.left_out.keys()
-        return any(node not in known for node in self.plan.local)
 
     async def _report_loop(self) -> None:
         """At once when something changed, but at most four times a second; else at half the master's time."""

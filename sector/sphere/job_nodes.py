@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -208,6 +208,10 @@ class Nodes:
     def answered(self, node: str) -> None:
         """It is there."""
         self._silent.pop(node, None)
+
+    def strangers(self, holders: Iterable[str]) -> bool:
+        """Whether input lies on slaves that were not up when the job began, and have not come since."""
+        return any(node not in self.links and node not in self.left_out for node in holders)
 
     @property
     def missed(self) -> bool:

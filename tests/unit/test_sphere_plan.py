@@ -139,6 +139,15 @@ def test_silent_attempt_is_retried_elsewhere() -> None:
     assert plan.duplicates == 0 or plan.ended
 
 
+def test_who_stood_still_takes_nobody_for_silent() -> None:
+    """What they said meanwhile is not read yet; silence after it counts as ever."""
+    plan = build(2, [("a",)], Limits(silence_s=10))
+    plan.node_up("a", 2, 0)
+    plan.stood(20)
+    assert plan.tick(21) == plan.tick(29.5) == [] and plan.retries == 0
+    assert node_of_stops(plan.tick(30)) == {"a"}
+
+
 def test_user_error_ends_the_job_and_is_not_retried() -> None:
     plan = build(3, [("a",)], Limits(ahead=0))
     plan.node_up("a", 2, 0)
