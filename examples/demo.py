@@ -30,6 +30,7 @@ import terasort
 import sector
 
 SECTOR = [sys.executable, "-m", "sector.cli.main"]
+BUCKETS = 8
 WORDS = ("function", "network", "scientific", "zebra")
 
 
@@ -76,12 +77,12 @@ def index_pages(cloud: sector.Cloud, report: Report, html: Path) -> None:
         summary = inverted_index.store(cloud, str(html), "/pages")
         print(f"   {len(summary.files)} files, {summary.bytes / 1e6:.1f} MB over UDT")
     with report.step("build an inverted index in two stages (Sphere)"):
-        parts = inverted_index.build(cloud, "/pages", "/index", 8)
+        parts = inverted_index.build(cloud, "/pages", "/index", BUCKETS)
         size = sum(cloud.stat(path).size for path in parts)
         print(f"   index of {size / 1e6:.1f} MB in {len(parts)} files")
     with report.step("look words up in the index"):
         for word in WORDS:
-            pages = inverted_index.look_up(cloud, parts, word)
+            pages = inverted_index.look_up(cloud, parts, BUCKETS, word)
             best = f"most often in {pages[0][0]} ({pages[0][1]} times)" if pages else "in no page"
             print(f"   {word}: {len(pages)} pages, {best}")
 

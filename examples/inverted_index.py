@@ -2,6 +2,7 @@
 
 Stage 1 reads one HTML file per segment, finds its terms and sends each to the bucket that its hash names.
 Stage 2 merges one bucket per segment into lines "term<TAB>path:count path:count ...", sorted by their bytes.
+White space and % in a path are written as in a URL (%20, %25).
 
     python examples/inverted_index.py --input PAGES --cloud-dir /pages --output /index --fetch index.txt
 """
@@ -21,11 +22,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 import sector
 
 TAG = re.compile(r"<[^>]*>")
 TERM = re.compile(r"[^\W_]+")
+ESCAPED = re.compile(rb"[%\s]")
 
 
 def terms_of(page: bytes) -> Counter[str]:
@@ -35,11 +38,17 @@ def terms_of(page: bytes) -> Counter[str]:
     return Counter(term.casefold() for term in TERM.findall(text))
 
 
+def escape(path: str) -> bytes:
+    """A path without white space."""
+    return ESCAPED.sub(lambda found: b"%%%02X" % ord(found[0]), path.encode())
+
+
 def extract(page: memoryview, ctx: Any) -> None:
     """Stage 1, granularity file: each term of the page goes to its bucket as "term<TAB>path<TAB>count"."""
+    path = escape(ctx.path)
     for term, count in terms_of(bytes(page)).items():
         key = term.encode()
-        ctx.emit(zlib.crc32(key) % ctx.buckets, b"%s\t%s\t%d\n" % (key, ctx.path.encode(), count))
+        ctx.emit(zlib.crc32(key) % ctx.buckets, b"%s\t%s\t%d\n" % (key, path, count))
 
 
 def merge(bucket: memoryview, ctx: Any) -> Iterator[bytes]:
@@ -53,7 +62,8 @@ def merge(bucket: memoryview, ctx: Any) -> Iterator[bytes]:
 
 
 def build(cloud: sector.Cloud, pages: str, output: str, buckets: int) -> list[str]:
-    """Index all pages below the cloud directory `pages`; the paths of the index files `output`/part.N."""
+    """Index all pages below the cloud directory `pages`; the paths of the index files `output`/part.N, one of
+    each bucket that has terms."""
     sphere = sector.SphereProcess(cloud)
     stream = sector.SphereStream(cloud, pages, granularity="file")
     first = sphere.run(stream, extract, output=f"{output}/terms", buckets=buckets)
@@ -64,14 +74,19 @@ def build(cloud: sector.Cloud, pages: str, output: str, buckets: int) -> list[st
     return [file.path for file in second.output.files]
 
 
-def look_up(cloud: sector.Cloud, parts: list[str], word: str) -> list[tuple[str, int]]:
-    """Pages with a word and how often it stands there, most often first: one bucket is read."""
+def look_up(cloud: sector.Cloud, parts: list[str], buckets: int, word: str) -> list[tuple[str, int]]:
+    """Pages with a word and how often it stands there, most often first: one of the buckets is read."""
     term = word.casefold().encode()
-    for line in cloud.read(parts[zlib.crc32(term) % len(parts)]).splitlines():
-        key, _, pages = line.partition(b"\t")
-        if key == term:
-            pairs = [page.rpartition(b":") for page in pages.split(b" ")]
-            return sorted(((path.decode(), int(n)) for path, _, n in pairs), key=lambda p: (-p[1], p[0]))
+    number = str(zlib.crc32(term) % buckets)
+    for part in parts:
+        if part.rpartition(".")[2] != number:
+            continue
+        for line in cloud.read(part).splitlines():
+            key, _, pages = line.partition(b"\t")
+            if key == term:
+                pairs = [page.rpartition(b":") for page in pages.split(b" ")]
+                found = [(unquote_to_bytes(path).decode(), int(count)) for path, _, count in pairs]
+                return sorted(found, key=lambda pair: (-pair[1], pair[0]))
     return []
 
 
@@ -108,7 +123,7 @@ def main() -> None:
         parts = build(cloud, options.cloud_dir, options.output, options.buckets)
         print(f"index in {len(parts)} files {options.output}/part.*")
         for word in options.words:
-            print(word, look_up(cloud, parts, word)[:5])
+            print(word, look_up(cloud, parts, options.buckets, word)[:5])
         if options.fetch:
             fetch(cloud, parts, options.fetch)
 

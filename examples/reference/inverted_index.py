@@ -37,6 +37,11 @@ def words(text: str) -> list[str]:
     return found
 
 
+def escaped(path: str) -> str:
+    """A path with % and white space as in a URL."""
+    return "".join(f"%{ord(letter):02X}" if letter in "% \t\n\r\v\f" else letter for letter in path)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--input", required=True)
@@ -47,7 +52,7 @@ def main() -> None:
     for folder, _, names in os.walk(options.input):
         for name in names:
             local = os.path.join(folder, name)
-            cloud = options.cloud_dir.rstrip("/") + "/" + os.path.relpath(local, options.input)
+            cloud = escaped(options.cloud_dir.rstrip("/") + "/" + os.path.relpath(local, options.input))
             with open(local, encoding="utf-8", errors="replace", newline="") as file:
                 text = html.unescape(without_tags(file.read()))
             for word in words(text):

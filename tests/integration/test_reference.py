@@ -36,8 +36,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run_example(cluster: Cluster, name: str, *arguments: str) -> None:
-    """An example program as a user runs it."""
+def run_example(cluster: Cluster, name: str, *arguments: str) -> str:
+    """An example program as a user runs it; what it printed."""
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / name), *arguments],
         env=cluster.env,
@@ -48,6 +48,7 @@ def run_example(cluster: Cluster, name: str, *arguments: str) -> None:
         stdin=subprocess.DEVNULL,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def run_reference(name: str, *arguments: str) -> None:
@@ -82,6 +83,30 @@ def test_inverted_index_equals_the_reference(cluster: Cluster, pages: Path, tmp_
     )
     assert (tmp_path / "ours").read_bytes() == (tmp_path / "plain").read_bytes()
     assert (tmp_path / "plain").stat().st_size > 100_000
+
+
+def test_words_of_one_short_page_are_found(cluster: Cluster, tmp_path: Path) -> None:
+    """Most buckets are empty, and the page has a blank in its name."""
+    folder, ours, plain = tmp_path / "pages", tmp_path / "ours", tmp_path / "plain"
+    folder.mkdir()
+    (folder / "a page.html").write_text("hello world")
+    stored = ["--input", str(folder), "--cloud-dir", "/short"]
+    printed = run_example(
+        cluster,
+        "inverted_index.py",
+        *stored,
+        "--output",
+        "/few",
+        "--fetch",
+        str(ours),
+        "hello",
+        "world",
+        "zebra",
+    )
+    found = "[('/short/a page.html', 1)]"
+    assert printed.splitlines()[-3:] == [f"hello {found}", f"world {found}", "zebra []"]
+    run_reference("inverted_index.py", *stored, "--output", str(plain))
+    assert ours.read_bytes() == plain.read_bytes() != b""
 
 
 def sort_under_fire(cluster: Cluster, output: str, fetch: Path) -> list[dict[str, Any]]:
