@@ -172,7 +172,9 @@ def _dtype(dtype: Any) -> str:
 def natural_key(path: str) -> list[tuple[int, int, str]]:
     """Order in which "out.2" comes before "out.10"."""
     return [
-        (1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"([0-9]+)", path) if part
+        (1, int(part), "") if part.isdecimal() else (0, 0, part)
+        for part in re.split(r"([0-9]+)", path)
+        if part
     ]
 
 

@@ -251,6 +251,8 @@ def test_globs() -> None:
     assert matches("/a/x/y/b.dat", "/a/**/*.dat")
     assert data_files(["/o.10", "/o.2", "/o.2.idx"]) == ["/o.2", "/o.10"]
     assert sorted(["x10", "x9", "a"], key=natural_key) == ["a", "x9", "x10"]
+    squares = ["/d/area_10²", "/d/area_9²", "/d/²", "/d/area_9"]
+    assert sorted(squares, key=natural_key) == ["/d/area_9", "/d/area_9²", "/d/area_10²", "/d/²"]
 
 
 # -- packing -----------------------------------------------------------------------------------------
