@@ -172,8 +172,14 @@ class ClientCalls:
             shown += [self._without_lost(e) for e in page if not hidden or view.may(e.path, "r")]
         return files.Listing(shown[: request.limit], more or len(shown) > request.limit)
 
-    async def _change(self, rule: Callable[[SqlTx], namespace.Totals], *, renames: bool) -> namespace.Totals:
-        """Run a rule that leaves tombstones; the answer waits until a slave has them too."""
+    async def _change(
+        self,
+        rule: Callable[[SqlTx], namespace.Totals],
+        done: Callable[[namespace.Totals], None],
+        *,
+        renames: bool = False,
+    ) -> namespace.Totals:
+        """Run a rule that leaves tombstones, then `done`; the answer waits until a slave has them too."""
 
         def run(tx: SqlTx) -> tuple[namespace.Totals, int]:
             return rule(tx), tx.serial()
@@ -181,6 +187,7 @@ class ClientCalls:
         totals, serial = await self._hub.store.write(run)
         self._hub.serial = max(self._hub.serial, serial)
         self._errands.poke_all(renames=renames)
+        done(totals)
         await self._errands.settled(serial)
         return totals
 
@@ -209,12 +216,15 @@ class ClientCalls:
         source = check_tree(view, request.source, "rw")
         target = check_tree(view, request.target, "w")
         now = self._hub.wall()
-        totals = await self._change(
-            lambda tx: namespace.move(tx, source, target, request.overwrite, now), renames=True
+
+        def done(totals: namespace.Totals) -> None:
+            self._hub.audit(f"user:{view.user}", "move", f"{source} to {target}: {totals.files} files")
+            if request.overwrite:
+                self._hub.look(target)
+
+        await self._change(
+            lambda tx: namespace.move(tx, source, target, request.overwrite, now), done, renames=True
         )
-        self._hub.audit(f"user:{view.user}", "move", f"{source} to {target}: {totals.files} files")
-        if request.overwrite:
-            self._hub.look(target)
         return Ok()
 
     async def remove(self, request: files.Remove, caller: Caller) -> files.Removed:
@@ -245,8 +255,12 @@ class ClientCalls:
         self, view: View, path: str, rule: Callable[[SqlTx, float], namespace.Totals]
     ) -> files.Removed:
         now = self._hub.wall()
-        totals = await self._change(lambda tx: rule(tx, now), renames=False)
-        self._hub.audit(f"user:{view.user}", "remove", f"{path}: {totals.files} files, {totals.bytes} bytes")
+
+        def done(totals: namespace.Totals) -> None:
+            said = f"{path}: {totals.files} files, {totals.bytes} bytes"
+            self._hub.audit(f"user:{view.user}", "remove", said)
+
+        totals = await self._change(lambda tx: rule(tx, now), done)
         return files.Removed(totals.files, totals.bytes)
 
     # reading --------------------------------------------------------------------------------------------
@@ -264,6 +278,9 @@ class ClientCalls:
         length = min(request.length, rest) if request.length else rest
         current = [r for r in replicas if r.version == entry.version]
         holders = {r.node for r in current}
+        for row in current:
+            if row.old_path:
+                self._errands.renames_wait(row.node)
         await self._hub.until_settled(
             lambda: any(n.id in holders and n.candidate().usable for n in self._hub.core.members.up())
         )
@@ -305,11 +322,17 @@ class ClientCalls:
 
     async def _gone(self, node_id: str, entry: Entry) -> None:
         """The slave says that it has no such content."""
-        log.warn("slave {node} has lost {path}", node=node_id, path=entry.path)
-        if self._hub.state == REBUILDING:
+        rebuilding = self._hub.state == REBUILDING
+
+        def strike(tx: SqlTx) -> bool:
+            return namespace.replica_missed(tx, node_id, entry.path, entry.version)
+
+        if not rebuilding and not await self._hub.store.write(strike):
+            self._errands.renames_wait(node_id)
             return
-        await self._hub.store.write(lambda tx: namespace.replica_gone(tx, node_id, entry.path, entry.version))
-        self._hub.look(entry.path)
+        log.warn("slave {node} has lost {path}", node=node_id, path=entry.path)
+        if not rebuilding:
+            self._hub.look(entry.path)
 
     # writing --------------------------------------------------------------------------------------------
     async def open_write(self, request: files.OpenWrite, caller: Caller) -> files.WriteGrant:

@@ -33,7 +33,8 @@ RETRY_S, RETRY_MOST_S = 0.5, 15.0
 
 @dataclass(slots=True)
 class _Slave:
-    """Progress of one slave instance. `renames` = there may be unconfirmed ones."""
+    """Progress of one slave instance. `renames` = there may be unconfirmed ones: else `ensure_renamed` has
+    nothing to look for."""
 
     instance: int
     acked: int = 0
@@ -77,12 +78,26 @@ class Errands:
             self.poke(node_id)
 
     def poke_all(self, *, renames: bool = False) -> None:
-        """The namespace changed: every slave has something to catch up with."""
+        """The namespace changed: every slave has something to catch up with, those that are lost when they
+        are back."""
+        if renames:
+            for state in self._slaves.values():
+                state.renames = state.again = True
         for node in self._hub.core.members.alive():
-            state = self._state(node.id)
-            if state is not None:
-                state.renames = state.renames or renames
             self.poke(node.id)
+
+    def returned(self, node_id: str) -> None:
+        """The slave was away, and is here again."""
+        state = self._slaves.get(node_id)
+        if state is not None:
+            state.renames = True
+
+    def renames_wait(self, node_id: str) -> None:
+        """The database has renames for the slave."""
+        state = self._state(node_id)
+        if state is not None and not state.renames:
+            state.renames = True
+            self.poke(node_id)
 
     def poke(self, node_id: str) -> None:
         """Start the slave's worker, or have it look once more."""
@@ -167,18 +182,22 @@ class Errands:
         state.timer = self._hub.clock.callLater(pause, again)
 
     async def _once(self, node_id: str, state: _Slave) -> bool:
-        """One step; False when nothing is left."""
-        if state.renames:
-            renames = await self._hub.store.read(lambda tx: tx.renames(node_id, BATCH))
-            if renames:
-                try:
-                    await self._send_renames(node_id, renames)
-                except NoSpace:
-                    if not await self._make_room(node_id):
-                        raise
-                return True
-            state.renames = state.again
-        trash = await self._hub.store.read(lambda tx: tx.trash(node_id, BATCH))
+        """One step; False when nothing is left. What is to be removed is looked up together with the renames:
+        under its name the slave may have what a rename is to move away."""
+
+        def load(tx: SqlTx) -> tuple[list[PendingRename], list[Trash]]:
+            renames = tx.renames(node_id, BATCH)
+            return renames, [] if renames else tx.trash(node_id, BATCH)
+
+        renames, trash = await self._hub.store.read(load)
+        state.renames = bool(renames) or state.again
+        if renames:
+            try:
+                await self._send_renames(node_id, renames)
+            except NoSpace:
+                if not await self._make_room(node_id):
+                    raise
+            return True
         if trash:
             if not await self._spare(node_id, trash):
                 await self._send_trash(node_id, trash)

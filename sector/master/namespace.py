@@ -499,6 +499,16 @@ def replica_gone(tx: Tx, node: str, path: str, version: Version) -> None:
         tx.drop_replica(path, node)
 
 
+def replica_missed(tx: Tx, node: str, path: str, version: Version) -> bool:
+    """The node did not find this version when it was asked for it: the replica does not count any more. One
+    that has a rename to come stays (False): the node may have it under the name it knows, and tells when it
+    is asked to rename what it does not have."""
+    if any(r.node == node and r.version == version and r.old_path for r in tx.replicas(path)):
+        return False
+    replica_gone(tx, node, path, version)
+    return True
+
+
 def replica_bad(tx: Tx, node: str, path: str, version: Version) -> bool:
     """The replica was found unreadable: it no longer counts. True when it did count."""
     for found in tx.replicas(path):

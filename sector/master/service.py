@@ -283,6 +283,8 @@ class MasterService(MultiService):
                     state=change.state,
                     before=change.before or "not known",
                 )
+                if change.state == UP:
+                    self.errands.returned(change.node)
                 for listener in self.context.on_slave:
                     listener(change.node, change.before, change.state)
             case core.CopyLost(task):

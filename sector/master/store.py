@@ -45,6 +45,14 @@ MIGRATIONS = Path(__file__).with_name("migrations")
 HEAD = "0003"  # the newest revision there
 
 
+class Writing(Deferred[V]):
+    """The outcome of a write. Nobody can take back what the writer thread has been given: a cancel does not
+    end the wait for it, so that whoever asked also does what has to follow a commit."""
+
+    def cancel(self) -> None:
+        """Changes nothing."""
+
+
 class Store(Protocol):
     """What the master needs of its database. `open` first, `close` last."""
 
@@ -52,7 +60,8 @@ class Store(Protocol):
         """Lock, migrate, start (once). Raises `Conflict` when another master has it, `LocalIO`."""
 
     def write(self, rule: Rule[V]) -> Deferred[V]:
-        """Run the rule in a transaction; fires after the commit. A SectorError of the rule errbacks."""
+        """Run the rule in a transaction; fires after the commit. A SectorError of the rule errbacks. A cancel
+        changes nothing."""
 
     def read(self, rule: Rule[V]) -> Deferred[V]:
         """Run a rule that only reads, on the state of the last commit."""
@@ -222,7 +231,7 @@ class SqlStore:
             outcome: list[Any] = []
             self._commit(self._writer, [(rule, None)], outcome)
             return _fired(outcome[0][1])
-        waiting: Deferred[V] = Deferred()
+        waiting: Deferred[V] = Writing()
         try:
             self._jobs.put_nowait((rule, waiting))
         except queue.Full:
@@ -370,8 +379,6 @@ def _fired(result: Any) -> Deferred[Any]:
 
 def _deliver(outcome: Sequence[tuple[Deferred[Any], Any]]) -> None:
     for waiting, result in outcome:
-        if waiting.called:
-            continue
         if isinstance(result, Failure):
             waiting.errback(result)
         else:

@@ -10,6 +10,7 @@ import pytest
 from sector import errors
 from sector.slave.service import Slave
 from sector.testing.cluster import SimCluster
+from sector.wire.login import Join, Joined
 
 ROTATED = {f"/log.{n}": f"/log.{n + 1}" for n in range(4)}
 CASES = {
@@ -183,3 +184,54 @@ def test_nothing_returns_under_a_name_that_it_had(tmp_path: Path, then: str) -> 
             sim.wait(cloud.write("/b", b"new"))
         wanted = {"removed": {}, "replaced": {"/b": b"new"}, "heard by one": {"/b": b"old"}}
         assert rebuilt(sim, away) == wanted[then]
+
+
+class Parted(SimCluster):
+    """A cluster whose slaves can be cut off from the master."""
+
+    parted = False
+
+    async def _join(self, join: Join) -> Joined:
+        if self.parted:
+            raise errors.Unreachable("connection to the master refused")
+        return await super()._join(join)
+
+    def part(self) -> None:
+        """Nothing gets from the slaves to the master, or back, until they count as lost."""
+        self.parted = True
+        master = self.up().hub.gmp.address[1]
+        ports = [slave.gmp.address[1] for slave in self.slaves.values() if slave.gmp is not None]
+        self.hub.blocked |= {(port, master) for port in ports} | {(master, port) for port in ports}
+        self.advance(20)
+        assert not self.up().hub.core.members.alive()
+
+    def heal(self) -> None:
+        """All is as before."""
+        self.parted = False
+        self.hub.blocked.clear()
+        self.advance(60)
+
+
+def test_names_handed_on_and_removed_while_slaves_were_cut_off(tmp_path: Path) -> None:
+    """Their processes live on: /y becomes /z, then /x becomes /y and is removed. No slave removes what it
+    still knows as /y; a file that was moved beside a removed one can be read from all of them."""
+    with Parted(tmp_path / "sim", slaves=3, copies=3) as sim:
+        cloud = sim.client()
+        for path in ("/x", "/y", "/a", "/gone"):
+            sim.wait(cloud.write(path, f"first {path}".encode()))
+        sim.advance(30)
+        sim.part()
+        for source, target in (("/y", "/z"), ("/x", "/y"), ("/a", "/b")):
+            sim.wait(cloud.mv(source, target))
+        for path in ("/y", "/gone"):
+            sim.wait(cloud.rm(path))
+        sim.heal()
+        assert sim.wait(cloud.read("/z")) == b"first /y"
+        assert sim.wait(cloud.read("/b")) == b"first /a"
+        for name in sim.slaves:
+            found = sim.slaves[name].root / "files"
+            assert {file.name: file.read_bytes() for file in found.iterdir() if file.is_file()} == {
+                "z": b"first /y",
+                "b": b"first /a",
+            }
+        assert sorted(sim.wait(cloud.stat("/z")).replicas) == ["s1", "s2", "s3"]
