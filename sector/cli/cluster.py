@@ -448,6 +448,8 @@ def status(shared: Shared) -> None:
     click.echo("now    " + ", ".join(f"{info.counters[name]} {name.replace('_', ' ')}" for name in shown))
     if info.nodes:
         click.echo("scrub  " + scrub_line(info.nodes))
+    for line in stuck_lines(info.nodes):
+        click.echo(line)
     moving = {name: one for name, one in info.nodes.items() if one.get("transfers_now")}
     if moving:
         click.echo()
@@ -469,6 +471,17 @@ def scrub_line(nodes: Mapping[str, Mapping[str, int]]) -> str:
         parts.append(f"{len(running)} of {len(known)} slaves read now, {done} % done")
     parts.append(f"{sum(one['scrub_bad_files'] for one in known)} bad replicas found so far")
     return ", ".join(parts)
+
+
+def stuck_lines(nodes: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Slaves whose disks refuse what the master orders, for people."""
+    counts = {name: one.get("errands_stuck", 0) for name, one in sorted(nodes.items())}
+    told = "(the master's log names them; tried again every ten minutes)"
+    return [
+        f"stuck  {name} cannot remove or rename {count} files {told}"
+        for name, count in counts.items()
+        if count
+    ]
 
 
 TRAFFIC_HEADS = ("node", "transfers", "out", "in", "RTT", "lost", "limited by")

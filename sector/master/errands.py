@@ -1,5 +1,6 @@
 """Work that each slave has to catch up with: renames, then deletions, then the mirror, in this order (a slave
-on a full disk: first the deletions that no rename has to come before).
+on a full disk: first the deletions that no rename has to come before). What a slave cannot make, one path of
+many, is left out for ten minutes and holds up only what is under the same name.
 
 Nothing is kept in memory but what the slave confirmed: the work is in the database, so that a restart of
 either side loses none of it. A tombstone in the mirror never overtakes the rename that moves content away.
@@ -7,9 +8,9 @@ either side loses none of it. A tombstone in the mirror never overtakes the rena
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
@@ -21,11 +22,13 @@ from sector.master.hub import Hub
 from sector.master.membership import LOST
 from sector.master.namespace import Replica
 from sector.master.store import SqlTx
+from sector.master.stuck import Stuck, blames_item, key_of
 from sector.master.values import MirrorPage, PendingRename, Trash
 from sector.model import Tombstone
 from sector.wire.slave import Delete, Mirror, Rename, RenameFiles
 
 log = Logger()
+Item = TypeVar("Item", PendingRename, Trash)
 BATCH = 500
 MIRROR_BATCH = 2000
 RETRY_S, RETRY_MOST_S = 0.5, 15.0
@@ -43,6 +46,7 @@ class _Slave:
     again: bool = False
     failures: int = 0
     timer: Timer | None = field(default=None)
+    stuck: Stuck = field(default_factory=Stuck)
 
 
 class Errands:
@@ -74,8 +78,14 @@ class Errands:
             return
         if not state.running:
             state.acked = mirror_serial
-        if state.acked < self._hub.serial and state.timer is None:
+        late = state.acked < self._hub.serial or state.stuck.due(self._hub.clock.seconds())
+        if late and state.timer is None:
             self.poke(node_id)
+
+    def stuck(self, node_id: str) -> int:
+        """How many deletions and renames the slave could not make."""
+        state = self._slaves.get(node_id)
+        return len(state.stuck) if state is not None else 0
 
     def poke_all(self, *, renames: bool = False) -> None:
         """The namespace changed: every slave has something to catch up with, those that are lost when they
@@ -185,34 +195,83 @@ class Errands:
         """One step; False when nothing is left. What is to be removed is looked up together with the renames:
         under its name the slave may have what a rename is to move away."""
 
-        def load(tx: SqlTx) -> tuple[list[PendingRename], list[Trash]]:
-            renames = tx.renames(node_id, BATCH)
-            return renames, [] if renames else tx.trash(node_id, BATCH)
+        stuck = state.stuck.waiting(self._hub.clock.seconds())
+        most = BATCH + len(stuck)
 
-        renames, trash = await self._hub.store.read(load)
-        state.renames = bool(renames) or state.again
+        def load(tx: SqlTx) -> tuple[bool, list[PendingRename], list[Trash]]:
+            known = tx.renames(node_id, most)
+            renames = [item for item in known if key_of(item) not in stuck]
+            trash = [] if renames else tx.trash(node_id, most, settled=bool(known))
+            return bool(known), renames, [item for item in trash if key_of(item) not in stuck]
+
+        some, renames, trash = await self._hub.store.read(load)
+        state.renames = some or state.again
         if renames:
             try:
-                await self._send_renames(node_id, renames)
+                await self._each(
+                    node_id, state, renames[:BATCH], lambda part: self._send_renames(node_id, part)
+                )
             except NoSpace:
-                if not await self._make_room(node_id):
+                if not await self._make_room(node_id, state):
                     raise
             return True
         if trash:
-            if not await self._spare(node_id, trash):
-                await self._send_trash(node_id, trash)
+            await self._drop(node_id, state, trash[:BATCH])
             return True
         if state.acked < self._hub.serial and state.acked >= 0:
             return await self._send_mirror(node_id, state)
         return False
 
-    async def _make_room(self, node_id: str) -> bool:
+    async def _each(
+        self,
+        node_id: str,
+        state: _Slave,
+        items: Sequence[Item],
+        send: Callable[[Sequence[Item]], Awaitable[None]],
+    ) -> None:
+        """Send the items together, or in ever smaller parts if the slave fails at one of them: that one is
+        left out for a while. Raises the SectorError that is not one item's, or when too many are left out."""
+        try:
+            await send(items)
+        except SectorError as error:
+            if not blames_item(error):
+                raise
+            half = len(items) // 2
+            if half:
+                await self._each(node_id, state, items[:half], send)
+                await self._each(node_id, state, items[half:], send)
+                return
+            key = key_of(items[0])
+            if not state.stuck.add(key, self._hub.clock.seconds()):
+                raise
+            say = log.warn if state.stuck.news(key) else log.info
+            say(
+                "slave {slave_id} cannot {what} {path}, and goes on without: {error}",
+                slave_id=node_id,
+                what="rename" if isinstance(items[0], PendingRename) else "remove",
+                path=key[1],
+                error=error.message,
+            )
+        else:
+            for item in items:
+                state.stuck.done(key_of(item))
+
+    async def _make_room(self, node_id: str, state: _Slave) -> bool:
         """A slave that has no room for the records of its renames removes first what is to go under other
         names; else nothing that users remove would ever free its disk. False when nothing is."""
-        trash = await self._hub.store.read(lambda tx: tx.trash(node_id, BATCH, settled=True))
-        if trash and not await self._spare(node_id, trash):
-            await self._send_trash(node_id, trash)
+        stuck = state.stuck.waiting(self._hub.clock.seconds())
+        most = BATCH + len(stuck)
+        found = await self._hub.store.read(lambda tx: tx.trash(node_id, most, settled=True))
+        trash = [item for item in found if key_of(item) not in stuck]
+        if trash:
+            await self._drop(node_id, state, trash[:BATCH])
         return bool(trash)
+
+    async def _drop(self, node_id: str, state: _Slave, trash: Sequence[Trash]) -> None:
+        if await self._spare(node_id, trash):
+            return
+        same = [item for item in trash if item.surplus == trash[0].surplus]
+        await self._each(node_id, state, same, lambda part: self._send_trash(node_id, part))
 
     async def _send_renames(self, node_id: str, renames: Sequence[PendingRename]) -> None:
         moves = [Rename(r.old_path, r.old_version, r.meta) for r in renames]
@@ -250,30 +309,35 @@ class Errands:
         return True
 
     async def _send_trash(self, node_id: str, trash: Sequence[Trash]) -> None:
-        kind = trash[0].surplus
-        same = [item for item in trash if item.surplus == kind]
-        dead = [Tombstone(item.path, item.version, item.at) for item in same]
-        await self._hub.call_slave(node_id, Delete(self._hub.epoch, dead, kind), 60.0)
-        await self._hub.store.write(lambda tx: tx.trash_done(node_id, same))
+        dead = [Tombstone(item.path, item.version, item.at) for item in trash]
+        await self._hub.call_slave(node_id, Delete(self._hub.epoch, dead, trash[0].surplus), 60.0)
+        await self._hub.store.write(lambda tx: tx.trash_done(node_id, trash))
 
     async def _send_mirror(self, node_id: str, state: _Slave) -> bool:
-        """All changes since the slave's serial. False = a rename has to go first, or no change."""
+        """All changes since the slave's serial. False = a rename has to go first, or no change. Names that a
+        rename is stuck at are buried with it."""
         since = state.acked
         reset = since < self._hub.serial_base or since == 0
         since = 0 if reset else since
         until = 0
         position: tuple[int, int, str] | None = (0, 0, "")
         first = True
+        stuck = state.stuck.waiting(self._hub.clock.seconds())
         while position is not None:
 
             def load(
                 tx: SqlTx, at: tuple[int, int, str] = position, first: bool = first, until: int = until
             ) -> tuple[int, MirrorPage] | None:
+                renames = tx.renames(node_id, 1 + len(stuck)) if first or stuck else []
                 if first:
-                    if tx.renames(node_id, 1):
+                    if any(key_of(item) not in stuck for item in renames):
                         return None
                     until = tx.setting("serial")
-                return until, tx.mirror(since, until, at, MIRROR_BATCH)
+                names = {item.old_path for item in renames}
+                page = tx.mirror(since, until, at, MIRROR_BATCH)
+                return until, replace(
+                    page, tombstones=tuple(t for t in page.tombstones if t.path not in names)
+                )
 
             found = await self._hub.store.read(load)
             if found is None:
@@ -311,3 +375,5 @@ class Errands:
         renames = await self._hub.store.read(lambda tx: tx.renames(node_id, BATCH, path))
         if renames:
             await self._send_renames(node_id, renames)
+            for item in renames:
+                state.stuck.done(key_of(item))

@@ -483,6 +483,7 @@ class MasterService(MultiService):
             "directories": sums.directories,
             "tombstones": sums.tombstones,
             "deletions_waiting": sums.trash,
+            "errands_stuck": sum(self.errands.stuck(name) for name in nodes),
             "epoch": self.hub.epoch,
         }
         for more in self.more_counters:
@@ -516,6 +517,7 @@ class MasterService(MultiService):
             "spes_busy": load.spes_busy,
             "mirror_serial": load.mirror_serial,
             "reported": int(node.reported),
+            "errands_stuck": self.errands.stuck(node.id),
             **dict(zip(NAMES, self.hub.refused.get(node.id, (0, 0, 0)), strict=True)),
             **scrub_counters(self.hub.scrubs.get(node.id, ScrubState())),
         }

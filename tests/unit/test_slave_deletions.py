@@ -7,11 +7,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from slave_disk import V1, V2, content_of, interrupted, meta_of, opened, store
 
+from sector.errors import LocalIO
 from sector.model import Tombstone
 from sector.slave.catalog import Record
 from sector.slave.disk import Disk
+from sector.slave.service import Slave
+from sector.testing.cluster import SimCluster
 
 
 def boxes(root: Path) -> list[str]:
@@ -78,3 +82,50 @@ def test_the_sum_of_many_files_is_not_made_for_each_heartbeat(tmp_path: Path) ->
     assert {here.space_thd()[1] for _ in range(100)} == {700_000}
     assert many.looks < 10
     here.close_thd()
+
+
+@pytest.mark.parametrize("change", ["rm", "mv"])
+def test_a_path_that_the_disk_refuses_holds_up_no_other(tmp_path: Path, change: str) -> None:
+    """Its directory is another user's. All else is removed and renamed there, and what users do is mirrored;
+    when the directory is the slave's, the rest follows by itself."""
+    with SimCluster(tmp_path / "sim", slaves=1, copies=1) as sim:
+        cloud = sim.client()
+        sim.wait(cloud.mkdir("/a"))
+        for name in ("/a/bad", "/a/good", "/a/other", "/b"):
+            sim.wait(cloud.write(name, name.encode()))
+        service = sim.slaves["s1"].service
+        assert isinstance(service, Slave)
+        disk, refused = service.disk, [True]
+        delete, rename = disk.delete_thd, disk.rename_thd
+
+        def delete_thd(path: str, *rest: Any) -> bool:
+            if path == "/a/bad" and refused:
+                raise LocalIO("s1: /a/bad: Permission denied")
+            return delete(path, *rest)
+
+        def rename_thd(source: str, *rest: Any) -> bool:
+            if source == "/a/bad" and refused:
+                raise LocalIO("s1: /a/bad: Permission denied")
+            return rename(source, *rest)
+
+        disk.delete_thd, disk.rename_thd = delete_thd, rename_thd  # type: ignore[method-assign]
+        if change == "rm":
+            sim.wait(cloud.rm("/a", recursive=True))
+        else:
+            sim.wait(cloud.mv("/a", "/c"))
+        sim.wait(cloud.rm("/b"))
+        sim.advance(20)
+        left = {"rm": ["/a/bad"], "mv": ["/a/bad", "/c/good", "/c/other"]}[change]
+        names = ["/a/bad", "/a/good", "/a/other", "/b", "/c/bad", "/c/good", "/c/other"]
+        assert [name for name in names if sim.serving(name)] == left
+        master = sim.up()
+        assert disk.mirror.serial == master.hub.serial
+        assert sim.wait(cloud.status()).nodes["s1"]["errands_stuck"] == 1
+        began = sim.clock.seconds()
+        sim.wait(cloud.mkdir("/quick"))
+        assert sim.clock.seconds() - began < 1
+        refused.clear()
+        sim.advance(620)
+        left = {"rm": [], "mv": ["/c/bad", "/c/good", "/c/other"]}[change]
+        assert [name for name in names if sim.serving(name)] == left
+        assert sim.wait(cloud.status()).counters["errands_stuck"] == 0
