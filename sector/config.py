@@ -140,6 +140,9 @@ class MasterSection(Section, frozen=True, kw_only=True):
     lease_s: Seconds = 60.0
     check_s: Seconds = 10.0
     copies: Count = 4
+    per_node: Count = 2
+    small_copies: Count = 32
+    small_per_node: Count = 12
     encrypt: bool = True
 
 

@@ -125,6 +125,8 @@ class Key(msgspec.Struct, frozen=True, array_like=True):
 
 
 BLOCK_BYTES = 1 << 20
+SMALL_BYTES = 1 << 20
+"""Largest file of which many are moved at once: each waits for disks and answers, not for the line."""
 BLOCKS_MAX = 4 << 20
 """Bytes of block checksums that a message carries: those of 1 TiB."""
 CHECKED_BYTES = 16 * BLOCK_BYTES

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sector.master.membership import LOST, Changed, Load, Membership, Node, Times
-from sector.master.replication import CopyRules, CopyTask, DropCopy, Limits, Replicator
+from sector.master.replication import CopyRules, CopyTask, DropCopy, Limits, Replicator, is_small
 from sector.master.values import FileState
 
 PAGE = 500
@@ -256,7 +256,8 @@ class MasterCore:
     def _seen(self, files: Sequence[FileState], following: str, now: float, effects: list[Effect]) -> None:
         full = False
         for file in files:
-            if self.replicator.needs_look(file, now) and not self.replicator.want(file.entry.path):
+            path, small = file.entry.path, is_small(file.entry.size)
+            if self.replicator.needs_look(file, now) and not self.replicator.want(path, small=small):
                 full = True
         if following and not full:
             self._scanning = following
@@ -268,11 +269,16 @@ class MasterCore:
     def _act(
         self, asked: Sequence[str], files: Sequence[FileState], now: float, effects: list[Effect]
     ) -> bool:
-        """Whether the queue got shorter, so that it is worth to look at the next paths at once."""
-        before = len(self.replicator.queue) + len(self.replicator.urgent)
+        """Whether the queue got shorter, or more of it known, so that it is worth to look at the next paths
+        at once."""
+        before = self._unknown()
         for action in self.replicator.plan(asked, files, now):
             effects.append(StartCopy(action) if isinstance(action, CopyTask) else StoreDrop(action))
-        return len(self.replicator.queue) + len(self.replicator.urgent) < before
+        return self._unknown() < before
+
+    def _unknown(self) -> int:
+        lines = (self.replicator.queue, self.replicator.urgent)
+        return sum(len(line) + line.count(None) for line in lines)
 
     def _load(self, now: float, effects: list[Effect]) -> None:
         if self.paused or not self.members.up():

@@ -54,7 +54,13 @@ class Hub:
     ) -> None:
         section = config.master
         times = Times(section.heartbeat_s, section.suspect_s, section.lost_s)
-        limits = Limits(copies=section.copies, settle_s=section.lost_s)
+        limits = Limits(
+            copies=section.copies,
+            per_node=section.per_node,
+            small_copies=section.small_copies,
+            small_per_node=section.small_per_node,
+            settle_s=section.lost_s,
+        )
         self.config = config
         self.clock = clock
         self.gmp = gmp

@@ -2,11 +2,13 @@
 
 Pure: paths wait here to be looked at; `plan` gets the files' present state and answers with actions. Copies
 in flight count as replicas to come, so that no file is copied twice; limits per cluster and per slave keep a
-lost slave from becoming a storm; failures wait with growing pauses. Times are monotonic seconds.
+lost slave from becoming a storm, those of small files apart from those of large ones (0282); failures wait
+with growing pauses. Times are monotonic seconds.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -17,7 +19,8 @@ from sector.master import placement
 from sector.master.membership import LOST, UP, Membership, Node
 from sector.master.namespace import meta_of
 from sector.master.values import FileState
-from sector.model import SliceMeta, Version, is_below
+from sector.master.waiting import KINDS, Kind, Waiting
+from sector.model import SMALL_BYTES, SliceMeta, Version, is_below
 
 QUEUE_LIMIT = 10_000
 MIN_COPIES = 3
@@ -86,17 +89,29 @@ def parse_rules(text: str, name: str = "replication.toml") -> CopyRules:
 # actions ----------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`copies` at once in the cluster, `per_node` on one slave; a failed path waits `retry_s`, doubling up
-    to `retry_most_s`; a copy may take `start_s` plus its size at `slowest` bytes/s; before `settle_s` after
-    the start a slave that has not come back yet counts as there."""
+    """`copies` at once in the cluster, `per_node` on one slave, and besides these as many of small files as
+    `small_copies`, `small_per_node`; a failed path waits `retry_s`, doubling up to `retry_most_s`; a copy may
+    take `start_s` plus its size at `slowest` bytes/s; before `settle_s` after the start a slave that has not
+    come back yet counts as there."""
 
     copies: int = 4
     per_node: int = 2
+    small_copies: int = 32
+    small_per_node: int = 12
     retry_s: float = 1.0
     retry_most_s: float = 60.0
     start_s: float = 60.0
     slowest: float = 1e6
     settle_s: float = 10.0
+
+    def most(self, small: bool) -> tuple[int, int]:
+        """How many at once (in the cluster, on one slave)."""
+        return (self.small_copies, self.small_per_node) if small else (self.copies, self.per_node)
+
+
+def is_small(size: int) -> bool:
+    """Whether a file of `size` bytes waits for disks and answers, not for the line."""
+    return size <= SMALL_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +133,10 @@ class CopyTask:
     @property
     def version(self) -> Version:
         return self.meta.version
+
+    @property
+    def small(self) -> bool:
+        return is_small(self.meta.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,72 +184,98 @@ class Replicator:
         self.limits = limits
         self.members = members
         self.tasks: dict[bytes, CopyTask] = {}
-        self.urgent: dict[str, None] = {}
-        self.queue: dict[str, None] = {}
+        self.urgent = Waiting()
+        self.queue = Waiting()
         self._waits: dict[str, _Wait] = {}
         self._dropping: set[tuple[str, str]] = set()
-        self._loading: set[str] = set()
+        self._loading: dict[str, Kind] = {}
         self._new_id = new_id
         self._settled_at = now + limits.settle_s
         self.copied = 0
         self.failures = 0
 
     # the queue ----------------------------------------------------------------------------------------
-    def want(self, path: str, urgent: bool = False) -> bool:
+    def want(self, path: str, urgent: bool = False, small: Kind = None) -> bool:
         """Look at a path soon; False when too many wait (a later round finds it again)."""
         if urgent:
             wait = self._waits.pop(path, None)
             if wait is not None and wait.begun:
                 self._waits[path] = _Wait(begun=wait.begun)
-            self.queue.pop(path, None)
+            self.queue.pop(path)
             if path not in self.urgent and len(self.urgent) >= QUEUE_LIMIT:
                 return False
-            self.urgent[path] = None
+            self.urgent.put(path, small)
         elif path not in self.urgent:
-            if path not in self.queue and len(self.queue) >= QUEUE_LIMIT and not self._give_way():
+            if path not in self.queue and not self._room(small) and not self._give_way(small):
                 return False
-            self.queue[path] = None
+            self.queue.put(path, small)
         return True
 
-    def _give_way(self) -> bool:
+    def _held(self, large: bool) -> int:
+        return self.queue.count(False) if large else self.queue.count(True, None)
+
+    def _room(self, small: Kind) -> bool:
+        """Whether one more may wait: large files that take long keep no small ones out."""
+        return self._held(small is False) < QUEUE_LIMIT
+
+    def _give_way(self, small: Kind) -> bool:
         """Take a path that waits after a failure out of the full queue: a later round finds it again. Else
         some thousand files that fail again and again would keep all others from their copies."""
         for path in list(self._waits):
             if path in self._loading or path in self.urgent:
                 continue
+            if path in self.queue and self.queue.large(path) != (small is False):
+                continue
             del self._waits[path]
-            if path in self.queue:
-                del self.queue[path]
+            if self.queue.pop(path):
                 return True
         return False
 
-    def room(self) -> int:
-        """How many more paths may wait."""
-        return QUEUE_LIMIT - len(self.queue)
+    def drained(self) -> bool:
+        """Whether the queue is at most half full, not counting what would give way."""
+        failed = Counter(self.queue.large(path) for path in self._waits if path in self.queue)
+        return all(self._held(large) - failed[large] <= QUEUE_LIMIT // 2 for large in (True, False))
+
+    def _worth(self, small: bool) -> int:
+        """How many paths of this kind are worth a look: some more than copies could be started, and one where
+        all slaves are taken, since some paths need none."""
+        copies, per_node = self.limits.most(small)
+        busy = Counter[str]()
+        tasks = 0
+        for task in self.tasks.values():
+            if task.small == small:
+                tasks += 1
+                busy.update((task.source, task.target))
+        free = [per_node - busy[node.id] for node in self.members.up()]
+        pairs = min(sum(free) // 2, sum(free) - max(free, default=0)) if tasks else copies
+        slots = min(copies - tasks, pairs)
+        return 2 * slots + 4 if slots > 0 else int(tasks < copies)
 
     def due(self, now: float) -> list[str]:
-        """Paths to look at now, urgent ones first; none while all copy slots are taken."""
-        slots = self.limits.copies - len(self.tasks)
-        limit = 2 * slots + 4 - len(self._loading)
-        if slots <= 0 or limit <= 0:
+        """Paths to look at now, urgent ones first; none of a kind while all its slots are taken."""
+        if not self.urgent and not self.queue:
             return []
+        asked = Counter(self._loading.values())
+        worth: dict[Kind, int] = {small: self._worth(small) for small in (True, False)}
+        worth[None] = sum(worth.values())
+        room = {kind: worth[kind] - asked[kind] for kind in KINDS}
         found: list[str] = []
         for waiting in (self.urgent, self.queue):
-            for path in waiting:
-                wait = self._waits.get(path)
-                if path not in self._loading and (wait is None or wait.until <= now):
-                    found.append(path)
-                    if len(found) >= limit:
+            for kind in KINDS:
+                for path in waiting.line(kind):
+                    if room[kind] <= 0:
                         break
-            if len(found) >= limit:
-                break
-        self._loading.update(found)
+                    wait = self._waits.get(path)
+                    if path not in self._loading and (wait is None or wait.until <= now):
+                        found.append(path)
+                        self._loading[path] = kind
+                        room[kind] -= 1
         return found
 
     def not_loaded(self, asked: Iterable[str], now: float) -> None:
         """What `due` named could not be read: later."""
         for path in asked:
-            self._loading.discard(path)
+            self._loading.pop(path, None)
             self._pause(path, now)
 
     def next_retry(self) -> float | None:
@@ -307,7 +352,7 @@ class Replicator:
         states = {file.entry.path: file for file in files}
         actions: list[Action] = []
         for path in asked:
-            self._loading.discard(path)
+            self._loading.pop(path, None)
             file = states.get(path)
             if file is None:
                 self._forget(path)
@@ -316,8 +361,8 @@ class Replicator:
         return actions
 
     def _forget(self, path: str) -> None:
-        self.urgent.pop(path, None)
-        self.queue.pop(path, None)
+        self.urgent.pop(path)
+        self.queue.pop(path)
         self._waits.pop(path, None)
 
     def _plan_file(self, file: FileState, now: float) -> list[Action]:
@@ -332,8 +377,8 @@ class Replicator:
             if started is not None:
                 return list(started)
         drops = self._drops(file, standing, bool(arriving), now)
-        self.urgent.pop(path, None)  # if a copy was impossible, a round asks again when it no longer is
-        self.queue.pop(path, None)
+        self.urgent.pop(path)  # if a copy was impossible, a round asks again when it no longer is
+        self.queue.pop(path)
         if not arriving:
             self._waits.pop(path, None)
         return list(drops)
@@ -359,11 +404,16 @@ class Replicator:
         hosts = [node.place.host for name in standing.good if (node := self._node(name)) is not None]
         return len(set(hosts)) < len(hosts)
 
-    def _busy(self, node_id: str) -> int:
-        return sum(node_id in (task.source, task.target) for task in self.tasks.values())
+    def _running(self, small: bool) -> int:
+        return sum(task.small == small for task in self.tasks.values())
 
-    def _free(self, node_id: str) -> bool:
-        return self._busy(node_id) < self.limits.per_node
+    def _busy(self, node_id: str, small: bool) -> int:
+        return sum(
+            task.small == small and node_id in (task.source, task.target) for task in self.tasks.values()
+        )
+
+    def _free(self, node_id: str, small: bool) -> bool:
+        return self._busy(node_id, small) < self.limits.most(small)[1]
 
     def _copies(
         self, file: FileState, standing: Standing, arriving: list[CopyTask], need: int, now: float
@@ -380,7 +430,7 @@ class Replicator:
         holders = [node.place for name in standing.good if (node := self._node(name)) is not None]
         holders += [node.place for t in arriving if (node := self._node(t.target)) is not None]
         started: list[CopyTask] = []
-        urgent = path in self.urgent
+        urgent, small = path in self.urgent, is_small(entry.size)
         for _ in range(need):
             found = placement.for_copy(
                 self.members.candidates(), path=path, size=entry.size, holders=holders, exclude=taken
@@ -391,12 +441,12 @@ class Replicator:
                 break
             if wait is not None and wait.begun in found:
                 found = [wait.begun]
-            target = self._pick_target(found, avoid, {place.host for place in holders})
-            if target is None or len(self.tasks) >= self.limits.copies:
+            target = self._pick_target(found, avoid, {place.host for place in holders}, small)
+            if target is None or self._running(small) >= self.limits.most(small)[0]:
                 break
             node = self.members.get(target)
             able = placement.for_source([s.candidate() for s in sources], target=node.place, path=path)
-            source = next((name for name in able if self._free(name)), None)
+            source = next((name for name in able if self._free(name, small)), None)
             if source is None:
                 break
             deadline = now + self.limits.start_s + entry.size / self.limits.slowest
@@ -408,18 +458,18 @@ class Replicator:
             started.append(task)
             taken.add(target)
             holders.append(node.place)
-        self.urgent.pop(path, None)
-        self.queue.pop(path, None)
-        if len(started) < need:
-            (self.urgent if urgent else self.queue)[path] = None  # at the end: others have their turn
+        self.urgent.pop(path)
+        self.queue.pop(path)
+        if len(started) < need and (urgent or self._room(small)):
+            (self.urgent if urgent else self.queue).put(path, small)  # at the end: others have their turn
         return started
 
-    def _pick_target(self, found: list[str], avoid: set[str], hosts: set[str]) -> str | None:
+    def _pick_target(self, found: list[str], avoid: set[str], hosts: set[str], small: bool) -> str | None:
         """The best target with a free slot; rather none now than to share a host needlessly."""
         trusted = [name for name in found if name not in avoid] or found
         shares = [self.members.get(name).place.host in hosts for name in trusted]
         best = [name for name, shared in zip(trusted, shares, strict=True) if shared == min(shares)]
-        return next((name for name in best if self._free(name)), None)
+        return next((name for name in best if self._free(name, small)), None)
 
     def _drops(self, file: FileState, standing: Standing, arriving: bool, now: float) -> list[DropCopy]:
         path = file.entry.path
@@ -475,7 +525,7 @@ class Replicator:
         if task is not None:
             self.copied += 1
             self._waits.pop(task.path, None)
-            self.want(task.path, task.urgent)
+            self.want(task.path, task.urgent, task.small)
         return task
 
     def failed(
@@ -486,7 +536,7 @@ class Replicator:
         task = self.tasks.pop(task_id, None)
         if task is not None:
             self.failures += 1
-            self.want(task.path, task.urgent)
+            self.want(task.path, task.urgent, task.small)
             target = task.target
             self._pause(task.path, now, target if blame_target else "", target if kept else "")
         return task
@@ -516,10 +566,12 @@ class Replicator:
 
     def check_invariants(self) -> None:
         """Limits hold; one copy of a file per target."""
-        assert len(self.tasks) <= self.limits.copies, "too many copies at once"
-        for node in self.members.nodes:
-            assert self._busy(node) <= self.limits.per_node, f"too many copies on {node}"
+        for small in (True, False):
+            copies, per_node = self.limits.most(small)
+            assert self._running(small) <= copies, "too many copies at once"
+            for node in self.members.nodes:
+                assert self._busy(node, small) <= per_node, f"too many copies on {node}"
         pairs = [(task.path, task.target) for task in self.tasks.values()]
         assert len(pairs) == len(set(pairs)), "two copies of one file to one slave"
         assert not set(self.urgent) & set(self.queue), "a path in both queues"
-        assert len(self.queue) <= QUEUE_LIMIT and len(self.urgent) <= QUEUE_LIMIT
+        assert max(self._held(True), self._held(False), len(self.urgent)) <= QUEUE_LIMIT, "too many wait"

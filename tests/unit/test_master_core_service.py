@@ -588,3 +588,10 @@ def test_listing_pages(cluster: Cluster) -> None:
         after, more = seen[-1], page.more
         assert len(page.entries) <= 10
     assert seen == names
+
+
+def test_limits_of_copies_are_settings(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, slaves=0, copies=5, per_node=3, small_copies=7, small_per_node=6)
+    limits = cluster.master.hub.core.replicator.limits
+    assert (limits.most(False), limits.most(True)) == ((5, 3), (7, 6))
+    cluster.close()

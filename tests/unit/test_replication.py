@@ -51,6 +51,8 @@ class World:
     limits: Limits = field(default_factory=Limits)
     rules: CopyRules = CopyRules()
     copy_s: float = 1.0
+    large_s: float = 1.0
+    """What a copy of more than 1 MiB takes."""
 
     def __post_init__(self) -> None:
         ids = itertools.count(1)
@@ -63,6 +65,7 @@ class World:
         self.free: dict[str, int] = {}
         self.running: list[tuple[float, CopyTask]] = []
         self.started: list[CopyTask] = []
+        self.most = 0
         self.drops: list[tuple[str, str]] = []
         self.fail_targets: set[str] = set()
         self.changes: list[Changed] = []
@@ -114,7 +117,8 @@ class World:
                 assert not held[task.source].bad, "a damaged source"
                 assert task.source != task.target
                 self.started.append(task)
-                self.running.append((self.now + self.copy_s, task))
+                self.running.append((self.now + (self.copy_s if task.small else self.large_s), task))
+                self.most = max(self.most, len(self.running))
             case StoreDrop(drop):
                 self.drops.append((drop.path, drop.node))
                 good = [
@@ -235,7 +239,7 @@ def test_shared_host_is_left_when_another_comes() -> None:
 
 def test_lost_slave_is_no_storm() -> None:
     """Many files lose a replica: never more copies at once than the limits, each file copied once."""
-    limits = Limits(copies=4, per_node=2)
+    limits = Limits(small_copies=4, small_per_node=2)
     world = World(distinct(5), limits)
     for index in range(60):
         world.add(f"/f{index:02}", "s0", f"s{1 + index % 4}", f"s{1 + (index + 1) % 4}")
@@ -253,6 +257,55 @@ def test_lost_slave_is_no_storm() -> None:
     assert len(world.started) == 60
 
 
+def test_a_small_file_waits_for_no_large_one() -> None:
+    """Small files have slots of their own, of which there are more."""
+    world = World(distinct(3))
+    for index in range(100):
+        world.add(f"/f{index:02}", f"s{index % 3}", size=1000)
+    world.sleep(30)
+    assert 12 < world.most <= 32
+    assert all(len(world.good(p)) == 3 for p in world.files)
+    world = World(distinct(3))
+    for index in range(10):
+        world.add(f"/f{index:02}", f"s{index % 3}", size=10**9)
+    world.sleep(30)
+    assert world.most == 3
+    assert all(len(world.good(p)) == 3 for p in world.files)
+
+
+@pytest.mark.parametrize("urgent", [False, True])
+def test_small_files_behind_large_ones(urgent: bool) -> None:
+    """Hundreds of large files came before, whose copies do not end. What is known to be large is not read
+    again and again while no slot for it is free."""
+    world = World(distinct(3), large_s=10**6)
+    for index in range(500):
+        world.add(f"/large{index:03}", f"s{index % 3}", size=10**9)
+    world.feed(Look([p for p in world.files if p < "/large100"], urgent))
+    small = [f"/small{index:02}" for index in range(60)]
+    for index, path in enumerate(small):
+        world.add(path, f"s{index % 3}", size=1000)
+    before = len(world.effects)
+    world.sleep(20)
+    assert all(len(world.good(p)) == 3 for p in small)
+    assert 2 <= len(world.running) <= 4
+    read = sum(len(effect.paths) for effect in world.effects[before:] if isinstance(effect, LoadFiles))
+    assert read < 20 * 100, "large files are read again and again"
+
+
+def test_one_slave_alone_looks_at_everything() -> None:
+    """No copy can be started, but what there is too much of goes."""
+    world = World(distinct(3), rules=CopyRules(CopyRule(minimum=1)))
+    world.add("/f", "s0", "s1")
+    world.replicas["/f"]["s1"] = replace(world.replicas["/f"]["s1"], bad=True)
+    world.sleep(20)
+    assert world.drops == [("/f", "s1")]
+    for name in ("s1", "s2"):
+        world.alive.discard(name)
+    world.sleep(20)
+    world.add("/g", "s0")
+    assert not world.core.replicator.queue
+
+
 def test_absent_slaves_count_until_the_cluster_has_settled() -> None:
     """After a restart of the master slaves need a moment to come back: nothing is copied meanwhile."""
     world = World(distinct(3), Limits(settle_s=10.0))
@@ -264,7 +317,7 @@ def test_absent_slaves_count_until_the_cluster_has_settled() -> None:
 
 
 def test_urgent_goes_first() -> None:
-    world = World(distinct(3), Limits(copies=1, per_node=1), copy_s=5.0)
+    world = World(distinct(3), Limits(small_copies=1, small_per_node=1), copy_s=5.0)
     for index in range(5):
         world.add(f"/slow{index}", "s0")
     world.add("/now", "s0")
@@ -401,7 +454,8 @@ STEPS = st.lists(
 def test_any_history_ends_well(hosts: list[str], steps: list[tuple[str, int, int]]) -> None:
     """Whatever happens, limits hold, the last good replica stays, and in quiet times every file that has a
     good replica gets the wanted number on as many hosts as there are."""
-    world = World(hosts, Limits(copies=3, per_node=2, retry_most_s=8.0))
+    limits = Limits(copies=3, per_node=2, small_copies=4, small_per_node=3, retry_most_s=8.0)
+    world = World(hosts, limits)
     counter = itertools.count(10)
     for kind, which, amount in steps:
         node = f"s{which % len(hosts)}"
@@ -412,7 +466,7 @@ def test_any_history_ends_well(hosts: list[str], steps: list[tuple[str, int, int
             case "return" if node not in world.alive:
                 world.join(node)
             case "write" if node in world.alive:
-                world.add(path, node, version=Version(1, next(counter)))
+                world.add(path, node, version=Version(1, next(counter)), size=10 if amount % 2 else 2 << 20)
             case "bad" if node in world.replicas.get(path, {}):
                 world.replicas[path][node] = replace(world.replicas[path][node], bad=True)
                 world.feed(Look([path]))

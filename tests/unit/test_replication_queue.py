@@ -89,6 +89,20 @@ def test_files_that_a_slave_always_fails_to_take() -> None:
     assert all(len(world.good(path)) == 3 for path in world.files)
 
 
+def test_large_files_keep_no_small_ones_out_of_the_queue() -> None:
+    world = World(distinct(3), large_s=10**6)
+    world.core.paused = True
+    for number in range(LIMIT):
+        world.add(f"/large{number:03d}", "s0", size=10**9)
+    world.core.paused = False
+    world.sleep(1)
+    assert world.core.replicator.queue.count(False) >= LIMIT - 3
+    for number in range(LIMIT):
+        world.add(f"/small{number:03d}", "s0")
+    world.sleep(10)
+    assert all(len(world.good(f"/small{number:03d}")) == 3 for number in range(LIMIT))
+
+
 def test_a_round_over_many_files_is_followed_by_a_rest() -> None:
     """An idle master with a million files does not read them all the time; what happens
     begins the next round at once."""
