@@ -14,7 +14,8 @@ from sector.master.values import FileState
 
 PAGE = 500
 REST = 4.0
-"""A round over all files is followed by a rest of so many times its length, unless something happens."""
+"""A round over all files is followed by a rest of so many times what it took, unless something happens. The
+time in which it waits for a full queue counts for nothing (0282)."""
 
 
 # events -------------------------------------------------------------------------------------------------
@@ -182,8 +183,11 @@ class MasterCore:
         self.paused = False
         self._round_at = now + settings.check_s
         self._began = now
+        self._took = 0.0
         self._again = False
         self._scanning: str | None = None
+        self._full_at: str | None = None
+        """The last path that a full queue took of a round, which goes on behind it."""
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """State and effects after one event. `now` monotonic seconds."""
@@ -246,25 +250,36 @@ class MasterCore:
         for change in self.members.tick(now):
             self._changed(change, effects)
         effects.extend(CopyLost(task) for task in self.replicator.overdue(now))
-        if self._scanning is None and not self.paused and (self._again or now >= self._round_at):
+        if self._scanning is not None or self.paused:
+            return
+        if self._again or (self._full_at is None and now >= self._round_at):
             self._again = False
-            self._scanning = ""
-            self._began = now
+            self._took = 0.0
             self._round_at = now + self.settings.check_s
-            effects.append(ScanPage(""))
+            self._scan("", now, effects)
+        elif self._full_at is not None and self.replicator.drained():
+            self._scan(self._full_at, now, effects)
+
+    def _scan(self, after: str, now: float, effects: list[Effect]) -> None:
+        self._scanning, self._full_at, self._began = after, None, now
+        effects.append(ScanPage(after))
 
     def _seen(self, files: Sequence[FileState], following: str, now: float, effects: list[Effect]) -> None:
-        full = False
+        seen = self._scanning or ""
         for file in files:
             path, small = file.entry.path, is_small(file.entry.size)
             if self.replicator.needs_look(file, now) and not self.replicator.want(path, small=small):
-                full = True
-        if following and not full:
+                self._full_at = seen
+                break
+            seen = path
+        if following and self._full_at is None:
             self._scanning = following
             effects.append(ScanPage(following))
-        else:
-            self._scanning = None
-            self._round_at = max(self._round_at, now + REST * (now - self._began))
+            return
+        self._scanning = None
+        self._took += now - self._began
+        if self._full_at is None:
+            self._round_at = max(self._round_at, now + REST * self._took)
 
     def _act(
         self, asked: Sequence[str], files: Sequence[FileState], now: float, effects: list[Effect]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from test_replication import V2, World, distinct
 from sector.master import replication
 from sector.master.core import CoreSettings, MasterCore, PageSeen, ReportEnded, ScanPage, Tick
 from sector.master.namespace import Replica
-from sector.master.replication import CopyRule, CopyRules
+from sector.master.replication import CopyRule, CopyRules, Limits
 
 LIMIT = 8
 
@@ -87,6 +88,66 @@ def test_files_that_a_slave_always_fails_to_take() -> None:
     world.fail_targets = set()
     world.sleep(600)
     assert all(len(world.good(path)) == 3 for path in world.files)
+
+
+def scans(world: World) -> list[str]:
+    """Behind what the master has read so far."""
+    return [effect.after for effect in world.effects if isinstance(effect, ScanPage)]
+
+
+def slow_world(files: int) -> World:
+    """Three slaves with one copy at a time; so many files lack copies, and nobody has told of it."""
+    world = World(distinct(3), Limits(copies=1, per_node=1, small_copies=1, small_per_node=1))
+    world.core.paused = True
+    for number in range(files):
+        world.add(f"/a/{number:03d}", "s0")
+    for number in range(files):
+        world.core.replicator.queue.pop(f"/a/{number:03d}")
+    world.core.paused = False
+    return world
+
+
+def until(world: World, condition: Callable[[], bool], limit_s: float = 1000.0) -> None:
+    """Let time pass."""
+    end = world.now + limit_s
+    while not condition():
+        assert world.now < end, "it did not happen"
+        world.sleep(0.25)
+
+
+def test_a_round_goes_on_where_the_queue_was_full() -> None:
+    world = slow_world(5 * LIMIT)
+    queue = world.core.replicator.queue
+    until(world, lambda: bool(scans(world)))
+    before = len(scans(world))
+    last = max(queue)
+    until(world, lambda: len(queue) <= LIMIT // 2)
+    world.sleep(0.5)
+    assert scans(world)[before] == last
+    until(world, lambda: all(len(world.good(path)) == 3 for path in world.files), 2 * len(world.files) + 20)
+
+
+def test_waiting_for_room_is_no_work_to_rest_from() -> None:
+    """A round that waited an hour for copies is not followed by hours in which nothing is looked at."""
+    world = slow_world(2 * LIMIT)
+    world.copy_s = 50.0
+    until(world, lambda: bool(scans(world)))
+    assert len(world.core.replicator.queue) >= LIMIT
+    until(world, lambda: world.core.replicator.copied == 2 * len(world.files), 4000.0)
+    assert world.now > 1500
+    before = len(scans(world))
+    world.sleep(CoreSettings().check_s + 1)
+    assert "" in scans(world)[before:]
+
+
+def test_a_slave_that_reports_begins_a_round_at_the_first_file() -> None:
+    """Whatever round waits for room then: files before it may lack copies now."""
+    world = slow_world(5 * LIMIT)
+    until(world, lambda: bool(scans(world)))
+    before = len(scans(world))
+    world.feed(ReportEnded("s1"))
+    world.sleep(0.25)
+    assert scans(world)[before] == ""
 
 
 def test_large_files_keep_no_small_ones_out_of_the_queue() -> None:
