@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 from sector import errors
 from sector._udt.data_api import Data, DataTicket, Receiving, Sending, TransferError, TransferResult, arrival
 from sector.clock import Clock
-from sector.model import BLOCK_BYTES, CHECKED_BYTES, SliceMeta, Ticket, Version
+from sector.model import BLOCK_BYTES, CHECKED_BYTES, SMALL_BYTES, SliceMeta, Ticket, Version
 from sector.slave.catalog import Record
 from sector.slave.core import START_S, Open, SlaveCore, is_final, retry_delay
 from sector.slave.disk import Disk
@@ -360,6 +360,7 @@ class Transfers:
                     offset=part.offset,
                     limit=meta.size - part.offset,
                     start_s=self._core.start_s,
+                    fsync=meta.size > SMALL_BYTES,  # `seal_thd` syncs it, in one of more threads (0283)
                     progress=moved if kind == "write" else None,
                     on_way=self._on_way,
                 )

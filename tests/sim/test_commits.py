@@ -14,7 +14,7 @@ from sector import errors
 from sector.slave.mirror import Part
 from sector.slave.service import Slave
 from sector.testing.cluster import SimCluster
-from sector.wire.slave import Publish
+from sector.wire.slave import Publish, Replicated
 
 
 @pytest.fixture
@@ -28,6 +28,51 @@ def only(sim: SimCluster) -> Slave:
     service = sim.slaves["s1"].service
     assert service is not None
     return service
+
+
+@pytest.mark.parametrize("size", [1000, 3 << 20])
+@pytest.mark.parametrize("slaves", [1, 2])
+def test_all_bytes_are_synced_before_they_are_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, slaves: int
+) -> None:
+    """Those of a put before the master hears of it, those of a replica before its target says that it is
+    there. The transfer itself syncs large files only."""
+    synced: set[tuple[int, int]] = set()
+    told: list[tuple[bool, bool]] = []
+    asked: list[bool] = []
+    real = os.fsync
+
+    def spy(fd: int) -> None:
+        real(fd)
+        info = os.fstat(fd)
+        synced.add((info.st_ino, info.st_size))
+
+    def watch(service: Slave) -> None:
+        call, receive = service.transfers._master_call, service.transfers._data.receive_file
+
+        async def told_of(request: Any, **options: Any) -> Any:
+            if isinstance(request, Publish | Replicated):
+                disk = service.disk
+                (record,) = disk.prepared.values() if isinstance(request, Publish) else disk.entries.values()
+                told.append((isinstance(request, Publish), (record.inode, size) in synced))
+            return await call(request, **options)
+
+        def receiving(*arguments: Any, **options: Any) -> Any:
+            asked.append(options["fsync"])
+            return receive(*arguments, **options)
+
+        monkeypatch.setattr(service.transfers, "_master_call", told_of)
+        monkeypatch.setattr(service.transfers._data, "receive_file", receiving)
+
+    monkeypatch.setattr(os, "fsync", spy)
+    with SimCluster(tmp_path / "copies", slaves=slaves, copies=slaves) as cluster:
+        for slave in cluster.slaves.values():
+            assert slave.service is not None
+            watch(slave.service)
+        cluster.wait(cluster.client().write("/a", b"x" * size))
+        cluster.until(lambda: len(told) == slaves)
+    assert told == [(True, True), (False, True)][:slaves]
+    assert asked == [size > 1 << 20] * slaves
 
 
 def test_a_full_master_does_not_take_a_commit_back(sim: SimCluster, monkeypatch: pytest.MonkeyPatch) -> None:

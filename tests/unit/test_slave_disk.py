@@ -167,6 +167,23 @@ def test_data_is_durable_before_it_becomes_visible(here: Disk) -> None:
     assert calls[: calls.index("rename")].count("fsync") >= 3
 
 
+@pytest.mark.parametrize("lease", [LEASE, b""])
+def test_sealing_syncs_what_was_received(here: Disk, monkeypatch: pytest.MonkeyPatch, lease: bytes) -> None:
+    """All bytes through the descriptor that they came by, before anything else; the transfer may not have."""
+    synced: list[tuple[int, int]] = []
+    real = os.fsync
+
+    def spy(fd: int) -> None:
+        real(fd)
+        info = os.fstat(fd)
+        synced.append((info.st_ino, info.st_size))
+
+    monkeypatch.setattr(os, "fsync", spy)
+    sealed = seal(here, "/a", b"x" * 1000, V1, lease)
+    assert synced[0] == (sealed.inode, 1000)
+    assert meta_files(here)[0].stat().st_ino in [inode for inode, _ in synced]
+
+
 @pytest.mark.parametrize("planted", ["/in/link/f", "/link/f", "/file"])
 def test_planted_symbolic_link_is_refused(here: Disk, tmp_path: Path, planted: str) -> None:
     """Neither written through, nor read through, nor deleted through; the refusal comes before any byte."""
