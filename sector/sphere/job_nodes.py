@@ -200,7 +200,7 @@ class Nodes:
     def unanswered(self, node: str) -> bool:
         """A slave that the master calls up did not answer; whether it never will, as far as can be told: an
         outage of a minute and a half costs no slave."""
-        now = self.client.clock.seconds()
+        now: float = self.client.clock.seconds()
         times, since = self._silent.get(node, (0, now))
         self._silent[node] = (times + 1, since)
         return times + 1 >= SILENT_TIMES and now - since >= SILENT_S

@@ -11,7 +11,7 @@ from twisted.python.failure import Failure
 from sector.clock import pause
 from sector.errors import Conflict, JobFailed, LeaseHeld, LeaseLost, NotFound, SectorError, Unavailable
 from sector.sphere.job_buckets import BucketBook
-from sector.sphere.job_nodes import LOST, UNFIT, is_silence
+from sector.sphere.job_nodes import LOST, SILENCE, UNFIT, is_silence
 from sector.sphere.job_request import check_sealed
 from sector.wire.sphere import BucketSeal, Deliver, DeliverDone, Route, SealDone, Sealed
 
@@ -108,7 +108,8 @@ class BucketStage:
                 self.nodes.answered(route.node)
                 sealed.append((route.node, answer))
             elif isinstance(answer, Failure):
-                troubles.append(Deferred.fromCoroutine(self._not_sealed(route, answer.value)))
+                error = cast(BaseException, answer.value)
+                troubles.append(Deferred.fromCoroutine(self._not_sealed(route, error)))
         for good, failure in await DeferredList(troubles, consumeErrors=True):
             if not good:
                 cast(Failure, failure).raiseException()
@@ -176,7 +177,7 @@ class BucketStage:
         log.info("buckets on {node} are not sealed: {why}", node=route.node, why=str(error))
         if isinstance(error, (LeaseHeld, LeaseLost)):  # of an attempt that was cut short; it ends by itself
             await pause(self.driver.clock, 2.0)
-        elif isinstance(error, UNFIT) or (is_silence(error) and self.nodes.unanswered(route.node)):
+        elif isinstance(error, UNFIT) or (isinstance(error, SILENCE) and self.nodes.unanswered(route.node)):
             self.driver.leave_out(route.node, error)
         elif isinstance(error, Conflict):
             await self.driver.rejoin()
