@@ -88,6 +88,14 @@ def decode_meta(data: bytes) -> ObjectMeta:
     return _decoder.decode(data)
 
 
+def key_of(data: bytes) -> str | None:
+    """The key in what `encode_meta` has made; None for anything else."""
+    try:
+        return _decoder.decode(data).key
+    except msgspec.MsgspecError:
+        return None
+
+
 class Versioning(enum.StrEnum):
     """State of a bucket's versioning; it never returns to OFF."""
 

@@ -20,7 +20,7 @@ from cumulus.index.registry import (
     note_users_elsewhere,
 )
 from cumulus.index.text_file import TextFile
-from cumulus.model import Bucket
+from cumulus.model import Bucket, key_of
 from cumulus.redirect import HostsFile
 from cumulus.secrets import Keyring
 from cumulus.storage.api import FileStore, StorageError
@@ -166,7 +166,7 @@ def check_records(config: Config) -> list[str]:
         return []
     from cumulus.backends.posix.copied import look
 
-    found = look(path)
+    found = look(path, key_of)
     if found.copied and not found.any_fits:
         raise LocalIO(f"{config.path}: [storage] path: {path}: {COPIED}", hint=TAKE_OVER)
     return found.copied

@@ -27,7 +27,7 @@ from cumulus.backends.posix.unserved import unserved
 from cumulus.config import Config
 from cumulus.errors import S3Error
 from cumulus.index.api import Change, Directory, Index, IndexFailure, Put, Remove, Row
-from cumulus.model import Bucket, ObjectMeta, Versioning
+from cumulus.model import Bucket, ObjectMeta, Versioning, key_of
 from cumulus.opening import COPIED, TAKE_OVER
 from cumulus.ops.find import NOT_THERE
 from cumulus.ops.left import discarded
@@ -252,7 +252,7 @@ def check_names(path: Path) -> Finding:
 
 def check_records(path: Path) -> Iterator[Finding]:
     """Whether the records of objects are of the files that are there."""
-    if names := look(str(path)).copied:
+    if names := look(str(path), key_of).copied:
         yield Finding("records", "failed", f"{', '.join(names[:_NAMES])}: {COPIED}", TAKE_OVER)
 
 

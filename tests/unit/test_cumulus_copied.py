@@ -13,10 +13,10 @@ import pytest
 from cumulus_commands import Commands
 from posix_disk import NoXattr
 
-from cumulus.backends.posix.copied import look
+from cumulus.backends.posix.copied import Look, look
 from cumulus.backends.posix.files import Files
 from cumulus.backends.posix.store import PosixStore
-from cumulus.model import Acl, ObjectMeta, encode_meta
+from cumulus.model import Acl, ObjectMeta, encode_meta, key_of
 from cumulus.ops.names import odd_name, version_name
 from cumulus.storage.api import Entry
 
@@ -122,6 +122,51 @@ def test_no_service_begins_on_copies_before_their_records_hold(cloud: Commands, 
     assert not [one for one in there.json("doctor") if one["check"] == "records"]
     assert there.json("bucket", "show", "lab")["versioning"] == "Enabled"
     assert [one["key"] for one in there.json("bucket", "show", "lab", "--odd")] == ["x/../y"]
+
+
+def with_keys(path: Path, names: Sequence[str]) -> None:
+    """A store of objects that are called so."""
+    store = PosixStore(str(path))
+    store.create_bucket("lab")
+    for name in names:
+        meta = ObjectMeta(key=name, size=8 + len(name), etag="e", modified_ns=1, acl=Acl(owner="o"))
+        put(store, name, encode_meta(meta))
+    store.close()
+
+
+def test_copies_beside_their_originals_are_no_copied_tree(tmp_path: Path) -> None:
+    """More of them than files are looked at, before all others. They have not the owners of their originals,
+    and all is served."""
+    with_keys(tmp_path / "store", [f"run/{number:02}" for number in range(20)])
+    lab = tmp_path / "store/data/lab"
+    subprocess.run(["cp", "-a", f"{lab}/run/.", str(lab)], check=True)
+    assert look(str(tmp_path / "store"), key_of) == ([], True)
+    for number in range(10):  # others are put there meanwhile
+        (lab / f"run/{number:02}").unlink()
+    assert look(str(tmp_path / "store"), key_of) == ([], True)
+    copy(tmp_path / "store", tmp_path / "copy", "cp")
+    assert look(str(tmp_path / "copy"), key_of) == (["lab"], False)
+
+
+def test_no_link_leads_from_a_copied_tree_to_its_originals(tmp_path: Path) -> None:
+    """They would speak for the copies."""
+    with_keys(tmp_path / "store", ["run/a", "b", "run/deep/c"])
+    copy(tmp_path / "store", tmp_path / "copy", "cp")
+    lab, there = tmp_path / "store/data/lab", tmp_path / "copy/data/lab"
+    for name in ("b", "run"):
+        (there / name).rename(there / f"{name}-moved")
+        (there / name).symlink_to(lab / name)
+    assert look(str(tmp_path / "copy"), key_of) == (["lab"], False)
+
+
+@pytest.mark.parametrize(
+    "key", ["", "a//b", "../../store/data/lab/k", "k/", "\0", "k/k", ".cumulus", "\ud800"]
+)
+def test_a_key_under_which_nothing_can_be_is_no_way_out_of_a_copied_tree(tmp_path: Path, key: str) -> None:
+    with_keys(tmp_path / "store", ["k"])
+    copy(tmp_path / "store", tmp_path / "copy", "cp")
+    assert look(str(tmp_path / "copy"), lambda _: key) == Look(["lab"], False)
+    assert key_of(b"no record") is None
 
 
 def test_what_cannot_be_looked_at_was_not_copied(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -25,16 +25,18 @@ from cumulus.backends.posix import sidecar
 from cumulus.backends.posix.files import MARK_XATTR, XATTR, Files
 from cumulus.backends.posix.meta import Record
 from cumulus.backends.posix.paths import BARE, PRIVATE, Root
-from cumulus.storage.api import INTERNAL
-from cumulus.storage.names import MAX_NAME
+from cumulus.storage.api import INTERNAL, BadName
+from cumulus.storage.names import MAX_NAME, check_name
 
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _UNITS: Final = (1, 100, 1_000, 1_000_000, 1_000_000_000)  # of time, in ns, that file systems and tar keep
 _BUCKETS: Final = 50  # of which some files are looked at,
 _NAMES: Final = 300  # of each so many names
 _ENOUGH: Final = 20  # records
 _NO_RECORD: Final = (errno.ENODATA, errno.EOPNOTSUPP, errno.ENOSYS)
 _GIVEN, _KEPT, _LEFT, _NOTHING = range(4)
+KeyOf = Callable[[bytes], str | None]
 
 
 class Taken(NamedTuple):
@@ -91,22 +93,42 @@ class Look(NamedTuple):
     any_fits: bool
 
 
-def look(store: str) -> Look:
-    """Look at some files of each bucket, of one that was not copied mostly at one."""
-    verdicts = {name: _is_copied(path) for name, path in islice(places(store), _BUCKETS)}
+def look(store: str, key_of: KeyOf = lambda _: None) -> Look:
+    """Look at some files of each bucket, of one that was not copied mostly at one. `key_of` says which key is
+    in what a record has."""
+    verdicts = {name: _is_copied(path, key_of) for name, path in islice(places(store), _BUCKETS)}
     return Look([name for name, one in verdicts.items() if one], False in verdicts.values())
 
 
-def _is_copied(top: str) -> bool | None:
+def _is_copied(top: str, key_of: KeyOf) -> bool | None:
     """None where no record says anything."""
     copied = 0
     for record, status in chain(_in_files(top), _beside(top)):
         if record.fits(status):
             return False
-        copied += _is_copy(record, status)
+        if _is_copy(record, status):
+            key = key_of(record.meta)
+            if key is not None and _fits_under(top, key):
+                return False  # the file was copied within the bucket
+            copied += 1
         if copied >= _ENOUGH:
             break
     return copied > 0 or None
+
+
+def _fits_under(top: str, key: str) -> bool:
+    """Whether the record of the file that has a key for its name is its own. No link is followed."""
+    with contextlib.ExitStack() as opened, contextlib.suppress(OSError, BadName):
+        *above, last = check_name(key)
+        at = os.open(top, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        opened.callback(os.close, at)
+        for name in above:
+            at = os.open(name, _STEP, dir_fd=at)
+            opened.callback(os.close, at)
+        with _opened(last, at) as fd:
+            record = _record(fd, XATTR) if fd >= 0 else None
+            return record is not None and record.fits(os.fstat(fd))
+    return False
 
 
 def _in_files(top: str) -> Iterator[tuple[Record, os.stat_result]]:
