@@ -16,7 +16,7 @@ from cumulus.ops.bin import time_to_read
 from cumulus.ops.left import note
 from cumulus.ops.names import BODIES, DOUBT, LEFT, ODD, PARTS, VERSIONS, body_name, version_name
 from cumulus.ops.rows import meta_of, row_of
-from cumulus.storage.api import Changed, Entry, FileStore, Missing, NotEmptyStore, Unavailable
+from cumulus.storage.api import Changed, Entry, FileStore, Forbidden, Missing, NotEmptyStore, Unavailable
 from cumulus.words import count_text
 from sector.errors import NotEmpty
 
@@ -158,7 +158,10 @@ def _given(store: FileStore, bucket: Bucket, row: Row, to: User) -> list[Change]
     if row.marker:
         return [Put(row=msgspec.structs.replace(row, owner=to.id), keep=True)]
     with contextlib.suppress(Missing, Changed):
-        name, entry = _stored(store, row)
+        try:
+            name, entry = _stored(store, row)
+        except Forbidden:  # so is its record; a scan says whose it is once it may be read
+            return [Put(row=msgspec.structs.replace(row, owner=to.id), keep=True)]
         meta = meta_of(bucket, entry)
         if entry.meta is None or meta is None:  # of others, who may have changed it: a scan says what it is
             return [Put(row=msgspec.structs.replace(row, owner=to.id), keep=True)]
