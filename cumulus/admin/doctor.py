@@ -34,7 +34,7 @@ from cumulus.ops.left import discarded
 from cumulus.ops.names import BODIES, DOUBT, ODD, VERSIONS, check_bucket_name, first_name, odd_name
 from cumulus.ops.rows import as_made, body_names, meta_of, row_of
 from cumulus.secrets import Keyring, check_private
-from cumulus.storage.api import Entry, FileStore, Missing, NoBucket, StorageError
+from cumulus.storage.api import Entry, FileStore, Forbidden, Missing, NoBucket, StorageError
 from cumulus.words import count_text
 from sector.cli import render
 from sector.errors import SectorError, UsageError, printable
@@ -47,7 +47,10 @@ _LOST: Final = "restore a backup, or cumulus init DIR --new-database"
 _REACH: Final = "run this as the account of the service, and check owner, mode and disk"
 _AWAY: Final = "mount it; or restore it; or cumulus bucket remove NAME --forget"
 _UNKNOWN: Final = "cumulus bucket add NAME --owner U makes one again, then doctor --rebuild; or move it away"
-_DAMAGED: Final = "put what is damaged again from a backup, or delete it, and have the disk looked at"
+_DAMAGED: Final = (
+    "put what is damaged again from a backup, or delete it, and have the disk looked at;"
+    " what may not be read needs another owner or mode"
+)
 _SOON_S: Final = 21 * 86400.0  # a certificate that ends before that is worth a warning
 State = Literal["ok", "warning", "failed"]
 
@@ -422,6 +425,8 @@ def _interrupted(index: Index, store: FileStore, bucket: Bucket, marker: ObjectM
             raise
         except NOT_THERE:
             continue
+        except Forbidden:  # its row comes by itself, and is the current one if it came later
+            continue
         if meta is not None and meta.key == marker.key and meta.modified_ns <= marker.modified_ns:
             return not meta.marker
     return False
@@ -457,6 +462,8 @@ def _has_body(store: FileStore, bucket: Bucket, row: Row) -> bool:
             raise
         except NOT_THERE:
             continue
+        except Forbidden:  # it may well be
+            return True
         if (row.latest and name == row.name) or (meta is not None and meta.version == row.version):
             return True
     return False
@@ -513,7 +520,8 @@ def _verify_all(shared: Shared) -> bool:
                 continue
             well = well and not done.damaged
             for one in done.damaged:
-                render.say(printable(f"damaged: {bucket.name}/{one.key} (version {one.version}): {one.why}"))
+                version = f" (version {one.version})" if one.version else ""
+                render.say(printable(f"damaged: {bucket.name}/{one.key}{version}: {one.why}"))
             if done.more:
                 render.say(f"and {done.more:,} more in bucket {bucket.name}")
             if done.damaged:

@@ -17,9 +17,18 @@ from typing import Final, NamedTuple
 
 from cumulus.checksums import SIZES, Hasher
 from cumulus.model import Bucket, ObjectMeta
+from cumulus.ops.find import NOT_THERE
 from cumulus.ops.names import BODIES, ODD, VERSIONS, is_mark
 from cumulus.ops.rows import meta_of
-from cumulus.storage.api import Changed, FileStore, Missing, NoBucket, ObjectStream, StorageError
+from cumulus.storage.api import (
+    Changed,
+    FileStore,
+    Forbidden,
+    Missing,
+    NoBucket,
+    ObjectStream,
+    StorageError,
+)
 
 _PAGE: Final = 1000
 _READ: Final = 4 << 20
@@ -36,7 +45,8 @@ class Sum(NamedTuple):
 
 
 class Damaged(NamedTuple):
-    """An object whose bytes are not those that came, or cannot be read. `name` is its file in the bucket."""
+    """An object whose bytes are not those that came, or cannot be read. `name` is its file in the bucket; of
+    one that cannot be opened it stands for the key, too, and `version` is ""."""
 
     key: str
     version: str
@@ -53,6 +63,13 @@ class Verified:
     bytes: int = 0
     damaged: list[Damaged] = field(default_factory=list)
     more: int = 0  # damaged ones that are not in the list
+
+    def add(self, one: Damaged) -> None:
+        """One more that is damaged."""
+        if len(self.damaged) < _NAMES:
+            self.damaged.append(one)
+        else:
+            self.more += 1
 
 
 def sums_of(meta: ObjectMeta) -> list[Sum]:
@@ -96,13 +113,27 @@ def verify(store: FileStore, bucket: Bucket) -> Verified:
             stream = store.open_read(bucket.name, name)
         except NoBucket:
             raise
-        except Missing:
+        except NOT_THERE:
+            continue
+        except Changed:
+            continue
+        except StorageError as bad:
+            _check(store, bucket.name, bad)
+            done.add(Damaged(name, "", name, str(bad)))
             continue
         try:
             _look(stream, bucket, done)
         finally:
             stream.close()
     return done
+
+
+def _check(store: FileStore, bucket: str, bad: StorageError) -> None:
+    """Raises `StorageError` where what kept an object from being opened keeps the others, too."""
+    if isinstance(bad, Forbidden):
+        store.check_bucket(bucket)
+    else:
+        store.names(bucket, limit=1)
 
 
 def _names(store: FileStore, bucket: str) -> Iterator[str]:
@@ -132,10 +163,7 @@ def _look(stream: ObjectStream, bucket: Bucket, done: Verified) -> None:
     except (OSError, StorageError) as bad:
         why = str(bad)
     if why and stream.unchanged():
-        if len(done.damaged) < _NAMES:
-            done.damaged.append(Damaged(meta.key, meta.version, stream.entry.name, why))
-        else:
-            done.more += 1
+        done.add(Damaged(meta.key, meta.version, stream.entry.name, why))
     elif not why:
         done.right += 1
     done.bytes += stream.entry.size

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from by_the_rules import by_the_rules
 from s3_stores import STORES
 from s3_world import SECOND, World
 
@@ -64,6 +66,32 @@ def test_a_rebuild_takes_out_a_version_whose_body_is_lost(world: World, tmp_path
     assert rebuild(world.index, world.store, bucket) == (1, 1)
     assert len(client.list_object_versions(Bucket="bkt")["Versions"]) == 1
     assert world.ask("GET", "/bkt/k").body == b"2"
+
+
+def test_a_rebuild_goes_on_beside_a_file_that_may_not_be_read(world: World, tmp_path: Path) -> None:
+    """Of another account, on which others rely to be listed; also one that came where a marker is."""
+    data = tmp_path / "store/data/bkt"
+    bucket = world.index.bucket("bkt")
+    assert bucket is not None
+    for key in ("gone", "k", "marked"):
+        world.ask("PUT", f"/bkt/{key}", b"x")
+    world.ask("DELETE", "/bkt/marked")
+    for name in ("closed", "marked"):
+        (data / name).write_bytes(b"of others")
+    rebuild(world.index, world.store, bucket)
+    for name in ("closed", "marked"):
+        os.chown(data / name, 12345, 12345)
+        (data / name).chmod(0)
+    (data / "gone").unlink()
+    with by_the_rules():
+        taken, gone = rebuild(world.index, world.store, bucket)
+        assert (taken, gone) == (5, 1)  # two versions of "marked", and the marker
+        assert [row.key for row in world.index.page("bkt").rows] == ["closed", "k", "marked"]
+        index = make_index("sqlite://", directory=world.people)[0]
+        index.add_bucket(bucket)
+        rebuild(index, world.store, bucket)
+        assert [row.key for row in index.page("bkt").rows] == ["closed", "k", "marked"]
+        index.close()
 
 
 def test_another_version_under_the_keys_name_is_no_body_of_a_row(world: World) -> None:

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from by_the_rules import by_the_rules
 from cumulus_commands import Commands
 
 from cumulus.backends.posix.store import PosixStore
 from cumulus.model import Acl, ObjectMeta, Part, encode_meta
 from cumulus.ops.names import odd_name, version_name
+from cumulus.storage.api import Unavailable
 
 
 def md5(data: bytes) -> str:
@@ -95,6 +97,51 @@ def test_one_bit_is_found_wherever_it_is(run: Commands) -> None:
     assert "MD5 of part 2 " in why["parts"] and "CRC32 " in why["whole"] and "MD5 " in why["d/plain"]
     assert "damaged: lab/v (version null): " in run.err and "backup" in run.err
     assert " 5\n" in run("doctor", "--verify", status=1)
+
+
+def test_what_cannot_be_read_keeps_nothing_else_from_being_looked_at(
+    run: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of another account, and one at which the disk fails."""
+    lab = run.dir / "data/lab"
+    rot(lab / "d/plain")
+    (lab / "z").write_bytes(b"of others")
+    os.chown(lab / "z", 12345, 12345)
+    (lab / "z").chmod(0)
+    real = PosixStore.open_read
+
+    def open_read(store: PosixStore, bucket: str, name: str, *words: Any) -> Any:
+        if name == "nothing":
+            raise Unavailable("nothing: Input/output error")
+        return real(store, bucket, name, *words)
+
+    monkeypatch.setattr(PosixStore, "open_read", open_read)
+    with by_the_rules():
+        found = run.json("doctor", "--verify", status=1)[0]
+    assert {one["name"] for one in found["damaged"]} == {"d/plain", "nothing", "z"} and found["right"] == 4
+    assert "damaged: lab/z: " in run.err and "Permission denied" in run.err and "owner" in run.err
+    assert "damaged: lab/nothing: nothing: Input/output error\n" in run.err
+
+
+def test_a_disk_that_goes_meanwhile_has_no_damaged_objects(
+    run: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bucket is left out."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    for name in ("a", "b"):
+        (place / name).write_bytes(b"x")
+    run("bucket", "add", "disk", "--owner", "admin", "--path", str(place))
+    real = PosixStore.open_read
+
+    def open_read(store: PosixStore, bucket: str, name: str, *words: Any) -> Any:
+        if bucket == "disk" and place.exists():
+            place.rename(tmp_path / "unplugged")
+        return real(store, bucket, name, *words)
+
+    monkeypatch.setattr(PosixStore, "open_read", open_read)
+    found = {one["name"]: one for one in run.json("doctor", "--verify", status=1)}
+    assert "is its disk mounted" in found["disk"]["left_out"] and found["lab"]["damaged"] == []
 
 
 def test_it_is_done_alone(run: Commands) -> None:
