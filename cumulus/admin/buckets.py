@@ -12,6 +12,7 @@ import click
 
 from cumulus.admin import data
 from cumulus.admin.options import InUse, Shared, shared_options
+from cumulus.admin.places import way_back
 from cumulus.admin.unfinished import recorded
 from cumulus.admin.values import time_text
 from cumulus.errors import S3Error
@@ -294,7 +295,12 @@ def bucket_remove(shared: Shared, name: str, delete_data: bool, forget: bool) ->
 
 def _forget(shared: Shared, index: Index, store: FileStore, found: Bucket) -> None:
     if not found.path:
-        raise UsageError(f"bucket {found.name} was not added with --path", hint="--delete-data deletes it")
+        try:
+            store.check_bucket(found.name)
+            hint = "--delete-data deletes it"
+        except StorageError:
+            hint = way_back(shared.config().store_url, found)
+        raise UsageError(f"bucket {found.name} was not added with --path", hint=hint)
     data.forget(index, store, found.name)
     shared.changed(f"bucket {found.name} forgotten, {found.path} stays", name=found.name, path=found.path)
 

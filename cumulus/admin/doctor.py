@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shlex
 import shutil
 import sqlite3
 import tempfile
@@ -20,18 +21,18 @@ import msgspec
 from cumulus.admin import data
 from cumulus.admin.buckets import opened
 from cumulus.admin.options import Shared, shared_options
+from cumulus.admin.places import REACH, unknown, way_back
 from cumulus.admin.verifying import verify
 from cumulus.backends.posix.copied import look
 from cumulus.backends.posix.store import PosixStore
 from cumulus.backends.posix.unserved import unserved
 from cumulus.config import Config
-from cumulus.errors import S3Error
 from cumulus.index.api import Change, Directory, Index, IndexFailure, Put, Remove, Row
 from cumulus.model import Bucket, ObjectMeta, Versioning, key_of
 from cumulus.opening import COPIED, TAKE_OVER
 from cumulus.ops.find import NOT_THERE
 from cumulus.ops.left import discarded
-from cumulus.ops.names import BODIES, DOUBT, ODD, VERSIONS, check_bucket_name, first_name, odd_name
+from cumulus.ops.names import BODIES, DOUBT, ODD, VERSIONS, first_name, odd_name
 from cumulus.ops.rows import as_made, body_names, meta_of, row_of
 from cumulus.secrets import Keyring, check_private
 from cumulus.storage.api import Entry, FileStore, Forbidden, Missing, NoBucket, StorageError
@@ -44,9 +45,9 @@ _NAMES: Final = 100  # that are told
 _LOOK_S: Final = 30.0
 _FREE: Final = 0.05
 _LOST: Final = "restore a backup, or cumulus init DIR --new-database"
-_REACH: Final = "run this as the account of the service, and check owner, mode and disk"
-_AWAY: Final = "mount it; or restore it; or cumulus bucket remove NAME --forget"
-_UNKNOWN: Final = "cumulus bucket add NAME --owner U makes one again, then doctor --rebuild; or move it away"
+_UNKNOWN: Final = (
+    "cumulus bucket add NAME --owner U makes one again{}, then doctor --rebuild; or move it away"
+)
 _DAMAGED: Final = (
     "put what is damaged again from a backup, or delete it, and have the disk looked at;"
     " what may not be read needs another owner or mode"
@@ -79,7 +80,7 @@ def check_database(config: Config) -> Finding:
         finally:
             connection.close()
     except sqlite3.Error as bad:
-        return Finding("database", "failed", f"{path}: {bad}", _LOST if _is_lost(path, bad) else _REACH)
+        return Finding("database", "failed", f"{path}: {bad}", _LOST if _is_lost(path, bad) else REACH)
     if answer != "ok":
         return Finding("database", "failed", f"{path}: {answer}", "restore a backup, then doctor --rebuild")
     return Finding("database", "ok", f"{path}, version {version}")
@@ -109,9 +110,7 @@ def _check_postgres(config: Config) -> Finding:
         with target.connect() as connection:
             there = connection.execute("SELECT to_regclass('alembic_version') IS NOT NULL").fetchone()
             if not there or not there[0]:
-                return Finding(
-                    "database", "failed", f"{target.where}: has no tables", "cumulus init makes them"
-                )
+                return Finding("database", "failed", f"{target.where}: has no tables", _LOST)
             version = (connection.execute("SELECT version_num FROM alembic_version").fetchone() or ("none",))[
                 0
             ]
@@ -297,53 +296,34 @@ def _each_secret(config: Config, directory: Directory) -> Iterator[Finding]:
 def _each_bucket(config: Config, index: Index) -> Iterator[Finding]:
     from cumulus.opening import buckets_away, check_storage, open_store
 
+    path = config.store_url.removeprefix("posix:")
     try:
         check_storage(config, index)
         known = index.buckets()
         count = len(known)
-        away = []
+        away = dict[str, str]()
         if count:
             store = open_store(config)
             try:
-                away = list(buckets_away(store, known))
+                away = dict(buckets_away(store, known))
             finally:
                 store.close()
     except (SectorError, StorageError, IndexFailure) as bad:
         yield _failed("buckets", bad)
         return
-    for name, why in away:
-        yield Finding("buckets", "failed", f"{name} is not served: {why}", _AWAY)
-    if strange := _strange(Path(config.store_url.removeprefix("posix:")), {one.name for one in known}):
-        text = f"the database does not know {', '.join(strange)}, of which there are files"
-        yield Finding("buckets", "warning", text, _UNKNOWN)
+    for one in known:
+        if why := away.get(one.name):
+            hint = way_back(config.store_url, one)
+            yield Finding("buckets", "failed", f"{one.name} is not served: {why}", hint)
+    if strange := unknown(Path(path), {one.name for one in known})[:_NAMES]:
+        text = (
+            f"the database does not know {', '.join(name for name, _ in strange)}, of which there are files"
+        )
+        adopted = ", ".join(f"{name} with --path {shlex.quote(place)}" for name, place in strange if place)
+        yield Finding("buckets", "warning", text, _UNKNOWN.format(f" ({adopted})" if adopted else ""))
     if not away:
         there = "the directory of 1 is" if count == 1 else f"the directories of {count:,} are"
         yield Finding("buckets", "ok", f"{there} there" if count else "none yet")
-
-
-def _strange(path: Path, known: set[str]) -> list[str]:
-    """Names of buckets that a newer database may have had: there are files under them, or the word that a
-    directory elsewhere is theirs."""
-    found = {one.name for one in (path / "data").glob("*") if _has_something(one)}
-    found |= {one.name for one in (path / "adopted").glob("*")}
-    return sorted(name for name in found - known if _can_be_bucket(name))[:_NAMES]
-
-
-def _has_something(path: Path) -> bool:
-    try:
-        return next(path.iterdir(), None) is not None
-    except NotADirectoryError:
-        return False
-    except OSError:
-        return True
-
-
-def _can_be_bucket(name: str) -> bool:
-    try:
-        check_bucket_name(name)
-    except S3Error:
-        return False
-    return True
 
 
 def _failed(check: str, bad: Exception) -> Finding:
@@ -489,7 +469,7 @@ def _rebuild_all(shared: Shared, *, copied: bool = False) -> bool:
                     shared.audit(shared.config(), what)
                 taken, gone = rebuild(index, store, _versioned(shared, index, store, bucket))
             except StorageError as bad:
-                left_out[bucket.name] = str(bad)
+                left_out[bucket.name] = f"{bad} ({way_back(shared.config().store_url, bucket)})"
                 report.append({"name": bucket.name, "objects": None, "removed": None, "left_out": str(bad)})
                 continue
             index.recount(bucket.name)
@@ -501,7 +481,7 @@ def _rebuild_all(shared: Shared, *, copied: bool = False) -> bool:
     rows = [[one[name] for name in columns] for one in report if one["name"] not in left_out]
     shared.listed(report, heads, rows, right=range(1, len(heads)))
     for name, why in left_out.items():
-        render.say(f"bucket {name} is left out: {why} ({_AWAY})")
+        render.say(f"bucket {name} is left out: {why}")
     return not left_out
 
 
@@ -515,7 +495,8 @@ def _verify_all(shared: Shared) -> bool:
                 done = verify(store, bucket)
             except StorageError as bad:
                 well = False
-                render.say(f"bucket {bucket.name} is left out: {bad} ({_AWAY})")
+                hint = way_back(shared.config().store_url, bucket)
+                render.say(f"bucket {bucket.name} is left out: {bad} ({hint})")
                 report.append({"name": bucket.name, "left_out": str(bad)})
                 continue
             well = well and not done.damaged

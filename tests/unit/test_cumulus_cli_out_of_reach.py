@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,10 @@ from cumulus_commands import Commands
 from test_cumulus_cli_buckets import store_object
 from test_cumulus_cli_listed import adopt
 
+from cumulus.admin.places import way_back
+from cumulus.backends.posix.store import PosixStore
 from cumulus.config import load_config
+from cumulus.model import Acl, Bucket
 from cumulus.opening import open_index
 
 
@@ -21,6 +25,12 @@ def run(cloud: Commands) -> Commands:
     cloud("user", "add", "alice")
     cloud("user", "add", "bob")
     return cloud
+
+
+def told(run: Commands, check: str, status: int = 0) -> list[dict[str, str]]:
+    """What the doctor finds amiss there."""
+    found = run.json("doctor", status=status)
+    return [one for one in found if one["check"] == check and one["state"] != "ok"]
 
 
 @pytest.mark.parametrize("words", ["bucket chown shared bob", "user remove alice --give-to bob"])
@@ -43,3 +53,64 @@ def test_a_file_that_may_not_be_read_changes_hands_with_its_bucket(
     )
     index.close()
     directory.close()
+
+
+# doctor -----------------------------------------------------------------------------------------------
+def test_what_is_told_of_a_bucket_that_is_away_is_what_helps(run: Commands, tmp_path: Path) -> None:
+    """By what it is; and who does so is rid of it."""
+    adopt(run, tmp_path / "disk", "k")
+    for name in ("lab", "lost", "shut"):
+        run("bucket", "add", name, "--owner", "alice")
+        store_object(run, name, "k", b"hello")
+    (tmp_path / "disk").rename(tmp_path / "unplugged")
+    (run.dir / "mounted/lab").touch()
+    (run.dir / "data/lost").rename(tmp_path / "lost")
+    (run.dir / "data/shut").chmod(0)
+    note = run.dir / "mounted/lab"
+    hints = {
+        "disk": "mount it; or restore it; or cumulus bucket remove disk --forget",
+        "lab": f"mount it; or, if that will never be done again, remove {note},"
+        " then cumulus bucket remove lab --delete-data",
+        "lost": "restore its directory; or cumulus bucket remove lost --delete-data",
+        "shut": "run this as the account of the service, and check owner, mode and disk",
+    }
+    with by_the_rules():
+        assert {one["text"].split()[0]: one["hint"] for one in told(run, "buckets", 1)} == hints
+        for flag in ("--rebuild", "--verify"):
+            run("doctor", flag, status=1)
+            lines = dict(line.split(" is left out: ") for line in run.err.splitlines())
+            assert all(lines[f"bucket {name}"].endswith(f" ({hint})") for name, hint in hints.items())
+        for name in ("lab", "lost", "shut"):
+            assert run.refused("bucket", "remove", name, "--forget", status=2)["hint"] == hints[name]
+    (run.dir / "data/shut").chmod(0o750)
+    assert run.refused("bucket", "remove", "shut", "--forget", status=2)["hint"] == "--delete-data deletes it"
+    note.unlink()
+    for name, flag in (("disk", "--forget"), ("lab", "--delete-data"), ("lost", "--delete-data")):
+        run("bucket", "remove", name, flag)
+    assert [one["name"] for one in run.json("bucket", "list")] == ["shut"]
+    assert (tmp_path / "unplugged/k").exists()
+
+
+def test_of_other_storage_nothing_is_told_that_is_of_plain_files() -> None:
+    one = Bucket(name="lab", owner="o", created_ns=1, acl=Acl(owner="o"))
+    assert way_back("fsspec:sftp://host/dir", one) == "see that its storage can be reached"
+
+
+def test_a_directory_that_the_database_does_not_know_is_added_with_its_path(
+    run: Commands, tmp_path: Path
+) -> None:
+    """Without, its bucket would be one of the service's own, and go with its files."""
+    place = tmp_path / "climate data"
+    place.mkdir()
+    (place / "x.nc").write_bytes(b"1234")
+    store = PosixStore(str(run.dir))
+    store.create_bucket("climate", str(place))
+    store.create_bucket("inside")
+    store.close()
+    (run.dir / "data/inside/k").write_bytes(b"1")
+    (found,) = told(run, "buckets")
+    assert "climate, inside" in found["text"]
+    assert f"makes one again (climate with --path {shlex.quote(str(place))})," in found["hint"]
+    run("bucket", "add", "climate", "--owner", "alice", "--path", str(place))
+    (found,) = told(run, "buckets")
+    assert "know inside," in found["text"] and "--path" not in found["hint"]

@@ -65,7 +65,8 @@ def test_doctor_looks_at_the_database_and_rebuilds_the_index(run: Commands, post
     told = settings.read_text()
     settings.write_text(told.replace(load_config(settings).database.url, empty))
     found = {one["check"]: one for one in run.json("doctor", status=1)}
-    assert "has no tables" in found["database"]["text"] and "cumulus init" in found["database"]["hint"]
+    assert "has no tables" in found["database"]["text"]
+    assert "cumulus init DIR --new-database" in found["database"]["hint"]
     settings.write_text(told.replace("db.password", "none"))
     found = {one["check"]: one for one in run.json("doctor", status=1)}
     assert "No such file" in found["database"]["text"]
