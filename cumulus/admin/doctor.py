@@ -21,7 +21,7 @@ import msgspec
 from cumulus.admin import data
 from cumulus.admin.buckets import opened
 from cumulus.admin.options import Shared, shared_options
-from cumulus.admin.places import REACH, unknown, way_back
+from cumulus.admin.places import REACH, unknown, way_back, without_links
 from cumulus.admin.verifying import verify
 from cumulus.backends.posix.copied import look
 from cumulus.backends.posix.store import PosixStore
@@ -301,11 +301,12 @@ def _each_bucket(config: Config, index: Index) -> Iterator[Finding]:
         check_storage(config, index)
         known = index.buckets()
         count = len(known)
-        away = dict[str, str]()
+        away, linkless = dict[str, str](), list[str]()
         if count:
             store = open_store(config)
             try:
                 away = dict(buckets_away(store, known))
+                linkless = without_links(store, path, (one for one in known if one.name not in away))
             finally:
                 store.close()
     except (SectorError, StorageError, IndexFailure) as bad:
@@ -315,6 +316,9 @@ def _each_bucket(config: Config, index: Index) -> Iterator[Finding]:
         if why := away.get(one.name):
             hint = way_back(config.store_url, one)
             yield Finding("buckets", "failed", f"{one.name} is not served: {why}", hint)
+    if linkless:
+        text = f"not on the disks of {', '.join(linkless[:_NAMES])}"
+        yield Finding("hard links", "warning", text, "these buckets cannot have versioning")
     if strange := unknown(Path(path), {one.name for one in known})[:_NAMES]:
         text = (
             f"the database does not know {', '.join(name for name, _ in strange)}, of which there are files"

@@ -3,7 +3,9 @@ and what there is to do about one that cannot be reached, or that the database d
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +13,7 @@ from cumulus.backends.posix.paths import BARE
 from cumulus.errors import S3Error
 from cumulus.model import Bucket
 from cumulus.ops.names import check_bucket_name
+from cumulus.storage.api import FileStore, StorageError
 
 REACH: Final = "run this as the account of the service, and check owner, mode and disk"
 
@@ -34,6 +37,17 @@ def way_back(url: str, bucket: Bucket) -> str:
     if not os.path.lexists(Path(store, "data", bucket.name)):
         return f"restore its directory; or {remove} --delete-data"
     return REACH
+
+
+def without_links(store: FileStore, path: str, buckets: Iterable[Bucket]) -> list[str]:
+    """Buckets with a disk of their own that has no hard links, as far as that can be tried."""
+    found = []
+    for bucket in buckets:
+        if bucket.path or os.path.lexists(_note(path, bucket.name)):
+            with contextlib.suppress(StorageError):
+                if not store.can_link(bucket.name):
+                    found.append(bucket.name)
+    return found
 
 
 def unknown(store: Path, known: set[str]) -> list[tuple[str, str]]:

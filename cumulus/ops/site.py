@@ -117,9 +117,10 @@ class Site:
             raise S3Error("NoSuchBucket", fields={"BucketName": name[:255]})
         return bucket
 
-    def can_version(self) -> bool:
-        """Whether older versions can be kept: by a second name, or because each body has its own."""
-        return self.store.capabilities.hardlink or not self.atomic
+    def can_version(self, bucket: Bucket) -> bool:
+        """Whether older versions can be kept: by a second name, or because each body has its own. Raises
+        `StorageError`."""
+        return not self.atomic or self.store.can_link(bucket.name)
 
     def new_version(self, bucket: Bucket) -> str:
         """The version id of what is published in a bucket now."""

@@ -97,7 +97,8 @@ def put_versioning(request: Request) -> Sink:
         status = root.value("Status")
         if status not in ("Enabled", "Suspended"):
             raise S3Error("IllegalVersioningConfigurationException")
-        if not request.site.can_version():
+        begins = status == "Enabled" or request.bucket.versioning is Versioning.OFF
+        if begins and not request.site.can_version(request.bucket):
             raise S3Error(
                 "NotImplemented",
                 "This storage has no hard links, which older versions need (cumulus doctor says more).",

@@ -279,6 +279,11 @@ class FileStore(ABC):
     def check_bucket(self, bucket: str) -> None:  # noqa: B027 a backend need not know
         """Quickly, that the place of a bucket can be reached. Raises `NoBucket`, `Unavailable` if not."""
 
+    def can_link(self, bucket: str) -> bool:
+        """Whether `link` works there, which may be a matter of the bucket's disk. Raises `StorageError` where
+        that cannot be tried."""
+        return self.capabilities.hardlink
+
     def obstacle(self, bucket: str) -> str:
         """Something in the bucket that is no object and keeps it from being removed, as a path in it; "" if
         there is nothing. Raises `Missing`, `Unavailable`."""

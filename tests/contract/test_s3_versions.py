@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ from s3_stores import STORES
 from s3_world import World
 
 from cumulus.admin import data
+from cumulus.backends.posix.files import Files
+from cumulus.backends.posix.store import PosixStore
 from cumulus.ops.find import stored_names
 from cumulus.ops.jobs import Done, forget_versions, rescan
 from cumulus.ops.names import VERSIONS, version_name
@@ -286,6 +290,42 @@ def test_wrong_configurations(world: World) -> None:
         assert world.ask("PUT", "/bkt", body, query="versioning").code.startswith(code)
     assert world.ask("GET", "/bkt", query="versioning").leaf("Status") == ""
     assert world.ask("GET", "/bkt/k", query="versionId=").code == "InvalidArgument"
+
+
+class NoLinks(Files):
+    """A disk without hard links."""
+
+    number = 0
+
+    def link(self, source: int, name: str, target: int, to: str) -> None:
+        if self.number:
+            raise OSError(self.number, os.strerror(self.number))
+        super().link(source, name, target, to)
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV])
+def test_versioning_is_refused_where_files_have_no_second_names(tmp_path: Path, number: int) -> None:
+    """Or nothing could be replaced or deleted any more. Whether they have is tried, and nothing is left of
+    that."""
+    files = NoLinks()
+    world = World(PosixStore(str(tmp_path / "store"), files=files))
+    assert world.ask("PUT", "/bkt").status == 200
+    body = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
+    files.number = number
+    refused = world.ask("PUT", "/bkt", body, query="versioning")
+    assert (refused.status, refused.code) == (501, "NotImplemented") and b"hard links" in refused.body
+    assert world.ask("GET", "/bkt", query="versioning").leaf("Status") == ""
+    assert [world.ask("PUT", "/bkt/k", one).status for one in (b"1", b"2")] == [200, 200]
+    assert world.ask("DELETE", "/bkt/k").status == 204
+    files.number = 0
+    assert world.ask("PUT", "/bkt", body, query="versioning").status == 200
+    inside = tmp_path / "store/data/bkt/.cumulus"
+    assert [os.listdir(inside / name) for name in ("tmp", "meta")] == [[], []]
+    files.number = number  # moved to such a disk: there it can still be suspended
+    assert world.ask("PUT", "/bkt", body, query="versioning").status == 501
+    suspended = body.replace(b"Enabled", b"Suspended")
+    assert world.ask("PUT", "/bkt", suspended, query="versioning").status == 200
+    world.close()
 
 
 @pytest.mark.parametrize("key", ["k", "odd//key"])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 from by_the_rules import by_the_rules
@@ -13,6 +15,7 @@ from test_cumulus_cli_buckets import store_object
 from test_cumulus_cli_listed import adopt
 
 from cumulus.admin.places import way_back
+from cumulus.backends.posix.files import Files
 from cumulus.backends.posix.store import PosixStore
 from cumulus.config import load_config
 from cumulus.model import Acl, Bucket
@@ -56,6 +59,26 @@ def test_a_file_that_may_not_be_read_changes_hands_with_its_bucket(
 
 
 # doctor -----------------------------------------------------------------------------------------------
+def test_doctor_names_disks_of_buckets_that_have_no_hard_links(
+    run: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that are not the service's own, of which it says so anyway."""
+    adopt(run, tmp_path / "disk", "a")
+    run("bucket", "add", "plain", "--owner", "alice")
+    assert told(run, "hard links") == []
+
+    def link(*_: Any) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(Files, "link", link)
+    (one,) = told(run, "hard links")
+    assert one["text"] == "not on the disks of disk" and "versioning" in one["hint"]
+    (run.dir / "mounted/plain").touch()
+    monkeypatch.setattr("cumulus.backends.posix.mounts.on_another_mount", lambda *_: True)
+    (one,) = told(run, "hard links")
+    assert one["text"] == "not on the disks of disk, plain"
+
+
 def test_what_is_told_of_a_bucket_that_is_away_is_what_helps(run: Commands, tmp_path: Path) -> None:
     """By what it is; and who does so is rid of it."""
     adopt(run, tmp_path / "disk", "k")

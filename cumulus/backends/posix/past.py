@@ -9,7 +9,6 @@ which may be either, is put aside.
 from __future__ import annotations
 
 import enum
-import errno
 import os
 from collections.abc import Callable
 from typing import Final
@@ -17,6 +16,7 @@ from typing import Final
 from cumulus.backends.posix import meta as metas
 from cumulus.backends.posix import sidecar
 from cumulus.backends.posix.files import XATTR, Files
+from cumulus.backends.posix.links import NO_LINKS
 from cumulus.backends.posix.meta import Record, inode_of, last_change, mtime_of, token_of
 from cumulus.backends.posix.paths import Directory, Root
 from cumulus.backends.posix.publish import SMALL
@@ -24,7 +24,6 @@ from cumulus.backends.posix.records import PUT, Change
 from cumulus.storage.api import INTERNAL
 from cumulus.storage.names import MAX_SEGMENT
 
-_NO_LINKS: Final = (errno.EOPNOTSUPP, errno.EPERM, errno.ENOSYS, errno.EMLINK)
 _SUFFIX: Final = ".aside-"
 
 
@@ -131,7 +130,7 @@ def put_aside(root: Root, segments: list[str], parent: Directory, fd: int, files
                 sidecar.drop(root, name, status.st_ino, files)
             continue
         except OSError as error:
-            if error.errno not in _NO_LINKS:
+            if error.errno not in NO_LINKS:
                 raise
             files.rename(parent.fd, last, parent.fd, to)
         return name

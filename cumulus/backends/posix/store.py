@@ -16,6 +16,7 @@ from cumulus.backends.posix.errors import translated
 from cumulus.backends.posix.files import Files
 from cumulus.backends.posix.folders import names_in
 from cumulus.backends.posix.journal import Journal
+from cumulus.backends.posix.links import can_link
 from cumulus.backends.posix.listing import Listing
 from cumulus.backends.posix.locks import Locks
 from cumulus.backends.posix.many import BatchPublisher, Gone, One
@@ -124,6 +125,12 @@ class PosixStore(FileStore):
 
     def check_bucket(self, bucket: str) -> None:
         self._buckets.root(bucket)
+
+    def can_link(self, bucket: str) -> bool:
+        root = self._buckets.root(bucket)
+        with translated(f"bucket {bucket!r}"), root.gate:
+            root.check()
+            return can_link(root, self._files)
 
     def take_over(self, bucket: str) -> copied.Taken:
         """Records of a bucket that was copied here hold for the copies. Raises `StorageError`."""
