@@ -1,7 +1,8 @@
 """`cumulus serve --detach` and `cumulus stop`: a service in the background without a service manager.
 
 DIR/serve.pid is locked by the service as long as it lives, so a file that is left says nothing wrong;
-DIR/serve.log has what it says.
+DIR/serve.log has what it says. One directory may have the settings of several services: of those with another
+name, FILE, they are FILE.serve.pid and FILE.serve.log.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ class NotReady(SectorError):
 
 
 def _files(settings: str) -> tuple[Path, Path]:
-    where = Path(settings).parent
-    return where / "serve.pid", where / "serve.log"
+    file = Path(settings)
+    stem = "serve" if file.name == FILE else f"{file.name}.serve"
+    return file.with_name(f"{stem}.pid"), file.with_name(f"{stem}.log")
 
 
 def _settings(shared: Shared) -> str:
@@ -153,6 +155,7 @@ def stop(shared: Shared, directory: str | None) -> None:
     \b
     Examples:
       cumulus stop /srv/cumulus
+      cumulus stop --config /etc/cumulus/point.toml
     """
     shared.take_directory(directory)
     pid_file, log_file = _files(_settings(shared))

@@ -453,7 +453,7 @@ def serve(config: Config) -> None:
 @click.option("--workers", metavar="N", type=click.IntRange(1, 256), help="Processes; overrides the file.")
 @click.option("--log-format", type=click.Choice(["human", "json"]), help="Overrides the file.")
 @click.option("--check-config", is_flag=True, help="Only check settings and the files that they name.")
-@click.option("--detach", is_flag=True, help="Return when it serves; it says more in DIR/serve.log.")
+@click.option("--detach", is_flag=True, help="Return when it serves; see DIR/serve.log or FILE.serve.log.")
 @shared_options
 @click.pass_obj
 def serve_command(

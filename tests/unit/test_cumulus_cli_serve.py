@@ -17,6 +17,8 @@ import pytest
 from cumulus_commands import Commands
 from running import running
 
+from cumulus import cli
+
 
 @pytest.fixture
 def run(cloud: Commands) -> Commands:
@@ -111,6 +113,32 @@ def test_a_file_of_a_service_that_is_gone_ends_nobody(run: Commands) -> None:
         assert run.json("stop", str(run.dir)) == {"stopped": made["pid"]}
         assert written == f"{made['pid']}\n" and stranger.poll() is None
         stranger.kill()
+
+
+def test_settings_of_another_name_are_another_service(
+    run: Commands, taken: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one directory. Neither is the other's to end, or keeps it from running."""
+    other = run.dir / "point.toml"
+    other.write_text(f"[server]\nport = {taken}\n[admin]\nport = 0\n")
+
+    def refused(*words: str) -> dict[str, str]:
+        assert cli.run(["--config", str(other), *words, "--json"]) == 1
+        error: dict[str, str] = json.loads(capsys.readouterr().out)["error"]
+        return error
+
+    with running(["sleep", "60"]) as service, (run.dir / "serve.pid").open("w") as held:
+        held.write(f"{service.pid}\n")
+        held.flush()
+        fcntl.flock(held, fcntl.LOCK_EX)
+        error = refused("stop")
+        assert error["code"] == "not_found" and "point.toml.serve.pid" in error["message"]
+        assert refused("serve", "--detach")["code"] == "port_in_use"
+        assert "already in use" in (run.dir / "point.toml.serve.log").read_text()
+        assert service.poll() is None and not (run.dir / "serve.log").exists()
+        assert cli.run(["--config", str(run.dir / "cumulus.toml"), "serve", "--detach"]) == 1
+        assert "serve.pid: the service runs already" in capsys.readouterr().err
+        service.kill()
 
 
 @pytest.mark.parametrize("content", [b"", b"0\n", b"-1", b"\xff\xfe", b"12 13"])
