@@ -37,6 +37,15 @@ def check_bucket(bucket: str) -> str:
     return bucket
 
 
+def may_be_bucket(name: str) -> bool:
+    """Whether `check_bucket` lets a name pass."""
+    try:
+        check_bucket(name)
+    except BadName:
+        return False
+    return True
+
+
 def below(prefix: str, after: str) -> bool:
     """Whether no name that begins with `prefix` is greater than `after`."""
     return after >= prefix and not after.startswith(prefix)

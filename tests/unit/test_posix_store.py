@@ -309,6 +309,17 @@ def test_sweeping_takes_what_dead_writers_left(store: PosixStore, tree: Path) ->
     assert os.listdir(tree / ".cumulus/tmp") == []
 
 
+@pytest.mark.parametrize("name", [b".Trash-0", b"caf\xe9"])
+def test_a_directory_that_can_be_no_bucket_keeps_nothing_from_being_swept(
+    store: PosixStore, tree: Path, name: bytes
+) -> None:
+    """As a desktop makes it where it has removed something."""
+    (tree.parent / os.fsdecode(name)).mkdir()
+    (tree / ".cumulus/tmp/0123").write_text("left")
+    assert store.sweep(-5) == 1
+    assert os.listdir(tree.parent / os.fsdecode(name)) == []
+
+
 def test_what_we_may_not_read_is_listed_without_meta_and_forbidden(store: PosixStore, tree: Path) -> None:
     """Seen as a user without rights (root takes the identity of one)."""
     put(store, "a")

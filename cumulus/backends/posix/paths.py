@@ -35,7 +35,7 @@ from cumulus.storage.api import (
     StorageError,
     Taken,
 )
-from cumulus.storage.names import check_bucket, check_name
+from cumulus.storage.names import check_bucket, check_name, may_be_bucket
 
 DIR_MODE: Final = 0o750
 FRESH_S: Final = 1.0  # for which a bucket that was looked at is taken to be there
@@ -501,10 +501,10 @@ class Buckets:
         return Place(text.removesuffix(BARE), adopted=True, bare=text.endswith(BARE))
 
     def names(self) -> list[str]:
-        """All buckets, in order."""
+        """All buckets, in order. Others may put directories there that can be none."""
         found = {entry.name for entry in os.scandir(self.data) if entry.is_dir(follow_symlinks=False)}
-        found.update(entry for entry in os.listdir(self._adopted) if not entry.startswith("."))
-        return sorted(found)
+        found.update(os.listdir(self._adopted))
+        return sorted(name for name in found if may_be_bucket(name))
 
     def create(self, bucket: str, path: str) -> None:
         """Durably. Raises `BadName` for a directory that cannot be adopted, `Taken` for a name in use with
