@@ -45,7 +45,7 @@ pytestmark = pytest.mark.reactor_thread
 ROOT = Path(__file__).resolve().parents[2]
 sys.path += [str(ROOT / "tests/integration"), str(ROOT / "tests")]
 
-from cluster import Cluster, running  # noqa: E402
+from cluster import Cluster, running, wait_for  # noqa: E402
 from s3_world import World  # noqa: E402
 
 
@@ -110,10 +110,15 @@ def sidecars(store: SectorStore) -> list[str]:
     return [info.path for info in found if info.kind == "file"]
 
 
+def sidecars_of(store: SectorStore, name: str) -> list[str]:
+    """The paths of those of one object: one, and for a moment that of what it has replaced."""
+    digest = hashlib.sha256(name.encode()).hexdigest()
+    return [path for path in sidecars(store) if digest in path]
+
+
 def sidecar_of(store: SectorStore, name: str) -> str:
     """The path of one."""
-    digest = hashlib.sha256(name.encode()).hexdigest()
-    (found,) = (path for path in sidecars(store) if digest in path)
+    (found,) = sidecars_of(store, name)
     return found
 
 
@@ -177,6 +182,7 @@ def test_an_object_whose_record_is_lost_can_be_replaced_and_removed(
     none."""
 
     def lose() -> None:
+        wait_for("the record of what was replaced to go", lambda: len(sidecars_of(store, "a")) == 1)
         (lost,) = (cluster.dir / "up/data").glob("*/files" + sidecar_of(store, "a"))
         lost.unlink()
         store._cache = Cache()
