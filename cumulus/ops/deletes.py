@@ -223,11 +223,38 @@ def _mark(site: Site, bucket: Bucket, key: str, owner: str, found: Found | None)
             raise
     if row is not None:
         stamp = max(stamp, row.stamp + 1)
-    marker = Put(row=marker_row(bucket, key, version, stamp, now, owner), keep=True)
-    site.told.apply([*was_removed(site, bucket, row, found), marker])
+    marker = marker_row(bucket, key, version, stamp, now, owner)
+    site.told.apply([*was_removed(site, bucket, row, found), Put(row=marker, keep=True)])
     if row is not None and replaces(bucket, row) and not site.atomic:
         site.discard(bucket.name, row.name, row.size)
+    if site.atomic and (found is None or found.entry.name.startswith(VERSIONS)):
+        _cover(site, bucket, marker)
     return Deleted(version, marker=True)
+
+
+def _cover(site: Site, bucket: Bucket, marker: Row, version: str | None = None) -> None:
+    """What another process makes current just now (`_promoted`), which was nowhere under the key's name when
+    the marker was stored, becomes an older version again (`version`: only that one). We look for it when the
+    marker is in the index, and the other for the marker when the body has its name, so that one of us sees
+    the other. Raises `S3Error` ConditionalRequestConflict, and storage errors."""
+    for _ in range(TRIES):
+        found = find_or_none(site, bucket, marker.key)
+        if found is None or found.entry.name.startswith(VERSIONS):
+            return
+        if found.meta.modified_ns > marker.modified_ns:  # put since then
+            return
+        if version is not None and found.meta.version != version:
+            return
+        row = site.index.lookup(bucket.name, marker.key)
+        try:
+            token = keep_version(site, bucket, found, row) if keeps(bucket, found) else found.entry.token
+            stamp = site.store.delete(bucket.name, found.entry.name, token)
+        except (Missing, Changed):
+            continue
+        if site.index.lookup(bucket.name, marker.key, marker.version) is not None:
+            marker = msgspec.structs.replace(marker, stamp=max(stamp, marker.stamp + 1))
+            site.told.apply([Put(row=marker, keep=True)])
+    raise S3Error("ConditionalRequestConflict")
 
 
 def _store_marker(site: Site, bucket: Bucket, key: str, version: str, owner: str, now: int) -> int:
@@ -408,6 +435,14 @@ def _promoted(site: Site, bucket: Bucket, key: str) -> bool:
     if site.index.lookup(bucket.name, key, row.version) is None:
         _remove_body(site, bucket, row)
         return False
+    latest = site.index.lookup(bucket.name, key)
+    if latest is not None and latest.marker:  # another process has deleted the key meanwhile
+        if is_plain(key) and entry.name == key:
+            _cover(site, bucket, latest, row.version)
+        else:  # under a name that nobody else knows of
+            with suppress(Missing, Changed):
+                site.store.delete(bucket.name, entry.name, entry.token)
+        return True
     if entry.stamp <= row.stamp:
         entry = msgspec.structs.replace(entry, stamp=row.stamp + 1)
     site.told.apply([Put(row=row_of(bucket, entry, meta), keep=True)])

@@ -16,6 +16,7 @@ from s3_processes import processes
 from s3_world import World
 
 from cumulus.index.api import Change, Put, Row
+from cumulus.ops import deletes
 from cumulus.ops.jobs import Done, forget_versions, rescan
 from cumulus.ops.names import BODIES, ODD, VERSIONS
 from cumulus.ops.rows import meta_of
@@ -219,6 +220,60 @@ def test_a_version_that_is_removed_while_it_becomes_current_stays_gone(
     assert two.ask("DELETE", f"/bkt/{key}", query={"versionId": newer}).status == 204 and removed == [204]
     is_gone(worlds, key, older)
     assert two.ask("GET", f"/bkt/{key}").status == 404
+
+
+@pytest.mark.parametrize("worlds", ["posix"], indirect=True)
+@pytest.mark.parametrize("key", ["k", "odd//key"])
+@pytest.mark.parametrize("when", ["before", "beside"])
+def test_a_deletion_covers_what_another_process_makes_current(
+    worlds: list[World], monkeypatch: pytest.MonkeyPatch, key: str, when: str
+) -> None:
+    """The newest version has just gone, so that who deletes the key finds nothing there; the one before it
+    comes back before the marker is stored, or after it. It was served, while the marker was listed."""
+    one, two, three = worlds
+    older = one.ask("PUT", f"/bkt/{key}", b"1").headers["x-amz-version-id"]
+    newer = one.ask("PUT", f"/bkt/{key}", b"22").headers["x-amz-version-id"]
+    found_nothing, go_on = threading.Event(), threading.Event()
+    store_marker, copy_body = deletes._store_marker, one.store.copy
+    markers: list[str] = []
+
+    def delete() -> None:
+        answer = two.ask("DELETE", f"/bkt/{key}")
+        markers.append(answer.headers["x-amz-version-id"])
+
+    def held(*words: Any) -> int:
+        found_nothing.set()
+        assert go_on.wait(20)
+        return store_marker(*words)
+
+    deleting = threading.Thread(target=delete)
+
+    def copy(*words: Any, **more: Any) -> Entry:
+        if when == "before":
+            go_on.set()
+        deleting.start()
+        assert found_nothing.wait(20)
+        if when == "before":
+            deleting.join()
+        return copy_body(*words, **more)
+
+    monkeypatch.setattr(deletes, "_store_marker", held)
+    monkeypatch.setattr(one.store, "copy", copy)
+    assert one.ask("DELETE", f"/bkt/{key}", query={"versionId": newer}).status == 204
+    go_on.set()
+    deleting.join()
+    for world in worlds:
+        assert world.ask("GET", f"/bkt/{key}").status == 404
+        assert world.ask("GET", f"/bkt/{key}", query={"versionId": older}).body == b"1"
+    rows = rows_of(three)
+    assert {version: (row.marker, row.latest) for (_, version), row in rows.items()} == {
+        older: (False, False),
+        markers[0]: (True, True),
+    }
+    bucket = three.site.bucket("bkt")
+    rescan(three.site, bucket, Done())
+    assert rows_of(three).keys() == rows.keys()
+    assert stored(three) == sorted(f"{key} {version}" for key, version in rows)
 
 
 def test_of_writers_with_the_same_condition_one_wins(worlds: list[World]) -> None:
