@@ -251,9 +251,12 @@ def _cover(site: Site, bucket: Bucket, marker: Row, version: str | None = None) 
             stamp = site.store.delete(bucket.name, found.entry.name, token)
         except (Missing, Changed):
             continue
+        former, marker = marker, msgspec.structs.replace(marker, stamp=max(stamp, marker.stamp + 1))
         if site.index.lookup(bucket.name, marker.key, marker.version) is not None:
-            marker = msgspec.structs.replace(marker, stamp=max(stamp, marker.stamp + 1))
             site.told.apply([Put(row=marker, keep=True)])
+            if site.index.gone_at(bucket.name, marker.key, marker.version) >= former.stamp:  # by its id
+                gone = Remove(bucket=bucket.name, key=marker.key, stamp=marker.stamp, version=marker.version)
+                site.told.apply([gone])
     raise S3Error("ConditionalRequestConflict")
 
 
