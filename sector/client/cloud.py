@@ -24,7 +24,7 @@ from sector.client.transfer import Get, Granted, Link, Run, open_local_thd
 from sector.client.tree import plan_tree_thd
 from sector.client.unfinished import Unfinished
 from sector.clock import pause
-from sector.model import CHECKED_BYTES, FileInfo, Version, check_path
+from sector.model import CHECKED_BYTES, SMALL_BYTES, FileInfo, Version, check_path
 from sector.wire.admin import NodeInfo, NodeList, Status, StatusInfo
 from sector.wire.base import Request
 from sector.wire.files import (
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 PARALLEL = 4
 SMALL_PARALLEL = 32
 """Files at once unless the caller says; those of at most SMALL_BYTES wait for disks, not for the line."""
-SMALL_BYTES = 1 << 20
 MAX_READ = 1 << 30
 TREE_S = 600.0
 """Deadline of calls that touch every file of a directory; a master that is away is noticed sooner."""
