@@ -2,7 +2,8 @@
 
 TLS 1.3 only, against the cluster's private CA, pinned by its file or its SHA-256. A frame is a u32 length
 (big-endian) and that many bytes of msgpack: a request [number, body], a reply [0, body] or a refusal
-[1, [code, message, hint]]; at most 64 KiB, one request at a time, 10 s for each.
+[1, [code, message, hint]]; at most 64 KiB, one request at a time, 10 s for each. Who shows no certificate
+and is refused a session, or told to come later, has to connect again.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ log = Logger()
 DEADLINE_S = 10.0
 IDLE_S = 60.0
 MAX_CONNECTIONS = 1024
+_FINAL = (errors.SessionExpired, errors.LoginRefused, errors.Busy)
+"""Refusals after which a stranger's connection is closed."""
 
 
 def _peer_identity(connection: SSL.Connection, trust: Trust) -> Identity | None:
@@ -78,6 +81,13 @@ def literal(host: str) -> str:
     address = ipaddress.ip_address(host.partition("%")[0])
     mapped = getattr(address, "ipv4_mapped", None)
     return str(mapped or address)
+
+
+def site(address: str) -> str:
+    """Whoever is counted for what comes from an IP literal: the address, of IPv6 its /64, which is one
+    subscriber's to choose addresses from."""
+    found = ipaddress.ip_address(address)
+    return address if found.version == 4 else str(ipaddress.IPv6Network((int(found) >> 64 << 64, 64)))
 
 
 # server ---------------------------------------------------------------------------------------------
@@ -184,6 +194,7 @@ class ServerProtocol(Protocol):
         self._busy = False
         self._running: defer.Deferred[Any] | None = None
         self._ready = False
+        self._over = False
         self._timer: Any = None
         self._raw: Raw | None = None
         self._raw_idle_s = 0.0
@@ -230,7 +241,7 @@ class ServerProtocol(Protocol):
             self._raw.data(data)
             return
         try:
-            if not self._ready:
+            if not self._ready or self._over:
                 return
             if self._busy:
                 raise errors.Protocol("a second request before the reply: one request at a time")
@@ -240,8 +251,7 @@ class ServerProtocol(Protocol):
             number, body = parse_frame(inner)
         except errors.Protocol as bad:
             log.debug("malformed input from {address}: {why}", address=self.address, why=bad.message)
-            self._reply(frame(1, encode(Refusal(bad.code, bad.message[:1000]))))
-            self.transport.loseConnection()
+            self._last_word(frame(1, encode(Refusal(bad.code, bad.message[:1000]))))
             return
         self._wait(DEADLINE_S)
         self._busy = True
@@ -250,6 +260,7 @@ class ServerProtocol(Protocol):
 
     async def _answer(self, number: int, body: bytes) -> None:
         switch: Switch | None = None
+        last = False
         try:
             found = self.server.handlers.get(number)
             if found is None:
@@ -263,8 +274,12 @@ class ServerProtocol(Protocol):
             reply = frame(0, encode(message))
         except errors.SectorError as refused:
             reply = frame(1, encode(Refusal(refused.code, refused.message[:4000], refused.hint[:1000])))
+            last = self.identity is None and isinstance(refused, _FINAL)
         self._busy = False
         if self not in self.server.open:
+            return
+        if last:
+            self._last_word(reply)
             return
         self._reply(reply)
         if switch is not None:
@@ -274,6 +289,11 @@ class ServerProtocol(Protocol):
 
     def _reply(self, data: bytes) -> None:
         self.transport.write(data)
+
+    def _last_word(self, data: bytes) -> None:
+        self._over = True
+        self._reply(data)
+        self.transport.loseConnection()
 
     def _broken(self, failure: Failure) -> None:
         self._busy = False

@@ -34,11 +34,12 @@ from sector.errors import (
 )
 from sector.gmp.api import Gmp, GmpKey, Peer
 from sector.keys import SECRET_BYTES
+from sector.master.admission import Admission
 from sector.master.security_link import SecurityLink
 from sector.master.sessions import SessionRow, Sessions, outdated
 from sector.model import Address, Right
 from sector.pki import NodeFiles
-from sector.tls import Raw, Switch, TlsPeer, TlsServer, literal
+from sector.tls import Raw, Switch, TlsPeer, TlsServer, literal, site
 from sector.tunnel import Aliases, MasterTunnel
 from sector.tunnel import Gmp as TunnelGmp
 from sector.wire import login
@@ -66,29 +67,6 @@ class SessionStore(Protocol):
 
     def session_drop(self, ids: list[bytes]) -> Deferred[None]:
         """Forget sessions."""
-
-
-class Admission:
-    """At most `per_s` logins a second, `burst` at once; the rest hear when to return (pure)."""
-
-    def __init__(self, per_s: float, burst: float) -> None:
-        self._per_s = per_s
-        self._burst = burst
-        self._tokens = burst
-        self._at: float | None = None
-        self._told = 0.0
-
-    def admit(self, now: float, jitter: float) -> float:
-        """0 = go on; else seconds after which to come again, spread by `jitter` (0 to 1)."""
-        if self._at is not None:
-            self._tokens = min(self._burst, self._tokens + (now - self._at) * self._per_s)
-            self._told = max(0.0, self._told - (now - self._at) * self._per_s)
-        self._at = now
-        if self._tokens >= 1:
-            self._tokens -= 1
-            return 0.0
-        self._told = min(self._told + 1, 60 * self._per_s)
-        return (self._told / self._per_s) * (1 + jitter) + 0.1
 
 
 def single_network(address: str) -> str:
@@ -173,7 +151,7 @@ class LoginService(MultiService):
         self._on_node_removed = on_node_removed
         self._on_rights = on_rights
         per_s = config.master.logins_per_s
-        self._admission = Admission(per_s, per_s)
+        self._admission = Admission(per_s, max(1.0, per_s))
         self._serial = 0
         self._tunnels = 0
         self._knocks = 0
@@ -296,14 +274,14 @@ class LoginService(MultiService):
         return {"sessions": len(self._sessions), "tls": len(self.server.open), "tls_half_open": half_open}
 
     # requests ---------------------------------------------------------------------------------------
-    def _admit(self) -> None:
-        wait = self._admission.admit(self._reactor.seconds(), random.random())
+    def _admit(self, peer: TlsPeer) -> None:
+        wait = self._admission.admit(self._reactor.seconds(), random.random(), site(peer.address))
         if wait > 0:
             raise Busy("many clients log in at once", hint=f"try again in {wait:.1f} s")
 
     async def serve_login(self, request: login.Login, peer: TlsPeer) -> login.Session:
         """Name and password to the security server, a new session to the client."""
-        self._admit()
+        self._admit(peer)
         with self._changes() as changed:
             verified = await self._link.call(login.Verify(request.user, request.password, peer.address))
         row, secret = self._sessions.create(verified, single_network(peer.address))
@@ -348,12 +326,13 @@ class LoginService(MultiService):
 
     async def _proved(self, request: login.Resume | login.ActFor | login.Logout, peer: TlsPeer) -> SessionRow:
         """The session whose secret was proved on this connection. Raises `Busy`, `SessionExpired`."""
-        self._admit()
         if self._sessions.get(request.session_id) is None:
             if self._reactor.seconds() - self._reloaded < RELOAD_S:
                 raise SessionExpired("the session has ended")
             await self.reload()
-        return self._sessions.resume(request.session_id, request.proof, peer.exporter, peer.address)
+        row = self._sessions.resume(request.session_id, request.proof, peer.exporter, peer.address)
+        self._admit(peer)  # who proves nothing takes no turn of those who do
+        return row
 
     async def serve_act_for(self, request: login.ActFor, peer: TlsPeer) -> login.Session:
         """A session for another user, to a service account that the security server vouches for."""

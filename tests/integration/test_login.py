@@ -30,10 +30,10 @@ from sector.security.models import NodeRow
 from sector.security.service import SecurityService, make_security
 from sector.security.sources.database import HashPool, Passwords
 from sector.security.store import Database, SecurityStore
-from sector.tls import Credentials, Trust, tls_request, tls_resume
+from sector.tls import Credentials, Trust, open_tls, tls_request, tls_resume
 from sector.wire import admin
 from sector.wire.base import Request
-from sector.wire.login import Join, Joined, Login, Session
+from sector.wire.login import Join, Joined, Login, Resume, Session
 
 HERE = "127.0.0.1"
 
@@ -229,6 +229,19 @@ class TestLogin(ClusterCase):
             await self.refused(
                 errors.SessionExpired, tls_resume(reactor, HERE, port, self.trust, session_id, secret)
             )
+
+    async def test_a_stranger_has_to_connect_again_after_each_refusal(self) -> None:
+        """One connection was good for any number of guesses."""
+        port = self.ports["master"]["tls"]
+        for request, kind in (
+            (Resume(b"y" * 16, b"p" * 32), errors.SessionExpired),
+            (Login("alice", "wrong"), errors.LoginRefused),
+        ):
+            caller = await open_tls(reactor, HERE, port, self.trust)
+            await self.refused(kind, caller.call(request))
+            await self.until(lambda caller=caller: not caller.connected)
+            await self.refused(errors.Unreachable, caller.call(request))
+        assert (await self.login()).user == "alice"
 
     async def test_another_cluster_key_drops_the_stored_sessions(self) -> None:
         await self.login()

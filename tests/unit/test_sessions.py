@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from sector import keys
 from sector.errors import Busy, Damaged, SessionExpired
 from sector.master import sessions as table
-from sector.master.login import Admission, single_network
+from sector.master.admission import SOURCES, Admission
+from sector.master.login import single_network
 from sector.master.sessions import Sessions, principal_of, split_principal
 from sector.model import Right
 from sector.wire.login import Verified, Vouched
@@ -272,22 +273,53 @@ class TestTable:
 class TestAdmission:
     def test_fifty_a_second_and_the_rest_hear_later_and_later_times(self) -> None:
         admission = Admission(50, 50)
-        waits = [admission.admit(0.0, 0.0) for _ in range(100)]
+        waits = [admission.admit(0.0, 0.0, str(client)) for client in range(100)]
         assert waits[:50] == [0.0] * 50
         assert waits[50:] == sorted(set(waits[50:]))
         assert 0.9 < waits[-1] < 1.3
 
     def test_tokens_come_back_with_time(self) -> None:
         admission = Admission(50, 50)
-        for _ in range(60):
-            admission.admit(0.0, 0.0)
-        admitted = sum(admission.admit(1.0, 0.5) == 0.0 for _ in range(100))
+        for client in range(60):
+            admission.admit(0.0, 0.0, str(client))
+        admitted = sum(admission.admit(1.0, 0.5, str(client)) == 0.0 for client in range(100))
         assert admitted == 50
 
     def test_jitter_spreads_the_return(self) -> None:
         one, two = Admission(1, 1), Admission(1, 1)
-        one.admit(0, 0), two.admit(0, 0)
-        assert one.admit(0, 0.0) < two.admit(0, 0.9)
+        one.admit(0, 0, ""), two.admit(0, 0, "")
+        assert one.admit(0, 0.0, "") < two.admit(0, 0.9, "")
+
+    def test_a_source_without_end_leaves_the_others_their_turn_and_alone_gets_all(self) -> None:
+        admission = Admission(50, 50)
+        admitted, refused = 0, 0
+        for step in range(20_000):  # two seconds for one source to take, eight with another beside it
+            now = step / 2000
+            admitted += admission.admit(now, 0.0, "greedy") == 0.0
+            if step >= 4000 and step % 400 == 0:
+                refused += admission.admit(now, 0.0, "other") > 0
+        assert refused == 0
+        assert 25 + 0.95 * (10 * 50 - 40) < admitted < 50 + 10 * 50 - 40
+
+    def test_what_one_source_was_told_is_told_to_no_other(self) -> None:
+        admission = Admission(50, 50)
+        for _ in range(5000):
+            admission.admit(0.0, 0.0, "greedy")
+        waits = [admission.admit(0.0, 0.0, str(client)) for client in range(50)]
+        assert waits[:10] == [0.0] * 10 and max(waits) < 2
+
+    @pytest.mark.parametrize("per_s", [1, 2, 3])
+    def test_where_few_may_log_in_a_source_may_too(self, per_s: int) -> None:
+        admission = Admission(per_s, per_s)
+        admitted = sum(admission.admit(second, 0.0, "one") == 0.0 for second in range(20))
+        assert admitted == 20
+
+    def test_sources_beyond_the_bound_are_forgotten_the_longest_silent_first(self) -> None:
+        admission = Admission(10**6, 10**6)
+        for client in range(SOURCES + 100):
+            admission.admit(0.0, 0.0, str(client))
+            admission.admit(0.0, 0.0, "again and again")
+        assert len(admission) == SOURCES and "again and again" in admission._sources
 
     def test_a_network_of_one_address(self) -> None:
         assert single_network("10.0.0.1") == "10.0.0.1/32" and single_network("::1") == "::1/128"

@@ -301,6 +301,33 @@ def test_nothing_runs_after_the_stop(world: World) -> None:
     assert world.link.asked == [] and world.clock.getDelayedCalls() == []
 
 
+# who proves nothing ---------------------------------------------------------------------------------
+def test_bad_proofs_keep_nobody_from_logging_in_or_resuming(world: World) -> None:
+    world.run(3)
+    stranger = TlsPeer("192.0.2.1", None, b"x" * 32)
+    for number in range(500):
+        known = world.alice.id if number % 2 else bytes(16)
+        with pytest.raises(errors.SessionExpired):
+            said(begun(world.service.serve_resume(Resume(known, bytes(32)), stranger)))
+    answers = world.login()
+    world.link.verifying[0].callback(Verified("alice", ["user"], [], 5))
+    assert said(answers).user == said(world.resume()).user == "alice"
+
+
+def test_passwords_from_one_network_leave_the_others_their_turn(world: World) -> None:
+    world.run(3)
+    refused = 0
+    for number in range(500):
+        peer = TlsPeer(f"2001:db8::{number:x}", None, b"x" * 32)
+        answers = begun(world.service.serve_login(Login("alice", "guess"), peer))
+        refused += bool(answers) and answers[0].check(errors.Busy) is not None
+    asked = len(world.link.verifying)
+    assert 0 < asked < 50 and refused == 500 - asked
+    answers = world.login()
+    world.link.verifying[-1].callback(Verified("alice", ["user"], [], 5))
+    assert len(world.link.verifying) == asked + 1 and said(answers).user == "alice"
+
+
 # what ended stays ended -----------------------------------------------------------------------------
 def test_a_session_that_ended_does_not_come_back_while_its_row_waits_to_be_dropped(busy: BusyWorld) -> None:
     busy.run(3)

@@ -102,6 +102,10 @@ class TestAddresses:
         assert tls.literal("::ffff:10.0.0.1") == "10.0.0.1"
         assert tls.literal("fe80::1%eth0") == "fe80::1"
 
+    def test_a_subscriber_of_ipv6_is_counted_as_one_whatever_address_he_takes(self) -> None:
+        assert tls.site("2001:db8:1:2:3::4") == tls.site("2001:db8:1:2::9") == "2001:db8:1:2::/64"
+        assert tls.site("::1") == "::/64" and tls.site("10.0.0.1") == "10.0.0.1"
+
 
 class Silent(Protocol):
     """Accepts and never answers."""
