@@ -124,7 +124,8 @@ class Raw(Protocols):
 
 @dataclass(frozen=True)
 class Switch:
-    """A handler's reply after which the connection carries something else: `begin(transport)` makes it."""
+    """A handler's reply after which the connection carries something else: `begin(transport)` makes it. A
+    SectorError that it raises is sent in place of the reply."""
 
     reply: Message
     begin: Callable[[Any], Raw]
@@ -259,8 +260,7 @@ class ServerProtocol(Protocol):
         self._running.addErrback(self._broken)
 
     async def _answer(self, number: int, body: bytes) -> None:
-        switch: Switch | None = None
-        last = False
+        idle_s, last = self.server.idle_s, False
         try:
             found = self.server.handlers.get(number)
             if found is None:
@@ -269,9 +269,13 @@ class ServerProtocol(Protocol):
             cls, handler = found
             peer = TlsPeer(self.address, self.identity, exporter(self.transport.getHandle()))
             answer = await handler(decode(cls, body), peer)
-            switch = answer if isinstance(answer, Switch) else None
-            message = answer.reply if isinstance(answer, Switch) else answer
-            reply = frame(0, encode(message))
+            if isinstance(answer, Switch):
+                if self not in self.server.open:
+                    return
+                self._raw_idle_s = idle_s = answer.idle_s
+                self._raw = answer.begin(self.transport)  # before it is promised: it may fail
+                answer = answer.reply
+            reply = frame(0, encode(answer))
         except errors.SectorError as refused:
             reply = frame(1, encode(Refusal(refused.code, refused.message[:4000], refused.hint[:1000])))
             last = self.identity is None and isinstance(refused, _FINAL)
@@ -282,10 +286,7 @@ class ServerProtocol(Protocol):
             self._last_word(reply)
             return
         self._reply(reply)
-        if switch is not None:
-            self._raw_idle_s = switch.idle_s
-            self._raw = switch.begin(self.transport)
-        self._wait(switch.idle_s if switch is not None else self.server.idle_s)
+        self._wait(idle_s)
 
     def _reply(self, data: bytes) -> None:
         self.transport.write(data)

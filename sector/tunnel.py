@@ -115,6 +115,9 @@ class Exit:
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         try:
             gmp.divert(peer, theirs.fileno())
+        except BaseException:
+            self._mine.close()
+            raise
         finally:
             theirs.close()
         transport.registerProducer(self, True)
@@ -271,8 +274,10 @@ class MasterTunnel:
 
     def ended(self) -> None:
         """The connection is gone."""
-        self._exit.close()
-        for port in self._relays.values():
-            port.stopListening()
-        self._relays.clear()
-        self._over()
+        try:
+            self._exit.close()
+            for port in self._relays.values():
+                port.stopListening()
+            self._relays.clear()
+        finally:
+            self._over()

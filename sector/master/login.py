@@ -19,6 +19,7 @@ from twisted.internet.defer import CancelledError, Deferred, ensureDeferred, may
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from sector._udt.errors import CoreError
 from sector.config import Config, cannot_listen
 from sector.errors import (
     BadConfig,
@@ -359,22 +360,40 @@ class LoginService(MultiService):
 
     async def serve_tunnel(self, request: login.Tunnel, peer: TlsPeer) -> Switch:
         """A client whose UDP is blocked sends its datagrams over this connection from now on."""
-        if self._tunnels >= _TUNNELS:
-            raise Busy(f"this master carries {_TUNNELS} tunnels", hint="try again later, or open UDP")
+        self._check_tunnels()
         await self.serve_resume(login.Resume(request.session_id, request.proof), peer)
         log.info("{address} gets no answer over UDP; its messages come over TLS", address=peer.address)
         return Switch(Ok(), self._begin_tunnel, _TUNNEL_IDLE_S)
 
+    def _check_tunnels(self) -> None:
+        if self._tunnels >= _TUNNELS:
+            raise Busy(f"this master carries {_TUNNELS} tunnels", hint="try again later, or open UDP")
+
     def _begin_tunnel(self, transport: Any) -> Raw:
+        self._check_tunnels()
         client = self.aliases.take(literal(transport.getPeer().host))
-        self._tunnels += 1
 
         def over() -> None:
             self._tunnels -= 1
             self.aliases.give_back(client)
 
+        try:
+            tunnel = self._tunnel(client, transport, over)
+        except BaseException:
+            self.aliases.give_back(client)
+            raise
+        self._tunnels += 1
+        return tunnel
+
+    def _tunnel(self, client: tuple[str, int], transport: Any, over: Callable[[], None]) -> MasterTunnel:
+        """One end of a tunnel. Raises `Busy` where the system has no room for it."""
         gmp = cast(TunnelGmp, self._gmp)
-        return MasterTunnel(self._reactor, gmp, client, transport, self._own_names, self.slaves, over)
+        try:
+            return MasterTunnel(self._reactor, gmp, client, transport, self._own_names, self.slaves, over)
+        except (OSError, CoreError) as bad:
+            log.warn("no tunnel for {host} can be begun: {why}", host=client[0], why=str(bad))
+            why = bad.strerror if isinstance(bad, OSError) else bad
+            raise Busy(f"this master cannot begin a tunnel: {why}", hint="try again later") from None
 
     async def serve_slave_tunnel(self, request: login.SlaveTunnel, peer: TlsPeer) -> Switch:
         """A slave whose UDP is blocked: what is for its address goes over this connection from now on."""
@@ -400,8 +419,7 @@ class LoginService(MultiService):
                 del self._slave_tunnels[slave_id]
                 log.info("slave {slave_id} is out of its tunnel", slave_id=slave_id)
 
-        gmp = cast(TunnelGmp, self._gmp)
-        tunnel = MasterTunnel(self._reactor, gmp, where, transport, self._own_names, self.slaves, over)
+        tunnel = self._tunnel(where, transport, over)
         self._slave_tunnels[slave_id] = tunnel
         return tunnel
 

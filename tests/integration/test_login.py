@@ -3,7 +3,9 @@ loopback, with GMP in memory."""
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
 import tempfile
 import time
 from pathlib import Path
@@ -13,7 +15,7 @@ from twisted.internet import defer, reactor
 from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 
-from sector import errors, keys
+from sector import errors, keys, tunnel
 from sector.cli.cluster_dir import ADMIN, ClusterDir
 from sector.cli.cluster_run import free_ports
 from sector.config import Config, load_config
@@ -30,10 +32,10 @@ from sector.security.models import NodeRow
 from sector.security.service import SecurityService, make_security
 from sector.security.sources.database import HashPool, Passwords
 from sector.security.store import Database, SecurityStore
-from sector.tls import Credentials, Trust, open_tls, tls_request, tls_resume
+from sector.tls import Credentials, TlsCaller, Trust, open_tls, tls_request, tls_resume
 from sector.wire import admin
 from sector.wire.base import Request
-from sector.wire.login import Join, Joined, Login, Resume, Session
+from sector.wire.login import Join, Joined, Login, Resume, Session, Tunnel
 
 HERE = "127.0.0.1"
 
@@ -269,6 +271,37 @@ class TestLogin(ClusterCase):
             await self.refused(errors.LoginRefused, self.login("alice", "wrong"))
         error = await self.refused(errors.Busy, self.login())
         assert "try again in" in error.hint
+
+
+class TestTunnel(ClusterCase):
+    async def test_a_tunnel_that_cannot_be_begun_is_refused_and_does_not_count(self) -> None:
+        """It counted until the master ended, and its client was told that it was there."""
+        session = await self.login()
+        gmp: Any = self.master.gmp
+        gmp.divert = lambda peer, fd: None
+        real, tries = socket.socketpair, [OSError(errno.EMFILE, "Too many open files")]
+
+        def socketpair(*arguments: Any) -> Any:
+            if tries:
+                raise tries.pop()
+            return real(*arguments)
+
+        self.patch(tunnel.socket, "socketpair", socketpair)
+        service, port = self.master.service, self.ports["master"]["tls"]
+
+        async def begin() -> TlsCaller:
+            caller = await open_tls(reactor, HERE, port, self.trust)
+            proof = keys.resume_proof(session.secret, caller.exporter())
+            await caller.call(Tunnel(session.session_id, proof))
+            return caller
+
+        error = await self.refused(errors.Busy, begin())
+        assert "Too many open files" in error.message
+        assert service._tunnels == 0 and service.aliases._real == {}
+        caller = await begin()
+        assert service._tunnels == 1 and len(service.aliases._real) == 1
+        caller.close()
+        await self.until(lambda: service._tunnels == 0 and service.aliases._real == {})
 
 
 class TestRevocation(ClusterCase):

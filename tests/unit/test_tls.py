@@ -27,9 +27,9 @@ from sector.cli import udtcat
 from sector.frames import MAX_FRAME, FrameBuffer, Refusal, frame, parse_frame
 from sector.model import Address
 from sector.pki import Credentials, Identity, Trust
-from sector.tls import TlsPeer, TlsServer, open_tls, tls_request, tls_resume
-from sector.wire.base import Ok, encode
-from sector.wire.login import Join, Login, NodeAllowed, NodeVerdict, Resume, Session, Verify
+from sector.tls import Switch, TlsPeer, TlsServer, open_tls, tls_request, tls_resume
+from sector.wire.base import Ok, Request, encode
+from sector.wire.login import Join, Login, NodeAllowed, NodeVerdict, Resume, Session, Tunnel, Verify
 
 NOW = datetime.now(UTC)
 CA_PEM, CA_KEY = pki.make_ca("test", NOW)
@@ -144,15 +144,22 @@ class ChannelCase(TestCase):
                 raise errors.LoginRefused("no")
             if isinstance(request, Verify):
                 await defer.Deferred()
+            if isinstance(request, Tunnel):
+                return Switch(Ok(), self.begin, 60.0)
             return Session(b"s" * 16, b"", "u", 1.0, "m1", Address("::1", 1), 1, [], [])
 
-        handlers = {NodeAllowed: answer, Login: answer, Resume: answer, Verify: answer}
+        asked = (NodeAllowed, Login, Resume, Verify, Tunnel)
+        handlers: dict[type[Request], Any] = dict.fromkeys(asked, answer)
         server = TlsServer(reactor, mine, trust, handlers, **options)
         self.servers.append(server)
         port = reactor.listenTCP(0, server.listener(), interface="127.0.0.1")
         self.ports.append(port)
         number: int = port.getHost().port
         return number
+
+    def begin(self, transport: Any) -> Any:
+        """What takes a connection over."""
+        raise errors.Busy("no room for another tunnel")
 
     async def refused(self, kind: type[errors.SectorError], awaitable: Any) -> errors.SectorError:
         try:
@@ -286,6 +293,14 @@ class TestChannel(ChannelCase):
         )
         await self.refused(errors.SectorError, tls_request(reactor, "127.0.0.1", port, TRUST, ASK))
         assert self.seen == []
+
+    async def test_what_cannot_take_the_connection_over_is_a_refusal_and_no_reply(self) -> None:
+        port = self.serve()
+        caller = await open_tls(reactor, "127.0.0.1", port, TRUST, node("slave", "s1"))
+        error = await self.refused(errors.Busy, caller.call(Tunnel(b"s" * 16, b"p" * 32)))
+        assert error.message == "no room for another tunnel"
+        assert (await caller.call(ASK)).allowed
+        caller.close()
 
     async def test_garbage_instead_of_tls_leaves_no_connection_behind(self) -> None:
         port = self.serve()
