@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import re
+import resource
 import signal
 import socket
 import sys
@@ -173,6 +174,14 @@ def notify(**fields: str | int) -> None:
         log.debug("cannot notify {where}: {why}", where=where, why=str(bad))
 
 
+def all_descriptors() -> None:
+    """As many open files as the system allows this process: connections alone may be more than the usual
+    1,024, which are for programs that use select(2) (getrlimit(2), RLIMIT_NOFILE)."""
+    with contextlib.suppress(OSError, ValueError):
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 # the run --------------------------------------------------------------------------------------------
 Make = Callable[[Any], Awaitable[Any]]
 
@@ -276,6 +285,7 @@ def run_service(config: Config, make: Make, *, name: str, log_format: str | None
     from twisted.internet import reactor
 
     start_logging(config.log, log_format)
+    all_descriptors()
     running: Any = steady(reactor)
     run = _Run(running, make, name)
     running.callWhenRunning(run.begin)

@@ -92,11 +92,11 @@ def site(address: str) -> str:
 
 # server ---------------------------------------------------------------------------------------------
 class _Listener(TLSMemoryBIOFactory):
-    """Closes a connection at once, before any TLS, when the server is full."""
+    """Closes a connection at once, before any TLS, when the server has no room for it."""
 
     def buildProtocol(self, addr: Any) -> Any:
         server: Any = self.wrappedFactory
-        return None if server.full else super().buildProtocol(addr)
+        return super().buildProtocol(addr) if server.has_room() else None
 
 
 @dataclass(frozen=True)
@@ -133,8 +133,9 @@ class Switch:
 
 
 class TlsServer(Factory):
-    """Serves requests over TLS. `handlers` request class -> async handler(request, peer) -> reply;
-    `roles` whose certificates may come (others are refused before any request), () = anyone."""
+    """Serves requests over TLS. `handlers` request class -> async handler(request, peer) -> reply (to no one
+    who has not proved that he may ask); `roles` whose certificates may come (others are refused before any
+    request), () = anyone."""
 
     noisy = False
 
@@ -156,7 +157,7 @@ class TlsServer(Factory):
         self.roles = roles
         self.idle_s = idle_s
         self.handlers = {cls.NUMBER: (cls, handler) for cls, handler in handlers.items()}
-        self.open: set[ServerProtocol] = set()
+        self.open: dict[ServerProtocol, None] = {}  # the oldest first
         self._tls = ServerTls(mine, trust, need_cert=bool(roles), renewed=renewed)
 
     def listener(self) -> TLSMemoryBIOFactory:
@@ -165,10 +166,16 @@ class TlsServer(Factory):
         factory.noisy = False
         return factory
 
-    @property
-    def full(self) -> bool:
-        """Whether no further connection is taken."""
-        return len(self.open) >= MAX_CONNECTIONS
+    def has_room(self) -> bool:
+        """Whether a further connection may come; the oldest that has proved nothing makes room for it."""
+        if len(self.open) < MAX_CONNECTIONS:
+            return True
+        stranger = next((protocol for protocol in self.open if not protocol.proved), None)
+        if stranger is None:
+            return False
+        del self.open[stranger]
+        stranger.drop()
+        return True
 
     def buildProtocol(self, addr: Any) -> Protocol:
         return ServerProtocol(self, literal(addr.host))
@@ -191,6 +198,7 @@ class ServerProtocol(Protocol):
         self.server = server
         self.address = address
         self.identity: Identity | None = None
+        self.proved = False  # by a certificate, or by what a good reply was given to
         self._buffer = FrameBuffer()
         self._busy = False
         self._running: defer.Deferred[Any] | None = None
@@ -206,7 +214,7 @@ class ServerProtocol(Protocol):
         return self._ready
 
     def connectionMade(self) -> None:
-        self.server.open.add(self)
+        self.server.open[self] = None
         self._wait(DEADLINE_S)
 
     def _wait(self, seconds: float) -> None:
@@ -234,6 +242,7 @@ class ServerProtocol(Protocol):
             self.transport.loseConnection()
             return
         self.identity = who
+        self.proved = who is not None
         self._ready = True
 
     def dataReceived(self, data: bytes) -> None:
@@ -276,6 +285,7 @@ class ServerProtocol(Protocol):
                 self._raw = answer.begin(self.transport)  # before it is promised: it may fail
                 answer = answer.reply
             reply = frame(0, encode(answer))
+            self.proved = True
         except errors.SectorError as refused:
             reply = frame(1, encode(Refusal(refused.code, refused.message[:4000], refused.hint[:1000])))
             last = self.identity is None and isinstance(refused, _FINAL)
@@ -304,7 +314,7 @@ class ServerProtocol(Protocol):
         self.drop()
 
     def connectionLost(self, reason: Failure = Failure(error.ConnectionDone())) -> None:
-        self.server.open.discard(self)
+        self.server.open.pop(self, None)
         self._ready = False
         if self._raw is not None:
             self._raw.ended()

@@ -108,7 +108,13 @@ class TestAddresses:
 
 
 class Silent(Protocol):
-    """Accepts and never answers."""
+    """Accepts or connects, and never says anything; `over` fires when the other end has had enough."""
+
+    def __init__(self) -> None:
+        self.over: defer.Deferred[None] = defer.Deferred()
+
+    def connectionLost(self, reason: Any = None) -> None:
+        self.over.callback(None)
 
 
 class ChannelCase(TestCase):
@@ -320,17 +326,62 @@ class TestChannel(ChannelCase):
         assert not self.servers[0].open and self.seen == []
         assert (await tls_request(reactor, "127.0.0.1", port, TRUST, ASK)).allowed
 
-    async def test_a_full_server_closes_further_connections_and_takes_them_again_later(self) -> None:
+    async def test_a_server_full_of_proved_ones_closes_further_connections_and_takes_them_again_later(
+        self,
+    ) -> None:
         self.patch(tls, "MAX_CONNECTIONS", 2)
         port = self.serve()
-        first = await open_tls(reactor, "127.0.0.1", port, TRUST)
+        first = await open_tls(reactor, "127.0.0.1", port, TRUST, node("slave", "s1"))
         second = await open_tls(reactor, "127.0.0.1", port, TRUST)
+        assert (await second.call(ASK)).allowed
         await self.refused(errors.Unreachable, open_tls(reactor, "127.0.0.1", port, TRUST))
         first.close()
         await self.until_open(1)
         assert (await tls_request(reactor, "127.0.0.1", port, TRUST, ASK)).allowed
         assert (await second.call(ASK)).allowed
         second.close()
+
+    async def test_who_says_nothing_makes_room_the_oldest_first(self) -> None:
+        """As many connections as a server takes, with not one byte on them, kept everybody out."""
+        self.patch(tls, "MAX_CONNECTIONS", 4)
+        port = self.serve()
+        proved = await open_tls(reactor, "127.0.0.1", port, TRUST)
+        assert (await proved.call(ASK)).allowed
+        silent = [await self.silence(port) for _ in range(3)]
+        await self.until_open(4)
+        came = await open_tls(reactor, "127.0.0.1", port, TRUST)
+        assert (await came.call(ASK)).allowed
+        await self.until_open(4)
+        await silent[0].over
+        assert not silent[1].over.called and not silent[2].over.called
+        silent += [await self.silence(port) for _ in range(5)]
+        await defer.gatherResults([one.over for one in silent[1:6]])
+        assert (await proved.call(ASK)).allowed and (await came.call(ASK)).allowed
+        assert len(self.servers[0].open) == 4 and not any(one.over.called for one in silent[6:])
+
+    async def test_a_refusal_proves_nothing(self) -> None:
+        self.patch(tls, "MAX_CONNECTIONS", 2)
+        port = self.serve()
+        join = Join("s", 1, Address("::1", 1), Address("::1", 1), "", 1, "1")
+        strangers = [await open_tls(reactor, "127.0.0.1", port, TRUST) for _ in range(2)]
+        for stranger in strangers:
+            await self.refused(errors.Protocol, stranger.call(join))
+        assert (await tls_request(reactor, "127.0.0.1", port, TRUST, ASK)).allowed
+        await self.refused(errors.Unreachable, strangers[0].call(ASK))
+
+    async def test_a_server_of_nodes_has_room_for_them_beside_silent_strangers(self) -> None:
+        self.patch(tls, "MAX_CONNECTIONS", 2)
+        port = self.serve(roles=("slave",))
+        for _ in range(5):
+            await self.silence(port)
+        mine = node("slave", "s1")
+        assert (await tls_request(reactor, "127.0.0.1", port, TRUST, ASK, mine)).allowed
+
+    async def silence(self, port: int) -> Silent:
+        """A connection on which nothing is ever sent."""
+        endpoint = TCP4ClientEndpoint(reactor, "127.0.0.1", port)
+        protocol: Silent = await endpoint.connect(Factory.forProtocol(Silent))
+        return protocol
 
     async def until_open(self, count: int) -> None:
         for _ in range(300):
