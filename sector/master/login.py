@@ -555,6 +555,12 @@ class LoginService(MultiService):
         for changed in self._hearing:
             changed.update(news.changed)
         self._end(self._sessions.apply_epochs(news.changed))
+        for node, epoch in news.nodes.items():
+            if epoch == 0:
+                role, _, node_id = node.partition(":")
+                self.server.close_all(role, node_id)
+                if self._on_node_removed is not None:
+                    self._on_node_removed(node)
         live = {row.user for row in self._sessions.rows() if not row.via}
         pairs: set[tuple[str, str]] = set()
         for user in news.changed:
@@ -563,12 +569,6 @@ class LoginService(MultiService):
             pairs |= self._sessions.acting(user)
         for service, user in sorted(pairs):
             await self._refresh_acting(service, user)
-        for node, epoch in news.nodes.items():
-            if epoch == 0:
-                role, _, node_id = node.partition(":")
-                self.server.close_all(role, node_id)
-                if self._on_node_removed is not None:
-                    self._on_node_removed(node)
         if self._on_rights is not None and news.changed:
             self._on_rights({user: tuple(r for r in news.rights if r.user == user) for user in news.changed})
 

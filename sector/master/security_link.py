@@ -1,13 +1,13 @@
 """The master's connections to the security server: a few, kept open, mutual TLS; and the audit buffer.
 
-TLS carries one request at a time, so that some connections together let password checks run at once while
-rights are watched. A connection that was idle for long is not trusted to be alive.
+TLS carries one request at a time. What waits for the checking of passwords has connections of its own: behind
+it stand neither the news of rights nor a join. A connection that was idle for long is not trusted to live.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore, ensureDeferred
@@ -17,17 +17,81 @@ from sector.config import Config
 from sector.errors import Busy, Cancelled, SectorError, SecurityAway, Unreachable
 from sector.pki import NodeFiles
 from sector.tls import TlsCaller, open_tls
+from sector.wire.admin import UserAdd, UserPasswd
 from sector.wire.base import Request
-from sector.wire.login import Audit, AuditEntry
+from sector.wire.login import Audit, AuditEntry, Verify
 
 log = Logger()
 
-CONNECTIONS = 4
-WAITING = 256
 FRESH_S = 30.0
 AUDIT_LINES = 10_000
 AUDIT_BATCH = 50
 AUDIT_S = 1.0
+
+
+class _Lane:
+    """`connections` to the security server for one kind of requests, of which at most `waiting` more wait."""
+
+    def __init__(
+        self, clock: Any, opened: Callable[[], Awaitable[TlsCaller]], connections: int, waiting: int
+    ) -> None:
+        self._clock = clock
+        self._opened = opened
+        self._slots = DeferredSemaphore(connections)
+        self._most = connections + waiting
+        self._inside = 0
+        self._idle: list[tuple[float, TlsCaller]] = []
+        self._stopped = False
+
+    async def call(self, request: Request) -> Any:
+        """The reply to `request`. Raises as `SecurityLink.call`, and `Unreachable`."""
+        if self._inside >= self._most:
+            raise Busy("too many requests wait for the security server", hint="try again in a few seconds")
+        self._inside += 1
+        try:
+            await self._slots.acquire()
+            try:
+                return await self._call(request)
+            finally:
+                self._slots.release()
+        finally:
+            self._inside -= 1
+
+    async def _call(self, request: Request) -> Any:
+        caller, reused = await self._caller()
+        try:
+            return await caller.call(request)
+        except Unreachable:
+            if not (reused and type(request).SAFE):
+                raise
+            caller, _ = await self._caller(fresh=True)
+            return await caller.call(request)
+        finally:
+            if caller.connected and not self._stopped:
+                self._idle.append((self._clock.seconds(), caller))
+            else:
+                caller.close()
+            self._give_up_stale()
+
+    def _give_up_stale(self) -> None:
+        """Close what nobody needed for FRESH_S (the last returned is the first taken: the rest ages)."""
+        while self._idle and self._clock.seconds() - self._idle[0][0] >= FRESH_S:
+            self._idle.pop(0)[1].close()
+
+    async def _caller(self, fresh: bool = False) -> tuple[TlsCaller, bool]:
+        while self._idle:
+            since, caller = self._idle.pop()
+            if not fresh and caller.connected and self._clock.seconds() - since < FRESH_S:
+                return caller, True
+            caller.close()
+        return await self._opened(), False
+
+    def stop(self) -> None:
+        """Close what is idle now, and what will be."""
+        self._stopped = True
+        for _, caller in self._idle:
+            caller.close()
+        self._idle.clear()
 
 
 class SecurityLink:
@@ -37,8 +101,14 @@ class SecurityLink:
         self._reactor = reactor
         self._peer = config.security_peer
         self._files = NodeFiles(config, "master", reactor.seconds)
-        self._idle: list[tuple[float, TlsCaller]] = []
-        self._slots = DeferredSemaphore(CONNECTIONS)
+        self._rest = _Lane(reactor, self._opened, connections=2, waiting=256)
+        # few checks run at once: who would wait for longer than a few seconds is told at once
+        hashes = _Lane(reactor, self._opened, connections=1, waiting=16)
+        self._lanes = {
+            Verify: _Lane(reactor, self._opened, connections=4, waiting=32),
+            UserAdd: hashes,
+            UserPasswd: hashes,
+        }
         self._asking: set[Deferred[Any]] = set()
         self._stopped = False
         self._change_timer: Any = None
@@ -61,47 +131,17 @@ class SecurityLink:
     async def _call(self, request: Request) -> Any:
         if self._stopped:
             raise Cancelled("the master stops")
-        if len(self._asking) > WAITING:
-            raise Busy("too many requests wait for the security server", hint="try again in a few seconds")
-        await self._slots.acquire()
         try:
-            caller, reused = await self._caller()
-            try:
-                reply = await caller.call(request)
-            except Unreachable:
-                if not (reused and type(request).SAFE):
-                    raise
-                caller, _ = await self._caller(fresh=True)
-                reply = await caller.call(request)
-            finally:
-                if caller.connected and not self._stopped:
-                    self._idle.append((self._reactor.seconds(), caller))
-                else:
-                    caller.close()
-                self._give_up_stale()
-            return reply
+            return await self._lanes.get(type(request), self._rest).call(request)
         except Unreachable as error:  # users need not know its address
             log.debug("{what} not asked: {why}", what=type(request).__name__, why=error.message)
             raise SecurityAway("the security server does not answer the master") from None
-        finally:
-            self._slots.release()
 
-    def _give_up_stale(self) -> None:
-        """Close what nobody needed for FRESH_S (the last returned is the first taken: the rest ages)."""
-        while self._idle and self._reactor.seconds() - self._idle[0][0] >= FRESH_S:
-            self._idle.pop(0)[1].close()
-
-    async def _caller(self, fresh: bool = False) -> tuple[TlsCaller, bool]:
-        while self._idle:
-            since, caller = self._idle.pop()
-            if not fresh and caller.connected and self._reactor.seconds() - since < FRESH_S:
-                return caller, True
-            caller.close()
+    async def _opened(self) -> TlsCaller:
         peer = self._peer
         self._files.renewed()
         mine, trust = self._files.mine, self._files.trust
-        opened = await open_tls(self._reactor, peer.host, peer.port, trust, mine, "security")
-        return opened, False
+        return await open_tls(self._reactor, peer.host, peer.port, trust, mine, "security")
 
     def changed(self, delay_s: float = 0.3) -> None:
         """A change was made through us: ask the security server for news soon, after the reply is out."""
@@ -121,9 +161,8 @@ class SecurityLink:
         for result in list(self._asking):
             result.addErrback(lambda failure: failure.trap(CancelledError, SectorError) and None)
             result.cancel()
-        for _, caller in self._idle:
-            caller.close()
-        self._idle.clear()
+        for lane in (self._rest, *self._lanes.values()):
+            lane.stop()
 
 
 class AuditBuffer:

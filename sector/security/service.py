@@ -19,7 +19,7 @@ from sector.security import core
 from sector.security.core import Backoff, BackoffRule, NodeRecord, UserRecord
 from sector.security.sources.database import HashPool, Passwords
 from sector.security.store import SecurityStore
-from sector.tls import TlsPeer, TlsServer
+from sector.tls import TlsPeer, TlsServer, site
 from sector.wire import admin, login
 from sector.wire.base import Message, Ok, Request
 
@@ -55,16 +55,17 @@ class Decisions:
         self._refusals = core.Few()
 
     # login --------------------------------------------------------------------------------------------
-    def _check_backoff(self, name: str, address: str) -> None:
+    def _check_backoff(self, name: str, where: str) -> None:
         now = self._clock()
-        wait = max(self._names.wait_s(name, now), self._addresses.wait_s(address, now))
+        wait = max(self._names.wait_s(name, now), self._addresses.wait_s(where, now))
         if wait > 0:
             seconds = math.ceil(wait)
             raise Busy("too many failed logins", hint=f"try again in {seconds} s")
 
     async def verify(self, request: login.Verify) -> login.Verified:
         """Check name, password and address; the answer to a refusal is the same for every reason."""
-        self._check_backoff(request.user, request.address)
+        where = site(request.address)
+        self._check_backoff(request.user, where)
         store, now = self.store, self._now()
         checked = await store.run(store.database.user, request.user)
         good, renewed = await self.passwords.check(checked, request.password)
@@ -74,7 +75,7 @@ class Decisions:
         here = user is not None and core.address_allowed(user.addresses, request.address)
         if user is None or checked is None or not good or not here:
             self._names.failed(request.user, self._clock())
-            self._addresses.failed(request.address, self._clock())
+            self._addresses.failed(where, self._clock())
             why = "unknown name" if user is None else "wrong password" if not good else "address not allowed"
             entry = (now, f"user:{request.user}", "login refused", f"from {request.address}: {why}")
             await store.run(store.database.audit_append, [entry])

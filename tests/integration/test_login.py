@@ -35,7 +35,7 @@ from sector.security.store import Database, SecurityStore
 from sector.tls import Credentials, TlsCaller, Trust, open_tls, tls_request, tls_resume
 from sector.wire import admin
 from sector.wire.base import Request
-from sector.wire.login import Join, Joined, Login, Resume, Session, Tunnel
+from sector.wire.login import Join, Joined, Login, Resume, RightsOf, Session, Tunnel
 
 HERE = "127.0.0.1"
 
@@ -316,6 +316,56 @@ class TestRevocation(ClusterCase):
         assert [row.user for row in self.store.rows.values()] == ["admin"]
         error = await self.refused(errors.LoginRefused, self.login())
         assert "wrong" in error.message
+
+    async def test_a_removed_user_is_out_in_time_beside_many_logins_that_wait(self) -> None:
+        """The password checks that waited stood before the change and before the news of it."""
+        boss, alice = await self.admin_session(), await self.login()
+        rpc, peer = self.client(boss)
+        stopped, outcomes = False, [0, 0]
+
+        def slow_thd(passwords: Any, stored: str | None, password: str) -> tuple[bool, str]:
+            time.sleep(0.4)
+            return True, ""
+
+        async def again_and_again() -> None:
+            while not stopped:
+                try:
+                    await self.login(ADMIN, "any")
+                    outcomes[0] += 1
+                except errors.Busy:
+                    outcomes[1] += 1
+                    await deferLater(reactor, 0.5)
+
+        self.patch(Passwords, "_check_thd", slow_thd)
+        users = [defer.ensureDeferred(again_and_again()) for _ in range(45)]
+        try:
+            await deferLater(reactor, 1.5)
+            started = reactor.seconds()
+            await rpc.call(peer, admin.UserRemove("alice"))
+            told = reactor.seconds() - started
+            await self.until(lambda: [row.user for row in self.master.closed] == ["alice"], 30)
+            assert reactor.seconds() - started < 5 and told < 2
+            assert alice.key_id not in self.master.gmp._keys
+        finally:
+            stopped = True
+            await defer.gatherResults(users)
+        assert outcomes[0] > 0 and outcomes[1] > 0, outcomes
+
+    async def test_a_node_leaves_the_list_though_rights_cannot_be_fetched(self) -> None:
+        """What failed is asked for again, and holds up nothing else."""
+        await self.login()
+        await self.until(lambda: self.master.service._serial > 0)
+        real = self.master.link.call
+
+        def call(request: Request) -> Any:
+            failing = isinstance(request, RightsOf)
+            return defer.fail(errors.Busy("too many")) if failing else real(request)
+
+        self.patch(self.master.link, "call", call)
+        database = self.database()
+        database.grant(Right("alice", "/a", "r"), "other master", 2.0)
+        database.node_remove("slave", "slave1", "other master", 2.0)
+        await self.until(lambda: "slave:slave1" in self.master.removed)
 
     async def test_a_change_made_elsewhere_is_seen_by_polling(self) -> None:
         """Another master, or `sector up`, changed the database: this master finds out by WatchRights."""

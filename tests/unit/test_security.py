@@ -495,6 +495,12 @@ class TestDecisions(TestCase):
         assert await self.outcome("root", "hash") == "busy"
         assert await self.outcome("root", "hash", "10.0.0.2") == "in"
 
+    async def test_all_addresses_of_one_subscriber_wait_together(self) -> None:
+        outcomes = [await self.outcome(f"user{i}", "no", f"2001:db8:0:1::{i:x}") for i in range(25)]
+        assert outcomes.count("login_refused") == 21
+        assert await self.outcome("root", "hash", "2001:db8:0:1:ffff::") == "busy"
+        assert await self.outcome("root", "hash", "2001:db8:0:2::") == "in"
+
     async def test_answers_carry_rights_and_never_hashes(self) -> None:
         await self.decisions.user_add(admin.UserAdd("alice", "wonderland", by="user:root"))
         await self.decisions.grant(admin.Grant(Right("alice", "/a", "rw"), "user:root"))
