@@ -542,6 +542,8 @@ class LoginService(MultiService):
                 news: login.Epochs = await self._link.call(login.WatchRights(self._serial))
                 if news.serial != self._serial:
                     await self._apply(news)
+                    if news.serial < self._serial:
+                        await self._refresh_all()
                     self._serial = news.serial
                 elif not self._watch_again:
                     break
@@ -571,6 +573,14 @@ class LoginService(MultiService):
             await self._refresh_acting(service, user)
         if self._on_rights is not None and news.changed:
             self._on_rights({user: tuple(r for r in news.rights if r.user == user) for user in news.changed})
+
+    async def _refresh_all(self) -> None:
+        """Ask for everybody who has a session: an older database of the security server was put back."""
+        rows = self._sessions.rows()
+        for user in sorted({row.user for row in rows if not row.via}):
+            await self._refresh(user)
+        for service, user in sorted({(row.via, row.user) for row in rows if row.via}):
+            await self._refresh_acting(service, user)
 
     async def _refresh(self, user: str) -> None:
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
@@ -77,8 +78,9 @@ class Database:
     """All transactions; one thread at a time. Every change appends its audit line in the same transaction:
     `who` did it, `at` seconds since 1970."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], wall: Callable[[], float] = time.time) -> None:
         self.path = Path(path)
+        self._wall = wall
         self._engine = _engine(self.path)
 
     # life -------------------------------------------------------------------------------------------
@@ -283,7 +285,8 @@ class Database:
     # changes ----------------------------------------------------------------------------------------
     def _changed(self, session: Session, subject: str, epoch: int | None) -> int:
         """Note a change of `subject`; `epoch` None = the new serial itself. Returns the epoch."""
-        serial = (session.scalar(select(func.max(ChangeRow.serial))) or 0) + 1
+        # the clock is above the serials that an older database, put back, knows nothing of
+        serial = max((session.scalar(select(func.max(ChangeRow.serial))) or 0) + 1, int(self._wall()))
         value = serial if epoch is None else epoch
         session.merge(ChangeRow(subject=subject, serial=serial, epoch=value))
         session.flush()
@@ -291,8 +294,11 @@ class Database:
 
     def changes(self, serial: int) -> tuple[int, dict[str, int], list[Right]]:
         """What changed behind `serial`, at most 100 subjects: (new serial, subject -> epoch, rights of those
-        users). Ask again until the serial stays."""
+        users). Ask again until the serial stays. A serial that was never given (the database is an older
+        one, put back) is answered from the beginning."""
         with self._session() as session:
+            if serial > (session.scalar(select(func.max(ChangeRow.serial))) or 0):
+                serial = 0
             query = select(ChangeRow).where(ChangeRow.serial > serial).order_by(ChangeRow.serial).limit(PAGE)
             found: dict[str, int] = {}
             rights: list[Right] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import sqlite3
 import tempfile
 import threading
@@ -43,7 +44,7 @@ def user(name: str = "alice", *rights: Right, roles: tuple[str, ...] = ("user",)
 
 @pytest.fixture
 def database(tmp_path: Path) -> Any:
-    found = Database(tmp_path / "security.db")
+    found = Database(tmp_path / "security.db", lambda: 0.0)  # serials count from 1
     found.open()
     yield found
     assert found.audit_check() is None
@@ -258,6 +259,29 @@ class TestDatabase:
         assert len(seen) == 150
         database.node_remove("slave", "s0", "x", 1.0)
         assert database.changes(serial)[1] == {"slave:s0": 0}
+
+    def test_what_changes_in_an_older_database_put_back_is_news(self, tmp_path: Path) -> None:
+        now = [1.8e9]
+        database = Database(tmp_path / "security.db", lambda: now[0])
+        database.open()
+        database.user_add(user("mallory"), "x", 1.0)
+        database.close()
+        shutil.copy(tmp_path / "security.db", tmp_path / "copy.db")
+        database = Database(tmp_path / "security.db", lambda: now[0])
+        database.user_password("mallory", "later", "x", 1.0)
+        database.node_set(NodeRecord("slave", "s1", ()), "x", 1.0)
+        before = database.user("mallory")
+        known = database.changes(0)[0]
+        assert database.changes(known) == (known, {}, [])
+        database.close()
+        shutil.copy(tmp_path / "copy.db", tmp_path / "security.db")
+        database, now[0] = Database(tmp_path / "security.db", lambda: now[0]), now[0] + 60
+        again, found, _ = database.changes(known)
+        assert again < known and set(found) == {"user:mallory"}  # all is told to who knows more
+        database.user_password("mallory", "newest", "x", 1.0)
+        serial, found, _ = database.changes(known)
+        assert serial > known and before is not None and found["user:mallory"] > before.rights_epoch
+        database.close()
 
     def test_changes_carry_the_rights_of_those_users(self, database: Database) -> None:
         database.user_add(user("alice", Right("alice", "/a", "r")), "x", 1.0)

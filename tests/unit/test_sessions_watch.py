@@ -253,6 +253,19 @@ def test_a_removed_user_is_out_and_another_user_is_not(world: World) -> None:
     assert not world.alive
 
 
+def test_everybody_is_asked_for_when_an_older_database_was_put_back(world: World) -> None:
+    world.link.serial = 100
+    world.run(5)
+    world.link.change("alice", 5, Right("alice", "/older", "r"))
+    world.link.serial = 50
+    world.run(5)
+    assert world.alive and world.sessions.rows()[0].rights == (Right("alice", "/older", "r"),)
+    world.link.serial = 40
+    del world.link.rights["alice"], world.link.changed["alice"]  # she was not there yet
+    world.run(5)
+    assert not world.alive
+
+
 def test_more_rights_reach_the_session_without_ending_it(world: World) -> None:
     world.link.change("alice", 5, Right("alice", "/a", "r"))
     world.run(5)
