@@ -26,6 +26,7 @@ from sector.wire.admin import (
     Nodes,
     Revoke,
     UserAdd,
+    UserAddresses,
     UserInfo,
     UserList,
     UserPasswd,
@@ -65,7 +66,7 @@ def _done(shared: Shared, text: str, **fields: object) -> None:
 # users ------------------------------------------------------------------------------------------------
 @click.group()
 def user() -> None:
-    """Add, list and remove users, set passwords and roles.
+    """Add, list and remove users, set passwords, roles and addresses.
 
     \b
     Examples:
@@ -174,6 +175,70 @@ def user_roles(shared: Shared, name: str, roles: tuple[str, ...]) -> None:
         wanted = [role for role in ("user", "admin", "service") if role == "user" or role in roles]
         call(shared, UserRoles(name, wanted))
     _done(shared, f"user {name} has the roles {', '.join(wanted)}", name=name, roles=wanted)
+
+
+_RULES = """
+The rule with the longest prefix that holds an address decides. Where none does, he may come if he has no
+allowing rule at all. Every change ends all his sessions, also those that he has for others.
+"""
+
+
+def _change_addresses(
+    shared: Shared, name: str, ranges: tuple[str, ...], remove: bool, mark: str, said: str
+) -> None:
+    if not ranges:
+        if remove:
+            raise UsageError("no address range is given", hint="name the rules that are to be removed")
+        known = [info for info in _users(shared) if info.name == name]
+        if not known:
+            raise NotFound(f"there is no user {name}", hint="sector user list")
+        rules = known[0].addresses
+        _done(shared, f"user {name} comes from: {' '.join(rules) or 'any'}", name=name, addresses=rules)
+        return
+    if any(one.startswith("!") for one in ranges):
+        raise UsageError("an address range has no ! in front", hint="sector user deny NAME CIDR")
+    rules = [mark + one for one in ranges]
+    call(shared, UserAddresses(name, [] if remove else rules, rules if remove else []))
+    text = f"{said}: {' '.join(ranges)}" if not remove else f"rules of user {name} removed: {' '.join(rules)}"
+    _done(shared, text, name=name, **{"removed" if remove else "added": rules})
+
+
+@user.command("allow", epilog=_RULES)
+@click.argument("name", type=NAME)
+@click.argument("ranges", metavar="[CIDR]...", nargs=-1)
+@click.option("--remove", is_flag=True, help="Take these allowing rules away again.")
+@shared_options
+@click.pass_obj
+def user_allow(shared: Shared, name: str, ranges: tuple[str, ...], remove: bool) -> None:
+    """Let the user NAME log in from these addresses; without any, show his rules.
+
+    With the first allowing rule he may come from nowhere else.
+
+    \b
+    Examples:
+      sector user allow cumulus 10.1.0.7
+      sector user allow alice 10.1.0.0/16 2001:db8::/32
+      sector user allow alice 10.1.0.0/16 --remove
+      sector user allow alice               what rules he has
+    """
+    _change_addresses(shared, name, ranges, remove, "", f"user {name} may come from")
+
+
+@user.command("deny", epilog=_RULES)
+@click.argument("name", type=NAME)
+@click.argument("ranges", metavar="[CIDR]...", nargs=-1)
+@click.option("--remove", is_flag=True, help="Take these denying rules away again.")
+@shared_options
+@click.pass_obj
+def user_deny(shared: Shared, name: str, ranges: tuple[str, ...], remove: bool) -> None:
+    """Refuse the user NAME from these addresses; without any, show his rules.
+
+    \b
+    Examples:
+      sector user deny alice 192.0.2.0/24
+      sector user deny alice 192.0.2.0/24 --remove
+    """
+    _change_addresses(shared, name, ranges, remove, "!", f"user {name} may not come from")
 
 
 @user.command("remove", short_help="Remove the user NAME; his files stay.")

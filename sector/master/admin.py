@@ -21,6 +21,7 @@ CHANGES: tuple[type[Request], ...] = (
     admin.UserAdd,
     admin.UserRemove,
     admin.UserRoles,
+    admin.UserAddresses,
     admin.Grant,
     admin.Revoke,
     admin.AclChange,
@@ -35,7 +36,8 @@ def check_admin(view: View, request: Request, audit: AuditLine) -> None:
 
 
 def register_admin(rpc: RpcNode, sessions: Sessions, link: SecurityLink, audit: AuditLine) -> None:
-    """Serve UserList, UserAdd, UserRemove, UserRoles, UserPasswd, Grant, Revoke, AclChange and AclList.
+    """Serve UserList, UserAdd, UserRemove, UserRoles, UserAddresses, UserPasswd, Grant, Revoke,
+    AclChange and AclList.
     `audit(who, what, detail)` adds a line to the audit log; changes themselves are logged by the security
     server together with the change."""
 

@@ -107,6 +107,21 @@ def check_rules(rules: Iterable[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
+def with_rules(user: UserRecord, add: Iterable[str], remove: Iterable[str]) -> UserRecord:
+    """`user` with address rules taken away and added; an added rule replaces the opposite one of its range.
+    Raises `NotFound` for one to remove that is not there, `UsageError`."""
+    rules = list(user.addresses)
+    for rule in check_rules(remove):
+        if rule not in rules:
+            raise NotFound(
+                f"user {user.name} has no rule {rule}", hint="sector user list shows the addresses"
+            )
+        rules.remove(rule)
+    for rule in check_rules(add):
+        rules = [one for one in rules if one.removeprefix("!") != rule.removeprefix("!")] + [rule]
+    return replace(user, addresses=check_rules(rules))
+
+
 def address_allowed(rules: Iterable[str], address: str) -> bool:
     """Whether a peer at `address` (IP literal of its socket) may come: the rule with the longest prefix
     that holds it decides; with none, it may if there is no allowing rule at all."""
@@ -161,6 +176,16 @@ def check_last_admin(user: UserRecord, admins: int) -> None:
     """Refuse to remove the only administrator. Raises `Conflict`."""
     if "admin" in user.roles and admins <= 1:
         raise Conflict(f"{user.name} is the only administrator", hint="add another one first")
+
+
+def check_admin_comes(user: UserRecord, admins: int) -> None:
+    """Refuse rules by which the only administrator could come from no machine, not even the master's own.
+    Raises `Conflict`."""
+    if admins <= 1 and not address_allowed(user.addresses, "127.0.0.1"):
+        raise Conflict(
+            f"{user.name} is the only administrator and could come from no master's own machine any more",
+            hint=f"first: sector user allow {user.name} 127.0.0.1",
+        )
 
 
 # acting for others ----------------------------------------------------------------------------------

@@ -203,6 +203,12 @@ class Decisions:
         await self.store.run(self.store.database.user_roles, request.name, roles, request.by, self._now())
         return Ok()
 
+    async def user_addresses(self, request: admin.UserAddresses) -> Ok:
+        """Change address rules."""
+        change = self.store.database.user_addresses
+        await self.store.run(change, request.name, request.add, request.remove, request.by, self._now())
+        return Ok()
+
     async def grant(self, request: admin.Grant) -> Ok:
         """Set a directory right."""
         await self.store.run(self.store.database.grant, request.right, request.by, self._now())
@@ -250,6 +256,7 @@ class Decisions:
             admin.UserRemove: self.user_remove,
             admin.UserPasswd: self.user_passwd,
             admin.UserRoles: self.user_roles,
+            admin.UserAddresses: self.user_addresses,
             admin.Grant: self.grant,
             admin.Revoke: self.revoke,
             admin.AclChange: self.acl_change,

@@ -30,10 +30,12 @@ from sector.security.core import (
     NodeRecord,
     UserRecord,
     audit_hash,
+    check_admin_comes,
     check_last_admin,
     same_password,
     verify_chain,
     with_right,
+    with_rules,
     without_right,
 )
 from sector.security.models import AuditRow, Base, ChangeRow, NodeRow, RightRow, UserRow
@@ -215,6 +217,25 @@ class Database:
             row.roles = " ".join(roles)
             row.rights_epoch = self._changed(session, f"user:{name}", None)
             self._log(session, who, at, "user roles", f"{name} {','.join(roles)}")
+
+    def user_addresses(
+        self, name: str, add: Iterable[str], remove: Iterable[str], who: str, at: float
+    ) -> None:
+        """Change the address rules; the user's sessions end, and those he has for others, unless all stays
+        as it was. Raises `NotFound`, `UsageError`, `Conflict` for rules that shut out the only
+        administrator."""
+        with self._session() as session, session.begin():
+            before = self._need(session, name)
+            after = with_rules(before, add, remove)
+            if after.addresses == before.addresses:
+                return
+            if "admin" in after.roles:
+                query = select(func.count()).select_from(UserRow).where(UserRow.roles.contains("admin"))
+                check_admin_comes(after, session.scalar(query) or 0)
+            row = session.get_one(UserRow, name)
+            row.addresses = " ".join(after.addresses)
+            row.rights_epoch = self._changed(session, f"user:{name}", None)
+            self._log(session, who, at, "user addresses", f"{name} {row.addresses or 'any'}")
 
     def user_rehash(self, name: str, old_hash: str, new_hash: str) -> None:
         """Store the same password under other costs, unless it was changed in between."""

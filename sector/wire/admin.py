@@ -108,6 +108,18 @@ class UserRoles(Request, frozen=True, array_like=True):
     by: By = ""
 
 
+@request(0x010A)
+class UserAddresses(Request, frozen=True, array_like=True):
+    """Change the addresses that a user may come from: rules "CIDR" (allows) and "!CIDR" (denies) to `add` and
+    to `remove`; of a range only the last rule counts. When something changes his sessions, and those he has
+    for others, end within 5 s. Errors: denied, not_found (the user, or a rule to remove), usage."""
+
+    name: Name
+    add: Annotated[list[Name], Meta(max_length=256)] = []
+    remove: Annotated[list[Name], Meta(max_length=256)] = []
+    by: By = ""
+
+
 class AclEntry(msgspec.Struct, frozen=True, array_like=True):
     role: Name
     name: Name

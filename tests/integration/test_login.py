@@ -411,6 +411,7 @@ class TestRevocation(ClusterCase):
             admin.UserList(),
             admin.UserAdd("eve", "12345678"),
             admin.UserRemove("admin"),
+            admin.UserAddresses("alice", ["127.0.0.1"]),
             admin.Grant(Right("alice", "/", "rwx")),
             admin.AclChange("slave", "evil", True),
             admin.AclList("slave"),
@@ -420,6 +421,22 @@ class TestRevocation(ClusterCase):
         lines = [(line.who, line.what, line.detail) for line in self.database().audit(0)]
         assert ("user:alice", "denied", "UserAdd") in lines
         assert self.database().audit_check() is None
+
+    async def test_a_user_is_out_and_refused_where_he_is_denied(self) -> None:
+        await self.login()
+        boss = await self.admin_session()
+        rpc, peer = self.client(boss)
+        await rpc.call(peer, admin.UserAddresses("alice", ["!127.0.0.0/8"]))
+        await self.until(lambda: len(self.master.closed) == 1)
+        await self.refused(errors.LoginRefused, self.login())
+        listed = {info.name: info.addresses for info in (await rpc.call(peer, admin.UserList())).users}
+        assert listed["alice"] == ["!127.0.0.0/8"]
+        await rpc.call(peer, admin.UserAddresses("alice", ["127.0.0.1"]))
+        assert (await self.login()).user == "alice"
+        error = await self.refused(
+            errors.Conflict, rpc.call(peer, admin.UserAddresses("admin", ["!127.0.0.1"]))
+        )
+        assert "sector user allow admin 127.0.0.1" in error.hint
 
     async def test_the_only_administrator_stays(self) -> None:
         boss = await self.admin_session()

@@ -171,6 +171,23 @@ class TestAdmin:
         assert run(capsys, "user", "roles", "bob", "user")[0] == 0
         assert master.seen[-1] == admin.UserRoles("bob", ["user"])
 
+    def test_address_rules_of_a_user(self, capsys: pytest.CaptureFixture[str], master: FakeMaster) -> None:
+        assert run(capsys, "user", "allow", "bob", "10.0.0.0/8", "::1")[:2] == (
+            0,
+            "user bob may come from: 10.0.0.0/8 ::1\n",
+        )
+        assert master.seen[-1] == admin.UserAddresses("bob", ["10.0.0.0/8", "::1"], [])
+        status, out, _ = run(capsys, "user", "deny", "bob", "10.1.0.0/16", "--json")
+        assert status == 0 and json.loads(out) == {"name": "bob", "added": ["!10.1.0.0/16"]}
+        assert master.seen[-1] == admin.UserAddresses("bob", ["!10.1.0.0/16"], [])
+        assert run(capsys, "user", "deny", "bob", "10.1.0.0/16", "--remove")[0] == 0
+        assert master.seen[-1] == admin.UserAddresses("bob", [], ["!10.1.0.0/16"])
+        master.replies[admin.UserList] = admin.Users([admin.UserInfo("bob", [], [], ["10.0.0.0/8"], 0.0)])
+        assert run(capsys, "user", "allow", "bob")[:2] == (0, "user bob comes from: 10.0.0.0/8\n")
+        for words in (("allow", "bob", "--remove"), ("allow", "bob", "!10.0.0.0/8")):
+            status, _, err = run(capsys, "user", *words)
+            assert status == 2 and err.count("\n") == 1
+
     def test_users(self, capsys: pytest.CaptureFixture[str], master: FakeMaster, tmp_path: Path) -> None:
         (tmp_path / "pw").write_text("wonderland\n")
         status, out, _ = run(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 import sqlite3
 import tempfile
 import threading
@@ -79,6 +78,16 @@ class TestRules:
         assert core.address_allowed(("!10.0.0.0/8",), "11.0.0.1")
         assert not core.address_allowed(("!10.0.0.0/8",), "10.0.0.1")
         assert not core.address_allowed(("10.0.0.0/8", "!10.0.0.0/8"), "10.0.0.1")
+
+    def test_rules_of_a_user_come_and_go(self) -> None:
+        one = core.with_rules(user(), ["10.0.0.0/8", "!10.1.0.0/16"], [])
+        assert one.addresses == ("10.0.0.0/8", "!10.1.0.0/16")
+        assert core.with_rules(one, ["!10.0.0.1/8"], []).addresses == ("!10.1.0.0/16", "!10.0.0.0/8")
+        assert core.with_rules(one, [], ["!10.1.0.0/16"]).addresses == ("10.0.0.0/8",)
+        with pytest.raises(NotFound, match=r"no rule 10\.1\.0\.0/16"):
+            core.with_rules(one, [], ["10.1.0.0/16"])
+        with pytest.raises(UsageError, match="more than 64"):
+            core.with_rules(one, [f"11.0.0.{number}" for number in range(63)], [])
 
     def test_a_wrong_range_is_named(self) -> None:
         with pytest.raises(UsageError, match=r"10\.0\.0"):
@@ -220,16 +229,23 @@ class TestDatabase:
             lambda: database.user_password("alice", "new", "x", 1.0),
             lambda: database.grant(Right("alice", "/a", ""), "x", 1.0),
             lambda: database.revoke("alice", "/a", "x", 1.0),
+            lambda: database.user_addresses("alice", ["!10.0.0.0/8"], [], "x", 1.0),
         ):
             change()
             epochs.append(epoch())
         assert epochs == sorted(set(epochs))
+        database.user_addresses("alice", ["!10.0.0.0/8"], [], "x", 1.0)  # as it was
+        assert epoch() == epochs[-1]
 
     def test_a_refused_change_leaves_no_trace(self, database: Database) -> None:
         database.user_add(user("root", roles=("user", "admin")), "x", 1.0)
         lines = len(database.audit())
         with pytest.raises(Conflict):
             database.user_remove("root", "x", 1.0)
+        with pytest.raises(Conflict, match="the only administrator"):
+            database.user_addresses("root", ["10.0.0.0/8"], [], "x", 1.0)
+        with pytest.raises(NotFound):
+            database.user_addresses("nobody", ["10.0.0.0/8"], [], "x", 1.0)
         with pytest.raises(NotFound):
             database.grant(Right("nobody", "/a", "r"), "x", 1.0)
         with pytest.raises(NotFound):
@@ -259,29 +275,6 @@ class TestDatabase:
         assert len(seen) == 150
         database.node_remove("slave", "s0", "x", 1.0)
         assert database.changes(serial)[1] == {"slave:s0": 0}
-
-    def test_what_changes_in_an_older_database_put_back_is_news(self, tmp_path: Path) -> None:
-        now = [1.8e9]
-        database = Database(tmp_path / "security.db", lambda: now[0])
-        database.open()
-        database.user_add(user("mallory"), "x", 1.0)
-        database.close()
-        shutil.copy(tmp_path / "security.db", tmp_path / "copy.db")
-        database = Database(tmp_path / "security.db", lambda: now[0])
-        database.user_password("mallory", "later", "x", 1.0)
-        database.node_set(NodeRecord("slave", "s1", ()), "x", 1.0)
-        before = database.user("mallory")
-        known = database.changes(0)[0]
-        assert database.changes(known) == (known, {}, [])
-        database.close()
-        shutil.copy(tmp_path / "copy.db", tmp_path / "security.db")
-        database, now[0] = Database(tmp_path / "security.db", lambda: now[0]), now[0] + 60
-        again, found, _ = database.changes(known)
-        assert again < known and set(found) == {"user:mallory"}  # all is told to who knows more
-        database.user_password("mallory", "newest", "x", 1.0)
-        serial, found, _ = database.changes(known)
-        assert serial > known and before is not None and found["user:mallory"] > before.rights_epoch
-        database.close()
 
     def test_changes_carry_the_rights_of_those_users(self, database: Database) -> None:
         database.user_add(user("alice", Right("alice", "/a", "r")), "x", 1.0)
