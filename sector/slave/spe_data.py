@@ -165,7 +165,13 @@ class SpeData:
         receiving = self.context.data.receive_file(
             data_ticket(pickup.ticket), fd, limit=request.length, to=(host, peer.data.port), fsync=False
         )
-        got = await first_of(receiving.fin, receiving.done)
+        try:
+            got = await first_of(receiving.fin, receiving.done)
+        except TransferError:
+            raise
+        except BaseException:
+            receiving.cancel()  # the segment has ended; both slaves would hold the transfer
+            raise
         if got.moved != request.length:
             receiving.finish(error=1)
             raise Damaged(f"{peer.node} sent another length of {request.path}")
