@@ -93,7 +93,8 @@ class LocalDisk:
             )
             owner = owner_of(principal)
             meta = SliceMeta(path, grant.version, size, owner, mode, round(self._now(), 6), digest)
-            record = await self._pool.run(self._disk.seal_thd, temp, meta, crcs, grant.lease)
+            with self._transfers.parts.at_work(grant.lease):
+                record = await self._pool.run(self._disk.seal_thd, temp, meta, crcs, grant.lease)
         except Exception:
             await self._pool.run(self._disk.put_back_thd, temp, local)
             if grant is not None:

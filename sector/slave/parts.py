@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,6 +85,16 @@ class Parts:
         self._clock = clock
         self._kept: dict[str, Part] = {}
         self._running: dict[str, Part] = {}
+        self._local: set[bytes] = set()
+
+    @contextmanager
+    def at_work(self, lease: bytes) -> Iterator[None]:
+        """A file of this machine is put into its place under this lease: its sync may take long."""
+        self._local.add(lease)
+        try:
+            yield
+        finally:
+            self._local.discard(lease)
 
     async def begin(self, key: str, old: str, blocks: bytes | None, path: str, size: int) -> Part:
         """Room for `size` bytes of `path`: the part with the key `old` as far as it has the checksums
@@ -244,7 +254,7 @@ class Parts:
             await pause(self._clock, _KEEP_S)
             since = self._clock.seconds() - 3 * _KEEP_S
             at_work = [part for part in self._running.values() if part.lease and part.moved_at > since]
-            leases = [part.lease for part in at_work]
+            leases = [*self._local, *(part.lease for part in at_work)]
             if leases:
                 with suppress(errors.SectorError):
                     await master_call(LeasesAlive(slave_id, leases))

@@ -471,7 +471,8 @@ class JobDriver:
                 if node in before:
                     self.do(leave(node, self.clock.seconds()))
                 self.do(self.plan.node_up(node, self.nodes[node].info.spes, self.clock.seconds()))
-        self._give_up(now, {info.node for info in started.nodes})
+        if self._joined_at == now:  # else somebody asked after us, and knows more
+            self._give_up(now, {info.node for info in started.nodes})
 
     def _give_up(self, now: float, present: set[str]) -> None:
         """Buckets of slaves that have been away for long, or are left out, move to others."""

@@ -17,6 +17,8 @@ class BucketBook:
         self.table = RouteTable(buckets, [Range(*route) for route in spread(nodes, buckets)])
         self.held: dict[str, dict[int, list[tuple[int, int]]]] = {}
         self.home: dict[int, str] = {}
+        self.unsealed: dict[int, int] = {}
+        """First bucket of a range -> how often in turn its leases ended before it was published."""
 
     def routes(self) -> list[Route]:
         """All ranges of buckets and their nodes."""

@@ -103,12 +103,19 @@ class BucketStage:
         outcomes = await DeferredList(calls, consumeErrors=True)
         sealed: list[tuple[str, SealDone]] = []
         troubles = []
+        silent: set[str] = set()
         for route, (good, answer) in zip(routes, outcomes, strict=True):
             if good and isinstance(answer, SealDone):
-                self.nodes.answered(route.node)
+                self.book.unsealed.pop(route.first, None)
                 sealed.append((route.node, answer))
             elif isinstance(answer, Failure):
                 error = cast(BaseException, answer.value)
+                if not isinstance(error, SILENCE):
+                    self.nodes.answered(route.node)
+                elif route.node in silent:
+                    continue  # it counts once, whatever number of ranges it has
+                else:
+                    silent.add(route.node)
                 troubles.append(Deferred.fromCoroutine(self._not_sealed(route, error)))
         for good, failure in await DeferredList(troubles, consumeErrors=True):
             if not good:
@@ -162,7 +169,13 @@ class BucketStage:
                 min(route.last, first + SEAL_MAX - 1),
                 self.driver.options.output,
             )
-            done: SealDone = await self.nodes.call(route.node, request, deadline_s=SEAL_S)
+            done: SealDone = await self.nodes.call(
+                route.node,
+                request,
+                deadline_s=SEAL_S,
+                on_progress=lambda _: self.nodes.answered(route.node),
+            )
+            self.nodes.answered(route.node)
             check_sealed(request, done, route.node)
             sealed += done.sealed
         return SealDone(sealed)
@@ -175,6 +188,11 @@ class BucketStage:
         if self.driver.error is not None:  # it is we who gave up
             raise error
         log.info("buckets on {node} are not sealed: {why}", node=route.node, why=str(error))
+        if isinstance(error, LeaseLost):
+            lost = self.book.unsealed[route.first] = self.book.unsealed.get(route.first, 0) + 1
+            if lost >= self.plan.limits.attempts:
+                name = f"job {self.driver.id}: buckets on slave {route.node}"
+                raise JobFailed(f"{name} were not put together {lost} times, last: {error}") from None
         if isinstance(error, (LeaseHeld, LeaseLost)):  # of an attempt that was cut short; it ends by itself
             await pause(self.driver.clock, 2.0)
         elif isinstance(error, UNFIT) or (isinstance(error, SILENCE) and self.nodes.unanswered(route.node)):
