@@ -542,8 +542,6 @@ class LoginService(MultiService):
                 news: login.Epochs = await self._link.call(login.WatchRights(self._serial))
                 if news.serial != self._serial:
                     await self._apply(news)
-                    if news.serial < self._serial:
-                        await self._refresh_all()
                     self._serial = news.serial
                 elif not self._watch_again:
                     break
@@ -563,9 +561,13 @@ class LoginService(MultiService):
                 self.server.close_all(role, node_id)
                 if self._on_node_removed is not None:
                     self._on_node_removed(node)
-        live = {row.user for row in self._sessions.rows() if not row.via}
+        rows = self._sessions.rows()
+        live = {row.user for row in rows if not row.via}
+        users = set(news.changed)
+        if news.serial < self._serial:  # an older database of the security server was put back
+            users |= {row.user for row in rows}
         pairs: set[tuple[str, str]] = set()
-        for user in news.changed:
+        for user in sorted(users):
             if user in live:
                 await self._refresh(user)
             pairs |= self._sessions.acting(user)
@@ -573,14 +575,6 @@ class LoginService(MultiService):
             await self._refresh_acting(service, user)
         if self._on_rights is not None and news.changed:
             self._on_rights({user: tuple(r for r in news.rights if r.user == user) for user in news.changed})
-
-    async def _refresh_all(self) -> None:
-        """Ask for everybody who has a session: an older database of the security server was put back."""
-        rows = self._sessions.rows()
-        for user in sorted({row.user for row in rows if not row.via}):
-            await self._refresh(user)
-        for service, user in sorted({(row.via, row.user) for row in rows if row.via}):
-            await self._refresh_acting(service, user)
 
     async def _refresh(self, user: str) -> None:
         try:
