@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred, DeferredSemaphore, ensureDeferred
 
 from sector import errors
 from sector._udt.data_api import Data
-from sector.client.deferred import Work, bounded_by, deferred
+from sector.client.deferred import Work, bounded_by, deferred, uncut
 from sector.client.local import make_folders_thd, read_all_thd, write_all_thd
 from sector.client.progress import Moved, Progress, Summary
 from sector.client.sending import Put
@@ -500,7 +500,7 @@ class CloudClient:
         fd = os.memfd_create("sector-read", os.MFD_CLOEXEC)
         try:
             await self._read_parts(get, grant, fd, offset, size)
-            return grant.info, await self.run(read_all_thd, fd, size)
+            return grant.info, await uncut(self.run(read_all_thd, fd, size))
         finally:
             os.close(fd)
 
@@ -527,7 +527,7 @@ class CloudClient:
         fd = os.memfd_create("sector-read", os.MFD_CLOEXEC)
         try:
             await get.whole(fd, grant)
-            body: bytes = await self.run(read_all_thd, fd, grant.info.size)
+            body: bytes = await uncut(self.run(read_all_thd, fd, grant.info.size))
             return body
         finally:
             os.close(fd)
@@ -537,7 +537,7 @@ class CloudClient:
         """Store bytes as a whole file. `create` "new" = never replace (Exists)."""
         fd = os.memfd_create("sector-write", os.MFD_CLOEXEC)
         try:
-            await self.run(write_all_thd, fd, content)
+            await uncut(self.run(write_all_thd, fd, content))  # a thread knows only the number
             return await self.put_fd(fd, len(content), path, create=create)
         finally:
             os.close(fd)

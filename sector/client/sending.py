@@ -108,7 +108,8 @@ class Put:
         """A lease; one that a killed put of the same file has left is given up, and its part gone on with."""
         notes = self.link.unfinished if self._resumable else None
         if notes is not None and size >= FROM_BYTES:
-            self._note = await self.link.run(notes.open_thd, self.local, self.link.session.user, self.path)
+            opening = self.link.run(notes.open_thd, self.local, self.link.session.user, self.path)
+            self._note = await uncut(opening, self._leave)
         left = self._note.left if self._note is not None else None
         if left is None:
             return await self._open(OpenWrite(self.path, size, create, near))
@@ -130,6 +131,11 @@ class Put:
             self._note_at = now + NOTE_S
             writing = self.link.run(self._note.write_thd, Left(grant.lease, grant.node, got))
             writing.addErrback(lambda _: None)
+
+    def _leave(self, note: Note | None) -> None:
+        """As if it had not been opened."""
+        if note is not None:
+            self.link.run(note.close_thd, note.left is not None).addErrback(lambda _: None)
 
     def _forget(self, keep: bool = False) -> None:
         note, self._note = self._note, None

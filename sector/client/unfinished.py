@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Annotated
@@ -35,25 +36,27 @@ class Left(msgspec.Struct, frozen=True):
 
 
 class Note:
-    """The file of one put. `left`: what one that was killed wrote there."""
+    """The file of one put. `left`: what one that was killed wrote there. For several threads."""
 
     def __init__(self, file: Path, fd: int) -> None:
         self._file = file
         self._fd = fd
+        self._lock = threading.Lock()
         self.left: Left | None = None
         with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
             self.left = msgspec.msgpack.decode(os.pread(fd, _MOST_BYTES, 0), type=Left)
 
     def write_thd(self, left: Left) -> None:
         """Keep it, if that is possible."""
-        if self._fd >= 0:
-            raw = msgspec.msgpack.encode(left)
-            with contextlib.suppress(OSError):
+        raw = msgspec.msgpack.encode(left)
+        with self._lock, contextlib.suppress(OSError):
+            if self._fd >= 0:
                 os.ftruncate(self._fd, os.pwrite(self._fd, raw, 0))
 
     def close_thd(self, keep: bool = False) -> None:
         """The put has ended; `keep` = the next one may go on."""
-        fd, self._fd = self._fd, -1
+        with self._lock:  # no write is under way to a number that another file may get
+            fd, self._fd = self._fd, -1
         if not keep:
             with contextlib.suppress(OSError):
                 os.unlink(self._file)
