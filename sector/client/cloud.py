@@ -370,7 +370,8 @@ class CloudClient:
             free()
 
     async def _put_one(self, source: str, path: str, create: str, progress: Progress) -> Moved:
-        fd, size = await self.run(open_local_thd, source)
+        opening = self.run(open_local_thd, source)
+        fd, size = await uncut(opening, lambda opened: os.close(opened[0]))
         try:
             before = await self.run(os.fstat, fd)
             moved = await Put(self.link, source, path, progress, resumable=True).run(fd, size, create)

@@ -59,14 +59,26 @@ Work = Callable[[], Coroutine[Any, Any, T]]
 
 async def bounded(limit: int, works: Iterable[Work[T]]) -> list[T]:
     """Run the works, at most `limit` at once; results in order. The first failure cancels the rest and is
-    raised when all have ended."""
+    raised when all have ended; those that had to wait are not begun."""
     bound = DeferredSemaphore(limit)
     return await bounded_by((bound, work) for work in works)
 
 
 async def bounded_by(works: Iterable[tuple[DeferredSemaphore, Work[T]]]) -> list[T]:
     """The same with a bound for each."""
-    running: list[Deferred[T]] = [cast(Any, bound).run(deferred(work)) for bound, work in works]
+    stopping = False
+
+    def begin(work: Work[T]) -> Deferred[T]:
+        if stopping:  # what has just ended made room; this one waits to be cancelled
+            return Deferred()
+        return deferred(work)().addErrback(stop)
+
+    def stop(why: Failure) -> Failure:
+        nonlocal stopping
+        stopping = True
+        return why
+
+    running: list[Deferred[T]] = [cast(Any, bound).run(begin, work) for bound, work in works]
     whole = gatherResults(running, consumeErrors=True)
     try:
         return list(await whole)
