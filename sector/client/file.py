@@ -6,6 +6,7 @@ function that waits for a Deferred.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import tempfile
@@ -285,17 +286,36 @@ class CloudWriter(io.RawIOBase):
         self._spool.close()
 
 
+class _Buffer(io.BufferedWriter):
+    """Collects small writes to a `CloudWriter`; if it is forgotten, nothing is published."""
+
+    def __init__(self, writer: CloudWriter) -> None:
+        self._writer = writer
+        super().__init__(writer, 1 << 20)
+
+    def __del__(self) -> None:
+        self._writer.drop()
+        with contextlib.suppress(OSError, ValueError):  # the writer may have gone before
+            self.close()
+
+
 class TextWriter(io.TextIOWrapper):
-    """Text over a `CloudWriter`; leaving a `with` block by an exception publishes nothing."""
+    """Text over a `CloudWriter`; left by an exception in its `with`, or forgotten, it publishes nothing."""
 
     def __init__(self, writer: CloudWriter, encoding: str, errors: str | None, newline: str | None) -> None:
         self._writer = writer
-        super().__init__(io.BufferedWriter(writer, 1 << 20), encoding, errors, newline)
+        super().__init__(_Buffer(writer), encoding, errors, newline)
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if kind is not None:
             self._writer.drop()
         super().__exit__(kind, error, trace)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            if self.buffer is not None:  # ValueError: detached, it belongs to somebody else
+                self._writer.drop()
+                self.close()
 
 
 def check_mode(mode: str) -> tuple[str, bool]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import io
 import os
 import random
@@ -125,6 +126,46 @@ def test_writers_publish_at_close_or_not_at_all(sim: SimCluster) -> None:
     with TextWriter(CloudWriter(cloud, "/t", "new", wait), "utf-8", None, None) as text:
         text.write("żółw\n")
     assert sim.wait(cloud.read("/t")) == "żółw\n".encode()
+
+
+@pytest.mark.parametrize("how", ["text", "detached", "binary"])
+@pytest.mark.parametrize("cyclic", [False, True])
+def test_a_writer_that_is_forgotten_publishes_nothing(sim: SimCluster, how: str, cyclic: bool) -> None:
+    """An exception without a `with` block: half of the file would replace the whole one at some later time,
+    whichever of its parts is collected first."""
+    cloud = sim.client()
+    sim.wait(cloud.write("/f", b"before"))
+    writer = CloudWriter(cloud, "/f", "any", lambda f, *a: sim.wait(f(*a)))
+    place: Any = writer
+    if how != "binary":
+        place = TextWriter(writer, "utf-8", None, None)
+        place.write("half")
+        if how == "detached":
+            place = place.detach()
+    if how != "text":
+        place.write(b"half")
+    if cyclic:
+        ring: list[Any] = [place]
+        ring.append(ring)
+        for _ in range(3):
+            gc.collect()
+        del ring
+    del writer, place
+    gc.collect()
+    assert sim.wait(cloud.read("/f")) == b"before"
+
+
+def test_a_detached_buffer_publishes_at_its_close(sim: SimCluster) -> None:
+    """It is its own master, also when the text file has gone."""
+    cloud = sim.client()
+    text = TextWriter(CloudWriter(cloud, "/f", "any", lambda f, *a: sim.wait(f(*a))), "utf-8", None, None)
+    text.write("whole")
+    buffer = text.detach()
+    del text
+    gc.collect()
+    buffer.write(b" file")
+    buffer.close()
+    assert sim.wait(cloud.read("/f")) == b"whole file"
 
 
 class FullOnce:
