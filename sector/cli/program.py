@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import io
-import json
 import os
 import sys
 import traceback
@@ -20,6 +19,7 @@ from typing import Any, NoReturn, TextIO, TypeVar
 import click
 
 from sector.cli import ends
+from sector.cli.render import json_text
 from sector.config import nearest
 from sector.errors import BadConfig, SectorError, UdfError, UsageError, printable
 
@@ -107,7 +107,7 @@ class Program:
     def report(self, error: SectorError, as_json: bool) -> int:
         """Tell the user of a failure in one line and return the exit status."""
         if as_json:
-            click.echo(json.dumps({"error": error.as_json()}, ensure_ascii=False))
+            click.echo(json_text({"error": error.as_json()}))
         else:
             # a user function's own traceback is what its author asked for; all else is one line
             message = printable(error.message, "\n\t" if isinstance(error, UdfError) else "")

@@ -4,6 +4,7 @@ talk to standard error."""
 from __future__ import annotations
 
 import json
+import re
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -14,6 +15,7 @@ import msgspec
 
 from sector.errors import printable
 
+_LONE: Final = re.compile("[\ud800-\udfff]")
 _WIDE: Final = 64  # columns of a cell that others are padded to
 
 
@@ -32,9 +34,15 @@ def plain(value: Any) -> Any:
     return value
 
 
+def json_text(value: Any, indent: int | None = None) -> str:
+    """A JSON document that can be written as UTF-8: what is no text in a local name is escaped."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    return _LONE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 def print_json(value: Any) -> None:
     """One JSON document on standard output."""
-    click.echo(json.dumps(plain(value), indent=2 if sys.stdout.isatty() else None, ensure_ascii=False))
+    click.echo(json_text(plain(value), 2 if sys.stdout.isatty() else None))
 
 
 def columns(text: str) -> int:

@@ -314,7 +314,7 @@ class CloudClient:
         folders: list[str] = []
         for source in sources:
             found = await self.run(plan_tree_thd, source, recursive, follow)
-            base = join(target, _name_of(source)) if into else target
+            base = check_path(join(target, _name_of(source))) if into else target
             if found is None:
                 size = (await self.run(os.stat, source)).st_size
                 plan.append((source, base, size))

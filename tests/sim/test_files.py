@@ -71,6 +71,17 @@ def test_hundred_megabytes(sim: SimCluster, tmp_path: Path) -> None:
     assert (tmp_path / "b").read_bytes() == content
 
 
+def test_a_local_name_that_is_no_text_is_refused_but_under_another(sim: SimCluster, tmp_path: Path) -> None:
+    """Names in the cloud are UTF-8; a file of an older system can be given one."""
+    cloud = sim.client()
+    place = os.fsdecode(bytes(tmp_path) + b"/caf\xe9.txt")
+    content = write_random(Path(place), 1000)
+    with pytest.raises(errors.BadPath, match="not valid UTF-8"):
+        sim.wait(cloud.put(place, "/d/"))
+    sim.wait(cloud.put(place, "/d/cafe.txt"))
+    assert sim.wait(cloud.read("/d/cafe.txt")) == content
+
+
 def test_tree_round_trip(sim: SimCluster, tmp_path: Path) -> None:
     """put -r and get -r keep names, empty directories and contents; the listing is paged right."""
     cloud = sim.client()

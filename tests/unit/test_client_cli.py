@@ -185,6 +185,22 @@ def test_a_put_of_a_changing_file_ends_with_status_1(
     assert run(["put", "a", "/d/"]) == 1
 
 
+def test_names_that_are_no_text_are_escaped_in_json(
+    cloud: FakeCloud, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was stored is no failure because of the name of the local file; a reader gets the same name."""
+    name = "caf\udce9 ü.txt"
+    moved = Moved("/d/a", name, 5, Version(1, 7), "crc32c-1m:00", "s1", 0.5)
+    cloud.answers["put"] = Summary([moved], 5, 0.5, [])
+    assert run(["put", name, "/d/a", "--json"]) == 0
+    told = capsys.readouterr().out
+    assert r"caf\udce9 ü.txt" in told
+    assert json.loads(told)["files"][0]["local"] == name
+    cloud.answers["put"] = errors.LocalIO(f"{name}: no such file or directory")
+    assert run(["put", name, "/d/a", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["error"]["message"] == f"{name}: no such file or directory"
+
+
 def test_names_cannot_steer_the_terminal(cloud: FakeCloud, capsys: pytest.CaptureFixture[str]) -> None:
     """Names and messages of others come escaped, wherever they are printed."""
     name = "/d/x\x1b]0;title\x07\n\udcff"
