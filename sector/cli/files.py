@@ -7,7 +7,8 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -361,11 +362,13 @@ def put(
     if len(sources) < 2:
         raise UsageError("put needs a local file and a cloud path", hint="sector put FILE /path")
     if "-" in sources[:-1]:
-        if len(sources) > 2 or recursive:
+        if len(sources) > 2 or recursive or follow or parallel is not None:
             raise UsageError("put - stores standard input as one file", hint="sector put - /path")
         with connection(shared) as cloud, traced(cloud, trace):
-            moved = _put_input(cloud, sources[-1], no_replace)
-        report(shared, "put", Summary([moved], moved.size, moved.seconds, []), stats)
+            raw: Any = cloud.open(sources[-1], "xb" if no_replace else "wb", limit=limit)
+            live = Live(cloud.running, sending=True) if stats and shared.bars else None
+            summary = _put_input(raw, told(shared, "put", progress_kind, live))
+        report(shared, "put", summary, stats)
         return 0
     with connection(shared) as cloud:
         live = Live(cloud.running, sending=True) if stats and shared.bars else None
@@ -384,13 +387,15 @@ def put(
     return 1 if any(one.changed for one in summary.files) else 0
 
 
-def _put_input(cloud: Cloud, target: str, no_replace: bool) -> Moved:
+def _put_input(raw: Any, showing: AbstractContextManager[Progress]) -> Summary:
     """Standard input as a file; nothing of it when it cannot be read to its end."""
-    raw: Any = cloud.open(target, "xb" if no_replace else "wb")
     with raw as place:
         shutil.copyfileobj(sys.stdin.buffer, place, CAT_BYTES)
+        with showing as progress:
+            raw.progress = progress
+            raw.close()
     moved: Moved = raw.published
-    return moved
+    return Summary([moved], moved.size, moved.seconds, progress.notes, progress.way)
 
 
 @click.command()
@@ -423,11 +428,12 @@ def get(
     """
     remote, local = (list(paths[:-1]), paths[-1]) if len(paths) > 1 else (list(paths), ".")
     if local == "-":
-        if shared.json or recursive:
+        if shared.json or recursive or stats or parallel is not None:
             raise UsageError(
-                "get to - prints bytes of files", hint="leave --json and -r away, or name a place"
+                "get to - prints bytes of files, one after the other",
+                hint="leave --json, --stats, -j and -r away, or name a place",
             )
-        _print_files(shared, remote)
+        _print_files(shared, remote, limit, trace, progress_kind)
         return
     with connection(shared) as cloud:
         live = Live(cloud.running, sending=False) if stats and shared.bars else None
@@ -461,15 +467,18 @@ def cat(shared: Shared, paths: tuple[str, ...]) -> None:
     _print_files(shared, paths)
 
 
-def _print_files(shared: Shared, paths: Iterable[str]) -> None:
-    with connection(shared) as cloud:
+def _print_files(
+    shared: Shared, paths: Iterable[str], limit: int = 0, trace: str | None = None, kind: str | None = None
+) -> None:
+    quiet = replace(shared, no_progress=True)  # a bar would stand between what is printed
+    with connection(shared) as cloud, traced(cloud, trace), told(quiet, "get", kind) as progress:
         for path in paths:
-            _cat(cloud, path)
+            _cat(cloud, path, limit, progress)
     sys.stdout.buffer.flush()
 
 
-def _cat(cloud: Cloud, path: str) -> None:
-    with cloud.open(path, "rb") as source:
+def _cat(cloud: Cloud, path: str, limit: int, progress: Progress) -> None:
+    with cloud.open(path, "rb", limit=limit, progress=progress) as source:
         while chunk := source.read(CAT_BYTES):
             sys.stdout.buffer.write(chunk)
 

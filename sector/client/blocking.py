@@ -363,20 +363,24 @@ class Cloud:
         encoding: str | None = None,
         errors: str | None = None,
         newline: str | None = None,
+        limit: int = 0,
+        progress: Progress | None = None,
     ) -> IO[Any]:
         """A file object: "rb" (one version, seekable, with read-ahead), "wb" (new version, published by
-        close), "xb" (only if it does not exist); without "b" as text. Raises NotFound, IsDirectory."""
+        close), "xb" (only if it does not exist); without "b" as text. `limit` bytes per second (0 = no cap)
+        and `progress` as for `get` and `put`. Raises NotFound, IsDirectory."""
         kind, text = check_mode(mode)
         if kind == "r":
             info = self.stat(path)
             if info.kind != "file":
                 raise _is_directory(path)
-            reader = CloudReader(Ranges(self.client, info), self.wait)
+            reader = CloudReader(Ranges(self.client, info, limit, progress), self.wait)
             binary = io.BufferedReader(reader, max(buffering, 8192))
             return io.TextIOWrapper(binary, encoding or "utf-8", errors, newline) if text else binary
         if kind == "new" and self.exists(path):
             raise _exists(path)
-        writer = CloudWriter(self.client, check_path(path), kind, self.wait)
+        place = check_path(path)
+        writer = CloudWriter(self.client, place, kind, self.wait, limit=limit, progress=progress)
         return cast("IO[Any]", TextWriter(writer, encoding or "utf-8", errors, newline) if text else writer)
 
 

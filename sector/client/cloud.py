@@ -20,11 +20,11 @@ from sector.client.local import make_folders_thd, read_all_thd, write_all_thd
 from sector.client.progress import Moved, Progress, Summary
 from sector.client.sending import Put
 from sector.client.session import ClientSession
-from sector.client.transfer import Get, Granted, Link, Run, open_local_thd
-from sector.client.tree import plan_tree_thd
+from sector.client.transfer import Get, Granted, Link, Run, open_local_thd, part_at
+from sector.client.tree import check_distinct, plan_tree_thd
 from sector.client.unfinished import Unfinished
 from sector.clock import pause
-from sector.model import CHECKED_BYTES, SMALL_BYTES, FileInfo, Version, check_path
+from sector.model import SMALL_BYTES, FileInfo, Version, check_path
 from sector.wire.admin import NodeInfo, NodeList, Status, StatusInfo
 from sector.wire.base import Request
 from sector.wire.files import (
@@ -32,7 +32,6 @@ from sector.wire.files import (
     Listing,
     Mkdir,
     Move,
-    ReadGrant,
     Remove,
     Removed,
     RemoveHollow,
@@ -326,7 +325,7 @@ class CloudClient:
                 folders.append(check_path(join(base, folder)))
             for inner, size in found.files:
                 plan.append((os.path.join(source, inner), check_path(join(base, inner)), size))
-        _check_distinct([(source, path) for source, path, _ in plan])
+        check_distinct([(source, path) for source, path, _ in plan])
         for folder in folders:
             await self._mkdir(folder, True)
         progress.files_total += len(plan)
@@ -434,7 +433,7 @@ class CloudClient:
                     folders.append(os.path.join(base, inner))
                 else:
                     plan.append((entry, os.path.join(base, inner)))
-        _check_distinct([(info.path, place) for info, place in plan])
+        check_distinct([(info.path, place) for info, place in plan])
         await self.run(make_folders_thd, folders)
         progress.files_total += len(plan)
         progress.bytes_total += sum(info.size for info, _ in plan)
@@ -470,53 +469,47 @@ class CloudClient:
 
     @deferred
     async def read_at(
-        self, path: str, offset: int, length: int, *, version: Version = Version(0, 0)
+        self,
+        path: str,
+        offset: int,
+        length: int,
+        *,
+        version: Version = Version(0, 0),
+        limit: int = 0,
+        progress: Progress | None = None,
     ) -> bytes:
         """At most `length` bytes (up to 1 GiB) of a file from `offset`; fewer at its end, none beyond.
         `version` other than (0, 0): exactly that one, else Conflict. Goes on with another replica when a
-        slave fails."""
+        slave fails, with a note to `progress`. `limit` bytes per second (0 = no cap)."""
         _check_number("offset", offset, 0)
         _check_number("length", length, 0)
+        _check_number("limit", limit, 0)
         if length > MAX_READ:
             raise errors.UsageError(f"{length} bytes at once are more than {MAX_READ}")
-        _, body = await self._read_range(path, offset, length, version)
-        return body
+        get = Get(self.link, check_path(path), "memory", progress or Progress(), limit)
+        return await self._read_range(get, offset, length, version)
 
-    async def _read_range(
-        self, path: str, offset: int, length: int, version: Version
-    ) -> tuple[FileInfo, bytes]:
-        get = Get(self.link, check_path(path), "memory", Progress())
+    async def _read_range(self, get: Get, offset: int, length: int, version: Version) -> bytes:
         if length <= 0:
-            return (await get.open(0, 1, version)).info, b""
+            await get.open(0, 1, version)
+            return b""
         try:
-            grant = await get.open(offset, min(length, _part_at(offset)), version)
+            grant = await get.open(offset, min(length, part_at(offset)), version)
         except errors.BadPath:  # so the master says that `offset` is beyond the end
             info = (await get.open(0, 1, version)).info
             if offset < info.size:
                 raise
-            return info, b""
+            return b""
         size = max(0, min(length, grant.info.size - offset))
         if size == 0:
-            return grant.info, b""
+            return b""
         fd = os.memfd_create("sector-read", os.MFD_CLOEXEC)
         try:
-            await self._read_parts(get, grant, fd, offset, size)
-            return grant.info, await uncut(self.run(read_all_thd, fd, size))
+            await get.parts(fd, grant, offset, size)
+            body: bytes = await uncut(self.run(read_all_thd, fd, size))
+            return body
         finally:
             os.close(fd)
-
-    async def _read_parts(self, get: Get, grant: ReadGrant, fd: int, offset: int, size: int) -> None:
-        """A range into `fd`, in parts that slaves check before they send them; `grant` is for the first."""
-        first = min(size, _part_at(offset))
-        await get.range(fd, grant, offset, first, at=0)
-
-        async def part(start: int, length: int) -> None:
-            more = await get.open(start, length, grant.info.version)
-            await get.range(fd, more, start, length, at=start - offset)
-
-        end, slots = offset + size, DeferredSemaphore(PARALLEL)
-        starts = range(offset + first, end, CHECKED_BYTES)
-        await bounded_by((slots, _bind(part, at, min(CHECKED_BYTES, end - at))) for at in starts)
 
     @deferred
     async def read(self, path: str) -> bytes:
@@ -550,23 +543,28 @@ class CloudClient:
         path: str,
         *,
         create: str = "any",
+        limit: int = 0,
         progress: Progress | None = None,
         granted: Granted | None = None,
     ) -> Deferred[Moved]:
-        """Store `size` bytes of an open local file, from its beginning, as `path`. `granted(version)` is
-        awaited while the lease on the path is held and nothing is sent yet (again with each new lease); what
-        it raises ends the put, and nothing has changed."""
-        work = Put(self.link, path, check_path(path), progress or Progress(), granted).run(fd, size, create)
-        return ensureDeferred(work)
+        """Store `size` bytes of an open local file, from its beginning, as `path`; `limit` as for `put`.
+        `granted(version)` is awaited while the lease on the path is held and nothing is sent yet (again with
+        each new lease); what it raises ends the put, and nothing has changed."""
+        _check_number("limit", limit, 0)
+        put = Put(self.link, path, check_path(path), progress or Progress(), granted)
+        free = self._limit(limit)
+
+        async def work() -> Moved:
+            try:
+                return await put.run(fd, size, create)
+            finally:
+                free()
+
+        return ensureDeferred(work())
 
 
 def _name_of(source: str) -> str:
     return os.path.basename(os.path.abspath(source))
-
-
-def _part_at(offset: int) -> int:
-    """Bytes from `offset` to the end of the part that it is in."""
-    return CHECKED_BYTES - offset % CHECKED_BYTES
 
 
 def _bind(function: Callable[..., Any], *args: Any) -> Callable[[], Any]:
@@ -577,17 +575,6 @@ def _check_number(name: str, value: int, least: int) -> None:
     """Raises UsageError for an argument that is too small."""
     if value < least:
         raise errors.UsageError(f"{name}={value} is not possible", hint=f"{least} or more")
-
-
-def _check_distinct(moves: list[tuple[str, str]]) -> None:
-    """Refuses two sources that would end in one place, one of them lost. Raises UsageError."""
-    taken: dict[str, str] = {}
-    for source, place in moves:
-        if place in taken:
-            raise errors.UsageError(
-                f"{taken[place]} and {source} would both become {place}", hint="name a place for each"
-            )
-        taken[place] = source
 
 
 def _needs_r(path: str) -> errors.IsDirectory:

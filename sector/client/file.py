@@ -19,7 +19,7 @@ from twisted.internet.defer import Deferred
 from sector import errors
 from sector.client.cloud import CloudClient
 from sector.client.deferred import deferred
-from sector.client.progress import Moved
+from sector.client.progress import FileProgress, Moved, Progress
 from sector.model import BLOCK_BYTES, FileInfo
 
 CACHE_BYTES = 64 << 20
@@ -31,12 +31,21 @@ Wait = Callable[..., Any]
 class Ranges:
     """Reads one version of a file in aligned windows that grow while reading goes on in order.
 
-    At most 64 MiB are kept, and one window more is under way.
+    At most 64 MiB are kept, and one window more is under way. `limit` bytes per second (0 = no cap) hold for
+    who reads in order; `progress` is told how far that is.
     """
 
-    def __init__(self, client: CloudClient, info: FileInfo) -> None:
+    def __init__(
+        self, client: CloudClient, info: FileInfo, limit: int = 0, progress: Progress | None = None
+    ) -> None:
         self.client = client
         self.info = info
+        self._limit = limit
+        self._progress = progress or Progress()
+        self._progress.files_total += 1
+        self._progress.bytes_total += info.size
+        self._part = FileProgress(self._progress, info.path, info.size)
+        self._told = -1
         self._cache: OrderedDict[int, bytes] = OrderedDict()
         self._coming: dict[int, Deferred[bytes]] = {}
         self._window = BLOCK_BYTES
@@ -47,6 +56,7 @@ class Ranges:
         """`length` bytes from `offset`; fewer at the end of the file."""
         end = min(self.info.size, offset + max(0, length))
         if offset >= end:
+            self._tell(min(offset, end))
             return b""
         in_order = offset == self._next
         self._next = end
@@ -59,7 +69,22 @@ class Ranges:
             here = min(end, start + len(body))
         if in_order and end < self.info.size:
             self._fetch_ahead(end)
+        self._tell(end)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _tell(self, end: int) -> None:
+        if end <= self._told:
+            return
+        self._told = end
+        if end == self.info.size:
+            self._part.finish()
+        else:
+            self._part.at(end)
+
+    def _ask(self, start: int, size: int) -> Deferred[bytes]:
+        path, version = self.info.path, self.info.version
+        limit, progress = self._limit, self._progress
+        return self.client.read_at(path, start, size, version=version, limit=limit, progress=progress)
 
     def _find(self, at: int) -> int | None:
         for start, body in self._cache.items():
@@ -81,7 +106,7 @@ class Ranges:
         start = at - at % BLOCK_BYTES
         wanted = max(self._window, -(-(end - start) // BLOCK_BYTES) * BLOCK_BYTES)
         size = min(wanted, 8 * MOST_AHEAD, self.info.size - start)
-        body = await self.client.read_at(self.info.path, start, size, version=self.info.version)
+        body = await self._ask(start, size)
         if len(body) != size:
             raise errors.Conflict(f"{self.info.path} is shorter than {self.info.size} bytes")
         self._keep(start, body)
@@ -106,7 +131,7 @@ class Ranges:
             return
         start = at - at % BLOCK_BYTES
         size = min(self._window, self.info.size - start)
-        coming = self.client.read_at(self.info.path, start, size, version=self.info.version)
+        coming = self._ask(start, size)
         self._coming[start] = coming
 
         def arrived(body: bytes) -> None:
@@ -207,13 +232,25 @@ class CloudReader(io.RawIOBase):
 class CloudWriter(io.RawIOBase):
     """A new version of a file: bytes collect in a local temporary file and are published by `close()`.
 
-    Leaving a `with` block by an exception, or `discard()`, publishes nothing.
+    Leaving a `with` block by an exception, or `discard()`, publishes nothing. `limit` and `progress` are as
+    for a put, and count for `close()`.
     """
 
-    def __init__(self, client: CloudClient, path: str, create: str, wait: Wait) -> None:
+    def __init__(
+        self,
+        client: CloudClient,
+        path: str,
+        create: str,
+        wait: Wait,
+        *,
+        limit: int = 0,
+        progress: Progress | None = None,
+    ) -> None:
         super().__init__()
         self.name = path
         self.mode = "wb"
+        self.limit = limit
+        self.progress = progress
         self.published: Moved | None = None
         self._client = client
         self._create = create
@@ -278,7 +315,12 @@ class CloudWriter(io.RawIOBase):
             super().close()
 
     def _put(self, fd: int, size: int) -> Deferred[Moved]:
-        return self._client.put_fd(fd, size, self.name, create=self._create)
+        progress = self.progress or Progress()
+        progress.files_total += 1
+        progress.bytes_total += size
+        return self._client.put_fd(
+            fd, size, self.name, create=self._create, limit=self.limit, progress=progress
+        )
 
     def __del__(self) -> None:
         # a forgotten writer must not publish half of a file at some later time

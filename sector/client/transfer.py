@@ -13,6 +13,7 @@ import os
 import stat
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -21,12 +22,12 @@ from sector import errors, space
 from sector._udt import checksum
 from sector._udt.data_api import Data, DataTicket, OnWay, TransferError, TransferResult, arrival
 from sector._udt.paths import Way
-from sector.client.deferred import uncut
+from sector.client.deferred import bounded, uncut
 from sector.client.progress import FileProgress, Moved, Progress, size_text
 from sector.client.session import ClientSession
 from sector.client.unfinished import Unfinished
 from sector.clock import pause
-from sector.model import BLOCK_BYTES, FileInfo, Ticket, Version, digest_text
+from sector.model import BLOCK_BYTES, CHECKED_BYTES, FileInfo, Ticket, Version, digest_text
 from sector.resolve import literal_host
 from sector.wire.files import OpenRead, ReadGrant, ReportBad
 from sector.wire.outcome import error_of
@@ -37,6 +38,8 @@ ATTEMPTS = 8
 BACK_S = 60.0
 """How long, at most, slaves are waited for that have what is needed; never longer than it took so far."""
 READ_BLOCKS = 64
+PARTS = 4
+"""Parts of a range at once."""
 AWAY = (errors.Unavailable, errors.Unreachable, errors.TimedOut, errors.SessionExpired)
 """What ends a transfer that may go on later."""
 
@@ -247,6 +250,20 @@ class Get:
             grant = await self._next(grant, here, end, failed, trouble, attempt)
             self.progress.note(f"{trouble.message} at {size_text(here)}; continued from {grant.node}")
 
+    async def parts(self, fd: int, grant: ReadGrant, offset: int, size: int) -> None:
+        """A range into the beginning of `fd`, in parts that slaves check before they send them, one after the
+        other if there is a limit, which slaves keep for each. `grant` is for the first."""
+        first = min(size, part_at(offset))
+        await self.range(fd, grant, offset, first, at=0)
+
+        async def part(start: int) -> None:
+            length = min(CHECKED_BYTES, offset + size - start)
+            more = await self.open(start, length, grant.info.version)
+            await self.range(fd, more, start, length, at=start - offset)
+
+        starts = range(offset + first, offset + size, CHECKED_BYTES)
+        await bounded(1 if self.limit else PARTS, [partial(part, start) for start in starts])
+
     async def _next(
         self,
         last: ReadGrant,
@@ -340,6 +357,11 @@ class Get:
         seconds = clock.seconds() - begin
         node = self.nodes[-1] if self.nodes else grant.node
         return Moved(self.path, target, info.size, info.version, info.digest, node, seconds, self.stats)
+
+
+def part_at(offset: int) -> int:
+    """Bytes from `offset` to the end of the part that it is in."""
+    return CHECKED_BYTES - offset % CHECKED_BYTES
 
 
 def _place_thd(target: str) -> str:

@@ -1,4 +1,4 @@
-"""Reading a local directory tree before it is put: what goes along, and what is left out and why."""
+"""Reading a local directory tree before it is put: what goes along, and what is left out, and why."""
 
 from __future__ import annotations
 
@@ -88,6 +88,17 @@ def _file(tree: Tree, full: str, inside: str, follow: bool) -> None:
         tree.files.append((inside, info.st_size))
     else:
         tree.others.append(inside)
+
+
+def check_distinct(moves: list[tuple[str, str]]) -> None:
+    """Refuses two sources that would end in one place, one of them lost. Raises UsageError."""
+    taken: dict[str, str] = {}
+    for source, place in moves:
+        if place in taken:
+            raise errors.UsageError(
+                f"{taken[place]} and {source} would both become {place}", hint="name a place for each"
+            )
+        taken[place] = source
 
 
 def _identity(info: os.stat_result) -> tuple[int, int]:

@@ -54,6 +54,19 @@ def test_empty_file_and_odd_names(cluster: Cluster, tmp_path: Path) -> None:
     assert len(cluster.json("ls", "/odd")) == 6
 
 
+def test_a_limit_holds_for_standard_input_and_output(cluster: Cluster, tmp_path: Path) -> None:
+    """16 MB at 5 MB/s take three seconds at least, whichever way they go."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    write_random(source, 16 * MB, 1)
+    for words in (["put", "-", "/piped"], ["get", "/piped", "-"]):
+        command = cluster.command(*words, "--limit", "5MB/s")
+        begin = time.monotonic()
+        with source.open("rb") as given, target.open("wb") as taken:
+            subprocess.run(command, stdin=given, stdout=taken, env=cluster.env, timeout=120, check=True)
+        assert time.monotonic() - begin > 3.0
+    assert sha256(target) == sha256(source)
+
+
 def test_slices_are_native_files(cluster: Cluster, tmp_path: Path) -> None:
     """Every replica is a plain file under DATA_DIR/files with the same bytes."""
     source = tmp_path / "plain"

@@ -15,8 +15,12 @@ from typing import Any
 import pytest
 
 from sector import errors
+from sector.client.cloud import CloudClient
 from sector.client.file import CloudReader, CloudWriter, Ranges, TextWriter, check_mode
+from sector.client.progress import Progress
+from sector.client.transfer import Get
 from sector.testing.cluster import SimCluster
+from sector.testing.data import SimDataPort
 
 SIZE = 9_000_001
 
@@ -81,6 +85,65 @@ def test_reading_in_order_asks_for_growing_windows(sim: SimCluster) -> None:
     assert before <= copied
     assert asked == 91
     assert moved <= SIZE + (2 << 20)
+
+
+def test_a_limit_holds_for_all_that_is_read_at_once(sim: SimCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slaves keep it for each transfer: one follows the other. Progress is told as the reader gets it."""
+    cloud = sim.client()
+    size = 60_000_000
+    content = random.Random(1).randbytes(size)
+    sim.wait(cloud.write("/f", content))
+    limits, running, most = [], [0], [0]
+    receive = SimDataPort.receive_file
+
+    def ended(result: Any) -> Any:
+        running[0] -= 1
+        return result
+
+    def counted(port: SimDataPort, *args: Any, **kwargs: Any) -> Any:
+        running[0] += 1
+        most[0] = max(most[0], running[0])
+        receiving = receive(port, *args, **kwargs)
+        receiving.fin.addBoth(ended)
+        return receiving
+
+    open_read = Get.open
+
+    def noted(get: Get, *args: Any, **kwargs: Any) -> Any:
+        limits.append(get.limit)
+        return open_read(get, *args, **kwargs)
+
+    monkeypatch.setattr(SimDataPort, "receive_file", counted)
+    monkeypatch.setattr(Get, "open", noted)
+    told: list[tuple[int, int, int, int]] = []
+    progress = Progress(
+        listener=lambda now: told.append((now.files_done, now.files_total, now.bytes_done, now.bytes_total))
+    )
+    ranges = Ranges(cloud, sim.wait(cloud.stat("/f")), limit=5_000_000, progress=progress)
+    with CloudReader(ranges, lambda f, *a: sim.wait(f(*a))) as file:
+        assert b"".join(iter(lambda: file.read(55_000_000), b"")) == content
+    assert set(limits) == {5_000_000} and most == [1]
+    assert told == [(0, 1, 55_000_000, size), (1, 1, size, size)]
+
+
+def test_a_writer_tells_its_progress_and_keeps_its_limit(
+    sim: SimCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud = sim.client()
+    limits: list[int] = []
+
+    def limited(_cloud: Any, rate: int) -> Any:
+        limits.append(rate)
+        return lambda: limits.append(0)
+
+    monkeypatch.setattr(CloudClient, "_limit", limited)
+    progress = Progress()
+    writer = CloudWriter(cloud, "/f", "any", lambda f, *a: sim.wait(f(*a)), limit=5, progress=progress)
+    writer.write(b"12345")
+    assert limits == []
+    writer.close()
+    assert limits == [5, 0]
+    assert (progress.files_done, progress.bytes_done, progress.bytes_total) == (1, 5, 5)
 
 
 def test_an_open_file_keeps_its_version(sim: SimCluster) -> None:

@@ -222,6 +222,21 @@ def test_get_to_standard_output(cloud: FakeCloud, capfdbinary: pytest.CaptureFix
     assert [call[0] for call in cloud.calls] == ["open"]
     assert run(["get", "-r", "/d", "-"]) == 2
     assert run(["get", "/d/a", "-", "--json"]) == 2
+    for words in (["--stats"], ["-j", "2"]):  # what could not be done is not ignored
+        assert run(["get", "/d/a", "-", *words]) == 2
+        assert "leave" in capfdbinary.readouterr().err.decode()
+
+
+def test_get_to_standard_output_takes_limit_progress_and_trace(
+    cloud: FakeCloud, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    cloud.answers["open"] = io.BytesIO(b"")
+    cloud.answers["trace"] = SimpleNamespace(write=lambda place, *_: Path(place).write_text("written"))
+    place = tmp_path / "x.qlog"
+    words = ["--limit", "2MB/s", "--trace", str(place), "--progress", "json"]
+    assert run(["get", "/d/a", "-", *words]) == 0
+    assert cloud.calls[-1] == ("open", "/d/a", "rb", {"limit": 2_000_000})
+    assert place.read_text() == "written"
 
 
 def sector(shell: str) -> subprocess.CompletedProcess[str]:
@@ -273,9 +288,12 @@ class Written(io.BytesIO):
     """A cloud file that is being written."""
 
     published: Any = None
+    progress: Any = None
 
     def close(self) -> None:
         if not self.closed:
+            if self.progress is not None:
+                self.progress.note("slave s1 stopped")
             content = self.getvalue()
             self.published = Moved("/d/a", "", len(content), Version(1, 9), "crc32c-1m:02", "s1", 0.5)
             self.content = content
@@ -291,8 +309,19 @@ def test_put_stores_standard_input(cloud: FakeCloud) -> None:
         assert place.content == b"from a pipe"
         assert cloud.calls[-1][:3] == ("open", "/d/a", mode)
         assert json.loads(done.stdout)["files"][0]["size"] == 11
-    for wrong in (["-", "x", "/d"], ["-r", "-", "/d"]):
+    for wrong in (["-", "x", "/d"], ["-r", "-", "/d"], ["-j", "2", "-", "/d"], ["-L", "-", "/d"]):
         assert run(["put", *wrong]) == 2
+
+
+def test_put_of_standard_input_takes_limit_and_progress(cloud: FakeCloud) -> None:
+    """A pipe into the cloud is not to fill the line either; what went wrong meanwhile is told."""
+    cloud.answers["open"] = place = Written()
+    words = ["put", "-", "/d/a", "--limit", "2MB/s", "--progress", "json", "--json"]
+    done = CliRunner().invoke(cli, words, input=b"from a pipe")
+    assert cloud.calls[-1] == ("open", "/d/a", "wb", {"limit": 2_000_000})
+    assert json.loads(done.stdout)["notes"] == ["slave s1 stopped"]
+    assert json.loads(done.stderr) == {"note": "slave s1 stopped"}
+    assert place.content == b"from a pipe"
 
 
 @pytest.mark.parametrize("name", ["ls", "stat", "mkdir", "put", "get", "cat", "mv", "rm", "replicate"])

@@ -14,10 +14,10 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
 from sector import errors
-from sector.client.cloud import TREE_S, CloudClient, _check_distinct
+from sector.client.cloud import TREE_S, CloudClient
 from sector.client.session import ClientSession
 from sector.client.transfer import _drop_temp, _make_temp_thd, open_local_thd
-from sector.client.tree import Tree, plan_tree_thd
+from sector.client.tree import Tree, check_distinct, plan_tree_thd
 from sector.model import Version
 from sector.wire.files import Replicas
 
@@ -98,9 +98,9 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
 
 def test_two_sources_for_one_place_are_refused() -> None:
     """One of them would be lost without a word."""
-    _check_distinct([("a/f", "/d/f"), ("b/g", "/d/g")])
+    check_distinct([("a/f", "/d/f"), ("b/g", "/d/g")])
     with pytest.raises(errors.UsageError, match=r"a/f and b/f would both become /d/f"):
-        _check_distinct([("a/f", "/d/f"), ("b/f", "/d/f")])
+        check_distinct([("a/f", "/d/f"), ("b/f", "/d/f")])
 
 
 @pytest.mark.parametrize("name", ["n" * 255, "ü" * 127, "n" + "ü" * 127])
