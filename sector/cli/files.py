@@ -237,12 +237,13 @@ def told(shared: Shared, title: str, kind: str | None, live: Live | None = None)
             for note in progress.notes:
                 say(note)
         return
-    with bar(title, shared.bars) as progress:
-        if not shared.bars:
-            progress.on_note = say
-        yield progress
-    if shared.bars:
-        for note in progress.notes:
+    notes: list[str] = []
+    try:
+        with bar(title, shared.bars) as progress:
+            progress.on_note = notes.append if shared.bars else say
+            yield progress
+    finally:
+        for note in notes:
             say(note)
 
 

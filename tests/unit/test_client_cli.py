@@ -19,9 +19,10 @@ from sector import errors
 from sector._udt.trace import check_place
 from sector.bench import udt as bench_udt
 from sector.cli import compute, files, udtcat
-from sector.cli.main import cli, run
+from sector.cli.main import Shared, cli, run
 from sector.cli.tls_once import read_password
-from sector.client.progress import Moved, Summary
+from sector.cli.transfer_live import Live
+from sector.client.progress import Moved, Progress, Summary
 from sector.master import namespace
 from sector.model import FileInfo, Version
 from sector.sphere.blocking import Job, _draw
@@ -322,6 +323,27 @@ def test_put_of_standard_input_takes_limit_and_progress(cloud: FakeCloud) -> Non
     assert json.loads(done.stdout)["notes"] == ["slave s1 stopped"]
     assert json.loads(done.stderr) == {"note": "slave s1 stopped"}
     assert place.content == b"from a pipe"
+
+
+class Terminal(Shared):
+    """Options of a command whose error output is a terminal."""
+
+    bars = True  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_notes_are_told_when_a_transfer_fails(capsys: pytest.CaptureFixture[str], live: bool) -> None:
+    """On a terminal too, once the bar has gone: that of a damaged replica, say, is told nowhere else."""
+    line = Live(dict, sending=False) if live else None
+
+    def fail(progress: Progress) -> None:
+        progress.note("the replica of /d/a on slave s1 is damaged")
+        raise errors.NoSpace("full")
+
+    with pytest.raises(errors.NoSpace), files.told(Terminal(), "get", None, line) as progress:
+        fail(progress)
+    told = capsys.readouterr().err
+    assert told.endswith("the replica of /d/a on slave s1 is damaged\n")
 
 
 @pytest.mark.parametrize("name", ["ls", "stat", "mkdir", "put", "get", "cat", "mv", "rm", "replicate"])
