@@ -510,8 +510,21 @@ def open_local_thd(local: str) -> tuple[int, int]:
     except OSError as error:
         hint = "check the name" if isinstance(error, FileNotFoundError) else ""
         raise errors.LocalIO(f"{local}: {error.strerror}", hint=hint) from None
+    try:
+        return fd, _size_of(fd, local)
+    except BaseException as error:
+        os.close(fd)
+        if isinstance(error, OSError):
+            raise errors.LocalIO(f"{local}: {error.strerror}") from None
+        raise
+
+
+def _size_of(fd: int, local: str) -> int:
     info = os.fstat(fd)
     if not stat.S_ISREG(info.st_mode):
-        os.close(fd)
         raise errors.LocalIO(f"{local} is not a regular file", hint="directories need -r")
-    return fd, info.st_size
+    if info.st_size == 0 and os.pread(fd, 1, 0):  # one of the kernel, or written to just now
+        info = os.fstat(fd)
+        if info.st_size == 0:
+            raise errors.LocalIO(f"{local} does not tell its size", hint=f"sector put - PATH < {local}")
+    return info.st_size

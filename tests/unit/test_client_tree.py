@@ -96,6 +96,38 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
                 open_local_thd(str(place))
 
 
+def test_a_file_that_only_says_that_it_is_empty_is_refused(tmp_path: Path) -> None:
+    """Files of the kernel, and of some file systems, have bytes but no size: nothing would be stored."""
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(errors.LocalIO, match="/proc/cpuinfo does not tell its size") as told:
+        open_local_thd("/proc/cpuinfo")
+    assert told.value.hint == "sector put - PATH < /proc/cpuinfo"
+    with pytest.raises(errors.LocalIO, match="/proc/self/mem"):  # which cannot be read there
+        open_local_thd("/proc/self/mem")
+    assert len(os.listdir("/proc/self/fd")) == before
+    (tmp_path / "empty").touch()
+    fd, size = open_local_thd(str(tmp_path / "empty"))
+    os.close(fd)
+    assert size == 0
+
+
+def test_a_file_that_is_written_while_it_is_opened_has_its_new_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "f"
+    place.touch()
+    read = os.pread
+
+    def late(fd: int, size: int, at: int) -> bytes:
+        place.write_bytes(b"late")
+        return read(fd, size, at)
+
+    monkeypatch.setattr(os, "pread", late)
+    fd, size = open_local_thd(str(place))
+    os.close(fd)
+    assert size == 4
+
+
 def test_two_sources_for_one_place_are_refused() -> None:
     """One of them would be lost without a word."""
     check_distinct([("a/f", "/d/f"), ("b/g", "/d/g")])
