@@ -36,11 +36,12 @@ RETRY_S, RETRY_MOST_S = 0.5, 15.0
 
 @dataclass(slots=True)
 class _Slave:
-    """Progress of one slave instance. `renames` = there may be unconfirmed ones: else `ensure_renamed` has
-    nothing to look for."""
+    """Progress of one slave instance. `missed` = up to this serial it may lack tombstones that wait for a
+    rename. `renames` = there may be unconfirmed ones: else `ensure_renamed` has nothing to look for."""
 
     instance: int
     acked: int = 0
+    missed: int = 0
     renames: bool = True
     running: bool = False
     again: bool = False
@@ -138,7 +139,7 @@ class Errands:
         there is no slave."""
         if self._stopped or not self._hub.core.members.up():
             return succeed(None)
-        if any(state.acked >= serial for state in self._slaves.values()):
+        if any(state.missed < serial <= state.acked for state in self._slaves.values()):
             return succeed(None)
         waiting: Deferred[None] = Deferred()
         self._waiting.append((serial, waiting))
@@ -156,9 +157,9 @@ class Errands:
 
         return waiting.addCallback(done)
 
-    def _acknowledged(self, serial: int) -> None:
-        ready = [item for item in self._waiting if item[0] <= serial]
-        self._waiting = [item for item in self._waiting if item[0] > serial]
+    def _acknowledged(self, state: _Slave) -> None:
+        ready = [item for item in self._waiting if state.missed < item[0] <= state.acked]
+        self._waiting = [item for item in self._waiting if item not in ready]
         for _, waiting in ready:
             waiting.callback(None)
 
@@ -314,8 +315,8 @@ class Errands:
         await self._hub.store.write(lambda tx: tx.trash_done(node_id, trash))
 
     async def _send_mirror(self, node_id: str, state: _Slave) -> bool:
-        """All changes since the slave's serial. False = a rename has to go first, or no change. Names that a
-        rename is stuck at are buried with it."""
+        """All changes since the slave's serial. False = a rename has to go first, or no change. Tombstones of
+        names that a rename is stuck at follow it as deletions."""
         since = state.acked
         reset = since < self._hub.serial_base or since == 0
         since = 0 if reset else since
@@ -327,7 +328,7 @@ class Errands:
 
             def load(
                 tx: SqlTx, at: tuple[int, int, str] = position, first: bool = first, until: int = until
-            ) -> tuple[int, MirrorPage] | None:
+            ) -> tuple[int, MirrorPage, list[Tombstone]] | None:
                 renames = tx.renames(node_id, 1 + len(stuck)) if first or stuck else []
                 if first:
                     if any(key_of(item) not in stuck for item in renames):
@@ -335,15 +336,18 @@ class Errands:
                     until = tx.setting("serial")
                 names = {item.old_path for item in renames}
                 page = tx.mirror(since, until, at, MIRROR_BATCH)
-                return until, replace(
-                    page, tombstones=tuple(t for t in page.tombstones if t.path not in names)
-                )
+                later = [stone for stone in page.tombstones if stone.path in names]
+                now = tuple(stone for stone in page.tombstones if stone.path not in names)
+                return until, replace(page, tombstones=now), later
 
             found = await self._hub.store.read(load)
             if found is None:
                 state.renames = True
                 return True
-            until, page = found
+            until, page, later = found
+            if later:
+                await self._bury_later(node_id, later)
+                state.missed = until
             self._hub.sends_mirror(node_id, until)
             last = page.next is None
             await self._hub.call_slave(
@@ -363,8 +367,11 @@ class Errands:
             first = False
             position = page.next
         state.acked = until
-        self._acknowledged(until)
+        self._acknowledged(state)
         return until < self._hub.serial
+
+    async def _bury_later(self, node_id: str, stones: Sequence[Tombstone]) -> None:
+        await self._hub.store.write(lambda tx: tx.bury_later(node_id, stones))
 
     async def ensure_renamed(self, node_id: str, path: str) -> None:
         """Have the slave know `path` by its present name, and have content that is to leave that name go,
@@ -377,3 +384,4 @@ class Errands:
             await self._send_renames(node_id, renames)
             for item in renames:
                 state.stuck.done(key_of(item))
+            self.poke(node_id)

@@ -240,6 +240,30 @@ class WorkTx:
         newer = tuple_(X.c.epoch, X.c.counter) >= tuple_(literal(version.epoch), literal(version.counter))
         return bool(self.connection.execute(select(exists().where(*where, newer))).scalar())
 
+    def bury_later(self, node: str, stones: Sequence[Tombstone]) -> None:
+        """Have the node bury these when no rename has to come before: its mirror goes on without them."""
+        row = upsert(X)
+        older = tuple_(X.c.epoch, X.c.counter) < tuple_(row.excluded.epoch, row.excluded.counter)
+        names = ("epoch", "counter", "at")
+        self.connection.execute(
+            row.on_conflict_do_update(
+                index_elements=[X.c.node, X.c.path, X.c.surplus],
+                set_={name: row.excluded[name] for name in names},
+                where=older,
+            ),
+            [
+                {
+                    "node": node,
+                    "path": stone.path,
+                    "surplus": False,
+                    "epoch": stone.version.epoch,
+                    "counter": stone.version.counter,
+                    "at": stone.at,
+                }
+                for stone in stones
+            ],
+        )
+
     def trash_done(self, node: str, done: Sequence[Trash]) -> None:
         """The node has removed these."""
         for item in done:

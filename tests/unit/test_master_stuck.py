@@ -114,6 +114,55 @@ def test_a_stuck_rename_holds_back_only_what_is_removed_under_its_names(cluster:
     assert "/y" in slave.tombstones and cluster.master.errands.stuck("s1") == 0
 
 
+def put_on(cluster: Cluster, node: str, path: str) -> Version:
+    """A new file on this slave."""
+    others = [name for name in cluster.slaves if name != node]
+    grant = cluster.client().ask(files.OpenWrite(path, 10, exclude=others))
+    assert grant.node == node
+    return cluster.run(cluster.slaves[node].receive(path, "new")).version
+
+
+@pytest.mark.parametrize("how", ["the rename succeeds", "what it moves is removed"])
+def test_a_deletion_under_a_name_that_a_rename_is_stuck_at_is_on_the_slave_afterwards(
+    tmp_path: Path, how: str
+) -> None:
+    """s1 has /y still, which is /z by now; s2 has the new /y and is away when that is removed. When the
+    database is made anew from both, /y is no file. Nor is a slave without the tombstone waited for as one
+    that has it."""
+    cluster = Cluster(tmp_path, slaves=2, copies=1)
+    alice, slave = cluster.client(), cluster.slaves["s1"]
+    put_on(cluster, "s1", "/y")
+    cluster.sleep(3)
+    refusing = Refusing(slave, "/y")
+    alice.ask(files.Move("/y", "/z"))
+    cluster.sleep(3)
+    version = put_on(cluster, "s2", "/y")
+    cluster.sleep(3)
+    cluster.slaves["s2"].stop()
+    cluster.sleep(15)
+    before = cluster.clock.seconds()
+    alice.ask(files.Remove("/y"))
+    assert cluster.clock.seconds() > before + 1.9
+    cluster.sleep(5)
+    assert slave.mirror_serial == cluster.master.hub.serial and "/y" in slave.files
+    before = cluster.clock.seconds()
+    alice.ask(files.Mkdir("/d"))
+    alice.ask(files.Remove("/d"))
+    assert cluster.clock.seconds() < before + 1, "other deletions are waited for no longer"
+    cluster.restart()
+    cluster.sleep(30)
+    refusing.paths.clear()
+    if how == "the rename succeeds":
+        alice.ask(files.OpenRead("/z"))
+        assert slave.files["/z"].digest == "new"
+    else:
+        alice.ask(files.Remove("/z"))
+        cluster.sleep(620)
+    cluster.sleep(3)
+    assert slave.tombstones["/y"].version > version and "/y" not in slave.files
+    cluster.close()
+
+
 @pytest.mark.parametrize("error", [errors.Busy("later"), errors.Conflict("an old epoch"), errors.NoSpace("")])
 def test_what_is_not_one_paths_fault_is_asked_again_whole(
     cluster: Cluster, error: errors.SectorError
