@@ -209,9 +209,7 @@ class Errands:
         state.renames = some or state.again
         if renames:
             try:
-                await self._each(
-                    node_id, state, renames[:BATCH], lambda part: self._send_renames(node_id, part)
-                )
+                await self._each(node_id, state, renames[:BATCH], self._send_renames, self._renames_done)
             except NoSpace:
                 if not await self._make_room(node_id, state):
                     raise
@@ -228,19 +226,21 @@ class Errands:
         node_id: str,
         state: _Slave,
         items: Sequence[Item],
-        send: Callable[[Sequence[Item]], Awaitable[None]],
+        send: Callable[[str, Sequence[Item]], Awaitable[None]],
+        done: Callable[[str, Sequence[Item]], Awaitable[None]],
     ) -> None:
         """Send the items together, or in ever smaller parts if the slave fails at one of them: that one is
-        left out for a while. Raises the SectorError that is not one item's, or when too many are left out."""
+        left out for a while; `done` tells the database, whose failures are no item's. Raises the SectorError
+        that is not one item's, or when too many are left out."""
         try:
-            await send(items)
+            await send(node_id, items)
         except SectorError as error:
             if not blames_item(error):
                 raise
             half = len(items) // 2
             if half:
-                await self._each(node_id, state, items[:half], send)
-                await self._each(node_id, state, items[half:], send)
+                await self._each(node_id, state, items[:half], send, done)
+                await self._each(node_id, state, items[half:], send, done)
                 return
             key = key_of(items[0])
             if not state.stuck.add(key, self._hub.clock.seconds()):
@@ -254,6 +254,7 @@ class Errands:
                 error=error.message,
             )
         else:
+            await done(node_id, items)
             for item in items:
                 state.stuck.done(key_of(item))
 
@@ -272,12 +273,14 @@ class Errands:
         if await self._spare(node_id, trash):
             return
         same = [item for item in trash if item.surplus == trash[0].surplus]
-        await self._each(node_id, state, same, lambda part: self._send_trash(node_id, part))
+        await self._each(node_id, state, same, self._send_trash, self._trash_done)
 
     async def _send_renames(self, node_id: str, renames: Sequence[PendingRename]) -> None:
         moves = [Rename(r.old_path, r.old_version, r.meta) for r in renames]
         command = RenameFiles(self._hub.epoch, moves, self._hub.wall())
         await self._hub.call_slave(node_id, command, 60.0)
+
+    async def _renames_done(self, node_id: str, renames: Sequence[PendingRename]) -> None:
         await self._hub.store.write(lambda tx: tx.renames_done(node_id, renames, self._hub.wall()))
 
     async def _spare(self, node_id: str, trash: Sequence[Trash]) -> bool:
@@ -312,6 +315,8 @@ class Errands:
     async def _send_trash(self, node_id: str, trash: Sequence[Trash]) -> None:
         dead = [Tombstone(item.path, item.version, item.at) for item in trash]
         await self._hub.call_slave(node_id, Delete(self._hub.epoch, dead, trash[0].surplus), 60.0)
+
+    async def _trash_done(self, node_id: str, trash: Sequence[Trash]) -> None:
         await self._hub.store.write(lambda tx: tx.trash_done(node_id, trash))
 
     async def _send_mirror(self, node_id: str, state: _Slave) -> bool:
@@ -382,6 +387,7 @@ class Errands:
         renames = await self._hub.store.read(lambda tx: tx.renames(node_id, BATCH, path))
         if renames:
             await self._send_renames(node_id, renames)
+            await self._renames_done(node_id, renames)
             for item in renames:
                 state.stuck.done(key_of(item))
             self.poke(node_id)

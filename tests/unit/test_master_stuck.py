@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from master_cluster import Cluster, ScriptedSlave
+from twisted.internet.defer import fail
 from twisted.logger import capturedLogs
 
 from sector import errors
@@ -178,6 +179,35 @@ def test_what_is_not_one_paths_fault_is_asked_again_whole(
     refusing.paths.clear()
     cluster.sleep(20)
     assert not cluster.slaves["s1"].files
+
+
+@pytest.mark.parametrize("error", [errors.LocalIO("database is locked"), errors.NoSpace("full")])
+@pytest.mark.parametrize("what", ["removed", "renamed"])
+def test_a_database_that_fails_is_no_paths_fault(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, what: str, error: errors.SectorError
+) -> None:
+    """The slave did it, and the master cannot write that down: it asks for all of it once more, later."""
+    names = many(cluster, 100)
+    refusing = Refusing(cluster.slaves["s1"])
+    alice = cluster.client()
+    real, failures = cluster.store.write, [error]
+
+    def write(rule: Any) -> Any:
+        fails = failures and (
+            "trash_done" in rule.__code__.co_names or "renames_done" in rule.__code__.co_names
+        )
+        return fail(failures.pop()) if fails else real(rule)
+
+    monkeypatch.setattr(cluster.store, "write", write)
+    if what == "removed":
+        alice.ask(files.Remove("/a", recursive=True))
+    else:
+        alice.ask(files.Move("/a", "/b"))
+    cluster.sleep(2)
+    assert not failures and [sorted(paths) for paths in refusing.asked] == [names, names]
+    assert cluster.master.errands.stuck("s1") == 0
+    left = set(cluster.slaves["s1"].files)
+    assert left == (set() if what == "removed" else {"/b" + name[2:] for name in names})
 
 
 def test_a_slave_that_starts_anew_is_asked_for_all(cluster: Cluster) -> None:
