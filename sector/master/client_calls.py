@@ -288,7 +288,7 @@ class ClientCalls:
         for node_id in self._read_order(path, current, request.exclude, caller):
             ticket = self._hub.ticket("read", path, entry.version, request.offset, length, request.limit)
             try:
-                await self._errands.ensure_renamed(node_id, path)
+                await self._errands.ensure_renamed(node_id, path, present=True)
                 await self._hub.call_slave(
                     node_id, PrepareRead(self._hub.epoch, ticket, caller.principal), PREPARE_S
                 )
@@ -492,7 +492,7 @@ class ClientCalls:
             return Ok()
         self._hub.audit(f"user:{view.user}", "bad replica", f"{path} on {request.node}: {request.why}")
         try:
-            await self._errands.ensure_renamed(request.node, path)
+            await self._errands.ensure_renamed(request.node, path, present=True)
             command = Verify(self._hub.epoch, path, request.version)
             await self._hub.call_slave(request.node, command, PREPARE_S)
         except NotFound:

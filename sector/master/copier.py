@@ -32,7 +32,7 @@ class Copier:
         at_target = True
         try:
             await self._errands.ensure_renamed(task.target, task.path)
-            await self._errands.ensure_renamed(task.source, task.path)
+            await self._errands.ensure_renamed(task.source, task.path, present=True)
             prepare = PrepareReplica(hub.epoch, task.id, ticket, task.meta, True)
             limit_s = COMMAND_S + task.meta.size / READ_BYTES_PER_S
             ready: Ready = await hub.call_slave(task.target, prepare, limit_s)

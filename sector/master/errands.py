@@ -378,13 +378,13 @@ class Errands:
     async def _bury_later(self, node_id: str, stones: Sequence[Tombstone]) -> None:
         await self._hub.store.write(lambda tx: tx.bury_later(node_id, stones))
 
-    async def ensure_renamed(self, node_id: str, path: str) -> None:
-        """Have the slave know `path` by its present name, and have content that is to leave that name go,
-        before it is read or written there. Raises a SectorError when the slave does not answer."""
+    async def ensure_renamed(self, node_id: str, path: str, *, present: bool = False) -> None:
+        """Have the slave know `path` by its present name (`present`: to read it), and have content that is to
+        leave that name go, before it is written. Raises a SectorError when the slave does not answer."""
         state = self._state(node_id)
         if state is None or not state.renames:
             return
-        renames = await self._hub.store.read(lambda tx: tx.renames(node_id, BATCH, path))
+        renames = await self._hub.store.read(lambda tx: tx.renames(node_id, BATCH, path, present=present))
         if renames:
             await self._send_renames(node_id, renames)
             await self._renames_done(node_id, renames)

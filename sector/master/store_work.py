@@ -180,14 +180,13 @@ class WorkTx:
         return self.setting("serial") if self._serial is None else self._serial
 
     # work for slaves --------------------------------------------------------------------------------
-    def renames(self, node: str, limit: int, path: str = "") -> list[PendingRename]:
-        """Renames that the node has not confirmed, of one path or of any."""
+    def renames(self, node: str, limit: int, path: str = "", *, present: bool = False) -> list[PendingRename]:
+        """Renames that the node has not confirmed, of any path, of one, or (`present`) to that one."""
         query = select(E, R.c.old_path, R.c.old_epoch, R.c.old_counter).join(R, R.c.entry_id == E.c.id)
         if path:  # this is asked at each open, and a million others may be waiting: none of them is looked at
+            named = select(E.c.id).where(E.c.path == path)
             known = select(R.c.entry_id).where(R.c.node == node, R.c.old_path == path)
-            ids = (
-                self.connection.execute(union(select(E.c.id).where(E.c.path == path), known)).scalars().all()
-            )
+            ids = self.connection.execute(named if present else union(named, known)).scalars().all()
             query = query.where(R.c.entry_id.in_(ids), R.c.node == node)
         else:
             query = query.where(R.c.node == node, R.c.old_path.is_not(None))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from master_cluster import Cluster, ScriptedSlave
-from twisted.internet.defer import fail
+from twisted.internet.defer import ensureDeferred, fail
 from twisted.logger import capturedLogs
 
 from sector import errors
@@ -113,6 +113,32 @@ def test_a_stuck_rename_holds_back_only_what_is_removed_under_its_names(cluster:
     cluster.sleep(620)
     assert {path: meta.digest for path, meta in slave.files.items()} == {"/z": "/y"}
     assert "/y" in slave.tombstones and cluster.master.errands.stuck("s1") == 0
+
+
+def test_what_took_the_name_of_a_stuck_rename_can_be_read_and_copied(tmp_path: Path) -> None:
+    """s1 is stuck at /y, which is to become /old, and has the file that is /y by now; it may not be written
+    over there."""
+    cluster = Cluster(tmp_path, slaves=2, copies=1)
+    alice, slave = cluster.client(), cluster.slaves["s1"]
+    cluster.slaves["s2"].stop()
+    cluster.sleep(12)
+    for path in ("/x", "/y"):
+        alice.put(path)
+    refusing = Refusing(slave, "/y")
+    alice.ask(files.Move("/y", "/old"))
+    alice.ask(files.Move("/x", "/y"))
+    cluster.sleep(3)
+    version = alice.ask(files.Stat("/y")).info.version
+    assert slave.files["/y"].version == version
+    assert alice.ask(files.OpenRead("/y")).node == "s1"
+    alice.ask(files.ReportBad("/y", version, "s1", "unreadable"))
+    cluster.slaves["s2"].start()
+    cluster.until(lambda: set(cluster.holders("/y")) == {"s1", "s2"}, 10)
+    asked = len(refusing.asked)
+    with pytest.raises(errors.LocalIO):
+        cluster.run(ensureDeferred(cluster.master.errands.ensure_renamed("s1", "/y")))
+    assert len(refusing.asked) == asked + 1
+    cluster.close()
 
 
 def put_on(cluster: Cluster, node: str, path: str) -> Version:
