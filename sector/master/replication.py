@@ -23,6 +23,7 @@ from sector.master.waiting import KINDS, Kind, Waiting
 from sector.model import SMALL_BYTES, SliceMeta, Version, is_below
 
 QUEUE_LIMIT = 10_000
+_LINES: dict[bool, tuple[Kind, ...]] = {True: (False,), False: (True, None)}  # that share room: large, other
 MIN_COPIES = 3
 
 
@@ -208,11 +209,11 @@ class Replicator:
         elif path not in self.urgent:
             if path not in self.queue and not self._room(small) and not self._give_way(small):
                 return False
-            self.queue.put(path, small)
+            self.queue.put(path, small, path in self._waits)
         return True
 
     def _held(self, large: bool) -> int:
-        return self.queue.count(False) if large else self.queue.count(True, None)
+        return self.queue.count(*_LINES[large])
 
     def _room(self, small: Kind) -> bool:
         """Whether one more may wait: large files that take long keep no small ones out."""
@@ -221,20 +222,23 @@ class Replicator:
     def _give_way(self, small: Kind) -> bool:
         """Take a path that waits after a failure out of the full queue: a later round finds it again. Else
         some thousand files that fail again and again would keep all others from their copies."""
-        for path in list(self._waits):
-            if path in self._loading or path in self.urgent:
-                continue
-            if path in self.queue and self.queue.large(path) != (small is False):
-                continue
-            del self._waits[path]
-            if self.queue.pop(path):
-                return True
+        for path in self.queue.marked(*_LINES[small is False]):
+            if path not in self._loading:
+                self._calm(path)
+                return self.queue.pop(path)
         return False
+
+    def _calm(self, path: str) -> None:
+        """Forget its failures."""
+        self._waits.pop(path, None)
+        self.queue.unmark(path)
 
     def drained(self) -> bool:
         """Whether the queue is at most half full, not counting what would give way."""
-        failed = Counter(self.queue.large(path) for path in self._waits if path in self.queue)
-        return all(self._held(large) - failed[large] <= QUEUE_LIMIT // 2 for large in (True, False))
+        return all(
+            self._held(large) - self.queue.count_marked(*lines) <= QUEUE_LIMIT // 2
+            for large, lines in _LINES.items()
+        )
 
     def _worth(self, small: bool) -> int:
         """How many paths of this kind are worth a look: some more than copies could be started, and one where
@@ -363,7 +367,7 @@ class Replicator:
     def _forget(self, path: str) -> None:
         self.urgent.pop(path)
         self.queue.pop(path)
-        self._waits.pop(path, None)
+        self._calm(path)
 
     def _plan_file(self, file: FileState, now: float) -> list[Action]:
         path = file.entry.path
@@ -380,7 +384,7 @@ class Replicator:
         self.urgent.pop(path)  # if a copy was impossible, a round asks again when it no longer is
         self.queue.pop(path)
         if not arriving:
-            self._waits.pop(path, None)
+            self._calm(path)
         return list(drops)
 
     def _better_host(self, file: FileState, standing: Standing) -> bool:
@@ -461,7 +465,8 @@ class Replicator:
         self.urgent.pop(path)
         self.queue.pop(path)
         if len(started) < need and (urgent or self._room(small)):
-            (self.urgent if urgent else self.queue).put(path, small)  # at the end: others have their turn
+            # at the end: others have their turn
+            (self.urgent if urgent else self.queue).put(path, small, path in self._waits)
         return started
 
     def _pick_target(self, found: list[str], avoid: set[str], hosts: set[str], small: bool) -> str | None:
@@ -517,6 +522,7 @@ class Replicator:
         wait.begun = begun
         if avoid:
             wait.avoid.add(avoid)
+        self.queue.mark(path)
 
     # outcomes -----------------------------------------------------------------------------------------
     def done(self, task_id: bytes) -> CopyTask | None:
@@ -524,7 +530,7 @@ class Replicator:
         task = self.tasks.pop(task_id, None)
         if task is not None:
             self.copied += 1
-            self._waits.pop(task.path, None)
+            self._calm(task.path)
             self.want(task.path, task.urgent, task.small)
         return task
 
@@ -536,9 +542,11 @@ class Replicator:
         task = self.tasks.pop(task_id, None)
         if task is not None:
             self.failures += 1
-            self.want(task.path, task.urgent, task.small)
             target = task.target
-            self._pause(task.path, now, target if blame_target else "", target if kept else "")
+            if self.want(task.path, task.urgent, task.small):
+                self._pause(task.path, now, target if blame_target else "", target if kept else "")
+            else:
+                self._calm(task.path)
         return task
 
     def dropped(self, path: str, node: str) -> None:
@@ -560,7 +568,7 @@ class Replicator:
         """Slaves came or went: what could not be placed may be tried again."""
         for path in list(self._waits):
             if path not in self.queue and path not in self.urgent:
-                del self._waits[path]
+                self._calm(path)
             else:
                 self._waits[path].until = 0.0
 
@@ -574,4 +582,6 @@ class Replicator:
         pairs = [(task.path, task.target) for task in self.tasks.values()]
         assert len(pairs) == len(set(pairs)), "two copies of one file to one slave"
         assert not set(self.urgent) & set(self.queue), "a path in both queues"
+        failed = {path for path in self._waits if path in self.queue}
+        assert failed == set(self.queue.marked(*KINDS)), "marks of paths that have not failed"
         assert max(self._held(True), self._held(False), len(self.urgent)) <= QUEUE_LIMIT, "too many wait"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from test_replication import V2, World, distinct
@@ -194,3 +196,57 @@ def test_a_round_over_many_files_is_followed_by_a_rest() -> None:
     core.handle(PageSeen([], ""), now + 30)
     core.handle(ReportEnded("s0"), now + 31)
     assert any(isinstance(effect, ScanPage) for effect in core.handle(Tick(), now + 31.5))
+
+
+def calls(work: Callable[[], object]) -> int:
+    """How many functions the work calls, those in C too."""
+    count = 0
+
+    def seen(_frame: Any, event: str, _value: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(seen)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("small", [True, False, None])
+def test_a_path_that_finds_the_queue_full_walks_over_no_other(
+    monkeypatch: pytest.MonkeyPatch, small: bool | None
+) -> None:
+    """However many of the other kind wait after a failure: a page of a round asks for 500 paths at once."""
+    monkeypatch.setattr(replication, "QUEUE_LIMIT", 2000)
+    replicator = two_of_three(0).core.replicator
+    failing = [f"/failing{number}" for number in range(2000)]
+    for path in failing:
+        assert replicator.want(path, small=small is False)
+    for number in range(2000):
+        assert replicator.want(f"/other{number}", small=small)
+    replicator.not_loaded(failing, 1.0)
+    asked = calls(lambda: [replicator.want(f"/new{number}", small=small) for number in range(500)])
+    assert asked < 500 * 60
+    assert len(replicator.queue) == 4000 and "/new1" not in replicator.queue
+    asked = calls(lambda: [replicator.drained() for _ in range(500)])
+    assert asked < 500 * 60
+
+
+def test_who_waits_longest_after_a_failure_gives_way_first() -> None:
+    """Not one that is just looked at, nor one that was looked at with success meanwhile."""
+    replicator = two_of_three(0).core.replicator
+    paths = [f"/{number}" for number in range(LIMIT)]
+    for path in paths:
+        assert replicator.want(path, small=True)
+    replicator.not_loaded(paths[:4], 100.0)
+    assert replicator.due(100.5)[:2] == paths[4:6]
+    replicator.not_loaded(["/4"], 100.5)
+    replicator.plan(["/1"], [], 101.0)
+    assert replicator.want("/new1") and replicator.want("/new2", small=True) and "/0" not in replicator.queue
+    assert [path in replicator.queue for path in ("/2", "/3", "/4", "/new1", "/new2")] == [True] * 5
+    for number in range(3, 6):
+        assert replicator.want(f"/new{number}")
+    assert not replicator.want("/new6"), "the others were not tried in vain"
+    replicator.check_invariants()
