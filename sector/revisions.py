@@ -3,6 +3,8 @@ alembic. That is imported only then: it takes every program as long as SQLAlchem
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +15,14 @@ VERSION = "version_num VARCHAR(32) NOT NULL PRIMARY KEY"  # alembic's own table
 
 class UnknownRevision(Exception):
     """Another version of the program wrote the database."""
+
+
+def create_private(path: Path) -> None:
+    """An empty file for our account alone; SQLite gives what it puts beside it the same mode. One that is
+    there is not opened: closing any descriptor of it would end the locks of this process's other connections,
+    and the next process to close would take the log from them."""
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
 
 
 def revision_of(connection: Connection) -> str | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -18,7 +16,7 @@ from cumulus.index.functions import FUNCTIONS
 from cumulus.index.revision import BUSY_MS, HEAD, PROGRAM
 from cumulus.index.tables import metadata, tables_of
 from cumulus.index.writer import failure
-from sector.revisions import UnknownRevision, make_tables, revision_of, upgrade
+from sector.revisions import UnknownRevision, create_private, make_tables, revision_of, upgrade
 
 _ADMIN_LOCK = 0x43756D756C7574  # an advisory lock: "Cumulut"
 
@@ -66,7 +64,7 @@ def migrate(engine: Engine, path: Path | None = None, where: str = "") -> None:
     where = where or str(path)
     try:
         if path is not None:
-            _create_file(path)
+            create_private(path)
         with engine.connect().execution_options(reads=True) as connection:
             current = revision_of(connection)
             fresh = current is None and not inspect(connection).get_table_names()
@@ -108,13 +106,6 @@ def _check_alone(connection: Any, where: str) -> None:
         raise IndexFailure(f"{where}: {what}; stop all of them, then start this one, which upgrades it")
 
 
-def _create_file(path: Path) -> None:
-    """For our account alone. One that is there is not opened: closing any descriptor of it would end the
-    locks of this process's other connections, and the next process to close would take the log from them."""
-    with contextlib.suppress(FileExistsError):
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
-
-
 def _create(connection: Any) -> None:
     """All tables at once in an empty database: what the migrations would have made (a test compares)."""
     if inspect(connection).get_table_names():
@@ -128,7 +119,7 @@ def _create(connection: Any) -> None:
 def _back_up(path: Path, revision: str) -> None:
     """As it is now, while who calls keeps others from changing it."""
     target = path.with_name(f"{path.name}.{revision}.bak")
-    _create_file(target)
+    create_private(target)
     with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(target)) as copy:
         source.backup(copy)
     target.chmod(0o600)

@@ -8,6 +8,7 @@ Without a reactor all runs at once in the caller (tests, migrations).
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import queue
@@ -33,7 +34,7 @@ from sector.master.sessions import SessionRow
 from sector.master.store_tx import SqlTx
 from sector.master.store_work import E, T
 from sector.model import Right
-from sector.revisions import UnknownRevision, make_tables, revision_of, upgrade
+from sector.revisions import UnknownRevision, create_private, make_tables, revision_of, upgrade
 
 log = Logger()
 V = TypeVar("V")
@@ -120,6 +121,7 @@ def migrate(engine: Engine, path: Path) -> None:
     if now is not None:
         backup = path.with_name(f"{path.name}.{now}.bak")
         backup.unlink(missing_ok=True)
+        create_private(backup)
         raw = engine.raw_connection()
         try:
             raw.cursor().execute("VACUUM INTO ?", (str(backup),))
@@ -166,11 +168,11 @@ class SqlStore:
         if self._writer is not None:
             return
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._take_lock()
+            self._close_to_others()
             self._writer = make_engine(self.path)
             migrate(self._writer, self.path)
-            os.chmod(self.path, 0o600)
         except BadConfig:
             self._free_lock()
             raise
@@ -195,6 +197,15 @@ class SqlStore:
                 f"another master uses the database {self.path}", hint="stop it, or give this one its own"
             ) from None
         self._lock = lock
+
+    def _close_to_others(self) -> None:
+        """Names, rights and sessions are in the log and in copies of older revisions too."""
+        create_private(self.path)
+        os.chmod(self.path, 0o600)
+        for file in self.path.parent.iterdir():
+            with contextlib.suppress(OSError):  # an administrator's copy, say, which is not ours
+                if file.name.startswith(self.path.name) and file.is_file():
+                    file.chmod(0o600)
 
     def _free_lock(self) -> None:
         if self._lock is not None:

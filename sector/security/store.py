@@ -23,7 +23,7 @@ from twisted.python.threadpool import ThreadPool
 
 from sector.errors import BadConfig, Exists, LocalIO, LoginRefused, NotFound
 from sector.model import Right
-from sector.revisions import UnknownRevision, make_tables, revision_of, upgrade
+from sector.revisions import UnknownRevision, create_private, make_tables, revision_of, upgrade
 from sector.security.core import (
     GENESIS,
     AuditRecord,
@@ -90,7 +90,7 @@ class Database:
         """Make or upgrade the tables; an older file is copied first. Raises `BadConfig`, `LocalIO`."""
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+            create_private(self.path)
             with self._engine.connect() as connection:
                 current = revision_of(connection)
             if current == HEAD:
@@ -111,6 +111,7 @@ class Database:
 
     def _back_up(self, revision: str) -> None:
         target = self.path.with_name(f"{self.path.name}.{revision}.bak")
+        create_private(target)
         with closing(sqlite3.connect(self.path)) as source, closing(sqlite3.connect(target)) as copy:
             source.backup(copy)
         target.chmod(0o600)

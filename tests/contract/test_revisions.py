@@ -3,10 +3,11 @@ that need no migration do not load what runs them."""
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ import sector.security.store
 from cumulus.index.registry import make_index
 from cumulus.secrets import Keyring
 from sector.errors import BadConfig
+from sector.master.store import SqlStore
 from sector.revisions import revision_of, upgrade
 
 
@@ -171,6 +173,78 @@ def test_of_two_who_upgrade_at_once_the_copy_is_of_before(
     with closing(sqlite3.connect(tmp_path / "c.db.0003.bak")) as copy:
         assert copy.execute("SELECT version_num FROM alembic_version").fetchall() == [("0003",)]
     assert (tmp_path / "c.db.0003.bak").stat().st_mode & 0o777 == 0o600
+
+
+def opened(name: str, path: Path) -> Callable[[], Any]:
+    """The service has its database open, until what is returned is called."""
+    if name == "master":
+        store = SqlStore(path)
+        store.open()
+        store.write(lambda tx: tx.set("one", 1))
+        return store.close
+    if name == "security":
+        database = sector.security.store.Database(path)
+        database.open()
+        return database.close
+    return make_index(f"sqlite:///{path}", Keyring.create(path.with_name("key")))[0].close
+
+
+def older(kind: Kind, path: Path) -> None:
+    """A database of the first revision."""
+    engine = create_engine(f"sqlite:///{path}")
+    settings = AlembicConfig()
+    settings.set_main_option("script_location", str(kind.migrations))
+    with engine.begin() as connection:
+        settings.attributes["connection"] = connection
+        alembic.command.upgrade(settings, "0001")
+    engine.dispose()
+
+
+@pytest.fixture
+def usual_umask() -> Iterator[None]:
+    """Files are readable by all unless somebody sees to it."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def for_others(folder: Path) -> list[str]:
+    """Files that other accounts can read."""
+    return sorted(file.name for file in folder.iterdir() if file.stat().st_mode & 0o077)
+
+
+@pytest.mark.usefixtures("usual_umask")
+@pytest.mark.parametrize("age", ["new", "older"])
+@pytest.mark.parametrize("name", KINDS)
+def test_no_other_account_can_read_a_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, age: str
+) -> None:
+    """Nor its log, nor the copy of what was before, at no time: they are not closed only afterwards."""
+    folder = tmp_path / "data"
+    path = folder / "x.db"
+    if name == "cumulus" or age == "older":
+        folder.mkdir(mode=0o700)
+    if age == "older":
+        older(KINDS[name], path)
+        path.chmod(0o600)
+        monkeypatch.setattr(sector.security.store, "HEAD", "0002")
+    monkeypatch.setattr(os, "chmod", lambda *_args, **_more: None)
+    close = opened(name, path)
+    assert for_others(tmp_path) == for_others(folder) == []
+    assert path.with_name("x.db-wal").exists() or name != "master"
+    assert path.with_name("x.db.0001.bak").exists() == (age == "older")
+    close()
+
+
+@pytest.mark.usefixtures("usual_umask")
+def test_what_an_older_master_left_open_to_others_is_closed(tmp_path: Path) -> None:
+    older(KINDS["master"], tmp_path / "x.db")
+    for name in ("x.db.0000.bak", "x.db.lock"):
+        (tmp_path / name).write_bytes(b"")
+    assert for_others(tmp_path) == ["x.db", "x.db.0000.bak", "x.db.lock"]
+    close = opened("master", tmp_path / "x.db")
+    assert for_others(tmp_path) == []
+    close()
 
 
 def test_a_master_refuses_the_database_of_a_newer_program_and_lets_go_of_it(tmp_path: Path) -> None:
