@@ -386,7 +386,8 @@ class Jobs:
         for name, live in list(self.live.items()):
             job = self.jobs[name]
             if stood > STOOD_S:
-                live.heard, live.over = live.heard + stood, live.over and live.over + stood
+                live.heard = min(now, live.heard + stood)
+                live.over = live.over and min(now, live.over + stood)
             if now - live.heard > SILENCE_S:
                 self._end_soon(job, "lost", f"the driver of job {name} was silent for {SILENCE_S:g} s")
                 continue

@@ -285,7 +285,7 @@ class Spe:
         stood, self._swept = now - self._swept - SWEEP_S, now
         for job in list(self.jobs.values()):
             if stood > SWEEP_S:  # nobody listened: what clients said meanwhile is still to be read
-                job.heard += stood
+                job.heard = min(now, job.heard + stood)
             if now - job.heard > SILENT_S:
                 ending = Deferred.fromCoroutine(self._end(job, "its client fell silent"))
                 ending.addErrback(lambda failure: log.failure("ending a job", failure))

@@ -509,7 +509,7 @@ class JobDriver:
             self.nodes.keep()
             now = self.clock.seconds()
             if now - before - TICK_S > STOOD_S:
-                self.plan.stood(now - before - TICK_S)
+                self.plan.stood(now - before - TICK_S, now)
             for segment, attempt, node in self._local:  # the slave is not what we wait for
                 self.plan.progress(segment, attempt, node, 0.0, now)
             given_up = self.plan.tick(now)

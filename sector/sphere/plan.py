@@ -282,11 +282,11 @@ class Plan:
             running.heard = now
             running.progress = max(running.progress, fraction)
 
-    def stood(self, gap_s: float) -> None:
-        """Nobody listened for so long: that is no silence of those who run."""
+    def stood(self, gap_s: float, now: float) -> None:
+        """Nobody listened for so long: that is no silence of those who run, but for those just heard."""
         for state in self.nodes.values():
             for attempt in state.running.values():
-                attempt.heard += gap_s
+                attempt.heard = min(now, attempt.heard + gap_s)
 
     def finished(self, segment: int, attempt: int, node: str, now: float) -> list[Effect]:
         """An attempt delivered. Only the first one of a segment counts."""

@@ -6,8 +6,8 @@ import pytest
 from test_sphere import SphereSim, parts, sim, store  # noqa: F401 - a fixture
 from test_sphere_session import sessions_end
 
-from sector.master.jobs import OVER_S, SILENCE_S
-from sector.slave.spe import SILENT_S
+from sector.master.jobs import OVER_S, SILENCE_S, Jobs
+from sector.slave.spe import SILENT_S, Spe
 from sector.sphere.job import JobDriver
 from sector.sphere.stream import SphereStream
 
@@ -32,6 +32,25 @@ def test_a_cluster_that_stood_still_goes_on_where_it_was(sim: SphereSim, gap_s: 
     sim.clock.advance(gap_s)
     assert [part.data for part in parts(sim, driver)] == contents
     assert driver.plan is not None and driver.plan.retries == 0
+
+
+def test_what_was_read_before_the_late_timers_is_heard_at_no_later_time(sim: SphereSim) -> None:  # noqa: F811
+    """Else a driver that ends just then would count as there for as long again as its master and its slaves
+    stood still."""
+    slow_job(sim)
+    served = [sim.up().context, *(slave.service.context for slave in sim.slaves.values() if slave.service)]
+    found = [getattr(hook, "__self__", None) for context in served for hook in context.on_stop]
+    masters, slaves = ([one for one in found if isinstance(one, kind)] for kind in (Jobs, Spe))
+    assert len(masters) == 1 and len(slaves) == len(sim.slaves)
+    told = [live for one in masters for live in one.live.values()]
+    told += [job for one in slaves for job in one.jobs.values()]
+    assert len(told) == 1 + len(sim.slaves)
+    sim.clock.rightNow += SILENT_S + 60
+    for one in told:
+        one.heard = sim.clock.seconds()
+    for late in (masters[0]._tick, *(one._sweep for one in slaves)):
+        late()
+    assert {one.heard for one in told} == {sim.clock.seconds()}
 
 
 def test_a_session_that_ends_before_a_stand_still_has_a_successor(sim: SphereSim) -> None:  # noqa: F811

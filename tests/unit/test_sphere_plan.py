@@ -143,9 +143,19 @@ def test_who_stood_still_takes_nobody_for_silent() -> None:
     """What they said meanwhile is not read yet; silence after it counts as ever."""
     plan = build(2, [("a",)], Limits(silence_s=10))
     plan.node_up("a", 2, 0)
-    plan.stood(20)
+    plan.stood(20, 20)
     assert plan.tick(21) == plan.tick(29.5) == [] and plan.retries == 0
     assert node_of_stops(plan.tick(30)) == {"a"}
+
+
+def test_who_was_heard_before_a_late_tick_is_heard_at_no_later_time() -> None:
+    """What was said meanwhile is read before the timers: silence counts from then on."""
+    plan = build(1, [("a",)], Limits(silence_s=10))
+    plan.node_up("a", 1, 0)
+    plan.progress(0, 1, "a", 0.5, 1000)
+    plan.stood(1000, 1000)
+    assert plan.tick(1009) == []
+    assert node_of_stops(plan.tick(1010)) == {"a"}
 
 
 def test_user_error_ends_the_job_and_is_not_retried() -> None:
