@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from msgspec import structs
 from sqlalchemy import (
     Connection,
     Row,
@@ -31,7 +32,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from sector.master.models import EntryRow, LeaseRow, ReplicaRow, RightRow, Setting, TombstoneRow, TrashRow
 from sector.master.namespace import DIR, ZERO, Entry, Lease, Replica, meta_of
 from sector.master.values import MirrorPage, PendingRename, Trash
-from sector.model import Right, Tombstone, Version
+from sector.model import Right, SliceMeta, Tombstone, Version
 
 E = cast(Table, EntryRow.__table__)
 R = cast(Table, ReplicaRow.__table__)
@@ -59,6 +60,15 @@ def entry_of(row: Row[Any]) -> Entry:
 def replica_of(row: Row[Any]) -> Replica:
     old = Version(row.old_epoch, row.old_counter)
     return Replica(row.node, Version(row.epoch, row.counter), row.confirmed, row.bad, row.old_path or "", old)
+
+
+def _moved(row: Row[Any]) -> SliceMeta:
+    """What content becomes that a slave is to rename. It may have been replaced since it was moved: then it
+    is older than the entry, whose size and digest are not those of it, and nobody keeps its own."""
+    meta, version = meta_of(entry_of(row)), Version(row.to_epoch, row.to_counter)
+    if version == meta.version:
+        return meta
+    return structs.replace(meta, version=version, size=0, digest="")
 
 
 def lease_of(row: Row[Any]) -> Lease:
@@ -182,7 +192,9 @@ class WorkTx:
     # work for slaves --------------------------------------------------------------------------------
     def renames(self, node: str, limit: int, path: str = "", *, present: bool = False) -> list[PendingRename]:
         """Renames that the node has not confirmed, of any path, of one, or (`present`) to that one."""
-        query = select(E, R.c.old_path, R.c.old_epoch, R.c.old_counter).join(R, R.c.entry_id == E.c.id)
+        columns = [R.c.epoch.label("to_epoch"), R.c.counter.label("to_counter")]
+        columns += [R.c.old_path, R.c.old_epoch, R.c.old_counter]
+        query = select(E, *columns).join(R, R.c.entry_id == E.c.id)
         if path:  # this is asked at each open, and a million others may be waiting: none of them is looked at
             named = select(E.c.id).where(E.c.path == path)
             known = select(R.c.entry_id).where(R.c.node == node, R.c.old_path == path)
@@ -191,7 +203,7 @@ class WorkTx:
         else:
             query = query.where(R.c.node == node, R.c.old_path.is_not(None))
         return [
-            PendingRename(row.old_path, Version(row.old_epoch, row.old_counter), meta_of(entry_of(row)))
+            PendingRename(row.old_path, Version(row.old_epoch, row.old_counter), _moved(row))
             for row in self.connection.execute(query.limit(limit))
             if row.old_path is not None
         ]

@@ -189,25 +189,26 @@ def test_nothing_returns_under_a_name_that_it_had(tmp_path: Path, then: str) -> 
 class Parted(SimCluster):
     """A cluster whose slaves can be cut off from the master."""
 
-    parted = False
+    parted: frozenset[str] = frozenset()
 
     async def _join(self, join: Join) -> Joined:
-        if self.parted:
+        if join.slave_id in self.parted:
             raise errors.Unreachable("connection to the master refused")
         return await super()._join(join)
 
-    def part(self) -> None:
-        """Nothing gets from the slaves to the master, or back, until they count as lost."""
-        self.parted = True
+    def part(self, *names: str) -> None:
+        """Nothing gets from these slaves, or all, to the master, or back, until they count as lost."""
+        self.parted = frozenset(names or self.slaves)
         master = self.up().hub.gmp.address[1]
-        ports = [slave.gmp.address[1] for slave in self.slaves.values() if slave.gmp is not None]
+        cut = [slave.gmp for name, slave in self.slaves.items() if name in self.parted]
+        ports = [gmp.address[1] for gmp in cut if gmp is not None]
         self.hub.blocked |= {(port, master) for port in ports} | {(master, port) for port in ports}
         self.advance(20)
-        assert not self.up().hub.core.members.alive()
+        assert not self.parted & {node.id for node in self.up().hub.core.members.alive()}
 
     def heal(self) -> None:
         """All is as before."""
-        self.parted = False
+        self.parted = frozenset()
         self.hub.blocked.clear()
         self.advance(60)
 
@@ -235,3 +236,34 @@ def test_names_handed_on_and_removed_while_slaves_were_cut_off(tmp_path: Path) -
                 "b": b"first /a",
             }
         assert sorted(sim.wait(cloud.stat("/z")).replicas) == ["s1", "s2", "s3"]
+
+
+def test_a_rename_that_comes_late_gives_nobody_the_version_that_replaced_it(tmp_path: Path) -> None:
+    """/a became /b and was overwritten there while s2 was cut off: what s2 has of it is the version that was
+    moved, and it is asked once."""
+    with Parted(tmp_path / "sim", slaves=2, copies=2) as sim:
+        cloud = sim.client()
+        sim.wait(cloud.write("/a", b"old"))
+        sim.advance(30)
+        assert sorted(sim.serving("/a")) == ["s1", "s2"]
+        sim.part("s2")
+        sim.wait(cloud.mv("/a", "/b"))
+        sim.wait(cloud.write("/b", b"new"))
+        new = sim.wait(cloud.stat("/b"))
+        service = sim.slaves["s2"].service
+        assert isinstance(service, Slave)
+        rename, had = service.disk.rename_thd, []
+
+        def renamed(*what: Any) -> bool:
+            done = rename(*what)
+            had.append({record.path: record.version < new.version for record in service.disk.entries.values()})
+            return done
+
+        service.disk.rename_thd = renamed  # type: ignore[method-assign]
+        sim.heal()
+        assert had == [{"/b": True}]
+        assert sorted(sim.serving("/b")) == ["s1", "s2"]
+        for slave in sim.slaves.values():
+            assert slave.native("/b").read_bytes() == b"new"
+            assert not slave.native("/a").exists()
+        assert sim.serving("/a") == []
