@@ -114,6 +114,10 @@ class Found:
         """Whether this is the very file that the record was written for."""
         return (self.inode, self.size, self.mtime_ns) == (record.inode, record.size, record.mtime_ns)
 
+    def stamp(self, record: Record) -> Record:
+        """The record as that of this file, which has its size."""
+        return msgspec.structs.replace(record, inode=self.inode, mtime_ns=self.mtime_ns)
+
 
 @dataclass(slots=True)
 class Catalogue:

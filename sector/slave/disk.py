@@ -1,4 +1,4 @@
-"""The contents of a slave: native files, a record beside each, atomic publish, deletion, adoption.
+"""The contents of a slave: native files, a record beside each, atomic publish, deletion, renames.
 
 All methods ending in `_thd` block; they run in the slave's disk pool and may run side by side.
 Source: design.md, sections 5 and 12.
@@ -10,7 +10,6 @@ import contextlib
 import errno
 import os
 import stat
-import threading
 import time
 from collections.abc import Callable
 
@@ -18,11 +17,10 @@ import msgspec
 
 from sector import errors
 from sector._udt import checksum
-from sector.model import BLOCK_BYTES, SliceMeta, Tombstone, Version, digest_text
+from sector.model import BLOCK_BYTES, SliceMeta, Tombstone, Version
 from sector.slave import beneath
 from sector.slave.aside import RECORD, Aside
 from sector.slave.catalog import (
-    ADOPTED,
     Catalogue,
     Found,
     Record,
@@ -30,11 +28,11 @@ from sector.slave.catalog import (
     reconcile,
     record_of,
 )
-from sector.slave.mirror import Mirror
-from sector.slave.room import Room, Temp
+from sector.slave.room import Temp
+from sector.slave.seen import Seen
 
 
-class Disk(Room):
+class Disk(Seen):
     """One data directory, owned by one slave process at a time."""
 
     def __init__(
@@ -48,22 +46,19 @@ class Disk(Room):
     ) -> None:
         """`owner` of adopted files; `keep_free_bytes`, but at most a twentieth of the disk, are never
         filled; `now` gives seconds since 1970."""
-        super().__init__(root, slave_id, keep_free_bytes, now)
-        self.entries: dict[str, Record] = {}
+        super().__init__(root, slave_id, owner, keep_free_bytes, now)
         self.prepared: dict[bytes, Record] = {}
-        self.mirror = Mirror(self._inner("mirror"))
         self._aside = Aside(self._inner("attic"))
-        self._owner = owner
         self._used, self._used_until = 0, 0.0
-        self._locks = [threading.RLock() for _ in range(64)]
 
     # ------------------------------------------------------------------------- start and recovery
     def open_thd(self) -> Catalogue:
         """Take the directory, recover from any crash, and say what is in it.
 
         Stale records and unfinished data are removed, conflicts set aside; `adopt` and `verify` of the
-        answer are left to `adopt_thd` and `verify_thd`. Raises Busy (another process has it), BadConfig
-        (it belongs to another slave), LocalIO.
+        answer are left to `adopt_thd` and `verify_thd`. What is to be verified counts as here, with the stamp
+        that its file has now: each block is compared when it is read. Raises Busy (another process has it),
+        BadConfig (it belongs to another slave), LocalIO.
         """
         try:
             self._take()
@@ -93,6 +88,8 @@ class Disk(Room):
             if body:  # its deletion, or a rename that comes after its tombstone, fetches it from there
                 self._aside.add(result.buried[path], box)
         self.entries = {path: record.lean() for path, record in result.current.items()}
+        for found, record in result.verify:  # believed until it was looked into: told of, moved and read
+            self.entries[found.path] = found.stamp(record).lean()
         self.prepared = {lease: record.lean() for lease, record in result.prepared.items()}
         return result
 
@@ -102,103 +99,6 @@ class Disk(Room):
             return msgspec.json.encode(self._read_record(record))
         except OSError:
             return b""
-
-    def rescan_thd(self) -> Catalogue:
-        """What changed in the visible tree behind our back; nothing is touched. Raises LocalIO when a part
-        of the tree cannot be read."""
-        try:
-            return reconcile(self._walk(), list(self.entries.values()), {}, self.mirror.tombstones)
-        except OSError as error:
-            raise self._unreadable(error) from None
-
-    def _fits(self, found: Found) -> bool:
-        try:
-            info = self._stat(found.path)
-        except OSError:
-            return False
-        return (info.st_ino, info.st_size, info.st_mtime_ns) == (found.inode, found.size, found.mtime_ns)
-
-    def adopt_thd(self, found: Found, stop: Callable[[], bool] = lambda: False) -> Record | None:
-        """Make a file that nobody knew a content of ours; None if it changed or is no longer unknown."""
-        fd = -1
-        try:
-            fd = beneath.open_beneath(self._files, found.path, os.O_RDONLY)
-            crcs = checksum.block_crcs(fd, 0, found.size, stop)
-            mode = os.fstat(fd).st_mode & 0o777
-        except (EOFError, InterruptedError, FileNotFoundError):
-            return None
-        except OSError as error:
-            raise beneath.explain(error, found.path, self.where) from None
-        finally:
-            if fd >= 0:
-                os.close(fd)
-        digest = digest_text(checksum.content_digest(crcs, found.size))
-        meta = SliceMeta(found.path, ADOPTED, found.size, self._owner, mode, found.mtime_ns / 1e9, digest)
-        with self._lock(found.path):
-            known = self.entries.get(found.path)
-            if not self._fits(found) or (known is not None and found.matches(known)):
-                return None
-            if known is not None or found.path in self.mirror.tombstones:
-                return None
-            record = record_of(meta, found, crcs)
-            try:
-                self._write_record(record)
-            except OSError as error:
-                raise beneath.explain(error, found.path, self.where) from None
-            self.entries[found.path] = record.lean()
-            return record.lean()
-
-    def verify_thd(self, found: Found, record: Record, stop: Callable[[], bool] = lambda: False) -> bool:
-        """Whether a file with a new stamp still has the content of `record`; if so it is kept, else it
-        goes to the attic and the content counts as gone."""
-        fd = -1
-        try:
-            fd = beneath.open_beneath(self._files, found.path, os.O_RDONLY)
-            crcs = checksum.block_crcs(fd, 0, found.size, stop)
-        except InterruptedError:
-            return False
-        except (EOFError, FileNotFoundError):
-            crcs = []
-        except OSError as error:
-            raise beneath.explain(error, found.path, self.where) from None
-        finally:
-            if fd >= 0:
-                os.close(fd)
-        with self._lock(found.path):
-            now = self.entries.get(found.path)
-            if now is not None and now.version != record.version:
-                return True
-            if not self._fits(found):
-                return False
-            try:
-                if digest_text(checksum.content_digest(crcs, found.size)) == record.digest:
-                    fresh = record_of(record.meta, found, crcs)
-                    self._write_record(fresh)
-                    self.entries[found.path] = fresh.lean()
-                    return True
-                self.entries.pop(found.path, None)
-                self._to_attic(found.path, "changed outside of the system", record)
-                return False
-            except OSError as error:
-                raise beneath.explain(error, found.path, self.where) from None
-
-    def lost_thd(self, path: str, version: Version) -> bool:
-        """Drop the record of a content whose file is gone; False if it is there after all. Raises LocalIO
-        when that cannot be seen."""
-        with self._lock(path):
-            record = self.entries.get(path)
-            if record is None or record.version != version:
-                return False
-            try:
-                info = self._stat(path)
-                if Found(path, info.st_ino, info.st_size, info.st_mtime_ns).matches(record):
-                    return False
-            except OSError as error:
-                if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-                    raise beneath.explain(error, path, self.where) from None
-            del self.entries[path]
-            self._forget(record)
-            return True
 
     # --------------------------------------------------------------------------------------- space
     def space_thd(self) -> tuple[int, int]:
@@ -449,7 +349,7 @@ class Disk(Room):
         if record is None:
             return self._aside.find(path, version) or (None, "")
         try:
-            return self._read_record(record), ""
+            return self._whole(record), ""
         except OSError as error:
             if error.errno not in (errno.EIO, errno.ENOENT):
                 raise
@@ -457,9 +357,14 @@ class Disk(Room):
             self._to_attic(path, "its record is damaged", record)
             return None, ""
 
+    def _whole(self, record: Record) -> Record:
+        """A record of the catalogue as it is kept, block checksums included; with the stamp of its file here,
+        which that on disk need not have yet (`open_thd`). Raises OSError."""
+        return Found(record.path, record.inode, record.size, record.mtime_ns).stamp(self._read_record(record))
+
     def _set_by(self, record: Record) -> None:
         """Have a visible content give its name away."""
-        body = {RECORD: msgspec.json.encode(self._read_record(record))}
+        body = {RECORD: msgspec.json.encode(self._whole(record))}
         box = self._to_attic(record.path, "another file has this name now", record, body)
         self.entries.pop(record.path, None)
         self._aside.add(record, box)
@@ -585,9 +490,3 @@ class Disk(Room):
         path = self._inner("scratch", f"{path_key(name)[:8]}-{os.urandom(8).hex()}")
         os.mkdir(path, 0o700)
         return path
-
-    def _lock_index(self, path: str) -> int:
-        return int(path_key(path)[:2], 16) % len(self._locks)
-
-    def _lock(self, path: str) -> threading.RLock:
-        return self._locks[self._lock_index(path)]

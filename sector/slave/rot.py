@@ -98,7 +98,7 @@ class ScrubbedDisk(Disk):
             if self.entries.get(record.path) is not record:
                 return Look("moved"), record
             try:
-                whole = self._read_record(record)
+                whole = self._whole(record)
                 crcs = whole.crcs()
             except FileNotFoundError:
                 return Look("bad", "its record is missing"), record

@@ -256,7 +256,7 @@ def test_a_rename_that_comes_late_gives_nobody_the_version_that_replaced_it(tmp_
 
         def renamed(*what: Any) -> bool:
             done = rename(*what)
-            had.append({record.path: record.version < new.version for record in service.disk.entries.values()})
+            had.append({path: r.version < new.version for path, r in service.disk.entries.items()})
             return done
 
         service.disk.rename_thd = renamed  # type: ignore[method-assign]
