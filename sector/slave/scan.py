@@ -99,11 +99,16 @@ class TreeWatch:
         try:
             for at in range(0, max(len(found), len(gone)), _TELL_AT_ONCE):
                 end = at + _TELL_AT_ONCE
-                told = Adopted(self._disk.slave_id, found[at:end], gone[at:end])
+                here = [meta for meta in found[at:end] if self._has(meta)]  # not what was replaced meanwhile
+                told = Adopted(self._disk.slave_id, here, gone[at:end])
                 await self._master_call(told, deadline_s=30.0)
         except errors.SectorError as error:
             self.untold = True
             log.warn("the master was not told what changed in the data directory: {why}", why=error.message)
+
+    def _has(self, meta: SliceMeta) -> bool:
+        known = self._disk.entries.get(meta.path)
+        return known is not None and known.version == meta.version
 
     def _works(self, catalogue: Catalogue, found: list[SliceMeta], gone: list[tuple[str, Version]]) -> Any:
         """What has to be done for each entry, one after the other; fills `found` and `gone`."""

@@ -1,0 +1,72 @@
+"""What a slave tells of files that others changed: looked at while users write, and on disks that refuse."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from slave_disk import V1, V2, opened, store
+from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.task import Clock
+
+from sector.slave import beneath
+from sector.slave.catalog import Catalogue, reconcile
+from sector.slave.disk import Disk
+from sector.slave.pool import Inline
+from sector.slave.scan import TreeWatch
+from sector.wire.slave import Adopted
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Disk]:
+    """An empty data directory."""
+    target = opened(tmp_path / "d")
+    yield target
+    target.close_thd()
+
+
+class Watched:
+    """The watch over a tree, with a master that remembers what it was told."""
+
+    def __init__(self, disk: Disk) -> None:
+        self.told: list[Adopted] = []
+        self.tree = TreeWatch(
+            disk, Inline(), Clock(), 300.0, self._call, joined=lambda: True, stopping=lambda: False
+        )
+
+    async def _call(self, request: Adopted, **_: Any) -> None:
+        self.told.append(request)
+
+    def result(self, work: Any) -> Any:
+        """What came of it; its exception raised."""
+        done: Deferred[Any] = ensureDeferred(work)
+        out: list[Any] = []
+        done.addCallback(out.append)
+        done.addErrback(lambda failure: failure.raiseException())
+        return out[0]
+
+
+def test_what_is_overwritten_while_the_tree_is_scanned_is_not_told_as_it_was(here: Disk) -> None:
+    """With as many bytes: the scan saw a new file under an old record, and the master would have taken the new
+    content for a changed one."""
+    store(here, "/a", b"old", V1)
+    listed = list(here.entries.values())
+    store(here, "/a", b"new", V2)
+    seen = reconcile(here._walk(), listed, {}, here.mirror.tombstones)
+    assert [record.version for _, record in seen.verify] == [V1]
+    watch = Watched(here)
+    watch.result(watch.tree._round(seen))
+    assert [request.found for request in watch.told] in ([], [[]])
+    assert here.entries["/a"].version == V2
+
+
+def test_a_touched_file_is_told_of(here: Disk) -> None:
+    store(here, "/a", b"content", V1)
+    os.utime(Path(here.root, "files/a"), (1, 1))
+    watch = Watched(here)
+    watch.result(watch.tree._round(here.rescan_thd()))
+    assert [(meta.path, meta.version) for meta in watch.told[0].found] == [("/a", V1)]
