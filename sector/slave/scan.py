@@ -10,7 +10,7 @@ from twisted.logger import Logger
 from sector import errors
 from sector.clock import Clock, pause
 from sector.model import SliceMeta, Version
-from sector.slave.catalog import Catalogue
+from sector.slave.catalog import Catalogue, Found
 from sector.slave.disk import Disk
 from sector.slave.pool import Pool
 from sector.wire.slave import Adopted
@@ -56,20 +56,27 @@ class TreeWatch:
 
     async def settle(self, catalogue: Catalogue) -> Catalogue:
         """Look into new and changed files before the first report, as long as they are not too many; returns
-        the rest."""
+        the rest, and what cannot be read now."""
         later = Catalogue()
         budget = _FIRST_CHECK_BYTES
+
+        async def looked(found: Found, look: Callable[..., Any], *what: Any) -> bool:
+            nonlocal budget
+            if found.size > budget:
+                return False
+            budget -= found.size
+            try:
+                await self._pool.run(look, *what, self._stopping)
+            except errors.SectorError as error:  # the slave starts all the same
+                log.warn("a file in the data directory waits: {why}", why=error.message)
+                return False
+            return True
+
         for found, record in catalogue.verify:
-            if found.size <= budget:
-                budget -= found.size
-                await self._pool.run(self._disk.verify_thd, found, record, self._stopping)
-            else:
+            if not await looked(found, self._disk.verify_thd, found, record):
                 later.verify.append((found, record))
         for found in catalogue.adopt:
-            if found.size <= budget:
-                budget -= found.size
-                await self._pool.run(self._disk.adopt_thd, found, self._stopping)
-            else:
+            if not await looked(found, self._disk.adopt_thd, found):
                 later.adopt.append(found)
         return later
 

@@ -70,3 +70,33 @@ def test_a_touched_file_is_told_of(here: Disk) -> None:
     watch = Watched(here)
     watch.result(watch.tree._round(here.rescan_thd()))
     assert [(meta.path, meta.version) for meta in watch.told[0].found] == [("/a", V1)]
+
+
+def test_a_file_that_cannot_be_read_does_not_keep_a_slave_from_starting(
+    here: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of root's, or on a bad block: all others are looked into, and it is left for later."""
+    store(here, "/touched", b"same", V1)
+    store(here, "/other", b"same", V1)
+    here.close_thd()
+    for name in ("touched", "other", "new", "unknown"):
+        Path(here.root, "files", name).write_bytes(b"same")
+    again = Disk(here.root, "s1")
+    catalogue = again.open_thd()
+    real = beneath.open_beneath
+
+    def refused(root: int, path: str, flags: int, mode: int = 0o644) -> int:
+        if path in ("/touched", "/new"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return real(root, path, flags, mode)
+
+    monkeypatch.setattr(beneath, "open_beneath", refused)
+    watch = Watched(again)
+    later: Catalogue = watch.result(watch.tree.settle(catalogue))
+    assert [found.path for found, _ in later.verify] == ["/touched"]
+    assert [found.path for found in later.adopt] == ["/new"]
+    assert sorted(again.entries) == ["/other", "/touched", "/unknown"]
+    monkeypatch.undo()
+    watch.result(watch.tree._round(later))
+    assert sorted(meta.path for meta in watch.told[0].found) == ["/new", "/touched"]
+    again.close_thd()
