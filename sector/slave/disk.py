@@ -195,6 +195,7 @@ class Disk(Seen):
         for attempt in range(4):
             try:
                 with beneath.directory(self._files, folder, create=True) as fd:
+                    self._spare(fd, record.path, record)
                     os.rename(record.temp, name, src_dir_fd=self._tmp, dst_dir_fd=fd)
                     os.fsync(fd)
                     return
@@ -205,6 +206,19 @@ class Disk(Seen):
                     self._clear_way(record.path)
                 elif self._lies(record):
                     return self._sync(record)
+
+    def _spare(self, folder: int, path: str, mine: Record) -> None:
+        """Set aside a file that others put at `path`, in the directory `folder`, or edited there since the
+        last scan: its name is needed. The files of `mine` and of what is known at `path` are none of these."""
+        try:
+            info = os.stat(beneath.split(path)[1], dir_fd=folder, follow_symlinks=False)
+        except FileNotFoundError:
+            return
+        found = Found(path, info.st_ino, info.st_size, info.st_mtime_ns)
+        known = self.entries.get(path)
+        if stat.S_ISDIR(info.st_mode) or found.matches(mine) or (known is not None and found.matches(known)):
+            return
+        self._to_attic(path, "it was put there or edited outside of the system, and its name is needed", None)
 
     def _lies(self, record: Record) -> bool:
         """Whether the file of this content has its name."""
@@ -279,6 +293,7 @@ class Disk(Seen):
             folder, name = beneath.split(path)
             try:
                 with beneath.directory(self._files, folder) as fd:
+                    self._spare(fd, path, record)
                     os.unlink(name, dir_fd=fd)
                     os.fsync(fd)
             except FileNotFoundError:
@@ -363,11 +378,13 @@ class Disk(Seen):
         return Found(record.path, record.inode, record.size, record.mtime_ns).stamp(self._read_record(record))
 
     def _set_by(self, record: Record) -> None:
-        """Have a visible content give its name away."""
-        body = {RECORD: msgspec.json.encode(self._whole(record))}
+        """Have a visible content give its name away. What others edited is not that content any more: it is
+        set aside for good."""
+        body = {RECORD: msgspec.json.encode(self._whole(record))} if self._lies(record) else {}
         box = self._to_attic(record.path, "another file has this name now", record, body)
         self.entries.pop(record.path, None)
-        self._aside.add(record, box)
+        if body:
+            self._aside.add(record, box)
 
     def _rename(self, source: str, data: str, fresh: Record) -> bool:
         """Bring the file of `source`, or the file `data`, to the path of `fresh`; False if somebody has
@@ -380,6 +397,7 @@ class Disk(Seen):
             try:
                 with beneath.directory(self._files, from_folder) as from_fd:
                     with beneath.directory(self._files, to_folder, create=True) as to_fd:
+                        self._spare(to_fd, fresh.path, fresh)
                         os.rename(from_name, to_name, src_dir_fd=from_fd, dst_dir_fd=to_fd)
                         os.fsync(to_fd)
                         os.fsync(from_fd)
