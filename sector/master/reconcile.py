@@ -47,8 +47,8 @@ class ReportTx(Tx, Protocol):
         """Keep those that are news. Where none is, the mirror's serial stays."""
 
     def confirm(self, node: str, number: int, metas: Sequence[SliceMeta]) -> list[SliceMeta]:
-        """Mark the replicas that are exactly as the namespace knows them as seen in report `number`;
-        returns the others."""
+        """Mark the replicas that are exactly as the namespace knows them, and good, as seen in report
+        `number`; returns the others."""
 
     def mark(self, node: str, path: str, number: int) -> None:
         """Mark one replica, by the entry's path or by the name its slave still knows, as seen."""
@@ -63,6 +63,7 @@ class Verdict(Enum):
     """What became of a reported file; `keep` False = the slave is to drop it."""
 
     KNOWN = "known"
+    DOUBTED = "doubted"
     MOVING = "moving"
     ADOPTED = "adopted"
     NEWER = "newer"
@@ -192,7 +193,7 @@ def _same(tx: Tx, node: str, entry: Entry, meta: SliceMeta, now: float) -> Verdi
         return Verdict.KNOWN
     bad = any(r.node == node and r.version == meta.version and r.bad for r in tx.replicas(entry.path))
     tx.put_replica(entry.path, Replica(node, meta.version, now, bad))
-    return Verdict.KNOWN
+    return Verdict.DOUBTED if bad else Verdict.KNOWN
 
 
 def _older(tx: Tx, node: str, entry: Entry, meta: SliceMeta, since: float, rebuild: bool) -> Verdict:
@@ -269,12 +270,14 @@ def merge_directory(tx: Tx, meta: SliceMeta, now: float) -> None:
 @dataclass(slots=True)
 class Merged:
     """What became of some reported files: (path, version) that the slave is to `drop`, paths whose copies
-    need a `look`, how many were `adopted`, which claims are `contested`."""
+    need a `look`, how many were `adopted`, which claims are `contested`, (path, version) that count as
+    damaged and are `doubted`: the slave may have been without its disk for a while."""
 
     drop: list[tuple[str, Version]]
     look: list[str]
     adopted: int
     contested: list[SliceMeta]
+    doubted: list[tuple[str, Version]]
 
 
 def merge_part(
@@ -287,7 +290,7 @@ def merge_part(
     here: Callable[[str], bool] = _counts,
 ) -> Merged:
     """Files of one part of report `number`. While rebuilding nothing is to be dropped."""
-    merged = Merged([], [], 0, [])
+    merged = Merged([], [], 0, [], [])
     for meta in tx.confirm(node, number, metas):
         verdict = merge_file(tx, node, meta, now, rebuild, here=here)
         if verdict.keep:
@@ -300,6 +303,8 @@ def merge_part(
             merged.look.append(meta.path)
         if verdict in (Verdict.ADOPTED, Verdict.NEWER):
             merged.adopted += 1
+        if verdict == Verdict.DOUBTED:
+            merged.doubted.append((meta.path, meta.version))
         if verdict == Verdict.CONTESTED:
             merged.contested.append(meta)
     return merged
@@ -331,9 +336,13 @@ def finish_report(tx: ReportTx, node: str, number: int, started: float) -> int:
 def adopt_found(
     tx: Tx, node: str, meta: SliceMeta, now: float, here: Callable[[str], bool] = _counts
 ) -> Verdict:
-    """A file that a scan found. Other content of a known path is a conflict: the node counts as holding
-    something bad and gets no copy until its next report has sent that content to the attic."""
+    """A file that a scan found, or that was in doubt: it was read whole and is good. Other content of a known
+    path is a conflict: the node counts as holding something bad and gets no copy until its next report has
+    sent that content to the attic."""
     verdict = merge_file(tx, node, meta, now, False, grace_s=0.0, here=here)
+    if verdict == Verdict.DOUBTED:
+        tx.put_replica(meta.path, Replica(node, meta.version, now))
+        return Verdict.KNOWN
     entry = find(tx, meta.path)
     if not verdict.keep and not _far(meta.version) and entry is not None and not entry.is_dir:
         tx.put_replica(meta.path, Replica(node, meta.version, now, bad=True))

@@ -164,7 +164,8 @@ class SlaveCalls:
             )
             publish = [lease for lease, verdict in verdicts.items() if verdict == "publish"]
             discard = [lease for lease, verdict in verdicts.items() if verdict == "discard"]
-            return slave.ReportReply(merged.drop, publish, discard), merged, tx.mirror_serial()
+            reply = slave.ReportReply(merged.drop, publish, discard, merged.doubted)
+            return reply, merged, tx.mirror_serial()
 
         reply, merged, serial = await self._hub.store.write(merge)
         current.touched = self._hub.clock.seconds()

@@ -445,6 +445,7 @@ class SqlTx(WorkTx):
                     R.c.epoch == E.c.epoch,
                     R.c.counter == E.c.counter,
                     R.c.old_path.is_(None),
+                    R.c.bad.is_(False),
                 )
             )
             known = {row.path: row for row in self.connection.execute(query)}

@@ -26,7 +26,8 @@ class SlaveDisk(Protocol):
     def open(self, path: str, version: Version, offset: int, length: int) -> Deferred[int]:
         """A read-only descriptor of exactly this content, whose blocks in this range were compared with
         their checksums; the caller closes it. Errbacks with NotFound (another version or none is here),
-        Damaged (the replica was set aside and the master knows), Conflict (a symbolic link is in the way)."""
+        Damaged (the replica is looked at again, and set aside if it is bad each time), Conflict (a symbolic
+        link is in the way)."""
 
     def scratch(self, name: str) -> Deferred[str]:
         """A new empty directory (mode 0700) on the file system of the data; emptied at the next start.

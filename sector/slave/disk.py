@@ -208,8 +208,9 @@ class Disk(Seen):
                     return self._sync(record)
 
     def _spare(self, folder: int, path: str, mine: Record) -> None:
-        """Set aside a file that others put at `path`, in the directory `folder`, or edited there since the
-        last scan: its name is needed. The files of `mine` and of what is known at `path` are none of these."""
+        """Set aside a file that others put at `path`, in the directory `folder`, or edited there since
+        the last scan: its name is needed. The files of `mine` and of what is known at `path` are none of
+        these."""
         try:
             info = os.stat(beneath.split(path)[1], dir_fd=folder, follow_symlinks=False)
         except FileNotFoundError:

@@ -47,7 +47,7 @@ class LocalDisk:
                 rest = min(_VERIFY_BYTES, offset + length - at)
                 bad = await self._pool.run(self._disk.bad_blocks_thd, record, fd, at, rest)
                 if bad:
-                    await self._transfers.damaged(record, bad)
+                    self._transfers.doubts.add(path, version)
                     raise errors.Damaged(f"block {bad[0]} of {path} is damaged on {self._disk.where}")
         except BaseException:
             os.close(fd)

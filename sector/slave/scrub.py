@@ -18,17 +18,15 @@ from sector import errors
 from sector.clock import Clock
 from sector.model import BLOCK_BYTES, Version
 from sector.slave.catalog import Record
+from sector.slave.doubts import AGAIN_S, patient
 from sector.slave.pool import Pool
 from sector.slave.rot import Look, ScrubbedDisk, be_idle_thd
 from sector.slave.scrub_core import MISSED_MOST, STEP_BYTES, At, Progress, Schedule
 from sector.wire.slave import Rotten, Scrubbed, ScrubReply, ScrubState
 
 log = Logger()
-AGAIN_S = (1.0, 5.0)
-"""Pauses before what was bad is looked at again: only what is bad each time counts."""
 SAVE_S = 30.0
 TELL_S = 5.0
-_LATER_TRIES = 20
 
 Condemn = Callable[[str, Version, str], Awaitable[bool]]
 Tell = Callable[[str, Version, str], Awaitable[None]]
@@ -301,17 +299,8 @@ class Scrubber:
 
     async def _look(self, record: Record, offset: int, length: int, expected: bytes | None) -> Look:
         """Look at a part; a disk that cannot or will not read it is given some more chances."""
-        look = await self._pool.run(self._disk.look_thd, record, offset, length, expected)
-        tries = 0
-        while look.kind in ("bad", "unreadable", "later"):
-            limit = _LATER_TRIES if look.kind == "later" else len(AGAIN_S)
-            if tries >= limit:
-                break
-            log.debug("{path}: {why}: once more", path=record.path, why=look.why)
-            await self._wait(AGAIN_S[min(tries, len(AGAIN_S) - 1)])
-            tries += 1
-            look = await self._pool.run(self._disk.look_thd, record, offset, length, expected)
-        return look
+        args = record, offset, length, expected
+        return await patient(lambda: self._pool.run(self._disk.look_thd, *args), self._wait)
 
     async def _mend(self, record: Record, bad: Look, known: int) -> Look:
         """The record is damaged or gone, but its digest is known: if the content has that, the record is

@@ -484,6 +484,8 @@ class Slave(Service):
                 await self.pool.run(self.disk.set_aside_thd, path, version, "old or deleted, said the master")
             except errors.SectorError as error:  # the others, and the rest of the report, do not wait for it
                 log.warn("{path} cannot be set aside: {why}", path=path, why=error.message)
+        for path, version in reply.doubted:
+            self.transfers.doubts.add(path, version)
         self.transfers.resume(reply.publish, reply.discard)
         self.tree.tell_warnings()
 
@@ -574,7 +576,7 @@ class Slave(Service):
 
     def _verify(self, request: Verify, caller: Caller) -> Ok:
         self.check_master(caller, request)
-        self.transfers.verify(request.path, request.version)
+        self.transfers.doubts.asked(request.path, request.version)
         return Ok()
 
     def _scrub(self, request: Scrub, caller: Caller) -> ScrubReply:

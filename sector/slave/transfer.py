@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -19,10 +19,11 @@ from sector.clock import Clock
 from sector.model import BLOCK_BYTES, CHECKED_BYTES, SMALL_BYTES, SliceMeta, Ticket, Version
 from sector.slave.catalog import Record
 from sector.slave.core import START_S, Open, SlaveCore, is_final, retry_delay
-from sector.slave.disk import Disk
+from sector.slave.doubts import Doubts
 from sector.slave.gate import Gate
 from sector.slave.parts import Part, Parts, asked_of
 from sector.slave.pool import Pool
+from sector.slave.rot import ScrubbedDisk
 from sector.slave.told import TlsTold
 from sector.wire.base import Request
 from sector.wire.outcome import number_of
@@ -30,8 +31,6 @@ from sector.wire.slave import Adopted, PrepareReplica, PrepareWrite, Publish, Pu
 
 log = Logger()
 _PUBLISH_S = 10.0
-_VERIFY_BYTES = 64 * BLOCK_BYTES
-_VERIFY_MOST = 16
 _BAD_AT_ONCE = 500
 _BAD_AGAIN_S = 5.0
 _SETTLE_S = 150.0
@@ -57,7 +56,7 @@ class Transfers:
     def __init__(
         self,
         core: SlaveCore,
-        disk: Disk,
+        disk: ScrubbedDisk,
         pool: Pool,
         data: Data,
         clock: Clock,
@@ -94,8 +93,17 @@ class Transfers:
         self._idle: Deferred[None] | None = None
         self._guests: dict[bytes, tuple[str, Callable[[int], None]]] = {}
         self._revoked: dict[str, float] = {}
-        self._verifying: set[str] = set()
         self._on_way = TlsTold(clock)
+        self.doubts = Doubts(
+            disk,
+            pool,
+            spawn=self._spawn,
+            wait=self._pause,
+            stopping=lambda: self._stopping,
+            tell=self._tell,
+            condemn=self.condemn,
+            tell_bad=self.tell_bad,
+        )
 
     # --------------------------------------------------------------------------------------- tasks
     def _spawn(self, work: Coroutine[Any, Any, None], what: str) -> None:
@@ -184,7 +192,7 @@ class Transfers:
             if 0 < length <= CHECKED_BYTES:
                 bad = await self._pool.run(self._disk.bad_blocks_thd, record, fd, ticket.offset, length)
                 if bad:
-                    self._spawn(self.damaged(record, bad), "report of a damaged file")
+                    self.doubts.add(ticket.path, ticket.version)
                     raise errors.Damaged(f"block {bad[0]} of {ticket.path} is damaged on {self._disk.where}")
             self._check_guest(principal)
             try:
@@ -226,25 +234,14 @@ class Transfers:
             self._guests.pop(ticket.id, None)
             self._core.end(transfer, self._clock.seconds(), moved, good)
         if doubted:  # another slave got other bytes than were published: whose disk was it?
-            with suppress(errors.Busy, errors.NotFound):
-                self.verify(ticket.path, ticket.version)
+            self.doubts.add(ticket.path, ticket.version)
         if good and ticket.offset % BLOCK_BYTES == 0 and moved > CHECKED_BYTES:
             first = ticket.offset // BLOCK_BYTES
             rest = await self._pool.run(self._disk.crcs_thd, record)
             whole = moved // BLOCK_BYTES if ticket.offset + moved < record.size else len(crcs)
             bad = [first + i for i in range(whole) if rest[first + i : first + i + 1] != (crcs[i],)]
             if bad:
-                await self.damaged(record, bad)
-
-    async def damaged(self, record: Record, blocks: list[int]) -> None:
-        """These blocks of a replica are not as they were written: it is set aside, and the master told."""
-        log.error(
-            "{path} is damaged in {count} blocks, the first is {block}",
-            path=record.path,
-            count=len(blocks),
-            block=blocks[0],
-        )
-        await self.condemn(record.path, record.version, f"damaged in block {blocks[0]}")
+                self.doubts.add(ticket.path, ticket.version)
 
     async def condemn(self, path: str, version: Version, why: str) -> bool:
         """Set a bad replica aside and tell the master, also when the disk does not let it be moved; False if
@@ -300,42 +297,6 @@ class Transfers:
     def _has(self, path: str, version: Version) -> bool:
         record = self._disk.entries.get(path)
         return record is not None and record.version == version
-
-    def verify(self, path: str, version: Version) -> None:
-        """Begin to read a content and compare it with its checksums; what is damaged is set aside. Raises
-        NotFound (not here), Busy."""
-        record = self._disk.entries.get(path)
-        if record is None or record.version != version:
-            raise errors.NotFound(f"{self._disk.where} has no such version of {path}")
-        if path in self._verifying:
-            return
-        if len(self._verifying) >= _VERIFY_MOST:
-            raise errors.Busy(f"{self._disk.where} reads {_VERIFY_MOST} files to verify them")
-        self._verifying.add(path)
-        self._spawn(self._verify(path, version), f"verifying {path}")
-
-    async def _verify(self, path: str, version: Version) -> None:
-        fd, bad = -1, []
-        try:
-            fd, record = await self._pool.run(self._disk.open_read_thd, path, version)
-            for at in range(0, record.size, _VERIFY_BYTES):
-                length = min(_VERIFY_BYTES, record.size - at)
-                bad = await self._pool.run(self._disk.bad_blocks_thd, record, fd, at, length)
-                if bad or self._stopping:
-                    break
-        except errors.NotFound:
-            return  # gone or changed meanwhile: the next scan tells
-        except errors.SectorError as error:
-            await self.condemn(path, version, error.message)
-            return
-        finally:
-            self._verifying.discard(path)
-            if fd >= 0:
-                os.close(fd)
-        if bad:
-            await self.damaged(record, bad)
-        else:
-            log.info("{path} was said to be damaged, but is as it was written", path=path)
 
     # ----------------------------------------------------------------------------------- receiving
     async def receive(self, request: PrepareWrite | PrepareReplica) -> int:

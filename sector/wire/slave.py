@@ -141,7 +141,8 @@ class Revoke(Request, frozen=True, array_like=True):
 @request(0x0309, safe=True)
 class Verify(Request, frozen=True, array_like=True):
     """Somebody found this content unreadable: read all of it and compare it with its checksums. Answer =
-    begun; the slave sets damaged content aside and says so with Adopted. Errors: not_found, busy."""
+    begun; the slave sets content aside that is damaged each time it looks, and says with Adopted what it
+    found. Errors: not_found, busy."""
 
     epoch: U64
     path: Path
@@ -262,11 +263,13 @@ class Prepared(Message, frozen=True, array_like=True):
 
 class ReportReply(Message, frozen=True, array_like=True):
     """What to do with reported files: `drop` = (path, version) that are old or deleted (to the attic);
-    `publish` / `discard` = leases of prepared versions."""
+    `publish` / `discard` = leases of prepared versions; `doubted` = (path, version) that are said to be
+    damaged: to be read as for Verify."""
 
     drop: list[tuple[Path, Version]] = []
     publish: list[Bytes16] = []
     discard: list[Bytes16] = []
+    doubted: list[tuple[Path, Version]] = []
 
 
 @request(0x0322, reply=ReportReply, safe=True)
@@ -315,8 +318,8 @@ class Replicated(Request, frozen=True, array_like=True):
 
 @request(0x0325, safe=True)
 class Adopted(Request, frozen=True, array_like=True):
-    """Files changed or found on this slave outside of the protocol (scan): new, gone, or damaged; `why` each
-    of the damaged ones is, for the audit log."""
+    """Files changed or found on this slave outside of the protocol (scan): new or read whole and good, gone,
+    or damaged; `why` each of the damaged ones is, for the audit log."""
 
     slave_id: Name
     found: Annotated[list[SliceMeta], Meta(max_length=1000)] = []
