@@ -21,7 +21,8 @@ U32 = Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
 U64 = Annotated[int, Meta(ge=0)]
 Stored = Annotated[int, Meta(ge=0, le=1 << 62)]
 """A number that databases keep as signed 64 bits, with room to count on."""
-Time = Annotated[float, Meta(ge=-1e11, le=1e11)]
+TIME_MOST = 1e11
+Time = Annotated[float, Meta(ge=-TIME_MOST, le=TIME_MOST)]
 """Seconds since 1970; not infinite, not NaN."""
 Port = Annotated[int, Meta(ge=0, le=65535)]
 

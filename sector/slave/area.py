@@ -22,9 +22,8 @@ from sector import errors
 from sector.clear import clear_thd
 from sector.model import check_path
 from sector.slave import beneath
-from sector.slave.catalog import FORMAT, Found, Record, record_name
+from sector.slave.catalog import FORMAT, Found, Record, decode_record, record_name
 
-_decode_record = msgspec.json.Decoder(Record).decode
 _encode_record = msgspec.json.Encoder().encode
 
 
@@ -191,7 +190,7 @@ class Area:
                 elif entry.name.endswith(".json"):
                     try:
                         with open(entry.path, "rb") as source:
-                            record = _decode_record(source.read())
+                            record = decode_record(source.read())
                     except (msgspec.DecodeError, UnicodeDecodeError, OSError) as error:
                         if isinstance(error, OSError) and error.errno != errno.EIO:
                             raise  # not the record's fault
@@ -229,7 +228,7 @@ class Area:
     def _read_record(self, record: Record) -> Record:
         with open(self._record_file(record), "rb") as source:
             try:
-                return _decode_record(source.read())
+                return decode_record(source.read())
             except (msgspec.DecodeError, UnicodeDecodeError):
                 raise OSError(errno.EIO, f"the record of {record.path} is damaged") from None
 

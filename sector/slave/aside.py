@@ -16,10 +16,9 @@ import msgspec
 
 from sector.clear import clear_thd
 from sector.model import Version
-from sector.slave.catalog import Record
+from sector.slave.catalog import Record, decode_record
 
 RECORD = "record.json"
-_decode = msgspec.json.Decoder(Record).decode
 
 
 class Aside:
@@ -36,7 +35,7 @@ class Aside:
         for box in os.scandir(self._attic):
             with contextlib.suppress(FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
                 with open(os.path.join(box.path, RECORD), "rb") as source:
-                    record = _decode(source.read())
+                    record = decode_record(source.read())
                 self.add(record, box.path)
 
     def add(self, record: Record, box: str) -> None:
@@ -52,7 +51,7 @@ class Aside:
         try:
             info = os.lstat(data)
             with open(os.path.join(box, RECORD), "rb") as source:
-                record = _decode(source.read())
+                record = decode_record(source.read())
         except (FileNotFoundError, msgspec.DecodeError):
             return None
         same = (info.st_ino, info.st_size, info.st_mtime_ns) == (record.inode, record.size, record.mtime_ns)

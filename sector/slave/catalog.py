@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from sector.model import SliceMeta, Tombstone, Version
+from sector.model import TIME_MOST, SliceMeta, Tombstone, Version
 
 FORMAT = 1
 ADOPTED = Version(0, 1)
@@ -61,6 +61,21 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     def crcs(self) -> tuple[int, ...]:
         """The block checksums."""
         return struct.unpack(f"<{len(self.blocks) // 4}I", self.blocks)
+
+
+_decode = msgspec.json.Decoder(Record).decode
+
+
+def time_of(seconds: float) -> float:
+    """The time of a file as messages can carry it: some file systems keep absurd ones."""
+    return min(max(seconds, -TIME_MOST), TIME_MOST)
+
+
+def decode_record(raw: bytes) -> Record:
+    """A record as it is kept. Raises msgspec.DecodeError, UnicodeDecodeError."""
+    record = _decode(raw)
+    mtime = time_of(record.mtime)
+    return record if mtime == record.mtime else msgspec.structs.replace(record, mtime=mtime)
 
 
 def record_of(

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from sector._udt import checksum
 from sector.model import SliceMeta, Version, digest_text
 from sector.slave import beneath
-from sector.slave.catalog import ADOPTED, Catalogue, Found, Record, path_key, reconcile, record_of
+from sector.slave.catalog import ADOPTED, Catalogue, Found, Record, path_key, reconcile, record_of, time_of
 from sector.slave.mirror import Mirror
 from sector.slave.room import Room
 
@@ -67,7 +67,8 @@ class Seen(Room):
             if fd >= 0:
                 os.close(fd)
         digest = digest_text(checksum.content_digest(crcs, found.size))
-        meta = SliceMeta(found.path, ADOPTED, found.size, self._owner, mode, found.mtime_ns / 1e9, digest)
+        mtime = time_of(found.mtime_ns / 1e9)
+        meta = SliceMeta(found.path, ADOPTED, found.size, self._owner, mode, mtime, digest)
         with self._lock(found.path):
             known = self.entries.get(found.path)
             if not self._fits(found) or (known is not None and found.matches(known)):

@@ -14,11 +14,12 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.task import Clock
 
 from sector.slave import beneath
-from sector.slave.catalog import Catalogue, reconcile
+from sector.slave.catalog import Catalogue, Found, reconcile
 from sector.slave.disk import Disk
 from sector.slave.pool import Inline
 from sector.slave.scan import TreeWatch
-from sector.wire.slave import Adopted
+from sector.wire.base import decode, encode
+from sector.wire.slave import Adopted, Report
 
 
 @pytest.fixture
@@ -51,8 +52,8 @@ class Watched:
 
 
 def test_what_is_overwritten_while_the_tree_is_scanned_is_not_told_as_it_was(here: Disk) -> None:
-    """With as many bytes: the scan saw a new file under an old record, and the master would have taken the new
-    content for a changed one."""
+    """With as many bytes: the scan saw a new file under an old record, and the master would have taken the
+    new content for a changed one."""
     store(here, "/a", b"old", V1)
     listed = list(here.entries.values())
     store(here, "/a", b"new", V2)
@@ -99,4 +100,28 @@ def test_a_file_that_cannot_be_read_does_not_keep_a_slave_from_starting(
     monkeypatch.undo()
     watch.result(watch.tree._round(later))
     assert sorted(meta.path for meta in watch.told[0].found) == ["/new", "/touched"]
+    again.close_thd()
+
+
+@pytest.mark.parametrize("mtime", [910_692_730_085, -910_692_730_085])
+def test_the_time_of_a_file_fits_into_reports(here: Disk, mtime: int) -> None:
+    """One with an absurd time made the master refuse all reports of its slave; what earlier versions kept of
+    such files, too."""
+    found = Found("/odd", 1, 3, mtime * 10**9)
+    Path(here.root, "files/odd").write_bytes(b"odd")
+    with pytest.MonkeyPatch.context() as clock:
+        clock.setattr(here, "_fits", lambda _: True)  # not every file system keeps such a time
+        adopted = here.adopt_thd(found)
+    assert adopted is not None
+    told = decode(Report, encode(Report("s1", True, True, [adopted.meta])))
+    assert told.files[0].mtime == (1e11 if mtime > 0 else -1e11)
+    file = Path(here._record_file(adopted))
+    file.write_bytes(file.read_bytes().replace(f"{told.files[0].mtime}".encode(), f"{mtime}.0".encode()))
+    info = os.stat(Path(here.root, "files/odd"))
+    old = file.read_bytes().replace(b'"inode":1,', f'"inode":{info.st_ino},'.encode())
+    file.write_bytes(old.replace(f"{mtime * 10**9}".encode(), f"{info.st_mtime_ns}".encode()))
+    assert str(mtime).encode() in file.read_bytes()
+    here.close_thd()
+    again = opened(Path(here.root))
+    decode(Report, encode(Report("s1", True, True, [again.entries["/odd"].meta])))
     again.close_thd()
