@@ -28,6 +28,7 @@ from sector.slave.catalog import (
     reconcile,
     record_of,
 )
+from sector.slave.mirror import Part
 from sector.slave.room import Temp
 from sector.slave.seen import Seen
 
@@ -439,6 +440,13 @@ class Disk(Seen):
             self.mirror.bury_thd(tombstones)
         except OSError as error:
             raise beneath.explain(error, "a tombstone", self.where) from None
+
+    def mirror_thd(self, part: Part, *, last: bool, now: float) -> None:
+        """Take a part of a mirror; all of it is durable when this returns for the `last` one."""
+        try:
+            self.mirror.part_thd(part, last=last, now=now)
+        except OSError as error:
+            raise beneath.explain(error, "a mirror", self.where) from None
 
     def aside_unknown_thd(self, path: str, why: str) -> None:
         """Move a file that is no content of ours to the attic."""

@@ -60,21 +60,29 @@ def _frames(raw: bytes) -> tuple[list[Part], int]:
     return parts, at
 
 
-class Mirror:
+class Held:
     """Tombstones by path, directories by path, rights, and the serial of the last complete mirror."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self) -> None:
         self.tombstones: dict[str, Tombstone] = {}
         self.directories: dict[str, SliceMeta] = {}
         self.rights: dict[tuple[str, str], Right] = {}
         self.serial = 0
-        self._folder = folder
-        self._log_bytes = 0
-        self._generation = 0
-        self._staged: list[Part] | None = None
-        self._lock = threading.Lock()
 
-    def _apply(self, part: Part) -> None:
+    def take(self, other: Held) -> None:
+        """Have what another one has."""
+        self.tombstones, self.directories = other.tombstones, other.directories
+        self.rights, self.serial = other.rights, other.serial
+
+    def copy(self) -> Held:
+        """The same, which changes by itself."""
+        other = Held()
+        other.tombstones, other.directories = dict(self.tombstones), dict(self.directories)
+        other.rights, other.serial = dict(self.rights), self.serial
+        return other
+
+    def apply(self, part: Part) -> None:
+        """Make the changes of a part."""
         if part.reset:
             # Tombstones are never forgotten by a reset: a rebuilt master takes their union.
             self.directories.clear()
@@ -96,15 +104,27 @@ class Mirror:
         if part.serial:
             self.serial = part.serial
 
+
+class Mirror(Held):
+    """What a slave has of a mirror, in memory and on the disk."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self._folder = folder
+        self._log_bytes = 0
+        self._generation = 0
+        self._staged: list[Part] | None = None
+        self._lock = threading.Lock()
+
     def load_thd(self) -> None:
         """Read snapshot and log; cut a torn end off the log."""
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
         for part in self._read("snapshot")[0]:
-            self._apply(part)
+            self.apply(part)
             self._generation = part.generation
         parts, good, size = self._read(self._log_name())
         for part in parts:
-            self._apply(part)
+            self.apply(part)
         if good < size:
             os.truncate(os.path.join(self._folder, self._log_name()), good)
         self._log_bytes = good
@@ -148,12 +168,14 @@ class Mirror:
                 return
             parts, self._staged = self._staged, None
             if parts[0].reset:
+                fresh = self.copy()
                 for staged in parts:
-                    self._apply(staged)
-                old = [p for p, stone in self.tombstones.items() if stone.at < now - _KEEP_S]
+                    fresh.apply(staged)
+                old = [p for p, stone in fresh.tombstones.items() if stone.at < now - _KEEP_S]
                 for path in old:
-                    del self.tombstones[path]
-                self._snapshot()
+                    del fresh.tombstones[path]
+                self._snapshot(fresh)
+                self.take(fresh)
             else:
                 for staged in parts:
                     self._append(staged)
@@ -177,23 +199,23 @@ class Mirror:
             raise
         finally:
             os.close(fd)
-        self._apply(part)
+        self.apply(part)
         self._log_bytes += len(frame)
         if self._log_bytes > _LOG_BYTES:
             with contextlib.suppress(OSError):  # the log has all of it; the next change tries again
-                self._snapshot()
+                self._snapshot(self)
 
-    def _snapshot(self) -> None:
-        """Write all state to a new snapshot, which names the log that follows it (an empty one), so that
+    def _snapshot(self, state: Held) -> None:
+        """Write all of `state` to a new snapshot, which names the log that follows it (an empty one), so that
         a crash in between never applies old changes over new state."""
         old = os.path.join(self._folder, self._log_name())
         whole = Part(
             False,
-            self.serial,
-            list(self.tombstones.values()),
-            list(self.directories.values()),
+            state.serial,
+            list(state.tombstones.values()),
+            list(state.directories.values()),
             [],
-            list(self.rights.values()),
+            list(state.rights.values()),
             self._generation + 1,
         )
         new = os.path.join(self._folder, "snapshot.new")

@@ -566,7 +566,7 @@ class Slave(Service):
             request.removed_directories,
             request.rights,
         )
-        await self.pool.run(self.disk.mirror.part_thd, part, last=request.last, now=self._now())
+        await self.pool.run(self.disk.mirror_thd, part, last=request.last, now=self._now())
         return Ok()
 
     def _revoke(self, request: Revoke, caller: Caller) -> Ok:

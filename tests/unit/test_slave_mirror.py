@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from slave_disk import opened
 
+from sector import errors
 from sector.model import Right, SliceMeta, Tombstone, Version
 from sector.slave import mirror
 from sector.slave.mirror import Mirror, Part
@@ -148,3 +150,46 @@ def test_what_was_acknowledged_outlives_a_failing_disk(
         assert set(kept) <= set(loaded(folder).tombstones), at
         hit = disk.count >= at
     assert at > 8
+
+
+@pytest.mark.parametrize("what", ["rename", "fsync"])
+def test_a_mirror_that_could_not_be_kept_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Its serial is told to the master, which would never send it again, and later parts would be logged
+    behind a snapshot that has nothing of it."""
+    one = loaded(tmp_path)
+    one.part_thd(Part(True, directories=[folder_meta("/old")], serial=3), last=True, now=2.0)
+    one.bury_thd([Tombstone("/known", V1, 1.0)])
+    whole = Part(True, 100, [Tombstone("/gone", V1, 1.0)], [folder_meta("/new")], [], [Right("u", "/", "r")])
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, what, full)
+        with pytest.raises(OSError):
+            one.part_thd(whole, last=True, now=2.0)
+    for found in (one, loaded(tmp_path)):
+        assert (found.serial, list(found.directories), list(found.tombstones)) == (3, ["/old"], ["/known"])
+        assert found.rights == {}
+    one.part_thd(whole, last=True, now=2.0)
+    one.bury_thd([Tombstone("/later", V1, 1.0)])
+    for found in (one, loaded(tmp_path)):
+        assert (found.serial, list(found.directories)) == (100, ["/new"])
+        assert sorted(found.tombstones) == ["/gone", "/known", "/later"]
+
+
+def test_a_slave_says_that_it_has_no_room_for_a_mirror(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = opened(tmp_path)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(here.mirror, "_snapshot", full)
+        with pytest.raises(errors.NoSpace, match="slave s1"):
+            here.mirror_thd(Part(True, 1), last=True, now=2.0)
+    here.close_thd()
