@@ -192,9 +192,9 @@ class WorkTx:
     # work for slaves --------------------------------------------------------------------------------
     def renames(self, node: str, limit: int, path: str = "", *, present: bool = False) -> list[PendingRename]:
         """Renames that the node has not confirmed, of any path, of one, or (`present`) to that one."""
-        columns = [R.c.epoch.label("to_epoch"), R.c.counter.label("to_counter")]
-        columns += [R.c.old_path, R.c.old_epoch, R.c.old_counter]
-        query = select(E, *columns).join(R, R.c.entry_id == E.c.id)
+        becomes = R.c.epoch.label("to_epoch"), R.c.counter.label("to_counter")
+        columns = R.c.old_path, R.c.old_epoch, R.c.old_counter
+        query = select(E, *becomes, *columns).join(R, R.c.entry_id == E.c.id)
         if path:  # this is asked at each open, and a million others may be waiting: none of them is looked at
             named = select(E.c.id).where(E.c.path == path)
             known = select(R.c.entry_id).where(R.c.node == node, R.c.old_path == path)
