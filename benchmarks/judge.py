@@ -52,6 +52,7 @@ class Found:
 
     def __init__(self, rows: list[dict[str, Any]]) -> None:
         self.rows = [row for row in rows if "error" not in row]
+        self.failed = [row for row in rows if "error" in row]
 
     def median(self, cell: str, name: str) -> float | None:
         """Of a figure; None where nothing was measured."""
@@ -363,6 +364,16 @@ def near(found: Found) -> Iterator[str]:
         )
 
 
+def failures(found: Found) -> list[str]:
+    """A chapter on the runs that failed, of which no figure tells; nothing where there are none."""
+    if not found.failed:
+        return []
+    whole = len(found.failed) + len(found.rows)
+    rows = [f"| {row['cell']} | {str(row['error']).replace('|', '/')} |" for row in found.failed]
+    head = ["", "## Runs that failed", "", f"**{len(found.failed)} of {whole} runs**", ""]
+    return [*head, "| run | why |", "| --- | --- |", *rows]
+
+
 def markdown(found: Found, settings: str) -> str:
     """The whole document."""
     where = machine()
@@ -400,4 +411,5 @@ def markdown(found: Found, settings: str) -> str:
             out.append(
                 f"| {line.what} | {figures} | {line.beside} | {line.verdict if line.figures else ''} |"
             )
+    out += failures(found)
     return "\n".join(out) + "\n"

@@ -227,8 +227,10 @@ def time_text(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
-def measure(todo: list[tuple[int, Cell]], results: dict[str, cells.Results]) -> None:
-    """All of them, with an estimate of the time left that learns from those that are done."""
+def measure(todo: list[tuple[int, Cell]], results: dict[str, cells.Results]) -> bool:
+    """All of them, with an estimate of the time left that learns from those that are done; whether none
+    failed."""
+    good = True
     where, begin, planned = machine(), time.monotonic(), 0.0
     whole = sum(cell.seconds for _, cell in todo)
     for place, (run, cell) in enumerate(todo, 1):
@@ -236,11 +238,14 @@ def measure(todo: list[tuple[int, Cell]], results: dict[str, cells.Results]) -> 
         say(f"[{place}/{len(todo)}, about {time_text((whole - planned) * pace)} left] {cell.name}, run {run}")
         try:
             row = {**cell.work(run), "cell": cell.name}
+            if row.get("ok") is False:
+                raise SectorError("what was sent is not what arrived")
         except SectorError as error:
-            row = {"cell": cell.name, "error": str(error)}
+            row, good = {"cell": cell.name, "error": str(error)}, False
         planned += cell.seconds
         results[cell.group].add({"run": run, "at": round(time.time()), "commit": where["commit"], **row})
         say(f"    {brief(row)}")
+    return good
 
 
 def plan(
@@ -284,8 +289,8 @@ def write(folder: Path, effort: Effort, results: dict[str, cells.Results]) -> st
     return text
 
 
-def main() -> None:
-    """Measure and write."""
+def main() -> int:
+    """Measure and write; the exit status, 1 where a run failed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -313,13 +318,15 @@ def main() -> None:
     if options.list:
         for cell in all_cells:
             print(f"{cell.group:<9} {cell.name:<48} {results[cell.group].count(cell.name)} of {cell.runs}")
-        return
+        return 0
+    good = True
     if not options.show:
         todo = plan(able(all_cells), results, options.cell)
         if options.cell is not None and not todo:
             parser.error(f"no cell's name holds {options.cell!r}; --list shows them")
-        measure(todo, results)
+        good = measure(todo, results)
     print(write(options.results, effort, results), end="")
+    return 0 if good else 1
 
 
 if __name__ == "__main__":

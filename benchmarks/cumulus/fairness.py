@@ -9,7 +9,8 @@ in which all are active. With `--weights` two users compete instead: one connect
 
 Without `--url` a Cumulus is started in a directory of its own. The result is JSON on standard output: rates
 in MB/s, `cv` (coefficient of variation) and `farthest` (from the mean) in percent, `total` of all clients
-together, `alone` of one client that moves the same bytes, one object after another.
+together until the last one is answered (uploads: after its sync), `alone` of one client that moves the same
+bytes, one object after another.
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ def head(server: Server, key: Key, method: str, path: str, length: int) -> bytes
 
 
 class Client:
-    """One connection; `marks` are (time, bytes moved so far)."""
+    """One connection; `marks` are (time, bytes moved so far), `answered` when the last answer was whole: that
+    of an upload comes after its sync."""
 
     def __init__(self, server: Server, key: Key) -> None:
         self.server = server
@@ -98,6 +100,7 @@ class Client:
         self.buffer = memoryview(bytearray(CHUNK))
         self.marks: list[tuple[float, int]] = []
         self.moved = 0
+        self.answered = 0.0
 
     def _mark(self, *, force: bool = False) -> None:
         now = time.monotonic()
@@ -134,6 +137,7 @@ class Client:
             self.moved += count
             self._mark()
         self._mark(force=True)
+        self.answered = self.marks[-1][0]
 
     def put(self, path: str, size: int, end: float = inf) -> None:
         """Write an object of `size` bytes; at the time `end` the upload is broken off."""
@@ -151,7 +155,11 @@ class Client:
         self._mark(force=True)
         length, rest = self._reply()
         while len(rest) < length:
-            rest += self.sock.recv(65536)
+            part = self.sock.recv(65536)
+            if not part:
+                raise SystemExit("the server has cut an answer")
+            rest += part
+        self.answered = time.monotonic()
 
     def until(self, deadline_s: float, path: str, size: int) -> None:
         """Again and again, up if there is a size."""
@@ -170,8 +178,10 @@ def at(marks: list[tuple[float, int]], when: float) -> float:
 
 
 # many clients --------------------------------------------------------------------------------------------
-def together(makers: list[Callable[[], Client]], work: list[Callable[[Client], None]]) -> list[list[Any]]:
-    """Each in a process of its own, behind a barrier; their marks."""
+def together(
+    makers: list[Callable[[], Client]], work: list[Callable[[Client], None]]
+) -> tuple[list[list[Any]], float]:
+    """Each in a process of its own, behind a barrier; their marks, and when the last one was answered."""
     gate_out, gate_in = os.pipe()
     children: list[tuple[int, Connection]] = []
     for make, do in zip(makers, work, strict=True):
@@ -186,13 +196,15 @@ def together(makers: list[Callable[[], Client]], work: list[Callable[[Client], N
     for _pid, pipe in children:
         pipe.recv()
     os.close(gate_in)  # the barrier: all read its end
-    marks = []
+    marks, answered = [], 0.0
     for pid, pipe in children:
-        marks.append(pipe.recv())
+        told = pipe.recv()
         os.waitpid(pid, 0)
-        if isinstance(marks[-1], str):
-            raise SystemExit(marks[-1])
-    return marks
+        if isinstance(told, str):
+            raise SystemExit(told)
+        marks.append(told[0])
+        answered = max(answered, told[1])
+    return marks, answered
 
 
 def _child(make: Callable[[], Client], do: Callable[[Client], None], gate: int, pipe: Connection) -> None:
@@ -202,7 +214,7 @@ def _child(make: Callable[[], Client], do: Callable[[Client], None], gate: int, 
         os.read(gate, 1)
         client.marks.append((time.monotonic(), 0))
         do(client)
-        pipe.send(client.marks)
+        pipe.send((client.marks, client.answered))
     except BaseException as bad:
         pipe.send(f"a client failed: {bad}")
     os._exit(0)
@@ -251,15 +263,15 @@ def equal(
     def new() -> Client:
         return Client(server, key)
 
-    alone = together([new], [one_after_another])[0] if alone_too else []
+    alone, alone_end = together([new], [one_after_another]) if alone_too else ([], 0.0)
     with watched(server.pid) as peak:
-        marks = together([new] * clients, [one(path) for path in paths])
+        marks, end = together([new] * clients, [one(path) for path in paths])
     rates, lasted = compare(marks)
-    begin, end = max(one[1][0] for one in marks), max(one[-1][0] for one in marks)
+    begin = max(one[1][0] for one in marks)
     total = clients * size / (end - begin)
     beside = {}
     if alone:
-        single = clients * size / (alone[-1][0] - alone[0][0])
+        single = clients * size / (alone_end - alone[0][0][0])
         beside = {"alone": round(single / MB, 1), "total_of_alone": round(total / single, 3)}
     return (
         figures(rates)
@@ -290,7 +302,7 @@ def weights(server: Server, light: Key, heavy: Key, size: int, seconds: float, u
     def new(key: Key) -> Callable[[], Client]:
         return lambda: Client(server, key)
 
-    marks = together([new(key) for key in keys], [work(number) for number in range(17)])
+    marks, _ = together([new(key) for key in keys], [work(number) for number in range(17)])
     rates, lasted = compare(marks, seconds / 4)
     return {
         "mode": "weights-up" if up else "weights-down",
@@ -332,6 +344,8 @@ def watched(pid: int) -> Iterator[list[int]]:
         over.set()
         if pid:
             thread.join()
+    if pid and not peak[0]:
+        raise SystemExit(f"the memory of process {pid} cannot be read")
 
 
 @contextlib.contextmanager

@@ -196,6 +196,9 @@ def small(bench: Bench, server: str, keys: int, seconds: float, run: int) -> dic
             spent = served.cpu_s() - cpu
             row |= {f"{op}_per_s": found["rate_per_s"], f"{op}_p99_ms": found["p99_ms"]}
             row[f"{op}_cpu_ms"] = round(spent * 1e3 / (found["rate_per_s"] * (seconds + 1)), 3)
+            if op == "list" and found["keys_per_s"] < 0.9 * found["rate_per_s"] * keys / -(-keys // 1000):
+                keys_s, pages_s = found["keys_per_s"], found["rate_per_s"]
+                raise SectorError(f"{server} list: {keys_s:.0f} keys a second on {pages_s:.0f} pages")
         row["rss_mb"] = round(served.rss_mb(), 1)
     return row
 

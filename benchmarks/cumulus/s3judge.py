@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from judge import Figure, Found, Line, number, ratio
+from judge import Figure, Found, Line, failures, number, ratio
 
 from sector.bench.common import machine
 
@@ -249,4 +249,5 @@ def markdown(found: Found, settings: str, sizes: Sequence[str]) -> str:
             out.append(
                 f"| {line.what} | {figures} | {line.beside} | {line.verdict if line.figures else ''} |"
             )
+    out += failures(found)
     return "\n".join(out) + "\n"

@@ -234,12 +234,12 @@ def known(options: argparse.Namespace) -> dict[str, cells.Results]:
 
 
 def main() -> int:
-    """Measure and write; the exit status."""
+    """Measure and write; the exit status, 1 where a run failed."""
     options = options_of(sys.argv[1:])
     effort = QUICK if options.quick else FULL
     if options.runs is not None:
         effort = replace(effort, runs=min(effort.runs, options.runs))
-    results = known(options)
+    results, good = known(options), True
     with tempfile.TemporaryDirectory(prefix="s3bench-") as folder:
         bench = s3cells.Bench(Path(folder))
         try:
@@ -254,11 +254,11 @@ def main() -> int:
                 if options.cell is not None and not todo:
                     say(f"no cell's name holds {options.cell!r}; --list shows them")
                     return 2
-                measure(todo, results)
+                good = measure(todo, results)
         finally:
             bench.close()
     print(write(options.results, effort, results), end="")
-    return 0
+    return 0 if good else 1
 
 
 if __name__ == "__main__":

@@ -90,6 +90,9 @@ def _loopback(
         for peer in peers:
             results.append({"run": run, **run_one(peer, seconds, trace, placement)})
     show(document("udt", {"seconds": seconds, "runs": runs, "path": "loopback"}, results), as_json)
+    short = sorted({row["peer"] for row in results if not row.get("ok", True)})
+    if short:
+        raise SectorError(f"bytes that were sent did not arrive: {', '.join(short)}")
 
 
 def _number(_: object, __: object, value: float | None) -> float | None:

@@ -92,10 +92,24 @@ def test_measuring_tells_how_long_and_goes_on_after_a_failure(capsys: pytest.Cap
     results = {name: cells.Results(None) for name in table.GROUPS}
     one = table.Cell("life", "idle", 100, fails, 1)
     two = table.Cell("life", "dead", 200, lambda _: {"idle_s": 9.0}, 1)
-    table.measure([(1, one), (1, two)], results)
+    assert not table.measure([(1, one), (1, two)], results)
     said = capsys.readouterr().err
     assert "[1/2, about 5 min left] idle" in said and "no link" in said and "idle_s 9.0" in said
     assert [row.get("error") for row in results["life"].rows] == ["no link", None]
+    assert table.measure([(1, two)], results)
+
+
+def test_a_run_that_lost_bytes_is_no_good_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its figures count nowhere, and the document names it."""
+    results = {name: cells.Results(None) for name in table.GROUPS}
+    one = table.Cell("loopback", "sector", 1, lambda _: {"gbps": 99.0, "ok": False}, 1)
+    assert not table.measure([(1, one)], results)
+    found = judge.Found(results["loopback"].rows)
+    assert found.median("sector", "gbps") is None
+    text = judge.markdown(found, "made up")
+    assert "**1 of 1 runs**" in text and "| sector | what was sent is not what arrived |" in text
+    assert "Runs that failed" not in judge.markdown(judge.Found([{"cell": "sector"}]), "made up")
+    capsys.readouterr()
 
 
 def test_the_document() -> None:

@@ -67,6 +67,9 @@ def test_every_row_has_its_cells(tmp_path: Path) -> None:
     assert all(f"| {line.what} |" in text for line in lines)
     assert not any("-/-" in line.beside or " - " in line.beside for line in lines)
     assert "not measured" in s3judge.markdown(Found([]), "nothing", ("64M",))
+    failed = [*rows, {"cell": "fairness-cumulus", "error": "the server has cut a download"}]
+    text = s3judge.markdown(Found(failed), "made up", s3table.FULL.sizes)
+    assert f"**1 of {len(failed)} runs**" in text and "| the server has cut a download |" in text
 
 
 class Axes:
