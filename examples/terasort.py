@@ -193,5 +193,5 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except sector.SectorError as error:
+    except (sector.SectorError, OSError) as error:
         sys.exit(f"terasort: {error}")
