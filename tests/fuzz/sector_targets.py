@@ -84,7 +84,8 @@ def ledger(data: bytes) -> None:
     """The exactly-once ledger of a job's buckets: as it is, and with marks and sums that are right."""
     with contextlib.suppress(Damaged):
         entries, good = shuffle.decode_entries(data)
-        assert b"".join(map(shuffle.encode_entry, entries)) == data[:good] or entries
+        written = b"".join(map(shuffle.encode_entry, entries))
+        assert shuffle.decode_entries(written) == (entries, len(written)) and good <= len(data)
     sealed = b"".join(
         shuffle._MARK + len(body).to_bytes(4, "little") + zlib.crc32(body).to_bytes(4, "little") + body
         for body in data.split(b"\xff\x00")

@@ -76,11 +76,27 @@ def test_chat_with_line_receivers() -> None:
             assert ann.stdin is not None
             assert ann.stdout is not None
             assert ann.stdout.readline() == "ann is here\n"
-            said = run("chat.py", "join", where, "bob", data="hello\n")
-            assert "bob: hello" in said.stdout or said.returncode == 0
-            assert [ann.stdout.readline() for _ in range(3)] == [
+            with running(
+                command("chat.py", "join", where, "bob"),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            ) as bob:
+                assert bob.stdin is not None
+                assert bob.stdout is not None
+                assert bob.stdout.readline() == "bob is here\n"
+                for guest, line in ((bob, "hello"), (ann, "hello bob")):
+                    assert guest.stdin is not None
+                    guest.stdin.write(line + "\n")
+                    guest.stdin.flush()
+                    name = "bob" if guest is bob else "ann"
+                    assert bob.stdout.readline() == f"{name}: {line}\n"
+                bob.stdin.close()
+                assert bob.wait(20) == 0
+            assert [ann.stdout.readline() for _ in range(4)] == [
                 "bob is here\n",
                 "bob: hello\n",
+                "ann: hello bob\n",
                 "bob has left\n",
             ]
             ann.stdin.close()
