@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sector.bench import cores, udt
 from sector.bench.cores import NEAR_NS, PAUSE_S, TRIES, WAITS, Placement
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
@@ -114,3 +115,14 @@ def test_the_document_counts_runs_with_cores_apart() -> None:
     text = judge.markdown(judge.Found(rows), "test")
     assert "shared a cache in 2 of 3 runs (a round trip between them took 77 to 400 ns)" in text
     assert "shared a cache" not in judge.markdown(judge.Found([{"cell": "srt"}]), "test")
+
+
+def test_lost_bytes_are_told_after_the_figures(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All peers are shown, and the status says that one figure is none."""
+    rows = {"sector": {"gbps": 9.0, "ok": False}, "libudt": {"gbps": 4.0, "ok": True}}
+    monkeypatch.setattr(udt, "run_one", lambda peer, *_: {"peer": peer, **rows[peer]})
+    with pytest.raises(SectorError, match="did not arrive: sector$"):
+        udt._loopback(list(rows), 1, 1.0, True, "", cores.HERE)
+    assert '"libudt"' in capsys.readouterr().out
