@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sector import errors
 from sector.bench import cores, udt
 from sector.bench.cores import NEAR_NS, PAUSE_S, TRIES, WAITS, Placement
 
@@ -123,6 +124,6 @@ def test_lost_bytes_are_told_after_the_figures(
     """All peers are shown, and the status says that one figure is none."""
     rows = {"sector": {"gbps": 9.0, "ok": False}, "libudt": {"gbps": 4.0, "ok": True}}
     monkeypatch.setattr(udt, "run_one", lambda peer, *_: {"peer": peer, **rows[peer]})
-    with pytest.raises(SectorError, match="did not arrive: sector$"):
+    with pytest.raises(errors.SectorError, match=r"did not arrive: sector$"):
         udt._loopback(list(rows), 1, 1.0, True, "", cores.HERE)
     assert '"libudt"' in capsys.readouterr().out
