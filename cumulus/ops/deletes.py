@@ -17,7 +17,7 @@ from cumulus.errors import S3Error
 from cumulus.index.api import Put, Remove, Row
 from cumulus.model import Acl, Bucket, ObjectMeta, Versioning, encode_meta
 from cumulus.ops.conditions import NONE, Conditions
-from cumulus.ops.find import NOT_THERE, Found, find, find_or_none, name_for, stored_names, was_removed
+from cumulus.ops.find import NOT_THERE, Found, Lost, find, find_or_none, name_for, stored_names, was_removed
 from cumulus.ops.names import VERSIONS, is_mark, is_plain, odd_name, version_name
 from cumulus.ops.publish import PATIENCE, await_others, drop_null, keep_version, keeps, remove_other, replaces
 from cumulus.ops.rows import OPAQUE, marker_row, meta_of, row_of
@@ -130,7 +130,12 @@ def _delete_locked(
 def _delete_checked(
     site: Site, bucket: Bucket, key: str, owner: str, conditions: Conditions, due: Due | None, *, wait: bool
 ) -> Deleted:
-    found = find_or_none(site, bucket, key)
+    try:
+        found = find_or_none(site, bucket, key)
+    except Lost:
+        if conditions or due is not None:
+            raise
+        found = None  # its row can go
     if wait and conditions:
         await_others(found)
     _check(conditions, found)

@@ -33,12 +33,18 @@ from cumulus.storage.api import (
     ReadOnly,
     StorageError,
     Taken,
+    Unavailable,
 )
 
 T = TypeVar("T")
 TRIES: Final = 4
 HASH_AT_ONCE: Final = 4 << 20  # bytes made outside that are hashed when they are first asked for
 NOT_THERE: Final[tuple[type[StorageError], ...]] = (Missing, Taken, BadName)
+
+
+class Lost(Unavailable):
+    """The index has an object whose body storage does not find. Where bodies have names of their own nobody
+    but us removes them, and the row goes first: so it is an object, whatever a server has failed to list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +80,7 @@ def _reach(
     get: Callable[[str], T],
     entry: Callable[[T], Entry],
 ) -> tuple[T, ObjectMeta]:
-    """What `get` gives for the name under which the object is stored."""
+    """What `get` gives for the name under which the object is stored. Raises `Lost`."""
     plain = site.atomic and is_plain(key)
     if plain and version is None:
         there = _attempt(bucket, key, get, entry)
@@ -98,6 +104,8 @@ def _reach(
         headers = [("x-amz-delete-marker", "true"), ("x-amz-version-id", row.version), ("Allow", "DELETE")]
         headers.append(("Last-Modified", formatdate(row.modified_ns // 1_000_000_000, usegmt=True)))
         raise S3Error("MethodNotAllowed", "This version is a delete marker.", headers=headers)
+    if row is not None and not row.marker and not site.atomic:
+        raise Lost(f"bucket {bucket.name}: {key!r} is there, but its body {row.name} is not found")
     gone = row is not None and not row.marker and row.latest and version is None
     if row is not None and gone and not _is_for_scans(site, bucket) and not _is_marked(site, bucket, row):
         # removed by someone else: the index follows
@@ -151,7 +159,7 @@ def _is_marked(site: Site, bucket: Bucket, row: Row) -> bool:
 
 def find(site: Site, bucket: Bucket, key: str, version: str | None = None) -> Found:
     """The object without opening it. Raises `S3Error` NoSuchKey, NoSuchVersion, MethodNotAllowed (the
-    version is a delete marker)."""
+    version is a delete marker), and storage errors, also `Lost`."""
     entry, meta = _reach(
         site, bucket, key, version, lambda name: site.store.stat(bucket.name, name), lambda entry: entry
     )

@@ -26,7 +26,7 @@ from cumulus.model import Bucket, ObjectMeta, Part, Versioning
 from cumulus.ops.buckets import end_upload, remove_parts
 from cumulus.ops.completion import Completion, refusal
 from cumulus.ops.conditions import Conditions
-from cumulus.ops.find import find_or_none
+from cumulus.ops.find import Lost, find_or_none
 from cumulus.ops.names import slots_name
 from cumulus.ops.parts import MAX_PARTS, IncomingPart, join, own_name
 from cumulus.ops.publish import Plan, publish
@@ -213,7 +213,10 @@ def _complete(
     def told() -> ObjectMeta | None:
         """What a completion before this one has put in place without coming to its end. The index has not
         heard of it either, and as a version it might be replaced before a scan finds it."""
-        there = find_or_none(site, bucket, upload.key)
+        try:
+            there = find_or_none(site, bucket, upload.key)
+        except Lost:  # of which this makes a new one
+            return None
         if there is None or (there.meta.upload, there.meta.etag) != (upload.id, meta.etag):
             return None
         put = Put(row=row_of(bucket, there.entry, there.meta), keep=bucket.versioning is not Versioning.OFF)

@@ -80,7 +80,7 @@ def _publish_at_once(site: Site, bucket: Bucket, plan: Plan, meta: ObjectMeta, r
 
 def _publish_over(site: Site, bucket: Bucket, plan: Plan, meta: ObjectMeta, *, wait: bool) -> None:
     """One attempt to replace what is there now, and nothing else. Raises `Changed`."""
-    found = find_or_none(site, bucket, meta.key)
+    found = find_or_none(site, bucket, meta.key) if site.atomic or plan.conditions else None
     if wait and plan.conditions:
         await_others(found)
     plan.conditions.check_write(None if found is None else found.facts)

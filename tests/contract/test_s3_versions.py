@@ -192,7 +192,8 @@ def test_a_version_of_which_nobody_told_is_known_when_it_is_replaced(
 
 
 def test_bodies_that_an_interrupted_deletion_removed_are_not_listed_for_ever(world: World) -> None:
-    """Older versions and keys with names of their own: the index had not heard of it."""
+    """Older versions and keys with names of their own: the index had not heard of it. Where all bodies have
+    such names a deletion begins in the index, so what is not found there was not deleted."""
     assert world.ask("PUT", "/bkt/odd//key", b"1234").status == 200
     switch(world, "Enabled")
     old, new = put(world, b"old"), put(world, b"new")
@@ -206,6 +207,9 @@ def test_bodies_that_an_interrupted_deletion_removed_are_not_listed_for_ever(wor
                 world.site.remove("bkt", name)
     rescan(world.site, bucket, done)
     forget_versions(world.site, bucket, done)
+    if not world.site.atomic:
+        assert len(history(world)) == 3 and done.gone == 0
+        return
     assert [row[:2] for row in history(world)] == [("k", new)] and done.gone == 2
     assert get(world) == b"new" and world.index.usage("bucket", "bkt").bytes == 3
 
