@@ -98,43 +98,56 @@ def _give_objects(index: Index, store: FileStore, bucket: Bucket, former: str, t
 
 def _give_alone(index: Index, store: FileStore, bucket: Bucket, rows: Sequence[Row], to: User) -> int:
     """The same where storage does not see to it that nothing else has come in an object's place: one by one,
-    while no server changes the key. How many."""
+    while no server changes the key. How many. A body that is copied for it is copied before."""
     count, over = 0, list[tuple[str, int]]()
+    anew = not store.capabilities.atomic_replace
     try:
         for row in rows:
+            copied = _copied(store, row, to) if anew and not row.marker else None
             with index.alone(bucket.name, row.key):
                 now = index.lookup(bucket.name, row.key, row.version)
-                if now is None or now.name != row.name or now.owner != row.owner:
-                    continue
-                replaces = not row.marker and not store.capabilities.atomic_replace
-                changes = _given_anew(store, now, to) if replaces else _given(store, bucket, now, to)
-                if not changes:
-                    continue
-                index.apply(changes)
-                count += 1
-                if replaces:
-                    over.append((row.name, time.time_ns() + int(time_to_read(row.size) * 1e9)))
+                same = now is not None and (now.name, now.owner) == (row.name, row.owner)
+                changes = _given_now(store, bucket, now, to, copied) if now is not None and same else []
+                if changes:
+                    index.apply(changes)
+            count += bool(changes)
+            if copied is not None and changes:
+                over.append((row.name, time.time_ns() + int(time_to_read(row.size) * 1e9)))
+            elif copied is not None:
+                over.append((copied.name, time.time_ns()))
     finally:
         if over:
             note(store, bucket.name, over)
     return count
 
 
-def _given_anew(store: FileStore, row: Row, to: User) -> list[Change]:
-    """The row with its new owner and a body of its own: the former one is not written over, somebody may read
-    it. Nothing when it has gone."""
+def _given_now(
+    store: FileStore, bucket: Bucket, row: Row, to: User, copied: Entry | None
+) -> Sequence[Change]:
+    """`_given`; where bodies have names of their own the row gets `copied`, nothing where that is not."""
+    if copied is not None:
+        return [
+            Put(
+                row=msgspec.structs.replace(row, owner=to.id, name=copied.name, token=copied.token), keep=True
+            )
+        ]
+    return _given(store, bucket, row, to) if row.marker or store.capabilities.atomic_replace else []
+
+
+def _copied(store: FileStore, row: Row, to: User) -> Entry | None:
+    """A row's bytes with a record that names the new owner, as a body of its own: the former one is not
+    written over, somebody may read it. None when it has gone."""
     try:
         source = store.open_read(row.bucket, row.name)
     except Missing:
-        return []
+        return None
     try:
         meta = source.entry.meta
         if meta is None:
-            return []
-        entry = store.copy(source, row.bucket, body_name(), _handed_meta(meta, row, to))
+            return None
+        return store.copy(source, row.bucket, body_name(), _handed_meta(meta, row, to))
     finally:
         source.close()
-    return [Put(row=msgspec.structs.replace(row, owner=to.id, name=entry.name, token=entry.token), keep=True)]
 
 
 def _handed_meta(meta: bytes, row: Row, to: User) -> bytes:

@@ -14,8 +14,10 @@ from cumulus.index.api import Reservation
 from cumulus.model import Bucket, ObjectMeta, Versioning
 from cumulus.ops.conditions import Conditions
 from cumulus.ops.digest import CHUNK, digest_stream
+from cumulus.ops.drafts import drafted
 from cumulus.ops.find import Found, adopt_alone
 from cumulus.ops.incoming import Incoming
+from cumulus.ops.names import first_name
 from cumulus.ops.publish import Plan, publish
 from cumulus.ops.rows import OPAQUE
 from cumulus.ops.site import Site
@@ -52,13 +54,17 @@ def copy_whole(
         site.confirm(held, stream.entry.size)
 
     def place(name: str, data: bytes, token: IfToken) -> Entry:
+        if draft is not None:
+            check()
+            return draft.commit(data, token, name)
         if _asks(type(site.store)):
             return site.store.copy(stream, bucket.name, name, data, token, check=check)
         check()
         return site.store.copy(stream, bucket.name, name, data, token)
 
     try:
-        published = publish(site, bucket, Plan(meta, place, conditions, held))
+        with drafted(site, bucket.name, first_name(meta.key), [stream]) as draft:
+            published = publish(site, bucket, Plan(meta, place, conditions, held))
         reservation = None
         return published
     except Owed:

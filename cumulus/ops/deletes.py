@@ -19,7 +19,17 @@ from cumulus.model import Acl, Bucket, ObjectMeta, Versioning, encode_meta
 from cumulus.ops.conditions import NONE, Conditions
 from cumulus.ops.find import NOT_THERE, Found, Lost, find, find_or_none, name_for, stored_names, was_removed
 from cumulus.ops.names import VERSIONS, is_mark, is_plain, odd_name, version_name
-from cumulus.ops.publish import PATIENCE, await_others, drop_null, keep_version, keeps, remove_other, replaces
+from cumulus.ops.publish import (
+    PATIENCE,
+    await_others,
+    discard_null,
+    drop_null,
+    keep_version,
+    keeps,
+    null_beside,
+    remove_other,
+    replaces,
+)
 from cumulus.ops.rows import OPAQUE, marker_row, meta_of, row_of
 from cumulus.ops.site import Site
 from cumulus.storage.api import (
@@ -213,8 +223,10 @@ def _mark(site: Site, bucket: Bucket, key: str, owner: str, found: Found | None)
     token = None
     if found is not None and site.atomic:
         token = keep_version(site, bucket, found, row) if keep else found.entry.token
-    if gone := drop_null(site, bucket, key, row):
+    null = null_beside(site, bucket, key, row)
+    if gone := drop_null(site, bucket, null):
         site.told.apply(gone)
+        discard_null(site, bucket, null)
     stamp = _store_marker(site, bucket, key, version, owner, now)
     if found is not None and site.atomic and not found.entry.name.startswith(VERSIONS):
         try:

@@ -26,8 +26,9 @@ from cumulus.model import Bucket, ObjectMeta, Part, Versioning
 from cumulus.ops.buckets import end_upload, remove_parts
 from cumulus.ops.completion import Completion, refusal
 from cumulus.ops.conditions import Conditions
+from cumulus.ops.drafts import drafted, opened
 from cumulus.ops.find import Lost, find_or_none
-from cumulus.ops.names import slots_name
+from cumulus.ops.names import first_name, slots_name
 from cumulus.ops.parts import MAX_PARTS, IncomingPart, join, own_name
 from cumulus.ops.publish import Plan, publish
 from cumulus.ops.rows import row_of
@@ -204,7 +205,10 @@ def _complete(
         site.confirm(held, meta.size)
 
     def place(name: str, data: bytes, token: IfToken) -> Entry:
-        return join(site, upload, parts, name, data, token, confirm)
+        if draft is None:
+            return join(site, upload, parts, name, data, token, confirm)
+        confirm()
+        return draft.commit(data, token, name)
 
     def settle(put: Put) -> None:
         if not site.index.drop_upload(upload.id, put, completion.claimant):  # told before, as it turns out
@@ -229,7 +233,9 @@ def _complete(
     held = site.reserve(bucket.name, 0)
     reservation: Reservation | None = held
     try:
-        done = publish(site, bucket, Plan(meta, place, conditions, reservation, settle))
+        sources = opened(site, bucket.name, [own_name(upload, part) for part in parts])
+        with drafted(site, bucket.name, first_name(upload.key), sources) as draft:
+            done = publish(site, bucket, Plan(meta, place, conditions, reservation, settle))
         reservation = None  # settled; nothing that fails from here on makes the object undone
     except Missing as error:  # its parts are gone
         if (done := told()) is None:

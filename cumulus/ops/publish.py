@@ -53,6 +53,9 @@ def publish(site: Site, bucket: Bucket, plan: Plan) -> ObjectMeta:
     meta = msgspec.structs.replace(
         plan.meta, modified_ns=site.clock(), version=site.new_version(bucket), marker=False
     )
+    if not site.atomic:
+        _publish_beside(site, bucket, plan, meta)
+        return meta
     if bucket.versioning is Versioning.OFF and not plan.conditions and site.compares:
         if site.has_two_names(meta.key):
             with site.lock(bucket.name, meta.key):
@@ -78,34 +81,62 @@ def _publish_at_once(site: Site, bucket: Bucket, plan: Plan, meta: ObjectMeta, r
     _settle(site, plan, bucket, meta, entry, row, mark=mark)
 
 
+def _publish_beside(site: Site, bucket: Bucket, plan: Plan, meta: ObjectMeta) -> None:
+    """Where each body has a name of its own it gets that before the key is locked: the copying may take
+    hours, and other keys share the lock. Until a row names it it is nothing, and goes if it is refused."""
+    if plan.conditions:  # or all would be copied in vain
+        plan.conditions.check_write(_facts(site.index.lookup(bucket.name, meta.key)))
+    entry = plan.place(body_name(), encode_meta(meta), None)
+    telling = False
+    try:
+        with site.lock(bucket.name, meta.key):
+            row = site.index.lookup(bucket.name, meta.key)
+            plan.conditions.check_write(_facts(row))
+            entry = later(site, bucket, entry, meta, row)
+            null = null_beside(site, bucket, meta.key, row)
+            gone = drop_null(site, bucket, null)
+            telling = True
+            _settle(site, plan, bucket, meta, entry, row, gone)
+            discard_null(site, bucket, null)
+    except BaseException:
+        if not telling:
+            with suppress(StorageError):
+                site.remove(bucket.name, entry.name)
+        raise
+
+
+def _facts(row: Row | None) -> tuple[str, int, int] | None:
+    """`Found.facts` by the row alone, where that says which body counts."""
+    return None if row is None or row.marker else (row.etag, row.modified_ns, row.size)
+
+
 def _publish_over(site: Site, bucket: Bucket, plan: Plan, meta: ObjectMeta, *, wait: bool) -> None:
-    """One attempt to replace what is there now, and nothing else. Raises `Changed`."""
-    found = find_or_none(site, bucket, meta.key) if site.atomic or plan.conditions else None
+    """One attempt to replace what is there now, and nothing else, where storage replaces in one step. Raises
+    `Changed`."""
+    found = find_or_none(site, bucket, meta.key)
     if wait and plan.conditions:
         await_others(found)
     plan.conditions.check_write(None if found is None else found.facts)
     row = site.index.lookup(bucket.name, meta.key)
     keep = keeps(bucket, found)
-    if site.atomic:
-        token: IfToken = ABSENT
-        mark = _may_mark(site, meta)
-        name = name_for(meta.key, row, mark=mark)
-        if found is not None and not found.entry.name.startswith(VERSIONS):
-            token = keep_version(site, bucket, found, row) if keep else found.entry.token
-            if mark or not is_mark(found.entry.name):
-                name = found.entry.name
-            else:
-                token = ABSENT  # a directory becomes a file of another name
-        patient = wait and bool(plan.conditions)
-        entry = _place(plan, meta, name, token, partial(_in_the_way, site, bucket, patient=patient))
-        entry = only(site, bucket, meta.key, entry)
-        if found is not None and keep and is_mark(found.entry.name) and entry.name != found.entry.name:
-            site.remove(bucket.name, found.entry.name)
-    else:
-        entry = plan.place(body_name(), encode_meta(meta), None)
+    token: IfToken = ABSENT
+    mark = _may_mark(site, meta)
+    name = name_for(meta.key, row, mark=mark)
+    if found is not None and not found.entry.name.startswith(VERSIONS):
+        token = keep_version(site, bucket, found, row) if keep else found.entry.token
+        if mark or not is_mark(found.entry.name):
+            name = found.entry.name
+        else:
+            token = ABSENT  # a directory becomes a file of another name
+    patient = wait and bool(plan.conditions)
+    entry = _place(plan, meta, name, token, partial(_in_the_way, site, bucket, patient=patient))
+    entry = only(site, bucket, meta.key, entry)
+    if found is not None and keep and is_mark(found.entry.name) and entry.name != found.entry.name:
+        site.remove(bucket.name, found.entry.name)
     if not site.compares:
         entry = later(site, bucket, entry, meta, row)
-    gone = [*drop_null(site, bucket, meta.key, row, entry.stamp), *was_removed(site, bucket, row, found)]
+    null = null_beside(site, bucket, meta.key, row)
+    gone = [*drop_null(site, bucket, null, entry.stamp), *was_removed(site, bucket, row, found)]
     _settle(site, plan, bucket, meta, entry, row, gone)
 
 
@@ -221,22 +252,31 @@ def _tell_kept(site: Site, bucket: Bucket, entry: Entry, meta: ObjectMeta) -> No
         raise Changed(str(removed)) from removed
 
 
-def drop_null(
-    site: Site, bucket: Bucket, key: str, current: Row | None, stamp: int | None = None
-) -> list[Change]:
-    """With versioning suspended a new object, of that stamp, replaces the version "null", wherever that is.
-    Returns what the index has to hear."""
+def null_beside(site: Site, bucket: Bucket, key: str, current: Row | None) -> Row | None:
+    """With versioning suspended a new object replaces the version "null", wherever that is: its row, where
+    that is not the current one's."""
     if bucket.versioning is not Versioning.SUSPENDED:
+        return None
+    if current is not None and current.version == "null" and not current.marker:
+        return None
+    return site.index.lookup(bucket.name, key, "null")
+
+
+def drop_null(site: Site, bucket: Bucket, null: Row | None, stamp: int | None = None) -> list[Change]:
+    """It gives way to a new object of that stamp. Returns what the index has to hear; `discard_null` is to be
+    called then."""
+    if null is None or (stamp is not None and null.stamp >= stamp):  # a scan has told of the new one already
         return []
-    old = site.index.lookup(bucket.name, key, "null")
-    if old is None or (current is not None and current.version == "null" and not current.marker):
-        return []
-    if stamp is not None and old.stamp >= stamp:  # a scan has told of the new one already
-        return []
-    # where files are replaced, its row may still have the name that is the new object's by now
-    kept = old.marker or site.atomic
-    site.remove(bucket.name, version_name(key, "null") if kept else old.name)
-    return [Remove(bucket=bucket.name, key=key, stamp=old.stamp, version="null")]
+    if null.marker or site.atomic:
+        # where files are replaced, its row may still have the name that is the new object's by now
+        site.remove(bucket.name, version_name(null.key, "null"))
+    return [Remove(bucket=bucket.name, key=null.key, stamp=null.stamp, version="null")]
+
+
+def discard_null(site: Site, bucket: Bucket, null: Row | None) -> None:
+    """Its body, where that has a name of its own, which the index counts no more."""
+    if null is not None and not null.marker and not site.atomic:
+        site.discard(bucket.name, null.name, null.size)
 
 
 def _place(

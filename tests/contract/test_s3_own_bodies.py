@@ -3,23 +3,27 @@ for a moment is no reason to forget it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from s3_stores import STORES
+from s3_processes import STORAGE
 from s3_world import World
 
+from cumulus.admin import data
 from cumulus.auth import lifecycle
+from cumulus.index.keys import stripe_of
 from cumulus.ops.jobs import Done, Jobs, forget_versions, rescan
-from cumulus.ops.names import BODIES
+from cumulus.ops.names import BODIES, PARTS
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    """A service over fsspec, not on local files, with a bucket."""
-    made = World(STORES["fsspec"](tmp_path))
+@pytest.fixture(params=["memory"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    """A service over fsspec, mostly not on local files, with a bucket."""
+    made = World(STORAGE[request.param](tmp_path))
     assert made.ask("PUT", "/bkt").status == 200
     yield made
     made.close()
@@ -46,6 +50,31 @@ def versioning(world: World, status: str) -> None:
 def bodies(world: World) -> list[str]:
     """Their names."""
     return [entry.name for entry in world.store.names("bkt", prefix=BODIES)]
+
+
+class Upload:
+    """One to the key "k", with two parts."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.body = b"a" * 1000 + b"b" * 500
+        self.id = world.boto().create_multipart_upload(Bucket="bkt", Key="k")["UploadId"]
+        pieces = ((1, self.body[:1000]), (2, self.body[1000:]))
+        self.etags = [self.send(number, piece) for number, piece in pieces]
+
+    def send(self, number: int, body: bytes) -> str:
+        """One part; its ETag."""
+        query = {"partNumber": number, "uploadId": self.id}
+        return str(self.world.ask("PUT", "/bkt/k", body, query=query).headers["etag"])
+
+    def complete(self, headers: dict[str, str] | None = None) -> Any:
+        """CompleteMultipartUpload."""
+        rows = (
+            f"<Part><PartNumber>{number}</PartNumber><ETag>{etag}</ETag></Part>"
+            for number, etag in enumerate(self.etags, 1)
+        )
+        body = f"<CompleteMultipartUpload>{''.join(rows)}</CompleteMultipartUpload>".encode()
+        return self.world.ask("POST", "/bkt/k", body, query={"uploadId": self.id}, headers=headers)
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
@@ -108,3 +137,130 @@ def test_an_object_whose_body_is_lost_is_put_again_or_deleted_as_any_other(
         assert world.ask("DELETE", "/bkt/removed", query={"versionId": "null"}).status == 204
     assert world.ask("GET", "/bkt").leaves("Key") == ["completed", "put"]
     assert [world.ask("GET", f"/bkt/{key}").body for key in ("completed", "put")] == [b"new"] * 2
+
+
+class Copying:
+    """What `act` does, in a thread of its own, which waits before it copies bytes of what `name` begins,
+    until this is left; then its answer is in `answers`."""
+
+    def __init__(self, world: World, patch: pytest.MonkeyPatch, name: str, act: Callable[[], Any]) -> None:
+        self.answers: list[Any] = []
+        self._begun, self._go = threading.Event(), threading.Event()
+        real = world.store.open_read
+
+        def open_read(bucket: str, found: str, token: bytes | None = None) -> Any:
+            if found.startswith(name) and threading.current_thread() is self._thread:
+                self._begun.set()
+                assert self._go.wait(60)
+            return real(bucket, found, token)
+
+        patch.setattr(world.store, "open_read", open_read)
+        self._thread = threading.Thread(target=lambda: self.answers.append(act()), daemon=True)
+
+    def __enter__(self) -> Copying:
+        self._thread.start()
+        assert self._begun.wait(60)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._go.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+
+def beside(world: World, *acts: Callable[[], Any]) -> list[Any]:
+    """Their answers, which come while something else is copied."""
+    answers: list[Any] = []
+    thread = threading.Thread(target=lambda: answers.extend(act() for act in acts), daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive(), "waits for what is copied"
+    return answers
+
+
+def same_lock(key: str) -> str:
+    """Another key that shares its lock."""
+    wanted = stripe_of("bkt", key)
+    return next(f"x{n}" for n in itertools.count() if stripe_of("bkt", f"x{n}") == wanted)
+
+
+@pytest.mark.parametrize("kind", ["completion", "copy"])
+@pytest.mark.parametrize("world", ["memory", "local"], indirect=True)
+def test_other_keys_do_not_wait_while_gigabytes_are_copied(
+    world: World, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Those that share the lock of the key that it becomes; nor does that key itself."""
+    other = same_lock("k")
+    if kind == "copy":
+        assert world.ask("PUT", "/bkt/source", b"source").status == 200
+        copying = Copying(
+            world,
+            monkeypatch,
+            BODIES if world.site.atomic is False else "source",
+            lambda: world.ask("PUT", "/bkt/k", headers={"x-amz-copy-source": "/bkt/source"}),
+        )
+    else:
+        upload = Upload(world)
+        copying = Copying(world, monkeypatch, PARTS, upload.complete)
+    with copying:
+        ask = world.ask
+        statuses = beside(
+            world,
+            lambda: ask("PUT", f"/bkt/{other}", b"other").status,
+            lambda: ask("PUT", "/bkt/k", b"k").status,
+            lambda: ask("DELETE", f"/bkt/{other}").status,
+        )
+        assert statuses == [200, 200, 204]
+        assert world.ask("GET", "/bkt/k").body == b"k"
+    assert copying.answers[0].status == 200
+    assert world.ask("GET", "/bkt/k").body == (b"source" if kind == "copy" else upload.body)
+    rows = world.ask("GET", "/bkt").leaves("Key")
+    assert rows == (["k", "source"] if kind == "copy" else ["k"])
+
+
+def test_other_keys_do_not_wait_for_an_object_that_is_given(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its bucket, by a command: its bytes are copied for that; what is put meanwhile is given, too."""
+    assert world.ask("PUT", "/bkt/k", b"old").status == 200
+    bob, bucket = world.people.users["bob"], world.site.bucket("bkt")
+    act = lambda: data.give(world.index, world.store, bucket, bob)  # noqa: E731
+    with Copying(world, monkeypatch, BODIES, act):
+        statuses = beside(
+            world,
+            lambda: world.ask("PUT", f"/bkt/{same_lock('k')}", b"other").status,
+            lambda: world.ask("PUT", "/bkt/k", b"newer").status,
+        )
+        assert statuses == [200, 200]
+    assert world.ask("GET", "/bkt/k", user="bob").body == b"newer"
+    assert world.ask("GET", "/bkt/k").status == 403
+    world.skew_ns = 3600 * 10**9
+    Jobs(world.site, lifecycle).run()
+    world.site.empty_bin(all_of_it=True)
+    assert len(bodies(world)) == 2
+
+
+@pytest.mark.parametrize("versions", [False, True])
+def test_a_condition_holds_when_the_object_comes_not_when_its_copying_begins(
+    world: World, monkeypatch: pytest.MonkeyPatch, versions: bool
+) -> None:
+    """What is refused leaves nothing, and the upload goes on."""
+    if versions:
+        versioning(world, "Enabled")
+    upload = Upload(world)
+    with Copying(world, monkeypatch, PARTS, lambda: upload.complete({"If-None-Match": "*"})) as copying:
+        assert beside(world, lambda: world.ask("PUT", "/bkt/k", b"newer").status) == [200]
+    assert copying.answers[0].status == 412
+    assert world.ask("GET", "/bkt/k").body == b"newer"
+    assert len(bodies(world)) == 1
+
+
+def test_a_condition_that_cannot_hold_is_refused_before_anything_is_copied(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload = Upload(world)
+    assert world.ask("PUT", "/bkt/k", b"first").status == 200
+    monkeypatch.setattr(world.store, "concat", None)
+    assert upload.complete({"If-None-Match": "*"}).status == 412
+    monkeypatch.undo()
+    assert upload.complete().status == 200
