@@ -285,13 +285,8 @@ class MemoryStore(FileStore):
     ) -> Entry:
         check_name(name)
         with self._lock:
-            found = self._bucket(bucket)
             bodies = [self._find(bucket, part).body for part in parts]
-            body = b"".join(bodies)
-            entry = self._publish(bucket, name, body, meta, if_token, len(body))
-            for part in parts:
-                found.drop(part)
-            return entry
+            return self._publish(bucket, name, b"".join(bodies), meta, if_token, 0)
 
     # streams
 

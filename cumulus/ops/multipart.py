@@ -13,7 +13,7 @@ import itertools
 import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -34,7 +34,7 @@ from cumulus.ops.publish import Plan, publish
 from cumulus.ops.rows import row_of
 from cumulus.ops.site import Site
 from cumulus.ops.told import Owed
-from cumulus.storage.api import Entry, IfToken, Missing, NoBucket
+from cumulus.storage.api import Entry, IfToken, Missing, NoBucket, StorageError
 
 Type = Literal["", "FULL_OBJECT", "COMPOSITE"]
 _ID: Final = re.compile(r"[0-9a-f]{32}")
@@ -214,6 +214,10 @@ def _complete(
         if not site.index.drop_upload(upload.id, put, completion.claimant):  # told before, as it turns out
             site.index.apply([put])
 
+    def clear() -> None:
+        with suppress(StorageError):  # it is done; what stays of the parts is swept
+            remove_parts(site, bucket.name, upload.id)
+
     def told() -> ObjectMeta | None:
         """What a completion before this one has put in place without coming to its end. The index has not
         heard of it either, and as a version it might be replaced before a scan finds it."""
@@ -225,7 +229,7 @@ def _complete(
             return None
         put = Put(row=row_of(bucket, there.entry, there.meta), keep=bucket.versioning is not Versioning.OFF)
         site.told.tell(lambda: settle(put), [put])
-        remove_parts(site, bucket.name, upload.id)
+        clear()
         return there.meta
 
     if (done := told()) is not None:
@@ -247,7 +251,7 @@ def _complete(
     finally:
         if reservation is not None:
             site.index.release(reservation)
-    remove_parts(site, bucket.name, upload.id)
+    clear()
     return done
 
 

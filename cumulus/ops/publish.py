@@ -92,11 +92,11 @@ def _publish_beside(site: Site, bucket: Bucket, plan: Plan, meta: ObjectMeta) ->
         with site.lock(bucket.name, meta.key):
             row = site.index.lookup(bucket.name, meta.key)
             plan.conditions.check_write(_facts(row))
-            entry = later(site, bucket, entry, meta, row)
+            entry = later(entry, before(site, bucket, meta, row))
             null = null_beside(site, bucket, meta.key, row)
             gone = drop_null(site, bucket, null)
             telling = True
-            _settle(site, plan, bucket, meta, entry, row, gone)
+            _settle(site, plan, bucket, meta, entry, row, lambda: gone)
             discard_null(site, bucket, null)
     except BaseException:
         if not telling:
@@ -129,14 +129,17 @@ def _publish_over(site: Site, bucket: Bucket, plan: Plan, meta: ObjectMeta, *, w
         else:
             token = ABSENT  # a directory becomes a file of another name
     patient = wait and bool(plan.conditions)
+    former = 0 if site.compares else before(site, bucket, meta, row)
     entry = _place(plan, meta, name, token, partial(_in_the_way, site, bucket, patient=patient))
     entry = only(site, bucket, meta.key, entry)
     if found is not None and keep and is_mark(found.entry.name) and entry.name != found.entry.name:
         site.remove(bucket.name, found.entry.name)
-    if not site.compares:
-        entry = later(site, bucket, entry, meta, row)
-    null = null_beside(site, bucket, meta.key, row)
-    gone = [*drop_null(site, bucket, null, entry.stamp), *was_removed(site, bucket, row, found)]
+    entry = entry if site.compares else later(entry, former)
+
+    def gone() -> list[Change]:
+        null = null_beside(site, bucket, meta.key, row)
+        return [*drop_null(site, bucket, null, entry.stamp), *was_removed(site, bucket, row, found)]
+
     _settle(site, plan, bucket, meta, entry, row, gone)
 
 
@@ -160,14 +163,18 @@ def remove_other(site: Site, bucket: Bucket, name: str) -> int:
         return 0
 
 
-def later(site: Site, bucket: Bucket, entry: Entry, meta: ObjectMeta, row: Row | None) -> Entry:
-    """What was published while nobody else could change the key comes after all that it replaces and that was
-    removed, whatever the clocks of the servers say that did that: the index would leave it out. (Storage that
-    compares among processes sees to that itself.)"""
-    before = site.index.gone_at(bucket.name, meta.key, meta.version)
-    if row is not None:
-        before = max(before, row.stamp)
-    return msgspec.structs.replace(entry, stamp=max(entry.stamp, before + 1))
+def before(site: Site, bucket: Bucket, meta: ObjectMeta, row: Row | None) -> int:
+    """The last stamp of all that an object replaces and that was removed, for `later`; asked while nobody
+    else can change the key, and before storage has changed: the index may be away."""
+    gone = site.index.gone_at(bucket.name, meta.key, meta.version)
+    return gone if row is None else max(gone, row.stamp)
+
+
+def later(entry: Entry, former: int) -> Entry:
+    """What was published while nobody else could change the key comes after what was there, whatever the
+    clocks of the servers say that put and removed that: the index would leave it out. (Storage that compares
+    among processes sees to that itself.)"""
+    return msgspec.structs.replace(entry, stamp=max(entry.stamp, former + 1))
 
 
 def await_others(found: Found | None) -> None:
@@ -337,13 +344,13 @@ def _settle(
     meta: ObjectMeta,
     entry: Entry,
     row: Row | None,
-    gone: Sequence[Change] = (),
+    gone: Callable[[], Sequence[Change]] = tuple,
     *,
     mark: int | None = None,
 ) -> None:
-    """`gone` is what the index has to hear first. `mark`: as long as storage remembers what was published
-    since, the index need not have it on disk, nor be waited for while the key has the name that it would have
-    anyway."""
+    """`gone` gives what the index has to hear first, and may ask the index for it, again where that is away.
+    `mark`: as long as storage remembers what was published since, the index need not have it on disk, nor be
+    waited for while the key has the name that it would have anyway."""
     versions = bucket.versioning is not Versioning.OFF  # then only what is removed by its version goes
     put = Put(row=row_of(bucket, entry, meta), keep=versions, reservation=plan.reservation)
     try:
@@ -363,13 +370,17 @@ def _settle(
             site.discard(bucket.name, row.name, row.size)
 
 
-def _tell(site: Site, plan: Plan, put: Put, gone: Sequence[Change]) -> None:
+def _tell(site: Site, plan: Plan, put: Put, gone: Callable[[], Sequence[Change]]) -> None:
+    changes: list[Change] = [put]  # as far as they are known when the database stays away
+
     def call() -> None:
-        if gone:
-            site.index.apply(gone)
+        first = gone()
+        changes[:] = [*first, put]
+        if first:
+            site.index.apply(first)
         if plan.settle is not None:
             plan.settle(put)
         else:
             site.index.apply([put])
 
-    site.told.tell(call, [*gone, put])
+    site.told.tell(call, changes)

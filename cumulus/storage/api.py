@@ -14,7 +14,6 @@ and removed (not opened for writing): it has no bytes, and `BadName` is raised f
 
 from __future__ import annotations
 
-import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar, Final, NamedTuple
@@ -391,8 +390,8 @@ class FileStore(ABC):
         self, bucket: str, parts: Sequence[str], name: str, meta: bytes, if_token: IfToken = None
     ) -> Entry:
         """Publish the parts (names in this bucket) one after another under `name`, atomic and durable as
-        `ObjectStream.commit`; the parts are gone afterwards. A failure leaves all parts as they were. Here
-        piece by piece, as `copy`."""
+        `ObjectStream.commit`. The parts stay as they are: the floor above removes them once the index knows
+        of the object. Here piece by piece, as `copy`."""
         writer = self.open_write(bucket, name)
         try:
             for part in parts:
@@ -401,13 +400,9 @@ class FileStore(ABC):
                     pour(source, writer)
                 finally:
                     source.close()
-            entry = writer.commit(meta, if_token)
+            return writer.commit(meta, if_token)
         finally:
             writer.close()
-        for part in parts:
-            with contextlib.suppress(StorageError):  # published already; the floor above sweeps
-                self.delete(bucket, part)
-        return entry
 
     def open_range(
         self, bucket: str, name: str, offset: int, size: int, *, create: bool = True

@@ -15,7 +15,10 @@ from s3_world import World
 
 from cumulus.admin import data
 from cumulus.auth import lifecycle
+from cumulus.backends.fsspec_writer import Writer
+from cumulus.index.api import Away
 from cumulus.index.keys import stripe_of
+from cumulus.ops import told
 from cumulus.ops.jobs import Done, Jobs, forget_versions, rescan
 from cumulus.ops.names import BODIES, PARTS
 
@@ -253,6 +256,8 @@ def test_a_condition_holds_when_the_object_comes_not_when_its_copying_begins(
     assert copying.answers[0].status == 412
     assert world.ask("GET", "/bkt/k").body == b"newer"
     assert len(bodies(world)) == 1
+    assert upload.complete().status == 200
+    assert world.ask("GET", "/bkt/k").body == upload.body
 
 
 def test_a_condition_that_cannot_hold_is_refused_before_anything_is_copied(
@@ -264,3 +269,68 @@ def test_a_condition_that_cannot_hold_is_refused_before_anything_is_copied(
     assert upload.complete({"If-None-Match": "*"}).status == 412
     monkeypatch.undo()
     assert upload.complete().status == 200
+
+
+@pytest.mark.parametrize("ask", ["lookup", "gone_at", "drop_upload"])
+@pytest.mark.parametrize("status", ["", "Suspended"])
+@pytest.mark.parametrize("world", ["memory", "local"], indirect=True)
+def test_a_completion_that_the_database_stops_at_its_end_can_be_repeated(
+    world: World, monkeypatch: pytest.MonkeyPatch, ask: str, status: str
+) -> None:
+    """It is away when the bytes are in place, for one question: the parts are still there."""
+    if status and world.site.atomic:
+        pytest.skip("this store keeps no versions")
+    if status:
+        assert world.ask("PUT", "/bkt/k", b"old").status == 200
+        versioning(world, status)
+    monkeypatch.setattr(told, "PATIENCE_S", 0.0)
+    upload = Upload(world)
+    real, joined, left = getattr(world.index, ask), list[str](), [1]
+
+    def away(*words: Any, **options: Any) -> Any:
+        if joined and left:
+            left.pop()
+            raise Away("no database")
+        return real(*words, **options)
+
+    commit = Writer.commit
+
+    def noted(writer: Writer, meta: bytes, if_token: Any = None, name: str = "") -> Any:
+        joined.append(name)
+        return commit(writer, meta, if_token, name)
+
+    monkeypatch.setattr(world.index, ask, away)
+    monkeypatch.setattr(Writer, "commit", noted)
+    asked = not world.site.atomic and ask != "drop_upload"  # else before the bytes are in place, or again
+    assert upload.complete().status == (503 if asked else 200)
+    assert upload.complete().status == 200
+    assert world.ask("GET", "/bkt/k").body == upload.body
+    assert world.ask("GET", "/bkt").leaves("Key") == ["k"]
+    assert world.store.names("bkt", prefix=PARTS) == []
+    usage = world.index.usage("bucket", "bkt")
+    assert (usage.bytes, usage.objects, usage.reserved_bytes) == (len(upload.body), 1, 0)
+    world.site.empty_bin(all_of_it=True)
+    assert len(bodies(world)) == (not world.site.atomic)
+
+
+@pytest.mark.parametrize("world", ["memory", "local"], indirect=True)
+def test_a_completion_whose_server_dies_before_the_index_knows_can_be_repeated(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of an upload goes before."""
+    upload = Upload(world)
+
+    def killed(*_: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.index, "drop_upload", killed)
+        with pytest.raises(Killed):
+            upload.complete()
+    assert upload.complete().status == 200
+    assert world.ask("GET", "/bkt/k").body == upload.body
+    assert world.store.names("bkt", prefix=PARTS) == []
+
+
+class Killed(BaseException):
+    """Ends the process at this point."""

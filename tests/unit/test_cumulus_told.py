@@ -10,6 +10,7 @@ import pytest
 from s3_world import World
 
 from cumulus.backends.posix.store import PosixStore
+from cumulus.backends.posix.streams import Writer
 from cumulus.index.api import Away, Change, IndexFailure, Put
 from cumulus.model import Bucket
 from cumulus.ops import told
@@ -224,3 +225,34 @@ def test_nobody_waits_for_a_database_that_is_stuck(
     assert (outage.calls, len(world.site.told)) == (0, 1)
     hash_waiting(world.site)
     assert len(world.site.told) == 0 and world.index.lookup("bkt", "k")
+
+
+def test_what_an_object_replaces_is_asked_again_when_it_has_its_name(
+    world: World, outage: Outage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With versioning suspended, under a name of ours that no scan looks for: the question which version
+    "null" goes meets a database that is away for a moment. It is 200, and listed."""
+    assert world.ask("PUT", "/bkt/odd//k", b"first").status == 200
+    for status in ("Enabled", "Suspended"):
+        world.boto().put_bucket_versioning(Bucket="bkt", VersioningConfiguration={"Status": status})
+        if status == "Enabled":
+            assert world.ask("PUT", "/bkt/odd//k", b"second").status == 200
+    commit, lookup, left = Writer.commit, world.index.lookup, list[int]()
+
+    def committed(writer: Writer, *words: object) -> object:
+        left.append(2)
+        return commit(writer, *words)  # type: ignore[arg-type]
+
+    def away(*words: object) -> object:
+        if left and left[0]:
+            left[0] -= 1
+            raise Away("no database")
+        return lookup(*words)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Writer, "commit", committed)
+    monkeypatch.setattr(world.index, "lookup", away)
+    assert world.ask("PUT", "/bkt/odd//k", b"third").status == 200
+    assert left == [0]
+    assert world.ask("GET", "/bkt/odd//k").body == b"third"
+    rows = world.boto().list_object_versions(Bucket="bkt")["Versions"]
+    assert [(row["Size"], row["IsLatest"]) for row in rows] == [(5, True), (6, False)]

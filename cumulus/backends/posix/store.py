@@ -272,12 +272,7 @@ class PosixStore(FileStore):
     ) -> Entry:
         paths.split(name)
         pieces = [Piece(part, 0, self.stat(bucket, part).size) for part in parts]
-        entry = self.join(bucket, pieces, name, meta, if_token)
-        root = self._buckets.root(bucket)
-        for part in parts:
-            with contextlib.suppress(StorageError):  # published already; a part that stays is swept above
-                self._publisher.remove(root, part, None)
-        return entry
+        return self.join(bucket, pieces, name, meta, if_token)
 
     def open_range(
         self, bucket: str, name: str, offset: int, size: int, *, create: bool = True
