@@ -9,7 +9,7 @@ import bisect
 import itertools
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from cumulus.storage.api import (
@@ -281,12 +281,20 @@ class MemoryStore(FileStore):
             return entry
 
     def concat(
-        self, bucket: str, parts: Sequence[str], name: str, meta: bytes, if_token: IfToken = None
+        self,
+        bucket: str,
+        parts: Sequence[str],
+        name: str,
+        meta: bytes,
+        if_token: IfToken = None,
+        *,
+        check: Callable[[], None] = lambda: None,
     ) -> Entry:
         check_name(name)
         with self._lock:
-            bodies = [self._find(bucket, part).body for part in parts]
-            return self._publish(bucket, name, b"".join(bodies), meta, if_token, 0)
+            body = b"".join(self._find(bucket, part).body for part in parts)
+        check()
+        return self.publish(bucket, name, body, meta, if_token)
 
     # streams
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from inspect import signature
 from typing import Final
 
 import msgspec
@@ -14,7 +12,7 @@ from cumulus.index.api import Reservation
 from cumulus.model import Bucket, ObjectMeta, Versioning
 from cumulus.ops.conditions import Conditions
 from cumulus.ops.digest import CHUNK, digest_stream
-from cumulus.ops.drafts import drafted
+from cumulus.ops.drafts import asks, drafted
 from cumulus.ops.find import Found, adopt_alone
 from cumulus.ops.incoming import Incoming
 from cumulus.ops.names import first_name
@@ -22,7 +20,7 @@ from cumulus.ops.publish import Plan, publish
 from cumulus.ops.rows import OPAQUE
 from cumulus.ops.site import Site
 from cumulus.ops.told import Owed
-from cumulus.storage.api import Changed, Entry, FileStore, IfToken, Missing, ObjectStream
+from cumulus.storage.api import Changed, Entry, IfToken, Missing, ObjectStream
 
 TRIES: Final = 32
 
@@ -57,7 +55,7 @@ def copy_whole(
         if draft is not None:
             check()
             return draft.commit(data, token, name)
-        if _asks(type(site.store)):
+        if asks(type(site.store), "copy"):
             return site.store.copy(stream, bucket.name, name, data, token, check=check)
         check()
         return site.store.copy(stream, bucket.name, name, data, token)
@@ -73,12 +71,6 @@ def copy_whole(
     finally:
         if reservation is not None:
             site.index.release(reservation)
-
-
-@cache
-def _asks(store: type[FileStore]) -> bool:
-    """Whether its `copy` has a `check`: that of a backend from before there was one has none."""
-    return "check" in signature(store.copy).parameters
 
 
 def copy_range(stream: ObjectStream, incoming: Incoming, offset: int, length: int) -> None:

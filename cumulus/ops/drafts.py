@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
+from inspect import signature
 
 from cumulus.ops.site import Site
-from cumulus.storage.api import ObjectStream, pour
+from cumulus.storage.api import FileStore, ObjectStream, pour
 
 
 @contextmanager
@@ -36,3 +38,9 @@ def opened(site: Site, bucket: str, names: Sequence[str]) -> Iterator[ObjectStre
             yield source
         finally:
             source.close()
+
+
+@cache
+def asks(store: type[FileStore], method: str) -> bool:
+    """Whether its `copy` or `concat` has a `check`: that of a backend from before there was one has none."""
+    return "check" in signature(getattr(store, method)).parameters

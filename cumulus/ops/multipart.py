@@ -179,6 +179,8 @@ def complete(
     try:
         with Completion(site, upload) as completion:
             return _complete(site, bucket, upload, wanted, promise, conditions, min_part, completion)
+    except StillUsed as error:  # the claim has ended, and another has it
+        raise refusal() from error
     except NoSuch as error:  # another completion or an abort came first
         there = completed(site, bucket, upload.key, upload.id)
         if there is None:
@@ -211,8 +213,12 @@ def _complete(
         return draft.commit(data, token, name)
 
     def settle(put: Put) -> None:
-        if not site.index.drop_upload(upload.id, put, completion.claimant):  # told before, as it turns out
-            site.index.apply([put])
+        if site.index.drop_upload(upload.id, put, completion.claimant):
+            return
+        row = site.index.lookup(bucket.name, put.row.key, put.row.version)
+        if not site.atomic and (row is None or row.name != put.row.name):  # ended by others: nothing names it
+            raise NoSuch(f"there is no upload {upload.id}")
+        site.index.apply([put])  # told before, as it turns out, or storage has it in any case
 
     def clear() -> None:
         with suppress(StorageError):  # it is done; what stays of the parts is swept

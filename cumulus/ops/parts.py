@@ -19,6 +19,7 @@ import msgspec
 from cumulus.errors import S3Error
 from cumulus.index.api import Upload
 from cumulus.model import ObjectMeta, Part, encode_meta
+from cumulus.ops.drafts import asks
 from cumulus.ops.incoming import Incoming
 from cumulus.ops.names import part_name, part_prefix, slots_name, slots_prefix
 from cumulus.ops.site import Site
@@ -155,6 +156,8 @@ def join(
     `FileStore.concat`, and `S3Error` InvalidPart when they are not the upload's parts any more."""
     if not any(part.slot for part in parts):
         names = [own_name(upload, part) for part in parts]
+        if asks(type(site.store), "concat"):
+            return site.store.concat(upload.bucket, names, name, meta, if_token, check=confirm)
         confirm()
         return site.store.concat(upload.bucket, names, name, meta, if_token)
     pieces = [_piece(upload, part) for part in parts]

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from cumulus.errors import S3Error
-from cumulus.index.api import Change, NoSuch, Put, Remove, Reservation, Row
+from cumulus.index.api import Change, NoSuch, Put, Remove, Reservation, Row, StillUsed
 from cumulus.model import Bucket, ObjectMeta, Versioning, encode_meta
 from cumulus.ops.conditions import NONE, Conditions
 from cumulus.ops.find import NOT_THERE, Found, adopt, find_or_none, is_foreign, name_for, was_removed
@@ -359,9 +359,10 @@ def _settle(
         else:
             stays = entry.name == first_name(meta.key) and (row is None or row.name == entry.name)
             site.told.tell(lambda: _follow(site, put, stays, mark), [put])
-    except NoSuch:  # the bucket went in between
-        with suppress(StorageError):
-            site.store.delete(bucket.name, entry.name, entry.token)
+    except (NoSuch, StillUsed) as error:  # the bucket went in between; or the upload has, or others claim it
+        if isinstance(error, NoSuch) or not site.atomic:
+            with suppress(StorageError):
+                site.store.delete(bucket.name, entry.name, entry.token)
         raise
     if row is not None and replaces(bucket, row) and row.name not in ("", entry.name):
         if site.atomic:

@@ -387,11 +387,18 @@ class FileStore(ABC):
         raise BadName(f"this store cannot give {name!r} a second name")
 
     def concat(
-        self, bucket: str, parts: Sequence[str], name: str, meta: bytes, if_token: IfToken = None
+        self,
+        bucket: str,
+        parts: Sequence[str],
+        name: str,
+        meta: bytes,
+        if_token: IfToken = None,
+        *,
+        check: Callable[[], None] = lambda: None,
     ) -> Entry:
         """Publish the parts (names in this bucket) one after another under `name`, atomic and durable as
         `ObjectStream.commit`. The parts stay as they are: the floor above removes them once the index knows
-        of the object. Here piece by piece, as `copy`."""
+        of the object. `check` as in `join`. Here piece by piece, as `copy`."""
         writer = self.open_write(bucket, name)
         try:
             for part in parts:
@@ -400,6 +407,7 @@ class FileStore(ABC):
                     pour(source, writer)
                 finally:
                     source.close()
+            check()
             return writer.commit(meta, if_token)
         finally:
             writer.close()

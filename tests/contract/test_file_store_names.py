@@ -108,6 +108,25 @@ def test_parts_are_joined_and_stay(store: FileStore, size: int) -> None:
     assert [get(store, part) for part in parts] == [b"%d" % number * size for number in range(3)]
 
 
+def test_a_join_of_parts_is_asked_for_before_anybody_sees_it(store: FileStore) -> None:
+    """When their bytes have been read; it is none when that raises something."""
+    parts = [".cumulus/parts/u/1", ".cumulus/parts/u/2"]
+    for part in parts:
+        put(store, part, part.encode())
+
+    def check() -> None:
+        assert listed(store) == []
+        store.delete("b", parts[0])
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        store.concat("b", parts, "a", b"", check=check)
+    assert listed(store) == [] and listed(store, prefix=".cumulus/parts/") == parts[1:]
+    put(store, parts[0], b"again")
+    store.concat("b", parts, "a", b"", check=lambda: store.delete("b", parts[0]))
+    assert get(store, "a") == b"again" + parts[1].encode()
+
+
 def test_a_failed_join_leaves_all_parts(store: FileStore) -> None:
     """A condition that does not hold, or a part that is not there."""
     put(store, "a", b"old")

@@ -9,16 +9,20 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
+from file_stores import BACKENDS
+from s3_processes import STORAGE
 from s3_stores import STORES
 from s3_world import People, World
 
 from cumulus.auth import lifecycle
+from cumulus.backends.fsspec_writer import Writer
 from cumulus.errors import S3Error
 from cumulus.index.admin_api import Quota
 from cumulus.index.api import StillUsed
 from cumulus.index.registry import make_admin, make_index
 from cumulus.ops import completion, multipart
 from cumulus.ops.jobs import Jobs
+from cumulus.ops.names import BODIES, PARTS
 from cumulus.secrets import Keyring
 from cumulus.storage.api import Unavailable
 
@@ -31,7 +35,8 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     """A service whose bucket has a hard quota."""
     url = f"sqlite:///{tmp_path / 'cumulus.db'}"
     index = make_index(url, directory=People(), clock=lambda: made.clock())[0]
-    made = World(STORES[request.param](tmp_path), index)
+    kinds = STORES | {"example": BACKENDS["example"], "local": STORAGE["local"]}
+    made = World(kinds[request.param](tmp_path), index)
     assert made.ask("PUT", "/bkt").status == 200
     admin = make_admin(url, Keyring.create(tmp_path / "key"))
     admin.set_quota(Quota(scope="bucket", name="bkt", hard_bytes=LIMIT))
@@ -218,6 +223,64 @@ def test_who_has_lost_its_claim_publishes_nothing(world: World, monkeypatch: pyt
     assert given == [[204, 200]]
     assert world.ask("GET", "/bkt/k").code == "NoSuchKey"
     assert used(world) == (LIMIT, 0)
+
+
+def lost_claim(world: World, upload: Started) -> list[int]:
+    """The claim ends by itself, since the database was away for who completes; over another server the client
+    gives up, and puts something else."""
+    world.skew_ns += int((completion.LIFE_S + 1) * 1e9)
+    done = [upload.abort().status, world.ask("PUT", "/bkt/k", b"newer").status]
+    world.skew_ns = 0
+    return done
+
+
+@pytest.mark.parametrize("world", ["example", "fsspec", "local"], indirect=True)
+def test_who_has_lost_its_claim_while_the_parts_were_copied_publishes_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That may take hours: it asks when the bytes are in place."""
+    monkeypatch.setattr(completion, "SPARE_S", completion.LIFE_S + 1)  # asks again before it publishes
+    upload, real, given = Started(world), world.store.open_read, list[list[int]]()
+
+    def open_read(bucket: str, name: str, token: bytes | None = None) -> Any:
+        opened = real(bucket, name, token)
+        if name.startswith(PARTS) and not given:
+            given.append(lost_claim(world, upload))
+        return opened
+
+    monkeypatch.setattr(world.store, "open_read", open_read)
+    assert upload.complete().status in (404, 409)
+    assert given == [[204, 200]]
+    assert world.ask("GET", "/bkt/k").body == b"newer"
+    assert used(world) == (5, 0)
+
+
+@pytest.mark.parametrize("claimed", [False, True])
+@pytest.mark.parametrize("world", ["fsspec"], indirect=True)
+def test_who_has_lost_its_claim_since_it_asked_puts_no_row_over_a_newer_one(
+    world: World, monkeypatch: pytest.MonkeyPatch, claimed: bool
+) -> None:
+    """Where the row alone says what counts. `claimed`: by another completion, which still goes on."""
+    upload, real, given = Started(world), Writer.commit, list[Any]()
+
+    def commit(writer: Writer, *words: Any) -> Any:
+        if not given:
+            given.append(None)
+            given[0] = lost_claim(world, upload) if not claimed else steal()
+        return real(writer, *words)
+
+    def steal() -> list[int]:
+        world.skew_ns += int((completion.LIFE_S + 1) * 1e9)
+        assert world.index.claim_upload(upload.id, "another", 10 * completion.LIFE_S)
+        world.skew_ns = 0
+        return [204, world.ask("PUT", "/bkt/k", b"newer").status]
+
+    monkeypatch.setattr(Writer, "commit", commit)
+    assert upload.complete().code == ("OperationAborted" if claimed else "NoSuchUpload")
+    assert given == [[204, 200]]
+    assert world.ask("GET", "/bkt/k").body == b"newer"
+    assert used(world) == (5, SIZE * claimed)
+    assert len(world.store.names("bkt", prefix=BODIES)) == 1
 
 
 def test_an_upload_is_ended_by_who_claims_it_alone(world: World) -> None:

@@ -268,11 +268,18 @@ class PosixStore(FileStore):
             stream.close()
 
     def concat(
-        self, bucket: str, parts: Sequence[str], name: str, meta: bytes, if_token: IfToken = None
+        self,
+        bucket: str,
+        parts: Sequence[str],
+        name: str,
+        meta: bytes,
+        if_token: IfToken = None,
+        *,
+        check: Callable[[], None] = lambda: None,
     ) -> Entry:
         paths.split(name)
         pieces = [Piece(part, 0, self.stat(bucket, part).size) for part in parts]
-        return self.join(bucket, pieces, name, meta, if_token)
+        return self.join(bucket, pieces, name, meta, if_token, check=check)
 
     def open_range(
         self, bucket: str, name: str, offset: int, size: int, *, create: bool = True
