@@ -222,6 +222,9 @@ def _complete(
 
     def clear() -> None:
         with suppress(StorageError):  # it is done; what stays of the parts is swept
+            for part in parts:
+                if not part.slot:
+                    site.remove(bucket.name, own_name(upload, part))
             remove_parts(site, bucket.name, upload.id)
 
     def told() -> ObjectMeta | None:
@@ -261,13 +264,18 @@ def _complete(
     return done
 
 
-def _gone(site: Site, upload: Upload, parts: Sequence[Part]) -> S3Error:
-    """Why parts are not there any more: others were sent in their place, or the upload has ended."""
+def _gone(site: Site, upload: Upload, parts: Sequence[Part]) -> Exception:
+    """Why parts are not there any more: others were sent in their place, or the upload has ended. Where it
+    does that in the index first, storage has them, and does not find them."""
     now = {part.number: part for part in site.index.parts(upload.id, limit=MAX_PARTS)}
     for part in parts:
         if now.get(part.number, part) != part:
             fields = {"UploadId": upload.id, "PartNumber": str(part.number), "ETag": part.etag}
             return S3Error("InvalidPart", fields=fields)
+    if not site.atomic and site.index.upload(upload.bucket, upload.key, upload.id) is not None:
+        return Lost(
+            f"bucket {upload.bucket}: a part of the upload {upload.id} to {upload.key!r} is not found"
+        )
     return no_such_upload(upload.id)
 
 
