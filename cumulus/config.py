@@ -23,8 +23,9 @@ from cumulus.fair.weights import By, Sharing, parse_weights
 from cumulus.proxies import Networks, parse_networks
 from cumulus.redirect import Mode
 from cumulus.unix import ACCOUNT
-from sector.config import Port, Section, expanded, parse_rate, parse_toml, to_toml, unknown_name, wrong_value
+from sector.config import Port, Section, expanded, parse_rate, parse_toml, unknown_name, wrong_value
 from sector.errors import BadConfig, UsageError
+from sector.toml_text import to_toml
 
 FILE: Final = "cumulus.toml"
 _SQLITE: Final = "sqlite:///"

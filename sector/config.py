@@ -20,6 +20,7 @@ from msgspec import Meta
 
 from sector.errors import BadConfig, LocalIO, PortInUse, SectorError, UsageError
 from sector.model import Address
+from sector.toml_text import to_section
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Seconds = Annotated[float, Meta(gt=0, le=10**7)]
@@ -508,24 +509,28 @@ def client_path() -> Path:
     return (root / "sector" / "client.toml").absolute()
 
 
-def load_client(path: Path | None = None) -> Config:
-    """The client's settings; empty ones when the file is not there. SECTOR_MASTER, SECTOR_USER and
-    SECTOR_PASSWORD_FILE win over the file; with another master or user the stored session does not count.
-    Raises `BadConfig`."""
+def stored_client(path: Path | None = None) -> Config:
+    """The client's settings as the file has them; empty ones when it is not there. Raises `BadConfig`."""
     where = path or client_path()
     try:
         os.stat(where)
         text = _read(where, "make it a file that you can read, or remove it and log in again: sector login")
-        config = parse_config(text, "client", str(where))
+        return parse_config(text, "client", str(where))
     except FileNotFoundError:
-        config = Config(path=str(where), role="client")
+        return Config(path=str(where), role="client")
     except OSError as error:
         raise BadConfig(
             f"{where}: cannot be read: {error.strerror}",
             hint="SECTOR_CONFIG names another file; sector login writes it",
         ) from None
+
+
+def load_client(path: Path | None = None) -> Config:
+    """The client's settings: what `stored_client` gives, where SECTOR_MASTER, SECTOR_USER and
+    SECTOR_PASSWORD_FILE win; with another master or user the stored session does not count. Raises
+    `BadConfig`."""
     return override_client(
-        config,
+        stored_client(path),
         master=os.environ.get("SECTOR_MASTER"),
         user=os.environ.get("SECTOR_USER"),
         password_file=os.environ.get("SECTOR_PASSWORD_FILE"),
@@ -552,16 +557,28 @@ def override_client(
 
 
 def save_client(client: ClientSection, path: Path | None = None) -> Path:
-    """Write the client's settings (mode 0600, atomically). Raises `LocalIO`."""
+    """Write the section [client] of the client's settings (mode 0600, atomically); the others stay, without
+    their comments. Raises `LocalIO`."""
     where = path or client_path()
-    text = "# Written by sector login and sector up. Keep it private: it holds a session.\n[client]\n"
-    text += to_toml(msgspec.structs.asdict(client))
+    text = "# Written by sector login and sector up. Keep it private: it holds a session.\n"
+    text += to_section("client", msgspec.structs.asdict(client)) + _other_sections(where)
     try:
         where.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(where, text.encode())
     except OSError as error:
         raise LocalIO(f"{where} cannot be written: {error.strerror}") from None
     return where
+
+
+def _other_sections(where: Path) -> str:
+    """What a client's file has beside [client], "" of one that cannot be used."""
+    try:
+        text = _read(where)
+        parse_config(text, "client", str(where))
+    except BadConfig:
+        return ""
+    others = {name: body for name, body in parse_toml(text, str(where)).items() if name != "client"}
+    return "".join("\n" + to_section(name, body) for name, body in others.items())
 
 
 def write_private(path: Path, content: bytes, mode: int = 0o600) -> None:
@@ -579,19 +596,3 @@ def write_private(path: Path, content: bytes, mode: int = 0o600) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-
-
-def to_toml(values: dict[str, Any]) -> str:
-    """`key = value` lines for texts, numbers, truth values and lists of texts."""
-    return "".join(f"{key} = {_toml_value(value)}\n" for key, value in values.items())
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, list):
-        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
-    text = str(value).replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in text) + '"'

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sector import pki
-from sector.config import Role, SecuritySection, check_literal, expanded, load_config, to_toml, write_private
+from sector.config import Role, SecuritySection, check_literal, expanded, load_config, write_private
 from sector.errors import BadConfig, Exists, LocalIO, UsageError
 from sector.model import Right
 from sector.pki import Identity
 from sector.security.core import NodeRecord, UserRecord, check_cluster_name
+from sector.toml_text import to_toml
 
 if TYPE_CHECKING:
     from sector.security.store import Database

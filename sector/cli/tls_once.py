@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from sector.cli import ends
-from sector.config import ClientSection, expanded, save_client
-from sector.errors import LocalIO, UsageError
+from sector.config import ClientSection, expanded, parse_address, save_client, stored_client
+from sector.errors import BadConfig, LocalIO, UsageError
 from sector.model import Address
 from sector.wire.login import Login, Session
 
@@ -95,8 +95,8 @@ def read_password(
 
 
 def log_in(master: Address, trust: Trust, user: str, password: str, password_file: str = "") -> ClientSection:
-    """Log in at a master and keep the session in the client's settings. Raises `LoginRefused`, `Busy`,
-    `Unreachable`, `NotAllowed`."""
+    """Log in at a master and keep the session in the client's settings, with the masters that these name if
+    it is among them. Raises `LoginRefused`, `Busy`, `Unreachable`, `NotAllowed`."""
     from sector.pki import fingerprint
     from sector.tls import open_tls
 
@@ -110,7 +110,7 @@ def log_in(master: Address, trust: Trust, user: str, password: str, password_fil
 
     session = run_once(work)
     client = ClientSection(
-        masters=[str(master)],
+        masters=_masters(master),
         user=session.user,
         ca_sha256=fingerprint(trust.ca) if trust.ca is not None else trust.ca_sha256,
         session=session.session_id.hex(),
@@ -123,3 +123,12 @@ def log_in(master: Address, trust: Trust, user: str, password: str, password_fil
     )
     save_client(client)
     return client
+
+
+def _masters(master: Address) -> list[str]:
+    """The masters of the client's settings if `master` is one of them, else that one."""
+    try:
+        stored = stored_client().client.masters
+    except BadConfig:
+        stored = []
+    return stored if master in [parse_address(text, 7001) for text in stored] else [str(master)]

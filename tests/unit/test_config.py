@@ -218,6 +218,30 @@ class TestClientFile:
         settings.save_client(self.CLIENT)
         assert [entry.name for entry in place.parent.iterdir()] == ["client.toml"]
 
+    def test_the_other_sections_stay(self, place: Path) -> None:
+        """What the user has set for transfers and logs is there after each login and renewal."""
+        place.parent.mkdir()
+        place.write_text(
+            '[client]\nuser = "alice"\n[log]\nlevel = "debug"\n[data]\nmax_bandwidth = "10 MB/s"\n'
+            "udp_wait_s = 20\ntcp_stripes = 0\n"
+            '[[data.link_cap]]\nto = "10.0.0.0/8"\nbandwidth = "1 Gb/s"\n'
+            '[[data.link_cap]]\nto = "fd00::/8"\nbandwidth = "2 Gb/s"\n'
+        )
+        before = load_client()
+        for _ in range(2):
+            settings.save_client(self.CLIENT)
+            after = load_client()
+            assert after.client == self.CLIENT
+            assert (after.data, after.log) == (before.data, before.log)
+        assert len(after.data.link_cap) == 2
+
+    def test_a_file_that_cannot_be_used_is_written_anew(self, place: Path) -> None:
+        place.parent.mkdir()
+        for text in (b"[client", b"\xff", b"[data]\nno_such = 1\n"):
+            place.write_bytes(text)
+            settings.save_client(self.CLIENT)
+            assert load_client().client == self.CLIENT
+
     def test_the_secret_does_not_show(self) -> None:
         assert "5e5e" not in repr(self.CLIENT) and "5e5e" not in repr(Config(client=self.CLIENT))
 
